@@ -1,0 +1,3 @@
+//! The `moeflux` command.
+
+fn main() {}

@@ -1,0 +1,252 @@
+//! How a weight matrix lies in memory: the kinds, their sizes, and a checked view of the bytes.
+//!
+//! **Invariant:** a [`Matrix`] has exactly the bytes its [`MatrixLayout`] asks for, so kernels
+//! need no further length checks. Bytes may lie at any address: files do not pad.
+
+use std::fmt;
+
+/// Rows and columns that share one scale in the FP8 checkpoints of DeepSeek.
+pub const FP8_BLOCK: usize = 128;
+
+/// A floating-point storage type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FloatKind {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `F32`.
+    Bf16,
+}
+
+impl FloatKind {
+    /// Bytes of one value.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// MLX affine quantisation: `weight = code * scale + bias`, one scale and bias per group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Affine {
+    /// Bits of one code: 2, 3, 4, 5, 6 or 8.
+    pub bits: u8,
+    /// Consecutive columns that share a scale and a bias: 32, 64 or 128.
+    pub group: u8,
+    /// How scales and biases are stored.
+    pub scale: FloatKind,
+}
+
+/// How the values of a matrix are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatrixKind {
+    /// Plain floating point.
+    Float(FloatKind),
+    /// FP8 e4m3 codes under an f32 scale per 128 x 128 block.
+    Fp8Block,
+    /// MLX affine codes; each row is one little-endian bit stream.
+    Affine(Affine),
+}
+
+impl fmt::Display for MatrixKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Float(FloatKind::F32) => f.write_str("f32"),
+            Self::Float(FloatKind::F16) => f.write_str("f16"),
+            Self::Float(FloatKind::Bf16) => f.write_str("bf16"),
+            Self::Fp8Block => f.write_str("fp8"),
+            Self::Affine(affine) => write!(f, "q{}g{}", affine.bits, affine.group),
+        }
+    }
+}
+
+/// Kind and shape of a matrix: all that its size in bytes follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MatrixLayout {
+    /// How values are stored.
+    pub kind: MatrixKind,
+    /// Outputs of the product.
+    pub n_rows: usize,
+    /// Inputs of the product.
+    pub n_cols: usize,
+}
+
+impl MatrixLayout {
+    /// Checks that the kind can hold rows of this length.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError`] for bits or groups that do not exist, columns that are not whole groups,
+    /// empty matrices, and sizes beyond the address space.
+    pub fn new(kind: MatrixKind, n_rows: usize, n_cols: usize) -> Result<Self, LayoutError> {
+        let layout = Self { kind, n_rows, n_cols };
+        if n_rows == 0 || n_cols == 0 {
+            return Err(LayoutError::Empty { n_rows, n_cols });
+        }
+        let is_sane = n_cols
+            .checked_mul(n_rows)
+            .and_then(|n_values| n_values.checked_mul(8))
+            .is_some_and(|n_bytes| isize::try_from(n_bytes).is_ok());
+        if !is_sane {
+            return Err(LayoutError::TooLarge { n_rows, n_cols });
+        }
+        if let MatrixKind::Affine(Affine { bits, group, .. }) = kind {
+            if !matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) {
+                return Err(LayoutError::Bits { bits });
+            }
+            if !matches!(group, 32 | 64 | 128) {
+                return Err(LayoutError::Group { group });
+            }
+            if !n_cols.is_multiple_of(usize::from(group)) {
+                return Err(LayoutError::RaggedGroup { n_cols, group });
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Bytes of one row of codes or values.
+    #[must_use]
+    pub const fn row_bytes(&self) -> usize {
+        match self.kind {
+            MatrixKind::Float(float) => self.n_cols * float.bytes(),
+            MatrixKind::Fp8Block => self.n_cols,
+            MatrixKind::Affine(affine) => self.n_cols * affine.bits as usize / 8,
+        }
+    }
+
+    /// Bytes of all codes or values.
+    #[must_use]
+    pub const fn code_bytes(&self) -> usize {
+        self.n_rows * self.row_bytes()
+    }
+
+    /// Bytes of all scales; zero where the kind has none.
+    #[must_use]
+    pub const fn scale_bytes(&self) -> usize {
+        match self.kind {
+            MatrixKind::Float(_) => 0,
+            MatrixKind::Fp8Block => {
+                self.n_rows.div_ceil(FP8_BLOCK) * self.n_cols.div_ceil(FP8_BLOCK) * 4
+            }
+            MatrixKind::Affine(affine) => {
+                self.n_rows * (self.n_cols / affine.group as usize) * affine.scale.bytes()
+            }
+        }
+    }
+
+    /// Bytes of all biases; zero where the kind has none.
+    #[must_use]
+    pub const fn bias_bytes(&self) -> usize {
+        match self.kind {
+            MatrixKind::Float(_) | MatrixKind::Fp8Block => 0,
+            MatrixKind::Affine(_) => self.scale_bytes(),
+        }
+    }
+
+    /// Bytes of the whole matrix.
+    #[must_use]
+    pub const fn total_bytes(&self) -> usize {
+        self.code_bytes() + self.scale_bytes() + self.bias_bytes()
+    }
+}
+
+/// A layout that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// No rows or no columns.
+    #[error("a matrix of {n_rows} x {n_cols} has no values")]
+    Empty {
+        /// Rows.
+        n_rows: usize,
+        /// Columns.
+        n_cols: usize,
+    },
+    /// More bytes than can be addressed.
+    #[error("a matrix of {n_rows} x {n_cols} does not fit in memory")]
+    TooLarge {
+        /// Rows.
+        n_rows: usize,
+        /// Columns.
+        n_cols: usize,
+    },
+    /// Codes of a width that does not exist.
+    #[error("{bits}-bit codes are not supported (2, 3, 4, 5, 6 and 8 are)")]
+    Bits {
+        /// Width asked for.
+        bits: u8,
+    },
+    /// Groups of a size that does not exist.
+    #[error("groups of {group} are not supported (32, 64 and 128 are)")]
+    Group {
+        /// Size asked for.
+        group: u8,
+    },
+    /// The last group of a row would be cut.
+    #[error("rows of {n_cols} values are not whole groups of {group}")]
+    RaggedGroup {
+        /// Columns.
+        n_cols: usize,
+        /// Group size.
+        group: u8,
+    },
+}
+
+/// A matrix in memory: a layout and exactly the bytes it asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    layout: MatrixLayout,
+    codes: &'a [u8],
+    scales: &'a [u8],
+    biases: &'a [u8],
+}
+
+impl<'a> Matrix<'a> {
+    /// A view of a matrix whose parts were read to memory.
+    ///
+    /// # Panics
+    ///
+    /// If a part has another length than the layout asks for: the loader checked them.
+    #[must_use]
+    pub fn new(layout: MatrixLayout, codes: &'a [u8], scales: &'a [u8], biases: &'a [u8]) -> Self {
+        assert_eq!(codes.len(), layout.code_bytes(), "codes of {layout:?}");
+        assert_eq!(scales.len(), layout.scale_bytes(), "scales of {layout:?}");
+        assert_eq!(biases.len(), layout.bias_bytes(), "biases of {layout:?}");
+        Self { layout, codes, scales, biases }
+    }
+
+    /// Kind and shape.
+    #[must_use]
+    pub fn layout(&self) -> MatrixLayout {
+        self.layout
+    }
+
+    /// Codes or values, row by row.
+    #[must_use]
+    pub fn codes(&self) -> &'a [u8] {
+        self.codes
+    }
+
+    /// Scales: per row and group (affine), per block row and block column (FP8), or none.
+    #[must_use]
+    pub fn scales(&self) -> &'a [u8] {
+        self.scales
+    }
+
+    /// Biases per row and group (affine), or none.
+    #[must_use]
+    pub fn biases(&self) -> &'a [u8] {
+        self.biases
+    }
+
+    /// The codes or values of one row.
+    #[must_use]
+    pub fn row(&self, row_idx: usize) -> &'a [u8] {
+        let row_bytes = self.layout.row_bytes();
+        &self.codes[row_idx * row_bytes..][..row_bytes]
+    }
+}

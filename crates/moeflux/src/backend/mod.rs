@@ -1,0 +1,104 @@
+//! The seam between model code and devices.
+//!
+//! **Invariant:** a backend interprets plans; it never learns which model they belong to, and
+//! never waits for the disk.
+
+pub mod host;
+
+use std::fmt;
+
+use crate::error::Result;
+use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
+use crate::ops::{Batch, Plan, Routes, StateSpec};
+use crate::weights::ExpertView;
+
+/// An expert that is in memory and may be computed now.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivedExpert<'a> {
+    /// Which of its layer.
+    pub expert: ExpertIdx,
+    /// Its matrices, valid while the lease is held.
+    pub view: ExpertView<'a>,
+}
+
+/// A part of a session's state that can be read and written as bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatePart {
+    /// What a layer keeps of positions `first .. first + n`.
+    Positions {
+        /// Whose.
+        layer: LayerIdx,
+        /// First position.
+        first: usize,
+        /// Number of positions.
+        n: usize,
+    },
+    /// The folded history of a recurrent layer.
+    Recurrent {
+        /// Whose.
+        layer: LayerIdx,
+    },
+}
+
+/// A device that holds a model's workspace and its sessions' states, and runs plans in order.
+pub trait Backend: fmt::Debug + Send {
+    /// Name for logs: "reference", "cpu".
+    fn name(&self) -> &'static str;
+
+    /// Rows that one step may have at most.
+    fn n_rows_max(&self) -> usize;
+
+    /// Makes room for a session of at most `context` positions, zeroed.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::NoRoom`].
+    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId>;
+
+    /// Gives a session's room back. Unknown ids are ignored.
+    fn drop_state(&mut self, state: StateId);
+
+    /// Zeroes the recurrent parts of a session's state; positions need no clearing.
+    fn reset_state(&mut self, state: StateId);
+
+    /// Bytes of a part of a state.
+    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize;
+
+    /// Copies a part of a state out. `target` has [`Backend::state_part_bytes`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()>;
+
+    /// Overwrites a part of a state. `source` has [`Backend::state_part_bytes`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()>;
+
+    /// Runs a plan over the rows of `batch`.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()>;
+
+    /// What the last [`crate::ops::Op::Route`] chose.
+    fn routes(&self) -> &Routes;
+
+    /// Runs an expert plan for the experts that have arrived, over the rows that chose them.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()>;
+
+    /// One row of a buffer, after all that was submitted. At most the buffer's columns.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()>;
+}

@@ -1,0 +1,103 @@
+//! What can go wrong outside of this program, with the numbers a reader needs.
+//!
+//! **Invariant:** every message is one line that names what, where and the way out.
+//! Our own mistakes are assertions, not errors.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of everything that can fail for outside reasons.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An outside failure.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused an operation on a file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried: "read", "create".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file's contents are not what its format asks for.
+    #[error("{}: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with numbers, and what to do about it.
+        problem: String,
+    },
+    /// A tensor is missing, left over, or of the wrong shape.
+    #[error("tensor `{name}`: {problem}")]
+    Tensor {
+        /// Its name in the checkpoint.
+        name: String,
+        /// What is wrong, with numbers.
+        problem: String,
+    },
+    /// The model or option is well-formed, but this program does not know it.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The caller's tokens, text or parameters cannot be used.
+    #[error("{0}")]
+    Input(String),
+    /// There is not enough memory or disk.
+    #[error("{what}: needs {needed_bytes} bytes; {advice}")]
+    NoRoom {
+        /// What should have been stored.
+        what: String,
+        /// Its size.
+        needed_bytes: u64,
+        /// The way out.
+        advice: String,
+    },
+    /// A recurrent layer cannot forget its last tokens one by one.
+    #[error(
+        "cannot cut {len} tokens to {wanted}: the model's recurrent layers keep no history; \
+         take a checkpoint at {wanted} beforehand, or clear and feed the tokens again"
+    )]
+    CannotTruncateRecurrentState {
+        /// Tokens in the session.
+        len: usize,
+        /// Tokens that should have remained.
+        wanted: usize,
+    },
+    /// There is no checkpoint at the asked position.
+    #[error("no checkpoint at position {wanted}; there are checkpoints at {available:?}")]
+    NoCheckpoint {
+        /// The asked position.
+        wanted: usize,
+        /// Positions that have one.
+        available: Vec<usize>,
+    },
+    /// A saved state does not belong to this model, or is damaged.
+    #[error("saved state: {0}")]
+    SavedState(String),
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Error {
+    /// An [`Error::Io`] maker for `map_err`.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+
+    /// An [`Error::Malformed`].
+    #[must_use]
+    pub fn malformed(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Malformed { path: path.to_owned(), problem: problem.into() }
+    }
+
+    /// An [`Error::Tensor`].
+    #[must_use]
+    pub fn tensor(name: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Tensor { name: name.into(), problem: problem.into() }
+    }
+}

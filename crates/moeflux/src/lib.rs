@@ -1,0 +1,15 @@
+//! moeflux: Mixture-of-Experts language models that are larger than memory.
+//!
+//! The modules stand in the order of dependence: each names only those above it.
+//! Files become tables of contents (`format`), a valid model (`spec`), bound tensors (`weights`)
+//! and experts behind a lease (`experts`); a family turns them into plans of `ops` that a
+//! `backend` runs; `forward` walks the layers; `sample` and `text` turn logits into words;
+//! `session` is one timeline, and `engine` the whole story on one page.
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod error;
+pub mod ids;
+pub mod ops;
+pub mod spec;
+pub mod weights;

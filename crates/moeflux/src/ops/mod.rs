@@ -1,0 +1,411 @@
+//! The vocabulary of computation: operations as plain data over named buffers.
+//!
+//! A [`Plan`] is a list of [`Op`]s built once per model. It knows neither how many rows a step
+//! has nor whose they are: that is the [`Batch`], given anew with every step.
+//! **Invariant:** an op's fields are static facts of the model; nothing here computes.
+
+mod batch;
+mod plan;
+mod shape;
+
+pub use batch::{Batch, Routes, Row, Segment};
+pub use plan::{Plan, RowSet};
+pub use shape::{BufferSpec, Heads, LayerState, StateSpec, Workspace};
+
+use crate::ids::{BufferId, LayerIdx, MatrixId, VectorId};
+use crate::spec::Pairing;
+
+/// One step of a plan. A backend is an interpreter of these.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Op {
+    /// See [`Embed`].
+    Embed(Embed),
+    /// See [`SelectRows`].
+    SelectRows(SelectRows),
+    /// See [`RmsNorm`].
+    RmsNorm(RmsNorm),
+    /// See [`L2Norm`].
+    L2Norm(L2Norm),
+    /// See [`MatMul`].
+    MatMul(MatMul),
+    /// See [`HeadMatMul`].
+    HeadMatMul(HeadMatMul),
+    /// See [`Rope`].
+    Rope(Rope),
+    /// See [`Attention`].
+    Attention(Attention),
+    /// See [`MlaAttention`].
+    MlaAttention(MlaAttention),
+    /// See [`CausalConv`].
+    CausalConv(CausalConv),
+    /// See [`DeltaGates`].
+    DeltaGates(DeltaGates),
+    /// See [`GatedDelta`].
+    GatedDelta(GatedDelta),
+    /// See [`SwiGlu`].
+    SwiGlu(SwiGlu),
+    /// See [`Add`].
+    Add(Add),
+    /// See [`Route`].
+    Route(Route),
+    /// See [`ExpertFfn`].
+    ExpertFfn(ExpertFfn),
+    /// See [`Combine`].
+    Combine(Combine),
+}
+
+/// `out[row] = table[token of row]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embed {
+    /// `[vocab, hidden]`.
+    pub table: MatrixId,
+    /// `[hidden]` per row.
+    pub out: Heads,
+}
+
+/// Copies the rows whose logits are wanted, in the order of [`Batch::outputs`], to the first rows
+/// of `out`. The ops after it run over output rows only: see [`RowSet`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelectRows {
+    /// Source, indexed by row.
+    pub x: Heads,
+    /// Target, indexed by output.
+    pub out: Heads,
+}
+
+/// `out = x / sqrt(mean(x^2) + epsilon) * gain`, per head; then `* silu(gate)` where there is one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RmsNorm {
+    /// Input.
+    pub x: Heads,
+    /// `[head_dim]`, the same for every head.
+    pub gain: VectorId,
+    /// Multiplied as `silu(gate)` after the norm (gated DeltaNet); same heads as `x`.
+    pub gate: Option<Heads>,
+    /// Output; may be `x`.
+    pub out: Heads,
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
+/// `x = x / sqrt(sum(x^2) + epsilon) * factor`, per head, in place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct L2Norm {
+    /// Input and output.
+    pub x: Heads,
+    /// Added to the sum of squares.
+    pub epsilon: f32,
+    /// Applied after the norm.
+    pub factor: f32,
+}
+
+/// `out = weight . x + bias`, row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatMul {
+    /// `[out, in]`.
+    pub weight: MatrixId,
+    /// `[out]`.
+    pub bias: Option<VectorId>,
+    /// One head of `in` columns.
+    pub x: Heads,
+    /// One head of `out` columns; another buffer than `x`.
+    pub out: Heads,
+}
+
+/// Which way a weight is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orientation {
+    /// `out[i] = sum over columns of weight[i][c] * x[c]`: a row makes an output.
+    RowsToOut,
+    /// `out[c] = sum over rows of weight[i][c] * x[i]`: a row takes an input.
+    RowsFromIn,
+}
+
+/// A product of its own for every head: head `h` uses the weight's rows
+/// `first_row + h * row_stride ..` `+ n_rows`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadMatMul {
+    /// All heads' matrices, one after another.
+    pub weight: MatrixId,
+    /// First row of head 0.
+    pub first_row: usize,
+    /// Rows from one head's matrix to the next.
+    pub row_stride: usize,
+    /// Rows of one head's matrix.
+    pub n_rows: usize,
+    /// Which way the matrix is applied.
+    pub orientation: Orientation,
+    /// Input heads.
+    pub x: Heads,
+    /// Output heads, as many; another buffer than `x`.
+    pub out: Heads,
+}
+
+/// Turns channel pairs by `position * frequency`, in place:
+/// `(a, b) -> (a cos - b sin, a sin + b cos)`, cos and sin multiplied by `amplitude`.
+/// For a partial rope the heads' view covers only the channels that turn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Input and output.
+    pub x: Heads,
+    /// `[head_dim / 2]` radians per position.
+    pub frequencies: VectorId,
+    /// Which channels turn together.
+    pub pairing: Pairing,
+    /// YaRN's attention factor; 1 elsewhere.
+    pub amplitude: f32,
+}
+
+/// Appends `k` and `v` to the layer's cache, then attends causally:
+/// `out = softmax(scale * q . k) v`, then `* sigmoid(gate)` where there is one.
+/// Query head `h` uses key head `h / (q heads / k heads)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Whose cache.
+    pub layer: LayerIdx,
+    /// Queries.
+    pub q: Heads,
+    /// Keys of these rows.
+    pub k: Heads,
+    /// Values of these rows, as many heads as `k`.
+    pub v: Heads,
+    /// Output gate, before its sigmoid; same heads as `out`.
+    pub gate: Option<Heads>,
+    /// As many heads as `q`, with the dimension of `v`.
+    pub out: Heads,
+    /// Multiplied to the scores.
+    pub scale: f32,
+    /// Only the last so many positions are seen.
+    pub window: Option<usize>,
+    /// `[q heads]`: one more score per head that takes weight but gives no value.
+    pub sinks: Option<VectorId>,
+}
+
+/// Multi-head latent attention in absorbed form: appends `latent` and `k_rope` (one head each) to
+/// the layer's cache, then `out[h] = softmax(scale * (q_latent[h] . latent + q_rope[h] . k_rope))
+/// latent`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlaAttention {
+    /// Whose cache.
+    pub layer: LayerIdx,
+    /// Queries in latent space.
+    pub q_latent: Heads,
+    /// Rotated part of the queries.
+    pub q_rope: Heads,
+    /// Latent of these rows, normed; one head.
+    pub latent: Heads,
+    /// Rotated keys of these rows; one head.
+    pub k_rope: Heads,
+    /// In latent space, as many heads as `q_latent`.
+    pub out: Heads,
+    /// Multiplied to the scores.
+    pub scale: f32,
+}
+
+/// Causal depthwise convolution over time, then SiLU; the layer's state holds the last
+/// `n_taps - 1` inputs, oldest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CausalConv {
+    /// Whose state.
+    pub layer: LayerIdx,
+    /// One head of channels.
+    pub x: Heads,
+    /// `[channels, n_taps]`; the last tap meets the newest input.
+    pub weight: VectorId,
+    /// Taps per channel.
+    pub n_taps: usize,
+    /// One head of channels; another buffer than `x`.
+    pub out: Heads,
+}
+
+/// `decay = exp(-exp(a_log) * softplus(a + dt_bias))`, `beta = sigmoid(b)`, per value head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaGates {
+    /// One head of one value per value head.
+    pub a: Heads,
+    /// Like `a`.
+    pub b: Heads,
+    /// `[value heads]`.
+    pub a_log: VectorId,
+    /// `[value heads]`.
+    pub dt_bias: VectorId,
+    /// Like `a`.
+    pub decay: Heads,
+    /// Like `a`.
+    pub beta: Heads,
+}
+
+/// The gated delta rule, token by token. Per value head, with key head
+/// `h / (value heads / key heads)` and state `S[value][key]`:
+/// `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedDelta {
+    /// Whose state.
+    pub layer: LayerIdx,
+    /// Queries, normed and scaled.
+    pub q: Heads,
+    /// Keys, normed.
+    pub k: Heads,
+    /// Values.
+    pub v: Heads,
+    /// One head of one value per value head.
+    pub decay: Heads,
+    /// Like `decay`.
+    pub beta: Heads,
+    /// Like `v`.
+    pub out: Heads,
+}
+
+/// `out = silu(gate) * up`. With a limit `l` as in gpt_oss: `gate` is cut to at most `l`, `up` to
+/// `-l ..= l`, and `out = gate * sigmoid(1.702 * gate) * (up + 1)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SwiGlu {
+    /// Input to SiLU.
+    pub gate: Heads,
+    /// Factor.
+    pub up: Heads,
+    /// Output; may be `gate` or `up`.
+    pub out: Heads,
+    /// Clamp of gpt_oss.
+    pub limit: Option<f32>,
+}
+
+/// `out = x + y`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Add {
+    /// First term.
+    pub x: Heads,
+    /// Second term.
+    pub y: Heads,
+    /// Sum; may be `x` or `y`.
+    pub out: Heads,
+}
+
+/// How a router turns logits into choices and weights. Ties: the lower index wins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RouterKind {
+    /// Softmax over all experts, then the `top_k` largest; `renormalise` divides their weights by
+    /// their sum.
+    Softmax {
+        /// Whether the chosen weights are made to sum to 1.
+        renormalise: bool,
+    },
+    /// DeepSeek's noaux_tc: `s = sigmoid(logits)`; choice by `s + correction` among the
+    /// `n_groups_kept` groups whose two best choices have the largest sum (others count as minus
+    /// infinity); weights are `s` of the chosen.
+    SigmoidGrouped {
+        /// `[n_experts]`, used for the choice only.
+        correction: VectorId,
+        /// Groups of neighbouring experts.
+        n_groups: usize,
+        /// Groups that take part.
+        n_groups_kept: usize,
+        /// Whether weights are divided by (their sum + 1e-20).
+        renormalise: bool,
+        /// Applied last.
+        factor: f32,
+    },
+}
+
+/// Chooses `top_k` experts for each row: the backend's [`Routes`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// One head of `n_experts` columns.
+    pub logits: Heads,
+    /// How choices and weights are made.
+    pub kind: RouterKind,
+    /// Experts per row.
+    pub top_k: usize,
+}
+
+/// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it.
+/// The output of the row's `rank`-th expert (in ascending index) goes to columns
+/// `rank * hidden ..` of its row in `partials`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertFfn {
+    /// One head of `hidden` columns.
+    pub x: Heads,
+    /// One head of `top_k * hidden` columns.
+    pub partials: Heads,
+    /// Clamp of gpt_oss: see [`SwiGlu`].
+    pub limit: Option<f32>,
+}
+
+/// `out = residual + (sum of weight * partial in ascending expert index + shared)`, where `shared`
+/// is multiplied by `sigmoid(shared_gate)` if there is one. All sums in that order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Combine {
+    /// As [`ExpertFfn`] left them.
+    pub partials: Heads,
+    /// Output of the shared expert.
+    pub shared: Option<Heads>,
+    /// One column.
+    pub shared_gate: Option<Heads>,
+    /// Added last.
+    pub residual: Heads,
+    /// Output; may be `residual`.
+    pub out: Heads,
+}
+
+impl Op {
+    /// Name for plans, profiles and test failures.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Embed(_) => "embed",
+            Self::SelectRows(_) => "select_rows",
+            Self::RmsNorm(_) => "rms_norm",
+            Self::L2Norm(_) => "l2_norm",
+            Self::MatMul(_) => "matmul",
+            Self::HeadMatMul(_) => "head_matmul",
+            Self::Rope(_) => "rope",
+            Self::Attention(_) => "attention",
+            Self::MlaAttention(_) => "mla_attention",
+            Self::CausalConv(_) => "causal_conv",
+            Self::DeltaGates(_) => "delta_gates",
+            Self::GatedDelta(_) => "gated_delta",
+            Self::SwiGlu(_) => "swiglu",
+            Self::Add(_) => "add",
+            Self::Route(_) => "route",
+            Self::ExpertFfn(_) => "expert_ffn",
+            Self::Combine(_) => "combine",
+        }
+    }
+
+    /// Buffers that the op reads or writes.
+    pub fn buffers(&self) -> Vec<BufferId> {
+        self.heads().into_iter().map(|heads| heads.buffer).collect()
+    }
+
+    /// Every view of a buffer that the op reads or writes, outputs last.
+    #[must_use]
+    pub fn heads(&self) -> Vec<Heads> {
+        let with = |required: &[Heads], optional: &[Option<Heads>]| {
+            optional.iter().flatten().chain(required).copied().collect()
+        };
+        match self {
+            Self::Embed(op) => vec![op.out],
+            Self::SelectRows(op) => vec![op.x, op.out],
+            Self::RmsNorm(op) => with(&[op.x, op.out], &[op.gate]),
+            Self::L2Norm(op) => vec![op.x],
+            Self::MatMul(op) => vec![op.x, op.out],
+            Self::HeadMatMul(op) => vec![op.x, op.out],
+            Self::Rope(op) => vec![op.x],
+            Self::Attention(op) => with(&[op.q, op.k, op.v, op.out], &[op.gate]),
+            Self::MlaAttention(op) => {
+                vec![op.q_latent, op.q_rope, op.latent, op.k_rope, op.out]
+            }
+            Self::CausalConv(op) => vec![op.x, op.out],
+            Self::DeltaGates(op) => vec![op.a, op.b, op.decay, op.beta],
+            Self::GatedDelta(op) => vec![op.q, op.k, op.v, op.decay, op.beta, op.out],
+            Self::SwiGlu(op) => vec![op.gate, op.up, op.out],
+            Self::Add(op) => vec![op.x, op.y, op.out],
+            Self::Route(op) => vec![op.logits],
+            Self::ExpertFfn(op) => vec![op.x, op.partials],
+            Self::Combine(op) => {
+                with(&[op.partials, op.residual, op.out], &[op.shared, op.shared_gate])
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Where values lie: buffers of a workspace, views of their rows, and what a session remembers.
+
+use crate::ids::BufferId;
+
+/// A view of one buffer's rows as heads: head `h` covers the `head_dim` columns from
+/// `first_col + h * stride`. A plain row is one head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Whose rows.
+    pub buffer: BufferId,
+    /// First column of head 0.
+    pub first_col: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Columns from one head to the next.
+    pub stride: usize,
+}
+
+impl Heads {
+    /// Columns of a row that heads cover, from column 0 to the end of the last head.
+    #[must_use]
+    pub const fn end_col(&self) -> usize {
+        self.first_col + (self.n_heads - 1) * self.stride + self.head_dim
+    }
+
+    /// The view's columns of head `head_idx` in a row.
+    #[must_use]
+    pub const fn cols(&self, head_idx: usize) -> std::ops::Range<usize> {
+        let first = self.first_col + head_idx * self.stride;
+        first..first + self.head_dim
+    }
+
+    /// The same columns as `n_heads` heads that follow each other, if the view is one head.
+    ///
+    /// # Panics
+    ///
+    /// If the view has several heads or its columns do not divide evenly.
+    #[must_use]
+    pub const fn split(self, n_heads: usize) -> Self {
+        assert!(self.n_heads == 1, "only a plain row can be split");
+        assert!(self.head_dim.is_multiple_of(n_heads), "heads must be equal");
+        let head_dim = self.head_dim / n_heads;
+        Self { n_heads, head_dim, stride: head_dim, ..self }
+    }
+
+    /// Columns `first .. first + head_dim` of every head.
+    ///
+    /// # Panics
+    ///
+    /// If they reach beyond the head.
+    #[must_use]
+    pub const fn narrow(self, first: usize, head_dim: usize) -> Self {
+        assert!(first + head_dim <= self.head_dim, "a narrowed head lies inside its head");
+        Self { first_col: self.first_col + first, head_dim, ..self }
+    }
+}
+
+/// One activation buffer: f32 values, so many per row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferSpec {
+    /// Name for printed plans.
+    pub name: &'static str,
+    /// Columns of a row.
+    pub n_cols: usize,
+}
+
+/// All activation buffers of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workspace {
+    buffers: Vec<BufferSpec>,
+}
+
+impl Workspace {
+    /// Reserves a buffer; asked again under the same name, it is shared and grows to the larger
+    /// width. Layers of different shapes thus share one workspace.
+    pub fn buffer(&mut self, name: &'static str, n_cols: usize) -> Heads {
+        let known = self.buffers.iter().position(|buffer| buffer.name == name);
+        let buffer_idx = known.unwrap_or_else(|| {
+            self.buffers.push(BufferSpec { name, n_cols });
+            self.buffers.len() - 1
+        });
+        let buffer = &mut self.buffers[buffer_idx];
+        buffer.n_cols = buffer.n_cols.max(n_cols);
+        Heads {
+            buffer: BufferId(buffer_idx),
+            first_col: 0,
+            n_heads: 1,
+            head_dim: n_cols,
+            stride: n_cols,
+        }
+    }
+
+    /// The buffers, indexed by [`BufferId`].
+    #[must_use]
+    pub fn buffers(&self) -> &[BufferSpec] {
+        &self.buffers
+    }
+
+    /// Bytes of all buffers for `n_rows` rows.
+    #[must_use]
+    pub fn bytes(&self, n_rows: usize) -> u64 {
+        self.buffers.iter().map(|buffer| (buffer.n_cols * n_rows * size_of::<f32>()) as u64).sum()
+    }
+}
+
+/// What one layer remembers of a session. All values are f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerState {
+    /// Keys and values of every position.
+    KeyValue {
+        /// Values of one position's keys: key heads x head dimension.
+        k_cols: usize,
+        /// Values of one position's values.
+        v_cols: usize,
+    },
+    /// The latent and the rotated key of every position (MLA).
+    Latent {
+        /// Values of one latent.
+        latent_cols: usize,
+        /// Values of one rotated key.
+        rope_cols: usize,
+    },
+    /// A state of fixed size into which all history is folded (gated DeltaNet).
+    Recurrent {
+        /// Inputs kept for the convolution: taps - 1.
+        conv_rows: usize,
+        /// Channels of the convolution.
+        conv_cols: usize,
+        /// Values of all heads' `S[value][key]`.
+        delta_values: usize,
+    },
+}
+
+impl LayerState {
+    /// Values kept per position; zero for a recurrent layer.
+    #[must_use]
+    pub const fn values_per_position(&self) -> usize {
+        match *self {
+            Self::KeyValue { k_cols, v_cols } => k_cols + v_cols,
+            Self::Latent { latent_cols, rope_cols } => latent_cols + rope_cols,
+            Self::Recurrent { .. } => 0,
+        }
+    }
+
+    /// Values kept whatever the number of positions.
+    #[must_use]
+    pub const fn fixed_values(&self) -> usize {
+        match *self {
+            Self::KeyValue { .. } | Self::Latent { .. } => 0,
+            Self::Recurrent { conv_rows, conv_cols, delta_values } => {
+                conv_rows * conv_cols + delta_values
+            }
+        }
+    }
+}
+
+/// What a session remembers, layer by layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateSpec {
+    /// Indexed by [`crate::ids::LayerIdx`].
+    pub layers: Vec<LayerState>,
+}
+
+impl StateSpec {
+    /// Bytes that one more position takes.
+    #[must_use]
+    pub fn bytes_per_position(&self) -> u64 {
+        let values: usize = self.layers.iter().map(LayerState::values_per_position).sum();
+        (values * size_of::<f32>()) as u64
+    }
+
+    /// Bytes that a session takes before its first position.
+    #[must_use]
+    pub fn fixed_bytes(&self) -> u64 {
+        let values: usize = self.layers.iter().map(LayerState::fixed_values).sum();
+        (values * size_of::<f32>()) as u64
+    }
+
+    /// Whether some layer folds its history and cannot be cut.
+    #[must_use]
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer, LayerState::Recurrent { .. }))
+    }
+}

@@ -1,0 +1,224 @@
+//! What a model is: shapes and constants, valid by construction.
+//!
+//! **Invariant:** a [`ModelSpec`] that exists was checked; nothing later asks whether a number of
+//! heads is zero or divides another. Knows nothing of files or tensors' names.
+
+mod rope;
+
+pub use rope::{Pairing, RopeScaling, RopeSpec, YarnSpec};
+
+use crate::ids::TokenId;
+
+/// A family of published checkpoints: decides names of tensors and keys of the config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// `qwen3_moe`.
+    Qwen3Moe,
+    /// `qwen3_next`.
+    Qwen3Next,
+    /// `qwen3_5_moe` and `qwen3_5_moe_text`.
+    Qwen35Moe,
+    /// `deepseek_v3`.
+    DeepseekV3,
+    /// `kimi_k2`.
+    KimiK2,
+    /// `glm4_moe`.
+    Glm4Moe,
+}
+
+/// A model's geometry and constants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// Names of tensors follow from it.
+    pub family: Family,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Entries of the vocabulary, as rows of the embedding.
+    pub vocab: usize,
+    /// Positions the model was made for.
+    pub context_max: usize,
+    /// Of every RMS norm along `hidden`.
+    pub norm_epsilon: f32,
+    /// The embedding is also the output matrix.
+    pub tied_embeddings: bool,
+    /// The decoder, in order.
+    pub layers: Vec<LayerSpec>,
+    /// Tokens that end a text, from `config.json`.
+    pub eos: Vec<TokenId>,
+    /// How the checkpoint says it was quantised.
+    pub quantisation: Quantisation,
+}
+
+/// One decoder layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// What mixes positions.
+    pub mixer: MixerSpec,
+    /// What follows.
+    pub ffn: FfnSpec,
+}
+
+/// What mixes positions.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MixerSpec {
+    /// Grouped-query softmax attention.
+    Attention(AttentionSpec),
+    /// Gated DeltaNet.
+    GatedDelta(GatedDeltaSpec),
+    /// Multi-head latent attention.
+    Mla(MlaSpec),
+}
+
+/// Grouped-query attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Channels of a head.
+    pub head_dim: usize,
+    /// Position encoding.
+    pub rope: RopeSpec,
+    /// `q_proj` also makes an output gate: per head `[q | gate]`.
+    pub has_gate: bool,
+    /// Queries and keys are normed per head.
+    pub has_qk_norm: bool,
+    /// Which projections have a bias.
+    pub bias: AttentionBias,
+}
+
+/// Which projections of an attention have a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionBias {
+    /// None.
+    None,
+    /// Queries, keys and values.
+    Qkv,
+    /// Queries, keys, values and output.
+    QkvAndOut,
+}
+
+/// Gated DeltaNet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedDeltaSpec {
+    /// Query and key heads; divides `n_v_heads`.
+    pub n_k_heads: usize,
+    /// Value heads.
+    pub n_v_heads: usize,
+    /// Channels of a query or key head.
+    pub k_dim: usize,
+    /// Channels of a value head.
+    pub v_dim: usize,
+    /// Taps of the convolution.
+    pub n_taps: usize,
+}
+
+impl GatedDeltaSpec {
+    /// Channels of the convolution: queries, keys, values.
+    #[must_use]
+    pub const fn conv_cols(&self) -> usize {
+        2 * self.n_k_heads * self.k_dim + self.n_v_heads * self.v_dim
+    }
+}
+
+/// Multi-head latent attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlaSpec {
+    /// Heads.
+    pub n_heads: usize,
+    /// Rank of the queries' bottleneck; `None`: one direct projection.
+    pub q_rank: Option<usize>,
+    /// Rank of the latent.
+    pub kv_rank: usize,
+    /// Channels of a head without position.
+    pub nope_dim: usize,
+    /// Channels of a head with position.
+    pub rope_dim: usize,
+    /// Channels of a value head.
+    pub v_dim: usize,
+    /// Position encoding of the `rope_dim` channels.
+    pub rope: RopeSpec,
+    /// Multiplied to the scores, YaRN's part included.
+    pub scale: f32,
+    /// `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj` have a bias.
+    pub has_bias: bool,
+}
+
+/// What follows the mixer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FfnSpec {
+    /// One SwiGLU of this inner width.
+    Dense {
+        /// Inner width.
+        inner: usize,
+    },
+    /// Routed experts.
+    Moe(MoeSpec),
+}
+
+/// Routed experts and their router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoeSpec {
+    /// Routed experts.
+    pub n_experts: usize,
+    /// Experts per token: all of them are computed, always.
+    pub top_k: usize,
+    /// Inner width of a routed expert.
+    pub inner: usize,
+    /// How experts are chosen.
+    pub router: RouterSpec,
+    /// The expert that every token uses.
+    pub shared: Option<SharedExpertSpec>,
+}
+
+/// How experts are chosen and weighed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RouterSpec {
+    /// Softmax over all, then the largest.
+    Softmax {
+        /// Whether the chosen weights are made to sum to 1.
+        renormalise: bool,
+    },
+    /// Sigmoid with a correction for the choice, limited to groups (noaux_tc).
+    SigmoidGrouped {
+        /// Groups of neighbouring experts.
+        n_groups: usize,
+        /// Groups that take part.
+        n_groups_kept: usize,
+        /// Whether the chosen weights are made to sum to 1 before `factor`.
+        renormalise: bool,
+        /// Applied to the weights.
+        factor: f32,
+    },
+}
+
+/// The expert that every token uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpertSpec {
+    /// Inner width.
+    pub inner: usize,
+    /// Its output is multiplied by a sigmoid of its own.
+    pub is_gated: bool,
+}
+
+/// How a checkpoint says it was quantised.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Quantisation {
+    /// What holds for tensors without an entry of their own; `None`: not quantised by MLX.
+    pub default: Option<QuantParams>,
+    /// By the tensor's canonical base name: `None` for tensors left unquantised.
+    pub overrides: std::collections::BTreeMap<String, Option<QuantParams>>,
+    /// FP8 blocks of 128 x 128 with `weight_scale_inv`.
+    pub is_fp8: bool,
+}
+
+/// Bits and group of an MLX affine tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantParams {
+    /// Bits of a code.
+    pub bits: u8,
+    /// Columns that share a scale.
+    pub group: u8,
+}

@@ -1,0 +1,177 @@
+//! Matrices and vectors in owned memory.
+//!
+//! **Invariant:** parts of a matrix start at multiples of 64 bytes; vectors are f32, finite or as
+//! stored.
+
+use moeflux_io::AlignedBytes;
+use moeflux_kernels::{Matrix, MatrixLayout};
+
+use crate::error::{Error, Result};
+use crate::ids::{MatrixId, VectorId};
+
+/// Parts start on a cache line, so that rows of common widths do too.
+const PART_ALIGN: usize = 64;
+
+/// Where the parts of a matrix lie, from the first byte of its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixSpan {
+    /// Kind and shape.
+    pub layout: MatrixLayout,
+    /// First byte of the codes.
+    pub codes_at: usize,
+    /// First byte of the scales.
+    pub scales_at: usize,
+    /// First byte of the biases.
+    pub biases_at: usize,
+}
+
+impl MatrixSpan {
+    fn new(layout: MatrixLayout, codes_at: usize) -> Self {
+        let scales_at = (codes_at + layout.code_bytes()).next_multiple_of(PART_ALIGN);
+        let biases_at = (scales_at + layout.scale_bytes()).next_multiple_of(PART_ALIGN);
+        Self { layout, codes_at, scales_at, biases_at }
+    }
+
+    fn end(&self) -> usize {
+        (self.biases_at + self.layout.bias_bytes()).next_multiple_of(PART_ALIGN)
+    }
+
+    fn view<'a>(&self, bytes: &'a [u8]) -> Matrix<'a> {
+        Matrix::new(
+            self.layout,
+            &bytes[self.codes_at..][..self.layout.code_bytes()],
+            &bytes[self.scales_at..][..self.layout.scale_bytes()],
+            &bytes[self.biases_at..][..self.layout.bias_bytes()],
+        )
+    }
+}
+
+/// A matrix in memory of its own.
+#[derive(Debug)]
+pub struct OwnedMatrix {
+    span: MatrixSpan,
+    bytes: AlignedBytes,
+}
+
+impl OwnedMatrix {
+    /// A matrix of zero bytes, to be filled.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`].
+    pub fn zeroed(layout: MatrixLayout) -> Result<Self> {
+        let span = MatrixSpan::new(layout, 0);
+        let bytes = AlignedBytes::zeroed(span.end()).ok_or_else(|| Error::NoRoom {
+            what: format!("a resident matrix of {} x {}", layout.n_rows, layout.n_cols),
+            needed_bytes: span.end() as u64,
+            advice: "close other programs, or use a smaller model".to_owned(),
+        })?;
+        Ok(Self { span, bytes })
+    }
+
+    /// Codes, scales and biases, to write.
+    pub fn parts_mut(&mut self) -> (&mut [u8], &mut [u8], &mut [u8]) {
+        let layout = self.span.layout;
+        let (head, biases) = self.bytes.split_at_mut(self.span.biases_at);
+        let (codes, scales) = head.split_at_mut(self.span.scales_at);
+        (
+            &mut codes[..layout.code_bytes()],
+            &mut scales[..layout.scale_bytes()],
+            &mut biases[..layout.bias_bytes()],
+        )
+    }
+
+    /// The matrix.
+    #[must_use]
+    pub fn view(&self) -> Matrix<'_> {
+        self.span.view(&self.bytes)
+    }
+}
+
+/// How the matrices of one routed expert lie in one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertLayout {
+    /// `[inner, hidden]`.
+    pub gate: MatrixSpan,
+    /// `[inner, hidden]`.
+    pub up: MatrixSpan,
+    /// `[hidden, inner]`.
+    pub down: MatrixSpan,
+}
+
+impl ExpertLayout {
+    /// Gate, up and down after each other.
+    #[must_use]
+    pub fn new(gate: MatrixLayout, up: MatrixLayout, down: MatrixLayout) -> Self {
+        let gate = MatrixSpan::new(gate, 0);
+        let up = MatrixSpan::new(up, gate.end());
+        let down = MatrixSpan::new(down, up.end());
+        Self { gate, up, down }
+    }
+
+    /// Bytes of a record in memory.
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        self.down.end()
+    }
+
+    /// Bytes of an expert as stored, without padding.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        [self.gate, self.up, self.down].iter().map(|span| span.layout.total_bytes() as u64).sum()
+    }
+
+    /// The expert in a record.
+    #[must_use]
+    pub fn view<'a>(&self, record: &'a [u8]) -> ExpertView<'a> {
+        ExpertView {
+            gate: self.gate.view(record),
+            up: self.up.view(record),
+            down: self.down.view(record),
+        }
+    }
+}
+
+/// The matrices of one routed expert, in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertView<'a> {
+    /// `[inner, hidden]`.
+    pub gate: Matrix<'a>,
+    /// `[inner, hidden]`.
+    pub up: Matrix<'a>,
+    /// `[hidden, inner]`.
+    pub down: Matrix<'a>,
+}
+
+/// The resident weights: everything that every token needs.
+#[derive(Debug, Default)]
+pub struct Weights {
+    matrices: Vec<OwnedMatrix>,
+    vectors: Vec<Vec<f32>>,
+}
+
+impl Weights {
+    /// Adds a matrix.
+    pub fn push_matrix(&mut self, matrix: OwnedMatrix) -> MatrixId {
+        self.matrices.push(matrix);
+        MatrixId(self.matrices.len() - 1)
+    }
+
+    /// Adds a vector.
+    pub fn push_vector(&mut self, vector: Vec<f32>) -> VectorId {
+        self.vectors.push(vector);
+        VectorId(self.vectors.len() - 1)
+    }
+
+    /// A matrix.
+    #[must_use]
+    pub fn matrix(&self, id: MatrixId) -> Matrix<'_> {
+        self.matrices[id.0].view()
+    }
+
+    /// A vector.
+    #[must_use]
+    pub fn vector(&self, id: VectorId) -> &[f32] {
+        &self.vectors[id.0]
+    }
+}

@@ -1,0 +1,3 @@
+//! `cargo xtask tidy`: checks of the tree that the compiler does not make.
+
+fn main() {}
