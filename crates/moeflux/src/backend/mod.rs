@@ -45,6 +45,11 @@ pub trait Backend: fmt::Debug + Send {
     /// Name for logs: "reference", "cpu".
     fn name(&self) -> &'static str;
 
+    /// Arithmetic mode, in at most 8 letters: a saved state belongs to one.
+    fn arithmetic(&self) -> &'static str {
+        "f32"
+    }
+
     /// Rows that one step may have at most.
     fn n_rows_max(&self) -> usize;
 

@@ -230,9 +230,9 @@ pub struct DeltaGates {
     pub a_log: VectorId,
     /// `[value heads]`.
     pub dt_bias: VectorId,
-    /// Like `a`.
+    /// Like `a`; may be `a`.
     pub decay: Heads,
-    /// Like `a`.
+    /// Like `b`; may be `b`.
     pub beta: Heads,
 }
 

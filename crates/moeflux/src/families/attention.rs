@@ -1,0 +1,72 @@
+//! Grouped-query attention: projections, norms per head, rope, softmax, output.
+
+use crate::error::Result;
+use crate::families::decoder::Site;
+use crate::ops::{Attention, Heads, Op, RmsNorm, Rope};
+use crate::spec::{AttentionBias, AttentionSpec};
+
+/// Appends the block; it reads `normed` and adds to the residual stream.
+pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<Op>) -> Result<()> {
+    let head_dim = spec.head_dim;
+    // With a gate, q_proj makes per head [query | gate].
+    let q_stride = if spec.has_gate { 2 * head_dim } else { head_dim };
+    let q_row = site.buffer("q", spec.n_heads * q_stride);
+    let k_row = site.buffer("k", spec.n_kv_heads * head_dim);
+    let v_row = site.buffer("v", spec.n_kv_heads * head_dim);
+    let out_row = site.buffer("mixer_out", spec.n_heads * head_dim);
+    let mixed = site.buffer("block_out", site.spec.hidden);
+
+    let x = site.normed;
+    for (module, out) in [("q_proj", q_row), ("k_proj", k_row), ("v_proj", v_row)] {
+        let module = format!("self_attn.{module}");
+        ops.push(match spec.bias {
+            AttentionBias::None => site.linear(&module, x, out)?,
+            AttentionBias::Qkv | AttentionBias::QkvAndOut => {
+                site.linear_with_bias(&module, x, out)?
+            }
+        });
+    }
+
+    let q_and_gate = q_row.split(spec.n_heads);
+    let q = q_and_gate.narrow(0, head_dim);
+    let k = k_row.split(spec.n_kv_heads);
+    if spec.has_qk_norm {
+        ops.push(head_norm(site, "self_attn.q_norm", q)?);
+        ops.push(head_norm(site, "self_attn.k_norm", k)?);
+    }
+    let frequencies = site.binder.constant(spec.rope.frequencies());
+    for x in [q, k] {
+        ops.push(Op::Rope(Rope {
+            x: x.narrow(0, spec.rope.n_rotated),
+            frequencies,
+            pairing: spec.rope.pairing,
+            amplitude: spec.rope.amplitude(),
+        }));
+    }
+    ops.push(Op::Attention(Attention {
+        layer: site.layer,
+        q,
+        k,
+        v: v_row.split(spec.n_kv_heads),
+        gate: spec.has_gate.then(|| q_and_gate.narrow(head_dim, head_dim)),
+        out: out_row.split(spec.n_heads),
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window: None,
+        sinks: None,
+    }));
+    ops.push(match spec.bias {
+        AttentionBias::None | AttentionBias::Qkv => {
+            site.linear("self_attn.o_proj", out_row, mixed)?
+        }
+        AttentionBias::QkvAndOut => site.linear_with_bias("self_attn.o_proj", out_row, mixed)?,
+    });
+    ops.push(site.add_to_stream(mixed));
+    Ok(())
+}
+
+fn head_norm(site: &mut Site<'_, '_>, module: &str, x: Heads) -> Result<Op> {
+    let tensor = site.name(&format!("{module}.weight"));
+    let gain = site.binder.norm(&tensor, x.head_dim)?;
+    let epsilon = site.spec.norm_epsilon;
+    Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon }))
+}

@@ -1,0 +1,147 @@
+//! The frame that all families share: embedding, layers, final norm, output matrix.
+
+use crate::error::Result;
+use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla};
+use crate::ids::LayerIdx;
+use crate::ops::{
+    Add, Embed, Heads, LayerState, MatMul, Op, Plan, RmsNorm, RowSet, SelectRows, StateSpec,
+    Workspace,
+};
+use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec};
+use crate::weights::Binder;
+
+/// What the blocks of a layer need to bind their tensors and name their buffers.
+pub(super) struct Site<'a, 'b> {
+    /// The model.
+    pub(super) spec: &'a ModelSpec,
+    /// Where tensors come from.
+    pub(super) binder: &'a mut Binder<'b>,
+    /// Where buffers come from.
+    pub(super) workspace: &'a mut Workspace,
+    /// Which layer.
+    pub(super) layer: LayerIdx,
+    /// The residual stream.
+    pub(super) stream: Heads,
+    /// Input of a block, normed.
+    pub(super) normed: Heads,
+}
+
+impl Site<'_, '_> {
+    /// Full name of a tensor or module of this layer.
+    pub(super) fn name(&self, rest: &str) -> String {
+        format!("model.layers.{}.{rest}", self.layer.0)
+    }
+
+    /// A buffer under this name.
+    pub(super) fn buffer(&mut self, name: &'static str, n_cols: usize) -> Heads {
+        self.workspace.buffer(name, n_cols)
+    }
+
+    /// `out = module . x`, without bias.
+    pub(super) fn linear(&mut self, module: &str, x: Heads, out: Heads) -> Result<Op> {
+        let base = self.name(module);
+        let weight = self.binder.matrix(&base, out.head_dim, x.head_dim)?;
+        Ok(Op::MatMul(MatMul { weight, bias: None, x, out }))
+    }
+
+    /// `out = module . x + bias`.
+    pub(super) fn linear_with_bias(&mut self, module: &str, x: Heads, out: Heads) -> Result<Op> {
+        let base = self.name(module);
+        let weight = self.binder.matrix(&base, out.head_dim, x.head_dim)?;
+        let bias = Some(self.binder.vector(&format!("{base}.bias"), out.head_dim)?);
+        Ok(Op::MatMul(MatMul { weight, bias, x, out }))
+    }
+
+    /// The layer's norm `module` of the residual stream, into `normed`.
+    pub(super) fn norm_stream(&mut self, module: &str) -> Result<Op> {
+        let tensor = self.name(&format!("{module}.weight"));
+        let gain = self.binder.norm(&tensor, self.spec.hidden)?;
+        let (x, out, epsilon) = (self.stream, self.normed, self.spec.norm_epsilon);
+        Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out, epsilon }))
+    }
+
+    /// Adds a block's output to the residual stream.
+    pub(super) fn add_to_stream(&self, y: Heads) -> Op {
+        Op::Add(Add { x: self.stream, y, out: self.stream })
+    }
+}
+
+/// Binds every tensor of the model and lays out its plans.
+///
+/// # Errors
+///
+/// What the binder says of a missing tensor or a wrong shape.
+pub fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPlan> {
+    let mut workspace = Workspace::default();
+    let stream = workspace.buffer("stream", spec.hidden);
+    let normed = workspace.buffer("normed", spec.hidden);
+    let table = binder.matrix("model.embed_tokens", spec.vocab, spec.hidden)?;
+    let embed = Plan::new(vec![Op::Embed(Embed { table, out: stream })]);
+
+    let mut layers = Vec::with_capacity(spec.layers.len());
+    let mut state = StateSpec::default();
+    for (layer_idx, layer_spec) in spec.layers.iter().enumerate() {
+        let layer = LayerIdx(layer_idx);
+        let workspace = &mut workspace;
+        let mut site = Site { spec, binder, workspace, layer, stream, normed };
+        state.layers.push(state_of(&layer_spec.mixer));
+        layers.push(layer_plan(&mut site, layer_spec)?);
+    }
+
+    let selected = workspace.output_buffer("selected", spec.hidden);
+    let logits = workspace.output_buffer("logits", spec.vocab);
+    let gain = binder.norm("model.norm.weight", spec.hidden)?;
+    let output = if spec.tied_embeddings {
+        table
+    } else {
+        binder.matrix("lm_head", spec.vocab, spec.hidden)?
+    };
+    let epsilon = spec.norm_epsilon;
+    let head = Plan {
+        rows: RowSet::Outputs,
+        ops: vec![
+            Op::SelectRows(SelectRows { x: stream, out: selected }),
+            Op::RmsNorm(RmsNorm { x: selected, gain, gate: None, out: selected, epsilon }),
+            Op::MatMul(MatMul { weight: output, bias: None, x: selected, out: logits }),
+        ],
+    };
+    Ok(ModelPlan { workspace, state, embed, layers, head, logits })
+}
+
+fn layer_plan(site: &mut Site<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
+    let mut ops = vec![site.norm_stream("input_layernorm")?];
+    match &spec.mixer {
+        MixerSpec::Attention(attention) => attention::push(site, attention, &mut ops)?,
+        MixerSpec::GatedDelta(delta) => gated_delta::push(site, delta, &mut ops)?,
+        MixerSpec::Mla(mla) => mla::push(site, mla, &mut ops)?,
+    }
+    ops.push(site.norm_stream("post_attention_layernorm")?);
+    let moe = match &spec.ffn {
+        FfnSpec::Dense { inner } => {
+            ffn::push_dense(site, *inner, &mut ops)?;
+            None
+        }
+        FfnSpec::Moe(moe) => {
+            ffn::push_router(site, moe, &mut ops)?;
+            Some(ffn::moe_plan(site, moe)?)
+        }
+    };
+    Ok(LayerPlan { mixer: Plan::new(ops), moe })
+}
+
+fn state_of(mixer: &MixerSpec) -> LayerState {
+    match mixer {
+        MixerSpec::Attention(spec) => {
+            let cols = spec.n_kv_heads * spec.head_dim;
+            LayerState::KeyValue { k_cols: cols, v_cols: cols }
+        }
+        MixerSpec::Mla(spec) => {
+            LayerState::Latent { latent_cols: spec.kv_rank, rope_cols: spec.rope_dim }
+        }
+        MixerSpec::GatedDelta(spec) => LayerState::Recurrent {
+            conv_rows: spec.n_taps - 1,
+            conv_cols: spec.conv_cols(),
+            delta_values: spec.n_v_heads * spec.v_dim * spec.k_dim,
+        },
+    }
+}

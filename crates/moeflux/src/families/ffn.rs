@@ -1,0 +1,90 @@
+//! What follows the mixer: a dense SwiGLU, or a router with experts.
+
+use crate::error::Result;
+use crate::families::MoePlan;
+use crate::families::decoder::Site;
+use crate::ops::{Combine, ExpertFfn, Heads, MatMul, Op, Plan, Route, RouterKind, SwiGlu};
+use crate::spec::{MoeSpec, RouterSpec, SharedExpertSpec};
+use crate::weights::ExpertShape;
+
+/// Appends a dense feed-forward; it reads `normed` and adds to the residual stream.
+pub(super) fn push_dense(site: &mut Site<'_, '_>, inner: usize, ops: &mut Vec<Op>) -> Result<()> {
+    let out = site.buffer("block_out", site.spec.hidden);
+    push_swiglu(site, "mlp", (inner, out), ops)?;
+    ops.push(site.add_to_stream(out));
+    Ok(())
+}
+
+/// Appends the router; it reads `normed`.
+pub(super) fn push_router(site: &mut Site<'_, '_>, spec: &MoeSpec, ops: &mut Vec<Op>) -> Result<()> {
+    let logits = site.buffer("router_logits", spec.n_experts);
+    let gate = site.name("mlp.gate");
+    let weight = site.binder.matrix(&gate, spec.n_experts, site.spec.hidden)?;
+    ops.push(Op::MatMul(MatMul { weight, bias: None, x: site.normed, out: logits }));
+    let kind = match spec.router {
+        RouterSpec::Softmax { renormalise } => RouterKind::Softmax { renormalise },
+        RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, renormalise, factor } => {
+            let tensor = format!("{gate}.e_score_correction_bias");
+            let correction = site.binder.vector(&tensor, spec.n_experts)?;
+            RouterKind::SigmoidGrouped { correction, n_groups, n_groups_kept, renormalise, factor }
+        }
+    };
+    ops.push(Op::Route(Route { logits, kind, top_k: spec.top_k }));
+    Ok(())
+}
+
+/// The plans behind the router's choice.
+pub(super) fn moe_plan(site: &mut Site<'_, '_>, spec: &MoeSpec) -> Result<MoePlan> {
+    let hidden = site.spec.hidden;
+    let shape = ExpertShape { n_experts: spec.n_experts, hidden, inner: spec.inner };
+    site.binder.experts(site.layer, &site.name("mlp"), shape)?;
+    let partials = site.buffer("partials", spec.top_k * hidden);
+
+    let mut shared_ops = Vec::new();
+    let shared = match spec.shared {
+        Some(shared) => Some(push_shared(site, shared, &mut shared_ops)?),
+        None => None,
+    };
+    let (shared, shared_gate) = shared.map_or((None, None), |(out, gate)| (Some(out), gate));
+    let (residual, out) = (site.stream, site.stream);
+    let experts = ExpertFfn { x: site.normed, partials, limit: None };
+    let combine = Combine { partials, shared, shared_gate, residual, out };
+    Ok(MoePlan {
+        shared: Plan::new(shared_ops),
+        experts: Plan::new(vec![Op::ExpertFfn(experts)]),
+        combine: Plan::new(vec![Op::Combine(combine)]),
+    })
+}
+
+/// Appends the shared expert; its output and, where it has one, its gate before the sigmoid.
+fn push_shared(
+    site: &mut Site<'_, '_>,
+    spec: SharedExpertSpec,
+    ops: &mut Vec<Op>,
+) -> Result<(Heads, Option<Heads>)> {
+    let out = site.buffer("shared_out", site.spec.hidden);
+    if !spec.is_gated {
+        push_swiglu(site, "mlp.shared_experts", (spec.inner, out), ops)?;
+        return Ok((out, None));
+    }
+    push_swiglu(site, "mlp.shared_expert", (spec.inner, out), ops)?;
+    let gate = site.buffer("shared_gate", 1);
+    ops.push(site.linear("mlp.shared_expert_gate", site.normed, gate)?);
+    Ok((out, Some(gate)))
+}
+
+/// `out = down . (silu(gate . normed) * (up . normed))`, with this inner width.
+fn push_swiglu(
+    site: &mut Site<'_, '_>,
+    module: &str,
+    (inner, out): (usize, Heads),
+    ops: &mut Vec<Op>,
+) -> Result<()> {
+    let gate = site.buffer("ffn_gate", inner);
+    let up = site.buffer("ffn_up", inner);
+    ops.push(site.linear(&format!("{module}.gate_proj"), site.normed, gate)?);
+    ops.push(site.linear(&format!("{module}.up_proj"), site.normed, up)?);
+    ops.push(Op::SwiGlu(SwiGlu { gate, up, out: gate, limit: None }));
+    ops.push(site.linear(&format!("{module}.down_proj"), gate, out)?);
+    Ok(())
+}

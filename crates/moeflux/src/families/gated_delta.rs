@@ -1,0 +1,130 @@
+//! Gated DeltaNet: projections, short convolution, delta rule, gated norm, output.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::families::decoder::Site;
+use crate::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, MatMul, Op, RmsNorm};
+use crate::spec::{Family, GatedDeltaSpec};
+
+/// Added to the sum of squares of a query or key, whatever the config says of norms.
+const HEAD_EPSILON: f32 = 1e-6;
+
+/// The projections' outputs.
+struct Projected {
+    /// Channels of the convolution: queries, keys, values.
+    qkv: Heads,
+    /// Gate of the output.
+    z: Heads,
+    /// Write strength, before its sigmoid.
+    b: Heads,
+    /// Decay, before its transformation.
+    a: Heads,
+}
+
+/// Appends the block; it reads `normed` and adds to the residual stream.
+pub(super) fn push(
+    site: &mut Site<'_, '_>,
+    spec: &GatedDeltaSpec,
+    ops: &mut Vec<Op>,
+) -> Result<()> {
+    let (n_k_heads, n_v_heads) = (spec.n_k_heads, spec.n_v_heads);
+    let (k_cols, v_cols) = (n_k_heads * spec.k_dim, n_v_heads * spec.v_dim);
+    let projected = Projected {
+        qkv: site.buffer("delta_qkv", spec.conv_cols()),
+        z: site.buffer("delta_z", v_cols),
+        b: site.buffer("delta_b", n_v_heads),
+        a: site.buffer("delta_a", n_v_heads),
+    };
+    let conv = site.buffer("delta_conv", spec.conv_cols());
+    let out_row = site.buffer("mixer_out", v_cols);
+    let mixed = site.buffer("block_out", site.spec.hidden);
+    if site.spec.family == Family::Qwen3Next {
+        push_fused_projections(site, spec, &projected, ops)?;
+    } else {
+        push_projections(site, &projected, ops)?;
+    }
+
+    let taps = site.name("linear_attn.conv1d.weight");
+    let weight = site.binder.vector(&taps, spec.conv_cols() * spec.n_taps)?;
+    let (layer, n_taps) = (site.layer, spec.n_taps);
+    ops.push(Op::CausalConv(CausalConv { layer, x: projected.qkv, weight, n_taps, out: conv }));
+    let q = conv.narrow(0, k_cols).split(n_k_heads);
+    let k = conv.narrow(k_cols, k_cols).split(n_k_heads);
+    let v = conv.narrow(2 * k_cols, v_cols).split(n_v_heads);
+    let factor = 1.0 / (spec.k_dim as f32).sqrt();
+    ops.push(Op::L2Norm(L2Norm { x: q, epsilon: HEAD_EPSILON, factor }));
+    ops.push(Op::L2Norm(L2Norm { x: k, epsilon: HEAD_EPSILON, factor: 1.0 }));
+
+    let (decay, beta) = (projected.a, projected.b);
+    ops.push(Op::DeltaGates(DeltaGates {
+        a: projected.a,
+        b: projected.b,
+        a_log: site.binder.vector(&site.name("linear_attn.A_log"), n_v_heads)?,
+        dt_bias: site.binder.vector(&site.name("linear_attn.dt_bias"), n_v_heads)?,
+        decay,
+        beta,
+    }));
+    let out = out_row.split(n_v_heads);
+    ops.push(Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out }));
+
+    // The only norm of these families that is not zero-centred.
+    let gain = site.binder.vector(&site.name("linear_attn.norm.weight"), spec.v_dim)?;
+    let gate = Some(projected.z.split(n_v_heads));
+    let epsilon = site.spec.norm_epsilon;
+    ops.push(Op::RmsNorm(RmsNorm { x: out, gain, gate, out, epsilon }));
+    ops.push(site.linear("linear_attn.out_proj", out_row, mixed)?);
+    ops.push(site.add_to_stream(mixed));
+    Ok(())
+}
+
+fn push_projections(
+    site: &mut Site<'_, '_>,
+    projected: &Projected,
+    ops: &mut Vec<Op>,
+) -> Result<()> {
+    let x = site.normed;
+    ops.push(site.linear("linear_attn.in_proj_qkv", x, projected.qkv)?);
+    ops.push(site.linear("linear_attn.in_proj_z", x, projected.z)?);
+    ops.push(site.linear("linear_attn.in_proj_b", x, projected.b)?);
+    ops.push(site.linear("linear_attn.in_proj_a", x, projected.a)?);
+    Ok(())
+}
+
+/// qwen3_next interleaves the projections by key head: `[q | k | v | z]` and `[b | a]`. Rows of a
+/// matrix may be put in any order, so loading takes them apart.
+fn push_fused_projections(
+    site: &mut Site<'_, '_>,
+    spec: &GatedDeltaSpec,
+    projected: &Projected,
+    ops: &mut Vec<Op>,
+) -> Result<()> {
+    let n_v_per_k = spec.n_v_heads / spec.n_k_heads;
+    let v_per_k = n_v_per_k * spec.v_dim;
+    let qkvz_stride = 2 * spec.k_dim + 2 * v_per_k;
+    let rows = |first: usize, n_rows: usize, stride: usize| {
+        (0..spec.n_k_heads).map(move |head_idx| {
+            let first = head_idx * stride + first;
+            first..first + n_rows
+        })
+    };
+    let q = rows(0, spec.k_dim, qkvz_stride);
+    let k = rows(spec.k_dim, spec.k_dim, qkvz_stride);
+    let v = rows(2 * spec.k_dim, v_per_k, qkvz_stride);
+    let z = rows(2 * spec.k_dim + v_per_k, v_per_k, qkvz_stride);
+    let b = rows(0, n_v_per_k, 2 * n_v_per_k);
+    let a = rows(n_v_per_k, n_v_per_k, 2 * n_v_per_k);
+    let parts: [(&str, Vec<Range<usize>>, usize, Heads); 4] = [
+        ("in_proj_qkvz", q.chain(k).chain(v).collect(), qkvz_stride, projected.qkv),
+        ("in_proj_qkvz", z.collect(), qkvz_stride, projected.z),
+        ("in_proj_ba", b.collect(), 2 * n_v_per_k, projected.b),
+        ("in_proj_ba", a.collect(), 2 * n_v_per_k, projected.a),
+    ];
+    for (module, rows, stride, out) in parts {
+        let base = site.name(&format!("linear_attn.{module}"));
+        let n_rows = spec.n_k_heads * stride;
+        let weight = site.binder.matrix_rows(&base, n_rows, site.spec.hidden, rows)?;
+        ops.push(Op::MatMul(MatMul { weight, bias: None, x: site.normed, out }));
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! A valid spec and a checkpoint's tensors become a model's plans.
+//!
+//! The published families share their blocks; where they differ, in names of tensors and in how
+//! projections are fused, the block asks the spec's family.
+//! **Invariant:** each tensor that a family has is bound here, under its published name; what
+//! stays unbound is left over, and refused by the binder. Nothing here reads a weight.
+
+mod attention;
+mod decoder;
+mod ffn;
+mod gated_delta;
+mod mla;
+
+pub use decoder::build;
+
+use crate::ops::{Heads, Plan, StateSpec, Workspace};
+
+/// A model as plans: what to run, layer by layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelPlan {
+    /// The activation buffers that all plans share.
+    pub workspace: Workspace,
+    /// What each layer remembers of a session.
+    pub state: StateSpec,
+    /// Tokens to the residual stream.
+    pub embed: Plan,
+    /// The decoder, in order.
+    pub layers: Vec<LayerPlan>,
+    /// Wanted rows of the residual stream to logits.
+    pub head: Plan,
+    /// Where `head` leaves the logits.
+    pub logits: Heads,
+}
+
+/// One decoder layer. A sparse layer's decision stands between `mixer` and the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerPlan {
+    /// Norm, mixer, residual; then the dense feed-forward, or the norm and the router.
+    pub mixer: Plan,
+    /// What follows the router's choice.
+    pub moe: Option<MoePlan>,
+}
+
+/// The sparse part of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoePlan {
+    /// The expert that every token uses: computed while routed experts are on their way.
+    pub shared: Plan,
+    /// For each group of routed experts that has arrived.
+    pub experts: Plan,
+    /// Sum and residual.
+    pub combine: Plan,
+}

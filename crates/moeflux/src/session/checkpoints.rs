@@ -1,0 +1,158 @@
+//! Places a session can go back to, in memory.
+//!
+//! Keys, values and latents of positions before a checkpoint stay where they are as long as the
+//! session keeps them, so that a checkpoint shares them and copies only recurrent state: a few MB
+//! instead of the whole cache. **Invariant:** every checkpoint's position is at most the session's
+//! length; at most `n_max` are kept, and making one more drops the least recently made or used.
+
+use crate::backend::{Backend, StatePart};
+use crate::error::{Error, Result};
+use crate::ids::{LayerIdx, StateId};
+use crate::ops::{LayerState, StateSpec};
+use crate::session::Session;
+
+/// Checkpoints a session keeps unless told otherwise: a system prompt, a document, two turns.
+pub const N_CHECKPOINTS_DEFAULT: usize = 4;
+
+/// The recurrent layers' state at one moment.
+#[derive(Debug)]
+pub(super) struct RecurrentCopy {
+    layers: Vec<(LayerIdx, Vec<u8>)>,
+}
+
+impl RecurrentCopy {
+    /// Copies the recurrent layers of a session.
+    pub(super) fn of(
+        backend: &mut dyn Backend,
+        state: StateId,
+        spec: &StateSpec,
+    ) -> Result<Self> {
+        let mut layers = Vec::new();
+        for (layer_idx, layer_state) in spec.layers.iter().enumerate() {
+            if !matches!(layer_state, LayerState::Recurrent { .. }) {
+                continue;
+            }
+            let layer = LayerIdx(layer_idx);
+            let part = StatePart::Recurrent { layer };
+            let mut bytes = vec![0; backend.state_part_bytes(state, part)];
+            backend.read_state(state, part, &mut bytes)?;
+            layers.push((layer, bytes));
+        }
+        Ok(Self { layers })
+    }
+
+    /// Overwrites the recurrent layers of the session it was copied from.
+    pub(super) fn put_back(&self, backend: &mut dyn Backend, state: StateId) -> Result<()> {
+        for (layer, bytes) in &self.layers {
+            backend.write_state(state, StatePart::Recurrent { layer: *layer }, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// A session's checkpoints, least recently made or used first.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    n_max: usize,
+    kept: Vec<(usize, RecurrentCopy)>,
+}
+
+impl Checkpoints {
+    pub(super) fn new(n_max: usize) -> Self {
+        Self { n_max, kept: Vec::new() }
+    }
+
+    pub(super) fn has(&self, position: usize) -> bool {
+        self.kept.iter().any(|(at, _)| *at == position)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.kept.clear();
+    }
+
+    /// Drops those that lie after the session's new end.
+    pub(super) fn drop_after(&mut self, len: usize) {
+        self.kept.retain(|(at, _)| *at <= len);
+    }
+
+    fn positions(&self) -> Vec<usize> {
+        let mut positions: Vec<_> = self.kept.iter().map(|(at, _)| *at).collect();
+        positions.sort_unstable();
+        positions
+    }
+
+    fn forget(&mut self, position: usize) {
+        self.kept.retain(|(at, _)| *at != position);
+    }
+
+    fn keep(&mut self, position: usize, copy: RecurrentCopy) {
+        self.forget(position);
+        self.kept.push((position, copy));
+        let n_over = self.kept.len().saturating_sub(self.n_max);
+        self.kept.drain(..n_over);
+    }
+
+    /// The checkpoint at `position`, now the most recently used.
+    fn touch(&mut self, position: usize) -> Option<&RecurrentCopy> {
+        let idx = self.kept.iter().position(|(at, _)| *at == position)?;
+        let entry = self.kept.remove(idx);
+        self.kept.push(entry);
+        self.kept.last().map(|(_, copy)| copy)
+    }
+}
+
+impl Session {
+    /// Makes a place to come back to. In a model with recurrent layers `position` must be the
+    /// session's end: earlier states are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] for a position that cannot be kept.
+    pub fn checkpoint(&mut self, position: usize) -> Result<()> {
+        let len = self.tokens.len();
+        if self.is_torn || position > len || (position < len && self.is_recurrent()) {
+            return Err(Error::Input(format!(
+                "cannot keep position {position}: the session stands at {len}{}",
+                if self.is_torn { " after a step that failed" } else { "" }
+            )));
+        }
+        let spec = &self.runtime.model().plan.state;
+        let copy = RecurrentCopy::of(self.runtime.lock().backend.as_mut(), self.state, spec)?;
+        self.checkpoints.keep(position, copy);
+        Ok(())
+    }
+
+    /// Goes back to a checkpoint; later ones are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCheckpoint`], or what the device reports.
+    pub fn restore(&mut self, position: usize) -> Result<()> {
+        let available = self.checkpoints.positions();
+        let Some(copy) = self.checkpoints.touch(position) else {
+            return Err(Error::NoCheckpoint { wanted: position, available });
+        };
+        self.is_torn = true;
+        copy.put_back(self.runtime.lock().backend.as_mut(), self.state)?;
+        self.cut(position);
+        Ok(())
+    }
+
+    /// Drops a checkpoint; without one at `position`, nothing happens.
+    pub fn forget(&mut self, position: usize) {
+        self.checkpoints.forget(position);
+    }
+
+    /// Positions of all checkpoints, ascending.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<usize> {
+        self.checkpoints.positions()
+    }
+
+    /// Changes how many checkpoints are kept; the oldest surplus ones are dropped.
+    pub fn set_checkpoints_max(&mut self, n_max: usize) {
+        self.checkpoints.n_max = n_max;
+        let n_over = self.checkpoints.kept.len().saturating_sub(n_max);
+        self.checkpoints.kept.drain(..n_over);
+    }
+}

@@ -1,0 +1,268 @@
+//! Tokens of one or many sessions become steps: chunks of rows, committed when they are done.
+//!
+//! **Invariant:** nothing changes before all feeds were checked; a chunk is committed whole or
+//! not at all.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::forward::{Model, StepProgress, Watch, run_head, run_layers};
+use crate::ids::{Position, TokenId};
+use crate::ops::{Batch, Row, Segment};
+use crate::session::Session;
+use crate::session::checkpoints::RecurrentCopy;
+use crate::session::runtime::Device;
+use crate::spec::ModelSpec;
+
+/// A chunk with at least so many rows of a session copies the session's recurrent state first, so
+/// that a failed or cancelled chunk can be undone. The copy costs about as much memory traffic as
+/// the state's own update does for a few rows.
+const N_ROWS_UNDOABLE: usize = 16;
+
+/// Whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nobody's: the tokens are only remembered.
+    None,
+    /// The last token's.
+    Last,
+    /// Every token's.
+    All,
+}
+
+/// Tokens for one session.
+#[derive(Debug)]
+pub struct Feed<'a> {
+    /// Whose.
+    pub session: &'a mut Session,
+    /// What.
+    pub tokens: &'a [TokenId],
+    /// Which logits come back.
+    pub wanted: Wanted,
+}
+
+/// Which row a line of logits belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputOf {
+    /// Index of the feed.
+    pub feed_idx: usize,
+    /// Position of the token in its session.
+    pub position: Position,
+}
+
+/// Feeds tokens to sessions of one engine, their rows computed together.
+///
+/// # Errors
+///
+/// [`Error::Input`] before anything has changed; [`Error::Cancelled`] when `watch` broke; what
+/// the device, the experts' store or `sink` report. Chunks that were complete stay fed.
+pub fn step(
+    feeds: &mut [Feed<'_>],
+    watch: &mut Watch<'_>,
+    sink: &mut dyn FnMut(OutputOf, &[f32]) -> Result<()>,
+) -> Result<()> {
+    let Some(first) = feeds.first() else { return Ok(()) };
+    let runtime = Arc::clone(&first.session.runtime);
+    for feed in &*feeds {
+        if !Arc::ptr_eq(&feed.session.runtime, &runtime) {
+            return Err(Error::Input("sessions of different engines cannot share a step".into()));
+        }
+        check(feed, &runtime.model().spec)?;
+    }
+    let n_rows = feeds.iter().map(|feed| feed.tokens.len()).sum();
+    let mut device = runtime.lock();
+    let n_rows_max = device.backend.n_rows_max();
+    let mut run = Run { model: runtime.model(), device: &mut device, watch, sink };
+    let mut fed = vec![0; feeds.len()];
+    let mut n_rows_done = 0;
+    while n_rows_done < n_rows {
+        let chunk = Chunk::next(feeds, &fed, n_rows_max);
+        run.chunk(feeds, &chunk, (n_rows_done, n_rows))?;
+        for part in &chunk.parts {
+            fed[part.feed_idx] += part.rows.len();
+        }
+        n_rows_done += chunk.rows.len();
+    }
+    Ok(())
+}
+
+fn check(feed: &Feed<'_>, spec: &ModelSpec) -> Result<()> {
+    let session = &*feed.session;
+    if session.is_torn {
+        return Err(Error::Input(
+            "this session's last step failed half-way; clear it or restore a checkpoint".into(),
+        ));
+    }
+    if feed.tokens.is_empty() && feed.wanted != Wanted::None {
+        return Err(Error::Input("no tokens to feed: the prompt is empty".into()));
+    }
+    let (n_held, n_new, context) = (session.tokens.len(), feed.tokens.len(), session.context);
+    if n_held + n_new > context {
+        return Err(Error::Input(format!(
+            "{n_held} tokens in the session and {n_new} more do not fit a context of {context}; \
+             --context sets it, this model takes up to {}",
+            spec.context_max
+        )));
+    }
+    match feed.tokens.iter().position(|token| token.0 as usize >= spec.vocab) {
+        None => Ok(()),
+        Some(at) => Err(Error::Input(format!(
+            "token {} at place {at} is not in the vocabulary of {}",
+            feed.tokens[at].0, spec.vocab
+        ))),
+    }
+}
+
+/// The rows of one feed in a chunk.
+#[derive(Debug)]
+struct Part {
+    feed_idx: usize,
+    rows: Range<usize>,
+}
+
+/// As many rows as the workspace holds, taken from the feeds in order.
+#[derive(Debug)]
+struct Chunk {
+    rows: Vec<Row>,
+    segments: Vec<Segment>,
+    parts: Vec<Part>,
+    outputs: Vec<usize>,
+}
+
+impl Chunk {
+    /// The next chunk, where `fed` tokens of each feed are done.
+    fn next(feeds: &[Feed<'_>], fed: &[usize], n_rows_max: usize) -> Self {
+        let mut chunk =
+            Self { rows: Vec::new(), segments: Vec::new(), parts: Vec::new(), outputs: Vec::new() };
+        for (feed_idx, feed) in feeds.iter().enumerate() {
+            let first_row = chunk.rows.len();
+            let pending = &feed.tokens[fed[feed_idx]..];
+            let taken = &pending[..pending.len().min(n_rows_max - first_row)];
+            if taken.is_empty() {
+                continue;
+            }
+            let n_held = feed.session.tokens.len();
+            chunk.rows.extend(
+                taken
+                    .iter()
+                    .enumerate()
+                    .map(|(idx, &token)| Row { token, position: Position(n_held + idx) }),
+            );
+            let rows = first_row..chunk.rows.len();
+            match feed.wanted {
+                Wanted::All => chunk.outputs.extend(rows.clone()),
+                Wanted::Last if taken.len() == pending.len() => chunk.outputs.push(rows.end - 1),
+                Wanted::Last | Wanted::None => {}
+            }
+            chunk.segments.push(Segment { state: feed.session.state, rows: rows.clone() });
+            chunk.parts.push(Part { feed_idx, rows });
+        }
+        chunk
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        Batch { rows: &self.rows, segments: &self.segments, outputs: &self.outputs }
+    }
+
+    fn output_of(&self, output_idx: usize) -> OutputOf {
+        let row_idx = self.outputs[output_idx];
+        let part = self.parts.iter().find(|part| part.rows.contains(&row_idx));
+        let part = part.expect("every row belongs to a part");
+        OutputOf { feed_idx: part.feed_idx, position: self.rows[row_idx].position }
+    }
+}
+
+/// How a failed chunk is taken back from one session.
+enum Undo {
+    /// Its positions are simply not counted.
+    Forget,
+    /// The recurrent state is put back.
+    Restore(RecurrentCopy),
+    /// Too few rows for a copy to pay: the session is torn.
+    Tear,
+}
+
+/// What one call of [`step`] works with.
+struct Run<'a, 'w, 's> {
+    model: &'a Model,
+    device: &'a mut Device,
+    watch: &'a mut Watch<'w>,
+    sink: &'a mut (dyn FnMut(OutputOf, &[f32]) -> Result<()> + 's),
+}
+
+impl Run<'_, '_, '_> {
+    /// Runs and commits one chunk; `(n_rows_done, n_rows)` is for the watch.
+    fn chunk(
+        &mut self,
+        feeds: &mut [Feed<'_>],
+        chunk: &Chunk,
+        (n_rows_done, n_rows): (usize, usize),
+    ) -> Result<()> {
+        let undos = self.prepare_undo(feeds, chunk)?;
+        let may_stop_inside = !undos.iter().any(|undo| matches!(undo, Undo::Tear));
+        let n_layers = self.model.plan.layers.len();
+        let mut is_asked_to_stop = false;
+        let layer_done = &mut |n_layers_done| {
+            let progress = StepProgress { n_rows_done, n_rows, n_layers_done, n_layers };
+            is_asked_to_stop |= (self.watch)(progress).is_break();
+            if is_asked_to_stop && may_stop_inside {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        let backend = self.device.backend.as_mut();
+        if let Err(error) = run_layers(self.model, backend, &chunk.batch(), layer_done) {
+            self.undo(feeds, chunk, undos)?;
+            return Err(error);
+        }
+        for part in &chunk.parts {
+            let tokens = chunk.rows[part.rows.clone()].iter().map(|row| row.token);
+            feeds[part.feed_idx].session.tokens.extend(tokens);
+        }
+        self.emit(chunk)?;
+        if is_asked_to_stop { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    fn emit(&mut self, chunk: &Chunk) -> Result<()> {
+        let Device { backend, logits } = &mut *self.device;
+        let sink = &mut self.sink;
+        run_head(self.model, backend.as_mut(), &chunk.batch(), logits, &mut |output_idx, row| {
+            sink(chunk.output_of(output_idx), row)
+        })
+    }
+
+    fn prepare_undo(&mut self, feeds: &[Feed<'_>], chunk: &Chunk) -> Result<Vec<Undo>> {
+        let spec = &self.model.plan.state;
+        let mut undos = Vec::with_capacity(chunk.parts.len());
+        for part in &chunk.parts {
+            undos.push(if !spec.is_recurrent() {
+                Undo::Forget
+            } else if part.rows.len() < N_ROWS_UNDOABLE {
+                Undo::Tear
+            } else {
+                let state = feeds[part.feed_idx].session.state;
+                Undo::Restore(RecurrentCopy::of(self.device.backend.as_mut(), state, spec)?)
+            });
+        }
+        Ok(undos)
+    }
+
+    fn undo(&mut self, feeds: &mut [Feed<'_>], chunk: &Chunk, undos: Vec<Undo>) -> Result<()> {
+        for (part, undo) in chunk.parts.iter().zip(undos) {
+            let session = &mut *feeds[part.feed_idx].session;
+            match undo {
+                Undo::Forget => {}
+                Undo::Tear => session.is_torn = true,
+                Undo::Restore(copy) => {
+                    // Torn until the state is whole again, should putting it back fail.
+                    session.is_torn = true;
+                    copy.put_back(self.device.backend.as_mut(), session.state)?;
+                    session.is_torn = false;
+                }
+            }
+        }
+        Ok(())
+    }
+}
