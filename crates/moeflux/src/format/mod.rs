@@ -6,28 +6,46 @@
 
 mod checkpoint;
 mod config;
+mod dtype;
+mod header;
 mod index;
 mod npy;
 mod safetensors;
 
 pub use checkpoint::{Checkpoint, ShardFile, TensorEntry, canonical_name};
 pub use config::{RawConfig, Section};
+pub use dtype::DType;
+pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
 pub use npy::NpyWriter;
-pub use safetensors::{DType, HEADER_BYTES_MAX, Header, HeaderProblem, HeaderTensor, parse_header};
+pub use safetensors::HEADER_BYTES_MAX;
 
+use std::fmt;
 use std::path::Path;
 
 use moeflux_io::{ReadError, ReadFile};
 
 use crate::error::{Error, Result};
 
+/// What is wrong with a file's bytes, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem(pub String);
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+const FETCH_AGAIN: &str = "the download is incomplete, fetch it again";
+
 /// Characters of a hostile name or value that a message repeats.
 const QUOTED_CHARS_MAX: usize = 160;
 
 /// `text` in one printable line of bounded length.
 fn quoted(text: &str) -> String {
-    let mut line: String = text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
+    let mut line: String =
+        text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
         line.push_str("...");
     }
@@ -50,9 +68,13 @@ fn read_range(file: &ReadFile, path: &Path, offset_bytes: u64, len_bytes: u64) -
     let len = usize::try_from(len_bytes)
         .map_err(|_| Error::malformed(path, format!("{len_bytes} bytes do not fit in memory")))?;
     let mut bytes = vec![0; len];
-    file.read_exact_at(offset_bytes, &mut bytes).map_err(|error| match error {
+    read_into(file, path, offset_bytes, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_into(file: &ReadFile, path: &Path, offset_bytes: u64, target: &mut [u8]) -> Result<()> {
+    file.read_exact_at(offset_bytes, target).map_err(|error| match error {
         ReadError::Device { source, .. } => Error::io("read", path)(source),
         other => Error::malformed(path, other.to_string()),
-    })?;
-    Ok(bytes)
+    })
 }

@@ -1,161 +1,66 @@
-//! The header of a safetensors file: names, types, shapes and byte ranges.
+//! A safetensors file's header, read and checked against the file's length.
 //!
-//! **Invariant:** the tensors that come out cover the data of the file exactly, in order, without
-//! hole or overlap, and each has as many bytes as its shape and type ask for.
-//! Our own parser and not the `safetensors` crate: that one wants the whole file in memory or
-//! mapped, and its errors do not name the tensor. Tensors' bytes are never read here.
+//! **Invariant:** nothing is allocated or read beyond what the file was seen to have. Tensors'
+//! bytes are not read.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 
 use moeflux_io::ReadFile;
-use serde::de::{self, DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::{quoted, read_range};
+use super::header::{Header, PREFIX_BYTES, parse_header};
+use super::{FETCH_AGAIN, read_into, read_range};
 use crate::error::{Error, Result};
 
 /// The limit of the reference implementation. A 397B checkpoint with one name per expert has 35 MB.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// The length of the header, before it.
-const PREFIX_BYTES: u64 = 8;
+/// What a clone without LFS has in place of a large file begins so.
+const GIT_LFS_PREFIX: &[u8; 8] = b"version ";
 
-/// More dimensions than any tensor has; keeps a hostile shape from growing.
-const RANK_MAX: usize = 8;
-
-/// The type of a tensor's values, by its name in safetensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DType {
-    /// `F32`.
-    F32,
-    /// `F16`.
-    F16,
-    /// `BF16`.
-    Bf16,
-    /// `F8_E4M3`.
-    F8E4M3,
-    /// `U32`.
-    U32,
-    /// `BOOL`.
-    Bool,
-    /// `U8`.
-    U8,
-    /// `I8`.
-    I8,
-    /// `F8_E5M2`.
-    F8E5M2,
-    /// `F8_E8M0`.
-    F8E8M0,
-    /// `F4`, two values a byte.
-    F4,
-    /// `F6_E2M3`, four values in three bytes.
-    F6E2M3,
-    /// `F6_E3M2`, four values in three bytes.
-    F6E3M2,
-    /// `I16`.
-    I16,
-    /// `U16`.
-    U16,
-    /// `I32`.
-    I32,
-    /// `I64`.
-    I64,
-    /// `U64`.
-    U64,
-    /// `F64`.
-    F64,
-    /// `C64`, two `F32`.
-    C64,
+/// A header with its place in a file.
+#[derive(Debug)]
+pub(super) struct FileHeader {
+    pub(super) header: Header,
+    /// First byte of the data.
+    pub(super) data_at: u64,
+    /// Of the whole file.
+    pub(super) len_bytes: u64,
+    /// XXH3 of the header's bytes.
+    pub(super) hash: u64,
 }
 
-/// Every known type, with its name and the bits of a value.
-const DTYPES: [(DType, &str, u64); 20] = [
-    (DType::F32, "F32", 32),
-    (DType::F16, "F16", 16),
-    (DType::Bf16, "BF16", 16),
-    (DType::F8E4M3, "F8_E4M3", 8),
-    (DType::U32, "U32", 32),
-    (DType::Bool, "BOOL", 8),
-    (DType::U8, "U8", 8),
-    (DType::I8, "I8", 8),
-    (DType::F8E5M2, "F8_E5M2", 8),
-    (DType::F8E8M0, "F8_E8M0", 8),
-    (DType::F4, "F4", 4),
-    (DType::F6E2M3, "F6_E2M3", 6),
-    (DType::F6E3M2, "F6_E3M2", 6),
-    (DType::I16, "I16", 16),
-    (DType::U16, "U16", 16),
-    (DType::I32, "I32", 32),
-    (DType::I64, "I64", 64),
-    (DType::U64, "U64", 64),
-    (DType::F64, "F64", 64),
-    (DType::C64, "C64", 64),
-];
-
-impl DType {
-    /// The type of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        DTYPES.iter().find(|(_, known, _)| *known == name).map(|(dtype, ..)| *dtype)
+/// Reads and checks the header of a file.
+pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
+    let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    let len_bytes = file.len_bytes();
+    if len_bytes < PREFIX_BYTES {
+        let problem = format!("has only {len_bytes} bytes: {FETCH_AGAIN}");
+        return Err(Error::malformed(path, problem));
     }
-
-    /// The name in safetensors.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.row().1
+    let mut prefix = [0; 8];
+    read_into(&file, path, 0, &mut prefix)?;
+    if prefix == *GIT_LFS_PREFIX {
+        let problem = "is a Git LFS pointer, not the file it stands for: run `git lfs pull`";
+        return Err(Error::malformed(path, problem));
     }
-
-    /// Bits of one value.
-    #[must_use]
-    pub fn bits(self) -> u64 {
-        self.row().2
+    let header_bytes = u64::from_le_bytes(prefix);
+    if header_bytes > HEADER_BYTES_MAX {
+        let problem = format!(
+            "wants a header of {header_bytes} bytes, more than the limit of {HEADER_BYTES_MAX}: \
+             this is not a safetensors file, or it is damaged"
+        );
+        return Err(Error::malformed(path, problem));
     }
-
-    fn row(self) -> (Self, &'static str, u64) {
-        let row = DTYPES.iter().find(|(dtype, ..)| *dtype == self).copied();
-        row.expect("DTYPES lists every DType")
+    let data_at = PREFIX_BYTES + header_bytes;
+    if data_at > len_bytes {
+        let problem = format!(
+            "ends at byte {len_bytes}, but its header reaches to byte {data_at}: {FETCH_AGAIN}"
+        );
+        return Err(Error::malformed(path, problem));
     }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// One tensor of a header.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderTensor {
-    /// Its name, as in the file.
-    pub name: String,
-    /// Type of the values.
-    pub dtype: DType,
-    /// Outermost dimension first.
-    pub shape: Vec<usize>,
-    /// First byte, from the end of the header.
-    pub begin_bytes: u64,
-    /// Bytes of all values.
-    pub len_bytes: u64,
-}
-
-/// What a header says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Header {
-    /// In order of their bytes.
-    pub tensors: Vec<HeaderTensor>,
-    /// `__metadata__`.
-    pub metadata: BTreeMap<String, String>,
-}
-
-/// What is wrong with a header, in one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderProblem(pub String);
-
-impl fmt::Display for HeaderProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+    let bytes = read_range(&file, path, PREFIX_BYTES, header_bytes)?;
+    let header = parse_header(&bytes, len_bytes - data_at)
+        .map_err(|problem| Error::malformed(path, problem.0))?;
+    Ok(FileHeader { header, data_at, len_bytes, hash: xxh3_64(&bytes) })
 }
