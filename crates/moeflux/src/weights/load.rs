@@ -28,6 +28,10 @@ pub type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 /// [`crate::error::Error::NoRoom`] before anything is allocated; when a file changed or cannot be
 /// read; when a scale or a vector is not finite; [`crate::error::Error::Cancelled`].
 #[expect(unused_variables, clippy::unimplemented, reason = "signatures first")]
-pub fn load(manifest: &Manifest, checkpoint: &Checkpoint, watch: &mut Watch<'_>) -> Result<Weights> {
+pub fn load(
+    manifest: &Manifest,
+    checkpoint: &Checkpoint,
+    watch: &mut Watch<'_>,
+) -> Result<Weights> {
     unimplemented!()
 }
