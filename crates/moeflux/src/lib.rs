@@ -9,6 +9,8 @@
 
 pub mod backend;
 pub mod error;
+pub mod experts;
+pub mod format;
 pub mod ids;
 pub mod ops;
 pub mod spec;

@@ -8,18 +8,9 @@ pub mod host;
 use std::fmt;
 
 use crate::error::Result;
-use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
+use crate::experts::ArrivedExpert;
+use crate::ids::{BufferId, LayerIdx, StateId};
 use crate::ops::{Batch, Plan, Routes, StateSpec};
-use crate::weights::ExpertView;
-
-/// An expert that is in memory and may be computed now.
-#[derive(Clone, Copy, Debug)]
-pub struct ArrivedExpert<'a> {
-    /// Which of its layer.
-    pub expert: ExpertIdx,
-    /// Its matrices, valid while the lease is held.
-    pub view: ExpertView<'a>,
-}
 
 /// A part of a session's state that can be read and written as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,232 @@
+//! A folder of safetensors files as one table of tensors.
+//!
+//! **Invariant:** every entry lies inside its file, and no two have the same canonical name.
+//! Reads headers only, and does not know what a model needs.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+
+use super::dtype::DType;
+use super::index::{ShardIndex, parse_index};
+use super::safetensors::read_header;
+use super::{quoted, read_small_file};
+use crate::error::{Error, Result};
+
+const INDEX_NAME: &str = "model.safetensors.index.json";
+
+/// An index repeats names and little else, so that it is smaller than all headers together.
+const INDEX_BYTES_MAX: u64 = 100_000_000;
+
+/// One tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Its name, as in the file.
+    pub name: String,
+    /// Type of the values.
+    pub dtype: DType,
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Which of [`Checkpoint::files`].
+    pub file_idx: usize,
+    /// First byte, from the start of the file.
+    pub offset_bytes: u64,
+    /// Bytes of all values.
+    pub len_bytes: u64,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length when it was opened.
+    pub len_bytes: u64,
+    /// XXH3 of the header's bytes: tells one checkpoint from another of the same shapes.
+    pub header_hash: u64,
+}
+
+/// A folder's table of contents.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The folder.
+    pub dir: PathBuf,
+    /// Its files, in order of their names.
+    pub files: Vec<ShardFile>,
+    /// Its tensors by canonical name.
+    pub tensors: BTreeMap<String, TensorEntry>,
+}
+
+impl Checkpoint {
+    /// Reads the headers of all shards of a folder.
+    ///
+    /// # Errors
+    ///
+    /// Names the file and the tensor that is missing, double, cut off or malformed.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let listed = list_shards(dir)?;
+        let index_path = dir.join(INDEX_NAME);
+        let index = read_index(&index_path)?;
+        let names = match &index {
+            Some(index) => {
+                check_folder(&index_path, index, &listed)?;
+                index.files.clone()
+            }
+            None => listed.into_iter().filter(|name| !is_consolidated(name)).collect(),
+        };
+        if names.is_empty() {
+            let problem = "has no *.safetensors files; other formats of weights are not read";
+            return Err(Error::malformed(dir, problem));
+        }
+        let mut checkpoint =
+            Self { dir: dir.to_owned(), files: Vec::new(), tensors: BTreeMap::new() };
+        for name in names {
+            checkpoint.add_file(dir.join(name))?;
+        }
+        if let Some(index) = &index {
+            checkpoint.check_index(&index_path, index)?;
+        }
+        Ok(checkpoint)
+    }
+
+    fn add_file(&mut self, path: PathBuf) -> Result<()> {
+        let file = read_header(&path)?;
+        let file_idx = self.files.len();
+        self.files.push(ShardFile { path, len_bytes: file.len_bytes, header_hash: file.hash });
+        for tensor in file.header.tensors {
+            let entry = TensorEntry {
+                name: tensor.name,
+                dtype: tensor.dtype,
+                shape: tensor.shape,
+                file_idx,
+                // Cannot overflow: the header was checked against the file's length.
+                offset_bytes: file.data_at + tensor.begin_bytes,
+                len_bytes: tensor.len_bytes,
+            };
+            match self.tensors.entry(canonical_name(&entry.name).into_owned()) {
+                Entry::Vacant(place) => {
+                    place.insert(entry);
+                }
+                Entry::Occupied(place) => {
+                    return Err(double(&self.files, place.get(), &entry));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every tensor of the index is where it says.
+    fn check_index(&self, index_path: &Path, index: &ShardIndex) -> Result<()> {
+        for (name, &file_idx) in &index.tensors {
+            let found =
+                self.tensors.get(&*canonical_name(name)).filter(|entry| entry.name == *name);
+            let found_in = found.map(|entry| entry.file_idx);
+            if found_in == Some(file_idx) {
+                continue;
+            }
+            let promised = index.files.get(file_idx).map_or("", String::as_str);
+            let instead = found_in.and_then(|file_idx| index.files.get(file_idx));
+            let instead = instead.map_or_else(
+                || "and no other shard has it: fetch that file again".to_owned(),
+                |file| {
+                    format!("it is in `{}`: index and shards do not belong together", quoted(file))
+                },
+            );
+            let problem = format!(
+                "tensor `{}` is not in `{}`, where the index has it; {instead}",
+                quoted(name),
+                quoted(promised)
+            );
+            return Err(Error::malformed(index_path, problem));
+        }
+        Ok(())
+    }
+}
+
+fn double(files: &[ShardFile], first: &TensorEntry, second: &TensorEntry) -> Error {
+    let file_name = |entry: &TensorEntry| {
+        let path = files.get(entry.file_idx).map(|file| file.path.as_path());
+        let name = path.and_then(Path::file_name).unwrap_or_default();
+        quoted(&name.to_string_lossy())
+    };
+    let (first_file, second_file) = (file_name(first), file_name(second));
+    let problem = if first.name == second.name {
+        format!(
+            "is in `{first_file}` and in `{second_file}`: remove the file that is not of this model"
+        )
+    } else {
+        format!(
+            "of `{second_file}` means the same as `{}` of `{first_file}`: remove the file that is \
+             not of this model",
+            quoted(&first.name)
+        )
+    };
+    Error::tensor(quoted(&second.name), problem)
+}
+
+/// All safetensors files of a folder, sorted.
+fn list_shards(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let entry = entry.map_err(Error::io("list", dir))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        // Hidden ones are what systems leave behind: "._model.safetensors".
+        if name.ends_with(".safetensors") && !name.starts_with('.') {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn read_index(path: &Path) -> Result<Option<ShardIndex>> {
+    if !path.try_exists().map_err(Error::io("look for", path))? {
+        return Ok(None);
+    }
+    let bytes = read_small_file(path, INDEX_BYTES_MAX)?;
+    parse_index(&bytes).map(Some).map_err(|problem| Error::malformed(path, problem.0))
+}
+
+/// Checks that the folder has the shards of its index and no others.
+fn check_folder(index_path: &Path, index: &ShardIndex, listed: &[String]) -> Result<()> {
+    let is_listed = |name: &String| listed.binary_search(name).is_ok();
+    let missing: Vec<&String> = index.files.iter().filter(|name| !is_listed(name)).collect();
+    if let Some(first) = missing.first() {
+        let problem = format!(
+            "{} of its {} files are missing, the first is `{}`: the download is incomplete, fetch \
+             them again",
+            missing.len(),
+            index.files.len(),
+            quoted(first)
+        );
+        return Err(Error::malformed(index_path, problem));
+    }
+    let is_stranger =
+        |name: &&String| index.files.binary_search(name).is_err() && !is_consolidated(name);
+    if let Some(stranger) = listed.iter().find(is_stranger) {
+        let problem = format!(
+            "does not name `{}` of the same folder: move that file away if it is not of this \
+             model, or fetch the index again",
+            quoted(stranger)
+        );
+        return Err(Error::malformed(index_path, problem));
+    }
+    Ok(())
+}
+
+/// The same weights once more, under other names, as some publishers add them.
+fn is_consolidated(name: &str) -> bool {
+    name.starts_with("consolidated")
+}
+
+/// The name a tensor has in a checkpoint of the language model alone: `model.layers.0...`,
+/// `model.embed_tokens.weight`, `model.norm.weight`, `lm_head.weight`.
+#[must_use]
+pub fn canonical_name(name: &str) -> Cow<'_, str> {
+    if let Some(rest) = name.strip_prefix("model.language_model.") {
+        Cow::Owned(format!("model.{rest}"))
+    } else {
+        Cow::Borrowed(name.strip_prefix("language_model.").unwrap_or(name))
+    }
+}

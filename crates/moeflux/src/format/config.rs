@@ -1,0 +1,256 @@
+//! `config.json` as a tree with typed getters.
+//!
+//! **Invariant:** an error names the file, the key, the value found and what was expected; an
+//! absent key and `null` are the same. Knows nothing of what a key means.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::{quoted, read_small_file};
+use crate::error::{Error, Result};
+
+/// The largest published ones (a quantisation entry per tensor) have about 1 MB.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// A parsed `config.json`.
+#[derive(Clone, Debug)]
+pub struct RawConfig {
+    path: PathBuf,
+    root: Map<String, Value>,
+}
+
+/// One object of a [`RawConfig`].
+#[derive(Clone, Debug)]
+pub struct Section<'a> {
+    path: &'a Path,
+    /// Keys that lead here, for messages: "" or "text_config.".
+    prefix: String,
+    map: &'a Map<String, Value>,
+}
+
+impl RawConfig {
+    /// Reads `config.json` of a model's folder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if it cannot be read, [`Error::Malformed`] if it is no JSON object.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join("config.json");
+        let bytes = read_small_file(&path, CONFIG_BYTES_MAX)?;
+        Self::parse(&path, &bytes)
+    }
+
+    /// Parses the bytes of a config; `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if they are no JSON object, or nested more than 127 deep.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| Error::malformed(path, format!("is not JSON: {error}")))?;
+        let Value::Object(root) = value else {
+            return Err(Error::malformed(path, format!("is {}, not a JSON object", kind(&value))));
+        };
+        Ok(Self { path: path.to_owned(), root })
+    }
+
+    /// The file, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The top level.
+    #[must_use]
+    pub fn root(&self) -> Section<'_> {
+        Section { path: &self.path, prefix: String::new(), map: &self.root }
+    }
+
+    /// The language model's part: `text_config` where there is one, else the top level.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if `text_config` is not an object.
+    pub fn text(&self) -> Result<Section<'_>> {
+        let root = self.root();
+        Ok(root.section("text_config")?.unwrap_or(root))
+    }
+}
+
+impl<'a> Section<'a> {
+    /// The file, for messages.
+    #[must_use]
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// The key with those that lead to it, for messages.
+    #[must_use]
+    pub fn full_key(&self, key: &str) -> String {
+        format!("{}{}", self.prefix, quoted(key))
+    }
+
+    /// The value, if there is one that is not `null`.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<&'a Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// All keys with their values.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.map.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Whether there are no keys at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// A nested object.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if the value is something else.
+    pub fn section(&self, key: &str) -> Result<Option<Self>> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Object(map)) => {
+                let prefix = format!("{}.", self.full_key(key));
+                Ok(Some(Self { path: self.path, prefix, map }))
+            }
+            Some(_) => Err(self.wrong(key, "an object")),
+        }
+    }
+
+    /// A count that must be there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is absent or not a non-negative integer.
+    pub fn usize_at(&self, key: &str) -> Result<usize> {
+        self.usize_opt(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is not a non-negative integer.
+    pub fn usize_opt(&self, key: &str) -> Result<Option<usize>> {
+        self.typed(key, "a non-negative integer", |value| {
+            value.as_u64().and_then(|n| usize::try_from(n).ok())
+        })
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is not a number.
+    pub fn f64_opt(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(key, "a number", Value::as_f64)
+    }
+
+    /// A truth value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is neither `true` nor `false`.
+    pub fn bool_opt(&self, key: &str) -> Result<Option<bool>> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is not a string.
+    pub fn str_opt(&self, key: &str) -> Result<Option<&'a str>> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
+    /// A list of counts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is not a list of non-negative integers.
+    pub fn usize_list_opt(&self, key: &str) -> Result<Option<Vec<usize>>> {
+        self.typed(key, "a list of non-negative integers", |value| {
+            let as_usize = |item: &Value| item.as_u64().and_then(|n| usize::try_from(n).ok());
+            value.as_array()?.iter().map(as_usize).collect()
+        })
+    }
+
+    /// A list of strings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is not a list of strings.
+    pub fn str_list_opt(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
+        self.typed(key, "a list of strings", |value| {
+            value.as_array()?.iter().map(Value::as_str).collect()
+        })
+    }
+
+    /// The first of some names of one thing that is present; the first name if none is.
+    #[must_use]
+    pub fn present<'k>(&self, keys: &[&'k str]) -> &'k str {
+        let found = keys.iter().find(|key| self.value(key).is_some());
+        found.or(keys.first()).copied().unwrap_or("")
+    }
+
+    /// An error about a key that should have been there.
+    #[must_use]
+    pub fn missing(&self, key: &str) -> Error {
+        Error::malformed(self.path, format!("key `{}` is missing", self.full_key(key)))
+    }
+
+    /// An error about a value that should have been `expected`.
+    #[must_use]
+    pub fn wrong(&self, key: &str, expected: &str) -> Error {
+        let found = self.map.get(key).map_or_else(|| "absent".to_owned(), short);
+        let problem = format!("`{}` is {found}; expected {expected}", self.full_key(key));
+        Error::malformed(self.path, problem)
+    }
+
+    /// An error about a well-formed value that this program cannot run, with the way out.
+    #[must_use]
+    pub fn unsupported(&self, key: &str, advice: &str) -> Error {
+        let found = self.map.get(key).map_or_else(|| "absent".to_owned(), short);
+        let path = self.path.display();
+        Error::Unsupported(format!("{path}: `{}` is {found}: {advice}", self.full_key(key)))
+    }
+
+    fn typed<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        convert(value).map(Some).ok_or_else(|| self.wrong(key, expected))
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// A value as a message repeats it.
+fn short(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("a list of {}", items.len()),
+        Value::Object(map) => format!("an object of {} keys", map.len()),
+        Value::String(text) => format!("\"{}\"", quoted(text)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => quoted(&value.to_string()),
+    }
+}

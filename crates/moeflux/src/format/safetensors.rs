@@ -1,0 +1,66 @@
+//! A safetensors file's header, read and checked against the file's length.
+//!
+//! **Invariant:** nothing is allocated or read beyond what the file was seen to have. Tensors'
+//! bytes are not read.
+
+use std::path::Path;
+
+use moeflux_io::ReadFile;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::header::{Header, PREFIX_BYTES, parse_header};
+use super::{FETCH_AGAIN, read_into, read_range};
+use crate::error::{Error, Result};
+
+/// The limit of the reference implementation. A 397B checkpoint with one name per expert has 35 MB.
+pub const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// What a clone without LFS has in place of a large file begins so.
+const GIT_LFS_PREFIX: &[u8; 8] = b"version ";
+
+/// A header with its place in a file.
+#[derive(Debug)]
+pub(super) struct FileHeader {
+    pub(super) header: Header,
+    /// First byte of the data.
+    pub(super) data_at: u64,
+    /// Of the whole file.
+    pub(super) len_bytes: u64,
+    /// XXH3 of the header's bytes.
+    pub(super) hash: u64,
+}
+
+/// Reads and checks the header of a file.
+pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
+    let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    let len_bytes = file.len_bytes();
+    if len_bytes < PREFIX_BYTES {
+        let problem = format!("has only {len_bytes} bytes: {FETCH_AGAIN}");
+        return Err(Error::malformed(path, problem));
+    }
+    let mut prefix = [0; 8];
+    read_into(&file, path, 0, &mut prefix)?;
+    if prefix == *GIT_LFS_PREFIX {
+        let problem = "is a Git LFS pointer, not the file it stands for: run `git lfs pull`";
+        return Err(Error::malformed(path, problem));
+    }
+    let header_bytes = u64::from_le_bytes(prefix);
+    if header_bytes > HEADER_BYTES_MAX {
+        let problem = format!(
+            "wants a header of {header_bytes} bytes, more than the limit of {HEADER_BYTES_MAX}: \
+             this is not a safetensors file, or it is damaged"
+        );
+        return Err(Error::malformed(path, problem));
+    }
+    let data_at = PREFIX_BYTES + header_bytes;
+    if data_at > len_bytes {
+        let problem = format!(
+            "ends at byte {len_bytes}, but its header reaches to byte {data_at}: {FETCH_AGAIN}"
+        );
+        return Err(Error::malformed(path, problem));
+    }
+    let bytes = read_range(&file, path, PREFIX_BYTES, header_bytes)?;
+    let header = parse_header(&bytes, len_bytes - data_at)
+        .map_err(|problem| Error::malformed(path, problem.0))?;
+    Ok(FileHeader { header, data_at, len_bytes, hash: xxh3_64(&bytes) })
+}

@@ -1,0 +1,279 @@
+//! Which bytes of a checkpoint make up which matrix, vector and expert.
+//!
+//! **Invariant:** every extent has the length that its layout asks for and lies inside its file as
+//! it was when the header was read. Knows places, never bytes.
+
+use std::ops::Range;
+
+use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+
+use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
+use crate::weights::imagined::ImaginedCheckpoint;
+use crate::weights::resident::ExpertLayout;
+
+/// A run of bytes in one of a checkpoint's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Which of [`crate::format::Checkpoint::files`].
+    pub file_idx: usize,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Number of bytes.
+    pub len_bytes: u64,
+}
+
+/// A resident matrix and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatrixSource {
+    /// Canonical name without `.weight`.
+    pub name: String,
+    /// The matrix in memory: only the chosen rows.
+    pub layout: MatrixLayout,
+    /// Rows of the stored tensor.
+    pub stored_rows: usize,
+    /// Rows of the stored tensor that are loaded, in this order.
+    pub rows: Vec<Range<usize>>,
+    /// All codes or values, of all stored rows.
+    pub codes: Extent,
+    /// All scales; empty where the kind has none.
+    pub scales: Option<Extent>,
+    /// All biases; empty where the kind has none.
+    pub biases: Option<Extent>,
+}
+
+/// A resident vector and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VectorSource {
+    /// Read and widened to f32.
+    Stored(StoredVector),
+    /// Computed.
+    Constant(Vec<f32>),
+}
+
+impl VectorSource {
+    /// Number of values.
+    #[must_use]
+    pub fn n_values(&self) -> usize {
+        match self {
+            Self::Stored(stored) => stored.n_values,
+            Self::Constant(values) => values.len(),
+        }
+    }
+}
+
+/// A vector in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredVector {
+    /// Canonical name of the tensor.
+    pub name: String,
+    /// How values are stored.
+    pub kind: FloatKind,
+    /// Number of values.
+    pub n_values: usize,
+    /// Where they are.
+    pub extent: Extent,
+    /// A norm stored around zero: 1 is added in f32.
+    pub adds_one: bool,
+}
+
+/// What the values of a part are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartRole {
+    /// Codes or plain values.
+    Codes,
+    /// Scales or biases of this type.
+    Scales(FloatKind),
+}
+
+/// One part of all experts of a layer: the codes of their gates, the scales of their downs...
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BankPart {
+    /// What it is called in messages: `gate_proj.scales`.
+    pub name: &'static str,
+    /// What its values are.
+    pub role: PartRole,
+    /// First byte in the expert's record.
+    pub record_at: usize,
+    /// Bytes of one expert.
+    pub len_bytes: usize,
+    /// Where each expert's bytes are.
+    pub places: Places,
+}
+
+/// Where the bytes of each expert are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Places {
+    /// One tensor holds all experts.
+    Strided {
+        /// Which file.
+        file_idx: usize,
+        /// First byte of expert 0.
+        first_bytes: u64,
+        /// Bytes from one expert to the next.
+        stride_bytes: u64,
+    },
+    /// File and first byte, by expert.
+    Each(Vec<(usize, u64)>),
+}
+
+impl BankPart {
+    /// Where the part of one expert is stored.
+    #[must_use]
+    pub fn extent(&self, expert: ExpertIdx) -> Extent {
+        let (file_idx, offset_bytes) = match &self.places {
+            Places::Strided { file_idx, first_bytes, stride_bytes } => {
+                (*file_idx, first_bytes + stride_bytes * expert.0 as u64)
+            }
+            Places::Each(places) => places[expert.0],
+        };
+        Extent { file_idx, offset_bytes, len_bytes: self.len_bytes as u64 }
+    }
+}
+
+/// The routed experts of one layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpertBank {
+    /// Whose.
+    pub layer: LayerIdx,
+    /// Canonical prefix: `model.layers.3.mlp`.
+    pub name: String,
+    /// Number of experts.
+    pub n_experts: usize,
+    /// The same for all of them.
+    pub layout: ExpertLayout,
+    /// Up to nine, in the order of the record.
+    pub parts: Vec<BankPart>,
+}
+
+impl ExpertBank {
+    /// Bytes of all experts as stored.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.layout.stored_bytes() * self.n_experts as u64
+    }
+
+    /// Bytes of all experts in memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.layout.record_bytes() as u64 * self.n_experts as u64
+    }
+}
+
+/// Why tensors of a checkpoint are not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SkipReason {
+    /// They belong to an image encoder.
+    Vision,
+    /// They belong to a head that predicts further tokens.
+    Mtp,
+    /// They follow from other tensors or from the config.
+    Derived,
+}
+
+/// Tensors that are not used, by a common name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkippedGroup {
+    /// Why.
+    pub reason: SkipReason,
+    /// The common part of their names: `model.visual.*`.
+    pub pattern: String,
+    /// How many.
+    pub n_tensors: usize,
+    /// Their bytes.
+    pub n_bytes: u64,
+}
+
+/// Where a manifest's extents point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Into the files of a checkpoint.
+    Checkpoint,
+    /// Into a file that could be written: its tensors, in order.
+    Imagined(ImaginedCheckpoint),
+}
+
+/// A number of tensors of one kind and their bytes, as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindCount {
+    /// How they are stored.
+    pub kind: MatrixKind,
+    /// How many matrices; every matrix of every expert counts.
+    pub n_matrices: usize,
+    /// Their bytes, scales and biases included.
+    pub n_bytes: u64,
+}
+
+/// Everything that is bound, and what was left aside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// Indexed by [`MatrixId`].
+    pub matrices: Vec<MatrixSource>,
+    /// Indexed by [`VectorId`].
+    pub vectors: Vec<VectorSource>,
+    /// The layers that have experts, ascending.
+    pub banks: Vec<ExpertBank>,
+    /// What is not used.
+    pub skipped: Vec<SkippedGroup>,
+    /// Where the extents point.
+    pub origin: Origin,
+}
+
+impl Manifest {
+    /// A matrix.
+    #[must_use]
+    pub fn matrix(&self, id: MatrixId) -> &MatrixSource {
+        &self.matrices[id.0]
+    }
+
+    /// A vector.
+    #[must_use]
+    pub fn vector(&self, id: VectorId) -> &VectorSource {
+        &self.vectors[id.0]
+    }
+
+    /// The experts of a layer, if it has any.
+    #[must_use]
+    pub fn bank(&self, layer: LayerIdx) -> Option<&ExpertBank> {
+        self.banks.iter().find(|bank| bank.layer == layer)
+    }
+
+    /// Bytes that matrices and vectors take in memory.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let matrices = self.matrices.iter().map(|matrix| matrix.layout.total_bytes() as u64);
+        let vectors = self.vectors.iter().map(|it| (it.n_values() * size_of::<f32>()) as u64);
+        matrices.sum::<u64>() + vectors.sum::<u64>()
+    }
+
+    /// Bytes of all experts of all layers, as stored.
+    #[must_use]
+    pub fn expert_bytes(&self) -> u64 {
+        self.banks.iter().map(ExpertBank::stored_bytes).sum()
+    }
+
+    /// Matrices by kind, the largest first.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<KindCount> {
+        let mut counts: Vec<KindCount> = Vec::new();
+        let mut add = |layout: &MatrixLayout, n_matrices: usize| {
+            let n_bytes = layout.total_bytes() as u64 * n_matrices as u64;
+            match counts.iter_mut().find(|count| count.kind == layout.kind) {
+                Some(count) => {
+                    count.n_matrices += n_matrices;
+                    count.n_bytes += n_bytes;
+                }
+                None => counts.push(KindCount { kind: layout.kind, n_matrices, n_bytes }),
+            }
+        };
+        for matrix in &self.matrices {
+            add(&matrix.layout, 1);
+        }
+        for bank in &self.banks {
+            for span in [bank.layout.gate, bank.layout.up, bank.layout.down] {
+                add(&span.layout, bank.n_experts);
+            }
+        }
+        counts.sort_by_key(|count| std::cmp::Reverse(count.n_bytes));
+        counts
+    }
+}
