@@ -7,11 +7,14 @@
 //! `session` is one timeline, and `engine` the whole story on one page.
 #![forbid(unsafe_code)]
 
-pub mod backend;
-pub mod error;
-pub mod experts;
-pub mod format;
 pub mod ids;
-pub mod ops;
+pub mod error;
+pub mod format;
 pub mod spec;
 pub mod weights;
+pub mod experts;
+pub mod ops;
+pub mod backend;
+pub mod families;
+pub mod forward;
+pub mod session;

@@ -16,7 +16,11 @@ pub(super) fn push_dense(site: &mut Site<'_, '_>, inner: usize, ops: &mut Vec<Op
 }
 
 /// Appends the router; it reads `normed`.
-pub(super) fn push_router(site: &mut Site<'_, '_>, spec: &MoeSpec, ops: &mut Vec<Op>) -> Result<()> {
+pub(super) fn push_router(
+    site: &mut Site<'_, '_>,
+    spec: &MoeSpec,
+    ops: &mut Vec<Op>,
+) -> Result<()> {
     let logits = site.buffer("router_logits", spec.n_experts);
     let gate = site.name("mlp.gate");
     let weight = site.binder.matrix(&gate, spec.n_experts, site.spec.hidden)?;

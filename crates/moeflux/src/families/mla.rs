@@ -83,11 +83,7 @@ fn linear(
     spec: &MlaSpec,
     (module, x, out): (&str, Heads, Heads),
 ) -> Result<Op> {
-    if spec.has_bias {
-        site.linear_with_bias(module, x, out)
-    } else {
-        site.linear(module, x, out)
-    }
+    if spec.has_bias { site.linear_with_bias(module, x, out) } else { site.linear(module, x, out) }
 }
 
 fn rank_norm(site: &mut Site<'_, '_>, module: &str, x: Heads) -> Result<Op> {

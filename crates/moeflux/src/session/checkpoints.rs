@@ -22,11 +22,7 @@ pub(super) struct RecurrentCopy {
 
 impl RecurrentCopy {
     /// Copies the recurrent layers of a session.
-    pub(super) fn of(
-        backend: &mut dyn Backend,
-        state: StateId,
-        spec: &StateSpec,
-    ) -> Result<Self> {
+    pub(super) fn of(backend: &mut dyn Backend, state: StateId, spec: &StateSpec) -> Result<Self> {
         let mut layers = Vec::new();
         for (layer_idx, layer_state) in spec.layers.iter().enumerate() {
             if !matches!(layer_state, LayerState::Recurrent { .. }) {
