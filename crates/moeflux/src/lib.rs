@@ -16,5 +16,7 @@ pub mod experts;
 pub mod ops;
 pub mod backend;
 pub mod families;
+pub mod blueprint;
 pub mod forward;
 pub mod session;
+pub mod engine;

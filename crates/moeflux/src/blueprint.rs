@@ -1,0 +1,83 @@
+//! All that can be known of a model from headers alone: spec, plans, where every byte lies.
+//!
+//! **Invariant:** no weight is read, so that a 400 GB checkpoint is understood in well under a
+//! second, and a bare `config.json` as well as a folder.
+
+use std::hash::Hasher as _;
+use std::path::Path;
+
+use moeflux_kernels::FloatKind;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::Result;
+use crate::families::{self, ModelPlan};
+use crate::format::{Checkpoint, RawConfig};
+use crate::spec::{FfnSpec, ModelSpec, QuantParams};
+use crate::weights::{Binder, Imagined, Manifest, Source};
+
+/// A model before its weights are read.
+#[derive(Debug)]
+pub struct Blueprint {
+    /// Shapes and constants.
+    pub spec: ModelSpec,
+    /// What to run.
+    pub plan: ModelPlan,
+    /// Where every byte lies.
+    pub manifest: Manifest,
+}
+
+impl Blueprint {
+    /// The model in a folder, with the files it lies in.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config, the headers, or the tensors they name.
+    pub fn of_folder(dir: &Path) -> Result<(Self, Checkpoint)> {
+        let raw = RawConfig::open(dir)?;
+        let spec = ModelSpec::from_config(&raw)?;
+        let checkpoint = Checkpoint::open(dir)?;
+        let blueprint = Self::bind(spec, Source::Checkpoint(&checkpoint))?;
+        Ok((blueprint, checkpoint))
+    }
+
+    /// The model that `raw` would be, in MLX layout at this quantisation.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config.
+    pub fn imagined(raw: &RawConfig, params: QuantParams) -> Result<Self> {
+        let spec = ModelSpec::from_config(raw)?;
+        let imagined = Imagined { params, scale: FloatKind::Bf16 };
+        Self::bind(spec, Source::Imagined(imagined))
+    }
+
+    fn bind(spec: ModelSpec, source: Source<'_>) -> Result<Self> {
+        let mut binder = Binder::new(source, &spec);
+        let plan = families::build(&spec, &mut binder)?;
+        let manifest = binder.finish()?;
+        Ok(Self { spec, plan, manifest })
+    }
+
+    /// Bytes of routed experts that one token reads when none is in memory.
+    #[must_use]
+    pub fn routed_bytes_per_token(&self) -> u64 {
+        let banks = self.manifest.banks.iter();
+        let per_bank = banks.map(|bank| match &self.spec.layers[bank.layer.0].ffn {
+            FfnSpec::Moe(moe) => bank.layout.stored_bytes() * moe.top_k as u64,
+            FfnSpec::Dense { .. } => 0,
+        });
+        per_bank.sum()
+    }
+
+    /// A number for these files' headers and this geometry, before any weight is read.
+    #[must_use]
+    pub fn header_fingerprint(&self, checkpoint: &Checkpoint) -> u64 {
+        let mut hash = Xxh3::new();
+        hash.write(format!("{:?}", self.spec).as_bytes());
+        for file in &checkpoint.files {
+            hash.write_u64(file.header_hash);
+            hash.write_u64(file.len_bytes);
+        }
+        hash.finish()
+    }
+}

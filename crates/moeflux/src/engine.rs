@@ -1,0 +1,183 @@
+//! The whole story on one page: a folder becomes a model on a device, and sessions over it.
+//!
+//! Two engines for two models may live in one process; nothing here is global.
+
+use std::hash::Hasher as _;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::backend::Backend;
+use crate::backend::cpu::CpuBackend;
+use crate::backend::reference::ReferenceBackend;
+use crate::blueprint::Blueprint;
+use crate::error::{Error, Result};
+use crate::experts::ExpertStore;
+use crate::forward::Model;
+use crate::ops::StateSpec;
+use crate::session::{Runtime, Session};
+use crate::spec::ModelSpec;
+use crate::weights::{self, Manifest, Progress, Weights};
+
+/// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
+pub const N_ROWS_DEFAULT: usize = 256;
+
+/// More rows make the workspace large and nothing faster.
+pub const N_ROWS_MAX: usize = 1 << 16;
+
+/// Bytes of each matrix that go into the fingerprint: fine-tuned twins differ within the first
+/// rows, and reading all of a large checkpoint twice is no option.
+const FINGERPRINT_BYTES: usize = 4096;
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// Scalar and slow: what the others are compared with.
+    Reference,
+    /// Threads and vector instructions.
+    Cpu,
+}
+
+/// How an engine is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// What computes.
+    pub backend: BackendKind,
+    /// Threads that compute.
+    pub n_threads: NonZeroUsize,
+    /// Rows computed in one step: [`N_ROWS_DEFAULT`], at most [`N_ROWS_MAX`].
+    pub n_rows_max: NonZeroUsize,
+}
+
+/// Where the memory of an engine goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What every token needs.
+    pub resident_bytes: u64,
+    /// Routed experts.
+    pub expert_bytes: u64,
+    /// Activations of one step.
+    pub workspace_bytes: u64,
+    /// Per session, whatever its length.
+    pub session_fixed_bytes: u64,
+    /// Per session and position of its context.
+    pub session_bytes_per_position: u64,
+}
+
+/// A model that is ready to run.
+#[derive(Debug)]
+pub struct Engine {
+    runtime: Arc<Runtime>,
+    memory: Memory,
+}
+
+impl Engine {
+    /// Reads the model in `dir`. `watch` hears of bytes read and may stop it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the checkpoint, the machine, or [`Error::Cancelled`].
+    pub fn open(
+        dir: &Path,
+        config: &EngineConfig,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let n_rows_max = config.n_rows_max.get();
+        if n_rows_max > N_ROWS_MAX {
+            return Err(Error::Input(format!(
+                "{n_rows_max} rows in one step are too many; at most {N_ROWS_MAX} are computed \
+                 together"
+            )));
+        }
+        let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
+        let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
+        let Blueprint { spec, plan, manifest } = blueprint;
+        let memory = memory_of(&manifest, plan.workspace.bytes(n_rows_max), &plan.state);
+        let mut watch = both_loads(&memory, watch);
+        let weights = weights::load(&manifest, &checkpoint, &mut watch)?;
+        let experts = ExpertStore::load_resident(&manifest, &checkpoint, &mut watch)?;
+        let fingerprint = fingerprint(header_fingerprint, &manifest, &weights);
+        let weights = Arc::new(weights);
+        let backend: Box<dyn Backend> = match config.backend {
+            BackendKind::Reference => {
+                Box::new(ReferenceBackend::new(weights, &plan.workspace, n_rows_max)?)
+            }
+            BackendKind::Cpu => {
+                let n_threads = config.n_threads.get();
+                Box::new(CpuBackend::new(weights, &plan.workspace, n_rows_max, n_threads)?)
+            }
+        };
+        let model = Model { spec, plan, experts, fingerprint };
+        Ok(Self { runtime: Arc::new(Runtime::new(model, backend)), memory })
+    }
+
+    /// A new, empty session with room for `context` tokens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::new`].
+    pub fn session(&self, context: usize) -> Result<Session> {
+        Session::new(Arc::clone(&self.runtime), context)
+    }
+
+    /// Shapes and constants.
+    #[must_use]
+    pub fn spec(&self) -> &ModelSpec {
+        &self.runtime.model().spec
+    }
+
+    /// Where the memory goes.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// The device's name and its arithmetic.
+    #[must_use]
+    pub fn device_names(&self) -> (&'static str, &'static str) {
+        self.runtime.device_names()
+    }
+}
+
+fn memory_of(manifest: &Manifest, workspace_bytes: u64, state: &StateSpec) -> Memory {
+    Memory {
+        resident_bytes: manifest.resident_bytes(),
+        expert_bytes: manifest.banks.iter().map(weights::ExpertBank::memory_bytes).sum(),
+        workspace_bytes,
+        session_fixed_bytes: state.fixed_bytes(),
+        session_bytes_per_position: state.bytes_per_position(),
+    }
+}
+
+/// One watch over two loads that follow each other: each reports from zero.
+fn both_loads(
+    memory: &Memory,
+    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> impl FnMut(Progress) -> ControlFlow<()> {
+    let total_bytes = memory.resident_bytes + memory.expert_bytes;
+    let (mut before_bytes, mut last_bytes) = (0, 0);
+    move |progress| {
+        if progress.done_bytes < last_bytes {
+            before_bytes += last_bytes;
+        }
+        last_bytes = progress.done_bytes;
+        watch(Progress { done_bytes: before_bytes + progress.done_bytes, total_bytes })
+    }
+}
+
+fn fingerprint(header_fingerprint: u64, manifest: &Manifest, weights: &Weights) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.write_u64(header_fingerprint);
+    for matrix_idx in 0..manifest.matrices.len() {
+        let codes = weights.matrix(crate::ids::MatrixId(matrix_idx)).codes();
+        hash.write(&codes[..codes.len().min(FINGERPRINT_BYTES)]);
+    }
+    for vector_idx in 0..manifest.vectors.len() {
+        let values = weights.vector(crate::ids::VectorId(vector_idx));
+        hash.write(bytemuck::cast_slice(values));
+    }
+    hash.finish()
+}
