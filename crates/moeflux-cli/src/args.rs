@@ -1,0 +1,65 @@
+//! What can be typed: subcommands and the options that several of them share.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use moeflux::engine::{BackendKind, N_ROWS_DEFAULT};
+
+/// Runs Mixture-of-Experts language models.
+#[derive(Debug, Parser)]
+#[command(name = "moeflux", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// One thing to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Logits(crate::logits::LogitsArgs),
+    Eval(crate::eval::EvalArgs),
+}
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendName {
+    /// Scalar and slow: what the others are compared with
+    Reference,
+    /// Threads and vector instructions
+    Cpu,
+}
+
+impl From<BackendName> for BackendKind {
+    fn from(name: BackendName) -> Self {
+        match name {
+            BackendName::Reference => Self::Reference,
+            BackendName::Cpu => Self::Cpu,
+        }
+    }
+}
+
+/// Which model, and how it is run.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// Folder with config.json, *.safetensors and tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: PathBuf,
+    /// What computes
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub(crate) backend: BackendName,
+    /// Threads that compute [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Tokens computed together while reading a prompt; changes speed and memory, never the result
+    #[arg(long, value_name = "N", default_value_t = default_chunk())]
+    pub(crate) chunk: NonZeroUsize,
+    /// Tokens the session has room for [default: what prompt and -n need, at least 4096]
+    #[arg(long, value_name = "N")]
+    pub(crate) context: Option<NonZeroUsize>,
+}
+
+fn default_chunk() -> NonZeroUsize {
+    const CHUNK: NonZeroUsize = NonZeroUsize::new(N_ROWS_DEFAULT).expect("the default is not zero");
+    CHUNK
+}

@@ -1,0 +1,271 @@
+//! Sessions: company, ways back, saved states, refusals. On the CPU backend, bit for bit.
+
+use std::ops::ControlFlow;
+
+use moeflux::engine::{BackendKind, Engine};
+use moeflux::error::Error;
+use moeflux::ids::TokenId;
+use moeflux::session::{Feed, Wanted, step};
+
+use crate::support::{Case, feed_all, open};
+
+/// A case with recurrent layers, one with plain attention, one with latents.
+const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];
+
+fn engine_of(name: &str) -> (Engine, Vec<TokenId>) {
+    let case = Case::load(name);
+    let tokens = case.tokens[..case.tokens.len().min(60)].to_vec();
+    (open(&case.dir, BackendKind::Cpu, 32), tokens)
+}
+
+fn go_on(_: moeflux::forward::StepProgress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn company_changes_nothing() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let (first, second) = tokens.split_at(tokens.len() / 3);
+        let alone = |tokens: &[TokenId]| feed_all(&mut engine.session(64).unwrap(), tokens);
+        let (first_alone, second_alone) = (alone(first), alone(second));
+
+        let mut sessions = [engine.session(64).unwrap(), engine.session(64).unwrap()];
+        let [one, two] = &mut sessions;
+        let mut rows = [Vec::new(), Vec::new()];
+        let feeds = &mut [
+            Feed { session: one, tokens: first, wanted: Wanted::All },
+            Feed { session: two, tokens: second, wanted: Wanted::All },
+        ];
+        step(feeds, &mut go_on, &mut |output, logits| {
+            rows[output.feed_idx].push(logits.to_vec());
+            Ok(())
+        })
+        .unwrap();
+        assert!(rows == [first_alone, second_alone], "{name}");
+    }
+}
+
+#[test]
+fn sessions_may_run_on_threads_of_their_own() {
+    let (engine, tokens) = engine_of("qwen3_next-bf16");
+    let alone = feed_all(&mut engine.session(64).unwrap(), &tokens);
+    std::thread::scope(|scope| {
+        let run = || {
+            let mut session = engine.session(64).unwrap();
+            tokens.iter().map(|&token| session.feed_last(&[token]).unwrap()).collect::<Vec<_>>()
+        };
+        let workers = [scope.spawn(run), scope.spawn(run), scope.spawn(run)];
+        for worker in workers {
+            assert!(worker.join().unwrap() == alone);
+        }
+    });
+}
+
+#[test]
+fn two_engines_live_in_one_process() {
+    let (one, tokens_one) = engine_of("qwen3_next-bf16");
+    let (two, tokens_two) = engine_of("deepseek_v3-bf16");
+    let expected_two = feed_all(&mut two.session(64).unwrap(), &tokens_two);
+    let mut session_one = one.session(64).unwrap();
+    let mut session_two = two.session(64).unwrap();
+    session_one.feed_last(&tokens_one).unwrap();
+    assert!(feed_all(&mut session_two, &tokens_two) == expected_two);
+    let feeds = &mut [
+        Feed { session: &mut session_one, tokens: &tokens_one[..1], wanted: Wanted::Last },
+        Feed { session: &mut session_two, tokens: &tokens_two[..1], wanted: Wanted::Last },
+    ];
+    assert!(matches!(step(feeds, &mut go_on, &mut |_, _| Ok(())), Err(Error::Input(_))));
+}
+
+#[test]
+fn a_session_after_a_dropped_one_is_fresh() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let first = feed_all(&mut engine.session(64).unwrap(), &tokens);
+        let second = feed_all(&mut engine.session(64).unwrap(), &tokens);
+        assert!(first == second, "{name}");
+    }
+}
+
+#[test]
+fn clear_forgets_everything() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let mut session = engine.session(64).unwrap();
+        let first = feed_all(&mut session, &tokens);
+        session.clear();
+        assert!(session.tokens().is_empty());
+        assert!(feed_all(&mut session, &tokens) == first, "{name}");
+    }
+}
+
+#[test]
+fn restore_goes_back_exactly() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let mut session = engine.session(120).unwrap();
+        session.feed_last(&tokens[..20]).unwrap();
+        session.checkpoint(20).unwrap();
+        let expected = feed_all(&mut session, &tokens[20..]);
+        session.checkpoint(tokens.len()).unwrap();
+        session.feed_last(&tokens[..5]).unwrap();
+        session.restore(20).unwrap();
+        assert_eq!(session.tokens(), &tokens[..20]);
+        assert_eq!(session.checkpoints(), [20], "{name}: what lay after is dropped");
+        assert!(feed_all(&mut session, &tokens[20..]) == expected, "{name}");
+        session.forget(20);
+        session.forget(20);
+        let error = session.restore(20).unwrap_err();
+        assert!(matches!(error, Error::NoCheckpoint { wanted: 20, .. }), "{error}");
+    }
+}
+
+#[test]
+fn checkpoints_are_capped_and_the_least_used_goes_first() {
+    let (engine, tokens) = engine_of("qwen3_next-bf16");
+    let mut session = engine.session(64).unwrap();
+    session.set_checkpoints_max(3);
+    for &token in &tokens[..5] {
+        session.feed_last(&[token]).unwrap();
+        session.checkpoint(session.tokens().len()).unwrap();
+    }
+    assert_eq!(session.checkpoints(), [3, 4, 5]);
+    session.set_checkpoints_max(1);
+    assert_eq!(session.checkpoints(), [5]);
+}
+
+#[test]
+fn cutting_is_exact_or_refused() {
+    let (engine, tokens) = engine_of("qwen3_moe-bf16");
+    let mut session = engine.session(64).unwrap();
+    let expected = feed_all(&mut session, &tokens);
+    session.truncate(11).unwrap();
+    assert!(feed_all(&mut session, &tokens[11..]) == expected[11..]);
+
+    let (engine, tokens) = engine_of("qwen3_next-bf16");
+    let mut session = engine.session(64).unwrap();
+    session.feed_last(&tokens[..12]).unwrap();
+    session.checkpoint(12).unwrap();
+    let expected = feed_all(&mut session, &tokens[12..]);
+    let error = session.truncate(11).unwrap_err();
+    assert!(matches!(error, Error::CannotTruncateRecurrentState { wanted: 11, .. }), "{error}");
+    assert_eq!(session.tokens(), tokens, "a refusal changes nothing");
+    session.truncate(12).unwrap();
+    assert!(feed_all(&mut session, &tokens[12..]) == expected);
+    session.truncate(0).unwrap();
+    assert!(session.tokens().is_empty() && session.checkpoints().is_empty());
+}
+
+#[test]
+fn a_saved_state_goes_on_where_it_was() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let mut session = engine.session(64).unwrap();
+        session.feed_last(&tokens[..30]).unwrap();
+        let mut saved = Vec::new();
+        session.save_state(&mut saved).unwrap();
+        let expected = feed_all(&mut session, &tokens[30..]);
+        drop(session);
+
+        let case = Case::load(name);
+        let reopened = open(&case.dir, BackendKind::Cpu, 7);
+        let mut session = reopened.session(70).unwrap();
+        session.feed_last(&tokens[..3]).unwrap();
+        session.load_state(&saved).unwrap();
+        assert_eq!(session.tokens(), &tokens[..30]);
+        let mut again = Vec::new();
+        session.save_state(&mut again).unwrap();
+        assert!(saved == again, "{name}: saving what was loaded gives the same bytes");
+        assert!(feed_all(&mut session, &tokens[30..]) == expected, "{name}");
+    }
+}
+
+#[test]
+fn a_refused_load_leaves_the_session_as_it_was() {
+    let (engine, tokens) = engine_of("qwen3_next-bf16");
+    let mut session = engine.session(64).unwrap();
+    session.feed_last(&tokens[..30]).unwrap();
+    let mut saved = Vec::new();
+    session.save_state(&mut saved).unwrap();
+    let expected = feed_all(&mut session, &tokens[30..]);
+
+    let mut refused: Vec<(String, Vec<u8>)> = Vec::new();
+    for len in [0, 7, 8, 27, 28, 100, saved.len() / 2, saved.len() - 1] {
+        refused.push((format!("cut to {len}"), saved[..len].to_vec()));
+    }
+    for at in [0, 9, 13, 21, 30, 60, saved.len() / 2, saved.len() - 1] {
+        let mut damaged = saved.clone();
+        damaged[at] ^= 0x40;
+        refused.push((format!("bit flipped at {at}"), damaged));
+    }
+    refused.push(("trailing byte".into(), [&saved[..], &[0]].concat()));
+    let (other, other_tokens) = engine_of("qwen3_next-f32");
+    let mut of_other = Vec::new();
+    let mut other_session = other.session(64).unwrap();
+    other_session.feed_last(&other_tokens[..30]).unwrap();
+    other_session.save_state(&mut of_other).unwrap();
+    refused.push(("another model".into(), of_other));
+
+    let mut session = engine.session(64).unwrap();
+    session.feed_last(&tokens[..30]).unwrap();
+    for (what, bytes) in refused {
+        let error = session.load_state(&bytes).unwrap_err();
+        assert!(matches!(error, Error::SavedState(_)), "{what}: {error}");
+        assert_eq!(session.tokens(), &tokens[..30], "{what}");
+    }
+    let mut small = engine.session(29).unwrap();
+    assert!(small.load_state(&saved).unwrap_err().to_string().contains("30 tokens"));
+    assert!(feed_all(&mut session, &tokens[30..]) == expected);
+}
+
+#[test]
+fn a_cancelled_prompt_leaves_whole_chunks() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
+        let mut session = engine.session(64).unwrap();
+        // Stops inside the second chunk of 32 rows, after its second layer.
+        let mut stop = |progress: moeflux::forward::StepProgress| {
+            if progress.n_rows_done == 32 && progress.n_layers_done == 2 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        let outcome = session.feed(&tokens, Wanted::None, &mut stop, &mut |_, _| Ok(()));
+        assert!(matches!(outcome, Err(Error::Cancelled)));
+        assert_eq!(session.tokens().len(), 32, "{name}");
+        assert!(feed_all(&mut session, &tokens[32..]) == expected[32..], "{name}");
+    }
+}
+
+#[test]
+fn a_cancelled_short_step_is_completed_first() {
+    let (engine, tokens) = engine_of("qwen3_next-bf16");
+    let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
+    let mut session = engine.session(64).unwrap();
+    let mut stop = |_| ControlFlow::Break(());
+    let outcome = session.feed(&tokens[..3], Wanted::None, &mut stop, &mut |_, _| Ok(()));
+    assert!(matches!(outcome, Err(Error::Cancelled)));
+    assert_eq!(session.tokens(), &tokens[..3]);
+    assert!(feed_all(&mut session, &tokens[3..]) == expected[3..]);
+}
+
+#[test]
+fn bad_feeds_change_nothing_and_say_why() {
+    let (engine, tokens) = engine_of("qwen3_next-bf16");
+    let mut session = engine.session(10).unwrap();
+    session.feed_last(&tokens[..8]).unwrap();
+    let vocab = u32::try_from(engine.spec().vocab).unwrap();
+    let mut check = |tokens: &[TokenId], expected: &str| {
+        let error = session.feed_last(tokens).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(session.tokens().len(), 8);
+    };
+    check(&[], "the prompt is empty");
+    check(&tokens[..3], "do not fit a context of 10");
+    check(&[TokenId(0), TokenId(vocab)], &format!("token {vocab} at place 1"));
+    assert!(engine.session(0).is_err());
+    assert!(engine.session(usize::MAX).is_err());
+}
