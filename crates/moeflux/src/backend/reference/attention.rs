@@ -151,3 +151,103 @@ fn mixed(weights: &[f64], values: &[Vec<f64>]) -> Vec<f64> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::reference::fixture::{Fixture, assert_close};
+    use crate::ops::{Heads, LayerState, Op};
+
+    const LN_2: f32 = std::f32::consts::LN_2;
+    const LN_3: f32 = 1.098_612_3;
+
+    /// One query head of one channel; the scores of position `i` are `q * k[i]`.
+    fn op<R: AsRef<[f32]>>(
+        fixture: &mut Fixture,
+        q: &[R],
+        k: &[&[f32]],
+        v: &[&[f32]],
+    ) -> Attention {
+        let state = LayerState::KeyValue { k_cols: k[0].len(), v_cols: v[0].len() };
+        fixture.state.layers = vec![state];
+        let n_heads = q[0].as_ref().len();
+        let q = fixture.input("q", q).split(n_heads);
+        let n_kv_heads = k[0].len();
+        let k = fixture.input("k", k).split(n_kv_heads);
+        let v = fixture.input("v", v).split(n_kv_heads);
+        let out = fixture.workspace.buffer("out", n_heads * v.head_dim).split(n_heads);
+        let layer = LayerIdx(0);
+        Attention { layer, q, k, v, gate: None, out, scale: 1.0, window: None, sinks: None }
+    }
+
+    fn run(fixture: &Fixture, op: Attention) -> Vec<Vec<f32>> {
+        let out: Heads = op.out;
+        fixture.run(Op::Attention(op), out)
+    }
+
+    #[test]
+    fn rows_see_themselves_and_the_past() {
+        let mut fixture = Fixture::default();
+        let v: [&[f32]; 3] = [&[6.0, 0.0], &[12.0, 0.0], &[0.0, 24.0]];
+        let op = op(&mut fixture, &[&[1.0]; 3], &[&[0.0], &[LN_2], &[LN_3]], &v);
+        // Weights 1; 1/3, 2/3; 1/6, 2/6, 3/6.
+        let rows = run(&fixture, op.clone());
+        assert_close(&rows[0], &[6.0, 0.0]);
+        assert_close(&rows[1], &[10.0, 0.0]);
+        assert_close(&rows[2], &[5.0, 12.0]);
+        // A window of 2 leaves 2/5, 3/5 to the last row.
+        let rows = run(&fixture, Attention { window: Some(2), ..op.clone() });
+        assert_close(&rows[1], &[10.0, 0.0]);
+        assert_close(&rows[2], &[4.8, 14.4]);
+        // A scale of 2 squares the ratios: 1/14, 4/14, 9/14.
+        let rows = run(&fixture, Attention { scale: 2.0, ..op });
+        assert_close(&rows[2], &[54.0 / 14.0, 216.0 / 14.0]);
+    }
+
+    #[test]
+    fn sinks_take_weight_and_gates_close() {
+        let mut fixture = Fixture::default();
+        let mut op = op(&mut fixture, &[&[1.0]; 2], &[&[0.0], &[LN_2]], &[&[6.0], &[12.0]]);
+        op.sinks = Some(fixture.vector(&[LN_3]));
+        op.gate = Some(fixture.input("gate", &[&[0.0], &[LN_3]]));
+        // Weights 1/4 (sink 3/4) and 1/6, 2/6 (sink 3/6); gates 1/2 and 3/4.
+        let rows = run(&fixture, op);
+        assert_close(&rows[0], &[0.75]);
+        assert_close(&rows[1], &[3.75]);
+    }
+
+    #[test]
+    fn neighbouring_queries_share_a_key() {
+        let mut fixture = Fixture::default();
+        let q: [&[f32]; 2] = [&[1.0, 0.0, 1.0, 0.0]; 2];
+        let k: [&[f32]; 2] = [&[0.0, 0.0], &[LN_2, LN_3]];
+        let op = op(&mut fixture, &q, &k, &[&[0.0, 0.0], &[6.0, 12.0]]);
+        assert_close(&run(&fixture, op)[1], &[4.0, 3.0, 9.0, 6.0]);
+    }
+
+    #[test]
+    fn large_scores_do_not_overflow() {
+        let mut fixture = Fixture::default();
+        let k: [&[f32]; 2] = [&[1e4], &[1e4]];
+        let op = op(&mut fixture, &[&[1e4]; 2], &k, &[&[1.0], &[3.0]]);
+        assert_close(&run(&fixture, op)[1], &[2.0]);
+    }
+
+    #[test]
+    fn latents_are_keys_and_values() {
+        let mut fixture = Fixture::default();
+        fixture.state.layers = vec![LayerState::Latent { latent_cols: 2, rope_cols: 1 }];
+        let latent = fixture.input("latent", &[&[0.0, 6.0], &[LN_2, 12.0]]);
+        let k_rope = fixture.input("k_rope", &[&[0.0], &[LN_3]]);
+        let q_latent = fixture.input("q_latent", &[&[1.0, 0.0, 0.0, 0.0]; 2]).split(2);
+        let q_rope = fixture.input("q_rope", &[&[0.0, 1.0]; 2]).split(2);
+        let out = fixture.workspace.buffer("out", 4).split(2);
+        let layer = LayerIdx(0);
+        let op = MlaAttention { layer, q_latent, q_rope, latent, k_rope, out, scale: 1.0 };
+        // Head 0 weighs by the latent: 1/3, 2/3; head 1 by the rope: 1/4, 3/4.
+        let rows = fixture.run(Op::MlaAttention(op), out);
+        assert_close(&rows[0], &[0.0, 6.0, 0.0, 6.0]);
+        let ln_2 = f64::from(LN_2);
+        assert_close(&rows[1], &[ln_2 * 2.0 / 3.0, 10.0, ln_2 * 0.75, 10.5]);
+    }
+}

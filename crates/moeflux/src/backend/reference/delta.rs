@@ -98,3 +98,90 @@ impl ReferenceBackend {
 fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::reference::fixture::{Fixture, assert_close, read};
+    use crate::ids::LayerIdx;
+    use crate::ops::{LayerState, Op};
+
+    #[test]
+    fn a_convolution_starts_with_zeros_and_remembers() {
+        let mut fixture = Fixture::default();
+        fixture.state.layers =
+            vec![LayerState::Recurrent { conv_rows: 2, conv_cols: 2, delta_values: 0 }];
+        let x = fixture.input("x", &[&[1.0, 10.0], &[2.0, 20.0]]);
+        let out = fixture.workspace.buffer("out", 2);
+        let weight = fixture.vector(&[0.25, 0.5, 1.0, 0.0, 1.0, -1.0]);
+        let op = Op::CausalConv(CausalConv { layer: LayerIdx(0), x, weight, n_taps: 3, out });
+        let (mut backend, state) = fixture.backend();
+        fixture.step(&mut backend, state, op.clone());
+        let rows = [read(&mut backend, out, 0), read(&mut backend, out, 1)];
+        assert_close(&rows[0], &[silu(1.0), silu(-10.0)]);
+        assert_close(&rows[1], &[silu(2.5), silu(-10.0)]);
+        fixture.step(&mut backend, state, op);
+        let rows = [read(&mut backend, out, 0), read(&mut backend, out, 1)];
+        assert_close(&rows[0], &[silu(0.25 + 1.0 + 1.0), silu(10.0)]);
+        assert_close(&rows[1], &[silu(0.5 + 0.5 + 2.0), silu(-10.0)]);
+    }
+
+    #[test]
+    fn gates_at_hand_checked_points() {
+        let mut fixture = Fixture::default();
+        let a = fixture.input("a", &[&[0.0, 99.0, -200.0, 1.0]]);
+        let b = fixture.input("b", &[&[0.0, 1000.0, -1000.0, 1.098_612_3]]);
+        let decay = fixture.workspace.buffer("decay", 4);
+        let beta = fixture.workspace.buffer("beta", 4);
+        let a_log = fixture.vector(&[0.0, 0.0, 0.0, std::f32::consts::LN_2]);
+        let dt_bias = fixture.vector(&[0.0, 1.0, 0.0, -1.0]);
+        let op = Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta });
+        // exp(-ln 2); exp(-100); nothing is forgotten; exp(-2 ln 2).
+        assert_close(&fixture.run(op.clone(), decay)[0], &[0.5, 0.0, 1.0, 0.25]);
+        assert_close(&fixture.run(op, beta)[0], &[0.5, 1.0, 0.0, 0.75]);
+    }
+
+    #[test]
+    fn softplus_overflows_nowhere() {
+        assert_eq!(rounded_bits(softplus(1e30)), rounded_bits(1e30));
+        assert_eq!(rounded_bits(softplus(-1e30)), rounded_bits(0.0));
+        assert_eq!(rounded_bits(softplus(0.0)), rounded_bits(std::f64::consts::LN_2));
+    }
+
+    fn rounded_bits(value: f64) -> u32 {
+        super::super::rounded(value).to_bits()
+    }
+
+    /// One key head of two channels, two value heads of one channel.
+    fn delta_rows(decay: [f32; 3], beta: f32) -> Vec<Vec<f32>> {
+        let mut fixture = Fixture::default();
+        fixture.state.layers =
+            vec![LayerState::Recurrent { conv_rows: 0, conv_cols: 0, delta_values: 4 }];
+        let q = fixture.input("q", &[&[1.0, 2.0]; 3]);
+        let k = fixture.input("k", &[&[1.0, 0.0], &[0.0, 1.0], &[1.0, 0.0]]);
+        let v = fixture.input("v", &[&[8.0, -8.0], &[4.0, 0.0], &[2.0, 2.0]]).split(2);
+        let decays = decay.map(|decay| [decay, decay]);
+        let decay = fixture.input("decay", &[&decays[0], &decays[1], &decays[2]]);
+        let beta = fixture.input("beta", &[&[beta, beta]; 3]);
+        let out = fixture.workspace.buffer("out", 2).split(2);
+        let op = GatedDelta { layer: LayerIdx(0), q, k, v, decay, beta, out };
+        fixture.run(Op::GatedDelta(op), out)
+    }
+
+    #[test]
+    fn the_delta_rule_replaces_what_a_key_held() {
+        // Head 0: S = [8, 0], then [4, 0] + 4 k = [4, 4], then [2, 2] + (2 - 2) k.
+        // Head 1: S = [-8, 0], then [-4, 0], then [-2, 0] + (2 + 2) k = [2, 0].
+        let rows = delta_rows([0.5; 3], 1.0);
+        assert_eq!(rows, [[8.0, -8.0], [12.0, -4.0], [6.0, 2.0]]);
+        // Half of each difference is taken: [4, 0]; [4, 2]; [4, 2] + (2 - 4) / 2 k = [3, 2].
+        let rows = delta_rows([1.0; 3], 0.5);
+        assert_eq!(rows, [[4.0, -4.0], [8.0, -4.0], [7.0, -1.0]]);
+    }
+
+    #[test]
+    fn a_decay_of_exactly_zero_forgets_all() {
+        let rows = delta_rows([1.0, 0.0, 0.0], 1.0);
+        assert_eq!(rows, [[8.0, -8.0], [8.0, 0.0], [2.0, 2.0]]);
+    }
+}

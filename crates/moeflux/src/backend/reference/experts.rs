@@ -67,3 +67,87 @@ fn products(matrix: &Matrix<'_>, inputs: &Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     }
     outputs
 }
+
+#[cfg(test)]
+mod tests {
+    use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+
+    use super::*;
+    use crate::backend::Backend;
+    use crate::backend::reference::fixture::{Fixture, assert_close, read};
+    use crate::backend::reference::silu;
+    use crate::ids::ExpertIdx;
+    use crate::ops::{Heads, Op, Plan, Route, RouterKind};
+    use crate::weights::ExpertView;
+
+    fn matrix<'a>(n_rows: usize, n_cols: usize, bytes: &'a [u8]) -> Matrix<'a> {
+        let kind = MatrixKind::Float(FloatKind::F32);
+        Matrix::new(MatrixLayout::new(kind, n_rows, n_cols).unwrap(), bytes, &[], &[])
+    }
+
+    fn bytes(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    /// Routes two rows to two of four experts each, feeds the experts in `order`, combines.
+    /// Expert `e` turns `[x, _]` into `silu(x) * 10^e` and `silu(x) * 10^e * 2`.
+    fn combined(order: &[usize], shared: bool) -> Vec<Vec<f32>> {
+        let mut fixture = Fixture::default();
+        let logits =
+            fixture.input("logits", &[&[0.0, -99.0, -99.0, 0.0], &[-99.0, 0.0, -99.0, 0.0]]);
+        let x = fixture.input("x", &[&[1.0, 5.0], &[2.0, 5.0]]);
+        let residual = fixture.input("residual", &[&[100.0, 200.0], &[300.0, 400.0]]);
+        let shared_x = fixture.input("shared", &[&[8.0, 80.0], &[8.0, 80.0]]);
+        let shared_gate = fixture.input("shared_gate", &[&[0.0], &[1.098_612_3]]);
+        let partials = fixture.workspace.buffer("partials", 4);
+        let (mut backend, state) = fixture.backend();
+        let kind = RouterKind::Softmax { renormalise: true };
+        fixture.step(&mut backend, state, Op::Route(Route { logits, kind, top_k: 2 }));
+
+        let plan = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, partials, limit: None })]);
+        for &expert_idx in order {
+            let size = [1.0, 10.0, 100.0, 1000.0][expert_idx];
+            let [gate, up] = [bytes(&[1.0, 0.0]), bytes(&[0.0, 0.2])];
+            let down = bytes(&[size, size * 2.0]);
+            let view = ExpertView {
+                gate: matrix(1, 2, &gate),
+                up: matrix(1, 2, &up),
+                down: matrix(2, 1, &down),
+            };
+            let arrived = [ArrivedExpert { expert: ExpertIdx(expert_idx), view }];
+            backend.submit_experts(&plan, &arrived).unwrap();
+        }
+        let some = |heads: Heads| shared.then_some(heads);
+        let op = Combine {
+            partials,
+            shared: some(shared_x),
+            shared_gate: some(shared_gate),
+            residual,
+            out: residual,
+        };
+        // The inputs are embedded again, the routes and partials stay.
+        fixture.step(&mut backend, state, Op::Combine(op));
+        (0..2).map(|row_idx| read(&mut backend, residual, row_idx)).collect()
+    }
+
+    #[test]
+    fn experts_are_summed_by_index_whatever_their_order() {
+        let rows = combined(&[0, 1, 3], false);
+        let [one, two] = [silu(1.0), silu(2.0)];
+        assert_close(&rows[0], &[100.0 + 500.5 * one, 200.0 + 1001.0 * one]);
+        assert_close(&rows[1], &[300.0 + 505.0 * two, 400.0 + 1010.0 * two]);
+        for order in [[3, 1, 0], [1, 0, 3], [0, 3, 1]] {
+            assert_eq!(combined(&order, false), rows, "order {order:?}");
+        }
+        // An expert that nobody chose changes nothing.
+        assert_eq!(combined(&[2, 3, 1, 0], false), rows);
+    }
+
+    #[test]
+    fn the_shared_expert_is_gated() {
+        let rows = combined(&[0, 1, 3], true);
+        let [one, two] = [silu(1.0), silu(2.0)];
+        assert_close(&rows[0], &[104.0 + 500.5 * one, 240.0 + 1001.0 * one]);
+        assert_close(&rows[1], &[306.0 + 505.0 * two, 460.0 + 1010.0 * two]);
+    }
+}

@@ -8,25 +8,31 @@ use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
 use super::ReferenceBackend;
 use crate::backend::Backend;
-use crate::ids::{MatrixId, Position, StateId, TokenId};
+use crate::ids::{MatrixId, Position, StateId, TokenId, VectorId};
 use crate::ops::{Batch, Embed, Heads, Op, Plan, Row, Segment, StateSpec, Workspace};
 use crate::weights::{OwnedMatrix, Weights};
 
 #[derive(Debug, Default)]
 pub(super) struct Fixture {
-    pub(super) weights: Weights,
+    weights: Arc<Weights>,
     pub(super) workspace: Workspace,
     pub(super) state: StateSpec,
     /// Position of the first row.
-    pub(super) first_position: usize,
+    first_position: usize,
     embeds: Vec<Op>,
     n_rows: usize,
 }
 
 impl Fixture {
+    /// A fixture whose first row stands at this position.
+    pub(super) fn at(first_position: usize) -> Self {
+        Self { first_position, ..Self::default() }
+    }
+
     /// A buffer that holds these rows when the op runs.
-    pub(super) fn input(&mut self, name: &'static str, rows: &[&[f32]]) -> Heads {
-        let table = self.matrix(rows);
+    pub(super) fn input<R: AsRef<[f32]>>(&mut self, name: &'static str, rows: &[R]) -> Heads {
+        let rows: Vec<&[f32]> = rows.iter().map(AsRef::as_ref).collect();
+        let table = self.matrix(&rows);
         let out = self.workspace.buffer(name, rows[0].len());
         self.embeds.push(Op::Embed(Embed { table, out }));
         self.n_rows = rows.len();
@@ -40,19 +46,28 @@ impl Fixture {
         let mut matrix = OwnedMatrix::zeroed(layout).unwrap();
         let bytes: Vec<u8> = rows.concat().iter().flat_map(|value| value.to_le_bytes()).collect();
         matrix.parts_mut().0.copy_from_slice(&bytes);
-        self.weights.push_matrix(matrix)
+        self.weights_mut().push_matrix(matrix)
+    }
+
+    /// A resident vector.
+    pub(super) fn vector(&mut self, values: &[f32]) -> VectorId {
+        self.weights_mut().push_vector(values.to_vec())
+    }
+
+    fn weights_mut(&mut self) -> &mut Weights {
+        Arc::get_mut(&mut self.weights).expect("no backend lives while weights are added")
     }
 
     /// The rows of `out` after one step with all rows, in a session of its own.
-    pub(super) fn run(&mut self, op: Op, out: Heads) -> Vec<Vec<f32>> {
+    pub(super) fn run(&self, op: Op, out: Heads) -> Vec<Vec<f32>> {
         let (mut backend, state) = self.backend();
         self.step(&mut backend, state, op);
         (0..self.n_rows).map(|row_idx| read(&mut backend, out, row_idx)).collect()
     }
 
     /// The backend and a session, with all weights so far.
-    pub(super) fn backend(&mut self) -> (ReferenceBackend, StateId) {
-        let weights = Arc::new(std::mem::take(&mut self.weights));
+    pub(super) fn backend(&self) -> (ReferenceBackend, StateId) {
+        let weights = Arc::clone(&self.weights);
         let mut backend = ReferenceBackend::new(weights, &self.workspace, self.n_rows).unwrap();
         let context = self.first_position + self.n_rows;
         let state = backend.create_state(&self.state, context).unwrap();
@@ -79,4 +94,13 @@ pub(super) fn read(backend: &mut ReferenceBackend, out: Heads, row_idx: usize) -
     let mut row = vec![0.0; out.end_col()];
     backend.read_row(out.buffer, row_idx, &mut row).unwrap();
     row[out.first_col..].to_vec()
+}
+
+/// Compares with numbers from paper, to six digits.
+pub(super) fn assert_close(values: &[f32], expected: &[f64]) {
+    assert_eq!(values.len(), expected.len());
+    let is_close = |(&value, &expected): (&f32, &f64)| {
+        (f64::from(value) - expected).abs() <= 1e-6 * expected.abs().max(1.0)
+    };
+    assert!(values.iter().zip(expected).all(is_close), "{values:?}, not {expected:?}");
 }

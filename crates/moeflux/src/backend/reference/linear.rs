@@ -81,7 +81,7 @@ mod tests {
         let x = fixture.input("x", &[&[1.0, 2.0, 3.0], &[-1.0, 0.0, 1.0]]);
         let out = fixture.workspace.buffer("out", 2);
         let weight = fixture.matrix(&[&[1.0, 10.0, 100.0], &[0.5, 0.0, -0.5]]);
-        let bias = Some(fixture.weights.push_vector(vec![0.25, 1000.0]));
+        let bias = Some(fixture.vector(&[0.25, 1000.0]));
         let rows = fixture.run(Op::MatMul(MatMul { weight, bias, x, out }), out);
         assert_eq!(rows, [[321.25, 999.0], [99.25, 999.0]]);
     }

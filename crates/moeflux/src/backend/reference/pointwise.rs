@@ -111,3 +111,97 @@ pub(super) fn swiglu(gate: &[f64], up: &[f64], limit: Option<f32>) -> Vec<f64> {
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::reference::fixture::{Fixture, assert_close};
+    use crate::ops::Op;
+
+    #[test]
+    fn rms_norm_per_head_with_gate() {
+        let mut fixture = Fixture::default();
+        let x = fixture.input("x", &[&[1.0, 7.0, 30.0, 40.0]]).split(2);
+        let gate = fixture.input("gate", &[&[0.0, 1.0, -1.0, 2.0]]).split(2);
+        let gain = fixture.vector(&[1.0, 2.0]);
+        // Mean squares 25 and 1250: roots 5 and 35.355.
+        let plain = RmsNorm { x, gain, gate: None, out: x, epsilon: 0.0 };
+        let rows = fixture.run(Op::RmsNorm(plain.clone()), x);
+        assert_close(&rows[0], &[0.2, 2.8, 0.848_528, 2.262_742]);
+        // silu: 0, 0.731059, -0.268941, 1.761594.
+        let rows = fixture.run(Op::RmsNorm(RmsNorm { gate: Some(gate), ..plain.clone() }), x);
+        assert_close(&rows[0], &[0.0, 2.046_964, -0.228_204, 3.986_033]);
+        // Epsilon stands inside the root: 25 + 11 = 36.
+        let rows = fixture.run(Op::RmsNorm(RmsNorm { epsilon: 11.0, ..plain }), x);
+        assert_close(&rows[0][..2], &[1.0 / 6.0, 14.0 / 6.0]);
+    }
+
+    #[test]
+    fn l2_norm_adds_epsilon_to_the_sum() {
+        let mut fixture = Fixture::default();
+        let x = fixture.input("x", &[&[3.0, 4.0, 0.0, 0.0]]).split(2);
+        let rows = fixture.run(Op::L2Norm(L2Norm { x, epsilon: 11.0, factor: 0.5 }), x);
+        assert_close(&rows[0], &[0.25, 1.0 / 3.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn rope_turns_halves_and_neighbours() {
+        let mut fixture = Fixture::at(1);
+        let x = fixture.input("x", &[&[1.0, 2.0, 3.0, 4.0]; 2]);
+        // Position 1: a quarter turn of pair 0, none of pair 1; position 2: half a turn.
+        let frequencies = fixture.vector(&[std::f32::consts::FRAC_PI_2, 0.0]);
+        let halves = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        let rows = fixture.run(Op::Rope(halves.clone()), x);
+        assert_close(&rows[0], &[-3.0, 2.0, 1.0, 4.0]);
+        assert_close(&rows[1], &[-1.0, 2.0, -3.0, 4.0]);
+        let neighbours = Rope { pairing: Pairing::Neighbours, amplitude: 2.0, ..halves };
+        let rows = fixture.run(Op::Rope(neighbours), x);
+        assert_close(&rows[0], &[-4.0, 2.0, 6.0, 8.0]);
+    }
+
+    #[test]
+    fn rope_leaves_channels_outside_its_view() {
+        let mut fixture = Fixture::at(1);
+        let x = fixture.input("x", &[&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]);
+        let frequencies = fixture.vector(&[std::f32::consts::PI]);
+        let turned = x.split(2).narrow(1, 2);
+        let op = Rope { x: turned, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        let rows = fixture.run(Op::Rope(op), x);
+        assert_close(&rows[0], &[1.0, -2.0, -3.0, 4.0, -5.0, -6.0]);
+    }
+
+    #[test]
+    fn the_angle_of_a_rope_is_f32() {
+        let frequency = 0.1_f32;
+        let position = 1_000_003;
+        let mut fixture = Fixture::at(position);
+        let x = fixture.input("x", &[&[1.0, 0.0]]);
+        let frequencies = fixture.vector(&[frequency]);
+        let op = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        let rows = fixture.run(Op::Rope(op), x);
+        // 100000.3015 in exact arithmetic; the nearest f32 is 100000.3046875.
+        let angle = 100_000.304_687_5_f64;
+        assert_close(&rows[0], &[angle.cos(), angle.sin()]);
+    }
+
+    #[test]
+    fn swiglu_with_and_without_limit() {
+        let close = |values: Vec<f64>, expected: &[f64]| {
+            let values: Vec<f32> = values.into_iter().map(super::super::rounded).collect();
+            assert_close(&values, expected);
+        };
+        close(swiglu(&[0.0, 1.0, -1.0], &[5.0, 2.0, 2.0], None), &[0.0, 1.462_117, -0.537_883]);
+        // Gate cut above only: 7 and -9 stay, 8 becomes 7; up is cut on both sides.
+        let limited = swiglu(&[8.0, -9.0, 0.0], &[8.0, -8.0, 1.0], Some(7.0));
+        let low = -9.0 / (1.0 + (1.702_f64 * 9.0).exp()) * -6.0;
+        close(limited, &[56.0 / (1.0 + (-1.702_f64 * 7.0).exp()), low, 0.0]);
+    }
+
+    #[test]
+    fn sums_may_be_written_over_a_term() {
+        let mut fixture = Fixture::default();
+        let x = fixture.input("x", &[&[1.0, 2.0]]);
+        let y = fixture.input("y", &[&[10.0, 0.5]]);
+        assert_eq!(fixture.run(Op::Add(Add { x, y, out: y }), y), [[11.0, 2.5]]);
+    }
+}
