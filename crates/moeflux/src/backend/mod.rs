@@ -4,6 +4,7 @@
 //! never waits for the disk.
 
 pub mod host;
+pub mod reference;
 
 use std::fmt;
 

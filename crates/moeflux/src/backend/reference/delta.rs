@@ -1,0 +1,187 @@
+//! Gated DeltaNet: the convolution over time, the gates, and the delta rule token by token.
+//!
+//! **Invariant:** a layer's state is f32 and rounded once per token, so that a session cut into
+//! steps anywhere gives the same values.
+
+use super::{ReferenceBackend, dot, sigmoid, silu, store, widened};
+use crate::backend::host::LayerMemory;
+use crate::ids::StateId;
+use crate::ops::{Batch, CausalConv, DeltaGates, GatedDelta};
+
+impl ReferenceBackend {
+    pub(super) fn causal_conv(&mut self, op: &CausalConv, batch: &Batch<'_>) {
+        let n_channels = op.x.head_dim;
+        let taps = widened(self.weights.vector(op.weight));
+        assert_eq!(taps.len(), n_channels * op.n_taps, "taps of every channel");
+        for segment in batch.segments {
+            for row_idx in segment.rows.clone() {
+                let newest = self.buffers.head(&op.x, row_idx, 0).to_vec();
+                let LayerMemory::Recurrent { conv, .. } =
+                    self.states.layer_mut(segment.state, op.layer)
+                else {
+                    unreachable!("a convolution runs on recurrent layers");
+                };
+                assert_eq!(conv.len(), n_channels * (op.n_taps - 1), "inputs kept");
+                // [n_taps, channels], oldest first.
+                let inputs: Vec<f32> = conv.iter().chain(&newest).copied().collect();
+                conv.copy_from_slice(&inputs[n_channels..]);
+                let out: Vec<f64> = (0..n_channels)
+                    .map(|channel| {
+                        let at = |tap| f64::from(inputs[tap * n_channels + channel]);
+                        let history: Vec<f64> = (0..op.n_taps).map(at).collect();
+                        silu(dot(&taps[channel * op.n_taps..][..op.n_taps], &history))
+                    })
+                    .collect();
+                self.set_head(&op.out, row_idx, 0, &out);
+            }
+        }
+    }
+
+    pub(super) fn delta_gates(&mut self, op: &DeltaGates, n_rows: usize) {
+        let a_log = widened(self.weights.vector(op.a_log));
+        let dt_bias = widened(self.weights.vector(op.dt_bias));
+        for row_idx in 0..n_rows {
+            let a = self.head(&op.a, row_idx, 0);
+            let b = self.head(&op.b, row_idx, 0);
+            let decay: Vec<f64> = (0..a.len())
+                .map(|idx| (-a_log[idx].exp() * softplus(a[idx] + dt_bias[idx])).exp())
+                .collect();
+            let beta: Vec<f64> = b.iter().map(|&b| sigmoid(b)).collect();
+            self.set_head(&op.decay, row_idx, 0, &decay);
+            self.set_head(&op.beta, row_idx, 0, &beta);
+        }
+    }
+
+    pub(super) fn gated_delta(&mut self, op: &GatedDelta, batch: &Batch<'_>) {
+        assert_eq!(op.q.n_heads, op.k.n_heads, "a query per key");
+        assert!(op.v.n_heads.is_multiple_of(op.k.n_heads), "values share keys evenly");
+        for segment in batch.segments {
+            for row_idx in segment.rows.clone() {
+                for head_idx in 0..op.v.n_heads {
+                    self.delta_head(op, segment.state, row_idx, head_idx);
+                }
+            }
+        }
+    }
+
+    /// One value head of one token.
+    fn delta_head(&mut self, op: &GatedDelta, state: StateId, row_idx: usize, head_idx: usize) {
+        let key_head_idx = head_idx / (op.v.n_heads / op.k.n_heads);
+        let q = self.head(&op.q, row_idx, key_head_idx);
+        let k = self.head(&op.k, row_idx, key_head_idx);
+        let v = self.head(&op.v, row_idx, head_idx);
+        let decay = self.head(&op.decay, row_idx, 0)[head_idx];
+        let beta = self.head(&op.beta, row_idx, 0)[head_idx];
+        let LayerMemory::Recurrent { delta: memory, .. } = self.states.layer_mut(state, op.layer)
+        else {
+            unreachable!("the delta rule runs on recurrent layers");
+        };
+        let (key_dim, value_dim) = (k.len(), v.len());
+        assert_eq!(memory.len(), op.v.n_heads * value_dim * key_dim, "a state per value head");
+        let mut out = vec![0.0; value_dim];
+        for (value_idx, (out, &v)) in out.iter_mut().zip(&v).enumerate() {
+            let at = (head_idx * value_dim + value_idx) * key_dim;
+            let stored = &mut memory[at..][..key_dim];
+            let mut row: Vec<f64> = widened(stored).iter().map(|s| s * decay).collect();
+            let delta = (v - dot(&row, &k)) * beta;
+            for (s, k) in row.iter_mut().zip(&k) {
+                *s += delta * k;
+            }
+            store(stored, &row);
+            *out = dot(&row, &q);
+        }
+        self.set_head(&op.out, row_idx, head_idx, &out);
+    }
+}
+
+/// `ln(1 + exp(x))`, in a form whose exponential cannot overflow: the same function, not a guard.
+fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::reference::fixture::{Fixture, assert_close, read};
+    use crate::ids::LayerIdx;
+    use crate::ops::{LayerState, Op};
+
+    #[test]
+    fn a_convolution_starts_with_zeros_and_remembers() {
+        let mut fixture = Fixture::default();
+        fixture.state.layers =
+            vec![LayerState::Recurrent { conv_rows: 2, conv_cols: 2, delta_values: 0 }];
+        let x = fixture.input("x", &[&[1.0, 10.0], &[2.0, 20.0]]);
+        let out = fixture.workspace.buffer("out", 2);
+        let weight = fixture.vector(&[0.25, 0.5, 1.0, 0.0, 1.0, -1.0]);
+        let op = Op::CausalConv(CausalConv { layer: LayerIdx(0), x, weight, n_taps: 3, out });
+        let (mut backend, state) = fixture.backend();
+        fixture.step(&mut backend, state, op.clone());
+        let rows = [read(&mut backend, out, 0), read(&mut backend, out, 1)];
+        assert_close(&rows[0], &[silu(1.0), silu(-10.0)]);
+        assert_close(&rows[1], &[silu(2.5), silu(-10.0)]);
+        fixture.step(&mut backend, state, op);
+        let rows = [read(&mut backend, out, 0), read(&mut backend, out, 1)];
+        assert_close(&rows[0], &[silu(0.25 + 1.0 + 1.0), silu(10.0)]);
+        assert_close(&rows[1], &[silu(0.5 + 0.5 + 2.0), silu(-10.0)]);
+    }
+
+    #[test]
+    fn gates_at_hand_checked_points() {
+        let mut fixture = Fixture::default();
+        let a = fixture.input("a", &[&[0.0, 99.0, -200.0, 1.0]]);
+        let b = fixture.input("b", &[&[0.0, 1000.0, -1000.0, 1.098_612_3]]);
+        let decay = fixture.workspace.buffer("decay", 4);
+        let beta = fixture.workspace.buffer("beta", 4);
+        let a_log = fixture.vector(&[0.0, 0.0, 0.0, std::f32::consts::LN_2]);
+        let dt_bias = fixture.vector(&[0.0, 1.0, 0.0, -1.0]);
+        let op = Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta });
+        // exp(-ln 2); exp(-100); nothing is forgotten; exp(-2 ln 2).
+        assert_close(&fixture.run(op.clone(), decay)[0], &[0.5, 0.0, 1.0, 0.25]);
+        assert_close(&fixture.run(op, beta)[0], &[0.5, 1.0, 0.0, 0.75]);
+    }
+
+    #[test]
+    fn softplus_overflows_nowhere() {
+        assert_eq!(rounded_bits(softplus(1e30)), rounded_bits(1e30));
+        assert_eq!(rounded_bits(softplus(-1e30)), rounded_bits(0.0));
+        assert_eq!(rounded_bits(softplus(0.0)), rounded_bits(std::f64::consts::LN_2));
+    }
+
+    fn rounded_bits(value: f64) -> u32 {
+        super::super::rounded(value).to_bits()
+    }
+
+    /// One key head of two channels, two value heads of one channel.
+    fn delta_rows(decay: [f32; 3], beta: f32) -> Vec<Vec<f32>> {
+        let mut fixture = Fixture::default();
+        fixture.state.layers =
+            vec![LayerState::Recurrent { conv_rows: 0, conv_cols: 0, delta_values: 4 }];
+        let q = fixture.input("q", &[&[1.0, 2.0]; 3]);
+        let k = fixture.input("k", &[&[1.0, 0.0], &[0.0, 1.0], &[1.0, 0.0]]);
+        let v = fixture.input("v", &[&[8.0, -8.0], &[4.0, 0.0], &[2.0, 2.0]]).split(2);
+        let decays = decay.map(|decay| [decay, decay]);
+        let decay = fixture.input("decay", &[&decays[0], &decays[1], &decays[2]]);
+        let beta = fixture.input("beta", &[&[beta, beta]; 3]);
+        let out = fixture.workspace.buffer("out", 2).split(2);
+        let op = GatedDelta { layer: LayerIdx(0), q, k, v, decay, beta, out };
+        fixture.run(Op::GatedDelta(op), out)
+    }
+
+    #[test]
+    fn the_delta_rule_replaces_what_a_key_held() {
+        // Head 0: S = [8, 0], then [4, 0] + 4 k = [4, 4], then [2, 2] + (2 - 2) k.
+        // Head 1: S = [-8, 0], then [-4, 0], then [-2, 0] + (2 + 2) k = [2, 0].
+        let rows = delta_rows([0.5; 3], 1.0);
+        assert_eq!(rows, [[8.0, -8.0], [12.0, -4.0], [6.0, 2.0]]);
+        // Half of each difference is taken: [4, 0]; [4, 2]; [4, 2] + (2 - 4) / 2 k = [3, 2].
+        let rows = delta_rows([1.0; 3], 0.5);
+        assert_eq!(rows, [[4.0, -4.0], [8.0, -4.0], [7.0, -1.0]]);
+    }
+
+    #[test]
+    fn a_decay_of_exactly_zero_forgets_all() {
+        let rows = delta_rows([1.0, 0.0, 0.0], 1.0);
+        assert_eq!(rows, [[8.0, -8.0], [8.0, 0.0], [2.0, 2.0]]);
+    }
+}

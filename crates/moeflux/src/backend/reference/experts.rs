@@ -1,0 +1,153 @@
+//! Routed experts: each arrived expert over the rows that chose it, then the weighted sum.
+//!
+//! **Invariant:** a partial lies at the expert's rank in its row, so that the sum's order does not
+//! depend on the order of arrival.
+
+use super::{ReferenceBackend, decode, dot, pointwise, sigmoid, store, widened};
+use crate::backend::ArrivedExpert;
+use crate::ops::{Combine, ExpertFfn};
+use moeflux_kernels::Matrix;
+
+impl ReferenceBackend {
+    pub(super) fn expert_ffn(&mut self, op: &ExpertFfn, arrived: &ArrivedExpert<'_>) {
+        let uses: Vec<(usize, usize)> = self.routes.uses_of(arrived.expert).collect();
+        let inputs = uses.iter().map(|&(row_idx, _)| self.head(&op.x, row_idx, 0)).collect();
+        let gates = products(&arrived.view.gate, &inputs);
+        let ups = products(&arrived.view.up, &inputs);
+        let inner = gates
+            .iter()
+            .zip(&ups)
+            .map(|(gate, up)| pointwise::swiglu(gate, up, op.limit))
+            .collect();
+        let outputs = products(&arrived.view.down, &inner);
+        let partials = op.partials.split(self.routes.top_k);
+        for (&(row_idx, rank), output) in uses.iter().zip(&outputs) {
+            store(self.buffers.head_mut(&partials, row_idx, rank), output);
+        }
+    }
+
+    pub(super) fn combine(&mut self, op: &Combine, n_rows: usize) {
+        let top_k = self.routes.top_k;
+        assert_eq!(self.routes.experts.len(), n_rows * top_k, "every row was routed");
+        let partials = op.partials.split(top_k);
+        for row_idx in 0..n_rows {
+            let mut sum = vec![0.0; partials.head_dim];
+            for rank in 0..top_k {
+                let weight = f64::from(self.routes.weights[row_idx * top_k + rank]);
+                let partial = self.head(&partials, row_idx, rank);
+                for (sum, partial) in sum.iter_mut().zip(&partial) {
+                    *sum += weight * partial;
+                }
+            }
+            if let Some(shared) = &op.shared {
+                let factor = match &op.shared_gate {
+                    Some(gate) => sigmoid(self.head(gate, row_idx, 0)[0]),
+                    None => 1.0,
+                };
+                let shared = self.head(shared, row_idx, 0);
+                for (sum, shared) in sum.iter_mut().zip(&shared) {
+                    *sum += factor * shared;
+                }
+            }
+            let residual = self.head(&op.residual, row_idx, 0);
+            let out: Vec<f64> = residual.iter().zip(&sum).map(|(x, sum)| x + sum).collect();
+            self.set_head(&op.out, row_idx, 0, &out);
+        }
+    }
+}
+
+/// The product of a matrix with each input.
+fn products(matrix: &Matrix<'_>, inputs: &Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+    let mut outputs = vec![Vec::new(); inputs.len()];
+    for row_idx in 0..matrix.layout().n_rows {
+        let weights = widened(&decode::row(matrix, row_idx));
+        for (input, output) in inputs.iter().zip(&mut outputs) {
+            output.push(dot(&weights, input));
+        }
+    }
+    outputs
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+
+    use super::*;
+    use crate::backend::Backend;
+    use crate::backend::reference::fixture::{Fixture, assert_close, read};
+    use crate::backend::reference::silu;
+    use crate::ids::ExpertIdx;
+    use crate::ops::{Heads, Op, Plan, Route, RouterKind};
+    use crate::weights::ExpertView;
+
+    fn matrix<'a>(n_rows: usize, n_cols: usize, bytes: &'a [u8]) -> Matrix<'a> {
+        let kind = MatrixKind::Float(FloatKind::F32);
+        Matrix::new(MatrixLayout::new(kind, n_rows, n_cols).unwrap(), bytes, &[], &[])
+    }
+
+    fn bytes(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    /// Routes two rows to two of four experts each, feeds the experts in `order`, combines.
+    /// Expert `e` turns `[x, _]` into `silu(x) * 10^e` and `silu(x) * 10^e * 2`.
+    fn combined(order: &[usize], shared: bool) -> Vec<Vec<f32>> {
+        let mut fixture = Fixture::default();
+        let logits =
+            fixture.input("logits", &[&[0.0, -99.0, -99.0, 0.0], &[-99.0, 0.0, -99.0, 0.0]]);
+        let x = fixture.input("x", &[&[1.0, 5.0], &[2.0, 5.0]]);
+        let residual = fixture.input("residual", &[&[100.0, 200.0], &[300.0, 400.0]]);
+        let shared_x = fixture.input("shared", &[&[8.0, 80.0], &[8.0, 80.0]]);
+        let shared_gate = fixture.input("shared_gate", &[&[0.0], &[1.098_612_3]]);
+        let partials = fixture.workspace.buffer("partials", 4);
+        let (mut backend, state) = fixture.backend();
+        let kind = RouterKind::Softmax { renormalise: true };
+        fixture.step(&mut backend, state, Op::Route(Route { logits, kind, top_k: 2 }));
+
+        let plan = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, partials, limit: None })]);
+        for &expert_idx in order {
+            let size = [1.0, 10.0, 100.0, 1000.0][expert_idx];
+            let [gate, up] = [bytes(&[1.0, 0.0]), bytes(&[0.0, 0.2])];
+            let down = bytes(&[size, size * 2.0]);
+            let view = ExpertView {
+                gate: matrix(1, 2, &gate),
+                up: matrix(1, 2, &up),
+                down: matrix(2, 1, &down),
+            };
+            let arrived = [ArrivedExpert { expert: ExpertIdx(expert_idx), view }];
+            backend.submit_experts(&plan, &arrived).unwrap();
+        }
+        let some = |heads: Heads| shared.then_some(heads);
+        let op = Combine {
+            partials,
+            shared: some(shared_x),
+            shared_gate: some(shared_gate),
+            residual,
+            out: residual,
+        };
+        // The inputs are embedded again, the routes and partials stay.
+        fixture.step(&mut backend, state, Op::Combine(op));
+        (0..2).map(|row_idx| read(&mut backend, residual, row_idx)).collect()
+    }
+
+    #[test]
+    fn experts_are_summed_by_index_whatever_their_order() {
+        let rows = combined(&[0, 1, 3], false);
+        let [one, two] = [silu(1.0), silu(2.0)];
+        assert_close(&rows[0], &[100.0 + 500.5 * one, 200.0 + 1001.0 * one]);
+        assert_close(&rows[1], &[300.0 + 505.0 * two, 400.0 + 1010.0 * two]);
+        for order in [[3, 1, 0], [1, 0, 3], [0, 3, 1]] {
+            assert_eq!(combined(&order, false), rows, "order {order:?}");
+        }
+        // An expert that nobody chose changes nothing.
+        assert_eq!(combined(&[2, 3, 1, 0], false), rows);
+    }
+
+    #[test]
+    fn the_shared_expert_is_gated() {
+        let rows = combined(&[0, 1, 3], true);
+        let [one, two] = [silu(1.0), silu(2.0)];
+        assert_close(&rows[0], &[104.0 + 500.5 * one, 240.0 + 1001.0 * one]);
+        assert_close(&rows[1], &[306.0 + 505.0 * two, 460.0 + 1010.0 * two]);
+    }
+}

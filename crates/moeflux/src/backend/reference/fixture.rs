@@ -1,0 +1,106 @@
+//! What the reference's unit tests share: rows in, one op, rows out.
+//!
+//! Inputs reach buffers as every model's do, through a table of embeddings: token = row.
+
+use std::sync::Arc;
+
+use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+
+use super::ReferenceBackend;
+use crate::backend::Backend;
+use crate::ids::{MatrixId, Position, StateId, TokenId, VectorId};
+use crate::ops::{Batch, Embed, Heads, Op, Plan, Row, Segment, StateSpec, Workspace};
+use crate::weights::{OwnedMatrix, Weights};
+
+#[derive(Debug, Default)]
+pub(super) struct Fixture {
+    weights: Arc<Weights>,
+    pub(super) workspace: Workspace,
+    pub(super) state: StateSpec,
+    /// Position of the first row.
+    first_position: usize,
+    embeds: Vec<Op>,
+    n_rows: usize,
+}
+
+impl Fixture {
+    /// A fixture whose first row stands at this position.
+    pub(super) fn at(first_position: usize) -> Self {
+        Self { first_position, ..Self::default() }
+    }
+
+    /// A buffer that holds these rows when the op runs.
+    pub(super) fn input<R: AsRef<[f32]>>(&mut self, name: &'static str, rows: &[R]) -> Heads {
+        let rows: Vec<&[f32]> = rows.iter().map(AsRef::as_ref).collect();
+        let table = self.matrix(&rows);
+        let out = self.workspace.buffer(name, rows[0].len());
+        self.embeds.push(Op::Embed(Embed { table, out }));
+        self.n_rows = rows.len();
+        out
+    }
+
+    /// A resident matrix.
+    pub(super) fn matrix(&mut self, rows: &[&[f32]]) -> MatrixId {
+        let kind = MatrixKind::Float(FloatKind::F32);
+        let layout = MatrixLayout::new(kind, rows.len(), rows[0].len()).unwrap();
+        let mut matrix = OwnedMatrix::zeroed(layout).unwrap();
+        let bytes: Vec<u8> = rows.concat().iter().flat_map(|value| value.to_le_bytes()).collect();
+        matrix.parts_mut().0.copy_from_slice(&bytes);
+        self.weights_mut().push_matrix(matrix)
+    }
+
+    /// A resident vector.
+    pub(super) fn vector(&mut self, values: &[f32]) -> VectorId {
+        self.weights_mut().push_vector(values.to_vec())
+    }
+
+    fn weights_mut(&mut self) -> &mut Weights {
+        Arc::get_mut(&mut self.weights).expect("no backend lives while weights are added")
+    }
+
+    /// The rows of `out` after one step with all rows, in a session of its own.
+    pub(super) fn run(&self, op: Op, out: Heads) -> Vec<Vec<f32>> {
+        let (mut backend, state) = self.backend();
+        self.step(&mut backend, state, op);
+        (0..self.n_rows).map(|row_idx| read(&mut backend, out, row_idx)).collect()
+    }
+
+    /// The backend and a session, with all weights so far.
+    pub(super) fn backend(&self) -> (ReferenceBackend, StateId) {
+        let weights = Arc::clone(&self.weights);
+        let mut backend = ReferenceBackend::new(weights, &self.workspace, self.n_rows).unwrap();
+        let context = self.first_position + self.n_rows;
+        let state = backend.create_state(&self.state, context).unwrap();
+        (backend, state)
+    }
+
+    /// Embeds the inputs and runs `op` over all rows in one step.
+    pub(super) fn step(&self, backend: &mut ReferenceBackend, state: StateId, op: Op) {
+        let rows: Vec<Row> = (0..self.n_rows)
+            .map(|row_idx| Row {
+                token: TokenId(u32::try_from(row_idx).unwrap()),
+                position: Position(self.first_position + row_idx),
+            })
+            .collect();
+        let segments = [Segment { state, rows: 0..rows.len() }];
+        let batch = Batch { rows: &rows, segments: &segments, outputs: &[] };
+        let ops = self.embeds.iter().cloned().chain([op]).collect();
+        backend.submit(&Plan::new(ops), &batch).unwrap();
+    }
+}
+
+/// One row of a view of one head.
+pub(super) fn read(backend: &mut ReferenceBackend, out: Heads, row_idx: usize) -> Vec<f32> {
+    let mut row = vec![0.0; out.end_col()];
+    backend.read_row(out.buffer, row_idx, &mut row).unwrap();
+    row[out.first_col..].to_vec()
+}
+
+/// Compares with numbers from paper, to six digits.
+pub(super) fn assert_close(values: &[f32], expected: &[f64]) {
+    assert_eq!(values.len(), expected.len());
+    let is_close = |(&value, &expected): (&f32, &f64)| {
+        (f64::from(value) - expected).abs() <= 1e-6 * expected.abs().max(1.0)
+    };
+    assert!(values.iter().zip(expected).all(is_close), "{values:?}, not {expected:?}");
+}

@@ -1,0 +1,228 @@
+//! The oracle: interprets plans as slowly and as obviously as the ops' definitions read.
+//!
+//! Inputs and outputs of an op are f32. Everything between them is f64: every sum is taken in
+//! plain ascending order and rounded to f32 once, where the op writes it, so that the oracle has
+//! no rounding of its own to excuse when another backend differs.
+//! **Invariant:** a row's values depend on its session's history alone, never on the other rows
+//! of the step or on how a session was cut into steps; no threads, no blocks, no cached weights.
+//! Rounds where the model's definition does and nowhere else: the angle of a rope, a router's
+//! scores, decoded weights.
+
+mod attention;
+mod decode;
+mod delta;
+mod experts;
+#[cfg(test)]
+mod fixture;
+mod linear;
+mod pointwise;
+mod router;
+
+use std::sync::Arc;
+
+use crate::backend::host::{Buffers, States};
+use crate::backend::{ArrivedExpert, Backend, StatePart};
+use crate::error::Result;
+use crate::ids::{BufferId, StateId};
+use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
+use crate::weights::Weights;
+
+/// Scalar arithmetic in host memory.
+#[derive(Debug)]
+pub struct ReferenceBackend {
+    weights: Arc<Weights>,
+    buffers: Buffers,
+    states: States,
+    routes: Routes,
+    n_rows_max: usize,
+}
+
+impl ReferenceBackend {
+    /// A backend for a model's weights and workspace, and steps of at most `n_rows_max` rows.
+    ///
+    /// # Errors
+    ///
+    /// None today; other backends, made the same way, may lack room or a device.
+    pub fn new(weights: Arc<Weights>, workspace: &Workspace, n_rows_max: usize) -> Result<Self> {
+        Ok(Self {
+            weights,
+            buffers: Buffers::new(workspace, n_rows_max),
+            states: States::default(),
+            routes: Routes::default(),
+            n_rows_max,
+        })
+    }
+
+    fn run(&mut self, op: &Op, batch: &Batch<'_>, n_rows: usize) {
+        match op {
+            Op::Embed(op) => self.embed(op, batch),
+            Op::SelectRows(op) => self.select_rows(op, batch),
+            Op::RmsNorm(op) => self.rms_norm(op, n_rows),
+            Op::L2Norm(op) => self.l2_norm(op, n_rows),
+            Op::MatMul(op) => self.matmul(op, n_rows),
+            Op::HeadMatMul(op) => self.head_matmul(op, n_rows),
+            Op::Rope(op) => self.rope(op, batch),
+            Op::Attention(op) => self.attention(op, batch),
+            Op::MlaAttention(op) => self.mla_attention(op, batch),
+            Op::CausalConv(op) => self.causal_conv(op, batch),
+            Op::DeltaGates(op) => self.delta_gates(op, n_rows),
+            Op::GatedDelta(op) => self.gated_delta(op, batch),
+            Op::SwiGlu(op) => self.swiglu(op, n_rows),
+            Op::Add(op) => self.add(op, n_rows),
+            Op::Route(op) => self.route(op, n_rows),
+            Op::ExpertFfn(_) => unreachable!("expert plans go to submit_experts"),
+            Op::Combine(op) => self.combine(op, n_rows),
+        }
+    }
+
+    /// The values of one head of one row.
+    fn head(&self, heads: &Heads, row_idx: usize, head_idx: usize) -> Vec<f64> {
+        widened(self.buffers.head(heads, row_idx, head_idx))
+    }
+
+    /// Rounds `values` to one head of one row.
+    fn set_head(&mut self, heads: &Heads, row_idx: usize, head_idx: usize, values: &[f64]) {
+        store(self.buffers.head_mut(heads, row_idx, head_idx), values);
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn n_rows_max(&self) -> usize {
+        self.n_rows_max
+    }
+
+    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
+        self.states.create(spec, context)
+    }
+
+    fn drop_state(&mut self, state: StateId) {
+        self.states.remove(state);
+    }
+
+    fn reset_state(&mut self, state: StateId) {
+        self.states.reset(state);
+    }
+
+    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
+        self.states.part_bytes(state, part)
+    }
+
+    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
+        self.states.read(state, part, target);
+        Ok(())
+    }
+
+    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
+        self.states.write(state, part, source);
+        Ok(())
+    }
+
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        check_batch(batch, self.n_rows_max);
+        let n_rows = match plan.rows {
+            RowSet::All => batch.rows.len(),
+            RowSet::Outputs => {
+                assert!(matches!(plan.ops.first(), Some(Op::SelectRows(_))), "rows are selected");
+                batch.outputs.len()
+            }
+        };
+        for op in &plan.ops {
+            let is_allowed = plan.rows == RowSet::All || !is_positional(op);
+            assert!(is_allowed, "{} needs every row", op.name());
+            self.run(op, batch, n_rows);
+        }
+        Ok(())
+    }
+
+    fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()> {
+        for op in &plan.ops {
+            let Op::ExpertFfn(op) = op else {
+                unreachable!("{} is not an expert's op", op.name());
+            };
+            for expert in arrived {
+                self.expert_ffn(op, expert);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        let row = self.buffers.get(buffer).row(row_idx);
+        target.copy_from_slice(&row[..target.len()]);
+        Ok(())
+    }
+}
+
+/// Whether an op asks for the batch's rows, not only for rows of a buffer.
+fn is_positional(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Embed(_)
+            | Op::Rope(_)
+            | Op::Attention(_)
+            | Op::MlaAttention(_)
+            | Op::CausalConv(_)
+            | Op::GatedDelta(_)
+            | Op::Route(_)
+            | Op::Combine(_)
+    )
+}
+
+fn check_batch(batch: &Batch<'_>, n_rows_max: usize) {
+    let n_rows = batch.rows.len();
+    assert!(n_rows <= n_rows_max, "{n_rows} rows in a step of at most {n_rows_max}");
+    let mut next_row = 0;
+    for (segment_idx, segment) in batch.segments.iter().enumerate() {
+        assert_eq!(segment.rows.start, next_row, "segments cover all rows in order");
+        next_row = segment.rows.end;
+        let rows = &batch.rows[segment.rows.clone()];
+        let is_consecutive =
+            rows.windows(2).all(|pair| pair[1].position.0 == pair[0].position.0 + 1);
+        assert!(is_consecutive, "positions of a segment follow each other");
+        let earlier = &batch.segments[..segment_idx];
+        assert!(earlier.iter().all(|it| it.state != segment.state), "a session has one segment");
+    }
+    assert_eq!(next_row, n_rows, "segments cover all rows");
+}
+
+fn widened(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the one rounding of an op's output")]
+fn rounded(value: f64) -> f32 {
+    value as f32
+}
+
+fn store(target: &mut [f32], values: &[f64]) {
+    assert_eq!(target.len(), values.len(), "an op fills its output");
+    for (target, &value) in target.iter_mut().zip(values) {
+        *target = rounded(value);
+    }
+}
+
+/// The sum of the products, in ascending order.
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    assert_eq!(x.len(), y.len(), "both sides of a product are as long");
+    let mut sum = 0.0;
+    for (&x, &y) in x.iter().zip(y) {
+        sum += x * y;
+    }
+    sum
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn silu(x: f64) -> f64 {
+    x * sigmoid(x)
+}
