@@ -41,6 +41,11 @@ if ! command -v cargo >/dev/null && [ -f "$HOME/.cargo/env" ]; then
   . "$HOME/.cargo/env"
 fi
 command -v cargo >/dev/null || fail "\`cargo\` is missing: install Rust from https://rustup.rs"
+# Where the pinned toolchain is neither there nor to be had, stable does if it is as new.
+if ! cargo --version >/dev/null 2>&1 && cargo +stable --version >/dev/null 2>&1; then
+  export RUSTUP_TOOLCHAIN=stable
+  printf 'test.sh: the toolchain of rust-toolchain.toml cannot be had; using %s\n' "$(cargo --version)"
+fi
 # Minimal installations of Rust lack these two.
 for component in fmt clippy; do
   cargo "$component" --version >/dev/null 2>&1 && continue

@@ -1,7 +1,7 @@
 //! No kernel without its row in the table test.
 //!
-//! The file of an instruction set is named as `x86_64::avx2` in `dispatch.rs` of the kernels' crate:
-//! there the choice is made, and from there the tests take what they compare with scalar.
+//! The file of an instruction set is named as `x86_64::avx2` in `dispatch.rs` of its crate: there
+//! the choice is made, and from there the tests take what they compare with scalar.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;

@@ -21,6 +21,11 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     files.flat_map(|file| violations(&order, file)).collect()
 }
 
+/// The modules of the engine, in order.
+pub(super) fn modules(tree: &Tree) -> Vec<&str> {
+    tree.get(LIB).map_or_else(Vec::new, |lib| declared_modules(&lib.code))
+}
+
 fn declared_modules(lib_code: &str) -> Vec<&str> {
     lib_code.lines().filter_map(declared_module).collect()
 }

@@ -13,6 +13,7 @@ mod kernels;
 mod layers;
 mod length;
 mod lex;
+mod map;
 mod numbers;
 mod ops;
 mod tree;
@@ -45,7 +46,7 @@ impl fmt::Display for Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 12] = [
     layers::check,
     edges::check,
     header::check,
@@ -55,14 +56,10 @@ const RULES: [Rule; 10] = [
     ops::check,
     kernels::check,
     files::check,
-    attributes_and_names,
+    attributes::check,
+    banned::check,
+    map::check,
 ];
-
-fn attributes_and_names(tree: &Tree) -> Vec<Finding> {
-    let mut findings = attributes::check(tree);
-    findings.extend(banned::check(tree));
-    findings
-}
 
 /// The repository that this program was built from.
 pub(crate) fn repository_root() -> PathBuf {

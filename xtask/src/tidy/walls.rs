@@ -46,7 +46,7 @@ fn has_reason(file: &File, line_idx: usize) -> bool {
     if comments[line_idx].contains("SAFETY:") {
         return true;
     }
-    let is_end = |line: &str| line.ends_with([';', '{', '}']);
+    let is_end = |line: &str| line.ends_with([';', '{', '}', ',']);
     for above in (0..line_idx).rev() {
         let (code, comment) = (code[above].trim(), comments[above].trim());
         if comment.contains("SAFETY:") {
@@ -112,6 +112,8 @@ mod tests {
         check_text(INSIDE, "unsafe { f() }", one, &[(1, NO_REASON)]);
         check_text(INSIDE, "\nunsafe impl Send for A {}", one, &[(2, NO_REASON)]);
         check_text(INSIDE, "@ x.\nf();\nunsafe { f() }", one, &[(3, NO_REASON)]);
+        let arms = "@ x.\nA => unsafe { f() },\nB => unsafe { g() },";
+        check_text(INSIDE, arms, "moeflux-io 2", &[(3, NO_REASON)]);
         check_text(INSIDE, "@ x.\n\nunsafe { f() }", one, &[(3, NO_REASON)]);
     }
 
