@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# All checks and tests, from a fresh clone to done; stops at the first that fails.
+# Installs a missing compiler or python3 by apt where that is possible.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+fail() {
+  printf 'test.sh: %s\n' "$1" >&2
+  exit 1
+}
+
+# ensure COMMAND PACKAGE...: installs the packages if the command is missing.
+ensure() {
+  local wanted=$1
+  shift
+  command -v "$wanted" >/dev/null && return
+  command -v apt-get >/dev/null || fail "\`$wanted\` is missing: install it ($*)"
+  local as_root=()
+  [ "$(id -u)" = 0 ] || as_root=(sudo)
+  printf 'test.sh: installing %s for `%s`\n' "$*" "$wanted"
+  if ! { "${as_root[@]}" apt-get update -qq \
+    && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@"; } >/dev/null
+  then
+    fail "\`$wanted\` is missing and apt could not install $*"
+  fi
+}
+
+# step NAME COMMAND...: runs one check and prints its time.
+step() {
+  local name=$1 began=$SECONDS
+  shift
+  printf '== %s: %s\n' "$name" "$*"
+  "$@" || fail "FAILED: $name (after $((SECONDS - began)) s)"
+  printf '== %s: ok, %d s\n' "$name" $((SECONDS - began))
+}
+
+ensure cc gcc libc6-dev
+ensure python3 python3
+if ! command -v cargo >/dev/null && [ -f "$HOME/.cargo/env" ]; then
+  # shellcheck disable=SC1091
+  . "$HOME/.cargo/env"
+fi
+command -v cargo >/dev/null || fail "\`cargo\` is missing: install Rust from https://rustup.rs"
+# Where the pinned toolchain is neither there nor to be had, stable does if it is as new.
+if ! cargo --version >/dev/null 2>&1 && cargo +stable --version >/dev/null 2>&1; then
+  export RUSTUP_TOOLCHAIN=stable
+  printf 'test.sh: the toolchain of rust-toolchain.toml cannot be had; using %s\n' "$(cargo --version)"
+fi
+# Minimal installations of Rust lack these two.
+for component in fmt clippy; do
+  cargo "$component" --version >/dev/null 2>&1 && continue
+  package=${component/fmt/rustfmt}
+  command -v rustup >/dev/null && rustup component add "$package" \
+    || fail "\`cargo $component\` is missing: install $package for $(rustc --version)"
+done
+
+step format cargo fmt --all --check
+step lints cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+step tests cargo test --workspace --locked --quiet
+if [ -x fuzz/smoke.sh ]; then
+  step fuzz fuzz/smoke.sh 20
+fi
+printf 'test.sh: all passed in %d s\n' "$SECONDS"

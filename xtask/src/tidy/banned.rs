@@ -1,0 +1,64 @@
+//! Names that this project does without, each with what it uses instead.
+//!
+//! Knows text only; what clippy can ban (`disallowed-methods`, `unwrap_used`) is banned there.
+
+use crate::tidy::Finding;
+use crate::tidy::lex;
+use crate::tidy::tree::{File, Tree};
+
+const BANNED: [(&str, &str); 12] = [
+    ("unwrap_or_else(|| panic!", "a typed error, or `expect` with the promise that holds"),
+    ("unwrap_or_else(|_| panic!", "a typed error, or `expect` with the promise that holds"),
+    ("thread::sleep", "a channel, a condition variable, or a clock that is passed in"),
+    ("extern crate", "a path"),
+    ("#[path", "a file with the module's name"),
+    ("static mut", "a value that somebody owns"),
+    ("thread_local!", "a value that the worker owns"),
+    ("lazy_static", "a value made by the caller"),
+    ("once_cell", "a value made by the caller"),
+    ("memmap", "a read into owned memory: a file cut under a mapping kills the process"),
+    ("SystemTime::now", "a clock that is passed in"),
+    ("rand::random", "a generator with a stated seed"),
+];
+
+/// Code with such names.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    tree.rust().flat_map(check_file).collect()
+}
+
+fn check_file(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, instead) in BANNED {
+        for (at, _) in file.code.match_indices(name) {
+            let line_number = lex::line_number(&file.code, at);
+            let message = format!("`{name}` is banned: use {instead}");
+            findings.push(Finding::new(&file.path, line_number, message));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_text(text: &str, expected_lines: &[usize]) {
+        let found = check(&Tree::of(&[("a.rs", text)]));
+        let lines: Vec<usize> = found.iter().map(|finding| finding.line_number).collect();
+        assert_eq!(lines, expected_lines);
+    }
+
+    #[test]
+    fn other_names_and_comments_pass() {
+        check_text("// thread::sleep\nx.unwrap_or_else(|| 1); static A: u8 = 1;", &[]);
+        check_text("let a = \"extern crate\"; #[cfg(x)] fn f() {}", &[]);
+    }
+
+    #[test]
+    fn every_banned_name_is_found() {
+        for (name, _) in BANNED {
+            check_text(&format!("\n{name}"), &[2]);
+        }
+    }
+}

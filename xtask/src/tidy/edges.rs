@@ -1,0 +1,120 @@
+//! Which crate of the workspace may depend on which: a table, compared with each `Cargo.toml`.
+//!
+//! Dependencies of every kind count: normal, for tests, for builds, per target.
+//! **Invariant:** a crate that is not in the table is a finding, so that a new one is a decision.
+
+use crate::tidy::Finding;
+use crate::tidy::tree::{File, Tree};
+
+const ALLOWED: [(&str, &[&str]); 6] = [
+    ("moeflux-io", &[]),
+    ("moeflux-kernels", &[]),
+    ("moeflux", &["moeflux-io", "moeflux-kernels"]),
+    ("moeflux-cli", &["moeflux"]),
+    ("moeflux-fuzz", &["moeflux"]),
+    ("xtask", &[]),
+];
+
+/// Edges that the table does not have.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let manifests = tree.files.iter().filter(|file| file.stem() == "Cargo");
+    manifests.filter(|file| file.path.ends_with(".toml")).flat_map(check_manifest).collect()
+}
+
+fn check_manifest(file: &File) -> Vec<Finding> {
+    let Some(name) = package_name(&file.text) else { return Vec::new() };
+    let Some((_, allowed)) = ALLOWED.iter().find(|(it, _)| *it == name) else {
+        let message = format!("crate `{name}` is not in the table of xtask/src/tidy/edges.rs");
+        return vec![Finding::new(&file.path, 1, message)];
+    };
+    let is_refused = |(_, used): &(usize, &str)| !allowed.contains(used) && is_ours(used);
+    let finding = |(line_number, used)| {
+        Finding::new(&file.path, line_number, format!("`{name}` may not depend on `{used}`"))
+    };
+    dependencies(&file.text).into_iter().filter(is_refused).map(finding).collect()
+}
+
+fn is_ours(name: &str) -> bool {
+    name == "xtask" || name == "moeflux" || name.starts_with("moeflux-")
+}
+
+fn package_name(manifest: &str) -> Option<&str> {
+    let mut lines = manifest.lines().skip_while(|line| line.trim() != "[package]");
+    let line = lines.find(|line| line.starts_with("name"))?;
+    line.split('"').nth(1)
+}
+
+/// Names of dependencies, with their lines; a renamed one by its package.
+fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
+    let mut is_inside = false;
+    let mut found = Vec::new();
+    for (line_idx, line) in manifest.lines().enumerate() {
+        let line = line.trim();
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.trim_end_matches(']');
+            let (kind, name) = header.rsplit_once('.').unwrap_or((header, ""));
+            is_inside = header.ends_with("dependencies") || kind.ends_with("dependencies");
+            if kind.ends_with("dependencies") {
+                found.push((line_idx + 1, name));
+            }
+        } else if is_inside {
+            let key = line.split(['=', '.', ' ']).next().unwrap_or_default();
+            found.push((line_idx + 1, package(line).unwrap_or(key)));
+        }
+    }
+    found
+}
+
+fn package(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("package")?;
+    let is_key = before.is_empty() || before.ends_with(['{', ',', ' ']);
+    let value = after.trim_start().strip_prefix('=')?;
+    value.split('"').nth(1).filter(|_| is_key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_text(manifest: &str, expected: &[(usize, &str)]) {
+        let found = check(&Tree::of(&[("crates/x/Cargo.toml", manifest)]));
+        let found: Vec<(usize, &str)> =
+            found.iter().map(|finding| (finding.line_number, finding.message.as_str())).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn edges_of_the_table_and_foreign_crates_pass() {
+        check_text(
+            "[package]\nname = \"moeflux\"\n[dependencies]\nmoeflux-io = { workspace = true }\n\
+             half = \"2\"\n[dependencies.moeflux-kernels]\nworkspace = true\n",
+            &[],
+        );
+        check_text("[workspace.dependencies]\nmoeflux = { path = \"x\" }\n", &[]);
+    }
+
+    #[test]
+    fn other_edges_fail_in_every_form() {
+        let cases = [
+            "[dependencies]\nmoeflux = { workspace = true }",
+            "[dev-dependencies]\nmoeflux.workspace = true",
+            "[target.'cfg(unix)'.build-dependencies]\nmoeflux = \"1\"",
+            "[dependencies]\nengine = { package = \"moeflux\", path = \"x\" }",
+        ];
+        for case in cases {
+            let manifest = format!("[package]\nname = \"moeflux-io\"\n{case}\n");
+            check_text(&manifest, &[(4, "`moeflux-io` may not depend on `moeflux`")]);
+        }
+        let manifest = "[package]\nname = \"moeflux-io\"\n[dependencies.moeflux]\npath = \"x\"\n";
+        check_text(manifest, &[(3, "`moeflux-io` may not depend on `moeflux`")]);
+    }
+
+    #[test]
+    fn an_unknown_crate_fails() {
+        check_text(
+            "[package]\nname = \"moeflux-new\"\n",
+            &[(1, "crate `moeflux-new` is not in the table of xtask/src/tidy/edges.rs")],
+        );
+    }
+}

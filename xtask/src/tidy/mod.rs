@@ -1,0 +1,100 @@
+//! A tree of files in, findings out: one file per rule, each a function of the whole tree.
+//!
+//! **Invariant:** rules read text only; what needs types is left to clippy. A rule that meets a
+//! case it cannot judge refuses the construction instead of guessing.
+
+mod attributes;
+mod banned;
+mod diary;
+mod edges;
+mod files;
+mod header;
+mod kernels;
+mod layers;
+mod length;
+mod lex;
+mod map;
+mod numbers;
+mod ops;
+mod tree;
+mod walls;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::tidy::tree::Tree;
+
+/// One place that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    path: String,
+    line_number: usize,
+    message: String,
+}
+
+impl Finding {
+    fn new(path: &str, line_number: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line_number, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line_number, self.message)
+    }
+}
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+const RULES: [Rule; 12] = [
+    layers::check,
+    edges::check,
+    header::check,
+    diary::check,
+    length::check,
+    walls::check,
+    ops::check,
+    kernels::check,
+    files::check,
+    attributes::check,
+    banned::check,
+    map::check,
+];
+
+/// The repository that this program was built from.
+pub(crate) fn repository_root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_owned()
+}
+
+/// All findings of all rules, by path and line.
+pub(crate) fn run(root: &Path) -> Result<Vec<Finding>, String> {
+    let tree = Tree::read(root)?;
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    findings.sort();
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_repository_is_tidy() {
+        let findings = run(&repository_root()).unwrap();
+        let lines: Vec<String> = findings.iter().map(Finding::to_string).collect();
+        assert!(lines.is_empty(), "\n{}", lines.join("\n"));
+    }
+
+    #[test]
+    fn every_rule_file_is_used() {
+        let tree = Tree::read(&repository_root()).unwrap();
+        let own = tree.get("xtask/src/tidy/mod.rs").unwrap();
+        let helpers = ["mod", "lex", "numbers", "tree"];
+        for file in tree.under("xtask/src/tidy/") {
+            let name = file.stem();
+            let is_rule = !helpers.contains(&name);
+            assert!(!is_rule || own.code.contains(&format!("{name}::check")), "{name} is not run");
+        }
+    }
+}
