@@ -1,0 +1,206 @@
+//! Damaged, lying and foreign checkpoints: one line that names what and where, status 1.
+
+use serde_json::{Value, json};
+
+use crate::support::{TempDir, check_fails};
+
+const CASE: &str = "mlx-qwen3_moe-q4-g32-bf16";
+const SHARD: &str = "model.safetensors";
+
+/// `logits` on the damaged case must fail with these words.
+#[track_caller]
+fn check(dir: &TempDir, words: &[&str]) {
+    let out = dir.file("out.npy");
+    let (model, out) = (dir.path().to_str().unwrap(), out.to_str().unwrap());
+    check_fails(&["logits", "--model", model, "--tokens", "1,2,3", "--out", out], words);
+    assert!(!dir.file("out.npy").exists());
+}
+
+fn tensor_names(header: &Value) -> Vec<String> {
+    let names = header.as_object().unwrap().keys().filter(|name| *name != "__metadata__");
+    names.cloned().collect()
+}
+
+#[test]
+fn a_truncated_file() {
+    let dir = TempDir::of_case(CASE);
+    let bytes = std::fs::read(dir.file(SHARD)).unwrap();
+    std::fs::write(dir.file(SHARD), &bytes[..bytes.len() - 100]).unwrap();
+    check(&dir, &[SHARD, "incomplete"]);
+}
+
+#[test]
+fn a_file_cut_inside_its_header() {
+    let dir = TempDir::of_case(CASE);
+    let bytes = std::fs::read(dir.file(SHARD)).unwrap();
+    for len in [0, 5, 8, 100] {
+        std::fs::write(dir.file(SHARD), &bytes[..len]).unwrap();
+        check(&dir, &[SHARD]);
+    }
+}
+
+#[test]
+fn a_header_length_that_lies() {
+    let dir = TempDir::of_case(CASE);
+    let mut bytes = std::fs::read(dir.file(SHARD)).unwrap();
+    bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    std::fs::write(dir.file(SHARD), &bytes).unwrap();
+    check(&dir, &[SHARD, "18446744073709551615"]);
+}
+
+#[test]
+fn overlapping_tensors() {
+    let dir = TempDir::of_case(CASE);
+    dir.edit_header(SHARD, |header| {
+        let names = tensor_names(header);
+        let first = header[&names[0]]["data_offsets"][0].as_u64().unwrap();
+        let end = header[&names[1]]["data_offsets"][1].as_u64().unwrap();
+        header[&names[1]]["data_offsets"] = json!([first, end]);
+    });
+    check(&dir, &[SHARD]);
+}
+
+#[test]
+fn a_shape_beyond_all_numbers() {
+    let dir = TempDir::of_case(CASE);
+    dir.edit_header(SHARD, |header| {
+        let name = tensor_names(header).remove(0);
+        header[&name]["shape"] = json!([u64::MAX, u64::MAX]);
+    });
+    check(&dir, &[SHARD]);
+}
+
+#[test]
+fn a_config_that_does_not_fit_the_tensors() {
+    let dir = TempDir::of_case(CASE);
+    dir.edit_json("config.json", |config| config["moe_intermediate_size"] = json!(96));
+    check(&dir, &["model.layers.0.mlp", "96"]);
+}
+
+#[test]
+fn an_absurd_config() {
+    for (key, value) in [
+        ("num_hidden_layers", json!(u64::MAX)),
+        ("hidden_size", json!(0)),
+        ("hidden_size", json!(-64)),
+        ("num_attention_heads", json!("four")),
+        ("num_experts_per_tok", json!(1000)),
+        ("vocab_size", json!(1_u64 << 60)),
+        ("num_key_value_heads", json!(3)),
+    ] {
+        let dir = TempDir::of_case(CASE);
+        dir.edit_json("config.json", |config| config[key] = value);
+        check(&dir, &["config.json", key]);
+    }
+}
+
+#[test]
+fn an_unknown_family() {
+    let dir = TempDir::of_case(CASE);
+    dir.edit_json("config.json", |config| config["model_type"] = json!("llama"));
+    check(&dir, &["llama", "qwen3_moe"]);
+}
+
+#[test]
+fn a_config_that_is_not_json() {
+    let dir = TempDir::of_case(CASE);
+    std::fs::write(dir.file("config.json"), "{\"model_type\": ").unwrap();
+    check(&dir, &["config.json"]);
+}
+
+#[test]
+fn a_missing_shard() {
+    let dir = TempDir::of_case("mlx-qwen3_5_moe-q4-g64-bf16");
+    std::fs::remove_file(dir.file("model-00002-of-00002.safetensors")).unwrap();
+    check(&dir, &["model-00002-of-00002.safetensors"]);
+}
+
+#[test]
+fn an_index_that_points_outside() {
+    let dir = TempDir::of_case("mlx-qwen3_5_moe-q4-g64-bf16");
+    dir.edit_json("model.safetensors.index.json", |index| {
+        let map = index["weight_map"].as_object_mut().unwrap();
+        *map.values_mut().next().unwrap() = json!("../../../etc/passwd");
+    });
+    check(&dir, &["../../../etc/passwd"]);
+}
+
+#[test]
+fn a_scale_that_is_not_a_number() {
+    let dir = TempDir::of_case(CASE);
+    let (header, mut data) = dir.split_safetensors(SHARD);
+    let name = "model.layers.1.self_attn.q_proj.scales";
+    let at = usize::try_from(header[name]["data_offsets"][0].as_u64().unwrap()).unwrap();
+    data[at + 6..at + 8].copy_from_slice(&0x7fc0_u16.to_le_bytes());
+    let header = serde_json::to_vec(&header).unwrap();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat();
+    std::fs::write(dir.file(SHARD), bytes).unwrap();
+    check(&dir, &["model.layers.1.self_attn.q_proj", "NaN"]);
+}
+
+#[test]
+fn a_tensor_too_many_and_one_too_few() {
+    let dir = TempDir::of_case(CASE);
+    let name = "model.layers.0.self_attn.q_norm.weight";
+    dir.edit_header(SHARD, |header| {
+        let tensor = header.as_object_mut().unwrap().remove(name).unwrap();
+        header["model.layers.0.self_attn.mystery.weight"] = tensor;
+    });
+    check(&dir, &[name]);
+
+    let dir = TempDir::of_case(CASE);
+    dir.edit_header(SHARD, |header| {
+        let tensor = json!({"dtype": "F32", "shape": [0], "data_offsets": [0, 0]});
+        header["model.layers.0.self_attn.mystery.weight"] = tensor;
+    });
+    check(&dir, &["model.layers.0.self_attn.mystery.weight"]);
+}
+
+#[test]
+fn quantisation_that_is_not_what_it_says() {
+    let dir = TempDir::of_case(CASE);
+    dir.edit_json("config.json", |config| {
+        config["quantization"]["bits"] = json!(8);
+        config["quantization_config"]["bits"] = json!(8);
+    });
+    check(&dir, &["8", "4"]);
+
+    let dir = TempDir::of_case(CASE);
+    dir.edit_json("config.json", |config| {
+        config["quantization"]["mode"] = json!("mxfp4");
+        config["quantization_config"]["mode"] = json!("mxfp4");
+    });
+    check(&dir, &["mxfp4"]);
+}
+
+#[test]
+fn a_folder_without_a_model() {
+    let dir = TempDir::new();
+    check(&dir, &["config.json"]);
+    let missing = dir.file("nowhere");
+    let missing = missing.to_str().unwrap();
+    check_fails(&["logits", "--model", missing, "--tokens", "1", "--out", "x.npy"], &["nowhere"]);
+}
+
+#[test]
+fn a_folder_where_a_file_should_be() {
+    let dir = TempDir::of_case(CASE);
+    std::fs::remove_file(dir.file(SHARD)).unwrap();
+    std::fs::create_dir(dir.file(SHARD)).unwrap();
+    check(&dir, &[SHARD]);
+}
+
+#[test]
+fn tokens_that_do_not_exist_or_do_not_fit() {
+    let dir = TempDir::of_case(CASE);
+    let out = dir.file("out.npy");
+    let model = dir.path().to_str().unwrap();
+    let fails = |tokens: &str, more: &[&str], words: &[&str]| {
+        let args = ["logits", "--model", model, "--tokens", tokens, "--out", out.to_str().unwrap()];
+        check_fails(&[&args[..], more].concat(), words);
+        assert!(!out.exists());
+    };
+    fails("1,999999999", &[], &["999999999", "vocabulary"]);
+    fails("1,2,3,4", &["--context", "3"], &["context of 3"]);
+    fails("1,2,3,4", &["--context", "99999999999"], &["99999999999"]);
+}

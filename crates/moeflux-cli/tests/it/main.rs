@@ -1,0 +1,5 @@
+//! The binary as its users meet it: arguments, output, exit status, one line when it fails.
+
+mod bad_input;
+mod commands;
+mod support;

@@ -1,0 +1,105 @@
+//! Runs the binary, and makes damaged copies of golden cases.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// A folder of its own, removed at the end.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    /// An empty folder.
+    pub(crate) fn new() -> Self {
+        static N_MADE: AtomicU32 = AtomicU32::new(0);
+        let n_made = N_MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("moeflux-cli-{}-{n_made}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// A copy of a golden case.
+    pub(crate) fn of_case(name: &str) -> Self {
+        let dir = Self::new();
+        for entry in std::fs::read_dir(golden(name)).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+        }
+        dir
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Rewrites a JSON file in it.
+    pub(crate) fn edit_json(&self, name: &str, edit: impl FnOnce(&mut Value)) {
+        let path = self.file(name);
+        let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        edit(&mut value);
+        std::fs::write(path, serde_json::to_vec(&value).unwrap()).unwrap();
+    }
+
+    /// Rewrites the header of a safetensors file in it; the data stays.
+    pub(crate) fn edit_header(&self, name: &str, edit: impl FnOnce(&mut Value)) {
+        let (mut header, data) = self.split_safetensors(name);
+        edit(&mut header);
+        let header = serde_json::to_vec(&header).unwrap();
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat();
+        std::fs::write(self.file(name), bytes).unwrap();
+    }
+
+    /// Header and data of a safetensors file in it.
+    pub(crate) fn split_safetensors(&self, name: &str) -> (Value, Vec<u8>) {
+        let bytes = std::fs::read(self.file(name)).unwrap();
+        let len = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        let (header, data) = bytes[8..].split_at(usize::try_from(len).unwrap());
+        (serde_json::from_slice(header).unwrap(), data.to_vec())
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A golden case's folder.
+pub(crate) fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden").join(name)
+}
+
+/// Runs the binary.
+pub(crate) fn moeflux(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_moeflux")).args(args).output().unwrap()
+}
+
+/// What it printed to stdout; it must have succeeded.
+pub(crate) fn stdout_of(args: &[&str]) -> String {
+    let output = moeflux(args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// It must fail with status 1, nothing on stdout, and one line on stderr that has all `words`.
+#[track_caller]
+pub(crate) fn check_fails(args: &[&str], words: &[&str]) {
+    let output = moeflux(args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{args:?}: something on stdout");
+    assert_eq!(stderr.lines().count(), 1, "one line: {stderr}");
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
+    }
+}
