@@ -14,8 +14,6 @@ impl ReferenceBackend {
         assert_eq!(op.k.n_heads, op.v.n_heads, "a value per key");
         assert_eq!(op.q.n_heads, op.out.n_heads, "an output per query");
         assert!(op.q.n_heads.is_multiple_of(op.k.n_heads), "queries share keys evenly");
-        let n_queries_per_key = op.q.n_heads / op.k.n_heads;
-        let sinks = op.sinks.map(|sinks| widened(self.weights.vector(sinks)));
         for segment in batch.segments {
             for row_idx in segment.rows.clone() {
                 let position = batch.rows[row_idx].position;
@@ -23,25 +21,36 @@ impl ReferenceBackend {
                 let n_seen = op.window.unwrap_or(usize::MAX).min(position.0 + 1);
                 let seen = position.0 + 1 - n_seen..position.0 + 1;
                 for head_idx in 0..op.q.n_heads {
-                    let key_head_idx = head_idx / n_queries_per_key;
-                    let cache = Cache::of(&self.states, segment.state, op.layer);
-                    let keys = cache.first(&seen, key_head_idx, op.k.head_dim);
-                    let values = cache.second(&seen, key_head_idx, op.v.head_dim);
-                    let q = self.head(&op.q, row_idx, head_idx);
-                    let scale = f64::from(op.scale);
-                    let scores: Vec<f64> = keys.iter().map(|k| dot(&q, k) * scale).collect();
-                    let sink = sinks.as_ref().map(|sinks| sinks[head_idx]);
-                    let mut out = mixed(&softmax(&scores, sink), &values);
-                    if let Some(gate) = &op.gate {
-                        let gate = self.head(gate, row_idx, head_idx);
-                        for (out, &gate) in out.iter_mut().zip(&gate) {
-                            *out *= sigmoid(gate);
-                        }
-                    }
-                    self.set_head(&op.out, row_idx, head_idx, &out);
+                    self.attend(op, segment.state, row_idx, head_idx, &seen);
                 }
             }
         }
+    }
+
+    /// One query head of one row over the positions in `seen`.
+    fn attend(
+        &mut self,
+        op: &Attention,
+        state: StateId,
+        row_idx: usize,
+        head_idx: usize,
+        seen: &Range<usize>,
+    ) {
+        let key_head_idx = head_idx / (op.q.n_heads / op.k.n_heads);
+        let cache = Cache::of(&self.states, state, op.layer);
+        let keys = cache.first(seen, key_head_idx, op.k.head_dim);
+        let values = cache.second(seen, key_head_idx, op.v.head_dim);
+        let q = self.head(&op.q, row_idx, head_idx);
+        let scores: Vec<f64> = keys.iter().map(|k| dot(&q, k) * f64::from(op.scale)).collect();
+        let sink = op.sinks.map(|sinks| f64::from(self.weights.vector(sinks)[head_idx]));
+        let mut out = mixed(&softmax(&scores, sink), &values);
+        if let Some(gate) = &op.gate {
+            let gate = self.head(gate, row_idx, head_idx);
+            for (out, &gate) in out.iter_mut().zip(&gate) {
+                *out *= sigmoid(gate);
+            }
+        }
+        self.set_head(&op.out, row_idx, head_idx, &out);
     }
 
     fn append_keys(&mut self, op: &Attention, state: StateId, row_idx: usize, at: Position) {
@@ -196,7 +205,7 @@ mod tests {
         assert_close(&rows[1], &[10.0, 0.0]);
         assert_close(&rows[2], &[5.0, 12.0]);
         // A window of 2 leaves 2/5, 3/5 to the last row.
-        let rows = run(&fixture, Attention { window: Some(2), ..op.clone() });
+        let rows = run(&fixture, Attention { window: Some(2), ..op });
         assert_close(&rows[1], &[10.0, 0.0]);
         assert_close(&rows[2], &[4.8, 14.4]);
         // A scale of 2 squares the ratios: 1/14, 4/14, 9/14.

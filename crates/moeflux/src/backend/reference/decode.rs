@@ -72,6 +72,7 @@ mod tests {
     use moeflux_kernels::MatrixLayout;
 
     use super::*;
+    use crate::backend::reference::fixture::assert_close;
 
     #[test]
     fn fp8_values_of_the_definition() {
@@ -115,8 +116,8 @@ mod tests {
         let biases = floats([0.0, 10.0, 100.0, -1.0]);
         let matrix = Matrix::new(layout, &padded[1..], &scales, &biases);
         let [first, second] = [row(&matrix, 0), row(&matrix, 1)];
-        assert_eq!([first[0], first[1], first[32], first[33]], [1.0, 2.0, 12.0, 14.0]);
-        assert_eq!([second[30], second[31], second[62], second[63]], [97.0, 94.0, -0.5, 0.0]);
+        assert_close(&[first[0], first[1], first[32], first[33]], &[1.0, 2.0, 12.0, 14.0]);
+        assert_close(&[second[30], second[31], second[62], second[63]], &[97.0, 94.0, -0.5, 0.0]);
     }
 
     #[test]
@@ -126,7 +127,7 @@ mod tests {
         let scales = [1.0_f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat();
         let matrix = Matrix::new(layout, &codes, &scales, &[]);
         let [first, last] = [row(&matrix, 127), row(&matrix, 128)];
-        assert_eq!([first[127], first[128], last[127], last[128]], [1.0, 2.0, 3.0, 4.0]);
+        assert_close(&[first[127], first[128], last[127], last[128]], &[1.0, 2.0, 3.0, 4.0]);
     }
 
     #[test]

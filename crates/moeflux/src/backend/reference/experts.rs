@@ -11,10 +11,11 @@ use moeflux_kernels::Matrix;
 impl ReferenceBackend {
     pub(super) fn expert_ffn(&mut self, op: &ExpertFfn, arrived: &ArrivedExpert<'_>) {
         let uses: Vec<(usize, usize)> = self.routes.uses_of(arrived.expert).collect();
-        let inputs = uses.iter().map(|&(row_idx, _)| self.head(&op.x, row_idx, 0)).collect();
+        let inputs: Vec<Vec<f64>> =
+            uses.iter().map(|&(row_idx, _)| self.head(&op.x, row_idx, 0)).collect();
         let gates = products(&arrived.view.gate, &inputs);
         let ups = products(&arrived.view.up, &inputs);
-        let inner = gates
+        let inner: Vec<Vec<f64>> = gates
             .iter()
             .zip(&ups)
             .map(|(gate, up)| pointwise::swiglu(gate, up, op.limit))
@@ -57,7 +58,7 @@ impl ReferenceBackend {
 }
 
 /// The product of a matrix with each input.
-fn products(matrix: &Matrix<'_>, inputs: &Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+fn products(matrix: &Matrix<'_>, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let mut outputs = vec![Vec::new(); inputs.len()];
     for row_idx in 0..matrix.layout().n_rows {
         let weights = widened(&decode::row(matrix, row_idx));

@@ -24,14 +24,14 @@ impl ReferenceBackend {
                 let x = self.head(&op.x, row_idx, head_idx);
                 let mean_square = dot(&x, &x) / x.len() as f64;
                 let root = (mean_square + f64::from(op.epsilon)).sqrt();
-                let mut out: Vec<f64> =
-                    x.iter().zip(&gain).map(|(x, gain)| x / root * gain).collect();
-                if let Some(gate) = &op.gate {
-                    let gate = self.head(gate, row_idx, head_idx);
-                    for (out, &gate) in out.iter_mut().zip(&gate) {
-                        *out *= silu(gate);
+                let factors = match &op.gate {
+                    None => vec![1.0; x.len()],
+                    Some(gate) => {
+                        self.head(gate, row_idx, head_idx).into_iter().map(silu).collect()
                     }
-                }
+                };
+                let normed = x.iter().zip(&gain).map(|(x, gain)| x / root * gain);
+                let out: Vec<f64> = normed.zip(&factors).map(|(x, factor)| x * factor).collect();
                 self.set_head(&op.out, row_idx, head_idx, &out);
             }
         }
@@ -129,7 +129,7 @@ mod tests {
         let rows = fixture.run(Op::RmsNorm(plain.clone()), x);
         assert_close(&rows[0], &[0.2, 2.8, 0.848_528, 2.262_742]);
         // silu: 0, 0.731059, -0.268941, 1.761594.
-        let rows = fixture.run(Op::RmsNorm(RmsNorm { gate: Some(gate), ..plain.clone() }), x);
+        let rows = fixture.run(Op::RmsNorm(RmsNorm { gate: Some(gate), ..plain }), x);
         assert_close(&rows[0], &[0.0, 2.046_964, -0.228_204, 3.986_033]);
         // Epsilon stands inside the root: 25 + 11 = 36.
         let rows = fixture.run(Op::RmsNorm(RmsNorm { epsilon: 11.0, ..plain }), x);
