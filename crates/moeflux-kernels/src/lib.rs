@@ -1,4 +1,5 @@
-//! CPU kernels: weight formats, the scalar definition of each product, one file per instruction set.
+//! CPU kernels: weight formats, the scalar definition of each product, one file per instruction
+//! set.
 //!
 //! **Invariant:** no I/O, no threads, no knowledge of models. Callers see only safe functions.
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]

@@ -7,9 +7,9 @@
 //! `session` is one timeline, and `engine` the whole story on one page.
 #![forbid(unsafe_code)]
 
-pub mod backend;
-pub mod error;
 pub mod ids;
-pub mod ops;
+pub mod error;
 pub mod spec;
 pub mod weights;
+pub mod ops;
+pub mod backend;
