@@ -1,7 +1,7 @@
-//! No kernel without its row in the table test.
+//! No kernel that the table test does not see.
 //!
-//! The file of an instruction set is named as `x86_64::avx2` in `dispatch.rs` of its crate: there
-//! the choice is made, and from there the tests take what they compare with scalar.
+//! The tests run every table that `dispatch.rs` offers. It takes them from `x86_64::tables` and
+//! `aarch64::tables`, and these from one file per instruction set: `avx2::`.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -10,16 +10,24 @@ use crate::tidy::tree::Tree;
 const CRATE: &str = "crates/moeflux-kernels/src/";
 const DISPATCH: &str = "crates/moeflux-kernels/src/dispatch.rs";
 
-/// Kernels that the table lacks.
+/// Files of kernels that no table is taken from.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let table = tree.get(DISPATCH).map_or("", |file| &file.code);
+    let architectures = ["x86_64", "aarch64"];
+    architectures.iter().flat_map(|architecture| check_folder(tree, architecture)).collect()
+}
+
+fn check_folder(tree: &Tree, architecture: &str) -> Vec<Finding> {
+    let folder = format!("{CRATE}{architecture}/");
+    let parent = format!("{folder}mod.rs");
+    let code_of = |path: &str| tree.get(path).map_or("", |file| &file.code);
+    let is_named = |path: &str, name: &str| lex::words(code_of(path), name).next().is_some();
     let mut findings = Vec::new();
-    for architecture in ["x86_64", "aarch64"] {
-        let folder = format!("{CRATE}{architecture}/");
-        for file in tree.under(&folder).filter(|file| file.stem() != "mod") {
-            let name = format!("{architecture}::{}", file.stem());
-            if lex::words(table, &name).next().is_none() {
-                let message = format!("`{name}` is not in {DISPATCH}");
+    for file in tree.under(&folder).filter(|file| file.path != parent) {
+        let from = format!("{}::table", file.stem());
+        let of_all = format!("{architecture}::tables");
+        for (path, name) in [(parent.as_str(), &from), (DISPATCH, &of_all)] {
+            if !is_named(path, name) {
+                let message = format!("untested: {path} does not use `{name}`");
                 findings.push(Finding::new(&file.path, 1, message));
             }
         }
@@ -32,21 +40,20 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check_table(table: &str, n_expected: usize) {
-        let files = ["x86_64/mod.rs", "x86_64/avx2.rs", "aarch64/neon.rs"];
-        let paths: Vec<String> = files.iter().map(|file| format!("{CRATE}{file}")).collect();
-        let mut files: Vec<(&str, &str)> = paths.iter().map(|path| (path.as_str(), "")).collect();
-        files.push((DISPATCH, table));
+    fn check_tables(parent: &str, dispatch: &str, n_expected: usize) {
+        let paths = ["x86_64/mod.rs", "x86_64/avx2.rs"].map(|file| format!("{CRATE}{file}"));
+        let files = [(paths[0].as_str(), parent), (&paths[1], ""), (DISPATCH, dispatch)];
         assert_eq!(check(&Tree::of(&files)).len(), n_expected);
     }
 
     #[test]
-    fn kernels_in_the_table_pass() {
-        check_table("[x86_64::avx2::TABLE, aarch64::neon::TABLE]", 0);
+    fn kernels_in_a_table_pass() {
+        check_tables("mod avx2;\nfn tables() { avx2::table() }", "x86_64::tables()", 0);
     }
 
     #[test]
-    fn kernels_outside_of_the_table_fail() {
-        check_table("[x86_64::avx2_vnni::TABLE] // aarch64::neon", 2);
+    fn kernels_outside_of_a_table_fail() {
+        check_tables("mod avx2;\nfn tables() { avx512::table() }", "x86_64::tables()", 1);
+        check_tables("avx2::table()", "scalar::TABLE // x86_64::tables()", 1);
     }
 }
