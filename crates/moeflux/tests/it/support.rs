@@ -34,7 +34,7 @@ impl Case {
 /// Names of all golden cases, sorted.
 pub(crate) fn case_names() -> Vec<String> {
     let entries = std::fs::read_dir(golden_dir()).unwrap();
-    let folders = entries.map(Result::unwrap).filter(|entry| entry.path().is_dir());
+    let folders = entries.map(|entry| entry.unwrap()).filter(|entry| entry.path().is_dir());
     let mut names: Vec<_> =
         folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
