@@ -1,0 +1,143 @@
+//! Cases of gated DeltaNet: the convolution, the gates, the rule, and all of them in one layer.
+
+use moeflux::ids::LayerIdx;
+use moeflux::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, Op};
+
+use super::case::{Case, CaseBuilder};
+use super::{Arithmetic, Maker};
+use crate::random::Rng;
+
+pub(super) const MAKERS: &[Maker] = &[
+    Maker {
+        op: "causal_conv",
+        what: "taps and channels",
+        n_cases: 16,
+        arithmetic: Arithmetic::Pointwise,
+        make: causal_conv,
+    },
+    Maker {
+        op: "delta_gates",
+        what: "usual values",
+        n_cases: 8,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| delta_gates(seed, 1.0),
+    },
+    Maker {
+        op: "delta_gates",
+        what: "values that overflow a plain softplus",
+        n_cases: 8,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| delta_gates(seed, 100.0),
+    },
+    Maker {
+        op: "gated_delta",
+        what: "grouped heads",
+        n_cases: 20,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| gated_delta(CaseBuilder::new(seed), Rng::fraction),
+    },
+    Maker {
+        op: "gated_delta",
+        what: "exact-zero decay",
+        n_cases: 8,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| gated_delta(CaseBuilder::new(seed), |rng| rng.pick(&[0.0, 0.0, 1.0, 0.9])),
+    },
+    Maker {
+        op: "gated_delta",
+        what: "a long history that is kept",
+        n_cases: 2,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let builder = CaseBuilder::with_sessions(Rng::new(seed), &[260, 70]);
+            gated_delta(builder, |rng| 1.0 - rng.fraction() * 0.01)
+        },
+    },
+    Maker {
+        op: "gated_delta",
+        what: "behind its convolution and gates",
+        n_cases: 6,
+        arithmetic: Arithmetic::Chain,
+        make: whole_layer,
+    },
+];
+
+fn causal_conv(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let (n_channels, n_taps) = (builder.rng.between(1, 70), builder.rng.between(2, 5));
+    let state =
+        LayerState::Recurrent { conv_rows: n_taps - 1, conv_cols: n_channels, delta_values: 3 };
+    let layer = builder.layer(state);
+    let x = builder.heads("x", (1, n_channels));
+    let weight = builder.normal_vector(n_channels * n_taps, 0.0);
+    let out = builder.output("out", n_channels);
+    builder.finish(vec![Op::CausalConv(CausalConv { layer, x, weight, n_taps, out })])
+}
+
+fn delta_gates(seed: u64, factor: f32) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let n_heads = builder.rng.between(1, 40);
+    let a = builder.input_of("a", n_heads, |rng| rng.normal() * factor);
+    let b = builder.input_of("b", n_heads, |rng| rng.normal() * factor);
+    let a_log: Vec<f32> = (0..n_heads).map(|_| (builder.rng.fraction() * 4.0).ln()).collect();
+    let a_log = builder.vector(a_log);
+    let dt_bias = builder.normal_vector(n_heads, 0.0);
+    let decay = builder.output("decay", n_heads);
+    let beta = builder.output("beta", n_heads);
+    builder.finish(vec![Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta })])
+}
+
+/// Key heads, value heads, key dimension, value dimension.
+fn shape(rng: &mut Rng) -> (usize, usize, usize, usize) {
+    let n_key_heads = rng.between(1, 3);
+    (n_key_heads, n_key_heads * rng.between(1, 4), rng.between(1, 40), rng.between(1, 40))
+}
+
+fn normed(x: Heads) -> Op {
+    // Keys longer than 1 would make the state grow without bound.
+    Op::L2Norm(L2Norm { x, epsilon: 1e-6, factor: 1.0 })
+}
+
+fn gated_delta(mut builder: CaseBuilder, decay: fn(&mut Rng) -> f32) -> Case {
+    let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
+    let delta_values = n_heads * value_dim * key_dim;
+    let layer = builder.layer(LayerState::Recurrent { conv_rows: 0, conv_cols: 0, delta_values });
+    let q = builder.heads("q", (n_key_heads, key_dim));
+    let k = builder.heads("k", (n_key_heads, key_dim));
+    let v = builder.heads("v", (n_heads, value_dim));
+    let decay = builder.input_of("decay", n_heads, decay);
+    let beta = builder.input_of("beta", n_heads, Rng::fraction);
+    let out = builder.output_heads("out", (n_heads, value_dim));
+    let op = Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out });
+    builder.finish(vec![normed(k), op])
+}
+
+fn whole_layer(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
+    let [key_cols, value_cols] = [n_key_heads * key_dim, n_heads * value_dim];
+    let (n_taps, conv_cols) = (4, 2 * key_cols + value_cols);
+    let state = LayerState::Recurrent {
+        conv_rows: n_taps - 1,
+        conv_cols,
+        delta_values: value_cols * key_dim,
+    };
+    let layer: LayerIdx = builder.layer(state);
+    let x = builder.input("x", conv_cols);
+    let weight = builder.normal_vector(conv_cols * n_taps, 0.0);
+    let qkv = builder.input("qkv", conv_cols);
+    let [a, b] = ["a", "b"].map(|name| builder.input(name, n_heads));
+    let [a_log, dt_bias] = [0.0, 0.0].map(|mean| builder.normal_vector(n_heads, mean));
+    let [decay, beta] = ["decay", "beta"].map(|name| builder.input(name, n_heads));
+    let q = qkv.narrow(0, key_cols).split(n_key_heads);
+    let k = qkv.narrow(key_cols, key_cols).split(n_key_heads);
+    let v = qkv.narrow(2 * key_cols, value_cols).split(n_heads);
+    let out = builder.output_heads("out", (n_heads, value_dim));
+    builder.finish(vec![
+        Op::CausalConv(CausalConv { layer, x, weight, n_taps, out: qkv }),
+        normed(q),
+        normed(k),
+        Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta }),
+        Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out }),
+    ])
+}

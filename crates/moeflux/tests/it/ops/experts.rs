@@ -1,0 +1,95 @@
+//! Cases of routed experts: every kind, at odd addresses, arriving in any order.
+
+use moeflux::ids::ExpertIdx;
+use moeflux::ops::{Combine, ExpertFfn, Op, Plan, Route, RouterKind};
+use moeflux_kernels::{Affine, FloatKind, MatrixKind};
+
+use super::case::{Case, CaseBuilder, ExpertRecord, Experts, layout};
+use super::{Arithmetic, Maker};
+use crate::random::{Rng, all_kinds};
+
+pub(super) const MAKERS: &[Maker] = &[
+    Maker {
+        op: "expert_ffn",
+        what: "every kind of weight, at odd addresses",
+        n_cases: 58,
+        arithmetic: Arithmetic::Chain,
+        make: every_kind,
+    },
+    Maker {
+        op: "combine",
+        what: "shared experts and their gates",
+        n_cases: 8,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| experts(CaseBuilder::new(seed), [four_bits(64); 3], (8, 3)),
+    },
+    Maker {
+        op: "expert_ffn",
+        what: "top_k above 8",
+        n_cases: 4,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| experts(CaseBuilder::new(seed), [four_bits(64); 3], (64, 22)),
+    },
+    Maker {
+        op: "expert_ffn",
+        what: "8-bit among 4-bit, many rows per expert",
+        n_cases: 3,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let eight_bits = Affine { bits: 8, group: 32, scale: FloatKind::Bf16 };
+            let kinds = [four_bits(64), four_bits(32), MatrixKind::Affine(eight_bits)];
+            experts(CaseBuilder::with_sessions(Rng::new(seed), &[40, 7]), kinds, (4, 2))
+        },
+    },
+];
+
+fn four_bits(group: u8) -> MatrixKind {
+    MatrixKind::Affine(Affine { bits: 4, group, scale: FloatKind::Bf16 })
+}
+
+fn every_kind(seed: u64) -> Case {
+    let kinds = all_kinds();
+    let first = usize::try_from(seed).expect("few cases");
+    let others = [first * 7 + 3, first * 5 + 1];
+    let kinds = [first, others[0], others[1]].map(|idx| kinds[idx % kinds.len()]);
+    experts(CaseBuilder::new(seed), kinds, (8, 3))
+}
+
+/// `kinds` are those of gate, up and down; `(n_experts, top_k)` those of the router.
+fn experts(
+    mut builder: CaseBuilder,
+    kinds: [MatrixKind; 3],
+    (n_experts, top_k): (usize, usize),
+) -> Case {
+    // Multiples of the largest group.
+    let [hidden, inner] = [128, 128 * builder.rng.between(1, 2)];
+    let layouts = [
+        layout(kinds[0], inner, hidden),
+        layout(kinds[1], inner, hidden),
+        layout(kinds[2], hidden, inner),
+    ];
+    let rng = &mut builder.rng;
+    let records = (0..n_experts).map(|idx| ExpertRecord::random(rng, ExpertIdx(idx), layouts));
+    let records = records.collect();
+
+    let logits = builder.input("logits", n_experts);
+    let kind = RouterKind::Softmax { renormalise: true };
+    let route = Op::Route(Route { logits, kind, top_k });
+    let x = builder.heads("x", (1, hidden));
+    let partials = builder.output("partials", top_k * hidden);
+    let limit = builder.rng.pick(&[None, Some(0.7)]);
+    let shared = builder.rng.coin().then(|| builder.heads("shared", (1, hidden)));
+    let has_gate = shared.is_some() && builder.rng.coin();
+    let shared_gate = has_gate.then(|| builder.heads("shared_gate", (1, 1)));
+    let residual = builder.heads("residual", (1, hidden));
+    let out =
+        if builder.rng.coin() { builder.compare(residual) } else { builder.output("out", hidden) };
+    let combine = Combine { partials, shared, shared_gate, residual, out };
+    let ffn = ExpertFfn { x, partials, limit };
+    let experts = Experts {
+        ffn: Plan::new(vec![Op::ExpertFfn(ffn)]),
+        combine: Plan::new(vec![Op::Combine(combine)]),
+        records,
+    };
+    Case { experts: Some(experts), ..builder.finish(vec![route]) }
+}

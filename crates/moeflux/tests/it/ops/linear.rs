@@ -1,0 +1,209 @@
+//! Cases of products: every kind of weight, many rows, wide rows, kinds side by side.
+
+use moeflux::ops::{Embed, HeadMatMul, MatMul, Op, Orientation, SelectRows};
+use moeflux_kernels::{Affine, FloatKind, MatrixKind};
+
+use super::case::{Case, CaseBuilder};
+use super::{Arithmetic, Maker};
+use crate::random::{Rng, all_kinds, fitting_cols};
+
+/// Kinds of weights, each once: `all_kinds` has as many.
+const N_KINDS: u64 = 58;
+
+pub(super) const MAKERS: &[Maker] = &[
+    Maker {
+        op: "embed",
+        what: "every kind of table",
+        n_cases: N_KINDS,
+        arithmetic: Arithmetic::Pointwise,
+        make: embed,
+    },
+    Maker {
+        op: "select_rows",
+        what: "wanted rows, more than fit at once",
+        n_cases: 4,
+        arithmetic: Arithmetic::Copy,
+        make: select_rows,
+    },
+    Maker {
+        op: "matmul",
+        what: "logits of the wanted rows",
+        n_cases: 4,
+        arithmetic: Arithmetic::Sum,
+        make: logits,
+    },
+    Maker {
+        op: "matmul",
+        what: "every kind of weight",
+        n_cases: 2 * N_KINDS,
+        arithmetic: Arithmetic::Sum,
+        make: matmul,
+    },
+    Maker {
+        op: "matmul",
+        what: "dimension above 4096",
+        n_cases: 6,
+        arithmetic: Arithmetic::Sum,
+        make: wide_matmul,
+    },
+    Maker {
+        op: "matmul",
+        what: "many rows",
+        n_cases: 6,
+        arithmetic: Arithmetic::Sum,
+        make: matmul_of_many_rows,
+    },
+    Maker {
+        op: "matmul",
+        what: "8-bit among 4-bit",
+        n_cases: 2,
+        arithmetic: Arithmetic::Sum,
+        make: eight_bits_among_four,
+    },
+    Maker {
+        op: "matmul",
+        what: "inputs of zero and of one large value",
+        n_cases: 6,
+        arithmetic: Arithmetic::Sum,
+        make: matmul_of_extremes,
+    },
+    Maker {
+        op: "head_matmul",
+        what: "rows to outputs and rows from inputs, every kind",
+        n_cases: 2 * N_KINDS,
+        arithmetic: Arithmetic::Sum,
+        make: head_matmul,
+    },
+];
+
+fn kind_of(seed: u64) -> MatrixKind {
+    let kinds = all_kinds();
+    let kind_idx = seed % u64::try_from(kinds.len()).expect("some kinds");
+    kinds[usize::try_from(kind_idx).expect("some kinds")]
+}
+
+fn embed(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let kind = kind_of(seed);
+    let n_tokens = builder.n_tokens();
+    let n_cols = builder.rng.between(1, 200);
+    let n_cols = fitting_cols(kind, n_cols);
+    let n_unused_rows = builder.rng.below(140);
+    let table = builder.matrix(kind, n_tokens + n_unused_rows, n_cols);
+    let out = builder.output("out", n_cols);
+    builder.finish(vec![Op::Embed(Embed { table, out })])
+}
+
+fn select_rows(seed: u64) -> Case {
+    let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[3, 30, 8]);
+    let n_cols = builder.rng.between(1, 50);
+    let x = builder.heads("x", (1, n_cols));
+    let out = builder.tail_output("selected", n_cols);
+    builder.finish_tail(vec![Op::SelectRows(SelectRows { x, out })])
+}
+
+fn logits(seed: u64) -> Case {
+    let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[3, 30, 8]);
+    let kind = Affine { bits: 4, group: 64, scale: FloatKind::Bf16 };
+    let weight = builder.matrix(MatrixKind::Affine(kind), 301, 128);
+    let x = builder.input("x", 128);
+    let selected = builder.tail_output("selected", 128);
+    let out = builder.tail_output("logits", 301);
+    builder.finish_tail(vec![
+        Op::SelectRows(SelectRows { x, out: selected }),
+        Op::MatMul(MatMul { weight, bias: None, x: selected, out }),
+    ])
+}
+
+fn product(mut builder: CaseBuilder, kind: MatrixKind, n_rows: usize, n_cols: usize) -> Case {
+    let weight = builder.matrix(kind, n_rows, n_cols);
+    let bias = builder.rng.coin().then(|| builder.normal_vector(n_rows, 0.0));
+    let x = builder.heads("x", (1, n_cols));
+    let out = builder.output("out", n_rows);
+    builder.finish(vec![Op::MatMul(MatMul { weight, bias, x, out })])
+}
+
+fn matmul(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let kind = kind_of(seed);
+    let n_rows = builder.rng.between(1, 150);
+    let n_cols = builder.rng.between(1, 400);
+    product(builder, kind, n_rows, fitting_cols(kind, n_cols))
+}
+
+fn common_kind(rng: &mut Rng) -> MatrixKind {
+    let affine = |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
+    rng.pick(&[
+        MatrixKind::Float(FloatKind::Bf16),
+        MatrixKind::Fp8Block,
+        affine(4, 64),
+        affine(8, 64),
+        affine(3, 128),
+        affine(4, 32),
+    ])
+}
+
+fn wide_matmul(seed: u64) -> Case {
+    let mut rng = Rng::new(seed);
+    let kind = common_kind(&mut rng);
+    let (n_rows, n_cols) = if rng.coin() { (33, 7168) } else { (5133, 128) };
+    product(CaseBuilder::with_sessions(rng, &[1, 2]), kind, n_rows, n_cols)
+}
+
+fn matmul_of_many_rows(seed: u64) -> Case {
+    let mut rng = Rng::new(seed);
+    let kind = common_kind(&mut rng);
+    let n_rows = rng.between(40, 80);
+    product(CaseBuilder::with_sessions(rng, &[17, 64, 30]), kind, n_rows, 256)
+}
+
+fn eight_bits_among_four(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let affine = |bits, group| Affine { bits, group, scale: FloatKind::Bf16 };
+    let x = builder.input("x", 256);
+    let mut ops = Vec::new();
+    for (name, kind) in [("q4", affine(4, 64)), ("q8", affine(8, 64)), ("q4g32", affine(4, 32))] {
+        let weight = builder.matrix(MatrixKind::Affine(kind), 48, 256);
+        let out = builder.output(name, 48);
+        ops.push(Op::MatMul(MatMul { weight, bias: None, x, out }));
+    }
+    builder.finish(ops)
+}
+
+fn matmul_of_extremes(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let kind = common_kind(&mut builder.rng);
+    let weight = builder.matrix(kind, 20, 256);
+    let x = builder.input_of("x", 256, |rng| match rng.below(40) {
+        0 => rng.normal() * 1e6,
+        1..20 => 0.0,
+        20..30 => -0.0,
+        _ => rng.normal() * 1e-30,
+    });
+    let out = builder.output("out", 20);
+    builder.finish(vec![Op::MatMul(MatMul { weight, bias: None, x, out })])
+}
+
+fn head_matmul(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let kind = kind_of(seed);
+    let rng = &mut builder.rng;
+    let (n_heads, n_rows) = (rng.between(1, 5), rng.between(1, 20));
+    let n_cols = fitting_cols(kind, rng.between(1, 150));
+    let (first_row, row_stride) = (rng.between(0, 9), n_rows + rng.between(0, 9));
+    let weight = builder.matrix(kind, first_row + n_heads * row_stride, n_cols);
+    let (orientation, x_dim, out_dim) = if seed < N_KINDS {
+        (Orientation::RowsToOut, n_cols, n_rows)
+    } else {
+        (Orientation::RowsFromIn, n_rows, n_cols)
+    };
+    let x = builder.heads("x", (n_heads, x_dim));
+    let out = builder.output_heads("out", (n_heads, out_dim));
+    let op = HeadMatMul { weight, first_row, row_stride, n_rows, orientation, x, out };
+    builder.finish(vec![Op::HeadMatMul(op)])
+}
+
+#[test]
+fn there_are_as_many_kinds_as_cases_ask_for() {
+    assert_eq!(u64::try_from(all_kinds().len()), Ok(N_KINDS));
+}

@@ -1,0 +1,326 @@
+//! The differential suite: every op, on every backend, against the reference.
+//!
+//! A case is a function of its maker and a seed: weights, shapes, sessions with a history. Every
+//! backend must agree with the reference within a stated error, with itself exactly however the
+//! tokens are cut into steps, and must not remember what it should not.
+//! To put another backend under test, add it to [`BACKENDS`].
+
+mod attention;
+mod case;
+mod delta;
+mod experts;
+mod linear;
+mod pointwise;
+mod router;
+mod run;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use moeflux::backend::Backend;
+use moeflux::backend::reference::ReferenceBackend;
+use moeflux::error::Result;
+use moeflux::ops::{LayerState, Workspace};
+use moeflux::weights::Weights;
+
+use crate::random::Rng;
+use case::Case;
+use run::{Outcome, Run, Schedule, nmse, steps};
+
+/// The backends under test.
+const BACKENDS: &[BackendUnderTest] = &[BackendUnderTest {
+    name: "reference",
+    make: |weights, workspace, n_rows_max| {
+        Ok(Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?))
+    },
+    limit: limit_of_f32,
+    chunks: Chunks::BitEqual,
+}];
+
+/// A backend and what is asked of it.
+struct BackendUnderTest {
+    name: &'static str,
+    make: fn(Arc<Weights>, &Workspace, usize) -> Result<Box<dyn Backend>>,
+    /// Largest normalised mean square error against the reference.
+    limit: fn(Arithmetic) -> f64,
+    chunks: Chunks,
+}
+
+/// What must not change when the same tokens come in other steps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Chunks {
+    /// Not one bit, of outputs, routes and states.
+    BitEqual,
+    /// Outputs may differ as much as from the reference.
+    #[expect(dead_code, reason = "for devices that sum in an order that depends on the shape")]
+    Close,
+}
+
+/// What an op's error comes from.
+#[derive(Clone, Copy, Debug)]
+enum Arithmetic {
+    /// Values are copied, or are sums of two values: one rounding, the same everywhere.
+    Copy,
+    /// Values go through a few operations and functions.
+    Pointwise,
+    /// Values are sums of many products.
+    Sum,
+    /// Sums feed functions that feed sums: whole chains, or a state that carries its error on.
+    Chain,
+}
+
+/// For arithmetic in f32 with functions that are good to a few units in the last place. One
+/// rounding has a relative error of at most 6e-8, squared 3.6e-15.
+fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
+    match arithmetic {
+        Arithmetic::Copy => 0.0,
+        // Up to some 15 roundings in a row, and `exp` turns an absolute error of its argument
+        // (6e-8 times at most 10 in these cases) into a relative one.
+        Arithmetic::Pointwise => 1e-12,
+        // A plain f32 sum of n random terms has a mean square error of about n * 3e-16 of its
+        // own square: 2.5e-12 at n = 8192, some times more where codes and biases cancel.
+        Arithmetic::Sum => 2e-11,
+        // Some sums in a row; scores enter `exp`, which magnifies their error.
+        Arithmetic::Chain => 1e-10,
+    }
+}
+
+/// Makes cases of one kind.
+struct Maker {
+    /// The op under test, as [`moeflux::ops::Op::name`] calls it.
+    op: &'static str,
+    /// What is special about the cases.
+    what: &'static str,
+    n_cases: u64,
+    arithmetic: Arithmetic,
+    make: fn(u64) -> Case,
+}
+
+fn makers() -> impl Iterator<Item = &'static Maker> {
+    let topics = [
+        linear::MAKERS,
+        pointwise::MAKERS,
+        attention::MAKERS,
+        delta::MAKERS,
+        router::MAKERS,
+        experts::MAKERS,
+    ];
+    topics.into_iter().flatten()
+}
+
+/// Says which case failed, and how to see it again.
+#[derive(Clone, Copy)]
+struct Which {
+    backend: &'static str,
+    maker: &'static Maker,
+    seed: u64,
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, maker: Maker { op, what, .. }, seed } = self;
+        write!(f, "op {op} ({what}), seed {seed}, backend {backend}")
+    }
+}
+
+/// Calls `check` with every case of every maker.
+fn for_each_case(backend: &BackendUnderTest, check: impl Fn(Which, &Case)) {
+    for maker in makers() {
+        for seed in 0..maker.n_cases {
+            check(Which { backend: backend.name, maker, seed }, &(maker.make)(seed));
+        }
+    }
+}
+
+impl BackendUnderTest {
+    fn backend(&self, case: &Case) -> Box<dyn Backend> {
+        let weights = Arc::clone(&case.weights);
+        (self.make)(weights, &case.workspace, case.n_tokens()).expect("a small workspace")
+    }
+
+    fn run(&self, case: &Case, schedule: Schedule) -> Outcome {
+        Run::whole(case, self.backend(case).as_mut(), schedule)
+    }
+
+    /// Checks a second run of the same case on the same backend.
+    fn check_same(&self, which: Which, how: &str, outcome: &Outcome, expected: &Outcome) {
+        match self.chunks {
+            Chunks::Close => {
+                let limit = (self.limit)(which.maker.arithmetic);
+                assert_close(which, how, outcome, expected, limit);
+            }
+            Chunks::BitEqual => {
+                assert_close(which, how, outcome, expected, 0.0);
+                let bits = |outcome: &Outcome| -> Vec<u32> {
+                    let rows = outcome.values.values().flat_map(|rows| rows.values());
+                    rows.flatten().map(|value| value.to_bits()).collect()
+                };
+                assert!(bits(outcome) == bits(expected), "{which}: {how}: other bits");
+                assert!(outcome.states == expected.states, "{which}: {how}: another state");
+            }
+        }
+    }
+}
+
+fn assert_close(which: Which, how: &str, outcome: &Outcome, expected: &Outcome, limit: f64) {
+    for (token, expected) in &expected.experts {
+        let experts = &outcome.experts[token];
+        assert!(
+            experts == expected,
+            "{which}: {how}: token {token}: {experts:?}, not {expected:?}"
+        );
+    }
+    let names = |outcome: &Outcome| outcome.values.keys().cloned().collect::<Vec<String>>();
+    assert_eq!(names(outcome), names(expected), "{which}: {how}");
+    for (name, expected) in &expected.values {
+        let rows = &outcome.values[name];
+        assert!(rows.keys().eq(expected.keys()), "{which}: {how}: other rows of {name}");
+        let error = nmse(rows.values().flatten(), expected.values().flatten());
+        let worst = || worst_of(rows.values().flatten(), expected.values().flatten());
+        assert!(error <= limit, "{which}: {how}: {name}: NMSE {error:e} > {limit:e}; {}", worst());
+    }
+}
+
+/// The largest difference, in words.
+fn worst_of<'a>(
+    values: impl Iterator<Item = &'a f32>,
+    expected: impl Iterator<Item = &'a f32>,
+) -> String {
+    let difference = |(value, expected): (&f32, &f32)| f64::from((value - expected).abs());
+    let pairs = values.zip(expected).enumerate();
+    let worst = pairs.max_by(|x, y| difference(x.1).total_cmp(&difference(y.1)));
+    worst.map_or_else(String::new, |(at, (value, expected))| {
+        format!("largest difference at value {at}: {value:e}, not {expected:e}")
+    })
+}
+
+#[test]
+fn every_op_agrees_with_the_reference() {
+    let reference = &BACKENDS[0];
+    for backend in BACKENDS {
+        for_each_case(backend, |which, case| {
+            let expected = reference.run(case, Schedule::AtOnce);
+            let schedule = Schedule::Random(which.seed);
+            let limit = (backend.limit)(which.maker.arithmetic);
+            let outcome = backend.run(case, Schedule::AtOnce);
+            assert_close(which, "all tokens at once", &outcome, &expected, limit);
+            let outcome = backend.run(case, schedule);
+            assert_close(which, "tokens in random steps", &outcome, &expected, limit);
+        });
+    }
+}
+
+#[test]
+fn steps_do_not_change_values() {
+    for backend in BACKENDS {
+        for_each_case(backend, |which, case| {
+            let expected = backend.run(case, Schedule::AtOnce);
+            for schedule in [Schedule::OneByOne, Schedule::Random(which.seed)] {
+                let outcome = backend.run(case, schedule);
+                backend.check_same(which, &format!("{schedule:?}"), &outcome, &expected);
+            }
+        });
+    }
+}
+
+#[test]
+fn sessions_after_a_dropped_one_are_fresh() {
+    for backend in BACKENDS {
+        for_each_case(backend, |which, case| {
+            let mut device = backend.backend(case);
+            let expected = Run::whole(case, device.as_mut(), Schedule::AtOnce);
+            let outcome = Run::whole(case, device.as_mut(), Schedule::Random(which.seed));
+            backend.check_same(which, "second run", &outcome, &expected);
+        });
+    }
+}
+
+/// Cases with a state, and sessions long enough to be cut.
+fn for_each_stateful_case(backend: &BackendUnderTest, check: impl Fn(Which, &Case)) {
+    for_each_case(backend, |which, case| {
+        if !case.state.layers.is_empty() {
+            check(which, case);
+        }
+    });
+}
+
+#[test]
+fn a_reset_session_is_fresh() {
+    for backend in BACKENDS {
+        for_each_stateful_case(backend, |which, case| {
+            let expected = backend.run(case, Schedule::AtOnce);
+            let mut device = backend.backend(case);
+            let mut run = Run::new(case, device.as_mut());
+            for pieces in steps(case, Schedule::Random(which.seed)) {
+                run.step(&pieces);
+            }
+            run.reset();
+            for pieces in steps(case, Schedule::AtOnce) {
+                run.step(&pieces);
+            }
+            backend.check_same(which, "after a reset", &run.finish(), &expected);
+        });
+    }
+}
+
+#[test]
+fn a_saved_state_continues_in_another_session() {
+    for backend in BACKENDS {
+        for_each_stateful_case(backend, |which, case| {
+            let expected = backend.run(case, Schedule::AtOnce);
+            let mut device = backend.backend(case);
+            let mut run = Run::new(case, device.as_mut());
+            let mut rng = Rng::new(which.seed);
+            for pieces in steps(case, Schedule::Random(which.seed)) {
+                run.step(&pieces);
+                let session_idx = rng.below(case.sessions.len());
+                let parts = run.save(session_idx);
+                run.restore(session_idx, &parts);
+            }
+            backend.check_same(which, "saved and restored", &run.finish(), &expected);
+        });
+    }
+}
+
+#[test]
+fn every_op_has_a_case() {
+    let covered: BTreeSet<&str> = makers().map(|maker| maker.op).collect();
+    let source = include_str!("../../../src/ops/mod.rs");
+    // The arms of `Op::name`: `Self::MatMul(_) => "matmul",`.
+    let arms = source.lines().filter(|line| line.contains("(_) => \""));
+    let names: BTreeSet<&str> = arms.filter_map(|line| line.split('"').nth(1)).collect();
+    assert!(names.len() >= 17, "the arms of Op::name were found: {names:?}");
+    assert_eq!(covered, names, "makers on the left, ops on the right");
+    for maker in makers() {
+        let ops = (maker.make)(0).op_names();
+        assert!(ops.contains(&maker.op), "{} ({}) runs {ops:?}", maker.op, maker.what);
+    }
+}
+
+#[test]
+fn cases_have_history_and_company() {
+    let is_stateful = |case: &Case| !case.state.layers.is_empty();
+    let cases = || makers().flat_map(|maker| (0..maker.n_cases).map(maker.make));
+    let n_with = |what: &dyn Fn(&Case) -> bool| cases().filter(|case| what(case)).count();
+    assert!(n_with(&|case| is_stateful(case) && case.sessions.len() > 1) >= 20);
+    assert!(n_with(&|case| is_stateful(case) && case.n_tokens() > 256) >= 2);
+    let has_kind =
+        |case: &Case, wanted: fn(&LayerState) -> bool| case.state.layers.iter().any(wanted);
+    assert!(n_with(&|case| has_kind(case, |it| matches!(it, LayerState::Latent { .. }))) > 4);
+}
+
+#[test]
+fn the_measure_sees_what_differs() {
+    let error = |values: &[f32], expected: &[f32]| nmse(values.iter(), expected.iter());
+    let same = error(&[1.0, f32::INFINITY, f32::NAN], &[1.0, f32::INFINITY, f32::NAN]);
+    assert!(same <= 0.0, "equal values differ by {same}");
+    assert!((error(&[3.0, 4.5], &[3.0, 4.0]) - 0.01).abs() < 1e-12);
+    for (value, expected) in
+        [(f32::NAN, 1.0), (1.0, f32::NAN), (f32::INFINITY, 1.0), (1.0, f32::INFINITY), (1.0, 0.0)]
+    {
+        let error = error(&[value], &[expected]);
+        let is_small = error <= 1e9;
+        assert!(!is_small, "{value} for {expected}: {error}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Cases of norms, rope, activations and sums, in place and not.
+
+use moeflux::ops::{Add, Heads, L2Norm, Op, RmsNorm, Rope, SwiGlu};
+use moeflux::spec::Pairing;
+
+use super::case::{Case, CaseBuilder};
+use super::{Arithmetic, Maker};
+use crate::random::Rng;
+
+pub(super) const MAKERS: &[Maker] = &[
+    Maker {
+        op: "rms_norm",
+        what: "heads, gates, in place or not",
+        n_cases: 24,
+        arithmetic: Arithmetic::Pointwise,
+        make: rms_norm,
+    },
+    Maker {
+        op: "rms_norm",
+        what: "dimension above 4096",
+        n_cases: 2,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| norm_of(CaseBuilder::with_sessions(Rng::new(seed), &[2]), (1, 7168)),
+    },
+    Maker {
+        op: "l2_norm",
+        what: "heads",
+        n_cases: 8,
+        arithmetic: Arithmetic::Pointwise,
+        make: l2_norm,
+    },
+    Maker {
+        op: "rope",
+        what: "pairings, partial heads, stretched",
+        n_cases: 16,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| rope(seed, 0),
+    },
+    Maker {
+        op: "rope",
+        what: "far positions",
+        n_cases: 8,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| rope(seed, 250_000),
+    },
+    Maker {
+        op: "swiglu",
+        what: "with and without limit, in place or not",
+        n_cases: 18,
+        arithmetic: Arithmetic::Pointwise,
+        make: swiglu,
+    },
+    Maker {
+        op: "add",
+        what: "in place or not",
+        n_cases: 9,
+        arithmetic: Arithmetic::Copy,
+        make: add,
+    },
+];
+
+fn shape(rng: &mut Rng) -> (usize, usize) {
+    (rng.between(1, 5), rng.between(1, 140))
+}
+
+/// A new output, or one of the inputs.
+fn output(builder: &mut CaseBuilder, inputs: &[Heads]) -> Heads {
+    let place = builder.rng.below(inputs.len() + 1);
+    match inputs.get(place) {
+        Some(&input) => builder.compare(input),
+        None => builder.output_heads("out", (inputs[0].n_heads, inputs[0].head_dim)),
+    }
+}
+
+fn rms_norm(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let shape = shape(&mut builder.rng);
+    norm_of(builder, shape)
+}
+
+fn norm_of(mut builder: CaseBuilder, shape: (usize, usize)) -> Case {
+    let x = builder.heads("x", shape);
+    let gate = builder.rng.coin().then(|| builder.heads("gate", shape));
+    let gain = builder.normal_vector(shape.1, 1.0);
+    let out = output(&mut builder, &[x]);
+    let epsilon = builder.rng.pick(&[1e-6, 1e-5, 0.1]);
+    builder.finish(vec![Op::RmsNorm(RmsNorm { x, gain, gate, out, epsilon })])
+}
+
+fn l2_norm(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let shape = shape(&mut builder.rng);
+    let x = builder.output_heads("x", shape);
+    let epsilon = builder.rng.pick(&[1e-6, 1.0]);
+    let factor = builder.rng.pick(&[1.0, 0.088_388_35]);
+    builder.finish(vec![Op::L2Norm(L2Norm { x, epsilon, factor })])
+}
+
+fn rope(seed: u64, first_position: usize) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    builder.first_position = first_position;
+    let (n_heads, n_pairs) = (builder.rng.between(1, 5), builder.rng.between(1, 64));
+    let n_passed = builder.rng.pick(&[0, 0, 5, 64]);
+    let first = builder.rng.below(n_passed + 1);
+    let whole = builder.output_heads("x", (n_heads, 2 * n_pairs + n_passed));
+    let frequencies = (0..n_pairs).map(|pair| 1e4_f32.powf(-(pair as f32) / n_pairs as f32));
+    let frequencies = builder.vector(frequencies.collect());
+    let op = Rope {
+        x: whole.narrow(first, 2 * n_pairs),
+        frequencies,
+        pairing: builder.rng.pick(&[Pairing::Halves, Pairing::Neighbours]),
+        amplitude: builder.rng.pick(&[1.0, 1.368_888]),
+    };
+    builder.finish(vec![Op::Rope(op)])
+}
+
+fn swiglu(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let shape = shape(&mut builder.rng);
+    let gate = builder.heads("gate", shape);
+    let up = builder.heads("up", shape);
+    let out = output(&mut builder, &[gate, up]);
+    // Normal values reach 1: a limit of 0.7 cuts both sides, 7.0 never cuts.
+    let limit = builder.rng.pick(&[None, Some(0.7), Some(7.0)]);
+    builder.finish(vec![Op::SwiGlu(SwiGlu { gate, up, out, limit })])
+}
+
+fn add(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
+    let shape = shape(&mut builder.rng);
+    let x = builder.heads("x", shape);
+    let y = builder.heads("y", shape);
+    let out = output(&mut builder, &[x, y]);
+    builder.finish(vec![Op::Add(Add { x, y, out })])
+}

@@ -1,0 +1,264 @@
+//! Runs a case on a backend, cut into steps in one way or another, and compares what came out.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use moeflux::backend::{ArrivedExpert, Backend, StatePart};
+use moeflux::ids::{BufferId, ExpertIdx, Position, StateId};
+use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Row, Segment};
+
+use crate::ops::case::{Case, Experts, token_id};
+use crate::random::Rng;
+
+/// How a case's tokens are cut into steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Schedule {
+    /// All tokens of all sessions in one step.
+    AtOnce,
+    /// Steps of one token of one session.
+    OneByOne,
+    /// Steps of some tokens of some sessions, in any order.
+    Random(u64),
+}
+
+/// Everything comparable that a run left.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Outcome {
+    /// By name, then by token.
+    pub(crate) values: BTreeMap<String, BTreeMap<usize, Vec<f32>>>,
+    /// By token.
+    pub(crate) experts: BTreeMap<usize, Vec<ExpertIdx>>,
+    /// By session and layer.
+    pub(crate) states: BTreeMap<(usize, usize), Vec<u8>>,
+}
+
+/// Some tokens of one session, counted from its first.
+type Piece = (usize, Range<usize>);
+
+/// Sessions of a case on a backend.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    case: &'a Case,
+    backend: &'a mut dyn Backend,
+    states: Vec<StateId>,
+    outcome: Outcome,
+    rng: Rng,
+}
+
+impl<'a> Run<'a> {
+    /// Makes a session's state for each session of the case.
+    pub(crate) fn new(case: &'a Case, backend: &'a mut dyn Backend) -> Self {
+        let states = case
+            .sessions
+            .iter()
+            .map(|session| {
+                let context = case.first_position + session.n_tokens;
+                // Ops without state may stand at any position without room for it.
+                let context = if case.state.layers.is_empty() { 1 } else { context };
+                backend.create_state(&case.state, context).expect("a small state")
+            })
+            .collect();
+        Self { case, backend, states, outcome: Outcome::default(), rng: Rng::new(7) }
+    }
+
+    /// Runs all tokens and drops the sessions.
+    pub(crate) fn whole(
+        case: &'a Case,
+        backend: &'a mut dyn Backend,
+        schedule: Schedule,
+    ) -> Outcome {
+        let mut run = Self::new(case, backend);
+        for pieces in steps(case, schedule) {
+            run.step(&pieces);
+        }
+        run.finish()
+    }
+
+    /// Reads the states and drops the sessions.
+    pub(crate) fn finish(mut self) -> Outcome {
+        for session_idx in 0..self.states.len() {
+            for (part, bytes) in self.save(session_idx) {
+                self.outcome.states.insert((session_idx, part.layer().0), bytes);
+            }
+        }
+        for state in self.states {
+            self.backend.drop_state(state);
+        }
+        self.outcome
+    }
+
+    /// Every part of a session's state.
+    pub(crate) fn save(&mut self, session_idx: usize) -> Vec<(StatePart, Vec<u8>)> {
+        let state = self.states[session_idx];
+        let n = self.case.sessions[session_idx].n_tokens;
+        let mut parts = Vec::new();
+        for (layer_idx, layer) in self.case.state.layers.iter().enumerate() {
+            let layer_idx = moeflux::ids::LayerIdx(layer_idx);
+            let part = match layer {
+                LayerState::Recurrent { .. } => StatePart::Recurrent { layer: layer_idx },
+                _ => StatePart::Positions { layer: layer_idx, first: 0, n },
+            };
+            let mut bytes = vec![0; self.backend.state_part_bytes(state, part)];
+            self.backend.read_state(state, part, &mut bytes).expect("a state is readable");
+            parts.push((part, bytes));
+        }
+        parts
+    }
+
+    /// Replaces a session's state by a fresh one with these parts.
+    pub(crate) fn restore(&mut self, session_idx: usize, parts: &[(StatePart, Vec<u8>)]) {
+        let context = self.case.first_position + self.case.sessions[session_idx].n_tokens;
+        let state = self.backend.create_state(&self.case.state, context).expect("a small state");
+        self.backend.drop_state(self.states[session_idx]);
+        self.states[session_idx] = state;
+        for (part, bytes) in parts {
+            self.backend.write_state(state, *part, bytes).expect("a state is writable");
+        }
+    }
+
+    /// Lets a session begin anew without giving its room back.
+    pub(crate) fn reset(&mut self) {
+        for &state in &self.states {
+            self.backend.reset_state(state);
+        }
+    }
+
+    /// Runs one step.
+    pub(crate) fn step(&mut self, pieces: &[Piece]) {
+        let (mut rows, mut tokens, mut segments) = (Vec::new(), Vec::new(), Vec::new());
+        for (session_idx, piece) in pieces {
+            let first_row = rows.len();
+            for idx in piece.clone() {
+                let token = self.case.sessions[*session_idx].first_token + idx;
+                let position = Position(self.case.first_position + idx);
+                rows.push(Row { token: token_id(token), position });
+                tokens.push(token);
+            }
+            let state = self.states[*session_idx];
+            segments.push(Segment { state, rows: first_row..rows.len() });
+        }
+        let wanted: Vec<usize> = (0..rows.len()).filter(|&row| is_wanted(tokens[row])).collect();
+        let batch = Batch { rows: &rows, segments: &segments, outputs: &wanted };
+        self.backend.submit(&self.case.mixer, &batch).expect("the mixer plan runs");
+        if let Some(experts) = &self.case.experts {
+            self.run_experts(experts, &tokens);
+            self.backend.submit(&experts.combine, &batch).expect("the combine plan runs");
+        }
+        if self.case.mixer.ops.iter().any(|op| op.name() == "route") {
+            self.keep_routes(&tokens);
+        }
+        for &buffer in &self.case.outputs {
+            self.keep_rows(buffer, &tokens);
+        }
+        let Some(tail) = &self.case.tail else { return };
+        for outputs in wanted.chunks(N_OUTPUTS_MAX) {
+            let batch = Batch { outputs, ..batch };
+            self.backend.submit(tail, &batch).expect("the tail plan runs");
+            let tokens: Vec<usize> = outputs.iter().map(|&row| tokens[row]).collect();
+            for &buffer in &self.case.tail_outputs {
+                self.keep_rows(buffer, &tokens);
+            }
+        }
+    }
+
+    /// Feeds the chosen experts in a random order, a few at a time.
+    fn run_experts(&mut self, experts: &Experts, tokens: &[usize]) {
+        let chosen = self.backend.routes().union();
+        assert!(tokens.is_empty() || !chosen.is_empty(), "every row chooses");
+        let is_chosen = |expert: &ExpertIdx| chosen.binary_search(expert).is_ok();
+        let records = experts.records.iter().filter(|record| is_chosen(&record.expert));
+        let mut arrived: Vec<ArrivedExpert<'_>> = records
+            .map(|record| ArrivedExpert { expert: record.expert, view: record.view() })
+            .collect();
+        self.rng.shuffle(&mut arrived);
+        let group_len = self.rng.between(1, arrived.len().max(1));
+        for group in arrived.chunks(group_len) {
+            self.backend.submit_experts(&experts.ffn, group).expect("the expert plan runs");
+        }
+    }
+
+    fn keep_routes(&mut self, tokens: &[usize]) {
+        let routes = self.backend.routes();
+        assert_eq!(routes.experts.len(), tokens.len() * routes.top_k, "all rows are routed");
+        let weights = self.outcome.values.entry("route weights".to_owned()).or_default();
+        for (row_idx, &token) in tokens.iter().enumerate() {
+            let range = row_idx * routes.top_k..(row_idx + 1) * routes.top_k;
+            weights.insert(token, routes.weights[range.clone()].to_vec());
+            self.outcome.experts.insert(token, routes.experts[range].to_vec());
+        }
+    }
+
+    fn keep_rows(&mut self, buffer: BufferId, tokens: &[usize]) {
+        let spec = &self.case.workspace.buffers()[buffer.0];
+        let rows = self.outcome.values.entry(spec.name.to_owned()).or_default();
+        for (row_idx, &token) in tokens.iter().enumerate() {
+            let mut row = vec![0.0; spec.n_cols];
+            self.backend.read_row(buffer, row_idx, &mut row).expect("a row is readable");
+            rows.insert(token, row);
+        }
+    }
+}
+
+/// Whether a token's logits are wanted: about two of three are.
+fn is_wanted(token: usize) -> bool {
+    token % 3 != 1
+}
+
+/// The steps of a schedule.
+pub(crate) fn steps(case: &Case, schedule: Schedule) -> Vec<Vec<Piece>> {
+    let lengths: Vec<usize> = case.sessions.iter().map(|session| session.n_tokens).collect();
+    match schedule {
+        Schedule::AtOnce => {
+            vec![lengths.iter().enumerate().map(|(idx, &n)| (idx, 0..n)).collect()]
+        }
+        Schedule::OneByOne => {
+            let longest = lengths.iter().copied().max().unwrap_or(0);
+            let places = (0..longest).flat_map(|at| (0..lengths.len()).map(move |idx| (idx, at)));
+            let places = places.filter(|&(session_idx, at)| at < lengths[session_idx]);
+            places.map(|(session_idx, at)| vec![(session_idx, at..at + 1)]).collect()
+        }
+        Schedule::Random(seed) => random_steps(&lengths, &mut Rng::new(seed)),
+    }
+}
+
+fn random_steps(lengths: &[usize], rng: &mut Rng) -> Vec<Vec<Piece>> {
+    let mut done = vec![0; lengths.len()];
+    let mut steps = Vec::new();
+    while done != lengths {
+        let mut pieces = Vec::new();
+        for (session_idx, &length) in lengths.iter().enumerate() {
+            let n = rng.between(0, (length - done[session_idx]).min(17));
+            if n > 0 {
+                pieces.push((session_idx, done[session_idx]..done[session_idx] + n));
+                done[session_idx] += n;
+            }
+        }
+        rng.shuffle(&mut pieces);
+        if !pieces.is_empty() {
+            steps.push(pieces);
+        }
+    }
+    steps
+}
+
+/// The squared difference over the square of what was expected. Infinite where one side is not
+/// finite and the other is not the same.
+pub(crate) fn nmse<'a>(
+    values: impl Iterator<Item = &'a f32>,
+    expected: impl Iterator<Item = &'a f32>,
+) -> f64 {
+    let (mut difference, mut square) = (0.0, 0.0);
+    for (&value, &expected) in values.zip(expected) {
+        if value.to_bits() == expected.to_bits() || value.is_nan() && expected.is_nan() {
+            square += if expected.is_finite() { f64::from(expected).powi(2) } else { 0.0 };
+            continue;
+        }
+        difference += (f64::from(value) - f64::from(expected)).powi(2);
+        square += f64::from(expected).powi(2);
+    }
+    match (difference.is_nan(), difference > 0.0) {
+        (true, _) => f64::INFINITY,
+        (_, true) => difference / square,
+        _ => 0.0,
+    }
+}

@@ -1,0 +1,136 @@
+//! Random numbers and weights from a seed: the same on every machine, so that a failure's seed
+//! is all that is needed to see it again.
+
+use half::{bf16, f16};
+use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+
+/// The SplitMix64 generator.
+#[derive(Debug)]
+pub(crate) struct Rng {
+    state: u64,
+}
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number in `0 .. n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        let rest = self.bits() % u64::try_from(n).expect("a small count");
+        usize::try_from(rest).expect("less than a count")
+    }
+
+    /// A number in `first ..= last`.
+    pub(crate) fn between(&mut self, first: usize, last: usize) -> usize {
+        first + self.below(last - first + 1)
+    }
+
+    pub(crate) fn coin(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    /// A number in `0.0 .. 1.0`, of 24 bits.
+    pub(crate) fn fraction(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1_u32 << 24) as f32
+    }
+
+    /// Mean 0, variance 1, within a few deviations.
+    pub(crate) fn normal(&mut self) -> f32 {
+        // The sum of 12 fractions has variance 1.
+        (0..12).map(|_| self.fraction()).sum::<f32>() - 6.0
+    }
+
+    pub(crate) fn normals(&mut self, n: usize, factor: f32) -> Vec<f32> {
+        (0..n).map(|_| self.normal() * factor).collect()
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for idx in (1..items.len()).rev() {
+            items.swap(idx, self.below(idx + 1));
+        }
+    }
+}
+
+/// Every way that weights can be stored.
+pub(crate) fn all_kinds() -> Vec<MatrixKind> {
+    const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
+    let mut kinds: Vec<MatrixKind> = FLOATS.map(MatrixKind::Float).to_vec();
+    kinds.push(MatrixKind::Fp8Block);
+    for bits in [2, 3, 4, 5, 6, 8] {
+        for group in [32, 64, 128] {
+            let affine = FLOATS.map(|scale| MatrixKind::Affine(Affine { bits, group, scale }));
+            kinds.extend(affine);
+        }
+    }
+    kinds
+}
+
+/// A number of columns near `n_cols` that rows of this kind can have.
+pub(crate) fn fitting_cols(kind: MatrixKind, n_cols: usize) -> usize {
+    match kind {
+        MatrixKind::Affine(affine) => n_cols.next_multiple_of(usize::from(affine.group)),
+        MatrixKind::Float(_) | MatrixKind::Fp8Block => n_cols,
+    }
+}
+
+/// Codes, scales and biases whose products with normal inputs are about normal.
+pub(crate) fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] {
+    let factor = 1.0 / (layout.n_cols as f32).sqrt();
+    let n_values = layout.n_rows * layout.n_cols;
+    match layout.kind {
+        MatrixKind::Float(kind) => {
+            let values = rng.normals(n_values, factor);
+            [encoded(kind, &values), Vec::new(), Vec::new()]
+        }
+        MatrixKind::Fp8Block => {
+            let codes = (0..n_values).map(|_| fp8_code(rng)).collect();
+            let n_blocks = layout.n_rows.div_ceil(FP8_BLOCK) * layout.n_cols.div_ceil(FP8_BLOCK);
+            let scales: Vec<f32> =
+                (0..n_blocks).map(|_| (rng.fraction() + 0.5) * factor / 100.0).collect();
+            [codes, encoded(FloatKind::F32, &scales), Vec::new()]
+        }
+        MatrixKind::Affine(affine) => {
+            let codes = (0..layout.code_bytes()).map(|_| rng.bits().to_le_bytes()[0]).collect();
+            let steps = f32::from((1_u16 << affine.bits) - 1);
+            let n_groups = n_values / usize::from(affine.group);
+            // Either end of a group can be the edge: about half of all scales are negative.
+            let scales: Vec<f32> = (0..n_groups)
+                .map(|_| (rng.fraction() + 0.5) * rng.pick(&[3.4, -3.4]) * factor / steps)
+                .collect();
+            let biases: Vec<f32> =
+                scales.iter().map(|scale| -scale * steps * (0.4 + 0.2 * rng.fraction())).collect();
+            [codes, encoded(affine.scale, &scales), encoded(affine.scale, &biases)]
+        }
+    }
+}
+
+/// Any code but NaN.
+fn fp8_code(rng: &mut Rng) -> u8 {
+    let code = rng.bits().to_le_bytes()[0];
+    if code & 0x7F == 0x7F { code & 0x80 } else { code }
+}
+
+fn encoded(kind: FloatKind, values: &[f32]) -> Vec<u8> {
+    match kind {
+        FloatKind::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        FloatKind::F16 => {
+            values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect()
+        }
+        FloatKind::Bf16 => {
+            values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect()
+        }
+    }
+}
