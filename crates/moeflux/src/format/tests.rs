@@ -149,12 +149,20 @@ fn every_type_has_its_size() {
     assert_eq!(parse_header(header.as_bytes(), 3).unwrap().tensors[0].len_bytes, 3);
 }
 
+/// One byte per value from `begin` to `end`.
+fn u8_at(begin: u64, end: u64) -> String {
+    let n = end - begin;
+    format!(r#"{{"dtype":"U8","shape":[{n}],"data_offsets":[{begin},{end}]}}"#)
+}
+
+#[track_caller]
+fn header_refused(header: &str, data_bytes: u64, expected: &str) {
+    let problem = parse_header(header.as_bytes(), data_bytes).unwrap_err().0;
+    assert!(problem.contains(expected), "{header}: `{problem}` does not say `{expected}`");
+}
+
 #[test]
 fn malformed_headers_are_refused_by_name() {
-    let u8_at = |begin: u64, end: u64| {
-        let n = end.wrapping_sub(begin);
-        format!(r#"{{"dtype":"U8","shape":[{n}],"data_offsets":[{begin},{end}]}}"#)
-    };
     let cases: Vec<(String, u64, &str)> = vec![
         (String::new(), 0, "not begin with `{`"),
         (" {}".into(), 0, "not begin with `{`"),
@@ -208,6 +216,15 @@ fn malformed_headers_are_refused_by_name() {
             1,
             "12 bits, not whole bytes",
         ),
+    ];
+    for (header, data_bytes, expected) in cases {
+        header_refused(&header, data_bytes, expected);
+    }
+}
+
+#[test]
+fn headers_that_do_not_cover_the_file_are_refused() {
+    let cases: Vec<(String, u64, &str)> = vec![
         (format!(r#"{{"x":{}}}"#, u8_at(1, 2)), 2, "a hole before tensor `x`"),
         (
             format!(r#"{{"x":{},"y":{}}}"#, u8_at(0, 2), u8_at(3, 4)),
@@ -228,8 +245,7 @@ fn malformed_headers_are_refused_by_name() {
         (format!(r#"{{"x":{{"more":{}}}}}"#, "[".repeat(200)), 0, "`x`: expected value"),
     ];
     for (header, data_bytes, expected) in cases {
-        let problem = parse_header(header.as_bytes(), data_bytes).unwrap_err().0;
-        assert!(problem.contains(expected), "{header}: `{problem}` does not say `{expected}`");
+        header_refused(&header, data_bytes, expected);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Configs as published, changed key by key, and damaged at random.
 
+mod refused;
+mod rope;
+
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -8,17 +11,17 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::format::RawConfig;
 
-const QWEN3: &str = include_str!("../../tests/data/configs/q3moe-2g.json");
-const QWEN35: &str = include_str!("../../tests/data/configs/qwen3.6-35b-a3b.json");
-const QWEN35_LARGE: &str = include_str!("../../tests/data/configs/qwen3.5-397b-a17b.json");
-const DEEPSEEK: &str = include_str!("../../tests/data/configs/deepseek-v3-671b.json");
+const QWEN3: &str = include_str!("../../../tests/data/configs/q3moe-2g.json");
+const QWEN35: &str = include_str!("../../../tests/data/configs/qwen3.6-35b-a3b.json");
+const QWEN35_LARGE: &str = include_str!("../../../tests/data/configs/qwen3.5-397b-a17b.json");
+const DEEPSEEK: &str = include_str!("../../../tests/data/configs/deepseek-v3-671b.json");
 const PUBLISHED: [&str; 6] = [
     QWEN3,
     QWEN35,
     QWEN35_LARGE,
     DEEPSEEK,
-    include_str!("../../tests/data/configs/q35moe-2g.json"),
-    include_str!("../../tests/data/configs/q35moe-8g.json"),
+    include_str!("../../../tests/data/configs/q35moe-2g.json"),
+    include_str!("../../../tests/data/configs/q35moe-8g.json"),
 ];
 
 const QWEN3_NEXT: &str = r#"{"model_type": "qwen3_next", "vocab_size": 256, "hidden_size": 64,
@@ -254,210 +257,6 @@ fn the_dialect_of_transformers_5_is_read() {
     assert_eq!(parse(&config).unwrap(), spec(QWEN3));
 }
 
-/// A rope computed by transformers 5.23.
-struct Oracle {
-    config: Value,
-    n_rotated: usize,
-    /// Frequencies of pairs 0, 1, the middle and the last.
-    frequencies: [f32; 4],
-    amplitude: f32,
-}
-
-#[track_caller]
-fn check_rope(oracle: &Oracle) {
-    let spec = parse(&oracle.config).unwrap();
-    let rope = rope_of(&spec);
-    assert_eq!(rope.n_rotated, oracle.n_rotated);
-    let all = rope.frequencies();
-    let some = [all[0], all[1], all[all.len() / 2], all[all.len() - 1]];
-    for (ours, theirs) in some.iter().zip(oracle.frequencies) {
-        assert!((ours / theirs - 1.0).abs() < 1e-6, "{some:?} {:?}", oracle.frequencies);
-    }
-    assert!((rope.amplitude() / oracle.amplitude - 1.0).abs() < 1e-6, "{}", rope.amplitude());
-}
-
-fn with_rope(text: &str, keys: &[(&str, Value)]) -> Value {
-    let mut config: Value = serde_json::from_str(text).unwrap();
-    for (key, value) in keys {
-        config[key] = value.clone();
-    }
-    config
-}
-
-#[test]
-fn ropes_are_those_of_transformers() {
-    let yarn = json!({"rope_type": "yarn", "factor": 4.0,
-        "original_max_position_embeddings": 32768});
-    check_rope(&Oracle {
-        config: with_rope(QWEN3, &[("rope_theta", json!(1e6)), ("rope_scaling", yarn)]),
-        n_rotated: 128,
-        frequencies: [1.0, 0.805_842_2, 0.000_602_941_15, 3.102_344_4e-7],
-        amplitude: 1.138_629_4,
-    });
-    let linear = json!({"type": "linear", "factor": 2.5});
-    check_rope(&Oracle {
-        config: with_rope(QWEN3, &[("rope_theta", json!(1e6)), ("rope_scaling", linear)]),
-        n_rotated: 128,
-        frequencies: [0.4, 0.322_336_88, 0.000_400_000_02, 4.963_751e-7],
-        amplitude: 1.0,
-    });
-    check_rope(&Oracle {
-        config: with_rope(QWEN3, &[("rope_theta", json!(null)), ("head_dim", json!(32))]),
-        n_rotated: 32,
-        frequencies: [1.0, 0.562_341_33, 0.01, 0.000_177_827_94],
-        amplitude: 1.0,
-    });
-    let yarn = json!({"type": "yarn", "factor": 8, "original_max_position_embeddings": 64,
-        "truncate": false, "beta_fast": 16, "beta_slow": 2, "attention_factor": 1.25});
-    let keys = [("rope_theta", json!(5e5)), ("rope_scaling", yarn), ("head_dim", json!(64))];
-    check_rope(&Oracle {
-        config: with_rope(QWEN3, &keys),
-        n_rotated: 64,
-        frequencies: [1.0, 0.517_329_45, 0.000_176_776_68, 3.767_322_6e-7],
-        amplitude: 1.25,
-    });
-    let parameters = json!({"rope_type": "yarn", "rope_theta": 7e4, "factor": null,
-        "original_max_position_embeddings": 64});
-    let keys = [
-        ("rope_theta", json!(5e5)),
-        ("rope_parameters", parameters),
-        ("head_dim", json!(64)),
-        ("max_position_embeddings", json!(512)),
-    ];
-    check_rope(&Oracle {
-        config: with_rope(QWEN3, &keys),
-        n_rotated: 64,
-        frequencies: [1.0, 0.617_445_7, 0.000_472_455_58, 2.530_587_2e-6],
-        amplitude: 1.207_944_2,
-    });
-    check_rope(&Oracle {
-        config: with_rope(GLM4, &[]),
-        n_rotated: 64,
-        frequencies: [1.0, 0.649_381_64, 0.001, 1.539_926_5e-6],
-        amplitude: 1.0,
-    });
-    check_rope(&Oracle {
-        config: with_rope(QWEN35, &[]),
-        n_rotated: 64,
-        frequencies: [1.0, 0.604_296_4, 0.000_316_227_8, 1.654_817_1e-7],
-        amplitude: 1.0,
-    });
-}
-
-#[test]
-fn latent_attention_scales_its_scores_as_transformers() {
-    let check = |config: Value, amplitude: f32, scale: f32, last: f32| {
-        let spec = parse(&config).unwrap();
-        let MixerSpec::Mla(mla) = &spec.layers[0].mixer else { panic!("no MLA") };
-        assert!((mla.scale / scale - 1.0).abs() < 1e-6, "{} {scale}", mla.scale);
-        assert!((mla.rope.amplitude() / amplitude - 1.0).abs() < 1e-6);
-        assert!((mla.rope.frequencies()[31] / last - 1.0).abs() < 1e-6);
-    };
-    check(with_rope(DEEPSEEK, &[]), 1.0, 0.135_233_78, 3.333_803_5e-6);
-    check(with_rope(DEEPSEEK, &[("rope_scaling", json!({}))]), 1.0, 0.072_168_78, 0.000_133_352_15);
-    let kimi = json!({"beta_fast": 1, "beta_slow": 1, "factor": 32, "mscale": 1.0,
-        "mscale_all_dim": 0.7, "original_max_position_embeddings": 4096, "type": "yarn"});
-    let keys = [("rope_theta", json!(50000)), ("rope_scaling", kimi)];
-    check(with_rope(DEEPSEEK, &keys), 1.083_672_9, 0.111_432_83, 8.764_413e-7);
-}
-
-/// Changes one key of a config and wants the message to contain all of `expected`.
-#[track_caller]
-fn refuses(text: &str, key: &str, value: Value, expected: &[&str]) {
-    let message = parse(&with(text, key, value)).unwrap_err().to_string();
-    for part in ["config.json", key.rsplit('.').next().unwrap()].iter().chain(expected) {
-        assert!(message.contains(part), "`{message}` does not say `{part}`");
-    }
-    assert!(!message.contains('\n'), "{message}");
-}
-
-#[test]
-fn impossible_numbers_are_refused() {
-    let huge = json!(u64::MAX);
-    let cases = [
-        (QWEN3, "hidden_size", json!(0), "an integer from 1 to 1048576"),
-        (QWEN3, "hidden_size", huge.clone(), "an integer from 1 to 1048576"),
-        (QWEN3, "hidden_size", json!(-5), "a non-negative integer"),
-        (QWEN3, "hidden_size", json!(2048.5), "a non-negative integer"),
-        (QWEN3, "hidden_size", json!("2048"), "is \"2048\"; expected"),
-        (QWEN3, "hidden_size", json!(ABSENT), "is missing"),
-        (QWEN3, "num_hidden_layers", json!(4_000_000_000_u64), "1 to 4096"),
-        (QWEN3, "vocab_size", huge.clone(), "1 to 16777216"),
-        (QWEN3, "max_position_embeddings", huge, "1 to 1073741824"),
-        (QWEN3, "num_experts", json!(70_000), "1 to 65536"),
-        (QWEN3, "num_experts", json!(0), "1 to 65536"),
-        (QWEN3, "num_experts_per_tok", json!(129), "1 to the number of experts, 128"),
-        (QWEN3, "num_experts_per_tok", json!(0), "1 to the number of experts, 128"),
-        (QWEN3, "num_key_value_heads", json!(5), "a divisor of `num_attention_heads`, 32"),
-        (QWEN3, "head_dim", json!(127), "even"),
-        (QWEN3, "num_attention_heads", json!(16_384), "at most 1048576 in product"),
-        (QWEN3, "rms_norm_eps", json!(0), "above 0"),
-        (QWEN3, "rms_norm_eps", json!(1e-300), "above 0"),
-        (QWEN3, "rope_theta", json!(1), "above 1"),
-        (QWEN3, "decoder_sparse_step", json!(0), "from 1"),
-        (QWEN3, "mlp_only_layers", json!([-1]), "a list of 1; expected"),
-        (QWEN3, "eos_token_id", json!(1_u64 << 40), "below 2^32"),
-        (QWEN3, "eos_token_id", json!("</s>"), "a non-negative integer"),
-        (QWEN3, "partial_rotary_factor", json!(1.5), "here it is 192"),
-        (QWEN3, "partial_rotary_factor", json!(1e300), "here it is"),
-        (QWEN3, "partial_rotary_factor", json!(0.01), "here it is 1"),
-        (QWEN3_NEXT, "linear_conv_kernel_dim", json!(65), "at most 64 taps"),
-        (QWEN3_NEXT, "full_attention_interval", json!(0), "from 1"),
-        (QWEN35, "text_config.layer_types", json!(["full_attention"]), "the 40 layers"),
-        (QWEN35, "text_config.moe_intermediate_size", json!(null), "`text_config.moe_inter"),
-        (DEEPSEEK, "n_group", json!(7), "a divisor of `n_routed_experts`, 256"),
-        (DEEPSEEK, "n_group", json!(256), "at least 2 experts"),
-        (DEEPSEEK, "topk_group", json!(9), "at most the number of groups, 8"),
-        (DEEPSEEK, "num_experts_per_tok", json!(200), "the 128 experts of 4 groups of 32"),
-        (DEEPSEEK, "n_shared_experts", json!(1000), "in product with `moe_intermediate_size`"),
-        (DEEPSEEK, "routed_scaling_factor", json!(0), "above 0"),
-        (DEEPSEEK, "rope_scaling.factor", json!(0.5), "a number from 1"),
-        (DEEPSEEK, "rope_scaling.mscale", json!(-1), "a number from 0"),
-        (DEEPSEEK, "rope_scaling.original_max_position_embeddings", json!(0), "at least 1"),
-        (DEEPSEEK, "rope_scaling", json!(3), "expected an object"),
-    ];
-    for (text, key, value, expected) in cases {
-        refuses(text, key, value, &[expected]);
-    }
-    refuses(
-        QWEN3_NEXT,
-        "linear_num_key_heads",
-        json!(5),
-        &["is 5; expected a divisor of `linear_num_value_heads`, 6"],
-    );
-}
-
-#[test]
-fn features_that_are_not_known_are_refused_by_name() {
-    let cases = [
-        (QWEN3, "hidden_act", json!("gelu"), "is \"gelu\""),
-        (QWEN3, "use_sliding_window", json!(true), "not supported"),
-        (QWEN3, "layer_types", json!(["sliding_attention"]), "\"sliding_attention\""),
-        (QWEN35, "text_config.layer_types", json!(vec!["mamba"; 40]), "\"mamba\""),
-        (DEEPSEEK, "rope_scaling.type", json!("llama3"), "is \"llama3\""),
-        (DEEPSEEK, "rope_scaling.type", json!("longrope"), "is \"longrope\""),
-        (DEEPSEEK, "rope_scaling.type", json!("dynamic"), "is \"dynamic\""),
-        (DEEPSEEK, "rope_scaling.full_attention", json!({}), "each kind of layer"),
-        (DEEPSEEK, "partial_rotary_factor", json!(0.5), "not supported"),
-        (DEEPSEEK, "scoring_func", json!("softmax"), "only \"sigmoid\""),
-        (DEEPSEEK, "topk_method", json!("greedy"), "only \"noaux_tc\""),
-        (DEEPSEEK, "moe_layer_freq", json!(2), "only 1"),
-        (QWEN3, "model_type", json!("mixtral"), "family is not known; known are qwen3_moe,"),
-    ];
-    for (text, key, value, expected) in cases {
-        refuses(text, key, value, &[expected]);
-    }
-    refuses(QWEN3, "model_type", json!(ABSENT), &["is missing"]);
-}
-
-#[test]
-fn a_dense_model_is_called_one() {
-    let mut config = with(QWEN3, "model_type", json!("qwen3"));
-    config.as_object_mut().unwrap().remove("num_experts");
-    let message = parse(&config).unwrap_err().to_string();
-    assert!(message.contains("`model_type` is \"qwen3\": this is not a Mixture-of-Experts family"));
-}
-
 #[test]
 fn mlx_quantisation_is_read_with_its_exceptions() {
     let section = json!({
@@ -490,48 +289,6 @@ fn fp8_blocks_are_read() {
         "weight_block_size": [128, 128]});
     let spec = parse(&with(DEEPSEEK, "quantization_config", section)).unwrap();
     assert!(spec.quantisation.is_fp8 && spec.quantisation.default.is_none());
-}
-
-#[test]
-fn other_quantisations_are_refused_by_name() {
-    let mlx = "quantization";
-    let hub = "quantization_config";
-    let cases = [
-        (hub, json!({"quant_method": "gptq", "bits": 4}), "\"gptq\": this quantisation"),
-        (hub, json!({"quant_method": "awq"}), "\"awq\""),
-        (hub, json!({"quant_method": "mxfp4"}), "\"mxfp4\""),
-        (hub, json!({"quant_method": "compressed-tensors"}), "use the published bf16"),
-        (hub, json!({"quant_method": "fp8"}), "`quantization_config.weight_block_size` is absent"),
-        (
-            hub,
-            json!({"quant_method": "fp8", "weight_block_size": [64, 128]}),
-            "need blocks of [128, 128]",
-        ),
-        (
-            hub,
-            json!({"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e5m2"}),
-            "is \"e5m2\"",
-        ),
-        (mlx, json!({"bits": 4, "group_size": 32, "mode": "mxfp4"}), "\"mxfp4\""),
-        (mlx, json!({"bits": 4}), "key `quantization.group_size` is missing"),
-        (mlx, json!({"bits": 7, "group_size": 64}), "2, 3, 4, 5, 6 or 8"),
-        (mlx, json!({"bits": 260, "group_size": 64}), "2, 3, 4, 5, 6 or 8"),
-        (mlx, json!({"bits": 4, "group_size": 16}), "32, 64 or 128"),
-        (mlx, json!({"bits": 4, "group_size": 64, "lm_head": 8}), "`quantization.lm_head` is 8"),
-        (
-            mlx,
-            json!({"bits": 4, "group_size": 64, "lm_head": {"mode": "nvfp4"}}),
-            "`quantization.lm_head.mode` is \"nvfp4\"",
-        ),
-        (
-            mlx,
-            json!({"bits": 4, "group_size": 64, "lm_head": false, "language_model.lm_head": true}),
-            "the tensor's other name",
-        ),
-    ];
-    for (key, section, expected) in cases {
-        refuses(QWEN3, key, section, &[expected]);
-    }
 }
 
 /// A small generator: the test's seed is its whole state.
