@@ -1,4 +1,7 @@
 //! Tests of the engine through its public interface, in one binary: one link instead of many.
 
+mod golden;
 mod ops;
 mod random;
+mod sessions;
+mod support;
