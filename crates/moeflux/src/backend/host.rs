@@ -40,12 +40,12 @@ impl Buffer {
 }
 
 impl Buffers {
-    /// Zeroed buffers for at most `n_rows_max` rows.
+    /// Zeroed buffers for steps of at most `n_rows_max` rows.
     #[must_use]
     pub fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
         let buffers = workspace.buffers().iter().map(|spec| Buffer {
             n_cols: spec.n_cols,
-            values: vec![0.0; spec.n_cols * n_rows_max],
+            values: vec![0.0; spec.n_cols * spec.n_rows(n_rows_max)],
         });
         Self { buffers: buffers.collect() }
     }

@@ -30,7 +30,8 @@ pub struct Batch<'a> {
     pub rows: &'a [Row],
     /// Whose rows they are; together they cover all rows in order, each session once.
     pub segments: &'a [Segment],
-    /// Rows whose logits are wanted, ascending.
+    /// Rows whose logits are wanted, ascending; at most [`crate::ops::N_OUTPUTS_MAX`] when a plan
+    /// over output rows runs.
     pub outputs: &'a [usize],
 }
 

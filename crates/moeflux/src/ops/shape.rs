@@ -1,6 +1,11 @@
 //! Where values lie: buffers of a workspace, views of their rows, and what a session remembers.
 
 use crate::ids::BufferId;
+use crate::ops::RowSet;
+
+/// Rows of buffers that hold output rows only. Logits are as wide as the vocabulary: a chunk of
+/// 512 rows of 248,320 would take 485 MiB, so that wanted logits are computed 16 rows at a time.
+pub const N_OUTPUTS_MAX: usize = 16;
 
 /// A view of one buffer's rows as heads: head `h` covers the `head_dim` columns from
 /// `first_col + h * stride`. A plain row is one head.
@@ -64,6 +69,19 @@ pub struct BufferSpec {
     pub name: &'static str,
     /// Columns of a row.
     pub n_cols: usize,
+    /// Which rows it holds.
+    pub rows: RowSet,
+}
+
+impl BufferSpec {
+    /// Rows of the buffer where a step has at most `n_rows_max`.
+    #[must_use]
+    pub const fn n_rows(&self, n_rows_max: usize) -> usize {
+        match self.rows {
+            RowSet::All => n_rows_max,
+            RowSet::Outputs => N_OUTPUTS_MAX,
+        }
+    }
 }
 
 /// All activation buffers of a model.
@@ -76,12 +94,22 @@ impl Workspace {
     /// Reserves a buffer; asked again under the same name, it is shared and grows to the larger
     /// width. Layers of different shapes thus share one workspace.
     pub fn buffer(&mut self, name: &'static str, n_cols: usize) -> Heads {
+        self.reserve(name, n_cols, RowSet::All)
+    }
+
+    /// Like [`Workspace::buffer`], for output rows only.
+    pub fn output_buffer(&mut self, name: &'static str, n_cols: usize) -> Heads {
+        self.reserve(name, n_cols, RowSet::Outputs)
+    }
+
+    fn reserve(&mut self, name: &'static str, n_cols: usize, rows: RowSet) -> Heads {
         let known = self.buffers.iter().position(|buffer| buffer.name == name);
         let buffer_idx = known.unwrap_or_else(|| {
-            self.buffers.push(BufferSpec { name, n_cols });
+            self.buffers.push(BufferSpec { name, n_cols, rows });
             self.buffers.len() - 1
         });
         let buffer = &mut self.buffers[buffer_idx];
+        assert_eq!(buffer.rows, rows, "buffer {name} holds one set of rows");
         buffer.n_cols = buffer.n_cols.max(n_cols);
         Heads {
             buffer: BufferId(buffer_idx),
@@ -98,10 +126,11 @@ impl Workspace {
         &self.buffers
     }
 
-    /// Bytes of all buffers for `n_rows` rows.
+    /// Bytes of all buffers where a step has at most `n_rows` rows.
     #[must_use]
     pub fn bytes(&self, n_rows: usize) -> u64 {
-        self.buffers.iter().map(|buffer| (buffer.n_cols * n_rows * size_of::<f32>()) as u64).sum()
+        let values = self.buffers.iter().map(|buffer| buffer.n_cols * buffer.n_rows(n_rows));
+        (values.sum::<usize>() * size_of::<f32>()) as u64
     }
 }
 
