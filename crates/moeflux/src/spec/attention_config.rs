@@ -29,12 +29,12 @@ pub(super) fn attention(
     let head_dim = config.width_or("head_dim", hidden / n_heads)?;
     config.fits(("num_attention_heads", n_heads), ("head_dim", head_dim))?;
     let has_bias = config.flag_or("attention_bias", false)?;
-    let default_factor = traits.default_rotary_factor;
+    let rope = rope_config::parse(config, ("head_dim", head_dim), traits.default_rotary_factor)?;
     Ok(AttentionSpec {
         n_heads,
         n_kv_heads,
         head_dim,
-        rope: rope_config::parse(config, head_dim, default_factor)?.with_pairing(Pairing::Halves),
+        rope: rope.with_pairing(Pairing::Halves),
         has_gate: traits.has_gate,
         has_qk_norm: traits.has_qk_norm,
         bias: if has_bias { traits.bias } else { AttentionBias::None },

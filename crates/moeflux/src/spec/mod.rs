@@ -13,6 +13,8 @@ mod qwen3_moe;
 mod qwen3_next;
 mod rope;
 mod rope_config;
+#[cfg(test)]
+mod tests;
 
 pub use rope::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 

@@ -31,10 +31,10 @@ impl ParsedRope {
     }
 }
 
-/// Reads the rope of heads of `head_dim` channels.
+/// Reads the rope of heads whose channels are given by a key and its value.
 pub(super) fn parse(
     config: &Config<'_>,
-    head_dim: usize,
+    (head_dim_key, head_dim): (&str, usize),
     default_rotary_factor: f64,
 ) -> Result<ParsedRope> {
     let keys = RopeKeys::find(config)?;
@@ -43,7 +43,7 @@ pub(super) fn parse(
     let n_rotated = rotated(head_dim, rotary_factor);
     if n_rotated == 0 || n_rotated > head_dim || !n_rotated.is_multiple_of(2) {
         let expected = format!(
-            "a part of the {head_dim} channels of a head that is an even number of them; here it \
+            "a part of `{head_dim_key}`, {head_dim}, that is an even number of channels; here it \
              is {n_rotated}"
         );
         return Err(keys
