@@ -174,7 +174,7 @@ fn missing_and_left_over_tensors_are_named() {
     tensors.add("model.strange.too", "F16", &[4, 1]);
     let error = matrix_error(&tensors, &spec, 4, 8);
     let expected = "tensor `model.strange`: of shape [4, 1] is not part of the model that \
-                    config.json describes, and so are 1 others";
+                    config.json describes (1 more are not either)";
     assert!(error.starts_with(expected), "{error}");
 }
 

@@ -141,10 +141,9 @@ impl Tensors {
         for TestTensor { name, dtype, shape, bytes } in &self.0 {
             let begin = data.len();
             data.extend_from_slice(bytes);
-            entries.push(format!(
-                "\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{begin},{}]}}",
-                data.len()
-            ));
+            let end = data.len();
+            let types = format!("\"dtype\":\"{dtype}\",\"shape\":{shape:?}");
+            entries.push(format!("\"{name}\":{{{types},\"data_offsets\":[{begin},{end}]}}"));
         }
         let mut header = format!("{{{}}}", entries.join(","));
         if header.len().is_multiple_of(2) {
