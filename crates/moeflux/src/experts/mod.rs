@@ -154,3 +154,6 @@ fn check_finite(bank: &ExpertBank, part: &BankPart, expert: ExpertIdx, bytes: &[
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -170,7 +170,7 @@ impl BankRequest<'_> {
         Err(Error::tensor(
             format!("{}.experts.{expert_idx}.{}.weight", self.prefix, projection.name),
             format!(
-                "is stored as {odd:?} and other experts of its layer as {usual:?}: experts of a \
+                "is stored as {odd} and other experts of its layer as {usual}: experts of a \
                  layer must be stored alike"
             ),
         ))

@@ -229,3 +229,149 @@ const fn dtype_of(kind: FloatKind) -> DType {
         FloatKind::Bf16 => DType::Bf16,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::LayerIdx;
+    use crate::spec::Quantisation;
+    use crate::weights::tests_support::{Tensors, spec};
+    use crate::weights::{Binder, ExpertShape, Manifest, Origin, Source};
+
+    const Q4: Imagined =
+        Imagined { params: QuantParams { bits: 4, group: 64 }, scale: FloatKind::Bf16 };
+
+    /// Some of each kind of slot, as a family would bind them.
+    fn bind(source: Source<'_>, spec: &ModelSpec) -> Manifest {
+        let mut binder = Binder::new(source, spec);
+        let prefix = "model.layers.0";
+        let shape = ExpertShape { n_experts: 4, hidden: 128, inner: 64 };
+        binder.matrix("model.embed_tokens", 256, 128).unwrap();
+        binder.matrix(&format!("{prefix}.mlp.gate"), 4, 128).unwrap();
+        binder.matrix(&format!("{prefix}.mlp.shared_expert_gate"), 1, 128).unwrap();
+        // Columns that are not whole groups stay in floating point.
+        binder.matrix(&format!("{prefix}.narrow"), 8, 96).unwrap();
+        binder.stacked(&format!("{prefix}.self_attn.embed_q"), 3, 5, 64).unwrap();
+        let fused = format!("{prefix}.fused");
+        binder.matrix_rows(&fused, 6, 64, vec![4..6, 0..1]).unwrap();
+        binder.matrix_rows(&fused, 6, 64, vec![1..2, 2..4]).unwrap();
+        if matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe) {
+            let mixer = format!("{prefix}.linear_attn");
+            binder.vector(&format!("{mixer}.conv1d.weight"), 32 * 4).unwrap();
+            binder.vector(&format!("{mixer}.A_log"), 4).unwrap();
+        } else {
+            binder.vector(&format!("{prefix}.mlp.gate.e_score_correction_bias"), 4).unwrap();
+        }
+        binder.norm(&format!("{prefix}.input_layernorm.weight"), 128).unwrap();
+        binder.constant(vec![1.0]);
+        binder.experts(LayerIdx(0), &format!("{prefix}.mlp"), shape).unwrap();
+        binder.finish().unwrap()
+    }
+
+    fn imagined(manifest: &Manifest) -> &ImaginedCheckpoint {
+        let Origin::Imagined(imagined) = &manifest.origin else { panic!("not imagined") };
+        imagined
+    }
+
+    #[test]
+    fn what_was_imagined_binds_once_it_is_written() {
+        let all = [
+            Family::Qwen3Moe,
+            Family::Qwen3Next,
+            Family::Qwen35Moe,
+            Family::DeepseekV3,
+            Family::KimiK2,
+            Family::Glm4Moe,
+        ];
+        for family in all {
+            let spec = spec(family, 1);
+            let planned = bind(Source::Imagined(Q4), &spec);
+            let checkpoint = imagined(&planned);
+            let mut tensors = Tensors::default();
+            for tensor in &checkpoint.tensors {
+                tensors.add(&tensor.name, tensor.dtype.name(), &tensor.shape);
+                assert_eq!(tensors.bytes(&tensor.name).len() as u64, tensor.len_bytes);
+            }
+            let mut quantisation =
+                Quantisation { default: Some(checkpoint.params), ..Quantisation::default() };
+            for (name, params) in &checkpoint.overrides {
+                let name = name.strip_prefix("language_model.").unwrap_or(name);
+                quantisation.overrides.insert(name.to_owned(), Some(*params));
+            }
+            let (_dir, written) = tensors.open();
+            let spec = ModelSpec { quantisation, ..spec };
+            let bound = bind(Source::Checkpoint(&written), &spec);
+            let layouts = |manifest: &Manifest| {
+                manifest.matrices.iter().map(|matrix| matrix.layout).collect::<Vec<_>>()
+            };
+            assert_eq!(layouts(&planned), layouts(&bound), "{family:?}");
+            assert_eq!(planned.banks[0].layout, bound.banks[0].layout);
+            assert_eq!(planned.resident_bytes(), bound.resident_bytes());
+            assert_eq!(planned.kinds(), bound.kinds());
+        }
+    }
+
+    fn check_tensor(family: Family, name: &str, dtype: DType, shape: &[usize]) {
+        let spec = spec(family, 1);
+        let manifest = bind(Source::Imagined(Q4), &spec);
+        let found = imagined(&manifest).tensors.iter().find(|tensor| tensor.name == name);
+        let found = found.unwrap_or_else(|| panic!("{family:?} has no {name}"));
+        assert_eq!((found.dtype, found.shape.as_slice()), (dtype, shape), "{name}");
+    }
+
+    #[test]
+    fn tensors_are_named_shaped_and_typed_as_mlx_does() {
+        use DType::{Bf16, F32, U32};
+        let next = Family::Qwen3Next;
+        check_tensor(next, "model.embed_tokens.weight", U32, &[256, 16]);
+        check_tensor(next, "model.embed_tokens.biases", Bf16, &[256, 2]);
+        check_tensor(next, "model.layers.0.mlp.gate.weight", U32, &[4, 32]);
+        check_tensor(next, "model.layers.0.mlp.shared_expert_gate.scales", Bf16, &[1, 2]);
+        check_tensor(next, "model.layers.0.narrow.weight", Bf16, &[8, 96]);
+        check_tensor(next, "model.layers.0.linear_attn.conv1d.weight", Bf16, &[32, 4, 1]);
+        check_tensor(next, "model.layers.0.linear_attn.A_log", F32, &[4]);
+        check_tensor(next, "model.layers.0.mlp.switch_mlp.up_proj.weight", U32, &[4, 64, 16]);
+        let mla = Family::KimiK2;
+        check_tensor(mla, "model.layers.0.self_attn.embed_q.weight", U32, &[3, 5, 8]);
+        check_tensor(mla, "model.layers.0.mlp.gate.weight", Bf16, &[4, 128]);
+        check_tensor(mla, "model.layers.0.mlp.gate.e_score_correction_bias", F32, &[4]);
+        let name = "language_model.model.layers.0.input_layernorm.weight";
+        check_tensor(Family::Qwen35Moe, name, Bf16, &[128]);
+    }
+
+    #[test]
+    fn routers_of_qwen_are_overrides() {
+        let eight = QuantParams { bits: 8, group: 64 };
+        let spec = spec(Family::Qwen35Moe, 1);
+        let manifest = bind(Source::Imagined(Q4), &spec);
+        let prefix = "language_model.model.layers.0.mlp";
+        let expected =
+            ["gate", "shared_expert_gate"].map(|name| (format!("{prefix}.{name}"), eight));
+        assert_eq!(imagined(&manifest).overrides, expected);
+    }
+
+    #[test]
+    fn an_expert_of_the_397b_has_7_077_888_bytes() {
+        let spec = spec(Family::Qwen35Moe, 60);
+        let mut binder = Binder::new(Source::Imagined(Q4), &spec);
+        let shape = ExpertShape { n_experts: 512, hidden: 4096, inner: 1024 };
+        binder.experts(LayerIdx(0), "model.layers.0.mlp", shape).unwrap();
+        let manifest = binder.finish().unwrap();
+        assert_eq!(manifest.banks[0].layout.stored_bytes(), 7_077_888);
+        assert_eq!(manifest.expert_bytes(), 512 * 7_077_888);
+        assert_eq!(manifest.resident_bytes(), 0);
+    }
+
+    #[test]
+    fn only_mlx_names_are_there() {
+        let has = |family, name| {
+            let spec = spec(family, 1);
+            Binder::new(Source::Imagined(Q4), &spec).has(name)
+        };
+        assert!(has(Family::DeepseekV3, "model.layers.0.self_attn.embed_q.weight"));
+        assert!(!has(Family::DeepseekV3, "model.layers.0.self_attn.kv_b_proj.weight"));
+        assert!(has(Family::Qwen3Next, "model.layers.0.linear_attn.in_proj_qkvz.weight"));
+        assert!(!has(Family::Qwen3Next, "model.layers.0.linear_attn.in_proj_qkv.weight"));
+        assert!(!has(Family::Qwen35Moe, "model.layers.0.linear_attn.in_proj_qkvz.weight"));
+    }
+}

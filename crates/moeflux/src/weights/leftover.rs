@@ -53,7 +53,7 @@ pub(super) fn skipped(
 fn left_over(first: &TensorEntry, n_others: usize) -> Error {
     let and_others = match n_others {
         0 => String::new(),
-        n => format!(", and so are {n} others"),
+        n => format!(" ({n} more are not either)"),
     };
     Error::tensor(
         &first.name,

@@ -35,9 +35,9 @@ pub struct MatrixSource {
     pub rows: Vec<Range<usize>>,
     /// All codes or values, of all stored rows.
     pub codes: Extent,
-    /// All scales; empty where the kind has none.
+    /// All scales; `None` where the kind has none.
     pub scales: Option<Extent>,
-    /// All biases; empty where the kind has none.
+    /// All biases; `None` where the kind has none.
     pub biases: Option<Extent>,
 }
 
@@ -64,7 +64,7 @@ impl VectorSource {
 /// A vector in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredVector {
-    /// Canonical name of the tensor.
+    /// Name of the tensor in its file.
     pub name: String,
     /// How values are stored.
     pub kind: FloatKind,

@@ -24,3 +24,8 @@ pub use manifest::{
     SkipReason, SkippedGroup, StoredVector, VectorSource,
 };
 pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod tests_support;

@@ -1,0 +1,210 @@
+//! Every way of storing experts gives the same bytes behind a lease.
+
+use std::ops::ControlFlow;
+
+use moeflux_kernels::{FloatKind, Matrix};
+
+use super::*;
+use crate::spec::{Family, ModelSpec, QuantParams};
+use crate::weights::tests_support::{Tensors, quantised, spec};
+use crate::weights::{Binder, ExpertShape, Source};
+
+const N_EXPERTS: usize = 5;
+const HIDDEN: usize = 128;
+const INNER: usize = 64;
+const PROJECTIONS: [(&str, usize, usize); 3] =
+    [("gate_proj", INNER, HIDDEN), ("up_proj", INNER, HIDDEN), ("down_proj", HIDDEN, INNER)];
+
+fn store(tensors: &Tensors, spec: &ModelSpec) -> Result<ExpertStore> {
+    let (_dir, checkpoint) = tensors.open();
+    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), spec);
+    let shape = ExpertShape { n_experts: N_EXPERTS, hidden: HIDDEN, inner: INNER };
+    binder.experts(LayerIdx(3), "m.3.mlp", shape).unwrap();
+    let manifest = binder.finish().unwrap();
+    let stored_bytes = tensors.0.iter().map(|tensor| tensor.bytes.len() as u64).sum::<u64>();
+    assert_eq!(manifest.expert_bytes(), stored_bytes);
+    let mut done_bytes = 0;
+    let watch = &mut |progress: crate::weights::Progress| {
+        done_bytes = progress.done_bytes;
+        assert_eq!(progress.total_bytes, stored_bytes);
+        ControlFlow::Continue(())
+    };
+    let store = ExpertStore::load_resident(&manifest, &checkpoint, watch)?;
+    assert_eq!(done_bytes, stored_bytes);
+    Ok(store)
+}
+
+/// Takes all experts and compares each of their parts with `expected(expert, projection, part)`.
+fn check<'t>(
+    tensors: &'t Tensors,
+    spec: &ModelSpec,
+    parts: &[&str],
+    expected: impl Fn(usize, usize, &str) -> &'t [u8],
+) {
+    let store = store(tensors, spec).unwrap();
+    let experts: Vec<_> = (0..N_EXPERTS).map(ExpertIdx).collect();
+    let mut lease = store.acquire(LayerIdx(3), &experts).unwrap();
+    let mut n_seen = 0;
+    while let Some(arrived) = lease.next_ready().unwrap() {
+        for ArrivedExpert { expert, view } in arrived {
+            assert_eq!(expert.0, n_seen);
+            n_seen += 1;
+            for (projection_idx, matrix) in [view.gate, view.up, view.down].iter().enumerate() {
+                let (_, n_rows, n_cols) = PROJECTIONS[projection_idx];
+                assert_eq!((matrix.layout().n_rows, matrix.layout().n_cols), (n_rows, n_cols));
+                let found = [Matrix::codes, Matrix::scales, Matrix::biases].map(|get| get(matrix));
+                for (part_idx, part) in parts.iter().enumerate() {
+                    let expected = expected(expert.0, projection_idx, part);
+                    assert_eq!(found[part_idx], expected, "{expert:?} {projection_idx} {part}");
+                }
+            }
+        }
+    }
+    assert_eq!(n_seen, N_EXPERTS);
+}
+
+fn check_each(tensors: &Tensors, spec: &ModelSpec, parts: &[&str]) {
+    check(tensors, spec, parts, |expert_idx, projection_idx, part| {
+        let (projection, ..) = PROJECTIONS[projection_idx];
+        tensors.bytes(&format!("m.3.mlp.experts.{expert_idx}.{projection}.{part}"))
+    });
+}
+
+fn check_stacked(tensors: &Tensors, spec: &ModelSpec, parts: &[&str]) {
+    check(tensors, spec, parts, |expert_idx, projection_idx, part| {
+        let (projection, ..) = PROJECTIONS[projection_idx];
+        let all = tensors.bytes(&format!("m.3.mlp.switch_mlp.{projection}.{part}"));
+        &all[all.len() / N_EXPERTS * expert_idx..][..all.len() / N_EXPERTS]
+    });
+}
+
+/// A tensor per expert, in an order of their own.
+fn each(mut add: impl FnMut(&mut Tensors, &str, usize, usize)) -> Tensors {
+    let mut tensors = Tensors::default();
+    for (projection, n_rows, n_cols) in PROJECTIONS.into_iter().rev() {
+        for expert_idx in [2, 0, 4, 1, 3] {
+            let base = format!("m.3.mlp.experts.{expert_idx}.{projection}");
+            add(&mut tensors, &base, n_rows, n_cols);
+        }
+    }
+    tensors
+}
+
+#[test]
+fn a_tensor_per_expert() {
+    let plain = spec(Family::Qwen3Moe, 4);
+    for dtype in ["F32", "F16", "BF16"] {
+        let tensors = each(|tensors, base, n_rows, n_cols| {
+            tensors.add(&format!("{base}.weight"), dtype, &[n_rows, n_cols]);
+        });
+        check_each(&tensors, &plain, &["weight"]);
+    }
+    let tensors = each(|tensors, base, n_rows, n_cols| {
+        tensors.add_fp8(base, n_rows, n_cols);
+    });
+    check_each(&tensors, &plain, &["weight", "weight_scale_inv"]);
+    let params = QuantParams { bits: 5, group: 32 };
+    let tensors = each(|tensors, base, n_rows, n_cols| {
+        tensors.add_affine(base, &[n_rows, n_cols], params, FloatKind::F16);
+    });
+    check_each(&tensors, &quantised(Family::Qwen3Moe, 5, 32), &["weight", "scales", "biases"]);
+}
+
+#[test]
+fn stacked_experts() {
+    for (bits, group, scale) in
+        [(3, 32, FloatKind::F32), (4, 64, FloatKind::Bf16), (8, 64, FloatKind::F16)]
+    {
+        let mut tensors = Tensors::default();
+        for (projection, n_rows, n_cols) in PROJECTIONS {
+            let base = format!("m.3.mlp.switch_mlp.{projection}");
+            let params = QuantParams { bits, group };
+            tensors.add_affine(&base, &[N_EXPERTS, n_rows, n_cols], params, scale);
+        }
+        let spec = quantised(Family::Qwen3Moe, bits, group);
+        check_stacked(&tensors, &spec, &["weight", "scales", "biases"]);
+    }
+    let mut tensors = Tensors::default();
+    for (projection, n_rows, n_cols) in PROJECTIONS {
+        let name = format!("m.3.mlp.switch_mlp.{projection}.weight");
+        tensors.add(&name, "BF16", &[N_EXPERTS, n_rows, n_cols]);
+    }
+    check_stacked(&tensors, &spec(Family::Qwen3Moe, 4), &["weight"]);
+}
+
+#[test]
+fn fused_experts_have_gate_rows_first() {
+    for suffix in ["", ".weight"] {
+        let (gate_up, down) = (
+            format!("m.3.mlp.experts.gate_up_proj{suffix}"),
+            format!("m.3.mlp.experts.down_proj{suffix}"),
+        );
+        let mut tensors = Tensors::default();
+        tensors.add(&gate_up, "BF16", &[N_EXPERTS, 2 * INNER, HIDDEN]);
+        tensors.add(&down, "BF16", &[N_EXPERTS, HIDDEN, INNER]);
+        let matrix_bytes = INNER * HIDDEN * 2;
+        check(
+            &tensors,
+            &spec(Family::Qwen35Moe, 4),
+            &["weight"],
+            |expert_idx, projection_idx, _| {
+                let (name, matrix_idx) = match projection_idx {
+                    0 => (&gate_up, 2 * expert_idx),
+                    1 => (&gate_up, 2 * expert_idx + 1),
+                    _ => (&down, expert_idx),
+                };
+                &tensors.bytes(name)[matrix_idx * matrix_bytes..][..matrix_bytes]
+            },
+        );
+    }
+}
+
+#[test]
+fn a_lease_gives_only_what_was_asked_for_and_once() {
+    let tensors = each(|tensors, base, n_rows, n_cols| {
+        tensors.add(&format!("{base}.weight"), "BF16", &[n_rows, n_cols]);
+    });
+    let store = store(&tensors, &spec(Family::Qwen3Moe, 4)).unwrap();
+    let mut lease = store.acquire(LayerIdx(3), &[ExpertIdx(1), ExpertIdx(4)]).unwrap();
+    let arrived = lease.next_ready().unwrap().unwrap();
+    assert_eq!(arrived.iter().map(|it| it.expert.0).collect::<Vec<_>>(), [1, 4]);
+    assert!(lease.next_ready().unwrap().is_none());
+    assert!(lease.next_ready().unwrap().is_none());
+    assert!(store.acquire(LayerIdx(3), &[]).unwrap().next_ready().unwrap().is_none());
+}
+
+#[test]
+#[should_panic(expected = "experts ascend")]
+fn experts_are_asked_for_in_order() {
+    let tensors = each(|tensors, base, n_rows, n_cols| {
+        tensors.add(&format!("{base}.weight"), "BF16", &[n_rows, n_cols]);
+    });
+    let store = store(&tensors, &spec(Family::Qwen3Moe, 4)).unwrap();
+    drop(store.acquire(LayerIdx(3), &[ExpertIdx(1), ExpertIdx(1)]));
+}
+
+#[test]
+fn a_scale_that_is_not_finite_is_named_with_its_place() {
+    let params = QuantParams { bits: 4, group: 64 };
+    let nan = f32::NAN.to_le_bytes();
+    let mut tensors = Tensors::default();
+    for (projection, n_rows, n_cols) in PROJECTIONS {
+        let base = format!("m.3.mlp.switch_mlp.{projection}");
+        tensors.add_affine(&base, &[N_EXPERTS, n_rows, n_cols], params, FloatKind::F32);
+    }
+    // Expert 2, row 5, group 1 of two.
+    let value_idx = (2 * INNER + 5) * 2 + 1;
+    let biases = tensors.bytes_mut("m.3.mlp.switch_mlp.up_proj.biases");
+    biases[value_idx * 4..][..4].copy_from_slice(&nan);
+    let error = store(&tensors, &quantised(Family::Qwen3Moe, 4, 64)).unwrap_err().to_string();
+    let expected = format!("tensor `m.3.mlp.switch_mlp.up_proj.biases`: value {value_idx} is NaN");
+    assert!(error.starts_with(&expected), "{error}");
+
+    let mut tensors = each(|tensors, base, n_rows, n_cols| {
+        tensors.add_fp8(base, n_rows, n_cols);
+    });
+    let name = "m.3.mlp.experts.4.down_proj.weight_scale_inv";
+    tensors.bytes_mut(name)[..4].copy_from_slice(&nan);
+    let error = store(&tensors, &spec(Family::DeepseekV3, 4)).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("tensor `{name}`: value 0 is NaN")), "{error}");
+}
