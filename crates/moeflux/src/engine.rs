@@ -96,6 +96,11 @@ impl Engine {
         let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
         let Blueprint { spec, plan, manifest } = blueprint;
         let memory = memory_of(&manifest, plan.workspace.bytes(n_rows_max), &plan.state);
+        weights::check_room(
+            "the model",
+            memory.resident_bytes + memory.expert_bytes + memory.workspace_bytes,
+            moeflux_io::available_memory_bytes(),
+        )?;
         let mut watch = both_loads(&memory, watch);
         let weights = weights::load(&manifest, &checkpoint, &mut watch)?;
         let experts = ExpertStore::load_resident(&manifest, &checkpoint, &mut watch)?;

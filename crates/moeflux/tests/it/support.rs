@@ -35,8 +35,7 @@ impl Case {
 pub(crate) fn case_names() -> Vec<String> {
     let entries = std::fs::read_dir(golden_dir()).unwrap();
     let folders = entries.map(|entry| entry.unwrap()).filter(|entry| entry.path().is_dir());
-    let mut names: Vec<_> =
-        folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
     assert!(names.len() >= 20, "only {} golden cases: is golden/ complete?", names.len());
     names
