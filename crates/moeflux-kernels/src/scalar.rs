@@ -1,0 +1,7 @@
+//! The baseline instruction set: every other table is tested against this one.
+//!
+//! Slow on purpose where the hardware has no fused multiply-add: the library's is exact.
+
+use crate::dispatch::kernel_table;
+
+kernel_table!("scalar", tile: 1 x 1);
