@@ -3,7 +3,7 @@
 //! **Invariant:** exact (every code and value is an f32), whatever the address of the bytes.
 //! Knows neither scales nor groups.
 
-use crate::lanes::{LANES, Lanes};
+use crate::lanes::{LANES, Simd};
 
 /// A way values are stored.
 pub(crate) trait Codes {
@@ -11,11 +11,14 @@ pub(crate) trait Codes {
     const BYTES: usize;
 
     /// Sixteen values from exactly [`Codes::BYTES`] bytes.
-    fn unpack(bytes: &[u8]) -> Lanes;
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector;
 }
 
 /// Unsigned codes of `BITS` bits, in one little-endian stream.
-pub(crate) struct Packed<const BITS: usize>;
+pub(crate) struct Packed<const BITS: u32>;
+
+/// Unsigned codes of 8 bits.
+pub(crate) struct Bytes;
 
 /// IEEE single precision.
 pub(crate) struct F32;
@@ -29,34 +32,25 @@ pub(crate) struct Bf16;
 /// FP8 e4m3: no infinity, NaN where all lower bits are set.
 pub(crate) struct E4m3;
 
-impl<const BITS: usize> Codes for Packed<BITS> {
-    const BYTES: usize = 2 * BITS;
+impl<const BITS: u32> Codes for Packed<BITS> {
+    const BYTES: usize = 2 * BITS as usize;
 
     #[inline(always)]
-    fn unpack(bytes: &[u8]) -> Lanes {
-        let mut lanes = [0.0; LANES];
-        let (low, high) = bytes.split_at(BITS);
-        if BITS <= 4 {
-            let words = [word::<BITS>(low), word::<BITS>(high)];
-            for half in 0..2 {
-                for k in 0..8 {
-                    lanes[8 * half + k] = float((words[half] >> (BITS * k)) & ((1 << BITS) - 1));
-                }
-            }
-        } else if BITS == 8 {
-            for j in 0..LANES {
-                lanes[j] = f32::from(bytes[j]);
-            }
-        } else {
-            let words = [long_word::<BITS>(low), long_word::<BITS>(high)];
-            for half in 0..2 {
-                for k in 0..8 {
-                    let code = (words[half] >> (BITS * k)) & ((1 << BITS) - 1);
-                    lanes[8 * half + k] = float(low_half(code));
-                }
-            }
-        }
-        lanes
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let (low, high) = bytes.split_at(BITS as usize);
+        let (low, high) = (word(low), word(high));
+        let quads = [low, low >> (4 * BITS), high, high >> (4 * BITS)];
+        simd.codes::<BITS>(quads.map(low_half))
+    }
+}
+
+impl Codes for Bytes {
+    const BYTES: usize = LANES;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let (codes, _) = bytes.as_chunks::<LANES>();
+        simd.bytes(&codes[0])
     }
 }
 
@@ -64,13 +58,13 @@ impl Codes for F32 {
     const BYTES: usize = 4 * LANES;
 
     #[inline(always)]
-    fn unpack(bytes: &[u8]) -> Lanes {
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
         let (values, _) = bytes.as_chunks::<4>();
         let mut lanes = [0.0; LANES];
         for (lane, value) in lanes.iter_mut().zip(values) {
             *lane = f32::from_le_bytes(*value);
         }
-        lanes
+        simd.load(&lanes)
     }
 }
 
@@ -78,13 +72,13 @@ impl Codes for F16 {
     const BYTES: usize = 2 * LANES;
 
     #[inline(always)]
-    fn unpack(bytes: &[u8]) -> Lanes {
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
         let (values, _) = bytes.as_chunks::<2>();
         let mut lanes = [0.0; LANES];
         for (lane, value) in lanes.iter_mut().zip(values) {
             *lane = from_f16(u16::from_le_bytes(*value));
         }
-        lanes
+        simd.load(&lanes)
     }
 }
 
@@ -92,13 +86,13 @@ impl Codes for Bf16 {
     const BYTES: usize = 2 * LANES;
 
     #[inline(always)]
-    fn unpack(bytes: &[u8]) -> Lanes {
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
         let (values, _) = bytes.as_chunks::<2>();
         let mut lanes = [0.0; LANES];
         for (lane, value) in lanes.iter_mut().zip(values) {
             *lane = from_bf16(u16::from_le_bytes(*value));
         }
-        lanes
+        simd.load(&lanes)
     }
 }
 
@@ -106,12 +100,12 @@ impl Codes for E4m3 {
     const BYTES: usize = LANES;
 
     #[inline(always)]
-    fn unpack(bytes: &[u8]) -> Lanes {
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
         let mut lanes = [0.0; LANES];
         for (lane, byte) in lanes.iter_mut().zip(bytes) {
             *lane = from_e4m3(*byte);
         }
-        lanes
+        simd.load(&lanes)
     }
 }
 
@@ -146,26 +140,18 @@ pub(crate) fn from_e4m3(bits: u8) -> f32 {
     f32::from_bits(value | sign)
 }
 
-/// Eight codes of at most 4 bits.
+/// Eight codes of at most 6 bits.
 #[inline(always)]
-fn word<const BITS: usize>(bytes: &[u8]) -> u32 {
-    let mut word = [0; 4];
-    word[..BITS].copy_from_slice(&bytes[..BITS]);
-    u32::from_le_bytes(word)
-}
-
-/// Eight codes of at most 8 bits.
-#[inline(always)]
-fn long_word<const BITS: usize>(bytes: &[u8]) -> u64 {
+fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
-    word[..BITS].copy_from_slice(&bytes[..BITS]);
+    word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "a code has at most 8 bits")]
-fn low_half(code: u64) -> u32 {
-    code as u32
+#[expect(clippy::cast_possible_truncation, reason = "upper bits belong to the next quad")]
+fn low_half(word: u64) -> u32 {
+    word as u32
 }
 
 /// A number below 2^24, exactly. By way of `i32`, which every instruction set converts.

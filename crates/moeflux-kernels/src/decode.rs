@@ -5,7 +5,7 @@
 use crate::activations::group_cols;
 use crate::codes::{from_bf16, from_f16};
 use crate::format::{FloatKind, Matrix, MatrixKind};
-use crate::lanes::LANES;
+use crate::lanes::{LANES, Portable};
 use crate::product::unpack_cols;
 
 /// Writes the weights of row `row_idx` to `out`.
@@ -20,7 +20,7 @@ pub fn decode_row(matrix: &Matrix<'_>, row_idx: usize, out: &mut [f32]) {
     let mut values = [[0.0; LANES]; 128 / LANES];
     for (group_idx, out) in out.chunks_mut(group_cols).enumerate() {
         let values = &mut values[..group_cols / LANES];
-        unpack_cols(matrix, row_idx, group_idx * group_cols, values);
+        unpack_cols(Portable, matrix, row_idx, (group_idx * group_cols, values));
         out.copy_from_slice(&values.as_flattened()[..out.len()]);
         match layout.kind {
             MatrixKind::Float(_) => {}

@@ -31,7 +31,7 @@ impl std::fmt::Debug for KernelTable {
 
 /// Writes a table and its kernels: the generic bodies, compiled for the stated features.
 macro_rules! kernel_table {
-    ($name:literal, tile: $rows:literal x $picks:literal $(, features: $features:literal)?) => {
+    ($name:literal, $simd:expr $(, features: $features:literal)?) => {
         pub(crate) static TABLE: $crate::dispatch::KernelTable = $crate::dispatch::KernelTable {
             name: $name,
             matmul,
@@ -47,42 +47,42 @@ macro_rules! kernel_table {
 
         $(#[target_feature(enable = $features)])?
         fn matmul(product: &$crate::product::Product<'_>, out: &mut [f32]) {
-            $crate::product::matmul::<$rows, $picks>(product, out);
+            $crate::product::matmul($simd, product, out);
         }
 
         $(#[target_feature(enable = $features)])?
         fn matmul_transposed(product: &$crate::product::TransposedProduct<'_>, out: &mut [f32]) {
-            $crate::product::matmul_transposed(product, out);
+            $crate::product::matmul_transposed($simd, product, out);
         }
 
         $(#[target_feature(enable = $features)])?
         fn group_sums(row: &[f32], group_cols: usize, sums: &mut [f32]) {
-            $crate::vector::group_sums(row, group_cols, sums);
+            $crate::vector::group_sums($simd, row, group_cols, sums);
         }
 
         $(#[target_feature(enable = $features)])?
         fn dot(a: &[f32], b: &[f32]) -> f32 {
-            $crate::vector::dot(a, b)
+            $crate::vector::dot($simd, a, b)
         }
 
         $(#[target_feature(enable = $features)])?
         fn axpy(factor: f32, x: &[f32], y: &mut [f32]) {
-            $crate::vector::axpy(factor, x, y);
+            $crate::vector::axpy($simd, factor, x, y);
         }
 
         $(#[target_feature(enable = $features)])?
         fn dots(x: &[f32], rows: &$crate::vector::Rows<'_>, out: &mut [f32]) {
-            $crate::vector::dots(x, rows, out);
+            $crate::vector::dots($simd, x, rows, out);
         }
 
         $(#[target_feature(enable = $features)])?
         fn weighted_sum(weights: &[f32], rows: &$crate::vector::Rows<'_>, out: &mut [f32]) {
-            $crate::vector::weighted_sum(weights, rows, out);
+            $crate::vector::weighted_sum($simd, weights, rows, out);
         }
 
         $(#[target_feature(enable = $features)])?
         fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
-            $crate::vector::exp_shifted(values, shift)
+            $crate::vector::exp_shifted($simd, values, shift)
         }
 
         $(#[target_feature(enable = $features)])?
@@ -91,7 +91,7 @@ macro_rules! kernel_table {
             state: &mut [f32],
             out: &mut [f32],
         ) {
-            $crate::vector::delta_step(step, state, out);
+            $crate::vector::delta_step($simd, step, state, out);
         }
     };
 }

@@ -3,5 +3,6 @@
 //! Slow on purpose where the hardware has no fused multiply-add: the library's is exact.
 
 use crate::dispatch::kernel_table;
+use crate::lanes::Portable;
 
-kernel_table!("scalar", tile: 1 x 1);
+kernel_table!("scalar", Portable);

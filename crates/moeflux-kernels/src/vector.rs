@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the order of every sum is the one stated in the crate's documentation.
 
-use crate::lanes::{LANES, add, fma, padded, reduce};
+use crate::lanes::{LANES, Simd, padded};
 
 /// Rows of f32 in memory that is not theirs alone.
 #[derive(Clone, Copy, Debug)]
@@ -42,50 +42,69 @@ pub struct DeltaStep<'a> {
 }
 
 #[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
+    simd.reduce(dot_lanes(simd, a, b))
+}
+
+#[inline(always)]
+fn dot_lanes<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> S::Vector {
     let (a_chunks, a_rest) = a.as_chunks::<LANES>();
     let (b_chunks, b_rest) = b.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
+    let mut lanes = simd.splat(0.0);
     for (a, b) in a_chunks.iter().zip(b_chunks) {
-        fma(a, b, &mut lanes);
+        lanes = simd.fma(simd.load(a), simd.load(b), lanes);
     }
     if !a_rest.is_empty() {
-        fma(&padded(a_rest), &padded(b_rest), &mut lanes);
+        lanes = simd.fma(simd.load(&padded(a_rest)), simd.load(&padded(b_rest)), lanes);
     }
-    reduce(&lanes)
+    lanes
 }
 
 #[inline(always)]
-pub(crate) fn sum(values: &[f32]) -> f32 {
+pub(crate) fn sum<S: Simd>(simd: S, values: &[f32]) -> f32 {
     let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
+    let mut lanes = simd.splat(0.0);
     for chunk in chunks {
-        add(chunk, &mut lanes);
+        lanes = simd.add(simd.load(chunk), lanes);
     }
     if !rest.is_empty() {
-        add(&padded(rest), &mut lanes);
+        lanes = simd.add(simd.load(&padded(rest)), lanes);
     }
-    reduce(&lanes)
+    simd.reduce(lanes)
 }
 
 #[inline(always)]
-pub(crate) fn group_sums(row: &[f32], group_cols: usize, sums: &mut [f32]) {
+pub(crate) fn group_sums<S: Simd>(simd: S, row: &[f32], group_cols: usize, sums: &mut [f32]) {
     for (group, out) in row.chunks_exact(group_cols).zip(sums) {
-        *out = sum(group);
+        *out = sum(simd, group);
     }
 }
 
 #[inline(always)]
-pub(crate) fn axpy(factor: f32, x: &[f32], y: &mut [f32]) {
-    for (y, &x) in y.iter_mut().zip(x) {
+pub(crate) fn axpy<S: Simd>(simd: S, factor: f32, x: &[f32], y: &mut [f32]) {
+    let (x_chunks, x_rest) = x.as_chunks::<LANES>();
+    let (y_chunks, y_rest) = y.as_chunks_mut::<LANES>();
+    for (x, y) in x_chunks.iter().zip(y_chunks) {
+        simd.store(simd.fma(simd.splat(factor), simd.load(x), simd.load(y)), y);
+    }
+    for (&x, y) in x_rest.iter().zip(y_rest) {
         *y = factor.mul_add(x, *y);
     }
 }
 
 #[inline(always)]
-pub(crate) fn dots(x: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
-    for (row_idx, out) in out.iter_mut().enumerate() {
-        *out = dot(x, rows.row(row_idx));
+pub(crate) fn dots<S: Simd>(simd: S, x: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
+    let (quads, rest) = out.as_chunks_mut::<4>();
+    let n_quads = quads.len();
+    for (i, out) in quads.iter_mut().enumerate() {
+        let mut lanes = [simd.splat(0.0); 4];
+        for r in 0..4 {
+            lanes[r] = dot_lanes(simd, rows.row(4 * i + r), x);
+        }
+        *out = simd.store4(simd.reduce4(lanes));
+    }
+    for (r, out) in rest.iter_mut().enumerate() {
+        *out = dot(simd, rows.row(4 * n_quads + r), x);
     }
 }
 
@@ -93,59 +112,57 @@ pub(crate) fn dots(x: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
 const SUM_CHUNKS: usize = 4;
 
 #[inline(always)]
-pub(crate) fn weighted_sum(weights: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
+pub(crate) fn weighted_sum<S: Simd>(simd: S, weights: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
     let mut first = 0;
     while first + SUM_CHUNKS * LANES <= out.len() {
         let (chunks, _) = out[first..][..SUM_CHUNKS * LANES].as_chunks_mut::<LANES>();
-        let mut acc = [[0.0; LANES]; SUM_CHUNKS];
-        acc.copy_from_slice(chunks);
+        let mut acc = [simd.splat(0.0); SUM_CHUNKS];
+        for c in 0..SUM_CHUNKS {
+            acc[c] = simd.load(&chunks[c]);
+        }
         for (row_idx, &weight) in weights.iter().enumerate() {
             let row = &rows.row(row_idx)[first..][..SUM_CHUNKS * LANES];
             let (row, _) = row.as_chunks::<LANES>();
             for c in 0..SUM_CHUNKS {
-                fma(&[weight; LANES], &row[c], &mut acc[c]);
+                acc[c] = simd.fma(simd.splat(weight), simd.load(&row[c]), acc[c]);
             }
         }
-        chunks.copy_from_slice(&acc);
+        for c in 0..SUM_CHUNKS {
+            simd.store(acc[c], &mut chunks[c]);
+        }
         first += SUM_CHUNKS * LANES;
     }
     if first < out.len() {
         for (row_idx, &weight) in weights.iter().enumerate() {
-            axpy(weight, &rows.row(row_idx)[first..], &mut out[first..]);
+            axpy(simd, weight, &rows.row(row_idx)[first..], &mut out[first..]);
         }
     }
 }
 
 #[inline(always)]
-pub(crate) fn delta_step(step: &DeltaStep<'_>, state: &mut [f32], out: &mut [f32]) {
+pub(crate) fn delta_step<S: Simd>(
+    simd: S,
+    step: &DeltaStep<'_>,
+    state: &mut [f32],
+    out: &mut [f32],
+) {
     let rows = state.chunks_exact_mut(step.k.len());
     for ((row, &v), out) in rows.zip(step.v).zip(out) {
         for value in row.iter_mut() {
             *value *= step.decay;
         }
-        let delta = (v - dot(row, step.k)) * step.beta;
-        axpy(delta, step.k, row);
-        *out = dot(row, step.q);
+        let delta = (v - dot(simd, row, step.k)) * step.beta;
+        axpy(simd, delta, step.k, row);
+        *out = dot(simd, row, step.q);
     }
 }
 
 #[inline(always)]
-pub(crate) fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
-    let (chunks, rest) = values.as_chunks_mut::<LANES>();
-    let mut lanes = [0.0; LANES];
-    for chunk in chunks {
-        for value in chunk.iter_mut() {
-            *value = exp_below(*value - shift);
-        }
-        add(chunk, &mut lanes);
+pub(crate) fn exp_shifted<S: Simd>(simd: S, values: &mut [f32], shift: f32) -> f32 {
+    for value in values.iter_mut() {
+        *value = exp_below(*value - shift);
     }
-    if !rest.is_empty() {
-        for value in rest.iter_mut() {
-            *value = exp_below(*value - shift);
-        }
-        add(&padded(rest), &mut lanes);
-    }
-    reduce(&lanes)
+    sum(simd, values)
 }
 
 /// `exp(x)` for `x <= 0` within 2 units in the last place; 0 below -87.3, NaN for NaN.
