@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::activations::{Activations, group_cols};
 use crate::codes::{Bf16, Bytes, Codes, E4m3, F16, F32, Packed};
-use crate::decode::{bias, scale};
+use crate::decode::{biases, scales};
 use crate::format::{FloatKind, Matrix, MatrixKind};
 use crate::lanes::{LANES, Lanes, Simd};
 use crate::vector::Rows;
@@ -102,10 +102,9 @@ impl Block {
         for (r, row_idx) in rows.enumerate() {
             let values = &mut self.values[r][..cols.len() / LANES];
             unpack_cols(simd, matrix, row_idx, (cols.start, values));
-            for g in 0..cols.len() / group_cols {
-                self.scales[g][r] = scale(matrix, row_idx, first_group + g);
-                self.biases[g][r] = bias(matrix, row_idx, first_group + g);
-            }
+            let n_groups = cols.len() / group_cols;
+            scales(matrix, row_idx, first_group, (r, &mut self.scales[..n_groups]));
+            biases(matrix, row_idx, first_group, (r, &mut self.biases[..n_groups]));
         }
     }
 }
@@ -197,8 +196,7 @@ fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
     }
     for g in 0..x[0].groups.len() {
         let mut lanes = [[zero; 4]; R];
-        let groups =
-            [&x[0].groups[g], &x[1].groups[g], &x[2].groups[g], &x[3].groups[g]];
+        let groups = [&x[0].groups[g], &x[1].groups[g], &x[2].groups[g], &x[3].groups[g]];
         for c in 0..CHUNKS {
             for r in 0..R {
                 let weights = simd.load(&block.values[first_row + r][g * CHUNKS + c]);
@@ -245,8 +243,7 @@ fn add_column<S: Simd, const CHUNKS: usize>(
         for c in 0..CHUNKS {
             let inputs = simd.load(&group[c]);
             for r in 0..ROWS {
-                lanes[r] =
-                    simd.fma(simd.load(&block.values[r][g * CHUNKS + c]), inputs, lanes[r]);
+                lanes[r] = simd.fma(simd.load(&block.values[r][g * CHUNKS + c]), inputs, lanes[r]);
             }
         }
         acc = simd.fma4(simd.load4(&block.scales[g]), simd.reduce4(lanes), acc);

@@ -189,4 +189,3 @@ fn exp_below(x: f32) -> f32 {
     let value = poly * f32::from_bits(power);
     if x < -87.3 { 0.0 } else { value }
 }
-

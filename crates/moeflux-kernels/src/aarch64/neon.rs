@@ -4,10 +4,9 @@
 //! **Invariant:** a [`Neon`] exists only inside the functions of this table.
 
 use std::arch::aarch64::{
-    float32x4_t, vaddq_f32, vandq_u32, vcvtq_f32_u32, vdupq_n_f32,
-    vdupq_n_u32, vextq_f32, vfmaq_f32, vget_high_u8, vget_high_u16, vget_low_u8, vget_low_u16,
-    vld1q_f32, vld1q_s32, vld1q_u8, vmovl_u8, vmovl_u16, vmulq_f32, vpaddq_f32, vshlq_u32,
-    vst1q_f32, vuzp1q_f32,
+    float32x4_t, vaddq_f32, vandq_u32, vcvtq_f32_u32, vdupq_n_f32, vdupq_n_u32, vextq_f32,
+    vfmaq_f32, vget_high_u8, vget_high_u16, vget_low_u8, vget_low_u16, vld1q_f32, vld1q_s32,
+    vld1q_u8, vmovl_u8, vmovl_u16, vmulq_f32, vpaddq_f32, vshlq_u32, vst1q_f32, vuzp1q_f32,
 };
 
 use crate::dispatch::{KernelTable, kernel_table};
@@ -53,23 +52,13 @@ fn store(vector: Quarters, lanes: &mut Lanes) {
 #[inline]
 #[target_feature(enable = "neon")]
 fn add(a: Quarters, b: Quarters) -> Quarters {
-    [
-        vaddq_f32(a[0], b[0]),
-        vaddq_f32(a[1], b[1]),
-        vaddq_f32(a[2], b[2]),
-        vaddq_f32(a[3], b[3]),
-    ]
+    [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1]), vaddq_f32(a[2], b[2]), vaddq_f32(a[3], b[3])]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
 fn mul(a: Quarters, b: Quarters) -> Quarters {
-    [
-        vmulq_f32(a[0], b[0]),
-        vmulq_f32(a[1], b[1]),
-        vmulq_f32(a[2], b[2]),
-        vmulq_f32(a[3], b[3]),
-    ]
+    [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1]), vmulq_f32(a[2], b[2]), vmulq_f32(a[3], b[3])]
 }
 
 #[inline]

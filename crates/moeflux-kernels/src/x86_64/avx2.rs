@@ -110,8 +110,7 @@ fn quarter_sums([a, b, c, d]: [__m128; 4]) -> __m128 {
 fn codes<const BITS: u32>(quads: [u32; 4]) -> Pair {
     let [a, b, c, d] = quads.map(|quad| quad as i32);
     let (bits, mask) = (BITS as i32, (1 << BITS) - 1);
-    let shifts =
-        _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 0, bits, 2 * bits, 3 * bits);
+    let shifts = _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 0, bits, 2 * bits, 3 * bits);
     let unpack = |low: i32, high: i32| {
         let words = _mm256_setr_epi32(low, low, low, low, high, high, high, high);
         let codes = _mm256_and_si256(_mm256_srlv_epi32(words, shifts), _mm256_set1_epi32(mask));
