@@ -1,9 +1,50 @@
-//! CPU kernels: weight formats, the scalar definition of each product, one file per instruction
-//! set.
+//! CPU kernels: weight formats, products and vector kernels, one thin file per instruction set.
 //!
-//! **Invariant:** no I/O, no threads, no knowledge of models. Callers see only safe functions.
+//! **Invariant:** no I/O, no threads, no knowledge of models. Callers see only safe functions, and
+//! every [`KernelTable`] gives the same bits.
+//!
+//! # The arithmetic of f32 mode
+//!
+//! All values are `f32`; `fma` rounds once.
+//! * A **group** is the quantisation group of an affine row (32, 64 or 128 columns), 128 columns
+//!   of FP8 (a block), 64 columns of plain floats. A short last group is filled up with zeros.
+//! * A **group's sum** has 16 lanes, all starting from +0: lane `j` takes columns `j`, `j + 16`, ..
+//!   of the group in ascending order, by `fma` for a dot product and by addition for a plain sum.
+//!   Then lane `j` += lane `j + 8`, += `j + 4`, += `j + 2`, += `j + 1`.
+//! * **One output element** takes the groups of its row in ascending order, from +0. Affine:
+//!   `acc = fma(scale, dot(codes, x), acc)`, then `acc = fma(bias, sum(x), acc)`. FP8:
+//!   `acc = fma(scale, dot(values, x), acc)`. Plain floats: `acc = acc + dot(values, x)`.
+//! * **A transposed element** takes the rows in ascending order, from +0:
+//!   `acc = fma(x[row], value[row][col], acc)`, where an affine value is `fma(code, scale, bias)`,
+//!   an FP8 value `value * scale`.
+//! * [`KernelTable::dot`] is one group as long as its vectors; [`KernelTable::weighted_sum`] takes
+//!   rows in ascending order.
+//!
+//! So a result depends neither on the instruction set, nor on how many rows of activations are
+//! computed together, nor on how rows are split over threads.
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]
 
+mod activations;
+mod codes;
+mod decode;
+mod dispatch;
 mod format;
+mod lanes;
+mod product;
+mod scalar;
+mod vector;
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(test)]
+mod tests;
+
+pub use activations::{Activations, RowShape};
+pub use decode::decode_row;
+pub use dispatch::{KernelTable, available, best, by_name};
 pub use format::{Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout};
+pub use product::{Product, TransposedProduct};
+pub use vector::{DeltaStep, Rows};

@@ -18,7 +18,7 @@ pub struct Buffers {
 }
 
 /// One activation buffer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Buffer {
     /// Columns of a row.
     pub n_cols: usize,

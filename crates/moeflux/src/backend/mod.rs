@@ -3,6 +3,7 @@
 //! **Invariant:** a backend interprets plans; it never learns which model they belong to, and
 //! never waits for the disk.
 
+pub mod cpu;
 pub mod host;
 pub mod reference;
 

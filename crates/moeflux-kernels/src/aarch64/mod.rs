@@ -1,0 +1,12 @@
+//! Kernels for aarch64.
+//!
+//! NEON is part of the architecture's baseline; it is asked for all the same.
+
+mod neon;
+
+use crate::dispatch::KernelTable;
+
+/// The tables that this CPU can run, slowest first.
+pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {
+    neon::table().into_iter()
+}

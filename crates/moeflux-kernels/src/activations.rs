@@ -1,0 +1,160 @@
+//! Rows of activations made ready for products: padded to whole groups, with the groups' sums.
+//!
+//! **Invariant:** columns beyond `n_cols` are zero; sums belong to the values. Memory grows to the
+//! largest use and is kept.
+
+use crate::dispatch::KernelTable;
+use crate::format::{FP8_BLOCK, MatrixKind};
+
+/// Columns of a group of plain floats.
+const FLOAT_GROUP: usize = 64;
+
+/// Columns that make one term of an output's sum.
+pub(crate) const fn group_cols(kind: MatrixKind) -> usize {
+    match kind {
+        MatrixKind::Float(_) => FLOAT_GROUP,
+        MatrixKind::Fp8Block => FP8_BLOCK,
+        MatrixKind::Affine(affine) => affine.group as usize,
+    }
+}
+
+/// Rows of activations for matrices of one group size.
+#[derive(Clone, Debug, Default)]
+pub struct Activations {
+    n_rows: usize,
+    n_cols: usize,
+    group_cols: usize,
+    has_sums: bool,
+    values: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl Activations {
+    /// No rows yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the shape for products with matrices of `kind`; all rows are then to be filled with
+    /// [`Activations::fill`] or through [`Activations::rows_mut`].
+    pub fn reshape(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) {
+        self.n_rows = n_rows;
+        self.n_cols = n_cols;
+        self.group_cols = group_cols(kind);
+        self.has_sums = matches!(kind, MatrixKind::Affine(_));
+        let n_values = n_rows * self.stride();
+        let n_sums = n_rows * self.sums_per_row();
+        // Every value is written by `fill_row`, so that old ones need no clearing.
+        if self.values.len() < n_values {
+            self.values.resize(n_values, 0.0);
+        }
+        if self.sums.len() < n_sums {
+            self.sums.resize(n_sums, 0.0);
+        }
+    }
+
+    /// Writes one row.
+    ///
+    /// # Panics
+    ///
+    /// If `values` is not one row, or there is no such row.
+    pub fn fill(&mut self, table: &KernelTable, row_idx: usize, values: &[f32]) {
+        let (row, rows_values, rows_sums) = self.rows_mut();
+        assert!(row_idx < row.n_rows, "row {row_idx} of {}", row.n_rows);
+        let target = &mut rows_values[row_idx * row.stride..][..row.stride];
+        let sums = &mut rows_sums[row_idx * row.sums_per_row..][..row.sums_per_row];
+        row.fill(table, values, target, sums);
+    }
+
+    /// The rows' memory, for threads that share the filling: `stride` values and `sums_per_row`
+    /// sums per row, each to be written with [`RowShape::fill`].
+    pub fn rows_mut(&mut self) -> (RowShape, &mut [f32], &mut [f32]) {
+        let shape = RowShape {
+            n_rows: self.n_rows,
+            n_cols: self.n_cols,
+            stride: self.stride(),
+            group_cols: self.group_cols,
+            sums_per_row: self.sums_per_row(),
+        };
+        let values = &mut self.values[..shape.n_rows * shape.stride];
+        (shape, values, &mut self.sums[..shape.n_rows * shape.sums_per_row])
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Whether these rows can meet a matrix of this kind and width.
+    #[must_use]
+    pub fn suits(&self, kind: MatrixKind, n_cols: usize) -> bool {
+        let has_sums = self.has_sums || !matches!(kind, MatrixKind::Affine(_));
+        self.n_cols == n_cols && self.group_cols == group_cols(kind) && has_sums
+    }
+
+    /// Columns, padding included: whole groups.
+    pub(crate) fn stride(&self) -> usize {
+        self.n_cols.next_multiple_of(self.group_cols.max(1))
+    }
+
+    /// One row, padding included.
+    #[inline(always)]
+    pub(crate) fn row(&self, row_idx: usize) -> &[f32] {
+        let stride = self.stride();
+        &self.values[row_idx * stride..][..stride]
+    }
+
+    /// The sums of one row's groups; empty for kinds without biases.
+    #[inline(always)]
+    pub(crate) fn sums(&self, row_idx: usize) -> &[f32] {
+        let sums_per_row = self.sums_per_row();
+        &self.sums[row_idx * sums_per_row..][..sums_per_row]
+    }
+
+    fn sums_per_row(&self) -> usize {
+        if self.has_sums { self.n_cols / self.group_cols } else { 0 }
+    }
+}
+
+/// How the rows of an [`Activations`] lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowShape {
+    /// Rows.
+    pub n_rows: usize,
+    /// Values of a row.
+    pub n_cols: usize,
+    /// Values from one row to the next: whole groups.
+    pub stride: usize,
+    /// Sums of a row; zero for kinds without biases.
+    pub sums_per_row: usize,
+    group_cols: usize,
+}
+
+impl RowShape {
+    /// Writes one row and its sums.
+    ///
+    /// # Panics
+    ///
+    /// If a length is not that of one row.
+    pub fn fill(&self, table: &KernelTable, values: &[f32], row: &mut [f32], sums: &mut [f32]) {
+        assert_eq!(values.len(), self.n_cols, "values of a row");
+        row[..self.n_cols].copy_from_slice(values);
+        self.finish(table, row, sums);
+    }
+
+    /// Completes a row whose first `n_cols` values are written: padding and sums.
+    ///
+    /// # Panics
+    ///
+    /// If a length is not that of one row.
+    pub fn finish(&self, table: &KernelTable, row: &mut [f32], sums: &mut [f32]) {
+        assert_eq!(row.len(), self.stride, "memory of a row");
+        assert_eq!(sums.len(), self.sums_per_row, "sums of a row");
+        row[self.n_cols..].fill(0.0);
+        if self.sums_per_row != 0 {
+            table.group_sums(row, self.group_cols, sums);
+        }
+    }
+}

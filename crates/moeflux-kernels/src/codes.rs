@@ -1,0 +1,162 @@
+//! Sixteen stored codes or values at a time, as f32.
+//!
+//! **Invariant:** exact (every code and value is an f32), whatever the address of the bytes.
+//! Knows neither scales nor groups.
+
+use crate::lanes::{LANES, Simd};
+
+/// A way values are stored.
+pub(crate) trait Codes {
+    /// Bytes of sixteen values.
+    const BYTES: usize;
+
+    /// Sixteen values from exactly [`Codes::BYTES`] bytes.
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector;
+}
+
+/// Unsigned codes of `BITS` bits, in one little-endian stream.
+pub(crate) struct Packed<const BITS: u32>;
+
+/// Unsigned codes of 8 bits.
+pub(crate) struct Bytes;
+
+/// IEEE single precision.
+pub(crate) struct F32;
+
+/// IEEE half precision.
+pub(crate) struct F16;
+
+/// The upper half of an f32.
+pub(crate) struct Bf16;
+
+/// FP8 e4m3: no infinity, NaN where all lower bits are set.
+pub(crate) struct E4m3;
+
+impl<const BITS: u32> Codes for Packed<BITS> {
+    const BYTES: usize = 2 * BITS as usize;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let (low, high) = bytes.split_at(BITS as usize);
+        let (low, high) = (word(low), word(high));
+        let quads = [low, low >> (4 * BITS), high, high >> (4 * BITS)];
+        simd.codes::<BITS>(quads.map(low_half))
+    }
+}
+
+impl Codes for Bytes {
+    const BYTES: usize = LANES;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let (codes, _) = bytes.as_chunks::<LANES>();
+        simd.bytes(&codes[0])
+    }
+}
+
+impl Codes for F32 {
+    const BYTES: usize = 4 * LANES;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let (values, _) = bytes.as_chunks::<4>();
+        let mut lanes = [0.0; LANES];
+        for (lane, value) in lanes.iter_mut().zip(values) {
+            *lane = f32::from_le_bytes(*value);
+        }
+        simd.load(&lanes)
+    }
+}
+
+impl Codes for F16 {
+    const BYTES: usize = 2 * LANES;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let (values, _) = bytes.as_chunks::<2>();
+        let mut lanes = [0.0; LANES];
+        for (lane, value) in lanes.iter_mut().zip(values) {
+            *lane = from_f16(u16::from_le_bytes(*value));
+        }
+        simd.load(&lanes)
+    }
+}
+
+impl Codes for Bf16 {
+    const BYTES: usize = 2 * LANES;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let (values, _) = bytes.as_chunks::<2>();
+        let mut lanes = [0.0; LANES];
+        for (lane, value) in lanes.iter_mut().zip(values) {
+            *lane = from_bf16(u16::from_le_bytes(*value));
+        }
+        simd.load(&lanes)
+    }
+}
+
+impl Codes for E4m3 {
+    const BYTES: usize = LANES;
+
+    #[inline(always)]
+    fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector {
+        let mut lanes = [0.0; LANES];
+        for (lane, byte) in lanes.iter_mut().zip(bytes) {
+            *lane = from_e4m3(*byte);
+        }
+        simd.load(&lanes)
+    }
+}
+
+/// The value of an f16's bits, without branches or denormal operands, which are slow on some CPUs.
+#[inline(always)]
+pub(crate) fn from_f16(bits: u16) -> f32 {
+    let magnitude = u32::from(bits & 0x7fff);
+    let sign = u32::from(bits & 0x8000) << 16;
+    let normal = (magnitude << 13) + (112 << 23);
+    let subnormal = (float(magnitude) * (1.0 / 16_777_216.0)).to_bits();
+    let special = (magnitude << 13) | 0x7f80_0000;
+    let value = if magnitude < 0x0400 { subnormal } else { normal };
+    let value = if magnitude >= 0x7c00 { special } else { value };
+    f32::from_bits(value | sign)
+}
+
+/// The value of a bf16's bits.
+#[inline(always)]
+pub(crate) fn from_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The value of an e4m3's bits: exponent bias 7, subnormals in steps of 2^-9.
+#[inline(always)]
+pub(crate) fn from_e4m3(bits: u8) -> f32 {
+    let magnitude = u32::from(bits & 0x7f);
+    let sign = u32::from(bits & 0x80) << 24;
+    let normal = (magnitude << 20) + (120 << 23);
+    let subnormal = (float(magnitude) * (1.0 / 512.0)).to_bits();
+    let value = if magnitude < 8 { subnormal } else { normal };
+    let value = if magnitude == 0x7f { f32::NAN.to_bits() } else { value };
+    f32::from_bits(value | sign)
+}
+
+/// Eight codes of at most 6 bits.
+#[inline(always)]
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "upper bits belong to the next quad")]
+fn low_half(word: u64) -> u32 {
+    word as u32
+}
+
+/// A number below 2^24, exactly. By way of `i32`, which every instruction set converts.
+#[inline(always)]
+#[expect(clippy::cast_possible_wrap, reason = "far below 2^31")]
+fn float(code: u32) -> f32 {
+    code as i32 as f32
+}

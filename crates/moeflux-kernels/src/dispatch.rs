@@ -1,0 +1,231 @@
+//! The table of kernels of one instruction set, and the choice among tables.
+//!
+//! **Invariant:** a table can be had only if the CPU has its features; lengths are checked here,
+//! once per call, so that kernels need not.
+
+use std::sync::OnceLock;
+
+use crate::product::{Product, TransposedProduct};
+use crate::scalar;
+use crate::vector::{DeltaStep, Rows};
+
+/// The kernels of one instruction set. All tables give the same bits.
+pub struct KernelTable {
+    pub(crate) name: &'static str,
+    pub(crate) matmul: unsafe fn(&Product<'_>, &mut [f32]),
+    pub(crate) matmul_transposed: unsafe fn(&TransposedProduct<'_>, &mut [f32]),
+    pub(crate) group_sums: unsafe fn(&[f32], usize, &mut [f32]),
+    pub(crate) dot: unsafe fn(&[f32], &[f32]) -> f32,
+    pub(crate) axpy: unsafe fn(f32, &[f32], &mut [f32]),
+    pub(crate) dots: unsafe fn(&[f32], &Rows<'_>, &mut [f32]),
+    pub(crate) weighted_sum: unsafe fn(&[f32], &Rows<'_>, &mut [f32]),
+    pub(crate) exp_shifted: unsafe fn(&mut [f32], f32) -> f32,
+    pub(crate) delta_step: unsafe fn(&DeltaStep<'_>, &mut [f32], &mut [f32]),
+}
+
+impl std::fmt::Debug for KernelTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KernelTable({})", self.name)
+    }
+}
+
+/// Writes a table and its kernels: the generic bodies, compiled for the stated features.
+macro_rules! kernel_table {
+    ($name:literal, $simd:expr $(, features: $features:literal)?) => {
+        pub(crate) static TABLE: $crate::dispatch::KernelTable = $crate::dispatch::KernelTable {
+            name: $name,
+            matmul,
+            matmul_transposed,
+            group_sums,
+            dot,
+            axpy,
+            dots,
+            weighted_sum,
+            exp_shifted,
+            delta_step,
+        };
+
+        $(#[target_feature(enable = $features)])?
+        fn matmul(product: &$crate::product::Product<'_>, out: &mut [f32]) {
+            $crate::product::matmul($simd, product, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn matmul_transposed(product: &$crate::product::TransposedProduct<'_>, out: &mut [f32]) {
+            $crate::product::matmul_transposed($simd, product, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn group_sums(row: &[f32], group_cols: usize, sums: &mut [f32]) {
+            $crate::vector::group_sums($simd, row, group_cols, sums);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn dot(a: &[f32], b: &[f32]) -> f32 {
+            $crate::vector::dot($simd, a, b)
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn axpy(factor: f32, x: &[f32], y: &mut [f32]) {
+            $crate::vector::axpy($simd, factor, x, y);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn dots(x: &[f32], rows: &$crate::vector::Rows<'_>, out: &mut [f32]) {
+            $crate::vector::dots($simd, x, rows, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn weighted_sum(weights: &[f32], rows: &$crate::vector::Rows<'_>, out: &mut [f32]) {
+            $crate::vector::weighted_sum($simd, weights, rows, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
+            $crate::vector::exp_shifted($simd, values, shift)
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn delta_step(
+            step: &$crate::vector::DeltaStep<'_>,
+            state: &mut [f32],
+            out: &mut [f32],
+        ) {
+            $crate::vector::delta_step($simd, step, state, out);
+        }
+    };
+}
+pub(crate) use kernel_table;
+
+impl KernelTable {
+    /// Name for logs and test failures, such as "avx2".
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// `out[row][pick]`: the outputs of a row stand together.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn matmul(&self, product: &Product<'_>, out: &mut [f32]) {
+        product.check(out);
+        // SAFETY: the CPU has the table's features (see `available`); shapes are checked above.
+        unsafe { (self.matmul)(product, out) }
+    }
+
+    /// `out[row of x][column]`.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn matmul_transposed(&self, product: &TransposedProduct<'_>, out: &mut [f32]) {
+        product.check(out);
+        // SAFETY: as in `matmul`.
+        unsafe { (self.matmul_transposed)(product, out) }
+    }
+
+    /// The sum of each group of a padded row of activations.
+    ///
+    /// # Panics
+    ///
+    /// If `row` is not a whole group for each of `sums`.
+    pub fn group_sums(&self, row: &[f32], group_cols: usize, sums: &mut [f32]) {
+        assert_eq!(row.len(), group_cols * sums.len(), "whole groups");
+        // SAFETY: as in `matmul`.
+        unsafe { (self.group_sums)(row, group_cols, sums) }
+    }
+
+    /// The dot product, as one group.
+    ///
+    /// # Panics
+    ///
+    /// If lengths differ.
+    #[must_use]
+    pub fn dot(&self, a: &[f32], b: &[f32]) -> f32 {
+        assert_eq!(a.len(), b.len(), "vectors of a dot product");
+        // SAFETY: as in `matmul`.
+        unsafe { (self.dot)(a, b) }
+    }
+
+    /// `y = fma(factor, x, y)`.
+    ///
+    /// # Panics
+    ///
+    /// If lengths differ.
+    pub fn axpy(&self, factor: f32, x: &[f32], y: &mut [f32]) {
+        assert_eq!(x.len(), y.len(), "vectors of a sum");
+        // SAFETY: as in `matmul`.
+        unsafe { (self.axpy)(factor, x, y) }
+    }
+
+    /// `out[i] = dot(x, rows[i])`.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn dots(&self, x: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
+        assert_eq!(x.len(), rows.row_len, "length of a row");
+        assert_eq!(out.len(), rows.n_rows, "one output per row");
+        // SAFETY: as in `matmul`.
+        unsafe { (self.dots)(x, rows, out) }
+    }
+
+    /// `out = fma(weights[i], rows[i], out)`, row by row in ascending order.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn weighted_sum(&self, weights: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
+        assert_eq!(out.len(), rows.row_len, "length of a row");
+        assert_eq!(weights.len(), rows.n_rows, "one weight per row");
+        // SAFETY: as in `matmul`.
+        unsafe { (self.weighted_sum)(weights, rows, out) }
+    }
+
+    /// `values = exp(values - shift)`, for values of at most `shift`; returns their sum, as one
+    /// group. Within 2 units in the last place; 0 below -87.3.
+    pub fn exp_shifted(&self, values: &mut [f32], shift: f32) -> f32 {
+        // SAFETY: as in `matmul`.
+        unsafe { (self.exp_shifted)(values, shift) }
+    }
+
+    /// `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q` for one head's state
+    /// `S[value][key]`.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn delta_step(&self, step: &DeltaStep<'_>, state: &mut [f32], out: &mut [f32]) {
+        assert_eq!(step.q.len(), step.k.len(), "key dimension");
+        assert_eq!(step.v.len(), out.len(), "value dimension");
+        assert_eq!(state.len(), step.k.len() * step.v.len(), "state of one head");
+        // SAFETY: as in `matmul`.
+        unsafe { (self.delta_step)(step, state, out) }
+    }
+}
+
+/// The fastest table that this CPU can run.
+#[must_use]
+pub fn best() -> &'static KernelTable {
+    static BEST: OnceLock<&'static KernelTable> = OnceLock::new();
+    BEST.get_or_init(|| available().last().copied().unwrap_or(&scalar::TABLE))
+}
+
+/// The table of this name, if this CPU can run it.
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static KernelTable> {
+    available().into_iter().find(|table| table.name == name)
+}
+
+/// Every table that this CPU can run, slowest first. Tests run all of them.
+#[must_use]
+pub fn available() -> Vec<&'static KernelTable> {
+    let mut tables = vec![&scalar::TABLE];
+    #[cfg(target_arch = "x86_64")]
+    tables.extend(crate::x86_64::tables());
+    #[cfg(target_arch = "aarch64")]
+    tables.extend(crate::aarch64::tables());
+    tables
+}

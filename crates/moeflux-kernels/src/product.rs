@@ -1,0 +1,378 @@
+//! Products of a matrix with rows of activations: the generic bodies behind every table.
+//!
+//! Columns go by in blocks, a few matrix rows at a time: a block is unpacked to f32 once and meets
+//! every row of activations. **Invariant:** an output's terms are added in ascending group (or
+//! row) order, whatever the tile.
+
+use std::ops::Range;
+
+use crate::activations::{Activations, group_cols};
+use crate::codes::{Bf16, Bytes, Codes, E4m3, F16, F32, Packed};
+use crate::decode::{biases, scales};
+use crate::format::{FloatKind, Matrix, MatrixKind};
+use crate::lanes::{LANES, Lanes, Simd};
+use crate::vector::Rows;
+
+/// Columns unpacked at a time: whole groups of every kind; four rows of them fit the first cache.
+const BLOCK_COLS: usize = 512;
+
+/// Matrix rows unpacked at a time.
+const ROWS: usize = 4;
+
+const BLOCK_CHUNKS: usize = BLOCK_COLS / LANES;
+
+/// The smallest group is 32 columns.
+const BLOCK_GROUPS: usize = BLOCK_COLS / 32;
+
+/// `matrix . x` for some rows of both.
+#[derive(Clone, Debug)]
+pub struct Product<'a> {
+    /// The weights.
+    pub matrix: Matrix<'a>,
+    /// Rows of the matrix: outputs.
+    pub rows: Range<usize>,
+    /// Inputs.
+    pub x: &'a Activations,
+    /// Which rows of `x`, in the order of the outputs.
+    pub picks: &'a [usize],
+}
+
+/// `transposed matrix . x` for some rows and columns.
+#[derive(Clone, Debug)]
+pub struct TransposedProduct<'a> {
+    /// The weights.
+    pub matrix: Matrix<'a>,
+    /// Rows of the matrix: inputs.
+    pub rows: Range<usize>,
+    /// Columns of the matrix: outputs. The first is a multiple of 128.
+    pub cols: Range<usize>,
+    /// One input per row of `rows`, for each row of activations.
+    pub x: Rows<'a>,
+}
+
+impl Product<'_> {
+    pub(crate) fn check(&self, out: &[f32]) {
+        let layout = self.matrix.layout();
+        assert!(self.rows.start <= self.rows.end && self.rows.end <= layout.n_rows, "rows");
+        assert!(self.x.suits(layout.kind, layout.n_cols), "activations for {layout:?}");
+        assert!(self.picks.iter().all(|&pick| pick < self.x.n_rows()), "picked rows");
+        assert_eq!(out.len(), self.rows.len() * self.picks.len(), "outputs");
+    }
+}
+
+impl TransposedProduct<'_> {
+    pub(crate) fn check(&self, out: &[f32]) {
+        let layout = self.matrix.layout();
+        assert!(self.rows.start <= self.rows.end && self.rows.end <= layout.n_rows, "rows");
+        assert!(self.cols.start <= self.cols.end && self.cols.end <= layout.n_cols, "columns");
+        assert!(self.cols.start.is_multiple_of(128), "columns from a whole group");
+        assert_eq!(self.x.row_len, self.rows.len(), "inputs");
+        assert_eq!(out.len(), self.cols.len() * self.x.n_rows, "outputs");
+    }
+}
+
+/// Some rows of one block, unpacked.
+struct Block {
+    values: [[Lanes; BLOCK_CHUNKS]; ROWS],
+    scales: [[f32; ROWS]; BLOCK_GROUPS],
+    biases: [[f32; ROWS]; BLOCK_GROUPS],
+}
+
+impl Block {
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            values: [[[0.0; LANES]; BLOCK_CHUNKS]; ROWS],
+            scales: [[0.0; ROWS]; BLOCK_GROUPS],
+            biases: [[0.0; ROWS]; BLOCK_GROUPS],
+        }
+    }
+
+    /// Unpacks `cols` (whole groups) of at most `ROWS` rows; the other rows keep what they had.
+    #[inline(always)]
+    fn unpack<S: Simd>(
+        &mut self,
+        simd: S,
+        matrix: &Matrix<'_>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) {
+        let group_cols = group_cols(matrix.layout().kind);
+        let first_group = cols.start / group_cols;
+        for (r, row_idx) in rows.enumerate() {
+            let values = &mut self.values[r][..cols.len() / LANES];
+            unpack_cols(simd, matrix, row_idx, (cols.start, values));
+            let n_groups = cols.len() / group_cols;
+            scales(matrix, row_idx, first_group, (r, &mut self.scales[..n_groups]));
+            biases(matrix, row_idx, first_group, (r, &mut self.biases[..n_groups]));
+        }
+    }
+}
+
+/// `out[row][pick]`, a few rows at a time.
+#[inline(always)]
+pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
+    let n_picks = product.picks.len();
+    if n_picks == 0 {
+        return;
+    }
+    let mut block = Block::new();
+    out.fill(0.0);
+    for (i, out) in out.chunks_mut(ROWS * n_picks).enumerate() {
+        let first_row = product.rows.start + i * ROWS;
+        let rows = first_row..product.rows.end.min(first_row + ROWS);
+        for first_col in (0..product.x.stride()).step_by(BLOCK_COLS) {
+            let cols = first_col..product.x.stride().min(first_col + BLOCK_COLS);
+            block.unpack(simd, &product.matrix, rows.clone(), cols.clone());
+            match group_cols(product.matrix.layout().kind) {
+                32 => all_picks::<S, 2>(simd, product, &block, (cols, out)),
+                64 => all_picks::<S, 4>(simd, product, &block, (cols, out)),
+                _ => all_picks::<S, 8>(simd, product, &block, (cols, out)),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn all_picks<S: Simd, const CHUNKS: usize>(
+    simd: S,
+    product: &Product<'_>,
+    block: &Block,
+    (cols, out): (Range<usize>, &mut [f32]),
+) {
+    let (quads, singles) = product.picks.as_chunks::<4>();
+    let n_picks = product.picks.len();
+    for (quad_idx, picks) in quads.iter().enumerate() {
+        let x = picks.map(|pick| Inputs::<CHUNKS>::new(product, pick, &cols));
+        let mut rows = out.chunks_exact_mut(n_picks).enumerate();
+        if S::TILE_ROWS == ROWS && rows.len() == ROWS {
+            add_tile::<S, ROWS, CHUNKS>(simd, block, &x, (0, 4 * quad_idx, out));
+            continue;
+        }
+        for (r, out) in &mut rows {
+            add_tile::<S, 1, CHUNKS>(simd, block, &x, (r, 4 * quad_idx, out));
+        }
+    }
+    for (t, &pick) in singles.iter().enumerate() {
+        let x = Inputs::<CHUNKS>::new(product, pick, &cols);
+        add_column(simd, block, &x, (4 * quads.len() + t, n_picks, out));
+    }
+}
+
+/// One row of activations, as far as a block reaches.
+#[derive(Clone, Copy)]
+struct Inputs<'a, const CHUNKS: usize> {
+    groups: &'a [[Lanes; CHUNKS]],
+    /// One per group, or none.
+    sums: &'a [f32],
+}
+
+impl<'a, const CHUNKS: usize> Inputs<'a, CHUNKS> {
+    #[inline(always)]
+    fn new(product: &Product<'a>, pick: usize, cols: &Range<usize>) -> Self {
+        let (chunks, _) = product.x.row(pick)[cols.clone()].as_chunks::<LANES>();
+        let (groups, _) = chunks.as_chunks::<CHUNKS>();
+        let sums = product.x.sums(pick);
+        let first_group = cols.start / (CHUNKS * LANES);
+        let sums = if sums.is_empty() { sums } else { &sums[first_group..][..groups.len()] };
+        Self { groups, sums }
+    }
+}
+
+/// Adds one block's groups to the outputs of rows `first_row .. + R` and picks `first_pick .. + 4`;
+/// `out` begins with the first of these rows.
+#[inline(always)]
+fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
+    simd: S,
+    block: &Block,
+    x: &[Inputs<'_, CHUNKS>; 4],
+    (first_row, first_pick, out): (usize, usize, &mut [f32]),
+) {
+    let n_picks = out.len() / R;
+    let zero = simd.splat(0.0);
+    let mut acc = [simd.load4(&[0.0; 4]); R];
+    for r in 0..R {
+        acc[r] = simd.load4(four(&out[r * n_picks + first_pick..]));
+    }
+    for g in 0..x[0].groups.len() {
+        let mut lanes = [[zero; 4]; R];
+        let groups = [&x[0].groups[g], &x[1].groups[g], &x[2].groups[g], &x[3].groups[g]];
+        for c in 0..CHUNKS {
+            for r in 0..R {
+                let weights = simd.load(&block.values[first_row + r][g * CHUNKS + c]);
+                for t in 0..4 {
+                    lanes[r][t] = simd.fma(weights, simd.load(&groups[t][c]), lanes[r][t]);
+                }
+            }
+        }
+        for r in 0..R {
+            // A scale of 1 makes this the plain addition of floats, bit for bit.
+            let scale = simd.load4(&[block.scales[g][first_row + r]; 4]);
+            acc[r] = simd.fma4(scale, simd.reduce4(lanes[r]), acc[r]);
+        }
+        if !x[0].sums.is_empty() {
+            let sums = simd.load4(&[x[0].sums[g], x[1].sums[g], x[2].sums[g], x[3].sums[g]]);
+            for r in 0..R {
+                let bias = simd.load4(&[block.biases[g][first_row + r]; 4]);
+                acc[r] = simd.fma4(bias, sums, acc[r]);
+            }
+        }
+    }
+    for r in 0..R {
+        out[r * n_picks + first_pick..][..4].copy_from_slice(&simd.store4(acc[r]));
+    }
+}
+
+/// Adds one block's groups to the outputs of all rows of the block for one pick. Rows that `out`
+/// does not have are computed from whatever the block holds, and dropped.
+#[inline(always)]
+fn add_column<S: Simd, const CHUNKS: usize>(
+    simd: S,
+    block: &Block,
+    x: &Inputs<'_, CHUNKS>,
+    (pick_idx, n_picks, out): (usize, usize, &mut [f32]),
+) {
+    let zero = simd.splat(0.0);
+    let mut values = [0.0; ROWS];
+    for (value, row) in values.iter_mut().zip(out.chunks_exact(n_picks)) {
+        *value = row[pick_idx];
+    }
+    let mut acc = simd.load4(&values);
+    for (g, group) in x.groups.iter().enumerate() {
+        let mut lanes = [zero; ROWS];
+        for c in 0..CHUNKS {
+            let inputs = simd.load(&group[c]);
+            for r in 0..ROWS {
+                lanes[r] = simd.fma(simd.load(&block.values[r][g * CHUNKS + c]), inputs, lanes[r]);
+            }
+        }
+        acc = simd.fma4(simd.load4(&block.scales[g]), simd.reduce4(lanes), acc);
+        if !x.sums.is_empty() {
+            acc = simd.fma4(simd.load4(&block.biases[g]), simd.load4(&[x.sums[g]; 4]), acc);
+        }
+    }
+    for (value, row) in simd.store4(acc).iter().zip(out.chunks_exact_mut(n_picks)) {
+        row[pick_idx] = *value;
+    }
+}
+
+/// `out[x row][column]`.
+#[inline(always)]
+pub(crate) fn matmul_transposed<S: Simd>(
+    simd: S,
+    product: &TransposedProduct<'_>,
+    out: &mut [f32],
+) {
+    let kind = product.matrix.layout().kind;
+    out.fill(0.0);
+    let mut block = Block::new();
+    for first_col in product.cols.clone().step_by(BLOCK_COLS) {
+        let cols = first_col..product.cols.end.min(first_col + BLOCK_COLS);
+        let whole = cols.start..cols.start + cols.len().next_multiple_of(group_cols(kind));
+        for first_row in product.rows.clone().step_by(ROWS) {
+            let rows = first_row..product.rows.end.min(first_row + ROWS);
+            block.unpack(simd, &product.matrix, rows.clone(), whole.clone());
+            block.decode(simd, kind, whole.len());
+            add_rows(simd, product, &block, (rows, cols.clone(), out));
+        }
+    }
+}
+
+impl Block {
+    /// Turns codes into weights.
+    #[inline(always)]
+    fn decode<S: Simd>(&mut self, simd: S, kind: MatrixKind, n_cols: usize) {
+        let group_chunks = group_cols(kind) / LANES;
+        for r in 0..ROWS {
+            for c in 0..n_cols / LANES {
+                let scale = simd.splat(self.scales[c / group_chunks][r]);
+                let bias = simd.splat(self.biases[c / group_chunks][r]);
+                let value = simd.load(&self.values[r][c]);
+                let weight = match kind {
+                    MatrixKind::Float(_) => value,
+                    MatrixKind::Fp8Block => simd.mul(value, scale),
+                    MatrixKind::Affine(_) => simd.fma(value, scale, bias),
+                };
+                simd.store(weight, &mut self.values[r][c]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn add_rows<S: Simd>(
+    simd: S,
+    product: &TransposedProduct<'_>,
+    block: &Block,
+    (rows, cols, out): (Range<usize>, Range<usize>, &mut [f32]),
+) {
+    let out_cols = product.cols.len();
+    let first_out = cols.start - product.cols.start;
+    for t in 0..product.x.n_rows {
+        let x = &product.x.row(t)[rows.start - product.rows.start..][..rows.len()];
+        let out = &mut out[t * out_cols + first_out..][..cols.len()];
+        let (chunks, rest) = out.as_chunks_mut::<LANES>();
+        let n_chunks = chunks.len();
+        for (c, out) in chunks.iter_mut().enumerate() {
+            let mut acc = simd.load(out);
+            for (&x, weights) in x.iter().zip(&block.values) {
+                acc = simd.fma(simd.splat(x), simd.load(&weights[c]), acc);
+            }
+            simd.store(acc, out);
+        }
+        for (j, acc) in rest.iter_mut().enumerate() {
+            for (&x, weights) in x.iter().zip(&block.values) {
+                *acc = x.mul_add(weights[n_chunks][j], *acc);
+            }
+        }
+    }
+}
+
+/// The first four values.
+#[inline(always)]
+fn four(values: &[f32]) -> &[f32; 4] {
+    &values.as_chunks::<4>().0[0]
+}
+
+/// Codes or values of one row from `first_col`; columns beyond the row are zero.
+#[inline(always)]
+pub(crate) fn unpack_cols<S: Simd>(
+    simd: S,
+    matrix: &Matrix<'_>,
+    row_idx: usize,
+    (first_col, out): (usize, &mut [Lanes]),
+) {
+    let row = matrix.row(row_idx);
+    match matrix.layout().kind {
+        MatrixKind::Float(FloatKind::F32) => unpack::<F32, S>(simd, row, first_col, out),
+        MatrixKind::Float(FloatKind::F16) => unpack::<F16, S>(simd, row, first_col, out),
+        MatrixKind::Float(FloatKind::Bf16) => unpack::<Bf16, S>(simd, row, first_col, out),
+        MatrixKind::Fp8Block => unpack::<E4m3, S>(simd, row, first_col, out),
+        MatrixKind::Affine(affine) => match affine.bits {
+            2 => unpack::<Packed<2>, S>(simd, row, first_col, out),
+            3 => unpack::<Packed<3>, S>(simd, row, first_col, out),
+            4 => unpack::<Packed<4>, S>(simd, row, first_col, out),
+            5 => unpack::<Packed<5>, S>(simd, row, first_col, out),
+            6 => unpack::<Packed<6>, S>(simd, row, first_col, out),
+            _ => unpack::<Bytes, S>(simd, row, first_col, out),
+        },
+    }
+}
+
+#[inline(always)]
+fn unpack<C: Codes, S: Simd>(simd: S, row: &[u8], first_col: usize, out: &mut [Lanes]) {
+    let bytes = &row[first_col / LANES * C::BYTES..];
+    let n_whole = (bytes.len() / C::BYTES).min(out.len());
+    let (whole, rest) = out.split_at_mut(n_whole);
+    for (lanes, bytes) in whole.iter_mut().zip(bytes.chunks_exact(C::BYTES)) {
+        simd.store(C::unpack(simd, bytes), lanes);
+    }
+    if let Some((last, beyond)) = rest.split_first_mut() {
+        // Only floats and FP8 have ragged rows; their zero bytes are zeros.
+        let tail = &bytes[n_whole * C::BYTES..];
+        let mut filled = [0; 64];
+        filled[..tail.len()].copy_from_slice(tail);
+        simd.store(C::unpack(simd, &filled[..C::BYTES]), last);
+        beyond.fill([0.0; LANES]);
+    }
+}

@@ -1,0 +1,506 @@
+//! Every table against the scalar one, and the scalar one against the stated arithmetic and f64.
+//!
+//! The oracles here read codes bit by bit and know nothing of lanes in registers.
+
+use half::{bf16, f16};
+
+use crate::activations::group_cols;
+use crate::{
+    Activations, Affine, DeltaStep, FloatKind, KernelTable, Matrix, MatrixKind, MatrixLayout,
+    Product, Rows, TransposedProduct, available, best, by_name, codes, decode_row,
+};
+
+/// Mean squared error over mean square of a product in f32 against f64: rounding of 4,096 terms
+/// in 16 lanes stays far below it, one wrong weight far above.
+const NMSE_MAX: f64 = 1e-12;
+
+const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
+
+/// A seed gives the same numbers everywhere.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn unit(&mut self) -> f32 {
+        (self.bits() % 2001) as f32 / 1000.0 - 1.0
+    }
+
+    fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+}
+
+/// A matrix whose parts lie at odd addresses.
+struct Stored {
+    layout: MatrixLayout,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    biases: Vec<u8>,
+}
+
+impl Stored {
+    fn random(kind: MatrixKind, n_rows: usize, n_cols: usize, random: &mut Random) -> Self {
+        let layout = MatrixLayout::new(kind, n_rows, n_cols).unwrap();
+        let mut stored = Self { layout, codes: vec![0], scales: vec![0], biases: vec![0] };
+        match kind {
+            MatrixKind::Float(float) => {
+                let values = random.values(n_rows * n_cols);
+                values.iter().for_each(|&it| push(&mut stored.codes, float, it));
+            }
+            MatrixKind::Fp8Block => {
+                // 0x7f and 0xff are NaN.
+                let code = |bits: u64| if bits & 0x7f == 0x7f { 0x7e } else { bits as u8 };
+                stored.codes.extend((0..n_rows * n_cols).map(|_| code(random.bits())));
+                let scales = random.values(layout.scale_bytes() / 4);
+                scales.iter().for_each(|&it| push(&mut stored.scales, FloatKind::F32, it));
+            }
+            MatrixKind::Affine(affine) => {
+                stored.codes.extend((0..layout.code_bytes()).map(|_| random.bits() as u8));
+                for part in [&mut stored.scales, &mut stored.biases] {
+                    let values = random.values(layout.scale_bytes() / affine.scale.bytes());
+                    values.iter().for_each(|&it| push(part, affine.scale, it));
+                }
+            }
+        }
+        stored
+    }
+
+    fn matrix(&self) -> Matrix<'_> {
+        Matrix::new(self.layout, &self.codes[1..], &self.scales[1..], &self.biases[1..])
+    }
+
+    /// The code or stored value of one place, read the obvious way.
+    fn code(&self, row: usize, col: usize) -> f32 {
+        let place = row * self.layout.n_cols + col;
+        let codes = &self.codes[1..];
+        match self.layout.kind {
+            MatrixKind::Float(float) => float_at(codes, float, place),
+            MatrixKind::Fp8Block => e4m3(codes[place]),
+            MatrixKind::Affine(affine) => {
+                let bits = usize::from(affine.bits);
+                let row = &codes[row * self.layout.row_bytes()..];
+                let bit = |i: usize| u32::from(row[i / 8] >> (i % 8)) & 1;
+                (0..bits).map(|i| bit(col * bits + i) << i).sum::<u32>() as f32
+            }
+        }
+    }
+
+    /// Scale and bias of one place.
+    fn scale_and_bias(&self, row: usize, col: usize) -> (f32, f32) {
+        let n_cols = self.layout.n_cols;
+        match self.layout.kind {
+            MatrixKind::Float(_) => (1.0, 0.0),
+            MatrixKind::Fp8Block => {
+                let place = row / 128 * n_cols.div_ceil(128) + col / 128;
+                (float_at(&self.scales[1..], FloatKind::F32, place), 0.0)
+            }
+            MatrixKind::Affine(affine) => {
+                let group = usize::from(affine.group);
+                let place = row * (n_cols / group) + col / group;
+                let at = |part: &[u8]| float_at(&part[1..], affine.scale, place);
+                (at(&self.scales), at(&self.biases))
+            }
+        }
+    }
+
+    /// A weight in f64.
+    fn weight(&self, row: usize, col: usize) -> f64 {
+        let (scale, bias) = self.scale_and_bias(row, col);
+        f64::from(self.code(row, col)) * f64::from(scale) + f64::from(bias)
+    }
+
+    /// One output by the arithmetic that the crate's documentation states.
+    fn stated_output(&self, row: usize, x: &[f32]) -> f32 {
+        let n_cols = self.layout.n_cols;
+        let group = group_cols(self.layout.kind);
+        let mut acc = 0.0_f32;
+        for first in (0..n_cols).step_by(group) {
+            let value = |col| if col < n_cols { self.code(row, col) } else { 0.0 };
+            let x = |col| if col < n_cols { x[col] } else { 0.0 };
+            let (mut dot, mut sum) = ([0.0_f32; 16], [0.0_f32; 16]);
+            for col in first..first + group {
+                let lane = (col - first) % 16;
+                dot[lane] = value(col).mul_add(x(col), dot[lane]);
+                sum[lane] += x(col);
+            }
+            let (scale, bias) = self.scale_and_bias(row, first);
+            match self.layout.kind {
+                MatrixKind::Float(_) => acc += tree(dot),
+                MatrixKind::Fp8Block => acc = scale.mul_add(tree(dot), acc),
+                MatrixKind::Affine(_) => {
+                    acc = scale.mul_add(tree(dot), acc);
+                    acc = bias.mul_add(tree(sum), acc);
+                }
+            }
+        }
+        acc
+    }
+}
+
+fn push(bytes: &mut Vec<u8>, kind: FloatKind, value: f32) {
+    match kind {
+        FloatKind::F32 => bytes.extend(value.to_le_bytes()),
+        FloatKind::F16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
+        FloatKind::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
+    }
+}
+
+fn float_at(bytes: &[u8], kind: FloatKind, place: usize) -> f32 {
+    let bytes = &bytes[place * kind.bytes()..][..kind.bytes()];
+    match kind {
+        FloatKind::F32 => f32::from_le_bytes(bytes.try_into().unwrap()),
+        FloatKind::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+        FloatKind::Bf16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+    }
+}
+
+fn e4m3(bits: u8) -> f32 {
+    let sign = if bits >= 128 { -1.0 } else { 1.0 };
+    let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+    match (exponent, bits & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => sign * mantissa / 8.0 * 2.0_f32.powi(-6),
+        _ => sign * (1.0 + mantissa / 8.0) * 2.0_f32.powi(exponent - 7),
+    }
+}
+
+fn tree(mut lanes: [f32; 16]) -> f32 {
+    for step in [8, 4, 2, 1] {
+        for lane in 0..step {
+            lanes[lane] += lanes[lane + step];
+        }
+    }
+    lanes[0]
+}
+
+fn same_bits(actual: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    for (i, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
+        let same = actual.to_bits() == expected.to_bits() || actual.is_nan() && expected.is_nan();
+        assert!(same, "{what}: value {i} is {actual:e}, not {expected:e}");
+    }
+}
+
+fn nmse(actual: &[f32], expected: &[f64]) -> f64 {
+    let pairs = || actual.iter().zip(expected);
+    let error: f64 = pairs().map(|(&a, &b)| (f64::from(a) - b).powi(2)).sum();
+    error / pairs().map(|(_, b)| b * b).sum::<f64>().max(f64::MIN_POSITIVE)
+}
+
+fn scalar() -> &'static KernelTable {
+    by_name("scalar").unwrap()
+}
+
+fn affine_kinds() -> impl Iterator<Item = MatrixKind> {
+    [2, 3, 4, 5, 6, 8].into_iter().flat_map(|bits| {
+        [32, 64, 128].into_iter().flat_map(move |group| {
+            FLOATS.map(|scale| MatrixKind::Affine(Affine { bits, group, scale }))
+        })
+    })
+}
+
+fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> Activations {
+    let mut activations = Activations::new();
+    // A larger use before leaves values behind that must not be seen.
+    activations.reshape(kind, x.len() + 1, 2 * x[0].len());
+    activations.fill(table, 0, &vec![7.0; 2 * x[0].len()]);
+    activations.reshape(kind, x.len(), x[0].len());
+    x.iter().enumerate().for_each(|(i, row)| activations.fill(table, i, row));
+    activations
+}
+
+/// Checks one product: all tables, all numbers of picks up to `x.len()`, part of the rows.
+fn check_product(stored: &Stored, x: &[Vec<f32>]) {
+    let matrix = stored.matrix();
+    let layout = stored.layout;
+    let rows = usize::from(layout.n_rows > 2)..layout.n_rows;
+    let picks: Vec<usize> = (0..x.len()).rev().collect();
+    let stated: Vec<f32> = rows
+        .clone()
+        .flat_map(|row| picks.iter().map(move |&pick| (row, pick)))
+        .map(|(row, pick)| stored.stated_output(row, &x[pick]))
+        .collect();
+    for table in available() {
+        let activations = prepared(table, layout.kind, x);
+        for n_picks in [0, 1, 2, 3, 4, x.len()] {
+            let picks = &picks[..n_picks];
+            let mut out = vec![f32::NAN; rows.len() * n_picks];
+            table.matmul(&Product { matrix, rows: rows.clone(), x: &activations, picks }, &mut out);
+            let expected = stated.chunks(x.len()).flat_map(|row| row[..n_picks].to_vec());
+            let what = format!("{} {layout:?}, {n_picks} rows", table.name());
+            same_bits(&out, &expected.collect::<Vec<_>>(), &what);
+        }
+    }
+    let exact: Vec<f64> = rows
+        .flat_map(|row| picks.iter().map(move |&pick| (row, pick)))
+        .map(|(row, pick)| {
+            let terms = x[pick].iter().enumerate();
+            terms.map(|(col, &x)| stored.weight(row, col) * f64::from(x)).sum()
+        })
+        .collect();
+    let error = nmse(&stated, &exact);
+    assert!(error <= NMSE_MAX, "{layout:?}: NMSE {error:e}");
+}
+
+#[test]
+fn affine_products_are_as_stated() {
+    let mut random = Random(1);
+    for kind in affine_kinds() {
+        for (n_rows, n_cols) in [(1, 128), (6, 640), (9, 384)] {
+            let stored = Stored::random(kind, n_rows, n_cols, &mut random);
+            let x: Vec<_> = (0..6).map(|_| random.values(n_cols)).collect();
+            check_product(&stored, &x);
+        }
+    }
+}
+
+#[test]
+fn one_group_is_enough() {
+    let mut random = Random(2);
+    for kind in affine_kinds() {
+        let stored = Stored::random(kind, 3, group_cols(kind), &mut random);
+        check_product(&stored, &[random.values(group_cols(kind))]);
+    }
+}
+
+#[test]
+fn ragged_floats_and_fp8_are_as_stated() {
+    let mut random = Random(3);
+    let kinds = FLOATS.map(MatrixKind::Float).into_iter().chain([MatrixKind::Fp8Block]);
+    for kind in kinds {
+        for n_cols in [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 511, 513, 600] {
+            let n_rows = if n_cols == 129 { 131 } else { 5 };
+            let stored = Stored::random(kind, n_rows, n_cols, &mut random);
+            let x: Vec<_> = (0..5).map(|_| random.values(n_cols)).collect();
+            check_product(&stored, &x);
+        }
+    }
+}
+
+#[test]
+fn more_than_4096_columns() {
+    let mut random = Random(4);
+    let q4 = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
+    for kind in [q4, MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::F16)] {
+        let stored = Stored::random(kind, 5, 4096 + 64 * 5, &mut random);
+        let x: Vec<_> = (0..5).map(|_| random.values(4096 + 64 * 5)).collect();
+        check_product(&stored, &x);
+    }
+}
+
+#[test]
+fn edge_values_of_activations() {
+    let mut random = Random(5);
+    let q4 = MatrixKind::Affine(Affine { bits: 4, group: 32, scale: FloatKind::F32 });
+    let edges = [0.0, -0.0, f32::MIN_POSITIVE, 1e-42, -1e-45, f32::MAX, f32::MIN, f32::INFINITY];
+    for kind in [q4, MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::F32)] {
+        let stored = Stored::random(kind, 5, 96, &mut random);
+        let x: Vec<Vec<f32>> = edges.iter().map(|&edge| vec![edge; 96]).collect();
+        for table in available() {
+            let activations = prepared(table, kind, &x);
+            let picks: Vec<usize> = (0..x.len()).collect();
+            let mut out = vec![0.0; 5 * x.len()];
+            let product =
+                Product { matrix: stored.matrix(), rows: 0..5, x: &activations, picks: &picks };
+            table.matmul(&product, &mut out);
+            let stated = (0..5).flat_map(|row| x.iter().map(move |x| (row, x)));
+            let stated: Vec<f32> = stated.map(|(row, x)| stored.stated_output(row, x)).collect();
+            same_bits(&out, &stated, &format!("{} {kind}", table.name()));
+        }
+    }
+}
+
+#[test]
+fn transposed_products_are_as_stated() {
+    let mut random = Random(6);
+    let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain([MatrixKind::Fp8Block]);
+    for kind in kinds {
+        let is_ragged = !matches!(kind, MatrixKind::Affine(_));
+        let n_cols = if is_ragged { 700 } else { 768 };
+        let stored = Stored::random(kind, 11, n_cols, &mut random);
+        let (rows, cols, stride) = (2..11, 128..n_cols - 32, 13);
+        let x = random.values(3 * stride);
+        let product = TransposedProduct {
+            matrix: stored.matrix(),
+            rows: rows.clone(),
+            cols: cols.clone(),
+            x: Rows { values: &x, n_rows: 3, row_len: 9, stride },
+        };
+        let mut stated = Vec::new();
+        for t in 0..3 {
+            for col in cols.clone() {
+                let acc = rows.clone().zip(&x[t * stride..]).fold(0.0_f32, |acc, (row, &x)| {
+                    let (scale, bias) = stored.scale_and_bias(row, col);
+                    let weight = match kind {
+                        MatrixKind::Affine(_) => stored.code(row, col).mul_add(scale, bias),
+                        _ => stored.code(row, col) * scale,
+                    };
+                    x.mul_add(weight, acc)
+                });
+                stated.push(acc);
+            }
+        }
+        for table in available() {
+            let mut out = vec![f32::NAN; 3 * cols.len()];
+            table.matmul_transposed(&product, &mut out);
+            same_bits(&out, &stated, &format!("{} {kind}", table.name()));
+        }
+    }
+}
+
+#[test]
+fn decoded_rows_have_two_roundings() {
+    let mut random = Random(7);
+    let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain([MatrixKind::Fp8Block]);
+    for kind in kinds {
+        let n_cols = if matches!(kind, MatrixKind::Affine(_)) { 384 } else { 333 };
+        let stored = Stored::random(kind, 3, n_cols, &mut random);
+        for row in 0..3 {
+            let mut out = vec![f32::NAN; n_cols];
+            decode_row(&stored.matrix(), row, &mut out);
+            let expected = (0..n_cols).map(|col| {
+                let (scale, bias) = stored.scale_and_bias(row, col);
+                match kind {
+                    MatrixKind::Affine(_) => stored.code(row, col) * scale + bias,
+                    _ => stored.code(row, col) * scale,
+                }
+            });
+            same_bits(&out, &expected.collect::<Vec<_>>(), &kind.to_string());
+        }
+    }
+}
+
+#[test]
+fn every_small_float_decodes() {
+    for bits in 0..=u8::MAX {
+        same_bits(&[codes::from_e4m3(bits)], &[e4m3(bits)], "e4m3");
+    }
+    for bits in 0..=u16::MAX {
+        same_bits(&[codes::from_f16(bits)], &[f16::from_bits(bits).to_f32()], "f16");
+        same_bits(&[codes::from_bf16(bits)], &[bf16::from_bits(bits).to_f32()], "bf16");
+    }
+}
+
+#[test]
+fn vector_kernels_are_the_same_everywhere() {
+    let mut random = Random(8);
+    let edges = [0.0, -0.0, 1e-42, -1e-45, 1e38, -1e38, f32::MIN_POSITIVE];
+    for n in [1, 3, 15, 16, 17, 64, 65, 128, 200, 4100] {
+        let mut x = random.values(n);
+        x.iter_mut().step_by(5).zip(edges.iter().cycle()).for_each(|(x, &edge)| *x = edge);
+        let rows = random.values(7 * (n + 3));
+        let rows = Rows { values: &rows, n_rows: 7, row_len: n, stride: n + 3 };
+        let weights = random.values(7);
+        let run = |table: &KernelTable| {
+            let mut out = vec![table.dot(&x, rows.row(1))];
+            let mut dots = vec![0.0; 7];
+            table.dots(&x, &rows, &mut dots);
+            out.extend(dots);
+            let mut sum = x.clone();
+            table.axpy(0.3, rows.row(2), &mut sum);
+            table.weighted_sum(&weights, &rows, &mut sum);
+            out.extend(sum);
+            let mut scores: Vec<f32> = x.iter().map(|x| x.min(1.0) * 50.0).collect();
+            out.push(table.exp_shifted(&mut scores, 50.0));
+            out.extend(scores);
+            out
+        };
+        let expected = run(scalar());
+        for table in available() {
+            same_bits(&run(table), &expected, &format!("{}, {n} values", table.name()));
+        }
+    }
+}
+
+#[test]
+fn vector_kernels_are_right() {
+    let mut random = Random(9);
+    for n in [5, 16, 100, 256] {
+        let (x, y) = (random.values(n), random.values(n));
+        let exact: f64 = x.iter().zip(&y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+        assert!((f64::from(scalar().dot(&x, &y)) - exact).abs() < 1e-5);
+        let rows = Rows { values: &y, n_rows: 1, row_len: n, stride: n };
+        let mut out = x.clone();
+        scalar().weighted_sum(&[0.5], &rows, &mut out);
+        let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 0.5_f32.mul_add(*y, *x)).collect();
+        same_bits(&out, &expected, "weighted sum");
+    }
+}
+
+#[test]
+fn delta_steps_are_the_same_everywhere_and_right() {
+    let mut random = Random(10);
+    for (k_dim, v_dim) in [(128, 128), (32, 48), (20, 7)] {
+        let (q, k, v) = (random.values(k_dim), random.values(k_dim), random.values(v_dim));
+        let step = DeltaStep { q: &q, k: &k, v: &v, decay: 0.75, beta: 0.5 };
+        let before = random.values(k_dim * v_dim);
+        let run = |table: &KernelTable| {
+            let (mut state, mut out) = (before.clone(), vec![0.0; v_dim]);
+            table.delta_step(&step, &mut state, &mut out);
+            (state, out)
+        };
+        let expected = run(scalar());
+        for table in available() {
+            let actual = run(table);
+            same_bits(&actual.0, &expected.0, table.name());
+            same_bits(&actual.1, &expected.1, table.name());
+        }
+        let exact: Vec<f64> = (0..v_dim)
+            .map(|row| {
+                let state = &before[row * k_dim..][..k_dim];
+                let state: Vec<f64> = state.iter().map(|&it| f64::from(it) * 0.75).collect();
+                let dot = |a: &[f64], b: &[f32]| -> f64 {
+                    a.iter().zip(b).map(|(a, &b)| a * f64::from(b)).sum()
+                };
+                let delta = (f64::from(v[row]) - dot(&state, &k)) * 0.5;
+                let updated: Vec<f64> =
+                    state.iter().zip(&k).map(|(s, &k)| s + delta * f64::from(k)).collect();
+                dot(&updated, &q)
+            })
+            .collect();
+        let error = nmse(&expected.1, &exact);
+        assert!(error <= NMSE_MAX, "NMSE {error:e}");
+    }
+}
+
+#[test]
+fn exponentials_are_within_two_units() {
+    let inputs: Vec<f32> = (0..200_000).map(|i| i as f32 * -0.000_44).collect();
+    for table in available() {
+        let mut values = inputs.clone();
+        table.exp_shifted(&mut values, 0.0);
+        for (&x, &value) in inputs.iter().zip(&values) {
+            if x < -87.3 {
+                assert_eq!(value.to_bits(), 0, "exp({x})");
+                continue;
+            }
+            let exact = f64::from(x).exp();
+            let unit = f64::from((exact as f32).next_up() - exact as f32);
+            let error = (f64::from(value) - exact).abs() / unit;
+            assert!(error <= 2.0, "exp({x}) = {value:e} is {error} units from {exact:e}");
+        }
+        let mut specials = [f32::NEG_INFINITY, f32::NAN, 0.0, -0.0];
+        table.exp_shifted(&mut specials, 0.0);
+        same_bits(&specials, &[0.0, f32::NAN, 1.0, 1.0], table.name());
+        let mut none = [f32::NEG_INFINITY];
+        table.exp_shifted(&mut none, 3.0);
+        same_bits(&none, &[0.0], table.name());
+    }
+}
+
+#[test]
+fn tables_are_found_by_name() {
+    let tables = available();
+    assert_eq!(tables[0].name(), "scalar");
+    assert_eq!(best().name(), tables.last().unwrap().name());
+    for table in tables {
+        assert_eq!(by_name(table.name()).map(KernelTable::name), Some(table.name()));
+    }
+    assert!(by_name("quantum").is_none());
+}

@@ -1,0 +1,275 @@
+//! The CPU backend: plans over host memory, by dequantising kernels and a pool of threads.
+//!
+//! **Invariant:** each output value is computed whole by one thread, in the order that
+//! `moeflux_kernels` and the ops state; so results do not depend on threads, on how rows are cut
+//! into steps, or on which sessions share a step. Never waits for the disk.
+
+mod attention;
+mod delta;
+mod elementwise;
+mod experts;
+mod linear;
+mod router;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use moeflux_kernels::{Activations, KernelTable};
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
+
+use crate::backend::cpu::experts::ExpertScratch;
+use crate::backend::cpu::split::Split;
+use crate::backend::host::{Buffer, Buffers, States};
+use crate::backend::{ArrivedExpert, Backend, StatePart};
+use crate::error::{Error, Result};
+use crate::ids::{BufferId, StateId};
+use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
+use crate::weights::Weights;
+
+/// Threads above this are a mistake: no machine has so many cores.
+const N_THREADS_MAX: usize = 4096;
+
+/// Runs plans on the CPU.
+#[derive(Debug)]
+pub struct CpuBackend {
+    pool: ThreadPool,
+    machine: Machine,
+}
+
+impl CpuBackend {
+    /// A backend with buffers for `n_rows_max` rows and threads of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] for no threads or absurdly many, [`Error::Unsupported`] if the system
+    /// refuses to start them.
+    pub fn new(
+        weights: Arc<Weights>,
+        workspace: &Workspace,
+        n_rows_max: usize,
+        n_threads: usize,
+    ) -> Result<Self> {
+        if !(1..=N_THREADS_MAX).contains(&n_threads) {
+            return Err(Error::Input(format!(
+                "{n_threads} threads asked for; between 1 and {N_THREADS_MAX} are possible"
+            )));
+        }
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(n_threads)
+            .thread_name(|idx| format!("moeflux-cpu-{idx}"))
+            .build()
+            .map_err(|error| {
+                Error::Unsupported(format!("cannot start {n_threads} threads: {error}"))
+            })?;
+        let machine = Machine {
+            common: Common {
+                table: moeflux_kernels::best(),
+                split: Split { n_threads },
+                weights,
+                workers: (0..n_threads).map(|_| Mutex::default()).collect(),
+            },
+            n_rows_max,
+            buffers: Buffers::new(workspace, n_rows_max),
+            states: States::default(),
+            routes: Routes::default(),
+            scratch: Scratch::default(),
+            experts: ExpertScratch::default(),
+        };
+        Ok(Self { pool, machine })
+    }
+
+    /// Takes the kernels of another instruction set than the fastest. Results stay the same.
+    #[must_use]
+    pub fn with_kernels(mut self, table: &'static KernelTable) -> Self {
+        self.machine.common.table = table;
+        self
+    }
+}
+
+/// Everything but the threads.
+#[derive(Debug)]
+struct Machine {
+    common: Common,
+    n_rows_max: usize,
+    buffers: Buffers,
+    states: States,
+    routes: Routes,
+    scratch: Scratch,
+    experts: ExpertScratch,
+}
+
+/// What all threads share while an op runs.
+#[derive(Debug)]
+struct Common {
+    table: &'static KernelTable,
+    split: Split,
+    weights: Arc<Weights>,
+    /// One per thread: locked by that thread alone, and only where it does not split work again.
+    workers: Vec<Mutex<Worker>>,
+}
+
+/// Scratch of one thread; grows to the largest use and is kept.
+#[derive(Debug, Default)]
+struct Worker {
+    activations: Activations,
+    values: Vec<f32>,
+    indices: Vec<usize>,
+}
+
+/// Scratch of one op; grows to the largest use and is kept.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// A copy of the output buffer, for ops that read what they overwrite.
+    snapshot: Buffer,
+    activations: Activations,
+    /// 0, 1, 2, ..
+    identity: Vec<usize>,
+    values: Vec<f32>,
+}
+
+impl Common {
+    fn worker(&self) -> MutexGuard<'_, Worker> {
+        let idx = rayon_core::current_thread_index().unwrap_or(0);
+        self.workers[idx].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The buffers that an op reads while it writes one of them.
+#[derive(Clone, Copy, Debug)]
+struct Inputs<'a> {
+    buffers: &'a Buffers,
+    written: BufferId,
+    snapshot: &'a Buffer,
+}
+
+impl<'a> Inputs<'a> {
+    fn buffer(&self, id: BufferId) -> &'a Buffer {
+        if id == self.written { self.snapshot } else { self.buffers.get(id) }
+    }
+
+    fn head(&self, heads: &Heads, row_idx: usize, head_idx: usize) -> &'a [f32] {
+        &self.buffer(heads.buffer).row(row_idx)[heads.cols(head_idx)]
+    }
+}
+
+/// At least `len` values, whatever they are.
+fn grown<T: Clone>(values: &mut Vec<T>, len: usize, filler: T) -> &mut [T] {
+    if values.len() < len {
+        values.resize(len, filler);
+    }
+    &mut values[..len]
+}
+
+impl Machine {
+    /// Takes the buffer that an op writes; `reads` are the op's inputs.
+    fn take_output(&mut self, out: BufferId, reads: &[Heads], n_rows: usize) -> Buffer {
+        if reads.iter().any(|heads| heads.buffer == out) {
+            let source = self.buffers.get(out);
+            let snapshot = &mut self.scratch.snapshot;
+            snapshot.n_cols = source.n_cols;
+            snapshot.values.clear();
+            snapshot.values.extend_from_slice(&source.values[..n_rows * source.n_cols]);
+        }
+        self.buffers.take(out)
+    }
+
+    fn inputs(&self, written: BufferId) -> Inputs<'_> {
+        Inputs { buffers: &self.buffers, written, snapshot: &self.scratch.snapshot }
+    }
+
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) {
+        assert!(batch.rows.len() <= self.n_rows_max, "{} rows in a step", batch.rows.len());
+        let n_rows = match plan.rows {
+            RowSet::All => batch.rows.len(),
+            RowSet::Outputs => batch.outputs.len(),
+        };
+        if n_rows == 0 {
+            return;
+        }
+        for op in &plan.ops {
+            self.run(op, batch, n_rows);
+        }
+    }
+
+    fn run(&mut self, op: &Op, batch: &Batch<'_>, n_rows: usize) {
+        match op {
+            Op::Embed(op) => self.embed(op, batch),
+            Op::SelectRows(op) => self.select_rows(op, batch),
+            Op::RmsNorm(op) => self.rms_norm(op, n_rows),
+            Op::L2Norm(op) => self.l2_norm(op, n_rows),
+            Op::MatMul(op) => self.matmul(op, n_rows),
+            Op::HeadMatMul(op) => self.head_matmul(op, n_rows),
+            Op::Rope(op) => self.rope(op, batch),
+            Op::Attention(op) => self.attention(op, batch),
+            Op::MlaAttention(op) => self.mla_attention(op, batch),
+            Op::CausalConv(op) => self.causal_conv(op, batch),
+            Op::DeltaGates(op) => self.delta_gates(op, n_rows),
+            Op::GatedDelta(op) => self.gated_delta(op, batch),
+            Op::SwiGlu(op) => self.swiglu(op, n_rows),
+            Op::Add(op) => self.add(op, n_rows),
+            Op::Route(op) => self.route(op, n_rows),
+            Op::Combine(op) => self.combine(op, n_rows),
+            Op::ExpertFfn(_) => unreachable!("experts are submitted with their weights"),
+        }
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn n_rows_max(&self) -> usize {
+        self.machine.n_rows_max
+    }
+
+    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
+        self.machine.states.create(spec, context)
+    }
+
+    fn drop_state(&mut self, state: StateId) {
+        self.machine.states.remove(state);
+    }
+
+    fn reset_state(&mut self, state: StateId) {
+        self.machine.states.reset(state);
+    }
+
+    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
+        self.machine.states.part_bytes(state, part)
+    }
+
+    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
+        self.machine.states.read(state, part, target);
+        Ok(())
+    }
+
+    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
+        self.machine.states.write(state, part, source);
+        Ok(())
+    }
+
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        let Self { pool, machine } = self;
+        pool.install(|| machine.submit(plan, batch));
+        Ok(())
+    }
+
+    fn routes(&self) -> &Routes {
+        &self.machine.routes
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()> {
+        let Self { pool, machine } = self;
+        pool.install(|| machine.submit_experts(plan, arrived));
+        Ok(())
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        let row = self.machine.buffers.get(buffer).row(row_idx);
+        target.copy_from_slice(&row[..target.len()]);
+        Ok(())
+    }
+}
