@@ -203,7 +203,7 @@ fn a_refused_load_leaves_the_session_as_it_was() {
     let (other, other_tokens) = engine_of("qwen3_next-f32");
     let mut of_other = Vec::new();
     let mut other_session = other.session(64).unwrap();
-    other_session.feed_last(&other_tokens[..30]).unwrap();
+    other_session.feed_last(&other_tokens[..20]).unwrap();
     other_session.save_state(&mut of_other).unwrap();
     refused.push(("another model".into(), of_other));
 

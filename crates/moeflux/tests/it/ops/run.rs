@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use moeflux::backend::{ArrivedExpert, Backend, StatePart};
+use moeflux::backend::{Backend, StatePart};
+use moeflux::experts::ArrivedExpert;
 use moeflux::ids::{BufferId, ExpertIdx, Position, StateId};
 use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Row, Segment};
 
