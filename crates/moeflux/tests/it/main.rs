@@ -1,4 +1,6 @@
 //! Tests of the engine through its public interface, in one binary: one link instead of many.
 
+#[cfg(test)]
 mod ops;
+#[cfg(test)]
 mod random;
