@@ -1,4 +1,5 @@
 //! Tests of the engine through its public interface, in one binary: one link instead of many.
+#![cfg(test)]
 
 mod golden;
 mod ops;

@@ -4,7 +4,7 @@
 //! chosen. Choices compare f32 values, as transformers does: ties are the ties of f32.
 
 use super::{ReferenceBackend, rounded, sigmoid, widened};
-use crate::ids::{ExpertIdx, VectorId};
+use crate::ids::ExpertIdx;
 use crate::ops::{Route, RouterKind, Routes};
 
 impl ReferenceBackend {
@@ -19,7 +19,19 @@ impl ReferenceBackend {
                     let chosen = largest(logits, op.top_k);
                     softmax_weights(logits, &chosen, renormalise)
                 }
-                RouterKind::SigmoidGrouped { .. } => self.sigmoid_grouped(op, logits),
+                RouterKind::SigmoidGrouped {
+                    correction,
+                    n_groups,
+                    n_groups_kept,
+                    renormalise,
+                    factor,
+                } => {
+                    let scores = sigmoids(logits);
+                    let mut choices = corrected(&scores, self.weights.vector(correction));
+                    exclude_groups(&mut choices, n_groups, n_groups_kept);
+                    let chosen = largest(&choices, op.top_k);
+                    sigmoid_weights(&scores, &chosen, renormalise, factor)
+                }
             };
             chosen.sort_unstable_by_key(|&(expert_idx, _)| expert_idx);
             for (expert_idx, weight) in chosen {
@@ -28,37 +40,6 @@ impl ReferenceBackend {
             }
         }
         self.routes = routes;
-    }
-
-    fn sigmoid_grouped(&self, op: &Route, logits: &[f32]) -> Vec<(usize, f64)> {
-        let RouterKind::SigmoidGrouped { correction, n_groups, n_groups_kept, renormalise, factor } =
-            op.kind
-        else {
-            unreachable!("called for this kind alone");
-        };
-        let scores: Vec<f32> = widened(logits).iter().map(|&x| rounded(sigmoid(x))).collect();
-        let mut choices = self.corrected(&scores, correction);
-        assert!(choices.len().is_multiple_of(n_groups), "groups are equal");
-        let group_len = choices.len() / n_groups;
-        let group_scores: Vec<f32> = choices.chunks(group_len).map(sum_of_two_best).collect();
-        let kept = largest(&group_scores, n_groups_kept);
-        for (expert_idx, choice) in choices.iter_mut().enumerate() {
-            if !kept.contains(&(expert_idx / group_len)) {
-                *choice = f32::NEG_INFINITY;
-            }
-        }
-        let chosen = largest(&choices, op.top_k);
-        let weight = |expert_idx: usize| f64::from(scores[expert_idx]);
-        let sum: f64 = chosen.iter().map(|&expert_idx| weight(expert_idx)).sum();
-        let divisor = if renormalise { sum + 1e-20 } else { 1.0 };
-        let scaled = |expert_idx| weight(expert_idx) / divisor * f64::from(factor);
-        chosen.into_iter().map(|expert_idx| (expert_idx, scaled(expert_idx))).collect()
-    }
-
-    fn corrected(&self, scores: &[f32], correction: VectorId) -> Vec<f32> {
-        let correction = self.weights.vector(correction);
-        assert_eq!(scores.len(), correction.len(), "a correction per expert");
-        scores.iter().zip(correction).map(|(score, correction)| score + correction).collect()
     }
 }
 
@@ -73,6 +54,42 @@ fn softmax_weights(logits: &[f32], chosen: &[usize], renormalise: bool) -> Vec<(
         exponentials.iter().sum()
     };
     let weight = |expert_idx: usize| exponentials[expert_idx] / divisor;
+    chosen.iter().map(|&expert_idx| (expert_idx, weight(expert_idx))).collect()
+}
+
+fn sigmoids(logits: &[f32]) -> Vec<f32> {
+    widened(logits).iter().map(|&logit| rounded(sigmoid(logit))).collect()
+}
+
+fn corrected(scores: &[f32], correction: &[f32]) -> Vec<f32> {
+    assert_eq!(scores.len(), correction.len(), "a correction per expert");
+    scores.iter().zip(correction).map(|(score, correction)| score + correction).collect()
+}
+
+/// Leaves the `n_kept` groups whose two best choices have the largest sum.
+fn exclude_groups(choices: &mut [f32], n_groups: usize, n_kept: usize) {
+    assert!(choices.len().is_multiple_of(n_groups), "groups are equal");
+    let group_len = choices.len() / n_groups;
+    let group_scores: Vec<f32> = choices.chunks(group_len).map(sum_of_two_best).collect();
+    let kept = largest(&group_scores, n_kept);
+    for (expert_idx, choice) in choices.iter_mut().enumerate() {
+        if !kept.contains(&(expert_idx / group_len)) {
+            *choice = f32::NEG_INFINITY;
+        }
+    }
+}
+
+/// The scores of the chosen, without their corrections.
+fn sigmoid_weights(
+    scores: &[f32],
+    chosen: &[usize],
+    renormalise: bool,
+    factor: f32,
+) -> Vec<(usize, f64)> {
+    let score = |expert_idx: usize| f64::from(scores[expert_idx]);
+    let sum: f64 = chosen.iter().map(|&expert_idx| score(expert_idx)).sum();
+    let divisor = if renormalise { sum + 1e-20 } else { 1.0 };
+    let weight = |expert_idx| score(expert_idx) / divisor * f64::from(factor);
     chosen.iter().map(|&expert_idx| (expert_idx, weight(expert_idx))).collect()
 }
 
