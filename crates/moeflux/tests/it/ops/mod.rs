@@ -19,6 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use moeflux::backend::Backend;
+use moeflux::backend::cpu::CpuBackend;
 use moeflux::backend::reference::ReferenceBackend;
 use moeflux::error::Result;
 use moeflux::ops::{LayerState, Workspace};
@@ -29,14 +30,24 @@ use case::Case;
 use run::{Outcome, Run, Schedule, nmse, steps};
 
 /// The backends under test.
-const BACKENDS: &[BackendUnderTest] = &[BackendUnderTest {
-    name: "reference",
-    make: |weights, workspace, n_rows_max| {
-        Ok(Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?))
+const BACKENDS: &[BackendUnderTest] = &[
+    BackendUnderTest {
+        name: "reference",
+        make: |weights, workspace, n_rows_max| {
+            Ok(Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?))
+        },
+        limit: limit_of_f32,
+        chunks: Chunks::BitEqual,
     },
-    limit: limit_of_f32,
-    chunks: Chunks::BitEqual,
-}];
+    BackendUnderTest {
+        name: "cpu",
+        make: |weights, workspace, n_rows_max| {
+            Ok(Box::new(CpuBackend::new(weights, workspace, n_rows_max, 3)?))
+        },
+        limit: limit_of_f32,
+        chunks: Chunks::BitEqual,
+    },
+];
 
 type MakeBackend = fn(Arc<Weights>, &Workspace, usize) -> Result<Box<dyn Backend>>;
 
