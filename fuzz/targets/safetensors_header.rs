@@ -1,0 +1,21 @@
+//! Headers of safetensors files: what is accepted covers the data exactly.
+//!
+//! Input: two bytes for the length of the data, little endian, then the header.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use moeflux::format::parse_header;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((length, header)) = input.split_first_chunk::<2>() else { return };
+    let data_bytes = u64::from(u16::from_le_bytes(*length));
+    let Ok(header) = parse_header(header, data_bytes) else { return };
+    let mut covered_bytes = 0;
+    for tensor in &header.tensors {
+        assert_eq!(tensor.begin_bytes, covered_bytes, "{tensor:?}");
+        let n_values: usize = tensor.shape.iter().product();
+        assert_eq!(n_values as u64 * tensor.dtype.bits(), tensor.len_bytes * 8, "{tensor:?}");
+        covered_bytes += tensor.len_bytes;
+    }
+    assert_eq!(covered_bytes, data_bytes);
+});
