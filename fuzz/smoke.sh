@@ -21,7 +21,7 @@ export RUSTFLAGS="$sanitizer -Cpasses=sancov-module \
 -Cllvm-args=-sanitizer-coverage-trace-compares \
 -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
 -Ccodegen-units=1 --cfg fuzzing"
-cargo build --release --locked --target "$target" --bins
+cargo build --release --target "$target" --bins
 unset RUSTC_BOOTSTRAP RUSTFLAGS
 
 found=$(mktemp -d)

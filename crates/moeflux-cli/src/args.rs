@@ -17,8 +17,11 @@ pub(crate) struct Cli {
 /// One thing to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Generate(crate::generate::GenerateArgs),
     Logits(crate::logits::LogitsArgs),
     Eval(crate::eval::EvalArgs),
+    Inspect(crate::inspect::InspectArgs),
+    Synth(crate::synth::SynthArgs),
 }
 
 /// What computes.

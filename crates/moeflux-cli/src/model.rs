@@ -8,7 +8,7 @@ use moeflux::error::Result;
 
 use crate::args::ModelArgs;
 use crate::interrupt::Interrupt;
-use crate::progress::ByteBar;
+use crate::progress::BytesBar;
 
 /// Room for a conversation where nothing larger is asked for.
 const CONTEXT_DEFAULT: usize = 4096;
@@ -26,13 +26,12 @@ pub(crate) fn open_on(
 ) -> Result<Engine> {
     let n_threads = args.threads.unwrap_or_else(n_cores);
     let config = EngineConfig { backend, n_threads, n_rows_max: args.chunk };
-    let mut bar = ByteBar::new("loading");
-    let engine = Engine::open(dir, &config, &mut |progress| {
-        bar.set(progress.done_bytes, progress.total_bytes);
+    let mut bar = None;
+    Engine::open(dir, &config, &mut |progress| {
+        let bar = bar.get_or_insert_with(|| BytesBar::new("loading", progress.total_bytes));
+        bar.set(progress.done_bytes);
         interrupt.poll()
-    });
-    bar.finish();
-    engine
+    })
 }
 
 /// Cores that this process may use.

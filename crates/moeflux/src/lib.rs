@@ -18,5 +18,8 @@ pub mod backend;
 pub mod families;
 pub mod blueprint;
 pub mod forward;
+pub mod sample;
+pub mod text;
 pub mod session;
+pub mod generate;
 pub mod engine;

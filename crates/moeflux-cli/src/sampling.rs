@@ -1,0 +1,82 @@
+//! Sampling options: what is not given comes from the model's `generation_config.json`.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use moeflux::error::Result;
+use moeflux::ids::TokenId;
+use moeflux::sample::{SamplerConfig, SamplerDefaults};
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sampling (defaults: the model's generation_config.json)")]
+pub(crate) struct SamplingArgs {
+    /// Divides the logits; 0 always takes the most likely token
+    #[arg(long, value_name = "T")]
+    temp: Option<f32>,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Keep the most likely tokens that make up this probability
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Keep tokens at least so likely as this share of the most likely one
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Divide the logits of tokens that came before
+    #[arg(long, value_name = "X")]
+    repetition_penalty: Option<f32>,
+    /// Subtract this for each time a token came before
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+    /// Subtract this if a token came before
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+    /// Only the last N tokens count as having come before [default: all]
+    #[arg(long, value_name = "N")]
+    penalty_window: Option<usize>,
+    /// Add X to a token's logit; may be given several times
+    #[arg(long, value_name = "ID=X", value_parser = parse_bias, allow_hyphen_values = true)]
+    logit_bias: Vec<(TokenId, f32)>,
+    /// Start of the random numbers: the same seed gives the same text [default: by the clock]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Report log-probabilities of the chosen and the N most likely tokens, with --json
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<usize>,
+}
+
+impl SamplingArgs {
+    /// The model's defaults, overridden by what was typed.
+    pub(crate) fn config(&self, dir: &Path) -> Result<SamplerConfig> {
+        let seed = self.seed.unwrap_or_else(seed_of_the_clock);
+        let defaults = SamplerDefaults::open(dir)?.config(seed);
+        Ok(SamplerConfig {
+            temperature: self.temp.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            penalty_window: self.penalty_window.or(defaults.penalty_window),
+            logit_bias: self.logit_bias.clone(),
+            seed,
+            n_logprobs: self.logprobs,
+        })
+    }
+}
+
+fn parse_bias(text: &str) -> std::result::Result<(TokenId, f32), String> {
+    let (token, bias) = text.split_once('=').ok_or("write TOKEN_ID=NUMBER, as in 17=-2.5")?;
+    let token = token.parse().map_err(|error| format!("token id `{token}`: {error}"))?;
+    let bias = bias.parse().map_err(|error| format!("number `{bias}`: {error}"))?;
+    Ok((TokenId(token), bias))
+}
+
+/// Few digits, so that a seed can be typed again.
+fn seed_of_the_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::from(since.subsec_nanos()) ^ (since.as_secs() & 0xffff)
+}

@@ -1,0 +1,132 @@
+//! How long an answer took, and where the memory went.
+
+use std::time::{Duration, Instant};
+
+use moeflux::engine::Engine;
+use moeflux::generate::Finish;
+use serde_json::{Value, json};
+
+use crate::size::binary;
+
+/// Times of one answer.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    load: Duration,
+    started: Instant,
+    n_prompt_tokens: usize,
+    prompt_read: Option<Duration>,
+    first_token: Option<Duration>,
+    last_token: Duration,
+    n_tokens: usize,
+}
+
+impl Stats {
+    /// The model is loaded; the prompt is about to be fed.
+    pub(crate) fn start(load: Duration, n_prompt_tokens: usize) -> Self {
+        Self {
+            load,
+            started: Instant::now(),
+            n_prompt_tokens,
+            prompt_read: None,
+            first_token: None,
+            last_token: Duration::ZERO,
+            n_tokens: 0,
+        }
+    }
+
+    /// The prompt is computed.
+    pub(crate) fn prompt_read(&mut self) {
+        self.prompt_read = Some(self.started.elapsed());
+    }
+
+    /// A token was chosen.
+    pub(crate) fn token(&mut self) {
+        self.last_token = self.started.elapsed();
+        self.first_token.get_or_insert(self.last_token);
+        self.n_tokens += 1;
+    }
+
+    fn prefill_tokens_per_s(&self) -> Option<f64> {
+        rate(self.n_prompt_tokens, self.prompt_read?)
+    }
+
+    /// The first token comes with the prompt: the others each took a step.
+    fn decode_tokens_per_s(&self) -> Option<f64> {
+        rate(self.n_tokens.saturating_sub(1), self.last_token.checked_sub(self.first_token?)?)
+    }
+
+    /// For machines.
+    pub(crate) fn json(&self, engine: &Engine, context: usize) -> Value {
+        let memory = engine.memory();
+        let (backend, arithmetic) = engine.device_names();
+        json!({
+            "backend": backend,
+            "arithmetic": arithmetic,
+            "load_s": self.load.as_secs_f64(),
+            "prompt_tokens": self.n_prompt_tokens,
+            "prefill_s": self.prompt_read.map(|it| it.as_secs_f64()),
+            "prefill_tokens_per_s": self.prefill_tokens_per_s(),
+            "first_token_s": self.first_token.map(|it| it.as_secs_f64()),
+            "generated_tokens": self.n_tokens,
+            "decode_tokens_per_s": self.decode_tokens_per_s(),
+            "context_tokens": context,
+            "resident_bytes": memory.resident_bytes,
+            "expert_bytes": memory.expert_bytes,
+            "workspace_bytes": memory.workspace_bytes,
+            "session_bytes": session_bytes(engine, context),
+            "rss_bytes_peak": rss_bytes_peak(),
+        })
+    }
+
+    /// For people, on stderr.
+    pub(crate) fn print(&self, engine: &Engine, (seed, context, finish): (u64, usize, Finish)) {
+        let per_s = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+        let seconds =
+            |time: Option<Duration>| time.map_or("-".to_owned(), |t| format!("{:.2}", t.as_secs_f64()));
+        let memory = engine.memory();
+        let (backend, arithmetic) = engine.device_names();
+        eprintln!(
+            "load      {} s, then {} s to the first token",
+            seconds(Some(self.load)),
+            seconds(self.first_token)
+        );
+        eprintln!(
+            "prompt    {} tokens, {} tokens/s",
+            self.n_prompt_tokens,
+            per_s(self.prefill_tokens_per_s())
+        );
+        eprintln!(
+            "answer    {} tokens, {} tokens/s, ended by {}",
+            self.n_tokens,
+            per_s(self.decode_tokens_per_s()),
+            finish.name()
+        );
+        eprintln!(
+            "memory    {} resident, {} experts, {} workspace, {} for {context} tokens; peak {}",
+            binary(memory.resident_bytes),
+            binary(memory.expert_bytes),
+            binary(memory.workspace_bytes),
+            binary(session_bytes(engine, context)),
+            rss_bytes_peak().map_or("unknown".to_owned(), binary)
+        );
+        eprintln!("computed  on {backend} in {arithmetic}, seed {seed}");
+    }
+}
+
+fn session_bytes(engine: &Engine, context: usize) -> u64 {
+    let memory = engine.memory();
+    memory.session_fixed_bytes + memory.session_bytes_per_position * context as u64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of tokens, for display")]
+fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
+    (n_tokens > 0 && !time.is_zero()).then(|| n_tokens as f64 / time.as_secs_f64())
+}
+
+/// The most memory this process ever had, where Linux says so.
+fn rss_bytes_peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let n_kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(n_kibibytes * 1024)
+}
