@@ -20,6 +20,7 @@ use crate::spec::Pairing;
 use crate::weights::{ExpertLayout, ExpertView, OwnedMatrix, Weights};
 
 const VOCAB: usize = 64;
+const N_TOKENS: u32 = 64;
 const HIDDEN: usize = 128;
 const INNER: usize = 64;
 const N_EXPERTS: usize = 6;
@@ -66,11 +67,9 @@ impl Random {
                 codes.iter_mut().for_each(|it| *it = (self.next() & 0xff) as u8);
                 // 0x2400 is 2^-6 in f16 and tiny in bf16; 0xbc00 makes biases negative.
                 let (scale, bias) =
-                    if kind == Q8 { (0x1400_u16, 0xac00) } else { (0x3c80, 0xbdf0) };
+                    if kind == Q8 { (0x1400_u16, 0xac00_u16) } else { (0x3c80, 0xbdf0) };
                 scales.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&scale.to_le_bytes()));
-                biases
-                    .chunks_exact_mut(2)
-                    .for_each(|it| it.copy_from_slice(&(bias as u16).to_le_bytes()));
+                biases.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&bias.to_le_bytes()));
             }
         }
     }
@@ -351,7 +350,7 @@ impl Model {
 
 fn text(seed: u32, len: usize) -> Vec<Row> {
     let mut random = Random(seed);
-    let token = |random: &mut Random| TokenId(random.next() % VOCAB as u32);
+    let token = |random: &mut Random| TokenId(random.next() % N_TOKENS);
     (0..len).map(|i| Row { token: token(&mut random), position: Position(i) }).collect()
 }
 
