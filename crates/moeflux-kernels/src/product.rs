@@ -182,6 +182,7 @@ impl<'a, const CHUNKS: usize> Inputs<'a, CHUNKS> {
 /// Adds one block's groups to the outputs of rows `first_row .. + R` and picks `first_pick .. + 4`;
 /// `out` begins with the first of these rows.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
     simd: S,
     block: &Block,
@@ -226,6 +227,7 @@ fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
 /// Adds one block's groups to the outputs of all rows of the block for one pick. Rows that `out`
 /// does not have are computed from whatever the block holds, and dropped.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn add_column<S: Simd, const CHUNKS: usize>(
     simd: S,
     block: &Block,

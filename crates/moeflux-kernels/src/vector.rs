@@ -98,8 +98,8 @@ pub(crate) fn dots<S: Simd>(simd: S, x: &[f32], rows: &Rows<'_>, out: &mut [f32]
     let n_quads = quads.len();
     for (i, out) in quads.iter_mut().enumerate() {
         let mut lanes = [simd.splat(0.0); 4];
-        for r in 0..4 {
-            lanes[r] = dot_lanes(simd, rows.row(4 * i + r), x);
+        for (r, lanes) in lanes.iter_mut().enumerate() {
+            *lanes = dot_lanes(simd, rows.row(4 * i + r), x);
         }
         *out = simd.store4(simd.reduce4(lanes));
     }

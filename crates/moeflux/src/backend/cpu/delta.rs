@@ -10,7 +10,7 @@ use crate::backend::cpu::elementwise::{COLS_PER_PART, sigmoid, silu};
 use crate::backend::cpu::split::Parts;
 use crate::backend::cpu::{Inputs, Machine, grown};
 use crate::backend::host::LayerMemory;
-use crate::ops::{Batch, CausalConv, DeltaGates, GatedDelta};
+use crate::ops::{Batch, CausalConv, DeltaGates, GatedDelta, Heads};
 
 /// Above it, softplus is its argument, as in PyTorch.
 const SOFTPLUS_LINEAR_FROM: f64 = 20.0;
@@ -71,26 +71,32 @@ impl Machine {
     }
 
     pub(super) fn delta_gates(&mut self, op: &DeltaGates, n_rows: usize) {
-        let a_log = self.common.weights.vector(op.a_log).to_vec();
-        let dt_bias = self.common.weights.vector(op.dt_bias).to_vec();
+        let weights = self.common.weights.clone();
+        let (a_log, dt_bias) = (weights.vector(op.a_log), weights.vector(op.dt_bias));
         // `beta` first: where `decay` takes the place of `a`, `b` is still whole.
-        for (view, source) in [(&op.beta, &op.b), (&op.decay, &op.a)] {
-            let is_decay = view == &op.decay;
-            let mut out = self.take_output(view.buffer, &[*source], n_rows);
-            let inputs = self.inputs(view.buffer);
-            let parts = Parts::columns(view, view.head_dim).with_cost(32 * view.head_dim);
-            self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, _, out| {
-                let x = inputs.head(source, row_idx, 0);
-                for (head_idx, (out, &x)) in out.iter_mut().zip(x).enumerate() {
-                    *out = if is_decay {
-                        decay(x, a_log[head_idx], dt_bias[head_idx])
-                    } else {
-                        sigmoid(x)
-                    };
-                }
-            });
-            self.buffers.put(view.buffer, out);
-        }
+        self.each_gate((&op.b, &op.beta), n_rows, &|_, b| sigmoid(b));
+        self.each_gate((&op.a, &op.decay), n_rows, &|head_idx, a| {
+            decay(a, a_log[head_idx], dt_bias[head_idx])
+        });
+    }
+
+    /// `out[head] = f(head, x[head])`.
+    fn each_gate(
+        &mut self,
+        (x, out_view): (&Heads, &Heads),
+        n_rows: usize,
+        f: &(impl Fn(usize, f32) -> f32 + Sync),
+    ) {
+        let mut out = self.take_output(out_view.buffer, &[*x], n_rows);
+        let inputs = self.inputs(out_view.buffer);
+        let parts = Parts::columns(out_view, out_view.head_dim).with_cost(32 * out_view.head_dim);
+        self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, _, out| {
+            let x = inputs.head(x, row_idx, 0);
+            for (head_idx, (out, &x)) in out.iter_mut().zip(x).enumerate() {
+                *out = f(head_idx, x);
+            }
+        });
+        self.buffers.put(out_view.buffer, out);
     }
 
     pub(super) fn gated_delta(&mut self, op: &GatedDelta, batch: &Batch<'_>) {

@@ -1,1 +1,442 @@
-//! Bit-identical results, however rows are cut into steps and work into threads.
+//! Bit-identical results, however rows are cut into steps, work into threads and sessions into
+//! batches.
+//!
+//! One small model with every kind of mixer runs the same text in many ways. What the ops mean is
+//! checked elsewhere, against the reference.
+
+use std::sync::Arc;
+
+use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout, available, by_name};
+
+use crate::backend::cpu::CpuBackend;
+use crate::backend::{ArrivedExpert, Backend};
+use crate::ids::{ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId};
+use crate::ops::{
+    Add, Attention, Batch, CausalConv, Combine, DeltaGates, Embed, ExpertFfn, GatedDelta,
+    HeadMatMul, Heads, L2Norm, LayerState, MatMul, MlaAttention, Op, Orientation, Plan, RmsNorm,
+    Rope, Route, RouterKind, Row, RowSet, Segment, SelectRows, StateSpec, Workspace,
+};
+use crate::spec::Pairing;
+use crate::weights::{ExpertLayout, ExpertView, OwnedMatrix, Weights};
+
+const VOCAB: usize = 64;
+const N_TOKENS: u32 = 64;
+const HIDDEN: usize = 128;
+const INNER: usize = 64;
+const N_EXPERTS: usize = 6;
+const TOP_K: usize = 2;
+
+/// Longer than a block of attention.
+const TEXT_LEN: usize = 75;
+
+const Q4: MatrixKind = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
+const Q8: MatrixKind = MatrixKind::Affine(Affine { bits: 8, group: 32, scale: FloatKind::F16 });
+const F32: MatrixKind = MatrixKind::Float(FloatKind::F32);
+
+struct Random(u32);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.0 >> 8
+    }
+
+    fn unit(&mut self) -> f32 {
+        (self.next() % 2001) as f32 / 1000.0 - 1.0
+    }
+
+    fn matrix(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) -> OwnedMatrix {
+        let mut matrix =
+            OwnedMatrix::zeroed(MatrixLayout::new(kind, n_rows, n_cols).unwrap()).unwrap();
+        self.fill(kind, matrix.parts_mut());
+        matrix
+    }
+
+    fn fill(
+        &mut self,
+        kind: MatrixKind,
+        (codes, scales, biases): (&mut [u8], &mut [u8], &mut [u8]),
+    ) {
+        match kind {
+            MatrixKind::Float(_) => {
+                for value in codes.chunks_exact_mut(4) {
+                    value.copy_from_slice(&(self.unit() * 0.1).to_le_bytes());
+                }
+            }
+            _ => {
+                codes.iter_mut().for_each(|it| *it = (self.next() & 0xff) as u8);
+                // 0x2400 is 2^-6 in f16 and tiny in bf16; 0xbc00 makes biases negative.
+                let (scale, bias) =
+                    if kind == Q8 { (0x1400_u16, 0xac00_u16) } else { (0x3c80, 0xbdf0) };
+                scales.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&scale.to_le_bytes()));
+                biases.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&bias.to_le_bytes()));
+            }
+        }
+    }
+}
+
+/// Weights, plans and experts.
+struct Model {
+    weights: Arc<Weights>,
+    workspace: Workspace,
+    state: StateSpec,
+    mixer: Plan,
+    expert: Plan,
+    combine: Plan,
+    output: Plan,
+    hidden: Heads,
+    logits: Heads,
+    layout: ExpertLayout,
+    experts: Vec<Vec<u8>>,
+}
+
+/// Adds weights and ops one after another.
+struct Maker {
+    random: Random,
+    weights: Weights,
+    workspace: Workspace,
+    ops: Vec<Op>,
+}
+
+impl Maker {
+    fn matrix(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) -> MatrixId {
+        let matrix = self.random.matrix(kind, n_rows, n_cols);
+        self.weights.push_matrix(matrix)
+    }
+
+    fn vector(&mut self, len: usize) -> VectorId {
+        let values = (0..len).map(|_| 1.0 + 0.3 * self.random.unit()).collect();
+        self.weights.push_vector(values)
+    }
+
+    fn matmul(&mut self, kind: MatrixKind, x: Heads, name: &'static str, n_rows: usize) -> Heads {
+        let (weight, out) =
+            (self.matrix(kind, n_rows, x.head_dim), self.workspace.buffer(name, n_rows));
+        let bias = Some(self.vector(n_rows));
+        self.ops.push(Op::MatMul(MatMul { weight, bias, x, out }));
+        out
+    }
+
+    fn norm(&mut self, x: Heads, out: Heads) {
+        let gain = self.vector(x.head_dim);
+        self.ops.push(Op::RmsNorm(RmsNorm { x, gain, gate: None, out, epsilon: 1e-6 }));
+    }
+
+    fn rope(&mut self, x: Heads) {
+        let frequencies = self.vector(x.head_dim / 2);
+        let op = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        self.ops.push(Op::Rope(op));
+    }
+
+    fn add(&mut self, x: Heads, y: Heads) {
+        self.ops.push(Op::Add(Add { x, y, out: x }));
+    }
+
+    fn attention(&mut self, x: Heads, hidden: Heads) -> LayerState {
+        let q = self.matmul(Q4, x, "q", 128).split(4);
+        let k = self.matmul(Q8, x, "k", 64).split(2);
+        let v = self.matmul(Q4, x, "v", 64).split(2);
+        let gate = self.matmul(Q4, x, "gate", 128).split(4);
+        self.norm(q, q);
+        self.rope(q.narrow(0, 16));
+        self.rope(k.narrow(0, 16));
+        let out = self.workspace.buffer("attended", 128);
+        let sinks = Some(self.vector(4));
+        self.ops.push(Op::Attention(Attention {
+            layer: LayerIdx(0),
+            q,
+            k,
+            v,
+            gate: Some(gate),
+            out: out.split(4),
+            scale: 0.2,
+            window: Some(70),
+            sinks,
+        }));
+        let out = self.matmul(F32, out, "mixed", HIDDEN);
+        self.add(hidden, out);
+        LayerState::KeyValue { k_cols: 64, v_cols: 64 }
+    }
+
+    fn mla(&mut self, x: Heads, hidden: Heads) -> LayerState {
+        let q = self.matmul(Q4, x, "q", 160).split(4);
+        let latent = self.matmul(Q4, x, "latent", 80);
+        let weight = self.matrix(Q4, 4 * 48, 64);
+        let (q_latent, out) =
+            (self.workspace.buffer("q latent", 256), self.workspace.buffer("mla out", 256));
+        let head_product = |orientation, first_row, n_rows, x, out| {
+            let row_stride = 48;
+            Op::HeadMatMul(HeadMatMul {
+                weight,
+                first_row,
+                row_stride,
+                n_rows,
+                orientation,
+                x,
+                out,
+            })
+        };
+        let (from_in, to_out) = (Orientation::RowsFromIn, Orientation::RowsToOut);
+        self.ops.push(head_product(from_in, 0, 24, q.narrow(0, 24), q_latent.split(4)));
+        self.rope(q.narrow(24, 16));
+        self.rope(latent.narrow(64, 16));
+        self.ops.push(Op::MlaAttention(MlaAttention {
+            layer: LayerIdx(1),
+            q_latent: q_latent.split(4),
+            q_rope: q.narrow(24, 16),
+            latent: latent.narrow(0, 64),
+            k_rope: latent.narrow(64, 16),
+            out: out.split(4),
+            scale: 0.1,
+        }));
+        let values = self.workspace.buffer("mla values", 96);
+        self.ops.push(head_product(to_out, 24, 24, out.split(4), values.split(4)));
+        let out = self.matmul(F32, values, "mixed", HIDDEN);
+        self.add(hidden, out);
+        LayerState::Latent { latent_cols: 64, rope_cols: 16 }
+    }
+
+    fn delta(&mut self, x: Heads, hidden: Heads) -> LayerState {
+        let qkv = self.matmul(Q4, x, "qkv", 32 + 32 + 64);
+        let (a, b) = (self.matmul(F32, x, "a", 4), self.matmul(F32, x, "b", 4));
+        let mixed = self.workspace.buffer("conv", 128);
+        let weight = self.vector(128 * 4);
+        let layer = LayerIdx(2);
+        self.ops.push(Op::CausalConv(CausalConv { layer, x: qkv, weight, n_taps: 4, out: mixed }));
+        let (q, k) = (mixed.narrow(0, 32).split(2), mixed.narrow(32, 32).split(2));
+        for x in [q, k] {
+            self.ops.push(Op::L2Norm(L2Norm { x, epsilon: 1e-6, factor: 0.5 }));
+        }
+        let (a_log, dt_bias) = (self.vector(4), self.vector(4));
+        let gates = DeltaGates { a, b, a_log, dt_bias, decay: a, beta: b };
+        self.ops.push(Op::DeltaGates(gates));
+        let v = mixed.narrow(64, 64).split(4);
+        let out = self.workspace.buffer("delta out", 64);
+        let heads = out.split(4);
+        self.ops.push(Op::GatedDelta(GatedDelta { layer, q, k, v, decay: a, beta: b, out: heads }));
+        self.norm(heads, heads);
+        let out = self.matmul(F32, out, "mixed", HIDDEN);
+        self.add(hidden, out);
+        LayerState::Recurrent { conv_rows: 3, conv_cols: 128, delta_values: 4 * 16 * 16 }
+    }
+}
+
+fn model() -> Model {
+    let mut maker = Maker {
+        random: Random(1),
+        weights: Weights::default(),
+        workspace: Workspace::default(),
+        ops: Vec::new(),
+    };
+    let hidden = maker.workspace.buffer("hidden", HIDDEN);
+    let x = maker.workspace.buffer("normed", HIDDEN);
+    let table = maker.matrix(Q8, VOCAB, HIDDEN);
+    maker.ops.push(Op::Embed(Embed { table, out: hidden }));
+    let mixers = [Maker::attention, Maker::mla, Maker::delta];
+    let mut layers = Vec::new();
+    for mixer in mixers {
+        maker.norm(hidden, x);
+        layers.push(mixer(&mut maker, x, hidden));
+    }
+    maker.norm(hidden, x);
+    let logits = maker.matmul(F32, x, "router", N_EXPERTS);
+    let kind = RouterKind::Softmax { renormalise: true };
+    maker.ops.push(Op::Route(Route { logits, kind, top_k: TOP_K }));
+    let mixer = Plan::new(std::mem::take(&mut maker.ops));
+
+    let partials = maker.workspace.buffer("partials", TOP_K * HIDDEN);
+    let expert = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, partials, limit: None })]);
+    let combine = Combine {
+        partials,
+        shared: Some(x),
+        shared_gate: Some(logits.narrow(0, 1)),
+        residual: hidden,
+        out: hidden,
+    };
+    let chosen = maker.workspace.buffer("chosen", HIDDEN);
+    maker.ops.push(Op::SelectRows(SelectRows { x: hidden, out: chosen }));
+    let logits = maker.matmul(Q4, chosen, "logits", VOCAB);
+    let output = Plan { rows: RowSet::Outputs, ops: maker.ops };
+
+    let layout = |n_rows, n_cols| MatrixLayout::new(Q4, n_rows, n_cols).unwrap();
+    let layout =
+        ExpertLayout::new(layout(INNER, HIDDEN), layout(INNER, HIDDEN), layout(HIDDEN, INNER));
+    let mut random = maker.random;
+    let experts = (0..N_EXPERTS).map(|_| {
+        let mut record = vec![0; layout.record_bytes()];
+        for span in [layout.gate, layout.up, layout.down] {
+            let (head, biases) = record.split_at_mut(span.biases_at);
+            let (codes, scales) = head.split_at_mut(span.scales_at);
+            let codes = &mut codes[span.codes_at..][..span.layout.code_bytes()];
+            let scales = &mut scales[..span.layout.scale_bytes()];
+            random.fill(Q4, (codes, scales, &mut biases[..span.layout.bias_bytes()]));
+        }
+        record
+    });
+    Model {
+        experts: experts.collect(),
+        weights: Arc::new(maker.weights),
+        workspace: maker.workspace,
+        state: StateSpec { layers },
+        mixer,
+        expert,
+        combine: Plan::new(vec![Op::Combine(combine)]),
+        output,
+        hidden,
+        logits,
+        layout,
+    }
+}
+
+impl Model {
+    fn backend(&self, n_threads: usize) -> CpuBackend {
+        CpuBackend::new(self.weights.clone(), &self.workspace, TEXT_LEN, n_threads).unwrap()
+    }
+
+    /// One step; returns each row's hidden values, and logits of the last row.
+    fn step(&self, backend: &mut CpuBackend, parts: &[(StateId, &[Row])]) -> Vec<Vec<f32>> {
+        let rows: Vec<Row> = parts.iter().flat_map(|(_, rows)| rows.to_vec()).collect();
+        let mut segments = Vec::new();
+        for (state, part) in parts {
+            let first = segments.last().map_or(0, |segment: &Segment| segment.rows.end);
+            segments.push(Segment { state: *state, rows: first..first + part.len() });
+        }
+        let outputs = [rows.len() - 1];
+        let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
+        backend.submit(&self.mixer, &batch).unwrap();
+        // Experts arrive one by one, last first.
+        let union = backend.routes().union();
+        for &expert in union.iter().rev() {
+            let view: ExpertView<'_> = self.layout.view(&self.experts[expert.0]);
+            backend.submit_experts(&self.expert, &[ArrivedExpert { expert, view }]).unwrap();
+        }
+        if union.len() == 3 {
+            // All at once gives the same again.
+            let all: Vec<_> = (0..N_EXPERTS)
+                .map(|i| ArrivedExpert {
+                    expert: ExpertIdx(i),
+                    view: self.layout.view(&self.experts[i]),
+                })
+                .collect();
+            backend.submit_experts(&self.expert, &all).unwrap();
+        }
+        backend.submit(&self.combine, &batch).unwrap();
+        backend.submit(&self.output, &batch).unwrap();
+        let mut results: Vec<Vec<f32>> = (0..rows.len())
+            .map(|row_idx| {
+                let mut values = vec![0.0; HIDDEN];
+                backend.read_row(self.hidden.buffer, row_idx, &mut values).unwrap();
+                values
+            })
+            .collect();
+        let mut logits = vec![0.0; VOCAB];
+        backend.read_row(self.logits.buffer, 0, &mut logits).unwrap();
+        results.last_mut().unwrap().extend(logits);
+        results
+    }
+
+    /// A whole text in steps of `chunk` rows: hidden values of every row and the last logits.
+    fn run(&self, backend: &mut CpuBackend, text: &[Row], chunk: usize) -> Vec<Vec<f32>> {
+        let state = backend.create_state(&self.state, TEXT_LEN).unwrap();
+        let chunks = text.chunks(chunk);
+        let mut results: Vec<Vec<f32>> =
+            chunks.flat_map(|rows| self.step(backend, &[(state, rows)])).collect();
+        backend.drop_state(state);
+        let last = results.len() - 1;
+        results[..last].iter_mut().for_each(|values| values.truncate(HIDDEN));
+        results
+    }
+}
+
+fn text(seed: u32, len: usize) -> Vec<Row> {
+    let mut random = Random(seed);
+    let token = |random: &mut Random| TokenId(random.next() % N_TOKENS);
+    (0..len).map(|i| Row { token: token(&mut random), position: Position(i) }).collect()
+}
+
+fn bits(results: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    results.iter().map(|values| values.iter().map(|value| value.to_bits()).collect()).collect()
+}
+
+#[test]
+fn steps_and_threads_change_nothing() {
+    let model = model();
+    let text = text(7, TEXT_LEN);
+    let expected = model.run(&mut model.backend(1), &text, 1);
+    assert!(expected.iter().flatten().all(|it| it.is_finite()));
+    assert!(expected[70][..HIDDEN] != expected[71][..HIDDEN], "rows differ");
+    for n_threads in [1, 2, 3] {
+        let mut backend = model.backend(n_threads);
+        for chunk in [1, 7, TEXT_LEN] {
+            let actual = model.run(&mut backend, &text, chunk);
+            assert_eq!(bits(&actual), bits(&expected), "{n_threads} threads, chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn instruction_sets_change_nothing() {
+    let model = model();
+    let text = text(8, 9);
+    let scalar = by_name("scalar").unwrap();
+    let expected = model.run(&mut model.backend(1).with_kernels(scalar), &text, 4);
+    for table in available() {
+        let actual = model.run(&mut model.backend(2).with_kernels(table), &text, 4);
+        assert_eq!(bits(&actual), bits(&expected), "{}", table.name());
+    }
+}
+
+#[test]
+fn company_changes_nothing() {
+    let model = model();
+    let texts = [text(1, 20), text(2, 31), text(3, 8)];
+    let mut backend = model.backend(2);
+    let alone: Vec<_> = texts.iter().map(|text| model.run(&mut backend, text, 20)).collect();
+    let states: Vec<_> =
+        texts.iter().map(|_| backend.create_state(&model.state, 40).unwrap()).collect();
+    // Steps of 5, 3 and 1 rows, until the texts end one after another.
+    for step_idx in 0..20 {
+        let mut parts = Vec::new();
+        for (text_idx, chunk) in [5, 3, 1].into_iter().enumerate() {
+            if let Some(rows) = texts[text_idx].chunks(chunk).nth(step_idx) {
+                parts.push((text_idx, rows));
+            }
+        }
+        let named: Vec<_> = parts.iter().map(|&(idx, rows)| (states[idx], rows)).collect();
+        if named.is_empty() {
+            continue;
+        }
+        let results = model.step(&mut backend, &named);
+        let places = parts.iter().flat_map(|&(idx, rows)| rows.iter().map(move |row| (idx, row)));
+        for ((text_idx, row), values) in places.zip(&results) {
+            let expected = &alone[text_idx][row.position.0][..HIDDEN];
+            let actual = &values[..HIDDEN];
+            assert_eq!(
+                bits(&[actual.to_vec()]),
+                bits(&[expected.to_vec()]),
+                "text {text_idx}, {row:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_cleared_state_is_as_new() {
+    let model = model();
+    let mut backend = model.backend(2);
+    let state = backend.create_state(&model.state, TEXT_LEN).unwrap();
+    let text = text(5, 12);
+    let first = model.step(&mut backend, &[(state, &text)]);
+    backend.reset_state(state);
+    let second = model.step(&mut backend, &[(state, &text)]);
+    assert_eq!(bits(&first), bits(&second));
+}
+
+#[test]
+fn absurd_numbers_of_threads_are_refused() {
+    for n_threads in [0, 1_000_000] {
+        let workspace = Workspace::default();
+        let error = CpuBackend::new(Arc::default(), &workspace, 1, n_threads).unwrap_err();
+        assert!(error.to_string().contains("threads"), "{error}");
+    }
+}
