@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use moeflux::engine::Engine;
@@ -121,8 +121,11 @@ fn encode(args: &GenerateArgs, tokenizer: &Tokenizer, prompt: &str) -> Result<Ve
     let system = args.system.as_deref().map(|text| Message::new("system", text));
     let messages: Vec<Message> =
         system.into_iter().chain([Message::new("user", prompt)]).collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let options = TemplateOptions {
+        add_generation_prompt: true,
         enable_thinking: args.no_think.then_some(false),
+        now_seconds: i64::try_from(now.as_secs()).ok(),
         ..TemplateOptions::default()
     };
     tokenizer.encode(&template.render(&messages, &options)?)

@@ -1,10 +1,11 @@
 //! Sampling options: what is not given comes from the model's `generation_config.json`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use moeflux::error::Result;
+use moeflux::error::{Error, Result};
 use moeflux::ids::TokenId;
 use moeflux::sample::{SamplerConfig, SamplerDefaults};
 
@@ -51,7 +52,7 @@ impl SamplingArgs {
     /// The model's defaults, overridden by what was typed.
     pub(crate) fn config(&self, dir: &Path) -> Result<SamplerConfig> {
         let seed = self.seed.unwrap_or_else(seed_of_the_clock);
-        let defaults = SamplerDefaults::open(dir)?.config(seed);
+        let defaults = defaults_of(dir)?.config(seed);
         Ok(SamplerConfig {
             temperature: self.temp.unwrap_or(defaults.temperature),
             top_k: self.top_k.unwrap_or(defaults.top_k),
@@ -66,6 +67,17 @@ impl SamplingArgs {
             n_logprobs: self.logprobs,
         })
     }
+}
+
+fn defaults_of(dir: &Path) -> Result<SamplerDefaults> {
+    let path = dir.join("generation_config.json");
+    let bytes = match std::fs::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(SamplerDefaults::default()),
+        read => read.map_err(Error::io("read", &path))?,
+    };
+    let json = serde_json::from_slice(&bytes)
+        .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
+    SamplerDefaults::from_generation_config(&json)
 }
 
 fn parse_bias(text: &str) -> std::result::Result<(TokenId, f32), String> {
