@@ -1,7 +1,7 @@
 //! `moeflux eval`: how well a model predicts a text, and how close two backends are on it.
 //!
 //! The text is cut into windows of the context's length that share nothing; within a window every
-//! token but the first is predicted from those before it.
+//! token but the first is predicted from those before it, and only predicted bytes count.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,6 @@ pub(crate) fn run(args: &EvalArgs) -> Result<()> {
         let problem = format!("{} tokens: at least 2 are needed", tokens.len());
         return Err(Error::malformed(&args.file, problem));
     }
-    let n_bytes = if args.limit.is_some() { tokenizer.decode(&tokens)?.len() } else { text.len() };
     let other = match args.compare_backend {
         Some(name) => {
             Some(model::open_on(&args.model.model, &args.model, (name.into(), &interrupt))?)
@@ -67,7 +66,9 @@ pub(crate) fn run(args: &EvalArgs) -> Result<()> {
     let mut session = engine.session(context)?;
     let mut other_session = other.as_ref().map(|other| other.session(context)).transpose()?;
     let mut scores = Scores::default();
+    let mut n_bytes = 0;
     for window in tokens.chunks(context) {
+        n_bytes += tokenizer.decode(&window[1..]).len();
         session.clear();
         if let Some(other) = &mut other_session {
             other.clear();

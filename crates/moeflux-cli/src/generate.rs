@@ -119,8 +119,7 @@ fn encode(args: &GenerateArgs, tokenizer: &Tokenizer, prompt: &str) -> Result<Ve
         )));
     };
     let system = args.system.as_deref().map(|text| Message::new("system", text));
-    let messages: Vec<Message> =
-        system.into_iter().chain([Message::new("user", prompt)]).collect();
+    let messages: Vec<Message> = system.into_iter().chain([Message::new("user", prompt)]).collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let options = TemplateOptions {
         add_generation_prompt: true,
@@ -187,20 +186,13 @@ impl<'a> Answer<'a> {
     }
 
     fn logprob_json(&self, chosen: (TokenId, f32), top: &[(TokenId, f32)]) -> Value {
-        let entry = |(token, logprob): (TokenId, f32)| {
-            json!({"token": token.0, "text": self.tokenizer.token_text(token), "logprob": logprob})
-        };
+        let entry = |(token, logprob): (TokenId, f32)| json!({"token": token.0, "text": self.tokenizer.token_text(token), "logprob": logprob});
         let mut object = entry(chosen);
         object["top"] = top.iter().copied().map(entry).collect();
         object
     }
 
-    fn end(
-        self,
-        engine: &Engine,
-        (seed, context): (u64, usize),
-        finish: Finish,
-    ) -> Result<()> {
+    fn end(self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
         if self.args.json {
             let tokens: Vec<u32> = self.tokens.iter().map(|token| token.0).collect();
             let mut object = json!({

@@ -3,29 +3,48 @@
 //! Exit status: 0 done, 1 failed, 2 wrong use. Results go to stdout, everything else to stderr.
 
 mod args;
+mod bare_config;
 mod eval;
+mod generate;
+mod inspect;
 mod interrupt;
 mod logits;
 mod model;
 mod progress;
+mod sampling;
+mod size;
+mod stats;
+mod synth;
+#[cfg(test)]
+mod test_dir;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use moeflux::error::Result;
 
 use crate::args::{Cli, Command};
+use crate::interrupt::Interrupt;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let outcome = match cli.command {
-        Command::Logits(args) => logits::run(&args),
-        Command::Eval(args) => eval::run(&args),
-    };
-    match outcome {
+    match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Generate(args) => generate::run(&args),
+        Command::Logits(args) => logits::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Inspect(args) => inspect::run(&args).map(|text| println!("{text}")),
+        Command::Synth(args) => {
+            let interrupt = Interrupt::listen();
+            synth::run(&args, interrupt.flag()).map(|text| println!("{text}"))
         }
     }
 }

@@ -81,8 +81,9 @@ impl Stats {
     /// For people, on stderr.
     pub(crate) fn print(&self, engine: &Engine, (seed, context, finish): (u64, usize, Finish)) {
         let per_s = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
-        let seconds =
-            |time: Option<Duration>| time.map_or("-".to_owned(), |t| format!("{:.2}", t.as_secs_f64()));
+        let seconds = |time: Option<Duration>| {
+            time.map_or("-".to_owned(), |t| format!("{:.2}", t.as_secs_f64()))
+        };
         let memory = engine.memory();
         let (backend, arithmetic) = engine.device_names();
         eprintln!(
