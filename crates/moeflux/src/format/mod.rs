@@ -11,6 +11,8 @@ mod header;
 mod index;
 mod npy;
 mod safetensors;
+#[cfg(test)]
+mod tests;
 
 pub use checkpoint::{Checkpoint, ShardFile, TensorEntry, canonical_name};
 pub use config::{RawConfig, Section};

@@ -1,0 +1,60 @@
+//! Grouped-query attention and gated DeltaNet, as the families' configs describe them.
+
+use super::parse::Config;
+use super::rope_config;
+use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, Pairing};
+use crate::error::Result;
+
+/// Taps of a convolution: known models have 4, and each tap is a row of state.
+const N_TAPS_MAX: usize = 64;
+
+/// What differs between the families' attentions.
+pub(super) struct AttentionTraits {
+    pub(super) has_gate: bool,
+    pub(super) has_qk_norm: bool,
+    /// What `attention_bias: true` means.
+    pub(super) bias: AttentionBias,
+    /// Of a head's width, where the config does not say.
+    pub(super) default_rotary_factor: f64,
+}
+
+pub(super) fn attention(
+    config: &Config<'_>,
+    traits: &AttentionTraits,
+    hidden: usize,
+) -> Result<AttentionSpec> {
+    let n_heads = config.width("num_attention_heads")?;
+    let n_kv_heads = config.width("num_key_value_heads")?;
+    config.divides(("num_key_value_heads", n_kv_heads), ("num_attention_heads", n_heads))?;
+    let head_dim = config.width_or("head_dim", hidden / n_heads)?;
+    config.fits(("num_attention_heads", n_heads), ("head_dim", head_dim))?;
+    let has_bias = config.flag_or("attention_bias", false)?;
+    let rope = rope_config::parse(config, ("head_dim", head_dim), traits.default_rotary_factor)?;
+    Ok(AttentionSpec {
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        rope: rope.with_pairing(Pairing::Halves),
+        has_gate: traits.has_gate,
+        has_qk_norm: traits.has_qk_norm,
+        bias: if has_bias { traits.bias } else { AttentionBias::None },
+    })
+}
+
+pub(super) fn gated_delta(config: &Config<'_>) -> Result<GatedDeltaSpec> {
+    let n_k_heads = config.width_or("linear_num_key_heads", 16)?;
+    let n_v_heads = config.width_or("linear_num_value_heads", 32)?;
+    let k_dim = config.width_or("linear_key_head_dim", 128)?;
+    let v_dim = config.width_or("linear_value_head_dim", 128)?;
+    config.divides(("linear_num_key_heads", n_k_heads), ("linear_num_value_heads", n_v_heads))?;
+    config.fits(("linear_num_key_heads", n_k_heads), ("linear_key_head_dim", k_dim))?;
+    config.fits(("linear_num_value_heads", n_v_heads), ("linear_value_head_dim", v_dim))?;
+    // Values times keys of a head is the state that a session keeps.
+    config.fits(("linear_value_head_dim", v_dim), ("linear_key_head_dim", k_dim))?;
+    let n_taps = config.width_or("linear_conv_kernel_dim", 4)?;
+    if n_taps > N_TAPS_MAX {
+        let expected = format!("at most {N_TAPS_MAX} taps");
+        return Err(config.text.wrong("linear_conv_kernel_dim", &expected));
+    }
+    Ok(GatedDeltaSpec { n_k_heads, n_v_heads, k_dim, v_dim, n_taps })
+}

@@ -1,0 +1,136 @@
+//! `deepseek_v3` and `kimi_k2`: latent attention, grouped sigmoid routing, dense first layers.
+
+use super::parse::{Config, Frame};
+use super::rope_config;
+use super::{
+    Family, FfnSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing, RouterSpec,
+    SharedExpertSpec,
+};
+use crate::error::Result;
+
+/// What differs between the families with this router, where the config does not say.
+pub(super) struct RouterDefaults {
+    pub(super) n_groups: usize,
+    pub(super) n_groups_kept: usize,
+    pub(super) factor: f64,
+    pub(super) n_dense_layers: usize,
+}
+
+pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
+    let frame = Frame::parse(config, 1e-6)?;
+    let mixer = MixerSpec::Mla(mla(config)?);
+    let defaults = RouterDefaults { n_groups: 8, n_groups_kept: 4, factor: 2.5, n_dense_layers: 3 };
+    let ffns = ffns(config, &defaults, frame.n_layers)?;
+    let layers = ffns.into_iter().map(|ffn| LayerSpec { mixer: mixer.clone(), ffn }).collect();
+    Ok(frame.into_spec(family, layers))
+}
+
+fn mla(config: &Config<'_>) -> Result<MlaSpec> {
+    let n_heads = config.width("num_attention_heads")?;
+    let nope_dim = config.width("qk_nope_head_dim")?;
+    let rope_dim = config.width("qk_rope_head_dim")?;
+    let v_dim = config.width("v_head_dim")?;
+    for (key, dim) in
+        [("qk_nope_head_dim", nope_dim), ("qk_rope_head_dim", rope_dim), ("v_head_dim", v_dim)]
+    {
+        config.fits(("num_attention_heads", n_heads), (key, dim))?;
+    }
+    let q_rank = match config.text.usize_opt("q_lora_rank")? {
+        Some(_) => Some(config.width("q_lora_rank")?),
+        None => None,
+    };
+    let is_interleaved = config.flag_or("rope_interleave", true)?;
+    let pairing = if is_interleaved { Pairing::Neighbours } else { Pairing::Halves };
+    let rope = rope_config::parse(config, ("qk_rope_head_dim", rope_dim), 1.0)?;
+    let scale = ((nope_dim + rope_dim) as f64).powf(-0.5) * rope.score_factor;
+    let rope = rope.with_pairing(pairing);
+    if rope.n_rotated != rope_dim {
+        let advice = "a part of `qk_rope_head_dim` without position is not supported";
+        return Err(config.text.unsupported("partial_rotary_factor", advice));
+    }
+    Ok(MlaSpec {
+        n_heads,
+        q_rank,
+        kv_rank: config.width("kv_lora_rank")?,
+        nope_dim,
+        rope_dim,
+        v_dim,
+        rope,
+        scale: to_f32(scale),
+        has_bias: config.flag_or("attention_bias", false)?,
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+fn to_f32(value: f64) -> f32 {
+    value as f32
+}
+
+/// Dense layers first, then routed ones.
+pub(super) fn ffns(
+    config: &Config<'_>,
+    defaults: &RouterDefaults,
+    n_layers: usize,
+) -> Result<Vec<FfnSpec>> {
+    let key = "first_k_dense_replace";
+    let n_dense = config.text.usize_opt(key)?.unwrap_or(defaults.n_dense_layers).min(n_layers);
+    if config.text.value("moe_layer_freq").is_some_and(|value| value.as_u64() != Some(1)) {
+        let advice = "only 1 (experts in every layer after the dense ones) is supported";
+        return Err(config.text.unsupported("moe_layer_freq", advice));
+    }
+    let moe = FfnSpec::Moe(moe(config, defaults)?);
+    let mut ffns = Vec::with_capacity(n_layers);
+    for layer in 0..n_layers {
+        ffns.push(if layer < n_dense { config.dense_ffn()? } else { moe.clone() });
+    }
+    Ok(ffns)
+}
+
+fn moe(config: &Config<'_>, defaults: &RouterDefaults) -> Result<MoeSpec> {
+    for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
+        if config.text.str_opt(key)?.is_some_and(|name| name != known) {
+            return Err(config.text.unsupported(key, &format!("only \"{known}\" is supported")));
+        }
+    }
+    let n_experts = config.n_experts(&["n_routed_experts", "num_local_experts"])?;
+    let top_k = config.top_k(n_experts)?;
+    let inner = config.width("moe_intermediate_size")?;
+    let router = router(config, defaults, n_experts, top_k)?;
+    let n_shared = config.text.usize_opt("n_shared_experts")?.unwrap_or(1);
+    config.fits(("n_shared_experts", n_shared), ("moe_intermediate_size", inner))?;
+    let shared = SharedExpertSpec { inner: inner * n_shared, is_gated: false };
+    Ok(MoeSpec { n_experts, top_k, inner, router, shared: (n_shared > 0).then_some(shared) })
+}
+
+fn router(
+    config: &Config<'_>,
+    defaults: &RouterDefaults,
+    n_experts: usize,
+    top_k: usize,
+) -> Result<RouterSpec> {
+    let n_groups = config.width_or("n_group", defaults.n_groups)?;
+    config.divides(("n_group", n_groups), ("n_routed_experts", n_experts))?;
+    let group = n_experts / n_groups;
+    if group < 2 {
+        // A group's worth is the sum of its two best.
+        return Err(config.text.wrong("n_group", "groups of at least 2 experts"));
+    }
+    let n_groups_kept = config.width_or("topk_group", defaults.n_groups_kept)?;
+    if n_groups_kept > n_groups {
+        let expected = format!("at most the number of groups, {n_groups}");
+        return Err(config.text.wrong("topk_group", &expected));
+    }
+    if top_k > n_groups_kept * group {
+        let expected = format!(
+            "at most the {} experts of {n_groups_kept} groups of {group}",
+            n_groups_kept * group
+        );
+        return Err(config.text.wrong("num_experts_per_tok", &expected));
+    }
+    Ok(RouterSpec::SigmoidGrouped {
+        n_groups,
+        n_groups_kept,
+        renormalise: config.flag_or("norm_topk_prob", true)?,
+        factor: config.positive_or("routed_scaling_factor", defaults.factor)?,
+    })
+}

@@ -1,0 +1,103 @@
+//! How a config says that its weights were quantised: MLX affine, or FP8 blocks.
+//!
+//! **Invariant:** a kind that is not known is refused by its name. Does not know which tensors
+//! there are: what holds for one is looked up by its canonical name.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::parse::Config;
+use super::{QuantParams, Quantisation};
+use crate::error::{Error, Result};
+use crate::format::{Section, canonical_name};
+
+/// Keys of an MLX section that are not tensors.
+const SETTINGS: [&str; 4] = ["group_size", "bits", "mode", "quant_method"];
+
+const WAY_OUT: &str = "use the published bf16 or fp8 files, or an MLX conversion to affine 2 to 8 \
+                       bits";
+
+pub(super) fn parse(config: &Config<'_>) -> Result<Quantisation> {
+    // MLX writes the same twice, and leaves a wrapper's own one inside.
+    let places = [
+        (&config.root, "quantization"),
+        (&config.root, "quantization_config"),
+        (&config.text, "quantization"),
+        (&config.text, "quantization_config"),
+    ];
+    for (place, key) in places {
+        if let Some(section) = place.section(key)? {
+            return match section.str_opt("quant_method")? {
+                None | Some("affine") => mlx(&section),
+                Some("fp8") => fp8(&section),
+                Some(_) => Err(refused(&section, "quant_method")),
+            };
+        }
+    }
+    Ok(Quantisation::default())
+}
+
+fn refused(section: &Section<'_>, key: &str) -> Error {
+    section.unsupported(key, &format!("this quantisation is not supported; {WAY_OUT}"))
+}
+
+fn fp8(section: &Section<'_>) -> Result<Quantisation> {
+    let is_known =
+        section.usize_list_opt("weight_block_size")?.is_some_and(|block| block == [128, 128]);
+    if !is_known {
+        let advice = format!("FP8 weights need blocks of [128, 128]; {WAY_OUT}");
+        return Err(section.unsupported("weight_block_size", &advice));
+    }
+    for (key, known) in [("fmt", "e4m3"), ("activation_scheme", "dynamic")] {
+        if section.str_opt(key)?.is_some_and(|name| name != known) {
+            let advice = format!("of FP8, only \"{known}\" is supported; {WAY_OUT}");
+            return Err(section.unsupported(key, &advice));
+        }
+    }
+    Ok(Quantisation { is_fp8: true, ..Quantisation::default() })
+}
+
+fn mlx(section: &Section<'_>) -> Result<Quantisation> {
+    let bits = section.usize_at("bits")?;
+    let group = section.usize_at("group_size")?;
+    let default = params(section, bits, group)?;
+    let mut overrides = BTreeMap::new();
+    for (key, value) in section.entries().filter(|(key, _)| !SETTINGS.contains(key)) {
+        let params = match value {
+            Value::Bool(false) => None,
+            Value::Bool(true) => Some(default),
+            Value::Object(_) => one_tensor(section, key, default)?,
+            _ => return Err(section.wrong(key, "an object with bits and group_size, or false")),
+        };
+        let name = canonical_name(key).into_owned();
+        if overrides.insert(name, params).is_some_and(|other| other != params) {
+            return Err(section.wrong(key, "the same as under the tensor's other name"));
+        }
+    }
+    Ok(Quantisation { default: Some(default), overrides, is_fp8: false })
+}
+
+fn one_tensor(
+    section: &Section<'_>,
+    key: &str,
+    default: QuantParams,
+) -> Result<Option<QuantParams>> {
+    let Some(tensor) = section.section(key)? else { return Ok(None) };
+    let bits = tensor.usize_opt("bits")?.unwrap_or(usize::from(default.bits));
+    let group = tensor.usize_opt("group_size")?.unwrap_or(usize::from(default.group));
+    params(&tensor, bits, group).map(Some)
+}
+
+fn params(section: &Section<'_>, bits: usize, group: usize) -> Result<QuantParams> {
+    if section.str_opt("mode")?.is_some_and(|mode| mode != "affine") {
+        return Err(refused(section, "mode"));
+    }
+    let bits = u8::try_from(bits).ok().filter(|bits| matches!(bits, 2 | 3 | 4 | 5 | 6 | 8));
+    let group = u8::try_from(group).ok().filter(|group| matches!(group, 32 | 64 | 128));
+    match (bits, group) {
+        (Some(bits), Some(group)) => Ok(QuantParams { bits, group }),
+        (None, _) => Err(section.wrong("bits", "2, 3, 4, 5, 6 or 8")),
+        (_, None) => Err(section.wrong("group_size", "32, 64 or 128")),
+    }
+}

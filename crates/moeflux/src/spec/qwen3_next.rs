@@ -1,0 +1,49 @@
+//! `qwen3_next`: gated DeltaNet with gated attention between, a gated shared expert.
+
+use super::attention_config::{AttentionTraits, attention, gated_delta};
+use super::parse::{Config, Frame};
+use super::{
+    AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, RouterSpec,
+    SharedExpertSpec,
+};
+use crate::error::Result;
+
+pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
+    let frame = Frame::parse(config, 1e-6)?;
+    let moe = moe(config, config.flag_or("norm_topk_prob", true)?)?;
+    let is_sparse = config.is_sparse(frame.n_layers)?;
+    let mut layers = Vec::with_capacity(frame.n_layers);
+    for (mixer, is_sparse) in mixers(config, &frame)?.into_iter().zip(is_sparse) {
+        let ffn = if is_sparse { moe.clone() } else { config.dense_ffn()? };
+        layers.push(LayerSpec { mixer, ffn });
+    }
+    Ok(frame.into_spec(Family::Qwen3Next, layers))
+}
+
+/// The mixers of a hybrid model, in order.
+pub(super) fn mixers(config: &Config<'_>, frame: &Frame) -> Result<Vec<MixerSpec>> {
+    let traits = AttentionTraits {
+        has_gate: true,
+        has_qk_norm: true,
+        bias: AttentionBias::QkvAndOut,
+        default_rotary_factor: 0.25,
+    };
+    let full = MixerSpec::Attention(attention(config, &traits, frame.hidden)?);
+    let linear = MixerSpec::GatedDelta(gated_delta(config)?);
+    let is_full = config.is_full_attention(frame.n_layers)?;
+    let mixer = |is_full| if is_full { full.clone() } else { linear.clone() };
+    Ok(is_full.into_iter().map(mixer).collect())
+}
+
+/// Routed experts with a gated shared one.
+pub(super) fn moe(config: &Config<'_>, renormalise: bool) -> Result<FfnSpec> {
+    let n_experts = config.n_experts(&["num_experts", "num_local_experts"])?;
+    let shared_inner = config.width("shared_expert_intermediate_size")?;
+    Ok(FfnSpec::Moe(MoeSpec {
+        n_experts,
+        top_k: config.top_k(n_experts)?,
+        inner: config.width("moe_intermediate_size")?,
+        router: RouterSpec::Softmax { renormalise },
+        shared: Some(SharedExpertSpec { inner: shared_inner, is_gated: true }),
+    }))
+}
