@@ -5,6 +5,8 @@
 
 mod aligned;
 mod file;
+mod memory;
 
 pub use aligned::AlignedBytes;
 pub use file::{ReadError, ReadFile};
+pub use memory::available_memory_bytes;

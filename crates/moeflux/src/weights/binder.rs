@@ -4,14 +4,23 @@
 //! once or skipped by name. A tensor asked for twice is our own mistake, a missing one or one of
 //! another shape is the checkpoint's. Knows names and shapes, never bytes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::error::Result;
-use crate::format::Checkpoint;
+use moeflux_kernels::{FP8_BLOCK, MatrixKind, MatrixLayout};
+
+use crate::error::{Error, Result};
+use crate::format::{Checkpoint, TensorEntry};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
-use crate::spec::ModelSpec;
-use crate::weights::imagined::Imagined;
-use crate::weights::manifest::Manifest;
+use crate::spec::{Family, ModelSpec, Quantisation};
+use crate::weights::bank::{BankRequest, ExpertShape};
+use crate::weights::imagined::{Imagination, Imagined};
+use crate::weights::leftover;
+use crate::weights::manifest::{
+    ExpertBank, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
+};
+use crate::weights::stored::{StoredMatrix, Wanted, unstacked};
+use crate::weights::table::Table;
 
 /// Where tensors come from.
 #[derive(Clone, Copy, Debug)]
@@ -22,37 +31,62 @@ pub enum Source<'a> {
     Imagined(Imagined),
 }
 
-/// Sizes of a layer's routed experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertShape {
-    /// How many.
-    pub n_experts: usize,
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Inner width of one expert.
-    pub inner: usize,
-}
-
 /// Binds tensors to slots.
 #[derive(Debug)]
 pub struct Binder<'a> {
     spec: &'a ModelSpec,
-    source: Source<'a>,
+    table: Table<'a>,
+    quantisation: Quantisation,
+    norms: Norms,
+    matrices: Vec<MatrixSource>,
+    vectors: Vec<VectorSource>,
+    banks: Vec<ExpertBank>,
+    splits: BTreeMap<String, Split>,
 }
 
-#[expect(unused_variables, clippy::unimplemented, reason = "signatures first")]
+/// How gains of norms are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Norms {
+    /// As they are used.
+    Plain,
+    /// Without the 1 that is added to them.
+    ZeroCentred,
+}
+
+/// A tensor whose rows go to several matrices.
+#[derive(Debug)]
+struct Split {
+    stored: StoredMatrix,
+    /// By row: whether some matrix has it.
+    is_taken: Vec<bool>,
+}
+
 impl<'a> Binder<'a> {
     /// Nothing bound yet.
     #[must_use]
     pub fn new(source: Source<'a>, spec: &'a ModelSpec) -> Self {
-        Self { spec, source }
+        let (table, quantisation, norms) = match source {
+            Source::Checkpoint(checkpoint) => {
+                let norms = norms_of(spec, &checkpoint.tensors);
+                (Table::stored(checkpoint), spec.quantisation.clone(), norms)
+            }
+            Source::Imagined(imagined) => {
+                let default = Some(imagined.params);
+                let quantisation = Quantisation { default, ..Quantisation::default() };
+                let imagination = Imagination::new(spec, imagined);
+                (Table::Imagined(imagination), quantisation, Norms::Plain)
+            }
+        };
+        let (matrices, vectors, banks) = (Vec::new(), Vec::new(), Vec::new());
+        let splits = BTreeMap::new();
+        Self { spec, table, quantisation, norms, matrices, vectors, banks, splits }
     }
 
     /// Whether there is a tensor of this full canonical name. An imagined checkpoint has what
     /// MLX would have: `embed_q` and `unembed_out`, not `kv_b_proj`.
     #[must_use]
     pub fn has(&self, tensor: &str) -> bool {
-        unimplemented!()
+        self.table.has(tensor)
     }
 
     /// Binds a matrix `[n_rows, n_cols]`. `base` is its name without `.weight`.
@@ -61,7 +95,9 @@ impl<'a> Binder<'a> {
     ///
     /// [`crate::error::Error::Tensor`] if it is missing or of another shape or type.
     pub fn matrix(&mut self, base: &str, n_rows: usize, n_cols: usize) -> Result<MatrixId> {
-        unimplemented!()
+        let wanted = Wanted { base, n_stack: None, n_rows, n_cols };
+        let stored = self.stored_matrix(&wanted)?;
+        Ok(self.push(base, stored, all_rows(n_rows)))
     }
 
     /// Binds some rows of a matrix `[n_rows, n_cols]`, in the given order. The same tensor may be
@@ -77,7 +113,21 @@ impl<'a> Binder<'a> {
         n_cols: usize,
         rows: Vec<Range<usize>>,
     ) -> Result<MatrixId> {
-        unimplemented!()
+        let mut split = match self.splits.remove(base) {
+            Some(split) => split,
+            None => {
+                let wanted = Wanted { base, n_stack: None, n_rows, n_cols };
+                Split { stored: self.stored_matrix(&wanted)?, is_taken: vec![false; n_rows] }
+            }
+        };
+        for row_idx in rows.iter().cloned().flatten() {
+            let is_taken = std::mem::replace(&mut split.is_taken[row_idx], true);
+            assert!(!is_taken, "row {row_idx} of `{base}` is bound twice");
+        }
+        let stored = split.stored;
+        check_fp8_rows(base, &stored.layout, &rows)?;
+        self.splits.insert(base.to_owned(), split);
+        Ok(self.push(base, stored, rows))
     }
 
     /// Binds a tensor `[n_stack, n_rows, n_cols]` as one matrix of `n_stack * n_rows` rows.
@@ -92,7 +142,11 @@ impl<'a> Binder<'a> {
         n_rows: usize,
         n_cols: usize,
     ) -> Result<MatrixId> {
-        unimplemented!()
+        let wanted = Wanted { base, n_stack: Some(n_stack), n_rows, n_cols };
+        let mut stored = self.stored_matrix(&wanted)?;
+        stored.layout = unstacked(stored.layout, n_stack, base)?;
+        let n_rows = stored.layout.n_rows;
+        Ok(self.push(base, stored, all_rows(n_rows)))
     }
 
     /// Binds `n` values of f32, f16 or bf16, of any shape. `tensor` is the full name.
@@ -101,7 +155,8 @@ impl<'a> Binder<'a> {
     ///
     /// As [`Binder::matrix`].
     pub fn vector(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
-        unimplemented!()
+        let stored = self.stored_vector(tensor, n)?;
+        Ok(self.push_vector(VectorSource::Stored(stored)))
     }
 
     /// Binds the gain of a norm; where the family centres them on zero and the checkpoint was not
@@ -111,12 +166,14 @@ impl<'a> Binder<'a> {
     ///
     /// As [`Binder::matrix`].
     pub fn norm(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
-        unimplemented!()
+        let mut stored = self.stored_vector(tensor, n)?;
+        stored.adds_one = self.norms == Norms::ZeroCentred;
+        Ok(self.push_vector(VectorSource::Stored(stored)))
     }
 
     /// Adds values that are computed, not read.
     pub fn constant(&mut self, values: Vec<f32>) -> VectorId {
-        unimplemented!()
+        self.push_vector(VectorSource::Constant(values))
     }
 
     /// Binds the routed experts of a layer, whichever way they are stored. `prefix` is what
@@ -126,7 +183,12 @@ impl<'a> Binder<'a> {
     ///
     /// As [`Binder::matrix`]; also if one expert is stored otherwise than the others.
     pub fn experts(&mut self, layer: LayerIdx, prefix: &str, shape: ExpertShape) -> Result<()> {
-        unimplemented!()
+        let is_ascending = self.banks.last().is_none_or(|last| last.layer < layer);
+        assert!(is_ascending, "experts of layer {} are bound out of order", layer.0);
+        let request = BankRequest { layer, prefix, shape };
+        let bank = request.bind(&mut self.table, &mut self.quantisation)?;
+        self.banks.push(bank);
+        Ok(())
     }
 
     /// The manifest.
@@ -135,6 +197,108 @@ impl<'a> Binder<'a> {
     ///
     /// [`crate::error::Error::Tensor`] naming a tensor that was not bound and that no rule skips.
     pub fn finish(self) -> Result<Manifest> {
-        unimplemented!()
+        for (base, split) in &self.splits {
+            let unused = split.is_taken.iter().position(|is_taken| !is_taken);
+            assert_eq!(unused, None, "a row of `{base}` that no matrix has");
+        }
+        let (skipped, origin) = match self.table {
+            Table::Stored { tensors, taken } => {
+                (leftover::skipped(tensors, &taken, self.spec)?, Origin::Checkpoint)
+            }
+            Table::Imagined(imagination) => (Vec::new(), Origin::Imagined(imagination.finish())),
+        };
+        let Self { matrices, vectors, banks, .. } = self;
+        Ok(Manifest { matrices, vectors, banks, skipped, origin })
     }
+
+    fn stored_matrix(&mut self, wanted: &Wanted<'_>) -> Result<StoredMatrix> {
+        wanted.check_size()?;
+        self.table.imagine_matrix(&mut self.quantisation, wanted);
+        StoredMatrix::bind(&mut self.table, &self.quantisation, wanted)
+    }
+
+    fn stored_vector(&mut self, tensor: &str, n_values: usize) -> Result<StoredVector> {
+        if let Table::Imagined(imagination) = &mut self.table {
+            imagination.vector(tensor, n_values);
+        }
+        let found = self.table.take(tensor)?;
+        let Some(kind) = found.float_kind() else {
+            let problem = format!("has values of type {}; F32, F16 or BF16 fit", found.dtype);
+            return Err(found.error(problem));
+        };
+        let n_found = found.shape.iter().try_fold(1_usize, |n, &size| n.checked_mul(size));
+        if n_found != Some(n_values) {
+            let problem =
+                format!("has shape {:?}, but config.json asks for {n_values} values", found.shape);
+            return Err(found.error(problem));
+        }
+        let n_bytes = (n_values * kind.bytes()) as u64;
+        assert_eq!(n_bytes, found.extent.len_bytes, "the header's check of `{tensor}`");
+        let name = found.name;
+        Ok(StoredVector { name, kind, n_values, extent: found.extent, adds_one: false })
+    }
+
+    fn push(&mut self, base: &str, stored: StoredMatrix, rows: Vec<Range<usize>>) -> MatrixId {
+        let n_rows = rows.iter().map(ExactSizeIterator::len).sum();
+        self.matrices.push(MatrixSource {
+            name: base.to_owned(),
+            layout: MatrixLayout { n_rows, ..stored.layout },
+            stored_rows: stored.layout.n_rows,
+            rows,
+            codes: stored.codes,
+            scales: stored.scales,
+            biases: stored.biases,
+        });
+        MatrixId(self.matrices.len() - 1)
+    }
+
+    fn push_vector(&mut self, vector: VectorSource) -> VectorId {
+        self.vectors.push(vector);
+        VectorId(self.vectors.len() - 1)
+    }
+}
+
+fn all_rows(n_rows: usize) -> Vec<Range<usize>> {
+    std::iter::once(0..n_rows).collect()
+}
+
+/// FP8 scales belong to blocks of rows: a block must not be torn.
+fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> Result<()> {
+    let is_whole = |range: &Range<usize>| {
+        range.start.is_multiple_of(FP8_BLOCK) && range.end.is_multiple_of(FP8_BLOCK)
+    };
+    if layout.kind != MatrixKind::Fp8Block || rows.iter().all(is_whole) {
+        return Ok(());
+    }
+    let torn = rows.iter().find(|range| !is_whole(range)).cloned().unwrap_or_default();
+    Err(Error::tensor(
+        format!("{base}.weight"),
+        format!(
+            "is FP8 in blocks of {FP8_BLOCK} rows, which rows {}..{} would tear: such heads are \
+             not supported in FP8",
+            torn.start, torn.end
+        ),
+    ))
+}
+
+/// Two families centre their norms on zero. What mlx-lm converted has the 1 already; it also
+/// turned the convolutions from `[channels, 1, taps]` to `[channels, taps, 1]`.
+fn norms_of(spec: &ModelSpec, tensors: &BTreeMap<String, TensorEntry>) -> Norms {
+    if !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe) {
+        return Norms::Plain;
+    }
+    let convolutions = tensors.iter().filter(|(name, entry)| {
+        name.ends_with(".linear_attn.conv1d.weight") && entry.shape.len() == 3
+    });
+    for (_, entry) in convolutions {
+        match entry.shape[1..] {
+            // One tap: both layouts look alike.
+            [1, 1] => {}
+            [1, _] => return Norms::ZeroCentred,
+            _ => return Norms::Plain,
+        }
+    }
+    let is_mlx = spec.quantisation.default.is_some()
+        || tensors.keys().any(|name| name.contains(".switch_mlp."));
+    if is_mlx { Norms::Plain } else { Norms::ZeroCentred }
 }

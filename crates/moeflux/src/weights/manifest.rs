@@ -152,6 +152,29 @@ impl ExpertBank {
         self.layout.stored_bytes() * self.n_experts as u64
     }
 
+    /// The canonical tensor that has the part of an expert, and the place there of the
+    /// `value_idx`-th of its scales.
+    #[must_use]
+    pub fn scale_place(
+        &self,
+        part: &BankPart,
+        expert: ExpertIdx,
+        value_idx: usize,
+    ) -> (String, u64) {
+        let PartRole::Scales(kind) = part.role else {
+            unreachable!("{} of {} are no scales", part.name, self.name)
+        };
+        match &part.places {
+            Places::Strided { .. } => {
+                let first = part.len_bytes / kind.bytes() * expert.0;
+                (format!("{}.switch_mlp.{}", self.name, part.name), (first + value_idx) as u64)
+            }
+            Places::Each(_) => {
+                (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64)
+            }
+        }
+    }
+
     /// Bytes of all experts in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {

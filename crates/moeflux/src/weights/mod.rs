@@ -2,15 +2,23 @@
 //!
 //! **Invariant:** every tensor of a checkpoint is bound once, skipped by name, or an error.
 
+mod bank;
 mod binder;
+mod files;
 mod imagined;
+mod leftover;
 mod load;
 mod manifest;
 mod resident;
+mod stored;
+mod table;
 
-pub use binder::{Binder, ExpertShape, Source};
+pub use bank::ExpertShape;
+pub use binder::{Binder, Source};
+pub(crate) use files::{Files, Meter, check_room, first_non_finite, part_error};
+pub use files::{Progress, Watch};
 pub use imagined::{Imagined, ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
-pub use load::{Progress, Watch, load};
+pub use load::load;
 pub use manifest::{
     BankPart, ExpertBank, Extent, KindCount, Manifest, MatrixSource, Origin, PartRole, Places,
     SkipReason, SkippedGroup, StoredVector, VectorSource,

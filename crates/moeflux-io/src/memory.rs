@@ -1,0 +1,63 @@
+//! How much memory may still be used without pushing out what others need.
+//!
+//! Systems that say nothing give `None`: then only the allocation itself can fail.
+
+use std::fs;
+
+/// Bytes that can be had without swapping, as far as the system says.
+#[must_use]
+pub fn available_memory_bytes() -> Option<u64> {
+    let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo_available(&text));
+    [host, control_group_room()].into_iter().flatten().min()
+}
+
+/// What the control group's limit leaves: a container may have less than its host.
+fn control_group_room() -> Option<u64> {
+    let number = |name: &str| {
+        let text = fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let stat = fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
+    let limit_bytes = number("memory.max")?;
+    let used_bytes = number("memory.current")?.saturating_sub(file_cache(&stat));
+    Some(limit_bytes.saturating_sub(used_bytes))
+}
+
+/// `MemAvailable` of `/proc/meminfo`.
+fn meminfo_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let n_kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    n_kibibytes.checked_mul(1024)
+}
+
+/// Cached file contents of a control group, which give way.
+fn file_cache(stat: &str) -> u64 {
+    let line = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
+    line.and_then(|it| it.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read_in_bytes() {
+        let meminfo = "MemTotal:       24689764 kB\nMemAvailable:   12345678 kB\nSwapFree: 0 kB\n";
+        assert_eq!(meminfo_available(meminfo), Some(12_345_678 * 1024));
+    }
+
+    #[test]
+    fn strange_text_says_nothing() {
+        for text in
+            ["", "MemAvailable:", "MemAvailable: x kB", "MemAvailable: 99999999999999999999 kB"]
+        {
+            assert_eq!(meminfo_available(text), None, "{text:?}");
+        }
+        assert_eq!(file_cache("anon 5\n"), 0);
+    }
+
+    #[test]
+    fn file_cache_is_found_among_others() {
+        assert_eq!(file_cache("anon 5\ninactive_file 4096\nactive_file 7\n"), 4096);
+    }
+}

@@ -1,0 +1,94 @@
+//! Which tensors of a checkpoint may stay unused, and the error about the others.
+//!
+//! **Invariant:** nothing is skipped but by a rule of this file: an unknown tensor means that the
+//! model would be computed wrongly.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::error::{Error, Result};
+use crate::format::TensorEntry;
+use crate::spec::ModelSpec;
+use crate::weights::manifest::{SkipReason, SkippedGroup};
+
+/// Layers after the last that may predict further tokens; published models have one.
+const MTP_LAYERS_MAX: usize = 8;
+
+/// Beginnings of names of image encoders and of heads that predict further tokens.
+const PREFIXES: [(&str, SkipReason); 8] = [
+    ("model.visual.", SkipReason::Vision),
+    ("visual.", SkipReason::Vision),
+    ("vision_tower.", SkipReason::Vision),
+    ("multi_modal_projector.", SkipReason::Vision),
+    ("mm_projector.", SkipReason::Vision),
+    ("model.mtp.", SkipReason::Mtp),
+    ("mtp.", SkipReason::Mtp),
+    ("model.vision_tower.", SkipReason::Vision),
+];
+
+/// Groups the tensors that were not taken.
+pub(super) fn skipped(
+    tensors: &BTreeMap<String, TensorEntry>,
+    taken: &HashSet<&str>,
+    spec: &ModelSpec,
+) -> Result<Vec<SkippedGroup>> {
+    let mtp_layers = mtp_layers(tensors, spec);
+    let mut groups: BTreeMap<(SkipReason, String), SkippedGroup> = BTreeMap::new();
+    let mut unknown = Vec::new();
+    for (name, entry) in tensors.iter().filter(|(name, _)| !taken.contains(name.as_str())) {
+        let Some((reason, pattern)) = rule_for(name, &mtp_layers, spec) else {
+            unknown.push(entry);
+            continue;
+        };
+        let group = groups.entry((reason, pattern.clone()));
+        let group = group.or_insert(SkippedGroup { reason, pattern, n_tensors: 0, n_bytes: 0 });
+        group.n_tensors += 1;
+        group.n_bytes += entry.len_bytes;
+    }
+    match unknown.as_slice() {
+        [] => Ok(groups.into_values().collect()),
+        [first, others @ ..] => Err(left_over(first, others.len())),
+    }
+}
+
+fn left_over(first: &TensorEntry, n_others: usize) -> Error {
+    let and_others = match n_others {
+        0 => String::new(),
+        n => format!(", and so are {n} others"),
+    };
+    Error::tensor(
+        &first.name,
+        format!(
+            "of shape {:?} is not part of the model that config.json describes{and_others}: \
+             without it the model would be computed wrongly",
+            first.shape
+        ),
+    )
+}
+
+fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(SkipReason, String)> {
+    for (prefix, reason) in PREFIXES {
+        if name.starts_with(prefix) {
+            return Some((reason, format!("{prefix}*")));
+        }
+    }
+    if let Some(prefix) = mtp_layers.iter().find(|prefix| name.starts_with(prefix.as_str())) {
+        return Some((SkipReason::Mtp, format!("{prefix}*")));
+    }
+    if name.ends_with(".rotary_emb.inv_freq") {
+        return Some((SkipReason::Derived, "*.rotary_emb.inv_freq".to_owned()));
+    }
+    if spec.tied_embeddings && name.starts_with("lm_head.") {
+        return Some((SkipReason::Derived, "lm_head.*".to_owned()));
+    }
+    None
+}
+
+/// Prefixes of layers after the last that join a hidden state with an embedding (`eh_proj`): a
+/// config with too few layers must not pass for such a checkpoint.
+fn mtp_layers(tensors: &BTreeMap<String, TensorEntry>, spec: &ModelSpec) -> Vec<String> {
+    let n_layers = spec.layers.len();
+    (n_layers..n_layers + MTP_LAYERS_MAX)
+        .map(|layer_idx| format!("model.layers.{layer_idx}."))
+        .filter(|prefix| tensors.contains_key(&format!("{prefix}eh_proj.weight")))
+        .collect()
+}

@@ -1,0 +1,208 @@
+//! What kind of matrix the tensors under one name make, and where its parts lie.
+//!
+//! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths its kind and shape ask for.
+//! The file decides the kind by its types, `config.json` only the bits and groups of packed codes.
+
+use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+
+use crate::error::{Error, Result};
+use crate::format::DType;
+use crate::spec::{QuantParams, Quantisation};
+use crate::weights::manifest::Extent;
+use crate::weights::table::{Found, Table};
+
+/// A matrix that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'n> {
+    /// Name without `.weight`: scales and overrides go by it.
+    pub(super) base: &'n str,
+    /// Matrices in one tensor of three dimensions; `None`: a tensor of two.
+    pub(super) n_stack: Option<usize>,
+    pub(super) n_rows: usize,
+    pub(super) n_cols: usize,
+}
+
+impl Wanted<'_> {
+    /// Refuses sizes that no file can have, so that later products of them cannot overflow.
+    pub(super) fn check_size(&self) -> Result<()> {
+        let n_rows = self.n_rows.saturating_mul(self.n_stack.unwrap_or(1));
+        let layout = MatrixLayout::new(MatrixKind::Float(FloatKind::F32), n_rows, self.n_cols);
+        layout.map(drop).map_err(|error| Error::tensor(self.base, error.to_string()))
+    }
+
+    /// The shape of a part whose single matrix has `n_rows` and `n_cols`.
+    fn shape(&self, n_rows: usize, n_cols: usize) -> Vec<usize> {
+        self.n_stack.into_iter().chain([n_rows, n_cols]).collect()
+    }
+}
+
+/// A matrix, or a stack of them, as stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoredMatrix {
+    /// Of a single matrix of the stack.
+    pub(super) layout: MatrixLayout,
+    pub(super) codes: Extent,
+    pub(super) scales: Option<Extent>,
+    pub(super) biases: Option<Extent>,
+}
+
+impl StoredMatrix {
+    /// Takes the tensors `base.weight` and what belongs to it.
+    pub(super) fn bind(
+        table: &mut Table<'_>,
+        quantisation: &Quantisation,
+        wanted: &Wanted<'_>,
+    ) -> Result<Self> {
+        let weight = table.take(&format!("{}.weight", wanted.base))?;
+        match weight.dtype {
+            DType::U32 => Self::affine(table, quantisation, wanted, &weight),
+            DType::F8E4M3 => Self::fp8(table, wanted, &weight),
+            _ => Self::float(wanted, &weight),
+        }
+    }
+
+    /// A tensor of floats.
+    pub(super) fn float(wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
+        let Some(kind) = weight.float_kind() else {
+            return Err(weight.error(format!(
+                "has values of type {}, which cannot be used here: F32, F16 and BF16 can, and, \
+                 unless experts are fused, F8_E4M3 and packed U32",
+                weight.dtype
+            )));
+        };
+        weight.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols))?;
+        let layout = layout_of(wanted, MatrixKind::Float(kind), weight)?;
+        Ok(Self { layout, codes: weight.extent, scales: None, biases: None })
+    }
+
+    fn fp8(table: &mut Table<'_>, wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
+        if wanted.n_stack.is_some() {
+            return Err(weight.error("is FP8 in three dimensions, which is not supported"));
+        }
+        weight.expect_shape(&[wanted.n_rows, wanted.n_cols])?;
+        let scales = table.take(&format!("{}.weight_scale_inv", wanted.base))?;
+        if scales.dtype != DType::F32 {
+            let problem = format!("has values of type {}; FP8 scales are F32", scales.dtype);
+            return Err(scales.error(problem));
+        }
+        let blocks = [wanted.n_rows.div_ceil(FP8_BLOCK), wanted.n_cols.div_ceil(FP8_BLOCK)];
+        if scales.shape != blocks {
+            let problem = format!(
+                "has shape {:?}, but blocks of {FP8_BLOCK} x {FP8_BLOCK} of {:?} make {blocks:?}",
+                scales.shape, weight.shape
+            );
+            return Err(scales.error(problem));
+        }
+        let layout = layout_of(wanted, MatrixKind::Fp8Block, weight)?;
+        let scales = Some(scales.extent);
+        Ok(Self { layout, codes: weight.extent, scales, biases: None })
+    }
+
+    fn affine(
+        table: &mut Table<'_>,
+        quantisation: &Quantisation,
+        wanted: &Wanted<'_>,
+        weight: &Found,
+    ) -> Result<Self> {
+        let params = params_of(quantisation, wanted.base, weight)?;
+        check_packed(wanted, params, weight)?;
+        let scales = table.take(&format!("{}.scales", wanted.base))?;
+        let biases = table.take(&format!("{}.biases", wanted.base))?;
+        let scale = check_scales(wanted, params, &scales)?;
+        if (biases.dtype, &biases.shape) != (scales.dtype, &scales.shape) {
+            return Err(biases.error(format!(
+                "is {} {:?}, but the scales are {} {:?}: they should be alike",
+                biases.dtype, biases.shape, scales.dtype, scales.shape
+            )));
+        }
+        let affine = Affine { bits: params.bits, group: params.group, scale };
+        let layout = layout_of(wanted, MatrixKind::Affine(affine), weight)?;
+        let (scales, biases) = (Some(scales.extent), Some(biases.extent));
+        Ok(Self { layout, codes: weight.extent, scales, biases })
+    }
+}
+
+fn params_of(quantisation: &Quantisation, base: &str, weight: &Found) -> Result<QuantParams> {
+    let params = match quantisation.overrides.get(base) {
+        Some(params) => *params,
+        None => quantisation.default,
+    };
+    params.ok_or_else(|| {
+        weight.error("is packed U32, but config.json says nothing of its quantisation")
+    })
+}
+
+/// Checks the width of packed codes, and says which bits would fit.
+fn check_packed(wanted: &Wanted<'_>, params: QuantParams, weight: &Found) -> Result<()> {
+    let n_bits = wanted.n_cols * usize::from(params.bits);
+    let is_packed = n_bits.is_multiple_of(32);
+    if is_packed && weight.shape == wanted.shape(wanted.n_rows, n_bits / 32) {
+        return Ok(());
+    }
+    let packed = weight.shape.last().copied().unwrap_or(0);
+    let would_fit = [2_usize, 3, 4, 5, 6, 8].into_iter().find(|bits| {
+        wanted.n_cols * bits == packed.saturating_mul(32)
+            && weight.shape == wanted.shape(wanted.n_rows, packed)
+    });
+    let QuantParams { bits, group } = params;
+    Err(weight.error(match would_fit {
+        Some(fitting) => format!(
+            "packed width {packed} fits {fitting} bits; config.json says {bits} bits in groups of \
+             {group} for `{}`",
+            wanted.base
+        ),
+        None => format!(
+            "has packed shape {:?}, but {bits} bits of {:?} make {:?}",
+            weight.shape,
+            wanted.shape(wanted.n_rows, wanted.n_cols),
+            wanted.shape(wanted.n_rows, n_bits.div_ceil(32))
+        ),
+    }))
+}
+
+/// Checks the scales, and says which groups would fit.
+fn check_scales(wanted: &Wanted<'_>, params: QuantParams, scales: &Found) -> Result<FloatKind> {
+    let Some(kind) = scales.float_kind() else {
+        return Err(scales.error(format!(
+            "has values of type {}; scales of affine quantisation are F32, F16 or BF16",
+            scales.dtype
+        )));
+    };
+    let group = usize::from(params.group);
+    let n_groups = wanted.n_cols / group.max(1);
+    if scales.shape == wanted.shape(wanted.n_rows, n_groups) {
+        return Ok(kind);
+    }
+    let width = scales.shape.last().copied().unwrap_or(0);
+    let would_fit = [32_usize, 64, 128].into_iter().find(|it| {
+        wanted.n_cols == it.saturating_mul(width)
+            && scales.shape == wanted.shape(wanted.n_rows, width)
+    });
+    Err(scales.error(match would_fit {
+        Some(fitting) => format!(
+            "width {width} fits groups of {fitting}; config.json says {group} for `{}`",
+            wanted.base
+        ),
+        None => format!(
+            "has shape {:?}, but groups of {group} of {:?} make {:?}",
+            scales.shape,
+            wanted.shape(wanted.n_rows, wanted.n_cols),
+            wanted.shape(wanted.n_rows, n_groups)
+        ),
+    }))
+}
+
+fn layout_of(wanted: &Wanted<'_>, kind: MatrixKind, weight: &Found) -> Result<MatrixLayout> {
+    let layout = MatrixLayout::new(kind, wanted.n_rows, wanted.n_cols)
+        .map_err(|error| weight.error(error.to_string()))?;
+    let n_bytes = layout.code_bytes() as u64 * wanted.n_stack.unwrap_or(1) as u64;
+    assert_eq!(n_bytes, weight.extent.len_bytes, "the header's check of `{}`", weight.name);
+    Ok(layout)
+}
+
+/// The same matrices as one of all their rows.
+pub(super) fn unstacked(layout: MatrixLayout, n_stack: usize, base: &str) -> Result<MatrixLayout> {
+    let n_rows = layout.n_rows.saturating_mul(n_stack);
+    MatrixLayout::new(layout.kind, n_rows, layout.n_cols)
+        .map_err(|error| Error::tensor(base, error.to_string()))
+}

@@ -1,0 +1,118 @@
+//! The tensors of a source by name, and which of them were used.
+//!
+//! **Invariant:** a tensor is taken at most once. An imagined source makes tensors before they
+//! are taken, so that both are bound by the same code.
+
+use std::collections::{BTreeMap, HashSet};
+
+use moeflux_kernels::FloatKind;
+
+use crate::error::{Error, Result};
+use crate::format::{Checkpoint, DType, TensorEntry};
+use crate::spec::Quantisation;
+use crate::weights::imagined::Imagination;
+use crate::weights::manifest::Extent;
+use crate::weights::stored::Wanted;
+
+/// A tensor that exists, or could.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// As the source names it, for messages.
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) extent: Extent,
+}
+
+impl Found {
+    /// An error about this tensor.
+    pub(super) fn error(&self, problem: impl Into<String>) -> Error {
+        Error::tensor(&self.name, problem)
+    }
+
+    /// The float type of the values, if they are floats that vectors and scales may have.
+    pub(super) fn float_kind(&self) -> Option<FloatKind> {
+        match self.dtype {
+            DType::F32 => Some(FloatKind::F32),
+            DType::F16 => Some(FloatKind::F16),
+            DType::Bf16 => Some(FloatKind::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Checks the shape.
+    pub(super) fn expect_shape(&self, shape: &[usize]) -> Result<()> {
+        if self.shape == shape {
+            return Ok(());
+        }
+        let found = &self.shape;
+        Err(self.error(format!("has shape {found:?}, but config.json asks for {shape:?}")))
+    }
+}
+
+impl From<&TensorEntry> for Found {
+    fn from(entry: &TensorEntry) -> Self {
+        Self {
+            name: entry.name.clone(),
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
+            extent: Extent {
+                file_idx: entry.file_idx,
+                offset_bytes: entry.offset_bytes,
+                len_bytes: entry.len_bytes,
+            },
+        }
+    }
+}
+
+/// Tensors by canonical name.
+#[derive(Debug)]
+pub(super) enum Table<'a> {
+    /// Those of a checkpoint, and the names that were taken.
+    Stored { tensors: &'a BTreeMap<String, TensorEntry>, taken: HashSet<&'a str> },
+    /// Those that were made up so far.
+    Imagined(Imagination<'a>),
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn stored(checkpoint: &'a Checkpoint) -> Self {
+        Self::Stored { tensors: &checkpoint.tensors, taken: HashSet::new() }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Stored { tensors, .. } => tensors.contains_key(name),
+            Self::Imagined(imagination) => imagination.would_have(name),
+        }
+    }
+
+    /// The tensor, which nobody may take again.
+    pub(super) fn take(&mut self, name: &str) -> Result<Found> {
+        match self {
+            Self::Stored { tensors, taken } => {
+                let Some((name, entry)) = tensors.get_key_value(name) else {
+                    return Err(missing(name));
+                };
+                assert!(taken.insert(name), "tensor `{name}` is bound twice");
+                Ok(Found::from(entry))
+            }
+            Self::Imagined(imagination) => Ok(imagination.take(name)),
+        }
+    }
+
+    /// Makes the tensors of a matrix up, if they are imagined, and notes how they are quantised.
+    pub(super) fn imagine_matrix(&mut self, quantisation: &mut Quantisation, wanted: &Wanted<'_>) {
+        if let Self::Imagined(imagination) = self {
+            let params = imagination.matrix(wanted);
+            quantisation.overrides.insert(wanted.base.to_owned(), params);
+        }
+    }
+}
+
+/// An error about a tensor that should be there.
+pub(super) fn missing(name: &str) -> Error {
+    Error::tensor(
+        name,
+        "is missing: the checkpoint is incomplete, or its config.json belongs to another model",
+    )
+}
