@@ -87,11 +87,11 @@ impl Drop for NewFolder {
         }
         for name in &self.names {
             // An error is on its way already; this one would hide it.
-            let _ = fs::remove_file(self.unfinished(name));
-            let _ = fs::remove_file(self.dir.join(name));
+            drop(fs::remove_file(self.unfinished(name)));
+            drop(fs::remove_file(self.dir.join(name)));
         }
         for dir in self.made_dirs.iter().rev() {
-            let _ = fs::remove_dir(dir);
+            drop(fs::remove_dir(dir));
         }
     }
 }
@@ -170,7 +170,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::synth::tests::TempDir;
+    use crate::test_dir::TestDir;
 
     fn names(dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(dir).unwrap();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn files_get_their_names_at_the_end() {
-        let temp = TempDir::new("names");
+        let temp = TestDir::new("names");
         let dir = temp.path().join("a/b");
         let mut folder = NewFolder::create(&dir).unwrap();
         for name in ["x", "config.json"] {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_ends_early_leaves_nothing() {
-        let temp = TempDir::new("early");
+        let temp = TestDir::new("early");
         let mut folder = NewFolder::create(&temp.path().join("a/b")).unwrap();
         folder.file("x").unwrap();
         drop(folder);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_folder_with_files_is_refused_and_kept() {
-        let temp = TempDir::new("kept");
+        let temp = TestDir::new("kept");
         fs::write(temp.path().join("mine"), "x").unwrap();
         let error = NewFolder::create(temp.path()).unwrap_err().to_string();
         assert!(error.contains("`mine`") && error.contains("another folder"), "{error}");
@@ -241,7 +241,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn free_space_is_known_for_folders_that_are_not_there_yet() {
-        let temp = TempDir::new("free");
+        let temp = TestDir::new("free");
         assert!(free_bytes(&temp.path().join("not/yet")).is_some_and(|free| free > 0));
         let error = check_room(temp.path(), 1, 1 << 60).unwrap_err();
         assert!(matches!(error, Error::NoRoom { .. }), "{error}");
