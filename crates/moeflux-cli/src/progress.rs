@@ -6,8 +6,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-const TEMPLATE: &str =
-    "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+const TEMPLATE: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 
 /// A bar of bytes. Removes itself when dropped, so that errors stand on a line of their own.
 #[derive(Debug)]

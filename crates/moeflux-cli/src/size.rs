@@ -147,8 +147,24 @@ mod tests {
     fn says_what_it_accepts() {
         let long = "9".repeat(200);
         let wrong = [
-            "", " ", "G", ".", ".G", "1.2.3", "-1", "+1", "1e9", "5 bananas", "1KBB", "1Ki", "1P",
-            "0x10", "1,000", "1\n2", "\u{661}", &long,
+            "",
+            " ",
+            "G",
+            ".",
+            ".G",
+            "1.2.3",
+            "-1",
+            "+1",
+            "1e9",
+            "5 bananas",
+            "1KBB",
+            "1Ki",
+            "1P",
+            "0x10",
+            "1,000",
+            "1\n2",
+            "\u{661}",
+            &long,
         ];
         for text in wrong {
             let error = parse(text).expect_err(text);

@@ -52,8 +52,8 @@ fn of_folder(args: &InspectArgs) -> Result<Report> {
     let config = dir.join("config.json");
     if args.bits.is_some() || args.group.is_some() {
         return Err(Error::Input(format!(
-            "--bits and --group are for a config.json alone: {} has weights; leave them out, or \
-             inspect {}",
+            "--bits and --group are for a config.json alone, and {} is a folder: leave them out, \
+             or inspect {}",
             dir.display(),
             config.display()
         )));

@@ -5,7 +5,7 @@
 
 use moeflux::blueprint::Blueprint;
 use moeflux::spec::{
-    FfnSpec, LayerSpec, MixerSpec, MoeSpec, QuantParams, RopeScaling, RouterSpec, Family,
+    Family, FfnSpec, LayerSpec, MixerSpec, MoeSpec, QuantParams, RopeScaling, RouterSpec,
 };
 use moeflux::weights::{Manifest, Origin, SkipReason, SkippedGroup, VectorSource};
 use serde_json::{Value, json};
@@ -102,9 +102,10 @@ impl Report {
     pub(super) fn to_json(&self) -> Value {
         let mixers = self.mixers.iter().map(|(mixer, n)| with_count(mixer_json(mixer), *n));
         let ffns = self.ffns.iter().map(|(ffn, n)| with_count(ffn_json(ffn), *n));
-        let tensors = self.tensors.iter().map(
-            |it| json!({"kind": it.what, "n_tensors": it.n, "stored_bytes": it.n_bytes}),
-        );
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|it| json!({"kind": it.what, "n_tensors": it.n, "stored_bytes": it.n_bytes}));
         let skipped = self.skipped.iter().map(|it| {
             json!({
                 "reason": reason_name(it.reason),

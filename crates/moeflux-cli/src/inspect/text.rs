@@ -31,7 +31,10 @@ fn lines(report: &Report) -> Vec<String> {
     lines.push(String::new());
     lines.push(header("tensors", "stored bytes"));
     for count in &report.tensors {
-        lines.push(size_row(&format!("{} x {}", grouped(count.n as u64), count.what), count.n_bytes));
+        lines.push(size_row(
+            &format!("{} x {}", grouped(count.n as u64), count.what),
+            count.n_bytes,
+        ));
     }
     lines.push(size_row("all", report.stored_bytes));
     if !report.skipped.is_empty() {

@@ -38,8 +38,12 @@ impl NewFolder {
         let mut made_dirs: Vec<PathBuf> =
             dir.ancestors().take_while(missing).map(Path::to_owned).collect();
         made_dirs.reverse();
-        let mut folder =
-            Self { dir: dir.to_owned(), made_dirs: Vec::new(), names: Vec::new(), is_finished: false };
+        let mut folder = Self {
+            dir: dir.to_owned(),
+            made_dirs: Vec::new(),
+            names: Vec::new(),
+            is_finished: false,
+        };
         for made in made_dirs {
             fs::create_dir(&made).map_err(Error::io("create", &made))?;
             folder.made_dirs.push(made);

@@ -9,6 +9,7 @@ mod folder;
 mod shards;
 mod stream;
 mod values;
+mod words;
 mod writer;
 
 use std::io::Write as _;
@@ -20,6 +21,7 @@ use clap::Args;
 use moeflux::blueprint::Blueprint;
 use moeflux::error::Result;
 use moeflux::spec::{ModelSpec, QuantParams};
+use moeflux::text::byte_tokenizer_config_json;
 use moeflux::weights::{ImaginedCheckpoint, Origin};
 use serde_json::{Value, json};
 
@@ -73,7 +75,7 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
         unreachable!("a bare config has no files");
     };
     let shards = shards::plan(&checkpoint.tensors, args.shard_size)?;
-    let documents = documents(&config, &spec, &checkpoint, &shards)?;
+    let documents = documents(&config, &spec, &checkpoint, &shards);
     let n_bytes = total_bytes(&shards, &documents);
     folder::check_vacant(&args.out)?;
     folder::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
@@ -108,6 +110,11 @@ impl Document {
     fn new(name: &'static str, value: &Value) -> Self {
         Self { name, bytes: format!("{value:#}\n").into_bytes() }
     }
+
+    /// In one line: for what nobody reads.
+    fn compact(name: &'static str, value: &Value) -> Self {
+        Self { name, bytes: value.to_string().into_bytes() }
+    }
 }
 
 /// The small files; `config.json` is last, because it makes a folder a model.
@@ -116,17 +123,21 @@ fn documents(
     spec: &ModelSpec,
     checkpoint: &ImaginedCheckpoint,
     shards: &[Shard],
-) -> Result<Vec<Document>> {
+) -> Vec<Document> {
     let mut documents = Vec::new();
     if let Some(index) = shards::index(&checkpoint.tensors, shards) {
         documents.push(Document::new("model.safetensors.index.json", &index));
     }
-    let eos: Vec<u32> = spec.eos.iter().map(|token| token.0).collect();
+    let ends = words::end_ids(spec.vocab);
+    let end = ends.first().map(|_| words::ENDS[0]);
+    let tokenizer_config = byte_tokenizer_config_json(end);
+    documents.push(Document::compact("tokenizer.json", &words::tokenizer_json(spec.vocab)));
+    documents.push(Document::new("tokenizer_config.json", &tokenizer_config));
     // Greedy text of random weights is one token again and again.
-    let generation = json!({"do_sample": true, "temperature": 1.0, "eos_token_id": eos});
+    let generation = json!({"do_sample": true, "temperature": 1.0, "eos_token_id": ends});
     documents.push(Document::new("generation_config.json", &generation));
     documents.push(Document::new("config.json", &config.quantised(checkpoint)));
-    Ok(documents)
+    documents
 }
 
 fn total_bytes(shards: &[Shard], documents: &[Document]) -> u64 {

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use moeflux::error::Error;
 use moeflux::format::Checkpoint;
+use moeflux::ids::TokenId;
+use moeflux::text::Tokenizer;
 use serde_json::Map;
 
 use super::*;
@@ -300,8 +302,25 @@ fn the_config_keeps_what_it_said_and_says_how_it_is_quantised() {
     assert_eq!(config["quantization"]["group_size"], 64);
     let router = &config["quantization"]["language_model.model.layers.0.mlp.gate"];
     assert_eq!(*router, json!({"group_size": 64, "bits": 8}));
-    assert_eq!(read("generation_config.json")["eos_token_id"], json!([2]));
+    assert_eq!(read("generation_config.json")["eos_token_id"], json!([256, 257]));
+    assert_eq!(read("tokenizer_config.json")["eos_token"], "<|im_end|>");
+
     assert!(!has_partial(&args.out));
+}
+
+#[test]
+fn the_tokenizer_fits_the_vocabulary_and_shows_every_token() {
+    let temp = TestDir::new("tokenizer");
+    let args = args(&temp, &qwen3_moe());
+    synth(&args).unwrap();
+    let tokenizer = Tokenizer::open(&args.out, 320).unwrap();
+    assert_eq!(tokenizer.vocab_size(), 320);
+    let ids = |text: &str| -> Vec<u32> {
+        tokenizer.encode(text).unwrap().into_iter().map(|token| token.0).collect()
+    };
+    assert_eq!(ids("Hi \n\u{e9}"), [72, 105, 32, 10, 0xc3, 0xa9]);
+    assert_eq!(ids(" ba<|im_end|>"), [32, 98, 97, 256]);
+    assert_eq!(tokenizer.decode(&[72, 259, 319].map(TokenId)), "H ba so");
 }
 
 fn has_partial(dir: &Path) -> bool {

@@ -157,7 +157,7 @@ impl Values {
         // Four of five: what is left makes keys and queries differ. Scales must be of the same
         // place, or codes that agree would mean something else.
         let is_scale = matches!(self.law, Law::Scale { .. } | Law::Bias { .. });
-        if is_key && (is_scale || self.stream.word(!idx) % 5 != 0) {
+        if is_key && (is_scale || !self.stream.word(!idx).is_multiple_of(5)) {
             idx - keys.n_rows * self.row_units
         } else {
             idx

@@ -6,8 +6,8 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use moeflux::error::{Error, Result};
 use moeflux::spec::ModelSpec;
@@ -49,6 +49,16 @@ struct Target<'a> {
     path: &'a Path,
 }
 
+/// What the threads of one shard share.
+struct Work<'a> {
+    target: Target<'a>,
+    blocks: Vec<Block>,
+    /// The first block that no thread has taken.
+    next: AtomicUsize,
+    /// The first that happened.
+    failure: Mutex<Option<Error>>,
+}
+
 impl Writer<'_> {
     /// Writes all of a shard, and waits until the disk has it: some file systems say only then
     /// that they are full.
@@ -59,26 +69,19 @@ impl Writer<'_> {
     pub(super) fn write(&self, shard: &Shard, file: &File, path: &Path) -> Result<()> {
         let target = Target { file, path };
         self.put(target, 0, &shard.header)?;
-        let blocks = self.blocks(shard);
-        let next = AtomicUsize::new(0);
-        let failure = Mutex::new(None);
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        let work = Work { target, blocks: self.blocks(shard), next, failure };
         std::thread::scope(|scope| {
-            for thread_idx in 0..self.n_threads.min(blocks.len()) {
-                let work = || {
-                    if let Err(error) = self.write_blocks(target, &blocks, &next) {
-                        next.store(blocks.len(), Ordering::Relaxed);
-                        let mut failure = failure.lock().unwrap_or_else(|it| it.into_inner());
-                        failure.get_or_insert(error);
-                    }
-                };
+            for thread_idx in 0..self.n_threads.min(work.blocks.len()) {
+                let write = || self.write_blocks(&work);
                 let thread = std::thread::Builder::new().name(format!("synth-{thread_idx}"));
-                if thread.spawn_scoped(scope, work).is_err() && thread_idx == 0 {
+                if thread.spawn_scoped(scope, write).is_err() && thread_idx == 0 {
                     // No threads left in the system: slower, but it works.
-                    work();
+                    write();
                 }
             }
         });
-        match failure.into_inner().unwrap_or_else(|it| it.into_inner()) {
+        match work.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => file.sync_data().map_err(|error| write_error(path, error)),
         }
@@ -103,18 +106,26 @@ impl Writer<'_> {
         blocks
     }
 
-    fn write_blocks(&self, target: Target<'_>, blocks: &[Block], next: &AtomicUsize) -> Result<()> {
+    fn write_blocks(&self, work: &Work<'_>) {
         let mut buffer = Vec::new();
-        while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if self.cancel.load(Ordering::Relaxed) {
-                return Err(Error::Cancelled);
+        while let Some(block) = work.blocks.get(work.next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = self.write_block(work.target, block, &mut buffer) {
+                // The other threads find nothing left to do.
+                work.next.store(work.blocks.len(), Ordering::Relaxed);
+                let mut failure = work.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(error);
             }
-            buffer.resize(block.len, 0);
-            let values = Values::new(self.seed, &self.tensors[block.tensor_idx], self.spec);
-            values.fill(block.offset_bytes, &mut buffer);
-            self.put(target, block.file_bytes, &buffer)?;
         }
-        Ok(())
+    }
+
+    fn write_block(&self, target: Target<'_>, block: &Block, buffer: &mut Vec<u8>) -> Result<()> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        buffer.resize(block.len, 0);
+        let values = Values::new(self.seed, &self.tensors[block.tensor_idx], self.spec);
+        values.fill(block.offset_bytes, buffer);
+        self.put(target, block.file_bytes, buffer)
     }
 
     fn put(&self, target: Target<'_>, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
