@@ -74,17 +74,20 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let Origin::Imagined(checkpoint) = manifest.origin else {
         unreachable!("a bare config has no files");
     };
-    let shards = shards::plan(&checkpoint.tensors, args.shard_size)?;
+    folder::check_vacant(&args.out)?;
+    // Before anything is made that grows with the model: headers and words take a while.
+    let tensors = &checkpoint.tensors;
+    let tensor_bytes = tensors.iter().map(|tensor| tensor.len_bytes).sum();
+    folder::check_room(&args.out, 1, tensor_bytes)?;
+    let shards = shards::plan(tensors, args.shard_size)?;
     let documents = documents(&config, &spec, &checkpoint, &shards);
     let n_bytes = total_bytes(&shards, &documents);
-    folder::check_vacant(&args.out)?;
     folder::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
 
     let mut folder = NewFolder::create(&args.out)?;
     let bar = BytesBar::new("writing", n_bytes);
     let available = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_threads = args.threads.map_or_else(available, NonZeroUsize::get).min(N_THREADS_MAX);
-    let tensors = &checkpoint.tensors;
     let writer = Writer { spec: &spec, tensors, seed: args.seed, n_threads, cancel, bar: &bar };
     for shard in &shards {
         let (file, path) = folder.file(&shard.name)?;

@@ -278,6 +278,10 @@ fn what_is_refused_leaves_nothing() {
     absurd["num_experts"] = json!(60_000);
     write(&absurd.to_string());
     nothing(synth(&args).unwrap_err(), "free");
+    // Its bytes would not even fit into 64 bits.
+    absurd["num_hidden_layers"] = json!(4096);
+    write(&absurd.to_string());
+    nothing(synth(&args).unwrap_err(), "no disk");
 
     write(&qwen3_moe().to_string());
     fs::create_dir(&args.out).unwrap();
