@@ -13,3 +13,6 @@ pub mod ids;
 pub mod ops;
 pub mod spec;
 pub mod weights;
+
+pub mod sample;
+pub mod text;
