@@ -1,7 +1,7 @@
 //! Natural log-probabilities of the model's own logits.
 //!
 //! **Invariant:** `top` is sorted best first, equal ones by ascending id. Sums are f64 in the order
-//! of ids. Knows nothing of bias, penalties or cuts: they say what the caller wanted, not the model.
+//! of ids. Knows nothing of bias, penalties or cuts: those say what the caller wanted.
 
 use crate::ids::TokenId;
 use crate::sample::candidates::{Candidates, index};

@@ -10,6 +10,7 @@
 mod byte_level;
 mod eos;
 mod files;
+mod preflight;
 mod special;
 mod stop;
 mod stream;

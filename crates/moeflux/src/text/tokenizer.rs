@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Value;
 use tokenizers::{
     AddedToken, DecoderWrapper, Model, NormalizedString, Normalizer, OffsetType,
     PreTokenizedString, PreTokenizer,
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::text::byte_level::byte_of;
 use crate::text::files::read;
+use crate::text::preflight;
 use crate::text::special::SpecialTokens;
 
 /// Most bytes of `tokenizer.json`; the largest published ones have about 35 MB.
@@ -35,12 +37,6 @@ pub struct Tokenizer {
 }
 
 /// The part of the file that is checked against what the library made of it.
-#[derive(Deserialize)]
-struct Declared {
-    #[serde(default)]
-    added_tokens: Vec<DeclaredToken>,
-}
-
 #[derive(Deserialize)]
 struct DeclaredToken {
     id: u32,
@@ -69,8 +65,13 @@ impl Tokenizer {
         special: SpecialTokens,
         vocab_rows: usize,
     ) -> Result<Self> {
-        let declared: Declared = serde_json::from_slice(bytes)
-            .map_err(|error| Error::malformed(path, format!("not a tokenizer: {error}")))?;
+        let mut json = preflight::parse(path, bytes)?;
+        let declared: Vec<DeclaredToken> = match json["added_tokens"].take() {
+            Value::Null => Vec::new(),
+            list => serde_json::from_value(list)
+                .map_err(|error| Error::malformed(path, format!("`added_tokens`: {error}")))?,
+        };
+        drop(json);
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
             .map_err(|error| Error::malformed(path, format!("not a tokenizer: {error}")))?;
         // Batch settings of the file's maker: they would cut or pad a prompt without a word.
@@ -78,8 +79,7 @@ impl Tokenizer {
         inner
             .with_truncation(None)
             .map_err(|error| Error::malformed(path, format!("truncation: {error}")))?;
-        check_decoder(path, inner.get_decoder())?;
-        for token in &declared.added_tokens {
+        for token in &declared {
             check_id(path, &inner, &token.content, token.id)?;
         }
         add_listed(&mut inner, &special)?;
@@ -265,19 +265,4 @@ fn add_listed(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> Res
         check_id(&special.path, inner, &token.content, token.id.0)?;
     }
     Ok(())
-}
-
-/// The library's `Strip` decoder fails hard on a token shorter than what it cuts from the end.
-fn check_decoder(path: &Path, decoder: Option<&DecoderWrapper>) -> Result<()> {
-    match decoder {
-        Some(DecoderWrapper::Strip(strip)) if strip.stop > 0 => Err(Error::malformed(
-            path,
-            format!("a decoder that cuts {} characters from the end is not supported", strip.stop),
-        )),
-        Some(DecoderWrapper::Sequence(sequence)) => sequence
-            .get_decoders()
-            .iter()
-            .try_for_each(|decoder| check_decoder(path, Some(decoder))),
-        _ => Ok(()),
-    }
 }

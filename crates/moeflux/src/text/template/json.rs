@@ -1,4 +1,4 @@
-//! `tojson` as transformers defines it: Python's `json.dumps`, by default with non-ASCII text as is.
+//! `tojson` as transformers defines it: Python's `json.dumps`, non-ASCII text as it is.
 //!
 //! **Invariant:** the text is byte for byte Python's, spaces after separators included: models were
 //! trained on it. minijinja's own filter escapes `<`, `>` and `&` for web pages.

@@ -92,8 +92,8 @@ fn conversations_are_byte_for_byte_those_of_python() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Constructs where minijinja differs from jinja2 and published templates do not care.
-const KNOWN_DIFFERENCES: [&str; 0] = [];
+/// `%` between strings: minijinja has no such operator, published templates do without it.
+const KNOWN_DIFFERENCES: [&str; 1] = ["{{ \"%s\" % 'z' }}"];
 
 #[test]
 fn constructs_are_those_of_python() {
