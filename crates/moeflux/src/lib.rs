@@ -18,5 +18,7 @@ pub mod backend;
 pub mod families;
 pub mod blueprint;
 pub mod forward;
+pub mod sample;
+pub mod text;
 pub mod session;
 pub mod engine;

@@ -1,0 +1,140 @@
+//! Reads how a model's makers want it sampled: `generation_config.json`.
+//!
+//! Greedy only where the file says `"do_sample": false`: chat models repeat themselves under
+//! greedy decoding, so a file without that key, and a folder without that file, mean sampling.
+//! A file that names no sampling value, and a folder without one, mean temperature 0.7 and
+//! top-p 0.95. A value that the file leaves out is off; transformers' own top-k of 50 is not
+//! invented for it. End tokens of the same file are not read here.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::sample::config::SamplerConfig;
+
+const FILE: &str = "generation_config.json";
+const TEMPERATURE: f32 = 0.7;
+const TOP_P: f32 = 0.95;
+
+/// The makers' wishes; what they do not name is off.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerDefaults {
+    config: SamplerConfig,
+}
+
+impl Default for SamplerDefaults {
+    /// For a model without the file.
+    fn default() -> Self {
+        let config =
+            SamplerConfig { temperature: TEMPERATURE, top_p: TOP_P, ..SamplerConfig::greedy() };
+        Self { config }
+    }
+}
+
+impl SamplerDefaults {
+    /// Reads the parsed file.
+    ///
+    /// # Errors
+    /// A value of the wrong type or out of its range, by key.
+    pub fn from_generation_config(json: &Value) -> Result<Self> {
+        if !json.is_object() {
+            return Err(Error::Input(format!("{FILE}: not a JSON object")));
+        }
+        let temperature = number(json, "temperature")?;
+        let top_k = count(json, "top_k")?;
+        let top_p = number(json, "top_p")?;
+        let min_p = number(json, "min_p")?;
+        let named = temperature.is_some() || top_k.is_some() || top_p.is_some() || min_p.is_some();
+        let mut config = if named { SamplerConfig::greedy() } else { Self::default().config };
+        if named {
+            config.temperature = temperature.unwrap_or(1.0);
+            config.top_k = top_k.unwrap_or(0);
+            config.top_p = top_p.unwrap_or(1.0);
+            config.min_p = min_p.unwrap_or(0.0);
+        }
+        config.repetition_penalty = number(json, "repetition_penalty")?.unwrap_or(1.0);
+        if boolean(json, "do_sample")? == Some(false) {
+            config.temperature = 0.0;
+        }
+        config.validate().map_err(|error| Error::Input(format!("{FILE}: {error}")))?;
+        Ok(Self { config })
+    }
+
+    /// A config with these values and a seed; the rest is off.
+    #[must_use]
+    pub fn config(&self, seed: u64) -> SamplerConfig {
+        SamplerConfig { seed, ..self.config.clone() }
+    }
+}
+
+fn given<'j>(json: &'j Value, key: &str) -> Option<&'j Value> {
+    json.get(key).filter(|value| !value.is_null())
+}
+
+fn wrong(key: &str, value: &Value, wanted: &str) -> Error {
+    let shown: String = value.to_string().chars().take(60).collect();
+    Error::Input(format!("{FILE}: `{key}` is {shown}, which is not {wanted}"))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "f64 to f32 rounds; ranges are checked later")]
+fn number(json: &Value, key: &str) -> Result<Option<f32>> {
+    let Some(value) = given(json, key) else { return Ok(None) };
+    value.as_f64().map(|number| Some(number as f32)).ok_or_else(|| wrong(key, value, "a number"))
+}
+
+/// -1 is how some writers say that top-k is off.
+fn count(json: &Value, key: &str) -> Result<Option<usize>> {
+    let Some(value) = given(json, key) else { return Ok(None) };
+    if value.as_i64() == Some(-1) {
+        return Ok(Some(0));
+    }
+    let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
+    count.map(Some).ok_or_else(|| wrong(key, value, "a whole number from 0"))
+}
+
+fn boolean(json: &Value, key: &str) -> Result<Option<bool>> {
+    let Some(value) = given(json, key) else { return Ok(None) };
+    value.as_bool().map(Some).ok_or_else(|| wrong(key, value, "true or false"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(json: &Value, temperature: f32, top_k: usize, top_p: f32) {
+        let config = SamplerDefaults::from_generation_config(json).unwrap().config(9);
+        assert_eq!((config.temperature, config.top_k, config.top_p), (temperature, top_k, top_p));
+        assert_eq!(config.seed, 9);
+    }
+
+    #[test]
+    fn published_files() {
+        let qwen = json!({"bos_token_id": 151_643, "do_sample": true, "eos_token_id": [1, 2],
+            "temperature": 0.6, "top_k": 20, "top_p": 0.95});
+        check(&qwen, 0.6, 20, 0.95);
+        check(&json!({"do_sample": true, "temperature": 0.6, "top_p": 0.95}), 0.6, 0, 0.95);
+        check(&json!({"do_sample": false, "temperature": 0.6}), 0.0, 0, 1.0);
+        check(&json!({"top_k": -1, "temperature": 1}), 1.0, 0, 1.0);
+        check(&json!({"top_p": 0.5, "temperature": null}), 1.0, 0, 0.5);
+        check(&json!({"eos_token_id": 1}), 0.7, 0, 0.95);
+        assert_eq!(
+            SamplerDefaults::default().config(0),
+            SamplerDefaults::from_generation_config(&json!({})).unwrap().config(0)
+        );
+    }
+
+    #[test]
+    fn wrong_values_are_named_by_key() {
+        let refused =
+            |json| SamplerDefaults::from_generation_config(&json).unwrap_err().to_string();
+        assert_eq!(
+            refused(json!({"top_p": "high"})),
+            "generation_config.json: `top_p` is \"high\", which is not a number"
+        );
+        assert!(refused(json!({"top_k": 2.5})).contains("`top_k` is 2.5"));
+        assert!(refused(json!({"do_sample": 1})).contains("`do_sample` is 1"));
+        assert!(refused(json!({"min_p": 2})).contains("min_p is 2: give a number from 0 to 1"));
+        assert!(refused(json!([1])).contains("not a JSON object"));
+    }
+}

@@ -1,0 +1,77 @@
+//! An exponential that is the same on every platform.
+//!
+//! **Invariant:** additions and multiplications of f64 only, in one order, so that a seed replays
+//! everywhere; the system's own `exp` differs in the last bit between systems.
+
+/// ln 2 in two parts: the first has trailing zeros, so that a small integer times it is exact.
+const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
+const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
+/// Below this the result would be subnormal; such a weight is as good as 0.
+const LEAST: f64 = -708.0;
+/// Terms of the series: the next one is below 1e-17 where it is used, |x| <= ln 2 / 2.
+const N_TERMS: usize = 14;
+const INVERSE_FACTORIALS: [f64; N_TERMS] = inverse_factorials();
+
+/// e to the power of `x`, for `x` up to 0.
+pub(super) fn exp_negative(x: f64) -> f64 {
+    debug_assert!(x <= 0.0, "only for exponents up to 0");
+    if x < LEAST {
+        return 0.0;
+    }
+    let power = (x * std::f64::consts::LOG2_E).round_ties_even();
+    let rest = (x - power * LN_2_HIGH) - power * LN_2_LOW;
+    let mut sum = 0.0;
+    for factor in INVERSE_FACTORIALS.iter().rev() {
+        sum = sum * rest + factor;
+    }
+    sum * power_of_two(power)
+}
+
+/// 2 to the power of an integer from -1022 to 0, by its exponent bits.
+fn power_of_two(power: f64) -> f64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the sum is an integer from 1 to 1023"
+    )]
+    let biased = (power + 1023.0) as u64;
+    f64::from_bits(biased << 52)
+}
+
+const fn inverse_factorials() -> [f64; N_TERMS] {
+    let mut factors = [1.0; N_TERMS];
+    let mut factorial = 1.0;
+    let mut n = 1;
+    let mut step = 1.0;
+    while n < N_TERMS {
+        factorial *= step;
+        factors[n] = 1.0 / factorial;
+        step += 1.0;
+        n += 1;
+    }
+    factors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_systems_exp_to_the_last_bits() {
+        let mut x = 0.0;
+        while x > LEAST {
+            let (got, expected) = (exp_negative(x), x.exp());
+            assert!((got - expected).abs() <= 4.0 * f64::EPSILON * expected, "{x}: {got}");
+            x -= 0.013_7;
+        }
+    }
+
+    #[test]
+    fn edges() {
+        assert_eq!(exp_negative(0.0).to_bits(), 1.0_f64.to_bits());
+        assert_eq!(exp_negative(-0.0).to_bits(), 1.0_f64.to_bits());
+        assert_eq!(exp_negative(-709.0).to_bits(), 0.0_f64.to_bits());
+        assert_eq!(exp_negative(f64::NEG_INFINITY).to_bits(), 0.0_f64.to_bits());
+        assert!(exp_negative(LEAST) > 0.0);
+    }
+}

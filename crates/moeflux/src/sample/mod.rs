@@ -1,0 +1,158 @@
+//! Turns the logits of one position into one token.
+//!
+//! The chain, in this order and nowhere else:
+//! 1. **log-probabilities** are taken from the model's own logits, before anything touches them:
+//!    they say what the model thinks, whatever the caller asked for (as the `OpenAI` API does).
+//! 2. **bias**, then **penalties** (repetition, frequency, presence): the order of transformers.
+//! 3. **mask**: last of what changes logits, so that no bias or penalty brings back a token that
+//!    a grammar forbids.
+//! 4. **greedy**, if the temperature is 0, ends the chain here: the highest logit, and among equal
+//!    ones the lowest id.
+//! 5. **temperature**, **top-k**, **top-p**, **min-p**: the order of transformers. Temperature
+//!    comes first, so the cuts by probability see the distribution that is drawn from; top-k comes
+//!    before top-p, so the nucleus is one of the k; min-p only compares with the best
+//!    token, which no cut removes.
+//! 6. **draw**: one number from the seeded generator, whatever the cuts left.
+//!
+//! **Invariant:** the token depends on the logits, the history, the mask, the config and the number
+//! of draws so far, and on nothing else; it is never one of the masked. Knows no text.
+
+mod bias;
+mod candidates;
+mod config;
+mod defaults;
+mod draw;
+mod exp;
+mod greedy;
+mod logprobs;
+mod min_p;
+mod penalties;
+mod random;
+mod top_k;
+mod top_p;
+
+pub use crate::sample::config::{LOGIT_BIAS_MAX, LOGPROBS_MAX, PENALTY_MAX, SamplerConfig};
+pub use crate::sample::defaults::SamplerDefaults;
+
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+use crate::sample::candidates::Candidates;
+use crate::sample::logprobs::LogProbabilities;
+use crate::sample::penalties::Penalties;
+use crate::sample::random::SplitMix64;
+
+/// Forbids tokens before one is chosen: a grammar, a list of banned words.
+pub trait LogitMask {
+    /// Sets the logits of forbidden tokens to minus infinity. One logit per vocabulary entry.
+    fn apply(&mut self, logits: &mut [f32]);
+}
+
+/// What was chosen. Borrows from its sampler, so that a token costs no allocation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice<'s> {
+    /// The token.
+    pub token: TokenId,
+    /// Its natural log-probability under the model's own logits, where the config asks for it.
+    pub logprob: Option<f32>,
+    /// The most likely tokens of the model's own logits, best first.
+    pub top: &'s [(TokenId, f32)],
+}
+
+/// The chain with its memory: the generator's state and scratch that is reused for each token.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    config: SamplerConfig,
+    random: SplitMix64,
+    logits: Vec<f32>,
+    penalties: Penalties,
+    candidates: Candidates,
+    logprobs: LogProbabilities,
+}
+
+impl Sampler {
+    /// A sampler for a model with `vocab` logits per position.
+    ///
+    /// # Errors
+    /// A value out of its range, or a bias on a token outside of the vocabulary.
+    pub fn new(config: SamplerConfig, vocab: usize) -> Result<Self> {
+        config.validate()?;
+        bias::check(&config.logit_bias, vocab)?;
+        Ok(Self {
+            random: SplitMix64::new(config.seed),
+            logits: vec![0.0; vocab],
+            penalties: Penalties::new(vocab),
+            candidates: Candidates::new(vocab),
+            logprobs: LogProbabilities::new(),
+            config,
+        })
+    }
+
+    /// The config this sampler was made from.
+    #[must_use]
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+
+    /// Chooses the token after `history`. Penalties see what `history` holds (the last
+    /// `penalty_window` of it): give it prompt and answer, or the answer alone.
+    ///
+    /// # Errors
+    /// A logit that is not a number or plus infinity, a history token outside of the vocabulary,
+    /// or no token left after the mask.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        history: &[TokenId],
+        mask: Option<&mut dyn LogitMask>,
+    ) -> Result<Choice<'_>> {
+        assert_eq!(logits.len(), self.logits.len(), "one logit per vocabulary entry");
+        check_logits(logits)?;
+        self.logits.copy_from_slice(logits);
+        bias::apply(&self.config.logit_bias, &mut self.logits);
+        self.penalties.apply(&self.config, history, &mut self.logits)?;
+        if let Some(mask) = mask {
+            mask.apply(&mut self.logits);
+        }
+        let token = if self.config.temperature == 0.0 {
+            greedy::pick(&self.logits)
+        } else {
+            self.candidates.fill(&self.logits, self.config.temperature);
+            top_k::keep(&mut self.candidates, self.config.top_k);
+            top_p::keep(&mut self.candidates, self.config.top_p);
+            min_p::keep(&mut self.candidates, self.config.min_p);
+            draw::pick(&mut self.candidates, self.random.next_f64())
+        };
+        let Some(token) = token else {
+            return Err(nothing_left(logits));
+        };
+        let logprob = self.config.n_logprobs.map(|n_top| self.logprobs.take(logits, token, n_top));
+        Ok(Choice { token, logprob, top: self.logprobs.top() })
+    }
+}
+
+/// One broken logit means that the model's arithmetic broke: a token chosen around it would be
+/// noise that looks like an answer.
+fn check_logits(logits: &[f32]) -> Result<()> {
+    let broken = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+    match logits.iter().position(broken) {
+        None => Ok(()),
+        Some(id) => Err(Error::Input(format!(
+            "the logit of token {id} is {} (of {} logits): the model's weights or arithmetic are \
+             broken; check the checkpoint for NaN, or compare with the reference backend",
+            logits[id],
+            logits.len()
+        ))),
+    }
+}
+
+fn nothing_left(logits: &[f32]) -> Error {
+    let n_finite = logits.iter().filter(|logit| logit.is_finite()).count();
+    Error::Input(format!(
+        "no token is left to choose from: {n_finite} of {} logits are finite before the mask, \
+         none after it; loosen the grammar or the list of banned tokens",
+        logits.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests;

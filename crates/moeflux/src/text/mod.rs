@@ -1,0 +1,31 @@
+//! Words to tokens and back.
+//!
+//! `Tokenizer` and `ChatTemplate` read what a checkpoint's folder says; `TextStream` turns tokens
+//! into text that never breaks inside a character; `StopStrings` holds back what may become the
+//! end; `EndTokens` says which tokens are the end. `byte_tokenizer_json` makes a tokenizer for
+//! checkpoints that have none.
+//! **Invariant:** any token sequence and any text is accepted; what a folder says wrongly is an
+//! error that names the file. Knows no model, no sampler and no clock.
+
+mod byte_level;
+mod eos;
+mod files;
+mod preflight;
+mod special;
+mod stop;
+mod stream;
+mod template;
+mod tokenizer;
+
+pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
+pub use crate::text::eos::EndTokens;
+pub use crate::text::special::SpecialTokens;
+pub use crate::text::stop::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, StopStrings};
+pub use crate::text::stream::{SpecialText, TextStream};
+pub use crate::text::template::{
+    ChatTemplate, FUEL_MAX, Message, OUTPUT_BYTES_MAX, TEMPLATE_BYTES_MAX, TemplateOptions,
+};
+pub use crate::text::tokenizer::{TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, Tokenizer};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! Turns text into token ids and back, as `tokenizer.json` says.
+//!
+//! **Invariant:** every id that comes out is below the model's number of embedding rows, and every
+//! added token has the id that its file gives it. Fewer tokens than rows is usual: checkpoints pad
+//! their vocabulary. Knows no chat template and no stream.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::{
+    AddedToken, DecoderWrapper, Model, NormalizedString, Normalizer, OffsetType,
+    PreTokenizedString, PreTokenizer,
+};
+
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+use crate::text::byte_level::byte_of;
+use crate::text::files::read;
+use crate::text::preflight;
+use crate::text::special::SpecialTokens;
+
+/// Most bytes of `tokenizer.json`; the largest published ones have about 35 MB.
+pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+/// Most bytes of one text: far above any context, and a bound on the tokenizer's own tables.
+pub const TEXT_BYTES_MAX: usize = 64 << 20;
+
+/// A checkpoint's tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    special: SpecialTokens,
+    is_special: HashMap<u32, bool>,
+    vocab_size: usize,
+    is_byte_level: bool,
+}
+
+/// The part of the file that is checked against what the library made of it.
+#[derive(Deserialize)]
+struct DeclaredToken {
+    id: u32,
+    content: String,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` and what `tokenizer_config.json` adds to it, for a model with
+    /// `vocab_rows` embedding rows.
+    ///
+    /// # Errors
+    /// A file that is missing, too long or malformed; an added token whose id is not what its file
+    /// says; an id that has no embedding row.
+    pub fn open(dir: &Path, vocab_rows: usize) -> Result<Self> {
+        let path = dir.join("tokenizer.json");
+        let Some(bytes) = read(&path, TOKENIZER_BYTES_MAX)? else {
+            return Err(Error::malformed(&path, missing(dir)));
+        };
+        let special = SpecialTokens::open(dir)?;
+        Self::from_parts(&path, &bytes, special, vocab_rows)
+    }
+
+    fn from_parts(
+        path: &Path,
+        bytes: &[u8],
+        special: SpecialTokens,
+        vocab_rows: usize,
+    ) -> Result<Self> {
+        let mut json = preflight::parse(path, bytes)?;
+        let declared: Vec<DeclaredToken> = match json["added_tokens"].take() {
+            Value::Null => Vec::new(),
+            list => serde_json::from_value(list)
+                .map_err(|error| Error::malformed(path, format!("`added_tokens`: {error}")))?,
+        };
+        drop(json);
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
+            .map_err(|error| Error::malformed(path, format!("not a tokenizer: {error}")))?;
+        // Batch settings of the file's maker: they would cut or pad a prompt without a word.
+        inner.with_padding(None);
+        inner
+            .with_truncation(None)
+            .map_err(|error| Error::malformed(path, format!("truncation: {error}")))?;
+        for token in &declared {
+            check_id(path, &inner, &token.content, token.id)?;
+        }
+        add_listed(&mut inner, &special)?;
+        let largest = inner.get_vocab(true).into_values().max();
+        let vocab_size = largest
+            .and_then(|largest| usize::try_from(largest).ok()?.checked_add(1))
+            .ok_or_else(|| Error::malformed(path, "a tokenizer without tokens"))?;
+        if vocab_size > vocab_rows {
+            return Err(Error::malformed(
+                path,
+                format!(
+                    "the largest token id is {}, but the model has {vocab_rows} embedding rows: \
+                     this tokenizer belongs to another model",
+                    vocab_size - 1
+                ),
+            ));
+        }
+        let is_special = inner
+            .get_added_tokens_decoder()
+            .into_iter()
+            .map(|(id, token)| (id, token.special))
+            .collect();
+        let is_byte_level = matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+        Ok(Self { inner, special, is_special, vocab_size, is_byte_level })
+    }
+
+    /// One more than the largest token id.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The tokens that have a role.
+    #[must_use]
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// The ids of a text in which special tokens are written out, as a chat template writes them.
+    /// Nothing is added at either end.
+    ///
+    /// # Errors
+    /// A text that is too long, or that the tokenizer refuses.
+    pub fn encode(&self, text: &str) -> Result<Vec<TokenId>> {
+        check_length(text)?;
+        let encoding = self.inner.encode_fast(text, false).map_err(refused)?;
+        Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
+    }
+
+    /// The ids of a bare prompt: as [`Self::encode`], with the tokens that the model wants at the
+    /// start of every text.
+    ///
+    /// # Errors
+    /// A text that is too long, or that the tokenizer refuses.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<TokenId>> {
+        check_length(text)?;
+        let encoding = self.inner.encode_fast(text, true).map_err(refused)?;
+        let mut ids: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
+        let bos = self.special.role("bos_token").and_then(|text| self.id_of(text));
+        if let Some(bos) = bos.filter(|bos| self.special.add_bos && ids.first() != Some(bos)) {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+
+    /// The ids of a text from an untrusted source: what looks like a special token is text.
+    ///
+    /// # Errors
+    /// A text that is too long, or that the tokenizer refuses.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<TokenId>> {
+        check_length(text)?;
+        let mut normal = NormalizedString::from(text);
+        if let Some(normalizer) = self.inner.get_normalizer() {
+            normalizer.normalize(&mut normal).map_err(refused)?;
+        }
+        let mut pieces = PreTokenizedString::from(normal);
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces).map_err(refused)?;
+        }
+        let model = self.inner.get_model();
+        pieces.tokenize(|piece| model.tokenize(piece.get())).map_err(refused)?;
+        let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(refused)?;
+        Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
+    }
+
+    /// The text of some tokens, special ones included. Ids without a token have no text; bytes
+    /// that are no UTF-8 become U+FFFD.
+    #[must_use]
+    pub fn decode(&self, tokens: &[TokenId]) -> String {
+        let ids: Vec<u32> = tokens.iter().map(|token| token.0).collect();
+        // The decoders of published tokenizers cannot fail; if one does, its pieces are better
+        // than no text.
+        self.inner
+            .decode(&ids, false)
+            .unwrap_or_else(|_| ids.iter().filter_map(|id| self.inner.id_to_token(*id)).collect())
+    }
+
+    /// The text of one token alone, or `None` if the id has no token.
+    #[must_use]
+    pub fn token_text(&self, token: TokenId) -> Option<String> {
+        self.inner.id_to_token(token.0)?;
+        Some(self.decode(&[token]))
+    }
+
+    /// The id of a token by its exact text in the vocabulary: `<|im_end|>`.
+    #[must_use]
+    pub fn id_of(&self, text: &str) -> Option<TokenId> {
+        self.inner.token_to_id(text).map(TokenId)
+    }
+
+    /// Whether the token marks structure and is usually not shown.
+    #[must_use]
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.is_special.get(&token.0).copied().unwrap_or(false)
+    }
+
+    /// Whether each token is a string of bytes, whatever stands beside it.
+    pub(super) fn is_byte_level(&self) -> bool {
+        self.is_byte_level
+    }
+
+    /// Appends the bytes of a byte-level token. As in the library, a token with a character
+    /// outside of the alphabet is its own text.
+    pub(super) fn append_bytes(&self, token: TokenId, bytes: &mut Vec<u8>) {
+        let Some(piece) = self.inner.id_to_token(token.0) else { return };
+        if piece.chars().all(|character| byte_of(character).is_some()) {
+            bytes.extend(piece.chars().filter_map(byte_of));
+        } else {
+            bytes.extend_from_slice(piece.as_bytes());
+        }
+    }
+}
+
+fn missing(dir: &Path) -> String {
+    let others = ["tokenizer.model", "tiktoken.model", "vocab.json"];
+    let found = others.iter().find(|name| dir.join(name).exists());
+    let way_out = "save it once more with `AutoTokenizer.from_pretrained(..).save_pretrained(..)`";
+    match found {
+        Some(name) => format!("missing; `{name}` alone cannot be read: {way_out}"),
+        None => "missing; copy it from where the checkpoint was published".to_owned(),
+    }
+}
+
+fn check_length(text: &str) -> Result<()> {
+    if text.len() <= TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::Input(format!(
+        "a text of {} bytes is too long; the limit is {TEXT_BYTES_MAX}",
+        text.len()
+    )))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
+fn refused(error: tokenizers::Error) -> Error {
+    Error::Input(format!("the tokenizer refuses the text: {error}"))
+}
+
+/// The library numbers added tokens itself; a file with gaps would give other ids without a word.
+fn check_id(path: &Path, inner: &tokenizers::Tokenizer, content: &str, id: u32) -> Result<()> {
+    match inner.token_to_id(content) {
+        Some(got) if got == id => Ok(()),
+        got => Err(Error::malformed(
+            path,
+            format!(
+                "added token `{content}` should have id {id}, but its place in the vocabulary \
+                 gives {}; the file's ids have gaps or repeat",
+                got.map_or_else(|| "none".to_owned(), |got| got.to_string())
+            ),
+        )),
+    }
+}
+
+/// Tokens that only `tokenizer_config.json` knows, as transformers adds them: in order of ids.
+fn add_listed(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> Result<()> {
+    let missing: Vec<_> =
+        special.listed.iter().filter(|token| inner.token_to_id(&token.content).is_none()).collect();
+    let tokens = missing.iter().map(|token| AddedToken::from(token.content.clone(), token.special));
+    inner
+        .add_tokens(tokens)
+        .map_err(|error| Error::malformed(&special.path, format!("added tokens: {error}")))?;
+    for token in missing {
+        check_id(&special.path, inner, &token.content, token.id.0)?;
+    }
+    Ok(())
+}
