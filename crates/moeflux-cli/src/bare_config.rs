@@ -1,0 +1,170 @@
+//! A `config.json` without weights, as the checkpoint that it would be.
+//!
+//! **Invariant:** what the config says of quantisation is set aside: it describes files that are
+//! not there.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use moeflux::blueprint::Blueprint;
+use moeflux::error::{Error, Result};
+use moeflux::format::RawConfig;
+use moeflux::spec::{FfnSpec, LayerSpec, ModelSpec, QuantParams};
+use moeflux::weights::ImaginedCheckpoint;
+use serde_json::{Map, Value, json};
+
+/// Published ones with an entry per quantised tensor have about 1 MB.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// A million times the largest known, and yet their bytes fit into 64 bits. Only experts can have
+/// more: four numbers of the config are multiplied for them.
+const EXPERT_VALUES_MAX: u128 = 1 << 60;
+
+/// Where quantisation is described: tools write both, some twice.
+const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
+
+/// Bits of a code, unless told otherwise.
+pub(crate) const BITS_DEFAULT: u8 = 4;
+
+/// Columns that share a scale, unless told otherwise.
+pub(crate) const GROUP_DEFAULT: u8 = 64;
+
+/// A config without weights.
+#[derive(Clone, Debug)]
+pub(crate) struct BareConfig {
+    path: PathBuf,
+    /// Without quantisation.
+    root: Map<String, Value>,
+    /// As it was read.
+    bytes: Vec<u8>,
+}
+
+impl BareConfig {
+    /// Reads a config, or the one of a folder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; [`Error::Malformed`] if it is no JSON object.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+        let file = File::open(&path).map_err(Error::io("open", &path))?;
+        let mut bytes = Vec::new();
+        let limited = file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes);
+        limited.map_err(Error::io("read", &path))?;
+        if bytes.len() as u64 > CONFIG_BYTES_MAX {
+            let problem = format!("has more than {CONFIG_BYTES_MAX} bytes: this is no config");
+            return Err(Error::malformed(&path, problem));
+        }
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
+        let Value::Object(mut root) = value else {
+            return Err(Error::malformed(&path, "is not a JSON object: this is no config"));
+        };
+        forget_quantisation(&mut root);
+        if let Some(Value::Object(text)) = root.get_mut("text_config") {
+            forget_quantisation(text);
+        }
+        Ok(Self { path, root, bytes })
+    }
+
+    /// How the files that the config was written for are quantised, if by MLX.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config.
+    pub(crate) fn published_params(&self) -> Result<Option<QuantParams>> {
+        let raw = RawConfig::parse(&self.path, &self.bytes)?;
+        Ok(ModelSpec::from_config(&raw)?.quantisation.default)
+    }
+
+    /// The model at this quantisation.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config.
+    pub(crate) fn blueprint(&self, params: QuantParams) -> Result<Blueprint> {
+        let raw = self.raw()?;
+        let spec = ModelSpec::from_config(&raw)?;
+        let n_values = expert_values(&spec);
+        if n_values > EXPERT_VALUES_MAX {
+            let problem = format!("describes {n_values} weights of experts; no disk has room");
+            return Err(Error::malformed(&self.path, problem));
+        }
+        Blueprint::imagined(&raw, params)
+    }
+
+    /// What the config calls its model.
+    pub(crate) fn model_type(&self) -> &str {
+        self.root.get("model_type").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The config of a checkpoint that was made.
+    pub(crate) fn quantised(&self, checkpoint: &ImaginedCheckpoint) -> Value {
+        let entry = |params: QuantParams| json!({"group_size": params.group, "bits": params.bits});
+        let mut section = Map::new();
+        section.insert("group_size".to_owned(), json!(checkpoint.params.group));
+        section.insert("bits".to_owned(), json!(checkpoint.params.bits));
+        section.insert("mode".to_owned(), json!("affine"));
+        for (base, params) in &checkpoint.overrides {
+            section.insert(base.clone(), entry(*params));
+        }
+        let mut root = self.root.clone();
+        for key in QUANTISATION_KEYS {
+            root.insert(key.to_owned(), Value::Object(section.clone()));
+        }
+        Value::Object(root)
+    }
+
+    fn raw(&self) -> Result<RawConfig> {
+        let bytes = Value::Object(self.root.clone()).to_string();
+        RawConfig::parse(&self.path, bytes.as_bytes())
+    }
+}
+
+fn expert_values(spec: &ModelSpec) -> u128 {
+    let of_layer = |layer: &LayerSpec| match &layer.ffn {
+        FfnSpec::Moe(moe) => moe.n_experts as u128 * 3 * moe.inner as u128 * spec.hidden as u128,
+        FfnSpec::Dense { .. } => 0,
+    };
+    spec.layers.iter().map(of_layer).sum()
+}
+
+fn forget_quantisation(map: &mut Map<String, Value>) {
+    for key in QUANTISATION_KEYS {
+        map.shift_remove(key);
+    }
+}
+
+/// Parses the bits of a code.
+pub(crate) fn parse_bits(text: &str) -> std::result::Result<u8, String> {
+    one_of(text, &[2, 3, 4, 5, 6, 8])
+}
+
+/// Parses the number of columns that share a scale.
+pub(crate) fn parse_group(text: &str) -> std::result::Result<u8, String> {
+    one_of(text, &[32, 64, 128])
+}
+
+fn one_of(text: &str, known: &[u8]) -> std::result::Result<u8, String> {
+    let parsed = text.parse().ok().filter(|n| known.contains(n));
+    parsed.ok_or_else(|| {
+        let known: Vec<String> = known.iter().map(u8::to_string).collect();
+        format!("choose one of {}", known.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_bits_and_groups_only() {
+        assert_eq!(parse_bits("4"), Ok(4));
+        assert_eq!(parse_group("128"), Ok(128));
+        for text in ["7", "", "x", "-4", "260"] {
+            assert_eq!(parse_bits(text), Err("choose one of 2, 3, 4, 5, 6, 8".to_owned()));
+        }
+        assert_eq!(parse_group("48"), Err("choose one of 32, 64, 128".to_owned()));
+    }
+}

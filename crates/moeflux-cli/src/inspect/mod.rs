@@ -1,0 +1,109 @@
+//! `moeflux inspect`: what a model is, how large its parts are and what a token costs.
+//!
+//! **Invariant:** reads headers only, so that a 400 GB checkpoint is described in well under a
+//! second; a bare `config.json` is described as the checkpoint that it would be.
+
+mod report;
+mod text;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use moeflux::blueprint::Blueprint;
+use moeflux::error::{Error, Result};
+use moeflux::format::RawConfig;
+use moeflux::spec::QuantParams;
+
+use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
+use report::{Files, Report};
+
+/// What `moeflux inspect` is told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InspectArgs {
+    /// A model's folder, or a config.json alone: then the sizes it would have
+    #[arg(value_name = "DIR|CONFIG.json")]
+    pub(crate) path: PathBuf,
+    /// Bits of a weight, for a config.json alone: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
+    #[arg(long, value_parser = parse_bits)]
+    pub(crate) bits: Option<u8>,
+    /// Weights that share a scale, for a config.json alone: 32, 64 or 128 [default: the config's,
+    /// or 64]
+    #[arg(long, value_parser = parse_group)]
+    pub(crate) group: Option<u8>,
+    /// Print JSON, for machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Describes the model; answers what to print.
+///
+/// # Errors
+///
+/// What is wrong with the config, the headers or the arguments.
+pub(crate) fn run(args: &InspectArgs) -> Result<String> {
+    let report = if args.path.is_dir() { of_folder(args)? } else { of_config(args)? };
+    Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
+}
+
+fn of_folder(args: &InspectArgs) -> Result<Report> {
+    let dir = &args.path;
+    let config = dir.join("config.json");
+    if args.bits.is_some() || args.group.is_some() {
+        return Err(Error::Input(format!(
+            "--bits and --group are for a config.json alone, and {} is a folder: leave them out, \
+             or inspect {}",
+            dir.display(),
+            config.display()
+        )));
+    }
+    if config.is_file() && !has_weights(dir)? {
+        let problem =
+            format!("has no *.safetensors files; for sizes: moeflux inspect {}", config.display());
+        return Err(Error::malformed(dir, problem));
+    }
+    let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
+    let raw = RawConfig::open(dir)?;
+    let model_type = raw.root().str_opt("model_type")?.unwrap_or_default();
+    let files = Files {
+        n_files: checkpoint.files.len(),
+        n_bytes: checkpoint.files.iter().map(|file| file.len_bytes).sum(),
+    };
+    Ok(Report::new(&blueprint, model_type, Some(files)))
+}
+
+fn of_config(args: &InspectArgs) -> Result<Report> {
+    if args.path.extension() == Some(OsStr::new("safetensors")) {
+        let dir = args.path.parent().unwrap_or(Path::new("."));
+        return Err(Error::Input(format!(
+            "{} is one file of a model: inspect its folder {}",
+            args.path.display(),
+            dir.display()
+        )));
+    }
+    let config = BareConfig::open(&args.path)?;
+    let default = QuantParams { bits: BITS_DEFAULT, group: GROUP_DEFAULT };
+    let params = match (args.bits, args.group) {
+        (None, None) => config.published_params()?.unwrap_or(default),
+        (bits, group) => QuantParams {
+            bits: bits.unwrap_or(default.bits),
+            group: group.unwrap_or(default.group),
+        },
+    };
+    let blueprint = config.blueprint(params)?;
+    Ok(Report::new(&blueprint, config.model_type(), None))
+}
+
+fn has_weights(dir: &Path) -> Result<bool> {
+    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let name = entry.map_err(Error::io("list", dir))?.file_name();
+        if Path::new(&name).extension() == Some(OsStr::new("safetensors")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! A blueprint as the numbers that are printed.
+//!
+//! **Invariant:** every number is counted from the tensors that were bound, none from a formula of
+//! its own. Units stand in the names, of the JSON too: scripts rely on them.
+
+use moeflux::blueprint::Blueprint;
+use moeflux::spec::{
+    Family, FfnSpec, LayerSpec, MixerSpec, MoeSpec, QuantParams, RopeScaling, RouterSpec,
+};
+use moeflux::weights::{Manifest, Origin, SkipReason, SkippedGroup, VectorSource};
+use serde_json::{Value, json};
+
+/// Positions that the state's size is given for.
+pub(super) const N_POSITIONS: u64 = 1000;
+
+/// The files of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Files {
+    pub(super) n_files: usize,
+    pub(super) n_bytes: u64,
+}
+
+/// So many of something, and their bytes as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) what: String,
+    pub(super) n: usize,
+    pub(super) n_bytes: u64,
+}
+
+/// How matrices are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quantised {
+    pub(super) default: Option<QuantParams>,
+    pub(super) is_fp8: bool,
+    pub(super) n_overrides: usize,
+}
+
+/// All that is printed of a model.
+#[derive(Clone, Debug)]
+pub(super) struct Report {
+    pub(super) family: &'static str,
+    pub(super) model_type: String,
+    /// `None`: it does not exist, this is what it would be.
+    pub(super) files: Option<Files>,
+    pub(super) hidden: usize,
+    pub(super) vocab: usize,
+    pub(super) context_max: usize,
+    pub(super) tied_embeddings: bool,
+    pub(super) n_layers: usize,
+    /// Distinct ones in their order, and how many layers have each.
+    pub(super) mixers: Vec<(MixerSpec, usize)>,
+    /// As `mixers`.
+    pub(super) ffns: Vec<(FfnSpec, usize)>,
+    pub(super) quantised: Quantised,
+    pub(super) tensors: Vec<Count>,
+    pub(super) skipped: Vec<SkippedGroup>,
+    /// Of all tensors that are used, as stored.
+    pub(super) stored_bytes: u64,
+    /// In memory, vectors widened.
+    pub(super) resident_bytes: u64,
+    /// All routed experts, as stored.
+    pub(super) experts_bytes: u64,
+    /// Smallest and largest routed expert.
+    pub(super) expert_bytes: Option<(u64, u64)>,
+    pub(super) routed_bytes_per_token: u64,
+    pub(super) state_bytes_per_1000_tokens: u64,
+    pub(super) state_fixed_bytes: u64,
+}
+
+impl Report {
+    pub(super) fn new(blueprint: &Blueprint, model_type: &str, files: Option<Files>) -> Self {
+        let Blueprint { spec, plan, manifest } = blueprint;
+        let layers = &spec.layers;
+        let sizes = || manifest.banks.iter().map(|bank| bank.layout.stored_bytes());
+        let tensors = tensors(manifest);
+        Self {
+            family: family_name(spec.family),
+            model_type: model_type.to_owned(),
+            files,
+            hidden: spec.hidden,
+            vocab: spec.vocab,
+            context_max: spec.context_max,
+            tied_embeddings: spec.tied_embeddings,
+            n_layers: layers.len(),
+            mixers: distinct(layers.iter().map(|layer: &LayerSpec| &layer.mixer)),
+            ffns: distinct(layers.iter().map(|layer: &LayerSpec| &layer.ffn)),
+            quantised: quantised(blueprint),
+            stored_bytes: tensors.iter().map(|count| count.n_bytes).sum(),
+            tensors,
+            skipped: manifest.skipped.clone(),
+            resident_bytes: manifest.resident_bytes(),
+            experts_bytes: manifest.expert_bytes(),
+            expert_bytes: sizes().min().zip(sizes().max()),
+            routed_bytes_per_token: blueprint.routed_bytes_per_token(),
+            state_bytes_per_1000_tokens: plan.state.bytes_per_position() * N_POSITIONS,
+            state_fixed_bytes: plan.state.fixed_bytes(),
+        }
+    }
+
+    /// The same as JSON.
+    pub(super) fn to_json(&self) -> Value {
+        let mixers = self.mixers.iter().map(|(mixer, n)| with_count(mixer_json(mixer), *n));
+        let ffns = self.ffns.iter().map(|(ffn, n)| with_count(ffn_json(ffn), *n));
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|it| json!({"kind": it.what, "n_tensors": it.n, "stored_bytes": it.n_bytes}));
+        let skipped = self.skipped.iter().map(|it| {
+            json!({
+                "reason": reason_name(it.reason),
+                "pattern": it.pattern,
+                "n_tensors": it.n_tensors,
+                "stored_bytes": it.n_bytes,
+            })
+        });
+        json!({
+            "family": self.family,
+            "model_type": self.model_type,
+            "exists": self.files.is_some(),
+            "n_files": self.files.map(|files| files.n_files),
+            "files_bytes": self.files.map(|files| files.n_bytes),
+            "hidden": self.hidden,
+            "vocab": self.vocab,
+            "context_max": self.context_max,
+            "tied_embeddings": self.tied_embeddings,
+            "n_layers": self.n_layers,
+            "mixers": mixers.collect::<Vec<_>>(),
+            "ffns": ffns.collect::<Vec<_>>(),
+            "quantisation": {
+                "bits": self.quantised.default.map(|it| it.bits),
+                "group": self.quantised.default.map(|it| it.group),
+                "is_fp8": self.quantised.is_fp8,
+                "n_overrides": self.quantised.n_overrides,
+            },
+            "tensors": tensors.collect::<Vec<_>>(),
+            "skipped": skipped.collect::<Vec<_>>(),
+            "stored_bytes": self.stored_bytes,
+            "resident_bytes": self.resident_bytes,
+            "experts_bytes": self.experts_bytes,
+            "expert_bytes_min": self.expert_bytes.map(|(min, _)| min),
+            "expert_bytes_max": self.expert_bytes.map(|(_, max)| max),
+            "routed_bytes_per_token": self.routed_bytes_per_token,
+            "state_bytes_per_1000_tokens": self.state_bytes_per_1000_tokens,
+            "state_fixed_bytes": self.state_fixed_bytes,
+        })
+    }
+}
+
+fn distinct<'a, T: Clone + PartialEq + 'a>(items: impl Iterator<Item = &'a T>) -> Vec<(T, usize)> {
+    let mut counts: Vec<(T, usize)> = Vec::new();
+    for item in items {
+        match counts.iter_mut().find(|(known, _)| known == item) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((item.clone(), 1)),
+        }
+    }
+    counts
+}
+
+fn quantised(blueprint: &Blueprint) -> Quantised {
+    let stated = &blueprint.spec.quantisation;
+    match &blueprint.manifest.origin {
+        Origin::Imagined(checkpoint) => Quantised {
+            default: Some(checkpoint.params),
+            is_fp8: false,
+            n_overrides: checkpoint.overrides.len(),
+        },
+        Origin::Checkpoint => Quantised {
+            default: stated.default,
+            is_fp8: stated.is_fp8,
+            n_overrides: stated.overrides.len(),
+        },
+    }
+}
+
+/// Routed and resident tensors by kind, as stored.
+fn tensors(manifest: &Manifest) -> Vec<Count> {
+    let kinds = manifest.kinds();
+    let matrices = kinds.iter().map(|count| Count {
+        what: count.kind.to_string(),
+        n: count.n_matrices,
+        n_bytes: count.n_bytes,
+    });
+    let stored = || {
+        manifest.vectors.iter().filter_map(|vector| match vector {
+            VectorSource::Stored(stored) => Some(stored),
+            VectorSource::Constant(_) => None,
+        })
+    };
+    let n_bytes = stored().map(|vector| vector.extent.len_bytes).sum();
+    let vectors = Count { what: "vectors".to_owned(), n: stored().count(), n_bytes };
+    matrices.chain([vectors]).collect()
+}
+
+/// The family as its configs call it.
+fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Qwen3Moe => "qwen3_moe",
+        Family::Qwen3Next => "qwen3_next",
+        Family::Qwen35Moe => "qwen3_5_moe",
+        Family::DeepseekV3 => "deepseek_v3",
+        Family::KimiK2 => "kimi_k2",
+        Family::Glm4Moe => "glm4_moe",
+        _ => "other",
+    }
+}
+
+pub(super) const fn reason_name(reason: SkipReason) -> &'static str {
+    match reason {
+        SkipReason::Vision => "image encoder",
+        SkipReason::Mtp => "multi-token prediction",
+        SkipReason::Derived => "derived from others",
+    }
+}
+
+fn with_count(mut description: Value, n_layers: usize) -> Value {
+    description["n_layers"] = json!(n_layers);
+    description
+}
+
+fn mixer_json(mixer: &MixerSpec) -> Value {
+    match mixer {
+        MixerSpec::Attention(spec) => json!({
+            "kind": "attention",
+            "n_heads": spec.n_heads,
+            "n_kv_heads": spec.n_kv_heads,
+            "head_dim": spec.head_dim,
+            "n_rotated": spec.rope.n_rotated,
+            "rope_scaling": scaling_name(&spec.rope.scaling),
+            "has_gate": spec.has_gate,
+            "has_qk_norm": spec.has_qk_norm,
+        }),
+        MixerSpec::GatedDelta(spec) => json!({
+            "kind": "gated_delta",
+            "n_k_heads": spec.n_k_heads,
+            "n_v_heads": spec.n_v_heads,
+            "k_dim": spec.k_dim,
+            "v_dim": spec.v_dim,
+            "n_taps": spec.n_taps,
+        }),
+        MixerSpec::Mla(spec) => json!({
+            "kind": "mla",
+            "n_heads": spec.n_heads,
+            "q_rank": spec.q_rank,
+            "kv_rank": spec.kv_rank,
+            "nope_dim": spec.nope_dim,
+            "rope_dim": spec.rope_dim,
+            "v_dim": spec.v_dim,
+            "rope_scaling": scaling_name(&spec.rope.scaling),
+        }),
+    }
+}
+
+fn ffn_json(ffn: &FfnSpec) -> Value {
+    match ffn {
+        FfnSpec::Dense { inner } => json!({"kind": "dense", "inner": inner}),
+        FfnSpec::Moe(moe) => json!({
+            "kind": "moe",
+            "n_experts": moe.n_experts,
+            "top_k": moe.top_k,
+            "inner": moe.inner,
+            "router": router_name(moe),
+            "shared_inner": moe.shared.map(|shared| shared.inner),
+        }),
+    }
+}
+
+pub(super) const fn router_name(moe: &MoeSpec) -> &'static str {
+    match moe.router {
+        RouterSpec::Softmax { .. } => "softmax",
+        RouterSpec::SigmoidGrouped { .. } => "sigmoid_grouped",
+    }
+}
+
+pub(super) const fn scaling_name(scaling: &RopeScaling) -> &'static str {
+    match scaling {
+        RopeScaling::None => "none",
+        RopeScaling::Linear { .. } => "linear",
+        RopeScaling::Yarn(_) => "yarn",
+    }
+}

@@ -1,0 +1,103 @@
+//! Sizes of published geometries against numbers computed by hand, and what is refused.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::test_dir::TestDir;
+
+fn published(name: &str) -> PathBuf {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux/tests/data/configs");
+    configs.join(name)
+}
+
+fn args(path: &Path) -> InspectArgs {
+    InspectArgs { path: path.to_owned(), bits: None, group: None, json: false }
+}
+
+fn report(name: &str) -> Value {
+    let args = InspectArgs { bits: Some(4), group: Some(64), json: true, ..args(&published(name)) };
+    serde_json::from_str(&run(&args).unwrap()).unwrap()
+}
+
+#[test]
+fn experts_of_published_models_have_their_known_sizes() {
+    let cases: [(&str, u64, u64); 5] = [
+        ("qwen3.5-397b-a17b.json", 7_077_888, 10 * 60),
+        ("qwen3.6-35b-a3b.json", 1_769_472, 8 * 40),
+        ("deepseek-v3-671b.json", 24_772_608, 8 * 58),
+        ("q35moe-2g.json", 1_769_472, 8 * 8),
+        ("q3moe-2g.json", 2_654_208, 8 * 6),
+    ];
+    for (name, expert_bytes, experts_per_token) in cases {
+        let report = report(name);
+        assert_eq!(report["expert_bytes_min"], expert_bytes, "{name}");
+        assert_eq!(report["expert_bytes_max"], expert_bytes, "{name}");
+        assert_eq!(report["routed_bytes_per_token"], expert_bytes * experts_per_token, "{name}");
+    }
+}
+
+#[test]
+fn a_page_for_people_has_exact_and_rounded_bytes() {
+    let args = InspectArgs {
+        bits: Some(4),
+        group: Some(64),
+        ..args(&published("qwen3.5-397b-a17b.json"))
+    };
+    let page = run(&args).unwrap();
+    let line = |label: &str| {
+        let line = page.lines().find(|line| line.trim_start().starts_with(label));
+        line.unwrap_or_else(|| panic!("{label} is not in\n{page}"))
+    };
+    assert!(line("one expert").contains(" 7,077,888 "), "{page}");
+    assert!(line("experts per token").contains(" 4,246,732,800 "), "{page}");
+    assert!(line("experts per token").contains(" 4.25 GB "), "{page}");
+    assert!(line("45 x gated DeltaNet").contains("64 value heads of 128"), "{page}");
+    assert!(line("60 x experts").contains("10 per token of 512"), "{page}");
+    // 15 layers x (2 + 2) heads x 256 channels x 4 bytes x 1,000.
+    assert!(line("KV per 1,000 tokens").contains(" 61,440,000 "), "{page}");
+    // 45 layers x (64 x 128 x 128 + 3 x 12,288) x 4 bytes.
+    assert!(line("recurrent state").contains(" 195,379,200 "), "{page}");
+    assert!(page.lines().all(|line| line.len() <= 110), "{page}");
+}
+
+#[test]
+fn a_bare_config_takes_its_own_quantisation_unless_told() {
+    let temp = TestDir::new("own");
+    let path = temp.path().join("any.json");
+    let text = fs::read_to_string(published("q3moe-2g.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    let bits = |path: &Path, bits: Option<u8>| {
+        let args = InspectArgs { bits, json: true, ..args(path) };
+        let report: Value = serde_json::from_str(&run(&args).unwrap()).unwrap();
+        report["quantisation"].clone()
+    };
+    assert_eq!(bits(&published("q3moe-2g.json"), None)["bits"], 4);
+    config["quantization"] = json!({"group_size": 32, "bits": 6});
+    fs::write(&path, config.to_string()).unwrap();
+    assert_eq!(bits(&path, None)["bits"], 6);
+    assert_eq!(bits(&path, None)["group"], 32);
+    assert_eq!(bits(&path, Some(8))["bits"], 8);
+    assert_eq!(bits(&path, Some(8))["group"], 64);
+}
+
+#[test]
+fn what_cannot_be_inspected_is_refused_with_the_way_out() {
+    let check = |args: &InspectArgs, parts: &[&str]| {
+        let line = run(args).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+        assert!(!line.contains('\n'), "{line}");
+    };
+    let temp = TestDir::new("refused");
+    let dir = args(temp.path());
+    check(&dir, &["config.json"]);
+    let config = temp.path().join("config.json");
+    fs::copy(published("q3moe-2g.json"), &config).unwrap();
+    check(&dir, &["no *.safetensors", "moeflux inspect", "config.json"]);
+    check(&InspectArgs { bits: Some(4), ..dir }, &["--bits", "leave them out"]);
+    check(&args(&temp.path().join("model.safetensors")), &["inspect its folder"]);
+    check(&args(&temp.path().join("missing.json")), &["missing.json"]);
+    fs::write(&config, "{]").unwrap();
+    check(&args(&config), &["config.json", "is not JSON"]);
+}

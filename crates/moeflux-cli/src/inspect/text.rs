@@ -1,0 +1,214 @@
+//! A report as a page of aligned text.
+//!
+//! **Invariant:** bytes are printed exactly and rounded both ways, so that a reader may compare
+//! them with any other tool.
+
+use std::fmt::Write as _;
+
+use moeflux::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
+
+use super::report::{N_POSITIONS, Quantised, Report, reason_name, scaling_name};
+use crate::size::{binary, decimal, grouped};
+
+/// Columns of the text before the numbers.
+const LABEL_WIDTH: usize = 30;
+
+/// The page, without a newline at its end.
+pub(super) fn render(report: &Report) -> String {
+    let mut page = String::new();
+    for line in lines(report) {
+        page.push_str(line.trim_end());
+        page.push('\n');
+    }
+    page.truncate(page.trim_end().len());
+    page
+}
+
+fn lines(report: &Report) -> Vec<String> {
+    let mut lines = title(report);
+    lines.push(String::new());
+    lines.extend(geometry(report));
+    lines.push(String::new());
+    lines.push(header("tensors", "stored bytes"));
+    for count in &report.tensors {
+        lines.push(size_row(
+            &format!("{} x {}", grouped(count.n as u64), count.what),
+            count.n_bytes,
+        ));
+    }
+    lines.push(size_row("all", report.stored_bytes));
+    if !report.skipped.is_empty() {
+        lines.push(String::new());
+        lines.push(header("not used", "stored bytes"));
+    }
+    for group in &report.skipped {
+        let label = format!("{} ({})", group.pattern, reason_name(group.reason));
+        let n_tensors = grouped(group.n_tensors as u64);
+        lines.push(size_row(&format!("{n_tensors} x {label}"), group.n_bytes));
+    }
+    lines.push(String::new());
+    lines.extend(memory(report));
+    lines
+}
+
+fn title(report: &Report) -> Vec<String> {
+    let mut name = report.family.to_owned();
+    if report.model_type != report.family {
+        let _ = write!(name, " (model_type {})", report.model_type);
+    }
+    let files = match report.files {
+        Some(files) => {
+            let plural = if files.n_files == 1 { "file" } else { "files" };
+            format!("{} {plural}, {}", files.n_files, crate::size::full(files.n_bytes))
+        }
+        None => "no weights: the sizes it would have".to_owned(),
+    };
+    vec![name, files, quantised(report.quantised)]
+}
+
+fn quantised(quantised: Quantised) -> String {
+    let default = match (quantised.default, quantised.is_fp8) {
+        (Some(params), _) => format!("{} bits in groups of {}", params.bits, params.group),
+        (None, true) => "FP8 in blocks of 128 x 128".to_owned(),
+        (None, false) => "not quantised".to_owned(),
+    };
+    match quantised.n_overrides {
+        0 => default,
+        1 => format!("{default}, 1 tensor otherwise"),
+        n => format!("{default}, {} tensors otherwise", grouped(n as u64)),
+    }
+}
+
+fn geometry(report: &Report) -> Vec<String> {
+    let count = |n: usize| grouped(n as u64);
+    let tied = if report.tied_embeddings { "tied" } else { "not tied" };
+    let mut lines = vec![
+        "geometry".to_owned(),
+        row("hidden, vocabulary", &format!("{}, {}", count(report.hidden), count(report.vocab))),
+        row("longest context", &format!("{} tokens", count(report.context_max))),
+        row("embeddings", tied),
+        row("layers", &count(report.n_layers)),
+    ];
+    for (mixer, n_layers) in &report.mixers {
+        let (name, details) = mixer_words(mixer);
+        lines.push(row(&format!("  {n_layers} x {name}"), &details));
+    }
+    for (ffn, n_layers) in &report.ffns {
+        let (name, details) = ffn_words(ffn);
+        lines.push(row(&format!("  {n_layers} x {name}"), &details));
+    }
+    lines
+}
+
+fn mixer_words(mixer: &MixerSpec) -> (&'static str, String) {
+    match mixer {
+        MixerSpec::Attention(spec) => {
+            let mut words = format!(
+                "{} heads, {} key/value heads, {} channels, {} with position",
+                spec.n_heads, spec.n_kv_heads, spec.head_dim, spec.rope.n_rotated
+            );
+            push_scaling(&mut words, &spec.rope.scaling);
+            if spec.has_gate {
+                words.push_str(", output gate");
+            }
+            ("attention", words)
+        }
+        MixerSpec::GatedDelta(spec) => {
+            let words = format!(
+                "{} key heads of {}, {} value heads of {}, {} taps",
+                spec.n_k_heads, spec.k_dim, spec.n_v_heads, spec.v_dim, spec.n_taps
+            );
+            ("gated DeltaNet", words)
+        }
+        MixerSpec::Mla(spec) => {
+            let q_rank = spec.q_rank.map_or_else(|| "full".to_owned(), |rank| rank.to_string());
+            let mut words = format!(
+                "{} heads, query rank {q_rank}, latent {} + {} with position, values {}",
+                spec.n_heads, spec.kv_rank, spec.rope_dim, spec.v_dim
+            );
+            push_scaling(&mut words, &spec.rope.scaling);
+            ("latent attention", words)
+        }
+    }
+}
+
+fn push_scaling(words: &mut String, scaling: &RopeScaling) {
+    match scaling {
+        RopeScaling::None => {}
+        RopeScaling::Linear { factor } => {
+            let _ = write!(words, ", {} x{factor}", scaling_name(scaling));
+        }
+        RopeScaling::Yarn(yarn) => {
+            let _ = write!(words, ", {} x{}", scaling_name(scaling), yarn.factor);
+        }
+    }
+}
+
+fn ffn_words(ffn: &FfnSpec) -> (&'static str, String) {
+    match ffn {
+        FfnSpec::Dense { inner } => ("dense", format!("inner {}", grouped(*inner as u64))),
+        FfnSpec::Moe(moe) => ("experts", moe_words(moe)),
+    }
+}
+
+fn moe_words(moe: &MoeSpec) -> String {
+    let mut words = format!(
+        "{} per token of {}, inner {}",
+        moe.top_k,
+        grouped(moe.n_experts as u64),
+        grouped(moe.inner as u64)
+    );
+    if let Some(shared) = moe.shared {
+        let gated = if shared.is_gated { " gated" } else { "" };
+        let _ = write!(words, "; shared{gated}, inner {}", grouped(shared.inner as u64));
+    }
+    match moe.router {
+        RouterSpec::Softmax { .. } => words.push_str("; softmax router"),
+        RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, .. } => {
+            words.push_str("; sigmoid router");
+            if n_groups > 1 {
+                let _ = write!(words, ", {n_groups_kept} of {n_groups} groups");
+            }
+        }
+    }
+    words
+}
+
+fn memory(report: &Report) -> Vec<String> {
+    let mut lines = vec![header("memory and traffic", "bytes")];
+    lines.push(size_row("resident weights", report.resident_bytes));
+    match report.expert_bytes {
+        Some((min, max)) if min == max => lines.push(size_row("one expert", min)),
+        Some((min, max)) => {
+            lines.push(size_row("smallest expert", min));
+            lines.push(size_row("largest expert", max));
+        }
+        None => {}
+    }
+    lines.push(size_row("all experts", report.experts_bytes));
+    lines.push(size_row("experts per token", report.routed_bytes_per_token));
+    let label = format!("KV per {} tokens (f32)", grouped(N_POSITIONS));
+    lines.push(size_row(&label, report.state_bytes_per_1000_tokens));
+    if report.state_fixed_bytes > 0 {
+        lines.push(size_row("recurrent state (f32)", report.state_fixed_bytes));
+    }
+    lines
+}
+
+fn header(label: &str, what: &str) -> String {
+    format!("{label:<width$}{what:>20}", width = LABEL_WIDTH + 2)
+}
+
+fn row(label: &str, value: &str) -> String {
+    format!("  {label:<LABEL_WIDTH$}{value}")
+}
+
+/// A label, exact bytes, and rounded both ways. Long labels push the numbers.
+fn size_row(label: &str, n_bytes: u64) -> String {
+    format!(
+        "  {label:<LABEL_WIDTH$}{:>20}{:>12}{:>13}",
+        grouped(n_bytes),
+        decimal(n_bytes),
+        binary(n_bytes)
+    )
+}

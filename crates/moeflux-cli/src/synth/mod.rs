@@ -1,0 +1,169 @@
+//! `moeflux synth`: a random checkpoint of a given geometry, to try speed and memory without a
+//! download.
+//!
+//! **Invariant:** what can be refused is refused before a byte is written, and the folder appears
+//! whole or not at all. The same config, quantisation and seed make the same weights, whatever the
+//! shards and threads.
+
+mod folder;
+mod shards;
+mod stream;
+mod values;
+mod words;
+mod writer;
+
+use std::io::Write as _;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+use moeflux::blueprint::Blueprint;
+use moeflux::error::Result;
+use moeflux::spec::{ModelSpec, QuantParams};
+use moeflux::text::byte_tokenizer_config_json;
+use moeflux::weights::{ImaginedCheckpoint, Origin};
+use serde_json::{Value, json};
+
+use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
+use crate::progress::BytesBar;
+use crate::size;
+use folder::NewFolder;
+use shards::Shard;
+use writer::Writer;
+
+/// More threads than this write no faster.
+const N_THREADS_MAX: usize = 64;
+
+/// What `moeflux synth` is told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SynthArgs {
+    /// The config.json whose geometry the checkpoint gets, or a folder that has one
+    #[arg(long, value_name = "CONFIG.json")]
+    pub(crate) config: PathBuf,
+    /// The folder to make; must be empty or not exist
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Bits of a weight: 2, 3, 4, 5, 6 or 8
+    #[arg(long, default_value_t = BITS_DEFAULT, value_parser = parse_bits)]
+    pub(crate) bits: u8,
+    /// Weights that share a scale: 32, 64 or 128
+    #[arg(long, default_value_t = GROUP_DEFAULT, value_parser = parse_group)]
+    pub(crate) group: u8,
+    /// The same seed makes the same weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Largest file, unless one tensor is larger: 700M, 5G (powers of 1024)
+    #[arg(long, value_name = "SIZE", default_value = "5G", value_parser = size::parse)]
+    pub(crate) shard_size: u64,
+    /// Threads that make weights [default: as many as the machine runs at once]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+}
+
+/// Makes the checkpoint; answers what to tell the user.
+///
+/// # Errors
+///
+/// What is wrong with the config, the folder or the disk; [`moeflux::error::Error::Cancelled`] soon after `cancel`
+/// was set. Nothing is left behind then.
+pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
+    let config = BareConfig::open(&args.config)?;
+    let params = QuantParams { bits: args.bits, group: args.group };
+    let Blueprint { spec, manifest, .. } = config.blueprint(params)?;
+    let Origin::Imagined(checkpoint) = manifest.origin else {
+        unreachable!("a bare config has no files");
+    };
+    folder::check_vacant(&args.out)?;
+    // Before anything is made that grows with the model: headers and words take a while.
+    let tensors = &checkpoint.tensors;
+    let tensor_bytes = tensors.iter().map(|tensor| tensor.len_bytes).sum();
+    folder::check_room(&args.out, 1, tensor_bytes)?;
+    let shards = shards::plan(tensors, args.shard_size)?;
+    let documents = documents(&config, &spec, &checkpoint, &shards);
+    let n_bytes = total_bytes(&shards, &documents);
+    folder::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
+
+    let mut folder = NewFolder::create(&args.out)?;
+    let bar = BytesBar::new("writing", n_bytes);
+    let available = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let n_threads = args.threads.map_or_else(available, NonZeroUsize::get).min(N_THREADS_MAX);
+    let writer = Writer { spec: &spec, tensors, seed: args.seed, n_threads, cancel, bar: &bar };
+    for shard in &shards {
+        let (file, path) = folder.file(&shard.name)?;
+        writer.write(shard, &file, &path)?;
+    }
+    for document in &documents {
+        let (mut file, path) = folder.file(document.name)?;
+        let written = file.write_all(&document.bytes);
+        written.map_err(|error| writer::write_error(&path, error))?;
+    }
+    folder.finish()?;
+    drop(bar);
+    Ok(summary(args, &config, &shards, n_bytes))
+}
+
+/// A small file beside the weights.
+struct Document {
+    name: &'static str,
+    bytes: Vec<u8>,
+}
+
+impl Document {
+    fn new(name: &'static str, value: &Value) -> Self {
+        Self { name, bytes: format!("{value:#}\n").into_bytes() }
+    }
+
+    /// In one line: for what nobody reads.
+    fn compact(name: &'static str, value: &Value) -> Self {
+        Self { name, bytes: value.to_string().into_bytes() }
+    }
+}
+
+/// The small files; `config.json` is last, because it makes a folder a model.
+fn documents(
+    config: &BareConfig,
+    spec: &ModelSpec,
+    checkpoint: &ImaginedCheckpoint,
+    shards: &[Shard],
+) -> Vec<Document> {
+    let mut documents = Vec::new();
+    if let Some(index) = shards::index(&checkpoint.tensors, shards) {
+        documents.push(Document::new("model.safetensors.index.json", &index));
+    }
+    let ends = words::end_ids(spec.vocab);
+    let end = ends.first().map(|_| words::ENDS[0]);
+    let tokenizer_config = byte_tokenizer_config_json(end);
+    documents.push(Document::compact("tokenizer.json", &words::tokenizer_json(spec.vocab)));
+    documents.push(Document::new("tokenizer_config.json", &tokenizer_config));
+    // Greedy text of random weights is one token again and again.
+    let generation = json!({"do_sample": true, "temperature": 1.0, "eos_token_id": ends});
+    documents.push(Document::new("generation_config.json", &generation));
+    documents.push(Document::new("config.json", &config.quantised(checkpoint)));
+    documents
+}
+
+fn total_bytes(shards: &[Shard], documents: &[Document]) -> u64 {
+    let shards: u64 = shards.iter().map(|shard| shard.len_bytes).sum();
+    let documents: u64 = documents.iter().map(|document| document.bytes.len() as u64).sum();
+    shards + documents
+}
+
+fn summary(args: &SynthArgs, config: &BareConfig, shards: &[Shard], n_bytes: u64) -> String {
+    let out = args.out.display();
+    let files = if shards.len() == 1 { "file" } else { "files" };
+    format!(
+        "{out}: a random {} with {} bits in groups of {}, seed {}\n\
+         {} in {} {files} of weights\n\
+         next: moeflux generate --model {out} -n 32 \"Hello\"",
+        config.model_type(),
+        args.bits,
+        args.group,
+        args.seed,
+        size::full(n_bytes),
+        shards.len(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

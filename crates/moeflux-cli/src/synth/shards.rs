@@ -1,0 +1,174 @@
+//! Tensors to files: which shard has which, where in it, and the headers that say so.
+//!
+//! **Invariant:** tensors keep their order, none is cut, and a shard is larger than asked for only
+//! if one tensor is. Knows lengths, never values.
+
+use std::ops::Range;
+
+use moeflux::error::{Error, Result};
+use moeflux::weights::ImaginedTensor;
+use serde_json::{Map, Value, json};
+
+/// Names have five digits.
+const N_SHARDS_MAX: usize = 99_999;
+
+/// Headers are padded so that the data begins at a multiple of this.
+const HEADER_ALIGN: usize = 8;
+
+/// One file of tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shard {
+    /// `model-00001-of-00002.safetensors`.
+    pub(super) name: String,
+    /// Which tensors.
+    pub(super) tensors: Range<usize>,
+    /// The file's beginning, its length included.
+    pub(super) header: Vec<u8>,
+    /// Bytes of the file.
+    pub(super) len_bytes: u64,
+}
+
+/// Distributes tensors over files of at most `shard_bytes_max` of data.
+pub(super) fn plan(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Result<Vec<Shard>> {
+    let ranges = ranges(tensors, shard_bytes_max);
+    let n_shards = ranges.len();
+    if n_shards > N_SHARDS_MAX {
+        return Err(Error::Input(format!(
+            "--shard-size {shard_bytes_max} makes {n_shards} files; write a size that makes at \
+             most {N_SHARDS_MAX}"
+        )));
+    }
+    let shards = ranges.into_iter().enumerate().map(|(shard_idx, range)| {
+        let header = header(&tensors[range.clone()]);
+        let data_bytes: u64 = tensors[range.clone()].iter().map(|tensor| tensor.len_bytes).sum();
+        let len_bytes = header.len() as u64 + data_bytes;
+        Shard { name: file_name(shard_idx, n_shards), tensors: range, header, len_bytes }
+    });
+    Ok(shards.collect())
+}
+
+fn ranges(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let (mut first, mut n_bytes) = (0, 0);
+    for (tensor_idx, tensor) in tensors.iter().enumerate() {
+        if tensor_idx > first && n_bytes + tensor.len_bytes > shard_bytes_max {
+            ranges.push(first..tensor_idx);
+            (first, n_bytes) = (tensor_idx, 0);
+        }
+        n_bytes += tensor.len_bytes;
+    }
+    ranges.push(first..tensors.len());
+    ranges
+}
+
+fn file_name(shard_idx: usize, n_shards: usize) -> String {
+    if n_shards == 1 {
+        return "model.safetensors".to_owned();
+    }
+    format!("model-{:05}-of-{n_shards:05}.safetensors", shard_idx + 1)
+}
+
+fn header(tensors: &[ImaginedTensor]) -> Vec<u8> {
+    let mut entries = Map::new();
+    entries.insert("__metadata__".to_owned(), json!({"format": "mlx"}));
+    let mut begin_bytes = 0;
+    for tensor in tensors {
+        let end_bytes = begin_bytes + tensor.len_bytes;
+        let entry = json!({
+            "dtype": tensor.dtype.name(),
+            "shape": tensor.shape,
+            "data_offsets": [begin_bytes, end_bytes],
+        });
+        entries.insert(tensor.name.clone(), entry);
+        begin_bytes = end_bytes;
+    }
+    let mut text = Value::Object(entries).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(HEADER_ALIGN), b' ');
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    header
+}
+
+/// The table of contents of several files; one file needs none.
+pub(super) fn index(tensors: &[ImaginedTensor], shards: &[Shard]) -> Option<Value> {
+    if shards.len() == 1 {
+        return None;
+    }
+    let mut weight_map = Map::new();
+    for shard in shards {
+        for tensor in &tensors[shard.tensors.clone()] {
+            weight_map.insert(tensor.name.clone(), Value::String(shard.name.clone()));
+        }
+    }
+    let total_bytes: u64 = tensors.iter().map(|tensor| tensor.len_bytes).sum();
+    Some(json!({"metadata": {"total_size": total_bytes}, "weight_map": weight_map}))
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux::format::{DType, parse_header};
+    use moeflux::weights::ImaginedRole;
+
+    use super::*;
+
+    fn tensors(lengths: &[usize]) -> Vec<ImaginedTensor> {
+        let tensor = |(idx, &len): (usize, &usize)| ImaginedTensor {
+            name: format!("t{idx}"),
+            dtype: DType::Bf16,
+            shape: vec![len],
+            role: ImaginedRole::Bias,
+            len_bytes: 2 * len as u64,
+        };
+        lengths.iter().enumerate().map(tensor).collect()
+    }
+
+    #[test]
+    fn cuts_between_tensors() {
+        let check = |lengths: &[usize], shard_bytes_max, expected: &str| {
+            let found = ranges(&tensors(lengths), shard_bytes_max);
+            assert_eq!(format!("{found:?}"), expected, "{lengths:?}");
+        };
+        check(&[5, 5, 5], 100, "[0..3]");
+        check(&[5, 5, 5], 30, "[0..3]");
+        check(&[5, 5, 5], 29, "[0..2, 2..3]");
+        check(&[5, 50, 5], 20, "[0..1, 1..2, 2..3]");
+        check(&[50, 5, 5], 20, "[0..1, 1..3]");
+        check(&[5, 5], 0, "[0..1, 1..2]");
+    }
+
+    #[test]
+    fn headers_are_what_the_reader_reads() {
+        let tensors = tensors(&[3, 1, 7]);
+        let shards = plan(&tensors, 9).unwrap();
+        let names: Vec<&str> = shards.iter().map(|shard| shard.name.as_str()).collect();
+        assert_eq!(names, ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]);
+        for shard in &shards {
+            let (length, text) = shard.header.split_at(8);
+            assert_eq!(u64::from_le_bytes(length.try_into().unwrap()), text.len() as u64);
+            assert!(text.len().is_multiple_of(8));
+            let data_bytes = shard.len_bytes - shard.header.len() as u64;
+            let read = parse_header(text, data_bytes).unwrap();
+            let expected: Vec<&str> =
+                tensors[shard.tensors.clone()].iter().map(|tensor| tensor.name.as_str()).collect();
+            let found: Vec<&str> = read.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+            assert_eq!(found, expected);
+        }
+        let index = index(&tensors, &shards).unwrap();
+        assert_eq!(index["weight_map"]["t2"], names[1]);
+        assert_eq!(index["metadata"]["total_size"], 22);
+    }
+
+    #[test]
+    fn one_file_has_the_plain_name_and_no_index() {
+        let tensors = tensors(&[3]);
+        let shards = plan(&tensors, 1).unwrap();
+        assert_eq!(shards[0].name, "model.safetensors");
+        assert!(index(&tensors, &shards).is_none());
+    }
+
+    #[test]
+    fn too_many_files_are_refused() {
+        let error = plan(&tensors(&vec![1; 100_000]), 1).unwrap_err().to_string();
+        assert!(error.contains("100000 files") && error.contains("99999"), "{error}");
+    }
+}

@@ -1,0 +1,263 @@
+//! Random values for the tensors of a checkpoint that does not exist.
+//!
+//! **Invariant:** a value follows from the seed, the tensor's name and its place in the tensor, so
+//! that shards, blocks and threads cannot change it. Weights have zero mean: with a mean, all
+//! rows share a direction, and every token goes to the same few experts.
+//! Knows nothing of files.
+
+use half::{bf16, f16};
+use moeflux::format::DType;
+use moeflux::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
+use moeflux::weights::{ImaginedRole, ImaginedTensor};
+
+use super::stream::Stream;
+
+/// Scales of a matrix lie this much around their mean: real ones are not all alike either.
+const SCALE_SPREAD: f32 = 0.25;
+
+/// What the values of a tensor are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Law {
+    /// Random bits.
+    Codes,
+    /// About this large, of either sign as MLX has them.
+    Scale { amplitude: f32 },
+    /// What moves the middle of the codes to zero: minus the scale at the same place, times this.
+    Bias { amplitude: f32, middle_code: f32 },
+    /// A bell.
+    Normal { mean: f32, deviation: f32 },
+    /// All values between these alike.
+    Uniform { low: f32, high: f32 },
+    /// A bell around zero, and around `last_mean` for each channel's last tap.
+    Taps { n_taps: u64, deviation: f32, last_mean: f32 },
+}
+
+/// Rows of keys that resemble the rows of queries before them.
+///
+/// A delta layer normalises its output after `q . k` has scaled it: between unrelated queries and
+/// keys its sign would turn on a value near zero, and rounding errors grow a thousandfold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeyRows {
+    /// Rows until queries and keys come again.
+    period: u64,
+    /// The first key row of a period.
+    first: u64,
+    /// Key rows of a period, and rows back to their queries.
+    n_rows: u64,
+}
+
+/// Makes the values of one tensor.
+#[derive(Clone, Debug)]
+pub(super) struct Values {
+    stream: Stream,
+    law: Law,
+    dtype: DType,
+    keys: Option<KeyRows>,
+    /// Units of a row: 4 bytes of codes, or one value.
+    row_units: u64,
+}
+
+impl Values {
+    /// The values that suit `tensor`.
+    pub(super) fn new(seed: u64, tensor: &ImaginedTensor, spec: &ModelSpec) -> Self {
+        let law = law(tensor, spec);
+        // A bias needs the scale beside it.
+        let name = match law {
+            Law::Bias { .. } => tensor.name.replace(".biases", ".scales"),
+            _ => tensor.name.clone(),
+        };
+        let last_dim = tensor.shape.last().map_or(1, |&n| n as u64);
+        Self {
+            stream: Stream::new(seed, &name),
+            law,
+            dtype: tensor.dtype,
+            keys: key_rows(&tensor.name, spec),
+            row_units: last_dim,
+        }
+    }
+
+    /// Writes the tensor's bytes from `offset_bytes`, which is a multiple of 8, as the length is
+    /// unless the tensor ends there.
+    pub(super) fn fill(&self, offset_bytes: u64, target: &mut [u8]) {
+        assert!(offset_bytes.is_multiple_of(8), "blocks begin at whole words");
+        match (self.law, self.dtype) {
+            (Law::Codes, _) => self.fill_codes(offset_bytes, target),
+            (_, DType::F32) => self.fill_floats(offset_bytes, target, f32::to_le_bytes),
+            (_, DType::F16) => {
+                self.fill_floats(offset_bytes, target, |x| f16::from_f32(x).to_le_bytes());
+            }
+            (_, dtype) => {
+                assert_eq!(dtype, DType::Bf16, "imagined tensors are codes or floats");
+                self.fill_floats(offset_bytes, target, |x| bf16::from_f32(x).to_le_bytes());
+            }
+        }
+    }
+
+    fn fill_codes(&self, offset_bytes: u64, target: &mut [u8]) {
+        if self.keys.is_some() {
+            for (idx, unit) in (offset_bytes / 4..).zip(target.chunks_mut(4)) {
+                let source = self.source(idx);
+                let [word, high] = [self.stream.word(source / 2), source % 2];
+                unit.copy_from_slice(&(word >> (32 * high)).to_le_bytes()[..4]);
+            }
+            return;
+        }
+        for (idx, word) in (offset_bytes / 8..).zip(target.chunks_mut(8)) {
+            let bytes = self.stream.word(idx).to_le_bytes();
+            word.copy_from_slice(&bytes[..word.len()]);
+        }
+    }
+
+    fn fill_floats<const N: usize>(
+        &self,
+        offset_bytes: u64,
+        target: &mut [u8],
+        to_bytes: impl Fn(f32) -> [u8; N],
+    ) {
+        for (idx, value) in (offset_bytes / N as u64..).zip(target.chunks_exact_mut(N)) {
+            value.copy_from_slice(&to_bytes(self.value(self.source(idx))));
+        }
+    }
+
+    fn value(&self, idx: u64) -> f32 {
+        match self.law {
+            Law::Codes => unreachable!("codes are bits"),
+            Law::Scale { amplitude } => self.scale(idx, amplitude),
+            Law::Bias { amplitude, middle_code } => {
+                // From the scale as it is stored, or its rounding would leave a mean.
+                -middle_code * self.rounded(self.scale(idx, amplitude))
+            }
+            Law::Normal { mean, deviation } => mean + deviation * self.stream.normal(idx),
+            Law::Uniform { low, high } => low + (high - low) * self.stream.uniform(idx),
+            Law::Taps { n_taps, deviation, last_mean } => {
+                let mean = if idx % n_taps + 1 == n_taps { last_mean } else { 0.0 };
+                mean + deviation * self.stream.normal(idx)
+            }
+        }
+    }
+
+    fn scale(&self, idx: u64, amplitude: f32) -> f32 {
+        let spread = 1.0 + SCALE_SPREAD * (2.0 * self.stream.uniform(idx) - 1.0);
+        amplitude * spread * self.stream.sign(idx)
+    }
+
+    fn rounded(&self, x: f32) -> f32 {
+        match self.dtype {
+            DType::F16 => f16::from_f32(x).to_f32(),
+            DType::Bf16 => bf16::from_f32(x).to_f32(),
+            _ => x,
+        }
+    }
+
+    /// The place whose value stands at `idx`: another one in rows of keys.
+    fn source(&self, idx: u64) -> u64 {
+        let Some(keys) = self.keys else { return idx };
+        let in_period = (idx / self.row_units) % keys.period;
+        let is_key = (keys.first..keys.first + keys.n_rows).contains(&in_period);
+        // Four of five: what is left makes keys and queries differ. Scales must be of the same
+        // place, or codes that agree would mean something else.
+        let is_scale = matches!(self.law, Law::Scale { .. } | Law::Bias { .. });
+        if is_key && (is_scale || !self.stream.word(!idx).is_multiple_of(5)) {
+            idx - keys.n_rows * self.row_units
+        } else {
+            idx
+        }
+    }
+}
+
+/// What suits a tensor, such that activations are about 1 through all layers.
+fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
+    let name = tensor.name.as_str();
+    match tensor.role {
+        ImaginedRole::Codes(_) => Law::Codes,
+        ImaginedRole::Scales(rows) => {
+            let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(rows.params.bits);
+            Law::Scale { amplitude }
+        }
+        ImaginedRole::Biases(rows) => {
+            let bits = rows.params.bits;
+            let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(bits);
+            Law::Bias { amplitude, middle_code: code_max(bits) / 2.0 }
+        }
+        ImaginedRole::Matrix { n_cols } => {
+            Law::Normal { mean: 0.0, deviation: deviation(tensor, n_cols, spec) }
+        }
+        ImaginedRole::Gain => Law::Normal { mean: 1.0, deviation: 0.1 },
+        ImaginedRole::Taps { n_taps } => Law::Taps {
+            n_taps: n_taps as u64,
+            deviation: inverse_root(n_taps),
+            // As in trained models: the present counts most.
+            last_mean: 1.5,
+        },
+        ImaginedRole::DecayLog => Law::Uniform { low: 0.0, high: 2.0 },
+        // With the decays above: heads that forget at once, and heads that last 100 tokens.
+        ImaginedRole::Bias if name.ends_with(".dt_bias") => Law::Uniform { low: -5.0, high: 0.0 },
+        // Larger ones would send every token to the same experts.
+        ImaginedRole::Bias if name.ends_with(".e_score_correction_bias") => {
+            Law::Normal { mean: 0.0, deviation: 0.02 }
+        }
+        ImaginedRole::Bias => Law::Normal { mean: 0.0, deviation: 0.1 },
+    }
+}
+
+/// How large the weights of a matrix are.
+fn deviation(tensor: &ImaginedTensor, n_cols: usize, spec: &ModelSpec) -> f32 {
+    let name = tensor.name.as_str();
+    if name.contains("embed_tokens.") {
+        // A tied one makes the logits too.
+        return if spec.tied_embeddings { 1.5 * inverse_root(n_cols) } else { 0.5 };
+    }
+    if name.contains(".mlp.gate.") {
+        return router_gain(spec) * inverse_root(n_cols);
+    }
+    if name.contains(".embed_q.") {
+        // Stored transposed: the product it stands for sums over its rows, the latent.
+        let n_rows = tensor.shape.iter().rev().nth(1).copied();
+        return inverse_root(n_rows.unwrap_or(n_cols));
+    }
+    inverse_root(n_cols)
+}
+
+/// How far the router's logits lie apart: enough that experts get different weights. A sigmoid
+/// has no slope left where a softmax is decided.
+fn router_gain(spec: &ModelSpec) -> f32 {
+    let is_sigmoid = spec.layers.iter().any(|layer| match &layer.ffn {
+        FfnSpec::Moe(moe) => matches!(moe.router, RouterSpec::SigmoidGrouped { .. }),
+        FfnSpec::Dense { .. } => false,
+    });
+    if is_sigmoid { 1.0 } else { 2.0 }
+}
+
+fn key_rows(tensor: &str, spec: &ModelSpec) -> Option<KeyRows> {
+    let delta = spec.layers.iter().find_map(|layer| match &layer.mixer {
+        MixerSpec::GatedDelta(delta) => Some(delta),
+        MixerSpec::Attention(_) | MixerSpec::Mla(_) => None,
+    })?;
+    if tensor.contains(".in_proj_qkv.") {
+        let n_rows = (delta.n_k_heads * delta.k_dim) as u64;
+        return Some(KeyRows { period: delta.conv_cols() as u64, first: n_rows, n_rows });
+    }
+    if tensor.contains(".in_proj_qkvz.") {
+        // By key head: queries, keys, values and gates.
+        let n_rows = delta.k_dim as u64;
+        let values = (delta.n_v_heads / delta.n_k_heads * delta.v_dim) as u64;
+        return Some(KeyRows { period: 2 * n_rows + 2 * values, first: n_rows, n_rows });
+    }
+    None
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a magnitude")]
+fn inverse_root(n: usize) -> f32 {
+    1.0 / (n as f32).sqrt()
+}
+
+fn code_max(bits: u8) -> f32 {
+    2.0_f32.powi(i32::from(bits)) - 1.0
+}
+
+/// Standard deviation of codes that are all alike, with the spread of the scales.
+fn code_deviation(bits: u8) -> f32 {
+    let n_codes = code_max(bits) + 1.0;
+    let spread = 1.0 + SCALE_SPREAD * SCALE_SPREAD / 3.0;
+    ((n_codes * n_codes - 1.0) / 12.0 * spread).sqrt()
+}

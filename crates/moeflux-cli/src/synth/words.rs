@@ -1,0 +1,84 @@
+//! A tokenizer for a model that never saw text: bytes, a few special tokens, and made-up words.
+//!
+//! **Invariant:** every entry of the vocabulary has a text of its own, so that what a random model
+//! says can be seen; a prompt is read byte by byte, as no rule merges bytes to words.
+
+use moeflux::text::{BYTE_TOKENS, byte_tokenizer_json};
+use serde_json::{Value, json};
+
+/// What ends a text, first what ends a message.
+pub(super) const ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
+
+/// All special tokens, in the order of their numbers after the bytes.
+const SPECIAL: [&str; 3] = [ENDS[0], ENDS[1], "<|im_start|>"];
+
+/// A space, as byte-level tokenizers write it.
+const SPACE: char = '\u{120}';
+
+const CONSONANTS: [char; 16] =
+    ['b', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'r', 's', 't', 'v', 'z'];
+const VOWELS: [char; 5] = ['a', 'e', 'i', 'o', 'u'];
+
+/// A `tokenizer.json` with exactly `vocab_size` entries.
+pub(super) fn tokenizer_json(vocab_size: usize) -> Value {
+    let mut tokenizer = byte_tokenizer_json(vocab_size, &SPECIAL);
+    if let Some(Value::Object(vocab)) = tokenizer.pointer_mut("/model/vocab") {
+        // The tokenizer's library numbers special tokens by their place in here, if they have one,
+        // and else after the last word.
+        let special = SPECIAL.into_iter().map(str::to_owned);
+        let words = (0..).map(word);
+        for (id, text) in (BYTE_TOKENS..vocab_size).zip(special.chain(words)) {
+            vocab.insert(text, json!(id));
+        }
+    }
+    tokenizer
+}
+
+/// Numbers of the tokens that end a text, of those that fit the vocabulary.
+pub(super) fn end_ids(vocab_size: usize) -> Vec<usize> {
+    (BYTE_TOKENS..BYTE_TOKENS + ENDS.len()).filter(|&id| id < vocab_size).collect()
+}
+
+/// A space and syllables: no two numbers have the same.
+fn word(word_idx: usize) -> String {
+    let mut text = String::from(SPACE);
+    let mut rest = word_idx + 1;
+    while rest > 0 {
+        // Numerals without a zero: a word is never the beginning of itself with more zeros.
+        rest -= 1;
+        text.push(CONSONANTS[rest % CONSONANTS.len()]);
+        rest /= CONSONANTS.len();
+        text.push(VOWELS[rest % VOWELS.len()]);
+        rest /= VOWELS.len();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_token_has_a_text_of_its_own() {
+        for vocab_size in [1, 256, 257, 258, 300, 20_000] {
+            let tokenizer = tokenizer_json(vocab_size);
+            let added = tokenizer["added_tokens"].as_array().unwrap();
+            let vocab = tokenizer["model"]["vocab"].as_object().unwrap();
+            let ids: HashSet<u64> = vocab.values().map(|id| id.as_u64().unwrap()).collect();
+            assert_eq!((vocab.len(), ids.len()), (vocab_size, vocab_size));
+            assert_eq!(ids.into_iter().max(), Some(vocab_size as u64 - 1));
+            for token in added {
+                assert_eq!(vocab[token["content"].as_str().unwrap()], token["id"]);
+            }
+        }
+    }
+
+    #[test]
+    fn ends_fit_the_vocabulary() {
+        assert_eq!(end_ids(4096), [256, 257]);
+        assert_eq!(end_ids(257), [256]);
+        assert_eq!(end_ids(100), [0_usize; 0]);
+    }
+}

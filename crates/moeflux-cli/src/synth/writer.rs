@@ -1,0 +1,171 @@
+//! Tensors of one shard into its file, block by block, on several threads.
+//!
+//! **Invariant:** memory is one block per thread, whatever the size of a tensor; every byte of the
+//! file is written once. Knows no values.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use moeflux::error::{Error, Result};
+use moeflux::spec::ModelSpec;
+use moeflux::weights::ImaginedTensor;
+
+use super::shards::Shard;
+use super::values::Values;
+use crate::progress::BytesBar;
+
+/// Large enough that a system call costs nothing, small enough that Ctrl-C is heard at once.
+const BLOCK_BYTES: u64 = 4 << 20;
+
+/// Writes shards.
+#[derive(Debug)]
+pub(super) struct Writer<'a> {
+    pub(super) spec: &'a ModelSpec,
+    pub(super) tensors: &'a [ImaginedTensor],
+    pub(super) seed: u64,
+    pub(super) n_threads: usize,
+    pub(super) cancel: &'a AtomicBool,
+    pub(super) bar: &'a BytesBar,
+}
+
+/// A part of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Block {
+    tensor_idx: usize,
+    /// First byte in the tensor.
+    offset_bytes: u64,
+    /// First byte in the file.
+    file_bytes: u64,
+    len: usize,
+}
+
+/// Where a shard's bytes go.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    file: &'a File,
+    path: &'a Path,
+}
+
+/// What the threads of one shard share.
+struct Work<'a> {
+    target: Target<'a>,
+    blocks: Vec<Block>,
+    /// The first block that no thread has taken.
+    next: AtomicUsize,
+    /// The first that happened.
+    failure: Mutex<Option<Error>>,
+}
+
+impl Writer<'_> {
+    /// Writes all of a shard, and waits until the disk has it: some file systems say only then
+    /// that they are full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], [`Error::NoRoom`] or [`Error::Cancelled`].
+    pub(super) fn write(&self, shard: &Shard, file: &File, path: &Path) -> Result<()> {
+        let target = Target { file, path };
+        self.put(target, 0, &shard.header)?;
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        let work = Work { target, blocks: self.blocks(shard), next, failure };
+        std::thread::scope(|scope| {
+            for thread_idx in 0..self.n_threads.min(work.blocks.len()) {
+                let write = || self.write_blocks(&work);
+                let thread = std::thread::Builder::new().name(format!("synth-{thread_idx}"));
+                if thread.spawn_scoped(scope, write).is_err() && thread_idx == 0 {
+                    // No threads left in the system: slower, but it works.
+                    write();
+                }
+            }
+        });
+        match work.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => file.sync_data().map_err(|error| write_error(path, error)),
+        }
+    }
+
+    fn blocks(&self, shard: &Shard) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut tensor_at = shard.header.len() as u64;
+        for tensor_idx in shard.tensors.clone() {
+            let len_bytes = self.tensors[tensor_idx].len_bytes;
+            let mut offset_bytes = 0;
+            while offset_bytes < len_bytes {
+                let n_bytes = BLOCK_BYTES.min(len_bytes - offset_bytes);
+                let len = usize::try_from(n_bytes).expect("a block fits in memory");
+                let file_bytes = tensor_at + offset_bytes;
+                blocks.push(Block { tensor_idx, offset_bytes, file_bytes, len });
+                offset_bytes += n_bytes;
+            }
+            tensor_at += len_bytes;
+        }
+        assert_eq!(tensor_at, shard.len_bytes, "blocks cover the shard");
+        blocks
+    }
+
+    fn write_blocks(&self, work: &Work<'_>) {
+        let mut buffer = Vec::new();
+        while let Some(block) = work.blocks.get(work.next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = self.write_block(work.target, block, &mut buffer) {
+                // The other threads find nothing left to do.
+                work.next.store(work.blocks.len(), Ordering::Relaxed);
+                let mut failure = work.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(error);
+            }
+        }
+    }
+
+    fn write_block(&self, target: Target<'_>, block: &Block, buffer: &mut Vec<u8>) -> Result<()> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        buffer.resize(block.len, 0);
+        let values = Values::new(self.seed, &self.tensors[block.tensor_idx], self.spec);
+        values.fill(block.offset_bytes, buffer);
+        self.put(target, block.file_bytes, buffer)
+    }
+
+    fn put(&self, target: Target<'_>, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
+        let written = write_all_at(target.file, bytes, offset_bytes);
+        written.map_err(|error| write_error(target.path, error))?;
+        self.bar.add(bytes.len() as u64);
+        Ok(())
+    }
+}
+
+/// What to say of a failed write.
+pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
+    let is_full = matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    );
+    if !is_full {
+        return Error::io("write", path)(error);
+    }
+    let dir = path.parent().unwrap_or(path).display();
+    Error::Input(format!(
+        "the disk became full while {dir} was written ({error}): nothing was kept; free some space \
+         or write to another disk"
+    ))
+}
+
+#[cfg(unix)]
+fn write_all_at(file: &File, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset_bytes)
+}
+
+#[cfg(windows)]
+fn write_all_at(file: &File, mut bytes: &[u8], mut offset_bytes: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let n_bytes = std::os::windows::fs::FileExt::seek_write(file, bytes, offset_bytes)?;
+        if n_bytes == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = &bytes[n_bytes..];
+        offset_bytes += n_bytes as u64;
+    }
+    Ok(())
+}
