@@ -1,5 +1,7 @@
 //! Prints how fast each table multiplies: matrix times vector in GB/s of weights, and times 64
-//! rows in GFLOP/s, by 1 and 2 threads. `cargo run --release -p moeflux-kernels --example speed`.
+//! rows in GFLOP/s, by 1 and 2 threads.
+//!
+//! `cargo run --release -p moeflux-kernels --example speed -- [KIND]`, such as q4g64.
 #![expect(clippy::disallowed_methods, reason = "measuring time is the purpose")]
 #![expect(clippy::print_stdout, reason = "printing is the purpose")]
 
@@ -16,6 +18,8 @@ fn main() {
     let affine = |bits| MatrixKind::Affine(Affine { bits, group: 64, scale: FloatKind::Bf16 });
     let mut kinds: Vec<MatrixKind> = [2, 3, 4, 5, 6, 8].map(affine).to_vec();
     kinds.extend([MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::Bf16)]);
+    let wanted = std::env::args().nth(1);
+    kinds.retain(|kind| wanted.as_ref().is_none_or(|wanted| *wanted == kind.to_string()));
     for table in available().into_iter().filter(|table| table.name() != "scalar") {
         for &kind in &kinds {
             let layout = MatrixLayout::new(kind, N, N).expect("a valid layout");
@@ -55,7 +59,7 @@ fn seconds(table: &KernelTable, matrix: Matrix<'_>, n_threads: usize, n_rows: us
     let mut out = vec![0.0; N * n_rows];
     let rows_per_thread = N / n_threads;
     let mut best_s = f64::INFINITY;
-    for _ in 0..if n_rows == 1 { 30 } else { 4 } {
+    for _ in 0..if n_rows == 1 { 200 } else { 6 } {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for (i, out) in out.chunks_mut(rows_per_thread * n_rows).enumerate() {

@@ -74,8 +74,8 @@ impl TransposedProduct<'_> {
 /// Some rows of one block, unpacked.
 struct Block {
     values: [[Lanes; BLOCK_CHUNKS]; ROWS],
-    scales: [[f32; ROWS]; BLOCK_GROUPS],
-    biases: [[f32; ROWS]; BLOCK_GROUPS],
+    scales: [[f32; BLOCK_GROUPS]; ROWS],
+    biases: [[f32; BLOCK_GROUPS]; ROWS],
 }
 
 impl Block {
@@ -83,8 +83,8 @@ impl Block {
     fn new() -> Self {
         Self {
             values: [[[0.0; LANES]; BLOCK_CHUNKS]; ROWS],
-            scales: [[0.0; ROWS]; BLOCK_GROUPS],
-            biases: [[0.0; ROWS]; BLOCK_GROUPS],
+            scales: [[0.0; BLOCK_GROUPS]; ROWS],
+            biases: [[0.0; BLOCK_GROUPS]; ROWS],
         }
     }
 
@@ -103,8 +103,8 @@ impl Block {
             let values = &mut self.values[r][..cols.len() / LANES];
             unpack_cols(simd, matrix, row_idx, (cols.start, values));
             let n_groups = cols.len() / group_cols;
-            scales(matrix, row_idx, first_group, (r, &mut self.scales[..n_groups]));
-            biases(matrix, row_idx, first_group, (r, &mut self.biases[..n_groups]));
+            scales(matrix, row_idx, first_group, &mut self.scales[r][..n_groups]);
+            biases(matrix, row_idx, first_group, &mut self.biases[r][..n_groups]);
         }
     }
 }
@@ -195,7 +195,9 @@ fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
     for r in 0..R {
         acc[r] = simd.load4(four(&out[r * n_picks + first_pick..]));
     }
-    for g in 0..x[0].groups.len() {
+    // The second bound spares the checks of every access to the block.
+    let n_groups = x[0].groups.len().min(BLOCK_CHUNKS / CHUNKS);
+    for g in 0..n_groups {
         let mut lanes = [[zero; 4]; R];
         let groups = [&x[0].groups[g], &x[1].groups[g], &x[2].groups[g], &x[3].groups[g]];
         for c in 0..CHUNKS {
@@ -208,13 +210,13 @@ fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
         }
         for r in 0..R {
             // A scale of 1 makes this the plain addition of floats, bit for bit.
-            let scale = simd.load4(&[block.scales[g][first_row + r]; 4]);
+            let scale = simd.load4(&[block.scales[first_row + r][g]; 4]);
             acc[r] = simd.fma4(scale, simd.reduce4(lanes[r]), acc[r]);
         }
         if !x[0].sums.is_empty() {
             let sums = simd.load4(&[x[0].sums[g], x[1].sums[g], x[2].sums[g], x[3].sums[g]]);
             for r in 0..R {
-                let bias = simd.load4(&[block.biases[g][first_row + r]; 4]);
+                let bias = simd.load4(&[block.biases[first_row + r][g]; 4]);
                 acc[r] = simd.fma4(bias, sums, acc[r]);
             }
         }
@@ -240,7 +242,10 @@ fn add_column<S: Simd, const CHUNKS: usize>(
         *value = row[pick_idx];
     }
     let mut acc = simd.load4(&values);
-    for (g, group) in x.groups.iter().enumerate() {
+    // The second bound spares the checks of every access to the block.
+    let n_groups = x.groups.len().min(BLOCK_CHUNKS / CHUNKS);
+    for g in 0..n_groups {
+        let group = &x.groups[g];
         let mut lanes = [zero; ROWS];
         for c in 0..CHUNKS {
             let inputs = simd.load(&group[c]);
@@ -248,9 +253,10 @@ fn add_column<S: Simd, const CHUNKS: usize>(
                 lanes[r] = simd.fma(simd.load(&block.values[r][g * CHUNKS + c]), inputs, lanes[r]);
             }
         }
-        acc = simd.fma4(simd.load4(&block.scales[g]), simd.reduce4(lanes), acc);
+        acc = simd.fma4(simd.load4(&column(&block.scales, g)), simd.reduce4(lanes), acc);
         if !x.sums.is_empty() {
-            acc = simd.fma4(simd.load4(&block.biases[g]), simd.load4(&[x.sums[g]; 4]), acc);
+            acc =
+                simd.fma4(simd.load4(&column(&block.biases, g)), simd.load4(&[x.sums[g]; 4]), acc);
         }
     }
     for (value, row) in simd.store4(acc).iter().zip(out.chunks_exact_mut(n_picks)) {
@@ -287,8 +293,8 @@ impl Block {
         let group_chunks = group_cols(kind) / LANES;
         for r in 0..ROWS {
             for c in 0..n_cols / LANES {
-                let scale = simd.splat(self.scales[c / group_chunks][r]);
-                let bias = simd.splat(self.biases[c / group_chunks][r]);
+                let scale = simd.splat(self.scales[r][c / group_chunks]);
+                let bias = simd.splat(self.biases[r][c / group_chunks]);
                 let value = simd.load(&self.values[r][c]);
                 let weight = match kind {
                     MatrixKind::Float(_) => value,
@@ -328,6 +334,13 @@ fn add_rows<S: Simd>(
             }
         }
     }
+}
+
+/// One group's scale or bias of each row.
+#[inline(always)]
+fn column(rows: &[[f32; BLOCK_GROUPS]; ROWS], group_idx: usize) -> [f32; ROWS] {
+    let [a, b, c, d] = rows;
+    [a[group_idx], b[group_idx], c[group_idx], d[group_idx]]
 }
 
 /// The first four values.
