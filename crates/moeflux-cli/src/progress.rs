@@ -34,7 +34,6 @@ impl BytesBar {
     }
 
     /// So many bytes are done in all.
-    #[expect(dead_code, reason = "for the commands that load a model")]
     pub(crate) fn set(&self, done_bytes: u64) {
         self.bar.set_position(done_bytes);
     }
