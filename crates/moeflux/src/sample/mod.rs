@@ -1,21 +1,15 @@
-//! Turns the logits of one position into one token.
+//! Turns the logits of one position into one token, in this order and no other:
+//! 1. **log-probabilities** of the model's own logits: what it thinks, whatever is asked of it;
+//! 2. **bias**, then **penalties** (repetition, frequency, presence): the order of transformers;
+//! 3. **mask**: last of what changes logits, so that nothing brings back a forbidden token;
+//! 4. **greedy**, if the temperature is 0, ends the chain: the best logit, of equals the lowest id;
+//! 5. **temperature**, **top-k**, **top-p**, **min-p**, as in transformers: the cuts see the
+//!    distribution that is drawn from, the nucleus is one of the k, and min-p compares with the
+//!    best token, which no cut removes;
+//! 6. **draw**: one number of the seeded generator, whatever the cuts left.
 //!
-//! The chain, in this order and nowhere else:
-//! 1. **log-probabilities** are taken from the model's own logits, before anything touches them:
-//!    they say what the model thinks, whatever the caller asked for (as the `OpenAI` API does).
-//! 2. **bias**, then **penalties** (repetition, frequency, presence): the order of transformers.
-//! 3. **mask**: last of what changes logits, so that no bias or penalty brings back a token that
-//!    a grammar forbids.
-//! 4. **greedy**, if the temperature is 0, ends the chain here: the highest logit, and among equal
-//!    ones the lowest id.
-//! 5. **temperature**, **top-k**, **top-p**, **min-p**: the order of transformers. Temperature
-//!    comes first, so the cuts by probability see the distribution that is drawn from; top-k comes
-//!    before top-p, so the nucleus is one of the k; min-p only compares with the best
-//!    token, which no cut removes.
-//! 6. **draw**: one number from the seeded generator, whatever the cuts left.
-//!
-//! **Invariant:** the token depends on the logits, the history, the mask, the config and the number
-//! of draws so far, and on nothing else; it is never one of the masked. Knows no text.
+//! **Invariant:** the token depends on logits, history, mask, config and the number of draws so
+//! far, and on nothing else; it is never a masked one. Knows no text.
 
 mod bias;
 mod candidates;
