@@ -10,16 +10,12 @@ use std::path::{Path, PathBuf};
 use moeflux::blueprint::Blueprint;
 use moeflux::error::{Error, Result};
 use moeflux::format::RawConfig;
-use moeflux::spec::{FfnSpec, LayerSpec, ModelSpec, QuantParams};
+use moeflux::spec::{ModelSpec, QuantParams};
 use moeflux::weights::ImaginedCheckpoint;
 use serde_json::{Map, Value, json};
 
 /// Published ones with an entry per quantised tensor have about 1 MB.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
-
-/// A million times the largest known, and yet their bytes fit into 64 bits. Only experts can have
-/// more: four numbers of the config are multiplied for them.
-const EXPERT_VALUES_MAX: u128 = 1 << 60;
 
 /// Where quantisation is described: tools write both, some twice.
 const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
@@ -85,12 +81,6 @@ impl BareConfig {
     /// What is wrong with the config.
     pub(crate) fn blueprint(&self, params: QuantParams) -> Result<Blueprint> {
         let raw = self.raw()?;
-        let spec = ModelSpec::from_config(&raw)?;
-        let n_values = expert_values(&spec);
-        if n_values > EXPERT_VALUES_MAX {
-            let problem = format!("describes {n_values} weights of experts; no disk has room");
-            return Err(Error::malformed(&self.path, problem));
-        }
         Blueprint::imagined(&raw, params)
     }
 
@@ -120,14 +110,6 @@ impl BareConfig {
         let bytes = Value::Object(self.root.clone()).to_string();
         RawConfig::parse(&self.path, bytes.as_bytes())
     }
-}
-
-fn expert_values(spec: &ModelSpec) -> u128 {
-    let of_layer = |layer: &LayerSpec| match &layer.ffn {
-        FfnSpec::Moe(moe) => moe.n_experts as u128 * 3 * moe.inner as u128 * spec.hidden as u128,
-        FfnSpec::Dense { .. } => 0,
-    };
-    spec.layers.iter().map(of_layer).sum()
 }
 
 fn forget_quantisation(map: &mut Map<String, Value>) {

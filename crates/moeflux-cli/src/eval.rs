@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::args::{BackendName, ModelArgs};
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::print;
 
 /// Tokens whose logits are held at once: 64 rows of 248,320 take 61 MiB per backend.
 const N_ROWS_HELD: usize = 64;
@@ -75,8 +76,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<()> {
         }
         score_window(window, (&mut session, other_session.as_mut()), &interrupt, &mut scores)?;
     }
-    report(args, &engine, &scores, n_bytes);
-    Ok(())
+    print::line(&report(args, &engine, &scores, n_bytes))
 }
 
 fn score_window(
@@ -163,7 +163,7 @@ fn top(logits: &[f32]) -> usize {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of tokens and bytes, for display")]
-fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, n_bytes: usize) {
+fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, n_bytes: usize) -> String {
     let mean = |sum: f64, n: usize| sum / n as f64;
     let perplexity = mean(scores.nats, scores.n_predicted).exp();
     let bits_per_byte = mean(scores.nats / std::f64::consts::LN_2, n_bytes);
@@ -185,17 +185,19 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, n_bytes: usize) {
             object["top1_agreement"] = json!(top1);
             object["mean_kl"] = json!(kl);
         }
-        println!("{object}");
-        return;
+        return object.to_string();
     }
-    println!("backend         {device} ({arithmetic})");
-    println!("tokens          {} predicted, {n_bytes} bytes", scores.n_predicted);
-    println!("perplexity      {perplexity:.4}");
-    println!("bits per byte   {bits_per_byte:.4}");
+    let mut lines = vec![
+        format!("backend         {device} ({arithmetic})"),
+        format!("tokens          {} predicted, {n_bytes} bytes", scores.n_predicted),
+        format!("perplexity      {perplexity:.4}"),
+        format!("bits per byte   {bits_per_byte:.4}"),
+    ];
     if let Some((top1, kl)) = agreement {
-        println!("top-1 the same  {:.2} %", 100.0 * top1);
-        println!("mean KL         {kl:.3e}");
+        lines.push(format!("top-1 the same  {:.2} %", 100.0 * top1));
+        lines.push(format!("mean KL         {kl:.3e}"));
     }
+    lines.join("\n")
 }
 
 #[cfg(test)]

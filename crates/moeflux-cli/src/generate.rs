@@ -1,8 +1,8 @@
 //! `moeflux generate`: a prompt in, text out as it comes.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 use moeflux::engine::Engine;
@@ -17,8 +17,10 @@ use moeflux::text::{
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
+use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::print;
 use crate::sampling::SamplingArgs;
 use crate::stats::Stats;
 
@@ -27,6 +29,7 @@ const STDIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Continue a prompt; text streams as it comes
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct GenerateArgs {
     /// Text to continue; `-` reads it from stdin
     prompt: String,
@@ -62,7 +65,7 @@ pub(crate) struct GenerateArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
-    let started = Instant::now();
+    let started = clock::instant();
     let interrupt = Interrupt::listen();
     let prompt = read_prompt(&args.prompt)?;
     let engine = model::open(&args.model, &interrupt)?;
@@ -120,11 +123,10 @@ fn encode(args: &GenerateArgs, tokenizer: &Tokenizer, prompt: &str) -> Result<Ve
     };
     let system = args.system.as_deref().map(|text| Message::new("system", text));
     let messages: Vec<Message> = system.into_iter().chain([Message::new("user", prompt)]).collect();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let options = TemplateOptions {
         add_generation_prompt: true,
         enable_thinking: args.no_think.then_some(false),
-        now_seconds: i64::try_from(now.as_secs()).ok(),
+        now_seconds: Some(clock::seconds_since_1970()),
         ..TemplateOptions::default()
     };
     tokenizer.encode(&template.render(&messages, &options)?)
@@ -186,7 +188,10 @@ impl<'a> Answer<'a> {
     }
 
     fn logprob_json(&self, chosen: (TokenId, f32), top: &[(TokenId, f32)]) -> Value {
-        let entry = |(token, logprob): (TokenId, f32)| json!({"token": token.0, "text": self.tokenizer.token_text(token), "logprob": logprob});
+        let entry = |(token, logprob): (TokenId, f32)| {
+            let text = self.tokenizer.token_text(token);
+            json!({"token": token.0, "text": text, "logprob": logprob})
+        };
         let mut object = entry(chosen);
         object["top"] = top.iter().copied().map(entry).collect();
         object
@@ -205,11 +210,10 @@ impl<'a> Answer<'a> {
             if !self.logprobs.is_empty() {
                 object["logprobs"] = Value::Array(self.logprobs);
             }
-            println!("{object}");
-            return Ok(());
+            return print::line(&object.to_string());
         }
-        if !self.is_broken_pipe && std::io::stdout().is_terminal() || !self.text.ends_with('\n') {
-            self.newline();
+        if !self.is_broken_pipe && !self.text.ends_with('\n') {
+            print::line("")?;
         }
         if finish == Finish::ContextFull {
             eprintln!("note: the context of {context} tokens is full; --context sets it");
@@ -218,11 +222,5 @@ impl<'a> Answer<'a> {
             self.stats.print(engine, (seed, context, finish));
         }
         Ok(())
-    }
-
-    fn newline(&self) {
-        if !self.is_broken_pipe {
-            println!();
-        }
     }
 }

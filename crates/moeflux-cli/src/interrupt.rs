@@ -15,7 +15,7 @@ impl Interrupt {
         let shared = Arc::clone(&flag);
         let listening = ctrlc::set_handler(move || {
             if shared.swap(true, Ordering::Relaxed) {
-                #[expect(clippy::disallowed_methods, clippy::exit, reason = "asked twice")]
+                #[expect(clippy::disallowed_methods, reason = "asked twice")]
                 std::process::exit(130);
             }
         });

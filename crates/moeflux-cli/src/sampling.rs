@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use moeflux::error::{Error, Result};
 use moeflux::ids::TokenId;
 use moeflux::sample::{SamplerConfig, SamplerDefaults};
+
+use crate::clock;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, Args)]
@@ -89,6 +90,5 @@ fn parse_bias(text: &str) -> std::result::Result<(TokenId, f32), String> {
 
 /// Few digits, so that a seed can be typed again.
 fn seed_of_the_clock() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::from(since.subsec_nanos()) ^ (since.as_secs() & 0xffff)
+    u64::from(clock::nanoseconds_of_the_second())
 }

@@ -6,6 +6,7 @@ use moeflux::engine::Engine;
 use moeflux::generate::Finish;
 use serde_json::{Value, json};
 
+use crate::clock;
 use crate::size::binary;
 
 /// Times of one answer.
@@ -25,7 +26,7 @@ impl Stats {
     pub(crate) fn start(load: Duration, n_prompt_tokens: usize) -> Self {
         Self {
             load,
-            started: Instant::now(),
+            started: clock::instant(),
             n_prompt_tokens,
             prompt_read: None,
             first_token: None,

@@ -38,7 +38,8 @@ fn measure(table: &KernelTable, layout: MatrixLayout, n_threads: usize) {
     let vector_s = seconds(table, matrix, n_threads, 1);
     let batch_s = seconds(table, matrix, n_threads, 64);
     println!(
-        "{:<8} {:<8} {n_threads} threads: vector {:6.2} GB/s {:6.2} GFLOP/s, 64 rows {:7.2} GFLOP/s",
+        "{:<8} {:<8} {n_threads} threads: vector {:6.2} GB/s {:6.2} GFLOP/s, \
+         64 rows {:7.2} GFLOP/s",
         table.name(),
         layout.kind.to_string(),
         layout.total_bytes() as f64 / vector_s / 1e9,

@@ -48,7 +48,8 @@ fn a_page_for_people_has_exact_and_rounded_bytes() {
     let page = run(&args).unwrap();
     let line = |label: &str| {
         let line = page.lines().find(|line| line.trim_start().starts_with(label));
-        line.unwrap_or_else(|| panic!("{label} is not in\n{page}"))
+        let Some(line) = line else { panic!("{label} is not in\n{page}") };
+        line
     };
     assert!(line("one expert").contains(" 7,077,888 "), "{page}");
     assert!(line("experts per token").contains(" 4,246,732,800 "), "{page}");

@@ -74,7 +74,7 @@ fn a_shape_beyond_all_numbers() {
 fn a_config_that_does_not_fit_the_tensors() {
     let dir = TempDir::of_case(CASE);
     dir.edit_json("config.json", |config| config["moe_intermediate_size"] = json!(96));
-    check(&dir, &["model.layers.0.mlp", "96"]);
+    check(&dir, &["model.layers.1.mlp", "96"]);
 }
 
 #[test]

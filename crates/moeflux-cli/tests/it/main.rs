@@ -1,4 +1,5 @@
 //! The binary as its users meet it: arguments, output, exit status, one line when it fails.
+#![cfg(test)]
 
 mod bad_input;
 mod commands;

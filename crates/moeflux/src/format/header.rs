@@ -2,8 +2,9 @@
 //!
 //! **Invariant:** the tensors that come out cover the data of the file exactly, in order, without
 //! hole or overlap, and each has as many bytes as its shape and type ask for.
-//! A pure function of bytes and lengths, fuzzed. Our own parser and not the `safetensors` crate: that one wants the whole file in memory or
-//! mapped, and its errors do not name the tensor. Tensors' bytes are never read here.
+//! A pure function of bytes and lengths, fuzzed. Our own parser and not the `safetensors` crate:
+//! that one wants the whole file in memory or mapped, and its errors do not name the tensor.
+//! Tensors' bytes are never read here.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};

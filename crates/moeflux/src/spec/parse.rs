@@ -20,6 +20,9 @@ const N_EXPERTS_MAX: usize = 65_536;
 const WIDTH_MAX: usize = 1 << 20;
 const VOCAB_MAX: usize = 1 << 24;
 const CONTEXT_MAX: usize = 1 << 30;
+/// A million times the largest known, and yet their bytes fit into 64 bits. Only experts can have
+/// more: four numbers of the config are multiplied for them.
+const EXPERT_VALUES_MAX: u128 = 1 << 60;
 
 /// Names of the number of routed experts: a config without any of them is of a dense model.
 const EXPERT_COUNT_KEYS: [&str; 3] = ["num_experts", "n_routed_experts", "num_local_experts"];
@@ -36,7 +39,7 @@ impl ModelSpec {
     /// [`Error::Unsupported`] for a model or a feature that this program does not know.
     pub fn from_config(raw: &RawConfig) -> Result<Self> {
         let config = Config { root: raw.root(), text: raw.text()? };
-        match config.root.str_opt("model_type")? {
+        let spec = match config.root.str_opt("model_type")? {
             Some("qwen3_moe") => qwen3_moe::parse(&config),
             Some("qwen3_next") => qwen3_next::parse(&config),
             Some("qwen3_5_moe" | "qwen3_5_moe_text") => qwen3_5_moe::parse(&config),
@@ -45,8 +48,22 @@ impl ModelSpec {
             Some("glm4_moe") => glm4_moe::parse(&config),
             Some(_) => Err(config.unknown_type()),
             None => Err(config.root.missing("model_type")),
+        }?;
+        let n_values = expert_values(&spec);
+        if n_values > EXPERT_VALUES_MAX {
+            let problem = format!("describes {n_values} weights of experts; no disk has room");
+            return Err(Error::malformed(raw.path(), problem));
         }
+        Ok(spec)
     }
+}
+
+fn expert_values(spec: &ModelSpec) -> u128 {
+    let of_layer = |layer: &LayerSpec| match &layer.ffn {
+        FfnSpec::Moe(moe) => moe.n_experts as u128 * 3 * moe.inner as u128 * spec.hidden as u128,
+        FfnSpec::Dense { .. } => 0,
+    };
+    spec.layers.iter().map(of_layer).sum()
 }
 
 /// A config with getters that know the limits of a model.

@@ -315,7 +315,7 @@ mod tests {
         let spec = spec(family, 1);
         let manifest = bind(Source::Imagined(Q4), &spec);
         let found = imagined(&manifest).tensors.iter().find(|tensor| tensor.name == name);
-        let found = found.unwrap_or_else(|| panic!("{family:?} has no {name}"));
+        let Some(found) = found else { panic!("{family:?} has no {name}") };
         assert_eq!((found.dtype, found.shape.as_slice()), (dtype, shape), "{name}");
     }
 

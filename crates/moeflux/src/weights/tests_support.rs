@@ -126,7 +126,8 @@ impl Tensors {
     /// The bytes of a tensor.
     pub(crate) fn bytes(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|tensor| tensor.name == name);
-        &found.unwrap_or_else(|| panic!("no tensor {name}")).bytes
+        let Some(found) = found else { panic!("no tensor {name}") };
+        &found.bytes
     }
 
     /// The bytes of a tensor, to damage.
