@@ -1,0 +1,56 @@
+#!/bin/bash
+# make.sh WORKDIR [NAME...]: remake the golden cases (all, or those named) with the oracle environments that tools/oracle/setup.sh put in WORKDIR.
+# NAME may be a pattern: 'mlx-*'. All: about 5 minutes on one idle core.
+set -euo pipefail
+[ $# -ge 1 ] || { echo "usage: make.sh WORKDIR [NAME...]" >&2; exit 2; }
+export ORACLE_WORK OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+ORACLE_WORK=$(cd "$1" && pwd); shift
+cd "$(dirname "$0")"
+only=("$@")
+
+wanted() {
+  [ ${#only[@]} -eq 0 ] && return 0
+  local p
+  for p in "${only[@]}"; do [[ $1 == $p ]] && return 0; done
+  return 1
+}
+make_one() { # SCRIPT NAME FLAGS...
+  local script=$1 name=$2; shift 2
+  wanted "$name" || return 0
+  rm -rf "./$name"
+  python3 "../tools/oracle/$script" "$@" --out "$name" 2>"$name.log" || { cat "$name.log" >&2; exit 1; }
+  rm -f "$name/logits_native.npy" "$name.log"
+  chmod 644 "$name"/*
+}
+pub() { make_one make_case.py "$@"; }
+mlx() { make_one make_mlx_case.py "$@"; }
+
+# Published style.
+pub qwen3_moe-f32            --family qwen3_moe --dtype f32 --seed 11 --tokens 24 --vocab 256 --heads 3 --kv-heads 1 --head-dim 16 --experts 6 --topk 2 --ffn 16 --dense-ffn 56 --set 'mlp_only_layers=[1]' --set norm_topk_prob=false --set rms_norm_eps=0.01
+pub qwen3_moe-bf16           --family qwen3_moe --dtype bf16 --seed 112 --tokens 150 --vocab 160 --hidden 48 --heads 4 --kv-heads 1 --head-dim 16 --experts 16 --topk 10 --ffn 16 --shards 3 --set tie_word_embeddings=true
+pub qwen3_moe-f16-yarn       --family qwen3_moe --dtype f16 --resaved --seed 13 --tokens 96 --vocab 256 --layers 2 --topk 3 --ffn 16 --set max_position_embeddings=256 --set 'rope_scaling={"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":64}'
+pub qwen3_next-f32           --family qwen3_next --dtype f32 --seed 14 --qk-scale 0.02 --tokens 24 --vocab 256 --layers 3 --hidden 48 --heads 3 --kv-heads 1 --head-dim 16 --experts 6 --topk 3 --ffn 16 --dense-ffn 40 --set full_attention_interval=2 --set rms_norm_eps=0.01 --set linear_num_key_heads=1 --set linear_num_value_heads=3 --set linear_key_head_dim=24 --set linear_value_head_dim=16 --set linear_conv_kernel_dim=3 --set attention_bias=true --set norm_topk_prob=false --set 'mlp_only_layers=[0]' --set shared_expert_intermediate_size=24
+pub qwen3_next-bf16          --family qwen3_next --dtype bf16 --seed 15 --tokens 150 --vocab 160 --head-dim 16 --experts 6 --topk 3 --ffn 16 --a-log bf16 --extras --shards 2 --set linear_key_head_dim=16 --set linear_value_head_dim=16
+pub qwen3_5_moe-bf16         --family qwen3_5_moe --dtype bf16 --seed 16 --tokens 150 --vocab 160 --head-dim 16 --experts 6 --topk 3 --ffn 16 --expert-layout fused --extras --shards 2 --set linear_key_head_dim=16 --set linear_value_head_dim=24
+pub qwen3_5_moe_text-f16     --family qwen3_5_moe_text --dtype f16 --seed 17 --qk-scale 0.02 --tokens 32 --vocab 320 --layers 3 --kv-heads 1 --ffn 16 --expert-layout fused --a-log bf16 --extras --set full_attention_interval=3 --set rms_norm_eps=0.001 --set tie_word_embeddings=true --set linear_num_value_heads=2
+pub deepseek_v3-bf16         --family deepseek_v3 --dtype bf16 --seed 19 --tokens 150 --vocab 160 --heads 2 --experts 16 --topk 4 --ffn 8 --extras --router-bias -1.5 --set n_group=4 --set topk_group=2 --set q_lora_rank=null --set n_shared_experts=2
+pub deepseek_v3-fp8          --family deepseek_v3 --dtype fp8 --seed 20 --tokens 32 --vocab 200 --layers 2 --hidden 136 --heads 2 --dense-ffn 160 --experts 3 --topk 2 --ffn 136 --extras --set n_group=1 --set rms_norm_eps=0.01
+pub deepseek_v3_yarn-f32     --family deepseek_v3_yarn --dtype f32 --resaved --seed 21 --tokens 150 --vocab 160 --layers 2 --hidden 48 --heads 3 --experts 6 --topk 3 --ffn 16 --set rope_scaling.original_max_position_embeddings=64 --set max_position_embeddings=2560
+pub kimi_k2-bf16             --family kimi_k2 --dtype bf16 --seed 22 --tokens 150 --vocab 160 --hidden 48 --heads 3 --experts 12 --topk 9 --ffn 12 --set rope_scaling.original_max_position_embeddings=64 --set max_position_embeddings=2048 --set rope_scaling.mscale_all_dim=0.7
+pub kimi_k2-fp8              --family kimi_k2 --dtype fp8 --seed 23 --tokens 40 --vocab 200 --layers 2 --hidden 144 --heads 3 --topk 3 --ffn 24 --shards 2 --set kv_lora_rank=136 --set v_head_dim=48
+pub glm4_moe-bf16            --family glm4_moe --dtype bf16 --seed 24 --tokens 150 --vocab 160 --head-dim 16 --topk 3 --ffn 16 --extras
+pub glm4_moe-f16             --family glm4_moe --dtype f16 --resaved --seed 25 --tokens 32 --vocab 256 --layers 4 --heads 6 --head-dim 16 --topk 3 --ffn 16 --set attention_bias=false --set use_qk_norm=false --set first_k_dense_replace=2 --set n_shared_experts=2 --set norm_topk_prob=false
+
+# Written by mlx-lm.
+mlx mlx-qwen3_moe-q4-g32-bf16         --family qwen3_moe --bits 4 --group 32 --dtype bf16 --seed 31 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set tie_word_embeddings=true --set decoder_sparse_step=2
+mlx mlx-qwen3_moe-q2-g128-f32         --family qwen3_moe --bits 2 --group 128 --dtype f32 --seed 32 --tokens 32 --vocab 256 --heads 4 --head-dim 32 --experts 4
+mlx mlx-qwen3_next-q5-g64-bf16        --family qwen3_next --bits 5 --group 64 --dtype bf16 --seed 33 --tokens 40 --vocab 256 --layers 3 --hidden 64 --head-dim 32 --experts 6 --topk 3 --set full_attention_interval=3 --set shared_expert_intermediate_size=96
+mlx mlx-qwen3_next-q6-g32-f16         --family qwen3_next --bits 6 --group 32 --dtype f16 --seed 34 --tokens 32 --vocab 256 --hidden 64 --head-dim 16 --ffn 32 --experts 6 --topk 3 --set norm_topk_prob=false --set linear_num_key_heads=1
+mlx mlx-qwen3_5_moe-q4-g64-bf16       --family qwen3_5_moe --bits 4 --group 64 --dtype bf16 --seed 35 --tokens 150 --vocab 160 --hidden 64 --head-dim 32 --experts 6 --topk 3 --extras --shards 2 --set linear_key_head_dim=16 --set linear_value_head_dim=16
+mlx mlx-qwen3_5_moe-q8-g64-f32        --family qwen3_5_moe --bits 8 --group 64 --dtype f32 --seed 36 --tokens 24 --vocab 256 --layers 2 --hidden 64 --head-dim 32 --experts 4 --set full_attention_interval=2
+mlx mlx-qwen3_5_moe-q3-g32-f16        --family qwen3_5_moe --bits 3 --group 32 --dtype f16 --seed 37 --tokens 32 --vocab 256 --layers 3 --hidden 64 --head-dim 32 --ffn 32 --experts 12 --topk 9 --set full_attention_interval=3 --set tie_word_embeddings=true
+mlx mlx-deepseek_v3_yarn-q4-g64-bf16  --family deepseek_v3_yarn --bits 4 --group 64 --dtype bf16 --seed 38 --tokens 150 --vocab 160 --hidden 64 --heads 3 --topk 3 --set rope_scaling.original_max_position_embeddings=64 --set max_position_embeddings=2560 --set n_group=1
+mlx mlx-deepseek_v3-q8-g32-f16-kvb    --family deepseek_v3 --bits 8 --group 32 --dtype f16 --plain-kv-b --seed 39 --tokens 40 --vocab 256 --hidden 64 --ffn 32 --set q_lora_rank=null --set kv_lora_rank=32 --set qk_nope_head_dim=32 --set v_head_dim=32
+mlx mlx-kimi_k2-q3-g128-bf16-kvb      --family kimi_k2 --bits 3 --group 128 --dtype bf16 --plain-kv-b --seed 40 --tokens 40 --vocab 256 --layers 2 --experts 4 --heads 2 --set rms_norm_eps=0.01 --set kv_lora_rank=128 --set q_lora_rank=128
+mlx mlx-glm4_moe-q5-g64-f32           --family glm4_moe --bits 5 --group 64 --dtype f32 --seed 41 --tokens 24 --vocab 256 --layers 2 --hidden 64 --head-dim 32 --topk 3 --set rms_norm_eps=0.01
+mlx mlx-glm4_moe-mixed_2_6-g32-bf16   --family glm4_moe --recipe mixed_2_6 --group 32 --dtype bf16 --seed 42 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set attention_bias=false --set use_qk_norm=false

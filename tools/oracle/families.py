@@ -1,0 +1,150 @@
+"""Tiny geometries of each family, written the way published checkpoints write config.json. Standard library only."""
+import json
+
+FAMILIES = ["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe", "deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "glm4_moe", "gpt_oss"]
+# How the published checkpoints of the family store routed experts.
+DEFAULT_EXPERTS = {"qwen3_5_moe": "fused", "gpt_oss": "fused"}
+HYBRID = ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
+MLA = ("deepseek_v3", "deepseek_v3_yarn", "kimi_k2")
+
+# Geometry flags with their defaults; a family takes what it needs. None: the family chooses.
+GEOMETRY = dict(layers=None, hidden=64, heads=4, kv_heads=2, head_dim=32, experts=8, topk=2, ffn=32, dense_ffn=96, vocab=512)
+
+
+def base(g, **more):
+    c = dict(vocab_size=g["vocab"], hidden_size=g["hidden"], intermediate_size=g["dense_ffn"], num_hidden_layers=g["layers"],
+             num_attention_heads=g["heads"], num_key_value_heads=g["kv_heads"], hidden_act="silu", max_position_embeddings=4096,
+             rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=False, attention_dropout=0.0,
+             initializer_range=0.02, use_cache=True)
+    c.update(more)
+    return c
+
+
+def hybrid_layers(n, interval=4):
+    return ["full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(n)]
+
+
+def qwen3_5_moe(g):
+    g["layers"] = g["layers"] or 4
+    rot = int(g["head_dim"] * 0.25) // 2            # half of the rotated dimensions, split over time, height, width
+    w = rot // 3
+    text = base(g, model_type="qwen3_5_moe_text", attn_output_gate=True, full_attention_interval=4, head_dim=g["head_dim"],
+                linear_conv_kernel_dim=4, linear_key_head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
+                linear_value_head_dim=32, mamba_ssm_dtype="float32", mlp_only_layers=[], moe_intermediate_size=g["ffn"],
+                mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=False, num_experts=g["experts"],
+                num_experts_per_tok=g["topk"], router_aux_loss_coef=0.001, shared_expert_intermediate_size=g["ffn"],
+                eos_token_id=2, pad_token_id=None,
+                rope_parameters=dict(mrope_interleaved=True, mrope_section=[rot - 2 * w, w, w], partial_rotary_factor=0.25,
+                                     rope_theta=10000000, rope_type="default"))
+    del text["intermediate_size"]                   # published text configs have none: every layer is sparse
+    vision = dict(deepstack_visual_indexes=[], depth=2, hidden_act="gelu_pytorch_tanh", hidden_size=32, in_channels=3,
+                  initializer_range=0.02, intermediate_size=64, model_type="qwen3_5_moe", num_heads=2,
+                  num_position_embeddings=16, out_hidden_size=g["hidden"], patch_size=16, spatial_merge_size=2,
+                  temporal_patch_size=2)
+    return dict(architectures=["Qwen3_5MoeForConditionalGeneration"], image_token_id=g["vocab"] - 4, model_type="qwen3_5_moe",
+                text_config=text, tie_word_embeddings=False, video_token_id=g["vocab"] - 3, vision_config=vision,
+                vision_end_token_id=g["vocab"] - 5, vision_start_token_id=g["vocab"] - 6)
+
+
+def qwen3_5_moe_text(g):
+    """The text model alone: its config at the top level, tensors under `model.`."""
+    return dict(qwen3_5_moe(g)["text_config"], architectures=["Qwen3_5MoeForCausalLM"])
+
+
+def qwen3_next(g):
+    g["layers"] = g["layers"] or 4
+    return base(g, architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", decoder_sparse_step=1,
+                full_attention_interval=4, head_dim=g["head_dim"], linear_conv_kernel_dim=4, linear_key_head_dim=32,
+                linear_num_key_heads=2, linear_num_value_heads=4, linear_value_head_dim=32, mlp_only_layers=[],
+                moe_intermediate_size=g["ffn"], norm_topk_prob=True, num_experts=g["experts"],
+                num_experts_per_tok=g["topk"], output_router_logits=False, partial_rotary_factor=0.25, rope_scaling=None,
+                rope_theta=10000000, router_aux_loss_coef=0.001, shared_expert_intermediate_size=g["ffn"],
+                use_sliding_window=False, bos_token_id=1, eos_token_id=2)
+
+
+def qwen3_moe(g):
+    g["layers"] = g["layers"] or 3
+    return base(g, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", decoder_sparse_step=1,
+                head_dim=g["head_dim"], max_window_layers=g["layers"], mlp_only_layers=[], moe_intermediate_size=g["ffn"],
+                norm_topk_prob=True, num_experts=g["experts"], num_experts_per_tok=g["topk"], output_router_logits=False,
+                rope_scaling=None, rope_theta=1000000.0, router_aux_loss_coef=0.001, sliding_window=None,
+                use_sliding_window=False, bos_token_id=1, eos_token_id=2)
+
+
+def deepseek_v3(g):
+    g["layers"] = g["layers"] or 3
+    c = base(g, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", aux_loss_alpha=0.001, ep_size=1,
+             first_k_dense_replace=1, kv_lora_rank=32, moe_intermediate_size=g["ffn"], moe_layer_freq=1, n_group=2,
+             n_routed_experts=g["experts"], n_shared_experts=1, norm_topk_prob=True, num_experts_per_tok=g["topk"],
+             num_nextn_predict_layers=1, pretraining_tp=1, q_lora_rank=48, qk_nope_head_dim=32, qk_rope_head_dim=16,
+             rope_scaling=None, rope_theta=10000, routed_scaling_factor=2.5, scoring_func="sigmoid", seq_aux=True,
+             topk_group=1, topk_method="noaux_tc", v_head_dim=32, bos_token_id=1, eos_token_id=2)
+    c["num_key_value_heads"] = c["num_attention_heads"]
+    return c
+
+
+def deepseek_v3_yarn(g):
+    c = deepseek_v3(g)
+    c["max_position_embeddings"] = 163840
+    c["rope_scaling"] = dict(beta_fast=32, beta_slow=1, factor=40, mscale=1.0, mscale_all_dim=1.0,
+                             original_max_position_embeddings=4096, type="yarn")
+    return c
+
+
+def kimi_k2(g):
+    c = deepseek_v3_yarn(g)
+    c.update(model_type="kimi_k2", n_group=1, topk_group=1, routed_scaling_factor=2.827, rope_theta=50000.0,
+             num_nextn_predict_layers=0, max_position_embeddings=131072)
+    c["rope_scaling"]["factor"] = 32.0
+    return c
+
+
+def glm4_moe(g):
+    g["layers"] = g["layers"] or 3
+    return base(g, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", attention_bias=True, first_k_dense_replace=1,
+                head_dim=g["head_dim"], moe_intermediate_size=g["ffn"], n_group=1, n_routed_experts=g["experts"],
+                n_shared_experts=1, norm_topk_prob=True, num_experts_per_tok=g["topk"], num_nextn_predict_layers=1,
+                partial_rotary_factor=0.5, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=1000000,
+                routed_scaling_factor=2.5, topk_group=1, use_qk_norm=True, eos_token_id=[2], pad_token_id=0)
+
+
+def gpt_oss(g):
+    g["layers"] = g["layers"] or 4
+    return base(g, architectures=["GptOssForCausalLM"], model_type="gpt_oss", attention_bias=True, experts_per_token=g["topk"],
+                head_dim=g["head_dim"], initial_context_length=4096, intermediate_size=g["ffn"],
+                layer_types=[("sliding_attention", "full_attention")[i % 2] for i in range(g["layers"])],
+                max_position_embeddings=131072, num_experts_per_tok=g["topk"], num_local_experts=g["experts"],
+                output_router_logits=False, rms_norm_eps=1e-5,
+                rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=32.0, original_max_position_embeddings=4096,
+                                  rope_type="yarn", truncate=False),
+                rope_theta=150000, router_aux_loss_coef=0.9, sliding_window=16, swiglu_limit=7.0, pad_token_id=0, eos_token_id=2)
+
+
+def build(family, geometry, sets=()):
+    """config.json of a tiny model. `sets` are KEY=JSON strings; a dotted key reaches inside (rope_scaling.factor=8)."""
+    g = dict(GEOMETRY, **{k: v for k, v in geometry.items() if v is not None})
+    c = globals()[family](g)
+    t = c.get("text_config", c)
+    for s in sets:
+        key, _, val = s.partition("=")
+        try:
+            val = json.loads(val)
+        except ValueError:
+            pass                                    # a bare word is a string
+        d = t
+        *path, last = key.split(".")
+        for p in path:
+            d = d[p]
+        d[last] = val
+        if key == "tie_word_embeddings":
+            c[key] = val
+    if family in HYBRID:
+        t["layer_types"] = hybrid_layers(t["num_hidden_layers"], t["full_attention_interval"])
+    return c
+
+
+def add_flags(ap):
+    for k, v in GEOMETRY.items():
+        ap.add_argument("--" + k.replace("_", "-"), type=int, default=None, help=f"default {v or 'by family'}")
+    ap.add_argument("--set", action="append", default=[], metavar="KEY=JSON", dest="sets",
+                    help="set any config.json key, for example norm_topk_prob=false or rope_scaling.factor=8")

@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+"""make_case.py --family F --seed S --out DIR [--work WORKDIR]: a tiny random checkpoint and the logits transformers computes for it.
+
+Writes config.json and safetensors named and laid out as published checkpoints are, tokens.json, logits.npy (float32,
+[tokens, vocab], computed in float32 from exactly the stored weights) and case.json (how it was made).
+--dtype fp8: as DeepSeek publishes it, linear weights in F8_E4M3 with one float32 factor per 128 x 128 block, the rest bf16.
+Every weight is random, norms, biases, A_log and the correction bias too, so that a forgotten term cannot hide.
+"""
+import argparse, os, re, sys, tempfile
+from pathlib import Path
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import families, oraclelib
+oraclelib.enter("ve-torch", "torch")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+import numpy as np, torch, transformers
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+KEEP_F32 = ("A_log", "e_score_correction_bias")      # float32 even in published bf16 checkpoints
+TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp8": torch.bfloat16}
+BLOCK = 128                                          # rows and columns per factor of an fp8 checkpoint
+
+
+def text_config(cfg):
+    """The transformers config object of the text model described by config.json."""
+    cfg = {k: v for k, v in cfg.items() if k != "quantization_config"}
+    if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5_moe_text"):
+        return transformers.Qwen3_5MoeTextConfig.from_dict(cfg.get("text_config", cfg))
+    if cfg["model_type"] == "kimi_k2":               # the same model class as deepseek_v3
+        return transformers.DeepseekV3Config.from_dict(dict(cfg, model_type="deepseek_v3"))
+    return transformers.AutoConfig.for_model(cfg["model_type"]).from_dict(cfg)
+
+
+def build_model(cfg):
+    tc = text_config(cfg)
+    tc._attn_implementation = "eager"
+    return transformers.AutoModelForCausalLM.from_config(tc, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
+
+
+def fill(model, seed, tied, router_bias=0.0, qk_scale=1.0):
+    g = torch.Generator().manual_seed(seed)
+    rnd = lambda p: torch.randn(p.shape, generator=g)
+    with torch.no_grad():
+        for k, p in list(model.named_parameters()) + [(k, b) for k, b in model.named_buffers() if "correction_bias" in k]:
+            if "embed_tokens" in k:
+                p.copy_(rnd(p) * (1.5 * p.shape[1] ** -0.5 if tied else 0.5))
+            elif re.search(r"mlp\.(gate|router)\.weight$", k):
+                p.copy_(rnd(p) * (2.0 * p.shape[-1] ** -0.5))        # decided routing: experts get different weights
+            elif "A_log" in k:
+                p.copy_(torch.rand(p.shape, generator=g) * 2)
+            elif k.endswith("sinks"):
+                p.copy_(rnd(p))
+            elif k.endswith("proj_bias"):
+                p.copy_(rnd(p) * 0.1)
+            elif p.ndim >= 2:
+                fan_in = p.shape[-2] if isinstance_gpt_oss_expert(model, k) else p.shape[-1]
+                p.copy_(rnd(p) * fan_in ** -0.5)
+            else:
+                p.add_(rnd(p) * 0.1 + (router_bias if "correction_bias" in k else 0.0))
+        for m in model.modules():
+            if type(m).__name__.endswith("GatedDeltaNet"):
+                condition_delta_net(m, qk_scale)
+
+
+def condition_delta_net(m, qk_scale):
+    """Make keys resemble queries and the convolution's last tap dominate, as in trained models.
+
+    The output is normalised after q.k has scaled it, so with unrelated q and k its sign turns on a value near 0: rounding errors
+    grow a thousandfold and neither bf16 nor int8 activations can be judged."""
+    m.conv1d.weight[..., -1] += 1.5
+    nk, dk, dv, r = m.num_k_heads, m.head_k_dim, m.head_v_dim, m.num_v_heads // m.num_k_heads
+    if hasattr(m, "in_proj_qkvz"):                    # qwen3_next: per key head q, k, r values, r gates
+        w = m.in_proj_qkvz.weight.view(nk, 2 * dk + 2 * r * dv, -1)
+        w[:, dk:2 * dk] = 0.8 * w[:, :dk] + 0.6 * w[:, dk:2 * dk]
+    else:
+        w, n = m.in_proj_qkv.weight, nk * dk
+        w[n:2 * n] = 0.8 * w[:n] + 0.6 * w[n:2 * n]
+    m.conv1d.weight[:2 * nk * dk] *= qk_scale         # small keys and queries make the epsilon of their norm visible
+
+
+def isinstance_gpt_oss_expert(model, k):
+    """gpt_oss stores expert matrices input first, all other families output first."""
+    return model.config.model_type == "gpt_oss" and ".experts." in k
+
+
+def published_names(model, cfg, layout):
+    """{published name: view into the model's own tensor}. layout: fused | per-expert."""
+    gpt = cfg["model_type"] == "gpt_oss"
+    out = {}
+    for k, v in model.state_dict().items():
+        if k == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        if cfg["model_type"] == "qwen3_5_moe" and k.startswith("model."):
+            k = "model.language_model." + k[len("model."):]
+        m = re.match(r"(.*\.mlp\.experts\.)(gate_up_proj|down_proj)$", k)
+        if m and layout == "per-expert" and not gpt:
+            for e in range(v.shape[0]):
+                if m[2] == "down_proj":
+                    out[f"{m[1]}{e}.down_proj.weight"] = v[e]
+                else:
+                    out[f"{m[1]}{e}.gate_proj.weight"], out[f"{m[1]}{e}.up_proj.weight"] = v[e].chunk(2, 0)
+        else:
+            out[k] = v
+    return out
+
+
+def store(model, cfg, seed, dtype, layout, a_log):
+    """The tensors as written to file; the model's own are set to the values stored."""
+    g, out = torch.Generator().manual_seed(seed + 55), {}
+    with torch.no_grad():
+        for k, v in published_names(model, cfg, layout).items():
+            if dtype == "fp8" and v.ndim == 2 and not re.search(r"(embed_tokens|lm_head|mlp\.gate)\.weight$", k):
+                q, s = to_fp8(v, g)
+                out[k], out[k + "_scale_inv"] = q, s
+                v.copy_(q.float() * per_value(s, v.shape))
+            else:
+                to = TORCH[a_log] if k.endswith("A_log") else torch.float32 if k.endswith(KEEP_F32) else TORCH[dtype]
+                out[k] = v.to(to).contiguous().clone()
+                v.copy_(out[k].float())
+    return out
+
+
+def per_value(s, shape):
+    """A factor per block as a factor per value."""
+    return s.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[:shape[0], :shape[1]]
+
+
+def to_fp8(w, g):
+    """E4M3 values and a factor per block; the factors differ by up to 64, so that a wrong block shows and subnormals occur."""
+    rows, cols = (-(-n // BLOCK) for n in w.shape)
+    s = torch.empty(rows, cols)
+    for i in range(rows):
+        for j in range(cols):
+            s[i, j] = w[i * BLOCK:(i + 1) * BLOCK, j * BLOCK:(j + 1) * BLOCK].abs().max() / 448
+    s *= 2.0 ** (6 * torch.rand(s.shape, generator=g))
+    return (w / per_value(s, w.shape)).to(torch.float8_e4m3fn), s
+
+
+def extras(cfg, state, seed):
+    """Tensors that published checkpoints carry and a text-only forward pass must skip: vision tower, MTP layer."""
+    g = torch.Generator().manual_seed(seed + 77)
+    dt = state[next(k for k in state if k.endswith("embed_tokens.weight"))].dtype
+    t = lambda *s: torch.randn(s, generator=g).to(dt)
+    n, h = cfg.get("text_config", cfg)["num_hidden_layers"], cfg.get("text_config", cfg)["hidden_size"]
+    if cfg["model_type"] == "qwen3_5_moe":
+        v = cfg["vision_config"]["hidden_size"]
+        state.update({"model.visual.patch_embed.proj.weight": t(v, 3, 2, 4, 4), "model.visual.patch_embed.proj.bias": t(v),
+                      "model.visual.blocks.0.norm1.weight": t(v), "model.visual.merger.linear_fc2.weight": t(h, v)})
+    if cfg["model_type"] in families.HYBRID:
+        state.update({"mtp.fc.weight": t(8, 2 * h), "mtp.norm.weight": t(h), "mtp.pre_fc_norm_embedding.weight": t(h),
+                      "mtp.layers.0.input_layernorm.weight": t(h), "mtp.layers.0.mlp.gate.weight": t(8, h)})
+    elif cfg.get("num_nextn_predict_layers"):
+        p = f"model.layers.{n}."
+        state.update({p + "eh_proj.weight": t(8, 2 * h), p + "enorm.weight": t(h), p + "hnorm.weight": t(h),
+                      p + "input_layernorm.weight": t(h), p + "shared_head.norm.weight": t(h),
+                      p + "embed_tokens.weight": t(8, h), p + "self_attn.o_proj.weight": t(8, h)})
+        if "quantization_config" in cfg:
+            state[p + "self_attn.o_proj.weight"], state[p + "self_attn.o_proj.weight_scale_inv"] = to_fp8(t(8, h).float(), g)
+
+
+def write_weights(out, state, shards):
+    for f in out.glob("model*.safetensors*"):
+        f.unlink()
+    if shards < 2:
+        save_file(state, out / "model.safetensors", metadata={"format": "pt"})
+        return
+    names = sorted(state)
+    per = -(-len(names) // shards)
+    where = {}
+    for i in range(shards):
+        part = {k: state[k] for k in names[i * per:(i + 1) * per]}
+        f = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
+        save_file(part, out / f, metadata={"format": "pt"})
+        where.update({k: f for k in part})
+    total = sum(v.numel() * v.element_size() for v in state.values())
+    oraclelib.dump(out / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
+
+
+def selection_gaps(mod, x):
+    """For each row of x: the gap between the last expert (or group) chosen and the first left out, divided by the spread of the scores."""
+    s = F.linear(x.float(), mod.weight.float(), getattr(mod, "bias", None))
+    bias, best = getattr(mod, "e_score_correction_bias", None), torch.full((len(x),), float("inf"))
+
+    def gap(v, k):
+        v = v.sort(-1, descending=True)[0]
+        return (v[:, k - 1] - v[:, k]) if k < v.shape[-1] else torch.full((len(v),), float("inf"))
+
+    if bias is not None:
+        s = s.sigmoid() + bias
+    spread = s.std(-1)
+    groups, keep = getattr(mod, "num_group", 1) or 1, getattr(mod, "topk_group", 1)
+    if groups > 1:
+        g = s.view(len(s), groups, -1)
+        v = g.topk(2, -1)[0].sum(-1)
+        best = torch.minimum(best, gap(v, keep))
+        m = torch.zeros_like(v).scatter_(1, v.topk(keep, -1)[1], 1.0)
+        s = g.masked_fill(m[..., None] == 0, -1e9).reshape(len(s), -1)
+    return torch.minimum(best, gap(s, mod.top_k)) / spread
+
+
+class Margins:
+    """While open, records selection_gaps of every router call."""
+
+    def __init__(self, model, last_only=False):
+        self.model, self.last, self.gaps = model, last_only, []
+
+    def __enter__(self):
+        def hook(mod, args, _out):
+            x = args[0].detach().reshape(-1, args[0].shape[-1])
+            if self.last:
+                x = x.view(self.batch, -1, x.shape[-1])[:, -1]
+            self.gaps.append(selection_gaps(mod, x))
+        self.hooks = [m.register_forward_hook(hook) for m in self.model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+        return self
+
+    def __exit__(self, *_):
+        for h in self.hooks:
+            h.remove()
+
+    def worst(self):
+        return torch.stack(self.gaps).min(0)[0]
+
+
+def run(model, toks):
+    """Logits [tokens, vocab] and the smallest relative margin over all tokens and layers."""
+    with torch.no_grad(), Margins(model) as m:
+        out = model(torch.tensor([toks]), use_cache=False).logits[0].float().numpy()
+    return out, float(m.worst().min())
+
+
+def choose_tokens(model, n, vocab, seed, want, start=()):
+    """n random tokens such that no routing decision is a near tie: each is redrawn until its margin in all layers reaches `want`.
+
+    Without this a rounding error of 1e-6 may flip an expert and change the logits by per cents, and no tolerance is right."""
+    rng, toks = np.random.default_rng(seed + 1000), list(start)
+    while len(toks) < n:
+        best = (-1.0, 0)
+        for width in (8, 24):
+            cand = rng.integers(0, vocab, width)
+            with torch.no_grad(), Margins(model, last_only=True) as m:
+                m.batch = width
+                model.model(torch.tensor([toks + [int(c)] for c in cand]), use_cache=False)
+            w = m.worst()
+            ok = (w >= want).nonzero()
+            i = int(ok[0]) if len(ok) else int(w.argmax())
+            best = max(best, (float(w[i]), int(cand[i])))
+            if best[0] >= want:
+                break
+        toks.append(best[1])
+    return toks
+
+
+def reload_logits(out, cfg, toks):
+    """Load the written files with transformers' own loader, as a user would."""
+    tc = text_config(cfg)
+    cls = type(build_model(cfg))
+    with tempfile.TemporaryDirectory() as tmp:
+        src = out
+        if "quantization_config" in cfg:                # transformers' own fp8 kernels want a GPU
+            import dequant
+            src = Path(tmp)
+            save_file({k: v.contiguous() for k, v in dequant.read_fp8(out).items()}, src / "model.safetensors", metadata={"format": "pt"})
+            oraclelib.dump(src / "config.json", {k: v for k, v in cfg.items() if k != "quantization_config"})
+        m = cls.from_pretrained(src, config=tc, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
+    with torch.no_grad():
+        return m(toks, use_cache=False).logits[0].float().numpy()
+
+
+def resave(out, cfg, dtype):
+    """config.json in the words of transformers 5: rope_parameters, num_local_experts, dtype."""
+    tc = text_config(cfg)
+    tc.dtype, tc.architectures = TORCH[dtype], cfg["architectures"]
+    tc.save_pretrained(out)
+
+
+def generate(out, cfg, seed, tokens, dtype="f32", layout="per-expert", shards=1, with_extras=False, a_log="f32", margin=0.1, resaved=False, **tweaks):
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    t = cfg.get("text_config", cfg)
+    t["dtype" if "text_config" in cfg else "torch_dtype"] = str(TORCH[dtype]).removeprefix("torch.")
+    if dtype == "fp8":
+        cfg["quantization_config"] = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[BLOCK, BLOCK])
+    if resaved:
+        resave(out, cfg, dtype)
+    else:
+        oraclelib.dump(out / "config.json", cfg)
+    torch.set_num_threads(1)
+    model = build_model(cfg)
+    fill(model, seed, model.config.tie_word_embeddings, **tweaks)
+    state = store(model, cfg, seed, dtype, layout, a_log)
+    if "," in str(tokens):
+        toks = [int(x) for x in tokens.split(",")]
+    else:
+        toks = choose_tokens(model, int(tokens), t["vocab_size"], seed, margin)
+    logits, got = run(model, toks)
+    if with_extras:
+        extras(cfg, state, seed)
+    write_weights(out, state, shards)
+    oraclelib.dump(out / "tokens.json", toks)
+    np.save(out / "logits.npy", logits)
+    again = float(np.abs(reload_logits(out, cfg, torch.tensor([toks])) - logits).max())
+    info = dict(kind="transformers", family=cfg["model_type"], seed=seed, tokens=len(toks), weights=dtype, experts=layout,
+                shards=shards, extras=with_extras, activations="f32", router_margin=round(got, 5) if np.isfinite(got) else None, reload_max_abs=again,
+                made_with=f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}")
+    oraclelib.dump(out / "case.json", info)
+    if not (np.isfinite(logits).all() and again < 1e-3):
+        sys.exit(f"error: {out.name}: not finite, or the files do not load back to the same model ({again:.1e})")
+    return info
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--family", required=True, choices=families.FAMILIES)
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--out", required=True)
+    ap.add_argument("--work", help="work directory of setup.sh (or set ORACLE_WORK)")
+    ap.add_argument("--tokens", default="24", help="how many random tokens (default 24), or a comma list of ids")
+    ap.add_argument("--dtype", choices=TORCH, default="f32", help="how weights are stored; logits are computed in f32 from them")
+    ap.add_argument("--expert-layout", choices=["fused", "per-expert"], help="default: as published for the family")
+    ap.add_argument("--a-log", choices=["f32", "bf16", "f16"], default="f32", help="how A_log is stored (f32 and bf16 both occur in bf16 checkpoints)")
+    ap.add_argument("--shards", type=int, default=1)
+    ap.add_argument("--extras", action="store_true", help="also write vision and MTP tensors, which the engine must skip")
+    ap.add_argument("--margin", type=float, default=0.1, help="wanted distance of every routing decision from a tie, in units of "
+                    "the scores' spread (tokens are redrawn until they reach it; default 0.1)")
+    ap.add_argument("--resaved", action="store_true", help="config.json as transformers 5 writes it when it saves (families with a flat config)")
+    ap.add_argument("--router-bias", type=float, default=0.0, help="mean of e_score_correction_bias; below -1 every score is negative, "
+                    "which shows whether excluded groups count as minus infinity or as 0")
+    ap.add_argument("--qk-scale", type=float, default=1.0, help="scale of the delta net's queries and keys before their norm; "
+                    "0.02 shows where its epsilon is added")
+    families.add_flags(ap)
+    a = ap.parse_args()
+    layout = a.expert_layout or families.DEFAULT_EXPERTS.get(a.family, "per-expert")
+    if a.family == "gpt_oss" and layout != "fused":
+        sys.exit("error: gpt_oss experts are only ever stored fused")
+    if a.dtype == "fp8" and (a.family not in families.MLA or layout != "per-expert"):
+        sys.exit("error: --dtype fp8 is for the deepseek families, experts stored one by one")
+    if a.resaved and (a.family in ("qwen3_5_moe", "kimi_k2") or a.dtype == "fp8"):
+        sys.exit("error: --resaved is for families that transformers 5 saves with a flat config, not for fp8")
+    cfg = families.build(a.family, {k: getattr(a, k) for k in families.GEOMETRY}, a.sets)
+    info = generate(a.out, cfg, a.seed, a.tokens, a.dtype, layout, a.shards, a.extras, a.a_log, a.margin, a.resaved,
+                    router_bias=a.router_bias, qk_scale=a.qk_scale)
+    size = sum(f.stat().st_size for f in Path(a.out).iterdir())
+    print(f"{a.family}: seed {info['seed']}, {info['tokens']} tokens, {size / 1e6:.2f} MB, router margin {info['router_margin']}, reload {info['reload_max_abs']:.1e}")
+
+
+if __name__ == "__main__":
+    main()

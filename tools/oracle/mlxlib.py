@@ -1,0 +1,144 @@
+"""mlx-lm side: load a published-style checkpoint or an MLX one, run it, quantise it."""
+import json, math, tempfile
+from pathlib import Path
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+from mlx_lm.models import rope_utils
+from mlx_lm.utils import load_model
+
+mx.set_default_device(mx.cpu)
+
+
+class _NoTruncate:
+    """math without floor and ceil: yarn with truncate=false, which mlx-lm does not know."""
+    floor = ceil = staticmethod(lambda x: x)
+
+    def __getattr__(self, k):
+        return getattr(math, k)
+
+
+def read(case):
+    w = {}
+    for f in sorted(Path(case).glob("model*.safetensors")):
+        w.update(mx.load(str(f)))
+    return w
+
+
+def dequantise_fp8(w, block):
+    """E4M3 weights with a factor per block as float32, exactly (mlx-lm's own loader rounds to bf16)."""
+    for k in [k for k in w if k.endswith(".weight_scale_inv")]:
+        s, name = np.array(w.pop(k)), k.removesuffix("_scale_inv")
+        rows, cols = w[name].shape
+        per_value = np.kron(s, np.ones(block, np.float32))[:rows, :cols]
+        w[name] = mx.from_fp8(w[name], dtype=mx.float32) * mx.array(per_value)
+
+
+def view(case, tmp, f32):
+    """A copy of a published-style case in the layout mlx-lm's loader wants. Usually nothing changes.
+
+    f32: widen the weights first. mlx-lm adds 1 to qwen3_5's and qwen3_next's norm weights in their stored type; in bf16 that rounds."""
+    case, tmp = Path(case), Path(tmp)
+    c = json.loads((case / "config.json").read_text())
+    t = c.get("text_config", c)
+    if (rope := c.get("rope_parameters")) and c["model_type"] != "qwen3_5_moe_text":     # saved by transformers 5: back to the older words
+        c.update(rope_theta=rope["rope_theta"], partial_rotary_factor=rope.get("partial_rotary_factor", 1.0))
+        c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        c.setdefault("scoring_func", "sigmoid")
+        if "num_local_experts" in c:
+            c.setdefault("num_experts", c["num_local_experts"])
+            c.setdefault("n_routed_experts", c["num_local_experts"])
+    if c["model_type"] in ("qwen3_next", "qwen3_moe"):      # fields mlx-lm has no default for
+        t.setdefault("intermediate_size", 1)
+    w = read(case)
+    if fp8 := c.pop("quantization_config", None):
+        dequantise_fp8(w, fp8["weight_block_size"])
+    if c["model_type"] == "qwen3_5_moe_text":               # mlx-lm knows only the nested form
+        c = {"model_type": "qwen3_5_moe", "text_config": t}
+    if f32:
+        w = {k: v.astype(mx.float32) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in w.items()}
+    n = t["num_hidden_layers"]
+    fused = [k[:-len("gate_up_proj")] for k in w if k.endswith(".experts.gate_up_proj")]
+    loose = sorted({k.split(".experts.")[0] + ".experts." for k in w if ".experts.0.gate_proj.weight" in k})
+    if c["model_type"] == "qwen3_5_moe":                    # wants fused experts
+        E = t["num_experts"]
+        for b in loose:
+            g, u, d = [mx.stack([w.pop(f"{b}{e}.{k}_proj.weight") for e in range(E)]) for k in ("gate", "up", "down")]
+            w[b + "gate_up_proj"], w[b + "down_proj"] = mx.concatenate([g, u], axis=-2), d
+    elif c["model_type"] == "gpt_oss":                      # its loader is for mxfp4 blocks; give it its own final layout
+        for b in fused:
+            gu, gb = w.pop(b + "gate_up_proj").swapaxes(1, 2), w.pop(b + "gate_up_proj_bias")
+            for i, name in enumerate(("gate_proj", "up_proj")):
+                w[b + name + ".weight"], w[b + name + ".bias"] = mx.contiguous(gu[:, i::2]), mx.contiguous(gb[:, i::2])
+            w[b + "down_proj.weight"] = mx.contiguous(w.pop(b + "down_proj").swapaxes(1, 2))
+            w[b + "down_proj.bias"] = w.pop(b + "down_proj_bias")
+    else:                                                   # wants one tensor per expert
+        for b in fused:
+            gu, d = w.pop(b + "gate_up_proj"), w.pop(b + "down_proj")
+            for e in range(gu.shape[0]):
+                g, u = mx.split(gu[e], 2, axis=0)
+                w[f"{b}{e}.gate_proj.weight"], w[f"{b}{e}.up_proj.weight"], w[f"{b}{e}.down_proj.weight"] = g, u, d[e]
+    if c["model_type"] in ("deepseek_v3", "kimi_k2"):       # mlx-lm drops the MTP layer only when it is number 61
+        w = {k: v for k, v in w.items() if not k.startswith(f"model.layers.{n}.")}
+    (tmp / "config.json").write_text(json.dumps(c))
+    mx.save_safetensors(str(tmp / "model.safetensors"), w)
+    return c
+
+
+def load(case, f32=False):
+    """(model, config) of a published-style case, in its stored dtype or widened to float32."""
+    with tempfile.TemporaryDirectory() as tmp:
+        c = view(case, tmp, f32)
+        scaling = {k: v for k, v in (c.get("rope_scaling") or {}).items() if k not in ("rope_theta", "partial_rotary_factor")}
+        rope_utils.math = _NoTruncate() if scaling.get("truncate") is False else math
+        try:
+            model, cfg = load_model(Path(tmp))
+        finally:
+            rope_utils.math = math
+    if scaling and c["model_type"] in ("qwen3_moe", "glm4_moe"):    # mlx-lm ignores rope_scaling here
+        dims = int(c["head_dim"] * c.get("partial_rotary_factor", 1.0))
+        for layer in model.layers:
+            layer.self_attn.rope = rope_utils.initialize_rope(dims, c["rope_theta"], False, scaling, c["max_position_embeddings"])
+    return model, cfg
+
+
+def load_mlx(case):
+    """An MLX case. mlx-lm would quantise a plain kv_b_proj anew as embed_q and unembed_out, so it is widened to float32 first."""
+    w, c = read(case), json.loads((Path(case) / "config.json").read_text())
+    plain = [k.removesuffix(".weight") for k in w if k.endswith(".kv_b_proj.weight")]
+    if not plain:
+        return load_model(Path(case))[0]
+    for k in plain:
+        p = c["quantization"].get(k, c["quantization"])
+        v = [w.pop(f"{k}.{n}") for n in ("weight", "scales", "biases")]
+        w[k + ".weight"] = mx.dequantize(v[0], v[1].astype(mx.float32), v[2].astype(mx.float32), p["group_size"], p["bits"])
+    with tempfile.TemporaryDirectory() as tmp:
+        (Path(tmp) / "config.json").write_text(json.dumps(c))
+        mx.save_safetensors(str(Path(tmp) / "model.safetensors"), w)
+        return load_model(Path(tmp))[0]
+
+
+def lift_router_bias(model):
+    """mlx-lm counts excluded expert groups as 0, transformers as minus infinity: the same once every score is positive."""
+    for layer in model.layers:
+        gate = getattr(layer.mlp, "gate", None)
+        if hasattr(gate, "e_score_correction_bias"):
+            gate.e_score_correction_bias = gate.e_score_correction_bias.astype(mx.float32) + 4.0
+    return model
+
+
+def to_f32(model):
+    model.update(tree_map(lambda v: v.astype(mx.float32) if mx.issubdtype(v.dtype, mx.floating) else v, model.parameters()))
+    return model
+
+
+def logits(model, tokens, step=None):
+    """[tokens, vocab] as float32. step: feed the prompt through the cache in pieces of that length."""
+    x = mx.array([tokens])
+    if step is None:
+        out = model(x)
+    else:
+        from mlx_lm.models.cache import make_prompt_cache
+        cache = make_prompt_cache(model)
+        out = mx.concatenate([model(x[:, i:i + step], cache=cache) for i in range(0, len(tokens), step)], 1)
+    return np.array(out[0].astype(mx.float32))
