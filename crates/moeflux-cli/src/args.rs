@@ -17,10 +17,15 @@ pub(crate) struct Cli {
 /// One thing to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Continue a prompt; text streams as it comes
     Generate(crate::generate::GenerateArgs),
+    /// Write the logits of every token to a .npy file, float32 [n_tokens, vocab]
     Logits(crate::logits::LogitsArgs),
+    /// Perplexity and bits per byte of a text; with a second backend, how well the two agree
     Eval(crate::eval::EvalArgs),
+    /// What a model is and how large, from headers or a config alone
     Inspect(crate::inspect::InspectArgs),
+    /// Make a random checkpoint of a geometry: for trying things out, its text is noise
     Synth(crate::synth::SynthArgs),
 }
 

@@ -21,7 +21,7 @@ use crate::print;
 /// Tokens whose logits are held at once: 64 rows of 248,320 take 61 MiB per backend.
 const N_ROWS_HELD: usize = 64;
 
-/// Perplexity and bits per byte of a text; with a second backend, how well the two agree
+/// What `moeflux eval` is told.
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     #[command(flatten)]

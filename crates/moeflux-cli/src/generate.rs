@@ -27,7 +27,7 @@ use crate::stats::Stats;
 /// Bytes of a prompt from stdin: far beyond any context.
 const STDIN_BYTES_MAX: u64 = 64 << 20;
 
-/// Continue a prompt; text streams as it comes
+/// What `moeflux generate` is told.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct GenerateArgs {

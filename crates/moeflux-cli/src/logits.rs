@@ -13,7 +13,7 @@ use crate::args::ModelArgs;
 use crate::interrupt::Interrupt;
 use crate::model;
 
-/// Write the logits of every token to a .npy file, float32 [n_tokens, vocab]
+/// What `moeflux logits` is told.
 #[derive(Debug, Args)]
 pub(crate) struct LogitsArgs {
     #[command(flatten)]
