@@ -69,7 +69,9 @@ impl Blueprint {
         per_bank.sum()
     }
 
-    /// A number for these files' headers and this geometry, before any weight is read.
+    /// A number for these files' headers and this geometry, before any weight is read. It hangs on
+    /// the names of the spec's fields too: a version that renames them refuses older states, which
+    /// is safe.
     #[must_use]
     pub fn header_fingerprint(&self, checkpoint: &Checkpoint) -> u64 {
         let mut hash = Xxh3::new();

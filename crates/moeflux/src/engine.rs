@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use moeflux_kernels::Matrix;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::backend::Backend;
@@ -15,8 +16,9 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::experts::ExpertStore;
+use crate::experts::{ArrivedExpert, ExpertStore};
 use crate::forward::Model;
+use crate::ids::{ExpertIdx, MatrixId, VectorId};
 use crate::ops::StateSpec;
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
@@ -28,8 +30,8 @@ pub const N_ROWS_DEFAULT: usize = 256;
 /// More rows make the workspace large and nothing faster.
 pub const N_ROWS_MAX: usize = 1 << 16;
 
-/// Bytes of each matrix that go into the fingerprint: fine-tuned twins differ within the first
-/// rows, and reading all of a large checkpoint twice is no option.
+/// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
+/// first rows, and reading all of a large checkpoint twice is no option.
 const FINGERPRINT_BYTES: usize = 4096;
 
 /// What computes.
@@ -104,7 +106,7 @@ impl Engine {
         let mut watch = both_loads(&memory, watch);
         let weights = weights::load(&manifest, &checkpoint, &mut watch)?;
         let experts = ExpertStore::load_resident(&manifest, &checkpoint, &mut watch)?;
-        let fingerprint = fingerprint(header_fingerprint, &manifest, &weights);
+        let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &experts)?;
         let weights = Arc::new(weights);
         let backend: Box<dyn Backend> = match config.backend {
             BackendKind::Reference => {
@@ -173,16 +175,38 @@ fn both_loads(
     }
 }
 
-fn fingerprint(header_fingerprint: u64, manifest: &Manifest, weights: &Weights) -> u64 {
+/// Names these weights: twins of one architecture have the same headers, so that values count too,
+/// of the first and the last expert of each layer for all of them.
+fn fingerprint(
+    header_fingerprint: u64,
+    (manifest, weights): (&Manifest, &Weights),
+    experts: &ExpertStore,
+) -> Result<u64> {
     let mut hash = Xxh3::new();
     hash.write_u64(header_fingerprint);
     for matrix_idx in 0..manifest.matrices.len() {
-        let codes = weights.matrix(crate::ids::MatrixId(matrix_idx)).codes();
-        hash.write(&codes[..codes.len().min(FINGERPRINT_BYTES)]);
+        hash_matrix(&mut hash, &weights.matrix(MatrixId(matrix_idx)));
     }
     for vector_idx in 0..manifest.vectors.len() {
-        let values = weights.vector(crate::ids::VectorId(vector_idx));
-        hash.write(bytemuck::cast_slice(values));
+        hash.write(bytemuck::cast_slice(weights.vector(VectorId(vector_idx))));
     }
-    hash.finish()
+    for bank in &manifest.banks {
+        for expert in [ExpertIdx(0), ExpertIdx(bank.n_experts - 1)] {
+            let mut lease = experts.acquire(bank.layer, &[expert])?;
+            while let Some(arrived) = lease.next_ready()? {
+                for ArrivedExpert { view, .. } in arrived {
+                    for matrix in [&view.gate, &view.up, &view.down] {
+                        hash_matrix(&mut hash, matrix);
+                    }
+                }
+            }
+        }
+    }
+    Ok(hash.finish())
+}
+
+fn hash_matrix(hash: &mut Xxh3, matrix: &Matrix<'_>) {
+    for part in [matrix.codes(), matrix.scales(), matrix.biases()] {
+        hash.write(&part[..part.len().min(FINGERPRINT_BYTES)]);
+    }
 }

@@ -3,6 +3,7 @@
 //! **Invariant:** every message is one line that names what, where and the way out.
 //! Our own mistakes are assertions, not errors.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +47,7 @@ pub enum Error {
     #[error("{0}")]
     Input(String),
     /// There is not enough memory or disk.
-    #[error("{what}: needs {needed_bytes} bytes; {advice}")]
+    #[error("{what}: needs {}; {advice}", ByteCount(*needed_bytes))]
     NoRoom {
         /// What should have been stored.
         what: String,
@@ -82,6 +83,35 @@ pub enum Error {
     Cancelled,
 }
 
+/// A number of bytes as people read it, rounded down, with the exact count:
+/// `4.24 GB (4,246,732,800 bytes)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteCount(pub u64);
+
+impl fmt::Display for ByteCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        let mut grouped = String::new();
+        for (idx, digit) in digits.chars().enumerate() {
+            if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
+                grouped.push(',');
+            }
+            grouped.push(digit);
+        }
+        let (mut n_hundredths, mut unit) = (u128::from(self.0) * 100, "bytes");
+        for larger in ["kB", "MB", "GB", "TB"] {
+            if n_hundredths < 100_000 {
+                break;
+            }
+            (n_hundredths, unit) = (n_hundredths / 1000, larger);
+        }
+        if unit == "bytes" {
+            return write!(f, "{grouped} bytes");
+        }
+        write!(f, "{}.{:02} {unit} ({grouped} bytes)", n_hundredths / 100, n_hundredths % 100)
+    }
+}
+
 impl Error {
     /// An [`Error::Io`] maker for `map_err`.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
@@ -99,5 +129,23 @@ impl Error {
     #[must_use]
     pub fn tensor(name: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Tensor { name: name.into(), problem: problem.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_rounded_down_and_exact() {
+        for (n_bytes, expected) in [
+            (0, "0 bytes"),
+            (999, "999 bytes"),
+            (1000, "1.00 kB (1,000 bytes)"),
+            (4_246_732_800, "4.24 GB (4,246,732,800 bytes)"),
+            (u64::MAX, "18446744.07 TB (18,446,744,073,709,551,615 bytes)"),
+        ] {
+            assert_eq!(ByteCount(n_bytes).to_string(), expected);
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! Buffers, states and routes in host memory: what the reference and the CPU backend share.
+//! Buffers and states in host memory: what the reference and the CPU backend share.
 //!
 //! **Invariant:** sized at creation; nothing here computes.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 
 use bytemuck::{cast_slice, cast_slice_mut};
+use moeflux_io::AlignedBytes;
 
 use crate::backend::StatePart;
 use crate::error::{Error, Result};
@@ -86,6 +88,33 @@ impl Buffers {
     }
 }
 
+/// Zeroed values whose pages the system hands out when they are first written: a long context costs
+/// nothing until it is used.
+#[derive(Debug)]
+pub struct Floats(AlignedBytes);
+
+impl Floats {
+    /// `n_values` zeros, or `None` if there is no room.
+    #[must_use]
+    pub fn zeroed(n_values: usize) -> Option<Self> {
+        n_values.checked_mul(size_of::<f32>()).and_then(AlignedBytes::zeroed).map(Self)
+    }
+}
+
+impl Deref for Floats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        cast_slice(&self.0)
+    }
+}
+
+impl DerefMut for Floats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        cast_slice_mut(&mut self.0)
+    }
+}
+
 /// What one layer remembers of one session.
 #[derive(Debug)]
 pub enum LayerMemory {
@@ -94,18 +123,18 @@ pub enum LayerMemory {
         /// Columns of `first`.
         first_cols: usize,
         /// `[context, first_cols]`: keys or latents.
-        first: Vec<f32>,
+        first: Floats,
         /// Columns of `second`.
         second_cols: usize,
         /// `[context, second_cols]`: values or rotated keys.
-        second: Vec<f32>,
+        second: Floats,
     },
     /// Folded history.
     Recurrent {
         /// `[taps - 1, channels]`, oldest first.
-        conv: Vec<f32>,
+        conv: Floats,
         /// `[value heads, value dim, key dim]`.
-        delta: Vec<f32>,
+        delta: Floats,
     },
 }
 
@@ -128,7 +157,7 @@ impl States {
         let no_room = || Error::NoRoom {
             what: format!("a session of {context} positions"),
             needed_bytes,
-            advice: "a smaller --context needs less".to_owned(),
+            advice: "a shorter context needs less".to_owned(),
         };
         let mut layers = Vec::with_capacity(spec.layers.len());
         for layer in &spec.layers {
@@ -215,9 +244,9 @@ impl States {
                 tail.copy_from_slice(cast_slice(&second[at * second_cols..][..n * second_cols]));
             }
             (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
-                let (head, tail) = target.split_at_mut(size_of_val(conv.as_slice()));
-                head.copy_from_slice(cast_slice(conv));
-                tail.copy_from_slice(cast_slice(delta));
+                let (head, tail) = target.split_at_mut(size_of_val::<[f32]>(conv));
+                head.copy_from_slice(cast_slice::<f32, u8>(conv));
+                tail.copy_from_slice(cast_slice::<f32, u8>(delta));
             }
             _ => assert!(target.is_empty(), "a layer has only its own kind of state"),
         }
@@ -237,9 +266,9 @@ impl States {
                 cast_slice_mut(seconds).copy_from_slice(tail);
             }
             (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
-                let (head, tail) = source.split_at(size_of_val(conv.as_slice()));
-                cast_slice_mut(conv.as_mut_slice()).copy_from_slice(head);
-                cast_slice_mut(delta.as_mut_slice()).copy_from_slice(tail);
+                let (head, tail) = source.split_at(size_of_val::<[f32]>(conv));
+                cast_slice_mut::<f32, u8>(conv).copy_from_slice(head);
+                cast_slice_mut::<f32, u8>(delta).copy_from_slice(tail);
             }
             _ => assert!(source.is_empty(), "a layer has only its own kind of state"),
         }
@@ -256,10 +285,6 @@ impl StatePart {
     }
 }
 
-fn zeroed(n_rows: usize, n_cols: usize) -> Option<Vec<f32>> {
-    let n_values = n_rows.checked_mul(n_cols)?;
-    let mut values = Vec::new();
-    values.try_reserve_exact(n_values).ok()?;
-    values.resize(n_values, 0.0);
-    Some(values)
+fn zeroed(n_rows: usize, n_cols: usize) -> Option<Floats> {
+    n_rows.checked_mul(n_cols).and_then(Floats::zeroed)
 }

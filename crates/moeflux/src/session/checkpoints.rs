@@ -1,8 +1,8 @@
 //! Places a session can go back to, in memory.
 //!
 //! Keys, values and latents of positions before a checkpoint stay where they are as long as the
-//! session keeps them, so that a checkpoint shares them and copies only recurrent state: a few MB
-//! instead of the whole cache. **Invariant:** every checkpoint's position is at most the session's
+//! session keeps them, so that a checkpoint shares them and copies only recurrent state, whose size
+//! does not grow with the text. **Invariant:** every checkpoint's position is at most the session's
 //! length; at most `n_max` are kept, and making one more drops the least recently made or used.
 
 use crate::backend::{Backend, StatePart};
@@ -30,7 +30,7 @@ impl RecurrentCopy {
             }
             let layer = LayerIdx(layer_idx);
             let part = StatePart::Recurrent { layer };
-            let mut bytes = vec![0; backend.state_part_bytes(state, part)];
+            let mut bytes = zeroed_bytes(backend.state_part_bytes(state, part))?;
             backend.read_state(state, part, &mut bytes)?;
             layers.push((layer, bytes));
         }
@@ -44,6 +44,18 @@ impl RecurrentCopy {
         }
         Ok(())
     }
+}
+
+/// Recurrent states of large models take hundreds of megabytes.
+fn zeroed_bytes(n_bytes: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(n_bytes).map_err(|_| Error::NoRoom {
+        what: "a copy of a session's recurrent state".into(),
+        needed_bytes: n_bytes as u64,
+        advice: "keep fewer checkpoints".into(),
+    })?;
+    bytes.resize(n_bytes, 0);
+    Ok(bytes)
 }
 
 /// A session's checkpoints, least recently made or used first.
@@ -112,8 +124,11 @@ impl Session {
                 if self.is_torn { " after a step that failed" } else { "" }
             )));
         }
+        if self.checkpoints.n_max == 0 {
+            return Err(Error::Input("this session keeps no checkpoints: its limit is 0".into()));
+        }
         let spec = &self.runtime.model().plan.state;
-        let copy = RecurrentCopy::of(self.runtime.lock().backend.as_mut(), self.state, spec)?;
+        let copy = RecurrentCopy::of(self.runtime.lock()?.backend.as_mut(), self.state, spec)?;
         self.checkpoints.keep(position, copy);
         Ok(())
     }
@@ -128,8 +143,10 @@ impl Session {
         let Some(copy) = self.checkpoints.touch(position) else {
             return Err(Error::NoCheckpoint { wanted: position, available });
         };
+        let mut device = self.runtime.lock()?;
         self.is_torn = true;
-        copy.put_back(self.runtime.lock().backend.as_mut(), self.state)?;
+        copy.put_back(device.backend.as_mut(), self.state)?;
+        drop(device);
         self.cut(position);
         Ok(())
     }

@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::forward::{Model, StepProgress, Watch, run_head, run_layers};
 use crate::ids::{Position, TokenId};
 use crate::ops::{Batch, Row, Segment};
-use crate::session::Session;
 use crate::session::checkpoints::RecurrentCopy;
 use crate::session::runtime::Device;
+use crate::session::{Session, torn};
 use crate::spec::ModelSpec;
 
 /// A chunk with at least so many rows of a session copies the session's recurrent state first, so
@@ -51,7 +51,9 @@ pub struct OutputOf {
     pub position: Position,
 }
 
-/// Feeds tokens to sessions of one engine, their rows computed together.
+/// Feeds tokens to sessions of one engine, their rows computed together. Between chunks the device
+/// serves whoever waits for it; `watch` and `sink` run while it is held, and must not touch sessions
+/// of the same engine.
 ///
 /// # Errors
 ///
@@ -71,13 +73,12 @@ pub fn step(
         check(feed, &runtime.model().spec)?;
     }
     let n_rows = feeds.iter().map(|feed| feed.tokens.len()).sum();
-    let mut device = runtime.lock();
-    let n_rows_max = device.backend.n_rows_max();
-    let mut run = Run { model: runtime.model(), device: &mut device, watch, sink };
     let mut fed = vec![0; feeds.len()];
     let mut n_rows_done = 0;
     while n_rows_done < n_rows {
-        let chunk = Chunk::next(feeds, &fed, n_rows_max);
+        let mut device = runtime.lock()?;
+        let chunk = Chunk::next(feeds, &fed, device.backend.n_rows_max());
+        let mut run = Run { model: runtime.model(), device: &mut device, watch, sink };
         run.chunk(feeds, &chunk, (n_rows_done, n_rows))?;
         for part in &chunk.parts {
             fed[part.feed_idx] += part.rows.len();
@@ -90,19 +91,21 @@ pub fn step(
 fn check(feed: &Feed<'_>, spec: &ModelSpec) -> Result<()> {
     let session = &*feed.session;
     if session.is_torn {
-        return Err(Error::Input(
-            "this session's last step failed half-way; clear it or restore a checkpoint".into(),
-        ));
+        return Err(torn());
     }
     if feed.tokens.is_empty() && feed.wanted != Wanted::None {
         return Err(Error::Input("no tokens to feed: the prompt is empty".into()));
     }
     let (n_held, n_new, context) = (session.tokens.len(), feed.tokens.len(), session.context);
     if n_held + n_new > context {
+        let way_out = if n_held + n_new > spec.context_max {
+            format!("this model takes {} at most: shorten the text", spec.context_max)
+        } else {
+            format!("a context of up to {} can be asked for", spec.context_max)
+        };
         return Err(Error::Input(format!(
             "{n_held} tokens in the session and {n_new} more do not fit a context of {context}; \
-             --context sets it, this model takes up to {}",
-            spec.context_max
+             {way_out}"
         )));
     }
     match feed.tokens.iter().position(|token| token.0 as usize >= spec.vocab) {
@@ -214,7 +217,7 @@ impl Run<'_, '_, '_> {
         };
         let backend = self.device.backend.as_mut();
         if let Err(error) = run_layers(self.model, backend, &chunk.batch(), layer_done) {
-            self.undo(feeds, chunk, undos)?;
+            self.undo(feeds, chunk, undos);
             return Err(error);
         }
         for part in &chunk.parts {
@@ -249,20 +252,18 @@ impl Run<'_, '_, '_> {
         Ok(undos)
     }
 
-    fn undo(&mut self, feeds: &mut [Feed<'_>], chunk: &Chunk, undos: Vec<Undo>) -> Result<()> {
+    /// Takes a failed chunk back where that is possible; other sessions stay torn. What failed
+    /// first is the news, so that a copy that cannot be put back only leaves its session torn.
+    fn undo(&mut self, feeds: &mut [Feed<'_>], chunk: &Chunk, undos: Vec<Undo>) {
         for (part, undo) in chunk.parts.iter().zip(undos) {
             let session = &mut *feeds[part.feed_idx].session;
-            match undo {
-                Undo::Forget => {}
-                Undo::Tear => session.is_torn = true,
+            session.is_torn = match undo {
+                Undo::Forget => false,
+                Undo::Tear => true,
                 Undo::Restore(copy) => {
-                    // Torn until the state is whole again, should putting it back fail.
-                    session.is_torn = true;
-                    copy.put_back(self.device.backend.as_mut(), session.state)?;
-                    session.is_torn = false;
+                    copy.put_back(self.device.backend.as_mut(), session.state).is_err()
                 }
-            }
+            };
         }
-        Ok(())
     }
 }

@@ -15,7 +15,7 @@ pub use runtime::Runtime;
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::{ByteCount, Error, Result};
 use crate::forward::Watch;
 use crate::ids::{StateId, TokenId};
 use crate::ops::StateSpec;
@@ -47,7 +47,7 @@ impl Session {
             )));
         }
         check_room(&runtime.model().plan.state, context)?;
-        let state = runtime.lock().backend.create_state(&runtime.model().plan.state, context)?;
+        let state = runtime.lock()?.backend.create_state(&runtime.model().plan.state, context)?;
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
         let tokens = Vec::with_capacity(context);
         Ok(Self { runtime, state, context, tokens, checkpoints, is_torn: false })
@@ -98,7 +98,7 @@ impl Session {
 
     /// Forgets everything, checkpoints too.
     pub fn clear(&mut self) {
-        self.runtime.lock().backend.reset_state(self.state);
+        self.runtime.lock_to_clean_up().backend.reset_state(self.state);
         self.tokens.clear();
         self.checkpoints.clear();
         self.is_torn = false;
@@ -129,6 +129,9 @@ impl Session {
         if self.checkpoints.has(len) {
             return self.restore(len);
         }
+        if len == n_tokens {
+            return Err(torn());
+        }
         Err(Error::CannotTruncateRecurrentState { len: n_tokens, wanted: len })
     }
 
@@ -144,6 +147,13 @@ impl Session {
     }
 }
 
+/// A step failed half-way, and the recurrent state with it.
+fn torn() -> Error {
+    Error::Input(
+        "this session's last step failed half-way; clear it or restore a checkpoint".into(),
+    )
+}
+
 /// Memory that the system hands out on credit is only found missing when it is written: by then it
 /// is too late for an error.
 fn check_room(spec: &StateSpec, context: usize) -> Result<()> {
@@ -153,7 +163,10 @@ fn check_room(spec: &StateSpec, context: usize) -> Result<()> {
         Some(available_bytes) if needed_bytes > available_bytes => Err(Error::NoRoom {
             what: format!("a context of {context} tokens"),
             needed_bytes,
-            advice: format!("{available_bytes} are free; a smaller --context needs less"),
+            advice: format!(
+                "{} are free; a shorter context needs less",
+                ByteCount(available_bytes)
+            ),
         }),
         _ => Ok(()),
     }
@@ -161,6 +174,6 @@ fn check_room(spec: &StateSpec, context: usize) -> Result<()> {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.runtime.lock().backend.drop_state(self.state);
+        self.runtime.lock_to_clean_up().backend.drop_state(self.state);
     }
 }

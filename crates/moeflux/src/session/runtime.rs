@@ -1,18 +1,33 @@
 //! A model together with the device it runs on: what the sessions of one engine share.
+//!
+//! **Invariant:** one piece of work uses the device at a time, in the order of asking, so that a
+//! long prompt of one session delays another's token by one chunk, not by the whole prompt.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::Backend;
+use crate::error::{Error, Result};
 use crate::forward::Model;
 
 /// A model and its device.
 #[derive(Debug)]
 pub struct Runtime {
     model: Model,
+    names: (&'static str, &'static str),
+    turns: Mutex<Turns>,
+    turned: Condvar,
     device: Mutex<Device>,
 }
 
-/// The device and scratch for one step: one step runs at a time.
+/// Who may use the device: tickets are given out in order.
+#[derive(Debug, Default)]
+struct Turns {
+    next: u64,
+    serving: u64,
+}
+
+/// The device and scratch for one step.
 #[derive(Debug)]
 pub(crate) struct Device {
     /// Interprets the plans.
@@ -21,12 +36,20 @@ pub(crate) struct Device {
     pub(crate) logits: Vec<f32>,
 }
 
+/// The device, for one piece of work; the next in line has it afterwards.
+pub(crate) struct DeviceGuard<'a> {
+    device: MutexGuard<'a, Device>,
+    runtime: &'a Runtime,
+}
+
 impl Runtime {
     /// A model on a device whose weights are those of the model.
     #[must_use]
     pub fn new(model: Model, backend: Box<dyn Backend>) -> Self {
         let logits = vec![0.0; model.spec.vocab];
-        Self { model, device: Mutex::new(Device { backend, logits }) }
+        let names = (backend.name(), backend.arithmetic());
+        let (turns, turned) = (Mutex::default(), Condvar::new());
+        Self { model, names, turns, turned, device: Mutex::new(Device { backend, logits }) }
     }
 
     /// The model.
@@ -38,13 +61,63 @@ impl Runtime {
     /// The device's name and arithmetic.
     #[must_use]
     pub fn device_names(&self) -> (&'static str, &'static str) {
-        let device = self.lock();
-        (device.backend.name(), device.backend.arithmetic())
+        self.names
     }
 
-    /// The device, for one step. A panic in another session's step poisons nothing here: states
-    /// are separate, and buffers are written before they are read.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Device> {
-        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The device, when it is this caller's turn.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if a panic once left the device in the middle of its work: its
+    /// buffers are then in no known state.
+    pub(crate) fn lock(&self) -> Result<DeviceGuard<'_>> {
+        self.wait_for_turn();
+        match self.device.lock() {
+            Ok(device) => Ok(DeviceGuard { device, runtime: self }),
+            Err(poisoned) => {
+                drop(DeviceGuard { device: poisoned.into_inner(), runtime: self });
+                Err(Error::Unsupported(
+                    "a panic stopped this engine in the middle of a step: open it again".into(),
+                ))
+            }
+        }
+    }
+
+    /// The device for giving a session's room back, which works in any state.
+    pub(crate) fn lock_to_clean_up(&self) -> DeviceGuard<'_> {
+        self.wait_for_turn();
+        let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        DeviceGuard { device, runtime: self }
+    }
+
+    fn wait_for_turn(&self) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let ticket = turns.next;
+        turns.next += 1;
+        while turns.serving != ticket {
+            turns = self.turned.wait(turns).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for DeviceGuard<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.runtime.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.serving += 1;
+        self.runtime.turned.notify_all();
+    }
+}
+
+impl Deref for DeviceGuard<'_> {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl DerefMut for DeviceGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Device {
+        &mut self.device
     }
 }

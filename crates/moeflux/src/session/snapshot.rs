@@ -41,10 +41,12 @@ impl Session {
         for token in &self.tokens {
             out.write_all(&token.0.to_le_bytes()).map_err(not_written)?;
         }
-        let mut device = self.runtime.lock();
         for part in parts(&self.runtime.model().plan.state, self.tokens.len()) {
+            // The device is free for others while the bytes are written.
+            let mut device = self.runtime.lock()?;
             let mut bytes = vec![0; device.backend.state_part_bytes(self.state, part)];
             device.backend.read_state(self.state, part, &mut bytes)?;
+            drop(device);
             out.write_all(&bytes).map_err(not_written)?;
         }
         let checksum = out.hash.digest();
@@ -81,12 +83,15 @@ impl Session {
             )));
         }
         let runtime = std::sync::Arc::clone(&self.runtime);
-        let mut device = runtime.lock();
+        let mut device = runtime.lock()?;
         let spec = &runtime.model().plan.state;
         let payload = reader.rest;
         check_payload(device.backend.as_ref(), self.state, (spec, n_tokens), (bytes, payload))?;
 
+        // From here on nothing of the old session is left, should the device fail.
         self.is_torn = true;
+        self.tokens.clear();
+        self.checkpoints.clear();
         let mut at = 0;
         for part in parts(spec, n_tokens) {
             let n_bytes = device.backend.state_part_bytes(self.state, part);
@@ -94,7 +99,6 @@ impl Session {
             at += n_bytes;
         }
         self.tokens = tokens;
-        self.checkpoints.clear();
         self.is_torn = false;
         Ok(())
     }

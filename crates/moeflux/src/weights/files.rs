@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use moeflux_io::{ReadError, ReadFile};
 use moeflux_kernels::FloatKind;
 
-use crate::error::{Error, Result};
+use crate::error::{ByteCount, Error, Result};
 use crate::format::Checkpoint;
 
 /// Small enough to cancel within a moment, large enough for a drive's full speed.
@@ -131,8 +131,9 @@ pub(crate) fn check_room(
             what: what.to_owned(),
             needed_bytes,
             advice: format!(
-                "{available_bytes} bytes of memory are available: close other programs, or use a \
-                 smaller model or fewer bits"
+                "{} of memory are available: close other programs, or use a smaller model or \
+                 fewer bits",
+                ByteCount(available_bytes)
             ),
         }),
         _ => Ok(()),

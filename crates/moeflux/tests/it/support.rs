@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use moeflux::engine::{BackendKind, Engine, EngineConfig};
 use moeflux::error::Result;
@@ -160,4 +161,34 @@ fn largest(row: &[f32]) -> Vec<usize> {
     order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
     order.truncate(20);
     order
+}
+
+/// A folder of its own, removed at the end.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    /// A copy of a folder's files.
+    pub(crate) fn copy_of(source: &Path) -> Self {
+        static N_MADE: AtomicU32 = AtomicU32::new(0);
+        let n_made = N_MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("moeflux-it-{}-{n_made}", std::process::id());
+        let target = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&target).unwrap();
+        for entry in std::fs::read_dir(source).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), target.join(entry.file_name())).unwrap();
+        }
+        Self(target)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
 }

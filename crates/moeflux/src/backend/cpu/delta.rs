@@ -121,7 +121,7 @@ impl Machine {
             // [head, token, value]
             let values = grown(&mut self.scratch.values, n_heads * n_tokens * v_dim, 0.0);
             let cost = 4 * n_tokens * v_dim * k_dim;
-            let both = (delta.as_mut_slice(), &mut *values);
+            let both = (&mut **delta, &mut *values);
             self.common.split.pairs(both, n_heads, cost, &|head_idx, state, out| {
                 let key_head_idx = head_idx / values_per_key;
                 let tokens = segment.rows.clone().zip(out.chunks_exact_mut(v_dim));

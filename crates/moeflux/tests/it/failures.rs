@@ -1,0 +1,269 @@
+//! A device that fails, and callers that do: sessions end up as they were, or say that they are not.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use moeflux::backend::reference::ReferenceBackend;
+use moeflux::backend::{Backend, StatePart};
+use moeflux::blueprint::Blueprint;
+use moeflux::error::{Error, Result};
+use moeflux::experts::{ArrivedExpert, ExpertStore};
+use moeflux::forward::Model;
+use moeflux::ids::{BufferId, StateId, TokenId};
+use moeflux::ops::{Batch, Plan, Routes, StateSpec};
+use moeflux::session::{Runtime, Session, Wanted};
+use moeflux::weights;
+
+use crate::support::{Case, feed_all};
+
+/// Fails one call, counted from when the fuse is lit; 0 never fails.
+#[derive(Clone, Debug, Default)]
+struct Fuse(Arc<AtomicUsize>);
+
+impl Fuse {
+    fn light(&self, n_calls: usize) {
+        self.0.store(n_calls, Ordering::Relaxed);
+    }
+
+    fn burn(&self) -> Result<()> {
+        let left = self.0.load(Ordering::Relaxed);
+        self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 1 { Err(Error::Unsupported("the device failed".into())) } else { Ok(()) }
+    }
+
+    fn is_out(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The reference, but calls fail.
+#[derive(Debug)]
+struct Failing {
+    inner: ReferenceBackend,
+    fuse: Fuse,
+}
+
+impl Backend for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn n_rows_max(&self) -> usize {
+        self.inner.n_rows_max()
+    }
+
+    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
+        self.inner.create_state(spec, context)
+    }
+
+    fn drop_state(&mut self, state: StateId) {
+        self.inner.drop_state(state);
+    }
+
+    fn reset_state(&mut self, state: StateId) {
+        self.inner.reset_state(state);
+    }
+
+    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
+        self.inner.state_part_bytes(state, part)
+    }
+
+    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
+        self.fuse.burn()?;
+        self.inner.read_state(state, part, target)
+    }
+
+    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
+        self.fuse.burn()?;
+        self.inner.write_state(state, part, source)
+    }
+
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        self.fuse.burn()?;
+        self.inner.submit(plan, batch)
+    }
+
+    fn routes(&self) -> &Routes {
+        self.inner.routes()
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()> {
+        self.fuse.burn()?;
+        self.inner.submit_experts(plan, arrived)
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        self.inner.read_row(buffer, row_idx, target)
+    }
+}
+
+fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
+    let (blueprint, checkpoint) = Blueprint::of_folder(dir).unwrap();
+    let Blueprint { spec, plan, manifest } = blueprint;
+    let watch = &mut |_| ControlFlow::Continue(());
+    let weights = Arc::new(weights::load(&manifest, &checkpoint, watch).unwrap());
+    let experts = ExpertStore::load_resident(&manifest, &checkpoint, watch).unwrap();
+    let inner = ReferenceBackend::new(weights, &plan.workspace, 32).unwrap();
+    let fuse = Fuse::default();
+    let backend = Box::new(Failing { inner, fuse: fuse.clone() });
+    let model = Model { spec, plan, experts, fingerprint: 1 };
+    (Arc::new(Runtime::new(model, backend)), fuse)
+}
+
+/// Feeds `tokens` with the 1st, 2nd, 3rd ... call failing, until none fails.
+fn each_failure(name: &str, n_new: usize, check: impl Fn(&mut Session, &[TokenId])) {
+    let case = Case::load(name);
+    let (runtime, fuse) = runtime_of(&case.dir);
+    let mut session = Session::new(runtime, 100).unwrap();
+    for n_calls in 1.. {
+        session.clear();
+        session.feed_last(&case.tokens[..5]).unwrap();
+        fuse.light(n_calls);
+        let fed = session.feed_last(&case.tokens[5..5 + n_new]);
+        if !fuse.is_out() {
+            fuse.light(0);
+            assert!(n_calls > 10, "only {n_calls} calls: does the device fail at all?");
+            return;
+        }
+        assert!(matches!(fed, Err(Error::Unsupported(_))));
+        check(&mut session, &case.tokens);
+    }
+}
+
+#[test]
+fn a_long_step_that_fails_is_taken_back() {
+    let case = Case::load("qwen3_next-bf16");
+    let (runtime, _) = runtime_of(&case.dir);
+    let expected = feed_all(&mut Session::new(runtime, 100).unwrap(), &case.tokens[..9]);
+    each_failure("qwen3_next-bf16", 20, |session, tokens| {
+        // A failure after the rows were computed, in the output matrix, leaves them fed.
+        if session.tokens().len() == 5 {
+            assert!(feed_all(session, &tokens[5..9]) == expected[5..9]);
+        } else {
+            assert_eq!(session.tokens(), &tokens[..25]);
+        }
+    });
+}
+
+#[test]
+fn a_short_step_that_fails_tears_a_recurrent_session() {
+    let case = Case::load("qwen3_next-bf16");
+    let (runtime, _) = runtime_of(&case.dir);
+    let expected = feed_all(&mut Session::new(runtime, 100).unwrap(), &case.tokens[..9]);
+    each_failure("qwen3_next-bf16", 2, |session, tokens| {
+        if session.tokens().len() == 7 {
+            return;
+        }
+        assert_eq!(session.tokens(), &tokens[..5]);
+        let refused = |outcome: Result<()>| {
+            let message = outcome.unwrap_err().to_string();
+            assert!(message.contains("failed half-way") || message.contains("cannot keep"));
+        };
+        refused(session.feed_last(&tokens[5..6]).map(|_| ()));
+        refused(session.checkpoint(5));
+        refused(session.save_state(&mut Vec::new()));
+        refused(session.truncate(5));
+        session.clear();
+        assert!(feed_all(session, &tokens[..9]) == expected);
+    });
+}
+
+#[test]
+fn a_torn_session_comes_back_to_a_checkpoint() {
+    let case = Case::load("qwen3_next-bf16");
+    let (runtime, fuse) = runtime_of(&case.dir);
+    let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();
+    session.feed_last(&case.tokens[..5]).unwrap();
+    session.checkpoint(5).unwrap();
+    let expected = feed_all(&mut session, &case.tokens[5..9]);
+    fuse.light(4);
+    session.feed_last(&case.tokens[9..10]).unwrap_err();
+    session.restore(5).unwrap();
+    assert!(feed_all(&mut session, &case.tokens[5..9]) == expected);
+}
+
+#[test]
+fn plain_attention_forgets_a_failed_step() {
+    let case = Case::load("qwen3_moe-bf16");
+    let (runtime, _) = runtime_of(&case.dir);
+    let expected = feed_all(&mut Session::new(runtime, 100).unwrap(), &case.tokens[..9]);
+    each_failure("qwen3_moe-bf16", 2, |session, tokens| {
+        if session.tokens().len() == 5 {
+            assert!(feed_all(session, &tokens[5..9]) == expected[5..9]);
+        }
+    });
+}
+
+#[test]
+fn a_load_that_fails_half_way_leaves_an_empty_torn_session() {
+    let case = Case::load("qwen3_next-bf16");
+    let (runtime, fuse) = runtime_of(&case.dir);
+    let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();
+    session.feed_last(&case.tokens[..5]).unwrap();
+    session.checkpoint(5).unwrap();
+    let mut saved = Vec::new();
+    session.save_state(&mut saved).unwrap();
+    let expected = feed_all(&mut session, &case.tokens[5..9]);
+    fuse.light(2);
+    session.load_state(&saved).unwrap_err();
+    assert!(session.tokens().is_empty() && session.checkpoints().is_empty());
+    session.feed_last(&case.tokens[..1]).unwrap_err();
+    session.load_state(&saved).unwrap();
+    assert!(feed_all(&mut session, &case.tokens[5..9]) == expected);
+}
+
+#[test]
+fn a_panic_in_a_step_is_not_drift() {
+    let case = Case::load("qwen3_next-bf16");
+    let (runtime, _) = runtime_of(&case.dir);
+    let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();
+    let mut other = Session::new(runtime, 100).unwrap();
+    let step = std::panic::AssertUnwindSafe(|| {
+        let watch = &mut |_| panic!("the listener's fault");
+        session.feed(&case.tokens[..3], Wanted::None, watch, &mut |_, _| Ok(()))
+    });
+    assert!(std::panic::catch_unwind(step).is_err());
+    for session in [&mut session, &mut other] {
+        let message = session.feed_last(&case.tokens[..1]).unwrap_err().to_string();
+        assert!(message.contains("open it again"), "{message}");
+        session.clear();
+    }
+}
+
+#[test]
+fn a_state_of_a_twin_is_refused() {
+    // Same names, shapes and sizes, other experts: as a fine-tuned model of the same family.
+    let case = Case::load("qwen3_next-bf16");
+    let twin = crate::support::TempDir::copy_of(&case.dir);
+    for entry in std::fs::read_dir(twin.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            flip_experts(&path);
+        }
+    }
+    let open = |dir| crate::support::open(dir, moeflux::engine::BackendKind::Cpu, 32);
+    let (original, twin) = (open(&case.dir), open(twin.path()));
+    let mut session = original.session(100).unwrap();
+    session.feed_last(&case.tokens[..5]).unwrap();
+    let mut saved = Vec::new();
+    session.save_state(&mut saved).unwrap();
+    let mut session = twin.session(100).unwrap();
+    let message = session.load_state(&saved).unwrap_err().to_string();
+    assert!(message.contains("another model"), "{message}");
+}
+
+/// Flips the signs of the first value of every expert tensor.
+fn flip_experts(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let n_header = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + n_header]).unwrap();
+    for (name, tensor) in header.as_object().unwrap() {
+        if name.contains(".experts.") {
+            let begin = usize::try_from(tensor["data_offsets"][0].as_u64().unwrap()).unwrap();
+            bytes[8 + n_header + begin + 1] ^= 0x80;
+        }
+    }
+    std::fs::write(path, bytes).unwrap();
+}
