@@ -5,6 +5,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
+use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -22,7 +23,8 @@ impl AlignedBytes {
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Option<Self> {
         if len_bytes == 0 {
-            return Some(Self { address: NonNull::dangling(), len_bytes });
+            let address = NonNull::without_provenance(NonZero::new(Self::ALIGN)?);
+            return Some(Self { address, len_bytes });
         }
         let layout = Layout::from_size_align(len_bytes, Self::ALIGN).ok()?;
         // SAFETY: the layout has a non-zero size, checked above.
@@ -80,7 +82,7 @@ mod tests {
         for len_bytes in [0, 1, 4095, 4096, 100_000] {
             let mut bytes = AlignedBytes::zeroed(len_bytes).unwrap();
             assert_eq!(bytes.len(), len_bytes);
-            assert!(len_bytes == 0 || bytes.as_ptr().addr().is_multiple_of(AlignedBytes::ALIGN));
+            assert!(bytes.as_ptr().addr().is_multiple_of(AlignedBytes::ALIGN));
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(7);
             assert!(bytes.iter().all(|&byte| byte == 7));
