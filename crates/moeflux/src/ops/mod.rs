@@ -12,7 +12,7 @@ pub use batch::{Batch, Routes, Row, Segment};
 pub use plan::{Plan, RowSet};
 pub use shape::{BufferSpec, Heads, LayerState, N_OUTPUTS_MAX, StateSpec, Workspace};
 
-use crate::ids::{BufferId, LayerIdx, MatrixId, VectorId};
+use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::Pairing;
 
 /// One step of a plan. A backend is an interpreter of these.
@@ -373,9 +373,33 @@ impl Op {
         }
     }
 
-    /// Buffers that the op reads or writes.
-    pub fn buffers(&self) -> Vec<BufferId> {
-        self.heads().into_iter().map(|heads| heads.buffer).collect()
+    /// The resident matrices that the op uses.
+    #[must_use]
+    pub fn matrices(&self) -> Vec<MatrixId> {
+        match self {
+            Self::Embed(op) => vec![op.table],
+            Self::MatMul(op) => vec![op.weight],
+            Self::HeadMatMul(op) => vec![op.weight],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The vectors that the op uses.
+    #[must_use]
+    pub fn vectors(&self) -> Vec<VectorId> {
+        match self {
+            Self::RmsNorm(op) => vec![op.gain],
+            Self::MatMul(op) => op.bias.into_iter().collect(),
+            Self::Rope(op) => vec![op.frequencies],
+            Self::Attention(op) => op.sinks.into_iter().collect(),
+            Self::CausalConv(op) => vec![op.weight],
+            Self::DeltaGates(op) => vec![op.a_log, op.dt_bias],
+            Self::Route(op) => match op.kind {
+                RouterKind::Softmax { .. } => Vec::new(),
+                RouterKind::SigmoidGrouped { correction, .. } => vec![correction],
+            },
+            _ => Vec::new(),
+        }
     }
 
     /// Every view of a buffer that the op reads or writes, outputs last.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ops::Op;
+use crate::ops::{BufferSpec, Heads, Op, Workspace};
 
 /// Which rows a plan's ops run over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,18 +28,49 @@ impl Plan {
     pub fn new(ops: Vec<Op>) -> Self {
         Self { rows: RowSet::All, ops }
     }
+
+    /// The plan as text, with the names of the workspace's buffers: one line per op, weights first,
+    /// then what it reads, what it writes last.
+    #[must_use]
+    pub fn listing<'a>(&'a self, workspace: &'a Workspace) -> impl fmt::Display + 'a {
+        Listing { plan: self, buffers: workspace.buffers() }
+    }
 }
 
-impl fmt::Display for Plan {
+struct Listing<'a> {
+    plan: &'a Plan,
+    buffers: &'a [BufferSpec],
+}
+
+impl Listing<'_> {
+    /// A buffer's name and, unless the view is the whole row, where the view lies in it.
+    fn view(&self, heads: &Heads) -> String {
+        let buffer = &self.buffers[heads.buffer.0];
+        let mut text = buffer.name.to_owned();
+        if heads.n_heads == 1 && heads.first_col == 0 && heads.head_dim == buffer.n_cols {
+            return text;
+        }
+        text += &format!("[{}..", heads.first_col);
+        if heads.n_heads > 1 {
+            text += &format!(" by {}", heads.stride);
+        }
+        text += &format!(", {} x {}]", heads.n_heads, heads.head_dim);
+        text
+    }
+}
+
+impl fmt::Display for Listing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for op in &self.ops {
+        for op in &self.plan.ops {
             write!(f, "{:<14}", op.name())?;
+            for matrix in op.matrices() {
+                write!(f, " m{}", matrix.0)?;
+            }
+            for vector in op.vectors() {
+                write!(f, " v{}", vector.0)?;
+            }
             for heads in op.heads() {
-                write!(f, " b{}", heads.buffer.0)?;
-                if heads.first_col != 0 {
-                    write!(f, "+{}", heads.first_col)?;
-                }
-                write!(f, "[{}x{}]", heads.n_heads, heads.head_dim)?;
+                write!(f, " {}", self.view(&heads))?;
             }
             writeln!(f)?;
         }

@@ -4,6 +4,7 @@
 mod failures;
 mod golden;
 mod ops;
+mod plans;
 mod random;
 mod sessions;
 mod support;

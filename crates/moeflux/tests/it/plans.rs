@@ -1,0 +1,53 @@
+//! The plans of every family as text, compared with `tests/data/plans/`: a change of what is
+//! computed shows as a change of a file that people read.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use moeflux::blueprint::Blueprint;
+
+use crate::support::golden_dir;
+
+/// A case of each family, and both forms of latent attention.
+const CASES: [&str; 7] = [
+    "deepseek_v3_yarn-f32",
+    "glm4_moe-bf16",
+    "kimi_k2-fp8",
+    "mlx-deepseek_v3_yarn-q4-g64-bf16",
+    "qwen3_5_moe-bf16",
+    "qwen3_moe-f32",
+    "qwen3_next-f32",
+];
+
+fn text_of(name: &str) -> String {
+    let (blueprint, _) = Blueprint::of_folder(&golden_dir().join(name)).unwrap();
+    let plan = &blueprint.plan;
+    let mut text = String::new();
+    let mut add = |title: &str, part: &moeflux::ops::Plan| {
+        if !part.ops.is_empty() {
+            write!(text, "{title}\n{}\n", part.listing(&plan.workspace)).unwrap();
+        }
+    };
+    add("embed", &plan.embed);
+    for (layer_idx, layer) in plan.layers.iter().enumerate() {
+        add(&format!("layer {layer_idx}"), &layer.mixer);
+        if let Some(moe) = &layer.moe {
+            add(&format!("layer {layer_idx}: shared"), &moe.shared);
+            add(&format!("layer {layer_idx}: experts"), &moe.experts);
+            add(&format!("layer {layer_idx}: combine"), &moe.combine);
+        }
+    }
+    add("head", &plan.head);
+    text.trim_end().to_owned() + "\n"
+}
+
+#[test]
+fn plans_are_as_written_down() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/plans");
+    for name in CASES {
+        let actual = text_of(name);
+        let path = folder.join(format!("{name}.txt"));
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(actual == expected, "{} should be:\n{actual}", path.display());
+    }
+}
