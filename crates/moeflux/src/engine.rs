@@ -16,13 +16,13 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::experts::{ArrivedExpert, ExpertStore};
+use crate::experts::ExpertStore;
 use crate::forward::Model;
 use crate::ids::{ExpertIdx, MatrixId, VectorId};
 use crate::ops::StateSpec;
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
-use crate::weights::{self, Manifest, Progress, Weights};
+use crate::weights::{self, ExpertView, Manifest, Progress, Weights};
 
 /// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
 pub const N_ROWS_DEFAULT: usize = 256;
@@ -194,15 +194,17 @@ fn fingerprint(
         for expert in [ExpertIdx(0), ExpertIdx(bank.n_experts - 1)] {
             let mut lease = experts.acquire(bank.layer, &[expert])?;
             while let Some(arrived) = lease.next_ready()? {
-                for ArrivedExpert { view, .. } in arrived {
-                    for matrix in [&view.gate, &view.up, &view.down] {
-                        hash_matrix(&mut hash, matrix);
-                    }
-                }
+                arrived.iter().for_each(|arrived| hash_expert(&mut hash, &arrived.view));
             }
         }
     }
     Ok(hash.finish())
+}
+
+fn hash_expert(hash: &mut Xxh3, expert: &ExpertView<'_>) {
+    for matrix in [&expert.gate, &expert.up, &expert.down] {
+        hash_matrix(hash, matrix);
+    }
 }
 
 fn hash_matrix(hash: &mut Xxh3, matrix: &Matrix<'_>) {

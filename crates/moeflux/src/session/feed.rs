@@ -52,8 +52,8 @@ pub struct OutputOf {
 }
 
 /// Feeds tokens to sessions of one engine, their rows computed together. Between chunks the device
-/// serves whoever waits for it; `watch` and `sink` run while it is held, and must not touch sessions
-/// of the same engine.
+/// serves whoever waits for it; `watch` and `sink` run while it is held, and must not touch
+/// sessions of the same engine.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! A device that fails, and callers that do: sessions end up as they were, or say that they are not.
+//! A device that fails, and callers that do: sessions end up as they were, or say that they are
+//! not.
 
 use std::ops::ControlFlow;
 use std::path::Path;
