@@ -196,6 +196,24 @@ impl Tokenizer {
         self.is_special.get(&token.0).copied().unwrap_or(false)
     }
 
+    /// The bytes that a token stands for, whole characters or not; none if the id has no token.
+    #[must_use]
+    pub fn token_bytes(&self, token: TokenId) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if self.is_byte_level {
+            self.append_bytes(token, &mut bytes);
+            return bytes;
+        }
+        let Some(piece) = self.inner.id_to_token(token.0) else { return bytes };
+        // SentencePiece's way: a byte as `<0xE4>`, a space as U+2581.
+        let digits = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend(piece.replace('\u{2581}', " ").bytes()),
+        }
+        bytes
+    }
+
     /// Whether each token is a string of bytes, whatever stands beside it.
     pub(super) fn is_byte_level(&self) -> bool {
         self.is_byte_level
