@@ -21,6 +21,14 @@ pub(crate) enum Failure {
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
+    /// What is said after the message.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::Usage(_) => "\n\nFor more information, try '--help'.",
+            Self::Failed(_) => "",
+        }
+    }
+
     /// The status that the shell sees.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
@@ -33,9 +41,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(problem) => {
-                write!(f, "{problem}\n\nFor more information, try '--help'.")
-            }
+            Self::Usage(problem) => write!(f, "{problem}"),
             Self::Failed(error) => write!(f, "{error}"),
         }
     }

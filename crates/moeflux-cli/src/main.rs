@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            eprintln!("error: {failure}{}", failure.hint());
             failure.exit_code()
         }
     }
