@@ -126,10 +126,7 @@ impl Generation<'_> {
 
     fn answer(&mut self, logits: &mut [f32], listener: &mut Listener<'_>) -> Result<Finish> {
         for n_tokens in 1..=self.n_tokens_max {
-            let mask = match &mut self.mask {
-                Some(mask) => Some(&mut **mask as &mut dyn LogitMask),
-                None => None,
-            };
+            let mask = self.mask.as_mut().map(|mask| &mut **mask as &mut dyn LogitMask);
             let choice = self.sampler.sample(logits, self.session.tokens(), mask)?;
             let token = choice.token;
             if self.end_tokens.contains(token) {
