@@ -241,7 +241,9 @@ impl<'a> Answer<'a> {
         object
     }
 
-    fn end(self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
+    fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
+        // Still there if the prompt was not read to its end.
+        self.reading = None;
         if self.args.json {
             let tokens: Vec<u32> = self.tokens.iter().map(|token| token.0).collect();
             let mut object = json!({

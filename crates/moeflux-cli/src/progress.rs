@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use moeflux::forward::StepProgress;
 
 const BYTES: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-const TOKENS: &str = "{msg} [{bar:30}] {pos} of {len} tokens, {per_sec}, {eta} left";
+const TOKENS: &str = "{msg} [{bar:30}] {pos} of {len} tokens, {eta} left";
 
 /// A bar. Removes itself when dropped, so that errors stand on a line of their own.
 #[derive(Debug)]

@@ -284,3 +284,33 @@ fn add_listed(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> Res
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::tests::Folder;
+
+    #[test]
+    fn bytes_of_tokens_are_the_bytes_of_the_text() {
+        let folder = Folder::new("token-bytes", 300, &["<|im_end|>"]);
+        let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
+        let text = "h\u{e9} \u{1f600}<|im_end|>\n";
+        let tokens = tokenizer.encode(text).unwrap();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|it| tokenizer.token_bytes(*it)).collect();
+        assert_eq!(bytes, text.as_bytes());
+        assert!(tokenizer.token_bytes(TokenId(299)).is_empty());
+
+        let model = json!({"type": "BPE", "vocab": {"\u{2581}ab": 0, "<0xE4>": 1}, "merges": []});
+        let decoder = json!({"type": "Metaspace", "replacement": "\u{2581}",
+            "prepend_scheme": "always", "split": true});
+        let pieces = json!({"version": "1.0", "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": decoder, "model": model});
+        folder.write("tokenizer.json", &pieces.to_string());
+        folder.write("tokenizer_config.json", "{}");
+        let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
+        assert_eq!(tokenizer.token_bytes(TokenId(0)), b" ab");
+        assert_eq!(tokenizer.token_bytes(TokenId(1)), [0xe4]);
+    }
+}
