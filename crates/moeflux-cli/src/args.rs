@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use moeflux::engine::{BackendKind, N_ROWS_DEFAULT};
 
+use crate::ranges;
+
 /// Runs Mixture-of-Experts language models.
 #[derive(Debug, Parser)]
 #[command(name = "moeflux", version, about, max_term_width = 100)]
@@ -57,14 +59,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_enum, default_value = "cpu")]
     pub(crate) backend: BackendName,
     /// Threads that compute [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Tokens computed together while reading a prompt; changes speed and memory, never the result
-    #[arg(long, value_name = "N", default_value_t = default_chunk())]
+    #[arg(long, value_name = "N", value_parser = ranges::chunk, default_value_t = default_chunk())]
     pub(crate) chunk: NonZeroUsize,
-    /// Tokens the session has room for [default: what prompt and -n need, at least 4096]
-    #[arg(long, value_name = "N")]
-    pub(crate) context: Option<NonZeroUsize>,
 }
 
 fn default_chunk() -> NonZeroUsize {

@@ -1,31 +1,45 @@
 //! `moeflux eval`: how well a model predicts a text, and how close two backends are on it.
 //!
-//! The text is cut into windows of the context's length that share nothing; within a window every
-//! token but the first is predicted from those before it, and only predicted bytes count.
+//! The text is cut into windows that share nothing. Each begins with what the model wants at the
+//! start of every text (its BOS token, if it has one), unscored; every other token that has one
+//! before it is predicted, and the bytes of exactly the predicted tokens count.
 
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
 use moeflux::engine::Engine;
 use moeflux::error::{Error, Result};
+use moeflux::forward::StepProgress;
 use moeflux::ids::TokenId;
 use moeflux::session::{Session, Wanted};
+use moeflux::spec::ModelSpec;
 use moeflux::text::Tokenizer;
 use serde_json::json;
 
 use crate::args::{BackendName, ModelArgs};
+use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::print;
+use crate::progress::{Bar, tokens_done};
 
-/// Tokens whose logits are held at once: 64 rows of 248,320 take 61 MiB per backend.
-const N_ROWS_HELD: usize = 64;
+/// Tokens of a window unless told otherwise: perplexities compare only at equal windows.
+const WINDOW_DEFAULT: usize = 2048;
+
+/// Logits held at once while two backends are compared.
+const HELD_BYTES_MAX: usize = 512 << 20;
 
 /// What `moeflux eval` is told.
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Tokens of a window, 2 or more; windows share nothing [default: 2048, or what the model
+    /// takes if that is less]
+    #[arg(long, value_name = "N")]
+    context: Option<NonZeroUsize>,
     /// UTF-8 text
     #[arg(long, value_name = "TEXT")]
     file: PathBuf,
@@ -41,79 +55,169 @@ pub(crate) struct EvalArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &EvalArgs) -> Result<()> {
+pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let interrupt = Interrupt::listen();
-    let bytes = std::fs::read(&args.file).map_err(Error::io("read", &args.file))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        Error::malformed(&args.file, format!("is not UTF-8: the byte at {at} fits no character"))
-    })?;
+    let text = read_text(args)?;
+    let spec = model::spec(&args.model)?;
+    let tokenizer = Tokenizer::open(&args.model.model, spec.vocab)?;
+    let windows = Windows::of(args, &spec, (&tokenizer, &text))?;
     let engine = model::open(&args.model, &interrupt)?;
-    let tokenizer = Tokenizer::open(&args.model.model, engine.spec().vocab)?;
-    let mut tokens = tokenizer.encode(&text)?;
-    tokens.truncate(args.limit.unwrap_or(usize::MAX));
-    if tokens.len() < 2 {
-        let problem = format!("{} tokens: at least 2 are needed", tokens.len());
-        return Err(Error::malformed(&args.file, problem));
-    }
     let other = match args.compare_backend {
-        Some(name) => {
-            Some(model::open_on(&args.model.model, &args.model, (name.into(), &interrupt))?)
-        }
+        Some(name) => Some(model::open_on(name.into(), &args.model, &interrupt)?),
         None => None,
     };
-
-    let context = model::context_for(&engine, &args.model, tokens.len());
-    let mut session = engine.session(context)?;
-    let mut other_session = other.as_ref().map(|other| other.session(context)).transpose()?;
-    let mut scores = Scores::default();
-    let mut n_bytes = 0;
-    for window in tokens.chunks(context) {
-        n_bytes += tokenizer.decode(&window[1..]).len();
-        session.clear();
-        if let Some(other) = &mut other_session {
-            other.clear();
-        }
-        score_window(window, (&mut session, other_session.as_mut()), &interrupt, &mut scores)?;
+    let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);
+    let mut run = Run {
+        session: engine.session(windows.longest())?,
+        other: other.as_ref().map(|other| other.session(windows.longest())).transpose()?,
+        n_rows: args.model.chunk.get().min(n_held_max),
+        bar: Bar::tokens("evaluating", windows.windows.iter().map(Vec::len).sum()),
+        n_done: 0,
+        interrupt: &interrupt,
+        scores: Scores::default(),
+    };
+    for window in &windows.windows {
+        run.window(window, windows.n_prefix)?;
     }
-    print::line(&report(args, &engine, &scores, n_bytes))
+    let Run { scores, bar, .. } = run;
+    drop(bar);
+    Ok(print::line(&report(args, &engine, &scores, &windows))?)
 }
 
-fn score_window(
-    window: &[TokenId],
-    (session, mut other): (&mut Session, Option<&mut Session>),
-    interrupt: &Interrupt,
-    scores: &mut Scores,
-) -> Result<()> {
-    for first in (0..window.len()).step_by(N_ROWS_HELD) {
-        let fed = &window[first..window.len().min(first + N_ROWS_HELD)];
-        let rows = rows_of(session, fed, interrupt)?;
-        let reference = match &mut other {
-            Some(other) => Some(rows_of(other, fed, interrupt)?),
-            None => None,
-        };
-        for (idx, row) in rows.iter().enumerate() {
-            let Some(next) = window.get(first + idx + 1) else { break };
-            scores.add(row, *next);
-            if let Some(reference) = &reference {
-                scores.compare(row, &reference[idx]);
+fn read_text(args: &EvalArgs) -> Result<String> {
+    let bytes = std::fs::read(&args.file).map_err(Error::io("read", &args.file))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::malformed(&args.file, format!("is not UTF-8: the byte at {at} fits no character"))
+    })
+}
+
+/// A text as it is fed.
+#[derive(Debug)]
+struct Windows {
+    /// Each with its prefix.
+    windows: Vec<Vec<TokenId>>,
+    /// Tokens at a window's start that are not of the text.
+    n_prefix: usize,
+    /// Tokens that a full window has.
+    context: usize,
+    /// Bytes of all predicted tokens.
+    n_bytes: usize,
+}
+
+impl Windows {
+    fn of(
+        args: &EvalArgs,
+        spec: &ModelSpec,
+        (tokenizer, text): (&Tokenizer, &str),
+    ) -> Outcome<Self> {
+        let context = model::context_for(spec, args.context, WINDOW_DEFAULT)?;
+        let prefix = tokenizer.encode_prompt("")?;
+        let n_needed = prefix.len().max(1) + 1;
+        if context < n_needed {
+            return Err(Failure::Usage(format!(
+                "windows of {context} predict nothing: --context must be {n_needed} or more"
+            )));
+        }
+        let mut tokens = tokenizer.encode(text)?;
+        tokens.truncate(args.limit.unwrap_or(usize::MAX));
+        let mut all = Self { windows: Vec::new(), n_prefix: prefix.len(), context, n_bytes: 0 };
+        for part in tokens.chunks(context - prefix.len()) {
+            let window = [&prefix[..], part].concat();
+            let predicted = &window[all.first_predicted().min(window.len())..];
+            if !predicted.is_empty() {
+                let bytes = predicted.iter().map(|token| tokenizer.token_bytes(*token).len());
+                all.n_bytes += bytes.sum::<usize>();
+                all.windows.push(window);
             }
         }
+        if all.windows.is_empty() {
+            let n_least = n_needed - prefix.len();
+            let problem = format!("tokens: {}, and at least {n_least} are needed", tokens.len());
+            return Err(Error::malformed(&args.file, problem).into());
+        }
+        Ok(all)
     }
-    Ok(())
+
+    /// Index of the first token of a window that is predicted.
+    fn first_predicted(&self) -> usize {
+        self.n_prefix.max(1)
+    }
+
+    fn longest(&self) -> usize {
+        self.windows.iter().map(Vec::len).max().unwrap_or(1)
+    }
 }
 
-fn rows_of(
-    session: &mut Session,
-    tokens: &[TokenId],
-    interrupt: &Interrupt,
-) -> Result<Vec<Vec<f32>>> {
-    let mut rows = Vec::with_capacity(tokens.len());
-    session.feed(tokens, Wanted::All, &mut |_| interrupt.poll(), &mut |_, logits| {
-        rows.push(logits.to_vec());
+/// What windows are computed with.
+struct Run<'a> {
+    session: Session,
+    other: Option<Session>,
+    /// Tokens computed together while two backends are compared.
+    n_rows: usize,
+    bar: Bar,
+    n_done: u64,
+    interrupt: &'a Interrupt,
+    scores: Scores,
+}
+
+impl Run<'_> {
+    fn window(&mut self, window: &[TokenId], n_prefix: usize) -> Result<()> {
+        self.session.clear();
+        // Alone, nothing is held; in company, what both computed for the same tokens meets.
+        let n_rows = if self.other.is_some() { self.n_rows } else { window.len() };
+        if let Some(other) = &mut self.other {
+            other.clear();
+        }
+        for first in (0..window.len()).step_by(n_rows) {
+            let fed = &window[first..window.len().min(first + n_rows)];
+            self.part(window, (first, fed), n_prefix)?;
+            self.n_done += fed.len() as u64;
+        }
         Ok(())
-    })?;
-    Ok(rows)
+    }
+
+    fn part(
+        &mut self,
+        window: &[TokenId],
+        (first, fed): (usize, &[TokenId]),
+        n_prefix: usize,
+    ) -> Result<()> {
+        let Self { session, other, n_rows, bar, n_done, interrupt, scores } = self;
+        let is_held = other.is_some();
+        let mut held: Vec<Vec<f32>> = Vec::new();
+        // The logits of a token predict the one after it.
+        let next_of = |position: usize| {
+            let next = window.get(position + 1).copied();
+            next.filter(|_| position + 1 >= n_prefix.max(1)).map(|token| (position + 1, token))
+        };
+        let watch = &mut |progress: StepProgress| -> ControlFlow<()> {
+            bar.set(*n_done + tokens_done(progress, *n_rows));
+            interrupt.poll()
+        };
+        let mut position = first;
+        session.feed(fed, Wanted::All, watch, &mut |_, logits| {
+            if let Some(next) = next_of(position) {
+                scores.add(logits, next)?;
+                if is_held {
+                    held.push(logits.to_vec());
+                }
+            }
+            position += 1;
+            Ok(())
+        })?;
+        let Some(other) = other else { return Ok(()) };
+        let mut tested = held.iter();
+        position = first;
+        other.feed(fed, Wanted::All, &mut |_| interrupt.poll(), &mut |_, reference| {
+            if let Some(next) = next_of(position) {
+                let tested = tested.next().expect("a row is held for each that is predicted");
+                scores.compare(tested, reference, next)?;
+            }
+            position += 1;
+            Ok(())
+        })
+    }
 }
 
 /// Sums over predicted tokens.
@@ -127,21 +231,47 @@ struct Scores {
 }
 
 impl Scores {
-    fn add(&mut self, logits: &[f32], next: TokenId) {
+    /// `next` is the predicted token and its place in its window.
+    fn add(&mut self, logits: &[f32], (position, next): (usize, TokenId)) -> Result<()> {
+        let nats = log_sum_exp(logits) - f64::from(logits[next.0 as usize]);
+        if !nats.is_finite() {
+            return Err(Error::Input(format!(
+                "the score of token {} at position {position} of its window is {nats}: the \
+                 model's weights or arithmetic are broken; try --backend reference",
+                next.0
+            )));
+        }
         self.n_predicted += 1;
-        self.nats += log_sum_exp(logits) - f64::from(logits[next.0 as usize]);
+        self.nats += nats;
+        Ok(())
     }
 
     /// KL(reference || tested), and whether both would choose the same token.
-    fn compare(&mut self, tested: &[f32], reference: &[f32]) {
+    fn compare(
+        &mut self,
+        tested: &[f32],
+        reference: &[f32],
+        (position, next): (usize, TokenId),
+    ) -> Result<()> {
         let (log_z, log_z_reference) = (log_sum_exp(tested), log_sum_exp(reference));
         let terms = tested.iter().zip(reference).map(|(&tested, &reference)| {
             let log_p = f64::from(reference) - log_z_reference;
-            log_p.exp() * (log_p - (f64::from(tested) - log_z))
+            let term = log_p.exp() * (log_p - (f64::from(tested) - log_z));
+            // What the reference rules out adds nothing, whatever the other thinks of it.
+            if reference == f32::NEG_INFINITY { 0.0 } else { term }
         });
-        self.kl += terms.sum::<f64>();
+        let kl = terms.sum::<f64>();
+        if !kl.is_finite() {
+            return Err(Error::Input(format!(
+                "the distance of the two backends for token {} at position {position} of its \
+                 window is {kl}: one of them computed no number",
+                next.0
+            )));
+        }
+        self.kl += kl;
         self.n_compared += 1;
         self.n_same_top += usize::from(top(tested) == top(reference));
+        Ok(())
     }
 }
 
@@ -163,7 +293,8 @@ fn top(logits: &[f32]) -> usize {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of tokens and bytes, for display")]
-fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, n_bytes: usize) -> String {
+fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, windows: &Windows) -> String {
+    let n_bytes = windows.n_bytes;
     let mean = |sum: f64, n: usize| sum / n as f64;
     let perplexity = mean(scores.nats, scores.n_predicted).exp();
     let bits_per_byte = mean(scores.nats / std::f64::consts::LN_2, n_bytes);
@@ -176,6 +307,7 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, n_bytes: usize) -> 
         let mut object = json!({
             "backend": device,
             "arithmetic": arithmetic,
+            "window_tokens": windows.context,
             "n_predicted": scores.n_predicted,
             "n_bytes": n_bytes,
             "perplexity": perplexity,
@@ -189,7 +321,8 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, n_bytes: usize) -> 
     }
     let mut lines = vec![
         format!("backend         {device} ({arithmetic})"),
-        format!("tokens          {} predicted, {n_bytes} bytes", scores.n_predicted),
+        format!("window          {} tokens at most", windows.context),
+        format!("predicted       tokens: {}, bytes: {n_bytes}", scores.n_predicted),
         format!("perplexity      {perplexity:.4}"),
         format!("bits per byte   {bits_per_byte:.4}"),
     ];
@@ -207,7 +340,7 @@ mod tests {
     #[test]
     fn equal_logits_cost_the_logarithm_of_the_vocabulary() {
         let mut scores = Scores::default();
-        scores.add(&[3.0; 8], TokenId(5));
+        scores.add(&[3.0; 8], (1, TokenId(5))).unwrap();
         assert!((scores.nats - 8.0_f64.ln()).abs() < 1e-12);
     }
 
@@ -215,7 +348,7 @@ mod tests {
     fn a_distribution_has_no_distance_from_itself() {
         let mut scores = Scores::default();
         let logits = [0.5, -1.0, 2.0, 2.0];
-        scores.compare(&logits, &logits);
+        scores.compare(&logits, &logits, (1, TokenId(0))).unwrap();
         assert!(scores.kl.abs() < 1e-15);
         assert_eq!((scores.n_same_top, scores.n_compared), (1, 1));
     }
@@ -224,7 +357,20 @@ mod tests {
     fn kl_of_a_hand_computed_pair() {
         // p = (1/2, 1/2), q = (3/4, 1/4): KL(p || q) = ln 2 - ln 3 / 2.
         let mut scores = Scores::default();
-        scores.compare(&[3.0_f32.ln(), 0.0], &[0.0, 0.0]);
+        scores.compare(&[3.0_f32.ln(), 0.0], &[0.0, 0.0], (1, TokenId(0))).unwrap();
         assert!((scores.kl - (2.0_f64.ln() - 3.0_f64.ln() / 2.0)).abs() < 1e-7);
+    }
+
+    #[test]
+    fn what_is_no_number_is_named() {
+        let mut scores = Scores::default();
+        for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = scores.add(&[0.0, broken], (7, TokenId(1))).unwrap_err().to_string();
+            assert!(error.contains("token 1 at position 7"), "{error}");
+        }
+        assert!(scores.compare(&[f32::NAN, 0.0], &[0.0, 0.0], (7, TokenId(1))).is_err());
+        assert_eq!((scores.n_predicted, scores.n_compared), (0, 0));
+        let ruled_out = [0.0, f32::NEG_INFINITY];
+        scores.compare(&ruled_out, &ruled_out, (7, TokenId(0))).unwrap();
     }
 }

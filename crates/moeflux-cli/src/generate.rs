@@ -1,7 +1,9 @@
 //! `moeflux generate`: a prompt in, text out as it comes.
 
-use std::io::{Read, Write};
+use std::io::Read;
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,6 +12,7 @@ use moeflux::error::{Error, Result};
 use moeflux::generate::{Event, Finish, Generation};
 use moeflux::ids::TokenId;
 use moeflux::sample::Sampler;
+use moeflux::spec::ModelSpec;
 use moeflux::text::{
     ChatTemplate, EndTokens, Message, SpecialText, StopStrings, TemplateOptions, TextStream,
     Tokenizer,
@@ -18,14 +21,20 @@ use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
 use crate::clock;
+use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::model;
-use crate::print;
+use crate::print::{self, Reader};
+use crate::progress::{Bar, tokens_done};
+use crate::ranges;
 use crate::sampling::SamplingArgs;
 use crate::stats::Stats;
 
 /// Bytes of a prompt from stdin: far beyond any context.
 const STDIN_BYTES_MAX: u64 = 64 << 20;
+
+/// Room for a conversation where nothing larger is asked for.
+const CONTEXT_DEFAULT: usize = 4096;
 
 /// What `moeflux generate` is told.
 #[derive(Debug, Args)]
@@ -38,8 +47,9 @@ pub(crate) struct GenerateArgs {
     /// Tokens to generate at most
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
     n_tokens: usize,
-    #[command(flatten)]
-    sampling: SamplingArgs,
+    /// Tokens the session has room for [default: what prompt and -n need, at least 4096]
+    #[arg(long, value_name = "N")]
+    context: Option<NonZeroUsize>,
     /// Put the prompt through the model's chat template, as a user's message
     #[arg(long)]
     chat: bool,
@@ -50,7 +60,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, requires = "chat")]
     no_think: bool,
     /// End before this text; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
     /// Print special tokens too
     #[arg(long)]
@@ -61,41 +71,71 @@ pub(crate) struct GenerateArgs {
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
+    // Last: its heading holds for all that follows.
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
-    let started = clock::instant();
+/// Runs the command. All that can be refused is refused before the weights are read.
+pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let interrupt = Interrupt::listen();
+    let stops = StopStrings::new(args.stop.clone())
+        .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
     let prompt = read_prompt(&args.prompt)?;
-    let engine = model::open(&args.model, &interrupt)?;
+    let spec = model::spec(&args.model)?;
     let dir = &args.model.model;
-    let tokenizer = Tokenizer::open(dir, engine.spec().vocab)?;
+    let tokenizer = Tokenizer::open(dir, spec.vocab)?;
     let tokens = encode(args, &tokenizer, &prompt)?;
-    let end_tokens = EndTokens::open(dir, &tokenizer)?;
-    let config = args.sampling.config(dir)?;
-    let mut sampler = Sampler::new(config, engine.spec().vocab)?;
-    let context = model::context_for(&engine, &args.model, tokens.len() + args.n_tokens);
+    let end_tokens = end_tokens(dir, &tokenizer, &spec)?;
+    let mut sampler = Sampler::new(args.sampling.config(dir)?, spec.vocab)?;
+    let needed = tokens.len().saturating_add(args.n_tokens).max(CONTEXT_DEFAULT);
+    let context = model::context_for(&spec, args.context, needed)?;
+    model::check_tokens(&spec, &tokens, context)?;
+
+    let before_load = clock::instant();
+    let engine = model::open(&args.model, &interrupt)?;
+    let load = before_load.elapsed();
     let mut session = engine.session(context)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
     let generation = Generation {
         session: &mut session,
         sampler: &mut sampler,
+        mask: None,
         stream: TextStream::new(&tokenizer, special),
-        stops: StopStrings::new(args.stop.clone())?,
+        stops,
         end_tokens: &end_tokens,
         n_tokens_max: args.n_tokens,
     };
-
-    let mut answer = Answer::new(args, &tokenizer, (started.elapsed(), tokens.len()));
+    let mut answer = Answer::new(args, &tokenizer, (load, tokens.len()));
     let finish = generation.run(&tokens, &mut |event| answer.hear(event, &interrupt))?;
-    answer.end(&engine, (sampler.config().seed, context), finish)
+    Ok(answer.end(&engine, (sampler.config().seed, context), finish)?)
+}
+
+fn end_tokens(dir: &Path, tokenizer: &Tokenizer, spec: &ModelSpec) -> Result<EndTokens> {
+    let end_tokens = EndTokens::open(dir, tokenizer)?;
+    let beyond = end_tokens.tokens().iter().find(|token| token.0 as usize >= spec.vocab);
+    match beyond {
+        None => Ok(end_tokens),
+        Some(token) => Err(Error::malformed(
+            dir,
+            format!(
+                "`eos_token_id` in config.json or generation_config.json names token {}, and the \
+                 vocabulary has {}",
+                token.0, spec.vocab
+            ),
+        )),
+    }
 }
 
 fn read_prompt(argument: &str) -> Result<String> {
-    if argument != "-" {
-        return Ok(argument.to_owned());
+    let prompt = if argument == "-" { read_stdin()? } else { argument.to_owned() };
+    if prompt.is_empty() {
+        return Err(Error::Input("the prompt is empty: give some text to continue".into()));
     }
+    Ok(prompt)
+}
+
+fn read_stdin() -> Result<String> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| Error::Input(format!("cannot read stdin: {error}")))?;
@@ -109,9 +149,6 @@ fn read_prompt(argument: &str) -> Result<String> {
 }
 
 fn encode(args: &GenerateArgs, tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<TokenId>> {
-    if prompt.is_empty() {
-        return Err(Error::Input("the prompt is empty: give some text to continue".into()));
-    }
     if !args.chat {
         return tokenizer.encode_prompt(prompt);
     }
@@ -140,7 +177,8 @@ struct Answer<'a> {
     tokens: Vec<TokenId>,
     logprobs: Vec<Value>,
     stats: Stats,
-    is_broken_pipe: bool,
+    reading: Option<Bar>,
+    output: Result<Reader>,
 }
 
 impl<'a> Answer<'a> {
@@ -156,14 +194,23 @@ impl<'a> Answer<'a> {
             tokens: Vec::new(),
             logprobs: Vec::new(),
             stats: Stats::start(load, n_prompt_tokens),
-            is_broken_pipe: false,
+            reading: None,
+            output: Ok(Reader::Reads),
         }
     }
 
     fn hear(&mut self, event: Event<'_>, interrupt: &Interrupt) -> ControlFlow<()> {
         match event {
-            Event::Reading(_) => {}
-            Event::PromptRead => self.stats.prompt_read(),
+            Event::Reading(progress) => {
+                let bar = || Bar::tokens("reading", progress.n_rows);
+                let n_done = tokens_done(progress, self.args.model.chunk.get());
+                self.reading.get_or_insert_with(bar).set(n_done);
+            }
+            Event::PromptRead => {
+                self.reading = None;
+                self.stats.prompt_read();
+            }
+            Event::Working => {}
             Event::Token { token, logprob, top } => {
                 self.stats.token();
                 self.tokens.push(token);
@@ -173,18 +220,15 @@ impl<'a> Answer<'a> {
             }
             Event::Text(text) => self.write(text),
         }
-        if self.is_broken_pipe { ControlFlow::Break(()) } else { interrupt.poll() }
+        let goes_on = matches!(self.output, Ok(Reader::Reads));
+        if goes_on { interrupt.poll() } else { ControlFlow::Break(()) }
     }
 
     fn write(&mut self, text: &str) {
         self.text.push_str(text);
-        if self.args.json {
-            return;
+        if !self.args.json && matches!(self.output, Ok(Reader::Reads)) {
+            self.output = print::piece(text);
         }
-        let mut stdout = std::io::stdout().lock();
-        let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-        // Whoever reads has enough.
-        self.is_broken_pipe |= written.is_err();
     }
 
     fn logprob_json(&self, chosen: (TokenId, f32), top: &[(TokenId, f32)]) -> Value {
@@ -197,7 +241,9 @@ impl<'a> Answer<'a> {
         object
     }
 
-    fn end(self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
+    fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
+        // Still there if the prompt was not read to its end.
+        self.reading = None;
         if self.args.json {
             let tokens: Vec<u32> = self.tokens.iter().map(|token| token.0).collect();
             let mut object = json!({
@@ -212,7 +258,7 @@ impl<'a> Answer<'a> {
             }
             return print::line(&object.to_string());
         }
-        if !self.is_broken_pipe && !self.text.ends_with('\n') {
+        if self.output? == Reader::Reads && !self.text.ends_with('\n') {
             print::line("")?;
         }
         if finish == Finish::ContextFull {

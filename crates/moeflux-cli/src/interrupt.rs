@@ -1,8 +1,15 @@
-//! Ctrl-C as a flag: the first asks running work to end well, the second ends the process.
+//! Ctrl-C as a flag: the first asks running work to end well, a later one ends the process.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::clock;
+
+/// One wish to end may come as several signals: `timeout -s INT` sends to the process and to its
+/// group at once. Nobody presses Ctrl-C twice so fast.
+const ONE_WISH: Duration = Duration::from_millis(500);
 
 /// Whether Ctrl-C was pressed.
 #[derive(Clone, Debug)]
@@ -13,8 +20,11 @@ impl Interrupt {
     pub(crate) fn listen() -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
+        let mut first = None;
         let listening = ctrlc::set_handler(move || {
-            if shared.swap(true, Ordering::Relaxed) {
+            shared.store(true, Ordering::Relaxed);
+            let now = clock::instant();
+            if is_another_wish(*first.get_or_insert(now), now) {
                 #[expect(clippy::disallowed_methods, reason = "asked twice")]
                 std::process::exit(130);
             }
@@ -38,5 +48,22 @@ impl Interrupt {
     /// The answer to a watch.
     pub(crate) fn poll(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn is_another_wish(first: Instant, now: Instant) -> bool {
+    now.duration_since(first) > ONE_WISH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_come_together_are_one_wish() {
+        let first = clock::instant();
+        assert!(!is_another_wish(first, first));
+        assert!(!is_another_wish(first, first + ONE_WISH));
+        assert!(is_another_wish(first, first + ONE_WISH * 2));
     }
 }

@@ -1,59 +1,55 @@
 //! `moeflux logits`: token ids in, one row of float32 logits per token out.
 
-use std::path::{Path, PathBuf};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::engine::Engine;
-use moeflux::error::{Error, Result};
 use moeflux::format::NpyWriter;
 use moeflux::ids::TokenId;
-use moeflux::session::{Session, Wanted};
+use moeflux::session::Wanted;
 
 use crate::args::ModelArgs;
+use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::out_file::OutFile;
+use crate::ranges;
 
 /// What `moeflux logits` is told.
 #[derive(Debug, Args)]
 pub(crate) struct LogitsArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Tokens the session has room for [default: as many as are given]
+    #[arg(long, value_name = "N")]
+    context: Option<NonZeroUsize>,
     /// Token ids, separated by commas
-    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',', required = true)]
-    tokens: Vec<u32>,
+    #[arg(
+        long,
+        value_name = "ID,ID,...",
+        value_delimiter = ',',
+        value_parser = ranges::token_id,
+        required = true
+    )]
+    tokens: Vec<TokenId>,
     /// File to write
     #[arg(long, value_name = "FILE.npy")]
     out: PathBuf,
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
+pub(crate) fn run(args: &LogitsArgs) -> Outcome {
     let interrupt = Interrupt::listen();
+    let spec = model::spec(&args.model)?;
+    let context = model::context_for(&spec, args.context, args.tokens.len())?;
+    model::check_tokens(&spec, &args.tokens, context)?;
+    let out = OutFile::new(&args.out)?;
+    let mut npy = NpyWriter::create(out.path(), args.tokens.len(), spec.vocab)?;
+
     let engine = model::open(&args.model, &interrupt)?;
-    let tokens: Vec<TokenId> = args.tokens.iter().copied().map(TokenId).collect();
-    let context = model::context_for(&engine, &args.model, tokens.len());
     let mut session = engine.session(context)?;
-
-    // Renamed when complete, so that a file under the asked name is never half a file.
-    let partial = args.out.with_extension("npy.partial");
-    let written = write_rows(&partial, &engine, (&mut session, &tokens), &interrupt)
-        .and_then(|()| std::fs::rename(&partial, &args.out).map_err(Error::io("write", &args.out)));
-    if written.is_err() {
-        // What failed first is the news; a leftover file is only untidy.
-        drop(std::fs::remove_file(&partial));
-    }
-    written
-}
-
-fn write_rows(
-    path: &Path,
-    engine: &Engine,
-    (session, tokens): (&mut Session, &[TokenId]),
-    interrupt: &Interrupt,
-) -> Result<()> {
-    let mut npy = NpyWriter::create(path, tokens.len(), engine.spec().vocab)?;
-    session.feed(tokens, Wanted::All, &mut |_| interrupt.poll(), &mut |_, logits| {
-        npy.write_row(logits)
-    })?;
-    npy.finish()
+    let watch = &mut |_| interrupt.poll();
+    session.feed(&args.tokens, Wanted::All, watch, &mut |_, logits| npy.write_row(logits))?;
+    npy.finish()?;
+    Ok(out.finish()?)
 }

@@ -7,13 +7,16 @@ mod args;
 mod bare_config;
 mod clock;
 mod eval;
+mod failure;
 mod generate;
 mod inspect;
 mod interrupt;
 mod logits;
 mod model;
+mod out_file;
 mod print;
 mod progress;
+mod ranges;
 mod sampling;
 mod size;
 mod stats;
@@ -24,30 +27,30 @@ mod test_dir;
 use std::process::ExitCode;
 
 use clap::Parser;
-use moeflux::error::Result;
 
 use crate::args::{Cli, Command};
+use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
+        Err(failure) => {
+            eprintln!("error: {failure}{}", failure.hint());
+            failure.exit_code()
         }
     }
 }
 
-fn run(command: Command) -> Result<()> {
+fn run(command: Command) -> Outcome {
     match command {
         Command::Generate(args) => generate::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Eval(args) => eval::run(&args),
-        Command::Inspect(args) => inspect::run(&args).and_then(|text| print::line(&text)),
+        Command::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
         Command::Synth(args) => {
             let interrupt = Interrupt::listen();
-            synth::run(&args, interrupt.flag()).and_then(|text| print::line(&text))
+            Ok(print::line(&synth::run(&args, interrupt.flag())?)?)
         }
     }
 }

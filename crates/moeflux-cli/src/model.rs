@@ -1,34 +1,41 @@
-//! Opens what `--model` names, with a progress bar, and sizes sessions.
+//! What `--model` names: its headers first, so that what cannot work fails at once, then the
+//! weights, with a progress bar.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 
+use moeflux::blueprint::Blueprint;
 use moeflux::engine::{BackendKind, Engine, EngineConfig};
-use moeflux::error::Result;
+use moeflux::error::{Error, Result};
+use moeflux::ids::TokenId;
+use moeflux::spec::ModelSpec;
 
 use crate::args::ModelArgs;
+use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::progress::BytesBar;
+use crate::progress::Bar;
 
-/// Room for a conversation where nothing larger is asked for.
-const CONTEXT_DEFAULT: usize = 4096;
+/// Shapes and constants, from headers alone.
+pub(crate) fn spec(args: &ModelArgs) -> Result<ModelSpec> {
+    let (blueprint, _) = Blueprint::of_folder(&args.model)?;
+    Ok(blueprint.spec)
+}
 
 /// Reads the model.
 pub(crate) fn open(args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
-    open_on(&args.model, args, (args.backend.into(), interrupt))
+    open_on(args.backend.into(), args, interrupt)
 }
 
 /// Reads the model for another backend than `--backend` names.
 pub(crate) fn open_on(
-    dir: &Path,
+    backend: BackendKind,
     args: &ModelArgs,
-    (backend, interrupt): (BackendKind, &Interrupt),
+    interrupt: &Interrupt,
 ) -> Result<Engine> {
     let n_threads = args.threads.unwrap_or_else(n_cores);
     let config = EngineConfig { backend, n_threads, n_rows_max: args.chunk };
     let mut bar = None;
-    Engine::open(dir, &config, &mut |progress| {
-        let bar = bar.get_or_insert_with(|| BytesBar::new("loading", progress.total_bytes));
+    Engine::open(&args.model, &config, &mut |progress| {
+        let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()
     })
@@ -39,9 +46,37 @@ pub(crate) fn n_cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// `--context`, or room for `n_tokens`, at least 4096 and at most what the model takes.
-pub(crate) fn context_for(engine: &Engine, args: &ModelArgs, n_tokens: usize) -> usize {
-    let context_max = engine.spec().context_max;
-    let wanted = args.context.map(NonZeroUsize::get);
-    wanted.unwrap_or_else(|| n_tokens.max(CONTEXT_DEFAULT).min(context_max))
+/// `--context`, or `n_tokens`, at most what the model takes.
+pub(crate) fn context_for(
+    spec: &ModelSpec,
+    asked: Option<NonZeroUsize>,
+    n_tokens: usize,
+) -> Outcome<usize> {
+    let context_max = spec.context_max;
+    match asked.map(NonZeroUsize::get) {
+        Some(context) if context > context_max => Err(Failure::Usage(format!(
+            "--context {context} is more than this model takes: give 1 to {context_max}"
+        ))),
+        Some(context) => Ok(context),
+        None => Ok(n_tokens.min(context_max)),
+    }
+}
+
+/// Whether the model can read these tokens.
+pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize) -> Result<()> {
+    if tokens.len() > context {
+        return Err(Error::Input(format!(
+            "{} tokens do not fit a context of {context}; --context sets it, this model takes up \
+             to {}",
+            tokens.len(),
+            spec.context_max
+        )));
+    }
+    match tokens.iter().position(|token| token.0 as usize >= spec.vocab) {
+        None => Ok(()),
+        Some(at) => Err(Error::Input(format!(
+            "token {} at place {at} is not in the vocabulary of {}",
+            tokens[at].0, spec.vocab
+        ))),
+    }
 }

@@ -1,48 +1,66 @@
-//! A bar of bytes on standard error.
+//! A bar on standard error.
 //!
 //! **Invariant:** draws only where a person looks: into a pipe or a file nothing is written.
 
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use moeflux::forward::StepProgress;
 
-const TEMPLATE: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+const BYTES: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+const TOKENS: &str = "{msg} [{bar:30}] {pos} of {len} tokens, {eta} left";
 
-/// A bar of bytes. Removes itself when dropped, so that errors stand on a line of their own.
+/// A bar. Removes itself when dropped, so that errors stand on a line of their own.
 #[derive(Debug)]
-pub(crate) struct BytesBar {
+pub(crate) struct Bar {
     bar: ProgressBar,
 }
 
-impl BytesBar {
-    /// A bar at zero; hidden where standard error is no terminal.
-    pub(crate) fn new(what: &str, total_bytes: u64) -> Self {
+impl Bar {
+    /// A bar of bytes at zero; hidden where standard error is no terminal.
+    pub(crate) fn bytes(what: &str, total_bytes: u64) -> Self {
+        Self::new(what, total_bytes, BYTES)
+    }
+
+    /// A bar of tokens at zero; hidden where standard error is no terminal.
+    pub(crate) fn tokens(what: &str, n_tokens: usize) -> Self {
+        Self::new(what, n_tokens as u64, TOKENS)
+    }
+
+    fn new(what: &str, total: u64, template: &str) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self { bar: ProgressBar::hidden() };
         }
-        let bar = ProgressBar::new(total_bytes);
-        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+        let bar = ProgressBar::new(total);
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_message(what.to_owned());
         Self { bar }
     }
 
-    /// So many bytes more are done.
-    pub(crate) fn add(&self, n_bytes: u64) {
-        self.bar.inc(n_bytes);
+    /// So many more are done.
+    pub(crate) fn add(&self, n: u64) {
+        self.bar.inc(n);
     }
 
-    /// So many bytes are done in all.
-    pub(crate) fn set(&self, done_bytes: u64) {
-        self.bar.set_position(done_bytes);
+    /// So many are done in all.
+    pub(crate) fn set(&self, n_done: u64) {
+        self.bar.set_position(n_done);
     }
 }
 
-impl Drop for BytesBar {
+impl Drop for Bar {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Tokens that are done, those under way counted by the layers that they have passed.
+pub(crate) fn tokens_done(progress: StepProgress, chunk: usize) -> u64 {
+    let under_way = chunk.min(progress.n_rows - progress.n_rows_done);
+    let passed = under_way * progress.n_layers_done / progress.n_layers.max(1);
+    (progress.n_rows_done + passed) as u64
 }
 
 #[cfg(test)]
@@ -51,6 +69,16 @@ mod tests {
 
     #[test]
     fn a_template_that_is_wrong_would_be_ignored_silently() {
-        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+        for template in [BYTES, TOKENS] {
+            assert!(ProgressStyle::with_template(template).is_ok());
+        }
+    }
+
+    #[test]
+    fn tokens_under_way_count_by_layers() {
+        let progress =
+            StepProgress { n_rows_done: 256, n_rows: 300, n_layers_done: 3, n_layers: 6 };
+        assert_eq!(tokens_done(progress, 256), 256 + 22);
+        assert_eq!(tokens_done(StepProgress { n_rows_done: 0, ..progress }, 256), 128);
     }
 }

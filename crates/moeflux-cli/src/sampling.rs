@@ -9,43 +9,44 @@ use moeflux::ids::TokenId;
 use moeflux::sample::{SamplerConfig, SamplerDefaults};
 
 use crate::clock;
+use crate::ranges;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling (defaults: the model's generation_config.json)")]
 pub(crate) struct SamplingArgs {
     /// Divides the logits; 0 always takes the most likely token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = ranges::temperature, allow_negative_numbers = true)]
     temp: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Keep the most likely tokens that make up this probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = ranges::share, allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Keep tokens at least so likely as this share of the most likely one
-    #[arg(long, value_name = "P")]
+    /// Keep tokens at least as likely as this share of the most likely one
+    #[arg(long, value_name = "P", value_parser = ranges::share, allow_negative_numbers = true)]
     min_p: Option<f32>,
     /// Divide the logits of tokens that came before
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = ranges::factor, allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// Subtract this for each time a token came before
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = ranges::penalty, allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
     /// Subtract this if a token came before
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = ranges::penalty, allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
     /// Only the last N tokens count as having come before [default: all]
     #[arg(long, value_name = "N")]
     penalty_window: Option<usize>,
     /// Add X to a token's logit; may be given several times
-    #[arg(long, value_name = "ID=X", value_parser = parse_bias, allow_hyphen_values = true)]
+    #[arg(long, value_name = "ID=X", value_parser = ranges::bias, allow_hyphen_values = true)]
     logit_bias: Vec<(TokenId, f32)>,
     /// Start of the random numbers: the same seed gives the same text [default: by the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Report log-probabilities of the chosen and the N most likely tokens, with --json
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", value_parser = ranges::logprobs, requires = "json")]
     logprobs: Option<usize>,
 }
 
@@ -78,14 +79,11 @@ fn defaults_of(dir: &Path) -> Result<SamplerDefaults> {
     };
     let json = serde_json::from_slice(&bytes)
         .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
-    SamplerDefaults::from_generation_config(&json)
-}
-
-fn parse_bias(text: &str) -> std::result::Result<(TokenId, f32), String> {
-    let (token, bias) = text.split_once('=').ok_or("write TOKEN_ID=NUMBER, as in 17=-2.5")?;
-    let token = token.parse().map_err(|error| format!("token id `{token}`: {error}"))?;
-    let bias = bias.parse().map_err(|error| format!("number `{bias}`: {error}"))?;
-    Ok((TokenId(token), bias))
+    SamplerDefaults::from_generation_config(&json).map_err(|error| {
+        let problem = error.to_string();
+        let problem = problem.strip_prefix("generation_config.json: ").unwrap_or(&problem);
+        Error::malformed(&path, problem)
+    })
 }
 
 /// Few digits, so that a seed can be typed again.

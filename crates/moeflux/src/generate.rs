@@ -3,22 +3,24 @@
 //! **Invariant:** the session holds the prompt and every token that was reported and fed; a token
 //! that ends the answer is neither. Knows no clock: who listens takes the time.
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::error::{Error, Result};
 use crate::forward::StepProgress;
 use crate::ids::TokenId;
-use crate::sample::Sampler;
+use crate::sample::{LogitMask, Sampler};
 use crate::session::{Session, Wanted};
 use crate::text::{EndTokens, StopStrings, TextStream};
 
 /// Everything one answer is made with.
-#[derive(Debug)]
 pub struct Generation<'a> {
     /// Where tokens are fed.
     pub session: &'a mut Session,
     /// Chooses tokens.
     pub sampler: &'a mut Sampler,
+    /// Forbids some.
+    pub mask: Option<&'a mut dyn LogitMask>,
     /// Turns them into text.
     pub stream: TextStream<'a>,
     /// Strings that end the answer.
@@ -47,9 +49,11 @@ pub enum Event<'a> {
     },
     /// More of the answer's text is certain.
     Text(&'a str),
+    /// A layer of the answer's next token was computed: nothing to see, but a chance to end.
+    Working,
 }
 
-/// Hears of events; `Break` ends the answer.
+/// Hears of events; `Break` ends the answer. The text of a token that was heard of follows even so.
 pub type Listener<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
 /// Why an answer ended.
@@ -78,6 +82,16 @@ impl Finish {
             Self::ContextFull => "context",
             Self::Cancelled => "cancelled",
         }
+    }
+}
+
+impl fmt::Debug for Generation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Generation");
+        shown.field("session", &self.session).field("sampler", &self.sampler);
+        shown.field("has_mask", &self.mask.is_some());
+        shown.field("stops", &self.stops).field("end_tokens", &self.end_tokens);
+        shown.field("n_tokens_max", &self.n_tokens_max).finish_non_exhaustive()
     }
 }
 
@@ -112,17 +126,19 @@ impl Generation<'_> {
 
     fn answer(&mut self, logits: &mut [f32], listener: &mut Listener<'_>) -> Result<Finish> {
         for n_tokens in 1..=self.n_tokens_max {
-            let choice = self.sampler.sample(logits, self.session.tokens(), None)?;
+            let mask = self.mask.as_mut().map(|mask| &mut **mask as &mut dyn LogitMask);
+            let choice = self.sampler.sample(logits, self.session.tokens(), mask)?;
             let token = choice.token;
             if self.end_tokens.contains(token) {
                 return Ok(Finish::EndToken);
             }
             let event = Event::Token { token, logprob: choice.logprob, top: choice.top };
-            if listener(event).is_break() {
-                return Ok(Finish::Cancelled);
-            }
+            let mut is_asked_to_end = listener(event).is_break();
             let text = self.stops.push(self.stream.push(token));
-            if !text.is_empty() && listener(Event::Text(text)).is_break() {
+            if !text.is_empty() {
+                is_asked_to_end |= listener(Event::Text(text)).is_break();
+            }
+            if is_asked_to_end {
                 return Ok(Finish::Cancelled);
             }
             if self.stops.stopped().is_some() {
@@ -134,11 +150,15 @@ impl Generation<'_> {
             if self.session.tokens().len() == self.session.context() {
                 return Ok(Finish::ContextFull);
             }
-            let watch = &mut |_| ControlFlow::Continue(());
-            self.session.feed(&[token], Wanted::Last, watch, &mut |_, row| {
+            let watch = &mut |_| listener(Event::Working);
+            let fed = self.session.feed(&[token], Wanted::Last, watch, &mut |_, row| {
                 logits.copy_from_slice(row);
                 Ok(())
-            })?;
+            });
+            match fed {
+                Err(Error::Cancelled) => return Ok(Finish::Cancelled),
+                other => other?,
+            }
         }
         Ok(Finish::Length)
     }

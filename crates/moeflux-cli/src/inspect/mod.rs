@@ -17,6 +17,7 @@ use moeflux::format::RawConfig;
 use moeflux::spec::QuantParams;
 
 use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
+use crate::failure::{Failure, Outcome};
 use report::{Files, Report};
 
 /// What `moeflux inspect` is told.
@@ -42,16 +43,16 @@ pub(crate) struct InspectArgs {
 /// # Errors
 ///
 /// What is wrong with the config, the headers or the arguments.
-pub(crate) fn run(args: &InspectArgs) -> Result<String> {
+pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
     let report = if args.path.is_dir() { of_folder(args)? } else { of_config(args)? };
     Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
 }
 
-fn of_folder(args: &InspectArgs) -> Result<Report> {
+fn of_folder(args: &InspectArgs) -> Outcome<Report> {
     let dir = &args.path;
     let config = dir.join("config.json");
     if args.bits.is_some() || args.group.is_some() {
-        return Err(Error::Input(format!(
+        return Err(Failure::Usage(format!(
             "--bits and --group are for a config.json alone, and {} is a folder: leave them out, \
              or inspect {}",
             dir.display(),
@@ -61,7 +62,7 @@ fn of_folder(args: &InspectArgs) -> Result<Report> {
     if config.is_file() && !has_weights(dir)? {
         let problem =
             format!("has no *.safetensors files; for sizes: moeflux inspect {}", config.display());
-        return Err(Error::malformed(dir, problem));
+        return Err(Error::malformed(dir, problem).into());
     }
     let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
     let raw = RawConfig::open(dir)?;
@@ -73,10 +74,10 @@ fn of_folder(args: &InspectArgs) -> Result<Report> {
     Ok(Report::new(&blueprint, model_type, Some(files)))
 }
 
-fn of_config(args: &InspectArgs) -> Result<Report> {
+fn of_config(args: &InspectArgs) -> Outcome<Report> {
     if args.path.extension() == Some(OsStr::new("safetensors")) {
         let dir = args.path.parent().unwrap_or(Path::new("."));
-        return Err(Error::Input(format!(
+        return Err(Failure::Usage(format!(
             "{} is one file of a model: inspect its folder {}",
             args.path.display(),
             dir.display()

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use moeflux::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
+use moeflux::weights::SkippedGroup;
 
 use super::report::{N_POSITIONS, Quantised, Report, reason_name, scaling_name};
 use crate::size::{binary, decimal, grouped};
@@ -37,17 +38,26 @@ fn lines(report: &Report) -> Vec<String> {
         ));
     }
     lines.push(size_row("all", report.stored_bytes));
-    if !report.skipped.is_empty() {
-        lines.push(String::new());
-        lines.push(header("not used", "stored bytes"));
-    }
-    for group in &report.skipped {
-        let label = format!("{} ({})", group.pattern, reason_name(group.reason));
-        let n_tensors = grouped(group.n_tensors as u64);
-        lines.push(size_row(&format!("{n_tensors} x {label}"), group.n_bytes));
-    }
+    lines.extend(skipped(report));
     lines.push(String::new());
     lines.extend(memory(report));
+    lines
+}
+
+fn skipped(report: &Report) -> Vec<String> {
+    if report.skipped.is_empty() {
+        return Vec::new();
+    }
+    let label = |group: &SkippedGroup| {
+        let n_tensors = grouped(group.n_tensors as u64);
+        format!("{n_tensors} x {} ({})", group.pattern, reason_name(group.reason))
+    };
+    let labels: Vec<String> = report.skipped.iter().map(label).collect();
+    let longest = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let width = longest.max(LABEL_WIDTH);
+    let mut lines = vec![String::new(), header_of("not used", "stored bytes", width)];
+    let rows = labels.iter().zip(&report.skipped);
+    lines.extend(rows.map(|(label, group)| size_row_of(label, group.n_bytes, width)));
     lines
 }
 
@@ -196,17 +206,25 @@ fn memory(report: &Report) -> Vec<String> {
 }
 
 fn header(label: &str, what: &str) -> String {
-    format!("{label:<width$}{what:>20}", width = LABEL_WIDTH + 2)
+    header_of(label, what, LABEL_WIDTH)
+}
+
+fn header_of(label: &str, what: &str, label_width: usize) -> String {
+    format!("{label:<width$}{what:>20}", width = label_width + 2)
 }
 
 fn row(label: &str, value: &str) -> String {
     format!("  {label:<LABEL_WIDTH$}{value}")
 }
 
-/// A label, exact bytes, and rounded both ways. Long labels push the numbers.
+/// A label, exact bytes, and rounded both ways.
 fn size_row(label: &str, n_bytes: u64) -> String {
+    size_row_of(label, n_bytes, LABEL_WIDTH)
+}
+
+fn size_row_of(label: &str, n_bytes: u64, label_width: usize) -> String {
     format!(
-        "  {label:<LABEL_WIDTH$}{:>20}{:>12}{:>13}",
+        "  {label:<label_width$}{:>20}{:>12}{:>13}",
         grouped(n_bytes),
         decimal(n_bytes),
         binary(n_bytes)

@@ -26,7 +26,8 @@ use moeflux::weights::{ImaginedCheckpoint, Origin};
 use serde_json::{Value, json};
 
 use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
-use crate::progress::BytesBar;
+use crate::progress::Bar;
+use crate::ranges;
 use crate::size;
 use folder::NewFolder;
 use shards::Shard;
@@ -54,10 +55,10 @@ pub(crate) struct SynthArgs {
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// Largest file, unless one tensor is larger: 700M, 5G (powers of 1024)
-    #[arg(long, value_name = "SIZE", default_value = "5G", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "5G", value_parser = ranges::shard_size)]
     pub(crate) shard_size: u64,
     /// Threads that make weights [default: as many as the machine runs at once]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     folder::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
 
     let mut folder = NewFolder::create(&args.out)?;
-    let bar = BytesBar::new("writing", n_bytes);
+    let bar = Bar::bytes("writing", n_bytes);
     let available = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_threads = args.threads.map_or_else(available, NonZeroUsize::get).min(N_THREADS_MAX);
     let writer = Writer { spec: &spec, tensors, seed: args.seed, n_threads, cancel, bar: &bar };

@@ -15,7 +15,7 @@ use moeflux::weights::ImaginedTensor;
 
 use super::shards::Shard;
 use super::values::Values;
-use crate::progress::BytesBar;
+use crate::progress::Bar;
 
 /// Large enough that a system call costs nothing, small enough that Ctrl-C is heard at once.
 const BLOCK_BYTES: u64 = 4 << 20;
@@ -28,7 +28,7 @@ pub(super) struct Writer<'a> {
     pub(super) seed: u64,
     pub(super) n_threads: usize,
     pub(super) cancel: &'a AtomicBool,
-    pub(super) bar: &'a BytesBar,
+    pub(super) bar: &'a Bar,
 }
 
 /// A part of a tensor.

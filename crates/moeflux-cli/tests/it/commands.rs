@@ -1,25 +1,137 @@
 //! Commands that succeed, and wrong uses of them.
 
-use crate::support::{TempDir, check_fails, golden, moeflux, stdout_of};
+use serde_json::Value;
+
+use crate::support::{TempDir, check_fails, golden, moeflux, read_npy, stdout_of};
+
+/// One case of every family.
+const FAMILIES: [&str; 6] = [
+    "qwen3_moe-bf16",
+    "qwen3_next-bf16",
+    "qwen3_5_moe-bf16",
+    "deepseek_v3-bf16",
+    "kimi_k2-bf16",
+    "glm4_moe-bf16",
+];
 
 #[test]
 fn logits_are_the_same_file_for_any_chunk_and_close_to_the_golden_ones() {
-    let dir = TempDir::new();
-    let model = golden("qwen3_next-bf16");
-    let tokens = std::fs::read_to_string(model.join("tokens.json")).unwrap();
-    let tokens: String = tokens.chars().filter(|c| c.is_ascii_digit() || *c == ',').collect();
-    let mut files = Vec::new();
-    for chunk in ["1", "7", "512"] {
-        let out = dir.file(&format!("chunk-{chunk}.npy"));
-        let (model, out_name) = (model.to_str().unwrap(), out.to_str().unwrap());
-        let args = ["logits", "--model", model, "--tokens", &tokens, "--out", out_name];
-        let printed = stdout_of(&[&args[..], &["--chunk", chunk]].concat());
-        assert!(printed.is_empty());
-        files.push(std::fs::read(out).unwrap());
+    for name in FAMILIES {
+        let dir = TempDir::new();
+        let model = golden(name);
+        let tokens = std::fs::read(model.join("tokens.json")).unwrap();
+        let tokens: Vec<u32> = serde_json::from_slice(&tokens).unwrap();
+        let list: Vec<String> = tokens.iter().map(u32::to_string).collect();
+        let list = list.join(", ");
+        let mut files = Vec::new();
+        for chunk in ["1", "7", "512"] {
+            let out = dir.file(&format!("chunk-{chunk}.npy"));
+            let (model, out_name) = (model.to_str().unwrap(), out.to_str().unwrap());
+            let args = ["logits", "--model", model, "--tokens", &list, "--out", out_name];
+            let printed = stdout_of(&[&args[..], &["--chunk", chunk]].concat());
+            assert!(printed.is_empty());
+            files.push(std::fs::read(out).unwrap());
+        }
+        assert!(files[0] == files[1] && files[0] == files[2], "{name}");
+
+        let config = std::fs::read(model.join("config.json")).unwrap();
+        let config: Value = serde_json::from_slice(&config).unwrap();
+        let text = config.get("text_config").unwrap_or(&config);
+        let vocab = usize::try_from(text["vocab_size"].as_u64().unwrap()).unwrap();
+        let golden = read_npy(&model.join("logits.npy"), vocab).concat();
+        let computed = read_npy(&dir.file("chunk-7.npy"), vocab).concat();
+        assert_eq!((golden.len(), computed.len()), (tokens.len() * vocab, tokens.len() * vocab));
+        for (golden, computed) in golden.iter().zip(&computed) {
+            assert!((golden - computed).abs() <= 5e-4, "{name}: {computed}, not {golden}");
+        }
     }
-    assert!(files[0] == files[1] && files[0] == files[2]);
-    let golden = std::fs::read(model.join("logits.npy")).unwrap();
-    assert_eq!(golden.len(), files[0].len());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_or_link_is_written_through_and_not_replaced() {
+    let dir = TempDir::new();
+    let model = golden("qwen3_moe-f32");
+    let link = dir.file("link.npy");
+    std::os::unix::fs::symlink(dir.file("file.npy"), &link).unwrap();
+    let args = ["logits", "--model", model.to_str().unwrap(), "--tokens", "1,2", "--out"];
+    for _ in 0..2 {
+        stdout_of(&[&args[..], &[link.to_str().unwrap()]].concat());
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+    assert_eq!(read_npy(&dir.file("file.npy"), 256).len(), 2);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+
+    check_fails(&[&args[..], &["/dev/full"]].concat(), &["/dev/full"]);
+}
+
+#[test]
+fn values_out_of_range_are_wrong_use() {
+    let dir = TempDir::of_bytes_case();
+    let model = dir.path().to_str().unwrap();
+    let text = dir.file("text");
+    std::fs::write(&text, "some text").unwrap();
+    let generate = ["generate", "x", "--model", model];
+    let eval = ["eval", "--model", model, "--file", text.to_str().unwrap()];
+    let logits = ["logits", "--model", model, "--tokens", "1", "--out", "/nonexistent/x.npy"];
+    let synth = ["synth", "--config", "none.json", "--out", "none"];
+    let cases: [(&[&str], &[&str], &str); 17] = [
+        (&generate, &["--temp", "-1"], "from 0 to"),
+        (&generate, &["--temp", "nan"], "from 0 to"),
+        (&generate, &["--top-p", "2"], "from 0 to 1"),
+        (&generate, &["--min-p", "-0.5"], "from 0 to 1"),
+        (&generate, &["--repetition-penalty", "0"], "from 0.000001 to"),
+        (&generate, &["--frequency-penalty", "-2e6"], "from -1000000 to"),
+        (&generate, &["--chunk", "100000"], "from 1 to 65536"),
+        (&generate, &["--threads", "100000"], "from 1 to 4096"),
+        (&generate, &["--logit-bias", "5=nan"], "from -1000000 to"),
+        (&generate, &["--stop", ""], "1 to 1024"),
+        (&generate, &["--json", "--logprobs", "100000"], "from 0 to 1000"),
+        (&generate, &["--context", "99999999999"], "99999999999"),
+        (&logits, &["--context", "4097"], "1 to 4096"),
+        (&eval, &["--context", "1"], "2 or more"),
+        (&eval, &["--context", "4097"], "1 to 4096"),
+        (&["inspect", model], &["--bits", "4"], "leave them out"),
+        (&synth, &["--shard-size", "0"], "1M"),
+    ];
+    for (command, more, words) in cases {
+        let output = moeflux(&[command, more].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{more:?}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(words), "{more:?}: {stderr}");
+        assert!(stderr.contains("--help"), "{more:?}: {stderr}");
+    }
+}
+
+#[test]
+fn inspect_names_what_is_skipped() {
+    for name in ["qwen3_next-bf16", "qwen3_5_moe-bf16", "deepseek_v3-bf16", "glm4_moe-bf16"] {
+        let page = stdout_of(&["inspect", golden(name).to_str().unwrap()]);
+        let (_, skipped) = page.split_once("not used").unwrap();
+        let is_known = ["multi-token prediction", "vision"].iter().any(|it| skipped.contains(it));
+        assert!(is_known, "{name}: {page}");
+        let rows = skipped.lines().skip(1).take_while(|line| !line.is_empty());
+        let widths: Vec<usize> = rows.map(|row| row.chars().count()).collect();
+        assert!(widths.iter().all(|width| *width == widths[0]), "{name}: {page}");
+    }
+}
+
+#[test]
+fn help_keeps_options_under_their_heading() {
+    let help = stdout_of(&["generate", "--help"]);
+    let (options, sampling) = help.split_once("Sampling (").unwrap();
+    for option in ["--chat", "--system", "--no-think", "--stop", "--special", "--stats", "--json"] {
+        let at_line_start = format!("{option} ");
+        let named = |part: &str| {
+            part.lines().any(|line| format!("{} ", line.trim()).starts_with(&at_line_start))
+        };
+        assert!(named(options) && !named(sampling), "{option} in:\n{help}");
+    }
+    for command in ["logits", "eval"] {
+        assert!(!stdout_of(&[command, "--help"]).contains("-n "), "{command}");
+    }
+    assert!(stdout_of(&["eval", "--help"]).contains("2048"));
 }
 
 #[test]

@@ -3,4 +3,6 @@
 
 mod bad_input;
 mod commands;
+mod evaluating;
+mod generating;
 mod support;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use moeflux::text::byte_tokenizer_json;
 use serde_json::Value;
 
 /// A folder of its own, removed at the end.
@@ -27,6 +28,41 @@ impl TempDir {
             let entry = entry.unwrap();
             std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
         }
+        dir
+    }
+
+    /// A copy of a golden case with 256 tokens, each of them a byte.
+    pub(crate) fn of_bytes_case() -> Self {
+        let dir = Self::of_case("qwen3_moe-f32");
+        let tokenizer = byte_tokenizer_json(256, &[]).to_string();
+        std::fs::write(dir.file("tokenizer.json"), tokenizer).unwrap();
+        dir
+    }
+
+    /// A folder that `synth` made of a config of test size.
+    pub(crate) fn synthetic() -> Self {
+        let dir = Self::new();
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        std::fs::copy(example.join("qwen3_moe-small.json"), dir.file("small.json")).unwrap();
+        dir.edit_json("small.json", |config| {
+            for (key, value) in [
+                ("hidden_size", 64),
+                ("num_hidden_layers", 2),
+                ("num_attention_heads", 2),
+                ("num_key_value_heads", 1),
+                ("head_dim", 32),
+                ("moe_intermediate_size", 64),
+                ("num_experts", 4),
+                ("num_experts_per_tok", 2),
+                ("max_position_embeddings", 200_000),
+            ] {
+                config[key] = value.into();
+            }
+        });
+        let (config, out) = (dir.file("small.json"), dir.file("model"));
+        let [config, out] = [&config, &out].map(|path| path.to_str().unwrap());
+        let printed = stdout_of(&["synth", "--config", config, "--out", out]);
+        assert!(printed.contains("next: moeflux generate"), "{printed}");
         dir
     }
 
@@ -80,6 +116,16 @@ pub(crate) fn golden(name: &str) -> PathBuf {
 /// Runs the binary.
 pub(crate) fn moeflux(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_moeflux")).args(args).output().unwrap()
+}
+
+/// Rows of a float32 matrix as NumPy writes it (format 1.0, C order).
+pub(crate) fn read_npy(path: &Path, n_cols: usize) -> Vec<Vec<f32>> {
+    let bytes = std::fs::read(path).unwrap();
+    let header_len = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let (values, rest) = bytes[10 + header_len..].as_chunks::<4>();
+    assert!(rest.is_empty() && values.len().is_multiple_of(n_cols), "{}", path.display());
+    let values: Vec<f32> = values.iter().map(|value| f32::from_le_bytes(*value)).collect();
+    values.chunks(n_cols).map(<[f32]>::to_vec).collect()
 }
 
 /// What it printed to stdout; it must have succeeded.

@@ -196,6 +196,24 @@ impl Tokenizer {
         self.is_special.get(&token.0).copied().unwrap_or(false)
     }
 
+    /// The bytes that a token stands for, whole characters or not; none if the id has no token.
+    #[must_use]
+    pub fn token_bytes(&self, token: TokenId) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if self.is_byte_level {
+            self.append_bytes(token, &mut bytes);
+            return bytes;
+        }
+        let Some(piece) = self.inner.id_to_token(token.0) else { return bytes };
+        // SentencePiece's way: a byte as `<0xE4>`, a space as U+2581.
+        let digits = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend(piece.replace('\u{2581}', " ").bytes()),
+        }
+        bytes
+    }
+
     /// Whether each token is a string of bytes, whatever stands beside it.
     pub(super) fn is_byte_level(&self) -> bool {
         self.is_byte_level
@@ -265,4 +283,34 @@ fn add_listed(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> Res
         check_id(&special.path, inner, &token.content, token.id.0)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::tests::Folder;
+
+    #[test]
+    fn bytes_of_tokens_are_the_bytes_of_the_text() {
+        let folder = Folder::new("token-bytes", 300, &["<|im_end|>"]);
+        let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
+        let text = "h\u{e9} \u{1f600}<|im_end|>\n";
+        let tokens = tokenizer.encode(text).unwrap();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|it| tokenizer.token_bytes(*it)).collect();
+        assert_eq!(bytes, text.as_bytes());
+        assert!(tokenizer.token_bytes(TokenId(299)).is_empty());
+
+        let model = json!({"type": "BPE", "vocab": {"\u{2581}ab": 0, "<0xE4>": 1}, "merges": []});
+        let decoder = json!({"type": "Metaspace", "replacement": "\u{2581}",
+            "prepend_scheme": "always", "split": true});
+        let pieces = json!({"version": "1.0", "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": decoder, "model": model});
+        folder.write("tokenizer.json", &pieces.to_string());
+        folder.write("tokenizer_config.json", "{}");
+        let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
+        assert_eq!(tokenizer.token_bytes(TokenId(0)), b" ab");
+        assert_eq!(tokenizer.token_bytes(TokenId(1)), [0xe4]);
+    }
 }

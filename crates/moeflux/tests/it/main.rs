@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod failures;
+mod generate;
 mod golden;
 mod ops;
 mod plans;

@@ -1,0 +1,112 @@
+//! Where a result is written, chosen so that a file under the asked name is never half a file.
+//!
+//! A regular file, or none yet, is written beside its name and renamed when whole. A pipe, a device
+//! or a link to nothing is written straight through: renaming would put a file in its place.
+//! **Invariant:** a link's target is replaced, never the link; what failed leaves nothing beside.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use moeflux::error::{Error, Result};
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(crate) struct OutFile {
+    written: PathBuf,
+    /// The name it gets when it is whole, if it is written under another.
+    renamed: Option<PathBuf>,
+}
+
+impl OutFile {
+    /// Where to write what is meant for `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the path cannot be looked at.
+    pub(crate) fn new(path: &Path) -> Result<Self> {
+        let target = match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
+            Err(error) => return Err(Error::io("create", path)(error)),
+            Ok(metadata) if metadata.is_file() => path.to_owned(),
+            Ok(metadata) if metadata.is_symlink() => match std::fs::canonicalize(path) {
+                Ok(target) if target.is_file() => target,
+                _ => return Ok(Self::straight(path)),
+            },
+            Ok(_) => return Ok(Self::straight(path)),
+        };
+        let mut name = target.file_name().map(OsString::from).unwrap_or_default();
+        name.push(".partial");
+        Ok(Self { written: target.with_file_name(name), renamed: Some(target) })
+    }
+
+    fn straight(path: &Path) -> Self {
+        Self { written: path.to_owned(), renamed: None }
+    }
+
+    /// Where to write.
+    pub(crate) fn path(&self) -> &Path {
+        &self.written
+    }
+
+    /// The file is whole and closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub(crate) fn finish(mut self) -> Result<()> {
+        let Some(name) = &self.renamed else { return Ok(()) };
+        std::fs::rename(&self.written, name).map_err(Error::io("write", name))?;
+        self.renamed = None;
+        Ok(())
+    }
+}
+
+impl Drop for OutFile {
+    fn drop(&mut self) {
+        if self.renamed.is_some() {
+            // What failed first is the news; a leftover file is only untidy.
+            drop(std::fs::remove_file(&self.written));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_dir::TestDir;
+
+    #[test]
+    fn two_results_never_share_a_name_on_the_way() {
+        let dir = TestDir::new("out-file");
+        let path = |name: &str| dir.path().join(name);
+        let [one, two] = ["a.bin", "a.npy"].map(|name| OutFile::new(&path(name)).unwrap());
+        assert_eq!(one.path(), path("a.bin.partial"));
+        assert_eq!(two.path(), path("a.npy.partial"));
+        std::fs::write(one.path(), "whole").unwrap();
+        std::fs::write(two.path(), "half").unwrap();
+        one.finish().unwrap();
+        drop(two);
+        assert_eq!(std::fs::read_to_string(path("a.bin")).unwrap(), "whole");
+        assert!(!path("a.npy").exists() && !path("a.npy.partial").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_stay_and_devices_are_written_through() {
+        let dir = TestDir::new("out-link");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), "old").unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        let out = OutFile::new(&path("link")).unwrap();
+        std::fs::write(out.path(), "new").unwrap();
+        out.finish().unwrap();
+        assert!(std::fs::symlink_metadata(path("link")).unwrap().is_symlink());
+        assert_eq!(std::fs::read_to_string(path("file")).unwrap(), "new");
+
+        std::os::unix::fs::symlink(path("nothing"), path("dangling")).unwrap();
+        assert_eq!(OutFile::new(&path("dangling")).unwrap().path(), path("dangling"));
+        std::os::unix::fs::symlink("/dev/null", path("device")).unwrap();
+        assert_eq!(OutFile::new(&path("device")).unwrap().path(), path("device"));
+    }
+}

@@ -1,0 +1,124 @@
+//! Values of options that have a range: parsers for clap, which then explains and exits with 2.
+//!
+//! **Invariant:** a parser accepts what the library accepts, no more. Knows no model.
+
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+
+use moeflux::engine::N_ROWS_MAX;
+use moeflux::ids::TokenId;
+use moeflux::sample::{LOGPROBS_MAX, PENALTY_MAX};
+use moeflux::text::STOP_STRING_BYTES_MAX;
+
+use crate::size;
+
+/// More threads than this are a typing error on any machine.
+const N_THREADS_MAX: usize = 4096;
+
+/// Smaller files than this are a typing error: a checkpoint would be millions of them.
+const SHARD_BYTES_MIN: u64 = 1 << 20;
+
+/// What a parser answers.
+type Parsed<T> = Result<T, String>;
+
+/// Parses `--threads`.
+pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
+    count(text, N_THREADS_MAX)
+}
+
+/// Parses `--chunk`.
+pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
+    count(text, N_ROWS_MAX)
+}
+
+/// Parses `--temp`.
+pub(crate) fn temperature(text: &str) -> Parsed<f32> {
+    number(text, 0.0..=PENALTY_MAX)
+}
+
+/// Parses a probability.
+pub(crate) fn share(text: &str) -> Parsed<f32> {
+    number(text, 0.0..=1.0)
+}
+
+/// Parses what logits are divided by.
+pub(crate) fn factor(text: &str) -> Parsed<f32> {
+    number(text, 1.0 / PENALTY_MAX..=PENALTY_MAX)
+}
+
+/// Parses what logits are changed by.
+pub(crate) fn penalty(text: &str) -> Parsed<f32> {
+    number(text, -PENALTY_MAX..=PENALTY_MAX)
+}
+
+/// Parses `--logit-bias`.
+pub(crate) fn bias(text: &str) -> Parsed<(TokenId, f32)> {
+    let (token, bias) = text.split_once('=').ok_or("write TOKEN_ID=NUMBER, as in 17=-2.5")?;
+    Ok((token_id(token)?, penalty(bias)?))
+}
+
+/// Parses a token id, with blanks around it: lists are written so.
+pub(crate) fn token_id(text: &str) -> Parsed<TokenId> {
+    let trimmed = text.trim();
+    trimmed.parse().map(TokenId).map_err(|error| format!("token id `{trimmed}`: {error}"))
+}
+
+/// Parses `--logprobs`.
+pub(crate) fn logprobs(text: &str) -> Parsed<usize> {
+    let parsed = text.parse().ok().filter(|n| *n <= LOGPROBS_MAX);
+    parsed.ok_or_else(|| format!("give a number from 0 to {LOGPROBS_MAX}"))
+}
+
+/// Parses `--stop`.
+pub(crate) fn stop(text: &str) -> Parsed<String> {
+    if (1..=STOP_STRING_BYTES_MAX).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("it has {} bytes: give 1 to {STOP_STRING_BYTES_MAX}", text.len()))
+}
+
+/// Parses `--shard-size`.
+pub(crate) fn shard_size(text: &str) -> Parsed<u64> {
+    let n_bytes = size::parse(text)?;
+    if n_bytes < SHARD_BYTES_MIN {
+        return Err(format!("files of {n_bytes} bytes are too small: give 1M or more"));
+    }
+    Ok(n_bytes)
+}
+
+fn count(text: &str, max: usize) -> Parsed<NonZeroUsize> {
+    let parsed = text.parse::<NonZeroUsize>().ok().filter(|n| n.get() <= max);
+    parsed.ok_or_else(|| format!("give a number from 1 to {max}"))
+}
+
+fn number(text: &str, range: RangeInclusive<f32>) -> Parsed<f32> {
+    // Not-a-number is in no range.
+    let parsed = text.parse().ok().filter(|n| range.contains(n));
+    parsed.ok_or_else(|| format!("give a number from {} to {}", range.start(), range.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_inside_and_what_is_beyond_is_told_the_range() {
+        assert_eq!(temperature("0"), Ok(0.0));
+        assert_eq!(share("1"), Ok(1.0));
+        assert_eq!(penalty("-1000000"), Ok(-1e6));
+        assert_eq!(threads("4096").map(NonZeroUsize::get), Ok(4096));
+        assert_eq!(chunk("65536").map(NonZeroUsize::get), Ok(65536));
+        assert_eq!(bias("17=-2.5"), Ok((TokenId(17), -2.5)));
+        assert_eq!(token_id(" 17 "), Ok(TokenId(17)));
+        assert_eq!(shard_size("1M"), Ok(1 << 20));
+        for text in ["-0.1", "nan", "inf", "1e7", "warm", ""] {
+            assert_eq!(temperature(text), Err("give a number from 0 to 1000000".to_owned()));
+        }
+        for text in ["0", "65537", "-1", "1.5"] {
+            assert_eq!(chunk(text), Err("give a number from 1 to 65536".to_owned()));
+        }
+        assert!(factor("0").is_err() && share("1.1").is_err() && penalty("2e6").is_err());
+        assert!(bias("5=nan").is_err() && bias("5").is_err() && bias("-5=1").is_err());
+        assert!(logprobs("1001").is_err() && stop("").is_err() && shard_size("0").is_err());
+    }
+}

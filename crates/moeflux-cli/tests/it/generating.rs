@@ -1,0 +1,136 @@
+//! `generate` as README shows it, and what happens when input or output go wrong.
+
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::{TempDir, check_fails, moeflux, stdout_of};
+
+fn command(dir: &TempDir, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+    command.arg("generate").args(more).arg("--model").arg(dir.file("model"));
+    command
+}
+
+fn answer(dir: &TempDir, more: &[&str]) -> Value {
+    let model = dir.file("model");
+    let args = ["generate", "Once upon a time", "--json", "--model", model.to_str().unwrap()];
+    serde_json::from_str(&stdout_of(&[&args[..], more].concat())).unwrap()
+}
+
+/// Options that keep the model from ending by itself.
+fn endless(dir: &TempDir) -> Vec<String> {
+    let bytes = std::fs::read(dir.file("model/generation_config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&bytes).unwrap();
+    let ids = config["eos_token_id"].as_array().unwrap();
+    ids.iter().map(|id| format!("--logit-bias={id}=-1000000")).collect()
+}
+
+#[test]
+fn the_first_commands_of_the_readme() {
+    let dir = TempDir::synthetic();
+    let first = answer(&dir, &["-n", "12", "--seed", "7", "--stats"]);
+    let again = answer(&dir, &["-n", "12", "--seed", "7"]);
+    assert_eq!((&first["text"], &first["tokens"]), (&again["text"], &again["tokens"]));
+    assert_eq!(first["seed"], 7);
+    assert_eq!(first["stats"]["prompt_tokens"], 16);
+    let other = answer(&dir, &["-n", "12", "--seed", "8"]);
+    assert_ne!(first["tokens"], other["tokens"]);
+    let greedy = answer(&dir, &["-n", "12", "--seed", "1", "--temp", "0"]);
+    assert_eq!(greedy["tokens"], answer(&dir, &["-n", "12", "--temp", "0"])["tokens"]);
+
+    let output =
+        command(&dir, &["Once upon a time", "-n", "12", "--seed", "7", "--stats"]).output();
+    let output = output.unwrap();
+    assert!(output.status.success());
+    let text = first["text"].as_str().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim_end(), text.trim_end());
+    let stats = String::from_utf8(output.stderr).unwrap();
+    for word in ["load", "prompt    16 tokens", "answer", "memory", "seed 7"] {
+        assert!(stats.contains(word), "{stats}");
+    }
+}
+
+#[test]
+fn more_tokens_than_a_number_holds_are_as_many_as_fit() {
+    let dir = TempDir::synthetic();
+    let answer = answer(&dir, &["-n", "18446744073709551615", "--context", "20"]);
+    assert!(answer["finish"] == "context" || answer["finish"] == "end", "{answer}");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_the_answer_and_keeps_it() {
+    let dir = TempDir::synthetic();
+    let mut generate = command(&dir, &["Hello", "-n", "190000", "--stats"]);
+    generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = generate.spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut text = vec![0];
+    stdout.read_exact(&mut text).unwrap();
+    // Twice, as `timeout` does: to the process and to its group.
+    for _ in 0..2 {
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    }
+    stdout.read_to_end(&mut text).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("ended by cancelled"), "{stderr}");
+    assert_eq!(text.last(), Some(&b'\n'));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_lost_output_is_an_error_and_a_reader_who_left_is_none() {
+    let dir = TempDir::synthetic();
+    for more in [&["Hello", "-n", "4"][..], &["Hello", "-n", "4", "--json"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(&dir, more).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.starts_with("error: cannot write to stdout"), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+    let mut generate = command(&dir, &["Hello", "-n", "190000"]);
+    generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = generate.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}
+
+#[test]
+fn a_prompt_that_is_no_text_is_refused() {
+    let dir = TempDir::synthetic();
+    for (bytes, words) in [(&b"ab\xff"[..], "byte at 2"), (b"", "the prompt is empty")] {
+        let mut generate = command(&dir, &["-"]);
+        generate.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = generate.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(bytes).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(words) && stderr.lines().count() == 1, "{stderr}");
+    }
+    // Before anything is looked at.
+    check_fails(&["generate", "", "--model", "/nonexistent"], &["the prompt is empty"]);
+}
+
+#[test]
+fn what_the_folder_says_wrongly_is_named() {
+    let dir = TempDir::synthetic();
+    let model = dir.file("model");
+    let args = ["generate", "x", "--model", model.to_str().unwrap()];
+    let name = "model/generation_config.json";
+    dir.edit_json(name, |config| config["top_p"] = json!("high"));
+    check_fails(&args, &["model/generation_config.json: `top_p`"]);
+    dir.edit_json(name, |config| {
+        config["top_p"] = json!(1.0);
+        config["eos_token_id"] = json!([9999]);
+    });
+    check_fails(&args, &["eos_token_id", "generation_config.json", "9999", "512"]);
+    assert_eq!(moeflux(&args[..2]).status.code(), Some(2));
+}

@@ -1,0 +1,226 @@
+//! Answers: how they end, what is heard on the way, what the session holds afterwards.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use moeflux::engine::{BackendKind, Engine};
+use moeflux::generate::{Event, Finish, Generation};
+use moeflux::ids::TokenId;
+use moeflux::sample::{LogitMask, Sampler, SamplerConfig};
+use moeflux::text::{
+    EndTokens, SpecialText, StopStrings, TextStream, Tokenizer, byte_tokenizer_json,
+};
+
+use crate::support::{golden_dir, open};
+
+/// Has 256 tokens: with a byte tokenizer, each is a byte.
+const CASE: &str = "qwen3_moe-f32";
+
+/// Each token's logits are these tokens' in turn, whatever the model thinks.
+struct Script {
+    tokens: Vec<u32>,
+    n_done: usize,
+}
+
+impl LogitMask for Script {
+    fn apply(&mut self, logits: &mut [f32]) {
+        logits.fill(f32::NEG_INFINITY);
+        let token = self.tokens[self.n_done % self.tokens.len()];
+        logits[token as usize] = 0.0;
+        self.n_done += 1;
+    }
+}
+
+/// A model and a tokenizer for it.
+struct Stage {
+    engine: Engine,
+    tokenizer: Tokenizer,
+    dir: PathBuf,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.dir));
+    }
+}
+
+/// What is asked of one answer.
+struct Asked<'a> {
+    script: Option<&'a [u8]>,
+    sampling: SamplerConfig,
+    stops: &'a [&'a str],
+    ends: &'a [u32],
+    n_tokens_max: usize,
+    context: usize,
+}
+
+impl Default for Asked<'_> {
+    fn default() -> Self {
+        let sampling = SamplerConfig::greedy();
+        Self { script: None, sampling, stops: &[], ends: &[], n_tokens_max: 8, context: 64 }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Heard {
+    finish: Finish,
+    text: String,
+    tokens: Vec<TokenId>,
+    events: Vec<&'static str>,
+    held: Vec<TokenId>,
+}
+
+const PROMPT: [TokenId; 5] = [TokenId(72), TokenId(101), TokenId(108), TokenId(108), TokenId(111)];
+
+impl Stage {
+    fn new() -> Self {
+        static N_MADE: AtomicU32 = AtomicU32::new(0);
+        let serial = N_MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("moeflux-generate-{}-{serial}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let json = byte_tokenizer_json(256, &[]).to_string();
+        std::fs::write(dir.join("tokenizer.json"), json).unwrap();
+        let tokenizer = Tokenizer::open(Path::new(&dir), 256).unwrap();
+        let engine = open(&golden_dir().join(CASE), BackendKind::Cpu, 4);
+        Self { engine, tokenizer, dir }
+    }
+
+    fn run(&self, asked: &Asked<'_>) -> Heard {
+        self.run_until(asked, |_| false)
+    }
+
+    /// Ends when `is_enough` says so of an event.
+    fn run_until(&self, asked: &Asked<'_>, is_enough: impl Fn(&Event<'_>) -> bool) -> Heard {
+        let mut session = self.engine.session(asked.context).unwrap();
+        let mut sampler = Sampler::new(asked.sampling.clone(), 256).unwrap();
+        let mut script = asked
+            .script
+            .map(|bytes| Script { tokens: bytes.iter().map(|&b| b.into()).collect(), n_done: 0 });
+        let end_tokens = EndTokens::new(asked.ends.iter().copied().map(TokenId).collect());
+        let generation = Generation {
+            session: &mut session,
+            sampler: &mut sampler,
+            mask: script.as_mut().map(|script| script as &mut dyn LogitMask),
+            stream: TextStream::new(&self.tokenizer, SpecialText::Hidden),
+            stops: StopStrings::new(asked.stops.iter().map(|s| (*s).to_owned()).collect()).unwrap(),
+            end_tokens: &end_tokens,
+            n_tokens_max: asked.n_tokens_max,
+        };
+        let (mut text, mut tokens, mut events) = (String::new(), Vec::new(), Vec::new());
+        let finish = generation.run(&PROMPT, &mut |event| {
+            events.push(match event {
+                Event::Reading(_) => "reading",
+                Event::PromptRead => "read",
+                Event::Token { token, .. } => {
+                    tokens.push(token);
+                    "token"
+                }
+                Event::Text(piece) => {
+                    text.push_str(piece);
+                    "text"
+                }
+                Event::Working => "working",
+            });
+            if is_enough(&event) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let held = session.tokens().to_vec();
+        Heard { finish: finish.unwrap(), text, tokens, events, held }
+    }
+}
+
+#[test]
+fn the_length_ends_it_and_the_session_holds_what_was_fed() {
+    let heard = Stage::new().run(&Asked { script: Some(b"abc"), ..Asked::default() });
+    assert_eq!((heard.finish, heard.text.as_str()), (Finish::Length, "abcabcab"));
+    assert_eq!(heard.tokens.len(), 8);
+    // The last token ends the answer: it is reported, and nothing is asked of the model after it.
+    assert_eq!(heard.held, [&PROMPT[..], &heard.tokens[..7]].concat());
+    assert_eq!(heard.events[0], "reading");
+    assert_eq!(heard.events.iter().filter(|event| **event == "read").count(), 1);
+}
+
+#[test]
+fn an_end_token_is_neither_text_nor_fed() {
+    let asked = Asked { script: Some(b"ab."), ends: &[46], ..Asked::default() };
+    let heard = Stage::new().run(&asked);
+    assert_eq!((heard.finish, heard.text.as_str()), (Finish::EndToken, "ab"));
+    assert_eq!(heard.held, [&PROMPT[..], &heard.tokens].concat());
+}
+
+#[test]
+fn a_stop_string_may_span_tokens() {
+    let asked = Asked { script: Some(b"one two"), stops: &["e t"], ..Asked::default() };
+    let heard = Stage::new().run(&asked);
+    assert_eq!((heard.finish, heard.text.as_str()), (Finish::StopString, "on"));
+    let asked = Asked { script: Some(b"one two"), stops: &["two!"], ..Asked::default() };
+    let heard = Stage::new().run(&Asked { n_tokens_max: 7, ..asked });
+    assert_eq!((heard.finish, heard.text.as_str()), (Finish::Length, "one two"));
+}
+
+#[test]
+fn a_full_context_ends_it() {
+    let asked =
+        Asked { script: Some(b"abc"), context: 8, n_tokens_max: usize::MAX, ..Asked::default() };
+    let heard = Stage::new().run(&asked);
+    assert_eq!((heard.finish, heard.text.as_str()), (Finish::ContextFull, "abca"));
+    assert_eq!(heard.held.len(), 8);
+}
+
+#[test]
+fn an_unfinished_character_is_shown_at_the_end() {
+    let asked = Asked { script: Some(b"x\xe2\x82"), n_tokens_max: 3, ..Asked::default() };
+    let heard = Stage::new().run(&asked);
+    assert_eq!(heard.text, "x\u{fffd}");
+    let asked = Asked { script: Some("€".as_bytes()), n_tokens_max: 3, ..Asked::default() };
+    assert_eq!(Stage::new().run(&asked).text, "€");
+}
+
+#[test]
+fn any_event_may_end_it() {
+    let stage = Stage::new();
+    let asked = Asked { script: Some(b"abc"), ..Asked::default() };
+    let cancelled_at = |is_enough: fn(&Event<'_>) -> bool| {
+        let heard = stage.run_until(&asked, is_enough);
+        assert_eq!(heard.finish, Finish::Cancelled, "{heard:?}");
+        heard
+    };
+    let heard = cancelled_at(|event| matches!(event, Event::Reading(_)));
+    assert_eq!((heard.text.as_str(), heard.tokens.len()), ("", 0));
+    let heard = cancelled_at(|event| matches!(event, Event::PromptRead));
+    assert_eq!((heard.text.as_str(), heard.held.len()), ("", PROMPT.len()));
+    // A token that was heard of has its text.
+    let heard = cancelled_at(|event| matches!(event, Event::Token { token: TokenId(98), .. }));
+    assert_eq!((heard.text.as_str(), heard.held.len()), ("ab", PROMPT.len() + 1));
+    let heard = cancelled_at(|event| matches!(event, Event::Text("b")));
+    assert_eq!((heard.text.as_str(), heard.tokens.len()), ("ab", 2));
+    let heard = cancelled_at(|event| matches!(event, Event::Working));
+    assert_eq!((heard.text.as_str(), heard.tokens.len()), ("a", 1));
+    assert_eq!(heard.held, PROMPT);
+}
+
+#[test]
+fn text_that_waits_for_a_stop_string_comes_when_cancelled() {
+    let asked = Asked { script: Some(b"abc"), stops: &["bcd"], ..Asked::default() };
+    let is_c = |event: &Event<'_>| matches!(event, Event::Token { token: TokenId(99), .. });
+    let heard = Stage::new().run_until(&asked, is_c);
+    assert_eq!((heard.finish, heard.text.as_str()), (Finish::Cancelled, "abc"));
+}
+
+#[test]
+fn penalties_see_prompt_and_answer() {
+    let stage = Stage::new();
+    let with = |presence_penalty| {
+        let sampling = SamplerConfig { presence_penalty, ..SamplerConfig::greedy() };
+        stage.run(&Asked { sampling, n_tokens_max: 40, ..Asked::default() }).tokens
+    };
+    let tokens = with(1e6);
+    let mut seen = PROMPT.to_vec();
+    for token in &tokens {
+        assert!(!seen.contains(token), "{token:?} came twice: {tokens:?}");
+        seen.push(*token);
+    }
+    assert_ne!(with(0.0), tokens);
+}
