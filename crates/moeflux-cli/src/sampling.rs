@@ -16,7 +16,12 @@ use crate::ranges;
 #[command(next_help_heading = "Sampling (defaults: the model's generation_config.json)")]
 pub(crate) struct SamplingArgs {
     /// Divides the logits; 0 always takes the most likely token
-    #[arg(long, value_name = "T", value_parser = ranges::temperature, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "T",
+        value_parser = ranges::temperature,
+        allow_negative_numbers = true
+    )]
     temp: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, value_name = "K")]
