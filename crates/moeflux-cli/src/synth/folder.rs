@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use moeflux::error::{Error, Result};
+use moeflux::error::{ByteCount, Error, Result};
 
 use crate::size;
 
@@ -149,7 +149,7 @@ fn check_free(dir: &Path, free_bytes: u64, n_files: usize, n_bytes: u64) -> Resu
         needed_bytes,
         advice: format!(
             "its disk has {} free: free some ({} more), or write to another disk",
-            size::full(free_bytes),
+            ByteCount(free_bytes),
             size::decimal(needed_bytes - free_bytes)
         ),
     })
@@ -236,7 +236,7 @@ mod tests {
         let error = check_free(dir, 4_000_000_000, 2, 5_000_000_000).unwrap_err().to_string();
         assert_eq!(
             error,
-            "out: needs 5000131072 bytes; its disk has 4,000,000,000 bytes (4.00 GB, 3.73 GiB) \
+            "out: needs 5.00 GB (5,000,131,072 bytes); its disk has 4.00 GB (4,000,000,000 bytes) \
              free: free some (1.00 GB more), or write to another disk"
         );
         assert!(check_free(dir, u64::MAX - 1, 1, u64::MAX).is_err());
