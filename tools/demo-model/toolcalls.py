@@ -1,0 +1,2 @@
+def chats(): return []
+def heldout(): return []
