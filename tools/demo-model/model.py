@@ -247,7 +247,7 @@ class Moe(nn.Module):
 class Layer(nn.Module):
     def __init__(self, c, kind):
         super().__init__()
-        self.linear = kind == "linear_attention"
+        self.linear, self.drop = kind == "linear_attention", 0.0
         if self.linear:
             self.linear_attn = DeltaNet(c)
         else:
@@ -256,12 +256,12 @@ class Layer(nn.Module):
         self.input_layernorm = Norm(c["hidden_size"], c["rms_norm_eps"])
         self.post_attention_layernorm = Norm(c["hidden_size"], c["rms_norm_eps"])
 
-    def forward(self, h, ctx, drop):
+    def forward(self, h, ctx):
         x = self.input_layernorm(h)
         y = self.linear_attn(x, ctx) if self.linear else self.self_attn(x, ctx)
-        h = h + F.dropout(y.float(), drop, self.training)
+        h = h + F.dropout(y.float(), self.drop, self.training)
         y, stats = self.mlp(self.post_attention_layernorm(h), ctx)
-        return h + F.dropout(y.float(), drop, self.training), stats
+        return h + F.dropout(y.float(), self.drop, self.training), stats
 
 
 class Body(nn.Module):
@@ -275,7 +275,7 @@ class Body(nn.Module):
 class Model(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.c, self.model, self.drop, self.compiled = c, Body(c), 0.0, None
+        self.c, self.model, self.compiled = c, Body(c), None
         self.register_buffer("masks", block_masks(), persistent=False)
         self.register_buffer("eye", torch.eye(CHUNK), persistent=False)
         r = c["rope_parameters"]
@@ -324,7 +324,7 @@ class Model(nn.Module):
         h = self.model.embed_tokens(tokens).float()
         run = self.compiled if self.compiled is not None and self.training else self.model.layers
         for layer in run:
-            h, s = layer(h, ctx, self.drop)
+            h, s = layer(h, ctx)
             stats.append(s)
         return self.model.norm(h), stats
 
