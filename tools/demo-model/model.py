@@ -104,9 +104,9 @@ def delta_rule(q, k, v, g, beta, masks, eye):
         q, k, v = (F.pad(x, (0, 0, 0, 0, 0, pad)) for x in (q, k, v))
         g, beta = (F.pad(x, (0, 0, 0, pad)) for x in (g, beta))
     N = (T + pad) // CHUNK
-    q, k = (x.view(B, N, CHUNK, G, 1, dk).permute(0, 3, 4, 1, 2, 5) for x in (q, k))
-    v = v.view(B, N, CHUNK, G, R, dv).permute(0, 3, 4, 1, 2, 5)
-    g, beta = (x.view(B, N, CHUNK, G, R).permute(0, 3, 4, 1, 2) for x in (g, beta))
+    q, k = (x.reshape(B, N, CHUNK, G, 1, dk).permute(0, 3, 4, 1, 2, 5) for x in (q, k))
+    v = v.reshape(B, N, CHUNK, G, R, dv).permute(0, 3, 4, 1, 2, 5)
+    g, beta = (x.reshape(B, N, CHUNK, G, R).permute(0, 3, 4, 1, 2) for x in (g, beta))
     low = masks.new_ones(CHUNK, CHUNK, dtype=torch.bool).tril()
     system, attn, vb, kb, qs, ks, last = chunk_inputs(q, k, v, g, beta, low)
     inv = UnitLowerInverse.apply(system, masks, eye)
@@ -121,7 +121,7 @@ def delta_rule(q, k, v, g, beta, masks, eye):
         if i + 1 < N:
             S = torch.baddbmm(S * last[i], kt[i], new)
     out = per(qs) @ torch.stack(states, 1) + per(attn) @ torch.stack(news, 1)
-    return out.view(B, H, N * CHUNK, dv).transpose(1, 2)[:, :T]
+    return out.reshape(B, H, N * CHUNK, dv).transpose(1, 2)[:, :T]
 
 
 def causal_conv(u, w, same):
@@ -163,7 +163,7 @@ class DeltaNet(nn.Module):
             o = delta_rule(q.reshape(B, T, self.nk, self.dk), k.reshape(B, T, self.nk, self.dk), v.reshape(B, T, self.nv, self.dv),
                            g, b.sigmoid(), ctx["masks"], ctx["eye"])
         o = o * torch.rsqrt(o.pow(2).mean(-1, keepdim=True) + self.eps) * self.norm.weight
-        return self.out_proj((o * F.silu(z.float().view(B, T, self.nv, self.dv))).reshape(B, T, self.vd))
+        return self.out_proj((o * F.silu(z.float().reshape(B, T, self.nv, self.dv))).reshape(B, T, self.vd))
 
 
 class Attention(nn.Module):
@@ -179,9 +179,9 @@ class Attention(nn.Module):
 
     def forward(self, x, ctx):
         B, T, _ = x.shape
-        q, gate = self.q_proj(x).view(B, T, self.nh, 2 * self.d).chunk(2, -1)
-        q, k = self.q_norm(q), self.k_norm(self.k_proj(x).view(B, T, self.nkv, self.d))
-        v = self.v_proj(x).view(B, T, self.nkv, self.d)
+        q, gate = self.q_proj(x).reshape(B, T, self.nh, 2 * self.d).chunk(2, -1)
+        q, k = self.q_norm(q), self.k_norm(self.k_proj(x).reshape(B, T, self.nkv, self.d))
+        v = self.v_proj(x).reshape(B, T, self.nkv, self.d)
         q, k = (rotate(t, ctx["cos"], ctx["sin"]).to(v.dtype).transpose(1, 2) for t in (q, k))
         k, v = (t.repeat_interleave(self.nh // self.nkv, 1) for t in (k, v.transpose(1, 2)))
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=ctx["mask"], is_causal=ctx["mask"] is None)
@@ -215,9 +215,9 @@ class Experts(nn.Module):
     def forward(self, x, w):
         """x [T, H], w [T, E]: the weight of each expert, mostly 0."""
         E, H, width = self.down_proj.shape
-        gate, up = F.linear(x, self.gate_up_proj.view(-1, H)).view(-1, E, 2, width).unbind(2)
+        gate, up = F.linear(x, self.gate_up_proj.reshape(-1, H)).reshape(-1, E, 2, width).unbind(2)
         a = F.silu(gate) * up * w.to(gate.dtype).unsqueeze(-1)
-        return F.linear(a.view(-1, E * width), self.down_proj.permute(1, 0, 2).reshape(H, E * width))
+        return F.linear(a.reshape(-1, E * width), self.down_proj.permute(1, 0, 2).reshape(H, E * width))
 
 
 class Moe(nn.Module):
@@ -241,7 +241,7 @@ class Moe(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             rows = ctx["rows"]                         # [B * T], sums to 1: whose routing counts for the balance
             stats = (rows @ torch.zeros_like(probs).scatter(1, idx, 1.0 / self.k), rows @ probs, rows @ logits.logsumexp(-1).pow(2))
-        return y.view(B, T, H), stats
+        return y.reshape(B, T, H), stats
 
 
 class Layer(nn.Module):

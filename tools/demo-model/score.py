@@ -71,21 +71,29 @@ def windows(docs, eot):
 
 @torch.no_grad()
 def bits_per_byte(model, heldout, eot, n_bytes, device, rows=16):
-    """(bits per byte, share of assignments [layers, experts]) on the held-out pages."""
+    """Bits per byte of the held-out pages."""
     model.eval()
-    every, total, use, weight = list(windows(documents(heldout, eot), eot)), 0.0, 0.0, 0.0
+    every, total = list(windows(documents(heldout, eot), eot)), 0.0
     for i in range(0, len(every), rows):
         x, y, w = (torch.from_numpy(np.stack(c)).to(device) for c in zip(*every[i:i + rows]))
         h = model.hidden(x)[0]
         loss = F.cross_entropy(F.linear(h, model.model.embed_tokens.weight).flatten(0, 1), y.flatten(), reduction="none")
         total += float((loss.double() * w.flatten()).sum())
-    for d in documents(heldout, eot):                  # routing of the text alone, without padding, each document from its start
+    return total / math.log(2) / n_bytes
+
+
+@torch.no_grad()
+def experts_use(model, heldout, eot, device):
+    """Share of assignments [layers, experts] on the held-out pages alone, without padding, each document from its start."""
+    model.eval()
+    use, weight = 0.0, 0
+    for d in documents(heldout, eot):
         for j in range(0, len(d), WINDOW):
             x = torch.from_numpy(d[j:j + WINDOW].astype(np.int64))[None].to(device)
             stats = model.hidden(x)[1]
             use = use + torch.stack([s[0] for s in stats]).double().cpu() * x.shape[1]
             weight += x.shape[1]
-    return total / math.log(2) / n_bytes, (use / weight).tolist()
+    return (use / weight).tolist()
 
 
 def routing(use):
@@ -153,7 +161,8 @@ def everything(model, data, device, chats=True):
     data = Path(data)
     index, heldout = json.loads((data / "index.json").read_text()), np.fromfile(data / "heldout.u16", "<u2")
     text = Text(data)
-    bpb, use = bits_per_byte(model, heldout, text.eot, index["bytes"]["heldout"], device)
+    bpb = bits_per_byte(model, heldout, text.eot, index["bytes"]["heldout"], device)
+    use = experts_use(model, heldout, text.eot, device)
     out = dict(bits_per_byte=round(bpb, 4), experts_use=[[round(x, 5) for x in l] for l in use], routing=routing(use))
     if chats:
         questions, cases = (json.loads((data / f).read_text()) for f in ("questions.json", "toolcalls.json"))
