@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """train.py DATA OUT [--minutes 13]: trains the demo model, scores it in f32 and in 4 bits, exports it.
 
-First part: pages with a few chats, constant learning rate, until 58 % of the time or until the held-out loss has stopped falling.
-Second part (42 % of the time): the share of chats rises to one half, the learning rate falls to zero; in its second half the forward
+First part: pages and a quarter of chats, constant learning rate, until 58 % of the time or until the held-out loss has stopped falling.
+Second part (42 % of the time): the share of chats rises from a quarter to 0.6, the learning rate falls to zero; in its second half the forward
 pass sees the weights as the 4-bit checkpoint would hold them (straight-through gradients). Seeds are fixed; how many steps fit is not.
 OUT: weights-*.safetensors (bf16), model.safetensors + config.json (MLX 4-bit), result.json, extras.tar (log, csv, pictures), DONE or FAILED.
 """
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import export, model as M, score
 
 T = 1024
-CHATS_FIRST, CHATS_LAST = 0.15, 0.5
+CHATS_FIRST, CHATS_LAST = 0.25, 0.6
 
 
 class Pages:
@@ -383,7 +383,7 @@ def main():
     ap.add_argument("data")
     ap.add_argument("out")
     ap.add_argument("--minutes", type=float, default=13, help="wall time of the training, start and compiling included; scores need about two more")
-    ap.add_argument("--rows", type=int, default=32, help="sequences of 1024 per step")
+    ap.add_argument("--rows", type=int, default=48, help="sequences of 1024 per step")
     ap.add_argument("--lr", type=float, default=2e-3)
     ap.add_argument("--decay", type=float, default=0.3, help="weight decay of matrices")
     ap.add_argument("--drop", type=float, default=0.15)
