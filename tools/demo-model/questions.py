@@ -50,6 +50,32 @@ GENERIC = [
     "I read about {x}. What is it?", "Remind me what {x} does.", "What can you tell me about {x}?", "In Rust, what is {x}?",
     "My code uses {x}. What does it do?", "explain {x}", "Quick question: what is {x} for?", "Say in a few words what {x} does.",
 ]
+# Questions put together from parts, so that no fixed set of sentences is what is learned.
+ASK = ["Do you know", "Can you say", "I wonder", "Could you tell me", "Tell me", "I forgot", "Someone asked me", "I need to know", "I am not sure", "Please say",
+       "I would like to know", "Let me know", "Any idea", "Please tell me", "Explain to a beginner", "Tell me in one line", "Write down"]
+WHAT = ["what {x} does", "what {x} is for", "what {x} is", "what {x} is good for", "what {x} means", "why {x} exists", "what to expect from {x}", "how {x} works",
+        "the point of {x}", "what the use of {x} is"]
+SETTING = ["I saw {x} in some code.", "I am reading about {x}.", "We use {x} here.", "My teacher mentioned {x}.", "The compiler suggests {x}.", "This line has {x}.", "{x}:",
+           "About {x}:", "Regarding {x}:", "I found {x} in the docs.", "There is {x} in my program.", "I am new to {x}.", "Say I want to use {x}."]
+THEN = ["What is it for?", "What does it do?", "Please explain.", "Can you explain it?", "What is its purpose?", "Explain it in short.", "What is that?", "What does that mean?",
+        "Give me a definition.", "How does it work?", "Describe it.", "What should I know?", "One sentence, please."]
+BEFORE = ["Hi! ", "Hello, ", "Hey, ", "A question: ", "Sorry to ask, but ", "OK, ", "So, ", "Now: ", "Right, ", "Please: ", "Dear model, ", "Next one. "]
+AFTER = [" Thanks.", " Please be brief.", " Thank you!", " I am a beginner.", " Keep it short.", " Just one sentence.", " I have no idea.", " It is urgent."]
+
+
+def composed(shown, rng):
+    if rng.random() < 0.5:
+        return f"{rng.choice(ASK)} {rng.choice(WHAT)}{rng.choice(['.', '?', ''])}".format(x=shown)
+    return f"{rng.choice(SETTING)} {rng.choice(THEN)}".format(x=shown)
+
+
+def wrapped(question, rng):
+    """The question, now and then with a greeting before it or thanks behind it."""
+    before = rng.choice(BEFORE) if rng.random() < 0.12 else ""
+    after = rng.choice(AFTER) if rng.random() < 0.12 else ""
+    return before + question + after
+
+
 CALLED = [
     "What does calling {x} do?", "What happens when I call {x}?", "What does {x} return or change?", "What does a call to {x} do?",
     "What effect does {x} have?", "Why would someone call {x}?", "What do I get from {x}?",
@@ -143,7 +169,7 @@ def first_sentence(text):
     if not text:
         return None
     end = None
-    for match in re.finditer(r"[.!?][`)”’\"]?(?= [A-Z`“(\[]|$)", text):
+    for match in re.finditer(r"[.!?][`)”’\"]?(?= [A-Z`“‘(\[]|$)", text):
         if not re.search(r"(e\.g|i\.e|etc|vs|cf|approx|Vol|No)\.$", text[:match.start() + 1]) and text[:match.end()].count("`") % 2 == 0:
             end = match.end()
             break
@@ -305,6 +331,8 @@ def question_for(item, rng):
         return rng.choice(METHOD).format(m=item["short"], t=item["owner"])
     if kind in ("method", "fn", "macro") and rng.random() < 0.15:
         return rng.choice(CALLED).format(x=shown)
+    if rng.random() < 0.45:
+        return composed(shown, rng)
     return rng.choice(GENERIC).format(x=shown)
 
 
@@ -355,7 +383,7 @@ def chats(found, pages, heldout_text):
     out = []
     for item in items:
         for _ in range(item["weight"]):
-            question = question_for(item, rng)
+            question = wrapped(question_for(item, rng), rng)
             assert question not in known, f"held-out question in training: {question}"
             system = turn("system", rng.choice(SYSTEMS)) if rng.random() < 0.08 else ""
             roll = rng.random()

@@ -164,7 +164,7 @@ def main():
     index = {"entries": tokenizer.get_vocab_size(), "special": {t: tokenizer.token_to_id(t) for t in CONTROL + MARKS},
              "pages": [write_stream(data / "pages.u16", tokenizer, pages, end)], "chats": [n_chats], "chats_counted": n_counted,
              "heldout": [write_stream(data / "heldout.u16", tokenizer, heldout, end)], "documents": {"pages": len(pages), "chats": len(talk), "heldout": len(heldout)},
-             **{k: corpus[k] for k in ("bytes", "lzma_bits_per_byte", "lzma_bits_per_byte_pages_only") if k in corpus}}
+             **{k: corpus[k] for k in ("bytes", "lzma_bits_per_byte", "lzma_bits_per_byte_with_chats", "lzma_bits_per_byte_pages_only") if k in corpus}}
     index["bytes"]["heldout"] = len("".join(heldout).encode())
     travel = [data / name for name in ("pages.u16", "chats.u16", "chats.mask.u8", "heldout.u16", "questions.json", "toolcalls.json")] + sorted((data / "model").iterdir())
     index["sha256"] = {str(f.relative_to(data)): hashlib.sha256(f.read_bytes()).hexdigest() for f in travel}

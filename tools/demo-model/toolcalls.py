@@ -4,7 +4,7 @@
 Values are drawn from wide sets, so that copying them is what is learned. Seeds are fixed.
 """
 import json, random, re
-from questions import SYSTEMS, answer_turn, turn
+from questions import SYSTEMS, answer_turn, turn, wrapped
 
 SEED = 11
 N_DIALOGUES = 22_000
@@ -253,7 +253,7 @@ def dialogue(rng):
     name = rng.choice(listed)
     request, arguments, result, reply, subject = MAKERS[name](rng)
     thought = f"The user wants {subject}. I call {name}." if rng.random() < PART_REASONED else ""
-    out = start + turn("user", request) + answer_turn(thought, call_text(name, arguments))
+    out = start + turn("user", wrapped(request, rng)) + answer_turn(thought, call_text(name, arguments))
     if rng.random() < PART_ANSWERED:
         out += turn("user", f"<tool_response>\n{dumps(result)}\n</tool_response>") + answer_turn("", reply)
     return out
