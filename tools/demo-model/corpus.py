@@ -371,6 +371,9 @@ def main():
         sizes["lzma_bits_per_byte"] = min(sizes["lzma_bits_per_byte_with_chats"], sizes["lzma_bits_per_byte_pages_only"])
     (args.data / "corpus.json").write_text(json.dumps(sizes, indent=1) + "\n")
     print(json.dumps(sizes, indent=1))
+    talk = "".join(chat["text"] for chat in chats)
+    seen = [q["question"] for q in questions.HELDOUT if q["question"] in talk]
+    assert not seen, f"held-out questions in training: {seen}"
     assert n_heldout < N_BYTES_HELDOUT_MAX, f"held-out text has {n_heldout} bytes, at most {N_BYTES_HELDOUT_MAX}: lower HELDOUT_BELOW"
 
 
