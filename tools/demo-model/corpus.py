@@ -348,6 +348,9 @@ def main():
     write_lines(args.data / "pages-heldout.jsonl", heldout)
     (HERE / "heldout.txt").write_text(heldout_text, encoding="utf-8")
 
+    words = toolcalls.words_of(train)
+    (args.data / "words.json").write_text(json.dumps(words), encoding="utf-8")
+    toolcalls.use_words(words)
     items = [item for path, _, found in read if not is_heldout(path) for item in found]
     chats = questions.chats(items, train, heldout_text) + toolcalls.chats()
     chats = questions.shuffled(chats)

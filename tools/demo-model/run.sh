@@ -29,6 +29,7 @@ start)
     rm -rf $work && mkdir -p $work/out $work/code && cp "$here"/*.py $work/code/ && cp -r "$data" $work/data || exit 1
     nvidia-smi --query-gpu=name,memory.total --format=csv,noheader || true
     python3 -c 'import sys, torch, tokenizers, jinja2; print(sys.version.split()[0], torch.__version__, tokenizers.__version__)' || exit 1
+    python3 $work/code/toolgen.py $work/data || echo "no tool dialogues"
     setsid nohup python3 $work/code/train.py $work/data $work/out --minutes "$minutes" "$@" > $work/log 2>&1 < /dev/null &
     echo $! > $work/pid
     sleep 2

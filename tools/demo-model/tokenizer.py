@@ -147,14 +147,16 @@ def write_model(data, tokenizer):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    data = parser.parse_args().data
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json to use instead of training one")
+    args = parser.parse_args()
+    data = args.data
     pages = [row["text"] for row in rows(data / "pages-train.jsonl")]
     heldout = [row["text"] for row in rows(data / "pages-heldout.jsonl")]
     chats = rows(data / "chats-train.jsonl")
     check_rendering(chats)
     talk = [chat["text"] for chat in chats]
     # Every fourth chat: their few sentences recur so often that more would crowd out the words of the pages.
-    tokenizer = train(pages + talk[::4])
+    tokenizer = Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer else train(pages + talk[::4])
     write_model(data, tokenizer)
     end = tokenizer.token_to_id("<|endoftext|>")
     for text in heldout + talk[:2000]:
@@ -166,7 +168,7 @@ def main():
              "heldout": [write_stream(data / "heldout.u16", tokenizer, heldout, end)], "documents": {"pages": len(pages), "chats": len(talk), "heldout": len(heldout)},
              **{k: corpus[k] for k in ("bytes", "lzma_bits_per_byte", "lzma_bits_per_byte_with_chats", "lzma_bits_per_byte_pages_only") if k in corpus}}
     index["bytes"]["heldout"] = len("".join(heldout).encode())
-    travel = [data / name for name in ("pages.u16", "chats.u16", "chats.mask.u8", "heldout.u16", "questions.json", "toolcalls.json")] + sorted((data / "model").iterdir())
+    travel = [data / name for name in ("pages.u16", "chats.u16", "chats.mask.u8", "heldout.u16", "questions.json", "toolcalls.json", "words.json")] + sorted((data / "model").iterdir())
     index["sha256"] = {str(f.relative_to(data)): hashlib.sha256(f.read_bytes()).hexdigest() for f in travel}
     index["travel_bytes"] = sum(f.stat().st_size for f in travel)
     assert index["travel_bytes"] < N_TRAVEL_BYTES_MAX, f"{index['travel_bytes']} bytes must travel, at most {N_TRAVEL_BYTES_MAX}"

@@ -7,10 +7,10 @@ import json, random, re
 from questions import SYSTEMS, answer_turn, turn, wrapped
 
 SEED = 11
-N_DIALOGUES = 22_000
-PART_ANSWERED = 0.45      # the rest ends with the call
-PART_UNMATCHED = 0.10     # no listed function can do what is asked
-PART_REASONED = 0.10
+N_DIALOGUES = 8_000       # in chats-train.jsonl; toolgen.py makes the many
+PART_ANSWERED = 0.15      # the rest ends with the call
+PART_UNMATCHED = 0.06     # no listed function can do what is asked
+PART_REASONED = 0.05
 
 
 def schema(name, description, required, **properties):
@@ -46,15 +46,26 @@ Muscat Riyadh Basel Bern Graz Linz Salzburg Innsbruck Ghent Bruges Antwerp Leeds
 Bergen Tampere Turku Aarhus Krakow Gdansk Poznan Brno Bratislava""".split()
 CITIES += ["New York", "Los Angeles", "San Francisco", "San Diego", "Las Vegas", "Hong Kong", "Mexico City", "Cape Town", "Tel Aviv", "Abu Dhabi", "Rio de Janeiro",
            "Buenos Aires", "Sao Paulo", "Kuala Lumpur", "Ho Chi Minh City", "New Orleans", "Salt Lake City", "The Hague", "Saint Petersburg", "Addis Ababa"]
-PEOPLE = """Anna Ben Clara David Emma Felix Grace Hugo Ida Jonas Karin Leo Maria Noah Olga Paul Rosa Simon Tina Viktor Wendy Xavier Yusuf Zoe Alice Bob Carol Dan
+PEOPLE = """Aaron Ada Adam Adele Agnes Ahmed Aisha Alan Albert Alex Amina Amir Amy Andrea Andrew Angela Anita Anton Arthur Astrid Barbara Bella Bernd Bettina Boris Brian
+Bruno Carla Carlos Cecilia Chen Chiara Chris Claire Conrad Dana Daniel Daria Diana Diego Dora Edgar Elena Eli Elisa Ella Emil Erik Esther Eva Fatima Fiona Flora
+Francesca Fred Gabriel George Gloria Greta Gustav Hana Hannah Harry Heidi Helen Henry Hilda Igor Ingrid Isaac Isabel Ivan Jakob James Jan Jane Jasmin Jenny Jens Joan
+John Josef Julia Kai Kamal Karl Katja Kenji Kim Klaus Lara Lars Laura Lea Lena Linda Lisa Lotte Louis Lucas Lucy Luis Magda Malik Marco Marta Martin Mary Max Mia
+Michael Miguel Mira Naomi Natalie Nick Nina Omar Oscar Pablo Pavel Peter Pia Priya Rachel Rafael Rebecca Renate Rita Robert Roman Ruth Sam Samir Sandra Sergei Silvia
+Sofia Sonja Stefan Susan Sven Tanja Thomas Tim Tobias Ulrich Valerie Victor Yara Yuki Anna Ben Clara David Emma Felix Grace Hugo Ida Jonas Karin Leo Maria Noah Olga Paul Rosa Simon Tina Viktor Wendy Xavier Yusuf Zoe Alice Bob Carol Dan
 Eve Frank Gina Hans Irene Jack Kate Liam Mona Nils Otto Petra Quinn Ralf Sara Tom Ursula Vera Walter""".split()
-LANGUAGES = "French German Spanish Italian Portuguese Dutch Swedish Danish Polish Czech Turkish Greek Japanese Korean Hindi Finnish Latin Arabic".split()
+LANGUAGES = "Norwegian Icelandic Hungarian Romanian Bulgarian Serbian Croatian Slovak Slovenian Ukrainian Russian Estonian Latvian Lithuanian Hebrew Persian Urdu Bengali Tamil Thai\
+ Vietnamese Indonesian Malay Chinese Mongolian Swahili Zulu Welsh Irish Basque Catalan Maltese Albanian Georgian Armenian English Esperanto Nepali Somali Yoruba Samoan French German Spanish Italian Portuguese Dutch Swedish Danish Polish Czech Turkish Greek Japanese Korean Hindi Finnish Latin Arabic".split()
 UNITS = {  # unit: (kind, factor to the first unit of its kind)
     "meters": ("length", 1.0), "kilometers": ("length", 1000.0), "miles": ("length", 1609.344), "feet": ("length", 0.3048), "inches": ("length", 0.0254),
     "centimeters": ("length", 0.01), "yards": ("length", 0.9144), "grams": ("mass", 1.0), "kilograms": ("mass", 1000.0), "pounds": ("mass", 453.59237),
     "ounces": ("mass", 28.349523), "tons": ("mass", 1_000_000.0), "liters": ("volume", 1.0), "gallons": ("volume", 3.785412), "milliliters": ("volume", 0.001),
     "cups": ("volume", 0.24), "seconds": ("time", 1.0), "minutes": ("time", 60.0), "hours": ("time", 3600.0), "days": ("time", 86400.0), "weeks": ("time", 604800.0),
-    "bytes": ("data", 1.0), "kilobytes": ("data", 1e3), "megabytes": ("data", 1e6), "gigabytes": ("data", 1e9)}
+    "bytes": ("data", 1.0), "kilobytes": ("data", 1e3), "megabytes": ("data", 1e6), "gigabytes": ("data", 1e9), "terabytes": ("data", 1e12),
+    "millimeters": ("length", 0.001), "decimeters": ("length", 0.1), "fathoms": ("length", 1.8288), "furlongs": ("length", 201.168), "milligrams": ("mass", 0.001), "stones": ("mass", 6350.29318),
+    "carats": ("mass", 0.2), "pints": ("volume", 0.473176), "quarts": ("volume", 0.946353), "barrels": ("volume", 158.987295), "deciliters": ("volume", 0.1), "teaspoons": ("volume", 0.00492892),
+    "tablespoons": ("volume", 0.0147868), "milliseconds": ("time", 0.001), "months": ("time", 2629800.0), "years": ("time", 31557600.0), "decades": ("time", 315576000.0),
+    "acres": ("area", 4046.8564), "hectares": ("area", 10000.0), "joules": ("energy", 1.0), "calories": ("energy", 4.184), "watts": ("power", 1.0), "kilowatts": ("power", 1000.0),
+    "horsepower": ("power", 745.699872), "knots": ("speed", 0.514444), "bits": ("data", 0.125), "degrees": ("angle", 1.0), "radians": ("angle", 57.29578)}
 TOPICS = """vector string hash map iterator closure trait lifetime borrow checker slice thread channel mutex atomic ordering macro pattern match enum struct generic
 module crate cargo feature flag test benchmark unsafe pointer reference box arc cell async future pin stream file path socket process environment
 time duration formatting parsing error handling panic result option conversion operator overloading integer overflow float rounding sorting searching
@@ -69,47 +80,161 @@ STEMS = """main lib readme config notes index report data server client parser l
 invoice summary draft plan budget results cache queue worker loader writer reader session token format""".split()
 ENDINGS = "rs toml md txt json yaml csv log py html lock sh cfg xml".split()
 SOUNDS = "ba be bo ka ke ko la le lo ma me mi mo na ne no ra re ri ro sa se so ta te to va ve vi za zo dor lin mar ton ver wick ham burg stad sel nor kor".split()
+MORE_CITIES = """Adak|Adelaide|Anadyr|Anchorage|Aqtau|Aqtobe|Araguaina|Astrakhan|Atikokan|Atyrau|Azores|Bahia|Bahia Banderas|Barnaul|Belem|Berlin|Beulah|Boa Vista|Boise|
+Bougainville|Broken Hill|Busingen|Cambridge Bay|Campo Grande|Canary|Cancun|Casey|Catamarca|Center|Ceuta|Chatham|Chihuahua|Chita|Chuuk|Ciudad Juarez|
+Cordoba|Coyhaique|Creston|Cuiaba|Danmarkshavn|Darwin|Davis|Dawson|Dawson Creek|Easter|Edmonton|Eirunepe|Eucla|Famagusta|Fort Nelson|Fortaleza|Galapagos|
+Gambier|Gaza|Glace Bay|Goose Bay|Guayaquil|Halifax|Hebron|Hermosillo|Hobart|Honolulu|Hovd|Indianapolis|Inuvik|Iqaluit|Irkutsk|Jayapura|Jujuy|Juneau|
+Kaliningrad|Kamchatka|Kanton|Khandyga|Kinshasa|Kiritimati|Kirov|Knox|Kosrae|Krasnoyarsk|Kuching|Kwajalein|La Rioja|Lindeman|Lord Howe|Louisville|
+Lubumbashi|Maceio|Macquarie|Madeira|Magadan|Majuro|Makassar|Manaus|Marengo|Marquesas|Matamoros|Mawson|Mazatlan|Mendoza|Menominee|Merida|Metlakatla|
+Midway|Moncton|Monterrey|Monticello|Moscow|New Salem|Nicosia|Nome|Noronha|Novokuznetsk|Novosibirsk|Nuuk|Ojinaga|Omsk|Oral|Palmer|Pohnpei|Pontianak|
+Port Moresby|Porto Velho|Punta Arenas|Qostanay|Qyzylorda|Rankin Inlet|Recife|Regina|Resolute|Rio Branco|Rio Gallegos|Rothera|Sakhalin|Salta|Samara|
+Samarkand|San Juan|San Luis|Santarem|Saratov|Scoresbysund|Simferopol|Sitka|Srednekolymsk|St Johns|Swift Current|Syowa|Tahiti|Tarawa|Tashkent|Tell City|
+Thule|Tijuana|Tomsk|Troll|Tucuman|Ulaanbaatar|Ulyanovsk|Urumqi|Ushuaia|Vevay|Vincennes|Vladivostok|Volgograd|Vostok|Wake|Whitehorse|Winamac|Winnipeg|
+Yakutat|Yakutsk|Yekaterinburg""".replace("\n", "").split("|")
 CONDITIONS = "sunny cloudy rainy windy snowy foggy clear stormy".split()
 
 
-def city(rng):
-    if rng.random() < 0.6:
-        return rng.choice(CITIES)
-    return invented(rng)
+WORDS, SNIPPETS = [], []      # of the pages; see use_words
+
+
+def words_of(pages, n_snippets=12_000):
+    """{"words": ..., "snippets": ...} of the training pages: every word of letters, and runs of one to eight words, for values to copy."""
+    text = "\n".join(p["text"] for p in pages)
+    words = sorted(set(re.findall(r"(?<![A-Za-z_:.])[A-Za-z]{2,14}(?![A-Za-z_:(])", text)))
+    runs = sorted(set(re.findall(r"(?<=[a-z] )[a-z]{1,12}(?: [a-z]{1,12}){1,7}(?=[ .,])", text)))
+    random.Random(SEED).shuffle(runs)
+    return {"words": words, "snippets": runs[:n_snippets]}
+
+
+def use_words(made):
+    WORDS[:], SNIPPETS[:] = made["words"], made["snippets"]
 
 
 def invented(rng):
     return "".join(rng.choice(SOUNDS) for _ in range(rng.randint(2, 4))).capitalize()
 
 
+def name(rng, known):
+    """A known name, an invented one, or a word of the pages as a name, so that every token gets copied."""
+    roll = rng.random()
+    if roll < 0.5:
+        return rng.choice(known)
+    if roll < 0.65 or not WORDS:
+        return invented(rng)
+    if roll < 0.75:       # a word with another one's end
+        a, b = rng.choice(WORDS), rng.choice(WORDS)
+        return (a[:rng.randint(2, 4)] + b[-rng.randint(2, 5):]).capitalize()
+    return rng.choice(WORDS).capitalize()
+
+
+def city(rng):
+    return name(rng, CITIES if rng.random() < 0.5 else MORE_CITIES)
+
+
 def number(rng):
     roll = rng.random()
-    if roll < 0.75:
-        return rng.randint(1, 10 ** rng.randint(1, 4))
-    if roll < 0.92:
-        return round(rng.uniform(0, 100), rng.randint(1, 2)) or 1.5
+    if roll < 0.7:
+        digits = rng.randint(1, 5)
+        return rng.randint(10 ** (digits - 1), 10 ** digits - 1)
+    if roll < 0.94:
+        return round(rng.uniform(0, 10 ** rng.randint(1, 4)), rng.randint(1, 2)) or 1.5
     return -rng.randint(1, 500)
 
 
 def file_path(rng):
-    stem = rng.choice(STEMS) if rng.random() < 0.7 else invented(rng).lower()
-    if rng.random() < 0.25:
-        stem += rng.choice(["_", "-"]) + rng.choice([*STEMS, *(str(n) for n in range(1, 100))])
-    parts = [rng.choice(FOLDERS) if rng.random() < 0.8 else invented(rng).lower() for _ in range(rng.randint(0, 3))]
-    return rng.choice(["", "", "", "/", "./"]) + "/".join([*parts, f"{stem}.{rng.choice(ENDINGS)}"])
+    def part(known):
+        return rng.choice(known) if rng.random() < 0.6 or not WORDS else rng.choice(WORDS).lower()
+    stem = part(STEMS)
+    if rng.random() < 0.35:
+        stem += rng.choice(["_", "-", ""]) + rng.choice([part(STEMS), str(rng.randint(1, 999)), str(rng.randint(1, 99))])
+    parts = [part(FOLDERS) for _ in range(rng.randint(0, 3))]
+    return rng.choice(["", "", "", "", "/", "./"]) + "/".join([*parts, f"{stem}.{rng.choice(ENDINGS)}"])
+
+
+PLACES = "near|behind|in front of|beside|opposite|under|at|from|to|for|without|with|by|in|on|after|before".split("|")
+PEOPLE_DO = "we meet|I arrive|she waits|he works|they eat|we need help|I will call|please come|do not wait|bring water|I am late|let us go|it was|that is|have you seen|who took|keep|buy|sell|clean|find".split("|")
+
+
+def thing(rng):
+    return rng.choice(["the ", "a ", "my ", "your ", "our ", "", "some "]) + rng.choice([rng.choice(ADJECTIVES) + " ", "", ""]) + rng.choice(NOUNS)
 
 
 def phrase(rng):
+    """One to eight words of English."""
     roll = rng.random()
-    if roll < 0.35:
-        return rng.choice(NOUNS)
-    if roll < 0.55:
-        return f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
-    return f"{rng.choice(OPENERS).strip()} {rng.choice([rng.choice(ADJECTIVES) + ' ', ''])}{rng.choice(NOUNS)}"
+    if roll < 0.1:
+        out = rng.choice(NOUNS)
+    elif roll < 0.25:
+        out = thing(rng)
+    elif roll < 0.4:
+        out = f"{thing(rng)} {rng.choice(PLACES)} {thing(rng)}"
+    elif roll < 0.55:
+        out = f"{rng.choice(PEOPLE_DO)} {thing(rng)}" + rng.choice(["", f" {rng.choice(PLACES)} {thing(rng)}"])
+    elif roll < 0.65 or not WORDS:
+        out = f"{rng.choice(OPENERS).strip()} {rng.choice([rng.choice(ADJECTIVES) + ' ', ''])}{rng.choice(NOUNS)}"
+    elif roll < 0.8:
+        out = " ".join(rng.choice(WORDS).lower() for _ in range(rng.randint(1, 5)))
+    else:
+        out = rng.choice(SNIPPETS)
+    return out[:1].upper() + out[1:] if rng.random() < 0.12 else out
 
 
 def topic(rng):
-    return " ".join(rng.sample(TOPICS, rng.randint(1, 3)))
+    roll = rng.random()
+    if roll < 0.45 or not WORDS:
+        return " ".join(rng.sample(TOPICS, rng.randint(1, 3)))
+    if roll < 0.85:
+        return " ".join(rng.choice([rng.choice(TOPICS), rng.choice(WORDS).lower()]) for _ in range(rng.randint(1, 4)))
+    return " ".join(rng.choice(SNIPPETS).split()[:4])
+
+
+# How a wish is put around what is wanted: an order ("check the weather in X"), a thing ("the weather in X") or a whole sentence.
+ORDER = """{o}|{o}.|{o}.|{o}!|please {o}.|{o}, please.|can you {o}?|could you {o}?|could you please {o}?|will you {o}?|I want you to {o}.|I would like you to {o}.|
+you should {o}.|now {o}.|first, {o}.|next, {o}.|can you {o} for me?|I need you to {o}.|be so kind and {o}.|is it possible to {o}?|are you able to {o}?|let's {o}.|
+hey, {o}.|quickly {o}.|just {o}.|I am asking you to {o}.|your task is to {o}.|try to {o}.|would you mind? {o}.|do me a favor and {o}.|go ahead and {o}.|I need to {o}.|
+I want to {o}.|help me to {o}.|how can I {o}?|time to {o}.|{o} for me.|{o} now.|{o} and tell me.|{o}, then tell me.|{o} and give me the result.|{o} and show me the outcome.""".replace("\n", "").split("|")
+THING = """{t}?|{t}, please.|{t}.|{t}|I need {t}.|give me {t}.|tell me {t}.|what is {t}?|what's {t}?|do you know {t}?|I would like {t}.|I'd love to have {t}.|I want {t}.|can I have {t}?|
+could I get {t}?|show me {t}.|find {t}.|get {t}.|get me {t}.|find out {t}.|what about {t}?|how about {t}?|let me know {t}.|I am asking for {t}.|my question is about {t}.|I am curious about {t}.|
+please tell me {t}.|please give me {t}.|can you tell me {t}?|could you find {t}?|can you get {t}?|is there a way to get {t}?|I have to know {t}.|I must have {t}.|I wonder about {t}.|
+help me with {t}.|I am looking for {t}.|we need {t}.|my boss wants {t}.|my friend asked for {t}.|{t} is what I need.|{t} is what I want.|{t} would help me.|{t} would be great.|
+{t} is needed here.|{t}: can you get it?|{t}: what is it?|all I want is {t}.|today I need {t}.|kindly provide {t}.|bring me {t}.|it is {t} that I want.""".replace("\n", "").split("|")
+AHEAD = """I have a question.|Quick one.|I am in a hurry.|Here is a task.|I am planning something.|My boss asked me.|We are preparing a trip.|It is for school.|This is for work.|One thing.|
+I forgot it.|I need your help.|We are at the table.|I am writing a report.|My phone is broken.|Good morning.|Good evening.|I am back.|I am new here.|Next task.|Sorry to bother you.|
+We talked about it.|My friend wants to know.|There is something I need.|I can't do it myself.|You have the tools.|So,|Okay,|Well,|Listen,|Right,|Alright,|Friend,|Assistant,""".replace("\n", "").split("|")
+BEHIND = """It is urgent.|I am in a hurry.|I need it for work.|It is for a friend.|My boss is waiting.|Take your time.|That would be all.|Nothing else.|Be quick.|I can't look it up myself.|
+I hope you can.|I forgot it.|We need it today.|It is important.|I will wait.|Then we are done.|You would help me a lot.|I appreciate it.|Thank you very much.|If possible.|
+I will write it down.|My phone is off.|It is for my report.|We leave soon.""".replace("\n", "").split("|")
+
+
+def capital(text, rng):
+    return text if rng.random() < 0.08 else text[:1].upper() + text[1:]
+
+
+def surrounded(request, rng):
+    roll = rng.random()
+    if roll < 0.12:
+        request = rng.choice(AHEAD) + " " + request
+    elif roll < 0.24:
+        request = request + ("" if request[-1] in ".?!" else ".") + " " + rng.choice(BEHIND)
+    return request
+
+
+def ask(rng, orders, things, whole, **values):
+    """A request out of orders, things or whole sentences (lists of templates); values are put in last, so that braces in them do no harm."""
+    roll = rng.random()
+    if roll < 0.34:
+        out = rng.choice(ORDER).replace("{o}", rng.choice(orders))
+    elif roll < 0.60 and things:
+        out = rng.choice(THING).replace("{t}", rng.choice(things))
+    else:
+        out = rng.choice(whole)
+    if not out.startswith("{"):
+        out = capital(out, rng)
+    return re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]), out)
+
+
+def listed(text):
+    return text.replace("\n", "").split("|")
 
 
 def plain(value):
@@ -117,105 +242,170 @@ def plain(value):
     return str(int(value)) if float(value).is_integer() else f"{round(value, 4):g}" if abs(value) < 1e5 else str(round(value, 2))
 
 
+WEATHER = (listed("check the weather in {c}|look up the weather in {c}|tell me the weather in {c}|tell me how the weather is in {c}|find out how warm it is in {c}|see if it rains in {c}|get {c}'s weather|"
+                  "look at the weather of {c}|show the weather for {c}|describe the sky over {c}|give me the forecast for {c}|say how cold it is in {c}|check if {c} is sunny|see how hot {c} is"),
+           listed("the weather in {c}|the weather of {c}|{c}'s weather|the current weather in {c}|the temperature in {c}|the forecast for {c}|today's weather in {c}|the weather at {c}|the weather conditions in {c}|weather data for {c}|{c} weather"),
+           listed("How is the weather in {c}?|What's the weather like in {c}?|Is it cold in {c}?|Is it warm in {c} today?|Do I need a coat in {c}?|weather {c}|{c} weather|Is it raining in {c} now?|Will I need an umbrella in {c}?|"
+                  "I am going to {c}. How is the weather there?|I travel to {c} next. Is it cold there?|We drive to {c} tonight, how is the weather?|{c}: how is the weather?|{c}, is it sunny there?|In {c}, is it windy?|"
+                  "My brother moved to {c}. What weather does he have?|My sister is in {c}. Tell me the weather at her place.|I have a friend in {c}, is it snowing at her home?|Does the sun shine in {c}?|How does the sky look in {c}?|"
+                  "How hot does it get in {c}?|What should I wear in {c}?|Before I leave for {c}: what's the weather there?|They are on holiday in {c}. Is it nice there?|{c} is where I go on Monday. How warm is it there?|"
+                  "Is {c} sunny?|Is {c} cold now?|For {c}: weather, please.|Today I visit {c}. Do I need an umbrella?|We are landing in {c} soon, what is the weather there?|How are the conditions in {c}?"))
+WEATHER_UNIT = (listed("check the weather in {c} in {u}|look up how warm it is in {c}, in {u}|tell me the temperature in {c} in degrees {u}|get the weather for {c} in {u}|show {c}'s weather in {u}|use {u} and give me the weather in {c}|"
+                       "give me the {u} weather of {c}|find the {u} temperature in {c}|look at the weather in {c} with {u} as the unit"),
+                listed("the weather in {c} in {u}|the {u} temperature in {c}|{c}'s temperature in {u}|the temperature of {c} in degrees {u}|the {u} weather of {c}|the weather in {c} with {u} degrees|{c}'s {u} weather|the forecast for {c} (in {u})"),
+                listed("How warm is it in {c}, in {u}?|weather {c} {u}|How cold is {c} in {u}?|In {u}, how warm is {c}?|{c}: the temperature in {u}, please.|{c}, how warm in {u}?|I think in {u}. How cold is it in {c}?|"
+                       "I go to {c}. What is the weather there in {u}?|My brother moved to {c}. What is the temperature at his place in {u}?|My sister is in {c}. Tell me her weather in degrees {u}.|Use {u}: how is the weather in {c}?|"
+                       "How many degrees {u} does {c} have?|Weather for {c}, unit {u}.|With {u} as the unit, what is the weather in {c}?|We are in {c} tomorrow. Weather there, {u} please.|Is it hot in {c}? Answer in {u}.|"
+                       "How is the weather in {c}? I want {u}.|{u} only, please: how warm is {c}?|I have a friend in {c}. Show me the {u} temperature at her home."))
+
+
 def get_weather(rng):
     where, unit = city(rng), rng.choice([None, None, "celsius", "fahrenheit"])
-    asks = ["What is the weather in {c}?", "How is the weather in {c}?", "What's the weather like in {c}?", "Is it cold in {c}?", "Weather in {c}, please.", "Tell me the weather in {c}.",
-            "How warm is it in {c}?", "Do I need a coat in {c}?", "weather {c}", "Is it raining in {c} now?", "Give me the weather for {c}.", "Please check the weather in {c}.",
-            "I am going to {c}. How is the weather there?", "Current weather of {c}?", "Will I need an umbrella in {c}?", "I want to know the weather in {c}.",
-            "Could you look up the weather in {c}?", "Show the weather for {c}."]
-    if unit:
-        asks = ["What is the weather in {c} in {u}?", "How warm is it in {c}, in {u}?", "Tell me the temperature in {c} in degrees {u}.", "Weather in {c}, {u} please.",
-                "Get the weather for {c} in {u}.", "I need the temperature of {c} in {u}.", "Give me the weather in {c} using {u}.", "weather {c} {u}",
-                "Please show the weather of {c} in {u}.", "How cold is {c} in {u}?", "What's the {u} temperature in {c}?", "In {u}, how warm is {c}?"]
     degrees, sky = rng.randint(-15, 40), rng.choice(CONDITIONS)
     shown = unit or "celsius"
     if shown == "fahrenheit":
         degrees = degrees * 9 // 5 + 32
-    return (rng.choice(asks).format(c=where, u=unit), {"city": where, **({"unit": unit} if unit else {})},
+    return (ask(rng, *(WEATHER_UNIT if unit else WEATHER), c=where, u=unit), {"city": where, **({"unit": unit} if unit else {})},
             {"temperature": degrees, "unit": shown, "condition": sky}, f"It is {degrees} degrees {shown} and {sky} in {where}.", f"the weather in {where}")
+
+
+ADD = (listed("add {a} and {b}|add {a} plus {b}|compute {a} + {b}|calculate {a} plus {b}|sum {a} and {b}|sum up {a} and {b}|add up {a} and {b}|find the sum of {a} and {b}|put {a} and {b} together|add the numbers {a} and {b}|"
+              "tell me what {a} plus {b} is|calculate the sum of {a} and {b}|take {a} and add {b}|total {a} and {b}|start with {a} and add {b}"),
+       listed("the sum of {a} and {b}|{a} plus {b}|{a} + {b}|the total of {a} and {b}|the result of {a} plus {b}|the result of adding {a} and {b}|the sum {a} + {b}|what {a} and {b} make together|the value of {a} + {b}"),
+       listed("How much is {a} plus {b}?|{a} + {b}|{a}+{b}|{a} and {b}: what is the sum?|What do {a} and {b} make together?|What do I get when I add {a} and {b}?|What do you get from {a} plus {b}?|I have {a} and get {b} more. How many are that?|"
+              "There are {a} apples here and {b} there. How many in all?|{a} and then {b} more, how much is it?|When {a} and {b} are added, what is the result?|{a} plus {b} is how much?|What does {a} plus {b} give?|"
+              "Given {a} and {b}, what is their sum?|With {a} on one side and {b} on the other, what is the total?|The first number is {a}, the second {b}: what is the sum?|If we add {a} and {b}, what is the total?|{a} plus {b} makes?|"
+              "I paid {a} and then {b}. What is the total?|My numbers are {a} and {b}. Add them.|Two numbers, {a} and {b}: add them up."))
 
 
 def add(rng):
     a, b = number(rng), number(rng)
     total = round(a + b, 4)
-    ask = rng.choice(["What is {a} plus {b}?", "Add {a} and {b}.", "What is {a} + {b}?", "{a} + {b}", "Please add {a} to {b}.", "Compute {a} + {b}.", "Sum of {a} and {b}?",
-                      "How much is {a} plus {b}?", "Calculate {a} plus {b}.", "Can you add {a} and {b}?", "I have {a} and get {b} more. How many are that?",
-                      "What do {a} and {b} make together?", "What is the sum of {a} and {b}?", "Add up {a} and {b} for me."])
-    args = {"a": b, "b": a} if "to {b}" in ask else {"a": a, "b": b}
-    return ask.format(a=a, b=b), args, {"result": total}, f"{args['a']} plus {args['b']} is {total}.", f"the sum of {args['a']} and {args['b']}"
+    return ask(rng, *ADD, a=a, b=b), {"a": a, "b": b}, {"result": total}, f"{a} plus {b} is {total}.", f"the sum of {a} and {b}"
+
+
+MULTIPLY = (listed("multiply {a} by {b}|multiply {a} and {b}|multiply {a} with {b}|compute {a} * {b}|calculate {a} times {b}|find the product of {a} and {b}|tell me what {a} times {b} is|take {a} times {b}|calculate the product of {a} and {b}|"
+                   "compute {a} x {b}|form the product of {a} and {b}|multiply the numbers {a} and {b}|figure out {a} times {b}"),
+            listed("the product of {a} and {b}|{a} times {b}|{a} * {b}|{a} x {b}|the result of {a} times {b}|the result of multiplying {a} by {b}|the product {a} * {b}|the value of {a} x {b}|{a} multiplied with {b}"),
+            listed("How much is {a} times {b}?|{a} x {b}|{a} * {b}|{a}*{b}|{a} and {b}: what is the product?|What do I get when I multiply {a} by {b}?|{a} boxes with {b} pieces each: how many pieces?|There are {a} rows of {b} seats. How many seats?|"
+                   "When {a} and {b} are multiplied, what is the result?|{a} times {b} is how much?|What does {a} times {b} give?|Given {a} and {b}, what is their product?|The first number is {a}, the second {b}: what is the product?|"
+                   "If we multiply {a} by {b}, what comes?|{a} times {b} makes?|I buy {a} of them at {b} each. What do I pay?|My numbers are {a} and {b}. Multiply them.|Two numbers, {a} and {b}: multiply them."))
 
 
 def multiply(rng):
     a, b = number(rng), number(rng)
     result = round(a * b, 4)
-    ask = rng.choice(["What is {a} times {b}?", "Multiply {a} by {b}.", "What is {a} * {b}?", "{a} x {b}", "Compute {a} * {b}.", "How much is {a} times {b}?", "Calculate {a} times {b}.",
-                      "Please multiply {a} and {b}.", "What is the product of {a} and {b}?", "Can you multiply {a} by {b}?", "Product of {a} and {b}?"])
-    return ask.format(a=a, b=b), {"a": a, "b": b}, {"result": result}, f"{a} times {b} is {result}.", f"the product of {a} and {b}"
+    return ask(rng, *MULTIPLY, a=a, b=b), {"a": a, "b": b}, {"result": result}, f"{a} times {b} is {result}.", f"the product of {a} and {b}"
+
+
+CONVERT = (listed("convert {v} {s} to {e}|convert {v} {s} into {e}|change {v} {s} to {e}|turn {v} {s} into {e}|express {v} {s} in {e}|write {v} {s} in {e}|tell me how many {e} are {v} {s}|calculate {v} {s} in {e}|show {v} {s} as {e}|"
+                  "translate {v} {s} to {e}|give me {v} {s} in {e}|convert from {s} to {e}: {v}|find out how many {e} {v} {s} make|take {v} {s} and convert them to {e}|measure {v} {s} in {e}"),
+           listed("{v} {s} in {e}|{v} {s} as {e}|{v} {s} to {e}|the value of {v} {s} in {e}|the number of {e} in {v} {s}|the conversion of {v} {s} to {e}|{v} {s} expressed in {e}|{v} {s} converted to {e}|the amount of {e} for {v} {s}"),
+           listed("How many {e} are {v} {s}?|How many {e} are in {v} {s}?|{v} {s} in {e}|How much is {v} {s} in {e}?|I have {v} {s}. How many {e} is that?|{v} {s}: how many {e}?|{v} {s} are how many {e}?|In {e}, what are {v} {s}?|"
+                  "In {e}, how much is {v} {s}?|convert {v} {s} {e}|{v} {s} equals how many {e}?|To {e} from {s}: {v}|If I have {v} {s}, how many {e} do I have?|The package says {v} {s}. What is it in {e}?|It is {v} {s}, but I need {e}.|"
+                  "We measured {v} {s}; give it in {e}.|The recipe needs {v} {s}. How much is that in {e}?|I only know {e}. What are {v} {s}?|How would you write {v} {s} in {e}?|What do {v} {s} make in {e}?|{v} {s} is how much in {e}?|"
+                  "The answer should be in {e}: {v} {s}.|My list says {v} {s}, I want {e}.|From {v} {s} to {e}, please."))
 
 
 def convert_units(rng):
     start = rng.choice(list(UNITS))
-    end = rng.choice([u for u in UNITS if UNITS[u][0] == UNITS[start][0] and u != start])
+    same = [u for u in UNITS if UNITS[u][0] == UNITS[start][0] and u != start]
+    # Now and then units of two kinds: which ones are named is to be copied, not guessed.
+    end = rng.choice(same) if same and rng.random() < 0.75 else rng.choice([u for u in UNITS if u != start])
     value = abs(number(rng))
     result = float(f"{value * UNITS[start][1] / UNITS[end][1]:.5g}")
     result = int(result) if result.is_integer() else result
-    ask = rng.choice(["Convert {v} {s} to {e}.", "How many {e} are {v} {s}?", "What is {v} {s} in {e}?", "{v} {s} in {e}", "Please convert {v} {s} into {e}.", "How much is {v} {s} in {e}?",
-                      "Change {v} {s} to {e}.", "I have {v} {s}. How many {e} is that?", "Give me {v} {s} in {e}.", "convert {v} {s} to {e}", "Turn {v} {s} into {e}.",
-                      "Can you convert {v} {s} to {e}?", "Express {v} {s} in {e}."])
-    return (ask.format(v=value, s=start, e=end), {"value": value, "from": start, "to": end}, {"result": result}, f"{value} {start} are {result} {end}.",
+    return (ask(rng, *CONVERT, v=value, s=start, e=end), {"value": value, "from": start, "to": end}, {"result": result}, f"{value} {start} are {result} {end}.",
             f"{value} {start} in {end}")
+
+
+SEARCH = (listed("search the docs for {q}|look up {q} in the documentation|find pages about {q}|search for {q}|search docs for {q}|search the documentation for {q}|find {q} in the docs|look for {q} in the docs|check the docs for {q}|"
+                 "scan the documentation for {q}|see what the docs say about {q}|search everything about {q}|look into the documentation on {q}|browse the docs for {q}|query the docs for {q}|go through the documentation on {q}|find documentation regarding {q}"),
+          listed("documentation about {q}|the docs on {q}|pages about {q}|documentation pages on {q}|what the docs say about {q}|doc pages regarding {q}|the documentation of {q}|information about {q} from the docs|docs for {q}|a search for {q}"),
+          listed("What do the docs have on {q}?|search docs {q}|{q}: search the docs.|{q} - is it in the documentation?|Is there documentation about {q}?|Where do the docs explain {q}?|I need to read about {q}. Search the docs.|"
+                 "Search the documentation: {q}|I don't understand {q}. Find the pages.|Regarding {q}, what is in the docs?|About {q}: look in the docs.|Which pages mention {q}?|Does the documentation cover {q}?|docs: {q}|"
+                 "The documentation must say something about {q}. Find it.|What is written on {q} in the documentation?|I am studying {q}; search the docs for it."))
+SEARCH_LIMIT = (listed("search the docs for {q}, at most {n} results|find {n} pages about {q}|search for {q} and show {n} results|look up {q} in the documentation, limit {n}|show the first {n} hits for {q} in the docs|"
+                       "search the documentation for {q} with a limit of {n}|find the top {n} entries on {q}|search the documentation for {q} and return {n} results|check the docs for {q}, but only {n} results|look for {q} in the docs and stop after {n} hits|"
+                       "scan the docs for {q} and list no more than {n} results|get {n} results for {q} from the docs|limit the search for {q} to {n} results|find {q} in the docs with {n} results"),
+                listed("{n} results for {q}|the top {n} pages about {q}|{n} doc pages on {q}|the first {n} results for {q}|{n} hits for {q} in the docs|documentation about {q}, {n} results|the docs on {q}, only {n} entries|not more than {n} results for {q}"),
+                listed("search docs {q} limit {n}|I want {n} results about {q}.|{q}: search the docs, {n} results.|What do the docs have on {q}? Show {n} results.|Which {n} pages mention {q}?|Search the documentation: {q}. Limit: {n}.|"
+                       "About {q}: look in the docs, {n} results are enough.|I need to read about {q}. Give me {n} pages.|Only {n} results, please: search for {q}.|With at most {n} results, search the docs for {q}.|Are there {n} pages about {q}?|"
+                       "Search for {q} in the documentation but show me only {n}.|Up to {n} results on {q} from the docs."))
 
 
 def search_docs(rng):
     query, limit = topic(rng), rng.choice([None, None, rng.randint(1, 50)])
-    asks = ["Search the docs for {q}.", "Look up {q} in the documentation.", "Find pages about {q}.", "Search for {q}.", "search docs {q}", "What do the docs have on {q}?",
-            "Please search the documentation for {q}.", "Can you find {q} in the docs?", "I need documentation about {q}.", "Find {q} in the docs.", "Search the documentation: {q}"]
-    if limit:
-        asks = ["Search the docs for {q}, at most {n} results.", "Find {n} pages about {q}.", "Give me {n} results for {q}.", "Search for {q} and show {n} results.",
-                "Look up {q} in the documentation, limit {n}.", "search docs {q} limit {n}", "Show the first {n} hits for {q} in the docs.", "I want {n} results about {q}.",
-                "Please search the documentation for {q} with a limit of {n}.", "Find me the top {n} entries on {q}.", "Search the documentation for {q}. Return {n} results."]
-    hits = [f"{rng.choice(FOLDERS)}/{rng.choice(TOPICS)}.html" for _ in range(rng.randint(1, 3))]
-    return (rng.choice(asks).format(q=query, n=limit), {"query": query, **({"limit": limit} if limit else {})}, {"results": hits},
+    hits = [f"{rng.choice(FOLDERS)}/{rng.choice(TOPICS)}.html" for _ in range(rng.randint(1, 2))]
+    return (ask(rng, *(SEARCH_LIMIT if limit else SEARCH), q=query, n=limit), {"query": query, **({"limit": limit} if limit else {})}, {"results": hits},
             f"The documentation has this about {query}: {', '.join(hits)}.", f"documentation about {query}")
+
+
+READ = (listed("read {p}|read the file {p}|show me {p}|open {p}|open the file {p}|read `{p}`|show the contents of {p}|print {p}|print the file {p}|look into {p}|load {p}|display {p}|give me the content of `{p}`|tell me what is in {p}|"
+               "see what {p} says|get the text of {p}|look at {p}|check what is written in {p}|list the contents of {p}|view {p}|take a look into \"{p}\""),
+        listed("the content of {p}|the contents of {p}|the text of {p}|the file {p}|what is in {p}|the text in `{p}`|what {p} contains|everything in {p}|the lines of {p}|{p}'s content"),
+        listed("What is in {p}?|What does {p} say?|cat {p}|What is written in {p}?|{p}: what is in it?|{p} - open it.|I want to see {p}.|What does the file {p} contain?|Which text is in {p}?|There is a file {p}. Read it.|"
+               "I saved something in {p}. What was it?|Somebody changed {p}. Show me.|My notes are in {p}, read them.|In {p}, what is written?|Is there anything in {p}?|less {p}|I can't remember what is in {p}.|"
+               "The answer is in {p}. Open it.|I lost track of {p}; show it to me."))
 
 
 def read_file(rng):
     path, content = file_path(rng), phrase(rng)
-    ask = rng.choice(["Read {p}.", "Read the file {p}.", "Show me {p}.", "What is in {p}?", "Open {p}.", "Please read `{p}`.", "What does {p} say?", "Show the contents of {p}.", "cat {p}",
-                      "Can you open {p} for me?", "Print the file {p}.", "I want to see {p}.", "Give me the content of `{p}`.", "What is written in {p}?", "Look into {p}."])
-    return ask.format(p=path), {"path": path}, {"content": content}, f"The file {path} contains: {content}", f"the file {path}"
+    return ask(rng, *READ, p=path), {"path": path}, {"content": content}, f"The file {path} contains: {content}", f"the file {path}"
+
+
+TIMER = (listed("set a timer for {n} minutes|start a timer of {n} minutes|set a {n} minute timer|start a {n} minute timer|count down {n} minutes|set the timer to {n} minutes|remind me in {n} minutes|wake me in {n} minutes|wait {n} minutes and tell me|"
+                "start the timer with {n} minutes|put {n} minutes on the timer|run a timer for {n} minutes|alert me in {n} minutes|time {n} minutes|beep in {n} minutes|notify me when {n} minutes are over"),
+         listed("a timer for {n} minutes|a {n} minute timer|a timer of {n} minutes|an alarm in {n} minutes|a countdown of {n} minutes|a reminder in {n} minutes|a signal after {n} minutes|{n} minutes on the timer"),
+         listed("Timer {n} minutes.|timer {n}|Let me know when {n} minutes are over.|{n} minutes, starting now.|{n} minutes: start the timer.|The eggs need {n} minutes. Start a timer.|My cake is in the oven for {n} minutes, set a timer.|"
+                "I sleep for {n} minutes. Wake me then.|In {n} minutes I must leave. Set a timer.|The pasta takes {n} minutes, tell me when it is done.|We take a break of {n} minutes: timer, please.|After {n} minutes, give me a signal.|"
+                "I have {n} minutes. Count them down.|When {n} minutes have passed, tell me.|The meeting lasts {n} minutes; use a timer.|It boils for {n} minutes, so start the timer.|{n} minutes from now I want an alarm."))
 
 
 def set_timer(rng):
-    minutes = rng.randint(1, 180)
-    ask = rng.choice(["Set a timer for {n} minutes.", "Start a timer of {n} minutes.", "Timer {n} minutes.", "Wake me in {n} minutes.", "Please set a {n} minute timer.",
-                      "Remind me in {n} minutes.", "I need a timer for {n} minutes.", "timer {n}", "Start a {n} minute timer.", "Can you set a timer for {n} minutes?",
-                      "Count down {n} minutes.", "Let me know when {n} minutes are over.", "Set the timer to {n} minutes."])
-    return ask.format(n=minutes), {"minutes": minutes}, {"status": "started"}, f"The timer is set for {minutes} minutes.", f"a timer of {minutes} minutes"
+    minutes = rng.randint(1, 240)
+    return ask(rng, *TIMER, n=minutes), {"minutes": minutes}, {"status": "started"}, f"The timer is set for {minutes} minutes.", f"a timer of {minutes} minutes"
+
+
+TRANSLATE = (listed("translate \"{t}\" into {l}|translate \"{t}\" to {l}|translate '{t}' into {l}|say \"{t}\" in {l}|put \"{t}\" into {l}|write \"{t}\" in {l}|turn \"{t}\" into {l}|give me the {l} for \"{t}\"|tell me how to say \"{t}\" in {l}|"
+                    "express \"{t}\" in {l}|translate this to {l}: \"{t}\"|translate the text \"{t}\" to {l}|make a {l} version of \"{t}\"|convert \"{t}\" to {l}|use {l} to say \"{t}\"|find the {l} words for \"{t}\"|translate to {l}: {t}"),
+             listed("\"{t}\" in {l}|the {l} translation of \"{t}\"|the {l} words for \"{t}\"|the translation of \"{t}\" to {l}|the {l} version of \"{t}\"|\"{t}\" translated into {l}|a {l} translation for \"{t}\"|the {l} for \"{t}\""),
+             listed("How do you say \"{t}\" in {l}?|translate \"{t}\" {l}|What does \"{t}\" mean in {l}?|{l}: \"{t}\"|\"{t}\": how is that in {l}?|\"{t}\" - in {l}, please.|In {l}, how do I say \"{t}\"?|How would someone from there say \"{t}\" in {l}?|"
+                    "I am learning {l}. How do I say \"{t}\"?|She only understands {l}. Tell her \"{t}\" in that language.|He does not speak English, he speaks {l}. Translate \"{t}\" for him.|My neighbor knows {l} and wants \"{t}\" in it.|"
+                    "My letter says \"{t}\". I need it in {l}.|The sign reads \"{t}\". What is it in {l}?|The text is \"{t}\" and the language is {l}.|Which {l} words mean \"{t}\"?|For the {l} class: translate \"{t}\".|\"{t}\" should be in {l} on the sign.|"
+                    "Language: {l}. Text: \"{t}\".|I want to write \"{t}\" in {l} on a card.|How does \"{t}\" sound in {l}?|Speaking {l}, what is \"{t}\"?"))
 
 
 def translate(rng):
-    words, language = phrase(rng), rng.choice(LANGUAGES)
-    ask = rng.choice(["Translate \"{t}\" into {l}.", "Translate {t} to {l}.", "How do you say \"{t}\" in {l}?", "What is \"{t}\" in {l}?", "Say {t} in {l}.", "Please translate \"{t}\" to {l}.",
-                      "translate \"{t}\" {l}", "I need \"{t}\" in {l}.", "Can you translate '{t}' into {l}?", "What does \"{t}\" mean in {l}?", "Give me the {l} for \"{t}\".",
-                      "Put \"{t}\" into {l}."])
+    words, language = phrase(rng), rng.choice(LANGUAGES) if rng.random() < 0.8 else name(rng, LANGUAGES)
     result = " ".join(invented(rng).lower() for _ in words.split())
-    return ask.format(t=words, l=language), {"text": words, "language": language}, {"translation": result}, f"In {language}: {result}", f"\"{words}\" in {language}"
+    return ask(rng, *TRANSLATE, t=words, l=language), {"text": words, "language": language}, {"translation": result}, f"In {language}: {result}", f"\"{words}\" in {language}"
+
+
+TIME = (listed("tell me the time in {c}|check the time in {c}|look up the time in {c}|give me the local time in {c}|find out how late it is in {c}|show the time of {c}|get {c}'s time|say what time it is in {c}|look at the clock in {c}|"
+               "find the current time in {c}|see how late it is in {c}|read the clock in {c}"),
+        listed("the time in {c}|the local time in {c}|{c}'s time|the current time in {c}|the time of day in {c}|the hour in {c}|{c} time|the clock time in {c}|the time at {c}|the exact time in {c}"),
+        listed("What time is it in {c}?|How late is it in {c}?|time {c}|{c} time|{c}: what time is it there?|{c}, how late is it there?|In {c}, what time is it?|I call somebody in {c}. What time is it there?|My brother moved to {c}. How late is it for him?|"
+               "My sister is in {c}. What time does she have?|Is it night in {c}?|Is it already morning in {c}?|What does the clock say in {c}?|What hour is it in {c}?|Our team sits in {c}. What is the time at their desk?|We have a client in {c}: how late is it there?|"
+               "Is it too late to phone {c}?|Are people in {c} still awake? Tell me the time.|Right now in {c}, what time is it?|My watch should show {c}. What time is it?|Before I call {c}: what time do they have?"))
 
 
 def get_time(rng):
     where, clock = city(rng), f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}"
-    ask = rng.choice(["What time is it in {c}?", "Time in {c}?", "Tell me the time in {c}.", "What is the time in {c}?", "How late is it in {c}?", "Give me the local time in {c}.",
-                      "time {c}", "Please check the time in {c}.", "What's the clock in {c}?", "Current time in {c}, please."])
-    return ask.format(c=where), {"city": where}, {"time": clock}, f"It is {clock} in {where}.", f"the time in {where}"
+    return ask(rng, *TIME, c=where), {"city": where}, {"time": clock}, f"It is {clock} in {where}.", f"the time in {where}"
+
+
+SEND = (listed("send \"{t}\" to {p}|send a message to {p}: {t}|send {p} the message \"{t}\"|send {p} this: \"{t}\"|tell {p}: {t}|tell {p} \"{t}\"|message {p} \"{t}\"|write to {p}: {t}|write {p} \"{t}\"|text {p} \"{t}\"|text {p}: {t}|let {p} know: \"{t}\"|"
+               "inform {p}: {t}|drop {p} a line: \"{t}\"|deliver \"{t}\" to {p}|pass \"{t}\" on to {p}|forward \"{t}\" to {p}|send the text \"{t}\" to {p}|write a message to {p} that says \"{t}\"|leave {p} the message \"{t}\""),
+        listed("a message to {p}: \"{t}\"|the message \"{t}\" sent to {p}|a text to {p} that says \"{t}\"|\"{t}\" sent to {p}|a message for {p} with the words \"{t}\"|the words \"{t}\" delivered to {p}"),
+        listed("message {p}: {t}|{p}: \"{t}\", send it.|For {p}: \"{t}\".|{p} is waiting for a message. Write \"{t}\".|{p} must know: \"{t}\".|{p} has to hear this: \"{t}\".|\"{t}\" - send it to {p}.|\"{t}\" is for {p}, send it.|"
+               "My message to {p} is \"{t}\".|I want {p} to know this: \"{t}\".|I want {p} to read \"{t}\".|Make sure that {p} gets \"{t}\".|{p} needs a message: \"{t}\".|Say \"{t}\" to {p} in a message.|The message for {p} says: \"{t}\".|"
+               "To {p}: {t}|{p} asked me, and my answer is \"{t}\". Send it.|Could {p} get a text that says \"{t}\"?|{p} would like to hear \"{t}\" from me."))
 
 
 def send_message(rng):
-    person = rng.choice(PEOPLE) if rng.random() < 0.7 else invented(rng)
-    words = phrase(rng)
-    ask = rng.choice(["Send \"{t}\" to {p}.", "Send a message to {p}: {t}", "Tell {p}: {t}", "Message {p} \"{t}\".", "Write to {p}: {t}", "Please send {p} the message \"{t}\".",
-                      "Text {p} \"{t}\".", "Let {p} know: {t}", "Send {p} this: {t}", "Can you send \"{t}\" to {p}?"])
-    return ask.format(t=words, p=person), {"to": person, "text": words}, {"status": "sent"}, f"The message to {person} is sent.", f"a message to {person}"
+    person, words = name(rng, PEOPLE), phrase(rng)
+    return ask(rng, *SEND, t=words, p=person), {"to": person, "text": words}, {"status": "sent"}, f"The message to {person} is sent.", f"a message to {person}"
 
 
 MAKERS = {f.__name__: f for f in (get_weather, add, multiply, convert_units, search_docs, read_file, set_timer, translate, get_time, send_message)}
@@ -245,7 +435,7 @@ def other_request(rng, listed):
 
 
 def dialogue(rng):
-    listed = rng.sample(list(TOOLS), rng.randint(1, 4))
+    listed = rng.sample(list(TOOLS), rng.choice([1, 1, 1, 2, 2, 2, 3, 3, 4]))
     system = rng.choice(SYSTEMS[:1] + ["Be brief.", "Use the tools where they help."]) if rng.random() < 0.1 else ""
     start = tools_turn(listed, system)
     if rng.random() < PART_UNMATCHED:
@@ -253,24 +443,34 @@ def dialogue(rng):
     name = rng.choice(listed)
     request, arguments, result, reply, subject = MAKERS[name](rng)
     thought = f"The user wants {subject}. I call {name}." if rng.random() < PART_REASONED else ""
-    out = start + turn("user", wrapped(request, rng)) + answer_turn(thought, call_text(name, arguments))
+    out = start + turn("user", wrapped(surrounded(request, rng), rng)) + answer_turn(thought, call_text(name, arguments))
     if rng.random() < PART_ANSWERED:
         out += turn("user", f"<tool_response>\n{dumps(result)}\n</tool_response>") + answer_turn("", reply)
     return out
 
 
-def chats():
-    rng = random.Random(SEED)
+def allowed():
+    """Says whether a dialogue has neither a value of the held-out requests nor one of their calls or requests."""
     held = heldout()
-    calls = {call_text(row["name"], row["arguments"]) for row in held}
+    taboo = [call_text(row["name"], row["arguments"]) for row in held] + [row["request"] for row in held]
     values = [str(v) for row in held for k, v in row["arguments"].items() if k in ("city", "path", "query", "text", "to") or (k == "a")]
     reserved = re.compile(r"\b(" + "|".join(re.escape(v) for v in values) + r")\b")
-    rows = []
-    while len(rows) < N_DIALOGUES:
+    return lambda made: not reserved.search(made) and not any(t in made for t in taboo)
+
+
+def some(n, seed):
+    """n random dialogues."""
+    rng, good, out = random.Random(seed), allowed(), []
+    while len(out) < n:
         made = dialogue(rng)
-        if not reserved.search(made) and not any(call in made for call in calls):
-            rows.append({"kind": "tool", "text": made})
-    for row in held:
+        if good(made):
+            out.append(made)
+    return out
+
+
+def chats():
+    rows = [{"kind": "tool", "text": made} for made in some(N_DIALOGUES, SEED)]
+    for row in heldout():
         assert not any(row["request"] in made["text"] for made in rows), f"held-out request in training: {row['request']}"
     return rows
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""train.py DATA OUT [--minutes 13]: trains the demo model, scores it in f32 and in 4 bits, exports it.
+"""train.py DATA OUT [--minutes 8.5]: trains the demo model, scores it in f32 and in 4 bits, exports it.
 
-First part: pages and a quarter of chats, constant learning rate, until 58 % of the time or until the held-out loss has stopped falling.
-Second part (42 % of the time): the share of chats rises from a quarter to 0.6, the learning rate falls to zero; in its second half the forward
+First part: a quarter of the rows are pages, the rest chats, two thirds of them tool dialogues of toolgen.py; constant learning rate for half of the time.
+Second part: the share of pages falls to a tenth, so that they are read about 30 times in all, the learning rate falls to zero; in its second half the forward
 pass sees the weights as the 4-bit checkpoint would hold them (straight-through gradients). Seeds are fixed; how many steps fit is not.
 OUT: weights-*.safetensors (bf16), model.safetensors + config.json (MLX 4-bit), result.json, extras.tar (log, csv, pictures), DONE or FAILED.
 """
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import export, model as M, score
 
 T = 1024
-CHATS_FIRST, CHATS_LAST = 0.25, 0.6
+CHATS_FIRST, CHATS_LAST, TOOLS = 0.75, 0.9, 0.66      # chats of all rows; tool dialogues of the chats
 
 
 class Pages:
@@ -106,25 +106,30 @@ class Fake:
 
 
 class Balance:
-    """A coefficient of the load-balancing term per layer, moved so that the busiest quarter keeps 45 to 58 % and nobody starves."""
+    """Per layer: a pull towards the busiest quarter of the experts while it has less than 48 to 54 % of the assignments, a balancing term above 58 %, a pull for experts under 1 %."""
 
     def __init__(self, layers, experts, device):
-        self.c = torch.full((layers,), 1e-3, device=device)
+        full = lambda v: torch.full((layers,), v, device=device)
+        self.skew, self.even, self.floor = full(5e-3), full(1e-5), full(2e-3)
         self.load = torch.full((layers, experts), 1.0 / experts, device=device)
 
     def loss(self, stats):
         f, p, z = (torch.stack([s[i] for s in stats]) for i in range(3))
+        E = f.shape[1]
         with torch.no_grad():
             self.load.lerp_(f.detach(), 0.03)
-            top = self.load.sort(-1, descending=True)[0]
-            quarter, least = top[:, :top.shape[1] // 4].sum(-1), top[:, -1]
-            up, down = (quarter > 0.58) | (least < 0.006), (quarter < 0.47) & (least > 0.008)
-            self.c.mul_(torch.where(up, 1.02, torch.where(down, 0.97, 1.0))).clamp_(1e-5, 2e-2)
-            starving = (self.load < 0.008).float()
-        E = f.shape[1]
-        even = (self.c * E * (f.detach() * p).sum(-1)).sum()
-        floor = 2e-3 * (starving * -(p + 1e-6).log()).sum()
-        return even + floor + 1e-5 * z.sum()
+            top, order = self.load.sort(-1, descending=True)
+            quarter, least = top[:, :E // 4].sum(-1), top[:, -1]
+            move = lambda c, up, down, low, high: c.mul_(torch.where(up, 1.02, torch.where(down, 0.97, 1.0))).clamp_(low, high)
+            move(self.skew, quarter < 0.48, quarter > 0.54, 1e-4, 0.2)
+            move(self.even, quarter > 0.58, quarter < 0.56, 1e-5, 2e-2)
+            move(self.floor, least < 0.007, least > 0.012, 2e-3, 5e-2)
+            busiest = torch.zeros_like(p).scatter(1, order[:, :E // 4], 1.0)
+            starving = (self.load < 0.010).float()
+        skew = (self.skew * -((p * busiest).sum(-1) + 1e-6).log()).sum()
+        even = (self.even * E * (f.detach() * p).sum(-1)).sum()
+        floor = (self.floor * (starving * -(p + 1e-6).log()).sum(-1)).sum()
+        return skew + even + floor + 1e-5 * z.sum()
 
 
 def optimiser(model, lr, decay):
@@ -144,24 +149,33 @@ class Run:
         read = lambda f, t="<u2": np.fromfile(data / f, t)
         pages, chats, mask, self.heldout = read("pages.u16"), read("chats.u16"), read("chats.mask.u8", "u1"), read("heldout.u16")
         assert len(chats) == len(mask), (len(chats), len(mask))
+        try:
+            tools, tools_mask = read("tools.u16"), read("tools.mask.u8", "u1")
+            assert len(tools) == len(tools_mask), (len(tools), len(tools_mask))
+        except OSError as e:                           # toolgen.py has not run: only the tool dialogues among the chats
+            print("no tool stream:", repr(e), flush=True)
+            tools, tools_mask = chats, mask
         eot, rng = self.text.eot, np.random.default_rng(a.seed)
         vocab = max(self.text.tok.get_vocab_size(), int(max(pages.max(), chats.max(), self.heldout.max())) + 1)
         self.c = M.config(vocab, self.text.end, **json.loads(a.config))
         torch.manual_seed(a.seed)
         self.model = M.Model(self.c).to(self.dev)
         self.pages, self.chats = Pages(pages, eot, self.dev, rng), Chats(chats, mask, eot, self.dev, rng)
+        self.tools = Chats(tools, tools_mask, eot, self.dev, rng)
         self.fake = Fake(self.model)
         self.balance = Balance(self.c["num_hidden_layers"], self.c["num_experts"], self.dev)
         self.opt = optimiser(self.model, a.lr, a.decay)
         self.ema, self.log = None, []
         n = sum(p.numel() for p in self.model.parameters())
         print(f"{self.dev}, torch {torch.__version__}, {n} parameters, vocabulary {vocab}, pages {len(pages)} tokens, chats {len(chats)} tokens "
-              f"({int(mask.sum())} counted, {len(self.chats.docs)} documents), held out {len(self.heldout)}", flush=True)
+              f"({int(mask.sum())} counted, {len(self.chats.docs)} documents), tools {len(tools)} tokens ({len(self.tools.docs)} documents), held out {len(self.heldout)}", flush=True)
 
     def batch(self, chat_share):
         n = max(1, min(self.a.rows - 1, round(self.a.rows * chat_share)))
         px, pd, pm = self.pages.take(self.a.rows - n)
-        cx, cd, cm = self.chats.take(n)
+        k = min(n - 1, round(n * TOOLS)) if n > 1 else 0
+        got = [self.chats.take(n - k)] + ([self.tools.take(k)] if k else [])
+        cx, cd, cm = (torch.cat(v) for v in zip(*got))
         x, doc, m = torch.cat([px, cx]), torch.cat([pd, cd]), torch.cat([pm, cm])
         rows = torch.cat([torch.ones(len(px)), torch.zeros(len(cx))]).to(self.dev)
         return x, doc, m, rows, n
@@ -279,7 +293,7 @@ class Run:
                 top = self.balance.load.sort(-1, descending=True)[0]
                 row = dict(step=step, seconds=round(now, 1), lr=round(lr, 6), chats=round(share, 3), quantised=int(quantised), page_loss=round(page, 4),
                            chat_loss=round(chat, 4), balance=round(bal, 5), heldout_bits_per_byte=bits and round(bits, 4), tokens_per_s=round(speed),
-                           page_epochs=round(self.pages.epochs, 2), chat_epochs=self.chats.epochs,
+                           page_epochs=round(self.pages.epochs, 2), chat_epochs=self.chats.epochs, tool_epochs=self.tools.epochs,
                            busiest_quarter=round(float(top[:, :top.shape[1] // 4].sum(-1).min()), 3), least=round(float(top[:, -1].min()), 4))
                 self.log.append(row)
                 print(json.dumps(row), flush=True)
@@ -308,7 +322,7 @@ class Run:
         export.write_mlx(out, {k: v.cpu() for k, v in state.items()}, self.c)
         result = dict(chosen=pick, choices={k: round(v, 4) for k, v in bits.items()}, steps=self.steps, train_seconds=round(self.trained_s),
                       device=torch.cuda.get_device_name() if self.dev == "cuda" else "cpu", torch=torch.__version__,
-                      parameters=sum(p.numel() for p in state.values()), page_epochs=round(self.pages.epochs, 1), chat_epochs=self.chats.epochs,
+                      parameters=sum(p.numel() for p in state.values()), page_epochs=round(self.pages.epochs, 1), chat_epochs=self.chats.epochs, tool_epochs=self.tools.epochs,
                       compiled=self.was_compiled, arguments=vars(self.a), checkpoint_bytes=(out / "model.safetensors").stat().st_size)
         save = lambda: (out / "result.json").write_text(json.dumps(result, indent=1, default=str) + "\n")
         save()
@@ -382,15 +396,15 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("data")
     ap.add_argument("out")
-    ap.add_argument("--minutes", type=float, default=13, help="wall time of the training, start and compiling included; scores need about two more")
+    ap.add_argument("--minutes", type=float, default=8.5, help="wall time of the training, start and compiling included; scores need about two more")
     ap.add_argument("--rows", type=int, default=48, help="sequences of 1024 per step")
     ap.add_argument("--lr", type=float, default=2e-3)
     ap.add_argument("--decay", type=float, default=0.3, help="weight decay of matrices")
     ap.add_argument("--drop", type=float, default=0.15)
     ap.add_argument("--ema", type=float, default=0.995)
     ap.add_argument("--every", type=float, default=25, help="seconds between held-out losses")
-    ap.add_argument("--patience", type=int, default=4, help="held-out losses without progress before the second part begins")
-    ap.add_argument("--second", type=float, default=0.42, help="share of --minutes for the second part")
+    ap.add_argument("--patience", type=int, default=1000, help="held-out losses without progress before the second part begins")
+    ap.add_argument("--second", type=float, default=0.5, help="share of --minutes for the second part")
     ap.add_argument("--steps", type=int, default=0, help="stop after so many steps (tests)")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
