@@ -52,9 +52,9 @@ impl From<BackendName> for BackendKind {
 /// Which model, and how it is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json, *.safetensors and tokenizer.json
+    /// Folder with config.json, *.safetensors and tokenizer.json [default: the model in the box]
     #[arg(long, value_name = "DIR")]
-    pub(crate) model: PathBuf,
+    pub(crate) model: Option<PathBuf>,
     /// What computes
     #[arg(long, value_enum, default_value = "cpu")]
     pub(crate) backend: BackendName,

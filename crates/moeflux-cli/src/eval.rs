@@ -58,12 +58,13 @@ pub(crate) struct EvalArgs {
 pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let interrupt = Interrupt::listen();
     let text = read_text(args)?;
-    let spec = model::spec(&args.model)?;
-    let tokenizer = Tokenizer::open(&args.model.model, spec.vocab)?;
+    let dir = model::folder(&args.model)?;
+    let spec = model::spec(&dir)?;
+    let tokenizer = Tokenizer::open(&dir, spec.vocab)?;
     let windows = Windows::of(args, &spec, (&tokenizer, &text))?;
-    let engine = model::open(&args.model, &interrupt)?;
+    let engine = model::open(&dir, &args.model, &interrupt)?;
     let other = match args.compare_backend {
-        Some(name) => Some(model::open_on(name.into(), &args.model, &interrupt)?),
+        Some(name) => Some(model::open_on(name.into(), &dir, &args.model, &interrupt)?),
         None => None,
     };
     let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);

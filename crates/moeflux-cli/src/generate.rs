@@ -82,10 +82,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let stops = StopStrings::new(args.stop.clone())
         .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
     let prompt = read_prompt(&args.prompt)?;
-    let spec = model::spec(&args.model)?;
-    let dir = &args.model.model;
+    let dir = &model::folder(&args.model)?;
+    let spec = model::spec(dir)?;
     let tokenizer = Tokenizer::open(dir, spec.vocab)?;
-    let tokens = encode(args, &tokenizer, &prompt)?;
+    let tokens = encode(args, dir, (&tokenizer, &prompt))?;
     let end_tokens = end_tokens(dir, &tokenizer, &spec)?;
     let mut sampler = Sampler::new(args.sampling.config(dir)?, spec.vocab)?;
     let needed = tokens.len().saturating_add(args.n_tokens).max(CONTEXT_DEFAULT);
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     model::check_tokens(&spec, &tokens, context)?;
 
     let before_load = clock::instant();
-    let engine = model::open(&args.model, &interrupt)?;
+    let engine = model::open(dir, &args.model, &interrupt)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
@@ -148,14 +148,18 @@ fn read_stdin() -> Result<String> {
     })
 }
 
-fn encode(args: &GenerateArgs, tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<TokenId>> {
+fn encode(
+    args: &GenerateArgs,
+    dir: &Path,
+    (tokenizer, prompt): (&Tokenizer, &str),
+) -> Result<Vec<TokenId>> {
     if !args.chat {
         return tokenizer.encode_prompt(prompt);
     }
-    let Some(template) = ChatTemplate::open(&args.model.model)? else {
+    let Some(template) = ChatTemplate::open(dir)? else {
         return Err(Error::Unsupported(format!(
             "{} has no chat template: leave --chat out",
-            args.model.model.display()
+            dir.display()
         )));
     };
     let system = args.system.as_deref().map(|text| Message::new("system", text));

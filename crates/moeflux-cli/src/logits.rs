@@ -40,13 +40,14 @@ pub(crate) struct LogitsArgs {
 /// Runs the command.
 pub(crate) fn run(args: &LogitsArgs) -> Outcome {
     let interrupt = Interrupt::listen();
-    let spec = model::spec(&args.model)?;
+    let dir = model::folder(&args.model)?;
+    let spec = model::spec(&dir)?;
     let context = model::context_for(&spec, args.context, args.tokens.len())?;
     model::check_tokens(&spec, &args.tokens, context)?;
     let out = OutFile::new(&args.out)?;
     let mut npy = NpyWriter::create(out.path(), args.tokens.len(), spec.vocab)?;
 
-    let engine = model::open(&args.model, &interrupt)?;
+    let engine = model::open(&dir, &args.model, &interrupt)?;
     let mut session = engine.session(context)?;
     let watch = &mut |_| interrupt.poll();
     session.feed(&args.tokens, Wanted::All, watch, &mut |_, logits| npy.write_row(logits))?;

@@ -5,6 +5,7 @@
 
 mod args;
 mod bare_config;
+mod cache;
 mod clock;
 mod eval;
 mod failure;

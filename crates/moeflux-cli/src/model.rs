@@ -2,6 +2,7 @@
 //! weights, with a progress bar.
 
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
 use moeflux::blueprint::Blueprint;
 use moeflux::engine::{BackendKind, Engine, EngineConfig};
@@ -10,31 +11,44 @@ use moeflux::ids::TokenId;
 use moeflux::spec::ModelSpec;
 
 use crate::args::ModelArgs;
+use crate::cache;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
 
+/// The model's folder: what `--model` says, or the model in the box, unpacked.
+pub(crate) fn folder(args: &ModelArgs) -> Result<PathBuf> {
+    match &args.model {
+        Some(dir) => Ok(dir.clone()),
+        None => {
+            let root = cache::folder();
+            moeflux_demo::unpack(&root).map_err(Error::io("unpack the model in the box to", &root))
+        }
+    }
+}
+
 /// Shapes and constants, from headers alone.
-pub(crate) fn spec(args: &ModelArgs) -> Result<ModelSpec> {
-    let (blueprint, _) = Blueprint::of_folder(&args.model)?;
+pub(crate) fn spec(dir: &Path) -> Result<ModelSpec> {
+    let (blueprint, _) = Blueprint::of_folder(dir)?;
     Ok(blueprint.spec)
 }
 
 /// Reads the model.
-pub(crate) fn open(args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
-    open_on(args.backend.into(), args, interrupt)
+pub(crate) fn open(dir: &Path, args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
+    open_on(args.backend.into(), dir, args, interrupt)
 }
 
 /// Reads the model for another backend than `--backend` names.
 pub(crate) fn open_on(
     backend: BackendKind,
+    dir: &Path,
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
     let n_threads = args.threads.unwrap_or_else(n_cores);
     let config = EngineConfig { backend, n_threads, n_rows_max: args.chunk };
     let mut bar = None;
-    Engine::open(&args.model, &config, &mut |progress| {
+    Engine::open(dir, &config, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()

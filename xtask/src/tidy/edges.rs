@@ -6,11 +6,12 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 6] = [
+const ALLOWED: [(&str, &[&str]); 7] = [
     ("moeflux-io", &[]),
     ("moeflux-kernels", &[]),
     ("moeflux", &["moeflux-io", "moeflux-kernels"]),
-    ("moeflux-cli", &["moeflux"]),
+    ("moeflux-cli", &["moeflux", "moeflux-demo"]),
+    ("moeflux-demo", &[]),
     ("moeflux-fuzz", &["moeflux"]),
     ("xtask", &[]),
 ];

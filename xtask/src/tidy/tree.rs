@@ -10,7 +10,8 @@ use std::process::Command;
 use crate::tidy::lex;
 
 /// Folders of bytes made by programs: no rule reads them.
-pub(super) const DATA_FOLDERS: [&str; 2] = ["golden/", "fuzz/corpus/"];
+pub(super) const DATA_FOLDERS: [&str; 3] =
+    ["golden/", "fuzz/corpus/", "crates/moeflux-demo/model/"];
 
 /// One file.
 #[derive(Debug)]

@@ -1,0 +1,21 @@
+//! Where files may lie that can be made again: the user's cache folder.
+
+use std::path::PathBuf;
+
+/// The program's folder in the user's cache, or in the system's temporary folder where the user
+/// has none.
+pub(crate) fn folder() -> PathBuf {
+    let base = if cfg!(windows) {
+        variable("LOCALAPPDATA")
+    } else if cfg!(target_os = "macos") {
+        variable("HOME").map(|home| home.join("Library/Caches"))
+    } else {
+        variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")))
+    };
+    base.unwrap_or_else(std::env::temp_dir).join("moeflux")
+}
+
+#[expect(clippy::disallowed_methods, reason = "the command reads the environment, the library not")]
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
