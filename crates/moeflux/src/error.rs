@@ -83,8 +83,8 @@ pub enum Error {
     Cancelled,
 }
 
-/// A number of bytes as people read it, rounded down, with the exact count:
-/// `4.24 GB (4,246,732,800 bytes)`.
+/// A number of bytes as people read it, rounded, with the exact count:
+/// `4.25 GB (4,246,732,800 bytes)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteCount(pub u64);
 
@@ -98,16 +98,17 @@ impl fmt::Display for ByteCount {
             }
             grouped.push(digit);
         }
-        let (mut n_hundredths, mut unit) = (u128::from(self.0) * 100, "bytes");
+        let (mut divisor, mut unit) = (1_u128, "bytes");
         for larger in ["kB", "MB", "GB", "TB"] {
-            if n_hundredths < 100_000 {
+            if u128::from(self.0) < divisor * 1000 {
                 break;
             }
-            (n_hundredths, unit) = (n_hundredths / 1000, larger);
+            (divisor, unit) = (divisor * 1000, larger);
         }
         if unit == "bytes" {
             return write!(f, "{grouped} bytes");
         }
+        let n_hundredths = (u128::from(self.0) * 100 + divisor / 2) / divisor;
         write!(f, "{}.{:02} {unit} ({grouped} bytes)", n_hundredths / 100, n_hundredths % 100)
     }
 }
@@ -137,12 +138,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_rounded_down_and_exact() {
+    fn bytes_are_rounded_and_exact() {
         for (n_bytes, expected) in [
             (0, "0 bytes"),
             (999, "999 bytes"),
             (1000, "1.00 kB (1,000 bytes)"),
-            (4_246_732_800, "4.24 GB (4,246,732,800 bytes)"),
+            (4_246_732_800, "4.25 GB (4,246,732,800 bytes)"),
             (u64::MAX, "18446744.07 TB (18,446,744,073,709,551,615 bytes)"),
         ] {
             assert_eq!(ByteCount(n_bytes).to_string(), expected);

@@ -71,12 +71,6 @@ impl ExpertStore {
         Ok(Self { banks: banks.collect::<Result<_>>()? })
     }
 
-    /// Bytes of all experts in memory.
-    #[must_use]
-    pub fn memory_bytes(&self) -> u64 {
-        self.banks.iter().map(|bank| bank.records.len() as u64).sum()
-    }
-
     /// Holds `experts` (ascending, each once) of a layer.
     ///
     /// # Errors
