@@ -58,6 +58,12 @@ pub(crate) struct ModelArgs {
     /// What computes
     #[arg(long, value_enum, default_value = "cpu")]
     pub(crate) backend: BackendName,
+    /// Keep activations, keys and values in f32; the default rounds them to int8 and f16
+    #[arg(long)]
+    pub(crate) precise: bool,
+    /// Kernels of another instruction set; results stay the same
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub(crate) isa: Option<String>,
     /// Threads that compute [default: all cores]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,

@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
+use moeflux::backend::DeviceNames;
 use moeflux::engine::Engine;
 use moeflux::error::{Error, Result};
 use moeflux::forward::StepProgress;
@@ -299,7 +300,7 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, windows: &Windows) 
     let mean = |sum: f64, n: usize| sum / n as f64;
     let perplexity = mean(scores.nats, scores.n_predicted).exp();
     let bits_per_byte = mean(scores.nats / std::f64::consts::LN_2, n_bytes);
-    let (device, arithmetic) = engine.device_names();
+    let DeviceNames { backend: device, arithmetic, .. } = engine.device_names();
     let agreement = (scores.n_compared > 0).then(|| {
         let top1 = mean(scores.n_same_top as f64, scores.n_compared);
         (top1, mean(scores.kl, scores.n_compared))
@@ -307,7 +308,7 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, windows: &Windows) 
     if args.json {
         let mut object = json!({
             "backend": device,
-            "arithmetic": arithmetic,
+            "arithmetic": arithmetic.name(),
             "window_tokens": windows.context,
             "n_predicted": scores.n_predicted,
             "n_bytes": n_bytes,
@@ -321,7 +322,7 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, windows: &Windows) 
         return object.to_string();
     }
     let mut lines = vec![
-        format!("backend         {device} ({arithmetic})"),
+        format!("backend         {device} ({})", arithmetic.name()),
         format!("window          {} tokens at most", windows.context),
         format!("predicted       tokens: {}, bytes: {n_bytes}", scores.n_predicted),
         format!("perplexity      {perplexity:.4}"),

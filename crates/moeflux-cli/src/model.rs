@@ -4,8 +4,9 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use moeflux::backend::Arithmetic;
 use moeflux::blueprint::Blueprint;
-use moeflux::engine::{BackendKind, Engine, EngineConfig};
+use moeflux::engine::{BackendKind, Engine, EngineConfig, kernels_named};
 use moeflux::error::{Error, Result};
 use moeflux::ids::TokenId;
 use moeflux::spec::ModelSpec;
@@ -46,7 +47,13 @@ pub(crate) fn open_on(
     interrupt: &Interrupt,
 ) -> Result<Engine> {
     let n_threads = args.threads.unwrap_or_else(n_cores);
-    let config = EngineConfig { backend, n_threads, n_rows_max: args.chunk };
+    let config = EngineConfig {
+        backend,
+        arithmetic: if args.precise { Arithmetic::F32 } else { Arithmetic::Int8 },
+        kernels: args.isa.as_deref().map(kernels_named).transpose()?,
+        n_threads,
+        n_rows_max: args.chunk,
+    };
     let mut bar = None;
     Engine::open(dir, &config, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use moeflux::backend::DeviceNames;
 use moeflux::engine::Engine;
 use moeflux::generate::Finish;
 use serde_json::{Value, json};
@@ -59,10 +60,11 @@ impl Stats {
     /// For machines.
     pub(crate) fn json(&self, engine: &Engine, context: usize) -> Value {
         let memory = engine.memory();
-        let (backend, arithmetic) = engine.device_names();
+        let DeviceNames { backend, arithmetic, isa } = engine.device_names();
         json!({
             "backend": backend,
-            "arithmetic": arithmetic,
+            "arithmetic": arithmetic.name(),
+            "isa": isa,
             "load_s": self.load.as_secs_f64(),
             "prompt_tokens": self.n_prompt_tokens,
             "prefill_s": self.prompt_read.map(|it| it.as_secs_f64()),
@@ -86,7 +88,7 @@ impl Stats {
             time.map_or("-".to_owned(), |t| format!("{:.2}", t.as_secs_f64()))
         };
         let memory = engine.memory();
-        let (backend, arithmetic) = engine.device_names();
+        let DeviceNames { backend, arithmetic, isa } = engine.device_names();
         eprintln!(
             "load      {} s, then {} s to the first token",
             seconds(Some(self.load)),
@@ -111,7 +113,8 @@ impl Stats {
             binary(session_bytes(engine, context)),
             rss_bytes_peak().map_or("unknown".to_owned(), binary)
         );
-        eprintln!("computed  on {backend} in {arithmetic}, seed {seed}");
+        let arithmetic = arithmetic.name();
+        eprintln!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}");
     }
 }
 

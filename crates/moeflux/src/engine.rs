@@ -8,12 +8,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use moeflux_kernels::Matrix;
+use moeflux_kernels::{KernelTable, Matrix};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
+use crate::backend::{Arithmetic, Backend, DeviceNames};
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::experts::ExpertStore;
@@ -44,14 +44,31 @@ pub enum BackendKind {
 }
 
 /// How an engine is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
     /// What computes.
     pub backend: BackendKind,
+    /// How the CPU backend computes; the reference always takes f32.
+    pub arithmetic: Arithmetic,
+    /// Kernels of the CPU backend: by default the fastest that this CPU has. All give the same
+    /// bits.
+    pub kernels: Option<&'static KernelTable>,
     /// Threads that compute.
     pub n_threads: NonZeroUsize,
     /// Rows computed in one step: [`N_ROWS_DEFAULT`], at most [`N_ROWS_MAX`].
     pub n_rows_max: NonZeroUsize,
+}
+
+/// The kernels of an instruction set, by its name.
+///
+/// # Errors
+///
+/// [`Error::Input`] that names those which this CPU has.
+pub fn kernels_named(isa: &str) -> Result<&'static KernelTable> {
+    moeflux_kernels::by_name(isa).ok_or_else(|| {
+        let names: Vec<_> = moeflux_kernels::available().iter().map(|it| it.name()).collect();
+        Error::Input(format!("this CPU has no kernels {isa:?}; it has {}", names.join(", ")))
+    })
 }
 
 /// Where the memory of an engine goes.
@@ -114,7 +131,9 @@ impl Engine {
             }
             BackendKind::Cpu => {
                 let n_threads = config.n_threads.get();
-                Box::new(CpuBackend::new(weights, &plan.workspace, n_rows_max, n_threads)?)
+                let backend = CpuBackend::new(weights, &plan.workspace, n_rows_max, n_threads)?;
+                let kernels = config.kernels.unwrap_or_else(moeflux_kernels::best);
+                Box::new(backend.with_arithmetic(config.arithmetic).with_kernels(kernels))
             }
         };
         let model = Model { spec, plan, experts, fingerprint };
@@ -142,9 +161,9 @@ impl Engine {
         self.memory
     }
 
-    /// The device's name and its arithmetic.
+    /// What the device calls itself.
     #[must_use]
-    pub fn device_names(&self) -> (&'static str, &'static str) {
+    pub fn device_names(&self) -> DeviceNames {
         self.runtime.device_names()
     }
 }

@@ -14,6 +14,37 @@ use crate::experts::ArrivedExpert;
 use crate::ids::{BufferId, LayerIdx, StateId};
 use crate::ops::{Batch, Plan, Routes, StateSpec};
 
+/// How products with quantised weights are computed, and how keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Activations, keys and values as f32.
+    F32,
+    /// Activations as int8 per group of the weights, keys and values as f16.
+    Int8,
+}
+
+impl Arithmetic {
+    /// Name for logs and saved states.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Int8 => "int8",
+        }
+    }
+}
+
+/// What a backend calls itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceNames {
+    /// "reference", "cpu".
+    pub backend: &'static str,
+    /// Arithmetic mode.
+    pub arithmetic: Arithmetic,
+    /// Instruction set: "scalar", "avx2". It changes speed, never a result.
+    pub isa: &'static str,
+}
+
 /// A part of a session's state that can be read and written as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
@@ -35,13 +66,8 @@ pub enum StatePart {
 
 /// A device that holds a model's workspace and its sessions' states, and runs plans in order.
 pub trait Backend: fmt::Debug + Send {
-    /// Name for logs: "reference", "cpu".
-    fn name(&self) -> &'static str;
-
-    /// Arithmetic mode, in at most 8 letters: a saved state belongs to one.
-    fn arithmetic(&self) -> &'static str {
-        "f32"
-    }
+    /// Names for logs; a saved state belongs to one arithmetic.
+    fn names(&self) -> DeviceNames;
 
     /// Rows that one step may have at most.
     fn n_rows_max(&self) -> usize;

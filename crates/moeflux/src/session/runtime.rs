@@ -6,7 +6,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, DeviceNames};
 use crate::error::{Error, Result};
 use crate::forward::Model;
 
@@ -14,7 +14,7 @@ use crate::forward::Model;
 #[derive(Debug)]
 pub struct Runtime {
     model: Model,
-    names: (&'static str, &'static str),
+    names: DeviceNames,
     turns: Mutex<Turns>,
     turned: Condvar,
     device: Mutex<Device>,
@@ -47,7 +47,7 @@ impl Runtime {
     #[must_use]
     pub fn new(model: Model, backend: Box<dyn Backend>) -> Self {
         let logits = vec![0.0; model.spec.vocab];
-        let names = (backend.name(), backend.arithmetic());
+        let names = backend.names();
         let (turns, turned) = (Mutex::default(), Condvar::new());
         Self { model, names, turns, turned, device: Mutex::new(Device { backend, logits }) }
     }
@@ -58,9 +58,9 @@ impl Runtime {
         &self.model
     }
 
-    /// The device's name and arithmetic.
+    /// What the device calls itself.
     #[must_use]
-    pub fn device_names(&self) -> (&'static str, &'static str) {
+    pub fn device_names(&self) -> DeviceNames {
         self.names
     }
 

@@ -104,7 +104,7 @@ impl Session {
     }
 
     fn header(&self) -> Vec<u8> {
-        let (_, arithmetic) = self.runtime.device_names();
+        let arithmetic = self.runtime.device_names().arithmetic.name();
         let mut mode = [0; 8];
         mode[..arithmetic.len()].copy_from_slice(arithmetic.as_bytes());
         let spec = &self.runtime.model().plan.state;

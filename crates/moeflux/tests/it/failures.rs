@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use moeflux::backend::reference::ReferenceBackend;
-use moeflux::backend::{Backend, StatePart};
+use moeflux::backend::{Backend, DeviceNames, StatePart};
 use moeflux::blueprint::Blueprint;
 use moeflux::error::{Error, Result};
 use moeflux::experts::{ArrivedExpert, ExpertStore};
@@ -47,8 +47,8 @@ struct Failing {
 }
 
 impl Backend for Failing {
-    fn name(&self) -> &'static str {
-        "failing"
+    fn names(&self) -> DeviceNames {
+        DeviceNames { backend: "failing", ..self.inner.names() }
     }
 
     fn n_rows_max(&self) -> usize {

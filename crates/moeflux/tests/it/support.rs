@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use moeflux::backend::Arithmetic;
 use moeflux::engine::{BackendKind, Engine, EngineConfig};
 use moeflux::error::Result;
 use moeflux::ids::TokenId;
@@ -60,7 +61,8 @@ pub(crate) fn open_with(
 ) -> Result<Engine> {
     let n_rows_max = NonZeroUsize::new(n_rows_max).unwrap();
     let n_threads = NonZeroUsize::new(n_threads).unwrap();
-    let config = EngineConfig { backend, n_threads, n_rows_max };
+    let config =
+        EngineConfig { backend, arithmetic: Arithmetic::F32, kernels: None, n_threads, n_rows_max };
     Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
 }
 

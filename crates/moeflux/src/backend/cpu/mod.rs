@@ -22,7 +22,7 @@ use rayon_core::{ThreadPool, ThreadPoolBuilder};
 use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
-use crate::backend::{ArrivedExpert, Backend, StatePart};
+use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
 use crate::error::{Error, Result};
 use crate::ids::{BufferId, StateId};
 use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
@@ -65,6 +65,7 @@ impl CpuBackend {
             })?;
         let machine = Machine {
             common: Common {
+                arithmetic: Arithmetic::F32,
                 table: moeflux_kernels::best(),
                 split: Split { n_threads },
                 weights,
@@ -78,6 +79,13 @@ impl CpuBackend {
             experts: ExpertScratch::default(),
         };
         Ok(Self { pool, machine })
+    }
+
+    /// Computes with another arithmetic than f32.
+    #[must_use]
+    pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
+        self.machine.common.arithmetic = arithmetic;
+        self
     }
 
     /// Takes the kernels of another instruction set than the fastest. Results stay the same.
@@ -103,6 +111,7 @@ struct Machine {
 /// What all threads share while an op runs.
 #[derive(Debug)]
 struct Common {
+    arithmetic: Arithmetic,
     table: &'static KernelTable,
     split: Split,
     weights: Arc<Weights>,
@@ -217,8 +226,9 @@ impl Machine {
 }
 
 impl Backend for CpuBackend {
-    fn name(&self) -> &'static str {
-        "cpu"
+    fn names(&self) -> DeviceNames {
+        let Common { arithmetic, table, .. } = self.machine.common;
+        DeviceNames { backend: "cpu", arithmetic, isa: table.name() }
     }
 
     fn n_rows_max(&self) -> usize {

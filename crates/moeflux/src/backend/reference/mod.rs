@@ -21,7 +21,7 @@ mod router;
 use std::sync::Arc;
 
 use crate::backend::host::{Buffers, States};
-use crate::backend::{ArrivedExpert, Backend, StatePart};
+use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
 use crate::error::Result;
 use crate::ids::{BufferId, StateId};
 use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
@@ -87,8 +87,8 @@ impl ReferenceBackend {
 }
 
 impl Backend for ReferenceBackend {
-    fn name(&self) -> &'static str {
-        "reference"
+    fn names(&self) -> DeviceNames {
+        DeviceNames { backend: "reference", arithmetic: Arithmetic::F32, isa: "scalar" }
     }
 
     fn n_rows_max(&self) -> usize {
