@@ -5,6 +5,7 @@
 
 use std::sync::OnceLock;
 
+use crate::int8::{IntProduct, Order, QuantisedRow};
 use crate::product::{Product, TransposedProduct};
 use crate::scalar;
 use crate::vector::{DeltaStep, Rows};
@@ -14,6 +15,8 @@ pub struct KernelTable {
     pub(crate) name: &'static str,
     pub(crate) matmul: unsafe fn(&Product<'_>, &mut [f32]),
     pub(crate) matmul_transposed: unsafe fn(&TransposedProduct<'_>, &mut [f32]),
+    pub(crate) int_matmul: unsafe fn(&IntProduct<'_>, &mut [f32]),
+    pub(crate) quantise: unsafe fn(&[f32], Order, QuantisedRow<'_>),
     pub(crate) group_sums: unsafe fn(&[f32], usize, &mut [f32]),
     pub(crate) dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub(crate) axpy: unsafe fn(f32, &[f32], &mut [f32]),
@@ -32,10 +35,14 @@ impl std::fmt::Debug for KernelTable {
 /// Writes a table and its kernels: the generic bodies, compiled for the stated features.
 macro_rules! kernel_table {
     ($name:literal, $simd:expr $(, features: $features:literal)?) => {
-        pub(crate) static TABLE: $crate::dispatch::KernelTable = $crate::dispatch::KernelTable {
+        pub(crate) static TABLE: $crate::dispatch::KernelTable = KERNELS;
+
+        const KERNELS: $crate::dispatch::KernelTable = $crate::dispatch::KernelTable {
             name: $name,
             matmul,
             matmul_transposed,
+            int_matmul,
+            quantise,
             group_sums,
             dot,
             axpy,
@@ -53,6 +60,20 @@ macro_rules! kernel_table {
         $(#[target_feature(enable = $features)])?
         fn matmul_transposed(product: &$crate::product::TransposedProduct<'_>, out: &mut [f32]) {
             $crate::product::matmul_transposed($simd, product, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn int_matmul(product: &$crate::int8::IntProduct<'_>, out: &mut [f32]) {
+            $crate::int8::matmul($simd, product, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn quantise(
+            x: &[f32],
+            order: $crate::int8::Order,
+            row: $crate::int8::QuantisedRow<'_>,
+        ) {
+            $crate::int8::quantise(x, order, row);
         }
 
         $(#[target_feature(enable = $features)])?
@@ -124,6 +145,24 @@ impl KernelTable {
         product.check(out);
         // SAFETY: as in `matmul`.
         unsafe { (self.matmul_transposed)(product, out) }
+    }
+
+    /// `out[block of rows][pick][row of the block]` in int8 arithmetic; a last block of fewer rows
+    /// is filled up with whatever.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn int_matmul(&self, product: &IntProduct<'_>, out: &mut [f32]) {
+        product.check(out);
+        // SAFETY: as in `matmul`.
+        unsafe { (self.int_matmul)(product, out) }
+    }
+
+    /// Rounds a row whose lengths fit each other.
+    pub(crate) fn quantise(&self, x: &[f32], order: Order, row: QuantisedRow<'_>) {
+        // SAFETY: as in `matmul`.
+        unsafe { (self.quantise)(x, order, row) }
     }
 
     /// The sum of each group of a padded row of activations.

@@ -9,5 +9,6 @@ use crate::dispatch::KernelTable;
 
 /// The tables that this CPU can run, slowest first.
 pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {
-    avx2::table().into_iter().chain(avx512::table())
+    let tables = [avx2::table(), avx2::vnni::table(), avx512::table(), avx512::vnni::table()];
+    tables.into_iter().flatten()
 }

@@ -2,6 +2,8 @@
 //!
 //! The oracles here read codes bit by bit and know nothing of lanes in registers.
 
+mod int8;
+
 use half::{bf16, f16};
 
 use crate::activations::group_cols;

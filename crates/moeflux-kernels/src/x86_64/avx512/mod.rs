@@ -3,9 +3,12 @@
 //! Four by four outputs take sixteen of the thirty-two registers.
 //! **Invariant:** an [`Avx512`] exists only inside the functions of this table.
 
+mod integers;
+pub(super) mod vnni;
+
 use std::arch::x86_64::{
-    __m128, __m512, _mm_fmadd_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_setr_epi32, _mm_storeu_ps,
-    _mm512_add_ps, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castps512_ps128,
+    __m128, __m512, __m512i, _mm_fmadd_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_setr_epi32,
+    _mm_storeu_ps, _mm512_add_ps, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castps512_ps128,
     _mm512_castsi128_si512, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_fmadd_ps,
     _mm512_loadu_ps, _mm512_mul_ps, _mm512_permute_ps, _mm512_permutexvar_epi32,
     _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
@@ -13,7 +16,11 @@ use std::arch::x86_64::{
 };
 
 use crate::dispatch::{KernelTable, kernel_table};
+use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use integers::{
+    dot_quads, floats, half_floats, halves, load_quads, no_ints, prefetch, quads, store_quads,
+};
 
 kernel_table!(
     "avx512", Avx512(()), features: "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"
@@ -35,6 +42,7 @@ pub(super) fn table() -> Option<&'static KernelTable> {
 struct Avx512(());
 
 simd_by_functions!(Avx512, __m512, __m128, tile rows: 4);
+int_simd_by_functions!(Avx512, __m512i, __m512i);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

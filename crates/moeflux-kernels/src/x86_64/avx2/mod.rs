@@ -3,6 +3,9 @@
 //! One by four outputs take eight of the sixteen registers.
 //! **Invariant:** an [`Avx2`] exists only inside the functions of this table.
 
+mod integers;
+pub(super) mod vnni;
+
 use std::arch::x86_64::{
     __m128, __m256, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_movehl_ps,
     _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
@@ -12,7 +15,12 @@ use std::arch::x86_64::{
 };
 
 use crate::dispatch::{KernelTable, kernel_table};
+use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use integers::{
+    IntPair, dot_quads, floats, half_floats, halves, load_quads, no_ints, prefetch, quads,
+    store_quads,
+};
 
 kernel_table!("avx2", Avx2(()), features: "avx2,fma,f16c");
 
@@ -31,6 +39,7 @@ struct Avx2(());
 type Pair = [__m256; 2];
 
 simd_by_functions!(Avx2, Pair, __m128, tile rows: 1);
+int_simd_by_functions!(Avx2, IntPair, IntPair);
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]

@@ -1,0 +1,204 @@
+//! Rows of activations rounded to int8, group by group.
+//!
+//! **Invariant:** values stand in the order in which a matrix's codes come out of its words; steps
+//! and sums belong to the values. Memory grows to the largest use and is kept.
+
+use crate::dispatch::KernelTable;
+use crate::format::{Affine, MatrixKind};
+
+/// Groups whose largest magnitude is below it are zeros: beyond, `127 / m` could overflow.
+const MAGNITUDE_MIN: f32 = f32::from_bits((127 - 100) << 23);
+
+/// The largest group.
+const GROUP_MAX: usize = 128;
+
+/// In which order the values of eight columns stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As the columns.
+    #[default]
+    Natural,
+    /// Even columns, then odd ones: 4-bit codes leave their bytes as low and high halves.
+    EvenOdd,
+}
+
+impl Order {
+    fn of(affine: Affine) -> Self {
+        if affine.bits == 4 { Self::EvenOdd } else { Self::Natural }
+    }
+}
+
+/// Rows of activations for affine matrices of one group size and order of codes.
+#[derive(Clone, Debug, Default)]
+pub struct IntRows {
+    shape: IntRowShape,
+    values: Vec<i8>,
+    steps: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+/// How the rows of an [`IntRows`] lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IntRowShape {
+    /// Rows.
+    pub n_rows: usize,
+    /// Values of a row.
+    pub n_cols: usize,
+    /// Groups of a row: each has a step and a sum.
+    pub n_groups: usize,
+    order: Order,
+}
+
+/// The memory of one row, to be written with [`IntRowShape::fill`].
+#[derive(Debug)]
+pub struct QuantisedRow<'a> {
+    /// One per column.
+    pub values: &'a mut [i8],
+    /// What one unit of a value is worth, per group.
+    pub steps: &'a mut [f32],
+    /// The sum of the group's values times the step.
+    pub sums: &'a mut [f32],
+}
+
+impl IntRows {
+    /// No rows yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the shape for products with matrices of `kind`; all rows are then to be written with
+    /// [`IntRows::fill`] or through [`IntRows::rows_mut`].
+    ///
+    /// # Panics
+    ///
+    /// If the kind is not affine, or columns are not whole groups.
+    pub fn reshape(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) {
+        let MatrixKind::Affine(affine) = kind else {
+            unreachable!("{kind} matrices take f32 activations")
+        };
+        let group = usize::from(affine.group);
+        assert!(n_cols.is_multiple_of(group), "{n_cols} columns are whole groups of {group}");
+        let n_groups = n_cols / group;
+        self.shape = IntRowShape { n_rows, n_cols, n_groups, order: Order::of(affine) };
+        // Every value is written by `fill`, so that old ones need no clearing.
+        if self.values.len() < n_rows * n_cols {
+            self.values.resize(n_rows * n_cols, 0);
+        }
+        if self.steps.len() < n_rows * n_groups {
+            self.steps.resize(n_rows * n_groups, 0.0);
+            self.sums.resize(n_rows * n_groups, 0.0);
+        }
+    }
+
+    /// Writes one row.
+    ///
+    /// # Panics
+    ///
+    /// If `x` is not one row, or there is no such row.
+    pub fn fill(&mut self, table: &KernelTable, row_idx: usize, x: &[f32]) {
+        let (shape, values, steps, sums) = self.rows_mut();
+        assert!(row_idx < shape.n_rows, "row {row_idx} of {}", shape.n_rows);
+        let values = &mut values[row_idx * shape.n_cols..][..shape.n_cols];
+        let steps = &mut steps[row_idx * shape.n_groups..][..shape.n_groups];
+        let sums = &mut sums[row_idx * shape.n_groups..][..shape.n_groups];
+        shape.fill(table, x, QuantisedRow { values, steps, sums });
+    }
+
+    /// The rows' memory, for threads that share the filling: `n_cols` values, `n_groups` steps and
+    /// `n_groups` sums per row.
+    pub fn rows_mut(&mut self) -> (IntRowShape, &mut [i8], &mut [f32], &mut [f32]) {
+        let shape = self.shape;
+        let n_groups = shape.n_rows * shape.n_groups;
+        let values = &mut self.values[..shape.n_rows * shape.n_cols];
+        (shape, values, &mut self.steps[..n_groups], &mut self.sums[..n_groups])
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn n_rows(&self) -> usize {
+        self.shape.n_rows
+    }
+
+    /// Whether these rows can meet a matrix of this kind and width.
+    #[must_use]
+    pub fn suits(&self, kind: MatrixKind, n_cols: usize) -> bool {
+        let MatrixKind::Affine(affine) = kind else { return false };
+        let shape = &self.shape;
+        shape.n_cols == n_cols
+            && shape.n_groups * usize::from(affine.group) == n_cols
+            && shape.order == Order::of(affine)
+    }
+
+    /// One row: values, steps, sums.
+    #[inline(always)]
+    pub(crate) fn row(&self, row_idx: usize) -> (&[i8], &[f32], &[f32]) {
+        let IntRowShape { n_cols, n_groups, .. } = self.shape;
+        let values = &self.values[row_idx * n_cols..][..n_cols];
+        let groups = row_idx * n_groups..(row_idx + 1) * n_groups;
+        (values, &self.steps[groups.clone()], &self.sums[groups])
+    }
+}
+
+impl IntRowShape {
+    /// Rounds one row.
+    ///
+    /// # Panics
+    ///
+    /// If a length is not that of one row.
+    pub fn fill(&self, table: &KernelTable, x: &[f32], row: QuantisedRow<'_>) {
+        assert_eq!(x.len(), self.n_cols, "values of a row");
+        assert_eq!(row.values.len(), self.n_cols, "memory of a row");
+        assert_eq!(row.steps.len(), self.n_groups, "steps of a row");
+        assert_eq!(row.sums.len(), self.n_groups, "sums of a row");
+        table.quantise(x, self.order, row);
+    }
+}
+
+/// Rounds a row whose lengths fit each other.
+#[inline(always)]
+pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
+    let Some(group) = x.len().checked_div(row.steps.len()) else { return };
+    let groups = x.chunks_exact(group).zip(row.values.chunks_exact_mut(group));
+    for ((x, values), (step, sum)) in groups.zip(row.steps.iter_mut().zip(row.sums)) {
+        let n;
+        (*step, n) = round_group(x, values);
+        *sum = *step * n;
+        if order == Order::EvenOdd {
+            let (eights, _) = values.as_chunks_mut::<8>();
+            for eight in eights {
+                let [a, b, c, d, e, f, g, h] = *eight;
+                *eight = [a, c, e, g, b, d, f, h];
+            }
+        }
+    }
+}
+
+/// Rounds one group; returns its step and the sum of its values.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "values lie within 127")]
+#[expect(clippy::cast_possible_wrap, reason = "both bit patterns lie near each other")]
+#[expect(clippy::cast_precision_loss, reason = "at most 127 * 128")]
+fn round_group(x: &[f32], values: &mut [i8]) -> (f32, f32) {
+    /// Adding it leaves a number rounded to an integer in the low bits.
+    const ROUNDER: f32 = 12_582_912.0;
+
+    // Magnitudes of floats are ordered as their bits, infinities and NaN last.
+    let magnitude = x.iter().fold(0, |max, it| max.max(it.to_bits() & 0x7fff_ffff));
+    let magnitude = f32::from_bits(magnitude);
+    if !(magnitude >= MAGNITUDE_MIN && magnitude.is_finite()) {
+        values.fill(0);
+        return (if magnitude.is_finite() { 0.0 } else { f32::NAN }, 0.0);
+    }
+    let inverse = 127.0 / magnitude;
+    let mut rounded = [0; GROUP_MAX];
+    let rounded = &mut rounded[..x.len()];
+    for (rounded, x) in rounded.iter_mut().zip(x) {
+        let bits = (x * inverse + ROUNDER).to_bits();
+        *rounded = bits.wrapping_sub(ROUNDER.to_bits()) as i32;
+    }
+    for (value, rounded) in values.iter_mut().zip(&*rounded) {
+        *value = *rounded as i8;
+    }
+    (magnitude / 127.0, rounded.iter().sum::<i32>() as f32)
+}

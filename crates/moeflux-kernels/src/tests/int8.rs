@@ -1,0 +1,153 @@
+//! Int8 products against the arithmetic that the module's documentation states, and against f64.
+
+use super::{Random, Stored, affine_kinds, nmse, same_bits};
+use crate::{
+    Affine, FloatKind, IntProduct, IntRows, KernelTable, MatrixKind, ROWS_PER_BLOCK, available,
+};
+
+/// A step of a 127th of the largest value of a group is an error of at most half a step: for
+/// uniform values 1 / (127^2 * 4) of their mean square.
+const ROUNDING_NMSE_MAX: f64 = 4e-5;
+
+fn group_of(kind: MatrixKind) -> usize {
+    let MatrixKind::Affine(affine) = kind else { unreachable!("affine kinds only") };
+    usize::from(affine.group)
+}
+
+/// Values, step and `step * sum` of a group, as stated.
+fn stated_group(x: &[f32]) -> (Vec<i32>, f32, f32) {
+    let magnitude = x.iter().fold(0.0_f32, |max, it| if it.abs() > max { it.abs() } else { max });
+    if x.iter().any(|it| !it.is_finite()) {
+        return (vec![0; x.len()], f32::NAN, f32::NAN);
+    }
+    if magnitude < 2.0_f32.powi(-100) {
+        return (vec![0; x.len()], 0.0, 0.0);
+    }
+    let inverse = 127.0 / magnitude;
+    let values: Vec<i32> = x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect();
+    let step = magnitude / 127.0;
+    let sum = step * values.iter().sum::<i32>() as f32;
+    (values, step, sum)
+}
+
+fn stated_output(stored: &Stored, row: usize, x: &[f32]) -> f32 {
+    let group = group_of(stored.layout.kind);
+    let mut acc = 0.0_f32;
+    for (g, x) in x.chunks(group).enumerate() {
+        let (values, step, sum) = stated_group(x);
+        let codes = values.iter().enumerate().map(|(i, value)| {
+            let code = stored.code(row, g * group + i) as i32;
+            code * value
+        });
+        let codes = codes.sum::<i32>() as f32;
+        let (scale, bias) = stored.scale_and_bias(row, g * group);
+        acc = (scale * step).mul_add(codes, acc);
+        acc = bias.mul_add(sum, acc);
+    }
+    acc
+}
+
+fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> IntRows {
+    let mut rows = IntRows::new();
+    // A larger use before leaves values behind that must not be seen.
+    rows.reshape(kind, x.len() + 1, 2 * x[0].len());
+    rows.fill(table, 0, &vec![7.0; 2 * x[0].len()]);
+    rows.reshape(kind, x.len(), x[0].len());
+    x.iter().enumerate().for_each(|(i, row)| rows.fill(table, i, row));
+    rows
+}
+
+/// Checks one product on all tables, for several numbers of picks, over part of the rows.
+fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
+    let (matrix, layout) = (stored.matrix(), stored.layout);
+    let rows = usize::from(layout.n_rows > 2)..layout.n_rows;
+    let picks: Vec<usize> = (0..x.len()).rev().collect();
+    let stated: Vec<Vec<f32>> =
+        x.iter().map(|x| rows.clone().map(|row| stated_output(stored, row, x)).collect()).collect();
+    for table in available() {
+        let activations = prepared(table, layout.kind, x);
+        for n_picks in (0..=x.len()).filter(|n| *n < 4 || *n == x.len()) {
+            let picks = &picks[..n_picks];
+            let product = IntProduct { matrix, rows: rows.clone(), x: &activations, picks };
+            let mut out = vec![f32::NAN; product.n_outputs()];
+            table.int_matmul(&product, &mut out);
+            let what = format!("{} {layout:?}, {n_picks} rows", table.name());
+            for (i, &pick) in picks.iter().enumerate() {
+                let blocks = out.chunks(ROWS_PER_BLOCK * n_picks);
+                let actual: Vec<f32> = blocks
+                    .flat_map(|block| block[i * ROWS_PER_BLOCK..][..ROWS_PER_BLOCK].to_vec())
+                    .take(rows.len())
+                    .collect();
+                same_bits(&actual, &stated[pick], &what);
+            }
+        }
+    }
+    stated.concat()
+}
+
+#[test]
+fn products_are_as_stated() {
+    let mut random = Random(21);
+    for kind in affine_kinds() {
+        let group = group_of(kind);
+        for (n_rows, n_groups) in [(1, 1), (6, 5), (16, 9), (37, 1), (50, 1408 / group)] {
+            let n_cols = n_groups * group;
+            let stored = Stored::random(kind, n_rows, n_cols, &mut random);
+            let n_picks = if n_rows == 37 { 15 } else { 3 };
+            let x: Vec<_> = (0..n_picks).map(|_| random.values(n_cols)).collect();
+            check_product(&stored, &x);
+        }
+    }
+}
+
+#[test]
+fn rounding_costs_what_its_step_says() {
+    let mut random = Random(22);
+    for bits in [4, 8] {
+        let kind = MatrixKind::Affine(Affine { bits, group: 64, scale: FloatKind::F32 });
+        let stored = Stored::random(kind, 48, 2048, &mut random);
+        let x = vec![random.values(2048)];
+        let actual = check_product(&stored, &x);
+        let exact: Vec<f64> = (1..48)
+            .map(|row| {
+                let terms = x[0].iter().enumerate();
+                terms.map(|(col, &x)| stored.weight(row, col) * f64::from(x)).sum()
+            })
+            .collect();
+        let error = nmse(&actual, &exact);
+        assert!((1e-7..ROUNDING_NMSE_MAX).contains(&error), "{bits} bits: NMSE {error:e}");
+    }
+}
+
+#[test]
+fn largest_sums_stay_exact() {
+    for bits in [4, 8] {
+        let kind = MatrixKind::Affine(Affine { bits, group: 128, scale: FloatKind::F32 });
+        let mut stored = Stored::random(kind, 16, 256, &mut Random(23));
+        stored.codes.fill(0xff);
+        check_product(&stored, &[vec![1.0; 256], vec![-1.0; 256]]);
+    }
+}
+
+#[test]
+fn edge_values_of_activations() {
+    let kind = MatrixKind::Affine(Affine { bits: 4, group: 32, scale: FloatKind::F16 });
+    let mut random = Random(24);
+    let stored = Stored::random(kind, 16, 96, &mut random);
+    let mut edges = vec![
+        vec![0.0; 96],
+        vec![-0.0; 96],
+        vec![1e-42; 96],
+        vec![f32::MAX; 96],
+        vec![f32::INFINITY; 96],
+        vec![f32::NAN; 96],
+    ];
+    for odd in [f32::NEG_INFINITY, f32::NAN, 1e30, 2.0_f32.powi(-100), 2.0_f32.powi(-101)] {
+        let mut x = random.values(96);
+        x[40] = odd;
+        edges.push(x);
+    }
+    // Halves between two integers go to the even one.
+    edges.push((0..96).map(|i| if i % 32 == 0 { 127.0 } else { i as f32 + 0.5 }).collect());
+    check_product(&stored, &edges);
+}
