@@ -24,4 +24,4 @@ pub use rows::{IntRowShape, IntRows, QuantisedRow};
 pub(crate) use rows::{Order, quantise};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use simd::int_simd_by_functions;
-pub(crate) use simd::{HalfKind, IntSimd, PIECE, Pieces};
+pub(crate) use simd::{HalfKind, IntSimd};

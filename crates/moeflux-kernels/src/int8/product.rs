@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use crate::decode::{biases, scales};
 use crate::format::{Affine, FloatKind, Matrix, MatrixKind};
-use crate::int8::rows::IntRows;
-use crate::int8::simd::{HalfKind, IntSimd, PIECE, Pieces};
+use crate::int8::rows::{IntRows, Row};
+use crate::int8::simd::{HalfKind, IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 
 /// Rows of a matrix that are computed together: outputs stand in blocks of so many.
@@ -26,6 +26,9 @@ const TILE_QUADS: usize = TILE_COLS / 4;
 
 /// Bytes that the CPU fetches at once.
 const LINE: usize = 64;
+
+/// Blocks up to this size fit the first cache together with the next one.
+const NEAR_BYTES_MAX: usize = 8 << 10;
 
 /// `matrix . x` for some rows of both, in int8 arithmetic.
 #[derive(Clone, Debug)]
@@ -58,8 +61,8 @@ impl IntProduct<'_> {
 
 /// How codes leave their bytes, a piece of columns at a time.
 trait Unpack {
-    /// Bits of a code.
-    const BITS: usize;
+    /// Whether codes may have more than 4 bits.
+    const WIDE: bool;
 
     /// The codes of columns `PIECE * piece_idx ..`, in the order of the activations.
     fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8];
@@ -71,22 +74,23 @@ struct Nibbles;
 /// 8 bits.
 struct Bytes;
 
-/// Any other width: one stream of bits.
-struct Stream<const BITS: usize>;
+/// Any other width: one stream of bits. Taken apart without vectors, whatever the width, so that
+/// the rest is compiled once.
+struct Stream;
 
 impl Unpack for Nibbles {
-    const BITS: usize = 4;
+    const WIDE: bool = false;
 
     #[inline(always)]
     fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8] {
-        let [a, b, c, d] =
-            simd.quads(&rows.pieces(PIECE / 2 * piece_idx)).map(|it| simd.halves(it));
+        let [a, b, c, d] = simd.quads(&rows.pieces(PIECE / 2 * piece_idx));
+        let (a, b, c, d) = (halves(simd, a), halves(simd, b), halves(simd, c), halves(simd, d));
         [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
     }
 }
 
 impl Unpack for Bytes {
-    const BITS: usize = 8;
+    const WIDE: bool = true;
 
     #[inline(always)]
     fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8] {
@@ -96,59 +100,55 @@ impl Unpack for Bytes {
     }
 }
 
-impl<const BITS: usize> Unpack for Stream<BITS> {
-    const BITS: usize = BITS;
+impl Unpack for Stream {
+    const WIDE: bool = true;
 
     #[inline(always)]
     fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8] {
         let mut bytes = [[0; PIECE]; LANES];
+        let piece_bytes = rows.bits * PIECE / 8;
         for (r, bytes) in bytes.iter_mut().enumerate() {
-            let packed = &rows.row(r)[piece_idx * PIECE / 8 * BITS..][..PIECE / 8 * BITS];
-            let (eights, _) = bytes.as_chunks_mut::<8>();
-            for (eight, packed) in eights.iter_mut().zip(packed.chunks_exact(BITS)) {
-                let mut word = [0; 8];
-                word[..BITS].copy_from_slice(packed);
-                let word = u64::from_le_bytes(word);
-                let mask = (1 << BITS) - 1;
-                *eight = std::array::from_fn(|i| ((word >> (i * BITS)) & mask).to_le_bytes()[0]);
-            }
+            take_apart(rows.bits, &rows.row(r)[piece_idx * piece_bytes..][..piece_bytes], bytes);
         }
-        let low = bytes.each_ref().map(|row| &row.as_chunks::<16>().0[0]);
-        let high = bytes.each_ref().map(|row| &row.as_chunks::<16>().0[1]);
-        let [a, b, c, d] = simd.quads(&low);
-        let [e, f, g, h] = simd.quads(&high);
-        [a, b, c, d, e, f, g, h]
+        let bytes = RowBlock::new(bytes.as_flattened(), (8, PIECE), 0);
+        Bytes::piece(simd, &bytes, 0)
     }
 }
 
-/// `acc + sum of codes * x` over a piece.
+/// Gives each code of `bits` bits a byte.
+fn take_apart(bits: usize, packed: &[u8], bytes: &mut [u8; PIECE]) {
+    let (eights, _) = bytes.as_chunks_mut::<8>();
+    for (eight, packed) in eights.iter_mut().zip(packed.chunks_exact(bits)) {
+        let mut word = [0; 8];
+        word[..bits].copy_from_slice(packed);
+        let word = u64::from_le_bytes(word);
+        let mask = (1 << bits) - 1;
+        for (i, byte) in eight.iter_mut().enumerate() {
+            *byte = ((word >> (i * bits)) & mask).to_le_bytes()[0];
+        }
+    }
+}
+
+/// The low and the high half of each byte.
 #[inline(always)]
-fn dot<U: Unpack, S: IntSimd>(
-    simd: S,
-    codes: &[S::Quads; 8],
-    x: &[i8; PIECE],
-    acc: S::Ints,
-) -> S::Ints {
-    if U::BITS > 4 {
-        simd.dot_quads::<true>(codes, x, acc)
-    } else {
-        simd.dot_quads::<false>(codes, x, acc)
-    }
+fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
+    [simd.low_halves(quads), simd.high_halves(quads)]
 }
 
-/// Sixteen rows of bytes at equal distances.
+/// Sixteen rows of values at equal distances.
 struct RowBlock<'a> {
     bytes: &'a [u8],
     row_bytes: usize,
+    bits: usize,
 }
 
 impl<'a> RowBlock<'a> {
-    /// Sixteen rows of `row_bytes` from `first_row`.
+    /// Sixteen rows from `first_row`, of `row_bytes` and values of `bits` each.
     #[inline(always)]
-    fn new(bytes: &'a [u8], row_bytes: usize, first_row: usize) -> Self {
+    fn new(bytes: &'a [u8], (bits, row_bytes): (usize, usize), first_row: usize) -> Self {
         let bytes = &bytes[first_row * row_bytes..];
         assert!(LANES * row_bytes <= bytes.len(), "sixteen rows");
-        Self { bytes, row_bytes }
+        Self { bytes, row_bytes, bits }
     }
 
     #[inline(always)]
@@ -156,15 +156,33 @@ impl<'a> RowBlock<'a> {
         &self.bytes[r * self.row_bytes..][..self.row_bytes]
     }
 
-    /// Bytes `at .. at + 16` of each row.
+    /// Bytes `at .. at + N` of each row.
     #[inline(always)]
-    fn pieces(&self, at: usize) -> Pieces<'a> {
-        assert!(at + 16 <= self.row_bytes, "a piece within its row");
-        std::array::from_fn(|r| {
-            // SAFETY: `new` checked that there are sixteen rows of `row_bytes` at this stride, and
-            // the piece lies within its row.
-            unsafe { &*self.bytes.as_ptr().add(r * self.row_bytes + at).cast::<[u8; 16]>() }
-        })
+    fn pieces<const N: usize>(&self, at: usize) -> [&'a [u8; N]; LANES] {
+        assert!(at + N <= self.row_bytes, "a piece within its row");
+        let mut pieces = [&[0; N]; LANES];
+        for (r, piece) in pieces.iter_mut().enumerate() {
+            let at = self.bytes.as_ptr().wrapping_add(r * self.row_bytes + at);
+            // SAFETY: `new` checked that there are sixteen rows of `row_bytes`, and the piece lies
+            // within its row.
+            *piece = unsafe { &*at.cast::<[u8; N]>() };
+        }
+        pieces
+    }
+
+    /// Asks for a part of the next sixteen rows, which follow these in memory: as much of it as
+    /// bytes `at .. at + n_bytes` are of each of these rows.
+    #[inline(always)]
+    fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
+        let block_bytes = LANES * self.row_bytes;
+        let next = self.bytes.as_ptr().wrapping_add(block_bytes + LANES * at);
+        for line in (0..LANES * n_bytes).step_by(LINE) {
+            if block_bytes <= NEAR_BYTES_MAX {
+                simd.prefetch::<true>(next.wrapping_add(line));
+            } else {
+                simd.prefetch::<false>(next.wrapping_add(line));
+            }
+        }
     }
 }
 
@@ -185,12 +203,9 @@ struct Tile {
 pub(crate) fn matmul<S: IntSimd>(simd: S, product: &IntProduct<'_>, out: &mut [f32]) {
     let MatrixKind::Affine(affine) = product.matrix.layout().kind else { return };
     match affine.bits {
-        2 => all_blocks::<Stream<2>, S>(simd, product, affine, out),
-        3 => all_blocks::<Stream<3>, S>(simd, product, affine, out),
         4 => all_blocks::<Nibbles, S>(simd, product, affine, out),
-        5 => all_blocks::<Stream<5>, S>(simd, product, affine, out),
-        6 => all_blocks::<Stream<6>, S>(simd, product, affine, out),
-        _ => all_blocks::<Bytes, S>(simd, product, affine, out),
+        8 => all_blocks::<Bytes, S>(simd, product, affine, out),
+        _ => all_blocks::<Stream, S>(simd, product, affine, out),
     }
 }
 
@@ -205,19 +220,25 @@ fn all_blocks<U: Unpack, S: IntSimd>(
     if n_picks == 0 {
         return;
     }
-    let matrix_rows = product.matrix.layout().n_rows;
+    let matrix_rows = product.matrix.layout().n_rows.max(LANES);
     let mut padded = Padded::default();
     let matrix = padded.at_least_sixteen_rows(&product.matrix);
+    let mut scales = Scales { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
+    let mut tile = None;
     let first_rows = product.rows.clone().step_by(LANES);
-    for (first_row, out) in first_rows.zip(out.chunks_exact_mut(LANES * n_picks)) {
+    for (row_idx, out) in first_rows.zip(out.chunks_exact_mut(LANES * n_picks)) {
         // Near the end of the matrix the block begins earlier and its first lanes are dropped.
-        let start = first_row.min(matrix_rows.max(LANES) - LANES);
-        let block = Block { matrix, affine, first_row: start };
+        let first_row = row_idx.min(matrix_rows - LANES);
+        let block = Block { matrix, affine, first_row };
         let (out, _) = out.as_chunks_mut::<LANES>();
-        block.run::<U, S>(simd, product, out);
-        let n_dropped = first_row - start;
-        if n_dropped != 0 {
-            out.iter_mut().for_each(|lanes| lanes.rotate_left(n_dropped));
+        if let ([pick], [out]) = (product.picks, &mut *out) {
+            block.stream::<U, S>(simd, product.x.row(*pick), &mut scales, out);
+        } else {
+            let tile = tile.get_or_insert(Tile { quads: [[0; 4 * LANES]; TILE_QUADS] });
+            block.meet::<U, S>(simd, product, (&mut scales, tile), out);
+        }
+        if first_row != row_idx {
+            out.iter_mut().for_each(|lanes| lanes.rotate_left(row_idx - first_row));
         }
     }
 }
@@ -257,56 +278,93 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
+    /// One row of activations meets the codes as they come.
     #[inline(always)]
-    fn run<U: Unpack, S: IntSimd>(&self, simd: S, product: &IntProduct<'_>, out: &mut [Lanes]) {
-        let layout = self.matrix.layout();
-        let codes = RowBlock::new(self.matrix.codes(), layout.row_bytes(), self.first_row);
-        let group = usize::from(self.affine.group);
-        let mut scales = Scales { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
+    fn stream<U: Unpack, S: IntSimd>(
+        &self,
+        simd: S,
+        x: Row<'_>,
+        scales: &mut Scales,
+        out: &mut Lanes,
+    ) {
+        let codes = self.codes();
+        let mut acc = simd.splat(0.0);
+        for first_col in (0..self.matrix.layout().n_cols).step_by(TILE_COLS) {
+            let part = self.part(simd, first_col, scales);
+            acc = part.stream::<U, S>(simd, &codes, x, acc);
+        }
+        simd.store(acc, out);
+    }
+
+    /// Several rows of activations meet the codes, laid down in tiles.
+    #[inline(always)]
+    fn meet<U: Unpack, S: IntSimd>(
+        &self,
+        simd: S,
+        product: &IntProduct<'_>,
+        (scales, tile): (&mut Scales, &mut Tile),
+        out: &mut [Lanes],
+    ) {
+        let codes = self.codes();
         out.fill([0.0; LANES]);
-        let mut tile = Tile { quads: [[0; 4 * LANES]; TILE_QUADS] };
-        for first_col in (0..layout.n_cols).step_by(TILE_COLS) {
-            let cols = first_col..layout.n_cols.min(first_col + TILE_COLS);
-            let groups = cols.start / group..cols.end / group;
-            self.scales(simd, groups.clone(), &mut scales);
-            let part = Part { cols, groups, scales: &scales, pieces_per_group: group / PIECE };
-            if let ([pick], [out]) = (product.picks, &mut *out) {
-                part.stream::<U, S>(simd, &codes, product.x.row(*pick), out);
-                continue;
-            }
-            part.unpack::<U, S>(simd, &codes, &mut tile);
-            let (mut picks, mut out) = (product.picks, &mut *out);
-            part.meet_all::<U, 8, S>(simd, &tile, product.x, (&mut picks, &mut out));
-            part.meet_all::<U, 4, S>(simd, &tile, product.x, (&mut picks, &mut out));
-            part.meet_all::<U, 2, S>(simd, &tile, product.x, (&mut picks, &mut out));
-            part.meet_all::<U, 1, S>(simd, &tile, product.x, (&mut picks, &mut out));
+        for first_col in (0..self.matrix.layout().n_cols).step_by(TILE_COLS) {
+            let part = self.part(simd, first_col, scales);
+            part.unpack::<U, S>(simd, &codes, tile);
+            let n_done = part.meet_all::<U, 8, S>(simd, tile, product, (0, &mut *out));
+            let n_done = part.meet_all::<U, 4, S>(simd, tile, product, (n_done, &mut *out));
+            let n_done = part.meet_all::<U, 2, S>(simd, tile, product, (n_done, &mut *out));
+            part.meet_all::<U, 1, S>(simd, tile, product, (n_done, &mut *out));
         }
     }
 
-    /// Brings scales and biases of some groups into the order of lanes.
     #[inline(always)]
-    fn scales<S: IntSimd>(&self, simd: S, groups: Range<usize>, target: &mut Scales) {
-        let kind = match self.affine.scale {
-            FloatKind::F16 => HalfKind::F16,
-            FloatKind::Bf16 => HalfKind::Bf16,
-            FloatKind::F32 => return self.full_scales(groups, target),
-        };
+    fn codes(&self) -> RowBlock<'_> {
+        let (bits, row_bytes) = (self.affine.bits, self.matrix.layout().row_bytes());
+        RowBlock::new(self.matrix.codes(), (usize::from(bits), row_bytes), self.first_row)
+    }
+
+    /// A tile's columns, with their scales and biases brought into the order of lanes.
+    #[inline(always)]
+    fn part<'a, S: IntSimd>(&self, simd: S, first_col: usize, target: &'a mut Scales) -> Part<'a> {
+        let n_cols = self.matrix.layout().n_cols;
+        let group = usize::from(self.affine.group);
+        let cols = first_col..n_cols.min(first_col + TILE_COLS);
+        let groups = cols.start / group..cols.end / group;
+        match self.affine.scale {
+            FloatKind::F16 => self.half_scales(simd, HalfKind::F16, groups.clone(), target),
+            FloatKind::Bf16 => self.half_scales(simd, HalfKind::Bf16, groups.clone(), target),
+            FloatKind::F32 => self.full_scales(groups.clone(), target),
+        }
+        Part { cols, groups, scales: target, pieces_per_group: group / PIECE }
+    }
+
+    #[inline(always)]
+    fn half_scales<S: IntSimd>(
+        &self,
+        simd: S,
+        kind: HalfKind,
+        groups: Range<usize>,
+        target: &mut Scales,
+    ) {
         let row_bytes = 2 * (self.matrix.layout().n_cols / usize::from(self.affine.group));
-        let scales = RowBlock::new(self.matrix.scales(), row_bytes, self.first_row);
-        let biases = RowBlock::new(self.matrix.biases(), row_bytes, self.first_row);
-        for (eight, target) in groups.clone().step_by(8).zip(target.values.chunks_mut(8)) {
-            let vectors = if eight + 8 <= groups.end {
-                let (scales, biases) = (scales.pieces(2 * eight), biases.pieces(2 * eight));
-                simd.half_floats(kind, &scales, &biases)
+        let scales = RowBlock::new(self.matrix.scales(), (16, row_bytes), self.first_row);
+        let biases = RowBlock::new(self.matrix.biases(), (16, row_bytes), self.first_row);
+        for (first, target) in groups.clone().step_by(8).zip(target.values.chunks_mut(8)) {
+            let words = if first + 8 <= groups.end {
+                simd.scale_words(&scales.pieces(2 * first), &biases.pieces(2 * first))
             } else {
-                let n_bytes = 2 * (groups.end - eight);
-                let scales = ragged(&scales, 2 * eight, n_bytes);
-                let biases = ragged(&biases, 2 * eight, n_bytes);
-                simd.half_floats(kind, &scales.each_ref(), &biases.each_ref())
+                let n_bytes = 2 * (groups.end - first);
+                let (mut some_scales, mut some_biases) = ([[0; 16]; LANES], [[0; 16]; LANES]);
+                copy_pieces(&scales, 2 * first, n_bytes, &mut some_scales);
+                copy_pieces(&biases, 2 * first, n_bytes, &mut some_biases);
+                let scales = RowBlock::new(some_scales.as_flattened(), (16, 16), 0);
+                let biases = RowBlock::new(some_biases.as_flattened(), (16, 16), 0);
+                simd.scale_words(&scales.pieces(0), &biases.pieces(0))
             };
-            for (vectors, target) in vectors.iter().zip(target) {
-                simd.store(vectors[0], &mut target[0]);
-                simd.store(vectors[1], &mut target[1]);
+            for (words, target) in words.iter().zip(target) {
+                let [scales, biases] = simd.half_floats(kind, *words);
+                simd.store(scales, &mut target[0]);
+                simd.store(biases, &mut target[1]);
             }
         }
     }
@@ -323,14 +381,13 @@ impl Block<'_> {
     }
 }
 
-/// Fewer than sixteen bytes of each row, filled up with zeros.
+/// Copies fewer than sixteen bytes of each row.
 #[inline(always)]
-fn ragged(rows: &RowBlock<'_>, at: usize, n_bytes: usize) -> [[u8; 16]; LANES] {
-    std::array::from_fn(|r| {
-        let mut piece = [0; 16];
-        piece[..n_bytes].copy_from_slice(&rows.row(r)[at..][..n_bytes]);
-        piece
-    })
+fn copy_pieces(rows: &RowBlock<'_>, at: usize, n_bytes: usize, target: &mut [[u8; 16]; LANES]) {
+    for (r, piece) in target.iter_mut().enumerate() {
+        let row = &rows.row(r)[at..][..n_bytes];
+        piece.iter_mut().zip(row).for_each(|(it, &byte)| *it = byte);
+    }
 }
 
 /// Some columns of a block of rows.
@@ -342,38 +399,26 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// One row of activations meets the codes as they come.
     #[inline(always)]
     fn stream<U: Unpack, S: IntSimd>(
         &self,
         simd: S,
         rows: &RowBlock<'_>,
-        (x, steps, sums): (&[i8], &[f32], &[f32]),
-        out: &mut Lanes,
-    ) {
-        let (x, _) = x[self.cols.clone()].as_chunks::<PIECE>();
-        let mut pieces = x.iter().zip(self.cols.start / PIECE..);
-        // The next sixteen rows follow these in memory: asked for evenly, a whole line at a time,
-        // while these are computed.
-        let next = rows.bytes.as_ptr().wrapping_add(LANES * rows.row_bytes);
-        let mut acc = simd.load(out);
-        let steps = &steps[self.groups.clone()];
-        let sums = &sums[self.groups.clone()];
-        for ((&step, &sum), [scales, biases]) in steps.iter().zip(sums).zip(&self.scales.values) {
-            let mut ints = simd.no_ints();
-            for (x, piece_idx) in pieces.by_ref().take(self.pieces_per_group) {
-                for line in 0..LANES * PIECE / 8 * U::BITS / LINE {
-                    let at = (piece_idx * LANES * PIECE / 8 * U::BITS) + line * LINE;
-                    simd.prefetch(next.wrapping_add(at));
-                }
-                let codes = U::piece(simd, rows, piece_idx);
-                ints = dot::<U, S>(simd, &codes, x, ints);
-            }
+        x: Row<'_>,
+        mut acc: S::Vector,
+    ) -> S::Vector {
+        let group = self.pieces_per_group * PIECE;
+        let mut col = self.cols.start;
+        let (steps, sums) = (&x.steps[self.groups.clone()], &x.sums[self.groups.clone()]);
+        let groups = x.values[self.cols.clone()].chunks_exact(group).zip(steps.iter().zip(sums));
+        for ((values, (&step, &sum)), [scales, biases]) in groups.zip(&self.scales.values) {
+            let ints = dot_group::<U, S>(simd, rows, values, col);
             let factor = simd.mul(simd.load(scales), simd.splat(step));
             acc = simd.fma(factor, simd.floats(ints), acc);
             acc = simd.fma(simd.load(biases), simd.splat(sum), acc);
+            col += group;
         }
-        simd.store(acc, out);
+        acc
     }
 
     /// Lays the codes of these columns down.
@@ -383,26 +428,34 @@ impl Part<'_> {
         let pieces = self.cols.start / PIECE..self.cols.end / PIECE;
         for (piece_idx, targets) in pieces.zip(targets) {
             let codes = U::piece(simd, rows, piece_idx);
-            for (codes, target) in codes.into_iter().zip(targets) {
-                simd.store_quads(codes, target);
+            for (codes, target) in codes.iter().zip(targets) {
+                simd.store_quads(*codes, target);
             }
         }
     }
 
-    /// As many picks as there are in steps of `PICKS` meet the tile.
+    /// As many picks as there are in steps of `PICKS`, from `n_done`, meet the tile; returns how
+    /// many are done then.
     #[inline(always)]
     fn meet_all<U: Unpack, const PICKS: usize, S: IntSimd>(
         &self,
         simd: S,
         tile: &Tile,
-        x: &IntRows,
-        (picks, out): (&mut &[usize], &mut &mut [Lanes]),
-    ) {
-        while let Some((now, later)) = picks.split_first_chunk::<PICKS>() {
-            let (target, rest) = std::mem::take(out).split_at_mut(PICKS);
-            self.meet::<U, PICKS, S>(simd, tile, now.map(|pick| x.row(pick)), target);
-            (*picks, *out) = (later, rest);
+        product: &IntProduct<'_>,
+        (mut n_done, out): (usize, &mut [Lanes]),
+    ) -> usize {
+        while let Some((now, _)) = product.picks[n_done..].split_first_chunk::<PICKS>() {
+            let mut x = [Row::default(); PICKS];
+            for (x, &pick) in x.iter_mut().zip(now) {
+                let row = product.x.row(pick);
+                let values = &row.values[self.cols.clone()];
+                let groups = self.groups.clone();
+                *x = Row { values, steps: &row.steps[groups.clone()], sums: &row.sums[groups] };
+            }
+            self.meet::<U, PICKS, S>(simd, tile, &x, &mut out[n_done..][..PICKS]);
+            n_done += PICKS;
         }
+        n_done
     }
 
     #[inline(always)]
@@ -411,12 +464,9 @@ impl Part<'_> {
         &self,
         simd: S,
         tile: &Tile,
-        x: [(&[i8], &[f32], &[f32]); PICKS],
+        x: &[Row<'_>; PICKS],
         out: &mut [Lanes],
     ) {
-        let values = x.map(|(values, ..)| values[self.cols.clone()].as_chunks::<PIECE>().0);
-        let steps = x.map(|(_, steps, _)| &steps[self.groups.clone()]);
-        let sums = x.map(|(.., sums)| &sums[self.groups.clone()]);
         let (quads, _) = tile.quads.as_chunks::<8>();
         let mut acc = [simd.splat(0.0); PICKS];
         for t in 0..PICKS {
@@ -425,20 +475,57 @@ impl Part<'_> {
         for g in 0..self.groups.len() {
             let mut ints = [simd.no_ints(); PICKS];
             for p in g * self.pieces_per_group..(g + 1) * self.pieces_per_group {
-                let codes: [S::Quads; 8] = std::array::from_fn(|i| simd.load_quads(&quads[p][i]));
+                let mut codes = [simd.load_quads(&quads[p][0]); 8];
+                for i in 1..8 {
+                    codes[i] = simd.load_quads(&quads[p][i]);
+                }
                 for t in 0..PICKS {
-                    ints[t] = dot::<U, S>(simd, &codes, &values[t][p], ints[t]);
+                    let (x, _) = x[t].values[p * PIECE..][..PIECE].as_chunks::<PIECE>();
+                    ints[t] = if U::WIDE {
+                        simd.dot::<true>(&codes, &x[0], ints[t])
+                    } else {
+                        simd.dot::<false>(&codes, &x[0], ints[t])
+                    };
                 }
             }
-            let [scales, biases] = self.scales.values[g].each_ref().map(|it| simd.load(it));
+            let [scales, biases] = &self.scales.values[g];
+            let (scales, biases) = (simd.load(scales), simd.load(biases));
             for t in 0..PICKS {
-                let factor = simd.mul(scales, simd.splat(steps[t][g]));
+                let factor = simd.mul(scales, simd.splat(x[t].steps[g]));
                 acc[t] = simd.fma(factor, simd.floats(ints[t]), acc[t]);
-                acc[t] = simd.fma(biases, simd.splat(sums[t][g]), acc[t]);
+                acc[t] = simd.fma(biases, simd.splat(x[t].sums[g]), acc[t]);
             }
         }
         for t in 0..PICKS {
             simd.store(acc[t], &mut out[t]);
         }
     }
+}
+
+/// The sum of codes times `x` over a group from column `col`, for each row.
+#[inline(always)]
+fn dot_group<U: Unpack, S: IntSimd>(simd: S, rows: &RowBlock<'_>, x: &[i8], col: usize) -> S::Ints {
+    let mut ints = simd.no_ints();
+    let (doubles, single) = x.as_chunks::<{ 2 * PIECE }>();
+    if !U::WIDE && single.is_empty() {
+        for (i, x) in doubles.iter().enumerate() {
+            let at = (col + i * 2 * PIECE) / 2;
+            rows.prefetch_next(simd, at, PIECE);
+            ints = simd.add_ints(ints, simd.dot_rows(&rows.pieces(at), x));
+        }
+        return ints;
+    }
+    let (pieces, _) = x.as_chunks::<PIECE>();
+    for (i, x) in pieces.iter().enumerate() {
+        let piece_idx = col / PIECE + i;
+        let piece_bytes = PIECE * rows.bits / 8;
+        rows.prefetch_next(simd, piece_idx * piece_bytes, piece_bytes);
+        let codes = U::piece(simd, rows, piece_idx);
+        ints = if U::WIDE {
+            simd.dot::<true>(&codes, x, ints)
+        } else {
+            simd.dot::<false>(&codes, x, ints)
+        };
+    }
+    ints
 }

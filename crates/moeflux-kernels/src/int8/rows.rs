@@ -60,6 +60,14 @@ pub struct QuantisedRow<'a> {
     pub sums: &'a mut [f32],
 }
 
+/// One row as it was rounded, or some whole groups of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Row<'a> {
+    pub(super) values: &'a [i8],
+    pub(super) steps: &'a [f32],
+    pub(super) sums: &'a [f32],
+}
+
 impl IntRows {
     /// No rows yet.
     #[must_use]
@@ -130,13 +138,16 @@ impl IntRows {
             && shape.order == Order::of(affine)
     }
 
-    /// One row: values, steps, sums.
+    /// One row.
     #[inline(always)]
-    pub(crate) fn row(&self, row_idx: usize) -> (&[i8], &[f32], &[f32]) {
+    pub(super) fn row(&self, row_idx: usize) -> Row<'_> {
         let IntRowShape { n_cols, n_groups, .. } = self.shape;
-        let values = &self.values[row_idx * n_cols..][..n_cols];
         let groups = row_idx * n_groups..(row_idx + 1) * n_groups;
-        (values, &self.steps[groups.clone()], &self.sums[groups])
+        Row {
+            values: &self.values[row_idx * n_cols..][..n_cols],
+            steps: &self.steps[groups.clone()],
+            sums: &self.sums[groups],
+        }
     }
 }
 

@@ -20,21 +20,40 @@ pub(crate) enum HalfKind {
 }
 
 /// An instruction set that this CPU has, for integers. Lane `r` belongs to row `r`.
+///
+/// Operations are small, so that the compiler always inlines them into a function that enables the
+/// features; what they add up to is written here once.
 pub(crate) trait IntSimd: Simd {
-    /// Four codes of each row.
+    /// Four bytes of each row.
     type Quads: Copy;
 
     /// An integer per row.
     type Ints: Copy;
 
-    /// Zeros.
-    fn no_ints(self) -> Self::Ints;
+    /// What products are summed in, for at most one piece.
+    type Sums: Copy;
 
-    /// Bytes `4 i .. 4 i + 4` of each row.
-    fn quads(self, pieces: &Pieces<'_>) -> [Self::Quads; 4];
+    /// What products of one row are summed in, before rows are brought together.
+    type Products: Copy;
 
-    /// The low and the high half of each byte.
-    fn halves(self, quads: Self::Quads) -> [Self::Quads; 2];
+    /// Sixteen bytes of rows `r`, `r + 4`, `r + 8`, `r + 12`, for an `r` below 4.
+    fn gather(self, pieces: [&[u8; 16]; 4]) -> Self::Quads;
+
+    /// From four gathered registers: bytes `4 i .. 4 i + 4` of all rows.
+    fn transpose(self, gathered: [Self::Quads; 4]) -> [Self::Quads; 4];
+
+    /// From two gathered registers, 16-bit values of the first below those of the second: the first
+    /// four of each row, and the last four.
+    fn interleave(self, low: Self::Quads, high: Self::Quads) -> [Self::Quads; 2];
+
+    /// The floats in the lower and the upper halves of 32-bit words.
+    fn half_floats(self, kind: HalfKind, words: Self::Quads) -> [Self::Vector; 2];
+
+    /// The low half of each byte.
+    fn low_halves(self, quads: Self::Quads) -> Self::Quads;
+
+    /// The high half of each byte.
+    fn high_halves(self, quads: Self::Quads) -> Self::Quads;
 
     /// Codes from memory, row by row.
     fn load_quads(self, quads: &[u8; 4 * LANES]) -> Self::Quads;
@@ -42,65 +61,197 @@ pub(crate) trait IntSimd: Simd {
     /// Codes to memory, row by row.
     fn store_quads(self, quads: Self::Quads, target: &mut [u8; 4 * LANES]);
 
-    /// `acc + sum of codes * x` over a piece. Codes have at most 4 bits unless `WIDE`.
-    fn dot_quads<const WIDE: bool>(
+    /// Zeros.
+    fn no_ints(self) -> Self::Ints;
+
+    /// Sums of a piece to come that is to be added to `ints`.
+    fn open(self, ints: Self::Ints) -> Self::Sums;
+
+    /// Adds products of four codes. They have at most 4 bits unless `WIDE`.
+    fn add_products<const WIDE: bool>(
         self,
-        codes: &[Self::Quads; 8],
-        x: &[i8; PIECE],
-        acc: Self::Ints,
-    ) -> Self::Ints;
+        sums: Self::Sums,
+        codes: Self::Quads,
+        x: [i8; 4],
+    ) -> Self::Sums;
+
+    /// `ints` and what was summed since they were given to [`IntSimd::open`].
+    fn close<const WIDE: bool>(self, ints: Self::Ints, sums: Self::Sums) -> Self::Ints;
+
+    /// `a + b`.
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
 
     /// Integers below 2^24, exactly.
     fn floats(self, ints: Self::Ints) -> Self::Vector;
 
-    /// Eight scales and eight biases of each row, to vectors per group.
-    fn half_floats(
-        self,
-        kind: HalfKind,
-        scales: &Pieces<'_>,
-        biases: &Pieces<'_>,
-    ) -> [[Self::Vector; 2]; 8];
+    /// Products of the 4-bit codes of 64 columns of one row, in some lanes.
+    fn products(self, row: &[u8; 32], x: &[i8; 64]) -> Self::Products;
 
-    /// Asks for memory that will be read soon. Any address will do.
-    fn prefetch(self, address: *const u8);
+    /// Brings four rows together.
+    fn merge(self, rows: [Self::Products; 4]) -> Self::Products;
+
+    /// Brings four times four rows together: row by row.
+    fn join(self, rows: [Self::Products; 4]) -> Self::Ints;
+
+    /// Asks for memory that will be read soon: to the first cache if `NEAR`, else to the second.
+    /// Any address will do.
+    fn prefetch<const NEAR: bool>(self, address: *const u8);
+
+    /// The sum of 4-bit codes times `x` over 64 columns, rows read in one go each: the way with the
+    /// fewest loads where codes meet one row of activations only.
+    #[inline(always)]
+    fn dot_rows(self, rows: &[&[u8; 32]; LANES], x: &[i8; 64]) -> Self::Ints {
+        let mut fours = [self.products(rows[0], x); 4];
+        for (i, four) in fours.iter_mut().enumerate() {
+            *four = self.merge([
+                self.products(rows[4 * i], x),
+                self.products(rows[4 * i + 1], x),
+                self.products(rows[4 * i + 2], x),
+                self.products(rows[4 * i + 3], x),
+            ]);
+        }
+        self.join(fours)
+    }
+
+    /// Pieces of rows `r`, `r + 4`, `r + 8`, `r + 12` for each `r` below 4.
+    #[inline(always)]
+    fn gather_all(self, pieces: &Pieces<'_>) -> [Self::Quads; 4] {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *pieces;
+        [
+            self.gather([a, e, i, m]),
+            self.gather([b, f, j, n]),
+            self.gather([c, g, k, o]),
+            self.gather([d, h, l, p]),
+        ]
+    }
+
+    /// Bytes `4 i .. 4 i + 4` of each row.
+    #[inline(always)]
+    fn quads(self, pieces: &Pieces<'_>) -> [Self::Quads; 4] {
+        self.transpose(self.gather_all(pieces))
+    }
+
+    /// Eight scales and eight biases of each row, to words per group: a scale below a bias.
+    #[inline(always)]
+    fn scale_words(self, scales: &Pieces<'_>, biases: &Pieces<'_>) -> [Self::Quads; 8] {
+        let (scales, biases) = (self.gather_all(scales), self.gather_all(biases));
+        let [a, b] = self.interleave(scales[0], biases[0]);
+        let [c, d] = self.interleave(scales[1], biases[1]);
+        let [e, f] = self.interleave(scales[2], biases[2]);
+        let [g, h] = self.interleave(scales[3], biases[3]);
+        let [a, c, e, g] = self.transpose([a, c, e, g]);
+        let [b, d, f, h] = self.transpose([b, d, f, h]);
+        [a, c, e, g, b, d, f, h]
+    }
+
+    /// `ints + sum of codes * x` over a piece, as one chain.
+    #[inline(always)]
+    fn dot<const WIDE: bool>(
+        self,
+        codes: &[Self::Quads; 8],
+        x: &[i8; PIECE],
+        ints: Self::Ints,
+    ) -> Self::Ints {
+        let (x, _) = x.as_chunks::<4>();
+        let mut sums = self.open(ints);
+        for i in 0..8 {
+            sums = self.add_products::<WIDE>(sums, codes[i], x[i]);
+        }
+        self.close::<WIDE>(ints, sums)
+    }
 }
 
 impl IntSimd for Portable {
-    type Quads = [[u8; 4]; LANES];
+    /// In the order of rows, also where registers are gathered.
+    type Quads = [u8; 4 * LANES];
     type Ints = [i32; LANES];
+    type Sums = [i32; LANES];
+
+    /// One sum per row.
+    type Products = [i32; 4];
+
+    fn gather(self, pieces: [&[u8; 16]; 4]) -> Self::Quads {
+        let mut quads = [0; 4 * LANES];
+        for (quads, piece) in quads.chunks_exact_mut(16).zip(pieces) {
+            quads.copy_from_slice(piece);
+        }
+        quads
+    }
+
+    fn transpose(self, gathered: [Self::Quads; 4]) -> [Self::Quads; 4] {
+        let mut quads = [[0; 4 * LANES]; 4];
+        for (i, quads) in quads.iter_mut().enumerate() {
+            for (row, quad) in quads.chunks_exact_mut(4).enumerate() {
+                quad.copy_from_slice(&gathered[row % 4][row / 4 * 16 + 4 * i..][..4]);
+            }
+        }
+        quads
+    }
+
+    fn interleave(self, low: Self::Quads, high: Self::Quads) -> [Self::Quads; 2] {
+        [0, 8].map(|first| {
+            let mut words = [0; 4 * LANES];
+            for (i, word) in words.chunks_exact_mut(4).enumerate() {
+                let at = i / 4 * 16 + first + i % 4 * 2;
+                word[..2].copy_from_slice(&low[at..][..2]);
+                word[2..].copy_from_slice(&high[at..][..2]);
+            }
+            words
+        })
+    }
+
+    fn half_floats(self, kind: HalfKind, words: Self::Quads) -> [Lanes; 2] {
+        let float = |bits: [u8; 2]| match kind {
+            HalfKind::F16 => from_f16(u16::from_le_bytes(bits)),
+            HalfKind::Bf16 => from_bf16(u16::from_le_bytes(bits)),
+        };
+        let (words, _) = words.as_chunks::<4>();
+        [0, 2].map(|at| std::array::from_fn(|r| float([words[r][at], words[r][at + 1]])))
+    }
+
+    fn low_halves(self, quads: Self::Quads) -> Self::Quads {
+        quads.map(|it| it & 15)
+    }
+
+    fn high_halves(self, quads: Self::Quads) -> Self::Quads {
+        quads.map(|it| it >> 4)
+    }
+
+    fn load_quads(self, quads: &[u8; 4 * LANES]) -> Self::Quads {
+        *quads
+    }
+
+    fn store_quads(self, quads: Self::Quads, target: &mut [u8; 4 * LANES]) {
+        *target = quads;
+    }
 
     fn no_ints(self) -> Self::Ints {
         [0; LANES]
     }
 
-    fn quads(self, pieces: &Pieces<'_>) -> [Self::Quads; 4] {
-        std::array::from_fn(|i| pieces.map(|piece| piece.as_chunks::<4>().0[i]))
+    fn open(self, ints: Self::Ints) -> Self::Sums {
+        ints
     }
 
-    fn halves(self, quads: Self::Quads) -> [Self::Quads; 2] {
-        [quads.map(|quad| quad.map(|it| it & 15)), quads.map(|quad| quad.map(|it| it >> 4))]
-    }
-
-    fn load_quads(self, quads: &[u8; 4 * LANES]) -> Self::Quads {
-        let (quads, _) = quads.as_chunks::<4>();
-        std::array::from_fn(|r| quads[r])
-    }
-
-    fn store_quads(self, quads: Self::Quads, target: &mut [u8; 4 * LANES]) {
-        target.copy_from_slice(quads.as_flattened());
-    }
-
-    fn dot_quads<const WIDE: bool>(
+    fn add_products<const WIDE: bool>(
         self,
-        codes: &[Self::Quads; 8],
-        x: &[i8; PIECE],
-        acc: Self::Ints,
-    ) -> Self::Ints {
-        let (x, _) = x.as_chunks::<4>();
+        sums: Self::Sums,
+        codes: Self::Quads,
+        x: [i8; 4],
+    ) -> Self::Sums {
+        let (codes, _) = codes.as_chunks::<4>();
         std::array::from_fn(|r| {
-            let products = codes.iter().zip(x).flat_map(|(codes, x)| codes[r].iter().zip(x));
-            acc[r] + products.map(|(&code, &x)| i32::from(code) * i32::from(x)).sum::<i32>()
+            let products = codes[r].iter().zip(x).map(|(&code, x)| i32::from(code) * i32::from(x));
+            sums[r] + products.sum::<i32>()
         })
+    }
+
+    fn close<const WIDE: bool>(self, _: Self::Ints, sums: Self::Sums) -> Self::Ints {
+        sums
+    }
+
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        std::array::from_fn(|r| a[r] + b[r])
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^24")]
@@ -108,23 +259,26 @@ impl IntSimd for Portable {
         ints.map(|it| it as f32)
     }
 
-    fn half_floats(
-        self,
-        kind: HalfKind,
-        scales: &Pieces<'_>,
-        biases: &Pieces<'_>,
-    ) -> [[Lanes; 2]; 8] {
-        let float = |bits| match kind {
-            HalfKind::F16 => from_f16(bits),
-            HalfKind::Bf16 => from_bf16(bits),
-        };
-        std::array::from_fn(|g| {
-            [scales, biases]
-                .map(|rows| rows.map(|row| float(u16::from_le_bytes(row.as_chunks::<2>().0[g]))))
-        })
+    fn products(self, row: &[u8; 32], x: &[i8; 64]) -> [i32; 4] {
+        let (x, _) = x.as_chunks::<8>();
+        let words = row.as_chunks::<4>().0.iter().zip(x);
+        let sums = words.map(|(word, x)| {
+            let low = word.iter().zip(&x[..4]).map(|(&it, &x)| i32::from(it & 15) * i32::from(x));
+            let high = word.iter().zip(&x[4..]).map(|(&it, &x)| i32::from(it >> 4) * i32::from(x));
+            low.sum::<i32>() + high.sum::<i32>()
+        });
+        [sums.sum(), 0, 0, 0]
     }
 
-    fn prefetch(self, _: *const u8) {}
+    fn merge(self, rows: [[i32; 4]; 4]) -> [i32; 4] {
+        rows.map(|[sum, ..]| sum)
+    }
+
+    fn join(self, rows: [[i32; 4]; 4]) -> [i32; LANES] {
+        std::array::from_fn(|r| rows[r / 4][r % 4])
+    }
+
+    fn prefetch<const NEAR: bool>(self, _: *const u8) {}
 }
 
 /// Implements [`IntSimd`] for a token by the free functions of the same names in its module, which
@@ -140,41 +294,52 @@ macro_rules! int_simd_by_functions {
             }
         )*
     };
-    ($token:ty, $quads:ty, $ints:ty) => {
+    ($token:ty, $quads:ty, $ints:ty, $sums:ty, $products:ty) => {
         impl $crate::int8::IntSimd for $token {
             type Quads = $quads;
             type Ints = $ints;
+            type Sums = $sums;
+            type Products = $products;
 
             int_simd_by_functions! { @methods
-                no_ints() -> $ints;
-                quads(pieces: &$crate::int8::Pieces<'_>) -> [$quads; 4];
-                halves(quads: $quads) -> [$quads; 2];
+                gather(pieces: [&[u8; 16]; 4]) -> $quads;
+                transpose(gathered: [$quads; 4]) -> [$quads; 4];
+                interleave(low: $quads, high: $quads) -> [$quads; 2];
+                half_floats(kind: $crate::int8::HalfKind, words: $quads) -> [Self::Vector; 2];
+                low_halves(quads: $quads) -> $quads;
+                high_halves(quads: $quads) -> $quads;
                 load_quads(quads: &[u8; 64]) -> $quads;
                 store_quads(quads: $quads, target: &mut [u8; 64]) -> ();
+                no_ints() -> $ints;
+                open(ints: $ints) -> $sums;
+                add_ints(a: $ints, b: $ints) -> $ints;
                 floats(ints: $ints) -> Self::Vector;
-                prefetch(address: *const u8) -> ();
+                products(row: &[u8; 32], x: &[i8; 64]) -> $products;
+                merge(rows: [$products; 4]) -> $products;
+                join(rows: [$products; 4]) -> $ints;
             }
 
             #[inline(always)]
-            fn dot_quads<const WIDE: bool>(
+            fn add_products<const WIDE: bool>(
                 self,
-                codes: &[$quads; 8],
-                x: &[i8; $crate::int8::PIECE],
-                acc: $ints,
-            ) -> $ints {
+                sums: $sums,
+                codes: $quads,
+                x: [i8; 4],
+            ) -> $sums {
                 // SAFETY: a token exists only where the CPU has its features.
-                unsafe { dot_quads::<WIDE>(codes, x, acc) }
+                unsafe { add_products::<WIDE>(sums, codes, x) }
             }
 
             #[inline(always)]
-            fn half_floats(
-                self,
-                kind: $crate::int8::HalfKind,
-                scales: &$crate::int8::Pieces<'_>,
-                biases: &$crate::int8::Pieces<'_>,
-            ) -> [[Self::Vector; 2]; 8] {
+            fn prefetch<const NEAR: bool>(self, address: *const u8) {
                 // SAFETY: a token exists only where the CPU has its features.
-                unsafe { half_floats(kind, scales, biases) }
+                unsafe { prefetch::<NEAR>(address) }
+            }
+
+            #[inline(always)]
+            fn close<const WIDE: bool>(self, ints: $ints, sums: $sums) -> $ints {
+                // SAFETY: a token exists only where the CPU has its features.
+                unsafe { close::<WIDE>(ints, sums) }
             }
         }
     };

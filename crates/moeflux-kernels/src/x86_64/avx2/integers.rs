@@ -4,49 +4,45 @@
 //! together, and four such registers are transposed within their halves.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _mm_loadu_si128, _mm_packus_epi32, _mm_prefetch,
+    __m256, __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_packus_epi32, _mm_prefetch,
     _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_castsi128_si256,
     _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
     _mm256_extracti128_si256, _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16,
-    _mm256_maddubs_epi16, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_srli_epi32,
-    _mm256_storeu_si256, _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
-    _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    _mm256_maddubs_epi16, _mm256_packs_epi32, _mm256_permute2x128_si256,
+    _mm256_permutevar8x32_epi32, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_setr_epi32, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srli_epi16,
+    _mm256_srli_epi32, _mm256_storeu_si256, _mm256_unpackhi_epi16, _mm256_unpackhi_epi32,
+    _mm256_unpackhi_epi64, _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
 };
 
-use crate::int8::{HalfKind, PIECE, Pieces};
+use crate::int8::HalfKind;
 
 /// Rows 0 to 7, and 8 to 15.
 pub(super) type IntPair = [__m256i; 2];
 
 #[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn no_ints() -> IntPair {
-    [_mm256_setzero_si256(); 2]
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn quads(pieces: &Pieces<'_>) -> [IntPair; 4] {
-    let (low, high) = (transpose(four_by_two(pieces, 0)), transpose(four_by_two(pieces, 8)));
-    std::array::from_fn(|i| [low[i], high[i]])
-}
-
-/// Pieces of rows `first + r` and `first + r + 4` for each `r` below 4.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn four_by_two(pieces: &Pieces<'_>, first: usize) -> [__m256i; 4] {
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn gather(pieces: [&[u8; 16]; 4]) -> IntPair {
     // SAFETY: sixteen readable bytes; the load needs no alignment.
-    let piece = |r: usize| unsafe { _mm_loadu_si128(pieces[first + r].as_ptr().cast()) };
-    std::array::from_fn(|r| {
-        _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(piece(r)), piece(r + 4))
-    })
+    let piece = |i: usize| unsafe { _mm_loadu_si128(pieces[i].as_ptr().cast()) };
+    [
+        _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(piece(0)), piece(1)),
+        _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(piece(2)), piece(3)),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn transpose([a, b, c, d]: [IntPair; 4]) -> [IntPair; 4] {
+    let [e, f, g, h] = transpose_words([a[0], b[0], c[0], d[0]]);
+    let [i, j, k, l] = transpose_words([a[1], b[1], c[1], d[1]]);
+    [[e, i], [f, j], [g, k], [h, l]]
 }
 
 /// Transposes 4 x 4 words within each half.
 #[inline]
-#[target_feature(enable = "avx2")]
-fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+#[target_feature(enable = "avx2,f16c")]
+fn transpose_words([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
     let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
     let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
     [
@@ -58,108 +54,42 @@ fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn halves(quads: IntPair) -> [IntPair; 2] {
-    let mask = _mm256_set1_epi8(15);
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn interleave([a, b]: IntPair, [c, d]: IntPair) -> [IntPair; 2] {
     [
-        quads.map(|it| _mm256_and_si256(it, mask)),
-        quads.map(|it| _mm256_and_si256(_mm256_srli_epi16::<4>(it), mask)),
+        [_mm256_unpacklo_epi16(a, c), _mm256_unpacklo_epi16(b, d)],
+        [_mm256_unpackhi_epi16(a, c), _mm256_unpackhi_epi16(b, d)],
     ]
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn load_quads(quads: &[u8; 64]) -> IntPair {
-    let (halves, _) = quads.as_chunks::<32>();
-    // SAFETY: 32 readable bytes; the load needs no alignment.
-    let load = |half: &[u8; 32]| unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
-    [load(&halves[0]), load(&halves[1])]
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn store_quads(quads: IntPair, target: &mut [u8; 64]) {
-    let (halves, _) = target.as_chunks_mut::<32>();
-    for (half, target) in quads.into_iter().zip(halves) {
-        // SAFETY: 32 writable bytes; the store needs no alignment.
-        unsafe { _mm256_storeu_si256(target.as_mut_ptr().cast(), half) };
-    }
-}
-
-/// Without VNNI. Eight products of a half byte and an int8, twice, stay below 2^15.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn dot_quads<const WIDE: bool>(
-    codes: &[IntPair; 8],
-    x: &[i8; PIECE],
-    mut acc: IntPair,
-) -> IntPair {
-    let (x, _) = x.as_chunks::<4>();
-    let (mut lows, mut highs) = (no_ints(), no_ints());
-    for (&codes, x) in codes.iter().zip(x) {
-        let x = _mm256_set1_epi32(i32::from_le_bytes(x.map(i8::cast_unsigned)));
-        let [low, high] = if WIDE { halves(codes) } else { [codes, codes] };
-        for h in 0..2 {
-            lows[h] = _mm256_add_epi16(lows[h], _mm256_maddubs_epi16(low[h], x));
-            if WIDE {
-                highs[h] = _mm256_add_epi16(highs[h], _mm256_maddubs_epi16(high[h], x));
-            }
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn half_floats(kind: HalfKind, [a, b]: IntPair) -> [[__m256; 2]; 2] {
+    match kind {
+        HalfKind::Bf16 => [[low_bf16(a), low_bf16(b)], [high_bf16(a), high_bf16(b)]],
+        HalfKind::F16 => {
+            let lower = _mm256_set1_epi32(0xffff);
+            [
+                [from_f16(_mm256_and_si256(a, lower)), from_f16(_mm256_and_si256(b, lower))],
+                [from_f16(_mm256_srli_epi32::<16>(a)), from_f16(_mm256_srli_epi32::<16>(b))],
+            ]
         }
     }
-    for h in 0..2 {
-        let low = _mm256_madd_epi16(lows[h], _mm256_set1_epi16(1));
-        acc[h] = _mm256_add_epi32(acc[h], low);
-        if WIDE {
-            let high = _mm256_madd_epi16(highs[h], _mm256_set1_epi16(16));
-            acc[h] = _mm256_add_epi32(acc[h], high);
-        }
-    }
-    acc
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn floats(ints: IntPair) -> [__m256; 2] {
-    ints.map(|it| _mm256_cvtepi32_ps(it))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn half_floats(
-    kind: HalfKind,
-    scales: &Pieces<'_>,
-    biases: &Pieces<'_>,
-) -> [[[__m256; 2]; 2]; 8] {
-    let (low, high) = (words(scales, biases, 0), words(scales, biases, 8));
-    std::array::from_fn(|g| {
-        let words = [low[g], high[g]];
-        match kind {
-            HalfKind::Bf16 => {
-                let upper = _mm256_set1_epi32(-0x1_0000);
-                let scales = words.map(|it| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(it)));
-                [scales, words.map(|it| _mm256_castsi256_ps(_mm256_and_si256(it, upper)))]
-            }
-            HalfKind::F16 => {
-                let lower = _mm256_set1_epi32(0xffff);
-                let scales = words.map(|it| from_f16(_mm256_and_si256(it, lower)));
-                [scales, words.map(|it| from_f16(_mm256_srli_epi32::<16>(it)))]
-            }
-        }
-    })
+fn low_bf16(words: __m256i) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
 }
 
-/// For each of eight groups and eight rows from `first`: a scale below a bias.
 #[inline]
-#[target_feature(enable = "avx2")]
-fn words(scales: &Pieces<'_>, biases: &Pieces<'_>, first: usize) -> [__m256i; 8] {
-    let (scales, biases) = (four_by_two(scales, first), four_by_two(biases, first));
-    let low = std::array::from_fn(|r| _mm256_unpacklo_epi16(scales[r], biases[r]));
-    let high = std::array::from_fn(|r| _mm256_unpackhi_epi16(scales[r], biases[r]));
-    let (low, high) = (transpose(low), transpose(high));
-    std::array::from_fn(|g| if g < 4 { low[g] } else { high[g - 4] })
+#[target_feature(enable = "avx2,f16c")]
+fn high_bf16(words: __m256i) -> __m256 {
+    _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-0x1_0000)))
 }
 
-/// The values of f16 in the low halves of words.
+/// The values of f16 in the low halves of words whose high halves are zero.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn from_f16(words: __m256i) -> __m256 {
@@ -168,7 +98,175 @@ fn from_f16(words: __m256i) -> __m256 {
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn prefetch(address: *const u8) {
-    _mm_prefetch::<_MM_HINT_T0>(address.cast());
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn low_halves([a, b]: IntPair) -> IntPair {
+    let mask = _mm256_set1_epi8(15);
+    [_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn high_halves([a, b]: IntPair) -> IntPair {
+    low_halves([_mm256_srli_epi16::<4>(a), _mm256_srli_epi16::<4>(b)])
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn load_quads(quads: &[u8; 64]) -> IntPair {
+    let (halves, _) = quads.as_chunks::<32>();
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    let load = |half: &[u8; 32]| unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
+    [load(&halves[0]), load(&halves[1])]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn store_quads(quads: IntPair, target: &mut [u8; 64]) {
+    let (halves, _) = target.as_chunks_mut::<32>();
+    for (half, target) in quads.into_iter().zip(halves) {
+        // SAFETY: 32 writable bytes; the store needs no alignment.
+        unsafe { _mm256_storeu_si256(target.as_mut_ptr().cast(), half) };
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn no_ints() -> IntPair {
+    [_mm256_setzero_si256(); 2]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn add_ints([a, b]: IntPair, [c, d]: IntPair) -> IntPair {
+    [_mm256_add_epi32(a, c), _mm256_add_epi32(b, d)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn floats([a, b]: IntPair) -> [__m256; 2] {
+    [_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn prefetch<const NEAR: bool>(address: *const u8) {
+    if NEAR {
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    } else {
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m256i {
+    let bytes = [a.cast_unsigned(), b.cast_unsigned(), c.cast_unsigned(), d.cast_unsigned()];
+    _mm256_set1_epi32(i32::from_le_bytes(bytes))
+}
+
+/// Codes of 64 columns: low halves of bytes, and high halves.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn row_codes(row: &[u8; 32]) -> IntPair {
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    let bytes = unsafe { _mm256_loadu_si256(row.as_ptr().cast()) };
+    low_halves([bytes, _mm256_srli_epi16::<4>(bytes)])
+}
+
+/// Values of 64 columns in the order of [`row_codes`].
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn row_values(x: &[i8; 64]) -> IntPair {
+    let (halves, _) = x.as_chunks::<32>();
+    let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    let load = |half: &[i8; 32]| unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
+    let a = _mm256_permutevar8x32_epi32(load(&halves[0]), order);
+    let b = _mm256_permutevar8x32_epi32(load(&halves[1]), order);
+    [_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn products(row: &[u8; 32], x: &[i8; 64]) -> __m256i {
+    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+    let (low, high) = (_mm256_maddubs_epi16(low, even), _mm256_maddubs_epi16(high, odd));
+    // Four products each: at most 4 * 15 * 127 < 2^15.
+    _mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1))
+}
+
+/// Lanes hold eight products each, then sixteen, then thirty-two; only sixteen are packed.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn merge([a, b, c, d]: [__m256i; 4]) -> __m256i {
+    let ones = _mm256_set1_epi16(1);
+    let ab = _mm256_madd_epi16(_mm256_packs_epi32(a, b), ones);
+    let cd = _mm256_madd_epi16(_mm256_packs_epi32(c, d), ones);
+    _mm256_madd_epi16(_mm256_packs_epi32(ab, cd), ones)
+}
+
+/// Each half of a register holds a part of the sums of its four rows.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn join([a, b, c, d]: [__m256i; 4]) -> IntPair {
+    [add_halves(a, b), add_halves(c, d)]
+}
+
+/// Both halves of `a`, then of `b`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn add_halves(a: __m256i, b: __m256i) -> __m256i {
+    let (low, high) =
+        (_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b));
+    _mm256_add_epi32(low, high)
+}
+
+/// Pairs of products in 16 bits: of the low and, where codes are wide, of the high halves of codes.
+/// Eight products of a half byte and an int8, twice, stay below 2^15.
+pub(super) type Sums = [IntPair; 2];
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn open(_: IntPair) -> Sums {
+    [no_ints(); 2]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn add_products<const WIDE: bool>(
+    [low, high]: Sums,
+    codes: IntPair,
+    x: [i8; 4],
+) -> Sums {
+    let x = broadcast(x);
+    if !WIDE {
+        return [multiply_add(low, codes, x), high];
+    }
+    [multiply_add(low, low_halves(codes), x), multiply_add(high, high_halves(codes), x)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn multiply_add([a, b]: IntPair, [low, high]: IntPair, x: __m256i) -> IntPair {
+    [
+        _mm256_add_epi16(a, _mm256_maddubs_epi16(low, x)),
+        _mm256_add_epi16(b, _mm256_maddubs_epi16(high, x)),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn close<const WIDE: bool>(ints: IntPair, [low, high]: Sums) -> IntPair {
+    let ints = add_pairs(ints, low, 1);
+    if WIDE { add_pairs(ints, high, 16) } else { ints }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn add_pairs([a, b]: IntPair, [low, high]: IntPair, factor: i16) -> IntPair {
+    let factor = _mm256_set1_epi16(factor);
+    [
+        _mm256_add_epi32(a, _mm256_madd_epi16(low, factor)),
+        _mm256_add_epi32(b, _mm256_madd_epi16(high, factor)),
+    ]
 }

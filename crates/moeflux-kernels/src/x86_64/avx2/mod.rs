@@ -7,8 +7,8 @@ mod integers;
 pub(super) mod vnni;
 
 use std::arch::x86_64::{
-    __m128, __m256, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_movehl_ps,
-    _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
+    __m128, __m256, __m256i, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps,
+    _mm_movehl_ps, _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
     _mm256_castps256_ps128, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_extractf128_ps,
     _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps,
     _mm256_setr_epi32, _mm256_srlv_epi32, _mm256_storeu_ps,
@@ -18,8 +18,9 @@ use crate::dispatch::{KernelTable, kernel_table};
 use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use integers::{
-    IntPair, dot_quads, floats, half_floats, halves, load_quads, no_ints, prefetch, quads,
-    store_quads,
+    IntPair, Sums, add_ints, add_products, close, floats, gather, half_floats, high_halves,
+    interleave, join, load_quads, low_halves, merge, no_ints, open, prefetch, products,
+    store_quads, transpose,
 };
 
 kernel_table!("avx2", Avx2(()), features: "avx2,fma,f16c");
@@ -39,7 +40,7 @@ struct Avx2(());
 type Pair = [__m256; 2];
 
 simd_by_functions!(Avx2, Pair, __m128, tile rows: 1);
-int_simd_by_functions!(Avx2, IntPair, IntPair);
+int_simd_by_functions!(Avx2, IntPair, IntPair, Sums, __m256i);
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]

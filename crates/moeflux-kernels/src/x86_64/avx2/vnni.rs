@@ -2,16 +2,18 @@
 //!
 //! **Invariant:** an [`AvxVnni`] exists only inside the functions of this table.
 
-use std::arch::x86_64::{__m128, _mm256_dpbusd_avx_epi32, _mm256_set1_epi32};
+use std::arch::x86_64::{__m128, __m256i, _mm256_dpbusd_avx_epi32, _mm256_setzero_si256};
 
 use super::integers::{
-    IntPair, floats, half_floats, halves, load_quads, no_ints, prefetch, quads, store_quads,
+    IntPair, add_ints, broadcast, floats, gather, half_floats, high_halves, interleave, join,
+    load_quads, low_halves, merge, no_ints, prefetch, row_codes, row_values, store_quads,
+    transpose,
 };
 use super::{
     KERNELS, Pair, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store, store4,
 };
 use crate::dispatch::KernelTable;
-use crate::int8::{IntProduct, PIECE, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 
 static TABLE: KernelTable = KernelTable { name: "avxvnni", int_matmul, ..KERNELS };
@@ -26,7 +28,7 @@ pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
 struct AvxVnni(());
 
 simd_by_functions!(AvxVnni, Pair, __m128, tile rows: 1);
-int_simd_by_functions!(AvxVnni, IntPair, IntPair);
+int_simd_by_functions!(AvxVnni, IntPair, IntPair, IntPair, __m256i);
 
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
@@ -35,13 +37,27 @@ fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
-fn dot_quads<const WIDE: bool>(codes: &[IntPair; 8], x: &[i8; PIECE], acc: IntPair) -> IntPair {
-    let (x, _) = x.as_chunks::<4>();
-    let [mut low, mut high] = acc;
-    for (codes, x) in codes.iter().zip(x) {
-        let x = _mm256_set1_epi32(i32::from_le_bytes(x.map(i8::cast_unsigned)));
-        low = _mm256_dpbusd_avx_epi32(low, codes[0], x);
-        high = _mm256_dpbusd_avx_epi32(high, codes[1], x);
-    }
-    [low, high]
+fn open(ints: IntPair) -> IntPair {
+    ints
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c,avxvnni")]
+fn add_products<const WIDE: bool>([low, high]: IntPair, codes: IntPair, x: [i8; 4]) -> IntPair {
+    let x = broadcast(x);
+    [_mm256_dpbusd_avx_epi32(low, codes[0], x), _mm256_dpbusd_avx_epi32(high, codes[1], x)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c,avxvnni")]
+fn products(row: &[u8; 32], x: &[i8; 64]) -> __m256i {
+    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+    let sums = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), low, even);
+    _mm256_dpbusd_avx_epi32(sums, high, odd)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn close<const WIDE: bool>(_: IntPair, sums: IntPair) -> IntPair {
+    sums
 }

@@ -5,48 +5,33 @@
 //! quarters.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm512_add_epi16,
-    _mm512_add_epi32, _mm512_and_si512, _mm512_castsi128_si512, _mm512_castsi512_ps,
-    _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_inserti32x4,
-    _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_set1_epi8,
-    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
-    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi16,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256,
+    _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i64x4,
+    _mm512_castsi128_si512, _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
+    _mm512_cvtph_ps, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_madd_epi16,
+    _mm512_maddubs_epi16, _mm512_packs_epi32, _mm512_permutexvar_epi32, _mm512_set1_epi8,
+    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_si512,
+    _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32,
+    _mm512_srlv_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use crate::int8::{HalfKind, PIECE, Pieces};
+use crate::int8::HalfKind;
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn no_ints() -> __m512i {
-    _mm512_setzero_si512()
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn quads(pieces: &Pieces<'_>) -> [__m512i; 4] {
-    transpose(four_by_four(pieces))
-}
-
-/// Pieces of rows `r`, `r + 4`, `r + 8`, `r + 12` for each `r` below 4.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn four_by_four(pieces: &Pieces<'_>) -> [__m512i; 4] {
+pub(super) fn gather(pieces: [&[u8; 16]; 4]) -> __m512i {
     // SAFETY: sixteen readable bytes; the load needs no alignment.
-    let piece = |r: usize| unsafe { _mm_loadu_si128(pieces[r].as_ptr().cast()) };
-    std::array::from_fn(|r| {
-        let rows = _mm512_castsi128_si512(piece(r));
-        let rows = _mm512_inserti32x4::<1>(rows, piece(r + 4));
-        let rows = _mm512_inserti32x4::<2>(rows, piece(r + 8));
-        _mm512_inserti32x4::<3>(rows, piece(r + 12))
-    })
+    let piece = |i: usize| unsafe { _mm_loadu_si128(pieces[i].as_ptr().cast()) };
+    let rows = _mm512_castsi128_si512(piece(0));
+    let rows = _mm512_inserti32x4::<1>(rows, piece(1));
+    let rows = _mm512_inserti32x4::<2>(rows, piece(2));
+    _mm512_inserti32x4::<3>(rows, piece(3))
 }
 
-/// Transposes 4 x 4 words within each quarter.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn transpose([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+pub(super) fn transpose([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
     let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
     [
@@ -59,9 +44,35 @@ fn transpose([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn halves(quads: __m512i) -> [__m512i; 2] {
-    let mask = _mm512_set1_epi8(15);
-    [_mm512_and_si512(quads, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(quads), mask)]
+pub(super) fn interleave(low: __m512i, high: __m512i) -> [__m512i; 2] {
+    [_mm512_unpacklo_epi16(low, high), _mm512_unpackhi_epi16(low, high)]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn half_floats(kind: HalfKind, words: __m512i) -> [__m512; 2] {
+    match kind {
+        HalfKind::Bf16 => {
+            let upper = _mm512_and_si512(words, _mm512_set1_epi32(-0x1_0000));
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(upper)]
+        }
+        HalfKind::F16 => {
+            let upper = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words));
+            [_mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)), _mm512_cvtph_ps(upper)]
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn low_halves(quads: __m512i) -> __m512i {
+    _mm512_and_si512(quads, _mm512_set1_epi8(15))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn high_halves(quads: __m512i) -> __m512i {
+    _mm512_and_si512(_mm512_srli_epi16::<4>(quads), _mm512_set1_epi8(15))
 }
 
 #[inline]
@@ -78,31 +89,16 @@ pub(super) fn store_quads(quads: __m512i, target: &mut [u8; 64]) {
     unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), quads) }
 }
 
-/// Without VNNI. Eight products of a half byte and an int8, twice, stay below 2^15.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn dot_quads<const WIDE: bool>(
-    codes: &[__m512i; 8],
-    x: &[i8; PIECE],
-    acc: __m512i,
-) -> __m512i {
-    let (x, _) = x.as_chunks::<4>();
-    let (mut lows, mut highs) = (no_ints(), no_ints());
-    for (&codes, x) in codes.iter().zip(x) {
-        let x = _mm512_set1_epi32(i32::from_le_bytes(x.map(i8::cast_unsigned)));
-        if WIDE {
-            let [low, high] = halves(codes);
-            lows = _mm512_add_epi16(lows, _mm512_maddubs_epi16(low, x));
-            highs = _mm512_add_epi16(highs, _mm512_maddubs_epi16(high, x));
-        } else {
-            lows = _mm512_add_epi16(lows, _mm512_maddubs_epi16(codes, x));
-        }
-    }
-    let acc = _mm512_add_epi32(acc, _mm512_madd_epi16(lows, _mm512_set1_epi16(1)));
-    if !WIDE {
-        return acc;
-    }
-    _mm512_add_epi32(acc, _mm512_madd_epi16(highs, _mm512_set1_epi16(16)))
+pub(super) fn no_ints() -> __m512i {
+    _mm512_setzero_si512()
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn add_ints(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_add_epi32(a, b)
 }
 
 #[inline]
@@ -113,32 +109,112 @@ pub(super) fn floats(ints: __m512i) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn half_floats(
-    kind: HalfKind,
-    scales: &Pieces<'_>,
-    biases: &Pieces<'_>,
-) -> [[__m512; 2]; 8] {
-    let (scales, biases) = (four_by_four(scales), four_by_four(biases));
-    // A word holds a scale below a bias.
-    let low = std::array::from_fn(|r| _mm512_unpacklo_epi16(scales[r], biases[r]));
-    let high = std::array::from_fn(|r| _mm512_unpackhi_epi16(scales[r], biases[r]));
-    let (low, high) = (transpose(low), transpose(high));
-    std::array::from_fn(|g| {
-        let words = if g < 4 { low[g] } else { high[g - 4] };
-        match kind {
-            HalfKind::Bf16 => {
-                let upper = _mm512_set1_epi32(-0x1_0000);
-                let bias = _mm512_and_si512(words, upper);
-                [_mm512_slli_epi32::<16>(words), bias].map(|it| _mm512_castsi512_ps(it))
-            }
-            HalfKind::F16 => [words, _mm512_srli_epi32::<16>(words)]
-                .map(|it| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(it))),
-        }
-    })
+pub(super) fn prefetch<const NEAR: bool>(address: *const u8) {
+    if NEAR {
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    } else {
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn prefetch(address: *const u8) {
-    _mm_prefetch::<_MM_HINT_T0>(address.cast());
+pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m512i {
+    let bytes = [a.cast_unsigned(), b.cast_unsigned(), c.cast_unsigned(), d.cast_unsigned()];
+    _mm512_set1_epi32(i32::from_le_bytes(bytes))
+}
+
+/// Codes of 64 columns: in the low half of the register those that are low halves of bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn row_codes(row: &[u8; 32]) -> __m512i {
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    let bytes = unsafe { _mm256_loadu_si256(row.as_ptr().cast()) };
+    let shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+    low_halves(_mm512_srlv_epi32(_mm512_broadcast_i64x4(bytes), shifts))
+}
+
+/// Values of 64 columns in the order of [`row_codes`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn row_values(x: &[i8; 64]) -> __m512i {
+    // SAFETY: 64 readable bytes; the load needs no alignment.
+    let x = unsafe { _mm512_loadu_si512(x.as_ptr().cast()) };
+    let order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    _mm512_permutexvar_epi32(order, x)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn products(row: &[u8; 32], x: &[i8; 64]) -> __m512i {
+    let pairs = _mm512_maddubs_epi16(row_codes(row), row_values(x));
+    _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))
+}
+
+/// Lanes hold four products each, then eight, then sixteen: at most 16 * 15 * 127 < 2^15.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn merge([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let ones = _mm512_set1_epi16(1);
+    let ab = _mm512_madd_epi16(_mm512_packs_epi32(a, b), ones);
+    let cd = _mm512_madd_epi16(_mm512_packs_epi32(c, d), ones);
+    _mm512_madd_epi16(_mm512_packs_epi32(ab, cd), ones)
+}
+
+/// Each quarter of a register holds a part of the sums of its four rows.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn join([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let (ab, cd) = (add_quarters(a, b), add_quarters(c, d));
+    _mm512_add_epi32(
+        _mm512_shuffle_i32x4::<0b10_00_10_00>(ab, cd),
+        _mm512_shuffle_i32x4::<0b11_01_11_01>(ab, cd),
+    )
+}
+
+/// Quarters 0 and 2, 1 and 3 of `a`, then of `b`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn add_quarters(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_add_epi32(
+        _mm512_shuffle_i32x4::<0b01_00_01_00>(a, b),
+        _mm512_shuffle_i32x4::<0b11_10_11_10>(a, b),
+    )
+}
+
+/// Pairs of products in 16 bits: of the low and, where codes are wide, of the high halves of codes.
+/// Eight products of a half byte and an int8, twice, stay below 2^15.
+pub(super) type Sums = [__m512i; 2];
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn open(_: __m512i) -> Sums {
+    [_mm512_setzero_si512(); 2]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn add_products<const WIDE: bool>(
+    [low, high]: Sums,
+    codes: __m512i,
+    x: [i8; 4],
+) -> Sums {
+    let x = broadcast(x);
+    if !WIDE {
+        return [_mm512_add_epi16(low, _mm512_maddubs_epi16(codes, x)), high];
+    }
+    [
+        _mm512_add_epi16(low, _mm512_maddubs_epi16(low_halves(codes), x)),
+        _mm512_add_epi16(high, _mm512_maddubs_epi16(high_halves(codes), x)),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn close<const WIDE: bool>(ints: __m512i, [low, high]: Sums) -> __m512i {
+    let ints = _mm512_add_epi32(ints, _mm512_madd_epi16(low, _mm512_set1_epi16(1)));
+    if !WIDE {
+        return ints;
+    }
+    _mm512_add_epi32(ints, _mm512_madd_epi16(high, _mm512_set1_epi16(16)))
 }

@@ -19,7 +19,8 @@ use crate::dispatch::{KernelTable, kernel_table};
 use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use integers::{
-    dot_quads, floats, half_floats, halves, load_quads, no_ints, prefetch, quads, store_quads,
+    Sums, add_ints, add_products, close, floats, gather, half_floats, high_halves, interleave,
+    join, load_quads, low_halves, merge, no_ints, open, prefetch, products, store_quads, transpose,
 };
 
 kernel_table!(
@@ -42,7 +43,7 @@ pub(super) fn table() -> Option<&'static KernelTable> {
 struct Avx512(());
 
 simd_by_functions!(Avx512, __m512, __m128, tile rows: 4);
-int_simd_by_functions!(Avx512, __m512i, __m512i);
+int_simd_by_functions!(Avx512, __m512i, __m512i, Sums, __m512i);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

@@ -2,18 +2,17 @@
 //!
 //! **Invariant:** an [`Avx512Vnni`] exists only inside the functions of this table.
 
-use std::arch::x86_64::{
-    __m128, __m512, __m512i, _mm512_add_epi32, _mm512_dpbusd_epi32, _mm512_set1_epi32,
-};
+use std::arch::x86_64::{__m128, __m512, __m512i, _mm512_dpbusd_epi32};
 
 use super::integers::{
-    floats, half_floats, halves, load_quads, no_ints, prefetch, quads, store_quads,
+    add_ints, broadcast, floats, gather, half_floats, high_halves, interleave, join, load_quads,
+    low_halves, merge, no_ints, prefetch, row_codes, row_values, store_quads, transpose,
 };
 use super::{
     KERNELS, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store, store4,
 };
 use crate::dispatch::KernelTable;
-use crate::int8::{IntProduct, PIECE, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 
 static TABLE: KernelTable = KernelTable { name: "avx512vnni", int_matmul, ..KERNELS };
@@ -28,7 +27,7 @@ pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
 struct Avx512Vnni(());
 
 simd_by_functions!(Avx512Vnni, __m512, __m128, tile rows: 4);
-int_simd_by_functions!(Avx512Vnni, __m512i, __m512i);
+int_simd_by_functions!(Avx512Vnni, __m512i, __m512i, __m512i, __m512i);
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
@@ -36,15 +35,25 @@ fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
 }
 
 #[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn open(ints: __m512i) -> __m512i {
+    ints
+}
+
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn dot_quads<const WIDE: bool>(codes: &[__m512i; 8], x: &[i8; PIECE], acc: __m512i) -> __m512i {
-    let (x, _) = x.as_chunks::<4>();
-    let x = |i: usize| _mm512_set1_epi32(i32::from_le_bytes(x[i].map(i8::cast_unsigned)));
-    // Two chains: one alone would wait for each of its own results.
-    let (mut even, mut odd) = (acc, no_ints());
-    for i in 0..4 {
-        even = _mm512_dpbusd_epi32(even, codes[2 * i], x(2 * i));
-        odd = _mm512_dpbusd_epi32(odd, codes[2 * i + 1], x(2 * i + 1));
-    }
-    _mm512_add_epi32(even, odd)
+fn add_products<const WIDE: bool>(sums: __m512i, codes: __m512i, x: [i8; 4]) -> __m512i {
+    _mm512_dpbusd_epi32(sums, codes, broadcast(x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn products(row: &[u8; 32], x: &[i8; 64]) -> __m512i {
+    _mm512_dpbusd_epi32(no_ints(), row_codes(row), row_values(x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn close<const WIDE: bool>(_: __m512i, sums: __m512i) -> __m512i {
+    sums
 }
