@@ -75,7 +75,7 @@ impl Split {
         let n_tasks = n_items.div_ceil(grain);
         if n_tasks <= 1 {
             if n_tasks == 1 {
-                f(0..*n_items, &mut values[..place(*n_items)]);
+                f(0..*n_items, &mut values[place(0)..place(*n_items)]);
             }
             return;
         }
