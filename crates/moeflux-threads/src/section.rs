@@ -108,9 +108,10 @@ impl Section {
         unsafe { *self.job.0.get() = job };
         // Seen by whoever claims, through the next store.
         self.unfinished.0.store(n_tasks, Ordering::Relaxed);
-        // `Release`, for those who claim: it brings them `job` and `unfinished`. `SeqCst`, for those
-        // who park: a worker counts itself as parked and then looks at `unclaimed`, `wake` looks at
-        // that count after this store; in the single order of these four, one sees the other.
+        // `Release`, for those who claim: it brings them `job` and `unfinished`. `SeqCst`, for
+        // those who park: a worker counts itself as parked and then looks at `unclaimed`, `wake`
+        // looks at that count after this store; in the single order of these four, one of the two
+        // sees the other.
         self.unclaimed.0.store(n_tasks, Ordering::SeqCst);
         wake();
         let n_taken = self.work(0);
