@@ -6,10 +6,11 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("moeflux-io", &[]),
     ("moeflux-kernels", &[]),
-    ("moeflux", &["moeflux-io", "moeflux-kernels"]),
+    ("moeflux-threads", &[]),
+    ("moeflux", &["moeflux-io", "moeflux-kernels", "moeflux-threads"]),
     ("moeflux-cli", &["moeflux", "moeflux-demo"]),
     ("moeflux-demo", &[]),
     ("moeflux-fuzz", &["moeflux"]),

@@ -143,7 +143,7 @@ impl Machine {
                 *out = f(x, y);
             }
         };
-        let split = self.common.split;
+        let split = &self.common.split;
         if out_view.n_heads == 1 {
             let parts = Parts::columns(out_view, COLS_PER_PART).with_cost(cost * COLS_PER_PART);
             split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {

@@ -35,6 +35,17 @@ pub(super) struct ExpertScratch {
     inner: Vec<f32>,
     /// Per expert `[hidden, uses]`.
     outputs: Vec<f32>,
+    /// Per row and rank: where in `outputs` its values lie, if its expert has arrived.
+    sources: Vec<Option<Source>>,
+    /// The rows and ranks whose expert has arrived, as an index into `sources`, ascending.
+    arrived_ranks: Vec<usize>,
+}
+
+/// Values at equal distances.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    first: usize,
+    stride: usize,
 }
 
 /// One arrived expert's uses.
@@ -112,19 +123,38 @@ impl Machine {
 
     /// Copies outputs to their rows and ranks.
     fn put_partials(&mut self, op: &ExpertFfn, n_hidden: usize) {
-        let Self { buffers, experts, .. } = self;
-        let out = buffers.get_mut(op.partials.buffer);
-        for group in &experts.groups {
-            let n_uses = group.uses.len();
-            let outputs = &experts.outputs[group.uses.start * n_hidden..][..n_uses * n_hidden];
-            for (i, &(row_idx, rank)) in experts.uses[group.uses.clone()].iter().enumerate() {
-                let cols = op.partials.cols(0);
-                let out = &mut out.row_mut(row_idx)[cols][rank * n_hidden..][..n_hidden];
-                for (out, outputs) in out.iter_mut().zip(outputs.chunks_exact(n_uses)) {
-                    *out = outputs[i];
-                }
+        let Self { common, buffers, routes, experts, .. } = self;
+        let ExpertScratch { groups, uses, outputs, sources, arrived_ranks, .. } = experts;
+        let top_k = routes.top_k;
+        sources.clear();
+        sources.resize(routes.experts.len(), None);
+        for group in groups {
+            let first = group.uses.start * n_hidden;
+            for (i, &(row_idx, rank)) in uses[group.uses.clone()].iter().enumerate() {
+                let source = Source { first: first + i, stride: group.uses.len() };
+                sources[row_idx * top_k + rank] = Some(source);
             }
         }
+        let has_arrived = |&at: &usize| sources[at].is_some();
+        arrived_ranks.clear();
+        arrived_ranks.extend((0..sources.len()).filter(has_arrived));
+
+        let out = buffers.get_mut(op.partials.buffer);
+        let (n_cols, first_col, n_items) = (out.n_cols, op.partials.first_col, arrived_ranks.len());
+        let place = |item: usize| match arrived_ranks.get(item) {
+            Some(at) => at / top_k * n_cols + first_col + at % top_k * n_hidden,
+            None => sources.len() / top_k * n_cols,
+        };
+        let items = Items { n_items, align: 1, cost: n_hidden, place };
+        common.split.ranges(&mut out.values, &items, &|range, out| {
+            let base = place(range.start);
+            for item in range {
+                let Some(source) = sources[arrived_ranks[item]] else { continue };
+                let values = outputs[source.first..].iter().step_by(source.stride);
+                let out = &mut out[place(item) - base..][..n_hidden];
+                out.iter_mut().zip(values).for_each(|(out, &value)| *out = value);
+            }
+        });
     }
 
     pub(super) fn combine(&mut self, op: &Combine, n_rows: usize) {

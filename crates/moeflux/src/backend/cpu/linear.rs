@@ -81,11 +81,7 @@ impl Machine {
                     panel.run(&self.common, head_idx, values);
                 }
             });
-            for (head_idx, values) in values.chunks_exact(head_values).enumerate() {
-                if head_idx < op.out.n_heads {
-                    panel.put(head_idx, values, &mut out);
-                }
-            }
+            panel.put(&self.common, &values[..op.out.n_heads * head_values], &mut out);
         }
         self.buffers.put(op.out.buffer, out);
     }
@@ -211,21 +207,37 @@ impl HeadPanel<'_> {
         }
     }
 
-    /// Copies one head's outputs to where they belong.
-    fn put(&self, head_idx: usize, values: &[f32], out: &mut Buffer) {
-        let n_rows = self.rows.len();
-        for (i, row_idx) in self.rows.clone().enumerate() {
-            let out = &mut out.row_mut(row_idx)[self.op.out.cols(head_idx)];
-            match self.op.orientation {
-                Orientation::RowsToOut => {
-                    for (out, values) in out.iter_mut().zip(values.chunks_exact(n_rows)) {
-                        *out = values[i];
-                    }
-                }
-                Orientation::RowsFromIn => {
-                    out.copy_from_slice(&values[i * out.len()..][..out.len()]);
+    /// Copies the outputs of all heads to where they belong.
+    fn put(&self, common: &Common, values: &[f32], out: &mut Buffer) {
+        let (n_cols, n_rows, op) = (out.n_cols, self.rows.len(), self.op);
+        let place = |i| i * n_cols;
+        let cost = op.out.n_heads * op.out.head_dim;
+        let items = Items { n_items: n_rows, align: 1, cost, place };
+        common.split.ranges(&mut out.values[self.rows.start * n_cols..], &items, &|range, out| {
+            for (head_idx, values) in values.chunks_exact(op.out.head_dim * n_rows).enumerate() {
+                for (i, out) in range.clone().zip(out.chunks_exact_mut(n_cols)) {
+                    put_row(op.orientation, values, (i, n_rows), &mut out[op.out.cols(head_idx)]);
                 }
             }
+        });
+    }
+}
+
+/// Copies one row of one head's outputs.
+fn put_row(
+    orientation: Orientation,
+    values: &[f32],
+    (row_idx, n_rows): (usize, usize),
+    out: &mut [f32],
+) {
+    match orientation {
+        Orientation::RowsToOut => {
+            for (out, values) in out.iter_mut().zip(values.chunks_exact(n_rows)) {
+                *out = values[row_idx];
+            }
+        }
+        Orientation::RowsFromIn => {
+            out.copy_from_slice(&values[row_idx * out.len()..][..out.len()]);
         }
     }
 }

@@ -17,7 +17,7 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use moeflux_kernels::{Activations, KernelTable};
-use rayon_core::{ThreadPool, ThreadPoolBuilder};
+use moeflux_threads::Pool;
 
 use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::split::Split;
@@ -34,7 +34,6 @@ const N_THREADS_MAX: usize = 4096;
 /// Runs plans on the CPU.
 #[derive(Debug)]
 pub struct CpuBackend {
-    pool: ThreadPool,
     machine: Machine,
 }
 
@@ -56,18 +55,14 @@ impl CpuBackend {
                 "{n_threads} threads asked for; between 1 and {N_THREADS_MAX} are possible"
             )));
         }
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(n_threads)
-            .thread_name(|idx| format!("moeflux-cpu-{idx}"))
-            .build()
-            .map_err(|error| {
-                Error::Unsupported(format!("cannot start {n_threads} threads: {error}"))
-            })?;
+        let pool = Pool::new(n_threads).map_err(|error| {
+            Error::Unsupported(format!("cannot start {n_threads} threads: {error}"))
+        })?;
         let machine = Machine {
             common: Common {
                 arithmetic: Arithmetic::F32,
                 table: moeflux_kernels::best(),
-                split: Split { n_threads },
+                split: Split::new(pool),
                 weights,
                 workers: (0..n_threads).map(|_| Mutex::default()).collect(),
             },
@@ -78,7 +73,7 @@ impl CpuBackend {
             scratch: Scratch::default(),
             experts: ExpertScratch::default(),
         };
-        Ok(Self { pool, machine })
+        Ok(Self { machine })
     }
 
     /// Computes with another arithmetic than f32.
@@ -96,7 +91,7 @@ impl CpuBackend {
     }
 }
 
-/// Everything but the threads.
+/// Everything of the backend.
 #[derive(Debug)]
 struct Machine {
     common: Common,
@@ -115,7 +110,7 @@ struct Common {
     table: &'static KernelTable,
     split: Split,
     weights: Arc<Weights>,
-    /// One per thread: locked by that thread alone, and only where it does not split work again.
+    /// One per thread: locked by that thread alone, so never waited for.
     workers: Vec<Mutex<Worker>>,
 }
 
@@ -140,8 +135,7 @@ struct Scratch {
 
 impl Common {
     fn worker(&self) -> MutexGuard<'_, Worker> {
-        let idx = rayon_core::current_thread_index().unwrap_or(0);
-        self.workers[idx].lock().unwrap_or_else(PoisonError::into_inner)
+        self.workers[self.split.thread_idx()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -262,8 +256,7 @@ impl Backend for CpuBackend {
     }
 
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
-        let Self { pool, machine } = self;
-        pool.install(|| machine.submit(plan, batch));
+        self.machine.submit(plan, batch);
         Ok(())
     }
 
@@ -272,8 +265,7 @@ impl Backend for CpuBackend {
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()> {
-        let Self { pool, machine } = self;
-        pool.install(|| machine.submit_experts(plan, arrived));
+        self.machine.submit_experts(plan, arrived);
         Ok(())
     }
 

@@ -4,62 +4,124 @@
 //! changes a result. Knows nothing of what the items are; allocates nothing.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use rayon_core::join;
+use moeflux_threads::Pool;
 
 use crate::backend::host::Buffer;
 use crate::ops::Heads;
 
-/// Work below so many values is not worth another thread's attention.
+/// Work that touches fewer values in all is done by the caller at once.
+const VALUES_SHARED_MIN: usize = 16384;
+
+/// Work below so many values is not worth being a task.
 const VALUES_PER_TASK_MIN: usize = 4096;
 
 /// Tasks per thread: more of them even out threads that are late.
 const TASKS_PER_THREAD: usize = 4;
 
-/// How finely work is cut.
-#[derive(Clone, Copy, Debug)]
+/// The threads, and how finely work is cut for them. What an item does may not split work again.
+#[derive(Debug)]
 pub(super) struct Split {
     /// Threads of the pool.
     pub(super) n_threads: usize,
+    pool: Pool,
+    cuts: Mutex<Cuts>,
+}
+
+/// Where the tasks of a section begin, in each slice; grows to the most tasks and is kept.
+#[derive(Debug, Default)]
+struct Cuts {
+    first: Vec<usize>,
+    second: Vec<usize>,
+}
+
+impl Cuts {
+    fn set(cuts: &mut Vec<usize>, n_tasks: usize, start: impl Fn(usize) -> usize) -> &[usize] {
+        cuts.clear();
+        cuts.extend((0..=n_tasks).map(start));
+        cuts
+    }
 }
 
 impl Split {
+    pub(super) fn new(pool: Pool) -> Self {
+        Self { n_threads: pool.n_threads(), pool, cuts: Mutex::default() }
+    }
+
+    /// The calling thread's index in the pool.
+    pub(super) fn thread_idx(&self) -> usize {
+        self.pool.thread_idx()
+    }
+
     /// Items per task, for items that each touch about `values_per_item` values.
-    fn grain(self, n_items: usize, values_per_item: usize) -> usize {
+    fn grain(&self, n_items: usize, values_per_item: usize) -> usize {
+        if self.n_threads == 1 || n_items.saturating_mul(values_per_item) < VALUES_SHARED_MIN {
+            return n_items.max(1);
+        }
         let fair = n_items.div_ceil(self.n_threads * TASKS_PER_THREAD);
-        let worthwhile = VALUES_PER_TASK_MIN.div_ceil(values_per_item.max(1));
-        if self.n_threads == 1 { n_items.max(1) } else { fair.max(worthwhile).max(1) }
+        fair.max(VALUES_PER_TASK_MIN.div_ceil(values_per_item))
     }
 
     /// Calls `f` with ranges of items and their values.
     pub(super) fn ranges<T: Send>(
-        self,
+        &self,
         values: &mut [T],
         items: &Items<impl Fn(usize) -> usize + Sync>,
         f: &(impl Fn(Range<usize>, &mut [T]) + Sync),
     ) {
-        let grain = self.grain(items.n_items, items.cost).next_multiple_of(items.align);
-        let n_values = (items.place)(items.n_items);
-        halve(&mut values[..n_values], (0..items.n_items, grain), items, f);
+        let Items { n_items, align, cost, place } = items;
+        let grain = self.grain(*n_items, *cost).next_multiple_of(*align);
+        let n_tasks = n_items.div_ceil(grain);
+        if n_tasks <= 1 {
+            if n_tasks == 1 {
+                f(0..*n_items, &mut values[place(0)..place(*n_items)]);
+            }
+            return;
+        }
+        let start = |task_idx: usize| (*n_items).min(task_idx * grain);
+        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        let cuts = Cuts::set(&mut cuts.first, n_tasks, |task_idx| place(start(task_idx)));
+        self.pool.split(values, cuts, &|_, task_idx, values| {
+            f(start(task_idx)..start(task_idx + 1), values);
+        });
     }
 
     /// Calls `f` with each item's index and its values of both slices.
     pub(super) fn pairs<A: Send, B: Send>(
-        self,
+        &self,
         (a, b): (&mut [A], &mut [B]),
         n_items: usize,
         cost: usize,
         f: &(impl Fn(usize, &mut [A], &mut [B]) + Sync),
     ) {
-        let grain = self.grain(n_items, cost);
-        if n_items != 0 {
-            halve_pairs((a, b), 0..n_items, grain, f);
+        if n_items == 0 {
+            return;
         }
+        let (a_len, b_len) = (a.len() / n_items, b.len() / n_items);
+        let each = |items: Range<usize>, a: &mut [A], b: &mut [B]| {
+            for (i, item) in items.enumerate() {
+                f(item, &mut a[i * a_len..][..a_len], &mut b[i * b_len..][..b_len]);
+            }
+        };
+        let grain = self.grain(n_items, cost);
+        let n_tasks = n_items.div_ceil(grain);
+        if n_tasks == 1 {
+            return each(0..n_items, a, b);
+        }
+        let start = |task_idx: usize| n_items.min(task_idx * grain);
+        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        let Cuts { first, second } = &mut *cuts;
+        let a_cuts = Cuts::set(first, n_tasks, |task_idx| start(task_idx) * a_len);
+        let b_cuts = Cuts::set(second, n_tasks, |task_idx| start(task_idx) * b_len);
+        self.pool.split_two((a, a_cuts), (b, b_cuts), &|_, task_idx, a, b| {
+            each(start(task_idx)..start(task_idx + 1), a, b);
+        });
     }
 
     /// Calls `f(row, part, values)` for every part of the first `n_rows` rows.
     pub(super) fn parts(
-        self,
+        &self,
         buffer: &mut Buffer,
         n_rows: usize,
         parts: &Parts,
@@ -143,47 +205,4 @@ impl Parts {
         let start = self.first_col + part_idx * self.stride;
         start..(start + self.width).min(self.end_col)
     }
-}
-
-fn halve<T: Send>(
-    values: &mut [T],
-    (items, grain): (Range<usize>, usize),
-    all: &Items<impl Fn(usize) -> usize + Sync>,
-    f: &(impl Fn(Range<usize>, &mut [T]) + Sync),
-) {
-    let mid = (items.start + items.len() / 2).next_multiple_of(all.align);
-    if items.len() <= grain || mid >= items.end {
-        if !items.is_empty() {
-            f(items, values);
-        }
-        return;
-    }
-    let (low, high) = values.split_at_mut((all.place)(mid) - (all.place)(items.start));
-    join(
-        || halve(low, (items.start..mid, grain), all, f),
-        || halve(high, (mid..items.end, grain), all, f),
-    );
-}
-
-fn halve_pairs<A: Send, B: Send>(
-    (a, b): (&mut [A], &mut [B]),
-    items: Range<usize>,
-    grain: usize,
-    f: &(impl Fn(usize, &mut [A], &mut [B]) + Sync),
-) {
-    let n_items = items.len();
-    let (a_len, b_len) = (a.len() / n_items, b.len() / n_items);
-    if n_items <= grain {
-        for (i, item) in items.enumerate() {
-            f(item, &mut a[i * a_len..][..a_len], &mut b[i * b_len..][..b_len]);
-        }
-        return;
-    }
-    let (low, mid) = (n_items / 2, items.start + n_items / 2);
-    let (a_low, a_high) = a.split_at_mut(low * a_len);
-    let (b_low, b_high) = b.split_at_mut(low * b_len);
-    join(
-        || halve_pairs((a_low, b_low), items.start..mid, grain, f),
-        || halve_pairs((a_high, b_high), mid..items.end, grain, f),
-    );
 }

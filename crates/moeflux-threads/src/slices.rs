@@ -1,0 +1,90 @@
+//! Slices cut into parts, one task each.
+//!
+//! **Invariant:** the cuts ascend and end within the slice, which is checked before any task runs;
+//! so no two tasks have a value in common.
+
+use std::marker::PhantomData;
+
+use crate::pool::Pool;
+
+impl Pool {
+    /// Calls `f(thread_idx, part_idx, part)` for each part of `values`: part `i` reaches from
+    /// `cuts[i]` to `cuts[i + 1]`.
+    ///
+    /// # Panics
+    ///
+    /// As [`Pool::run`] does, and if the cuts do not ascend or leave the slice.
+    pub fn split<T: Send>(
+        &self,
+        values: &mut [T],
+        cuts: &[usize],
+        f: &(impl Fn(usize, usize, &mut [T]) + Sync),
+    ) {
+        let cut = CutSlice::new(values, cuts);
+        self.run(cut.n_parts(), &|thread_idx, part_idx| {
+            // SAFETY: `run` gives each index to one task, once.
+            let part = unsafe { cut.part(part_idx) };
+            f(thread_idx, part_idx, part);
+        });
+    }
+
+    /// The same for two slices, each with its own cuts, in as many parts.
+    ///
+    /// # Panics
+    ///
+    /// As [`Pool::split`] does, and if the numbers of parts differ.
+    pub fn split_two<A: Send, B: Send>(
+        &self,
+        (a, a_cuts): (&mut [A], &[usize]),
+        (b, b_cuts): (&mut [B], &[usize]),
+        f: &(impl Fn(usize, usize, &mut [A], &mut [B]) + Sync),
+    ) {
+        let (a, b) = (CutSlice::new(a, a_cuts), CutSlice::new(b, b_cuts));
+        assert_eq!(a.n_parts(), b.n_parts(), "parts of two slices");
+        self.run(a.n_parts(), &|thread_idx, part_idx| {
+            // SAFETY: `run` gives each index to one task, once.
+            let a = unsafe { a.part(part_idx) };
+            // SAFETY: the same.
+            let b = unsafe { b.part(part_idx) };
+            f(thread_idx, part_idx, a, b);
+        });
+    }
+}
+
+/// A slice that is lent out in parts.
+struct CutSlice<'a, T> {
+    first: *mut T,
+    cuts: &'a [usize],
+    values: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a thread gets at the values as `&mut [T]` only, of parts that no other thread has; that
+// is as good as sending them, which `T: Send` allows.
+unsafe impl<T: Send> Sync for CutSlice<'_, T> {}
+
+impl<'a, T> CutSlice<'a, T> {
+    fn new(values: &'a mut [T], cuts: &'a [usize]) -> Self {
+        assert!(cuts.is_sorted(), "cuts ascend");
+        let end = cuts.last().copied().unwrap_or(0);
+        assert!(end <= values.len(), "a cut at {end} of {} values", values.len());
+        Self { first: values.as_mut_ptr(), cuts, values: PhantomData }
+    }
+
+    fn n_parts(&self) -> usize {
+        self.cuts.len().saturating_sub(1)
+    }
+
+    /// One part.
+    ///
+    /// # Safety
+    ///
+    /// Each part is asked for once.
+    unsafe fn part(&self, part_idx: usize) -> &'a mut [T] {
+        let (start, end) = (self.cuts[part_idx], self.cuts[part_idx + 1]);
+        // SAFETY: `new` has seen that `start` is within the slice or at its end.
+        let first = unsafe { self.first.add(start) };
+        // SAFETY: `new` has seen that `start <= end` and that both are within the slice, which is
+        // borrowed for `'a`; parts do not overlap, and this one is asked for once.
+        unsafe { std::slice::from_raw_parts_mut(first, end - start) }
+    }
+}
