@@ -228,8 +228,8 @@ impl KernelTable {
         unsafe { (self.weighted_sum)(weights, rows, out) }
     }
 
-    /// `values = exp(values - shift)`, for values of at most `shift`; returns their sum, as one
-    /// group. Within 2 units in the last place; 0 below -87.3.
+    /// `values = exp(values - shift)`; returns their sum, as one group. Within 2 units in the last
+    /// place; 0 below -87.3, infinite above 88.72.
     pub fn exp_shifted(&self, values: &mut [f32], shift: f32) -> f32 {
         // SAFETY: as in `matmul`.
         unsafe { (self.exp_shifted)(values, shift) }

@@ -134,3 +134,151 @@ pub(crate) fn decay_all(values: &mut [f32], a_log: &[f32], dt_bias: &[f32]) {
         *value = decay(*value, a_log, dt_bias);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{same_bits, scalar};
+    use crate::{RowOp, available};
+
+    /// A dense walk through the range where values are neither 0 nor infinite, then every 4099th
+    /// bit pattern of all.
+    fn inputs() -> Vec<f32> {
+        let walk = (-220_000..220_000).map(|i| i as f32 * 0.000_5);
+        walk.chain((0..u32::MAX).step_by(4099).map(f32::from_bits)).collect()
+    }
+
+    /// The error in units in the last place of the exact value's f32.
+    fn units(value: f32, exact: f64) -> f64 {
+        let near = (exact.abs() as f32).max(f32::MIN_POSITIVE);
+        (f64::from(value) - exact).abs() / f64::from(near.next_up() - near)
+    }
+
+    /// Runs `op` over all inputs by every table; errors beyond `units_max` fail.
+    fn check(
+        what: &str,
+        run: impl Fn(&crate::KernelTable, &mut [f32]),
+        exact: impl Fn(f64) -> f64,
+        units_max: impl Fn(f64) -> f64,
+    ) {
+        let inputs = inputs();
+        let mut expected = inputs.clone();
+        run(scalar(), &mut expected);
+        let mut worst = 0.0_f64;
+        for (&x, &value) in inputs.iter().zip(&expected) {
+            let exact = exact(f64::from(x));
+            if exact.is_nan() {
+                assert!(value.is_nan(), "{what}({x:e}) = {value:e}");
+                continue;
+            }
+            if f64::from(value) != exact && exact.abs() < f64::from(f32::MAX) {
+                let error = units(value, exact) / units_max(f64::from(x));
+                assert!(error <= 1.0, "{what}({x:e}) = {value:e}, not {exact:e}: {error} of limit");
+                worst = worst.max(error);
+            }
+        }
+        assert!(worst > 0.2, "{what}: the limit is far from {worst}");
+        for table in available() {
+            let mut values = inputs.clone();
+            run(table, &mut values);
+            same_bits(&values, &expected, &format!("{what}, {}", table.name()));
+        }
+    }
+
+    fn exact_exp(x: f64) -> f64 {
+        if x < f64::from(EXP_LOWEST) { 0.0 } else { x.exp() }
+    }
+
+    fn exact_sigmoid(x: f64) -> f64 {
+        1.0 / (1.0 + (-x).exp())
+    }
+
+    #[test]
+    fn exponentials_are_within_two_units() {
+        let run = |table: &crate::KernelTable, values: &mut [f32]| {
+            table.exp_shifted(values, 0.0);
+        };
+        check("exp", run, exact_exp, |_| 2.0);
+        let edges = [f32::NEG_INFINITY, f32::NAN, 0.0, -0.0, f32::INFINITY, 88.722_83, 88.722_84];
+        for table in available() {
+            let mut values = edges;
+            table.exp_shifted(&mut values, 0.0);
+            let expected =
+                [0.0, f32::NAN, 1.0, 1.0, f32::INFINITY, exact_exp(88.722_83_f32.into()) as f32];
+            same_bits(&values[..5], &expected[..5], table.name());
+            assert!(units(values[5], exact_exp(f64::from(edges[5]))) <= 2.0, "{:e}", values[5]);
+            assert!(values[6].is_infinite());
+            let mut none = [f32::NEG_INFINITY];
+            table.exp_shifted(&mut none, 3.0);
+            same_bits(&none, &[0.0], table.name());
+        }
+    }
+
+    #[test]
+    fn sigmoids_and_silus_are_within_three_units() {
+        let sigmoid = |table: &crate::KernelTable, values: &mut [f32]| {
+            table.apply(&RowOp::Sigmoid, values);
+        };
+        // 2^-126 is 2^23 units of the smallest number with a leading one.
+        let limit = |x: f64| if x < -86.0 { f64::from(1 << 23) } else { 3.0 };
+        check("sigmoid", sigmoid, exact_sigmoid, limit);
+        let silu = |table: &crate::KernelTable, values: &mut [f32]| {
+            let up = vec![1.0; values.len()];
+            table.apply(&RowOp::SwiGlu { up: &up, limit: None }, values);
+        };
+        let limit = |x: f64| if x < -80.0 { f64::from(1 << 30) } else { 3.0 };
+        check("silu", silu, |x| x / (1.0 + (-x).exp()), limit);
+    }
+
+    #[test]
+    fn decays_are_within_stated_units() {
+        for (a_log, dt_bias) in [(0.0_f32, 0.0_f32), (-3.5, 0.25), (1.5, -1.0)] {
+            let run = |table: &crate::KernelTable, values: &mut [f32]| {
+                let n = values.len();
+                let (a_log, dt_bias) = (vec![a_log; n], vec![dt_bias; n]);
+                table.apply(&RowOp::Decay { a_log: &a_log, dt_bias: &dt_bias }, values);
+            };
+            let y = move |x: f64| {
+                // The sum is rounded to f32: what is rounded there is no error of the gate's.
+                let x = f64::from(x as f32 + dt_bias);
+                f64::from(a_log).exp() * (x.max(0.0) + (-x.abs()).exp().ln_1p())
+            };
+            // Below -87.3 the result counts as 0.
+            let exact = move |x: f64| exact_exp(-y(x));
+            check("decay", run, exact, move |x| {
+                if y(x) > 87.2 { f64::from(1 << 30) } else { 2.0 + 6.0 * y(x) }
+            });
+        }
+    }
+
+    #[test]
+    fn softplus_is_within_four_units() {
+        for x in inputs() {
+            let exact = f64::from(x).max(0.0) + (-f64::from(x).abs()).exp().ln_1p();
+            let value = softplus(x);
+            if x.is_nan() {
+                assert!(value.is_nan());
+            } else if x.is_finite() {
+                // exp counts as 0 below -87.3.
+                let limit = if x < -87.2 { 1e9 } else { 4.0 };
+                assert!(units(value, exact) <= limit, "softplus({x:e}) = {value:e}, not {exact:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn gpt_oss_cuts_before_it_multiplies() {
+        for table in available() {
+            let mut gates = [9.0, -9.0, 0.5, f32::NAN, 1.0];
+            let up = [2.0, -9.0, 9.0, 1.0, f32::NAN];
+            table.apply(&RowOp::SwiGlu { up: &up, limit: Some(7.0) }, &mut gates);
+            let exact = |gate: f64, up: f64| gate * exact_sigmoid(1.702 * gate) * (up + 1.0);
+            let expected = [exact(7.0, 2.0), exact(-9.0, -7.0), exact(0.5, 7.0)];
+            for (value, exact) in gates.into_iter().zip(expected) {
+                // 1.702 times a gate is rounded before its sigmoid.
+                assert!(units(value, exact) <= 32.0, "{}: {value}, not {exact}", table.name());
+            }
+            assert!(gates[3].is_nan() && gates[4].is_nan());
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! value. Knows nothing of heads or of where rows lie.
 
 use crate::gates;
-use crate::lanes::{LANES, Simd, padded};
+use crate::lanes::{LANES, Lanes, Simd, padded};
 use crate::vector::Rows;
 
 /// An operation over one row, in place: see [`crate::KernelTable::apply`].
@@ -201,49 +201,46 @@ fn rope_neighbours(values: &mut [f32], cosines: &[f32], sines: &[f32]) {
 /// Chunks of the output that stay in registers while the rows go by.
 const CHUNKS: usize = 4;
 
-/// Adds `weight * row` to chunks, row by row from `first`.
+/// Values of so many chunks.
+const BLOCK: usize = CHUNKS * LANES;
+
+/// The chunks of one block.
 #[inline(always)]
-fn add_rows<S: Simd>(
-    simd: S,
-    acc: &mut [S::Vector; CHUNKS],
-    rows: &Rows<'_>,
-    first: usize,
-    weight: impl Fn(usize, usize) -> S::Vector,
-) {
-    for row_idx in 0..rows.n_rows {
-        let (chunks, _) = rows.row(row_idx)[first..][..CHUNKS * LANES].as_chunks::<LANES>();
-        for c in 0..CHUNKS {
-            acc[c] = simd.fma(weight(row_idx, c), simd.load(&chunks[c]), acc[c]);
-        }
-    }
+fn block(values: &[f32], first: usize) -> &[Lanes; CHUNKS] {
+    &values[first..].as_chunks::<LANES>().0.as_chunks::<CHUNKS>().0[0]
 }
 
 #[inline(always)]
 fn convolution<S: Simd>(simd: S, inputs: [&Rows<'_>; 2], taps: &Rows<'_>, out: &mut [f32]) {
-    let (blocks, rest) = out.as_chunks_mut::<{ CHUNKS * LANES }>();
-    let first_rest = blocks.len() * CHUNKS * LANES;
-    for (block_idx, block) in blocks.iter_mut().enumerate() {
-        let first = block_idx * CHUNKS * LANES;
+    let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
+    let first_rest = blocks.len() * BLOCK;
+    for (block_idx, out) in blocks.iter_mut().enumerate() {
+        let first = block_idx * BLOCK;
         let mut acc = [simd.splat(0.0); CHUNKS];
         for (rows, first_tap) in inputs.into_iter().zip([0, inputs[0].n_rows]) {
-            add_rows(simd, &mut acc, rows, first, |row_idx, c| {
-                let taps = &taps.row(first_tap + row_idx)[first + c * LANES..];
-                simd.load(&taps.as_chunks::<LANES>().0[0])
-            });
+            for row_idx in 0..rows.n_rows {
+                let row = block(rows.row(row_idx), first);
+                let taps = block(taps.row(first_tap + row_idx), first);
+                for c in 0..CHUNKS {
+                    acc[c] = simd.fma(simd.load(&taps[c]), simd.load(&row[c]), acc[c]);
+                }
+            }
         }
-        let (chunks, _) = block.as_chunks_mut::<LANES>();
+        let (chunks, _) = out.as_chunks_mut::<LANES>();
         for (chunk, acc) in chunks.iter_mut().zip(acc) {
             simd.store(acc, chunk);
         }
-        gates::silu_all(block);
+        gates::silu_all(out);
     }
     for (i, out) in rest.iter_mut().enumerate() {
-        let [kept, new] = inputs.map(|rows| (0..rows.n_rows).map(|row_idx| rows.row(row_idx)));
-        let products = kept.chain(new).enumerate();
         let column = first_rest + i;
-        let sum = products.fold(0.0_f32, |sum, (tap_idx, input)| {
-            taps.row(tap_idx)[column].mul_add(input[column], sum)
-        });
+        let mut sum = 0.0_f32;
+        for (rows, first_tap) in inputs.into_iter().zip([0, inputs[0].n_rows]) {
+            for row_idx in 0..rows.n_rows {
+                let tap = taps.row(first_tap + row_idx)[column];
+                sum = tap.mul_add(rows.row(row_idx)[column], sum);
+            }
+        }
         *out = gates::silu(sum);
     }
 }
@@ -255,20 +252,25 @@ fn combine<S: Simd>(
     shared: Option<(f32, &[f32])>,
     values: &mut [f32],
 ) {
-    let (blocks, rest) = values.as_chunks_mut::<{ CHUNKS * LANES }>();
-    let first_rest = blocks.len() * CHUNKS * LANES;
+    let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
+    let first_rest = blocks.len() * BLOCK;
     let (gate, shared) = shared.unwrap_or((0.0, &[]));
-    for (block_idx, block) in blocks.iter_mut().enumerate() {
-        let first = block_idx * CHUNKS * LANES;
+    for (block_idx, values) in blocks.iter_mut().enumerate() {
+        let first = block_idx * BLOCK;
         let mut acc = [simd.splat(0.0); CHUNKS];
-        add_rows(simd, &mut acc, partials, first, |row_idx, _| simd.splat(weights[row_idx]));
-        if !shared.is_empty() {
-            let (chunks, _) = shared[first..][..CHUNKS * LANES].as_chunks::<LANES>();
+        for (row_idx, &weight) in weights.iter().enumerate() {
+            let row = block(partials.row(row_idx), first);
             for c in 0..CHUNKS {
-                acc[c] = simd.fma(simd.splat(gate), simd.load(&chunks[c]), acc[c]);
+                acc[c] = simd.fma(simd.splat(weight), simd.load(&row[c]), acc[c]);
             }
         }
-        let (chunks, _) = block.as_chunks_mut::<LANES>();
+        if !shared.is_empty() {
+            let row = block(shared, first);
+            for c in 0..CHUNKS {
+                acc[c] = simd.fma(simd.splat(gate), simd.load(&row[c]), acc[c]);
+            }
+        }
+        let (chunks, _) = values.as_chunks_mut::<LANES>();
         for (chunk, acc) in chunks.iter_mut().zip(acc) {
             simd.store(simd.add(acc, simd.load(chunk)), chunk);
         }
@@ -283,5 +285,183 @@ fn combine<S: Simd>(
             sum = gate.mul_add(shared[column], sum);
         }
         *value += sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
+    use crate::{KernelTable, available};
+
+    const LENGTHS: [usize; 14] = [1, 2, 15, 16, 17, 48, 63, 64, 65, 128, 200, 300, 512, 1030];
+
+    /// All tables give `expected`.
+    fn check(op: &RowOp<'_>, values: &[f32], expected: &[f32]) {
+        for table in available() {
+            let mut out = values.to_vec();
+            table.apply(op, &mut out);
+            same_bits(&out, expected, &format!("{}, {} values", table.name(), values.len()));
+        }
+    }
+
+    fn by_scalar(op: &RowOp<'_>, values: &[f32]) -> Vec<f32> {
+        let mut out = values.to_vec();
+        scalar().apply(op, &mut out);
+        out
+    }
+
+    /// The sum of squares in the stated order.
+    fn stated_squares(values: &[f32]) -> f32 {
+        let mut sums = [[0.0_f32; 16]; 4];
+        for (i, &x) in values.iter().enumerate() {
+            let sum = &mut sums[i / 16 % 4][i % 16];
+            *sum = x.mul_add(x, *sum);
+        }
+        tree(std::array::from_fn(|j| (sums[0][j] + sums[1][j]) + (sums[2][j] + sums[3][j])))
+    }
+
+    #[test]
+    fn norms_are_as_stated() {
+        let mut random = Random(20);
+        for n in LENGTHS {
+            let (x, gain) = (random.values(n), random.values(n));
+            let factor = 1.0 / (stated_squares(&x) / n as f32 + 1e-6).sqrt();
+            let stated: Vec<f32> = x.iter().zip(&gain).map(|(x, gain)| x * factor * gain).collect();
+            check(&RowOp::RmsNorm { gain: &gain, epsilon: 1e-6 }, &x, &stated);
+            let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
+            let norm = (squares / n as f64 + 1e-6).sqrt();
+            let exact =
+                x.iter().zip(&gain).map(|(&x, &gain)| f64::from(x) / norm * f64::from(gain));
+            let error = nmse(&stated, &exact.collect::<Vec<_>>());
+            assert!(error <= NMSE_MAX, "{n} values: {error:e}");
+            let factor = 1.0 / (stated_squares(&x) + 0.5).sqrt();
+            let stated: Vec<f32> = x.iter().map(|x| x * factor * 0.25).collect();
+            check(&RowOp::L2Norm { epsilon: 0.5, factor: 0.25 }, &x, &stated);
+        }
+    }
+
+    #[test]
+    fn ropes_turn_pairs() {
+        let mut random = Random(21);
+        for n_pairs in [1, 3, 8, 16, 17, 32, 64, 100] {
+            let x = random.values(2 * n_pairs);
+            let (cosines, sines) = (random.values(n_pairs), random.values(n_pairs));
+            for pairs in [RopePairs::Halves, RopePairs::Neighbours] {
+                let mut stated = x.clone();
+                for i in 0..n_pairs {
+                    let (a, b) = match pairs {
+                        RopePairs::Halves => (i, i + n_pairs),
+                        RopePairs::Neighbours => (2 * i, 2 * i + 1),
+                    };
+                    stated[a] = x[a] * cosines[i] - x[b] * sines[i];
+                    stated[b] = x[a] * sines[i] + x[b] * cosines[i];
+                }
+                check(&RowOp::Rope { pairs, cosines: &cosines, sines: &sines }, &x, &stated);
+            }
+        }
+    }
+
+    #[test]
+    fn gates_are_the_same_for_any_length() {
+        let mut random = Random(22);
+        let edges = [0.0, -0.0, 1e-42, 100.0, -100.0, f32::MAX, f32::NAN, f32::INFINITY];
+        for n in LENGTHS {
+            let [mut x, gate, a, b] = [(); 4].map(|()| random.values(n));
+            x.iter_mut().step_by(5).zip(edges.iter().cycle()).for_each(|(x, &edge)| *x = edge);
+            let ops = [
+                RowOp::Sigmoid,
+                RowOp::MulSigmoid { gate: &gate },
+                RowOp::MulSilu { gate: &gate },
+                RowOp::SwiGlu { up: &gate, limit: None },
+                RowOp::SwiGlu { up: &gate, limit: Some(0.5) },
+                RowOp::Decay { a_log: &a, dt_bias: &b },
+            ];
+            for op in ops {
+                // Value by value is the definition.
+                let one_by_one = (0..n).map(|i| {
+                    let (gate, a, b) = (&gate[i..=i], &a[i..=i], &b[i..=i]);
+                    let op = match op {
+                        RowOp::MulSigmoid { .. } => RowOp::MulSigmoid { gate },
+                        RowOp::MulSilu { .. } => RowOp::MulSilu { gate },
+                        RowOp::SwiGlu { limit, .. } => RowOp::SwiGlu { up: gate, limit },
+                        RowOp::Decay { .. } => RowOp::Decay { a_log: a, dt_bias: b },
+                        other => other,
+                    };
+                    by_scalar(&op, &x[i..=i])[0]
+                });
+                check(&op, &x, &one_by_one.collect::<Vec<_>>());
+            }
+            let one = vec![1.0; n];
+            let sigmoids = by_scalar(&RowOp::MulSigmoid { gate: &gate }, &one);
+            same_bits(&by_scalar(&RowOp::Sigmoid, &gate), &sigmoids, "two ways to a sigmoid");
+            let silus = by_scalar(&RowOp::SwiGlu { up: &one, limit: None }, &gate);
+            same_bits(&by_scalar(&RowOp::MulSilu { gate: &gate }, &one), &silus, "to a SiLU");
+        }
+    }
+
+    fn rows(values: &[f32], n_rows: usize, row_len: usize) -> Rows<'_> {
+        Rows { values, n_rows, row_len, stride: row_len + 3 }
+    }
+
+    #[test]
+    fn convolutions_are_as_stated() {
+        let mut random = Random(23);
+        for n in LENGTHS {
+            for (n_old, n_new) in [(0, 4), (1, 3), (3, 1), (4, 0), (0, 1), (0, 0), (7, 2)] {
+                let n_taps = n_old + n_new;
+                let [old, new, taps] =
+                    [n_old, n_new, n_taps].map(|n_rows| random.values(n_rows * (n + 3)));
+                let op = RowOp::Convolution {
+                    kept: rows(&old, n_old, n),
+                    new: rows(&new, n_new, n),
+                    taps: rows(&taps, n_taps, n),
+                };
+                let inputs: Vec<f32> = [old.clone(), new.clone()].concat();
+                let sums = (0..n).map(|col| {
+                    (0..n_taps).fold(0.0_f32, |sum, tap_idx| {
+                        let at = tap_idx * (n + 3) + col;
+                        taps[at].mul_add(inputs[at], sum)
+                    })
+                });
+                let sums: Vec<f32> = sums.collect();
+                let stated = by_scalar(&RowOp::SwiGlu { up: &vec![1.0; n], limit: None }, &sums);
+                check(&op, &vec![f32::NAN; n], &stated);
+            }
+        }
+    }
+
+    #[test]
+    fn experts_are_summed_in_order() {
+        let mut random = Random(24);
+        for n in LENGTHS {
+            for n_partials in [0, 1, 2, 10] {
+                let partials = random.values(n_partials * (n + 3));
+                let (weights, shared) = (random.values(n_partials), random.values(n));
+                let residual = random.values(n);
+                for shared in [None, Some((0.3, shared.as_slice()))] {
+                    let partials = rows(&partials, n_partials, n);
+                    let op = RowOp::Combine { weights: &weights, partials, shared };
+                    let stated = (0..n).map(|col| {
+                        let mut sum = 0.0_f32;
+                        for (i, weight) in weights.iter().enumerate() {
+                            sum = weight.mul_add(partials.row(i)[col], sum);
+                        }
+                        if let Some((gate, shared)) = shared {
+                            sum = f32::mul_add(gate, shared[col], sum);
+                        }
+                        sum + residual[col]
+                    });
+                    check(&op, &residual, &stated.collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "gains")]
+    fn shapes_are_checked() {
+        let table: &KernelTable = scalar();
+        table.apply(&RowOp::RmsNorm { gain: &[1.0; 3], epsilon: 1.0 }, &mut [1.0; 4]);
     }
 }

@@ -60,10 +60,10 @@ impl Router<'_> {
     fn softmax(&mut self, renormalise: bool, (experts, weights): (&mut [ExpertIdx], &mut [f32])) {
         let Self { table, logits, values, best } = self;
         choose(best, logits, experts);
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         for (weight, expert) in weights.iter_mut().zip(&*experts) {
             *weight = logits[expert.0];
         }
+        let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         table.exp_shifted(weights, max);
         let sum = if renormalise {
             weights.iter().sum()
