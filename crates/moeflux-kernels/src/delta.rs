@@ -199,7 +199,6 @@ fn decay_and_meet<S: Simd, T: Strip, const W: usize>(
 
 /// `S += delta k^T` and `S q`; then `S *= decay` and `S k` for the next token. Returns the products.
 #[inline(always)]
-#[expect(clippy::type_complexity, reason = "a pair of the same small arrays")]
 fn write_and_go_on<S: Simd, T: Strip, const W: usize>(
     simd: S,
     strips: &mut [T; W],
@@ -429,14 +428,14 @@ mod tests {
             let (mut whole, mut cut) = (before.clone(), before.clone());
             let mut out = vec![0.0; n * v_dim];
             table.delta_rule(&tokens.run(0..n, 0, v_dim), &mut whole, &mut out);
-            for (first, width) in [(0, 32), (32, 16), (48, 35)] {
+            let cuts = [(0, 32), (32, 16), (48, 35)].into_iter();
+            let cuts = cuts.flat_map(|cut| [0..1, 1..1, 1..6, 6..9].map(|part| (cut, part)));
+            for ((first, width), part) in cuts {
                 let state = &mut cut[first * k_dim..][..width * k_dim];
-                for part in [0..1, 1..1, 1..6, 6..9] {
-                    let mut values = vec![0.0; part.len() * width];
-                    table.delta_rule(&tokens.run(part.clone(), first, width), state, &mut values);
-                    for (t, values) in part.zip(values.chunks(width)) {
-                        same_bits(values, &out[t * v_dim + first..][..width], table.name());
-                    }
+                let mut values = vec![0.0; part.len() * width];
+                table.delta_rule(&tokens.run(part.clone(), first, width), state, &mut values);
+                for (t, values) in part.zip(values.chunks(width)) {
+                    same_bits(values, &out[t * v_dim + first..][..width], table.name());
                 }
             }
             same_bits(&cut, &whole, table.name());

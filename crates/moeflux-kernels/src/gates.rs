@@ -148,9 +148,14 @@ mod tests {
         walk.chain((0..u32::MAX).step_by(4099).map(f32::from_bits)).collect()
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
+    fn rounded(value: f64) -> f32 {
+        value as f32
+    }
+
     /// The error in units in the last place of the exact value's f32.
     fn units(value: f32, exact: f64) -> f64 {
-        let near = (exact.abs() as f32).max(f32::MIN_POSITIVE);
+        let near = rounded(exact.abs()).max(f32::MIN_POSITIVE);
         (f64::from(value) - exact).abs() / f64::from(near.next_up() - near)
     }
 
@@ -171,7 +176,7 @@ mod tests {
                 assert!(value.is_nan(), "{what}({x:e}) = {value:e}");
                 continue;
             }
-            if f64::from(value) != exact && exact.abs() < f64::from(f32::MAX) {
+            if exact.abs() < f64::from(f32::MAX) {
                 let error = units(value, exact) / units_max(f64::from(x));
                 assert!(error <= 1.0, "{what}({x:e}) = {value:e}, not {exact:e}: {error} of limit");
                 worst = worst.max(error);
@@ -203,8 +208,7 @@ mod tests {
         for table in available() {
             let mut values = edges;
             table.exp_shifted(&mut values, 0.0);
-            let expected =
-                [0.0, f32::NAN, 1.0, 1.0, f32::INFINITY, exact_exp(88.722_83_f32.into()) as f32];
+            let expected = [0.0, f32::NAN, 1.0, 1.0, f32::INFINITY, f32::NAN];
             same_bits(&values[..5], &expected[..5], table.name());
             assert!(units(values[5], exact_exp(f64::from(edges[5]))) <= 2.0, "{:e}", values[5]);
             assert!(values[6].is_infinite());
@@ -240,7 +244,7 @@ mod tests {
             };
             let y = move |x: f64| {
                 // The sum is rounded to f32: what is rounded there is no error of the gate's.
-                let x = f64::from(x as f32 + dt_bias);
+                let x = f64::from(rounded(x) + dt_bias);
                 f64::from(a_log).exp() * (x.max(0.0) + (-x.abs()).exp().ln_1p())
             };
             // Below -87.3 the result counts as 0.

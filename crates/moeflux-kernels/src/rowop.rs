@@ -418,13 +418,13 @@ mod tests {
                     taps: rows(&taps, n_taps, n),
                 };
                 let inputs: Vec<f32> = [old.clone(), new.clone()].concat();
-                let sums = (0..n).map(|col| {
-                    (0..n_taps).fold(0.0_f32, |sum, tap_idx| {
-                        let at = tap_idx * (n + 3) + col;
-                        taps[at].mul_add(inputs[at], sum)
-                    })
-                });
-                let sums: Vec<f32> = sums.collect();
+                let mut sums = vec![0.0_f32; n];
+                for (taps, inputs) in taps.chunks(n + 3).zip(inputs.chunks(n + 3)) {
+                    let products = taps.iter().zip(inputs);
+                    sums.iter_mut()
+                        .zip(products)
+                        .for_each(|(sum, (a, b))| *sum = a.mul_add(*b, *sum));
+                }
                 let stated = by_scalar(&RowOp::SwiGlu { up: &vec![1.0; n], limit: None }, &sums);
                 check(&op, &vec![f32::NAN; n], &stated);
             }
@@ -441,18 +441,15 @@ mod tests {
                 let residual = random.values(n);
                 for shared in [None, Some((0.3, shared.as_slice()))] {
                     let partials = rows(&partials, n_partials, n);
-                    let op = RowOp::Combine { weights: &weights, partials, shared };
-                    let stated = (0..n).map(|col| {
-                        let mut sum = 0.0_f32;
-                        for (i, weight) in weights.iter().enumerate() {
-                            sum = weight.mul_add(partials.row(i)[col], sum);
-                        }
-                        if let Some((gate, shared)) = shared {
-                            sum = f32::mul_add(gate, shared[col], sum);
-                        }
-                        sum + residual[col]
-                    });
-                    check(&op, &residual, &stated.collect::<Vec<_>>());
+                    let mut stated = vec![0.0; n];
+                    let all = weights.iter().enumerate().map(|(i, &it)| (it, partials.row(i)));
+                    all.chain(shared).for_each(|(it, row)| scalar().axpy(it, row, &mut stated));
+                    stated.iter_mut().zip(&residual).for_each(|(sum, x)| *sum += x);
+                    check(
+                        &RowOp::Combine { weights: &weights, partials, shared },
+                        &residual,
+                        &stated,
+                    );
                 }
             }
         }
