@@ -197,7 +197,7 @@ fn decay_and_meet<S: Simd, T: Strip, const W: usize>(
     held
 }
 
-/// `S += delta k^T` and `S q`; then `S *= decay` and `S k` for the next token. Returns the products.
+/// `S += delta k^T` and `S q`; then `S *= decay` and `S k` for the next token. Returns both.
 #[inline(always)]
 fn write_and_go_on<S: Simd, T: Strip, const W: usize>(
     simd: S,

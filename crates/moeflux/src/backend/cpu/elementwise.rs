@@ -1,7 +1,7 @@
 //! Norms, rope, gates and sums: ops whose outputs each depend on few values.
 //!
-//! **Invariant:** sin and cos are computed in f64 and rounded once, so that platforms with different
-//! libraries agree; all else is the kernels' own.
+//! **Invariant:** sin and cos are computed in f64 and rounded once, so that platforms with
+//! different libraries agree; all else is the kernels' own.
 
 use moeflux_kernels::{RopePairs, RowOp};
 

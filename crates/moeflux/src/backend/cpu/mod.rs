@@ -212,8 +212,8 @@ impl Machine {
         self.buffers.take(out)
     }
 
-    /// Like [`Machine::take_output`], for ops that work in place where `x` is `out` itself: then `x`
-    /// needs no copy. See [`Source`].
+    /// Like [`Machine::take_output`], for ops that work in place where `x` is `out` itself: then
+    /// `x` needs no copy. See [`Source`].
     fn take_in_place(
         &mut self,
         (x, out): (&Heads, &Heads),
