@@ -5,10 +5,12 @@
 
 use std::sync::OnceLock;
 
+use crate::delta::DeltaRun;
 use crate::int8::{IntProduct, Order, QuantisedRow};
 use crate::product::{Product, TransposedProduct};
+use crate::rowop::RowOp;
 use crate::scalar;
-use crate::vector::{DeltaStep, Rows};
+use crate::vector::Rows;
 
 /// The kernels of one instruction set. All tables give the same bits.
 pub struct KernelTable {
@@ -23,7 +25,8 @@ pub struct KernelTable {
     pub(crate) dots: unsafe fn(&[f32], &Rows<'_>, &mut [f32]),
     pub(crate) weighted_sum: unsafe fn(&[f32], &Rows<'_>, &mut [f32]),
     pub(crate) exp_shifted: unsafe fn(&mut [f32], f32) -> f32,
-    pub(crate) delta_step: unsafe fn(&DeltaStep<'_>, &mut [f32], &mut [f32]),
+    pub(crate) delta_rule: unsafe fn(&DeltaRun<'_>, &mut [f32], &mut [f32]),
+    pub(crate) apply: unsafe fn(&RowOp<'_>, &mut [f32]),
 }
 
 impl std::fmt::Debug for KernelTable {
@@ -49,7 +52,8 @@ macro_rules! kernel_table {
             dots,
             weighted_sum,
             exp_shifted,
-            delta_step,
+            delta_rule,
+            apply,
         };
 
         $(#[target_feature(enable = $features)])?
@@ -107,12 +111,13 @@ macro_rules! kernel_table {
         }
 
         $(#[target_feature(enable = $features)])?
-        fn delta_step(
-            step: &$crate::vector::DeltaStep<'_>,
-            state: &mut [f32],
-            out: &mut [f32],
-        ) {
-            $crate::vector::delta_step($simd, step, state, out);
+        fn delta_rule(run: &$crate::delta::DeltaRun<'_>, state: &mut [f32], out: &mut [f32]) {
+            $crate::delta::delta_rule($simd, run, state, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn apply(op: &$crate::rowop::RowOp<'_>, values: &mut [f32]) {
+            $crate::rowop::apply($simd, op, values);
         }
     };
 }
@@ -223,25 +228,35 @@ impl KernelTable {
         unsafe { (self.weighted_sum)(weights, rows, out) }
     }
 
-    /// `values = exp(values - shift)`, for values of at most `shift`; returns their sum, as one
-    /// group. Within 2 units in the last place; 0 below -87.3.
+    /// `values = exp(values - shift)`; returns their sum, as one group. Within 2 units in the last
+    /// place; 0 below -87.3, infinite above 88.72.
     pub fn exp_shifted(&self, values: &mut [f32], shift: f32) -> f32 {
         // SAFETY: as in `matmul`.
         unsafe { (self.exp_shifted)(values, shift) }
     }
 
-    /// `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q` for one head's state
-    /// `S[value][key]`.
+    /// Per token `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q`, for some values
+    /// of one head's state `S[value][key]`. The state lies in strips of 16 values, the last of
+    /// which may be narrower: `[strip][key][value of the strip]`; outputs as `[token][value]`.
     ///
     /// # Panics
     ///
     /// If shapes do not fit each other.
-    pub fn delta_step(&self, step: &DeltaStep<'_>, state: &mut [f32], out: &mut [f32]) {
-        assert_eq!(step.q.len(), step.k.len(), "key dimension");
-        assert_eq!(step.v.len(), out.len(), "value dimension");
-        assert_eq!(state.len(), step.k.len() * step.v.len(), "state of one head");
+    pub fn delta_rule(&self, run: &DeltaRun<'_>, state: &mut [f32], out: &mut [f32]) {
+        run.check(state, out);
         // SAFETY: as in `matmul`.
-        unsafe { (self.delta_step)(step, state, out) }
+        unsafe { (self.delta_rule)(run, state, out) }
+    }
+
+    /// Computes one row in place.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn apply(&self, op: &RowOp<'_>, values: &mut [f32]) {
+        op.check(values.len());
+        // SAFETY: as in `matmul`.
+        unsafe { (self.apply)(op, values) }
     }
 }
 

@@ -1,7 +1,8 @@
-//! Kernels over plain vectors: what attention, the delta rule and the sums of experts need.
+//! Kernels over plain vectors: what attention needs.
 //!
 //! **Invariant:** the order of every sum is the one stated in the crate's documentation.
 
+use crate::gates::exp_all;
 use crate::lanes::{LANES, Simd, padded};
 
 /// Rows of f32 in memory that is not theirs alone.
@@ -24,21 +25,6 @@ impl<'a> Rows<'a> {
     pub fn row(&self, row_idx: usize) -> &'a [f32] {
         &self.values[row_idx * self.stride..][..self.row_len]
     }
-}
-
-/// One token of the gated delta rule for one head: see [`crate::KernelTable::delta_step`].
-#[derive(Clone, Copy, Debug)]
-pub struct DeltaStep<'a> {
-    /// Query, `[key dim]`.
-    pub q: &'a [f32],
-    /// Key, `[key dim]`.
-    pub k: &'a [f32],
-    /// Value, `[value dim]`.
-    pub v: &'a [f32],
-    /// What remains of the state.
-    pub decay: f32,
-    /// How much of the difference is written.
-    pub beta: f32,
 }
 
 #[inline(always)]
@@ -140,52 +126,7 @@ pub(crate) fn weighted_sum<S: Simd>(simd: S, weights: &[f32], rows: &Rows<'_>, o
 }
 
 #[inline(always)]
-pub(crate) fn delta_step<S: Simd>(
-    simd: S,
-    step: &DeltaStep<'_>,
-    state: &mut [f32],
-    out: &mut [f32],
-) {
-    let rows = state.chunks_exact_mut(step.k.len());
-    for ((row, &v), out) in rows.zip(step.v).zip(out) {
-        for value in row.iter_mut() {
-            *value *= step.decay;
-        }
-        let delta = (v - dot(simd, row, step.k)) * step.beta;
-        axpy(simd, delta, step.k, row);
-        *out = dot(simd, row, step.q);
-    }
-}
-
-#[inline(always)]
 pub(crate) fn exp_shifted<S: Simd>(simd: S, values: &mut [f32], shift: f32) -> f32 {
-    for value in values.iter_mut() {
-        *value = exp_below(*value - shift);
-    }
+    exp_all(values, shift);
     sum(simd, values)
-}
-
-/// `exp(x)` for `x <= 0` within 2 units in the last place; 0 below -87.3, NaN for NaN.
-///
-/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; `exp(r)` is its Taylor polynomial of degree 7, whose
-/// remainder is below 2^-27.
-#[inline(always)]
-fn exp_below(x: f32) -> f32 {
-    /// Adding it leaves a number rounded to an integer in the low bits.
-    const ROUNDER: f32 = 12_582_912.0;
-    /// Upper part of ln 2, with zeros at the end, so that its product with `n` is exact.
-    const LN_2_HIGH: f32 = 0.693_359_4;
-    const LN_2_LOW: f32 = -2.121_944_4e-4;
-
-    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUNDER);
-    let n = shifted - ROUNDER;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
-    let mut poly = 1.0_f32 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        poly = poly.mul_add(r, coefficient);
-    }
-    // The low bits of `shifted` are n: moved to the exponent they make 2^n.
-    let power = (shifted.to_bits() << 23).wrapping_add(1.0_f32.to_bits());
-    let value = poly * f32::from_bits(power);
-    if x < -87.3 { 0.0 } else { value }
 }

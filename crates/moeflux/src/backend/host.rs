@@ -133,7 +133,7 @@ pub enum LayerMemory {
     Recurrent {
         /// `[taps - 1, channels]`, oldest first.
         conv: Floats,
-        /// `[value heads, value dim, key dim]`.
+        /// Head after head, each as [`crate::ops::DeltaShape`] says.
         delta: Floats,
     },
 }

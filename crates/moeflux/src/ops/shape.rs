@@ -134,6 +134,30 @@ impl Workspace {
     }
 }
 
+/// Where the values of one head's `S[value][key]` lie in a layer's state: in strips of 16 values,
+/// each `[key][value of the strip]`, the last strip as narrow as need be. So a strip is worked on
+/// for many tokens at once, with values side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaShape {
+    /// Keys of a head.
+    pub key_dim: usize,
+    /// Values of a head.
+    pub value_dim: usize,
+}
+
+impl DeltaShape {
+    /// Values of a strip.
+    pub const STRIP: usize = 16;
+
+    /// Place of `S[value_idx][key_idx]` in its head's state.
+    #[must_use]
+    pub fn place(self, value_idx: usize, key_idx: usize) -> usize {
+        let first = value_idx / Self::STRIP * Self::STRIP;
+        let width = Self::STRIP.min(self.value_dim - first);
+        first * self.key_dim + key_idx * width + value_idx - first
+    }
+}
+
 /// What one layer remembers of a session. All values are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerState {
@@ -157,7 +181,7 @@ pub enum LayerState {
         conv_rows: usize,
         /// Channels of the convolution.
         conv_cols: usize,
-        /// Values of all heads' `S[value][key]`.
+        /// Values of all heads' `S[value][key]`: see [`DeltaShape`].
         delta_values: usize,
     },
 }

@@ -21,7 +21,7 @@ use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
 
 const MAGIC: &[u8; 8] = b"MFXSTATE";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const CHECKSUM_BYTES: usize = 8;
 
 impl Session {

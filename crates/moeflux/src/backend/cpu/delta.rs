@@ -3,47 +3,60 @@
 //! **Invariant:** always token by token, so that a state does not depend on how tokens were cut
 //! into steps.
 
-use moeflux_kernels::DeltaStep;
+use std::ops::Range;
+
+use moeflux_kernels::{DeltaRun, RowOp, Rows};
 
 use crate::backend::cpu::attention::segment_of;
-use crate::backend::cpu::elementwise::{COLS_PER_PART, sigmoid, silu};
+use crate::backend::cpu::elementwise::{COLS_PER_PART, EXP_COST, HeadsOf};
 use crate::backend::cpu::split::Parts;
-use crate::backend::cpu::{Inputs, Machine, grown};
-use crate::backend::host::LayerMemory;
-use crate::ops::{Batch, CausalConv, DeltaGates, GatedDelta, Heads};
+use crate::backend::cpu::{Common, Machine, Source, grown};
+use crate::backend::host::{Buffers, LayerMemory};
+use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta, Heads};
 
-/// Above it, softplus is its argument, as in PyTorch.
-const SOFTPLUS_LINEAR_FROM: f64 = 20.0;
+/// A value of the convolution counts as much as reading so many values.
+const CONV_COST: usize = 8;
+
+/// Tokens whose queries and keys are packed together: 64 KiB for 128 keys.
+const BLOCK_TOKENS: usize = 64;
+
+/// Tasks per thread that the delta rule is cut into at least, where the state allows it.
+const TASKS_PER_THREAD: usize = 4;
 
 impl Machine {
     pub(super) fn causal_conv(&mut self, op: &CausalConv, batch: &Batch<'_>) {
         assert_ne!(op.x.buffer, op.out.buffer, "a convolution reads another buffer");
         let (n_rows, n_cols, n_kept) = (batch.rows.len(), op.x.head_dim, op.n_taps - 1);
         let mut out = self.buffers.take(op.out.buffer);
-        let weight = self.common.weights.vector(op.weight);
-        assert_eq!(weight.len(), n_cols * op.n_taps, "taps of the convolution");
-        let (buffers, states) = (&self.buffers, &self.states);
-        let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(16 * COLS_PER_PART);
-        self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
+        let Self { common, buffers, states, scratch, .. } = self;
+        let taps = scratch.taps.entry(op.weight).or_insert_with(|| {
+            let weight = common.weights.vector(op.weight);
+            assert_eq!(weight.len(), n_cols * op.n_taps, "taps of the convolution");
+            let taps = |tap_idx| weight.iter().skip(tap_idx).step_by(op.n_taps);
+            (0..op.n_taps).flat_map(taps).copied().collect()
+        });
+        let table = common.table;
+        let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(CONV_COST * COLS_PER_PART);
+        common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
             let segment = segment_of(batch, row_idx);
             let LayerMemory::Recurrent { conv, .. } = states.layer(segment.state, op.layer) else {
                 unreachable!("a convolution keeps its last inputs");
             };
-            let first_col = part_idx * COLS_PER_PART;
-            out.fill(0.0);
-            for tap_idx in 0..op.n_taps {
-                // Kept inputs and the segment's rows are one sequence.
-                let at = row_idx - segment.rows.start + tap_idx;
-                let source = match at.checked_sub(n_kept) {
-                    None => &conv[at * n_cols..][..n_cols],
-                    Some(i) => buffers.head(&op.x, segment.rows.start + i, 0),
-                };
-                let taps = weight[first_col * op.n_taps + tap_idx..].iter().step_by(op.n_taps);
-                for ((out, &x), &tap) in out.iter_mut().zip(&source[first_col..]).zip(taps) {
-                    *out += tap * x;
-                }
-            }
-            out.iter_mut().for_each(|it| *it = silu(*it));
+            let (first_col, row_len) = (part_idx * COLS_PER_PART, out.len());
+            // Kept inputs and the segment's rows are one sequence: this row's begin at `at`.
+            let at = row_idx - segment.rows.start;
+            let n_old = n_kept.saturating_sub(at);
+            let rows = |values, n_rows, stride| Rows { values, n_rows, row_len, stride };
+            let old = if n_old == 0 { &[][..] } else { &conv[at * n_cols + first_col..] };
+            let x = buffers.get(op.x.buffer);
+            let first_row = segment.rows.start + at.saturating_sub(n_kept);
+            let new = &x.values[first_row * x.n_cols + op.x.first_col + first_col..];
+            let convolution = RowOp::Convolution {
+                kept: rows(old, n_old, n_cols),
+                new: rows(new, op.n_taps - n_old, x.n_cols),
+                taps: rows(&taps[first_col..], op.n_taps, n_cols),
+            };
+            table.apply(&convolution, out);
         });
         self.buffers.put(op.out.buffer, out);
         self.keep_conv_inputs(op, batch);
@@ -74,82 +87,118 @@ impl Machine {
         let weights = self.common.weights.clone();
         let (a_log, dt_bias) = (weights.vector(op.a_log), weights.vector(op.dt_bias));
         // `beta` first: where `decay` takes the place of `a`, `b` is still whole.
-        self.each_gate((&op.b, &op.beta), n_rows, &|_, b| sigmoid(b));
-        self.each_gate((&op.a, &op.decay), n_rows, &|head_idx, a| {
-            decay(a, a_log[head_idx], dt_bias[head_idx])
-        });
+        let decay = RowOp::Decay { a_log, dt_bias };
+        self.each_gate((&op.b, &op.beta), n_rows, &RowOp::Sigmoid);
+        self.each_gate((&op.a, &op.decay), n_rows, &decay);
     }
 
-    /// `out[head] = f(head, x[head])`.
-    fn each_gate(
-        &mut self,
-        (x, out_view): (&Heads, &Heads),
-        n_rows: usize,
-        f: &(impl Fn(usize, f32) -> f32 + Sync),
-    ) {
-        let mut out = self.take_output(out_view.buffer, &[*x], n_rows);
-        let inputs = self.inputs(out_view.buffer);
-        let parts = Parts::columns(out_view, out_view.head_dim).with_cost(32 * out_view.head_dim);
-        self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, _, out| {
-            let x = inputs.head(x, row_idx, 0);
-            for (head_idx, (out, &x)) in out.iter_mut().zip(x).enumerate() {
-                *out = f(head_idx, x);
-            }
+    /// `out = gate(x)`, row by row.
+    fn each_gate(&mut self, (x, out_view): (&Heads, &Heads), n_rows: usize, gate: &RowOp<'_>) {
+        let mut out = self.take_in_place((x, out_view), &[], n_rows);
+        let source = Source::new(self.inputs(out_view.buffer), x, out_view);
+        let table = self.common.table;
+        let heads = HeadsOf { view: out_view, n_rows, cost: 4 * EXP_COST };
+        self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
+            source.bring((row_idx, head_idx, 0), out);
+            table.apply(gate, out);
         });
         self.buffers.put(out_view.buffer, out);
     }
 
     pub(super) fn gated_delta(&mut self, op: &GatedDelta, batch: &Batch<'_>) {
-        let n_rows = batch.rows.len();
-        let reads = [op.q, op.k, op.v, op.decay, op.beta];
-        let mut out = self.take_output(op.out.buffer, &reads, n_rows);
-        let inputs = Inputs {
-            buffers: &self.buffers,
-            written: op.out.buffer,
-            snapshot: &self.scratch.snapshot,
-        };
+        let Self { common, buffers, states, scratch, .. } = self;
         let (n_heads, v_dim, k_dim) = (op.v.n_heads, op.v.head_dim, op.k.head_dim);
-        let values_per_key = n_heads / op.k.n_heads;
-        let table = self.common.table;
+        let n_parts = parts_per_head(n_heads, v_dim, common.split.n_threads);
+        let n_values = v_dim / n_parts;
+        let row_values = n_heads * v_dim;
+        // Per segment [head, part, token, value]: heads are computed whole, rows are written whole.
+        let outputs = grown(&mut scratch.values, batch.rows.len() * row_values, 0.0);
         for segment in batch.segments {
-            let memory = self.states.layer_mut(segment.state, op.layer);
+            let memory = states.layer_mut(segment.state, op.layer);
             let LayerMemory::Recurrent { delta, .. } = memory else {
                 unreachable!("the delta rule folds its history");
             };
-            assert_eq!(delta.len(), n_heads * v_dim * k_dim, "state of the delta rule");
+            assert_eq!(delta.len(), row_values * k_dim, "state of the delta rule");
             let n_tokens = segment.rows.len();
-            // [head, token, value]
-            let values = grown(&mut self.scratch.values, n_heads * n_tokens * v_dim, 0.0);
-            let cost = 4 * n_tokens * v_dim * k_dim;
-            let both = (&mut **delta, &mut *values);
-            self.common.split.pairs(both, n_heads, cost, &|head_idx, state, out| {
-                let key_head_idx = head_idx / values_per_key;
-                let tokens = segment.rows.clone().zip(out.chunks_exact_mut(v_dim));
-                for (row_idx, out) in tokens {
-                    let step = DeltaStep {
-                        q: inputs.head(&op.q, row_idx, key_head_idx),
-                        k: inputs.head(&op.k, row_idx, key_head_idx),
-                        v: inputs.head(&op.v, row_idx, head_idx),
-                        decay: inputs.head(&op.decay, row_idx, 0)[head_idx],
-                        beta: inputs.head(&op.beta, row_idx, 0)[head_idx],
-                    };
-                    table.delta_step(&step, state, out);
-                }
+            let outputs = &mut outputs[segment.rows.start * row_values..][..n_tokens * row_values];
+            let cost = 4 * n_tokens * n_values * k_dim;
+            let both = (&mut **delta, outputs);
+            common.split.pairs(both, n_heads * n_parts, cost, &|item, state, out| {
+                let (head_idx, first_value) = (item / n_parts, item % n_parts * n_values);
+                let part = HeadPart { op, buffers, head_idx, first_value, n_values };
+                part.run(common, segment.rows.clone(), (state, out));
             });
-            for (head_idx, values) in values.chunks_exact(n_tokens * v_dim).enumerate() {
-                for (row_idx, values) in segment.rows.clone().zip(values.chunks_exact(v_dim)) {
-                    out.row_mut(row_idx)[op.out.cols(head_idx)].copy_from_slice(values);
-                }
-            }
         }
-        self.buffers.put(op.out.buffer, out);
+        let mut out = buffers.take(op.out.buffer);
+        let heads = HeadsOf { view: &op.out, n_rows: batch.rows.len(), cost: 1 };
+        common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
+            let rows = &segment_of(batch, row_idx).rows;
+            let outputs = &outputs[rows.start * row_values..];
+            for (part_idx, out) in out.chunks_exact_mut(n_values).enumerate() {
+                let run = (head_idx * n_parts + part_idx) * rows.len();
+                let place = (run + row_idx - rows.start) * n_values;
+                out.copy_from_slice(&outputs[place..][..n_values]);
+            }
+        });
+        buffers.put(op.out.buffer, out);
     }
 }
 
-/// `exp(-exp(a_log) * softplus(a + dt_bias))`.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-fn decay(a: f32, a_log: f32, dt_bias: f32) -> f32 {
-    let x = f64::from(a + dt_bias);
-    let softplus = if x > SOFTPLUS_LINEAR_FROM { x } else { x.exp().ln_1p() };
-    (-f64::from(a_log).exp() * softplus).exp() as f32
+/// Parts of a head's state that are computed apart: more than one where heads are few. A part is
+/// at least two strips wide.
+fn parts_per_head(n_heads: usize, v_dim: usize, n_threads: usize) -> usize {
+    let mut n_parts = 1;
+    while n_heads * n_parts < TASKS_PER_THREAD * n_threads
+        && v_dim.is_multiple_of(4 * DeltaShape::STRIP * n_parts)
+    {
+        n_parts *= 2;
+    }
+    n_parts
+}
+
+/// Some values of one head's state.
+struct HeadPart<'a> {
+    op: &'a GatedDelta,
+    buffers: &'a Buffers,
+    head_idx: usize,
+    first_value: usize,
+    n_values: usize,
+}
+
+impl HeadPart<'_> {
+    fn run(&self, common: &Common, rows: Range<usize>, (state, out): (&mut [f32], &mut [f32])) {
+        let Self { op, buffers, head_idx, .. } = *self;
+        let key_head_idx = head_idx / (op.v.n_heads / op.k.n_heads);
+        let k_dim = op.k.head_dim;
+        let v = buffers.get(op.v.buffer);
+        let first_col = op.v.cols(head_idx).start + self.first_value;
+        let mut worker = common.worker();
+        // Queries and keys of a block side by side: they are read once per strip of the state.
+        let packed = grown(&mut worker.values, BLOCK_TOKENS * (2 * k_dim + 2), 0.0);
+        let (q, packed) = packed.split_at_mut(BLOCK_TOKENS * k_dim);
+        let (k, packed) = packed.split_at_mut(BLOCK_TOKENS * k_dim);
+        let (decay, beta) = packed.split_at_mut(BLOCK_TOKENS);
+        for (block_idx, out) in out.chunks_mut(BLOCK_TOKENS * self.n_values).enumerate() {
+            let first_row = rows.start + block_idx * BLOCK_TOKENS;
+            let n_rows = out.len() / self.n_values;
+            for i in 0..n_rows {
+                let head = |heads, head_idx| buffers.head(heads, first_row + i, head_idx);
+                q[i * k_dim..][..k_dim].copy_from_slice(head(&op.q, key_head_idx));
+                k[i * k_dim..][..k_dim].copy_from_slice(head(&op.k, key_head_idx));
+                decay[i] = head(&op.decay, 0)[head_idx];
+                beta[i] = head(&op.beta, 0)[head_idx];
+            }
+            let v = &v.values[first_row * v.n_cols + first_col..];
+            let stride = buffers.get(op.v.buffer).n_cols;
+            let keys = |values| Rows { values, n_rows, row_len: k_dim, stride: k_dim };
+            let run = DeltaRun {
+                q: keys(q),
+                k: keys(k),
+                v: Rows { values: v, n_rows, row_len: self.n_values, stride },
+                decay: &decay[..n_rows],
+                beta: &beta[..n_rows],
+            };
+            common.table.delta_rule(&run, state, out);
+        }
+    }
 }

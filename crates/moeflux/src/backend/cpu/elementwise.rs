@@ -1,18 +1,28 @@
 //! Norms, rope, gates and sums: ops whose outputs each depend on few values.
 //!
-//! **Invariant:** exp, ln, sin and cos are computed in f64 and rounded once, so that platforms
-//! with different libraries agree.
+//! **Invariant:** sin and cos are computed in f64 and rounded once, so that platforms with
+//! different libraries agree; all else is the kernels' own.
 
-use crate::backend::cpu::Machine;
+use moeflux_kernels::{RopePairs, RowOp};
+
 use crate::backend::cpu::split::Parts;
-use crate::ops::{Add, Batch, Heads, L2Norm, RmsNorm, Rope, SelectRows, SwiGlu};
+use crate::backend::cpu::{Common, Machine, Source};
+use crate::backend::host::Buffer;
+use crate::ids::Position;
+use crate::ops::{Add, Batch, Heads, L2Norm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
 use crate::spec::Pairing;
 
 /// Columns of a plain row that one task takes at least.
 pub(super) const COLS_PER_PART: usize = 512;
 
+/// Values of heads that follow each other which one call takes at least, where there are so many.
+const VALUES_PER_PART: usize = 2048;
+
 /// An exponential counts as much as reading so many values.
-const EXP_COST: usize = 16;
+pub(super) const EXP_COST: usize = 4;
+
+/// Norms and turns count as much as reading so many values.
+const NORM_COST: usize = 2;
 
 /// `1 / (1 + exp(-x))`.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
@@ -47,116 +57,173 @@ impl Machine {
         self.buffers.put(op.out.buffer, out);
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a head has far fewer than 2^24 columns")]
     pub(super) fn rms_norm(&mut self, op: &RmsNorm, n_rows: usize) {
-        let reads = [op.x, op.gate.unwrap_or(op.x)];
-        let mut out = self.take_output(op.out.buffer, &reads, n_rows);
+        let mut out = self.take_in_place((&op.x, &op.out), &[op.gate], n_rows);
         let inputs = self.inputs(op.out.buffer);
+        let source = Source::new(inputs, &op.x, &op.out);
         let table = self.common.table;
-        let gain = self.common.weights.vector(op.gain);
-        let parts = Parts::heads(&op.out, 1);
-        self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, head_idx, out| {
-            let x = inputs.head(&op.x, row_idx, head_idx);
-            let mean = table.dot(x, x) / x.len() as f32;
-            let factor = 1.0 / (mean + op.epsilon).sqrt();
-            for ((out, &x), &gain) in out.iter_mut().zip(x).zip(gain) {
-                *out = x * factor * gain;
-            }
+        let norm =
+            RowOp::RmsNorm { gain: self.common.weights.vector(op.gain), epsilon: op.epsilon };
+        let cost = if op.gate.is_some() { NORM_COST + EXP_COST } else { NORM_COST };
+        let heads = HeadsOf { view: &op.out, n_rows, cost };
+        self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
+            source.bring((row_idx, head_idx, 0), out);
+            table.apply(&norm, out);
             if let Some(gate) = &op.gate {
-                for (out, &gate) in out.iter_mut().zip(inputs.head(gate, row_idx, head_idx)) {
-                    *out *= silu(gate);
-                }
+                let gate = inputs.head(gate, row_idx, head_idx);
+                table.apply(&RowOp::MulSilu { gate }, out);
             }
         });
         self.buffers.put(op.out.buffer, out);
     }
 
     pub(super) fn l2_norm(&mut self, op: &L2Norm, n_rows: usize) {
-        let mut out = self.take_output(op.x.buffer, &[], n_rows);
+        let mut out = self.buffers.take(op.x.buffer);
         let table = self.common.table;
-        let parts = Parts::heads(&op.x, 1);
-        self.common.split.parts(&mut out, n_rows, &parts, &|_, _, x| {
-            let factor = 1.0 / (table.dot(x, x) + op.epsilon).sqrt();
-            for x in x {
-                *x = *x * factor * op.factor;
-            }
-        });
+        let norm = RowOp::L2Norm { epsilon: op.epsilon, factor: op.factor };
+        let heads = HeadsOf { view: &op.x, n_rows, cost: NORM_COST };
+        self.common.each_head(&mut out, heads, &|_, _, x| table.apply(&norm, x));
         self.buffers.put(op.x.buffer, out);
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-    #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
     pub(super) fn rope(&mut self, op: &Rope, batch: &Batch<'_>) {
-        let frequencies = self.common.weights.vector(op.frequencies);
+        let Self { common, buffers, scratch, .. } = self;
+        let frequencies = common.weights.vector(op.frequencies);
         let n_pairs = frequencies.len();
         assert_eq!(op.x.head_dim, 2 * n_pairs, "a rope turns its whole view");
-        // Per row: cosines, then sines.
-        self.scratch.values.clear();
-        for row in batch.rows {
-            let position = row.position.0 as f32;
-            // The product is rounded to f32, as the models were trained.
-            let angles = frequencies.iter().map(|it| f64::from(position * it));
-            let cosines = angles.clone().map(|angle| angle.cos() as f32 * op.amplitude);
-            let sines = angles.map(|angle| angle.sin() as f32 * op.amplitude);
-            self.scratch.values.extend(cosines.chain(sines));
-        }
-        let turns = &self.scratch.values;
-        let mut out = self.buffers.take(op.x.buffer);
-        let parts = Parts::heads(&op.x, 1);
-        self.common.split.parts(&mut out, batch.rows.len(), &parts, &|row_idx, _, x| {
+        let turns = Turns::of(&mut scratch.turns, (frequencies, op.amplitude), batch.rows);
+        let pairs = match op.pairing {
+            Pairing::Halves => RopePairs::Halves,
+            Pairing::Neighbours => RopePairs::Neighbours,
+        };
+        let mut out = buffers.take(op.x.buffer);
+        let table = common.table;
+        let heads = HeadsOf { view: &op.x, n_rows: batch.rows.len(), cost: NORM_COST };
+        common.each_head(&mut out, heads, &|row_idx, _, x| {
             let (cosines, sines) = turns[row_idx * 2 * n_pairs..][..2 * n_pairs].split_at(n_pairs);
-            for (pair_idx, (&cos, &sin)) in cosines.iter().zip(sines).enumerate() {
-                let (a_idx, b_idx) = match op.pairing {
-                    Pairing::Halves => (pair_idx, pair_idx + n_pairs),
-                    Pairing::Neighbours => (2 * pair_idx, 2 * pair_idx + 1),
-                };
-                let (a, b) = (x[a_idx], x[b_idx]);
-                x[a_idx] = a * cos - b * sin;
-                x[b_idx] = a * sin + b * cos;
-            }
+            table.apply(&RowOp::Rope { pairs, cosines, sines }, x);
         });
-        self.buffers.put(op.x.buffer, out);
+        buffers.put(op.x.buffer, out);
     }
 
     pub(super) fn swiglu(&mut self, op: &SwiGlu, n_rows: usize) {
-        self.two_inputs((&op.gate, &op.up, &op.out), n_rows, EXP_COST, &|gate, up| {
-            swiglu(gate, up, op.limit)
+        let table = self.common.table;
+        let views = (&op.gate, &op.up, &op.out);
+        self.two_inputs(views, n_rows, EXP_COST, &|gate, up| {
+            table.apply(&RowOp::SwiGlu { up, limit: op.limit }, gate);
         });
     }
 
     pub(super) fn add(&mut self, op: &Add, n_rows: usize) {
-        self.two_inputs((&op.x, &op.y, &op.out), n_rows, 1, &|x, y| x + y);
+        let table = self.common.table;
+        let views = (&op.x, &op.y, &op.out);
+        // A factor of 1 makes this the plain addition, bit for bit.
+        self.two_inputs(views, n_rows, 1, &|x, y| table.axpy(1.0, y, x));
     }
 
-    /// `out = f(x, y)`, value by value; `cost` is that of one value.
+    /// `out = f(x, y)` by an `f` that works in place of `x`; `cost` is that of one value.
     fn two_inputs(
         &mut self,
         (x, y, out_view): (&Heads, &Heads, &Heads),
         n_rows: usize,
         cost: usize,
-        f: &(impl Fn(f32, f32) -> f32 + Sync),
+        f: &(impl Fn(&mut [f32], &[f32]) + Sync),
     ) {
-        let mut out = self.take_output(out_view.buffer, &[*x, *y], n_rows);
+        let mut out = self.take_in_place((x, out_view), &[Some(*y)], n_rows);
         let inputs = self.inputs(out_view.buffer);
-        let compute = |out: &mut [f32], x: &[f32], y: &[f32]| {
-            for ((out, &x), &y) in out.iter_mut().zip(x).zip(y) {
-                *out = f(x, y);
-            }
-        };
-        let split = &self.common.split;
+        let source = Source::new(inputs, x, out_view);
         if out_view.n_heads == 1 {
             let parts = Parts::columns(out_view, COLS_PER_PART).with_cost(cost * COLS_PER_PART);
-            split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
-                let first = part_idx * COLS_PER_PART;
-                let x = &inputs.head(x, row_idx, 0)[first..][..out.len()];
-                compute(out, x, &inputs.head(y, row_idx, 0)[first..][..out.len()]);
+            self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
+                let first_col = part_idx * COLS_PER_PART;
+                source.bring((row_idx, 0, first_col), out);
+                let y = &inputs.head(y, row_idx, 0)[first_col..][..out.len()];
+                f(out, y);
             });
         } else {
-            let parts = Parts::heads(out_view, 1).with_cost(cost * out_view.head_dim);
-            split.parts(&mut out, n_rows, &parts, &|row_idx, head_idx, out| {
-                compute(out, inputs.head(x, row_idx, head_idx), inputs.head(y, row_idx, head_idx));
+            let heads = HeadsOf { view: out_view, n_rows, cost };
+            self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
+                source.bring((row_idx, head_idx, 0), out);
+                f(out, inputs.head(y, row_idx, head_idx));
             });
         }
         self.buffers.put(out_view.buffer, out);
+    }
+}
+
+/// The heads that an op computes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadsOf<'a> {
+    pub(super) view: &'a Heads,
+    pub(super) n_rows: usize,
+    /// Of one value.
+    pub(super) cost: usize,
+}
+
+impl Common {
+    /// Calls `f(row, head, values)` for every head; small heads go many at a time.
+    pub(super) fn each_head(
+        &self,
+        buffer: &mut Buffer,
+        HeadsOf { view, n_rows, cost }: HeadsOf<'_>,
+        f: &(impl Fn(usize, usize, &mut [f32]) + Sync),
+    ) {
+        let stride = view.stride.max(view.head_dim);
+        let n_per_part = (VALUES_PER_PART / stride).clamp(1, view.n_heads);
+        let parts = Parts::heads(view, n_per_part).with_cost(cost * view.head_dim * n_per_part);
+        self.split.parts(buffer, n_rows, &parts, &|row_idx, part_idx, values| {
+            for (i, head) in values.chunks_mut(stride).enumerate() {
+                f(row_idx, part_idx * n_per_part + i, &mut head[..view.head_dim]);
+            }
+        });
+    }
+}
+
+/// Cosines and sines of one rope for the rows of a step: layers share them.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    frequencies: Vec<f32>,
+    amplitude: f32,
+    positions: Vec<Position>,
+    /// Per row: cosines, then sines.
+    values: Vec<f32>,
+}
+
+impl Turns {
+    /// Those of a rope, computed where rows are others than last time.
+    fn of<'a>(
+        known: &'a mut Vec<Self>,
+        (frequencies, amplitude): (&[f32], f32),
+        rows: &[Row],
+    ) -> &'a [f32] {
+        let is_it = |turns: &Self| {
+            turns.amplitude.to_bits() == amplitude.to_bits() && turns.frequencies == frequencies
+        };
+        let idx = known.iter().position(is_it).unwrap_or_else(|| {
+            let frequencies = frequencies.to_vec();
+            known.push(Self { frequencies, amplitude, ..Self::default() });
+            known.len() - 1
+        });
+        let turns = &mut known[idx];
+        if !turns.positions.iter().eq(rows.iter().map(|row| &row.position)) {
+            turns.compute(rows);
+        }
+        &turns.values
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+    #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
+    fn compute(&mut self, rows: &[Row]) {
+        self.positions.clear();
+        self.positions.extend(rows.iter().map(|row| row.position));
+        self.values.clear();
+        for row in rows {
+            let position = row.position.0 as f32;
+            // The product is rounded to f32, as the models were trained.
+            let angles = self.frequencies.iter().map(|it| f64::from(position * it));
+            let cosines = angles.clone().map(|angle| angle.cos() as f32 * self.amplitude);
+            let sines = angles.map(|angle| angle.sin() as f32 * self.amplitude);
+            self.values.extend(cosines.chain(sines));
+        }
     }
 }

@@ -6,13 +6,13 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{Activations, Matrix, Product};
+use moeflux_kernels::{Activations, Matrix, Product, RowOp, Rows};
 
 use crate::backend::ArrivedExpert;
-use crate::backend::cpu::elementwise::{COLS_PER_PART, sigmoid, swiglu};
+use crate::backend::cpu::elementwise::{COLS_PER_PART, swiglu};
 use crate::backend::cpu::linear::{MATRIX_ROWS_ALIGN, prepare};
 use crate::backend::cpu::split::{Items, Parts};
-use crate::backend::cpu::{Common, Machine, grown};
+use crate::backend::cpu::{Common, Machine, Source, grown};
 use crate::ops::{Combine, ExpertFfn, Op, Plan};
 
 /// Scratch of the expert step; grows to the largest use and is kept.
@@ -158,31 +158,31 @@ impl Machine {
     }
 
     pub(super) fn combine(&mut self, op: &Combine, n_rows: usize) {
-        let shared = op.shared.unwrap_or(op.residual);
-        let reads = [op.partials, op.residual, shared, op.shared_gate.unwrap_or(shared)];
-        let mut out = self.take_output(op.out.buffer, &reads, n_rows);
+        let reads = [Some(op.partials), op.shared, op.shared_gate];
+        let mut out = self.take_in_place((&op.residual, &op.out), &reads, n_rows);
         let inputs = self.inputs(op.out.buffer);
+        let residual = Source::new(inputs, &op.residual, &op.out);
         let (table, routes) = (self.common.table, &self.routes);
-        let n_hidden = op.out.head_dim;
-        let parts =
-            Parts::columns(&op.out, COLS_PER_PART).with_cost(COLS_PER_PART * (routes.top_k + 2));
+        let (n_hidden, top_k) = (op.out.head_dim, routes.top_k);
+        let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(COLS_PER_PART * (top_k + 2));
         self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
-            let cols = part_idx * COLS_PER_PART..part_idx * COLS_PER_PART + out.len();
-            let partials = inputs.head(&op.partials, row_idx, 0);
-            let weights = &routes.weights[row_idx * routes.top_k..][..routes.top_k];
-            out.fill(0.0);
-            for (partial, &weight) in partials.chunks_exact(n_hidden).zip(weights) {
-                table.axpy(weight, &partial[cols.clone()], out);
-            }
-            if let Some(shared) = &op.shared {
-                let gate =
-                    op.shared_gate.map_or(1.0, |gate| sigmoid(inputs.head(&gate, row_idx, 0)[0]));
-                table.axpy(gate, &inputs.head(shared, row_idx, 0)[cols.clone()], out);
-            }
-            let residual = &inputs.head(&op.residual, row_idx, 0)[cols];
-            for (out, &residual) in out.iter_mut().zip(residual) {
-                *out += residual;
-            }
+            let (first_col, row_len) = (part_idx * COLS_PER_PART, out.len());
+            residual.bring((row_idx, 0, first_col), out);
+            let shared = op.shared.map(|shared| {
+                let mut gate = [1.0];
+                if let Some(shared_gate) = &op.shared_gate {
+                    gate.copy_from_slice(&inputs.head(shared_gate, row_idx, 0)[..1]);
+                    table.apply(&RowOp::Sigmoid, &mut gate);
+                }
+                (gate[0], &inputs.head(&shared, row_idx, 0)[first_col..][..row_len])
+            });
+            let values = &inputs.head(&op.partials, row_idx, 0)[first_col..];
+            let combine = RowOp::Combine {
+                weights: &routes.weights[row_idx * top_k..][..top_k],
+                partials: Rows { values, n_rows: top_k, row_len, stride: n_hidden },
+                shared,
+            };
+            table.apply(&combine, out);
         });
         self.buffers.put(op.out.buffer, out);
     }

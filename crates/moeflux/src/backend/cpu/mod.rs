@@ -14,17 +14,19 @@ mod split;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use moeflux_kernels::{Activations, KernelTable};
 use moeflux_threads::Pool;
 
+use crate::backend::cpu::elementwise::Turns;
 use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
 use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
 use crate::error::{Error, Result};
-use crate::ids::{BufferId, StateId};
+use crate::ids::{BufferId, StateId, VectorId};
 use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
 
@@ -131,6 +133,10 @@ struct Scratch {
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     values: Vec<f32>,
+    /// Of every rope's frequencies, for the rows of the step at hand.
+    turns: Vec<Turns>,
+    /// `[n_taps, channels]` by the vector that holds them as `[channels, n_taps]`.
+    taps: HashMap<VectorId, Vec<f32>>,
 }
 
 impl Common {
@@ -157,6 +163,28 @@ impl<'a> Inputs<'a> {
     }
 }
 
+/// The source of an op that works in place.
+#[derive(Clone, Copy, Debug)]
+struct Source<'a> {
+    inputs: Inputs<'a>,
+    /// None where the output has the values already.
+    x: Option<Heads>,
+}
+
+impl<'a> Source<'a> {
+    fn new(inputs: Inputs<'a>, x: &Heads, out: &Heads) -> Self {
+        Self { inputs, x: (x != out).then_some(*x) }
+    }
+
+    /// Copies values of a head from column `first_col` on, unless they are there.
+    fn bring(&self, (row_idx, head_idx, first_col): (usize, usize, usize), out: &mut [f32]) {
+        if let Some(x) = &self.x {
+            let head = self.inputs.head(x, row_idx, head_idx);
+            out.copy_from_slice(&head[first_col..][..out.len()]);
+        }
+    }
+}
+
 /// At least `len` values, whatever they are.
 fn grown<T: Clone>(values: &mut Vec<T>, len: usize, filler: T) -> &mut [T] {
     if values.len() < len {
@@ -176,6 +204,20 @@ impl Machine {
             snapshot.values.extend_from_slice(&source.values[..n_rows * source.n_cols]);
         }
         self.buffers.take(out)
+    }
+
+    /// Like [`Machine::take_output`], for ops that work in place where `x` is `out` itself: then
+    /// `x` needs no copy. See [`Source`].
+    fn take_in_place(
+        &mut self,
+        (x, out): (&Heads, &Heads),
+        others: &[Option<Heads>],
+        n_rows: usize,
+    ) -> Buffer {
+        let is_read = |heads: &Heads| heads.buffer == out.buffer;
+        let needs_copy = x != out && is_read(x) || others.iter().flatten().any(is_read);
+        let reads: &[Heads] = if needs_copy { &[*out] } else { &[] };
+        self.take_output(out.buffer, reads, n_rows)
     }
 
     fn inputs(&self, written: BufferId) -> Inputs<'_> {

@@ -2,9 +2,8 @@
 //!
 //! **Invariant:** ties go to the lower index; a row's choice depends on its own logits only.
 
-use std::cmp::Ordering;
+use moeflux_kernels::{KernelTable, RowOp};
 
-use crate::backend::cpu::elementwise::sigmoid;
 use crate::backend::cpu::{Machine, Worker, grown};
 use crate::ids::ExpertIdx;
 use crate::ops::{Route, RouterKind};
@@ -23,23 +22,20 @@ impl Machine {
         routes.experts.resize(n_rows * op.top_k, ExpertIdx(0));
         routes.weights.resize(n_rows * op.top_k, 0.0);
         let both = (routes.experts.as_mut_slice(), routes.weights.as_mut_slice());
-        let cost = 16 * op.logits.head_dim;
+        let cost = 4 * op.logits.head_dim;
         common.split.pairs(both, n_rows, cost, &|row_idx, experts, weights| {
             let logits = buffers.head(&op.logits, row_idx, 0);
             let mut worker = common.worker();
+            let Worker { values, indices, .. } = &mut *worker;
+            let mut router = Router { table: common.table, logits, values, best: indices };
             match op.kind {
                 RouterKind::Softmax { renormalise } => {
-                    softmax_route(&mut worker, logits, (experts, weights));
-                    if renormalise {
-                        let sum: f32 = weights.iter().sum();
-                        weights.iter_mut().for_each(|it| *it /= sum);
-                    }
+                    router.softmax(renormalise, (experts, weights));
                 }
                 RouterKind::SigmoidGrouped {
                     n_groups, n_groups_kept, renormalise, factor, ..
                 } => {
-                    let groups = (n_groups, n_groups_kept);
-                    grouped_route(&mut worker, (logits, correction), groups, (experts, weights));
+                    router.sigmoid(correction, (n_groups, n_groups_kept), (experts, weights));
                     if renormalise {
                         let sum = weights.iter().sum::<f32>() + SUM_EPSILON;
                         weights.iter_mut().for_each(|it| *it /= sum);
@@ -51,50 +47,66 @@ impl Machine {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-fn softmax_route(
-    worker: &mut Worker,
-    logits: &[f32],
-    (experts, weights): (&mut [ExpertIdx], &mut [f32]),
-) {
-    let Worker { values, indices, .. } = worker;
-    let scores = grown(values, logits.len(), 0.0);
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
-    for (score, &logit) in scores.iter_mut().zip(logits) {
-        *score = f64::from(logit - max).exp() as f32;
-        sum += *score;
-    }
-    scores.iter_mut().for_each(|it| *it /= sum);
-    choose(indices, scores, experts);
-    for (weight, expert) in weights.iter_mut().zip(experts) {
-        *weight = scores[expert.0];
-    }
+/// One row's logits, and scratch.
+struct Router<'a> {
+    table: &'static KernelTable,
+    logits: &'a [f32],
+    values: &'a mut Vec<f32>,
+    best: &'a mut Vec<usize>,
 }
 
-fn grouped_route(
-    worker: &mut Worker,
-    (logits, correction): (&[f32], &[f32]),
-    (n_groups, n_groups_kept): (usize, usize),
-    (experts, weights): (&mut [ExpertIdx], &mut [f32]),
-) {
-    let n_experts = logits.len();
-    let Worker { values, indices, .. } = worker;
-    let (choices, group_scores) = grown(values, n_experts + n_groups, 0.0).split_at_mut(n_experts);
-    for ((choice, &logit), &correction) in choices.iter_mut().zip(logits).zip(correction) {
-        *choice = sigmoid(logit) + correction;
+impl Router<'_> {
+    /// Weights of the softmax; its order is the order of the logits, so that these choose.
+    fn softmax(&mut self, renormalise: bool, (experts, weights): (&mut [ExpertIdx], &mut [f32])) {
+        let Self { table, logits, values, best } = self;
+        choose(best, logits, experts);
+        for (weight, expert) in weights.iter_mut().zip(&*experts) {
+            *weight = logits[expert.0];
+        }
+        let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        table.exp_shifted(weights, max);
+        let sum = if renormalise {
+            weights.iter().sum()
+        } else {
+            let all = grown(values, logits.len(), 0.0);
+            all.copy_from_slice(logits);
+            table.exp_shifted(all, max)
+        };
+        weights.iter_mut().for_each(|it| *it /= sum);
     }
-    let group_len = n_experts / n_groups;
-    for (score, group) in group_scores.iter_mut().zip(choices.chunks_exact(group_len)) {
-        *score = sum_of_two_best(group);
-    }
-    rank(indices, group_scores, n_groups_kept);
-    for &excluded in &indices[n_groups_kept..] {
-        choices[excluded * group_len..][..group_len].fill(f32::NEG_INFINITY);
-    }
-    choose(indices, choices, experts);
-    for (weight, expert) in weights.iter_mut().zip(experts) {
-        *weight = sigmoid(logits[expert.0]);
+
+    /// The choice counts corrections, the weights do not.
+    fn sigmoid(
+        &mut self,
+        correction: &[f32],
+        (n_groups, n_groups_kept): (usize, usize),
+        (experts, weights): (&mut [ExpertIdx], &mut [f32]),
+    ) {
+        let Self { table, logits, values, best } = self;
+        let n_experts = logits.len();
+        let values = grown(values, 2 * n_experts + n_groups, 0.0);
+        let (scores, values) = values.split_at_mut(n_experts);
+        let (choices, group_scores) = values.split_at_mut(n_experts);
+        scores.copy_from_slice(logits);
+        table.apply(&RowOp::Sigmoid, scores);
+        choices.copy_from_slice(scores);
+        table.axpy(1.0, correction, choices);
+        let group_len = n_experts / n_groups;
+        if n_groups_kept < n_groups {
+            for (score, group) in group_scores.iter_mut().zip(choices.chunks_exact(group_len)) {
+                *score = sum_of_two_best(group);
+            }
+            rank(best, group_scores, n_groups_kept);
+            for (group_idx, group) in choices.chunks_exact_mut(group_len).enumerate() {
+                if !best.contains(&group_idx) {
+                    group.fill(f32::NEG_INFINITY);
+                }
+            }
+        }
+        choose(best, choices, experts);
+        for (weight, expert) in weights.iter_mut().zip(experts) {
+            *weight = scores[expert.0];
+        }
     }
 }
 
@@ -111,24 +123,39 @@ fn sum_of_two_best(group: &[f32]) -> f32 {
 }
 
 /// The largest scores' indices, ascending.
-fn choose(indices: &mut Vec<usize>, scores: &[f32], experts: &mut [ExpertIdx]) {
-    rank(indices, scores, experts.len());
-    indices.truncate(experts.len());
-    indices.sort_unstable();
-    for (expert, &idx) in experts.iter_mut().zip(&*indices) {
+fn choose(best: &mut Vec<usize>, scores: &[f32], experts: &mut [ExpertIdx]) {
+    rank(best, scores, experts.len());
+    best.sort_unstable();
+    for (expert, &idx) in experts.iter_mut().zip(&*best) {
         *expert = ExpertIdx(idx);
     }
 }
 
-/// All indices, those of the `n` largest scores first; of equals the lower index.
-fn rank(indices: &mut Vec<usize>, scores: &[f32], n: usize) {
+/// The indices of the `n` largest scores, best first; of equals the lower index.
+///
+/// One pass: a row has hundreds of scores, of which few ever stand among the best.
+fn rank(best: &mut Vec<usize>, scores: &[f32], n: usize) {
     assert!((1..=scores.len()).contains(&n), "{n} of {} scores", scores.len());
-    indices.clear();
-    indices.extend(0..scores.len());
-    indices.select_nth_unstable_by(n - 1, |&a, &b| better_first(scores, a, b));
+    best.clear();
+    let mut least = i32::MIN;
+    for (idx, &score) in scores.iter().enumerate() {
+        let key = order(score);
+        if best.len() == n {
+            if key <= least {
+                continue;
+            }
+            best.pop();
+        }
+        let place = best.partition_point(|&other| order(scores[other]) >= key);
+        best.insert(place, idx);
+        least = best.last().map_or(i32::MIN, |&last| order(scores[last]));
+    }
 }
 
-/// A total order, whatever the scores: adding 0 makes the two zeros equal.
-fn better_first(scores: &[f32], a: usize, b: usize) -> Ordering {
-    (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)).then(a.cmp(&b))
+/// Integers in the order of the scores, a total one: adding 0 makes the two zeros equal.
+#[expect(clippy::cast_possible_wrap, reason = "the same bits")]
+fn order(score: f32) -> i32 {
+    let bits = (score + 0.0).to_bits() as i32;
+    // Of negative numbers the larger has the smaller magnitude.
+    bits ^ (bits >> 31 & i32::MAX)
 }

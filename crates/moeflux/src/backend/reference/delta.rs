@@ -3,10 +3,10 @@
 //! **Invariant:** a layer's state is f32 and rounded once per token, so that a session cut into
 //! steps anywhere gives the same values.
 
-use super::{ReferenceBackend, dot, sigmoid, silu, store, widened};
+use super::{ReferenceBackend, dot, rounded, sigmoid, silu, widened};
 use crate::backend::host::LayerMemory;
 use crate::ids::StateId;
-use crate::ops::{Batch, CausalConv, DeltaGates, GatedDelta};
+use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta};
 
 impl ReferenceBackend {
     pub(super) fn causal_conv(&mut self, op: &CausalConv, batch: &Batch<'_>) {
@@ -78,16 +78,19 @@ impl ReferenceBackend {
         };
         let (key_dim, value_dim) = (k.len(), v.len());
         assert_eq!(memory.len(), op.v.n_heads * value_dim * key_dim, "a state per value head");
+        let stored = &mut memory[head_idx * value_dim * key_dim..][..value_dim * key_dim];
+        let shape = DeltaShape { key_dim, value_dim };
         let mut out = vec![0.0; value_dim];
         for (value_idx, (out, &v)) in out.iter_mut().zip(&v).enumerate() {
-            let at = (head_idx * value_dim + value_idx) * key_dim;
-            let stored = &mut memory[at..][..key_dim];
-            let mut row: Vec<f64> = widened(stored).iter().map(|s| s * decay).collect();
+            let at = |key_idx| f64::from(stored[shape.place(value_idx, key_idx)]);
+            let mut row: Vec<f64> = (0..key_dim).map(|key_idx| at(key_idx) * decay).collect();
             let delta = (v - dot(&row, &k)) * beta;
             for (s, k) in row.iter_mut().zip(&k) {
                 *s += delta * k;
             }
-            store(stored, &row);
+            for (key_idx, &s) in row.iter().enumerate() {
+                stored[shape.place(value_idx, key_idx)] = rounded(s);
+            }
             *out = dot(&row, &q);
         }
         self.set_head(&op.out, row_idx, head_idx, &out);
@@ -149,7 +152,7 @@ mod tests {
     }
 
     fn rounded_bits(value: f64) -> u32 {
-        super::super::rounded(value).to_bits()
+        rounded(value).to_bits()
     }
 
     /// One key head of two channels, two value heads of one channel.

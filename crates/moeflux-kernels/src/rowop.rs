@@ -1,0 +1,464 @@
+//! What happens to one row of values in place: gates, norms, rope, convolution, sums of experts.
+//!
+//! **Invariant:** sums are in the order that the crate's documentation states; all else is value by
+//! value. Knows nothing of heads or of where rows lie.
+
+use crate::gates;
+use crate::lanes::{LANES, Lanes, Simd, padded};
+use crate::vector::Rows;
+
+/// An operation over one row, in place: see [`crate::KernelTable::apply`].
+#[derive(Clone, Copy, Debug)]
+pub enum RowOp<'a> {
+    /// `x = sigmoid(x)`.
+    Sigmoid,
+    /// `x *= sigmoid(gate)`.
+    MulSigmoid {
+        /// As many as values.
+        gate: &'a [f32],
+    },
+    /// `x *= silu(gate)`.
+    MulSilu {
+        /// As many as values.
+        gate: &'a [f32],
+    },
+    /// `x = silu(x) * up`; with a limit `x = x * sigmoid(1.702 x) * (up + 1)` of `x` cut to at
+    /// most `limit` and `up` to `-limit ..= limit`.
+    SwiGlu {
+        /// As many as values.
+        up: &'a [f32],
+        /// Of gpt_oss.
+        limit: Option<f32>,
+    },
+    /// `x = exp(-exp(a_log) * softplus(x + dt_bias))`.
+    Decay {
+        /// As many as values.
+        a_log: &'a [f32],
+        /// As many as values.
+        dt_bias: &'a [f32],
+    },
+    /// `x = x * (1 / sqrt(mean of squares + epsilon)) * gain`.
+    RmsNorm {
+        /// As many as values.
+        gain: &'a [f32],
+        /// Added to the mean.
+        epsilon: f32,
+    },
+    /// `x = x * (1 / sqrt(sum of squares + epsilon)) * factor`.
+    L2Norm {
+        /// Added to the sum.
+        epsilon: f32,
+        /// Applied last.
+        factor: f32,
+    },
+    /// Turns pairs: `(a, b) = (a cos - b sin, a sin + b cos)`.
+    Rope {
+        /// Where pairs stand.
+        pairs: RopePairs,
+        /// One per pair.
+        cosines: &'a [f32],
+        /// One per pair.
+        sines: &'a [f32],
+    },
+    /// `x = silu(sum of tap * input)`, by `fma` from +0, oldest input first.
+    Convolution {
+        /// The first inputs, oldest first.
+        kept: Rows<'a>,
+        /// The inputs after them.
+        new: Rows<'a>,
+        /// One row of taps per input.
+        taps: Rows<'a>,
+    },
+    /// `x = (sum of weight * partial + gate * shared) + x`, the sum by `fma` from +0.
+    Combine {
+        /// One per partial.
+        weights: &'a [f32],
+        /// Rows as long as the values.
+        partials: Rows<'a>,
+        /// Gate and values.
+        shared: Option<(f32, &'a [f32])>,
+    },
+}
+
+/// Where the two values stand that turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePairs {
+    /// One in the first half, one in the second.
+    Halves,
+    /// Side by side.
+    Neighbours,
+}
+
+impl RowOp<'_> {
+    pub(crate) fn check(&self, n: usize) {
+        match self {
+            Self::Sigmoid | Self::L2Norm { .. } => {}
+            Self::MulSigmoid { gate } | Self::MulSilu { gate } => {
+                assert_eq!(gate.len(), n, "gates");
+            }
+            Self::SwiGlu { up, .. } => assert_eq!(up.len(), n, "factors"),
+            Self::Decay { a_log, dt_bias } => {
+                assert_eq!((a_log.len(), dt_bias.len()), (n, n), "parameters of the decay");
+            }
+            Self::RmsNorm { gain, .. } => assert_eq!(gain.len(), n, "gains"),
+            Self::Rope { cosines, sines, .. } => {
+                assert_eq!((2 * cosines.len(), 2 * sines.len()), (n, n), "a turn per pair");
+            }
+            Self::Convolution { kept, new, taps } => {
+                assert_eq!(kept.n_rows + new.n_rows, taps.n_rows, "a tap per input");
+                assert!([kept, new, taps].iter().all(|rows| rows.row_len == n), "channels");
+            }
+            Self::Combine { weights, partials, shared } => {
+                assert_eq!(weights.len(), partials.n_rows, "a weight per partial");
+                assert_eq!(partials.row_len, n, "length of a partial");
+                assert!(shared.is_none_or(|(_, shared)| shared.len() == n), "shared expert");
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn apply<S: Simd>(simd: S, op: &RowOp<'_>, values: &mut [f32]) {
+    match *op {
+        RowOp::Sigmoid => gates::sigmoid_all(values),
+        RowOp::MulSigmoid { gate } => gates::mul_sigmoid(values, gate),
+        RowOp::MulSilu { gate } => gates::mul_silu(values, gate),
+        RowOp::SwiGlu { up, limit } => gates::swiglu(values, up, limit),
+        RowOp::Decay { a_log, dt_bias } => gates::decay_all(values, a_log, dt_bias),
+        RowOp::RmsNorm { gain, epsilon } => rms_norm(simd, values, gain, epsilon),
+        RowOp::L2Norm { epsilon, factor } => l2_norm(simd, values, epsilon, factor),
+        RowOp::Rope { pairs: RopePairs::Halves, cosines, sines } => {
+            rope_halves(values, cosines, sines);
+        }
+        RowOp::Rope { pairs: RopePairs::Neighbours, cosines, sines } => {
+            rope_neighbours(values, cosines, sines);
+        }
+        RowOp::Convolution { kept, new, taps } => convolution(simd, [&kept, &new], &taps, values),
+        RowOp::Combine { weights, partials, shared } => {
+            combine(simd, (weights, &partials), shared, values);
+        }
+    }
+}
+
+/// The sum of squares: chunks of 16 values go in turn to four sums of 16 lanes.
+#[inline(always)]
+fn squares<S: Simd>(simd: S, values: &[f32]) -> f32 {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let (quads, singles) = chunks.as_chunks::<4>();
+    let mut acc = [simd.splat(0.0); 4];
+    for quad in quads {
+        for c in 0..4 {
+            let x = simd.load(&quad[c]);
+            acc[c] = simd.fma(x, x, acc[c]);
+        }
+    }
+    for (acc, chunk) in acc.iter_mut().zip(singles) {
+        let x = simd.load(chunk);
+        *acc = simd.fma(x, x, *acc);
+    }
+    if !rest.is_empty() {
+        let x = simd.load(&padded(rest));
+        acc[singles.len()] = simd.fma(x, x, acc[singles.len()]);
+    }
+    simd.reduce(simd.add(simd.add(acc[0], acc[1]), simd.add(acc[2], acc[3])))
+}
+
+#[inline(always)]
+#[expect(clippy::cast_precision_loss, reason = "a row has far fewer than 2^24 columns")]
+fn rms_norm<S: Simd>(simd: S, values: &mut [f32], gain: &[f32], epsilon: f32) {
+    let mean = squares(simd, values) / values.len() as f32;
+    let factor = 1.0 / (mean + epsilon).sqrt();
+    for (value, &gain) in values.iter_mut().zip(gain) {
+        *value = *value * factor * gain;
+    }
+}
+
+#[inline(always)]
+fn l2_norm<S: Simd>(simd: S, values: &mut [f32], epsilon: f32, last_factor: f32) {
+    let factor = 1.0 / (squares(simd, values) + epsilon).sqrt();
+    for value in values {
+        *value = *value * factor * last_factor;
+    }
+}
+
+#[inline(always)]
+fn rope_halves(values: &mut [f32], cosines: &[f32], sines: &[f32]) {
+    let (firsts, seconds) = values.split_at_mut(cosines.len());
+    let pairs = firsts.iter_mut().zip(seconds);
+    for ((a, b), (&cos, &sin)) in pairs.zip(cosines.iter().zip(sines)) {
+        (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+    }
+}
+
+#[inline(always)]
+fn rope_neighbours(values: &mut [f32], cosines: &[f32], sines: &[f32]) {
+    let (pairs, _) = values.as_chunks_mut::<2>();
+    for ([a, b], (&cos, &sin)) in pairs.iter_mut().zip(cosines.iter().zip(sines)) {
+        (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+    }
+}
+
+/// Chunks of the output that stay in registers while the rows go by.
+const CHUNKS: usize = 4;
+
+/// Values of so many chunks.
+const BLOCK: usize = CHUNKS * LANES;
+
+/// The chunks of one block.
+#[inline(always)]
+fn block(values: &[f32], first: usize) -> &[Lanes; CHUNKS] {
+    &values[first..].as_chunks::<LANES>().0.as_chunks::<CHUNKS>().0[0]
+}
+
+#[inline(always)]
+fn convolution<S: Simd>(simd: S, inputs: [&Rows<'_>; 2], taps: &Rows<'_>, out: &mut [f32]) {
+    let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
+    let first_rest = blocks.len() * BLOCK;
+    for (block_idx, out) in blocks.iter_mut().enumerate() {
+        let first = block_idx * BLOCK;
+        let mut acc = [simd.splat(0.0); CHUNKS];
+        for (rows, first_tap) in inputs.into_iter().zip([0, inputs[0].n_rows]) {
+            for row_idx in 0..rows.n_rows {
+                let row = block(rows.row(row_idx), first);
+                let taps = block(taps.row(first_tap + row_idx), first);
+                for c in 0..CHUNKS {
+                    acc[c] = simd.fma(simd.load(&taps[c]), simd.load(&row[c]), acc[c]);
+                }
+            }
+        }
+        let (chunks, _) = out.as_chunks_mut::<LANES>();
+        for (chunk, acc) in chunks.iter_mut().zip(acc) {
+            simd.store(acc, chunk);
+        }
+        gates::silu_all(out);
+    }
+    for (i, out) in rest.iter_mut().enumerate() {
+        let column = first_rest + i;
+        let mut sum = 0.0_f32;
+        for (rows, first_tap) in inputs.into_iter().zip([0, inputs[0].n_rows]) {
+            for row_idx in 0..rows.n_rows {
+                let tap = taps.row(first_tap + row_idx)[column];
+                sum = tap.mul_add(rows.row(row_idx)[column], sum);
+            }
+        }
+        *out = gates::silu(sum);
+    }
+}
+
+#[inline(always)]
+fn combine<S: Simd>(
+    simd: S,
+    (weights, partials): (&[f32], &Rows<'_>),
+    shared: Option<(f32, &[f32])>,
+    values: &mut [f32],
+) {
+    let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
+    let first_rest = blocks.len() * BLOCK;
+    let (gate, shared) = shared.unwrap_or((0.0, &[]));
+    for (block_idx, values) in blocks.iter_mut().enumerate() {
+        let first = block_idx * BLOCK;
+        let mut acc = [simd.splat(0.0); CHUNKS];
+        for (row_idx, &weight) in weights.iter().enumerate() {
+            let row = block(partials.row(row_idx), first);
+            for c in 0..CHUNKS {
+                acc[c] = simd.fma(simd.splat(weight), simd.load(&row[c]), acc[c]);
+            }
+        }
+        if !shared.is_empty() {
+            let row = block(shared, first);
+            for c in 0..CHUNKS {
+                acc[c] = simd.fma(simd.splat(gate), simd.load(&row[c]), acc[c]);
+            }
+        }
+        let (chunks, _) = values.as_chunks_mut::<LANES>();
+        for (chunk, acc) in chunks.iter_mut().zip(acc) {
+            simd.store(simd.add(acc, simd.load(chunk)), chunk);
+        }
+    }
+    for (i, value) in rest.iter_mut().enumerate() {
+        let column = first_rest + i;
+        let mut sum = 0.0_f32;
+        for (row_idx, &weight) in weights.iter().enumerate() {
+            sum = weight.mul_add(partials.row(row_idx)[column], sum);
+        }
+        if !shared.is_empty() {
+            sum = gate.mul_add(shared[column], sum);
+        }
+        *value += sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
+    use crate::{KernelTable, available};
+
+    const LENGTHS: [usize; 14] = [1, 2, 15, 16, 17, 48, 63, 64, 65, 128, 200, 300, 512, 1030];
+
+    /// All tables give `expected`.
+    fn check(op: &RowOp<'_>, values: &[f32], expected: &[f32]) {
+        for table in available() {
+            let mut out = values.to_vec();
+            table.apply(op, &mut out);
+            same_bits(&out, expected, &format!("{}, {} values", table.name(), values.len()));
+        }
+    }
+
+    fn by_scalar(op: &RowOp<'_>, values: &[f32]) -> Vec<f32> {
+        let mut out = values.to_vec();
+        scalar().apply(op, &mut out);
+        out
+    }
+
+    /// The sum of squares in the stated order.
+    fn stated_squares(values: &[f32]) -> f32 {
+        let mut sums = [[0.0_f32; 16]; 4];
+        for (i, &x) in values.iter().enumerate() {
+            let sum = &mut sums[i / 16 % 4][i % 16];
+            *sum = x.mul_add(x, *sum);
+        }
+        tree(std::array::from_fn(|j| (sums[0][j] + sums[1][j]) + (sums[2][j] + sums[3][j])))
+    }
+
+    #[test]
+    fn norms_are_as_stated() {
+        let mut random = Random(20);
+        for n in LENGTHS {
+            let (x, gain) = (random.values(n), random.values(n));
+            let factor = 1.0 / (stated_squares(&x) / n as f32 + 1e-6).sqrt();
+            let stated: Vec<f32> = x.iter().zip(&gain).map(|(x, gain)| x * factor * gain).collect();
+            check(&RowOp::RmsNorm { gain: &gain, epsilon: 1e-6 }, &x, &stated);
+            let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
+            let norm = (squares / n as f64 + 1e-6).sqrt();
+            let exact =
+                x.iter().zip(&gain).map(|(&x, &gain)| f64::from(x) / norm * f64::from(gain));
+            let error = nmse(&stated, &exact.collect::<Vec<_>>());
+            assert!(error <= NMSE_MAX, "{n} values: {error:e}");
+            let factor = 1.0 / (stated_squares(&x) + 0.5).sqrt();
+            let stated: Vec<f32> = x.iter().map(|x| x * factor * 0.25).collect();
+            check(&RowOp::L2Norm { epsilon: 0.5, factor: 0.25 }, &x, &stated);
+        }
+    }
+
+    #[test]
+    fn ropes_turn_pairs() {
+        let mut random = Random(21);
+        for n_pairs in [1, 3, 8, 16, 17, 32, 64, 100] {
+            let x = random.values(2 * n_pairs);
+            let (cosines, sines) = (random.values(n_pairs), random.values(n_pairs));
+            for pairs in [RopePairs::Halves, RopePairs::Neighbours] {
+                let mut stated = x.clone();
+                for i in 0..n_pairs {
+                    let (a, b) = match pairs {
+                        RopePairs::Halves => (i, i + n_pairs),
+                        RopePairs::Neighbours => (2 * i, 2 * i + 1),
+                    };
+                    stated[a] = x[a] * cosines[i] - x[b] * sines[i];
+                    stated[b] = x[a] * sines[i] + x[b] * cosines[i];
+                }
+                check(&RowOp::Rope { pairs, cosines: &cosines, sines: &sines }, &x, &stated);
+            }
+        }
+    }
+
+    #[test]
+    fn gates_are_the_same_for_any_length() {
+        let mut random = Random(22);
+        let edges = [0.0, -0.0, 1e-42, 100.0, -100.0, f32::MAX, f32::NAN, f32::INFINITY];
+        for n in LENGTHS {
+            let [mut x, gate, a, b] = [(); 4].map(|()| random.values(n));
+            x.iter_mut().step_by(5).zip(edges.iter().cycle()).for_each(|(x, &edge)| *x = edge);
+            let ops = [
+                RowOp::Sigmoid,
+                RowOp::MulSigmoid { gate: &gate },
+                RowOp::MulSilu { gate: &gate },
+                RowOp::SwiGlu { up: &gate, limit: None },
+                RowOp::SwiGlu { up: &gate, limit: Some(0.5) },
+                RowOp::Decay { a_log: &a, dt_bias: &b },
+            ];
+            for op in ops {
+                // Value by value is the definition.
+                let one_by_one = (0..n).map(|i| {
+                    let (gate, a, b) = (&gate[i..=i], &a[i..=i], &b[i..=i]);
+                    let op = match op {
+                        RowOp::MulSigmoid { .. } => RowOp::MulSigmoid { gate },
+                        RowOp::MulSilu { .. } => RowOp::MulSilu { gate },
+                        RowOp::SwiGlu { limit, .. } => RowOp::SwiGlu { up: gate, limit },
+                        RowOp::Decay { .. } => RowOp::Decay { a_log: a, dt_bias: b },
+                        other => other,
+                    };
+                    by_scalar(&op, &x[i..=i])[0]
+                });
+                check(&op, &x, &one_by_one.collect::<Vec<_>>());
+            }
+            let one = vec![1.0; n];
+            let sigmoids = by_scalar(&RowOp::MulSigmoid { gate: &gate }, &one);
+            same_bits(&by_scalar(&RowOp::Sigmoid, &gate), &sigmoids, "two ways to a sigmoid");
+            let silus = by_scalar(&RowOp::SwiGlu { up: &one, limit: None }, &gate);
+            same_bits(&by_scalar(&RowOp::MulSilu { gate: &gate }, &one), &silus, "to a SiLU");
+        }
+    }
+
+    fn rows(values: &[f32], n_rows: usize, row_len: usize) -> Rows<'_> {
+        Rows { values, n_rows, row_len, stride: row_len + 3 }
+    }
+
+    #[test]
+    fn convolutions_are_as_stated() {
+        let mut random = Random(23);
+        for n in LENGTHS {
+            for (n_old, n_new) in [(0, 4), (1, 3), (3, 1), (4, 0), (0, 1), (0, 0), (7, 2)] {
+                let n_taps = n_old + n_new;
+                let [old, new, taps] =
+                    [n_old, n_new, n_taps].map(|n_rows| random.values(n_rows * (n + 3)));
+                let op = RowOp::Convolution {
+                    kept: rows(&old, n_old, n),
+                    new: rows(&new, n_new, n),
+                    taps: rows(&taps, n_taps, n),
+                };
+                let inputs: Vec<f32> = [old.clone(), new.clone()].concat();
+                let mut sums = vec![0.0_f32; n];
+                for (taps, inputs) in taps.chunks(n + 3).zip(inputs.chunks(n + 3)) {
+                    let products = taps.iter().zip(inputs);
+                    sums.iter_mut()
+                        .zip(products)
+                        .for_each(|(sum, (a, b))| *sum = a.mul_add(*b, *sum));
+                }
+                let stated = by_scalar(&RowOp::SwiGlu { up: &vec![1.0; n], limit: None }, &sums);
+                check(&op, &vec![f32::NAN; n], &stated);
+            }
+        }
+    }
+
+    #[test]
+    fn experts_are_summed_in_order() {
+        let mut random = Random(24);
+        for n in LENGTHS {
+            for n_partials in [0, 1, 2, 10] {
+                let partials = random.values(n_partials * (n + 3));
+                let (weights, shared) = (random.values(n_partials), random.values(n));
+                let residual = random.values(n);
+                for shared in [None, Some((0.3, shared.as_slice()))] {
+                    let partials = rows(&partials, n_partials, n);
+                    let mut stated = vec![0.0; n];
+                    let all = weights.iter().enumerate().map(|(i, &it)| (it, partials.row(i)));
+                    all.chain(shared).for_each(|(it, row)| scalar().axpy(it, row, &mut stated));
+                    stated.iter_mut().zip(&residual).for_each(|(sum, x)| *sum += x);
+                    check(
+                        &RowOp::Combine { weights: &weights, partials, shared },
+                        &residual,
+                        &stated,
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "gains")]
+    fn shapes_are_checked() {
+        let table: &KernelTable = scalar();
+        table.apply(&RowOp::RmsNorm { gain: &[1.0; 3], epsilon: 1.0 }, &mut [1.0; 4]);
+    }
+}
