@@ -53,8 +53,9 @@ pub(crate) fn rss_bytes_peak() -> Option<u64> {
 /// The first core's name. Arm's Linux and other systems have no such line: then the architecture.
 fn cpu_name(cpuinfo: &str) -> String {
     let values = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    let name = values.filter(|(key, _)| key.trim() == "model name").map(|(_, name)| name.trim());
-    name.filter(|name| !name.is_empty()).next().unwrap_or(std::env::consts::ARCH).to_owned()
+    let mut named = values.map(|(key, value)| (key.trim(), value.trim()));
+    let line = named.find(|(key, value)| *key == "model name" && !value.is_empty());
+    line.map_or(std::env::consts::ARCH, |(_, name)| name).to_owned()
 }
 
 /// The bytes of a line such as `MemTotal:  24689764 kB`.

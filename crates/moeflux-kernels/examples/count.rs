@@ -8,7 +8,8 @@
 use std::process::ExitCode;
 
 use moeflux_kernels::{
-    Activations, Affine, FloatKind, KernelTable, Matrix, MatrixKind, MatrixLayout, Product, by_name,
+    Activations, Affine, FloatKind, IntProduct, IntRows, KernelTable, Matrix, MatrixKind,
+    MatrixLayout, Product, by_name,
 };
 
 /// Outputs and inputs: small, because valgrind is slow; whole blocks of every kernel.
@@ -31,6 +32,7 @@ fn run(words: &[&str]) -> Option<()> {
     let matrix = Matrix::new(layout, &codes, &scales, &biases);
     let multiply = match kernel {
         "f32" => multiply_floats,
+        "int8" => multiply_integers,
         _ => return None,
     };
     multiply(table, matrix, n_products);
@@ -56,6 +58,19 @@ fn multiply_floats(table: &KernelTable, matrix: Matrix<'_>, n_products: usize) {
     for _ in 0..n_products {
         let product = Product { matrix, rows: 0..layout.n_rows, x: &x, picks: &[0] };
         table.matmul(&product, &mut out);
+        std::hint::black_box(&out);
+    }
+}
+
+fn multiply_integers(table: &KernelTable, matrix: Matrix<'_>, n_products: usize) {
+    let layout = matrix.layout();
+    let mut x = IntRows::new();
+    x.reshape(layout.kind, 1, layout.n_cols);
+    x.fill(table, 0, &activations(layout.n_cols));
+    let mut out = vec![0.0; layout.n_rows];
+    for _ in 0..n_products {
+        let product = IntProduct { matrix, rows: 0..layout.n_rows, x: &x, picks: &[0] };
+        table.int_matmul(&product, &mut out);
         std::hint::black_box(&out);
     }
 }

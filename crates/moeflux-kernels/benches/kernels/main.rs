@@ -1,10 +1,10 @@
 //! Prints how fast each kernel multiplies, beside what the machine could do.
 //!
 //! `cargo bench -p moeflux-kernels [-- NAME...]`: names of kernels, instruction sets (avx2) and
-//! kinds of weights (q3g64; without one, q4g64). A matrix is never met twice in a row: weights come
-//! from memory, as in a model. **Invariant:** a rate is the median of calls of one thread, summed
-//! over threads that run at once; no thread waits for another. Run without `--bench`, as tests do,
-//! every cell is computed once, on little memory.
+//! affine kinds of weights (q3g64; without one, q4g64). A matrix is never met twice in a row:
+//! weights come from memory, as in a model. **Invariant:** a rate is the median of calls of one
+//! thread, summed over threads that run at once; no thread waits for another. Run without
+//! `--bench`, as tests do, every cell is computed once, on little memory.
 #![expect(clippy::disallowed_methods, reason = "measuring time is the purpose")]
 #![expect(clippy::print_stdout, reason = "printing is the purpose")]
 #![allow(unsafe_code, reason = "loops that need an instruction set")]
@@ -17,8 +17,8 @@ mod timing;
 mod x86_64;
 
 use moeflux_kernels::{
-    Activations, Affine, FloatKind, KernelTable, Matrix, MatrixKind, MatrixLayout, Product,
-    available,
+    Activations, Affine, FloatKind, IntProduct, IntRows, KernelTable, Matrix, MatrixKind,
+    MatrixLayout, Product, available,
 };
 
 use crate::limits::{Limits, Operands};
@@ -30,6 +30,8 @@ struct Kernel {
     /// Which limit of arithmetic it is compared with.
     operands: Operands,
     prepare: Prepare,
+    /// Tables that have it from another table.
+    not_in: &'static [&'static str],
 }
 
 /// From a table, the matrices' kind and columns, and a number of rows of activations to what
@@ -39,8 +41,13 @@ type Prepare = fn(&'static KernelTable, MatrixKind, usize, usize) -> Multiply;
 type Multiply = Box<dyn FnMut(Matrix<'_>, &mut [f32])>;
 
 /// A new kernel is one more line.
-const KERNELS: [Kernel; 1] =
-    [Kernel { name: "f32", operands: Operands::F32, prepare: float_product }];
+const KERNELS: [Kernel; 2] = [
+    Kernel { name: "f32", operands: Operands::F32, prepare: float_product, not_in: &VNNI },
+    Kernel { name: "int8", operands: Operands::Int8, prepare: int_product, not_in: &[] },
+];
+
+/// Tables that add byte products to those of another table, and take the rest from it.
+const VNNI: [&str; 2] = ["avxvnni", "avx512vnni"];
 
 /// Rows and columns: a projection, and an expert's two shapes.
 const SHAPES: [(usize, usize); 3] = [(2048, 2048), (512, 2048), (2048, 512)];
@@ -71,7 +78,11 @@ fn main() {
         "of peak"
     );
     for kernel in KERNELS.iter().filter(|it| is_wanted(&words, it.name, &kernel_names())) {
-        for table in tables().into_iter().filter(|it| is_wanted(&words, it.name(), &isa_names())) {
+        for table in tables() {
+            let isa = table.name();
+            if kernel.not_in.contains(&isa) || !is_wanted(&words, isa, &isa_names()) {
+                continue;
+            }
             for kind in kinds(&words) {
                 for (n_rows, n_cols) in SHAPES {
                     let layout = MatrixLayout::new(kind, n_rows, n_cols).expect("a valid layout");
@@ -104,13 +115,12 @@ fn tables() -> Vec<&'static KernelTable> {
 
 fn kinds(words: &[&str]) -> Vec<MatrixKind> {
     let affine = |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
-    let mut all: Vec<MatrixKind> = [2, 3, 4, 5, 6, 8]
+    let mut kinds: Vec<MatrixKind> = [2, 3, 4, 5, 6, 8]
         .into_iter()
         .flat_map(|bits| [32, 64, 128].map(|group| affine(bits, group)))
         .collect();
-    all.extend([MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::Bf16)]);
-    all.retain(|kind| words.contains(&kind.to_string().as_str()));
-    if all.is_empty() { vec![affine(4, 64)] } else { all }
+    kinds.retain(|kind| words.contains(&kind.to_string().as_str()));
+    if kinds.is_empty() { vec![affine(4, 64)] } else { kinds }
 }
 
 /// The lines of one kernel, instruction set and shape.
@@ -191,6 +201,25 @@ fn float_product(
     Box::new(move |matrix, out| {
         let rows = 0..matrix.layout().n_rows;
         table.matmul(&Product { matrix, rows, x: &x, picks: &picks }, out);
+    })
+}
+
+/// The roundings of activations are not in it: they are shared by several matrices.
+fn int_product(
+    table: &'static KernelTable,
+    kind: MatrixKind,
+    n_rows: usize,
+    n_cols: usize,
+) -> Multiply {
+    let mut x = IntRows::new();
+    x.reshape(kind, n_rows, n_cols);
+    for row_idx in 0..n_rows {
+        x.fill(table, row_idx, &activations(n_cols));
+    }
+    let picks: Vec<usize> = (0..n_rows).collect();
+    Box::new(move |matrix, out| {
+        let rows = 0..matrix.layout().n_rows;
+        table.int_matmul(&IntProduct { matrix, rows, x: &x, picks: &picks }, out);
     })
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Effort {
 impl Effort {
     /// For figures: short cells, so that the whole table takes less than a minute.
     pub(crate) const FULL: Self =
-        Self { time: Duration::from_millis(120), n_calls_min: 3, pool_bytes: 1 << 30 };
+        Self { time: Duration::from_millis(200), n_calls_min: 3, pool_bytes: 1 << 30 };
 
     /// To see that it works.
     pub(crate) const TOUCH: Self =

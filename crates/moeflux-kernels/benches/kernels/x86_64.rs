@@ -21,15 +21,17 @@ const N_SUMS: usize = 12;
 pub(crate) fn loops() -> Vec<Loop> {
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let avx512 = is_x86_feature_detected!("avx512f");
-    let all: [(bool, &str, Operands, unsafe fn(usize) -> usize); 5] = [
-        (avx2, "avx2", Operands::F32, avx2_f32),
-        (avx512, "avx512", Operands::F32, avx512_f32),
-        (avx2, "avx2", Operands::Int8, avx2_int8),
-        (is_x86_feature_detected!("avxvnni"), "avxvnni", Operands::Int8, avxvnni_int8),
-        (is_x86_feature_detected!("avx512vnni"), "avx512vnni", Operands::Int8, avx512vnni_int8),
+    let (avxvnni, avx512vnni) =
+        (is_x86_feature_detected!("avxvnni"), is_x86_feature_detected!("avx512vnni"));
+    let (f32, int8) = (Operands::F32, Operands::Int8);
+    let all = [
+        (avx2, Loop { isa: "avx2", operands: f32, run: avx2_f32 }),
+        (avx512, Loop { isa: "avx512", operands: f32, run: avx512_f32 }),
+        (avx2, Loop { isa: "avx2", operands: int8, run: avx2_int8 }),
+        (avxvnni, Loop { isa: "avxvnni", operands: int8, run: avxvnni_int8 }),
+        (avx512vnni, Loop { isa: "avx512vnni", operands: int8, run: avx512vnni_int8 }),
     ];
-    let had = all.into_iter().filter(|it| it.0);
-    had.map(|(_, isa, operands, run)| Loop { isa, operands, run }).collect()
+    all.into_iter().filter(|(is_had, _)| *is_had).map(|(_, it)| it).collect()
 }
 
 #[target_feature(enable = "avx2,fma")]
