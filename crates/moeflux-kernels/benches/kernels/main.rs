@@ -1,7 +1,7 @@
 //! Prints how fast each kernel multiplies, beside what the machine could do.
 //!
 //! `cargo bench -p moeflux-kernels [-- NAME...]`: names of kernels, instruction sets (avx2) and
-//! affine kinds of weights (q3g64; without one, q4g64). A matrix is never met twice in a row:
+//! kinds of weights (q3g64, bf16; without one, q4g64). A matrix is never met twice in a row:
 //! weights come from memory, as in a model. **Invariant:** a rate is the median of calls of one
 //! thread, summed over threads that run at once; no thread waits for another. Run without
 //! `--bench`, as tests do, every cell is computed once, on little memory.
@@ -34,6 +34,12 @@ struct Kernel {
     not_in: &'static [&'static str],
 }
 
+impl Kernel {
+    fn takes(&self, kind: MatrixKind) -> bool {
+        self.operands == Operands::F32 || matches!(kind, MatrixKind::Affine(_))
+    }
+}
+
 /// From a table, the matrices' kind and columns, and a number of rows of activations to what
 /// multiplies one matrix.
 type Prepare = fn(&'static KernelTable, MatrixKind, usize, usize) -> Multiply;
@@ -55,11 +61,17 @@ const SHAPES: [(usize, usize); 3] = [(2048, 2048), (512, 2048), (2048, 512)];
 /// Rows of activations: a step of one token, an expert's share of a prompt, a prompt.
 const ROWS: [usize; 3] = [1, 32, 512];
 
-fn main() {
+fn main() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let effort = if words.iter().any(|it| it == "--bench") { Effort::FULL } else { Effort::TOUCH };
     let words: Vec<&str> =
         words.iter().map(String::as_str).filter(|it| !it.starts_with('-')).collect();
+    let names = [kernel_names(), isa_names()].concat();
+    let is_known =
+        |word: &&str| names.contains(word) || all_kinds().any(|it| it.to_string() == **word);
+    if let Some(word) = words.iter().find(|word| !is_known(word)) {
+        return Err(format!("`{word}` is none of {} or a kind of weights", names.join(", ")));
+    }
     // Normal numbers whatever they are read as: bf16 and f16 scales near 0.01 and 1, any codes.
     let memory = vec![0x3c; effort.pool_bytes];
     let limits = Limits::measure(&memory, effort);
@@ -83,7 +95,7 @@ fn main() {
             if kernel.not_in.contains(&isa) || !is_wanted(&words, isa, &isa_names()) {
                 continue;
             }
-            for kind in kinds(&words) {
+            for kind in kinds(&words).into_iter().filter(|kind| kernel.takes(*kind)) {
                 for (n_rows, n_cols) in SHAPES {
                     let layout = MatrixLayout::new(kind, n_rows, n_cols).expect("a valid layout");
                     let cell = Cell { kernel, table, layout, memory: &memory, limits: &limits };
@@ -92,6 +104,7 @@ fn main() {
             }
         }
     }
+    Ok(())
 }
 
 /// A word of the same sort as `name` chooses; without one, all are wanted.
@@ -113,14 +126,19 @@ fn tables() -> Vec<&'static KernelTable> {
     if all.len() == 1 { all } else { all[1..].to_vec() }
 }
 
-fn kinds(words: &[&str]) -> Vec<MatrixKind> {
-    let affine = |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
-    let mut kinds: Vec<MatrixKind> = [2, 3, 4, 5, 6, 8]
+fn all_kinds() -> impl Iterator<Item = MatrixKind> {
+    let affine = [2, 3, 4, 5, 6, 8]
         .into_iter()
-        .flat_map(|bits| [32, 64, 128].map(|group| affine(bits, group)))
-        .collect();
-    kinds.retain(|kind| words.contains(&kind.to_string().as_str()));
-    if kinds.is_empty() { vec![affine(4, 64)] } else { kinds }
+        .flat_map(|bits| [32, 64, 128].map(|group| Affine { bits, group, scale: FloatKind::Bf16 }));
+    affine.map(MatrixKind::Affine).chain([MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::Bf16)])
+}
+
+fn kinds(words: &[&str]) -> Vec<MatrixKind> {
+    let named = |words: &[&str]| -> Vec<MatrixKind> {
+        all_kinds().filter(|kind| words.contains(&kind.to_string().as_str())).collect()
+    };
+    let kinds = named(words);
+    if kinds.is_empty() { named(&["q4g64"]) } else { kinds }
 }
 
 /// The lines of one kernel, instruction set and shape.
