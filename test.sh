@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All checks and tests, from a fresh clone to done; stops at the first that fails.
-# Installs a missing compiler or python3 by apt where that is possible.
+# Installs a missing compiler, python3 or valgrind by apt where that is possible.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -57,6 +57,10 @@ done
 step format cargo fmt --all --check
 step lints cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 step tests cargo test --workspace --locked --quiet
+if [ "$(uname -sm)" = 'Linux x86_64' ]; then
+  ensure valgrind valgrind
+  step instructions tools/instructions/check.py
+fi
 if [ -x fuzz/smoke.sh ]; then
   step fuzz fuzz/smoke.sh 20
 fi

@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Logits(crate::logits::LogitsArgs),
     /// Perplexity and bits per byte of a text; with a second backend, how well the two agree
     Eval(crate::eval::EvalArgs),
+    /// Measure how fast a model reads and answers
+    Bench(crate::bench::BenchArgs),
     /// What a model is and how large, from headers or a config alone
     Inspect(crate::inspect::InspectArgs),
     /// Make a random checkpoint of a geometry: for trying things out, its text is noise

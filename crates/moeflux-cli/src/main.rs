@@ -5,6 +5,7 @@
 
 mod args;
 mod bare_config;
+mod bench;
 mod cache;
 mod clock;
 mod eval;
@@ -13,6 +14,7 @@ mod generate;
 mod inspect;
 mod interrupt;
 mod logits;
+mod machine;
 mod model;
 mod out_file;
 mod print;
@@ -21,6 +23,7 @@ mod ranges;
 mod sampling;
 mod size;
 mod stats;
+mod stream;
 mod synth;
 #[cfg(test)]
 mod test_dir;
@@ -48,6 +51,7 @@ fn run(command: Command) -> Outcome {
         Command::Generate(args) => generate::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
         Command::Synth(args) => {
             let interrupt = Interrupt::listen();

@@ -46,12 +46,11 @@ pub(crate) fn open_on(
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
-    let n_threads = args.threads.unwrap_or_else(n_cores);
     let config = EngineConfig {
         backend,
         arithmetic: if args.precise { Arithmetic::F32 } else { Arithmetic::Int8 },
         kernels: args.isa.as_deref().map(kernels_named).transpose()?,
-        n_threads,
+        n_threads: n_threads(args),
         n_rows_max: args.chunk,
     };
     let mut bar = None;
@@ -60,6 +59,11 @@ pub(crate) fn open_on(
         bar.set(progress.done_bytes);
         interrupt.poll()
     })
+}
+
+/// Threads that compute: `--threads`, or all cores.
+pub(crate) fn n_threads(args: &ModelArgs) -> NonZeroUsize {
+    args.threads.unwrap_or_else(n_cores)
 }
 
 /// Cores that this process may use.

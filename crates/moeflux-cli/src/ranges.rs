@@ -18,6 +18,9 @@ const N_THREADS_MAX: usize = 4096;
 /// Smaller files than this are a typing error: a checkpoint would be millions of them.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 
+/// More runs than this are a typing error.
+const N_RUNS_MAX: usize = 10_000;
+
 /// What a parser answers.
 type Parsed<T> = Result<T, String>;
 
@@ -29,6 +32,11 @@ pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
 /// Parses `--chunk`.
 pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_ROWS_MAX)
+}
+
+/// Parses `--repeat`.
+pub(crate) fn repeat(text: &str) -> Parsed<NonZeroUsize> {
+    count(text, N_RUNS_MAX)
 }
 
 /// Parses `--temp`.

@@ -8,6 +8,7 @@ use moeflux::generate::Finish;
 use serde_json::{Value, json};
 
 use crate::clock;
+use crate::machine::rss_bytes_peak;
 use crate::size::binary;
 
 /// Times of one answer.
@@ -123,15 +124,8 @@ fn session_bytes(engine: &Engine, context: usize) -> u64 {
     memory.session_fixed_bytes + memory.session_bytes_per_position * context as u64
 }
 
+/// Tokens per second; nothing where there were none.
 #[expect(clippy::cast_precision_loss, reason = "a count of tokens, for display")]
-fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
+pub(crate) fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
     (n_tokens > 0 && !time.is_zero()).then(|| n_tokens as f64 / time.as_secs_f64())
-}
-
-/// The most memory this process ever had, where Linux says so.
-fn rss_bytes_peak() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let n_kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(n_kibibytes * 1024)
 }

@@ -7,7 +7,6 @@
 
 mod folder;
 mod shards;
-mod stream;
 mod values;
 mod words;
 mod writer;

@@ -10,7 +10,7 @@ use moeflux::format::DType;
 use moeflux::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
 use moeflux::weights::{ImaginedRole, ImaginedTensor};
 
-use super::stream::Stream;
+use crate::stream::Stream;
 
 /// Scales of a matrix lie this much around their mean: real ones are not all alike either.
 const SCALE_SPREAD: f32 = 0.25;

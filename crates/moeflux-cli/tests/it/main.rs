@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod bad_input;
+mod benching;
 mod commands;
 mod evaluating;
 mod generating;

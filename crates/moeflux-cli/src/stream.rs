@@ -4,7 +4,7 @@
 
 /// The numbers of one name under one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     start: u64,
 }
 
@@ -15,7 +15,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const PART_BITS: u32 = 16;
 
 impl Stream {
-    pub(super) fn new(seed: u64, name: &str) -> Self {
+    pub(crate) fn new(seed: u64, name: &str) -> Self {
         let start = name.bytes().fold(mixed(seed.wrapping_add(STEP)), |state, byte| {
             mixed(state ^ u64::from(byte)).wrapping_add(STEP)
         });
@@ -23,24 +23,24 @@ impl Stream {
     }
 
     /// 64 random bits.
-    pub(super) fn word(&self, idx: u64) -> u64 {
+    pub(crate) fn word(&self, idx: u64) -> u64 {
         mixed(self.start.wrapping_add(idx.wrapping_mul(STEP)))
     }
 
     /// Of mean 0 and deviation 1, within 3.5: four uniform numbers make a good bell.
-    pub(super) fn normal(&self, idx: u64) -> f32 {
+    pub(crate) fn normal(&self, idx: u64) -> f32 {
         let word = self.word(idx);
         let sum: f32 = (0..4).map(|part| fraction(word >> (part * PART_BITS))).sum();
         (sum - 2.0) * 3.0_f32.sqrt()
     }
 
     /// Between 0 and 1, neither reached.
-    pub(super) fn uniform(&self, idx: u64) -> f32 {
+    pub(crate) fn uniform(&self, idx: u64) -> f32 {
         fraction(self.word(idx))
     }
 
     /// 1 or -1, independent of the uniform number at the same place.
-    pub(super) fn sign(&self, idx: u64) -> f32 {
+    pub(crate) fn sign(&self, idx: u64) -> f32 {
         if self.word(idx) >> 63 == 0 { 1.0 } else { -1.0 }
     }
 }

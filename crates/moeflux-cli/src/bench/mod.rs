@@ -1,0 +1,218 @@
+//! `moeflux bench`: how fast a model reads a prompt and computes an answer, on random tokens.
+//!
+//! **Invariant:** tokens come from a seed, never from the model, whose own words would fall into
+//! cycles and so into caches. One run of each kind goes before those that count; every run begins
+//! with the same session: empty, or `--context-tokens` long. Only the tokens' own time counts.
+
+mod report;
+
+use std::num::NonZeroUsize;
+
+use clap::Args;
+use moeflux::blueprint::Blueprint;
+use moeflux::error::Result;
+use moeflux::forward::StepProgress;
+use moeflux::ids::TokenId;
+use moeflux::session::{Session, Wanted};
+
+use crate::args::ModelArgs;
+use crate::clock;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::model;
+use crate::print;
+use crate::progress::{Bar, tokens_done};
+use crate::ranges;
+use crate::stats::rate;
+use crate::stream::Stream;
+use report::{ModelFacts, Report};
+
+/// What `moeflux bench` is told.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Tokens of a prompt, the last one's logits wanted; 0: no prompts
+    #[arg(long, value_name = "P", default_value_t = 512)]
+    prompt_tokens: usize,
+    /// Tokens of an answer, each a step of its own with its logits; 0: no answers
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    gen_tokens: usize,
+    /// Tokens in the session before each run, not timed
+    #[arg(long, value_name = "C", default_value_t = 0)]
+    context_tokens: usize,
+    /// Runs that count, after one that does not
+    #[arg(long, value_name = "R", value_parser = ranges::repeat, default_value = "3")]
+    repeat: NonZeroUsize,
+    /// Seed of the tokens
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &BenchArgs) -> Outcome {
+    let interrupt = Interrupt::listen();
+    let dir = model::folder(&args.model)?;
+    let (blueprint, checkpoint) = Blueprint::of_folder(&dir)?;
+    let context = context_needed(args, blueprint.spec.context_max)?;
+    let facts = ModelFacts::new(&blueprint, &checkpoint);
+    let engine = model::open(&dir, &args.model, &interrupt)?;
+    let mut bench = Bench {
+        session: engine.session(context)?,
+        tokens: RandomTokens::new(args.seed, blueprint.spec.vocab),
+        n_context_tokens: args.context_tokens,
+        chunk: args.model.chunk.get(),
+        bar: Bar::tokens("measuring", n_tokens_in_all(args)),
+        n_done: 0,
+        interrupt: &interrupt,
+    };
+    bench.fill_context()?;
+    let prefill_runs = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
+    let decode_runs = bench.runs(args.repeat, args.gen_tokens, Bench::decode)?;
+    drop(bench);
+    let report =
+        Report { args, facts: &facts, device: engine.device_names(), prefill_runs, decode_runs };
+    let text = if args.json { report.json().to_string() } else { report.table() };
+    Ok(print::line(&text)?)
+}
+
+/// Tokens that a session must hold.
+fn context_needed(args: &BenchArgs, context_max: usize) -> Outcome<usize> {
+    let n_longest = args.prompt_tokens.max(args.gen_tokens);
+    if n_longest == 0 {
+        return Err(Failure::Usage(
+            "nothing to measure: --prompt-tokens and --gen-tokens are both 0".into(),
+        ));
+    }
+    let needed = args.context_tokens.checked_add(n_longest);
+    needed.filter(|needed| *needed <= context_max).ok_or_else(|| {
+        Failure::Usage(format!(
+            "--context-tokens {} and {n_longest} tokens after them are more than this model \
+             takes: {context_max}, by `max_position_embeddings` in its config.json",
+            args.context_tokens
+        ))
+    })
+}
+
+fn n_tokens_in_all(args: &BenchArgs) -> usize {
+    // Each part fits the model, so that only the number of runs could make it too many.
+    let per_run = args.prompt_tokens + args.gen_tokens;
+    per_run.saturating_mul(args.repeat.get() + 1).saturating_add(args.context_tokens)
+}
+
+/// Tokens without end, no two runs alike.
+struct RandomTokens {
+    stream: Stream,
+    n_drawn: u64,
+    vocab: usize,
+}
+
+impl RandomTokens {
+    fn new(seed: u64, vocab: usize) -> Self {
+        Self { stream: Stream::new(seed, "bench"), n_drawn: 0, vocab }
+    }
+
+    fn draw(&mut self, n: usize) -> Vec<TokenId> {
+        let vocab = self.vocab as u64;
+        let token = |idx| {
+            let id = u32::try_from(self.stream.word(idx) % vocab);
+            TokenId(id.expect("a vocabulary's ids are 32-bit numbers"))
+        };
+        let tokens = (self.n_drawn..).map(token).take(n).collect();
+        self.n_drawn += n as u64;
+        tokens
+    }
+}
+
+/// What runs are made with.
+struct Bench<'a> {
+    session: Session,
+    tokens: RandomTokens,
+    n_context_tokens: usize,
+    chunk: usize,
+    bar: Bar,
+    n_done: u64,
+    interrupt: &'a Interrupt,
+}
+
+impl Bench<'_> {
+    /// What every run comes back to: computed once, it may be long.
+    fn fill_context(&mut self) -> Result<()> {
+        if self.n_context_tokens == 0 {
+            return Ok(());
+        }
+        let tokens = self.tokens.draw(self.n_context_tokens);
+        self.feed(&tokens, Wanted::None)?;
+        self.session.checkpoint(self.n_context_tokens)
+    }
+
+    fn rewind(&mut self) -> Result<()> {
+        match self.n_context_tokens {
+            0 => self.session.clear(),
+            position => self.session.restore(position)?,
+        }
+        Ok(())
+    }
+
+    /// Tokens per second of each run that counts; none where there are no tokens.
+    fn runs(
+        &mut self,
+        repeat: NonZeroUsize,
+        n_tokens: usize,
+        run: fn(&mut Self, &[TokenId]) -> Result<()>,
+    ) -> Result<Vec<f64>> {
+        let mut rates = Vec::new();
+        if n_tokens == 0 {
+            return Ok(rates);
+        }
+        for run_idx in 0..=repeat.get() {
+            self.rewind()?;
+            let tokens = self.tokens.draw(n_tokens);
+            let start = clock::instant();
+            run(self, &tokens)?;
+            let elapsed = start.elapsed();
+            if run_idx > 0 {
+                rates.extend(rate(n_tokens, elapsed));
+            }
+        }
+        Ok(rates)
+    }
+
+    fn prefill(&mut self, tokens: &[TokenId]) -> Result<()> {
+        self.feed(tokens, Wanted::Last)
+    }
+
+    fn decode(&mut self, tokens: &[TokenId]) -> Result<()> {
+        tokens.chunks(1).try_for_each(|token| self.feed(token, Wanted::Last))
+    }
+
+    fn feed(&mut self, tokens: &[TokenId], wanted: Wanted) -> Result<()> {
+        let Self { session, bar, n_done, chunk, interrupt, .. } = self;
+        let watch = &mut |progress: StepProgress| {
+            bar.set(*n_done + tokens_done(progress, *chunk));
+            interrupt.poll()
+        };
+        session.feed(tokens, wanted, watch, &mut |_, _| Ok(()))?;
+        *n_done += tokens.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_follow_from_the_seed_and_no_two_draws_are_alike() {
+        let mut tokens = RandomTokens::new(7, 1000);
+        let (first, second) = (tokens.draw(50), tokens.draw(50));
+        assert_ne!(first, second);
+        assert!(first.iter().chain(&second).all(|token| token.0 < 1000));
+        assert_eq!(RandomTokens::new(7, 1000).draw(100), [first.clone(), second].concat());
+        assert_ne!(RandomTokens::new(8, 1000).draw(50), first);
+        assert_eq!(RandomTokens::new(7, 1).draw(3), [TokenId(0); 3]);
+    }
+}

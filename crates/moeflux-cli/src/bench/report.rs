@@ -1,0 +1,192 @@
+//! The figures of runs as one JSON object, or as a table.
+//!
+//! **Invariant:** whatever a figure depends on stands beside it: model, machine, command, version.
+
+use moeflux::backend::DeviceNames;
+use moeflux::blueprint::Blueprint;
+use moeflux::format::Checkpoint;
+use moeflux::ops::Op;
+use serde_json::{Value, json};
+
+use super::BenchArgs;
+use crate::machine::{Machine, rss_bytes_peak};
+use crate::model;
+use crate::size::{binary, decimal};
+
+/// What is known of the model before it is read.
+#[derive(Debug)]
+pub(super) struct ModelFacts {
+    dir: String,
+    /// Of its weight files.
+    file_bytes: u64,
+    /// Weights that a step of one token reads: all resident ones but the table of embeddings, and
+    /// the chosen experts.
+    weight_bytes_per_token: u64,
+}
+
+impl ModelFacts {
+    /// From headers.
+    pub(super) fn new(blueprint: &Blueprint, checkpoint: &Checkpoint) -> Self {
+        let Blueprint { spec, plan, manifest } = blueprint;
+        let tables = plan.embed.ops.iter().map(|op| match op {
+            // A tied table is the output matrix too, and read as such.
+            Op::Embed(op) if !spec.tied_embeddings => {
+                manifest.matrix(op.table).layout.total_bytes() as u64
+            }
+            _ => 0,
+        });
+        let resident_bytes = manifest.resident_bytes() - tables.sum::<u64>();
+        Self {
+            dir: checkpoint.dir.display().to_string(),
+            file_bytes: checkpoint.files.iter().map(|file| file.len_bytes).sum(),
+            weight_bytes_per_token: resident_bytes + blueprint.routed_bytes_per_token(),
+        }
+    }
+}
+
+/// What was measured, and how.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    pub(super) args: &'a BenchArgs,
+    pub(super) facts: &'a ModelFacts,
+    pub(super) device: DeviceNames,
+    /// Tokens per second of each run.
+    pub(super) prefill_runs: Vec<f64>,
+    /// Tokens per second of each run.
+    pub(super) decode_runs: Vec<f64>,
+}
+
+impl Report<'_> {
+    /// For machines.
+    pub(super) fn json(&self) -> Value {
+        let Self { args, facts, device, prefill_runs, decode_runs } = self;
+        json!({
+            "prefill_tokens_per_s": median(prefill_runs),
+            "decode_tokens_per_s": median(decode_runs),
+            "prefill_runs": prefill_runs,
+            "decode_runs": decode_runs,
+            "prompt_tokens": args.prompt_tokens,
+            "gen_tokens": args.gen_tokens,
+            "context_tokens": args.context_tokens,
+            "chunk": args.model.chunk.get(),
+            "seed": args.seed,
+            "rss_bytes_peak": rss_bytes_peak(),
+            "backend": device.backend,
+            "arithmetic": device.arithmetic.name(),
+            "isa": device.isa,
+            "n_threads": model::n_threads(&args.model).get(),
+            "model": facts.dir,
+            "model_bytes": facts.file_bytes,
+            "weight_bytes_per_token": facts.weight_bytes_per_token,
+            "machine": Machine::here().json(),
+            "command": command_line(),
+            "version": env!("CARGO_PKG_VERSION"),
+        })
+    }
+
+    /// For people.
+    pub(super) fn table(&self) -> String {
+        let Self { args, facts, device, prefill_runs, decode_runs } = self;
+        let DeviceNames { backend, arithmetic, isa } = device;
+        let arithmetic = arithmetic.name();
+        let per_token = decimal(facts.weight_bytes_per_token);
+        let mut lines = vec![
+            format!("model     {}, {}", facts.dir, decimal(facts.file_bytes)),
+            format!("machine   {}", Machine::here().text()),
+            format!(
+                "computed  on {backend} in {arithmetic} ({isa}), threads: {}, chunk: {}",
+                model::n_threads(&args.model),
+                args.model.chunk
+            ),
+            format!(
+                "runs      {} after one that does not count, each after {} tokens of context",
+                args.repeat, args.context_tokens
+            ),
+            format!("memory    {} at most", rss_bytes_peak().map_or("unknown".to_owned(), binary)),
+            String::new(),
+            format!("{:<17}{:>12}{:>24}", "tokens", "tokens/s", "lowest .. highest"),
+        ];
+        lines.extend(row("prefill", args.prompt_tokens, prefill_runs));
+        lines.extend(row("decode", args.gen_tokens, decode_runs));
+        if let Some(tokens_per_s) = median(decode_runs) {
+            let gb_per_s = tokens_per_s * bytes_as_f64(facts.weight_bytes_per_token) / 1e9;
+            lines
+                .push(format!("decode reads {per_token} of weights per token: {gb_per_s:.2} GB/s"));
+        }
+        lines.join("\n")
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for display")]
+fn bytes_as_f64(n_bytes: u64) -> f64 {
+    n_bytes as f64
+}
+
+fn row(name: &str, n_tokens: usize, runs: &[f64]) -> Option<String> {
+    let lowest = runs.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = runs.iter().copied().fold(0.0, f64::max);
+    let median = median(runs)?;
+    let range = format!("{lowest:.2} .. {highest:.2}");
+    Some(format!("{name:<8}{n_tokens:>9}{median:>12.2}{range:>24}"))
+}
+
+/// The middle one, or the mean of the two in the middle.
+fn median(runs: &[f64]) -> Option<f64> {
+    let mut sorted = runs.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = sorted[(sorted.len() - 1) / 2];
+    Some(f64::midpoint(lower, upper))
+}
+
+/// What was typed, so that it can be typed again.
+fn command_line() -> String {
+    let words = std::env::args_os().map(|word| quoted(&word.to_string_lossy()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+%@".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let cases: [(&[f64], Option<f64>); 4] = [
+            (&[], None),
+            (&[3.0], Some(3.0)),
+            (&[9.0, 1.0, 2.0], Some(2.0)),
+            (&[4.0, 1.0, 9.0, 2.0], Some(3.0)),
+        ];
+        for (runs, expected) in cases {
+            assert_eq!(median(runs), expected);
+        }
+    }
+
+    #[test]
+    fn a_row_is_there_if_there_were_runs() {
+        assert_eq!(row("decode", 0, &[]), None);
+        let expected = "decode         64       45.00          44.00 .. 47.25";
+        assert_eq!(row("decode", 64, &[47.25, 44.0, 45.0]).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn words_can_be_pasted_into_a_shell() {
+        for (word, expected) in [
+            ("--model=/a/b-c_d.e", "--model=/a/b-c_d.e"),
+            ("", "''"),
+            ("my model", "'my model'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME", "'$HOME'"),
+        ] {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}
