@@ -24,6 +24,8 @@ mod stats;
 mod synth;
 #[cfg(test)]
 mod test_dir;
+mod think;
+mod windows;
 
 use std::process::ExitCode;
 

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod commands;
+mod demo;
 mod evaluating;
 mod generating;
 mod support;
