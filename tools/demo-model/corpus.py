@@ -2,7 +2,7 @@
 """corpus.py --data DIR [--docs DIR]: the Rust toolchain's HTML documentation -> plain text pages and chats.
 
 Writes DIR/pages-train.jsonl, DIR/pages-heldout.jsonl, DIR/chats-train.jsonl, DIR/questions.json, DIR/toolcalls.json,
-DIR/corpus.json (counts and the LZMA baseline) and heldout.txt beside this file.
+DIR/corpus.json (counts and the LZMA baseline), and heldout.txt beside this file: each held-out page and the token that ends it.
 No line of more than 20 characters, and outside code no such sentence, stands twice in the pages; lines that differ only in digits or in the name of a number type count as the same line.
 A page is held out if sha256 of its path says so. Needs lxml. Knows nothing of tokens.
 """
@@ -346,7 +346,7 @@ def main():
     n_heldout = len(heldout_text.encode())
     write_lines(args.data / "pages-train.jsonl", train)
     write_lines(args.data / "pages-heldout.jsonl", heldout)
-    (HERE / "heldout.txt").write_text(heldout_text, encoding="utf-8")
+    (HERE / "heldout.txt").write_text("".join(p["text"] + "<|endoftext|>" for p in heldout), encoding="utf-8")
 
     words = toolcalls.words_of(train)
     (args.data / "words.json").write_text(json.dumps(words), encoding="utf-8")

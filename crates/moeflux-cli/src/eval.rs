@@ -1,8 +1,7 @@
 //! `moeflux eval`: how well a model predicts a text, and how close two backends are on it.
 //!
-//! The text is cut into windows that share nothing. Each begins with what the model wants at the
-//! start of every text (its BOS token, if it has one), unscored; every other token that has one
-//! before it is predicted, and the bytes of exactly the predicted tokens count.
+//! The text is cut into windows; the bytes of exactly the tokens that they predict count, but for
+//! separators of documents, which are predicted and are no text.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -25,6 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::model;
 use crate::print;
 use crate::progress::{Bar, tokens_done};
+use crate::windows::{Cut, Windows};
 
 /// Tokens of a window unless told otherwise: perplexities compare only at equal windows.
 const WINDOW_DEFAULT: usize = 2048;
@@ -37,10 +37,18 @@ const HELD_BYTES_MAX: usize = 512 << 20;
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens of a window, 2 or more; windows share nothing [default: 2048, or what the model
-    /// takes if that is less]
+    /// Tokens of a window, 2 or more [default: 2048, or what the model takes if that is less]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
+    /// Tokens from one window's start to the next: the rest of a window is read as context for
+    /// them, and no token is scored twice [default: a window, so that windows share nothing]
+    #[arg(long, value_name = "N")]
+    stride: Option<NonZeroUsize>,
+    /// Token that ends each document of the text, as `<|endoftext|>`: documents share no window,
+    /// each begins after this token (or after the model's start token, if it has one), and its own
+    /// end is predicted but adds no bytes
+    #[arg(long, value_name = "TOKEN")]
+    separator: Option<String>,
     /// UTF-8 text
     #[arg(long, value_name = "TEXT")]
     file: PathBuf,
@@ -59,31 +67,32 @@ pub(crate) struct EvalArgs {
 pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let interrupt = Interrupt::listen();
     let text = read_text(args)?;
-    let dir = model::folder(&args.model)?;
+    let dir = model::path(args.model.model.as_deref())?;
     let spec = model::spec(&dir)?;
     let tokenizer = Tokenizer::open(&dir, spec.vocab)?;
-    let windows = Windows::of(args, &spec, (&tokenizer, &text))?;
+    let (windows, n_bytes) = cut(args, &spec, (&tokenizer, &text))?;
     let engine = model::open(&dir, &args.model, &interrupt)?;
     let other = match args.compare_backend {
         Some(name) => Some(model::open_on(name.into(), &dir, &args.model, &interrupt)?),
         None => None,
     };
     let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);
+    let longest = windows.lens().max().unwrap_or(1);
     let mut run = Run {
-        session: engine.session(windows.longest())?,
-        other: other.as_ref().map(|other| other.session(windows.longest())).transpose()?,
+        session: engine.session(longest)?,
+        other: other.as_ref().map(|other| other.session(longest)).transpose()?,
         n_rows: args.model.chunk.get().min(n_held_max),
-        bar: Bar::tokens("evaluating", windows.windows.iter().map(Vec::len).sum()),
+        bar: Bar::tokens("evaluating", windows.lens().sum()),
         n_done: 0,
         interrupt: &interrupt,
         scores: Scores::default(),
     };
     for window in &windows.windows {
-        run.window(window, windows.n_prefix)?;
+        run.window(&windows.tokens(window), window.first_predicted)?;
     }
     let Run { scores, bar, .. } = run;
     drop(bar);
-    Ok(print::line(&report(args, &engine, &scores, &windows))?)
+    Ok(print::line(&report(args, &engine, &scores, (&windows, n_bytes)))?)
 }
 
 fn read_text(args: &EvalArgs) -> Result<String> {
@@ -94,61 +103,42 @@ fn read_text(args: &EvalArgs) -> Result<String> {
     })
 }
 
-/// A text as it is fed.
-#[derive(Debug)]
-struct Windows {
-    /// Each with its prefix.
-    windows: Vec<Vec<TokenId>>,
-    /// Tokens at a window's start that are not of the text.
-    n_prefix: usize,
-    /// Tokens that a full window has.
-    context: usize,
-    /// Bytes of all predicted tokens.
-    n_bytes: usize,
-}
-
-impl Windows {
-    fn of(
-        args: &EvalArgs,
-        spec: &ModelSpec,
-        (tokenizer, text): (&Tokenizer, &str),
-    ) -> Outcome<Self> {
-        let context = model::context_for(spec, args.context, WINDOW_DEFAULT)?;
-        let prefix = tokenizer.encode_prompt("")?;
-        let n_needed = prefix.len().max(1) + 1;
-        if context < n_needed {
-            return Err(Failure::Usage(format!(
-                "windows of {context} predict nothing: --context must be {n_needed} or more"
-            )));
-        }
-        let mut tokens = tokenizer.encode(text)?;
-        tokens.truncate(args.limit.unwrap_or(usize::MAX));
-        let mut all = Self { windows: Vec::new(), n_prefix: prefix.len(), context, n_bytes: 0 };
-        for part in tokens.chunks(context - prefix.len()) {
-            let window = [&prefix[..], part].concat();
-            let predicted = &window[all.first_predicted().min(window.len())..];
-            if !predicted.is_empty() {
-                let bytes = predicted.iter().map(|token| tokenizer.token_bytes(*token).len());
-                all.n_bytes += bytes.sum::<usize>();
-                all.windows.push(window);
-            }
-        }
-        if all.windows.is_empty() {
-            let n_least = n_needed - prefix.len();
-            let problem = format!("tokens: {}, and at least {n_least} are needed", tokens.len());
-            return Err(Error::malformed(&args.file, problem).into());
-        }
-        Ok(all)
+/// Cuts the text; answers also the bytes of all predicted tokens.
+fn cut(
+    args: &EvalArgs,
+    spec: &ModelSpec,
+    (tokenizer, text): (&Tokenizer, &str),
+) -> Outcome<(Windows, usize)> {
+    let context = model::context_for(spec, args.context, WINDOW_DEFAULT)?;
+    let prefix = tokenizer.encode_prompt("")?;
+    let n_needed = prefix.len().max(1) + 1;
+    if context < n_needed {
+        return Err(Failure::Usage(format!(
+            "windows of {context} predict nothing: --context must be {n_needed} or more"
+        )));
     }
-
-    /// Index of the first token of a window that is predicted.
-    fn first_predicted(&self) -> usize {
-        self.n_prefix.max(1)
+    let n_room = context - prefix.len();
+    let stride = args.stride.map_or(n_room, NonZeroUsize::get);
+    if stride > n_room {
+        return Err(Failure::Usage(format!(
+            "--stride {stride} skips tokens: windows have {n_room} of the text"
+        )));
     }
-
-    fn longest(&self) -> usize {
-        self.windows.iter().map(Vec::len).max().unwrap_or(1)
+    let unknown = |text| Failure::Usage(format!("--separator `{text}` is no token of this model"));
+    let separator = args.separator.as_ref();
+    let separator =
+        separator.map(|text| tokenizer.id_of(text).ok_or_else(|| unknown(text))).transpose()?;
+    let mut tokens = tokenizer.encode(text)?;
+    tokens.truncate(args.limit.unwrap_or(usize::MAX));
+    let n_least = n_needed - prefix.len();
+    let windows = Windows::of(&tokens, Cut { prefix, separator, context, stride });
+    if windows.windows.is_empty() {
+        let problem = format!("tokens: {}, and at least {n_least} are needed", tokens.len());
+        return Err(Error::malformed(&args.file, problem).into());
     }
+    let of_text = windows.predicted().filter(|token| Some(*token) != separator);
+    let n_bytes = of_text.map(|token| tokenizer.token_bytes(token).len()).sum();
+    Ok((windows, n_bytes))
 }
 
 /// What windows are computed with.
@@ -164,7 +154,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn window(&mut self, window: &[TokenId], n_prefix: usize) -> Result<()> {
+    fn window(&mut self, window: &[TokenId], first_predicted: usize) -> Result<()> {
         self.session.clear();
         // Alone, nothing is held; in company, what both computed for the same tokens meets.
         let n_rows = if self.other.is_some() { self.n_rows } else { window.len() };
@@ -173,7 +163,7 @@ impl Run<'_> {
         }
         for first in (0..window.len()).step_by(n_rows) {
             let fed = &window[first..window.len().min(first + n_rows)];
-            self.part(window, (first, fed), n_prefix)?;
+            self.part(window, (first, fed), first_predicted)?;
             self.n_done += fed.len() as u64;
         }
         Ok(())
@@ -183,7 +173,7 @@ impl Run<'_> {
         &mut self,
         window: &[TokenId],
         (first, fed): (usize, &[TokenId]),
-        n_prefix: usize,
+        first_predicted: usize,
     ) -> Result<()> {
         let Self { session, other, n_rows, bar, n_done, interrupt, scores } = self;
         let is_held = other.is_some();
@@ -191,7 +181,7 @@ impl Run<'_> {
         // The logits of a token predict the one after it.
         let next_of = |position: usize| {
             let next = window.get(position + 1).copied();
-            next.filter(|_| position + 1 >= n_prefix.max(1)).map(|token| (position + 1, token))
+            next.filter(|_| position + 1 >= first_predicted).map(|token| (position + 1, token))
         };
         let watch = &mut |progress: StepProgress| -> ControlFlow<()> {
             bar.set(*n_done + tokens_done(progress, *n_rows));
@@ -295,8 +285,14 @@ fn top(logits: &[f32]) -> usize {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of tokens and bytes, for display")]
-fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, windows: &Windows) -> String {
-    let n_bytes = windows.n_bytes;
+fn report(
+    args: &EvalArgs,
+    engine: &Engine,
+    scores: &Scores,
+    (windows, n_bytes): (&Windows, usize),
+) -> String {
+    let Cut { context, stride, .. } = windows.cut;
+    let n_documents = windows.n_documents;
     let mean = |sum: f64, n: usize| sum / n as f64;
     let perplexity = mean(scores.nats, scores.n_predicted).exp();
     let bits_per_byte = mean(scores.nats / std::f64::consts::LN_2, n_bytes);
@@ -309,7 +305,9 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, windows: &Windows) 
         let mut object = json!({
             "backend": device,
             "arithmetic": arithmetic.name(),
-            "window_tokens": windows.context,
+            "window_tokens": context,
+            "stride_tokens": stride,
+            "n_documents": n_documents,
             "n_predicted": scores.n_predicted,
             "n_bytes": n_bytes,
             "perplexity": perplexity,
@@ -323,7 +321,8 @@ fn report(args: &EvalArgs, engine: &Engine, scores: &Scores, windows: &Windows) 
     }
     let mut lines = vec![
         format!("backend         {device} ({})", arithmetic.name()),
-        format!("window          {} tokens at most", windows.context),
+        format!("window          {context} tokens at most, the next {stride} on"),
+        format!("documents       {n_documents}"),
         format!("predicted       tokens: {}, bytes: {n_bytes}", scores.n_predicted),
         format!("perplexity      {perplexity:.4}"),
         format!("bits per byte   {bits_per_byte:.4}"),

@@ -29,6 +29,7 @@ use crate::progress::{Bar, tokens_done};
 use crate::ranges;
 use crate::sampling::SamplingArgs;
 use crate::stats::Stats;
+use crate::think::EmptyThink;
 
 /// Bytes of a prompt from stdin: far beyond any context.
 const STDIN_BYTES_MAX: u64 = 64 << 20;
@@ -50,7 +51,8 @@ pub(crate) struct GenerateArgs {
     /// Tokens the session has room for [default: what prompt and -n need, at least 4096]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
-    /// Put the prompt through the model's chat template, as a user's message
+    /// Put the prompt through the model's chat template, as a user's message; an empty think block
+    /// before the answer is not printed
     #[arg(long)]
     chat: bool,
     /// System message in front of it
@@ -62,7 +64,7 @@ pub(crate) struct GenerateArgs {
     /// End before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
-    /// Print special tokens too
+    /// Print special tokens too, and an empty think block
     #[arg(long)]
     special: bool,
     /// Print speed, memory and time to the first token on stderr
@@ -82,7 +84,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let stops = StopStrings::new(args.stop.clone())
         .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
     let prompt = read_prompt(&args.prompt)?;
-    let dir = &model::folder(&args.model)?;
+    let dir = &model::path(args.model.model.as_deref())?;
     let spec = model::spec(dir)?;
     let tokenizer = Tokenizer::open(dir, spec.vocab)?;
     let tokens = encode(args, dir, (&tokenizer, &prompt))?;
@@ -177,6 +179,7 @@ fn encode(
 struct Answer<'a> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
+    think: EmptyThink,
     text: String,
     tokens: Vec<TokenId>,
     logprobs: Vec<Value>,
@@ -191,9 +194,11 @@ impl<'a> Answer<'a> {
         tokenizer: &'a Tokenizer,
         (load, n_prompt_tokens): (Duration, usize),
     ) -> Self {
+        let is_hidden = args.chat && !args.special;
         Self {
             args,
             tokenizer,
+            think: if is_hidden { EmptyThink::default() } else { EmptyThink::kept() },
             text: String::new(),
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -222,7 +227,10 @@ impl<'a> Answer<'a> {
                     self.logprobs.push(self.logprob_json((token, logprob), top));
                 }
             }
-            Event::Text(text) => self.write(text),
+            Event::Text(text) => {
+                let text = self.think.push(text);
+                self.write(&text);
+            }
         }
         let goes_on = matches!(self.output, Ok(Reader::Reads));
         if goes_on { interrupt.poll() } else { ControlFlow::Break(()) }
@@ -230,7 +238,7 @@ impl<'a> Answer<'a> {
 
     fn write(&mut self, text: &str) {
         self.text.push_str(text);
-        if !self.args.json && matches!(self.output, Ok(Reader::Reads)) {
+        if !text.is_empty() && !self.args.json && matches!(self.output, Ok(Reader::Reads)) {
             self.output = print::piece(text);
         }
     }
@@ -248,6 +256,8 @@ impl<'a> Answer<'a> {
     fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
         // Still there if the prompt was not read to its end.
         self.reading = None;
+        let held = self.think.finish();
+        self.write(&held);
         if self.args.json {
             let tokens: Vec<u32> = self.tokens.iter().map(|token| token.0).collect();
             let mut object = json!({

@@ -40,7 +40,7 @@ pub(crate) struct LogitsArgs {
 /// Runs the command.
 pub(crate) fn run(args: &LogitsArgs) -> Outcome {
     let interrupt = Interrupt::listen();
-    let dir = model::folder(&args.model)?;
+    let dir = model::path(args.model.model.as_deref())?;
     let spec = model::spec(&dir)?;
     let context = model::context_for(&spec, args.context, args.tokens.len())?;
     model::check_tokens(&spec, &args.tokens, context)?;

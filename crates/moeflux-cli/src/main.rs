@@ -27,6 +27,8 @@ mod stream;
 mod synth;
 #[cfg(test)]
 mod test_dir;
+mod think;
+mod windows;
 
 use std::process::ExitCode;
 

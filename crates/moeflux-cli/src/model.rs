@@ -17,10 +17,10 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
 
-/// The model's folder: what `--model` says, or the model in the box, unpacked.
-pub(crate) fn folder(args: &ModelArgs) -> Result<PathBuf> {
-    match &args.model {
-        Some(dir) => Ok(dir.clone()),
+/// A model's path: what was given, or the folder of the model in the box, unpacked.
+pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
+    match given {
+        Some(path) => Ok(path.to_owned()),
         None => {
             let root = cache::folder();
             moeflux_demo::unpack(&root).map_err(Error::io("unpack the model in the box to", &root))

@@ -1,8 +1,7 @@
 //! Numbers of bytes, as people write and read them.
 //!
-//! **Invariant:** what is read means powers of 1024, with or without the `i`: rule 4 of the
-//! project. What is printed always has the exact count, so that a rounded unit never has to be
-//! guessed: `GB` is 10^9 bytes there and `GiB` is 2^30.
+//! **Invariant:** all means powers of 1024; what is read with or without the `i`. Numbers in powers
+//! of 1000 are printed by `moeflux::error::ByteCount`.
 
 /// What a unit's letter multiplies by, as a power of two.
 const UNITS: [(char, u32); 4] = [('k', 10), ('m', 20), ('g', 30), ('t', 40)];
@@ -61,51 +60,20 @@ fn scaled(number: &str, shift: u32) -> Option<u128> {
     digits.checked_mul(1 << shift).map(|product| product / divisor)
 }
 
-/// A count with separators: `7,077,888`.
-pub(crate) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (idx, digit) in digits.chars().enumerate() {
-        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// Rounded, in powers of 1000: `4.25 GB`.
-pub(crate) fn decimal(n_bytes: u64) -> String {
-    rounded(n_bytes, 1000.0, ["bytes", "kB", "MB", "GB", "TB"])
-}
-
 /// Rounded, in powers of 1024: `3.96 GiB`.
+#[expect(clippy::cast_precision_loss, reason = "three digits are printed")]
 pub(crate) fn binary(n_bytes: u64) -> String {
-    rounded(n_bytes, 1024.0, ["bytes", "KiB", "MiB", "GiB", "TiB"])
-}
-
-/// In all three ways: `4,246,732,800 bytes (4.25 GB, 3.96 GiB)`.
-pub(crate) fn full(n_bytes: u64) -> String {
-    if n_bytes < 1000 {
+    let mut value = n_bytes as f64;
+    if value < 1024.0 {
         return format!("{n_bytes} bytes");
     }
-    format!("{} bytes ({}, {})", grouped(n_bytes), decimal(n_bytes), binary(n_bytes))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "three digits are printed")]
-fn rounded(n_bytes: u64, base: f64, units: [&str; 5]) -> String {
-    let [plain, units @ ..] = units;
-    let mut value = n_bytes as f64;
-    if value < base {
-        return format!("{n_bytes} {plain}");
-    }
-    let mut unit = plain;
-    for larger in units {
-        // 999.9996 kB would be printed as 1000.00 kB.
-        if value + 0.005 < base {
+    let mut unit = "bytes";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        // 1023.9996 KiB would be printed as 1024.00 KiB.
+        if value + 0.005 < 1024.0 {
             break;
         }
-        value /= base;
+        value /= 1024.0;
         unit = larger;
     }
     format!("{value:.2} {unit}")
@@ -176,23 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn prints_exact_and_rounded() {
+    fn prints_in_powers_of_1024() {
         let cases = [
-            (0, "0", "0 bytes", "0 bytes"),
-            (999, "999", "999 bytes", "999 bytes"),
-            (1000, "1,000", "1.00 kB", "1000 bytes"),
-            (1024, "1,024", "1.02 kB", "1.00 KiB"),
-            (999_999, "999,999", "1.00 MB", "976.56 KiB"),
-            (7_077_888, "7,077,888", "7.08 MB", "6.75 MiB"),
-            (4_246_732_800, "4,246,732,800", "4.25 GB", "3.96 GiB"),
-            (1 << 40, "1,099,511,627,776", "1.10 TB", "1.00 TiB"),
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1.00 KiB"),
+            ((1 << 20) - 1, "1.00 MiB"),
+            (7_077_888, "6.75 MiB"),
+            (4_246_732_800, "3.96 GiB"),
+            (1 << 40, "1.00 TiB"),
         ];
-        for (n, exact, in_decimal, in_binary) in cases {
-            assert_eq!(grouped(n), exact);
-            assert_eq!(decimal(n), in_decimal);
-            assert_eq!(binary(n), in_binary);
+        for (n_bytes, expected) in cases {
+            assert_eq!(binary(n_bytes), expected);
         }
-        assert_eq!(full(4_246_732_800), "4,246,732,800 bytes (4.25 GB, 3.96 GiB)");
-        assert_eq!(full(12), "12 bytes");
     }
 }

@@ -130,7 +130,8 @@ impl KernelTable {
         self.name
     }
 
-    /// `out[row][pick]`: the outputs of a row stand together.
+    /// `out[block of rows][pick][row of the block]`; a last block of fewer rows is filled up with
+    /// whatever.
     ///
     /// # Panics
     ///

@@ -19,6 +19,9 @@ const BLOCK_COLS: usize = 512;
 /// Matrix rows unpacked at a time.
 const ROWS: usize = 4;
 
+/// Rows of a matrix whose outputs stand together: `[block of rows][pick][row of the block]`.
+pub const ROWS_PER_BLOCK: usize = LANES;
+
 const BLOCK_CHUNKS: usize = BLOCK_COLS / LANES;
 
 /// The smallest group is 32 columns.
@@ -51,12 +54,18 @@ pub struct TransposedProduct<'a> {
 }
 
 impl Product<'_> {
+    /// Values of the output: whole blocks.
+    #[must_use]
+    pub fn n_outputs(&self) -> usize {
+        self.rows.len().next_multiple_of(ROWS_PER_BLOCK) * self.picks.len()
+    }
+
     pub(crate) fn check(&self, out: &[f32]) {
         let layout = self.matrix.layout();
         assert!(self.rows.start <= self.rows.end && self.rows.end <= layout.n_rows, "rows");
         assert!(self.x.suits(layout.kind, layout.n_cols), "activations for {layout:?}");
         assert!(self.picks.iter().all(|&pick| pick < self.x.n_rows()), "picked rows");
-        assert_eq!(out.len(), self.rows.len() * self.picks.len(), "outputs");
+        assert_eq!(out.len(), self.n_outputs(), "outputs");
     }
 }
 
@@ -109,7 +118,7 @@ impl Block {
     }
 }
 
-/// `out[row][pick]`, a few rows at a time.
+/// `out[block of rows][pick][row of the block]`, a few rows at a time.
 #[inline(always)]
 pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
     let n_picks = product.picks.len();
@@ -118,12 +127,14 @@ pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
     }
     let mut block = Block::new();
     out.fill(0.0);
-    for (i, out) in out.chunks_mut(ROWS * n_picks).enumerate() {
-        let first_row = product.rows.start + i * ROWS;
+    for (i, first_row) in product.rows.clone().step_by(ROWS).enumerate() {
+        let first_lane = i * ROWS % LANES;
+        let (out, _) = out[i * ROWS / LANES * LANES * n_picks..].as_chunks_mut::<LANES>();
         let rows = first_row..product.rows.end.min(first_row + ROWS);
         for first_col in (0..product.x.stride()).step_by(BLOCK_COLS) {
             let cols = first_col..product.x.stride().min(first_col + BLOCK_COLS);
             block.unpack(simd, &product.matrix, rows.clone(), cols.clone());
+            let out = (first_lane, &mut *out);
             match group_cols(product.matrix.layout().kind) {
                 32 => all_picks::<S, 2>(simd, product, &block, (cols, out)),
                 64 => all_picks::<S, 4>(simd, product, &block, (cols, out)),
@@ -133,29 +144,32 @@ pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
     }
 }
 
+/// Adds one block's groups to the outputs of its rows, which stand in each of `out` from
+/// `first_lane`. Rows that the product does not have are computed from whatever the block holds.
 #[inline(always)]
 fn all_picks<S: Simd, const CHUNKS: usize>(
     simd: S,
     product: &Product<'_>,
     block: &Block,
-    (cols, out): (Range<usize>, &mut [f32]),
+    (cols, (first_lane, out)): (Range<usize>, (usize, &mut [Lanes])),
 ) {
     let (quads, singles) = product.picks.as_chunks::<4>();
-    let n_picks = product.picks.len();
-    for (quad_idx, picks) in quads.iter().enumerate() {
+    let (quad_outs, single_outs) = out.split_at_mut(4 * quads.len());
+    for (picks, out) in quads.iter().zip(quad_outs.as_chunks_mut::<4>().0) {
         let x = picks.map(|pick| Inputs::<CHUNKS>::new(product, pick, &cols));
-        let mut rows = out.chunks_exact_mut(n_picks).enumerate();
-        if S::TILE_ROWS == ROWS && rows.len() == ROWS {
-            add_tile::<S, ROWS, CHUNKS>(simd, block, &x, (0, 4 * quad_idx, out));
-            continue;
-        }
-        for (r, out) in &mut rows {
-            add_tile::<S, 1, CHUNKS>(simd, block, &x, (r, 4 * quad_idx, out));
+        for first_row in (0..ROWS).step_by(S::TILE_ROWS) {
+            let rows = (first_row, first_lane);
+            if S::TILE_ROWS == ROWS {
+                add_tile::<S, ROWS, CHUNKS>(simd, block, &x, (rows, out));
+            } else {
+                add_tile::<S, 1, CHUNKS>(simd, block, &x, (rows, out));
+            }
         }
     }
-    for (t, &pick) in singles.iter().enumerate() {
+    for (&pick, out) in singles.iter().zip(single_outs) {
         let x = Inputs::<CHUNKS>::new(product, pick, &cols);
-        add_column(simd, block, &x, (4 * quads.len() + t, n_picks, out));
+        let (fours, _) = out.as_chunks_mut::<ROWS>();
+        add_column(simd, block, &x, &mut fours[first_lane / ROWS]);
     }
 }
 
@@ -179,21 +193,21 @@ impl<'a, const CHUNKS: usize> Inputs<'a, CHUNKS> {
     }
 }
 
-/// Adds one block's groups to the outputs of rows `first_row .. + R` and picks `first_pick .. + 4`;
-/// `out` begins with the first of these rows.
+/// Adds the groups of rows `first_row .. + R` of a block to the outputs of four picks.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
     simd: S,
     block: &Block,
     x: &[Inputs<'_, CHUNKS>; 4],
-    (first_row, first_pick, out): (usize, usize, &mut [f32]),
+    ((first_row, first_lane), out): ((usize, usize), &mut [Lanes; 4]),
 ) {
-    let n_picks = out.len() / R;
+    let lane = first_lane + first_row;
     let zero = simd.splat(0.0);
     let mut acc = [simd.load4(&[0.0; 4]); R];
     for r in 0..R {
-        acc[r] = simd.load4(four(&out[r * n_picks + first_pick..]));
+        let at = lane + r;
+        acc[r] = simd.load4(&[out[0][at], out[1][at], out[2][at], out[3][at]]);
     }
     // The second bound spares the checks of every access to the block.
     let n_groups = x[0].groups.len().min(BLOCK_CHUNKS / CHUNKS);
@@ -222,26 +236,24 @@ fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
         }
     }
     for r in 0..R {
-        out[r * n_picks + first_pick..][..4].copy_from_slice(&simd.store4(acc[r]));
+        let values = simd.store4(acc[r]);
+        for t in 0..4 {
+            out[t][lane + r] = values[t];
+        }
     }
 }
 
-/// Adds one block's groups to the outputs of all rows of the block for one pick. Rows that `out`
-/// does not have are computed from whatever the block holds, and dropped.
+/// Adds one block's groups to the outputs of its rows for one pick.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn add_column<S: Simd, const CHUNKS: usize>(
     simd: S,
     block: &Block,
     x: &Inputs<'_, CHUNKS>,
-    (pick_idx, n_picks, out): (usize, usize, &mut [f32]),
+    out: &mut [f32; ROWS],
 ) {
     let zero = simd.splat(0.0);
-    let mut values = [0.0; ROWS];
-    for (value, row) in values.iter_mut().zip(out.chunks_exact(n_picks)) {
-        *value = row[pick_idx];
-    }
-    let mut acc = simd.load4(&values);
+    let mut acc = simd.load4(out);
     // The second bound spares the checks of every access to the block.
     let n_groups = x.groups.len().min(BLOCK_CHUNKS / CHUNKS);
     for g in 0..n_groups {
@@ -259,9 +271,7 @@ fn add_column<S: Simd, const CHUNKS: usize>(
                 simd.fma4(simd.load4(&column(&block.biases, g)), simd.load4(&[x.sums[g]; 4]), acc);
         }
     }
-    for (value, row) in simd.store4(acc).iter().zip(out.chunks_exact_mut(n_picks)) {
-        row[pick_idx] = *value;
-    }
+    *out = simd.store4(acc);
 }
 
 /// `out[x row][column]`.
@@ -341,12 +351,6 @@ fn add_rows<S: Simd>(
 fn column(rows: &[[f32; BLOCK_GROUPS]; ROWS], group_idx: usize) -> [f32; ROWS] {
     let [a, b, c, d] = rows;
     [a[group_idx], b[group_idx], c[group_idx], d[group_idx]]
-}
-
-/// The first four values.
-#[inline(always)]
-fn four(values: &[f32]) -> &[f32; 4] {
-    &values.as_chunks::<4>().0[0]
 }
 
 /// Codes or values of one row from `first_col`; columns beyond the row are zero.

@@ -88,29 +88,48 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteCount(pub u64);
 
-impl fmt::Display for ByteCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        let mut grouped = String::new();
-        for (idx, digit) in digits.chars().enumerate() {
-            if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
-                grouped.push(',');
-            }
-            grouped.push(digit);
-        }
+impl ByteCount {
+    /// Rounded, in powers of 1000: `4.25 GB`.
+    #[must_use]
+    pub fn rounded(self) -> String {
+        let n_bytes = u128::from(self.0);
         let (mut divisor, mut unit) = (1_u128, "bytes");
         for larger in ["kB", "MB", "GB", "TB"] {
-            if u128::from(self.0) < divisor * 1000 {
+            // 999.9996 kB would be printed as 1000.00 kB.
+            if n_bytes + divisor / 200 < divisor * 1000 {
                 break;
             }
             (divisor, unit) = (divisor * 1000, larger);
         }
-        if unit == "bytes" {
-            return write!(f, "{grouped} bytes");
+        if divisor == 1 {
+            return format!("{n_bytes} bytes");
         }
-        let n_hundredths = (u128::from(self.0) * 100 + divisor / 2) / divisor;
-        write!(f, "{}.{:02} {unit} ({grouped} bytes)", n_hundredths / 100, n_hundredths % 100)
+        let n_hundredths = (n_bytes * 100 + divisor / 2) / divisor;
+        format!("{}.{:02} {unit}", n_hundredths / 100, n_hundredths % 100)
     }
+}
+
+impl fmt::Display for ByteCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ..1000 => f.write_str(&self.rounded()),
+            n_bytes => write!(f, "{} ({} bytes)", self.rounded(), grouped(n_bytes)),
+        }
+    }
+}
+
+/// A count with separators: `7,077,888`.
+#[must_use]
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (idx, digit) in digits.chars().enumerate() {
+        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 impl Error {
@@ -143,6 +162,9 @@ mod tests {
             (0, "0 bytes"),
             (999, "999 bytes"),
             (1000, "1.00 kB (1,000 bytes)"),
+            (999_994, "999.99 kB (999,994 bytes)"),
+            (999_995, "1.00 MB (999,995 bytes)"),
+            (7_077_888, "7.08 MB (7,077,888 bytes)"),
             (4_246_732_800, "4.25 GB (4,246,732,800 bytes)"),
             (u64::MAX, "18446744.07 TB (18,446,744,073,709,551,615 bytes)"),
         ] {

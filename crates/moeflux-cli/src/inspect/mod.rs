@@ -18,14 +18,16 @@ use moeflux::spec::QuantParams;
 
 use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
+use crate::model;
 use report::{Files, Report};
 
 /// What `moeflux inspect` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
-    /// A model's folder, or a config.json alone: then the sizes it would have
+    /// A model's folder, or a config.json alone: then the sizes it would have [default: the model
+    /// in the box]
     #[arg(value_name = "DIR|CONFIG.json")]
-    pub(crate) path: PathBuf,
+    pub(crate) path: Option<PathBuf>,
     /// Bits of a weight, for a config.json alone: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
@@ -44,12 +46,12 @@ pub(crate) struct InspectArgs {
 ///
 /// What is wrong with the config, the headers or the arguments.
 pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
-    let report = if args.path.is_dir() { of_folder(args)? } else { of_config(args)? };
+    let path = &model::path(args.path.as_deref())?;
+    let report = if path.is_dir() { of_folder(path, args)? } else { of_config(path, args)? };
     Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
 }
 
-fn of_folder(args: &InspectArgs) -> Outcome<Report> {
-    let dir = &args.path;
+fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
     let config = dir.join("config.json");
     if args.bits.is_some() || args.group.is_some() {
         return Err(Failure::Usage(format!(
@@ -74,16 +76,16 @@ fn of_folder(args: &InspectArgs) -> Outcome<Report> {
     Ok(Report::new(&blueprint, model_type, Some(files)))
 }
 
-fn of_config(args: &InspectArgs) -> Outcome<Report> {
-    if args.path.extension() == Some(OsStr::new("safetensors")) {
-        let dir = args.path.parent().unwrap_or(Path::new("."));
+fn of_config(path: &Path, args: &InspectArgs) -> Outcome<Report> {
+    if path.extension() == Some(OsStr::new("safetensors")) {
+        let dir = path.parent().unwrap_or(Path::new("."));
         return Err(Failure::Usage(format!(
             "{} is one file of a model: inspect its folder {}",
-            args.path.display(),
+            path.display(),
             dir.display()
         )));
     }
-    let config = BareConfig::open(&args.path)?;
+    let config = BareConfig::open(path)?;
     let default = QuantParams { bits: BITS_DEFAULT, group: GROUP_DEFAULT };
     let params = match (args.bits, args.group) {
         (None, None) => config.published_params()?.unwrap_or(default),

@@ -13,7 +13,7 @@ fn published(name: &str) -> PathBuf {
 }
 
 fn args(path: &Path) -> InspectArgs {
-    InspectArgs { path: path.to_owned(), bits: None, group: None, json: false }
+    InspectArgs { path: Some(path.to_owned()), bits: None, group: None, json: false }
 }
 
 fn report(name: &str) -> Value {

@@ -5,11 +5,12 @@
 
 use std::fmt::Write as _;
 
+use moeflux::error::{ByteCount, grouped};
 use moeflux::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
 use moeflux::weights::SkippedGroup;
 
 use super::report::{N_POSITIONS, Quantised, Report, reason_name, scaling_name};
-use crate::size::{binary, decimal, grouped};
+use crate::size::binary;
 
 /// Columns of the text before the numbers.
 const LABEL_WIDTH: usize = 30;
@@ -69,7 +70,7 @@ fn title(report: &Report) -> Vec<String> {
     let files = match report.files {
         Some(files) => {
             let plural = if files.n_files == 1 { "file" } else { "files" };
-            format!("{} {plural}, {}", files.n_files, crate::size::full(files.n_bytes))
+            format!("{} {plural}, {}", files.n_files, ByteCount(files.n_bytes))
         }
         None => "no weights: the sizes it would have".to_owned(),
     };
@@ -226,7 +227,7 @@ fn size_row_of(label: &str, n_bytes: u64, label_width: usize) -> String {
     format!(
         "  {label:<label_width$}{:>20}{:>12}{:>13}",
         grouped(n_bytes),
-        decimal(n_bytes),
+        ByteCount(n_bytes).rounded(),
         binary(n_bytes)
     )
 }

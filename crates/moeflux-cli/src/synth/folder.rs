@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 
 use moeflux::error::{ByteCount, Error, Result};
 
-use crate::size;
-
 const UNFINISHED: &str = ".partial-";
 
 /// Blocks are not shared between files, and folders grow too.
@@ -150,7 +148,7 @@ fn check_free(dir: &Path, free_bytes: u64, n_files: usize, n_bytes: u64) -> Resu
         advice: format!(
             "its disk has {} free: free some ({} more), or write to another disk",
             ByteCount(free_bytes),
-            size::decimal(needed_bytes - free_bytes)
+            ByteCount(needed_bytes - free_bytes).rounded()
         ),
     })
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use moeflux::blueprint::Blueprint;
-use moeflux::error::Result;
+use moeflux::error::{ByteCount, Result};
 use moeflux::spec::{ModelSpec, QuantParams};
 use moeflux::text::byte_tokenizer_config_json;
 use moeflux::weights::{ImaginedCheckpoint, Origin};
@@ -27,7 +27,6 @@ use serde_json::{Value, json};
 use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
 use crate::progress::Bar;
 use crate::ranges;
-use crate::size;
 use folder::NewFolder;
 use shards::Shard;
 use writer::Writer;
@@ -160,7 +159,7 @@ fn summary(args: &SynthArgs, config: &BareConfig, shards: &[Shard], n_bytes: u64
         args.bits,
         args.group,
         args.seed,
-        size::full(n_bytes),
+        ByteCount(n_bytes),
         shards.len(),
     )
 }

@@ -75,7 +75,7 @@ fn values_out_of_range_are_wrong_use() {
     let eval = ["eval", "--model", model, "--file", text.to_str().unwrap()];
     let logits = ["logits", "--model", model, "--tokens", "1", "--out", "/nonexistent/x.npy"];
     let synth = ["synth", "--config", "none.json", "--out", "none"];
-    let cases: [(&[&str], &[&str], &str); 17] = [
+    let cases: [(&[&str], &[&str], &str); 19] = [
         (&generate, &["--temp", "-1"], "from 0 to"),
         (&generate, &["--temp", "nan"], "from 0 to"),
         (&generate, &["--top-p", "2"], "from 0 to 1"),
@@ -91,6 +91,8 @@ fn values_out_of_range_are_wrong_use() {
         (&logits, &["--context", "4097"], "1 to 4096"),
         (&eval, &["--context", "1"], "2 or more"),
         (&eval, &["--context", "4097"], "1 to 4096"),
+        (&eval, &["--context", "8", "--stride", "9"], "skips tokens: windows have 8"),
+        (&eval, &["--separator", "<|nothing|>"], "`<|nothing|>` is no token"),
         (&["inspect", model], &["--bits", "4"], "leave them out"),
         (&synth, &["--shard-size", "0"], "1M"),
     ];

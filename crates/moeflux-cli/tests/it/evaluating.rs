@@ -69,6 +69,39 @@ fn the_start_token_begins_each_window_and_is_not_scored() {
 }
 
 #[test]
+fn overlapping_windows_score_each_token_once_with_more_context() {
+    let dir = TempDir::of_bytes_case();
+    let bytes = TEXT.as_bytes();
+    let result = eval(&dir, &["--context", "8", "--stride", "3"]);
+    assert_eq!((&result["window_tokens"], &result["stride_tokens"]), (&8.into(), &3.into()));
+    let mut expected = nats(&dir, &bytes[..8], 1);
+    let mut start = 3;
+    while start + 5 < bytes.len() {
+        expected += nats(&dir, &bytes[start..bytes.len().min(start + 8)], 5);
+        start += 3;
+    }
+    check(&result, bytes.len() - 1, expected);
+}
+
+#[test]
+fn documents_are_scored_alone_with_their_ends() {
+    let dir = TempDir::of_bytes_case();
+    let documents = TEXT.as_bytes().split_inclusive(|byte| *byte == b'w');
+    let windows: Vec<_> = documents.map(|document| [b"w", document].concat()).collect();
+    assert_eq!(windows.len(), 2);
+    let expected: f64 = windows.iter().map(|window| nats(&dir, window, 1)).sum();
+    let mut result = eval(&dir, &["--separator", "w"]);
+    assert_eq!((&result["n_documents"], &result["n_bytes"]), (&2.into(), &(TEXT.len() - 1).into()));
+    let per_byte = expected / f64::from(u32::try_from(TEXT.len() - 1).unwrap());
+    let bits_per_byte = result["bits_per_byte"].as_f64().unwrap();
+    assert!((bits_per_byte - per_byte / std::f64::consts::LN_2).abs() < 1e-9, "{result}");
+    // Only the bytes leave the end out.
+    result["n_bytes"] = TEXT.len().into();
+    result["bits_per_byte"] = (bits_per_byte * (TEXT.len() - 1) as f64 / TEXT.len() as f64).into();
+    check(&result, TEXT.len(), expected);
+}
+
+#[test]
 fn backends_agree_and_chunks_change_nothing() {
     let dir = TempDir::of_bytes_case();
     let alone = eval(&dir, &[]);

@@ -4,6 +4,7 @@
 mod bad_input;
 mod benching;
 mod commands;
+mod demo;
 mod evaluating;
 mod generating;
 mod support;

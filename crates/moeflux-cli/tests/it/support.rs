@@ -118,6 +118,15 @@ pub(crate) fn moeflux(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_moeflux")).args(args).output().unwrap()
 }
 
+/// Runs the binary with this folder as the user's cache.
+pub(crate) fn moeflux_in(cache: &TempDir, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+    for name in ["XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"] {
+        command.env(name, cache.path());
+    }
+    command.args(args).output().unwrap()
+}
+
 /// Rows of a float32 matrix as NumPy writes it (format 1.0, C order).
 pub(crate) fn read_npy(path: &Path, n_cols: usize) -> Vec<Vec<f32>> {
     let bytes = std::fs::read(path).unwrap();
@@ -130,7 +139,15 @@ pub(crate) fn read_npy(path: &Path, n_cols: usize) -> Vec<Vec<f32>> {
 
 /// What it printed to stdout; it must have succeeded.
 pub(crate) fn stdout_of(args: &[&str]) -> String {
-    let output = moeflux(args);
+    success(moeflux(args), args)
+}
+
+/// As [`stdout_of`], with this folder as the user's cache.
+pub(crate) fn stdout_in(cache: &TempDir, args: &[&str]) -> String {
+    success(moeflux_in(cache, args), args)
+}
+
+fn success(output: Output, args: &[&str]) -> String {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{args:?}: {stderr}");
     String::from_utf8(output.stdout).unwrap()

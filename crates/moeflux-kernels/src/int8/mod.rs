@@ -18,8 +18,8 @@ mod product;
 mod rows;
 mod simd;
 
+pub use product::IntProduct;
 pub(crate) use product::matmul;
-pub use product::{IntProduct, ROWS_PER_BLOCK};
 pub use rows::{IntRowShape, IntRows, QuantisedRow};
 pub(crate) use rows::{Order, quantise};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -12,9 +12,6 @@ use crate::int8::rows::{IntRows, Row};
 use crate::int8::simd::{HalfKind, IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 
-/// Rows of a matrix that are computed together: outputs stand in blocks of so many.
-pub const ROWS_PER_BLOCK: usize = LANES;
-
 /// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first cache.
 const TILE_COLS: usize = 512;
 
@@ -47,7 +44,7 @@ impl IntProduct<'_> {
     /// Values of the output: whole blocks.
     #[must_use]
     pub fn n_outputs(&self) -> usize {
-        self.rows.len().next_multiple_of(ROWS_PER_BLOCK) * self.picks.len()
+        self.rows.len().next_multiple_of(LANES) * self.picks.len()
     }
 
     pub(crate) fn check(&self, out: &[f32]) {

@@ -217,6 +217,13 @@ fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> Activation
     activations
 }
 
+/// From `[block of rows][pick][row of the block]` to `[row][pick]`.
+fn by_rows(out: &[f32], n_rows: usize, n_picks: usize) -> Vec<f32> {
+    let place = |row, pick| row / 16 * 16 * n_picks + pick * 16 + row % 16;
+    let rows = (0..n_rows).flat_map(|row| (0..n_picks).map(move |pick| (row, pick)));
+    rows.map(|(row, pick)| out[place(row, pick)]).collect()
+}
+
 /// Checks one product: all tables, all numbers of picks up to `x.len()`, part of the rows.
 fn check_product(stored: &Stored, x: &[Vec<f32>]) {
     let matrix = stored.matrix();
@@ -232,8 +239,10 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) {
         let activations = prepared(table, layout.kind, x);
         for n_picks in (0..=x.len()).filter(|n| *n < 5 || *n == x.len()) {
             let picks = &picks[..n_picks];
-            let mut out = vec![f32::NAN; rows.len() * n_picks];
-            table.matmul(&Product { matrix, rows: rows.clone(), x: &activations, picks }, &mut out);
+            let product = Product { matrix, rows: rows.clone(), x: &activations, picks };
+            let mut out = vec![f32::NAN; product.n_outputs()];
+            table.matmul(&product, &mut out);
+            let out = by_rows(&out, rows.len(), n_picks);
             let expected = stated.chunks(x.len()).flat_map(|row| row[..n_picks].to_vec());
             let what = format!("{} {layout:?}, {n_picks} rows", table.name());
             same_bits(&out, &expected.collect::<Vec<_>>(), &what);
@@ -307,10 +316,11 @@ fn edge_values_of_activations() {
         for table in available() {
             let activations = prepared(table, kind, &x);
             let picks: Vec<usize> = (0..x.len()).collect();
-            let mut out = vec![0.0; 5 * x.len()];
             let product =
                 Product { matrix: stored.matrix(), rows: 0..5, x: &activations, picks: &picks };
+            let mut out = vec![0.0; product.n_outputs()];
             table.matmul(&product, &mut out);
+            let out = by_rows(&out, 5, x.len());
             let stated = (0..5).flat_map(|row| x.iter().map(move |x| (row, x)));
             let stated: Vec<f32> = stated.map(|(row, x)| stored.stated_output(row, x)).collect();
             same_bits(&out, &stated, &format!("{} {kind}", table.name()));

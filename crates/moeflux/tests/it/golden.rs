@@ -31,6 +31,20 @@ fn cpu_agrees_with_other_implementations() {
 }
 
 #[test]
+fn the_model_in_the_box_agrees_with_transformers_on_both_backends() {
+    let (case, every) = Case::demo();
+    for backend in [BackendKind::Reference, BackendKind::Cpu] {
+        let engine = open(&case.dir, backend, 64);
+        let mut session = engine.session(case.tokens.len()).unwrap();
+        let all = feed_all(&mut session, &case.tokens);
+        let rows: Vec<Vec<f32>> = all.into_iter().skip(every - 1).step_by(every).collect();
+        let distance = Distance::between(&rows, &case.logits);
+        println!("{backend:?} {distance:?}");
+        assert_eq!(distance.beyond_f32_limits(), None, "{backend:?}");
+    }
+}
+
+#[test]
 fn cpu_gives_the_same_bits_for_any_chunk_and_any_number_of_threads() {
     for name in case_names() {
         let case = Case::load(&name);

@@ -25,11 +25,19 @@ impl Case {
     /// The case of this name.
     pub(crate) fn load(name: &str) -> Self {
         let dir = golden_dir().join(name);
-        let tokens = std::fs::read(dir.join("tokens.json")).unwrap();
-        let tokens: Vec<u32> = serde_json::from_slice(&tokens).unwrap();
+        let tokens = read_tokens(&dir.join("tokens.json"));
         let logits = read_npy(&dir.join("logits.npy"));
         assert_eq!(logits.len(), tokens.len(), "{name}: a row of logits per token");
-        Self { dir, tokens: tokens.into_iter().map(TokenId).collect(), logits }
+        Self { dir, tokens, logits }
+    }
+
+    /// The model in the box on a held-out page, with the logits of every 32nd token alone.
+    pub(crate) fn demo() -> (Self, usize) {
+        let dir = golden_dir().join("../crates/moeflux-demo/model");
+        let tokens = read_tokens(&golden_dir().join("demo-tokens.json"));
+        let logits = read_npy(&golden_dir().join("demo-logits.npy"));
+        assert_eq!((tokens.len(), logits.len()), (256, 8));
+        (Self { dir, tokens, logits }, 32)
     }
 }
 
@@ -76,6 +84,11 @@ pub(crate) fn feed_all(session: &mut Session, tokens: &[TokenId]) -> Vec<Vec<f32
     });
     fed.unwrap();
     rows
+}
+
+fn read_tokens(path: &Path) -> Vec<TokenId> {
+    let tokens: Vec<u32> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    tokens.into_iter().map(TokenId).collect()
 }
 
 /// A float32 matrix as NumPy wrote it (format 1.0, C order).

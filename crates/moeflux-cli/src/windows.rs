@@ -1,0 +1,173 @@
+//! A text's tokens as the windows that `moeflux eval` feeds.
+//!
+//! **Invariant:** no token is predicted twice. Each window begins with what the model wants at the
+//! start of every text (its BOS token, if it has one), unscored; a token with none before it in its
+//! window is not predicted. Knows no model and no tokenizer.
+
+use std::ops::Range;
+
+use moeflux::ids::TokenId;
+
+/// How a text is cut.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut {
+    /// Begins each window and is not of the text.
+    pub(crate) prefix: Vec<TokenId>,
+    /// Ends documents, which share no window.
+    pub(crate) separator: Option<TokenId>,
+    /// Tokens of a full window, with the prefix.
+    pub(crate) context: usize,
+    /// Tokens from the start of a document's window to the start of its next.
+    pub(crate) stride: usize,
+}
+
+/// A text as it is fed.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    /// How it was cut.
+    pub(crate) cut: Cut,
+    /// Windows that predict something.
+    pub(crate) windows: Vec<Window>,
+    /// Pieces of text that share no window.
+    pub(crate) n_documents: usize,
+    /// Documents one after the other, each with what stands before its first token.
+    tokens: Vec<TokenId>,
+}
+
+/// One window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// Which tokens follow the prefix.
+    span: Range<usize>,
+    /// Index of the first predicted one, the prefix counted.
+    pub(crate) first_predicted: usize,
+}
+
+impl Windows {
+    /// Cuts a text. A context must hold the prefix and a prediction, a stride must not skip any.
+    pub(crate) fn of(text: &[TokenId], cut: Cut) -> Self {
+        let n_room = cut.context.checked_sub(cut.prefix.len()).expect("a context holds the prefix");
+        assert!((1..=n_room).contains(&cut.stride), "windows of {n_room} skip or stand still");
+        let mut all = Self { cut, windows: Vec::new(), n_documents: 0, tokens: Vec::new() };
+        match all.cut.separator {
+            None => all.add_document(text, n_room),
+            Some(separator) => {
+                let documents = text.split_inclusive(|token| *token == separator);
+                // Where a text begins with a separator, it ends nothing.
+                for document in documents.filter(|document| **document != [separator]) {
+                    // A model without a token for the start of texts has seen this one there.
+                    let lead = Some(separator).filter(|_| all.cut.prefix.is_empty());
+                    let document: Vec<TokenId> =
+                        lead.into_iter().chain(document.to_vec()).collect();
+                    all.add_document(&document, n_room);
+                }
+            }
+        }
+        all
+    }
+
+    fn add_document(&mut self, document: &[TokenId], n_room: usize) {
+        let n_prefix = self.cut.prefix.len();
+        let n_unpredicted = usize::from(n_prefix == 0);
+        let first = self.tokens.len();
+        self.tokens.extend_from_slice(document);
+        self.n_documents += 1;
+        let (mut start, mut n_done) = (0, n_unpredicted);
+        while n_done < document.len() {
+            let end = document.len().min(start + n_room);
+            let n_known = n_done.max(start + n_unpredicted) - start;
+            if start + n_known < end {
+                let span = first + start..first + end;
+                self.windows.push(Window { span, first_predicted: n_prefix + n_known });
+            }
+            n_done = end;
+            start += self.cut.stride;
+        }
+    }
+
+    /// A window's tokens, with the prefix.
+    pub(crate) fn tokens(&self, window: &Window) -> Vec<TokenId> {
+        [&self.cut.prefix[..], &self.tokens[window.span.clone()]].concat()
+    }
+
+    /// Tokens that are predicted, in order.
+    pub(crate) fn predicted(&self) -> impl Iterator<Item = TokenId> {
+        let n_prefix = self.cut.prefix.len();
+        let tokens_of = move |window: &Window| {
+            let first = window.span.start + window.first_predicted - n_prefix;
+            self.tokens[first..window.span.end].iter().copied()
+        };
+        self.windows.iter().flat_map(tokens_of)
+    }
+
+    /// Tokens of each window, with the prefix.
+    pub(crate) fn lens(&self) -> impl Iterator<Item = usize> {
+        self.windows.iter().map(|window| self.cut.prefix.len() + window.span.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(ids: &[u32]) -> Vec<TokenId> {
+        ids.iter().copied().map(TokenId).collect()
+    }
+
+    /// `expected`: per window what is read only, then what is predicted. 9 begins, 0 separates.
+    #[track_caller]
+    fn check(text: &[u32], (context, stride): (usize, usize), expected: &[(&[u32], &[u32])]) {
+        check_cut(text, cut(&[], None, (context, stride)), expected);
+    }
+
+    fn cut(prefix: &[u32], separator: Option<u32>, (context, stride): (usize, usize)) -> Cut {
+        Cut { prefix: tokens(prefix), separator: separator.map(TokenId), context, stride }
+    }
+
+    #[track_caller]
+    fn check_cut(text: &[u32], cut: Cut, expected: &[(&[u32], &[u32])]) {
+        let all = Windows::of(&tokens(text), cut);
+        let mut found = Vec::new();
+        for window in &all.windows {
+            let mut known = all.tokens(window);
+            let predicted = known.split_off(window.first_predicted);
+            found.push((known, predicted));
+        }
+        let wanted = expected.iter().map(|(known, predicted)| (tokens(known), tokens(predicted)));
+        assert_eq!(found, wanted.collect::<Vec<_>>());
+        let predicted: Vec<TokenId> = found.iter().flat_map(|(_, it)| it.clone()).collect();
+        assert_eq!(all.predicted().collect::<Vec<_>>(), predicted);
+        let lens = found.iter().map(|(known, predicted)| known.len() + predicted.len());
+        assert_eq!(all.lens().collect::<Vec<_>>(), lens.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn windows_share_nothing_or_what_the_stride_leaves() {
+        check(&[1, 2, 3, 4, 5], (3, 3), &[(&[1], &[2, 3]), (&[4], &[5])]);
+        check(&[1, 2, 3, 4], (3, 3), &[(&[1], &[2, 3])]);
+        let expected: [(&[u32], &[u32]); 3] = [(&[1], &[2, 3]), (&[2, 3], &[4]), (&[3, 4], &[5])];
+        check(&[1, 2, 3, 4, 5], (3, 1), &expected);
+        check(&[1, 2, 3, 4, 5, 6], (4, 2), &[(&[1], &[2, 3, 4]), (&[3, 4], &[5, 6])]);
+        check(&[1], (3, 1), &[]);
+        check(&[], (3, 3), &[]);
+    }
+
+    #[test]
+    fn the_prefix_begins_each_window() {
+        let expected: [(&[u32], &[u32]); 2] = [(&[9], &[1, 2]), (&[9], &[3])];
+        check_cut(&[1, 2, 3], cut(&[9], None, (3, 2)), &expected);
+        let expected: [(&[u32], &[u32]); 2] = [(&[9], &[1, 2]), (&[9, 2], &[3])];
+        check_cut(&[1, 2, 3], cut(&[9], None, (3, 1)), &expected);
+    }
+
+    #[test]
+    fn documents_begin_after_a_separator_and_predict_their_own() {
+        let text = [0, 1, 2, 0, 0, 3, 0, 4];
+        let expected: [(&[u32], &[u32]); 3] = [(&[0], &[1, 2, 0]), (&[0], &[3, 0]), (&[0], &[4])];
+        check_cut(&text, cut(&[], Some(0), (5, 5)), &expected);
+        let expected: [(&[u32], &[u32]); 3] = [(&[9], &[1, 2, 0]), (&[9], &[3, 0]), (&[9], &[4])];
+        check_cut(&text, cut(&[9], Some(0), (5, 4)), &expected);
+        let expected: [(&[u32], &[u32]); 2] = [(&[0], &[1, 2]), (&[1, 2], &[0])];
+        check_cut(&[1, 2, 0], cut(&[], Some(0), (3, 1)), &expected);
+    }
+}

@@ -1,0 +1,156 @@
+//! The model in the box on held-out questions and requests, by greedy decoding on the CPU backend.
+//!
+//! What is right is what `tools/demo-model/score.py` calls right, which has the counts of the same
+//! weights in PyTorch.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use moeflux::engine::{BackendKind, Engine, EngineConfig};
+use moeflux::generate::{Event, Generation};
+use moeflux::sample::{Sampler, SamplerConfig};
+use moeflux::session::Session;
+use moeflux::text::{
+    ChatTemplate, EndTokens, Message, SpecialText, StopStrings, TemplateOptions, TextStream,
+    Tokenizer,
+};
+use serde_json::{Value, json};
+
+use crate::support::{TempDir, moeflux_in, stdout_in};
+
+/// Of 20, as the model's card promises.
+const N_RIGHT_MIN: usize = 16;
+
+/// Room for any of these chats.
+const CONTEXT: usize = 1024;
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo")
+}
+
+/// The model and what is needed to talk to it.
+struct Chat {
+    session: Session,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    end_tokens: EndTokens,
+    sampler: Sampler,
+}
+
+impl Chat {
+    fn open() -> Self {
+        let dir = demo().join("model");
+        let n_threads = NonZeroUsize::new(2).unwrap();
+        let n_rows_max = NonZeroUsize::new(256).unwrap();
+        let config = EngineConfig { backend: BackendKind::Cpu, n_threads, n_rows_max };
+        let engine = Engine::open(&dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+        let vocab = engine.spec().vocab;
+        let tokenizer = Tokenizer::open(&dir, vocab).unwrap();
+        Self {
+            session: engine.session(CONTEXT).unwrap(),
+            template: ChatTemplate::open(&dir).unwrap().unwrap(),
+            end_tokens: EndTokens::open(&dir, &tokenizer).unwrap(),
+            sampler: Sampler::new(SamplerConfig::greedy(), vocab).unwrap(),
+            tokenizer,
+        }
+    }
+
+    /// The answer to a chat's first message.
+    fn answer(&mut self, request: &str, tools: Option<Value>, n_tokens_max: usize) -> String {
+        let options =
+            TemplateOptions { add_generation_prompt: true, tools, ..TemplateOptions::default() };
+        let prompt = self.template.render(&[Message::new("user", request)], &options).unwrap();
+        self.session.clear();
+        let generation = Generation {
+            session: &mut self.session,
+            sampler: &mut self.sampler,
+            mask: None,
+            stream: TextStream::new(&self.tokenizer, SpecialText::Shown),
+            stops: StopStrings::new(Vec::new()).unwrap(),
+            end_tokens: &self.end_tokens,
+            n_tokens_max,
+        };
+        let mut answer = String::new();
+        let listener = &mut |event: Event<'_>| {
+            if let Event::Text(text) = event {
+                answer.push_str(text);
+            }
+            ControlFlow::Continue(())
+        };
+        generation.run(&self.tokenizer.encode(&prompt).unwrap(), listener).unwrap();
+        answer
+    }
+}
+
+fn cases(name: &str) -> Vec<Value> {
+    let cases: Vec<Value> =
+        serde_json::from_slice(&std::fs::read(demo().join(name)).unwrap()).unwrap();
+    assert_eq!(cases.len(), 20, "{name}");
+    cases
+}
+
+/// Counts, and names what is wrong.
+fn check(name: &str, is_right: impl Fn(&mut Chat, &Value) -> Result<(), String>) {
+    let mut chat = Chat::open();
+    let mut failures = Vec::new();
+    for case in cases(name) {
+        failures.extend(is_right(&mut chat, &case).err());
+    }
+    let n_right = 20 - failures.len();
+    println!("{name}: {n_right} of 20 right; wrong:\n{}", failures.join("\n"));
+    assert!(n_right >= N_RIGHT_MIN, "{name}: {n_right} of 20:\n{}", failures.join("\n"));
+}
+
+#[test]
+fn questions_in_phrasings_that_training_never_saw() {
+    check("questions.json", |chat, case| {
+        let question = case["question"].as_str().unwrap();
+        let answer = chat.answer(question, None, 160).to_lowercase();
+        let said = answer.rsplit("</think>").next().unwrap_or_default();
+        let accepted = case["accept"].as_array().unwrap();
+        let is_right =
+            accepted.iter().any(|it| said.contains(&it.as_str().unwrap().to_lowercase()));
+        is_right.then_some(()).ok_or_else(|| format!("{question}\n    {}", said.trim()))
+    });
+}
+
+#[test]
+fn requests_that_a_tool_answers() {
+    check("toolcalls.json", |chat, case| {
+        let request = case["request"].as_str().unwrap();
+        let answer = chat.answer(request, Some(case["tools"].clone()), 128);
+        let (_, rest) = answer.split_once("<tool_call>").unwrap_or_default();
+        let body = rest.split_once("</tool_call>").unwrap_or_default().0;
+        let call: Value = serde_json::from_str(body).unwrap_or_default();
+        let is_right = call["name"] == case["name"] && call["arguments"] == case["arguments"];
+        is_right.then_some(()).ok_or_else(|| format!("{request}\n    {}", answer.trim()))
+    });
+}
+
+#[test]
+fn the_first_commands_need_no_model() {
+    let cache = TempDir::new();
+    let page = stdout_in(&cache, &["inspect"]);
+    assert!(page.starts_with("qwen3_5_moe\n1 file, 8.25 MB"), "{page}");
+    let question = "What does Vec::push do?";
+    let args = ["generate", "--chat", question, "--temp", "0"];
+    assert_eq!(stdout_in(&cache, &args), "Appends an element to the back of a collection.\n");
+    let all = stdout_in(&cache, &[&args[..], &["--special"]].concat());
+    assert!(all.starts_with("<think>\n\n</think>\n\nAppends"), "{all}");
+    let object: Value =
+        serde_json::from_str(&stdout_in(&cache, &[&args[..], &["--json"]].concat())).unwrap();
+    assert_eq!(object["text"], json!("Appends an element to the back of a collection."));
+
+    let output = moeflux_in(&cache, &["inspect", "--bits", "4"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn every_command_that_takes_a_model_names_the_default() {
+    for command in ["generate", "logits", "eval", "inspect"] {
+        let help = stdout_in(&TempDir::new(), &[command, "--help"]);
+        let words: Vec<&str> = help.split_whitespace().collect();
+        assert!(words.join(" ").contains("[default: the model in the box]"), "{help}");
+    }
+}
