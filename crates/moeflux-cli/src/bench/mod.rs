@@ -55,7 +55,7 @@ pub(crate) struct BenchArgs {
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let interrupt = Interrupt::listen();
-    let dir = model::folder(&args.model)?;
+    let dir = model::path(args.model.model.as_deref())?;
     let (blueprint, checkpoint) = Blueprint::of_folder(&dir)?;
     let context = context_needed(args, blueprint.spec.context_max)?;
     let facts = ModelFacts::new(&blueprint, &checkpoint);

@@ -4,6 +4,7 @@
 
 use moeflux::backend::DeviceNames;
 use moeflux::blueprint::Blueprint;
+use moeflux::error::ByteCount;
 use moeflux::format::Checkpoint;
 use moeflux::ops::Op;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use super::BenchArgs;
 use crate::machine::{Machine, rss_bytes_peak};
 use crate::model;
-use crate::size::{binary, decimal};
+use crate::size::binary;
 
 /// What is known of the model before it is read.
 #[derive(Debug)]
@@ -89,9 +90,9 @@ impl Report<'_> {
         let Self { args, facts, device, prefill_runs, decode_runs } = self;
         let DeviceNames { backend, arithmetic, isa } = device;
         let arithmetic = arithmetic.name();
-        let per_token = decimal(facts.weight_bytes_per_token);
+        let per_token = ByteCount(facts.weight_bytes_per_token).rounded();
         let mut lines = vec![
-            format!("model     {}, {}", facts.dir, decimal(facts.file_bytes)),
+            format!("model     {}, {}", facts.dir, ByteCount(facts.file_bytes).rounded()),
             format!("machine   {}", Machine::here().text()),
             format!(
                 "computed  on {backend} in {arithmetic} ({isa}), threads: {}, chunk: {}",

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use moeflux::backend::Arithmetic;
 use moeflux::engine::{BackendKind, Engine, EngineConfig};
 use moeflux::generate::{Event, Generation};
 use moeflux::sample::{Sampler, SamplerConfig};
@@ -43,7 +44,13 @@ impl Chat {
         let dir = demo().join("model");
         let n_threads = NonZeroUsize::new(2).unwrap();
         let n_rows_max = NonZeroUsize::new(256).unwrap();
-        let config = EngineConfig { backend: BackendKind::Cpu, n_threads, n_rows_max };
+        let config = EngineConfig {
+            backend: BackendKind::Cpu,
+            arithmetic: Arithmetic::Int8,
+            kernels: None,
+            n_threads,
+            n_rows_max,
+        };
         let engine = Engine::open(&dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
         let vocab = engine.spec().vocab;
         let tokenizer = Tokenizer::open(&dir, vocab).unwrap();

@@ -33,8 +33,7 @@ impl Order {
 pub struct IntRows {
     shape: IntRowShape,
     values: Vec<i8>,
-    steps: Vec<f32>,
-    sums: Vec<f32>,
+    factors: Vec<f32>,
 }
 
 /// How the rows of an [`IntRows`] lie.
@@ -54,10 +53,9 @@ pub struct IntRowShape {
 pub struct QuantisedRow<'a> {
     /// One per column.
     pub values: &'a mut [i8],
-    /// What one unit of a value is worth, per group.
-    pub steps: &'a mut [f32],
-    /// The sum of the group's values times the step.
-    pub sums: &'a mut [f32],
+    /// What one unit of a value is worth, per group; then per group the sum of its values times
+    /// that.
+    pub factors: &'a mut [f32],
 }
 
 /// One row as it was rounded, or some whole groups of it.
@@ -93,9 +91,8 @@ impl IntRows {
         if self.values.len() < n_rows * n_cols {
             self.values.resize(n_rows * n_cols, 0);
         }
-        if self.steps.len() < n_rows * n_groups {
-            self.steps.resize(n_rows * n_groups, 0.0);
-            self.sums.resize(n_rows * n_groups, 0.0);
+        if self.factors.len() < n_rows * 2 * n_groups {
+            self.factors.resize(n_rows * 2 * n_groups, 0.0);
         }
     }
 
@@ -105,21 +102,19 @@ impl IntRows {
     ///
     /// If `x` is not one row, or there is no such row.
     pub fn fill(&mut self, table: &KernelTable, row_idx: usize, x: &[f32]) {
-        let (shape, values, steps, sums) = self.rows_mut();
+        let (shape, values, factors) = self.rows_mut();
         assert!(row_idx < shape.n_rows, "row {row_idx} of {}", shape.n_rows);
         let values = &mut values[row_idx * shape.n_cols..][..shape.n_cols];
-        let steps = &mut steps[row_idx * shape.n_groups..][..shape.n_groups];
-        let sums = &mut sums[row_idx * shape.n_groups..][..shape.n_groups];
-        shape.fill(table, x, QuantisedRow { values, steps, sums });
+        let factors = &mut factors[row_idx * 2 * shape.n_groups..][..2 * shape.n_groups];
+        shape.fill(table, x, QuantisedRow { values, factors });
     }
 
-    /// The rows' memory, for threads that share the filling: `n_cols` values, `n_groups` steps and
-    /// `n_groups` sums per row.
-    pub fn rows_mut(&mut self) -> (IntRowShape, &mut [i8], &mut [f32], &mut [f32]) {
+    /// The rows' memory, for threads that share the filling: `n_cols` values and twice `n_groups`
+    /// factors per row.
+    pub fn rows_mut(&mut self) -> (IntRowShape, &mut [i8], &mut [f32]) {
         let shape = self.shape;
-        let n_groups = shape.n_rows * shape.n_groups;
         let values = &mut self.values[..shape.n_rows * shape.n_cols];
-        (shape, values, &mut self.steps[..n_groups], &mut self.sums[..n_groups])
+        (shape, values, &mut self.factors[..shape.n_rows * 2 * shape.n_groups])
     }
 
     /// Rows.
@@ -142,12 +137,9 @@ impl IntRows {
     #[inline(always)]
     pub(super) fn row(&self, row_idx: usize) -> Row<'_> {
         let IntRowShape { n_cols, n_groups, .. } = self.shape;
-        let groups = row_idx * n_groups..(row_idx + 1) * n_groups;
-        Row {
-            values: &self.values[row_idx * n_cols..][..n_cols],
-            steps: &self.steps[groups.clone()],
-            sums: &self.sums[groups],
-        }
+        let factors = &self.factors[row_idx * 2 * n_groups..][..2 * n_groups];
+        let (steps, sums) = factors.split_at(n_groups);
+        Row { values: &self.values[row_idx * n_cols..][..n_cols], steps, sums }
     }
 }
 
@@ -160,8 +152,7 @@ impl IntRowShape {
     pub fn fill(&self, table: &KernelTable, x: &[f32], row: QuantisedRow<'_>) {
         assert_eq!(x.len(), self.n_cols, "values of a row");
         assert_eq!(row.values.len(), self.n_cols, "memory of a row");
-        assert_eq!(row.steps.len(), self.n_groups, "steps of a row");
-        assert_eq!(row.sums.len(), self.n_groups, "sums of a row");
+        assert_eq!(row.factors.len(), 2 * self.n_groups, "steps and sums of a row");
         table.quantise(x, self.order, row);
     }
 }
@@ -169,9 +160,10 @@ impl IntRowShape {
 /// Rounds a row whose lengths fit each other.
 #[inline(always)]
 pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
-    let Some(group) = x.len().checked_div(row.steps.len()) else { return };
+    let (steps, sums) = row.factors.split_at_mut(row.factors.len() / 2);
+    let Some(group) = x.len().checked_div(steps.len()) else { return };
     let groups = x.chunks_exact(group).zip(row.values.chunks_exact_mut(group));
-    for ((x, values), (step, sum)) in groups.zip(row.steps.iter_mut().zip(row.sums)) {
+    for ((x, values), (step, sum)) in groups.zip(steps.iter_mut().zip(sums)) {
         let n;
         (*step, n) = round_group(x, values);
         *sum = *step * n;

@@ -30,20 +30,6 @@ pub(super) fn sigmoid(x: f32) -> f32 {
     (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
 }
 
-/// `x * sigmoid(x)`.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-pub(super) fn silu(x: f32) -> f32 {
-    (f64::from(x) / (1.0 + (-f64::from(x)).exp())) as f32
-}
-
-/// One value of [`SwiGlu`].
-pub(super) fn swiglu(gate: f32, up: f32, limit: Option<f32>) -> f32 {
-    let Some(limit) = limit else { return silu(gate) * up };
-    let gate = gate.min(limit);
-    let up = up.clamp(-limit, limit);
-    gate * sigmoid(1.702 * gate) * (up + 1.0)
-}
-
 impl Machine {
     pub(super) fn select_rows(&mut self, op: &SelectRows, batch: &Batch<'_>) {
         let mut out = self.take_output(op.out.buffer, &[op.x], batch.rows.len());

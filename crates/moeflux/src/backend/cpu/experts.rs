@@ -6,11 +6,12 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{Activations, Matrix, Product, RowOp, Rows};
+use moeflux_kernels::{ROWS_PER_BLOCK, RowOp, Rows};
 
 use crate::backend::ArrivedExpert;
-use crate::backend::cpu::elementwise::{COLS_PER_PART, swiglu};
-use crate::backend::cpu::linear::{MATRIX_ROWS_ALIGN, prepare};
+use crate::backend::cpu::elementwise::COLS_PER_PART;
+use crate::backend::cpu::linear::copy_row;
+use crate::backend::cpu::product::{ReadyRows, n_blocks};
 use crate::backend::cpu::split::{Items, Parts};
 use crate::backend::cpu::{Common, Machine, Source, grown};
 use crate::ops::{Combine, ExpertFfn, Op, Plan};
@@ -26,26 +27,19 @@ pub(super) struct ExpertScratch {
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     /// Inputs of gate.
-    gate_x: Activations,
+    gate_x: ReadyRows,
     /// Inputs of up, where it is quantised otherwise than gate.
-    up_x: Activations,
+    up_x: ReadyRows,
     /// Inputs of down: one row per use.
-    down_x: Activations,
-    /// Per expert `[inner, uses]`.
+    down_x: ReadyRows,
+    /// Per expert `[block of inner, use, value of the block]`.
     inner: Vec<f32>,
-    /// Per expert `[hidden, uses]`.
+    /// Per expert `[block of hidden, use, value of the block]`.
     outputs: Vec<f32>,
-    /// Per row and rank: where in `outputs` its values lie, if its expert has arrived.
-    sources: Vec<Option<Source>>,
+    /// Per row and rank: which use it is, if its expert has arrived.
+    uses_of_ranks: Vec<Option<usize>>,
     /// The rows and ranks whose expert has arrived, as an index into `sources`, ascending.
     arrived_ranks: Vec<usize>,
-}
-
-/// Values at equal distances.
-#[derive(Clone, Copy, Debug)]
-struct Source {
-    first: usize,
-    stride: usize,
 }
 
 /// One arrived expert's uses.
@@ -74,34 +68,45 @@ impl Machine {
         let n_rows = self.routes.experts.len() / self.routes.top_k;
         let Self { common, buffers, experts, .. } = self;
 
-        let source = |row_idx| buffers.head(&op.x, row_idx, 0);
-        prepare(common, &mut experts.gate_x, &view.gate, n_rows, &source);
+        let source = |row_idx, fill: &mut dyn FnMut(&[f32])| {
+            fill(buffers.head(&op.x, row_idx, 0));
+        };
+        experts.gate_x.prepare(common, view.gate.layout(), n_rows, &source);
         let up_layout = view.up.layout();
-        let is_shared = experts.gate_x.suits(up_layout.kind, up_layout.n_cols);
+        let is_shared = experts.gate_x.suit(up_layout);
         if !is_shared {
-            prepare(common, &mut experts.up_x, &view.up, n_rows, &source);
+            experts.up_x.prepare(common, up_layout, n_rows, &source);
         }
         let n_uses = experts.uses.len();
-        let n_inner = view.gate.layout().n_rows;
         let up_x = if is_shared { &experts.gate_x } else { &experts.up_x };
-        let inner = grown(&mut experts.inner, n_inner * n_uses, 0.0);
-        let gate_up = GateUp { gate_x: &experts.gate_x, up_x, limit: op.limit };
-        let rows = &experts.rows;
-        each_expert(common, &experts.groups, (n_inner, inner), &|group, range, out| {
+        let inner_layout = ExpertRows { groups: &experts.groups, n_rows: up_layout.n_rows };
+        let inner = grown(&mut experts.inner, inner_layout.n_values(), 0.0);
+        let (gate_x, rows) = (&experts.gate_x, &experts.rows);
+        inner_layout.each(common, inner, &|group, range, out| {
             let view = &arrived[group.arrived_idx].view;
-            gate_up.run(common, (&view.gate, &view.up), &rows[group.uses.clone()], (range, out));
+            let picks = &rows[group.uses.clone()];
+            gate_x.multiply(common.table, (view.gate, range.clone()), picks, out);
+            let mut worker = common.worker();
+            let up = grown(&mut worker.values, out.len(), 0.0);
+            up_x.multiply(common.table, (view.up, range), picks, up);
+            common.table.apply(&RowOp::SwiGlu { up, limit: op.limit }, out);
         });
 
-        transpose(common, &mut experts.down_x, &view.down, (&experts.groups, inner));
-        let n_hidden = view.down.layout().n_rows;
-        let outputs = grown(&mut experts.outputs, n_hidden * n_uses, 0.0);
-        let (down_x, identity) = (&experts.down_x, &experts.identity);
-        each_expert(common, &experts.groups, (n_hidden, &mut *outputs), &|group, range, out| {
-            let matrix = arrived[group.arrived_idx].view.down;
-            let picks = &identity[group.uses.clone()];
-            common.table.matmul(&Product { matrix, rows: range, x: down_x, picks }, out);
+        let down_layout = view.down.layout();
+        experts.down_x.prepare(common, down_layout, n_uses, &|use_idx, fill| {
+            let mut worker = common.worker();
+            let values = grown(&mut worker.values, down_layout.n_cols, 0.0);
+            inner_layout.copy_use(inner, use_idx, values);
+            fill(values);
         });
-        self.put_partials(op, n_hidden);
+        let hidden_layout = ExpertRows { groups: &experts.groups, n_rows: down_layout.n_rows };
+        let outputs = grown(&mut experts.outputs, hidden_layout.n_values(), 0.0);
+        let (down_x, identity) = (&experts.down_x, &experts.identity);
+        hidden_layout.each(common, outputs, &|group, range, out| {
+            let matrix = arrived[group.arrived_idx].view.down;
+            down_x.multiply(common.table, (matrix, range), &identity[group.uses.clone()], out);
+        });
+        self.put_partials(op, down_layout.n_rows);
     }
 
     /// Notes who uses the arrived experts.
@@ -124,35 +129,30 @@ impl Machine {
     /// Copies outputs to their rows and ranks.
     fn put_partials(&mut self, op: &ExpertFfn, n_hidden: usize) {
         let Self { common, buffers, routes, experts, .. } = self;
-        let ExpertScratch { groups, uses, outputs, sources, arrived_ranks, .. } = experts;
+        let ExpertScratch { groups, uses, outputs, uses_of_ranks, arrived_ranks, .. } = experts;
         let top_k = routes.top_k;
-        sources.clear();
-        sources.resize(routes.experts.len(), None);
-        for group in groups {
-            let first = group.uses.start * n_hidden;
-            for (i, &(row_idx, rank)) in uses[group.uses.clone()].iter().enumerate() {
-                let source = Source { first: first + i, stride: group.uses.len() };
-                sources[row_idx * top_k + rank] = Some(source);
-            }
+        uses_of_ranks.clear();
+        uses_of_ranks.resize(routes.experts.len(), None);
+        for (use_idx, (row_idx, rank)) in uses.iter().enumerate() {
+            uses_of_ranks[row_idx * top_k + rank] = Some(use_idx);
         }
-        let has_arrived = |&at: &usize| sources[at].is_some();
+        let has_arrived = |&at: &usize| uses_of_ranks[at].is_some();
         arrived_ranks.clear();
-        arrived_ranks.extend((0..sources.len()).filter(has_arrived));
+        arrived_ranks.extend((0..uses_of_ranks.len()).filter(has_arrived));
 
         let out = buffers.get_mut(op.partials.buffer);
         let (n_cols, first_col, n_items) = (out.n_cols, op.partials.first_col, arrived_ranks.len());
         let place = |item: usize| match arrived_ranks.get(item) {
             Some(at) => at / top_k * n_cols + first_col + at % top_k * n_hidden,
-            None => sources.len() / top_k * n_cols,
+            None => uses_of_ranks.len() / top_k * n_cols,
         };
+        let layout = ExpertRows { groups, n_rows: n_hidden };
         let items = Items { n_items, align: 1, cost: n_hidden, place };
         common.split.ranges(&mut out.values, &items, &|range, out| {
             let base = place(range.start);
             for item in range {
-                let Some(source) = sources[arrived_ranks[item]] else { continue };
-                let values = outputs[source.first..].iter().step_by(source.stride);
-                let out = &mut out[place(item) - base..][..n_hidden];
-                out.iter_mut().zip(values).for_each(|(out, &value)| *out = value);
+                let Some(use_idx) = uses_of_ranks[arrived_ranks[item]] else { continue };
+                layout.copy_use(outputs, use_idx, &mut out[place(item) - base..][..n_hidden]);
             }
         });
     }
@@ -188,81 +188,57 @@ impl Machine {
     }
 }
 
-/// The first product of an expert.
-struct GateUp<'a> {
-    gate_x: &'a Activations,
-    up_x: &'a Activations,
-    limit: Option<f32>,
+/// Rows of every arrived expert's matrix, whose outputs lie expert by expert as
+/// `[block of rows, use, row of the block]`.
+#[derive(Clone, Copy)]
+struct ExpertRows<'a> {
+    groups: &'a [Group],
+    n_rows: usize,
 }
 
-impl GateUp<'_> {
-    /// `swiglu(gate . x, up . x)` for a range of inner rows.
-    fn run(
+impl ExpertRows<'_> {
+    fn n_values(&self) -> usize {
+        let n_uses = self.groups.last().map_or(0, |group| group.uses.end);
+        n_uses * n_blocks(self.n_rows) * ROWS_PER_BLOCK
+    }
+
+    /// Calls `f(expert, rows of its matrix, outputs)` over all rows of every expert.
+    fn each(
         &self,
         common: &Common,
-        (gate, up): (&Matrix<'_>, &Matrix<'_>),
-        picks: &[usize],
-        (rows, out): (Range<usize>, &mut [f32]),
+        out: &mut [f32],
+        f: &(impl Fn(&Group, Range<usize>, &mut [f32]) + Sync),
     ) {
-        let gates = Product { matrix: *gate, rows: rows.clone(), x: self.gate_x, picks };
-        common.table.matmul(&gates, out);
-        let mut worker = common.worker();
-        let ups = grown(&mut worker.values, out.len(), 0.0);
-        common.table.matmul(&Product { matrix: *up, rows, x: self.up_x, picks }, ups);
-        for (out, &up) in out.iter_mut().zip(&*ups) {
-            *out = swiglu(*out, up, self.limit);
-        }
+        let (groups, n_blocks) = (self.groups, n_blocks(self.n_rows));
+        let place = |item: usize| match groups.get(item / n_blocks) {
+            Some(Group { uses, .. }) => {
+                (uses.start * n_blocks + item % n_blocks * uses.len()) * ROWS_PER_BLOCK
+            }
+            None => self.n_values(),
+        };
+        let n_items = groups.len() * n_blocks;
+        // Cut finely: experts differ in uses.
+        let items = Items { n_items, align: 1, cost: 512 * ROWS_PER_BLOCK, place };
+        common.split.ranges(out, &items, &|range, mut out| {
+            let mut item = range.start;
+            while item < range.end {
+                let group = &groups[item / n_blocks];
+                let first = item % n_blocks;
+                let blocks = first..n_blocks.min(first + range.end - item);
+                item += blocks.len();
+                let n_values = blocks.len() * group.uses.len() * ROWS_PER_BLOCK;
+                let (head, tail) = out.split_at_mut(n_values);
+                let end = self.n_rows.min(blocks.end * ROWS_PER_BLOCK);
+                f(group, blocks.start * ROWS_PER_BLOCK..end, head);
+                out = tail;
+            }
+        });
     }
-}
 
-/// Calls `f(expert, rows of its matrix, outputs)` over `n_rows` rows of every expert, whose outputs
-/// lie expert by expert as `[row, use]`.
-fn each_expert(
-    common: &Common,
-    groups: &[Group],
-    (n_rows, out): (usize, &mut [f32]),
-    f: &(impl Fn(&Group, Range<usize>, &mut [f32]) + Sync),
-) {
-    let place = |item: usize| match groups.get(item / n_rows) {
-        Some(group) => group.uses.start * n_rows + item % n_rows * group.uses.len(),
-        None => groups.last().map_or(0, |group| group.uses.end * n_rows),
-    };
-    let n_items = groups.len() * n_rows;
-    // Rows are cut finely: experts differ in uses.
-    let items = Items { n_items, align: MATRIX_ROWS_ALIGN, cost: 512, place };
-    common.split.ranges(out, &items, &|range, mut out| {
-        let mut item = range.start;
-        while item < range.end {
-            let group = &groups[item / n_rows];
-            let first_row = item % n_rows;
-            let rows = first_row..n_rows.min(first_row + range.end - item);
-            let n_values = rows.len() * group.uses.len();
-            item += rows.len();
-            let (head, tail) = out.split_at_mut(n_values);
-            f(group, rows, head);
-            out = tail;
-        }
-    });
-}
-
-/// Makes `inner`, per expert `[inner, uses]`, into rows of activations, one per use.
-fn transpose(
-    common: &Common,
-    target: &mut Activations,
-    matrix: &Matrix<'_>,
-    (groups, inner): (&[Group], &[f32]),
-) {
-    let layout = matrix.layout();
-    let n_uses = groups.last().map_or(0, |group| group.uses.end);
-    target.reshape(layout.kind, n_uses, layout.n_cols);
-    let (shape, values, sums) = target.rows_mut();
-    common.split.pairs((values, sums), n_uses, shape.stride, &|use_idx, row, sums| {
-        let group = &groups[groups.partition_point(|group| group.uses.end <= use_idx)];
-        let inner = &inner[group.uses.start * layout.n_cols..];
-        let columns = inner.chunks_exact(group.uses.len());
-        for (value, column) in row.iter_mut().zip(columns.take(layout.n_cols)) {
-            *value = column[use_idx - group.uses.start];
-        }
-        shape.finish(common.table, row, sums);
-    });
+    /// The outputs of one use, row by row.
+    fn copy_use(&self, values: &[f32], use_idx: usize, out: &mut [f32]) {
+        let group = &self.groups[self.groups.partition_point(|it| it.uses.end <= use_idx)];
+        let first = group.uses.start * n_blocks(self.n_rows) * ROWS_PER_BLOCK;
+        copy_row(&values[first..], (use_idx - group.uses.start, group.uses.len()), out);
+    }
 }

@@ -5,22 +5,17 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{Activations, Matrix, Product, Rows, TransposedProduct, decode_row};
+use moeflux_kernels::{Matrix, ROWS_PER_BLOCK, Rows, TransposedProduct, decode_row};
 
+use crate::backend::cpu::product::{ReadyRows, n_blocks};
 use crate::backend::cpu::split::Items;
 use crate::backend::cpu::{Common, Inputs, Machine, grown};
 use crate::backend::host::Buffer;
-use crate::ops::{Batch, Embed, HeadMatMul, Heads, MatMul, Orientation};
+use crate::ops::{Batch, Embed, HeadMatMul, MatMul, Orientation};
 
 /// Rows of a step that meet a matrix at a time: enough to make unpacking weights cheap, few enough
-/// that a block of them stays in the second cache.
-pub(super) const PANEL_ROWS: usize = 64;
-
-/// Matrix rows are cut at multiples of what a kernel takes at once.
-pub(super) const MATRIX_ROWS_ALIGN: usize = 4;
-
-/// Columns that a scatter moves at a time: one cache line of the target.
-const SCATTER_COLS: usize = 16;
+/// that they stay in the second cache.
+const PANEL_ROWS: usize = 128;
 
 impl Machine {
     pub(super) fn embed(&mut self, op: &Embed, batch: &Batch<'_>) {
@@ -42,16 +37,17 @@ impl Machine {
             Inputs { buffers: &self.buffers, written: op.out.buffer, snapshot: &scratch.snapshot };
         for first in (0..n_rows).step_by(PANEL_ROWS) {
             let rows = first..n_rows.min(first + PANEL_ROWS);
-            let x = &mut scratch.activations;
-            prepare(&self.common, x, &matrix, rows.len(), &|i| {
-                inputs.head(&op.x, rows.start + i, 0)
+            let x = &mut scratch.ready;
+            x.prepare(&self.common, matrix.layout(), rows.len(), &|i, fill| {
+                fill(inputs.head(&op.x, rows.start + i, 0));
             });
             let product = PanelProduct { matrix, bias, x, picks: identity(&mut scratch.identity) };
             let cols = op.out.cols(0);
-            if rows.len() == 1 {
+            if rows.len() == 1 && cols.len().is_multiple_of(ROWS_PER_BLOCK) {
                 product.run(&self.common, &mut out.row_mut(rows.start)[cols]);
             } else {
-                let values = grown(&mut scratch.values, cols.len() * rows.len(), 0.0);
+                let n_values = n_blocks(cols.len()) * ROWS_PER_BLOCK * rows.len();
+                let values = grown(&mut scratch.values, n_values, 0.0);
                 product.run(&self.common, values);
                 scatter(&self.common, values, &mut out, (rows, cols));
             }
@@ -66,13 +62,14 @@ impl Machine {
         let matrix = self.common.weights.matrix(op.weight);
         let scratch = &mut self.scratch;
         let x = self.buffers.get(op.x.buffer);
-        let panel_values = op.out.n_heads * op.out.head_dim * PANEL_ROWS.min(n_rows);
+        let head_cols = n_blocks(op.out.head_dim) * ROWS_PER_BLOCK;
+        let panel_values = op.out.n_heads * head_cols * PANEL_ROWS.min(n_rows);
         let values = grown(&mut scratch.values, panel_values, 0.0);
         let picks = identity(&mut scratch.identity);
         for first in (0..n_rows).step_by(PANEL_ROWS) {
             let rows = first..n_rows.min(first + PANEL_ROWS);
             let panel = HeadPanel { op, matrix, x, rows: rows.clone(), picks };
-            let head_values = op.out.head_dim * rows.len();
+            let head_values = head_cols * rows.len();
             let cost = op.n_rows * matrix.layout().n_cols;
             let place = |head_idx| head_idx * head_values;
             let items = Items { n_items: op.out.n_heads, align: 1, cost, place };
@@ -87,22 +84,6 @@ impl Machine {
     }
 }
 
-/// Makes rows of activations ready for products with `matrix`.
-pub(super) fn prepare<'a>(
-    common: &Common,
-    target: &mut Activations,
-    matrix: &Matrix<'_>,
-    n_rows: usize,
-    source: &(impl Fn(usize) -> &'a [f32] + Sync),
-) {
-    let layout = matrix.layout();
-    target.reshape(layout.kind, n_rows, layout.n_cols);
-    let (shape, values, sums) = target.rows_mut();
-    common.split.pairs((values, sums), n_rows, shape.stride, &|row_idx, values, sums| {
-        shape.fill(common.table, source(row_idx), values, sums);
-    });
-}
-
 /// 0, 1, 2, .. of a panel's rows.
 fn identity(indices: &mut Vec<usize>) -> &[usize] {
     if indices.is_empty() {
@@ -115,32 +96,35 @@ fn identity(indices: &mut Vec<usize>) -> &[usize] {
 struct PanelProduct<'a> {
     matrix: Matrix<'a>,
     bias: Option<&'a [f32]>,
-    x: &'a Activations,
+    x: &'a ReadyRows,
     picks: &'a [usize],
 }
 
 impl PanelProduct<'_> {
-    /// `out[matrix row][panel row]`.
+    /// `out[block of matrix rows][panel row][row of the block]`.
     fn run(&self, common: &Common, out: &mut [f32]) {
         let layout = self.matrix.layout();
-        let n_picks = self.x.n_rows();
-        let place = |row_idx| row_idx * n_picks;
-        let items =
-            Items { n_items: layout.n_rows, align: MATRIX_ROWS_ALIGN, cost: layout.n_cols, place };
-        assert_eq!(out.len(), layout.n_rows * n_picks, "outputs of a product");
-        common.split.ranges(out, &items, &|rows, out| {
-            let picks = &self.picks[..n_picks];
-            let product = Product { matrix: self.matrix, rows: rows.clone(), x: self.x, picks };
-            common.table.matmul(&product, out);
+        let picks = &self.picks[..self.x.n_rows()];
+        let block_values = ROWS_PER_BLOCK * picks.len();
+        let place = |block_idx| block_idx * block_values;
+        let cost = ROWS_PER_BLOCK * layout.n_cols;
+        let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
+        common.split.ranges(out, &items, &|blocks, out| {
+            let end = layout.n_rows.min(blocks.end * ROWS_PER_BLOCK);
+            let rows = blocks.start * ROWS_PER_BLOCK..end;
+            self.x.multiply(common.table, (self.matrix, rows.clone()), picks, out);
             let Some(bias) = self.bias else { return };
-            for (out, &bias) in out.chunks_exact_mut(n_picks).zip(&bias[rows]) {
-                out.iter_mut().for_each(|it| *it += bias);
+            let biases = bias[rows].chunks(ROWS_PER_BLOCK);
+            for (out, bias) in out.chunks_exact_mut(block_values).zip(biases) {
+                for out in out.chunks_exact_mut(ROWS_PER_BLOCK) {
+                    out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+                }
             }
         });
     }
 }
 
-/// Turns `values[column][row]` into rows of a buffer.
+/// Turns blocks of columns into rows of a buffer.
 fn scatter(
     common: &Common,
     values: &[f32],
@@ -151,16 +135,18 @@ fn scatter(
     let place = |i| i * n_cols;
     let items = Items { n_items: n_rows, align: 1, cost: cols.len(), place };
     common.split.ranges(&mut out.values[rows.start * n_cols..], &items, &|range, out| {
-        for first in (0..cols.len()).step_by(SCATTER_COLS) {
-            let block = first..cols.len().min(first + SCATTER_COLS);
-            for (row_idx, out) in range.clone().zip(out.chunks_exact_mut(n_cols)) {
-                let out = &mut out[cols.start + block.start..][..block.len()];
-                for (out, column) in out.iter_mut().zip(block.clone()) {
-                    *out = values[column * n_rows + row_idx];
-                }
-            }
+        for (row_idx, out) in range.zip(out.chunks_exact_mut(n_cols)) {
+            copy_row(values, (row_idx, n_rows), &mut out[cols.clone()]);
         }
     });
+}
+
+/// One row of `n_rows` out of blocks of columns.
+pub(super) fn copy_row(blocks: &[f32], (row_idx, n_rows): (usize, usize), out: &mut [f32]) {
+    let blocks = blocks.chunks_exact(n_rows * ROWS_PER_BLOCK);
+    for (out, block) in out.chunks_mut(ROWS_PER_BLOCK).zip(blocks) {
+        out.copy_from_slice(&block[row_idx * ROWS_PER_BLOCK..][..out.len()]);
+    }
 }
 
 /// Products of all heads for a panel of rows.
@@ -184,13 +170,13 @@ impl HeadPanel<'_> {
         match self.op.orientation {
             Orientation::RowsToOut => {
                 let mut worker = common.worker();
-                let x = &mut worker.activations;
-                x.reshape(layout.kind, self.rows.len(), layout.n_cols);
-                for (i, row_idx) in self.rows.clone().enumerate() {
-                    x.fill(common.table, i, head(self.x, &self.op.x, row_idx, head_idx));
-                }
+                let x = &mut worker.ready;
+                let cols = self.op.x.cols(head_idx);
+                x.prepare_alone(common, layout, self.rows.len(), &|i, fill| {
+                    fill(&self.x.row(self.rows.start + i)[cols.clone()]);
+                });
                 let picks = &self.picks[..self.rows.len()];
-                common.table.matmul(&Product { matrix: self.matrix, rows, x, picks }, out);
+                x.multiply(common.table, (self.matrix, rows), picks, out);
             }
             Orientation::RowsFromIn => {
                 let first = self.rows.start * self.x.n_cols + self.op.x.cols(head_idx).start;
@@ -202,7 +188,8 @@ impl HeadPanel<'_> {
                 };
                 let cols = 0..layout.n_cols;
                 let product = TransposedProduct { matrix: self.matrix, rows, cols, x };
-                common.table.matmul_transposed(&product, out);
+                let n_values = self.rows.len() * layout.n_cols;
+                common.table.matmul_transposed(&product, &mut out[..n_values]);
             }
         }
     }
@@ -213,8 +200,9 @@ impl HeadPanel<'_> {
         let place = |i| i * n_cols;
         let cost = op.out.n_heads * op.out.head_dim;
         let items = Items { n_items: n_rows, align: 1, cost, place };
+        let head_values = values.len() / op.out.n_heads;
         common.split.ranges(&mut out.values[self.rows.start * n_cols..], &items, &|range, out| {
-            for (head_idx, values) in values.chunks_exact(op.out.head_dim * n_rows).enumerate() {
+            for (head_idx, values) in values.chunks_exact(head_values).enumerate() {
                 for (i, out) in range.clone().zip(out.chunks_exact_mut(n_cols)) {
                     put_row(op.orientation, values, (i, n_rows), &mut out[op.out.cols(head_idx)]);
                 }
@@ -231,17 +219,9 @@ fn put_row(
     out: &mut [f32],
 ) {
     match orientation {
-        Orientation::RowsToOut => {
-            for (out, values) in out.iter_mut().zip(values.chunks_exact(n_rows)) {
-                *out = values[row_idx];
-            }
-        }
+        Orientation::RowsToOut => copy_row(values, (row_idx, n_rows), out),
         Orientation::RowsFromIn => {
             out.copy_from_slice(&values[row_idx * out.len()..][..out.len()]);
         }
     }
-}
-
-fn head<'a>(buffer: &'a Buffer, heads: &Heads, row_idx: usize, head_idx: usize) -> &'a [f32] {
-    &buffer.row(row_idx)[heads.cols(head_idx)]
 }

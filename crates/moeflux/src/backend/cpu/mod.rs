@@ -9,6 +9,7 @@ mod delta;
 mod elementwise;
 mod experts;
 mod linear;
+mod product;
 mod router;
 mod split;
 #[cfg(test)]
@@ -17,11 +18,12 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use moeflux_kernels::{Activations, KernelTable};
+use moeflux_kernels::KernelTable;
 use moeflux_threads::Pool;
 
 use crate::backend::cpu::elementwise::Turns;
 use crate::backend::cpu::experts::ExpertScratch;
+use crate::backend::cpu::product::ReadyRows;
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
 use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
@@ -119,7 +121,7 @@ struct Common {
 /// Scratch of one thread; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 struct Worker {
-    activations: Activations,
+    ready: ReadyRows,
     values: Vec<f32>,
     indices: Vec<usize>,
 }
@@ -129,7 +131,7 @@ struct Worker {
 struct Scratch {
     /// A copy of the output buffer, for ops that read what they overwrite.
     snapshot: Buffer,
-    activations: Activations,
+    ready: ReadyRows,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     values: Vec<f32>,

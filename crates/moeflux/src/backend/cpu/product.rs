@@ -1,0 +1,118 @@
+//! Products of rows of activations with matrices, in the backend's arithmetic.
+//!
+//! Outputs stand in blocks of sixteen matrix rows: `[block of rows][pick][row of the block]`.
+//! **Invariant:** an output belongs to one row of the matrix and one row of activations; how
+//! either is cut into parts does not change its sum.
+
+use std::ops::Range;
+
+use moeflux_kernels::{
+    Activations, IntProduct, IntRows, KernelTable, Matrix, MatrixKind, MatrixLayout, Product,
+    QuantisedRow, ROWS_PER_BLOCK,
+};
+
+use crate::backend::Arithmetic;
+use crate::backend::cpu::Common;
+
+/// Rows of activations made ready for matrices of one kind; memory is kept.
+#[derive(Debug, Default)]
+pub(super) struct ReadyRows {
+    are_ints: bool,
+    floats: Activations,
+    ints: IntRows,
+}
+
+/// Blocks of a matrix's outputs.
+pub(super) fn n_blocks(n_rows: usize) -> usize {
+    n_rows.div_ceil(ROWS_PER_BLOCK)
+}
+
+impl ReadyRows {
+    /// Makes `n_rows` rows ready for matrices of this layout; `source` hands each row's values to
+    /// the function it is given.
+    pub(super) fn prepare(
+        &mut self,
+        common: &Common,
+        layout: MatrixLayout,
+        n_rows: usize,
+        source: &(impl Fn(usize, &mut dyn FnMut(&[f32])) + Sync),
+    ) {
+        let MatrixLayout { kind, n_cols, .. } = layout;
+        self.are_ints = takes_ints(common.arithmetic, kind);
+        if self.are_ints {
+            self.ints.reshape(kind, n_rows, n_cols);
+            let (shape, values, factors) = self.ints.rows_mut();
+            common.split.pairs((values, factors), n_rows, n_cols, &|row_idx, values, factors| {
+                let mut row = Some(QuantisedRow { values, factors });
+                source(row_idx, &mut |x| {
+                    let row = row.take().expect("a source gives one row");
+                    shape.fill(common.table, x, row);
+                });
+            });
+        } else {
+            self.floats.reshape(kind, n_rows, n_cols);
+            let (shape, values, sums) = self.floats.rows_mut();
+            common.split.pairs((values, sums), n_rows, shape.stride, &|row_idx, values, sums| {
+                source(row_idx, &mut |x| shape.fill(common.table, x, values, sums));
+            });
+        }
+    }
+
+    /// The same, of a thread that is already one of many.
+    pub(super) fn prepare_alone(
+        &mut self,
+        common: &Common,
+        layout: MatrixLayout,
+        n_rows: usize,
+        source: &dyn Fn(usize, &mut dyn FnMut(&[f32])),
+    ) {
+        let MatrixLayout { kind, n_cols, .. } = layout;
+        let Self { are_ints, floats, ints } = self;
+        *are_ints = takes_ints(common.arithmetic, kind);
+        if *are_ints {
+            ints.reshape(kind, n_rows, n_cols);
+        } else {
+            floats.reshape(kind, n_rows, n_cols);
+        }
+        for row_idx in 0..n_rows {
+            source(row_idx, &mut |x| {
+                if *are_ints {
+                    ints.fill(common.table, row_idx, x);
+                } else {
+                    floats.fill(common.table, row_idx, x);
+                }
+            });
+        }
+    }
+
+    /// Whether these rows can meet a matrix of this layout.
+    pub(super) fn suit(&self, layout: MatrixLayout) -> bool {
+        let MatrixLayout { kind, n_cols, .. } = layout;
+        if self.are_ints { self.ints.suits(kind, n_cols) } else { self.floats.suits(kind, n_cols) }
+    }
+
+    /// How many.
+    pub(super) fn n_rows(&self) -> usize {
+        if self.are_ints { self.ints.n_rows() } else { self.floats.n_rows() }
+    }
+
+    /// Some rows of a matrix times some of these rows.
+    pub(super) fn multiply(
+        &self,
+        table: &KernelTable,
+        (matrix, rows): (Matrix<'_>, Range<usize>),
+        picks: &[usize],
+        out: &mut [f32],
+    ) {
+        if self.are_ints {
+            table.int_matmul(&IntProduct { matrix, rows, x: &self.ints, picks }, out);
+        } else {
+            table.matmul(&Product { matrix, rows, x: &self.floats, picks }, out);
+        }
+    }
+}
+
+/// Only affine matrices have kernels that take integers.
+fn takes_ints(arithmetic: Arithmetic, kind: MatrixKind) -> bool {
+    arithmetic == Arithmetic::Int8 && matches!(kind, MatrixKind::Affine(_))
+}
