@@ -3,45 +3,129 @@
 //! **Invariant:** the address is a multiple of [`AlignedBytes::ALIGN`] for the whole life of the
 //! value, whatever its length; every byte is initialised.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// A fixed-size buffer whose address is page-aligned.
+use memory::Allocation;
+
+/// A fixed-size buffer whose address is page-aligned. Large ones stand on huge pages where the
+/// system has them, which spares the CPU most of its address translation.
 pub struct AlignedBytes {
     address: NonNull<u8>,
     len_bytes: usize,
+    _allocation: Option<Allocation>,
 }
 
 impl AlignedBytes {
     /// One page on Linux and Windows; a divisor of the 16 KiB page of Apple silicon.
     pub const ALIGN: usize = 4096;
 
-    /// `len_bytes` zeroed bytes, or `None` if the system has no room for them.
+    /// `len_bytes` zeroed bytes, or `None` if the system has no room for them. On Unix the system
+    /// hands pages out when they are first touched.
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Option<Self> {
         if len_bytes == 0 {
             let address = NonNull::without_provenance(NonZero::new(Self::ALIGN)?);
-            return Some(Self { address, len_bytes });
+            return Some(Self { address, len_bytes, _allocation: None });
         }
-        let layout = Layout::from_size_align(len_bytes, Self::ALIGN).ok()?;
-        // SAFETY: the layout has a non-zero size, checked above.
-        let address = unsafe { alloc_zeroed(layout) };
-        NonNull::new(address).map(|address| Self { address, len_bytes })
+        let (address, allocation) = Allocation::zeroed(len_bytes)?;
+        Some(Self { address, len_bytes, _allocation: Some(allocation) })
     }
 }
 
-impl Drop for AlignedBytes {
-    fn drop(&mut self) {
-        if self.len_bytes == 0 {
-            return;
+/// Fresh mappings of the system.
+#[cfg(unix)]
+mod memory {
+    use std::ffi::c_void;
+    use std::ptr::{NonNull, null_mut};
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    /// The size and alignment of huge pages on the machines that have them.
+    const HUGE: usize = 2 << 20;
+
+    pub(super) struct Allocation {
+        start: *mut c_void,
+        len_bytes: usize,
+    }
+
+    impl Allocation {
+        /// The first of `len_bytes` zeroed bytes, at a multiple of the page size; from one huge
+        /// page on at a multiple of that.
+        pub(super) fn zeroed(len_bytes: usize) -> Option<(NonNull<u8>, Self)> {
+            let is_large = len_bytes >= HUGE;
+            let mapped = if is_large { len_bytes.checked_add(HUGE)? } else { len_bytes };
+            isize::try_from(mapped).ok()?;
+            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            // SAFETY: a new mapping at an address that the system chooses touches no other memory.
+            let start = unsafe { mmap_anonymous(null_mut(), mapped, protection, flags) }.ok()?;
+            let allocation = Self { start, len_bytes: mapped };
+            let first = start.cast::<u8>();
+            let skipped =
+                if is_large { first.addr().next_multiple_of(HUGE) - first.addr() } else { 0 };
+            let first = NonNull::new(first.wrapping_add(skipped))?;
+            if is_large {
+                ask_for_huge_pages(first, len_bytes);
+            }
+            Some((first, allocation))
         }
-        let layout = Layout::from_size_align(self.len_bytes, Self::ALIGN);
-        let layout = layout.expect("the same layout was valid when the memory was allocated");
-        // SAFETY: `zeroed` allocated this address with the same layout, and nobody else frees it.
-        unsafe { dealloc(self.address.as_ptr(), layout) }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn ask_for_huge_pages(first: NonNull<u8>, len_bytes: usize) {
+        use rustix::mm::{Advice, madvise};
+
+        // SAFETY: the range lies within a mapping that was just made; the advice changes how it is
+        // backed, not what it holds.
+        let asked = unsafe { madvise(first.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
+        // A kernel without them serves small pages.
+        let _ = asked;
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn ask_for_huge_pages(_: NonNull<u8>, _: usize) {}
+
+    impl Drop for Allocation {
+        fn drop(&mut self) {
+            // SAFETY: `zeroed` made this mapping, and its owner, who alone borrowed from it, is
+            // being dropped.
+            let unmapped = unsafe { munmap(self.start, self.len_bytes) };
+            debug_assert!(unmapped.is_ok(), "a mapping of our own");
+        }
+    }
+}
+
+/// The allocator of the standard library.
+#[cfg(not(unix))]
+mod memory {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    use super::AlignedBytes;
+
+    pub(super) struct Allocation {
+        address: NonNull<u8>,
+        layout: Layout,
+    }
+
+    impl Allocation {
+        /// The first of `len_bytes` zeroed bytes, which are not none.
+        pub(super) fn zeroed(len_bytes: usize) -> Option<(NonNull<u8>, Self)> {
+            let layout = Layout::from_size_align(len_bytes, AlignedBytes::ALIGN).ok()?;
+            // SAFETY: the layout has a non-zero size, as the caller checked.
+            let address = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+            Some((address, Self { address, layout }))
+        }
+    }
+
+    impl Drop for Allocation {
+        fn drop(&mut self) {
+            // SAFETY: `zeroed` allocated this address with the same layout, and nobody else frees
+            // it.
+            unsafe { dealloc(self.address.as_ptr(), self.layout) }
+        }
     }
 }
 
@@ -79,7 +163,7 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zeroed_and_writable() {
-        for len_bytes in [0, 1, 4095, 4096, 100_000] {
+        for len_bytes in [0, 1, 4095, 4096, 100_000, (2 << 20) - 1, 2 << 20, (5 << 20) + 3] {
             let mut bytes = AlignedBytes::zeroed(len_bytes).unwrap();
             assert_eq!(bytes.len(), len_bytes);
             assert!(bytes.as_ptr().addr().is_multiple_of(AlignedBytes::ALIGN));

@@ -347,10 +347,12 @@ impl Block<'_> {
         let scales = RowBlock::new(self.matrix.scales(), (16, row_bytes), self.first_row);
         let biases = RowBlock::new(self.matrix.biases(), (16, row_bytes), self.first_row);
         for (first, target) in groups.clone().step_by(8).zip(target.values.chunks_mut(8)) {
-            let words = if first + 8 <= groups.end {
+            let n_bytes = 2 * (groups.end - first).min(8);
+            scales.prefetch_next(simd, 2 * first, n_bytes);
+            biases.prefetch_next(simd, 2 * first, n_bytes);
+            let words = if n_bytes == 16 {
                 simd.scale_words(&scales.pieces(2 * first), &biases.pieces(2 * first))
             } else {
-                let n_bytes = 2 * (groups.end - first);
                 let (mut some_scales, mut some_biases) = ([[0; 16]; LANES], [[0; 16]; LANES]);
                 copy_pieces(&scales, 2 * first, n_bytes, &mut some_scales);
                 copy_pieces(&biases, 2 * first, n_bytes, &mut some_biases);
@@ -405,15 +407,36 @@ impl Part<'_> {
         mut acc: S::Vector,
     ) -> S::Vector {
         let group = self.pieces_per_group * PIECE;
-        let mut col = self.cols.start;
+        let values = &x.values[self.cols.clone()];
         let (steps, sums) = (&x.steps[self.groups.clone()], &x.sums[self.groups.clone()]);
-        let groups = x.values[self.cols.clone()].chunks_exact(group).zip(steps.iter().zip(sums));
-        for ((values, (&step, &sum)), [scales, biases]) in groups.zip(&self.scales.values) {
-            let ints = dot_group::<U, S>(simd, rows, values, col);
-            let factor = simd.mul(simd.load(scales), simd.splat(step));
-            acc = simd.fma(factor, simd.floats(ints), acc);
-            acc = simd.fma(simd.load(biases), simd.splat(sum), acc);
-            col += group;
+        let mut factors = steps.iter().zip(sums).zip(&self.scales.values);
+        let (fours, rest) = values.as_chunks::<{ 4 * PIECE }>();
+        let (fours, rest) = if U::WIDE { (&[][..], values) } else { (fours, rest) };
+        for (i, x) in fours.iter().enumerate() {
+            let at = (self.cols.start + i * 4 * PIECE) / 2;
+            rows.prefetch_next(simd, at, 2 * PIECE);
+            let [a, b, c, d] = simd.dot_rows(&rows.pieces(at), x);
+            match self.pieces_per_group {
+                1 => {
+                    acc = add_group(simd, factors.next(), a, acc);
+                    acc = add_group(simd, factors.next(), b, acc);
+                    acc = add_group(simd, factors.next(), c, acc);
+                    acc = add_group(simd, factors.next(), d, acc);
+                }
+                2 => {
+                    acc = add_group(simd, factors.next(), simd.add_ints(a, b), acc);
+                    acc = add_group(simd, factors.next(), simd.add_ints(c, d), acc);
+                }
+                _ => {
+                    let all = simd.add_ints(simd.add_ints(a, b), simd.add_ints(c, d));
+                    acc = add_group(simd, factors.next(), all, acc);
+                }
+            }
+        }
+        let first_col = self.cols.end - rest.len();
+        for (i, x) in rest.chunks_exact(group).enumerate() {
+            let ints = dot_group::<U, S>(simd, rows, x, first_col + i * group);
+            acc = add_group(simd, factors.next(), ints, acc);
         }
         acc
     }
@@ -499,19 +522,25 @@ impl Part<'_> {
     }
 }
 
+/// Adds a group's term to each row's output; `factors` are the activations' step and sum, and the
+/// rows' scales and biases.
+#[inline(always)]
+fn add_group<S: IntSimd>(
+    simd: S,
+    factors: Option<((&f32, &f32), &[Lanes; 2])>,
+    ints: S::Ints,
+    acc: S::Vector,
+) -> S::Vector {
+    let Some(((&step, &sum), [scales, biases])) = factors else { return acc };
+    let factor = simd.mul(simd.load(scales), simd.splat(step));
+    let acc = simd.fma(factor, simd.floats(ints), acc);
+    simd.fma(simd.load(biases), simd.splat(sum), acc)
+}
+
 /// The sum of codes times `x` over a group from column `col`, for each row.
 #[inline(always)]
 fn dot_group<U: Unpack, S: IntSimd>(simd: S, rows: &RowBlock<'_>, x: &[i8], col: usize) -> S::Ints {
     let mut ints = simd.no_ints();
-    let (doubles, single) = x.as_chunks::<{ 2 * PIECE }>();
-    if !U::WIDE && single.is_empty() {
-        for (i, x) in doubles.iter().enumerate() {
-            let at = (col + i * 2 * PIECE) / 2;
-            rows.prefetch_next(simd, at, PIECE);
-            ints = simd.add_ints(ints, simd.dot_rows(&rows.pieces(at), x));
-        }
-        return ints;
-    }
     let (pieces, _) = x.as_chunks::<PIECE>();
     for (i, x) in pieces.iter().enumerate() {
         let piece_idx = col / PIECE + i;

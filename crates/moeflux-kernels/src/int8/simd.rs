@@ -84,23 +84,24 @@ pub(crate) trait IntSimd: Simd {
     /// Integers below 2^24, exactly.
     fn floats(self, ints: Self::Ints) -> Self::Vector;
 
-    /// Products of the 4-bit codes of 64 columns of one row, in some lanes.
-    fn products(self, row: &[u8; 32], x: &[i8; 64]) -> Self::Products;
+    /// Products of the 4-bit codes of 128 columns of one row, each piece of columns in lanes of
+    /// its own.
+    fn products(self, row: &[u8; 64], x: &[i8; 4 * PIECE]) -> Self::Products;
 
     /// Brings four rows together.
     fn merge(self, rows: [Self::Products; 4]) -> Self::Products;
 
-    /// Brings four times four rows together: row by row.
-    fn join(self, rows: [Self::Products; 4]) -> Self::Ints;
+    /// Brings four times four rows together: for each piece, row by row.
+    fn join(self, rows: [Self::Products; 4]) -> [Self::Ints; 4];
 
     /// Asks for memory that will be read soon: to the first cache if `NEAR`, else to the second.
     /// Any address will do.
     fn prefetch<const NEAR: bool>(self, address: *const u8);
 
-    /// The sum of 4-bit codes times `x` over 64 columns, rows read in one go each: the way with the
-    /// fewest loads where codes meet one row of activations only.
+    /// The sums of 4-bit codes times `x` over four pieces of columns, rows read in one go each: the
+    /// way with the fewest operations where codes meet one row of activations only.
     #[inline(always)]
-    fn dot_rows(self, rows: &[&[u8; 32]; LANES], x: &[i8; 64]) -> Self::Ints {
+    fn dot_rows(self, rows: &[&[u8; 64]; LANES], x: &[i8; 4 * PIECE]) -> [Self::Ints; 4] {
         let mut fours = [self.products(rows[0], x); 4];
         for (i, four) in fours.iter_mut().enumerate() {
             *four = self.merge([
@@ -167,8 +168,8 @@ impl IntSimd for Portable {
     type Ints = [i32; LANES];
     type Sums = [i32; LANES];
 
-    /// One sum per row.
-    type Products = [i32; 4];
+    /// Of each piece, one sum per row.
+    type Products = [[i32; 4]; 4];
 
     fn gather(self, pieces: [&[u8; 16]; 4]) -> Self::Quads {
         let mut quads = [0; 4 * LANES];
@@ -259,23 +260,23 @@ impl IntSimd for Portable {
         ints.map(|it| it as f32)
     }
 
-    fn products(self, row: &[u8; 32], x: &[i8; 64]) -> [i32; 4] {
-        let (x, _) = x.as_chunks::<8>();
-        let words = row.as_chunks::<4>().0.iter().zip(x);
-        let sums = words.map(|(word, x)| {
+    fn products(self, row: &[u8; 64], x: &[i8; 4 * PIECE]) -> [[i32; 4]; 4] {
+        let (words, x) = (row.as_chunks::<4>().0, x.as_chunks::<8>().0);
+        let mut pieces = [[0; 4]; 4];
+        for (i, (word, x)) in words.iter().zip(x).enumerate() {
             let low = word.iter().zip(&x[..4]).map(|(&it, &x)| i32::from(it & 15) * i32::from(x));
             let high = word.iter().zip(&x[4..]).map(|(&it, &x)| i32::from(it >> 4) * i32::from(x));
-            low.sum::<i32>() + high.sum::<i32>()
-        });
-        [sums.sum(), 0, 0, 0]
+            pieces[i / 4][0] += low.sum::<i32>() + high.sum::<i32>();
+        }
+        pieces
     }
 
-    fn merge(self, rows: [[i32; 4]; 4]) -> [i32; 4] {
-        rows.map(|[sum, ..]| sum)
+    fn merge(self, rows: [[[i32; 4]; 4]; 4]) -> [[i32; 4]; 4] {
+        std::array::from_fn(|piece| std::array::from_fn(|r| rows[r][piece][0]))
     }
 
-    fn join(self, rows: [[i32; 4]; 4]) -> [i32; LANES] {
-        std::array::from_fn(|r| rows[r / 4][r % 4])
+    fn join(self, rows: [[[i32; 4]; 4]; 4]) -> [[i32; LANES]; 4] {
+        std::array::from_fn(|piece| std::array::from_fn(|r| rows[r / 4][piece][r % 4]))
     }
 
     fn prefetch<const NEAR: bool>(self, _: *const u8) {}
@@ -314,9 +315,9 @@ macro_rules! int_simd_by_functions {
                 open(ints: $ints) -> $sums;
                 add_ints(a: $ints, b: $ints) -> $ints;
                 floats(ints: $ints) -> Self::Vector;
-                products(row: &[u8; 32], x: &[i8; 64]) -> $products;
+                products(row: &[u8; 64], x: &[i8; 128]) -> $products;
                 merge(rows: [$products; 4]) -> $products;
-                join(rows: [$products; 4]) -> $ints;
+                join(rows: [$products; 4]) -> [$ints; 4];
             }
 
             #[inline(always)]

@@ -164,19 +164,25 @@ pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m256i {
     _mm256_set1_epi32(i32::from_le_bytes(bytes))
 }
 
-/// Codes of 64 columns: low halves of bytes, and high halves.
+/// Codes of 128 columns: for each half of the bytes, low halves and high halves of bytes.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn row_codes(row: &[u8; 32]) -> IntPair {
-    // SAFETY: 32 readable bytes; the load needs no alignment.
-    let bytes = unsafe { _mm256_loadu_si256(row.as_ptr().cast()) };
-    low_halves([bytes, _mm256_srli_epi16::<4>(bytes)])
+pub(super) fn row_codes(row: &[u8; 64]) -> [IntPair; 2] {
+    let [a, b] = load_quads(row);
+    [low_halves([a, _mm256_srli_epi16::<4>(a)]), low_halves([b, _mm256_srli_epi16::<4>(b)])]
 }
 
-/// Values of 64 columns in the order of [`row_codes`].
+/// Values of 128 columns in the order of [`row_codes`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn row_values(x: &[i8; 64]) -> IntPair {
+pub(super) fn row_values(x: &[i8; 128]) -> [IntPair; 2] {
+    let (halves, _) = x.as_chunks::<64>();
+    [half_row_values(&halves[0]), half_row_values(&halves[1])]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn half_row_values(x: &[i8; 64]) -> IntPair {
     let (halves, _) = x.as_chunks::<32>();
     let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
     // SAFETY: 32 readable bytes; the load needs no alignment.
@@ -186,39 +192,59 @@ pub(super) fn row_values(x: &[i8; 64]) -> IntPair {
     [_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b)]
 }
 
+/// Each half of a register holds a piece of columns, four products per lane.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn products(row: &[u8; 32], x: &[i8; 64]) -> __m256i {
-    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+pub(super) fn products(row: &[u8; 64], x: &[i8; 128]) -> IntPair {
+    let ([a, b], [x, y]) = (row_codes(row), row_values(x));
+    [half_products(a, x), half_products(b, y)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn half_products([low, high]: IntPair, [even, odd]: IntPair) -> __m256i {
     let (low, high) = (_mm256_maddubs_epi16(low, even), _mm256_maddubs_epi16(high, odd));
-    // Four products each: at most 4 * 15 * 127 < 2^15.
     _mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1))
 }
 
-/// Lanes hold eight products each, then sixteen, then thirty-two; only sixteen are packed.
+/// Lanes hold 8 products each, then 16, then 32; at most 16 are packed: 16 * 15 * 127 < 2^15.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn merge([a, b, c, d]: [__m256i; 4]) -> __m256i {
+pub(super) fn merge([a, b, c, d]: [IntPair; 4]) -> IntPair {
+    [merge_halves([a[0], b[0], c[0], d[0]]), merge_halves([a[1], b[1], c[1], d[1]])]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn merge_halves([a, b, c, d]: [__m256i; 4]) -> __m256i {
     let ones = _mm256_set1_epi16(1);
     let ab = _mm256_madd_epi16(_mm256_packs_epi32(a, b), ones);
     let cd = _mm256_madd_epi16(_mm256_packs_epi32(c, d), ones);
     _mm256_madd_epi16(_mm256_packs_epi32(ab, cd), ones)
 }
 
-/// Each half of a register holds a part of the sums of its four rows.
+/// Transposes halves: from four rows of each piece to a piece of all rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn join([a, b, c, d]: [__m256i; 4]) -> IntPair {
-    [add_halves(a, b), add_halves(c, d)]
+pub(super) fn join([a, b, c, d]: [IntPair; 4]) -> [IntPair; 4] {
+    [
+        [low_parts(a[0], b[0]), low_parts(c[0], d[0])],
+        [high_parts(a[0], b[0]), high_parts(c[0], d[0])],
+        [low_parts(a[1], b[1]), low_parts(c[1], d[1])],
+        [high_parts(a[1], b[1]), high_parts(c[1], d[1])],
+    ]
 }
 
-/// Both halves of `a`, then of `b`.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn add_halves(a: __m256i, b: __m256i) -> __m256i {
-    let (low, high) =
-        (_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b));
-    _mm256_add_epi32(low, high)
+pub(super) fn low_parts(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_permute2x128_si256::<0x20>(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn high_parts(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_permute2x128_si256::<0x31>(a, b)
 }
 
 /// Pairs of products in 16 bits: of the low and, where codes are wide, of the high halves of codes.

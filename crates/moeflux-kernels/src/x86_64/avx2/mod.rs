@@ -7,8 +7,8 @@ mod integers;
 pub(super) mod vnni;
 
 use std::arch::x86_64::{
-    __m128, __m256, __m256i, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps,
-    _mm_movehl_ps, _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
+    __m128, __m256, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_movehl_ps,
+    _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
     _mm256_castps256_ps128, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_extractf128_ps,
     _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps,
     _mm256_setr_epi32, _mm256_srlv_epi32, _mm256_storeu_ps,
@@ -40,7 +40,7 @@ struct Avx2(());
 type Pair = [__m256; 2];
 
 simd_by_functions!(Avx2, Pair, __m128, tile rows: 1);
-int_simd_by_functions!(Avx2, IntPair, IntPair, Sums, __m256i);
+int_simd_by_functions!(Avx2, IntPair, IntPair, Sums, IntPair);
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]

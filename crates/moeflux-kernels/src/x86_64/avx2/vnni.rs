@@ -28,7 +28,7 @@ pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
 struct AvxVnni(());
 
 simd_by_functions!(AvxVnni, Pair, __m128, tile rows: 1);
-int_simd_by_functions!(AvxVnni, IntPair, IntPair, IntPair, __m256i);
+int_simd_by_functions!(AvxVnni, IntPair, IntPair, IntPair, IntPair);
 
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
@@ -50,8 +50,14 @@ fn add_products<const WIDE: bool>([low, high]: IntPair, codes: IntPair, x: [i8; 
 
 #[inline]
 #[target_feature(enable = "avx2,f16c,avxvnni")]
-fn products(row: &[u8; 32], x: &[i8; 64]) -> __m256i {
-    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+fn products(row: &[u8; 64], x: &[i8; 128]) -> IntPair {
+    let ([a, b], [x, y]) = (row_codes(row), row_values(x));
+    [half_products(a, x), half_products(b, y)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c,avxvnni")]
+fn half_products([low, high]: IntPair, [even, odd]: IntPair) -> __m256i {
     let sums = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), low, even);
     _mm256_dpbusd_avx_epi32(sums, high, odd)
 }

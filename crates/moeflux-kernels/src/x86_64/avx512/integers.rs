@@ -5,15 +5,15 @@
 //! quarters.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm256_loadu_si256,
-    _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i64x4,
-    _mm512_castsi128_si512, _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
-    _mm512_cvtph_ps, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_madd_epi16,
-    _mm512_maddubs_epi16, _mm512_packs_epi32, _mm512_permutexvar_epi32, _mm512_set1_epi8,
-    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_si512,
-    _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32,
-    _mm512_srlv_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm512_add_epi16,
+    _mm512_add_epi32, _mm512_and_si512, _mm512_castsi128_si512, _mm512_castsi512_ps,
+    _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_inserti32x4,
+    _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_packs_epi32,
+    _mm512_permutex2var_epi32, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32,
+    _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32,
+    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi16,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64,
 };
 
 use crate::int8::HalfKind;
@@ -124,34 +124,37 @@ pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(bytes))
 }
 
-/// Codes of 64 columns: in the low half of the register those that are low halves of bytes.
+/// Codes of 128 columns: low halves of bytes, and high halves.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn row_codes(row: &[u8; 32]) -> __m512i {
-    // SAFETY: 32 readable bytes; the load needs no alignment.
-    let bytes = unsafe { _mm256_loadu_si256(row.as_ptr().cast()) };
-    let shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
-    low_halves(_mm512_srlv_epi32(_mm512_broadcast_i64x4(bytes), shifts))
+pub(super) fn row_codes(row: &[u8; 64]) -> [__m512i; 2] {
+    let bytes = load_quads(row);
+    [low_halves(bytes), high_halves(bytes)]
 }
 
-/// Values of 64 columns in the order of [`row_codes`].
+/// Values of 128 columns in the order of [`row_codes`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn row_values(x: &[i8; 64]) -> __m512i {
+pub(super) fn row_values(x: &[i8; 128]) -> [__m512i; 2] {
+    let (halves, _) = x.as_chunks::<64>();
     // SAFETY: 64 readable bytes; the load needs no alignment.
-    let x = unsafe { _mm512_loadu_si512(x.as_ptr().cast()) };
-    let order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-    _mm512_permutexvar_epi32(order, x)
+    let load = |half: &[i8; 64]| unsafe { _mm512_loadu_si512(half.as_ptr().cast()) };
+    let (a, b) = (load(&halves[0]), load(&halves[1]));
+    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    [_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b)]
 }
 
+/// Each quarter of a register holds a piece of columns, four products per lane.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn products(row: &[u8; 32], x: &[i8; 64]) -> __m512i {
-    let pairs = _mm512_maddubs_epi16(row_codes(row), row_values(x));
-    _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))
+pub(super) fn products(row: &[u8; 64], x: &[i8; 128]) -> __m512i {
+    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+    let (low, high) = (_mm512_maddubs_epi16(low, even), _mm512_maddubs_epi16(high, odd));
+    _mm512_madd_epi16(_mm512_add_epi16(low, high), _mm512_set1_epi16(1))
 }
 
-/// Lanes hold four products each, then eight, then sixteen: at most 16 * 15 * 127 < 2^15.
+/// Lanes hold 8 products each, then 16, then 32; at most 16 are packed: 16 * 15 * 127 < 2^15.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn merge([a, b, c, d]: [__m512i; 4]) -> __m512i {
@@ -161,25 +164,30 @@ pub(super) fn merge([a, b, c, d]: [__m512i; 4]) -> __m512i {
     _mm512_madd_epi16(_mm512_packs_epi32(ab, cd), ones)
 }
 
-/// Each quarter of a register holds a part of the sums of its four rows.
+/// Transposes quarters: from four rows of each piece to a piece of all rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn join([a, b, c, d]: [__m512i; 4]) -> __m512i {
-    let (ab, cd) = (add_quarters(a, b), add_quarters(c, d));
-    _mm512_add_epi32(
+pub(super) fn join([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab, cd) = (low_quarters(a, b), low_quarters(c, d));
+    let (ab_high, cd_high) = (high_quarters(a, b), high_quarters(c, d));
+    [
         _mm512_shuffle_i32x4::<0b10_00_10_00>(ab, cd),
         _mm512_shuffle_i32x4::<0b11_01_11_01>(ab, cd),
-    )
+        _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_high, cd_high),
+        _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_high, cd_high),
+    ]
 }
 
-/// Quarters 0 and 2, 1 and 3 of `a`, then of `b`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn add_quarters(a: __m512i, b: __m512i) -> __m512i {
-    _mm512_add_epi32(
-        _mm512_shuffle_i32x4::<0b01_00_01_00>(a, b),
-        _mm512_shuffle_i32x4::<0b11_10_11_10>(a, b),
-    )
+pub(super) fn low_quarters(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_shuffle_i32x4::<0b01_00_01_00>(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn high_quarters(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_shuffle_i32x4::<0b11_10_11_10>(a, b)
 }
 
 /// Pairs of products in 16 bits: of the low and, where codes are wide, of the high halves of codes.

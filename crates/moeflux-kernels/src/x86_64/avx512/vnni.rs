@@ -48,8 +48,9 @@ fn add_products<const WIDE: bool>(sums: __m512i, codes: __m512i, x: [i8; 4]) -> 
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn products(row: &[u8; 32], x: &[i8; 64]) -> __m512i {
-    _mm512_dpbusd_epi32(no_ints(), row_codes(row), row_values(x))
+fn products(row: &[u8; 64], x: &[i8; 128]) -> __m512i {
+    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+    _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(no_ints(), low, even), high, odd)
 }
 
 #[inline]
