@@ -126,6 +126,17 @@ fn take_apart(bits: usize, packed: &[u8], bytes: &mut [u8; PIECE]) {
     }
 }
 
+/// `ints + sum of codes * x` over a piece.
+#[inline(always)]
+fn dot<U: Unpack, S: IntSimd>(
+    simd: S,
+    codes: &[S::Quads; 8],
+    x: &[i8; PIECE],
+    ints: S::Ints,
+) -> S::Ints {
+    if U::WIDE { simd.dot::<true>(codes, x, ints) } else { simd.dot::<false>(codes, x, ints) }
+}
+
 /// The low and the high half of each byte.
 #[inline(always)]
 fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
@@ -501,11 +512,7 @@ impl Part<'_> {
                 }
                 for t in 0..PICKS {
                     let (x, _) = x[t].values[p * PIECE..][..PIECE].as_chunks::<PIECE>();
-                    ints[t] = if U::WIDE {
-                        simd.dot::<true>(&codes, &x[0], ints[t])
-                    } else {
-                        simd.dot::<false>(&codes, &x[0], ints[t])
-                    };
+                    ints[t] = dot::<U, S>(simd, &codes, &x[0], ints[t]);
                 }
             }
             let [scales, biases] = &self.scales.values[g];
@@ -547,11 +554,7 @@ fn dot_group<U: Unpack, S: IntSimd>(simd: S, rows: &RowBlock<'_>, x: &[i8], col:
         let piece_bytes = PIECE * rows.bits / 8;
         rows.prefetch_next(simd, piece_idx * piece_bytes, piece_bytes);
         let codes = U::piece(simd, rows, piece_idx);
-        ints = if U::WIDE {
-            simd.dot::<true>(&codes, x, ints)
-        } else {
-            simd.dot::<false>(&codes, x, ints)
-        };
+        ints = dot::<U, S>(simd, &codes, x, ints);
     }
     ints
 }

@@ -64,7 +64,7 @@ impl ReadyRows {
         common: &Common,
         layout: MatrixLayout,
         n_rows: usize,
-        source: &dyn Fn(usize, &mut dyn FnMut(&[f32])),
+        source: &impl Fn(usize, &mut dyn FnMut(&[f32])),
     ) {
         let MatrixLayout { kind, n_cols, .. } = layout;
         let Self { are_ints, floats, ints } = self;
