@@ -14,6 +14,12 @@ fn group_of(kind: MatrixKind) -> usize {
     usize::from(affine.group)
 }
 
+/// A whole number of at most 8 bits and a sign.
+#[expect(clippy::cast_possible_truncation, reason = "far below 2^31")]
+fn integer(value: f32) -> i32 {
+    value as i32
+}
+
 /// Values, step and `step * sum` of a group, as stated.
 fn stated_group(x: &[f32]) -> (Vec<i32>, f32, f32) {
     let magnitude = x.iter().fold(0.0_f32, |max, it| if it.abs() > max { it.abs() } else { max });
@@ -24,7 +30,8 @@ fn stated_group(x: &[f32]) -> (Vec<i32>, f32, f32) {
         return (vec![0; x.len()], 0.0, 0.0);
     }
     let inverse = 127.0 / magnitude;
-    let values: Vec<i32> = x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect();
+    let rounded = x.iter().map(|x| integer((x * inverse).round_ties_even()));
+    let values: Vec<i32> = rounded.collect();
     let step = magnitude / 127.0;
     let sum = step * values.iter().sum::<i32>() as f32;
     (values, step, sum)
@@ -36,7 +43,7 @@ fn stated_output(stored: &Stored, row: usize, x: &[f32]) -> f32 {
     for (g, x) in x.chunks(group).enumerate() {
         let (values, step, sum) = stated_group(x);
         let codes = values.iter().enumerate().map(|(i, value)| {
-            let code = stored.code(row, g * group + i) as i32;
+            let code = integer(stored.code(row, g * group + i));
             code * value
         });
         let codes = codes.sum::<i32>() as f32;
