@@ -1,0 +1,354 @@
+//! Integers of sixteen rows in four registers of four rows each.
+//!
+//! Sixteen bytes of rows `r`, `r + 4`, `r + 8` and `r + 12` are loaded together, and four such
+//! loads are transposed, register by register.
+//! **Invariant:** sums in 16 bits stay below 2^15: a half byte times an int8 is at most 15 * 127,
+//! and at most eight of them meet in a lane.
+
+use std::arch::aarch64::{
+    float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint32x4_t, vaddq_s32, vandq_u8,
+    vandq_u32, vcvt_f32_f16, vcvtq_f32_s32, vdupq_n_s16, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32,
+    vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8, vmovn_u32, vpaddlq_s16, vpaddq_s32,
+    vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32, vreinterpretq_s8_u8,
+    vreinterpretq_s32_s8, vreinterpretq_u8_u16, vreinterpretq_u8_u64, vreinterpretq_u16_u8,
+    vreinterpretq_u32_u8, vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32, vshrn_n_u32, vshrq_n_u8,
+    vst1q_u8, vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64, vzip2q_u16, vzip2q_u32,
+    vzip2q_u64,
+};
+use std::arch::asm;
+
+use super::Quarters;
+use crate::int8::HalfKind;
+
+/// Four bytes of rows 0 to 3, 4 to 7, 8 to 11, 12 to 15.
+pub(super) type ByteQuarters = [uint8x16_t; 4];
+
+/// Rows 0 to 3, 4 to 7, 8 to 11, 12 to 15.
+pub(super) type IntQuarters = [int32x4_t; 4];
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn load16(bytes: &[u8; 16]) -> uint8x16_t {
+    // SAFETY: sixteen readable bytes.
+    unsafe { vld1q_u8(bytes.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn load_values(values: &[i8; 16]) -> int8x16_t {
+    // SAFETY: sixteen readable bytes.
+    unsafe { vld1q_s8(values.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn store16(bytes: uint8x16_t, target: &mut [u8; 16]) {
+    // SAFETY: sixteen writable bytes.
+    unsafe { vst1q_u8(target.as_mut_ptr(), bytes) };
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn gather(pieces: [&[u8; 16]; 4]) -> ByteQuarters {
+    [load16(pieces[0]), load16(pieces[1]), load16(pieces[2]), load16(pieces[3])]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn transpose([a, b, c, d]: [ByteQuarters; 4]) -> [ByteQuarters; 4] {
+    let [e, f, g, h] = transpose_words([a[0], b[0], c[0], d[0]]);
+    let [i, j, k, l] = transpose_words([a[1], b[1], c[1], d[1]]);
+    let [m, n, o, p] = transpose_words([a[2], b[2], c[2], d[2]]);
+    let [q, r, s, t] = transpose_words([a[3], b[3], c[3], d[3]]);
+    [[e, i, m, q], [f, j, n, r], [g, k, o, s], [h, l, p, t]]
+}
+
+/// Transposes 4 x 4 words.
+#[inline]
+#[target_feature(enable = "neon")]
+fn transpose_words([a, b, c, d]: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+    let (a, b) = (vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b));
+    let (c, d) = (vreinterpretq_u32_u8(c), vreinterpretq_u32_u8(d));
+    let (ab, cd) = (vzip1q_u32(a, b), vzip1q_u32(c, d));
+    let (ab_high, cd_high) = (vzip2q_u32(a, b), vzip2q_u32(c, d));
+    [
+        low_parts(ab, cd),
+        high_parts(ab, cd),
+        low_parts(ab_high, cd_high),
+        high_parts(ab_high, cd_high),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn low_parts(a: uint32x4_t, b: uint32x4_t) -> uint8x16_t {
+    vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u32(a), vreinterpretq_u64_u32(b)))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn high_parts(a: uint32x4_t, b: uint32x4_t) -> uint8x16_t {
+    vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u32(a), vreinterpretq_u64_u32(b)))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn interleave(low: ByteQuarters, high: ByteQuarters) -> [ByteQuarters; 2] {
+    let [a, e] = interleave_words(low[0], high[0]);
+    let [b, f] = interleave_words(low[1], high[1]);
+    let [c, g] = interleave_words(low[2], high[2]);
+    let [d, h] = interleave_words(low[3], high[3]);
+    [[a, b, c, d], [e, f, g, h]]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn interleave_words(low: uint8x16_t, high: uint8x16_t) -> [uint8x16_t; 2] {
+    let (low, high) = (vreinterpretq_u16_u8(low), vreinterpretq_u16_u8(high));
+    [vreinterpretq_u8_u16(vzip1q_u16(low, high)), vreinterpretq_u8_u16(vzip2q_u16(low, high))]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn half_floats(kind: HalfKind, [a, b, c, d]: ByteQuarters) -> [Quarters; 2] {
+    let (a, b) = (vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b));
+    let (c, d) = (vreinterpretq_u32_u8(c), vreinterpretq_u32_u8(d));
+    match kind {
+        HalfKind::Bf16 => [
+            [low_bf16(a), low_bf16(b), low_bf16(c), low_bf16(d)],
+            [high_bf16(a), high_bf16(b), high_bf16(c), high_bf16(d)],
+        ],
+        HalfKind::F16 => [
+            [low_f16(a), low_f16(b), low_f16(c), low_f16(d)],
+            [high_f16(a), high_f16(b), high_f16(c), high_f16(d)],
+        ],
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn low_bf16(words: uint32x4_t) -> float32x4_t {
+    vreinterpretq_f32_u32(vshlq_n_u32::<16>(words))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn high_bf16(words: uint32x4_t) -> float32x4_t {
+    vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff_0000)))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn low_f16(words: uint32x4_t) -> float32x4_t {
+    vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(words)))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn high_f16(words: uint32x4_t) -> float32x4_t {
+    vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32::<16>(words)))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn low_halves([a, b, c, d]: ByteQuarters) -> ByteQuarters {
+    let mask = vdupq_n_u8(15);
+    [vandq_u8(a, mask), vandq_u8(b, mask), vandq_u8(c, mask), vandq_u8(d, mask)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn high_halves([a, b, c, d]: ByteQuarters) -> ByteQuarters {
+    [vshrq_n_u8::<4>(a), vshrq_n_u8::<4>(b), vshrq_n_u8::<4>(c), vshrq_n_u8::<4>(d)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn load_quads(quads: &[u8; 64]) -> ByteQuarters {
+    let (quarters, _) = quads.as_chunks::<16>();
+    [load16(&quarters[0]), load16(&quarters[1]), load16(&quarters[2]), load16(&quarters[3])]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn store_quads([a, b, c, d]: ByteQuarters, target: &mut [u8; 64]) {
+    let (quarters, _) = target.as_chunks_mut::<16>();
+    store16(a, &mut quarters[0]);
+    store16(b, &mut quarters[1]);
+    store16(c, &mut quarters[2]);
+    store16(d, &mut quarters[3]);
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn no_ints() -> IntQuarters {
+    [vdupq_n_s32(0); 4]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn add_ints(a: IntQuarters, b: IntQuarters) -> IntQuarters {
+    [vaddq_s32(a[0], b[0]), vaddq_s32(a[1], b[1]), vaddq_s32(a[2], b[2]), vaddq_s32(a[3], b[3])]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn floats([a, b, c, d]: IntQuarters) -> Quarters {
+    [vcvtq_f32_s32(a), vcvtq_f32_s32(b), vcvtq_f32_s32(c), vcvtq_f32_s32(d)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn prefetch<const NEAR: bool>(address: *const u8) {
+    if NEAR {
+        // SAFETY: a hint: no address faults.
+        unsafe {
+            asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags))
+        };
+    } else {
+        // SAFETY: a hint: no address faults.
+        unsafe {
+            asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags))
+        };
+    }
+}
+
+/// The four values in each word.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn broadcast(values: [i8; 4]) -> int8x16_t {
+    let [a, b, c, d] = values;
+    let bytes = [a.cast_unsigned(), b.cast_unsigned(), c.cast_unsigned(), d.cast_unsigned()];
+    vreinterpretq_s8_s32(vdupq_n_s32(i32::from_le_bytes(bytes)))
+}
+
+/// Codes of 64 columns: low halves of 32 bytes, then high halves.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn row_codes(row: &[u8; 32]) -> [uint8x16_t; 4] {
+    let (bytes, _) = row.as_chunks::<16>();
+    let (a, b, mask) = (load16(&bytes[0]), load16(&bytes[1]), vdupq_n_u8(15));
+    [vandq_u8(a, mask), vandq_u8(b, mask), vshrq_n_u8::<4>(a), vshrq_n_u8::<4>(b)]
+}
+
+/// Values of 64 columns in the order of [`row_codes`].
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn row_values(x: &[i8; 64]) -> [int8x16_t; 4] {
+    let (x, _) = x.as_chunks::<16>();
+    let (a, b) = (load_words(&x[0]), load_words(&x[1]));
+    let (c, d) = (load_words(&x[2]), load_words(&x[3]));
+    [
+        vreinterpretq_s8_s32(vuzp1q_s32(a, b)),
+        vreinterpretq_s8_s32(vuzp1q_s32(c, d)),
+        vreinterpretq_s8_s32(vuzp2q_s32(a, b)),
+        vreinterpretq_s8_s32(vuzp2q_s32(c, d)),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn load_words(values: &[i8; 16]) -> int32x4_t {
+    vreinterpretq_s32_s8(load_values(values))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn products(row: &[u8; 32], x: &[i8; 64]) -> int32x4_t {
+    let ([a, b, c, d], x) = (row_codes(row), row_values(x));
+    let sums = multiply_halves(vdupq_n_s16(0), a, x[0]);
+    let sums = multiply_halves(sums, b, x[1]);
+    let sums = multiply_halves(sums, c, x[2]);
+    vpaddlq_s16(multiply_halves(sums, d, x[3]))
+}
+
+/// Adds the products of the low and of the high eight bytes, lane by lane.
+#[inline]
+#[target_feature(enable = "neon")]
+fn multiply_halves(sums: int16x8_t, codes: uint8x16_t, x: int8x16_t) -> int16x8_t {
+    let codes = vreinterpretq_s8_u8(codes);
+    let sums = vmlal_s8(sums, vget_low_s8(codes), vget_low_s8(x));
+    vmlal_high_s8(sums, codes, x)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn merge([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
+    vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn join(rows: [int32x4_t; 4]) -> IntQuarters {
+    rows
+}
+
+/// Products in 16 bits, four per row: two rows in a register.
+pub(super) type Shorts = [[int16x8_t; 2]; 4];
+
+/// Sums of the low and, where codes are wide, of the high halves of codes.
+pub(super) type Sums = [Shorts; 2];
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn open(_: IntQuarters) -> Sums {
+    [[[vdupq_n_s16(0); 2]; 4]; 2]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn add_products<const WIDE: bool>(
+    [low, high]: Sums,
+    codes: ByteQuarters,
+    x: [i8; 4],
+) -> Sums {
+    let x = broadcast(x);
+    if !WIDE {
+        return [multiply_add(low, codes, x), high];
+    }
+    [multiply_add(low, low_halves(codes), x), multiply_add(high, high_halves(codes), x)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn multiply_add(sums: Shorts, codes: ByteQuarters, x: int8x16_t) -> Shorts {
+    [
+        multiply_rows(sums[0], codes[0], x),
+        multiply_rows(sums[1], codes[1], x),
+        multiply_rows(sums[2], codes[2], x),
+        multiply_rows(sums[3], codes[3], x),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn multiply_rows([a, b]: [int16x8_t; 2], codes: uint8x16_t, x: int8x16_t) -> [int16x8_t; 2] {
+    let codes = vreinterpretq_s8_u8(codes);
+    [vmlal_s8(a, vget_low_s8(codes), vget_low_s8(x)), vmlal_high_s8(b, codes, x)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn close<const WIDE: bool>(ints: IntQuarters, [low, high]: Sums) -> IntQuarters {
+    let ints = add_ints(ints, row_sums(low));
+    if !WIDE {
+        return ints;
+    }
+    let [a, b, c, d] = row_sums(high);
+    let sixteenfold =
+        [vshlq_n_s32::<4>(a), vshlq_n_s32::<4>(b), vshlq_n_s32::<4>(c), vshlq_n_s32::<4>(d)];
+    add_ints(ints, sixteenfold)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn row_sums([a, b, c, d]: Shorts) -> IntQuarters {
+    [four_sums(a), four_sums(b), four_sums(c), four_sums(d)]
+}
+
+/// The sum of each four lanes.
+#[inline]
+#[target_feature(enable = "neon")]
+fn four_sums([a, b]: [int16x8_t; 2]) -> int32x4_t {
+    vpaddq_s32(vpaddlq_s16(a), vpaddlq_s16(b))
+}
