@@ -8,17 +8,17 @@
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint32x4_t, vaddq_s32, vandq_u8,
     vandq_u32, vcvt_f32_f16, vcvtq_f32_s32, vdupq_n_s16, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32,
-    vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8, vmovn_u32, vpaddlq_s16, vpaddq_s32,
-    vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32, vreinterpretq_s8_u8,
-    vreinterpretq_s32_s8, vreinterpretq_u8_u16, vreinterpretq_u8_u64, vreinterpretq_u16_u8,
-    vreinterpretq_u32_u8, vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32, vshrn_n_u32, vshrq_n_u8,
-    vst1q_u8, vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64, vzip2q_u16, vzip2q_u32,
-    vzip2q_u64,
+    vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8, vmovn_u32, vpadalq_s16, vpaddlq_s16,
+    vpaddq_s16, vpaddq_s32, vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32,
+    vreinterpretq_s8_u8, vreinterpretq_s32_s8, vreinterpretq_u8_u16, vreinterpretq_u8_u64,
+    vreinterpretq_u16_u8, vreinterpretq_u32_u8, vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32,
+    vshrn_n_u32, vshrq_n_u8, vst1q_u8, vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64,
+    vzip2q_u16, vzip2q_u32, vzip2q_u64,
 };
 use std::arch::asm;
 
 use super::Quarters;
-use crate::int8::HalfKind;
+use crate::int8::{HalfKind, LaidQuads};
 
 /// Four bytes of rows 0 to 3, 4 to 7, 8 to 11, 12 to 15.
 pub(super) type ByteQuarters = [uint8x16_t; 4];
@@ -330,11 +330,11 @@ fn multiply_rows([a, b]: [int16x8_t; 2], codes: uint8x16_t, x: int8x16_t) -> [in
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn close<const WIDE: bool>(ints: IntQuarters, [low, high]: Sums) -> IntQuarters {
-    let ints = add_ints(ints, row_sums(low));
+    let ints = add_rows(ints, low);
     if !WIDE {
         return ints;
     }
-    let [a, b, c, d] = row_sums(high);
+    let [a, b, c, d] = add_rows(no_ints(), high);
     let sixteenfold =
         [vshlq_n_s32::<4>(a), vshlq_n_s32::<4>(b), vshlq_n_s32::<4>(c), vshlq_n_s32::<4>(d)];
     add_ints(ints, sixteenfold)
@@ -342,13 +342,55 @@ pub(super) fn close<const WIDE: bool>(ints: IntQuarters, [low, high]: Sums) -> I
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn row_sums([a, b, c, d]: Shorts) -> IntQuarters {
-    [four_sums(a), four_sums(b), four_sums(c), four_sums(d)]
+fn add_rows(ints: IntQuarters, sums: Shorts) -> IntQuarters {
+    [
+        add_fours(ints[0], sums[0]),
+        add_fours(ints[1], sums[1]),
+        add_fours(ints[2], sums[2]),
+        add_fours(ints[3], sums[3]),
+    ]
 }
 
-/// The sum of each four lanes.
+/// Adds the sum of each four lanes. Two of them still fit 16 bits: 2 * 8 * 15 * 127 < 2^15.
 #[inline]
 #[target_feature(enable = "neon")]
-fn four_sums([a, b]: [int16x8_t; 2]) -> int32x4_t {
-    vpaddq_s32(vpaddlq_s16(a), vpaddlq_s16(b))
+fn add_fours(ints: int32x4_t, [a, b]: [int16x8_t; 2]) -> int32x4_t {
+    vpadalq_s16(ints, vpaddq_s16(a, b))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn lay(codes: &[ByteQuarters; 8], target: &mut [LaidQuads; 8]) {
+    for (codes, target) in codes.iter().zip(target) {
+        store_quads(*codes, target);
+    }
+}
+
+/// One row of activations after the other: its sums in 16 bits leave no registers for more.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn dot_laid<const WIDE: bool, const PICKS: usize>(
+    laid: &[[LaidQuads; 8]],
+    x: &[&[i8]; PICKS],
+) -> [IntQuarters; PICKS] {
+    let mut ints = [no_ints(); PICKS];
+    for (ints, x) in ints.iter_mut().zip(x) {
+        *ints = dot_row::<WIDE>(laid, x);
+    }
+    ints
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn dot_row<const WIDE: bool>(laid: &[[LaidQuads; 8]], x: &[i8]) -> IntQuarters {
+    let mut ints = no_ints();
+    let (pieces, _) = x.as_chunks::<4>().0.as_chunks::<8>();
+    for (laid, x) in laid.iter().zip(pieces) {
+        let mut sums = open(ints);
+        for (quads, x) in laid.iter().zip(x) {
+            sums = add_products::<WIDE>(sums, load_quads(quads), *x);
+        }
+        ints = close::<WIDE>(ints, sums);
+    }
+    ints
 }

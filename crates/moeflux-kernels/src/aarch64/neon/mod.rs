@@ -18,9 +18,9 @@ use crate::dispatch::{KernelTable, kernel_table};
 use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use integers::{
-    ByteQuarters, IntQuarters, Sums, add_ints, add_products, close, floats, gather, half_floats,
-    high_halves, interleave, join, load_quads, low_halves, merge, no_ints, open, prefetch,
-    products, store_quads, transpose,
+    ByteQuarters, IntQuarters, Sums, add_ints, add_products, close, dot_laid, floats, gather,
+    half_floats, high_halves, interleave, join, lay, load_quads, low_halves, merge, no_ints, open,
+    prefetch, products, store_quads, transpose,
 };
 
 kernel_table!("neon", Neon(()), features: "neon");
@@ -37,7 +37,7 @@ struct Neon(());
 type Quarters = [float32x4_t; 4];
 
 simd_by_functions!(Neon, Quarters, float32x4_t, tile rows: 1);
-int_simd_by_functions!(Neon, ByteQuarters, IntQuarters, Sums, int32x4_t);
+int_simd_by_functions!(Neon, ByteQuarters, IntQuarters, Sums, int32x4_t, tiles: lay, dot_laid);
 
 #[inline]
 #[target_feature(enable = "neon")]
