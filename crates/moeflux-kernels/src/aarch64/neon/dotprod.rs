@@ -5,14 +5,14 @@
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int32x4_t, uint8x16_t, vaddvq_s32, vdupq_n_s8, vdupq_n_s32, vdupq_n_u8,
-    veorq_u8, vreinterpretq_s8_u8, vsubq_s32,
+    veorq_u8, vpaddq_s32, vreinterpretq_s8_u8, vsubq_s32,
 };
 use std::arch::asm;
 
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, floats, gather, half_floats, high_halves,
-    interleave, join, lay, load_quads, load_values, low_halves, merge, no_ints, prefetch,
-    row_codes, row_values, store_quads, transpose,
+    interleave, lay, load_quads, load_values, low_halves, no_ints, prefetch, row_codes, row_values,
+    store_quads, transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store,
@@ -35,7 +35,7 @@ pub(in crate::aarch64) fn table() -> Option<&'static KernelTable> {
 struct Dotprod(());
 
 simd_by_functions!(Dotprod, Quarters, float32x4_t, tile rows: 1);
-int_simd_by_functions!(Dotprod, ByteQuarters, IntQuarters, Sums, int32x4_t, tiles: lay, dot_laid);
+int_simd_by_functions!(Dotprod, ByteQuarters, IntQuarters, Sums, Products, tiles: lay, dot_laid);
 
 #[target_feature(enable = "neon,dotprod")]
 fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
@@ -79,14 +79,55 @@ fn close<const WIDE: bool>(_: IntQuarters, ([a, b, c, d], excess): Sums) -> IntQ
     [vsubq_s32(a, excess), vsubq_s32(b, excess), vsubq_s32(c, excess), vsubq_s32(d, excess)]
 }
 
+/// Of each piece of columns: eight products in each lane.
+pub(super) type Products = [int32x4_t; 4];
+
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn products(row: &[u8; 32], x: &[i8; 64]) -> int32x4_t {
+fn products(row: &[u8; 64], x: &[i8; 128]) -> Products {
     let ([a, b, c, d], x) = (row_codes(row), row_values(x));
-    let sums = sdot(vdupq_n_s32(0), signed::<false>(a), x[0]);
-    let sums = sdot(sums, signed::<false>(b), x[1]);
-    let sums = sdot(sums, signed::<false>(c), x[2]);
-    sdot(sums, signed::<false>(d), x[3])
+    [
+        piece_products(a, x[0]),
+        piece_products(b, x[1]),
+        piece_products(c, x[2]),
+        piece_products(d, x[3]),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> int32x4_t {
+    let sums = sdot(vdupq_n_s32(0), signed::<false>(low), even);
+    sdot(sums, signed::<false>(high), odd)
+}
+
+/// One lane for each of four rows.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
+    [
+        merge_piece([a[0], b[0], c[0], d[0]]),
+        merge_piece([a[1], b[1], c[1], d[1]]),
+        merge_piece([a[2], b[2], c[2], d[2]]),
+        merge_piece([a[3], b[3], c[3], d[3]]),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn merge_piece([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
+    vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn join([a, b, c, d]: [Products; 4]) -> [IntQuarters; 4] {
+    [
+        [a[0], b[0], c[0], d[0]],
+        [a[1], b[1], c[1], d[1]],
+        [a[2], b[2], c[2], d[2]],
+        [a[3], b[3], c[3], d[3]],
+    ]
 }
 
 /// Four rows of activations meet four columns of codes in sixteen sums, which stay in registers.

@@ -11,10 +11,11 @@ use std::arch::aarch64::{
 };
 use std::arch::asm;
 
+use super::dotprod::{Products, join, merge};
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, floats, gather, half_floats, high_halves,
-    interleave, join, load_quads, load_values, low_halves, merge, no_ints, prefetch, row_codes,
-    row_values, store_quads, transpose,
+    interleave, load_quads, load_values, low_halves, no_ints, prefetch, row_codes, row_values,
+    store_quads, transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store,
@@ -36,7 +37,7 @@ pub(in crate::aarch64) fn table() -> Option<&'static KernelTable> {
 struct I8mm(());
 
 simd_by_functions!(I8mm, Quarters, float32x4_t, tile rows: 1);
-int_simd_by_functions!(I8mm, ByteQuarters, IntQuarters, IntQuarters, int32x4_t, tiles: lay, dot_laid);
+int_simd_by_functions!(I8mm, ByteQuarters, IntQuarters, IntQuarters, Products, tiles: lay, dot_laid);
 
 #[target_feature(enable = "neon,i8mm")]
 fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
@@ -68,12 +69,20 @@ fn close<const WIDE: bool>(_: IntQuarters, sums: IntQuarters) -> IntQuarters {
 
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn products(row: &[u8; 32], x: &[i8; 64]) -> int32x4_t {
+fn products(row: &[u8; 64], x: &[i8; 128]) -> Products {
     let ([a, b, c, d], x) = (row_codes(row), row_values(x));
-    let sums = usdot(vdupq_n_s32(0), a, x[0]);
-    let sums = usdot(sums, b, x[1]);
-    let sums = usdot(sums, c, x[2]);
-    usdot(sums, d, x[3])
+    [
+        piece_products(a, x[0]),
+        piece_products(b, x[1]),
+        piece_products(c, x[2]),
+        piece_products(d, x[3]),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon,i8mm")]
+fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> int32x4_t {
+    usdot(usdot(vdupq_n_s32(0), low, even), high, odd)
 }
 
 /// Eight columns of two rows stand together.

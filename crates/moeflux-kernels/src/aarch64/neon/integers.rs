@@ -3,13 +3,13 @@
 //! Sixteen bytes of rows `r`, `r + 4`, `r + 8` and `r + 12` are loaded together, and four such
 //! loads are transposed, register by register.
 //! **Invariant:** sums in 16 bits stay below 2^15: a half byte times an int8 is at most 15 * 127,
-//! and at most eight of them meet in a lane.
+//! and at most sixteen of them meet in a lane.
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint32x4_t, vaddq_s32, vandq_u8,
     vandq_u32, vcvt_f32_f16, vcvtq_f32_s32, vdupq_n_s16, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32,
-    vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8, vmovn_u32, vpadalq_s16, vpaddlq_s16,
-    vpaddq_s16, vpaddq_s32, vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32,
+    vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8, vmovn_u32, vmull_s8, vpadalq_s16,
+    vpaddlq_s16, vpaddq_s16, vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32,
     vreinterpretq_s8_u8, vreinterpretq_s32_s8, vreinterpretq_u8_u16, vreinterpretq_u8_u64,
     vreinterpretq_u16_u8, vreinterpretq_u32_u8, vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32,
     vshrn_n_u32, vshrq_n_u8, vst1q_u8, vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64,
@@ -222,28 +222,34 @@ pub(super) fn broadcast(values: [i8; 4]) -> int8x16_t {
     vreinterpretq_s8_s32(vdupq_n_s32(i32::from_le_bytes(bytes)))
 }
 
-/// Codes of 64 columns: low halves of 32 bytes, then high halves.
+/// Codes of 128 columns: for each sixteen bytes, low halves and high halves.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn row_codes(row: &[u8; 32]) -> [uint8x16_t; 4] {
-    let (bytes, _) = row.as_chunks::<16>();
-    let (a, b, mask) = (load16(&bytes[0]), load16(&bytes[1]), vdupq_n_u8(15));
-    [vandq_u8(a, mask), vandq_u8(b, mask), vshrq_n_u8::<4>(a), vshrq_n_u8::<4>(b)]
+pub(super) fn row_codes(row: &[u8; 64]) -> [[uint8x16_t; 2]; 4] {
+    let [a, b, c, d] = load_quads(row);
+    [both_halves(a), both_halves(b), both_halves(c), both_halves(d)]
 }
 
-/// Values of 64 columns in the order of [`row_codes`].
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn row_values(x: &[i8; 64]) -> [int8x16_t; 4] {
+fn both_halves(bytes: uint8x16_t) -> [uint8x16_t; 2] {
+    [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
+}
+
+/// Values of 128 columns in the order of [`row_codes`].
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn row_values(x: &[i8; 128]) -> [[int8x16_t; 2]; 4] {
+    let (x, _) = x.as_chunks::<32>();
+    [piece_values(&x[0]), piece_values(&x[1]), piece_values(&x[2]), piece_values(&x[3])]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn piece_values(x: &[i8; 32]) -> [int8x16_t; 2] {
     let (x, _) = x.as_chunks::<16>();
     let (a, b) = (load_words(&x[0]), load_words(&x[1]));
-    let (c, d) = (load_words(&x[2]), load_words(&x[3]));
-    [
-        vreinterpretq_s8_s32(vuzp1q_s32(a, b)),
-        vreinterpretq_s8_s32(vuzp1q_s32(c, d)),
-        vreinterpretq_s8_s32(vuzp2q_s32(a, b)),
-        vreinterpretq_s8_s32(vuzp2q_s32(c, d)),
-    ]
+    [vreinterpretq_s8_s32(vuzp1q_s32(a, b)), vreinterpretq_s8_s32(vuzp2q_s32(a, b))]
 }
 
 #[inline]
@@ -252,35 +258,64 @@ fn load_words(values: &[i8; 16]) -> int32x4_t {
     vreinterpretq_s32_s8(load_values(values))
 }
 
+/// Of each piece of columns: four products in each lane.
+pub(super) type Products = [int16x8_t; 4];
+
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn products(row: &[u8; 32], x: &[i8; 64]) -> int32x4_t {
+pub(super) fn products(row: &[u8; 64], x: &[i8; 128]) -> Products {
     let ([a, b, c, d], x) = (row_codes(row), row_values(x));
-    let sums = multiply_halves(vdupq_n_s16(0), a, x[0]);
-    let sums = multiply_halves(sums, b, x[1]);
-    let sums = multiply_halves(sums, c, x[2]);
-    vpaddlq_s16(multiply_halves(sums, d, x[3]))
-}
-
-/// Adds the products of the low and of the high eight bytes, lane by lane.
-#[inline]
-#[target_feature(enable = "neon")]
-fn multiply_halves(sums: int16x8_t, codes: uint8x16_t, x: int8x16_t) -> int16x8_t {
-    let codes = vreinterpretq_s8_u8(codes);
-    let sums = vmlal_s8(sums, vget_low_s8(codes), vget_low_s8(x));
-    vmlal_high_s8(sums, codes, x)
+    [
+        piece_products(a, x[0]),
+        piece_products(b, x[1]),
+        piece_products(c, x[2]),
+        piece_products(d, x[3]),
+    ]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn merge([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
-    vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d))
+fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> int16x8_t {
+    let (low, high) = (vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(high));
+    let sums = vmull_s8(vget_low_s8(low), vget_low_s8(even));
+    let sums = vmlal_high_s8(sums, low, even);
+    let sums = vmlal_s8(sums, vget_low_s8(high), vget_low_s8(odd));
+    vmlal_high_s8(sums, high, odd)
+}
+
+/// Two lanes for each of four rows: sixteen products in each, at most 16 * 15 * 127 < 2^15.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
+    [
+        merge_piece([a[0], b[0], c[0], d[0]]),
+        merge_piece([a[1], b[1], c[1], d[1]]),
+        merge_piece([a[2], b[2], c[2], d[2]]),
+        merge_piece([a[3], b[3], c[3], d[3]]),
+    ]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn join(rows: [int32x4_t; 4]) -> IntQuarters {
-    rows
+fn merge_piece([a, b, c, d]: [int16x8_t; 4]) -> int16x8_t {
+    vpaddq_s16(vpaddq_s16(a, b), vpaddq_s16(c, d))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn join([a, b, c, d]: [Products; 4]) -> [IntQuarters; 4] {
+    [
+        join_piece([a[0], b[0], c[0], d[0]]),
+        join_piece([a[1], b[1], c[1], d[1]]),
+        join_piece([a[2], b[2], c[2], d[2]]),
+        join_piece([a[3], b[3], c[3], d[3]]),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn join_piece([a, b, c, d]: [int16x8_t; 4]) -> IntQuarters {
+    [vpaddlq_s16(a), vpaddlq_s16(b), vpaddlq_s16(c), vpaddlq_s16(d)]
 }
 
 /// Products in 16 bits, four per row: two rows in a register.
