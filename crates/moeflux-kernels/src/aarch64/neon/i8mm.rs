@@ -37,7 +37,9 @@ pub(in crate::aarch64) fn table() -> Option<&'static KernelTable> {
 struct I8mm(());
 
 simd_by_functions!(I8mm, Quarters, float32x4_t, tile rows: 1);
-int_simd_by_functions!(I8mm, ByteQuarters, IntQuarters, IntQuarters, Products, tiles: lay, dot_laid);
+int_simd_by_functions!(
+    I8mm, ByteQuarters, IntQuarters, IntQuarters, Products, tiles: lay, dot_laid
+);
 
 #[target_feature(enable = "neon,i8mm")]
 fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {

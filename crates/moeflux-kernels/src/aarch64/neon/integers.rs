@@ -203,13 +203,21 @@ pub(super) fn prefetch<const NEAR: bool>(address: *const u8) {
     if NEAR {
         // SAFETY: a hint: no address faults.
         unsafe {
-            asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags))
-        };
+            asm!(
+                "prfm pldl1keep, [{}]",
+                in(reg) address,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
     } else {
         // SAFETY: a hint: no address faults.
         unsafe {
-            asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags))
-        };
+            asm!(
+                "prfm pldl2keep, [{}]",
+                in(reg) address,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
     }
 }
 
