@@ -1,7 +1,9 @@
 //! No kernel that the table test does not see.
 //!
 //! The tests run every table that `dispatch.rs` offers. It takes them from `x86_64::tables` and
-//! `aarch64::tables`, and these from one file per instruction set: `avx2::`.
+//! `aarch64::tables`, and these from one module per instruction set, a file or a folder: `avx2::`.
+//! A file in such a folder is either a table of its own, `avx2::vnni::`, or shared by its tables:
+//! its `mod.rs` must use it.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -20,13 +22,22 @@ fn check_folder(tree: &Tree, architecture: &str) -> Vec<Finding> {
     let folder = format!("{CRATE}{architecture}/");
     let parent = format!("{folder}mod.rs");
     let code_of = |path: &str| tree.get(path).map_or("", |file| &file.code);
-    let is_named = |path: &str, name: &str| lex::words(code_of(path), name).next().is_some();
     let mut findings = Vec::new();
     for file in tree.under(&folder).filter(|file| file.path != parent) {
-        let from = format!("{}::table", file.stem());
-        let of_all = format!("{architecture}::tables");
-        for (path, name) in [(parent.as_str(), &from), (DISPATCH, &of_all)] {
-            if !is_named(path, name) {
+        let module = module_of(&file.path[folder.len()..]);
+        let mut uses = vec![
+            (parent.clone(), format!("{module}::table")),
+            (DISPATCH.to_owned(), format!("{architecture}::tables")),
+        ];
+        // Without a table, it belongs to those of the module around it.
+        if let Some((outer, name)) = module.rsplit_once("::")
+            && !defines_table(&file.code)
+        {
+            let outer_file = format!("{folder}{}/mod.rs", outer.replace("::", "/"));
+            uses[0] = (outer_file, format!("use {name}"));
+        }
+        for (path, name) in uses {
+            if !is_named(code_of(&path), &name) {
                 let message = format!("untested: {path} does not use `{name}`");
                 findings.push(Finding::new(&file.path, 1, message));
             }
@@ -35,25 +46,65 @@ fn check_folder(tree: &Tree, architecture: &str) -> Vec<Finding> {
     findings
 }
 
+/// `avx2/vnni.rs` is `avx2::vnni`; `avx2/mod.rs` is `avx2`.
+fn module_of(path: &str) -> String {
+    let path = path.strip_suffix(".rs").unwrap_or(path);
+    path.strip_suffix("/mod").unwrap_or(path).replace('/', "::")
+}
+
+fn defines_table(code: &str) -> bool {
+    lex::words(code, "fn table").next().is_some()
+}
+
+fn is_named(code: &str, name: &str) -> bool {
+    lex::words(code, name).next().is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const DISPATCHED: (&str, &str) = (DISPATCH, "x86_64::tables()");
+
     #[track_caller]
-    fn check_tables(parent: &str, dispatch: &str, n_expected: usize) {
-        let paths = ["x86_64/mod.rs", "x86_64/avx2.rs"].map(|file| format!("{CRATE}{file}"));
-        let files = [(paths[0].as_str(), parent), (&paths[1], ""), (DISPATCH, dispatch)];
+    fn check_tables(files: &[(&str, &str)], n_expected: usize) {
+        let paths: Vec<_> = files.iter().map(|(file, _)| format!("{CRATE}x86_64/{file}")).collect();
+        let files = paths.iter().zip(files).map(|(path, (_, code))| (path.as_str(), *code));
+        let files: Vec<_> = files.chain([DISPATCHED]).collect();
         assert_eq!(check(&Tree::of(&files)).len(), n_expected);
     }
 
     #[test]
     fn kernels_in_a_table_pass() {
-        check_tables("mod avx2;\nfn tables() { avx2::table() }", "x86_64::tables()", 0);
+        let parent = ("mod.rs", "mod avx2;\nfn tables() { avx2::table() }");
+        check_tables(&[parent, ("avx2.rs", "")], 0);
+        check_tables(&[parent, ("avx2/mod.rs", "")], 0);
     }
 
     #[test]
     fn kernels_outside_of_a_table_fail() {
-        check_tables("mod avx2;\nfn tables() { avx512::table() }", "x86_64::tables()", 1);
-        check_tables("avx2::table()", "scalar::TABLE // x86_64::tables()", 1);
+        let parent = ("mod.rs", "mod avx2;\nfn tables() { avx512::table() }");
+        check_tables(&[parent, ("avx2.rs", "")], 1);
+        check_tables(&[parent, ("avx2/mod.rs", "")], 1);
+        let paths = ["x86_64/mod.rs", "x86_64/avx2.rs"].map(|file| format!("{CRATE}{file}"));
+        let dispatch = (DISPATCH, "scalar::TABLE // x86_64::tables()");
+        let files = [(paths[0].as_str(), "avx2::table()"), (&paths[1], ""), dispatch];
+        assert_eq!(check(&Tree::of(&files)).len(), 1);
+    }
+
+    #[test]
+    fn shared_kernels_are_used_by_the_table_around_them() {
+        let parent = ("mod.rs", "[avx2::table(), avx2::vnni::table()]");
+        let integers = ("avx2/integers.rs", "fn add() {}");
+        check_tables(&[parent, ("avx2/mod.rs", "use integers::{add};"), integers], 0);
+        check_tables(&[parent, ("avx2/mod.rs", "mod integers;"), integers], 1);
+    }
+
+    #[test]
+    fn a_table_within_an_instruction_set_is_taken_too() {
+        let outer = ("avx2/mod.rs", "pub(super) mod vnni;\nuse vnni::open;");
+        let vnni = ("avx2/vnni.rs", "pub(in crate::x86_64) fn table() {}");
+        check_tables(&[("mod.rs", "[avx2::table(), avx2::vnni::table()]"), outer, vnni], 0);
+        check_tables(&[("mod.rs", "[avx2::table()]"), outer, vnni], 1);
     }
 }

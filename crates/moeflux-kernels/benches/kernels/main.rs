@@ -48,12 +48,12 @@ type Multiply = Box<dyn FnMut(Matrix<'_>, &mut [f32])>;
 
 /// A new kernel is one more line.
 const KERNELS: [Kernel; 2] = [
-    Kernel { name: "f32", operands: Operands::F32, prepare: float_product, not_in: &VNNI },
+    Kernel { name: "f32", operands: Operands::F32, prepare: float_product, not_in: &BYTE_PRODUCTS },
     Kernel { name: "int8", operands: Operands::Int8, prepare: int_product, not_in: &[] },
 ];
 
 /// Tables that add byte products to those of another table, and take the rest from it.
-const VNNI: [&str; 2] = ["avxvnni", "avx512vnni"];
+const BYTE_PRODUCTS: [&str; 4] = ["avxvnni", "avx512vnni", "dotprod", "i8mm"];
 
 /// Rows and columns: a projection, and an expert's two shapes.
 const SHAPES: [(usize, usize); 3] = [(2048, 2048), (512, 2048), (2048, 512)];

@@ -8,5 +8,5 @@ use crate::dispatch::KernelTable;
 
 /// The tables that this CPU can run, slowest first.
 pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {
-    neon::table().into_iter()
+    [neon::table(), neon::dotprod::table(), neon::i8mm::table()].into_iter().flatten()
 }

@@ -22,6 +22,8 @@ pub use product::IntProduct;
 pub(crate) use product::matmul;
 pub use rows::{IntRowShape, IntRows, QuantisedRow};
 pub(crate) use rows::{Order, quantise};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use simd::LaidQuads;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use simd::int_simd_by_functions;
 pub(crate) use simd::{HalfKind, IntSimd};

@@ -459,9 +459,7 @@ impl Part<'_> {
         let pieces = self.cols.start / PIECE..self.cols.end / PIECE;
         for (piece_idx, targets) in pieces.zip(targets) {
             let codes = U::piece(simd, rows, piece_idx);
-            for (codes, target) in codes.iter().zip(targets) {
-                simd.store_quads(*codes, target);
-            }
+            simd.lay(&codes, targets);
         }
     }
 
@@ -503,18 +501,18 @@ impl Part<'_> {
         for t in 0..PICKS {
             acc[t] = simd.load(&out[t]);
         }
+        let group = self.pieces_per_group * PIECE;
         for g in 0..self.groups.len() {
-            let mut ints = [simd.no_ints(); PICKS];
-            for p in g * self.pieces_per_group..(g + 1) * self.pieces_per_group {
-                let mut codes = [simd.load_quads(&quads[p][0]); 8];
-                for i in 1..8 {
-                    codes[i] = simd.load_quads(&quads[p][i]);
-                }
-                for t in 0..PICKS {
-                    let (x, _) = x[t].values[p * PIECE..][..PIECE].as_chunks::<PIECE>();
-                    ints[t] = dot::<U, S>(simd, &codes, &x[0], ints[t]);
-                }
+            let laid = &quads[g * self.pieces_per_group..][..self.pieces_per_group];
+            let mut values: [&[i8]; PICKS] = [&[]; PICKS];
+            for t in 0..PICKS {
+                values[t] = &x[t].values[g * group..][..group];
             }
+            let ints = if U::WIDE {
+                simd.dot_laid::<true, PICKS>(laid, &values)
+            } else {
+                simd.dot_laid::<false, PICKS>(laid, &values)
+            };
             let [scales, biases] = &self.scales.values[g];
             let (scales, biases) = (simd.load(scales), simd.load(biases));
             for t in 0..PICKS {

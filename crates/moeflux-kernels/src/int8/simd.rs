@@ -12,6 +12,9 @@ pub(crate) const PIECE: usize = 32;
 /// Sixteen bytes of each of sixteen rows.
 pub(crate) type Pieces<'a> = [&'a [u8; 16]; LANES];
 
+/// Codes in memory: four of each row.
+pub(crate) type LaidQuads = [u8; 4 * LANES];
+
 /// A float of 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HalfKind {
@@ -56,10 +59,10 @@ pub(crate) trait IntSimd: Simd {
     fn high_halves(self, quads: Self::Quads) -> Self::Quads;
 
     /// Codes from memory, row by row.
-    fn load_quads(self, quads: &[u8; 4 * LANES]) -> Self::Quads;
+    fn load_quads(self, quads: &LaidQuads) -> Self::Quads;
 
     /// Codes to memory, row by row.
-    fn store_quads(self, quads: Self::Quads, target: &mut [u8; 4 * LANES]);
+    fn store_quads(self, quads: Self::Quads, target: &mut LaidQuads);
 
     /// Zeros.
     fn no_ints(self) -> Self::Ints;
@@ -160,6 +163,36 @@ pub(crate) trait IntSimd: Simd {
         }
         self.close::<WIDE>(ints, sums)
     }
+
+    /// Lays the codes of a piece down as [`IntSimd::dot_laid`] wants them.
+    #[inline(always)]
+    fn lay(self, codes: &[Self::Quads; 8], target: &mut [LaidQuads; 8]) {
+        for (codes, target) in codes.iter().zip(target) {
+            self.store_quads(*codes, target);
+        }
+    }
+
+    /// The sum of codes that were laid down times each of `x`, over the pieces of a group.
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
+    fn dot_laid<const WIDE: bool, const PICKS: usize>(
+        self,
+        laid: &[[LaidQuads; 8]],
+        x: &[&[i8]; PICKS],
+    ) -> [Self::Ints; PICKS] {
+        let mut ints = [self.no_ints(); PICKS];
+        for (p, laid) in laid.iter().enumerate() {
+            let mut codes = [self.load_quads(&laid[0]); 8];
+            for i in 1..8 {
+                codes[i] = self.load_quads(&laid[i]);
+            }
+            for t in 0..PICKS {
+                let (x, _) = x[t][p * PIECE..][..PIECE].as_chunks::<PIECE>();
+                ints[t] = self.dot::<WIDE>(&codes, &x[0], ints[t]);
+            }
+        }
+        ints
+    }
 }
 
 impl IntSimd for Portable {
@@ -218,11 +251,11 @@ impl IntSimd for Portable {
         quads.map(|it| it >> 4)
     }
 
-    fn load_quads(self, quads: &[u8; 4 * LANES]) -> Self::Quads {
+    fn load_quads(self, quads: &LaidQuads) -> Self::Quads {
         *quads
     }
 
-    fn store_quads(self, quads: Self::Quads, target: &mut [u8; 4 * LANES]) {
+    fn store_quads(self, quads: Self::Quads, target: &mut LaidQuads) {
         *target = quads;
     }
 
@@ -283,7 +316,7 @@ impl IntSimd for Portable {
 }
 
 /// Implements [`IntSimd`] for a token by the free functions of the same names in its module, which
-/// enable the token's features.
+/// enable the token's features. Tiles may be the instruction set's own.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! int_simd_by_functions {
     (@methods $($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
@@ -295,7 +328,10 @@ macro_rules! int_simd_by_functions {
             }
         )*
     };
-    ($token:ty, $quads:ty, $ints:ty, $sums:ty, $products:ty) => {
+    (
+        $token:ty, $quads:ty, $ints:ty, $sums:ty, $products:ty
+        $(, tiles: $lay:ident, $dot_laid:ident)?
+    ) => {
         impl $crate::int8::IntSimd for $token {
             type Quads = $quads;
             type Ints = $ints;
@@ -342,6 +378,24 @@ macro_rules! int_simd_by_functions {
                 // SAFETY: a token exists only where the CPU has its features.
                 unsafe { close::<WIDE>(ints, sums) }
             }
+
+            $(
+                #[inline(always)]
+                fn lay(self, codes: &[$quads; 8], target: &mut [$crate::int8::LaidQuads; 8]) {
+                    // SAFETY: a token exists only where the CPU has its features.
+                    unsafe { $lay(codes, target) }
+                }
+
+                #[inline(always)]
+                fn dot_laid<const WIDE: bool, const PICKS: usize>(
+                    self,
+                    laid: &[[$crate::int8::LaidQuads; 8]],
+                    x: &[&[i8]; PICKS],
+                ) -> [$ints; PICKS] {
+                    // SAFETY: a token exists only where the CPU has its features.
+                    unsafe { $dot_laid::<WIDE, PICKS>(laid, x) }
+                }
+            )?
         }
     };
 }

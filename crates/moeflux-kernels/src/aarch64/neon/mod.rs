@@ -3,6 +3,10 @@
 //! One by four outputs take sixteen of the thirty-two registers.
 //! **Invariant:** a [`Neon`] exists only inside the functions of this table.
 
+pub(super) mod dotprod;
+pub(super) mod i8mm;
+mod integers;
+
 use std::arch::aarch64::{
     float32x4_t, vaddq_f32, vandq_u32, vcvtq_f32_u32, vdupq_n_f32, vdupq_n_u32, vextq_f32,
     vfmaq_f32, vget_high_u8, vget_high_u16, vget_low_u8, vget_low_u16, vld1q_f32, vld1q_s32,
@@ -10,7 +14,13 @@ use std::arch::aarch64::{
 };
 
 use crate::dispatch::{KernelTable, kernel_table};
+use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use integers::{
+    ByteQuarters, IntQuarters, Products, Sums, add_ints, add_products, close, dot_laid, floats,
+    gather, half_floats, high_halves, interleave, join, lay, load_quads, low_halves, merge,
+    no_ints, open, prefetch, products, store_quads, transpose,
+};
 
 kernel_table!("neon", Neon(()), features: "neon");
 
@@ -26,6 +36,7 @@ struct Neon(());
 type Quarters = [float32x4_t; 4];
 
 simd_by_functions!(Neon, Quarters, float32x4_t, tile rows: 1);
+int_simd_by_functions!(Neon, ByteQuarters, IntQuarters, Sums, Products, tiles: lay, dot_laid);
 
 #[inline]
 #[target_feature(enable = "neon")]
