@@ -314,7 +314,6 @@ impl<K: Stored> Pass<'_, K> {
 
 /// The dot product of each query with each key.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn dots<S: Simd, K: Stored, const Q: usize, const P: usize>(
     simd: S,
     queries: &[&[f32]; Q],

@@ -74,42 +74,50 @@ fn each_table(mut check: impl FnMut(&'static KernelTable, usize, &str)) {
     }
 }
 
+/// Queries at a stride, and the keys they meet.
+struct Meeting {
+    queries: Vec<f32>,
+    keys: Cache,
+}
+
+impl Meeting {
+    fn query(&self, query_idx: usize) -> &[f32] {
+        let n_cols = self.keys.row_len;
+        &self.queries[query_idx * (n_cols + 3)..][..n_cols]
+    }
+
+    fn check(&self, n_queries: usize) {
+        let KeptRows { n_rows: n_positions, row_len: n_cols, .. } = self.keys.views()[0];
+        let places = || (0..n_queries).flat_map(|r| (0..n_positions).map(move |it| (r, it)));
+        let mut stated = vec![7.0; n_queries * BLOCK_POSITIONS];
+        for (r, position) in places() {
+            stated[r * BLOCK_POSITIONS + position] =
+                stated_dot(self.query(r), self.keys.row(position));
+        }
+        each_table(|table, kind_idx, what| {
+            let keys = self.keys.views()[kind_idx];
+            let values = &self.queries;
+            let queries = Rows { values, n_rows: n_queries, row_len: n_cols, stride: n_cols + 3 };
+            let parts = [ScorePart { queries, keys }];
+            let mut out = vec![7.0; stated.len()];
+            table.scores(&Scores { parts: &parts, next: Some(keys) }, &mut out);
+            same_bits(&out, &stated, &format!("{what} {n_queries} {n_positions} {n_cols}"));
+        });
+        let seen = places().map(|(r, position)| stated[r * BLOCK_POSITIONS + position]);
+        let exact = places().map(|(r, it)| exact_dot(self.query(r), self.keys.row(it)));
+        let error = nmse(&seen.collect::<Vec<_>>(), &exact.collect::<Vec<_>>());
+        assert!(error <= NMSE_MAX, "NMSE {error:e}");
+    }
+}
+
 #[test]
 fn scores_are_as_stated() {
     let mut random = Random(20);
     for n_cols in COLS {
         for n_positions in POSITIONS {
             let keys = Cache::random(n_positions, n_cols, &mut random);
-            let queries = random.values(8 * (n_cols + 3));
-            let query = |r: usize| &queries[r * (n_cols + 3)..][..n_cols];
-            for n_queries in QUERIES {
-                let mut stated = vec![7.0; n_queries * BLOCK_POSITIONS];
-                let mut exact = Vec::new();
-                for (r, row) in stated.chunks_mut(BLOCK_POSITIONS).enumerate() {
-                    for position in 0..n_positions {
-                        row[position] = stated_dot(query(r), keys.row(position));
-                        exact.push(exact_dot(query(r), keys.row(position)));
-                    }
-                }
-                each_table(|table, kind_idx, what| {
-                    let queries = Rows {
-                        values: &queries,
-                        n_rows: n_queries,
-                        row_len: n_cols,
-                        stride: n_cols + 3,
-                    };
-                    let part = ScorePart { queries, keys: keys.views()[kind_idx] };
-                    let mut out = vec![7.0; stated.len()];
-                    table.scores(&Scores { parts: &[part], next: Some(part.keys) }, &mut out);
-                    same_bits(&out, &stated, &format!("{what} {n_queries} {n_positions} {n_cols}"));
-                });
-                let seen: Vec<f32> = stated
-                    .chunks(BLOCK_POSITIONS)
-                    .flat_map(|row| row[..n_positions].to_vec())
-                    .collect();
-                let error = nmse(&seen, &exact);
-                assert!(error <= NMSE_MAX, "NMSE {error:e}");
-            }
+            let meeting = Meeting { queries: random.values(8 * (n_cols + 3)), keys };
+            QUERIES.into_iter().for_each(|n_queries| meeting.check(n_queries));
         }
     }
 }
@@ -137,45 +145,61 @@ fn parts_of_scores_are_added_in_their_order() {
     });
 }
 
+/// Values with weights, and what they are added to.
+struct Mix {
+    values: Cache,
+    weights: Vec<f32>,
+    factors: Vec<f32>,
+    before: Vec<f32>,
+}
+
+impl Mix {
+    /// One output as stated, and in f64.
+    fn output(&self, query_idx: usize, col: usize) -> (f32, f64) {
+        let first = self.before[query_idx * self.values.row_len + col];
+        let factor = self.factors[query_idx];
+        let weights = &self.weights[query_idx * BLOCK_POSITIONS..][..self.values.n_rows];
+        let start = (first * factor, f64::from(first) * f64::from(factor));
+        weights.iter().enumerate().fold(start, |(sum, wide), (position, &weight)| {
+            let value = self.values.row(position)[col];
+            (weight.mul_add(value, sum), wide + f64::from(weight) * f64::from(value))
+        })
+    }
+
+    fn check(&self, n_queries: usize) {
+        let n_cols = self.values.row_len;
+        let outputs = (0..n_queries).flat_map(|r| (0..n_cols).map(move |col| (r, col)));
+        let (stated, exact): (Vec<f32>, Vec<f64>) =
+            outputs.map(|(r, col)| self.output(r, col)).unzip();
+        each_table(|table, kind_idx, what| {
+            let rows = self.values.views()[kind_idx];
+            let sum = WeightedRows {
+                weights: &self.weights[..n_queries * BLOCK_POSITIONS],
+                factors: &self.factors[..n_queries],
+                rows,
+                next: Some(rows),
+            };
+            let mut out = self.before[..n_queries * n_cols].to_vec();
+            table.add_weighted(&sum, &mut out);
+            same_bits(&out, &stated, &format!("{what} {n_queries} {} {n_cols}", rows.n_rows));
+        });
+        let error = nmse(&stated, &exact);
+        assert!(error <= NMSE_MAX, "NMSE {error:e}");
+    }
+}
+
 #[test]
 fn weighted_sums_are_as_stated() {
     let mut random = Random(22);
     for n_cols in COLS {
         for n_positions in POSITIONS {
-            let values = Cache::random(n_positions, n_cols, &mut random);
-            let weights = random.values(8 * BLOCK_POSITIONS);
-            let factors = random.values(8);
-            let before = random.values(8 * n_cols);
-            for n_queries in QUERIES {
-                let (mut stated, mut exact) = (Vec::new(), Vec::new());
-                for r in 0..n_queries {
-                    let weights = &weights[r * BLOCK_POSITIONS..][..n_positions];
-                    for col in 0..n_cols {
-                        let first = before[r * n_cols + col];
-                        let (mut sum, mut wide) =
-                            (first * factors[r], f64::from(first) * f64::from(factors[r]));
-                        for (position, &weight) in weights.iter().enumerate() {
-                            sum = weight.mul_add(values.row(position)[col], sum);
-                            wide += f64::from(weight) * f64::from(values.row(position)[col]);
-                        }
-                        stated.push(sum);
-                        exact.push(wide);
-                    }
-                }
-                each_table(|table, kind_idx, what| {
-                    let sum = WeightedRows {
-                        weights: &weights[..n_queries * BLOCK_POSITIONS],
-                        factors: &factors[..n_queries],
-                        rows: values.views()[kind_idx],
-                        next: Some(values.views()[kind_idx]),
-                    };
-                    let mut out = before[..n_queries * n_cols].to_vec();
-                    table.add_weighted(&sum, &mut out);
-                    same_bits(&out, &stated, &format!("{what} {n_queries} {n_positions} {n_cols}"));
-                });
-                let error = nmse(&stated, &exact);
-                assert!(error <= NMSE_MAX, "NMSE {error:e}");
-            }
+            let mix = Mix {
+                values: Cache::random(n_positions, n_cols, &mut random),
+                weights: random.values(8 * BLOCK_POSITIONS),
+                factors: random.values(8),
+                before: random.values(8 * n_cols),
+            };
+            QUERIES.into_iter().for_each(|n_queries| mix.check(n_queries));
         }
     }
 }
