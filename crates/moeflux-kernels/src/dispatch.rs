@@ -5,12 +5,12 @@
 
 use std::sync::OnceLock;
 
+use crate::attention::{Admission, Scores, WeightedRows};
 use crate::delta::DeltaRun;
 use crate::int8::{IntProduct, Order, QuantisedRow};
 use crate::product::{Product, TransposedProduct};
 use crate::rowop::RowOp;
 use crate::scalar;
-use crate::vector::Rows;
 
 /// The kernels of one instruction set. All tables give the same bits.
 pub struct KernelTable {
@@ -22,8 +22,9 @@ pub struct KernelTable {
     pub(crate) group_sums: unsafe fn(&[f32], usize, &mut [f32]),
     pub(crate) dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub(crate) axpy: unsafe fn(f32, &[f32], &mut [f32]),
-    pub(crate) dots: unsafe fn(&[f32], &Rows<'_>, &mut [f32]),
-    pub(crate) weighted_sum: unsafe fn(&[f32], &Rows<'_>, &mut [f32]),
+    pub(crate) scores: unsafe fn(&Scores<'_>, &mut [f32]),
+    pub(crate) admit: unsafe fn(&mut Admission<'_>),
+    pub(crate) add_weighted: unsafe fn(&WeightedRows<'_>, &mut [f32]),
     pub(crate) exp_shifted: unsafe fn(&mut [f32], f32) -> f32,
     pub(crate) delta_rule: unsafe fn(&DeltaRun<'_>, &mut [f32], &mut [f32]),
     pub(crate) apply: unsafe fn(&RowOp<'_>, &mut [f32]),
@@ -49,8 +50,9 @@ macro_rules! kernel_table {
             group_sums,
             dot,
             axpy,
-            dots,
-            weighted_sum,
+            scores,
+            admit,
+            add_weighted,
             exp_shifted,
             delta_rule,
             apply,
@@ -96,13 +98,18 @@ macro_rules! kernel_table {
         }
 
         $(#[target_feature(enable = $features)])?
-        fn dots(x: &[f32], rows: &$crate::vector::Rows<'_>, out: &mut [f32]) {
-            $crate::vector::dots($simd, x, rows, out);
+        fn scores(scores: &$crate::attention::Scores<'_>, out: &mut [f32]) {
+            $crate::attention::scores($simd, scores, out);
         }
 
         $(#[target_feature(enable = $features)])?
-        fn weighted_sum(weights: &[f32], rows: &$crate::vector::Rows<'_>, out: &mut [f32]) {
-            $crate::vector::weighted_sum($simd, weights, rows, out);
+        fn admit(admission: &mut $crate::attention::Admission<'_>) {
+            $crate::attention::admit($simd, admission);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn add_weighted(sum: &$crate::attention::WeightedRows<'_>, out: &mut [f32]) {
+            $crate::attention::add_weighted($simd, sum, out);
         }
 
         $(#[target_feature(enable = $features)])?
@@ -205,28 +212,40 @@ impl KernelTable {
         unsafe { (self.axpy)(factor, x, y) }
     }
 
-    /// `out[i] = dot(x, rows[i])`.
+    /// `out[query][position] = dot(query, key)`, summed over the parts in their order. A row of
+    /// `out` has [`crate::BLOCK_POSITIONS`] places; those beyond the keys stay as they are.
     ///
     /// # Panics
     ///
     /// If shapes do not fit each other.
-    pub fn dots(&self, x: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
-        assert_eq!(x.len(), rows.row_len, "length of a row");
-        assert_eq!(out.len(), rows.n_rows, "one output per row");
+    pub fn scores(&self, scores: &Scores<'_>, out: &mut [f32]) {
+        scores.parts.iter().for_each(|part| part.check(out));
         // SAFETY: as in `matmul`.
-        unsafe { (self.dots)(x, rows, out) }
+        unsafe { (self.scores)(scores, out) }
     }
 
-    /// `out = fma(weights[i], rows[i], out)`, row by row in ascending order.
+    /// Takes a block of scores into each query's softmax: turns them into weights under the new
+    /// maximum, and says what sums under the old one are to be multiplied with.
     ///
     /// # Panics
     ///
     /// If shapes do not fit each other.
-    pub fn weighted_sum(&self, weights: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
-        assert_eq!(out.len(), rows.row_len, "length of a row");
-        assert_eq!(weights.len(), rows.n_rows, "one weight per row");
+    pub fn admit(&self, admission: &mut Admission<'_>) {
+        admission.check();
         // SAFETY: as in `matmul`.
-        unsafe { (self.weighted_sum)(weights, rows, out) }
+        unsafe { (self.admit)(admission) }
+    }
+
+    /// `out[query] = out[query] * factor[query]`, then `fma(weight[query][position], row, out)`,
+    /// position by position in ascending order.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not fit each other.
+    pub fn add_weighted(&self, sum: &WeightedRows<'_>, out: &mut [f32]) {
+        sum.check(out);
+        // SAFETY: as in `matmul`.
+        unsafe { (self.add_weighted)(sum, out) }
     }
 
     /// `values = exp(values - shift)`; returns their sum, as one group. Within 2 units in the last

@@ -4,6 +4,9 @@
 //! every implementation gives the bits of [`Portable`]; all functions are always inlined into a
 //! function that enables the features.
 
+use crate::attention::larger;
+use crate::codes::from_f16;
+
 /// Lanes of a sum.
 pub(crate) const LANES: usize = 16;
 
@@ -21,6 +24,9 @@ pub(crate) trait Simd: Copy {
     /// Rows of a tile of four picks.
     const TILE_ROWS: usize;
 
+    /// Side of a square of sums that fits the registers together with its factors: 4 or 2.
+    const SQUARE: usize = if Self::TILE_ROWS >= 4 { 4 } else { 2 };
+
     /// `value` in every lane.
     fn splat(self, value: f32) -> Self::Vector;
 
@@ -36,6 +42,9 @@ pub(crate) trait Simd: Copy {
     /// `a * b`.
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
+    /// `a` where it is larger, else `b`: also where one is NaN.
+    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
     /// `fma(a, b, acc)`.
     fn fma(self, a: Self::Vector, b: Self::Vector, acc: Self::Vector) -> Self::Vector;
 
@@ -47,6 +56,9 @@ pub(crate) trait Simd: Copy {
 
     /// Unsigned bytes.
     fn bytes(self, bytes: &[u8; LANES]) -> Self::Vector;
+
+    /// Values of half precision, by their bits.
+    fn widened(self, bits: &[u16; LANES]) -> Self::Vector;
 
     /// Four values from memory.
     fn load4(self, values: &[f32; 4]) -> Self::Quad;
@@ -102,6 +114,10 @@ impl Simd for Portable {
         std::array::from_fn(|j| a[j] * b[j])
     }
 
+    fn max(self, a: Lanes, b: Lanes) -> Lanes {
+        std::array::from_fn(|j| larger(a[j], b[j]))
+    }
+
     fn fma(self, a: Lanes, b: Lanes, acc: Lanes) -> Lanes {
         std::array::from_fn(|j| a[j].mul_add(b[j], acc[j]))
     }
@@ -123,6 +139,10 @@ impl Simd for Portable {
 
     fn bytes(self, bytes: &[u8; LANES]) -> Lanes {
         bytes.map(f32::from)
+    }
+
+    fn widened(self, bits: &[u16; LANES]) -> Lanes {
+        bits.map(from_f16)
     }
 
     fn load4(self, values: &[f32; 4]) -> [f32; 4] {
@@ -162,9 +182,11 @@ macro_rules! simd_by_functions {
                 store(vector: $vector, lanes: &mut Lanes) -> ();
                 add(a: $vector, b: $vector) -> $vector;
                 mul(a: $vector, b: $vector) -> $vector;
+                max(a: $vector, b: $vector) -> $vector;
                 fma(a: $vector, b: $vector, acc: $vector) -> $vector;
                 reduce4(vectors: [$vector; 4]) -> $quad;
                 bytes(codes: &[u8; LANES]) -> $vector;
+                widened(bits: &[u16; LANES]) -> $vector;
                 load4(values: &[f32; 4]) -> $quad;
                 store4(quad: $quad) -> [f32; 4];
                 fma4(a: $quad, b: $quad, acc: $quad) -> $quad;

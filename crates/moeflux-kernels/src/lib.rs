@@ -17,8 +17,12 @@
 //! * **A transposed element** takes the rows in ascending order, from +0:
 //!   `acc = fma(x[row], value[row][col], acc)`, where an affine value is `fma(code, scale, bias)`,
 //!   an FP8 value `value * scale`.
-//! * [`KernelTable::dot`] is one group as long as its vectors; [`KernelTable::weighted_sum`] takes
-//!   rows in ascending order.
+//! * [`KernelTable::dot`] is one group as long as its vectors.
+//! * **Attention** takes positions in blocks. A score is such a dot product, of several parts their
+//!   sum in the order of the parts, times the scale. A block's exponentials are summed as one group
+//!   from its first visible position. An output element is multiplied with the block's factor, then
+//!   takes positions in ascending order: `out = fma(weight, value, out)`. Values kept as f16 are
+//!   widened exactly.
 //! * **A sum of squares** has four sums of 16 lanes: chunks of 16 values go to them in turn. They
 //!   are added as `(0 + 1) + (2 + 3)`, then the lanes as those of a group.
 //! * **The delta rule** goes token by token; each of its sums over keys ascends, by `fma` from +0,
@@ -31,6 +35,7 @@
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]
 
 mod activations;
+mod attention;
 mod codes;
 mod decode;
 mod delta;
@@ -40,8 +45,10 @@ mod gates;
 mod int8;
 mod lanes;
 mod product;
+mod rounding;
 mod rowop;
 mod scalar;
+mod upcoming;
 mod vector;
 
 #[cfg(target_arch = "aarch64")]
@@ -53,11 +60,15 @@ mod x86_64;
 mod tests;
 
 pub use activations::{Activations, RowShape};
+pub use attention::{
+    Admission, BLOCK_POSITIONS, Kept, KeptRows, Running, ScorePart, Scores, WeightedRows,
+};
 pub use decode::decode_row;
 pub use delta::DeltaRun;
 pub use dispatch::{KernelTable, available, best, by_name};
 pub use format::{Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout};
 pub use int8::{IntProduct, IntRowShape, IntRows, QuantisedRow};
 pub use product::{Product, ROWS_PER_BLOCK, TransposedProduct};
+pub use rounding::round_to_f16;
 pub use rowop::{RopePairs, RowOp};
 pub use vector::Rows;

@@ -79,53 +79,6 @@ pub(crate) fn axpy<S: Simd>(simd: S, factor: f32, x: &[f32], y: &mut [f32]) {
 }
 
 #[inline(always)]
-pub(crate) fn dots<S: Simd>(simd: S, x: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
-    let (quads, rest) = out.as_chunks_mut::<4>();
-    let n_quads = quads.len();
-    for (i, out) in quads.iter_mut().enumerate() {
-        let mut lanes = [simd.splat(0.0); 4];
-        for (r, lanes) in lanes.iter_mut().enumerate() {
-            *lanes = dot_lanes(simd, rows.row(4 * i + r), x);
-        }
-        *out = simd.store4(simd.reduce4(lanes));
-    }
-    for (r, out) in rest.iter_mut().enumerate() {
-        *out = dot(simd, rows.row(4 * n_quads + r), x);
-    }
-}
-
-/// Chunks of the output that stay in registers while the rows go by.
-const SUM_CHUNKS: usize = 4;
-
-#[inline(always)]
-pub(crate) fn weighted_sum<S: Simd>(simd: S, weights: &[f32], rows: &Rows<'_>, out: &mut [f32]) {
-    let mut first = 0;
-    while first + SUM_CHUNKS * LANES <= out.len() {
-        let (chunks, _) = out[first..][..SUM_CHUNKS * LANES].as_chunks_mut::<LANES>();
-        let mut acc = [simd.splat(0.0); SUM_CHUNKS];
-        for c in 0..SUM_CHUNKS {
-            acc[c] = simd.load(&chunks[c]);
-        }
-        for (row_idx, &weight) in weights.iter().enumerate() {
-            let row = &rows.row(row_idx)[first..][..SUM_CHUNKS * LANES];
-            let (row, _) = row.as_chunks::<LANES>();
-            for c in 0..SUM_CHUNKS {
-                acc[c] = simd.fma(simd.splat(weight), simd.load(&row[c]), acc[c]);
-            }
-        }
-        for c in 0..SUM_CHUNKS {
-            simd.store(acc[c], &mut chunks[c]);
-        }
-        first += SUM_CHUNKS * LANES;
-    }
-    if first < out.len() {
-        for (row_idx, &weight) in weights.iter().enumerate() {
-            axpy(simd, weight, &rows.row(row_idx)[first..], &mut out[first..]);
-        }
-    }
-}
-
-#[inline(always)]
 pub(crate) fn exp_shifted<S: Simd>(simd: S, values: &mut [f32], shift: f32) -> f32 {
     exp_all(values, shift);
     sum(simd, values)

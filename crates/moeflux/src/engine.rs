@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::experts::ExpertStore;
 use crate::forward::Model;
 use crate::ids::{ExpertIdx, MatrixId, VectorId};
-use crate::ops::StateSpec;
+use crate::ops::{KvKind, StateSpec};
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
 use crate::weights::{self, ExpertView, Manifest, Progress, Weights};
@@ -114,7 +114,12 @@ impl Engine {
         let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
         let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
         let Blueprint { spec, plan, manifest } = blueprint;
-        let memory = memory_of(&manifest, plan.workspace.bytes(n_rows_max), &plan.state);
+        let kind = match config.backend {
+            BackendKind::Reference => KvKind::F32,
+            BackendKind::Cpu => config.arithmetic.kv_kind(),
+        };
+        let workspace_bytes = plan.workspace.bytes(n_rows_max);
+        let memory = memory_of(&manifest, workspace_bytes, (&plan.state, kind));
         weights::check_room(
             "the model",
             memory.resident_bytes + memory.expert_bytes + memory.workspace_bytes,
@@ -168,13 +173,17 @@ impl Engine {
     }
 }
 
-fn memory_of(manifest: &Manifest, workspace_bytes: u64, state: &StateSpec) -> Memory {
+fn memory_of(
+    manifest: &Manifest,
+    workspace_bytes: u64,
+    (state, kind): (&StateSpec, KvKind),
+) -> Memory {
     Memory {
         resident_bytes: manifest.resident_bytes(),
         expert_bytes: manifest.banks.iter().map(weights::ExpertBank::memory_bytes).sum(),
         workspace_bytes,
         session_fixed_bytes: state.fixed_bytes(),
-        session_bytes_per_position: state.bytes_per_position(),
+        session_bytes_per_position: state.bytes_per_position(kind),
     }
 }
 

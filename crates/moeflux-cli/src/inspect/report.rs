@@ -3,7 +3,9 @@
 //! **Invariant:** every number is counted from the tensors that were bound, none from a formula of
 //! its own. Units stand in the names, of the JSON too: scripts rely on them.
 
+use moeflux::backend::Arithmetic;
 use moeflux::blueprint::Blueprint;
+use moeflux::ops::KvKind;
 use moeflux::spec::{
     Family, FfnSpec, LayerSpec, MixerSpec, MoeSpec, QuantParams, RopeScaling, RouterSpec,
 };
@@ -12,6 +14,9 @@ use serde_json::{Value, json};
 
 /// Positions that the state's size is given for.
 pub(super) const N_POSITIONS: u64 = 1000;
+
+/// How the default arithmetic keeps keys and values.
+pub(super) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
 
 /// The files of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +98,7 @@ impl Report {
             experts_bytes: manifest.expert_bytes(),
             expert_bytes: sizes().min().zip(sizes().max()),
             routed_bytes_per_token: blueprint.routed_bytes_per_token(),
-            state_bytes_per_1000_tokens: plan.state.bytes_per_position() * N_POSITIONS,
+            state_bytes_per_1000_tokens: plan.state.bytes_per_position(KV_KIND) * N_POSITIONS,
             state_fixed_bytes: plan.state.fixed_bytes(),
         }
     }
@@ -141,6 +146,7 @@ impl Report {
             "expert_bytes_min": self.expert_bytes.map(|(min, _)| min),
             "expert_bytes_max": self.expert_bytes.map(|(_, max)| max),
             "routed_bytes_per_token": self.routed_bytes_per_token,
+            "kv_kind": KV_KIND.name(),
             "state_bytes_per_1000_tokens": self.state_bytes_per_1000_tokens,
             "state_fixed_bytes": self.state_fixed_bytes,
         })

@@ -28,7 +28,7 @@ fn logits_are_the_same_file_for_any_chunk_and_close_to_the_golden_ones() {
             let out = dir.file(&format!("chunk-{chunk}.npy"));
             let (model, out_name) = (model.to_str().unwrap(), out.to_str().unwrap());
             let args = ["logits", "--model", model, "--tokens", &list, "--out", out_name];
-            let printed = stdout_of(&[&args[..], &["--chunk", chunk]].concat());
+            let printed = stdout_of(&[&args[..], &["--chunk", chunk, "--precise"]].concat());
             assert!(printed.is_empty());
             files.push(std::fs::read(out).unwrap());
         }

@@ -5,7 +5,16 @@
 mod avx2;
 mod avx512;
 
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+
 use crate::dispatch::KernelTable;
+
+/// Asks for memory that will be read soon, into the second cache. Any address will do.
+#[inline(always)]
+pub(crate) fn prefetch(address: *const u8) {
+    // SAFETY: a hint, which reads nothing that a program could see.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+}
 
 /// The tables that this CPU can run, slowest first.
 pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {

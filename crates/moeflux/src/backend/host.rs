@@ -1,17 +1,19 @@
 //! Buffers and states in host memory: what the reference and the CPU backend share.
 //!
-//! **Invariant:** sized at creation; nothing here computes.
+//! **Invariant:** sized at creation; nothing here computes, but a table of half precision rounds
+//! what it is given.
 
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use moeflux_io::AlignedBytes;
+use moeflux_kernels::{Kept, KeptRows, round_to_f16};
 
 use crate::backend::StatePart;
 use crate::error::{Error, Result};
 use crate::ids::{BufferId, LayerIdx, StateId};
-use crate::ops::{Heads, LayerState, StateSpec, Workspace};
+use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
 
 /// The activation buffers of a model, `n_rows_max` rows each.
 #[derive(Debug)]
@@ -115,19 +117,111 @@ impl DerefMut for Floats {
     }
 }
 
+/// A vector per head and position, for every position of a context.
+///
+/// A head's positions lie side by side: attention reads one head after another, and memory that
+/// follows itself is read in half the time of pieces that lie apart.
+#[derive(Debug)]
+pub struct KvTable {
+    kind: KvKind,
+    n_heads: usize,
+    head_dim: usize,
+    context: usize,
+    /// `[n_heads, context, head_dim]`; pages as of [`Floats`].
+    bytes: AlignedBytes,
+}
+
+impl KvTable {
+    /// Zeros, or `None` if there is no room.
+    #[must_use]
+    pub fn zeroed(
+        kind: KvKind,
+        (n_heads, head_dim): (usize, usize),
+        context: usize,
+    ) -> Option<Self> {
+        // The widest kind, so that no kind overflows.
+        n_heads.checked_mul(head_dim)?.checked_mul(context)?.checked_mul(size_of::<f32>())?;
+        let bytes = AlignedBytes::zeroed(kind.bytes(n_heads * head_dim * context))?;
+        Some(Self { kind, n_heads, head_dim, context, bytes })
+    }
+
+    /// Heads, and values of one head of a position.
+    #[must_use]
+    pub const fn shape(&self) -> (usize, usize) {
+        (self.n_heads, self.head_dim)
+    }
+
+    /// One head of some positions.
+    #[must_use]
+    pub fn rows(&self, head_idx: usize, positions: &Range<usize>) -> KeptRows<'_> {
+        let bytes = &self.bytes[self.place(head_idx, positions)];
+        let values = match self.kind {
+            KvKind::F32 => Kept::F32(cast_slice(bytes)),
+            KvKind::F16 => Kept::F16(cast_slice(bytes)),
+        };
+        let head_dim = self.head_dim;
+        KeptRows { values, n_rows: positions.len(), row_len: head_dim, stride: head_dim }
+    }
+
+    /// Keeps one head of one position.
+    pub fn put(&mut self, head_idx: usize, position: usize, values: &[f32]) {
+        let place = self.place(head_idx, &(position..position + 1));
+        let bytes = &mut self.bytes[place];
+        match self.kind {
+            KvKind::F32 => cast_slice_mut(bytes).copy_from_slice(values),
+            KvKind::F16 => round_to_f16(values, cast_slice_mut(bytes)),
+        }
+    }
+
+    /// Bytes of so many positions.
+    fn n_bytes(&self, n: usize) -> usize {
+        self.kind.bytes(n * self.n_heads * self.head_dim)
+    }
+
+    /// Bytes of one head of some positions.
+    fn place(&self, head_idx: usize, positions: &Range<usize>) -> Range<usize> {
+        assert!(head_idx < self.n_heads, "head {head_idx} of {}", self.n_heads);
+        assert!(positions.end <= self.context, "{positions:?} of {}", self.context);
+        let place =
+            |position| self.kind.bytes((head_idx * self.context + position) * self.head_dim);
+        place(positions.start)..place(positions.end)
+    }
+
+    /// Where each head of each position from `first` lies, position by position.
+    fn places(&self, first: usize) -> impl Iterator<Item = Range<usize>> + use<'_> {
+        (first..self.context).flat_map(move |position| {
+            (0..self.n_heads).map(move |head_idx| self.place(head_idx, &(position..position + 1)))
+        })
+    }
+
+    /// Copies positions from `first` out, `[position, head, value]`.
+    fn read(&self, first: usize, target: &mut [u8]) {
+        let head_bytes = self.kind.bytes(self.head_dim).max(1);
+        for (target, place) in target.chunks_exact_mut(head_bytes).zip(self.places(first)) {
+            target.copy_from_slice(&self.bytes[place]);
+        }
+    }
+
+    /// Overwrites positions from `first`, as [`KvTable::read`] gives them.
+    fn write(&mut self, first: usize, source: &[u8]) {
+        let head_bytes = self.kind.bytes(self.head_dim).max(1);
+        for (i, source) in source.chunks_exact(head_bytes).enumerate() {
+            let position = first + i / self.n_heads;
+            let place = self.place(i % self.n_heads, &(position..position + 1));
+            self.bytes[place].copy_from_slice(source);
+        }
+    }
+}
+
 /// What one layer remembers of one session.
 #[derive(Debug)]
 pub enum LayerMemory {
     /// Two values-per-position tables: keys and values, or latents and rotated keys.
     Positions {
-        /// Columns of `first`.
-        first_cols: usize,
-        /// `[context, first_cols]`: keys or latents.
-        first: Floats,
-        /// Columns of `second`.
-        second_cols: usize,
-        /// `[context, second_cols]`: values or rotated keys.
-        second: Floats,
+        /// Keys or latents.
+        first: KvTable,
+        /// Values or rotated keys.
+        second: KvTable,
     },
     /// Folded history.
     Recurrent {
@@ -146,14 +240,15 @@ pub struct States {
 }
 
 impl States {
-    /// Zeroed room for a session.
+    /// Zeroed room for a session, keys and values stored as `kind`.
     ///
     /// # Errors
     ///
     /// [`Error::NoRoom`] if memory for `context` positions cannot be had.
-    pub fn create(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
+    pub fn create(&mut self, spec: &StateSpec, kind: KvKind, context: usize) -> Result<StateId> {
         let needed_bytes =
-            spec.fixed_bytes().saturating_add(spec.bytes_per_position() * context as u64);
+            spec.fixed_bytes().saturating_add(spec.bytes_per_position(kind) * context as u64);
+        let table = |shape| KvTable::zeroed(kind, shape, context);
         let no_room = || Error::NoRoom {
             what: format!("a session of {context} positions"),
             needed_bytes,
@@ -162,14 +257,13 @@ impl States {
         let mut layers = Vec::with_capacity(spec.layers.len());
         for layer in &spec.layers {
             layers.push(match *layer {
-                LayerState::KeyValue { k_cols: first_cols, v_cols: second_cols }
-                | LayerState::Latent { latent_cols: first_cols, rope_cols: second_cols } => {
-                    LayerMemory::Positions {
-                        first_cols,
-                        first: zeroed(first_cols, context).ok_or_else(no_room)?,
-                        second_cols,
-                        second: zeroed(second_cols, context).ok_or_else(no_room)?,
-                    }
+                LayerState::KeyValue { n_heads, k_cols, v_cols } => {
+                    let table = |n_cols| table((n_heads, n_cols / n_heads)).ok_or_else(no_room);
+                    LayerMemory::Positions { first: table(k_cols)?, second: table(v_cols)? }
+                }
+                LayerState::Latent { latent_cols, rope_cols } => {
+                    let table = |n_cols| table((1, n_cols)).ok_or_else(no_room);
+                    LayerMemory::Positions { first: table(latent_cols)?, second: table(rope_cols)? }
                 }
                 LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
                     LayerMemory::Recurrent {
@@ -218,17 +312,15 @@ impl States {
     /// Bytes of a part.
     #[must_use]
     pub fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
-        let values = match (part, self.layer(id, part.layer())) {
-            (
-                StatePart::Positions { n, .. },
-                LayerMemory::Positions { first_cols, second_cols, .. },
-            ) => n * (first_cols + second_cols),
+        match (part, self.layer(id, part.layer())) {
+            (StatePart::Positions { n, .. }, LayerMemory::Positions { first, second }) => {
+                first.n_bytes(n) + second.n_bytes(n)
+            }
             (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
-                conv.len() + delta.len()
+                size_of_val::<[f32]>(conv) + size_of_val::<[f32]>(delta)
             }
             _ => 0,
-        };
-        values * size_of::<f32>()
+        }
     }
 
     /// Copies a part out.
@@ -236,12 +328,11 @@ impl States {
         match (part, self.layer(id, part.layer())) {
             (
                 StatePart::Positions { first: at, n, .. },
-                LayerMemory::Positions { first_cols, first, second_cols, second },
+                LayerMemory::Positions { first, second },
             ) => {
-                let firsts = &first[at * first_cols..][..n * first_cols];
-                let (head, tail) = target.split_at_mut(size_of_val(firsts));
-                head.copy_from_slice(cast_slice(firsts));
-                tail.copy_from_slice(cast_slice(&second[at * second_cols..][..n * second_cols]));
+                let (head, tail) = target.split_at_mut(first.n_bytes(n));
+                first.read(at, head);
+                second.read(at, tail);
             }
             (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
                 let (head, tail) = target.split_at_mut(size_of_val::<[f32]>(conv));
@@ -257,13 +348,11 @@ impl States {
         match (part, self.layer_mut(id, part.layer())) {
             (
                 StatePart::Positions { first: at, n, .. },
-                LayerMemory::Positions { first_cols, first, second_cols, second },
+                LayerMemory::Positions { first, second },
             ) => {
-                let firsts = &mut first[at * *first_cols..][..n * *first_cols];
-                let (head, tail) = source.split_at(size_of_val(firsts));
-                cast_slice_mut(firsts).copy_from_slice(head);
-                let seconds = &mut second[at * *second_cols..][..n * *second_cols];
-                cast_slice_mut(seconds).copy_from_slice(tail);
+                let (head, tail) = source.split_at(first.n_bytes(n));
+                first.write(at, head);
+                second.write(at, tail);
             }
             (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
                 let (head, tail) = source.split_at(size_of_val::<[f32]>(conv));

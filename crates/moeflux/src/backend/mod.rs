@@ -12,7 +12,7 @@ use std::fmt;
 use crate::error::Result;
 use crate::experts::ArrivedExpert;
 use crate::ids::{BufferId, LayerIdx, StateId};
-use crate::ops::{Batch, Plan, Routes, StateSpec};
+use crate::ops::{Batch, KvKind, Plan, Routes, StateSpec};
 
 /// How products with quantised weights are computed, and how keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,15 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
+    /// How keys, values and latents are kept.
+    #[must_use]
+    pub const fn kv_kind(self) -> KvKind {
+        match self {
+            Self::F32 => KvKind::F32,
+            Self::Int8 => KvKind::F16,
+        }
+    }
+
     /// Name for logs and saved states.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -133,7 +133,7 @@ fn state_of(mixer: &MixerSpec) -> LayerState {
     match mixer {
         MixerSpec::Attention(spec) => {
             let cols = spec.n_kv_heads * spec.head_dim;
-            LayerState::KeyValue { k_cols: cols, v_cols: cols }
+            LayerState::KeyValue { n_heads: spec.n_kv_heads, k_cols: cols, v_cols: cols }
         }
         MixerSpec::Mla(spec) => {
             LayerState::Latent { latent_cols: spec.kv_rank, rope_cols: spec.rope_dim }

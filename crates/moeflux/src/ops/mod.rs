@@ -10,7 +10,9 @@ mod shape;
 
 pub use batch::{Batch, Routes, Row, Segment};
 pub use plan::{Plan, RowSet};
-pub use shape::{BufferSpec, DeltaShape, Heads, LayerState, N_OUTPUTS_MAX, StateSpec, Workspace};
+pub use shape::{
+    BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, StateSpec, Workspace,
+};
 
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::Pairing;

@@ -158,11 +158,42 @@ impl DeltaShape {
     }
 }
 
-/// What one layer remembers of a session. All values are f32.
+/// How what is kept per position is stored. Recurrent state is f32 always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvKind {
+    /// Single precision: as computed.
+    F32,
+    /// Half precision, rounded to the nearest; beyond its range the largest of the same sign.
+    F16,
+}
+
+impl KvKind {
+    /// Name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// Bytes of so many values.
+    #[must_use]
+    pub const fn bytes(self, n_values: usize) -> usize {
+        match self {
+            Self::F32 => n_values * size_of::<f32>(),
+            Self::F16 => n_values * size_of::<u16>(),
+        }
+    }
+}
+
+/// What one layer remembers of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerState {
     /// Keys and values of every position.
     KeyValue {
+        /// Heads of keys, and of values.
+        n_heads: usize,
         /// Values of one position's keys: key heads x head dimension.
         k_cols: usize,
         /// Values of one position's values.
@@ -191,7 +222,7 @@ impl LayerState {
     #[must_use]
     pub const fn values_per_position(&self) -> usize {
         match *self {
-            Self::KeyValue { k_cols, v_cols } => k_cols + v_cols,
+            Self::KeyValue { k_cols, v_cols, .. } => k_cols + v_cols,
             Self::Latent { latent_cols, rope_cols } => latent_cols + rope_cols,
             Self::Recurrent { .. } => 0,
         }
@@ -219,9 +250,9 @@ pub struct StateSpec {
 impl StateSpec {
     /// Bytes that one more position takes.
     #[must_use]
-    pub fn bytes_per_position(&self) -> u64 {
+    pub fn bytes_per_position(&self, kind: KvKind) -> u64 {
         let values: usize = self.layers.iter().map(LayerState::values_per_position).sum();
-        (values * size_of::<f32>()) as u64
+        kind.bytes(values) as u64
     }
 
     /// Bytes that a session takes before its first position.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::error::{ByteCount, Error, Result};
 use crate::forward::Watch;
 use crate::ids::{StateId, TokenId};
-use crate::ops::StateSpec;
+use crate::ops::{KvKind, StateSpec};
 use crate::session::checkpoints::Checkpoints;
 
 /// One timeline over an engine. Many may live at once, each on a thread of its own.
@@ -46,7 +46,8 @@ impl Session {
                 "a context of {context} tokens: this model takes 1 to {context_max}"
             )));
         }
-        check_room(&runtime.model().plan.state, context)?;
+        let kind = runtime.device_names().arithmetic.kv_kind();
+        check_room(&runtime.model().plan.state, kind, context)?;
         let state = runtime.lock()?.backend.create_state(&runtime.model().plan.state, context)?;
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
         let tokens = Vec::with_capacity(context);
@@ -156,9 +157,11 @@ fn torn() -> Error {
 
 /// Memory that the system hands out on credit is only found missing when it is written: by then it
 /// is too late for an error.
-fn check_room(spec: &StateSpec, context: usize) -> Result<()> {
-    let needed_bytes =
-        spec.bytes_per_position().saturating_mul(context as u64).saturating_add(spec.fixed_bytes());
+fn check_room(spec: &StateSpec, kind: KvKind, context: usize) -> Result<()> {
+    let needed_bytes = spec
+        .bytes_per_position(kind)
+        .saturating_mul(context as u64)
+        .saturating_add(spec.fixed_bytes());
     match moeflux_io::available_memory_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => Err(Error::NoRoom {
             what: format!("a context of {context} tokens"),

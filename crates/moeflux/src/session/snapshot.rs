@@ -117,7 +117,9 @@ impl Session {
         header.extend_from_slice(&n_layers.to_le_bytes());
         for layer in &spec.layers {
             let (kind, numbers) = match *layer {
-                LayerState::KeyValue { k_cols, v_cols } => (0_u32, [k_cols, v_cols, 0]),
+                LayerState::KeyValue { n_heads, k_cols, v_cols } => {
+                    (0_u32, [k_cols, v_cols, n_heads])
+                }
                 LayerState::Latent { latent_cols, rope_cols } => (1, [latent_cols, rope_cols, 0]),
                 LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
                     (2, [conv_rows, conv_cols, delta_values])

@@ -7,7 +7,7 @@ use moeflux::error::Error;
 use moeflux::ids::TokenId;
 use moeflux::session::{Feed, Wanted, step};
 
-use crate::support::{Case, feed_all, open};
+use crate::support::{Case, feed_all, open, open_int8};
 
 /// A case with recurrent layers, one with plain attention, one with latents.
 const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];
@@ -217,6 +217,33 @@ fn a_refused_load_leaves_the_session_as_it_was() {
     let mut small = engine.session(29).unwrap();
     assert!(small.load_state(&saved).unwrap_err().to_string().contains("30 tokens"));
     assert!(feed_all(&mut session, &tokens[30..]) == expected);
+}
+
+#[test]
+fn a_state_of_another_arithmetic_is_refused() {
+    let (engine, tokens) = engine_of("qwen3_next-bf16");
+    let int8 = open_int8(&Case::load("qwen3_next-bf16").dir, 7);
+    let saved = [&engine, &int8].map(|engine| {
+        let mut session = engine.session(64).unwrap();
+        session.feed_last(&tokens[..20]).unwrap();
+        let mut saved = Vec::new();
+        session.save_state(&mut saved).unwrap();
+        saved
+    });
+    // Half the bytes of a position, and as much beside them.
+    let [wide, narrow] = [&engine, &int8].map(|engine| engine.memory());
+    assert_eq!(narrow.session_bytes_per_position * 2, wide.session_bytes_per_position);
+    assert_eq!(narrow.session_fixed_bytes, wide.session_fixed_bytes);
+    let kept_bytes = 20 * narrow.session_bytes_per_position;
+    assert_eq!(saved[0].len() as u64, saved[1].len() as u64 + kept_bytes);
+    for (engine, saved) in [(&engine, &saved[1]), (&int8, &saved[0])] {
+        let mut session = engine.session(64).unwrap();
+        let error = session.load_state(saved).unwrap_err().to_string();
+        assert!(error.contains("another arithmetic"), "{error}");
+    }
+    let mut session = int8.session(64).unwrap();
+    session.load_state(&saved[1]).unwrap();
+    assert_eq!(session.tokens(), &tokens[..20]);
 }
 
 #[test]

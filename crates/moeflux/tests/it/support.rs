@@ -67,11 +67,24 @@ pub(crate) fn open_with(
     backend: BackendKind,
     (n_rows_max, n_threads): (usize, usize),
 ) -> Result<Engine> {
+    let config = config(backend, Arithmetic::F32, (n_rows_max, n_threads));
+    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
+}
+
+/// An engine on the CPU backend in int8.
+pub(crate) fn open_int8(dir: &Path, n_rows_max: usize) -> Engine {
+    let config = config(BackendKind::Cpu, Arithmetic::Int8, (n_rows_max, 2));
+    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn config(
+    backend: BackendKind,
+    arithmetic: Arithmetic,
+    (n_rows_max, n_threads): (usize, usize),
+) -> EngineConfig {
     let n_rows_max = NonZeroUsize::new(n_rows_max).unwrap();
     let n_threads = NonZeroUsize::new(n_threads).unwrap();
-    let config =
-        EngineConfig { backend, arithmetic: Arithmetic::F32, kernels: None, n_threads, n_rows_max };
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
+    EngineConfig { backend, arithmetic, kernels: None, n_threads, n_rows_max }
 }
 
 /// Feeds tokens and collects all their logits.

@@ -7,11 +7,11 @@ mod integers;
 pub(super) mod vnni;
 
 use std::arch::x86_64::{
-    __m128, __m256, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_movehl_ps,
-    _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
-    _mm256_castps256_ps128, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_extractf128_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setr_epi32, _mm256_srlv_epi32, _mm256_storeu_ps,
+    __m128, __m256, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_loadu_si128,
+    _mm_movehl_ps, _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
+    _mm256_castps256_ps128, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps,
+    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_mul_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_srlv_epi32, _mm256_storeu_ps,
 };
 
 use crate::dispatch::{KernelTable, kernel_table};
@@ -86,6 +86,12 @@ fn mul(a: Pair, b: Pair) -> Pair {
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
+fn max(a: Pair, b: Pair) -> Pair {
+    [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
 fn fma(a: Pair, b: Pair, acc: Pair) -> Pair {
     [_mm256_fmadd_ps(a[0], b[0], acc[0]), _mm256_fmadd_ps(a[1], b[1], acc[1])]
 }
@@ -142,6 +148,20 @@ fn bytes8(bytes: &[u8; 8]) -> __m256 {
     // SAFETY: eight readable bytes, all that this load reads.
     let codes = unsafe { _mm_loadl_epi64(bytes.as_ptr().cast()) };
     _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn widened(bits: &[u16; LANES]) -> Pair {
+    let (halves, _) = bits.as_chunks::<8>();
+    [widened8(&halves[0]), widened8(&halves[1])]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn widened8(bits: &[u16; 8]) -> __m256 {
+    // SAFETY: sixteen readable bytes; the load needs no alignment.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(bits.as_ptr().cast()) })
 }
 
 #[inline]

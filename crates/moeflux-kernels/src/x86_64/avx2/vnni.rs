@@ -10,7 +10,8 @@ use super::integers::{
     transpose,
 };
 use super::{
-    KERNELS, Pair, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store, store4,
+    KERNELS, Pair, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
+    store4, widened,
 };
 use crate::dispatch::KernelTable;
 use crate::int8::{IntProduct, int_simd_by_functions, matmul};

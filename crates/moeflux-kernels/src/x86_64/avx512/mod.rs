@@ -8,11 +8,11 @@ pub(super) mod vnni;
 
 use std::arch::x86_64::{
     __m128, __m512, __m512i, _mm_fmadd_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_setr_epi32,
-    _mm_storeu_ps, _mm512_add_ps, _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castps512_ps128,
-    _mm512_castsi128_si512, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_mul_ps, _mm512_permute_ps, _mm512_permutexvar_epi32,
-    _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
-    _mm512_shuffle_f32x4, _mm512_srlv_epi32, _mm512_storeu_ps,
+    _mm_storeu_ps, _mm256_loadu_si256, _mm512_add_ps, _mm512_and_si512, _mm512_broadcast_i32x4,
+    _mm512_castps512_ps128, _mm512_castsi128_si512, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps,
+    _mm512_permute_ps, _mm512_permutexvar_epi32, _mm512_permutexvar_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setr_epi32, _mm512_shuffle_f32x4, _mm512_srlv_epi32, _mm512_storeu_ps,
 };
 
 use crate::dispatch::{KernelTable, kernel_table};
@@ -79,6 +79,12 @@ fn mul(a: __m512, b: __m512) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn max(a: __m512, b: __m512) -> __m512 {
+    _mm512_max_ps(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn fma(a: __m512, b: __m512, acc: __m512) -> __m512 {
     _mm512_fmadd_ps(a, b, acc)
 }
@@ -129,6 +135,13 @@ fn bytes(bytes: &[u8; LANES]) -> __m512 {
     // SAFETY: sixteen readable bytes; the load needs no alignment.
     let codes = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
     _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn widened(bits: &[u16; LANES]) -> __m512 {
+    // SAFETY: thirty-two readable bytes; the load needs no alignment.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(bits.as_ptr().cast()) })
 }
 
 #[inline]

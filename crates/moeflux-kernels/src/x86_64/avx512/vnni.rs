@@ -9,7 +9,8 @@ use super::integers::{
     low_halves, merge, no_ints, prefetch, row_codes, row_values, store_quads, transpose,
 };
 use super::{
-    KERNELS, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store, store4,
+    KERNELS, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store, store4,
+    widened,
 };
 use crate::dispatch::KernelTable;
 use crate::int8::{IntProduct, int_simd_by_functions, matmul};

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use moeflux_kernels::KernelTable;
 use moeflux_threads::Pool;
 
+use crate::backend::cpu::attention::{AttentionScratch, TaskScratch};
 use crate::backend::cpu::elementwise::Turns;
 use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::product::ReadyRows;
@@ -124,6 +125,7 @@ struct Worker {
     ready: ReadyRows,
     values: Vec<f32>,
     indices: Vec<usize>,
+    attention: TaskScratch,
 }
 
 /// Scratch of one op; grows to the largest use and is kept.
@@ -139,6 +141,7 @@ struct Scratch {
     turns: Vec<Turns>,
     /// `[n_taps, channels]` by the vector that holds them as `[channels, n_taps]`.
     taps: HashMap<VectorId, Vec<f32>>,
+    attention: AttentionScratch,
 }
 
 impl Common {
@@ -274,7 +277,8 @@ impl Backend for CpuBackend {
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
-        self.machine.states.create(spec, context)
+        let kind = self.machine.common.arithmetic.kv_kind();
+        self.machine.states.create(spec, kind, context)
     }
 
     fn drop_state(&mut self, state: StateId) {

@@ -155,7 +155,7 @@ impl Maker {
         }));
         let out = self.matmul(F32, out, "mixed", HIDDEN);
         self.add(hidden, out);
-        LayerState::KeyValue { k_cols: 64, v_cols: 64 }
+        LayerState::KeyValue { n_heads: 2, k_cols: 64, v_cols: 64 }
     }
 
     fn mla(&mut self, x: Heads, hidden: Heads) -> LayerState {

@@ -4,8 +4,10 @@
 
 use std::ops::Range;
 
+use moeflux_kernels::Kept;
+
 use super::{ReferenceBackend, dot, sigmoid, widened};
-use crate::backend::host::{LayerMemory, States};
+use crate::backend::host::{KvTable, LayerMemory, States};
 use crate::ids::{LayerIdx, Position, StateId};
 use crate::ops::{Attention, Batch, MlaAttention};
 
@@ -38,8 +40,8 @@ impl ReferenceBackend {
     ) {
         let key_head_idx = head_idx / (op.q.n_heads / op.k.n_heads);
         let cache = Cache::of(&self.states, state, op.layer);
-        let keys = cache.first(seen, key_head_idx, op.k.head_dim);
-        let values = cache.second(seen, key_head_idx, op.v.head_dim);
+        let keys = cache.first(seen, key_head_idx);
+        let values = cache.second(seen, key_head_idx);
         let q = self.head(&op.q, row_idx, head_idx);
         let scores: Vec<f64> = keys.iter().map(|k| dot(&q, k) * f64::from(op.scale)).collect();
         let sink = op.sinks.map(|sinks| f64::from(self.weights.vector(sinks)[head_idx]));
@@ -71,8 +73,8 @@ impl ReferenceBackend {
                 append(&mut self.states, place, (position, 0), (latent, k_rope));
                 let seen = 0..position.0 + 1;
                 let cache = Cache::of(&self.states, segment.state, op.layer);
-                let latents = cache.first(&seen, 0, op.latent.head_dim);
-                let k_ropes = cache.second(&seen, 0, op.k_rope.head_dim);
+                let latents = cache.first(&seen, 0);
+                let k_ropes = cache.second(&seen, 0);
                 for head_idx in 0..op.q_latent.n_heads {
                     let q_latent = self.head(&op.q_latent, row_idx, head_idx);
                     let q_rope = self.head(&op.q_rope, row_idx, head_idx);
@@ -92,33 +94,35 @@ impl ReferenceBackend {
 
 /// The two tables of one layer of one session.
 struct Cache<'a> {
-    first_cols: usize,
-    first: &'a [f32],
-    second_cols: usize,
-    second: &'a [f32],
+    first: &'a KvTable,
+    second: &'a KvTable,
 }
 
 impl<'a> Cache<'a> {
     fn of(states: &'a States, state: StateId, layer: LayerIdx) -> Self {
-        let LayerMemory::Positions { first_cols, first, second_cols, second } =
-            states.layer(state, layer)
-        else {
+        let LayerMemory::Positions { first, second } = states.layer(state, layer) else {
             unreachable!("attention runs on layers that keep positions");
         };
-        Self { first_cols: *first_cols, first, second_cols: *second_cols, second }
+        Self { first, second }
     }
 
     /// One head's keys (or latents) of the positions in `seen`.
-    fn first(&self, seen: &Range<usize>, head_idx: usize, head_dim: usize) -> Vec<Vec<f64>> {
-        let at = |position| &self.first[position * self.first_cols + head_idx * head_dim..];
-        seen.clone().map(|position| widened(&at(position)[..head_dim])).collect()
+    fn first(&self, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
+        vectors(self.first, seen, head_idx)
     }
 
     /// One head's values (or rotated keys) of the positions in `seen`.
-    fn second(&self, seen: &Range<usize>, head_idx: usize, head_dim: usize) -> Vec<Vec<f64>> {
-        let at = |position| &self.second[position * self.second_cols + head_idx * head_dim..];
-        seen.clone().map(|position| widened(&at(position)[..head_dim])).collect()
+    fn second(&self, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
+        vectors(self.second, seen, head_idx)
     }
+}
+
+fn vectors(table: &KvTable, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
+    let rows = table.rows(head_idx, seen);
+    let Kept::F32(values) = rows.values else {
+        unreachable!("the reference keeps f32");
+    };
+    values.chunks_exact(rows.row_len).map(widened).collect()
 }
 
 /// Writes one head's key and value (or latent and rotated key) of one position.
@@ -128,15 +132,11 @@ fn append(
     (position, head_idx): (Position, usize),
     (key, value): (&[f32], &[f32]),
 ) {
-    let LayerMemory::Positions { first_cols, first, second_cols, second } =
-        states.layer_mut(state, layer)
-    else {
+    let LayerMemory::Positions { first, second } = states.layer_mut(state, layer) else {
         unreachable!("attention runs on layers that keep positions");
     };
-    let first_at = position.0 * *first_cols + head_idx * key.len();
-    first[first_at..][..key.len()].copy_from_slice(key);
-    let second_at = position.0 * *second_cols + head_idx * value.len();
-    second[second_at..][..value.len()].copy_from_slice(value);
+    first.put(head_idx, position.0, key);
+    second.put(head_idx, position.0, value);
 }
 
 /// The weights of the scores; a sink takes its share and is left out of the result.
@@ -177,7 +177,8 @@ mod tests {
         k: &[&[f32]],
         v: &[&[f32]],
     ) -> Attention {
-        let state = LayerState::KeyValue { k_cols: k[0].len(), v_cols: v[0].len() };
+        let state =
+            LayerState::KeyValue { n_heads: k[0].len(), k_cols: k[0].len(), v_cols: v[0].len() };
         fixture.state.layers = vec![state];
         let n_heads = q[0].as_ref().len();
         let q = fixture.input("q", q).split(n_heads);

@@ -24,7 +24,7 @@ use crate::backend::host::{Buffers, States};
 use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
 use crate::error::Result;
 use crate::ids::{BufferId, StateId};
-use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
+use crate::ops::{Batch, Heads, KvKind, Op, Plan, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
 
 /// Scalar arithmetic in host memory.
@@ -96,7 +96,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
-        self.states.create(spec, context)
+        self.states.create(spec, KvKind::F32, context)
     }
 
     fn drop_state(&mut self, state: StateId) {

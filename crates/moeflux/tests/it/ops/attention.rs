@@ -29,6 +29,13 @@ pub(super) const MAKERS: &[Maker] = &[
         make: large_scores,
     },
     Maker {
+        op: "attention",
+        what: "histories of many blocks, windows that cross them",
+        n_cases: 2,
+        arithmetic: Arithmetic::Chain,
+        make: long_history,
+    },
+    Maker {
         op: "mla_attention",
         what: "heads and scales",
         n_cases: 16,
@@ -42,6 +49,13 @@ pub(super) const MAKERS: &[Maker] = &[
         arithmetic: Arithmetic::Chain,
         make: |seed| mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[280, 3])),
     },
+    Maker {
+        op: "mla_attention",
+        what: "histories of many blocks",
+        n_cases: 1,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[1100, 3])),
+    },
 ];
 
 fn attention(mut builder: CaseBuilder) -> Case {
@@ -51,7 +65,11 @@ fn attention(mut builder: CaseBuilder) -> Case {
     let (k_dim, v_dim) = (rng.between(1, 40), rng.between(1, 40));
     let has = [rng.coin(), rng.coin()];
     let window = rng.pick(&[None, None, Some(1), Some(4), Some(65)]);
-    let state = LayerState::KeyValue { k_cols: n_kv_heads * k_dim, v_cols: n_kv_heads * v_dim };
+    let state = LayerState::KeyValue {
+        n_heads: n_kv_heads,
+        k_cols: n_kv_heads * k_dim,
+        v_cols: n_kv_heads * v_dim,
+    };
     let op = Attention {
         layer: builder.layer(state),
         q: builder.heads("q", (n_heads, k_dim)),
@@ -70,7 +88,7 @@ fn attention(mut builder: CaseBuilder) -> Case {
 /// small whole numbers, so that no f32 sum of scores is rounded.
 fn large_scores(seed: u64) -> Case {
     let mut builder = CaseBuilder::new(seed);
-    let state = LayerState::KeyValue { k_cols: 8, v_cols: 8 };
+    let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 8 };
     let whole = |rng: &mut Rng| rng.pick(&[-32.0, -1.0, 0.0, 1.0, 31.0]);
     let op = Attention {
         layer: builder.layer(state),
@@ -82,6 +100,24 @@ fn large_scores(seed: u64) -> Case {
         scale: 0.5,
         window: None,
         sinks: None,
+    };
+    builder.finish(vec![Op::Attention(op)])
+}
+
+/// More positions than any backend takes at once, and small heads, so that the reference keeps up.
+fn long_history(seed: u64) -> Case {
+    let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[1300, 2]);
+    let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 6 };
+    let op = Attention {
+        layer: builder.layer(state),
+        q: builder.heads("q", (2, 8)),
+        k: builder.heads("k", (1, 8)),
+        v: builder.heads("v", (1, 6)),
+        gate: None,
+        out: builder.output_heads("out", (2, 6)),
+        scale: 0.4,
+        window: (seed == 1).then_some(600),
+        sinks: Some(builder.normal_vector(2, 0.0)),
     };
     builder.finish(vec![Op::Attention(op)])
 }

@@ -146,7 +146,9 @@ impl CaseBuilder {
     /// The layer of an op that keeps `state`: not the first one, which is of another kind.
     pub(crate) fn layer(&mut self, state: LayerState) -> moeflux::ids::LayerIdx {
         let other = match state {
-            LayerState::Recurrent { .. } => LayerState::KeyValue { k_cols: 3, v_cols: 5 },
+            LayerState::Recurrent { .. } => {
+                LayerState::KeyValue { n_heads: 1, k_cols: 3, v_cols: 5 }
+            }
             _ => LayerState::Recurrent { conv_rows: 1, conv_cols: 3, delta_values: 7 },
         };
         self.state.layers = vec![other, state];

@@ -1,0 +1,519 @@
+//! Attention over stored keys and values: scores of a block of positions, their softmax, and the
+//! weighted sum of values.
+//!
+//! Several queries go over a block together, so that what is read of it is used for each.
+//! **Invariant:** a query's results do not depend on its company: every sum has the order that the
+//! crate's documentation states. Knows neither heads, windows nor how many positions there are.
+
+use std::ops::Range;
+
+use crate::codes::from_f16;
+use crate::lanes::{LANES, Lanes, Simd, padded};
+use crate::upcoming::Upcoming;
+use crate::vector::{Rows, exp_shifted};
+
+/// Positions of one block: a row of scores has so many places.
+pub const BLOCK_POSITIONS: usize = 64;
+
+/// Positions that all queries meet before the next ones: keys of up to 256 columns stay in the
+/// first cache meanwhile, and queries are fetched once per so many positions.
+const PASS_POSITIONS: usize = 16;
+
+/// Keys or values as a cache keeps them.
+#[derive(Clone, Copy, Debug)]
+pub enum Kept<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Bits of half precision: see [`crate::round_to_f16`].
+    F16(&'a [u16]),
+}
+
+/// Positions of a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptRows<'a> {
+    /// From the first value of the first position.
+    pub values: Kept<'a>,
+    /// Positions.
+    pub n_rows: usize,
+    /// Values of one position.
+    pub row_len: usize,
+    /// Values from one position to the next.
+    pub stride: usize,
+}
+
+/// Queries and the keys that they are multiplied with.
+#[derive(Clone, Copy, Debug)]
+pub struct ScorePart<'a> {
+    /// `[n_queries, key dim]`.
+    pub queries: Rows<'a>,
+    /// `[n_positions, key dim]`.
+    pub keys: KeptRows<'a>,
+}
+
+/// All products of a score: see [`crate::KernelTable::scores`].
+#[derive(Clone, Copy, Debug)]
+pub struct Scores<'a> {
+    /// Summed in this order.
+    pub parts: &'a [ScorePart<'a>],
+    /// What will be read next: it is asked for meanwhile.
+    pub next: Option<KeptRows<'a>>,
+}
+
+/// A softmax in the making: over the positions seen so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Running {
+    /// Largest score.
+    pub max: f32,
+    /// Sum of `exp(score - max)`.
+    pub sum: f32,
+}
+
+impl Running {
+    /// Over no positions.
+    pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
+
+    /// Whether no position was seen: the largest of some counts 1.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sum == 0.0
+    }
+}
+
+/// Scores that a softmax takes in: see [`crate::KernelTable::admit`].
+#[derive(Debug)]
+pub struct Admission<'a> {
+    /// `[n_queries, BLOCK_POSITIONS]`: scores, then weights.
+    pub scores: &'a mut [f32],
+    /// Positions of each row that count.
+    pub n_positions: usize,
+    /// Multiplied to the scores first.
+    pub scale: f32,
+    /// `[n_queries]`.
+    pub running: &'a mut [Running],
+    /// `[n_queries]`: what the sums so far are to be multiplied with.
+    pub factors: &'a mut [f32],
+}
+
+/// Weights and the values that they belong to: see [`crate::KernelTable::add_weighted`].
+#[derive(Clone, Copy, Debug)]
+pub struct WeightedRows<'a> {
+    /// `[n_queries, BLOCK_POSITIONS]`.
+    pub weights: &'a [f32],
+    /// `[n_queries]`: multiplied to the outputs first.
+    pub factors: &'a [f32],
+    /// `[n_positions, value dim]`.
+    pub rows: KeptRows<'a>,
+    /// What will be read next: it is asked for meanwhile.
+    pub next: Option<KeptRows<'a>>,
+}
+
+impl KeptRows<'_> {
+    fn check(&self) {
+        let len = match self.values {
+            Kept::F32(values) => values.len(),
+            Kept::F16(values) => values.len(),
+        };
+        assert!(self.n_rows <= BLOCK_POSITIONS, "{} positions in a block", self.n_rows);
+        assert!(self.row_len <= self.stride, "positions do not overlap");
+        let end = self.n_rows.checked_sub(1).map_or(0, |last| last * self.stride + self.row_len);
+        assert!(end <= len, "{end} values of a cache of {len}");
+    }
+}
+
+impl ScorePart<'_> {
+    pub(crate) fn check(&self, out: &[f32]) {
+        let Rows { values, n_rows, row_len, stride } = self.queries;
+        self.keys.check();
+        assert_eq!(row_len, self.keys.row_len, "a query is as long as a key");
+        assert_eq!(out.len(), n_rows * BLOCK_POSITIONS, "a row of scores per query");
+        let end = n_rows.checked_sub(1).map_or(0, |last| last * stride + row_len);
+        assert!(end <= values.len(), "all queries");
+    }
+}
+
+impl Admission<'_> {
+    pub(crate) fn check(&self) {
+        let n_queries = self.running.len();
+        assert!(self.n_positions <= BLOCK_POSITIONS, "{} positions in a block", self.n_positions);
+        assert_eq!(self.scores.len(), n_queries * BLOCK_POSITIONS, "a row of scores per query");
+        assert_eq!(self.factors.len(), n_queries, "a factor per query");
+    }
+}
+
+impl WeightedRows<'_> {
+    pub(crate) fn check(&self, out: &[f32]) {
+        let n_queries = self.factors.len();
+        self.rows.check();
+        assert_eq!(self.weights.len(), n_queries * BLOCK_POSITIONS, "a row of weights per query");
+        assert_eq!(out.len(), n_queries * self.rows.row_len, "an output per query");
+    }
+}
+
+/// A way values are kept.
+trait Stored: Copy {
+    const ZERO: Self;
+
+    fn lanes<S: Simd>(simd: S, values: &[Self; LANES]) -> S::Vector;
+
+    fn value(self) -> f32;
+}
+
+impl Stored for f32 {
+    const ZERO: Self = 0.0;
+
+    #[inline(always)]
+    fn lanes<S: Simd>(simd: S, values: &[Self; LANES]) -> S::Vector {
+        simd.load(values)
+    }
+
+    #[inline(always)]
+    fn value(self) -> f32 {
+        self
+    }
+}
+
+/// The bits of half precision.
+impl Stored for u16 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn lanes<S: Simd>(simd: S, values: &[Self; LANES]) -> S::Vector {
+        simd.widened(values)
+    }
+
+    #[inline(always)]
+    fn value(self) -> f32 {
+        from_f16(self)
+    }
+}
+
+/// [`KeptRows`] of a known kind.
+#[derive(Clone, Copy)]
+struct Table<'a, K> {
+    values: &'a [K],
+    n_rows: usize,
+    row_len: usize,
+    stride: usize,
+}
+
+impl<'a, K> Table<'a, K> {
+    #[inline(always)]
+    fn new(rows: &KeptRows<'_>, values: &'a [K]) -> Self {
+        Self { values, n_rows: rows.n_rows, row_len: rows.row_len, stride: rows.stride }
+    }
+
+    #[inline(always)]
+    fn row(&self, row_idx: usize) -> &'a [K] {
+        &self.values[row_idx * self.stride..][..self.row_len]
+    }
+}
+
+#[inline(always)]
+pub(crate) fn scores<S: Simd>(simd: S, scores: &Scores<'_>, out: &mut [f32]) {
+    for (part_idx, part) in scores.parts.iter().enumerate() {
+        let base = if part_idx == 0 { Base::Zero } else { Base::Out };
+        let part = (part, scores.next.filter(|_| part_idx == 0));
+        match part.0.keys.values {
+            Kept::F32(values) => {
+                score_part(simd, part, &Table::new(&part.0.keys, values), (base, out));
+            }
+            Kept::F16(values) => {
+                score_part(simd, part, &Table::new(&part.0.keys, values), (base, out));
+            }
+        }
+    }
+}
+
+/// What products are added to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Base {
+    Zero,
+    Out,
+}
+
+#[inline(always)]
+fn score_part<S: Simd, K: Stored>(
+    simd: S,
+    (part, next): (&ScorePart<'_>, Option<KeptRows<'_>>),
+    keys: &Table<'_, K>,
+    (base, out): (Base, &mut [f32]),
+) {
+    let n_queries = part.queries.n_rows;
+    let n_chunks = keys.row_len.div_ceil(LANES);
+    let n_steps = n_queries.div_ceil(S::SQUARE) * (keys.n_rows / 4) * n_chunks;
+    let mut upcoming = Upcoming::new(next.as_ref(), n_steps);
+    for first in (0..keys.n_rows).step_by(PASS_POSITIONS) {
+        let positions = first..keys.n_rows.min(first + PASS_POSITIONS);
+        let pass = Pass { queries: &part.queries, keys, positions, base };
+        let mut query = 0;
+        while S::SQUARE >= 4 && query + 4 <= n_queries {
+            pass.run::<S, 4, 4>(simd, query, (&mut upcoming, out));
+            query += 4;
+        }
+        while query + 2 <= n_queries {
+            if S::SQUARE >= 4 {
+                pass.run::<S, 2, 4>(simd, query, (&mut upcoming, out));
+            } else {
+                pass.run::<S, 2, 2>(simd, query, (&mut upcoming, out));
+            }
+            query += 2;
+        }
+        if query < n_queries {
+            pass.run::<S, 1, 4>(simd, query, (&mut upcoming, out));
+        }
+    }
+}
+
+/// Some positions that all queries meet.
+struct Pass<'a, K> {
+    queries: &'a Rows<'a>,
+    keys: &'a Table<'a, K>,
+    positions: Range<usize>,
+    base: Base,
+}
+
+impl<K: Stored> Pass<'_, K> {
+    /// Scores of `Q` queries from `first_query`, `P` positions at a time.
+    #[inline(always)]
+    fn run<S: Simd, const Q: usize, const P: usize>(
+        &self,
+        simd: S,
+        first_query: usize,
+        (upcoming, out): (&mut Upcoming, &mut [f32]),
+    ) {
+        let queries: [&[f32]; Q] = std::array::from_fn(|r| self.queries.row(first_query + r));
+        let out = &mut out[first_query * BLOCK_POSITIONS..];
+        let Range { start: mut position, end } = self.positions;
+        while position + P <= end {
+            let keys: [&[K]; P] = std::array::from_fn(|p| self.keys.row(position + p));
+            let sums = dots(simd, &queries, &keys, upcoming);
+            self.put(&sums, position, out);
+            position += P;
+        }
+        while position < end {
+            let sums = dots(simd, &queries, &[self.keys.row(position)], upcoming);
+            self.put(&sums, position, out);
+            position += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn put<const Q: usize, const P: usize>(
+        &self,
+        sums: &[[f32; P]; Q],
+        position: usize,
+        out: &mut [f32],
+    ) {
+        for (sums, out) in sums.iter().zip(out.chunks_exact_mut(BLOCK_POSITIONS)) {
+            for (sum, out) in sums.iter().zip(&mut out[position..][..P]) {
+                *out = if self.base == Base::Out { *out + sum } else { *sum };
+            }
+        }
+    }
+}
+
+/// The dot product of each query with each key.
+#[inline(always)]
+fn dots<S: Simd, K: Stored, const Q: usize, const P: usize>(
+    simd: S,
+    queries: &[&[f32]; Q],
+    keys: &[&[K]; P],
+    upcoming: &mut Upcoming,
+) -> [[f32; P]; Q] {
+    let zero = simd.splat(0.0);
+    let mut lanes = [[zero; P]; Q];
+    let n_chunks = queries[0].len() / LANES;
+    let q: [&[Lanes]; Q] = std::array::from_fn(|r| &queries[r].as_chunks().0[..n_chunks]);
+    let k: [&[[K; LANES]]; P] = std::array::from_fn(|p| &keys[p].as_chunks().0[..n_chunks]);
+    for c in 0..n_chunks {
+        upcoming.step();
+        let k: [S::Vector; P] = std::array::from_fn(|p| K::lanes(simd, &k[p][c]));
+        for r in 0..Q {
+            let q = simd.load(&q[r][c]);
+            for p in 0..P {
+                lanes[r][p] = simd.fma(q, k[p], lanes[r][p]);
+            }
+        }
+    }
+    let rest = n_chunks * LANES;
+    if rest < queries[0].len() {
+        let k: [S::Vector; P] = std::array::from_fn(|p| K::lanes(simd, &filled(&keys[p][rest..])));
+        for r in 0..Q {
+            let q = simd.load(&padded(&queries[r][rest..]));
+            for p in 0..P {
+                lanes[r][p] = simd.fma(q, k[p], lanes[r][p]);
+            }
+        }
+    }
+    let mut sums = [[0.0; P]; Q];
+    let lanes = lanes.as_flattened();
+    for (i, sums) in sums.as_flattened_mut().chunks_mut(4).enumerate() {
+        let quad = std::array::from_fn(|j| lanes.get(4 * i + j).copied().unwrap_or(zero));
+        let quad = simd.store4(simd.reduce4(quad));
+        for (sum, value) in sums.iter_mut().zip(quad) {
+            *sum = value;
+        }
+    }
+    sums
+}
+
+/// At most 16 values, filled up with zeros.
+#[inline(always)]
+fn filled<K: Stored>(values: &[K]) -> [K; LANES] {
+    let mut lanes = [K::ZERO; LANES];
+    lanes[..values.len()].copy_from_slice(values);
+    lanes
+}
+
+#[inline(always)]
+pub(crate) fn admit<S: Simd>(simd: S, admission: &mut Admission<'_>) {
+    let Admission { scores, n_positions, scale, running, factors } = admission;
+    for (query, running) in running.iter_mut().enumerate() {
+        let scores = &mut scores[query * BLOCK_POSITIONS..][..*n_positions];
+        let max = larger(scale_and_max(simd, scores, *scale), running.max);
+        factors[query] = running.max - max;
+        running.max = max;
+    }
+    exp_shifted(simd, factors, 0.0);
+    for (query, running) in running.iter_mut().enumerate() {
+        let scores = &mut scores[query * BLOCK_POSITIONS..][..*n_positions];
+        let sum = exp_shifted(simd, scores, running.max);
+        running.sum = running.sum * factors[query] + sum;
+    }
+}
+
+/// Multiplies the scores and returns the largest; those that are NaN do not count.
+#[inline(always)]
+fn scale_and_max<S: Simd>(simd: S, scores: &mut [f32], scale: f32) -> f32 {
+    let (chunks, rest) = scores.as_chunks_mut::<LANES>();
+    let mut largest = simd.splat(f32::NEG_INFINITY);
+    for chunk in chunks {
+        let scaled = simd.mul(simd.load(chunk), simd.splat(scale));
+        simd.store(scaled, chunk);
+        largest = simd.max(scaled, largest);
+    }
+    let mut lanes = [0.0; LANES];
+    simd.store(largest, &mut lanes);
+    for step in [8, 4, 2, 1] {
+        for j in 0..step {
+            lanes[j] = larger(lanes[j + step], lanes[j]);
+        }
+    }
+    rest.iter_mut().fold(lanes[0], |max, score| {
+        *score *= scale;
+        larger(*score, max)
+    })
+}
+
+/// `b` where they are equal or not comparable.
+#[inline(always)]
+pub(crate) fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+#[inline(always)]
+pub(crate) fn add_weighted<S: Simd>(simd: S, sum: &WeightedRows<'_>, out: &mut [f32]) {
+    match sum.rows.values {
+        Kept::F32(values) => add_table(simd, sum, &Table::new(&sum.rows, values), out),
+        Kept::F16(values) => add_table(simd, sum, &Table::new(&sum.rows, values), out),
+    }
+}
+
+#[inline(always)]
+fn add_table<S: Simd, K: Stored>(
+    simd: S,
+    sum: &WeightedRows<'_>,
+    table: &Table<'_, K>,
+    out: &mut [f32],
+) {
+    let n_cols = table.row_len;
+    let n_tiles = sum.factors.len().div_ceil(S::SQUARE) * n_cols.div_ceil(S::SQUARE * LANES);
+    let mut upcoming = Upcoming::new(sum.next.as_ref(), n_tiles * table.n_rows);
+    let mut col = 0;
+    while S::SQUARE >= 4 && col + 4 * LANES <= n_cols {
+        add_cols::<S, K, 4>(simd, sum, table, (col, out), &mut upcoming);
+        col += 4 * LANES;
+    }
+    while S::SQUARE < 4 && col + 2 * LANES <= n_cols {
+        add_cols::<S, K, 2>(simd, sum, table, (col, out), &mut upcoming);
+        col += 2 * LANES;
+    }
+    while col + LANES <= n_cols {
+        add_cols::<S, K, 1>(simd, sum, table, (col, out), &mut upcoming);
+        col += LANES;
+    }
+    for (query, out) in out.chunks_exact_mut(n_cols.max(1)).enumerate() {
+        let weights = &sum.weights[query * BLOCK_POSITIONS..][..table.n_rows];
+        for (j, out) in out.iter_mut().enumerate().skip(col) {
+            *out *= sum.factors[query];
+            for (position, weight) in weights.iter().enumerate() {
+                *out = weight.mul_add(table.row(position)[j].value(), *out);
+            }
+        }
+    }
+}
+
+/// `C` chunks of columns from `col`, for all queries.
+#[inline(always)]
+fn add_cols<S: Simd, K: Stored, const C: usize>(
+    simd: S,
+    sum: &WeightedRows<'_>,
+    table: &Table<'_, K>,
+    (col, out): (usize, &mut [f32]),
+    upcoming: &mut Upcoming,
+) {
+    let n_queries = sum.factors.len();
+    let mut query = 0;
+    while S::SQUARE >= 4 && query + 4 <= n_queries {
+        add_tile::<S, K, 4, C>(simd, sum, table, (query, col, out), upcoming);
+        query += 4;
+    }
+    while query + 2 <= n_queries {
+        add_tile::<S, K, 2, C>(simd, sum, table, (query, col, out), upcoming);
+        query += 2;
+    }
+    if query < n_queries {
+        add_tile::<S, K, 1, C>(simd, sum, table, (query, col, out), upcoming);
+    }
+}
+
+/// `Q` queries from `first_query` by `C` chunks of columns from `col`.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
+fn add_tile<S: Simd, K: Stored, const Q: usize, const C: usize>(
+    simd: S,
+    sum: &WeightedRows<'_>,
+    table: &Table<'_, K>,
+    (first_query, col, out): (usize, usize, &mut [f32]),
+    upcoming: &mut Upcoming,
+) {
+    let n_cols = table.row_len;
+    let n_positions = table.n_rows;
+    let weights: [&[f32]; Q] =
+        std::array::from_fn(|r| &sum.weights[(first_query + r) * BLOCK_POSITIONS..][..n_positions]);
+    let mut acc = [[simd.splat(0.0); C]; Q];
+    for r in 0..Q {
+        let factor = simd.splat(sum.factors[first_query + r]);
+        let out = &out[(first_query + r) * n_cols + col..][..C * LANES];
+        for c in 0..C {
+            acc[r][c] = simd.mul(simd.load(&out.as_chunks().0[c]), factor);
+        }
+    }
+    for position in 0..n_positions {
+        upcoming.step();
+        let row = &table.values[position * table.stride + col..][..C * LANES];
+        let values: [S::Vector; C] = std::array::from_fn(|c| K::lanes(simd, &row.as_chunks().0[c]));
+        for r in 0..Q {
+            let weight = simd.splat(weights[r][position]);
+            for c in 0..C {
+                acc[r][c] = simd.fma(weight, values[c], acc[r][c]);
+            }
+        }
+    }
+    for r in 0..Q {
+        let out = &mut out[(first_query + r) * n_cols + col..][..C * LANES];
+        for c in 0..C {
+            simd.store(acc[r][c], &mut out.as_chunks_mut().0[c]);
+        }
+    }
+}

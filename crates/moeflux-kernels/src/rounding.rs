@@ -1,0 +1,88 @@
+//! f32 rounded to half precision, for caches.
+//!
+//! **Invariant:** integer operations and one addition, so that every CPU gives the same bits. What
+//! is read back is exact (see `codes`).
+
+/// The largest finite value of half precision, 65504, as f32.
+const LARGEST: u32 = 0x477f_e000;
+
+/// The smallest normal value of half precision, 2^-14, as f32.
+const NORMAL_MIN: u32 = 0x3880_0000;
+
+/// Rounds to the nearest value of half precision, to the even one of two; a larger magnitude than
+/// 65504 becomes 65504 of its sign, infinity too, so that one value out of range spoils one score
+/// and not a whole text. NaN stays NaN.
+///
+/// # Panics
+///
+/// If lengths differ.
+pub fn round_to_f16(values: &[f32], out: &mut [u16]) {
+    assert_eq!(values.len(), out.len(), "a place for each value");
+    for (value, out) in values.iter().zip(out) {
+        *out = rounded(*value);
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the value is below 2^16")]
+fn rounded(value: f32) -> u16 {
+    let sign = (value.to_bits() >> 16) & 0x8000;
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    let in_range = magnitude.min(LARGEST);
+    // Half of the last place that stays, less one where the last bit is even; then the exponent's
+    // bias of 127 becomes 15.
+    let to_even = 0x0fff + ((in_range >> 13) & 1);
+    let normal = (in_range.wrapping_add(to_even) >> 13).wrapping_sub(112 << 10);
+    // The last place of 0.5 is 2^-24, the unit of subnormals: the addition rounds.
+    let units = (f32::from_bits(in_range) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
+    let finite = if in_range < NORMAL_MIN { units } else { normal };
+    let bits = if magnitude > f32::INFINITY.to_bits() { 0x7e00 } else { finite };
+    (bits | sign) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits(value: f32) -> u16 {
+        let mut out = [0];
+        round_to_f16(&[value], &mut out);
+        out[0]
+    }
+
+    #[test]
+    fn roundings_are_those_of_the_standard() {
+        let check = |value: f32| {
+            let expected = half::f16::from_f32(value);
+            let expected = match value {
+                _ if value.is_nan() => half::f16::from_bits(0x7e00).copysign(expected),
+                _ if expected.is_infinite() => half::f16::MAX.copysign(expected),
+                _ => expected,
+            };
+            assert_eq!(bits(value), expected.to_bits(), "{value:e}, {:x}", value.to_bits());
+        };
+        // Every half, what lies in the middle of two, and the neighbours of both.
+        for half in 0..=u16::MAX {
+            let value = half::f16::from_bits(half).to_f32();
+            let next = half::f16::from_bits(half.wrapping_add(1)).to_f32();
+            for value in [value, (value + next) / 2.0] {
+                [value, value.next_up(), value.next_down()].into_iter().for_each(check);
+            }
+        }
+        for exponent in 0..=0xff_u32 {
+            for fraction in (0..0x80_0000_u32).step_by(9973) {
+                let value = f32::from_bits((exponent << 23) | fraction);
+                [value, -value].into_iter().for_each(check);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_becomes_infinite() {
+        assert_eq!(bits(65_504.0), 0x7bff);
+        assert_eq!(bits(65_520.0), 0x7bff);
+        assert_eq!(bits(f32::MAX), 0x7bff);
+        assert_eq!(bits(f32::NEG_INFINITY), 0xfbff);
+        assert_eq!(bits(-f32::NAN) & 0x7fff, 0x7e00);
+    }
+}

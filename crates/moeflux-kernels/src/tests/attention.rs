@@ -1,0 +1,299 @@
+//! Attention's kernels: every table against the stated order, and that against f64.
+
+use half::f16;
+
+use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
+use crate::{
+    Admission, BLOCK_POSITIONS, Kept, KeptRows, KernelTable, Rows, Running, ScorePart, Scores,
+    WeightedRows, available, round_to_f16,
+};
+
+/// Positions that are all tiles of keys and some that are left over.
+const POSITIONS: [usize; 6] = [0, 1, 3, 16, 39, 64];
+
+/// Whole chunks of columns, less than one, and some more.
+const COLS: [usize; 7] = [1, 15, 16, 40, 64, 131, 256];
+
+/// Squares of 4 and 2, and one left over.
+const QUERIES: [usize; 6] = [0, 1, 2, 3, 7, 8];
+
+/// Positions as both kinds keep them, at a stride.
+struct Cache {
+    wide: Vec<f32>,
+    halves: Vec<u16>,
+    n_rows: usize,
+    row_len: usize,
+    stride: usize,
+}
+
+impl Cache {
+    /// Values that half precision holds exactly.
+    fn random(n_rows: usize, row_len: usize, random: &mut Random) -> Self {
+        let stride = row_len + 5;
+        let values = random.values(n_rows * stride);
+        let mut halves = vec![0; values.len()];
+        round_to_f16(&values, &mut halves);
+        let wide = halves.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
+        Self { wide, halves, n_rows, row_len, stride }
+    }
+
+    fn views(&self) -> [KeptRows<'_>; 2] {
+        [Kept::F32(&self.wide), Kept::F16(&self.halves)].map(|values| KeptRows {
+            values,
+            n_rows: self.n_rows,
+            row_len: self.row_len,
+            stride: self.stride,
+        })
+    }
+
+    fn row(&self, row_idx: usize) -> &[f32] {
+        &self.wide[row_idx * self.stride..][..self.row_len]
+    }
+}
+
+/// A dot product as the crate's documentation states it.
+fn stated_dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; 16];
+    for col in 0..a.len().next_multiple_of(16) {
+        let at = |values: &[f32]| values.get(col).copied().unwrap_or(0.0);
+        lanes[col % 16] = at(a).mul_add(at(b), lanes[col % 16]);
+    }
+    tree(lanes)
+}
+
+fn exact_dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+/// All tables, for each of both kinds.
+fn each_table(mut check: impl FnMut(&'static KernelTable, usize, &str)) {
+    for table in available() {
+        for (kind_idx, kind) in ["f32", "f16"].into_iter().enumerate() {
+            check(table, kind_idx, &format!("{} {kind}", table.name()));
+        }
+    }
+}
+
+/// Queries at a stride, and the keys they meet.
+struct Meeting {
+    queries: Vec<f32>,
+    keys: Cache,
+}
+
+impl Meeting {
+    fn query(&self, query_idx: usize) -> &[f32] {
+        let n_cols = self.keys.row_len;
+        &self.queries[query_idx * (n_cols + 3)..][..n_cols]
+    }
+
+    fn check(&self, n_queries: usize) {
+        let KeptRows { n_rows: n_positions, row_len: n_cols, .. } = self.keys.views()[0];
+        let places = || (0..n_queries).flat_map(|r| (0..n_positions).map(move |it| (r, it)));
+        let mut stated = vec![7.0; n_queries * BLOCK_POSITIONS];
+        for (r, position) in places() {
+            stated[r * BLOCK_POSITIONS + position] =
+                stated_dot(self.query(r), self.keys.row(position));
+        }
+        each_table(|table, kind_idx, what| {
+            let keys = self.keys.views()[kind_idx];
+            let values = &self.queries;
+            let queries = Rows { values, n_rows: n_queries, row_len: n_cols, stride: n_cols + 3 };
+            let parts = [ScorePart { queries, keys }];
+            let mut out = vec![7.0; stated.len()];
+            table.scores(&Scores { parts: &parts, next: Some(keys) }, &mut out);
+            same_bits(&out, &stated, &format!("{what} {n_queries} {n_positions} {n_cols}"));
+        });
+        let seen = places().map(|(r, position)| stated[r * BLOCK_POSITIONS + position]);
+        let exact = places().map(|(r, it)| exact_dot(self.query(r), self.keys.row(it)));
+        let error = nmse(&seen.collect::<Vec<_>>(), &exact.collect::<Vec<_>>());
+        assert!(error <= NMSE_MAX, "NMSE {error:e}");
+    }
+}
+
+#[test]
+fn scores_are_as_stated() {
+    let mut random = Random(20);
+    for n_cols in COLS {
+        for n_positions in POSITIONS {
+            let keys = Cache::random(n_positions, n_cols, &mut random);
+            let meeting = Meeting { queries: random.values(8 * (n_cols + 3)), keys };
+            QUERIES.into_iter().for_each(|n_queries| meeting.check(n_queries));
+        }
+    }
+}
+
+#[test]
+fn parts_of_scores_are_added_in_their_order() {
+    let mut random = Random(21);
+    let (latents, ropes) = (Cache::random(37, 80, &mut random), Cache::random(37, 24, &mut random));
+    let (wide, narrow) = (random.values(5 * 80), random.values(5 * 24));
+    each_table(|table, kind_idx, what| {
+        let queries = |values, row_len| Rows { values, n_rows: 5, row_len, stride: row_len };
+        let parts = [
+            ScorePart { queries: queries(&wide, 80), keys: latents.views()[kind_idx] },
+            ScorePart { queries: queries(&narrow, 24), keys: ropes.views()[kind_idx] },
+        ];
+        let mut out = vec![0.0; 5 * BLOCK_POSITIONS];
+        table.scores(&Scores { parts: &parts, next: None }, &mut out);
+        for (r, row) in out.chunks(BLOCK_POSITIONS).enumerate() {
+            for (position, &score) in row[..37].iter().enumerate() {
+                let latent = stated_dot(&wide[r * 80..][..80], latents.row(position));
+                let rope = stated_dot(&narrow[r * 24..][..24], ropes.row(position));
+                same_bits(&[score], &[latent + rope], what);
+            }
+        }
+    });
+}
+
+/// Values with weights, and what they are added to.
+struct Mix {
+    values: Cache,
+    weights: Vec<f32>,
+    factors: Vec<f32>,
+    before: Vec<f32>,
+}
+
+impl Mix {
+    /// One output as stated, and in f64.
+    fn output(&self, query_idx: usize, col: usize) -> (f32, f64) {
+        let first = self.before[query_idx * self.values.row_len + col];
+        let factor = self.factors[query_idx];
+        let weights = &self.weights[query_idx * BLOCK_POSITIONS..][..self.values.n_rows];
+        let start = (first * factor, f64::from(first) * f64::from(factor));
+        weights.iter().enumerate().fold(start, |(sum, wide), (position, &weight)| {
+            let value = self.values.row(position)[col];
+            (weight.mul_add(value, sum), wide + f64::from(weight) * f64::from(value))
+        })
+    }
+
+    fn check(&self, n_queries: usize) {
+        let n_cols = self.values.row_len;
+        let outputs = (0..n_queries).flat_map(|r| (0..n_cols).map(move |col| (r, col)));
+        let (stated, exact): (Vec<f32>, Vec<f64>) =
+            outputs.map(|(r, col)| self.output(r, col)).unzip();
+        each_table(|table, kind_idx, what| {
+            let rows = self.values.views()[kind_idx];
+            let sum = WeightedRows {
+                weights: &self.weights[..n_queries * BLOCK_POSITIONS],
+                factors: &self.factors[..n_queries],
+                rows,
+                next: Some(rows),
+            };
+            let mut out = self.before[..n_queries * n_cols].to_vec();
+            table.add_weighted(&sum, &mut out);
+            same_bits(&out, &stated, &format!("{what} {n_queries} {} {n_cols}", rows.n_rows));
+        });
+        let error = nmse(&stated, &exact);
+        assert!(error <= NMSE_MAX, "NMSE {error:e}");
+    }
+}
+
+#[test]
+fn weighted_sums_are_as_stated() {
+    let mut random = Random(22);
+    for n_cols in COLS {
+        for n_positions in POSITIONS {
+            let mix = Mix {
+                values: Cache::random(n_positions, n_cols, &mut random),
+                weights: random.values(8 * BLOCK_POSITIONS),
+                factors: random.values(8),
+                before: random.values(8 * n_cols),
+            };
+            QUERIES.into_iter().for_each(|n_queries| mix.check(n_queries));
+        }
+    }
+}
+
+/// Three queries: from nothing, with a maximum that stays, with one that grows.
+fn admitted(table: &KernelTable, n_positions: usize, scores: &[f32]) -> (Vec<f32>, Vec<Running>) {
+    let mut scores = scores.to_vec();
+    let mut running =
+        vec![Running::EMPTY, Running { max: 1e3, sum: 2.0 }, Running { max: -3.0, sum: 5.0 }];
+    let mut factors = vec![0.0; 3];
+    table.admit(&mut Admission {
+        scores: &mut scores,
+        n_positions,
+        scale: 0.5,
+        running: &mut running,
+        factors: &mut factors,
+    });
+    scores.extend(factors);
+    (scores, running)
+}
+
+#[test]
+fn admitted_scores_are_weights() {
+    let mut random = Random(23);
+    for n_positions in [1, 15, 16, 17, 64] {
+        let scores: Vec<f32> =
+            random.values(3 * BLOCK_POSITIONS).iter().map(|score| score * 20.0).collect();
+        let (weights, running) = admitted(scalar(), n_positions, &scores);
+        let before = [(f64::NEG_INFINITY, 0.0), (1e3, 2.0), (-3.0, 5.0)];
+        for (r, (max, sum)) in before.into_iter().enumerate() {
+            let row = |values: &[f32]| -> Vec<f64> {
+                let row = &values[r * BLOCK_POSITIONS..][..n_positions];
+                row.iter().map(|&it| f64::from(it)).collect()
+            };
+            let exact: Vec<f64> = row(&scores).iter().map(|score| score * 0.5).collect();
+            let new_max = exact.iter().copied().fold(max, f64::max);
+            assert!((f64::from(running[r].max) - new_max).abs() < 1e-12);
+            let factor = (max - new_max).exp();
+            let mut new_sum = sum * factor;
+            for (weight, score) in row(&weights).iter().zip(&exact) {
+                // The difference of two scores is rounded: 6e-8 times at most 40.
+                let exact = (score - new_max).exp();
+                assert!((weight - exact).abs() <= 3e-6 * exact, "{weight} {exact}");
+                new_sum += exact;
+            }
+            assert!((f64::from(running[r].sum) - new_sum).abs() <= 3e-6 * new_sum);
+            let actual = f64::from(weights[3 * BLOCK_POSITIONS + r]);
+            assert!((actual - factor).abs() <= 3e-6 * factor, "{actual} {factor}");
+        }
+        let untouched = |values: &[f32]| values[n_positions..BLOCK_POSITIONS].to_vec();
+        assert_eq!(untouched(&weights), untouched(&scores));
+    }
+}
+
+#[test]
+fn admission_is_the_same_everywhere() {
+    let mut random = Random(24);
+    let edges = [0.0, -0.0, f32::NAN, 1e38, -1e38, 1e-42, f32::NEG_INFINITY, f32::INFINITY];
+    for n_positions in [0, 1, 15, 16, 17, 33, 64] {
+        for n_edges in 0..=edges.len() {
+            let mut scores = random.values(3 * BLOCK_POSITIONS);
+            for (i, &edge) in edges[..n_edges].iter().enumerate() {
+                scores[i * 23] = edge;
+            }
+            let expected = admitted(scalar(), n_positions, &scores);
+            let flat = |running: &[Running]| -> Vec<f32> {
+                running.iter().flat_map(|it| [it.max, it.sum]).collect()
+            };
+            for table in available() {
+                let actual = admitted(table, n_positions, &scores);
+                let what = format!("{} {n_positions} {n_edges}", table.name());
+                same_bits(&actual.0, &expected.0, &what);
+                same_bits(&flat(&actual.1), &flat(&expected.1), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_half_is_widened_exactly() {
+    for table in available() {
+        for first in (0..=u16::MAX).step_by(BLOCK_POSITIONS) {
+            let halves: Vec<u16> = (0..64).map(|i| first + i).collect();
+            let mut out = vec![0.0; 64];
+            let rows = KeptRows { values: Kept::F16(&halves), n_rows: 1, row_len: 64, stride: 64 };
+            let sum = WeightedRows {
+                weights: &[1.0; BLOCK_POSITIONS],
+                factors: &[1.0],
+                rows,
+                next: None,
+            };
+            table.add_weighted(&sum, &mut out);
+            let exact = halves.iter().map(|&bits| f16::from_bits(bits).to_f32() + 0.0);
+            same_bits(&out, &exact.collect::<Vec<_>>(), table.name());
+        }
+    }
+}

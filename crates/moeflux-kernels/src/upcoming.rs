@@ -1,0 +1,80 @@
+//! Memory that will be read soon, asked for little by little while something else is computed.
+//!
+//! A burst of requests fills the CPU's list of outstanding ones, and then everything waits: asked
+//! for in bursts, reading a cache and computing took as long as one after the other.
+//! **Invariant:** changes speed, never a result.
+
+use crate::attention::{Kept, KeptRows};
+
+/// What memory comes in.
+const LINE_BYTES: usize = 64;
+
+/// Lines of some rows that were not asked for yet.
+pub(crate) struct Upcoming {
+    address: *const u8,
+    n_left: usize,
+    lines_per_row: usize,
+    left_in_row: usize,
+    /// From behind the last line of a row to the next row.
+    gap_bytes: usize,
+    lines_per_step: usize,
+}
+
+impl Upcoming {
+    /// Rows to be asked for in so many steps.
+    #[inline(always)]
+    pub(crate) fn new(rows: Option<&KeptRows<'_>>, n_steps: usize) -> Self {
+        let Some(rows) = rows else { return Self::nothing() };
+        let (address, value_bytes) = match rows.values {
+            Kept::F32(values) => (values.as_ptr().cast::<u8>(), size_of::<f32>()),
+            Kept::F16(values) => (values.as_ptr().cast::<u8>(), size_of::<u16>()),
+        };
+        let lines_per_row = (rows.row_len * value_bytes).div_ceil(LINE_BYTES);
+        let n_left = rows.n_rows * lines_per_row;
+        Self {
+            address,
+            n_left,
+            lines_per_row,
+            left_in_row: lines_per_row,
+            gap_bytes: (rows.stride * value_bytes).wrapping_sub(lines_per_row * LINE_BYTES),
+            lines_per_step: n_left.div_ceil(n_steps.max(1)),
+        }
+    }
+
+    /// No rows.
+    #[inline(always)]
+    pub(crate) fn nothing() -> Self {
+        Self {
+            address: std::ptr::null(),
+            n_left: 0,
+            lines_per_row: 0,
+            left_in_row: 0,
+            gap_bytes: 0,
+            lines_per_step: 0,
+        }
+    }
+
+    /// Asks for a step's share.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        for _ in 0..self.lines_per_step.min(self.n_left) {
+            prefetch(self.address);
+            self.n_left -= 1;
+            self.left_in_row -= 1;
+            self.address = self.address.wrapping_add(LINE_BYTES);
+            if self.left_in_row == 0 {
+                self.left_in_row = self.lines_per_row;
+                self.address = self.address.wrapping_add(self.gap_bytes);
+            }
+        }
+    }
+}
+
+/// Asks for memory that will be read soon; any address will do.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    crate::x86_64::prefetch(address);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

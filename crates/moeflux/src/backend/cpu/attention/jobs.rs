@@ -1,0 +1,241 @@
+//! A step's attention cut into jobs: some rows by some heads that share a head of the cache, over
+//! one span of positions or over all that the rows see.
+//!
+//! **Invariant:** every row and head is in the jobs of one group, whose spans together are all that
+//! the row sees, ascending. How work is cut follows threads and shapes; results do not.
+
+use std::ops::Range;
+
+use moeflux_kernels::Running;
+
+use crate::backend::cpu::attention::merge::Part;
+use crate::backend::cpu::attention::{Form, SPAN};
+use crate::ids::StateId;
+use crate::ops::Batch;
+
+/// Queries of one job: with their outputs they share a core's second cache with a block.
+const N_QUERIES_MAX: usize = 64;
+
+/// Rows of one job at most: each needs passes of its own where it begins or stops to see.
+const N_ROWS_MAX: usize = 32;
+
+/// Heads of one job at most.
+const N_HEADS_MAX: usize = 32;
+
+/// Fewer heads than this read the cache anew for too little work.
+const N_HEADS_MIN: usize = 4;
+
+/// Jobs per thread, so that late threads can be helped.
+const N_JOBS_PER_THREAD: usize = 4;
+
+/// Values beside each query's outputs: the maximum and the sum.
+const N_STATS: usize = 2;
+
+/// One piece of work, and where its results lie.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) state: StateId,
+    pub(super) rows: Range<usize>,
+    pub(super) first_head: usize,
+    pub(super) n_heads: usize,
+    pub(super) spans: Range<usize>,
+    /// First value of the results: `[rows, heads, value dim]`, then maxima, then sums.
+    place: usize,
+}
+
+impl Job {
+    /// Rows by heads, row by row.
+    pub(super) fn n_queries(&self) -> usize {
+        self.rows.len() * self.n_heads
+    }
+}
+
+/// Where a row's jobs are: of group `g` from `first_job + g * n_parts`.
+#[derive(Clone, Copy, Debug)]
+struct RowPlace {
+    first_job: usize,
+    n_parts: usize,
+}
+
+/// How heads are grouped and rows blocked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shape {
+    heads_per_group: usize,
+    rows_per_block: usize,
+    /// Jobs take all spans, one after another.
+    takes_all_spans: bool,
+}
+
+/// All jobs of a step, block of rows by block of rows.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    shape: Shape,
+    jobs: Vec<Job>,
+    rows: Vec<RowPlace>,
+    n_values: usize,
+    n_spans_max: usize,
+}
+
+impl Jobs {
+    /// Cuts a step for so many threads.
+    pub(super) fn cut(&mut self, form: &Form<'_>, batch: &Batch<'_>, n_threads: usize) {
+        self.jobs.clear();
+        self.rows.clear();
+        self.n_values = 0;
+        let spans = |rows| spans_of(form, batch, rows).len();
+        self.n_spans_max =
+            (0..batch.rows.len()).map(|row_idx| spans(row_idx..row_idx + 1)).max().unwrap_or(0);
+        self.shape = Shape::new(form, batch, self.n_spans_max, n_threads);
+        for segment in batch.segments {
+            for first in segment.rows.clone().step_by(self.shape.rows_per_block) {
+                let rows = first..segment.rows.end.min(first + self.shape.rows_per_block);
+                self.add_block(form, batch, segment.state, rows);
+            }
+        }
+    }
+
+    fn add_block(
+        &mut self,
+        form: &Form<'_>,
+        batch: &Batch<'_>,
+        state: StateId,
+        rows: Range<usize>,
+    ) {
+        let spans = spans_of(form, batch, rows.clone());
+        let spans_per_job = if self.shape.takes_all_spans { spans.len() } else { 1 };
+        let place =
+            RowPlace { first_job: self.jobs.len(), n_parts: spans.len().div_ceil(spans_per_job) };
+        self.rows.resize(self.rows.len() + rows.len(), place);
+        for group_idx in 0..self.shape.n_groups(form) {
+            let heads = self.shape.heads(form, group_idx);
+            for first in spans.clone().step_by(spans_per_job) {
+                let job = Job {
+                    state,
+                    rows: rows.clone(),
+                    first_head: heads.start,
+                    n_heads: heads.len(),
+                    spans: first..spans.end.min(first + spans_per_job),
+                    place: self.n_values,
+                };
+                self.n_values += job.n_queries() * (form.out.head_dim + N_STATS);
+                self.jobs.push(job);
+            }
+        }
+    }
+
+    /// In the order of their places.
+    pub(super) fn all(&self) -> &[Job] {
+        &self.jobs
+    }
+
+    /// Values of all results.
+    pub(super) fn n_values(&self) -> usize {
+        self.n_values
+    }
+
+    /// Where a job's results begin; of one past the last, where they end.
+    pub(super) fn place(&self, job_idx: usize) -> usize {
+        self.jobs.get(job_idx).map_or(self.n_values, |job| job.place)
+    }
+
+    /// Values that a job reads of the cache, about.
+    pub(super) fn cost(&self, form: &Form<'_>) -> usize {
+        let n_spans = if self.shape.takes_all_spans { self.n_spans_max } else { 1 };
+        n_spans * SPAN * (form.entries[0].head_dim + form.entries[1].head_dim)
+    }
+
+    /// Values that merging one row's head reads, about.
+    pub(super) fn merge_cost(&self, form: &Form<'_>) -> usize {
+        let n_parts = if self.shape.takes_all_spans { 1 } else { self.n_spans_max };
+        n_parts * form.out.head_dim
+    }
+
+    /// What the jobs found of one head of one row, in ascending order of spans.
+    pub(super) fn parts<'a>(
+        &'a self,
+        form: &Form<'_>,
+        row_idx: usize,
+        head_idx: usize,
+        results: &'a [f32],
+    ) -> impl Iterator<Item = Part<'a>> {
+        let RowPlace { first_job, n_parts } = self.rows[row_idx];
+        let group_idx = self.shape.group_of(form, head_idx);
+        let jobs = &self.jobs[first_job + group_idx * n_parts..][..n_parts];
+        let dim = form.out.head_dim;
+        jobs.iter().map(move |job| {
+            let n_queries = job.n_queries();
+            let query = (row_idx - job.rows.start) * job.n_heads + head_idx - job.first_head;
+            let results = &results[job.place..][..n_queries * (dim + N_STATS)];
+            let (values, stats) = results.split_at(n_queries * dim);
+            let running = Running { max: stats[query], sum: stats[n_queries + query] };
+            Part { running, values: &values[query * dim..][..dim] }
+        })
+    }
+}
+
+/// A job's results: outputs, maxima, sums.
+pub(super) fn split_results(
+    results: &mut [f32],
+    n_queries: usize,
+) -> (&mut [f32], &mut [f32], &mut [f32]) {
+    let (values, stats) = results.split_at_mut(results.len() - n_queries * N_STATS);
+    let (maxima, sums) = stats.split_at_mut(n_queries);
+    (values, maxima, sums)
+}
+
+impl Shape {
+    fn new(form: &Form<'_>, batch: &Batch<'_>, n_spans: usize, n_threads: usize) -> Self {
+        let n_rows = batch.rows.len();
+        let mut shape = Self {
+            heads_per_group: form.sharers().min(N_HEADS_MAX),
+            rows_per_block: 1,
+            takes_all_spans: false,
+        };
+        // More threads than groups: rather read the cache twice than leave them idle.
+        while shape.heads_per_group > N_HEADS_MIN
+            && n_rows * n_spans * shape.n_groups(form) < n_threads
+        {
+            shape.heads_per_group = shape.heads_per_group.div_ceil(2);
+        }
+        let n_groups = shape.n_groups(form);
+        let fair = n_rows * n_groups / (N_JOBS_PER_THREAD * n_threads);
+        let largest = (N_QUERIES_MAX / shape.heads_per_group).clamp(1, N_ROWS_MAX);
+        shape.rows_per_block = fair.clamp(1, largest);
+        let blocks = batch.segments.iter().map(|it| it.rows.len().div_ceil(shape.rows_per_block));
+        // Results per span take memory: they are for steps of few rows.
+        let n_jobs = blocks.sum::<usize>() * n_groups;
+        shape.takes_all_spans = n_threads == 1 || n_jobs >= 2 * n_threads;
+        shape
+    }
+
+    /// Groups of one head of the cache.
+    fn groups_per_key_head(&self, form: &Form<'_>) -> usize {
+        form.sharers().div_ceil(self.heads_per_group)
+    }
+
+    fn n_groups(&self, form: &Form<'_>) -> usize {
+        form.entries[0].n_heads * self.groups_per_key_head(form)
+    }
+
+    /// The heads of a group.
+    fn heads(&self, form: &Form<'_>, group_idx: usize) -> Range<usize> {
+        let n_groups = self.groups_per_key_head(form);
+        let key_head = group_idx / n_groups;
+        let first = group_idx % n_groups * self.heads_per_group;
+        let end = form.sharers().min(first + self.heads_per_group);
+        key_head * form.sharers() + first..key_head * form.sharers() + end
+    }
+
+    fn group_of(&self, form: &Form<'_>, head_idx: usize) -> usize {
+        let (key_head, sharer) = (head_idx / form.sharers(), head_idx % form.sharers());
+        key_head * self.groups_per_key_head(form) + sharer / self.heads_per_group
+    }
+}
+
+/// The spans that some rows of one session see.
+fn spans_of(form: &Form<'_>, batch: &Batch<'_>, rows: Range<usize>) -> Range<usize> {
+    let positions = || batch.rows[rows.clone()].iter().map(|row| row.position.0);
+    let first = positions().map(|position| form.first_seen(position)).min().unwrap_or(0);
+    let last = positions().max().unwrap_or(0);
+    first / SPAN..last / SPAN + 1
+}

@@ -1,0 +1,57 @@
+//! Results over spans of positions, merged in ascending order.
+//!
+//! **Invariant:** spans of which a row sees nothing leave no trace, so that it does not matter
+//! whether they were visited.
+
+use moeflux_kernels::{KernelTable, Running};
+
+/// A softmax over some positions and its weighted values, not yet divided by the sum.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) running: Running,
+    pub(super) values: &'a [f32],
+}
+
+/// Adds `part` to what `out` holds under `total`.
+pub(super) fn add(table: &KernelTable, total: &mut Running, out: &mut [f32], part: Part<'_>) {
+    if part.running.is_empty() {
+        return;
+    }
+    if total.is_empty() {
+        *total = part.running;
+        out.copy_from_slice(part.values);
+        return;
+    }
+    let factor = rebased(table, total, part.running, out);
+    table.axpy(factor, part.values, out);
+}
+
+/// The merged spans, then the sink, divided by the sum.
+pub(super) fn finish(
+    table: &KernelTable,
+    parts: &mut dyn Iterator<Item = Part<'_>>,
+    sink: Option<f32>,
+    out: &mut [f32],
+) {
+    let mut total = Running::EMPTY;
+    out.fill(0.0);
+    for part in parts {
+        add(table, &mut total, out, part);
+    }
+    if let Some(sink) = sink {
+        rebased(table, &mut total, Running { max: sink, sum: 1.0 }, out);
+    }
+    out.iter_mut().for_each(|it| *it /= total.sum);
+}
+
+/// Brings `total` and `out` to the larger maximum of both and adds the other sum; returns what the
+/// other's values are to be multiplied with.
+fn rebased(table: &KernelTable, total: &mut Running, other: Running, out: &mut [f32]) -> f32 {
+    let max = if other.max > total.max { other.max } else { total.max };
+    let mut factors = [total.max, other.max];
+    table.exp_shifted(&mut factors, max);
+    let [kept, factor] = factors;
+    out.iter_mut().for_each(|it| *it *= kept);
+    *total = Running { max, sum: total.sum * kept + other.sum * factor };
+    factor
+}

@@ -1,0 +1,177 @@
+//! Softmax attention over a session's cache: grouped heads, and the latent form.
+//!
+//! **The order of sums**, of each row and query head on its own: positions come in spans of 512
+//! counted from position 0, a span in blocks of 64 counted likewise. A block takes part with the
+//! positions that the row sees; its scores, exponentials and weighted values are summed as
+//! `moeflux_kernels` states. A span begins from nothing and takes its blocks in ascending order;
+//! then the spans are merged in ascending order, and a sink comes last.
+//! **Invariant:** a result depends on the row's position alone, not on how work is cut into jobs:
+//! so a long context spreads over many threads, and many queries share what is read of a block.
+
+mod jobs;
+mod merge;
+mod task;
+
+use crate::backend::cpu::attention::jobs::Jobs;
+use crate::backend::cpu::attention::task::Task;
+use crate::backend::cpu::elementwise::sigmoid;
+use crate::backend::cpu::split::{Items, Parts};
+use crate::backend::cpu::{Inputs, Machine, grown};
+use crate::backend::host::{LayerMemory, States};
+use crate::ids::{LayerIdx, VectorId};
+use crate::ops::{Attention, Batch, Heads, MlaAttention, Segment};
+
+pub(super) use crate::backend::cpu::attention::task::TaskScratch;
+
+/// Positions of one span: enough that merging costs little beside them.
+const SPAN: usize = 512;
+
+/// Scratch of one op; grows to the largest use and is kept.
+#[derive(Debug, Default)]
+pub(super) struct AttentionScratch {
+    jobs: Jobs,
+    /// Of all jobs, as [`jobs::Job::place`] says.
+    results: Vec<f32>,
+}
+
+/// What both forms of attention have in common.
+struct Form<'a> {
+    layer: LayerIdx,
+    /// What is multiplied with the first table of the cache, and with the second.
+    queries: [Option<&'a Heads>; 2],
+    /// New entries of the two tables.
+    entries: [&'a Heads; 2],
+    /// Which table holds the values.
+    values: usize,
+    out: &'a Heads,
+    scale: f32,
+    window: Option<usize>,
+}
+
+impl<'a> Form<'a> {
+    fn grouped(op: &'a Attention) -> Self {
+        Self {
+            layer: op.layer,
+            queries: [Some(&op.q), None],
+            entries: [&op.k, &op.v],
+            values: 1,
+            out: &op.out,
+            scale: op.scale,
+            window: op.window,
+        }
+    }
+
+    fn latent(op: &'a MlaAttention) -> Self {
+        Self {
+            layer: op.layer,
+            queries: [Some(&op.q_latent), Some(&op.q_rope)],
+            entries: [&op.latent, &op.k_rope],
+            values: 0,
+            out: &op.out,
+            scale: op.scale,
+            window: None,
+        }
+    }
+
+    /// Heads of queries that share a head of the cache.
+    fn sharers(&self) -> usize {
+        self.out.n_heads / self.entries[0].n_heads
+    }
+
+    /// The first position that a row sees.
+    fn first_seen(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+/// The segment that a row belongs to.
+pub(super) fn segment_of<'a>(batch: &Batch<'a>, row_idx: usize) -> &'a Segment {
+    let segments = batch.segments;
+    &segments[segments.partition_point(|segment| segment.rows.end <= row_idx)]
+}
+
+/// Copies the rows' new entries to their sessions' caches.
+fn append(states: &mut States, form: &Form<'_>, batch: &Batch<'_>, inputs: &Inputs<'_>) {
+    for segment in batch.segments {
+        let memory = states.layer_mut(segment.state, form.layer);
+        let LayerMemory::Positions { first, second } = memory else {
+            unreachable!("attention keeps positions");
+        };
+        for (table, heads) in [first, second].into_iter().zip(form.entries) {
+            assert_eq!(table.shape(), (heads.n_heads, heads.head_dim), "heads of the cache");
+            for row_idx in segment.rows.clone() {
+                let position = batch.rows[row_idx].position.0;
+                for head_idx in 0..heads.n_heads {
+                    let values = inputs.head(heads, row_idx, head_idx);
+                    table.put(head_idx, position, values);
+                }
+            }
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn attention(&mut self, op: &Attention, batch: &Batch<'_>) {
+        let reads = [op.q, op.k, op.v, op.gate.unwrap_or(op.q)];
+        let finish = Finish { sinks: op.sinks, gate: op.gate.as_ref() };
+        self.attend(&Form::grouped(op), &reads, &finish, batch);
+    }
+
+    pub(super) fn mla_attention(&mut self, op: &MlaAttention, batch: &Batch<'_>) {
+        let reads = [op.q_latent, op.q_rope, op.latent, op.k_rope];
+        let finish = Finish { sinks: None, gate: None };
+        self.attend(&Form::latent(op), &reads, &finish, batch);
+    }
+
+    fn attend(&mut self, form: &Form<'_>, reads: &[Heads], finish: &Finish<'_>, batch: &Batch<'_>) {
+        let n_rows = batch.rows.len();
+        let mut out = self.take_output(form.out.buffer, reads, n_rows);
+        let inputs = Inputs {
+            buffers: &self.buffers,
+            written: form.out.buffer,
+            snapshot: &self.scratch.snapshot,
+        };
+        append(&mut self.states, form, batch, &inputs);
+
+        let common = &self.common;
+        let AttentionScratch { jobs, results } = &mut self.scratch.attention;
+        jobs.cut(form, batch, common.split.n_threads);
+        let results = grown(results, jobs.n_values(), 0.0);
+        let task = Task { form, batch, inputs, states: &self.states, table: common.table };
+        let items = Items {
+            n_items: jobs.all().len(),
+            align: 1,
+            cost: jobs.cost(form),
+            place: |job_idx| jobs.place(job_idx),
+        };
+        common.split.ranges(results, &items, &|range, values| {
+            let mut worker = common.worker();
+            let base = jobs.place(range.start);
+            for job_idx in range {
+                let place = jobs.place(job_idx) - base..jobs.place(job_idx + 1) - base;
+                task.run(&jobs.all()[job_idx], &mut worker.attention, &mut values[place]);
+            }
+        });
+
+        let results = &*results;
+        let sinks = finish.sinks.map(|sinks| common.weights.vector(sinks));
+        let parts = Parts::heads(form.out, 1).with_cost(jobs.merge_cost(form));
+        common.split.parts(&mut out, n_rows, &parts, &|row_idx, head_idx, out| {
+            let mut parts = jobs.parts(form, row_idx, head_idx, results);
+            let sink = sinks.map(|sinks| sinks[head_idx]);
+            merge::finish(common.table, &mut parts, sink, out);
+            if let Some(gate) = finish.gate {
+                for (out, &gate) in out.iter_mut().zip(inputs.head(gate, row_idx, head_idx)) {
+                    *out *= sigmoid(gate);
+                }
+            }
+        });
+        self.buffers.put(form.out.buffer, out);
+    }
+}
+
+/// What happens after all positions.
+struct Finish<'a> {
+    sinks: Option<VectorId>,
+    gate: Option<&'a Heads>,
+}

@@ -1,0 +1,197 @@
+//! One job of attention: its queries side by side, block by block.
+//!
+//! **Invariant:** rows that see the same positions of a block go through the kernels together;
+//! that changes no result, because each query's sums are its own.
+
+use std::ops::Range;
+
+use moeflux_kernels::{
+    Admission, BLOCK_POSITIONS, KeptRows, KernelTable, Rows, Running, ScorePart, Scores,
+    WeightedRows,
+};
+
+use crate::backend::cpu::attention::jobs::{Job, split_results};
+use crate::backend::cpu::attention::merge::{self, Part};
+use crate::backend::cpu::attention::{Form, SPAN};
+use crate::backend::cpu::{Inputs, grown};
+use crate::backend::host::{KvTable, LayerMemory, States};
+use crate::ops::{Batch, Heads};
+
+/// Scratch of one thread; grows to the largest use and is kept.
+#[derive(Debug, Default)]
+pub(in crate::backend::cpu) struct TaskScratch {
+    /// `[queries, key dim]`, for each table of the cache.
+    queries: [Vec<f32>; 2],
+    /// `[queries, BLOCK_POSITIONS]`.
+    scores: Vec<f32>,
+    /// `[queries]`.
+    factors: Vec<f32>,
+    /// `[queries]`.
+    running: Vec<Running>,
+    /// `[queries, value dim]`: of the span at hand.
+    values: Vec<f32>,
+}
+
+/// What all jobs of a step read.
+pub(super) struct Task<'a> {
+    pub(super) form: &'a Form<'a>,
+    pub(super) batch: &'a Batch<'a>,
+    pub(super) inputs: Inputs<'a>,
+    pub(super) states: &'a States,
+    pub(super) table: &'static KernelTable,
+}
+
+impl Task<'_> {
+    /// Writes outputs, maxima and sums of all queries.
+    pub(super) fn run(&self, job: &Job, scratch: &mut TaskScratch, results: &mut [f32]) {
+        let form = self.form;
+        let n_queries = job.n_queries();
+        let LayerMemory::Positions { first, second } = self.states.layer(job.state, form.layer)
+        else {
+            unreachable!("attention keeps positions");
+        };
+        for (heads, values) in form.queries.iter().zip(&mut scratch.queries) {
+            if let Some(heads) = heads {
+                self.pack(job, heads, values);
+            }
+        }
+        let cache = Cache {
+            tables: [first, second],
+            head_idx: job.first_head / form.sharers(),
+            queries: &scratch.queries,
+            end: self.batch.rows[job.rows.clone()]
+                .iter()
+                .map(|it| it.position.0 + 1)
+                .max()
+                .unwrap_or(0),
+        };
+        let (out, maxima, sums) = split_results(results, n_queries);
+        let running = grown(&mut scratch.running, n_queries, Running::EMPTY);
+        let mut at_hand = AtHand {
+            scores: grown(&mut scratch.scores, n_queries * BLOCK_POSITIONS, 0.0),
+            factors: grown(&mut scratch.factors, n_queries, 0.0),
+            running,
+            values: grown(&mut scratch.values, out.len(), 0.0),
+        };
+        maxima.fill(Running::EMPTY.max);
+        sums.fill(Running::EMPTY.sum);
+        let dim = form.out.head_dim;
+        for span in job.spans.clone() {
+            self.span(job, span, &cache, &mut at_hand);
+            for query in 0..n_queries {
+                let mut total = Running { max: maxima[query], sum: sums[query] };
+                let values = &at_hand.values[query * dim..][..dim];
+                let part = Part { running: at_hand.running[query], values };
+                merge::add(self.table, &mut total, &mut out[query * dim..][..dim], part);
+                (maxima[query], sums[query]) = (total.max, total.sum);
+            }
+        }
+    }
+
+    /// Copies a job's queries side by side.
+    fn pack(&self, job: &Job, heads: &Heads, values: &mut Vec<f32>) {
+        let values = grown(values, job.n_queries() * heads.head_dim, 0.0);
+        for (query, values) in values.chunks_exact_mut(heads.head_dim).enumerate() {
+            let row_idx = job.rows.start + query / job.n_heads;
+            let head_idx = job.first_head + query % job.n_heads;
+            values.copy_from_slice(self.inputs.head(heads, row_idx, head_idx));
+        }
+    }
+
+    /// The blocks of one span, from nothing.
+    fn span(&self, job: &Job, span: usize, cache: &Cache<'_>, at_hand: &mut AtHand<'_>) {
+        at_hand.running.fill(Running::EMPTY);
+        at_hand.values.fill(0.0);
+        for first in (span * SPAN..(span + 1) * SPAN).step_by(BLOCK_POSITIONS) {
+            let seen = |row_idx: usize| {
+                let position = self.batch.rows[row_idx].position.0;
+                let end = (position + 1).min(first + BLOCK_POSITIONS);
+                self.form.first_seen(position).max(first)..end
+            };
+            let mut row_idx = job.rows.start;
+            while row_idx < job.rows.end {
+                let positions = seen(row_idx);
+                let others = (row_idx..job.rows.end).skip(1);
+                let n_rows = 1 + others.take_while(|&other| seen(other) == positions).count();
+                if !positions.is_empty() {
+                    let first_query = (row_idx - job.rows.start) * job.n_heads;
+                    let queries = first_query..first_query + n_rows * job.n_heads;
+                    self.block(cache, queries, positions, at_hand);
+                }
+                row_idx += n_rows;
+            }
+        }
+    }
+
+    /// Some queries over some positions of a block.
+    fn block(
+        &self,
+        cache: &Cache<'_>,
+        queries: Range<usize>,
+        positions: Range<usize>,
+        at_hand: &mut AtHand<'_>,
+    ) {
+        let form = self.form;
+        let scores = &mut at_hand.scores[..queries.len() * BLOCK_POSITIONS];
+        let first = cache.part(0, &queries, &positions);
+        // Latents have just been read as keys.
+        let values = cache.rows(form.values, &positions);
+        let next = (form.values != 0).then_some(values);
+        if form.queries[1].is_some() {
+            let second = cache.part(1, &queries, &positions);
+            self.table.scores(&Scores { parts: &[first, second], next }, scores);
+        } else {
+            self.table.scores(&Scores { parts: &[first], next }, scores);
+        }
+        let factors = &mut at_hand.factors[..queries.len()];
+        self.table.admit(&mut Admission {
+            scores,
+            n_positions: positions.len(),
+            scale: form.scale,
+            running: &mut at_hand.running[queries.clone()],
+            factors,
+        });
+        let dim = form.out.head_dim;
+        let following = positions.end..cache.end.min(positions.end + BLOCK_POSITIONS);
+        let next = (!following.is_empty()).then(|| cache.rows(0, &following));
+        let sum = WeightedRows { weights: scores, factors, rows: values, next };
+        self.table.add_weighted(&sum, &mut at_hand.values[queries.start * dim..queries.end * dim]);
+    }
+}
+
+/// What a job reads.
+struct Cache<'a> {
+    tables: [&'a KvTable; 2],
+    /// Of the tables.
+    head_idx: usize,
+    queries: &'a [Vec<f32>; 2],
+    /// Positions that some query sees end here.
+    end: usize,
+}
+
+impl<'a> Cache<'a> {
+    fn rows(&self, table_idx: usize, positions: &Range<usize>) -> KeptRows<'a> {
+        self.tables[table_idx].rows(self.head_idx, positions)
+    }
+
+    fn part(
+        &self,
+        table_idx: usize,
+        queries: &Range<usize>,
+        positions: &Range<usize>,
+    ) -> ScorePart<'a> {
+        let keys = self.rows(table_idx, positions);
+        let dim = keys.row_len;
+        let values = &self.queries[table_idx][queries.start * dim..queries.end * dim];
+        let queries = Rows { values, n_rows: queries.len(), row_len: dim, stride: dim };
+        ScorePart { queries, keys }
+    }
+}
+
+/// What a job writes on its way.
+struct AtHand<'a> {
+    scores: &'a mut [f32],
+    factors: &'a mut [f32],
+    running: &'a mut [Running],
+    values: &'a mut [f32],
+}
