@@ -488,7 +488,6 @@ impl Part<'_> {
     }
 
     #[inline(always)]
-    #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
     fn meet<U: Unpack, const PICKS: usize, S: IntSimd>(
         &self,
         simd: S,

@@ -174,7 +174,6 @@ pub(crate) trait IntSimd: Simd {
 
     /// The sum of codes that were laid down times each of `x`, over the pieces of a group.
     #[inline(always)]
-    #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
     fn dot_laid<const WIDE: bool, const PICKS: usize>(
         self,
         laid: &[[LaidQuads; 8]],
