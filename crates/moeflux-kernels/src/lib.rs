@@ -3,6 +3,9 @@
 //! **Invariant:** no I/O, no threads, no knowledge of models. Callers see only safe functions, and
 //! every [`KernelTable`] gives the same bits.
 //!
+//! Two arithmetics share all but the products with affine matrices: int8 rounds activations, as
+//! `int8/mod.rs` states; f32 does not.
+//!
 //! # The arithmetic of f32 mode
 //!
 //! All values are `f32`; `fma` rounds once.

@@ -25,7 +25,7 @@ use crate::spec::ModelSpec;
 use crate::weights::{self, ExpertView, Manifest, Progress, Weights};
 
 /// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
-pub const N_ROWS_DEFAULT: usize = 256;
+pub const N_ROWS_DEFAULT: usize = 512;
 
 /// More rows make the workspace large and nothing faster.
 pub const N_ROWS_MAX: usize = 1 << 16;

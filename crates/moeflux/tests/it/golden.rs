@@ -1,8 +1,13 @@
 //! Golden cases: logits of every family and weight format against transformers and mlx-lm.
 
-use moeflux::engine::BackendKind;
+use std::ops::ControlFlow;
 
-use crate::support::{Case, Distance, case_names, feed_all, open, open_with};
+use moeflux::backend::Arithmetic;
+use moeflux::engine::{BackendKind, Engine, EngineConfig};
+use moeflux::ids::TokenId;
+use moeflux_kernels::{KernelTable, available};
+
+use crate::support::{Case, Distance, case_names, config, feed_all, open, open_with};
 
 /// Runs every case on a backend and names those that are too far off.
 fn check_all(backend: BackendKind) {
@@ -62,4 +67,48 @@ fn cpu_gives_the_same_bits_for_any_chunk_and_any_number_of_threads() {
             );
         }
     }
+}
+
+/// Logits of the CPU backend in int8 arithmetic.
+fn run_int8(
+    case: &Case,
+    tokens: &[TokenId],
+    shape: (usize, usize),
+    kernels: Option<&'static KernelTable>,
+) -> Vec<Vec<f32>> {
+    let config = config(BackendKind::Cpu, Arithmetic::Int8, shape);
+    let config = EngineConfig { kernels, ..config };
+    let engine = Engine::open(&case.dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+    feed_all(&mut engine.session(tokens.len()).unwrap(), tokens)
+}
+
+#[test]
+fn int8_gives_the_same_bits_for_any_chunk_threads_and_instruction_set() {
+    for name in case_names() {
+        let case = Case::load(&name);
+        let tokens = &case.tokens[..case.tokens.len().min(80)];
+        let whole = run_int8(&case, tokens, (tokens.len(), 1), None);
+        for shape in [(1, 2), (7, 3), (tokens.len(), 2)] {
+            let other = run_int8(&case, tokens, shape, None);
+            assert!(whole == other, "{name} differs with (rows, threads) {shape:?}");
+        }
+        for table in available() {
+            let other = run_int8(&case, tokens, (7, 2), Some(table));
+            assert!(whole == other, "{name} differs with {}", table.name());
+        }
+    }
+}
+
+/// On 256 tokens of held-out text, too few to count how often the first choice is the same; the
+/// README has the figures of the whole of it.
+#[test]
+fn int8_stays_close_to_the_reference_on_the_model_in_the_box() {
+    let (case, _) = Case::demo();
+    let engine = open(&case.dir, BackendKind::Reference, 64);
+    let expected = feed_all(&mut engine.session(case.tokens.len()).unwrap(), &case.tokens);
+    let actual = run_int8(&case, &case.tokens, (256, 2), None);
+    let distance = Distance::between(&actual, &expected);
+    println!("{distance:?}");
+    assert!(distance.kl > 0.0, "int8 rounds activations");
+    assert!(distance.kl <= 2e-3, "mean KL {:e}", distance.kl);
 }

@@ -77,7 +77,8 @@ pub(crate) fn open_int8(dir: &Path, n_rows_max: usize) -> Engine {
     Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn config(
+/// How such an engine is opened.
+pub(crate) fn config(
     backend: BackendKind,
     arithmetic: Arithmetic,
     (n_rows_max, n_threads): (usize, usize),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout, available, by_name};
 
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{ArrivedExpert, Backend};
+use crate::backend::{Arithmetic, ArrivedExpert, Backend};
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId};
 use crate::ops::{
     Add, Attention, Batch, CausalConv, Combine, DeltaGates, Embed, ExpertFfn, GatedDelta,
@@ -379,10 +379,15 @@ fn instruction_sets_change_nothing() {
     let model = model();
     let text = text(8, 9);
     let scalar = by_name("scalar").unwrap();
-    let expected = model.run(&mut model.backend(1).with_kernels(scalar), &text, 4);
-    for table in available() {
-        let actual = model.run(&mut model.backend(2).with_kernels(table), &text, 4);
-        assert_eq!(bits(&actual), bits(&expected), "{}", table.name());
+    for arithmetic in [Arithmetic::F32, Arithmetic::Int8] {
+        let run = |table, n_threads| {
+            let backend = model.backend(n_threads).with_kernels(table);
+            model.run(&mut backend.with_arithmetic(arithmetic), &text, 4)
+        };
+        let expected = run(scalar, 1);
+        for table in available() {
+            assert_eq!(bits(&run(table, 2)), bits(&expected), "{} {arithmetic:?}", table.name());
+        }
     }
 }
 

@@ -59,6 +59,16 @@ const BACKENDS: &[BackendUnderTest] = &[
         chunks: Chunks::BitEqual,
         covers: |maker| maker.op.ends_with("attention"),
     },
+    BackendUnderTest {
+        name: "cpu with activations in int8",
+        make: |weights, workspace, n_rows_max| {
+            let backend = CpuBackend::new(weights, workspace, n_rows_max, 3)?;
+            Ok(Box::new(backend.with_arithmetic(Mode::Int8)))
+        },
+        limit: limit_of_int8,
+        chunks: Chunks::BitEqual,
+        covers: |maker| ["matmul", "head_matmul", "expert_ffn"].contains(&maker.op),
+    },
 ];
 
 type MakeBackend = fn(Arc<Weights>, &Workspace, usize) -> Result<Box<dyn Backend>>;
@@ -121,6 +131,19 @@ fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
 /// which is about 1 in these cases. Where scores are large, keys are whole and exact.
 fn limit_of_cache_in_f16(_: Arithmetic) -> f64 {
     5e-7
+}
+
+/// For products with activations rounded to a 127th of the largest of their group: for normal
+/// values in groups of 128, whose largest is 2.8 deviations, an error of (2.8 / 127)^2 / 12 = 4e-5
+/// of their mean square.
+fn limit_of_int8(arithmetic: Arithmetic) -> f64 {
+    match arithmetic {
+        Arithmetic::Copy => 0.0,
+        Arithmetic::Pointwise => 1e-12,
+        Arithmetic::Sum => 2e-4,
+        // Two products, and a gate between them that multiplies errors.
+        Arithmetic::Chain => 1e-3,
+    }
 }
 
 /// Makes cases of one kind.
