@@ -66,7 +66,7 @@ fn what_a_figure_depends_on_stands_beside_it() {
         ("context_tokens", 3),
         ("seed", 9),
         ("n_threads", 2),
-        ("chunk", 256),
+        ("chunk", 512),
     ] {
         assert_eq!(result[key], expected, "{key}");
     }
