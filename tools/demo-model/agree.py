@@ -53,7 +53,7 @@ def main():
         subprocess.run([mlx, "-c", BY_MLX, str(ORACLE), tmp, str(case / "mlx-lm.npy")], check=True)
         for backend in ("reference", "cpu"):
             subprocess.run([a.moeflux, "logits", "--model", str(MODEL), "--tokens", ",".join(map(str, tokens)),
-                            "--out", str(case / f"moeflux {backend}.npy"), "--backend", backend], check=True)
+                            "--out", str(case / f"moeflux {backend}.npy"), "--backend", backend, "--precise"], check=True)
         right, margin = second_opinion.by_transformers(case)
         found = {f.stem: oraclelib.compare(np.load(f), right) for f in sorted(case.glob("*.npy"))}
     print(f"{len(tokens)} tokens, largest logit {np.abs(right).max():.1f}, closest routing decision {margin:.1e} of the scores' spread\n")

@@ -174,7 +174,7 @@ def test(a, case, backend):
     tokens = ",".join(map(str, json.loads((case / "tokens.json").read_text())))
     got = a.out / f"{case.name}.{backend}.npy"
     got.unlink(missing_ok=True)
-    cmd = [a.moeflux, "logits", "--model", str(case), "--tokens", tokens, "--out", str(got), "--backend", backend]
+    cmd = [a.moeflux, "logits", "--model", str(case), "--tokens", tokens, "--out", str(got), "--backend", backend, "--precise"]
     start = time.monotonic()
     try:
         done = subprocess.run(cmd, capture_output=True, text=True, timeout=a.timeout)
