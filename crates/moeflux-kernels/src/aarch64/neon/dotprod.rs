@@ -157,7 +157,6 @@ fn dot_laid<const WIDE: bool, const PICKS: usize>(
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-#[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn dot_some<const WIDE: bool, const PICKS: usize>(
     fours: &[[LaidQuads; 4]],
     x: &[&[i8]; PICKS],
