@@ -75,6 +75,8 @@ impl Upcoming {
 fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     crate::x86_64::prefetch(address);
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    crate::aarch64::prefetch(address);
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
 }

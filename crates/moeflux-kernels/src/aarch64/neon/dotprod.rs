@@ -15,8 +15,8 @@ use super::integers::{
     store_quads, transpose,
 };
 use super::{
-    KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store,
-    store4,
+    KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
+    store4, widened,
 };
 use crate::dispatch::KernelTable;
 use crate::int8::{IntProduct, LaidQuads, int_simd_by_functions, matmul};
@@ -157,7 +157,6 @@ fn dot_laid<const WIDE: bool, const PICKS: usize>(
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-#[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn dot_some<const WIDE: bool, const PICKS: usize>(
     fours: &[[LaidQuads; 4]],
     x: &[&[i8]; PICKS],

@@ -18,8 +18,8 @@ use super::integers::{
     store_quads, transpose,
 };
 use super::{
-    KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, mul, reduce4, splat, store,
-    store4,
+    KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
+    store4, widened,
 };
 use crate::dispatch::KernelTable;
 use crate::int8::{IntProduct, LaidQuads, int_simd_by_functions, matmul};

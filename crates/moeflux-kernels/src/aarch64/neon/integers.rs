@@ -200,24 +200,17 @@ pub(super) fn floats([a, b, c, d]: IntQuarters) -> Quarters {
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn prefetch<const NEAR: bool>(address: *const u8) {
-    if NEAR {
-        // SAFETY: a hint: no address faults.
-        unsafe {
-            asm!(
-                "prfm pldl1keep, [{}]",
-                in(reg) address,
-                options(nostack, readonly, preserves_flags),
-            );
-        }
-    } else {
-        // SAFETY: a hint: no address faults.
-        unsafe {
-            asm!(
-                "prfm pldl2keep, [{}]",
-                in(reg) address,
-                options(nostack, readonly, preserves_flags),
-            );
-        }
+    if !NEAR {
+        crate::aarch64::prefetch(address);
+        return;
+    }
+    // SAFETY: a hint: no address faults.
+    unsafe {
+        asm!(
+            "prfm pldl1keep, [{}]",
+            in(reg) address,
+            options(nostack, readonly, preserves_flags),
+        );
     }
 }
 

@@ -8,11 +8,10 @@ pub(super) mod i8mm;
 mod integers;
 
 use std::arch::aarch64::{
-    float32x4_t, vaddq_f32, vandq_u32, vbslq_f32, vcgeq_u32, vcgtq_f32, vcvtq_f32_u32, vdupq_n_f32,
-    vdupq_n_u32, vextq_f32, vfmaq_f32, vget_high_u8, vget_high_u16, vget_low_u8, vget_low_u16,
-    vld1_u16, vld1q_f32, vld1q_s32, vld1q_u8, vmovl_u8, vmovl_u16, vmulq_f32, vmulq_n_f32,
-    vorrq_u32, vpaddq_f32, vreinterpretq_f32_u32, vreinterpretq_u32_f32, vshlq_n_u32, vshlq_u32,
-    vst1q_f32, vuzp1q_f32,
+    float32x4_t, vaddq_f32, vandq_u32, vbslq_f32, vcgtq_f32, vcvt_f32_f16, vcvtq_f32_u32,
+    vdupq_n_f32, vdupq_n_u32, vextq_f32, vfmaq_f32, vget_high_u8, vget_high_u16, vget_low_u8,
+    vget_low_u16, vld1_u16, vld1q_f32, vld1q_s32, vld1q_u8, vmovl_u8, vmovl_u16, vmulq_f32,
+    vpaddq_f32, vreinterpret_f16_u16, vshlq_u32, vst1q_f32, vuzp1q_f32,
 };
 
 use crate::dispatch::{KernelTable, kernel_table};
@@ -157,21 +156,12 @@ fn widened(bits: &[u16; LANES]) -> Quarters {
     [widened4(&quarters[0]), widened4(&quarters[1]), widened4(&quarters[2]), widened4(&quarters[3])]
 }
 
-/// By integers: the type of half precision is not stable Rust.
 #[inline]
 #[target_feature(enable = "neon")]
 fn widened4(bits: &[u16; 4]) -> float32x4_t {
     // SAFETY: four readable values.
-    let bits = vmovl_u16(unsafe { vld1_u16(bits.as_ptr()) });
-    let magnitude = vandq_u32(bits, vdupq_n_u32(0x7fff));
-    let sign = vshlq_n_u32::<16>(vandq_u32(bits, vdupq_n_u32(0x8000)));
-    // The exponent's bias of 15 becomes 127, of subnormals too.
-    let scale = f32::from_bits((127 + 112) << 23);
-    let finite = vmulq_n_f32(vreinterpretq_f32_u32(vshlq_n_u32::<13>(magnitude)), scale);
-    let is_special = vcgeq_u32(magnitude, vdupq_n_u32(0x7c00));
-    let special = vandq_u32(is_special, vdupq_n_u32(0x7f80_0000));
-    let value = vorrq_u32(vreinterpretq_u32_f32(finite), special);
-    vreinterpretq_f32_u32(vorrq_u32(value, sign))
+    let bits = unsafe { vld1_u16(bits.as_ptr()) };
+    vcvt_f32_f16(vreinterpret_f16_u16(bits))
 }
 
 #[inline]
