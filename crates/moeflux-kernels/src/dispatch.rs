@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::attention::{Admission, Scores, WeightedRows};
 use crate::delta::DeltaRun;
-use crate::int8::{IntProduct, Order, QuantisedRow};
+use crate::int8::{IntInputs, IntProduct, IntRows, IntScratch, LaidRows, Order, QuantisedRow};
 use crate::product::{Product, TransposedProduct};
 use crate::rowop::RowOp;
 use crate::scalar;
@@ -17,7 +17,8 @@ pub struct KernelTable {
     pub(crate) name: &'static str,
     pub(crate) matmul: unsafe fn(&Product<'_>, &mut [f32]),
     pub(crate) matmul_transposed: unsafe fn(&TransposedProduct<'_>, &mut [f32]),
-    pub(crate) int_matmul: unsafe fn(&IntProduct<'_>, &mut [f32]),
+    pub(crate) lay: unsafe fn(&IntRows, &[usize], &mut LaidRows),
+    pub(crate) int_matmul: unsafe fn(&IntProduct<'_>, &mut IntScratch, &mut [f32]),
     pub(crate) quantise: unsafe fn(&[f32], Order, QuantisedRow<'_>),
     pub(crate) group_sums: unsafe fn(&[f32], usize, &mut [f32]),
     pub(crate) dot: unsafe fn(&[f32], &[f32]) -> f32,
@@ -45,6 +46,7 @@ macro_rules! kernel_table {
             name: $name,
             matmul,
             matmul_transposed,
+            lay,
             int_matmul,
             quantise,
             group_sums,
@@ -68,8 +70,14 @@ macro_rules! kernel_table {
             $crate::product::matmul_transposed($simd, product, out);
         }
 
+        fn lay(_: &$crate::int8::IntRows, _: &[usize], _: &mut $crate::int8::LaidRows) {}
+
         $(#[target_feature(enable = $features)])?
-        fn int_matmul(product: &$crate::int8::IntProduct<'_>, out: &mut [f32]) {
+        fn int_matmul(
+            product: &$crate::int8::IntProduct<'_>,
+            _: &mut $crate::int8::IntScratch,
+            out: &mut [f32],
+        ) {
             $crate::int8::matmul($simd, product, out);
         }
 
@@ -160,16 +168,34 @@ impl KernelTable {
         unsafe { (self.matmul_transposed)(product, out) }
     }
 
+    /// Makes some rows ready for products of this table; `laid` is memory for it.
+    ///
+    /// # Panics
+    ///
+    /// If there are no such rows.
+    pub fn lay<'a>(
+        &self,
+        rows: &'a IntRows,
+        picks: &'a [usize],
+        laid: &'a mut LaidRows,
+    ) -> IntInputs<'a> {
+        assert!(picks.iter().all(|&pick| pick < rows.n_rows()), "picked rows");
+        laid.n_rows = 0;
+        // SAFETY: as in `matmul`.
+        unsafe { (self.lay)(rows, picks, laid) };
+        IntInputs { rows, picks, laid }
+    }
+
     /// `out[block of rows][pick][row of the block]` in int8 arithmetic; a last block of fewer rows
     /// is filled up with whatever.
     ///
     /// # Panics
     ///
     /// If shapes do not fit each other.
-    pub fn int_matmul(&self, product: &IntProduct<'_>, out: &mut [f32]) {
+    pub fn int_matmul(&self, product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
         product.check(out);
         // SAFETY: as in `matmul`.
-        unsafe { (self.int_matmul)(product, out) }
+        unsafe { (self.int_matmul)(product, scratch, out) }
     }
 
     /// Rounds a row whose lengths fit each other.

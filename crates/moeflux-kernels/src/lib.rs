@@ -70,7 +70,7 @@ pub use decode::decode_row;
 pub use delta::DeltaRun;
 pub use dispatch::{KernelTable, available, best, by_name};
 pub use format::{Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout};
-pub use int8::{IntProduct, IntRowShape, IntRows, QuantisedRow};
+pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
 pub use product::{Product, ROWS_PER_BLOCK, TransposedProduct};
 pub use rounding::round_to_f16;
 pub use rowop::{RopePairs, RowOp};

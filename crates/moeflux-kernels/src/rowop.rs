@@ -71,12 +71,22 @@ pub enum RowOp<'a> {
     },
     /// `x = (sum of weight * partial + gate * shared) + x`, the sum by `fma` from +0.
     Combine {
+        /// The sum so far, in place of which zeros stand otherwise.
+        sum: Option<&'a [f32]>,
         /// One per partial.
         weights: &'a [f32],
         /// Rows as long as the values.
         partials: Rows<'a>,
         /// Gate and values.
         shared: Option<(f32, &'a [f32])>,
+    },
+    /// `value = fma(weight, block value, value)`: a row of a product's outputs, sixteen values of
+    /// which make a row of `blocks`.
+    AddBlocks {
+        /// Of the row.
+        weight: f32,
+        /// The last may reach beyond the values.
+        blocks: Rows<'a>,
     },
 }
 
@@ -108,7 +118,12 @@ impl RowOp<'_> {
                 assert_eq!(kept.n_rows + new.n_rows, taps.n_rows, "a tap per input");
                 assert!([kept, new, taps].iter().all(|rows| rows.row_len == n), "channels");
             }
-            Self::Combine { weights, partials, shared } => {
+            Self::AddBlocks { blocks, .. } => {
+                assert_eq!(blocks.row_len, LANES, "values of a block");
+                assert_eq!(blocks.n_rows, n.div_ceil(LANES), "blocks of a row");
+            }
+            Self::Combine { sum, weights, partials, shared } => {
+                assert!(sum.is_none_or(|sum| sum.len() == n), "sum so far");
                 assert_eq!(weights.len(), partials.n_rows, "a weight per partial");
                 assert_eq!(partials.row_len, n, "length of a partial");
                 assert!(shared.is_none_or(|(_, shared)| shared.len() == n), "shared expert");
@@ -134,9 +149,10 @@ pub(crate) fn apply<S: Simd>(simd: S, op: &RowOp<'_>, values: &mut [f32]) {
             rope_neighbours(values, cosines, sines);
         }
         RowOp::Convolution { kept, new, taps } => convolution(simd, [&kept, &new], &taps, values),
-        RowOp::Combine { weights, partials, shared } => {
-            combine(simd, (weights, &partials), shared, values);
+        RowOp::Combine { sum, weights, partials, shared } => {
+            combine(simd, sum, (weights, &partials), shared, values);
         }
+        RowOp::AddBlocks { weight, blocks } => add_blocks(simd, weight, &blocks, values),
     }
 }
 
@@ -246,8 +262,25 @@ fn convolution<S: Simd>(simd: S, inputs: [&Rows<'_>; 2], taps: &Rows<'_>, out: &
 }
 
 #[inline(always)]
+fn add_blocks<S: Simd>(simd: S, weight: f32, blocks: &Rows<'_>, values: &mut [f32]) {
+    let (chunks, rest) = values.as_chunks_mut::<LANES>();
+    let n_chunks = chunks.len();
+    let weights = simd.splat(weight);
+    for (block_idx, chunk) in chunks.iter_mut().enumerate() {
+        let (block, _) = blocks.row(block_idx).as_chunks::<LANES>();
+        simd.store(simd.fma(weights, simd.load(&block[0]), simd.load(chunk)), chunk);
+    }
+    if !rest.is_empty() {
+        for (value, x) in rest.iter_mut().zip(blocks.row(n_chunks)) {
+            *value = weight.mul_add(*x, *value);
+        }
+    }
+}
+
+#[inline(always)]
 fn combine<S: Simd>(
     simd: S,
+    sum: Option<&[f32]>,
     (weights, partials): (&[f32], &Rows<'_>),
     shared: Option<(f32, &[f32])>,
     values: &mut [f32],
@@ -258,6 +291,12 @@ fn combine<S: Simd>(
     for (block_idx, values) in blocks.iter_mut().enumerate() {
         let first = block_idx * BLOCK;
         let mut acc = [simd.splat(0.0); CHUNKS];
+        if let Some(sum) = sum {
+            let row = block(sum, first);
+            for c in 0..CHUNKS {
+                acc[c] = simd.load(&row[c]);
+            }
+        }
         for (row_idx, &weight) in weights.iter().enumerate() {
             let row = block(partials.row(row_idx), first);
             for c in 0..CHUNKS {
@@ -277,14 +316,14 @@ fn combine<S: Simd>(
     }
     for (i, value) in rest.iter_mut().enumerate() {
         let column = first_rest + i;
-        let mut sum = 0.0_f32;
+        let mut acc = sum.map_or(0.0, |sum| sum[column]);
         for (row_idx, &weight) in weights.iter().enumerate() {
-            sum = weight.mul_add(partials.row(row_idx)[column], sum);
+            acc = weight.mul_add(partials.row(row_idx)[column], acc);
         }
         if !shared.is_empty() {
-            sum = gate.mul_add(shared[column], sum);
+            acc = gate.mul_add(shared[column], acc);
         }
-        *value += sum;
+        *value += acc;
     }
 }
 
@@ -445,13 +484,37 @@ mod tests {
                     let all = weights.iter().enumerate().map(|(i, &it)| (it, partials.row(i)));
                     all.chain(shared).for_each(|(it, row)| scalar().axpy(it, row, &mut stated));
                     stated.iter_mut().zip(&residual).for_each(|(sum, x)| *sum += x);
-                    check(
-                        &RowOp::Combine { weights: &weights, partials, shared },
-                        &residual,
-                        &stated,
-                    );
+                    let combine = RowOp::Combine { sum: None, weights: &weights, partials, shared };
+                    check(&combine, &residual, &stated);
+                    // The same from the sum of all partials but the last.
+                    let n_first = n_partials.saturating_sub(1);
+                    let mut sum = vec![0.0; n];
+                    let first = weights.iter().enumerate().take(n_first);
+                    first.for_each(|(i, &it)| scalar().axpy(it, partials.row(i), &mut sum));
+                    let partials = Rows {
+                        values: &partials.values[n_first * partials.stride..],
+                        n_rows: n_partials - n_first,
+                        ..partials
+                    };
+                    let (sum, weights) = (Some(sum.as_slice()), &weights[n_first..]);
+                    let combine = RowOp::Combine { sum, weights, partials, shared };
+                    check(&combine, &residual, &stated);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn blocks_are_added_as_a_row() {
+        let mut random = Random(25);
+        for n in LENGTHS {
+            let n_blocks = n.div_ceil(LANES);
+            let (blocks, before) = (random.values(n_blocks * (LANES + 3)), random.values(n));
+            let blocks = rows(&blocks, n_blocks, LANES);
+            let row: Vec<f32> = (0..n_blocks).flat_map(|i| blocks.row(i).to_vec()).collect();
+            let mut stated = before.clone();
+            scalar().axpy(0.7, &row[..n], &mut stated);
+            check(&RowOp::AddBlocks { weight: 0.7, blocks }, &before, &stated);
         }
     }
 

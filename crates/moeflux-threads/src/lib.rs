@@ -12,3 +12,4 @@ mod tests;
 mod waiting;
 
 pub use pool::Pool;
+pub use slices::Columns;

@@ -51,6 +51,100 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Calls `f(thread_idx, part_idx, columns)` for parts of the columns of a matrix, whose rows of
+    /// `row_len` values are `values`: part `i` has the columns from `cuts[i]` to `cuts[i + 1]`.
+    ///
+    /// # Panics
+    ///
+    /// As [`Pool::run`] does, and if rows are not whole, or the cuts do not ascend or leave the
+    /// row.
+    pub fn split_columns<T: Send>(
+        &self,
+        (values, row_len): (&mut [T], usize),
+        cuts: &[usize],
+        f: &(impl Fn(usize, usize, Columns<'_, T>) + Sync),
+    ) {
+        let cut = CutColumns::new(values, row_len, cuts);
+        self.run(cuts.len().saturating_sub(1), &|thread_idx, part_idx| {
+            // SAFETY: `run` gives each index to one task, once.
+            let columns = unsafe { cut.part(part_idx) };
+            f(thread_idx, part_idx, columns);
+        });
+    }
+}
+
+/// Some columns of a matrix, to write.
+#[derive(Debug)]
+pub struct Columns<'a, T> {
+    /// The first row's first value.
+    first: *mut T,
+    n_rows: usize,
+    row_len: usize,
+    n_cols: usize,
+    values: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Columns<'_, T> {
+    /// Rows of the matrix.
+    #[must_use]
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// These columns of one row.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row.
+    pub fn row_mut(&mut self, row_idx: usize) -> &mut [T] {
+        assert!(row_idx < self.n_rows, "row {row_idx} of {}", self.n_rows);
+        // SAFETY: the row exists, and its values lie within the slice that is borrowed.
+        let first = unsafe { self.first.add(row_idx * self.row_len) };
+        // SAFETY: these columns lie within the row; no other value has the same columns, and
+        // `&mut self` makes this borrow the only one of this value's.
+        unsafe { std::slice::from_raw_parts_mut(first, self.n_cols) }
+    }
+}
+
+/// A matrix that is lent out by columns.
+struct CutColumns<'a, T> {
+    first: *mut T,
+    n_rows: usize,
+    row_len: usize,
+    cuts: &'a [usize],
+    values: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: as for `CutSlice`: no other thread has the same columns.
+unsafe impl<T: Send> Sync for CutColumns<'_, T> {}
+
+impl<'a, T> CutColumns<'a, T> {
+    fn new(values: &'a mut [T], row_len: usize, cuts: &'a [usize]) -> Self {
+        assert!(cuts.is_sorted(), "cuts ascend");
+        let end = cuts.last().copied().unwrap_or(0);
+        assert!(end <= row_len, "a cut at {end} of {row_len} columns");
+        let n_rows = values.len().checked_div(row_len).unwrap_or(0);
+        assert_eq!(n_rows * row_len, values.len(), "whole rows");
+        Self { first: values.as_mut_ptr(), n_rows, row_len, cuts, values: PhantomData }
+    }
+
+    /// One part.
+    ///
+    /// # Safety
+    ///
+    /// Each part is asked for once.
+    unsafe fn part(&self, part_idx: usize) -> Columns<'a, T> {
+        let (start, end) = (self.cuts[part_idx], self.cuts[part_idx + 1]);
+        let Self { n_rows, row_len, .. } = *self;
+        // Without rows there is nothing to point at.
+        let skipped = if n_rows == 0 { 0 } else { start };
+        // SAFETY: `new` has seen that the column lies within the first row, or at its end.
+        let first = unsafe { self.first.add(skipped) };
+        Columns { first, n_rows, row_len, n_cols: end - start, values: PhantomData }
+    }
+}
+
 /// A slice that is lent out in parts.
 struct CutSlice<'a, T> {
     first: *mut T,

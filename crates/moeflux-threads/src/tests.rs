@@ -261,3 +261,44 @@ fn bad_cuts_are_refused() {
     });
     assert!(text.contains("parts of two slices"), "{text}");
 }
+
+#[test]
+fn columns_are_written_by_one_task_each() {
+    for n_threads in N_THREADS {
+        let pool = Pool::new(n_threads).unwrap();
+        for (n_rows, row_len, cuts) in [
+            (3, 10, vec![0, 4, 4, 9]),
+            (1, 5, vec![1, 2, 5]),
+            (0, 5, vec![0, 2, 5]),
+            (4, 7, vec![7, 7]),
+            (2, 3, vec![]),
+        ] {
+            let mut values = vec![0; n_rows * row_len];
+            pool.split_columns((&mut values, row_len), &cuts, &|_, part_idx, mut columns| {
+                assert_eq!(columns.n_rows(), n_rows);
+                for row_idx in 0..n_rows {
+                    columns.row_mut(row_idx).iter_mut().for_each(|it| *it += part_idx + 1);
+                }
+            });
+            let part = |col: usize| cuts.windows(2).position(|it| (it[0]..it[1]).contains(&col));
+            let row: Vec<usize> =
+                (0..row_len).map(|col| part(col).map_or(0, |it| it + 1)).collect();
+            assert_eq!(values, row.repeat(n_rows), "{n_rows} rows, cuts {cuts:?}");
+        }
+    }
+}
+
+#[test]
+fn columns_outside_a_row_are_refused() {
+    let pool = Pool::new(2).unwrap();
+    let text = message(|| pool.split_columns((&mut [0; 6], 3), &[0, 4], &|_, _, _| {}));
+    assert_eq!(text, "a cut at 4 of 3 columns");
+    let text = message(|| pool.split_columns((&mut [0; 6], 4), &[0, 4], &|_, _, _| {}));
+    assert!(text.contains("whole rows"), "{text}");
+    let text = message(|| {
+        pool.split_columns((&mut [0; 6], 3), &[0, 3], &|_, _, mut columns| {
+            columns.row_mut(2);
+        });
+    });
+    assert!(text.contains("row 2 of 2"), "{text}");
+}

@@ -17,8 +17,8 @@ mod timing;
 mod x86_64;
 
 use moeflux_kernels::{
-    Activations, Affine, FloatKind, IntProduct, IntRows, KernelTable, Matrix, MatrixKind,
-    MatrixLayout, Product, available,
+    Activations, Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
+    MatrixKind, MatrixLayout, Product, available,
 };
 
 use crate::limits::{Limits, Operands};
@@ -53,7 +53,7 @@ const KERNELS: [Kernel; 2] = [
 ];
 
 /// Tables that add byte products to those of another table, and take the rest from it.
-const BYTE_PRODUCTS: [&str; 4] = ["avxvnni", "avx512vnni", "dotprod", "i8mm"];
+const BYTE_PRODUCTS: [&str; 5] = ["avxvnni", "avx512vnni", "amx", "dotprod", "i8mm"];
 
 /// Rows and columns: a projection, and an expert's two shapes.
 const SHAPES: [(usize, usize); 3] = [(2048, 2048), (512, 2048), (2048, 512)];
@@ -229,7 +229,8 @@ fn int_product(
     n_rows: usize,
     n_cols: usize,
 ) -> Multiply {
-    let mut x = IntRows::new();
+    let (mut x, mut scratch) = (IntRows::new(), IntScratch::default());
+    let mut laid = LaidRows::default();
     x.reshape(kind, n_rows, n_cols);
     for row_idx in 0..n_rows {
         x.fill(table, row_idx, &activations(n_cols));
@@ -237,7 +238,8 @@ fn int_product(
     let picks: Vec<usize> = (0..n_rows).collect();
     Box::new(move |matrix, out| {
         let rows = 0..matrix.layout().n_rows;
-        table.int_matmul(&IntProduct { matrix, rows, x: &x, picks: &picks }, out);
+        let x = table.lay(&x, &picks, &mut laid);
+        table.int_matmul(&IntProduct { matrix, rows, x }, &mut scratch, out);
     })
 }
 

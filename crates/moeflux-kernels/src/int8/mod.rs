@@ -14,10 +14,13 @@
 //! computed together, nor on how rows are split over threads. Sixteen rows of a matrix are
 //! computed at a time, one in each lane; their codes are brought into that order on the way.
 
+mod block;
+mod inputs;
 mod product;
 mod rows;
 mod simd;
 
+pub use inputs::{IntInputs, IntScratch, LaidRows};
 pub use product::IntProduct;
 pub(crate) use product::matmul;
 pub use rows::{IntRowShape, IntRows, QuantisedRow};
@@ -27,3 +30,10 @@ pub(crate) use simd::LaidQuads;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use simd::int_simd_by_functions;
 pub(crate) use simd::{HalfKind, IntSimd};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use {
+    block::{Block, Padded, RowBlock, take_apart},
+    inputs::{Factors, Line, Square, room},
+    rows::Row,
+    simd::PIECE,
+};

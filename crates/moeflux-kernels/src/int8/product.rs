@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 
-use crate::decode::{biases, scales};
-use crate::format::{Affine, FloatKind, Matrix, MatrixKind};
-use crate::int8::rows::{IntRows, Row};
-use crate::int8::simd::{HalfKind, IntSimd, PIECE};
+use crate::format::{Affine, Matrix, MatrixKind};
+use crate::int8::block::{Block, Padded, RowBlock, take_apart};
+use crate::int8::inputs::IntInputs;
+use crate::int8::rows::Row;
+use crate::int8::simd::{IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 
 /// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first cache.
@@ -21,12 +22,6 @@ const TILE_GROUPS: usize = TILE_COLS / PIECE;
 /// Quads of a tile.
 const TILE_QUADS: usize = TILE_COLS / 4;
 
-/// Bytes that the CPU fetches at once.
-const LINE: usize = 64;
-
-/// Blocks up to this size fit the first cache together with the next one.
-const NEAR_BYTES_MAX: usize = 8 << 10;
-
 /// `matrix . x` for some rows of both, in int8 arithmetic.
 #[derive(Clone, Debug)]
 pub struct IntProduct<'a> {
@@ -34,24 +29,21 @@ pub struct IntProduct<'a> {
     pub matrix: Matrix<'a>,
     /// Rows of the matrix: outputs.
     pub rows: Range<usize>,
-    /// Inputs.
-    pub x: &'a IntRows,
-    /// Which rows of `x`, in the order of the outputs.
-    pub picks: &'a [usize],
+    /// Inputs, in the order of the outputs.
+    pub x: IntInputs<'a>,
 }
 
 impl IntProduct<'_> {
     /// Values of the output: whole blocks.
     #[must_use]
     pub fn n_outputs(&self) -> usize {
-        self.rows.len().next_multiple_of(LANES) * self.picks.len()
+        self.rows.len().next_multiple_of(LANES) * self.x.picks.len()
     }
 
     pub(crate) fn check(&self, out: &[f32]) {
         let layout = self.matrix.layout();
         assert!(self.rows.start <= self.rows.end && self.rows.end <= layout.n_rows, "rows");
-        assert!(self.x.suits(layout.kind, layout.n_cols), "activations for {layout:?}");
-        assert!(self.picks.iter().all(|&pick| pick < self.x.n_rows()), "picked rows");
+        assert!(self.x.rows.suits(layout.kind, layout.n_cols), "activations for {layout:?}");
         assert_eq!(out.len(), self.n_outputs(), "outputs");
     }
 }
@@ -112,20 +104,6 @@ impl Unpack for Stream {
     }
 }
 
-/// Gives each code of `bits` bits a byte.
-fn take_apart(bits: usize, packed: &[u8], bytes: &mut [u8; PIECE]) {
-    let (eights, _) = bytes.as_chunks_mut::<8>();
-    for (eight, packed) in eights.iter_mut().zip(packed.chunks_exact(bits)) {
-        let mut word = [0; 8];
-        word[..bits].copy_from_slice(packed);
-        let word = u64::from_le_bytes(word);
-        let mask = (1 << bits) - 1;
-        for (i, byte) in eight.iter_mut().enumerate() {
-            *byte = ((word >> (i * bits)) & mask).to_le_bytes()[0];
-        }
-    }
-}
-
 /// `ints + sum of codes * x` over a piece.
 #[inline(always)]
 fn dot<U: Unpack, S: IntSimd>(
@@ -141,57 +119,6 @@ fn dot<U: Unpack, S: IntSimd>(
 #[inline(always)]
 fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
     [simd.low_halves(quads), simd.high_halves(quads)]
-}
-
-/// Sixteen rows of values at equal distances.
-struct RowBlock<'a> {
-    bytes: &'a [u8],
-    row_bytes: usize,
-    bits: usize,
-}
-
-impl<'a> RowBlock<'a> {
-    /// Sixteen rows from `first_row`, of `row_bytes` and values of `bits` each.
-    #[inline(always)]
-    fn new(bytes: &'a [u8], (bits, row_bytes): (usize, usize), first_row: usize) -> Self {
-        let bytes = &bytes[first_row * row_bytes..];
-        assert!(LANES * row_bytes <= bytes.len(), "sixteen rows");
-        Self { bytes, row_bytes, bits }
-    }
-
-    #[inline(always)]
-    fn row(&self, r: usize) -> &'a [u8] {
-        &self.bytes[r * self.row_bytes..][..self.row_bytes]
-    }
-
-    /// Bytes `at .. at + N` of each row.
-    #[inline(always)]
-    fn pieces<const N: usize>(&self, at: usize) -> [&'a [u8; N]; LANES] {
-        assert!(at + N <= self.row_bytes, "a piece within its row");
-        let mut pieces = [&[0; N]; LANES];
-        for (r, piece) in pieces.iter_mut().enumerate() {
-            let at = self.bytes.as_ptr().wrapping_add(r * self.row_bytes + at);
-            // SAFETY: `new` checked that there are sixteen rows of `row_bytes`, and the piece lies
-            // within its row.
-            *piece = unsafe { &*at.cast::<[u8; N]>() };
-        }
-        pieces
-    }
-
-    /// Asks for a part of the next sixteen rows, which follow these in memory: as much of it as
-    /// bytes `at .. at + n_bytes` are of each of these rows.
-    #[inline(always)]
-    fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
-        let block_bytes = LANES * self.row_bytes;
-        let next = self.bytes.as_ptr().wrapping_add(block_bytes + LANES * at);
-        for line in (0..LANES * n_bytes).step_by(LINE) {
-            if block_bytes <= NEAR_BYTES_MAX {
-                simd.prefetch::<true>(next.wrapping_add(line));
-            } else {
-                simd.prefetch::<false>(next.wrapping_add(line));
-            }
-        }
-    }
 }
 
 /// What a block of sixteen rows needs beside its codes: a tile's scales and biases.
@@ -224,7 +151,7 @@ fn all_blocks<U: Unpack, S: IntSimd>(
     affine: Affine,
     out: &mut [f32],
 ) {
-    let n_picks = product.picks.len();
+    let n_picks = product.x.picks.len();
     if n_picks == 0 {
         return;
     }
@@ -239,8 +166,8 @@ fn all_blocks<U: Unpack, S: IntSimd>(
         let first_row = row_idx.min(matrix_rows - LANES);
         let block = Block { matrix, affine, first_row };
         let (out, _) = out.as_chunks_mut::<LANES>();
-        if let ([pick], [out]) = (product.picks, &mut *out) {
-            block.stream::<U, S>(simd, product.x.row(*pick), &mut scales, out);
+        if let ([pick], [out]) = (product.x.picks, &mut *out) {
+            block.stream::<U, S>(simd, product.x.rows.row(*pick), &mut scales, out);
         } else {
             let tile = tile.get_or_insert(Tile { quads: [[0; 4 * LANES]; TILE_QUADS] });
             block.meet::<U, S>(simd, product, (&mut scales, tile), out);
@@ -249,40 +176,6 @@ fn all_blocks<U: Unpack, S: IntSimd>(
             out.iter_mut().for_each(|lanes| lanes.rotate_left(row_idx - first_row));
         }
     }
-}
-
-/// Room for a matrix of fewer than sixteen rows, filled up with rows of zeros.
-#[derive(Default)]
-struct Padded {
-    parts: [Vec<u8>; 3],
-}
-
-impl Padded {
-    #[inline(always)]
-    fn at_least_sixteen_rows<'a>(&'a mut self, matrix: &Matrix<'a>) -> Matrix<'a> {
-        let layout = matrix.layout();
-        if layout.n_rows >= LANES { *matrix } else { self.fill(matrix) }
-    }
-
-    #[cold]
-    fn fill<'a>(&'a mut self, matrix: &Matrix<'a>) -> Matrix<'a> {
-        let layout = crate::format::MatrixLayout { n_rows: LANES, ..matrix.layout() };
-        let sizes = [layout.code_bytes(), layout.scale_bytes(), layout.bias_bytes()];
-        let sources = [matrix.codes(), matrix.scales(), matrix.biases()];
-        for ((part, size), source) in self.parts.iter_mut().zip(sizes).zip(sources) {
-            part.extend_from_slice(source);
-            part.resize(size, 0);
-        }
-        let [codes, scales, biases] = &self.parts;
-        Matrix::new(layout, codes, scales, biases)
-    }
-}
-
-/// Sixteen rows of a matrix.
-struct Block<'a> {
-    matrix: Matrix<'a>,
-    affine: Affine,
-    first_row: usize,
 }
 
 impl Block<'_> {
@@ -298,7 +191,7 @@ impl Block<'_> {
         let codes = self.codes();
         let mut acc = simd.splat(0.0);
         for first_col in (0..self.matrix.layout().n_cols).step_by(TILE_COLS) {
-            let part = self.part(simd, first_col, scales);
+            let part = self.part(simd, first_col, &mut scales.values);
             acc = part.stream::<U, S>(simd, &codes, x, acc);
         }
         simd.store(acc, out);
@@ -316,7 +209,7 @@ impl Block<'_> {
         let codes = self.codes();
         out.fill([0.0; LANES]);
         for first_col in (0..self.matrix.layout().n_cols).step_by(TILE_COLS) {
-            let part = self.part(simd, first_col, scales);
+            let part = self.part(simd, first_col, &mut scales.values);
             part.unpack::<U, S>(simd, &codes, tile);
             let n_done = part.meet_all::<U, 8, S>(simd, tile, product, (0, &mut *out));
             let n_done = part.meet_all::<U, 4, S>(simd, tile, product, (n_done, &mut *out));
@@ -325,78 +218,19 @@ impl Block<'_> {
         }
     }
 
-    #[inline(always)]
-    fn codes(&self) -> RowBlock<'_> {
-        let (bits, row_bytes) = (self.affine.bits, self.matrix.layout().row_bytes());
-        RowBlock::new(self.matrix.codes(), (usize::from(bits), row_bytes), self.first_row)
-    }
-
     /// A tile's columns, with their scales and biases brought into the order of lanes.
     #[inline(always)]
-    fn part<'a, S: IntSimd>(&self, simd: S, first_col: usize, target: &'a mut Scales) -> Part<'a> {
-        let n_cols = self.matrix.layout().n_cols;
-        let group = usize::from(self.affine.group);
-        let cols = first_col..n_cols.min(first_col + TILE_COLS);
-        let groups = cols.start / group..cols.end / group;
-        match self.affine.scale {
-            FloatKind::F16 => self.half_scales(simd, HalfKind::F16, groups.clone(), target),
-            FloatKind::Bf16 => self.half_scales(simd, HalfKind::Bf16, groups.clone(), target),
-            FloatKind::F32 => self.full_scales(groups.clone(), target),
-        }
-        Part { cols, groups, scales: target, pieces_per_group: group / PIECE }
-    }
-
-    #[inline(always)]
-    fn half_scales<S: IntSimd>(
+    fn part<'a, S: IntSimd>(
         &self,
         simd: S,
-        kind: HalfKind,
-        groups: Range<usize>,
-        target: &mut Scales,
-    ) {
-        let row_bytes = 2 * (self.matrix.layout().n_cols / usize::from(self.affine.group));
-        let scales = RowBlock::new(self.matrix.scales(), (16, row_bytes), self.first_row);
-        let biases = RowBlock::new(self.matrix.biases(), (16, row_bytes), self.first_row);
-        for (first, target) in groups.clone().step_by(8).zip(target.values.chunks_mut(8)) {
-            let n_bytes = 2 * (groups.end - first).min(8);
-            scales.prefetch_next(simd, 2 * first, n_bytes);
-            biases.prefetch_next(simd, 2 * first, n_bytes);
-            let words = if n_bytes == 16 {
-                simd.scale_words(&scales.pieces(2 * first), &biases.pieces(2 * first))
-            } else {
-                let (mut some_scales, mut some_biases) = ([[0; 16]; LANES], [[0; 16]; LANES]);
-                copy_pieces(&scales, 2 * first, n_bytes, &mut some_scales);
-                copy_pieces(&biases, 2 * first, n_bytes, &mut some_biases);
-                let scales = RowBlock::new(some_scales.as_flattened(), (16, 16), 0);
-                let biases = RowBlock::new(some_biases.as_flattened(), (16, 16), 0);
-                simd.scale_words(&scales.pieces(0), &biases.pieces(0))
-            };
-            for (words, target) in words.iter().zip(target) {
-                let [scales, biases] = simd.half_floats(kind, *words);
-                simd.store(scales, &mut target[0]);
-                simd.store(biases, &mut target[1]);
-            }
-        }
-    }
-
-    fn full_scales(&self, groups: Range<usize>, target: &mut Scales) {
-        let mut values = [0.0; TILE_GROUPS];
-        let values = &mut values[..groups.len()];
-        for r in 0..LANES {
-            scales(&self.matrix, self.first_row + r, groups.start, values);
-            target.values.iter_mut().zip(&*values).for_each(|(it, &value)| it[0][r] = value);
-            biases(&self.matrix, self.first_row + r, groups.start, values);
-            target.values.iter_mut().zip(&*values).for_each(|(it, &value)| it[1][r] = value);
-        }
-    }
-}
-
-/// Copies fewer than sixteen bytes of each row.
-#[inline(always)]
-fn copy_pieces(rows: &RowBlock<'_>, at: usize, n_bytes: usize, target: &mut [[u8; 16]; LANES]) {
-    for (r, piece) in target.iter_mut().enumerate() {
-        let row = &rows.row(r)[at..][..n_bytes];
-        piece.iter_mut().zip(row).for_each(|(it, &byte)| *it = byte);
+        first_col: usize,
+        scales: &'a mut [[Lanes; 2]],
+    ) -> Part<'a> {
+        let group = usize::from(self.affine.group);
+        let cols = first_col..self.matrix.layout().n_cols.min(first_col + TILE_COLS);
+        let groups = cols.start / group..cols.end / group;
+        self.lay_scales(simd, groups.clone(), scales);
+        Part { cols, groups, scales, pieces_per_group: group / PIECE }
     }
 }
 
@@ -404,7 +238,7 @@ fn copy_pieces(rows: &RowBlock<'_>, at: usize, n_bytes: usize, target: &mut [[u8
 struct Part<'a> {
     cols: Range<usize>,
     groups: Range<usize>,
-    scales: &'a Scales,
+    scales: &'a [[Lanes; 2]],
     pieces_per_group: usize,
 }
 
@@ -420,7 +254,7 @@ impl Part<'_> {
         let group = self.pieces_per_group * PIECE;
         let values = &x.values[self.cols.clone()];
         let (steps, sums) = (&x.steps[self.groups.clone()], &x.sums[self.groups.clone()]);
-        let mut factors = steps.iter().zip(sums).zip(&self.scales.values);
+        let mut factors = steps.iter().zip(sums).zip(self.scales);
         let (fours, rest) = values.as_chunks::<{ 4 * PIECE }>();
         let (fours, rest) = if U::WIDE { (&[][..], values) } else { (fours, rest) };
         for (i, x) in fours.iter().enumerate() {
@@ -473,10 +307,10 @@ impl Part<'_> {
         product: &IntProduct<'_>,
         (mut n_done, out): (usize, &mut [Lanes]),
     ) -> usize {
-        while let Some((now, _)) = product.picks[n_done..].split_first_chunk::<PICKS>() {
+        while let Some((now, _)) = product.x.picks[n_done..].split_first_chunk::<PICKS>() {
             let mut x = [Row::default(); PICKS];
             for (x, &pick) in x.iter_mut().zip(now) {
-                let row = product.x.row(pick);
+                let row = product.x.rows.row(pick);
                 let values = &row.values[self.cols.clone()];
                 let groups = self.groups.clone();
                 *x = Row { values, steps: &row.steps[groups.clone()], sums: &row.sums[groups] };
@@ -512,7 +346,7 @@ impl Part<'_> {
             } else {
                 simd.dot_laid::<false, PICKS>(laid, &values)
             };
-            let [scales, biases] = &self.scales.values[g];
+            let [scales, biases] = &self.scales[g];
             let (scales, biases) = (simd.load(scales), simd.load(biases));
             for t in 0..PICKS {
                 let factor = simd.mul(scales, simd.splat(x[t].steps[g]));

@@ -60,10 +60,10 @@ pub struct QuantisedRow<'a> {
 
 /// One row as it was rounded, or some whole groups of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Row<'a> {
-    pub(super) values: &'a [i8],
-    pub(super) steps: &'a [f32],
-    pub(super) sums: &'a [f32],
+pub(crate) struct Row<'a> {
+    pub(crate) values: &'a [i8],
+    pub(crate) steps: &'a [f32],
+    pub(crate) sums: &'a [f32],
 }
 
 impl IntRows {
@@ -117,6 +117,12 @@ impl IntRows {
         (shape, values, &mut self.factors[..shape.n_rows * 2 * shape.n_groups])
     }
 
+    /// How the rows lie.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn shape(&self) -> IntRowShape {
+        self.shape
+    }
+
     /// Rows.
     #[must_use]
     pub fn n_rows(&self) -> usize {
@@ -135,7 +141,7 @@ impl IntRows {
 
     /// One row.
     #[inline(always)]
-    pub(super) fn row(&self, row_idx: usize) -> Row<'_> {
+    pub(crate) fn row(&self, row_idx: usize) -> Row<'_> {
         let IntRowShape { n_cols, n_groups, .. } = self.shape;
         let factors = &self.factors[row_idx * 2 * n_groups..][..2 * n_groups];
         let (steps, sums) = factors.split_at(n_groups);
@@ -144,6 +150,12 @@ impl IntRows {
 }
 
 impl IntRowShape {
+    /// Whether even columns stand before odd ones.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn is_even_odd(&self) -> bool {
+        self.order == Order::EvenOdd
+    }
+
     /// Rounds one row.
     ///
     /// # Panics

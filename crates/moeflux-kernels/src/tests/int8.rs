@@ -2,7 +2,8 @@
 
 use super::{Random, Stored, affine_kinds, nmse, same_bits};
 use crate::{
-    Affine, FloatKind, IntProduct, IntRows, KernelTable, MatrixKind, ROWS_PER_BLOCK, available,
+    Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, MatrixKind,
+    ROWS_PER_BLOCK, available,
 };
 
 /// A step of a 127th of the largest value of a group is an error of at most half a step: for
@@ -64,6 +65,17 @@ fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> IntRows {
     rows
 }
 
+/// Tables of units that this CPU may lack, done by other means.
+#[cfg(target_arch = "x86_64")]
+fn emulated() -> Option<&'static KernelTable> {
+    crate::x86_64::emulated_amx()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn emulated() -> Option<&'static KernelTable> {
+    None
+}
+
 /// Checks one product on all tables, for several numbers of picks, over part of the rows.
 fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
     let (matrix, layout) = (stored.matrix(), stored.layout);
@@ -71,13 +83,15 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
     let picks: Vec<usize> = (0..x.len()).rev().collect();
     let stated: Vec<Vec<f32>> =
         x.iter().map(|x| rows.clone().map(|row| stated_output(stored, row, x)).collect()).collect();
-    for table in available() {
+    let (mut scratch, mut laid) = (IntScratch::default(), LaidRows::default());
+    for table in available().iter().copied().chain(emulated()) {
         let activations = prepared(table, layout.kind, x);
         for n_picks in (0..=x.len()).filter(|n| *n < 4 || *n == x.len()) {
             let picks = &picks[..n_picks];
-            let product = IntProduct { matrix, rows: rows.clone(), x: &activations, picks };
+            let x = table.lay(&activations, picks, &mut laid);
+            let product = IntProduct { matrix, rows: rows.clone(), x };
             let mut out = vec![f32::NAN; product.n_outputs()];
-            table.int_matmul(&product, &mut out);
+            table.int_matmul(&product, &mut scratch, &mut out);
             let what = format!("{} {layout:?}, {n_picks} rows", table.name());
             for (i, &pick) in picks.iter().enumerate() {
                 let blocks = out.chunks(ROWS_PER_BLOCK * n_picks);
@@ -97,10 +111,10 @@ fn products_are_as_stated() {
     let mut random = Random(21);
     for kind in affine_kinds() {
         let group = group_of(kind);
-        for (n_rows, n_groups) in [(1, 1), (6, 5), (16, 9), (37, 1), (50, 1408 / group)] {
+        let sizes = [(1, 1, 3), (6, 5, 4), (16, 9, 3), (37, 1, 35), (50, 1408 / group, 3)];
+        for (n_rows, n_groups, n_picks) in sizes.into_iter().chain([(17, 2176 / group, 18)]) {
             let n_cols = n_groups * group;
             let stored = Stored::random(kind, n_rows, n_cols, &mut random);
-            let n_picks = if n_rows == 37 { 15 } else { 3 };
             let x: Vec<_> = (0..n_picks).map(|_| random.values(n_cols)).collect();
             check_product(&stored, &x);
         }

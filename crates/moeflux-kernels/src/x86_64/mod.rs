@@ -5,6 +5,9 @@
 mod avx2;
 mod avx512;
 
+#[cfg(test)]
+pub(crate) use avx512::amx::emulated as emulated_amx;
+
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 use crate::dispatch::KernelTable;
@@ -18,6 +21,7 @@ pub(crate) fn prefetch(address: *const u8) {
 
 /// The tables that this CPU can run, slowest first.
 pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {
-    let tables = [avx2::table(), avx2::vnni::table(), avx512::table(), avx512::vnni::table()];
-    tables.into_iter().flatten()
+    let (avx2, avx512) =
+        ([avx2::table(), avx2::vnni::table()], [avx512::table(), avx512::vnni::table()]);
+    avx2.into_iter().chain(avx512).chain([avx512::amx::table()]).flatten()
 }

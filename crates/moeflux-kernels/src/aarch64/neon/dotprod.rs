@@ -19,7 +19,7 @@ use super::{
     store4, widened,
 };
 use crate::dispatch::KernelTable;
-use crate::int8::{IntProduct, LaidQuads, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, IntScratch, LaidQuads, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 
 static TABLE: KernelTable = KernelTable { name: "dotprod", int_matmul, ..KERNELS };
@@ -38,7 +38,7 @@ simd_by_functions!(Dotprod, Quarters, float32x4_t, tile rows: 1);
 int_simd_by_functions!(Dotprod, ByteQuarters, IntQuarters, Sums, Products, tiles: lay, dot_laid);
 
 #[target_feature(enable = "neon,dotprod")]
-fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
+fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
     matmul(Dotprod(()), product, out);
 }
 

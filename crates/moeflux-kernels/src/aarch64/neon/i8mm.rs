@@ -22,7 +22,7 @@ use super::{
     store4, widened,
 };
 use crate::dispatch::KernelTable;
-use crate::int8::{IntProduct, LaidQuads, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, IntScratch, LaidQuads, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 
 static TABLE: KernelTable = KernelTable { name: "i8mm", int_matmul, ..KERNELS };
@@ -42,7 +42,7 @@ int_simd_by_functions!(
 );
 
 #[target_feature(enable = "neon,i8mm")]
-fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
+fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
     matmul(I8mm(()), product, out);
 }
 

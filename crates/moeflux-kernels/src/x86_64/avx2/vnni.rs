@@ -14,7 +14,7 @@ use super::{
     store4, widened,
 };
 use crate::dispatch::KernelTable;
-use crate::int8::{IntProduct, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, IntScratch, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 
 static TABLE: KernelTable = KernelTable { name: "avxvnni", int_matmul, ..KERNELS };
@@ -32,7 +32,7 @@ simd_by_functions!(AvxVnni, Pair, __m128, tile rows: 1);
 int_simd_by_functions!(AvxVnni, IntPair, IntPair, IntPair, IntPair);
 
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
+fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
     matmul(AvxVnni(()), product, out);
 }
 

@@ -3,6 +3,7 @@
 //! Four by four outputs take sixteen of the thirty-two registers.
 //! **Invariant:** an [`Avx512`] exists only inside the functions of this table.
 
+pub(super) mod amx;
 mod integers;
 pub(super) mod vnni;
 

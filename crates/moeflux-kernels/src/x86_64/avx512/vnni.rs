@@ -13,7 +13,7 @@ use super::{
     widened,
 };
 use crate::dispatch::KernelTable;
-use crate::int8::{IntProduct, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, IntScratch, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 
 static TABLE: KernelTable = KernelTable { name: "avx512vnni", int_matmul, ..KERNELS };
@@ -25,13 +25,22 @@ pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
 
 /// Proof that the CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]
-struct Avx512Vnni(());
+pub(super) struct Avx512Vnni(());
+
+impl Avx512Vnni {
+    /// The proof, for functions that enable the same features.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    pub(super) fn of_table() -> Self {
+        Self(())
+    }
+}
 
 simd_by_functions!(Avx512Vnni, __m512, __m128, tile rows: 4);
 int_simd_by_functions!(Avx512Vnni, __m512i, __m512i, __m512i, __m512i);
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn int_matmul(product: &IntProduct<'_>, out: &mut [f32]) {
+fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
     matmul(Avx512Vnni(()), product, out);
 }
 

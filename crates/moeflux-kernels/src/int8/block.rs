@@ -1,0 +1,203 @@
+//! Sixteen rows of a matrix as they lie in memory, and their scales and biases in lanes.
+//!
+//! **Invariant:** what is read lies within the matrix; prefetches may reach beyond it. Knows how
+//! codes lie, never what they meet.
+
+use std::ops::Range;
+
+use crate::decode::{biases, scales};
+use crate::format::{Affine, FloatKind, Matrix};
+use crate::int8::simd::{HalfKind, IntSimd, PIECE};
+use crate::lanes::{LANES, Lanes};
+
+/// Bytes that the CPU fetches at once.
+const LINE: usize = 64;
+
+/// Blocks up to this size fit the first cache together with the next one.
+const NEAR_BYTES_MAX: usize = 8 << 10;
+
+/// Groups whose scales are brought into lanes without vectors, at a time.
+const FULL_GROUPS: usize = 16;
+
+/// Sixteen rows of values at equal distances.
+pub(crate) struct RowBlock<'a> {
+    bytes: &'a [u8],
+    pub(crate) row_bytes: usize,
+    pub(crate) bits: usize,
+}
+
+impl<'a> RowBlock<'a> {
+    /// Sixteen rows from `first_row`, of `row_bytes` and values of `bits` each.
+    #[inline(always)]
+    pub(crate) fn new(
+        bytes: &'a [u8],
+        (bits, row_bytes): (usize, usize),
+        first_row: usize,
+    ) -> Self {
+        let bytes = &bytes[first_row * row_bytes..];
+        assert!(LANES * row_bytes <= bytes.len(), "sixteen rows");
+        Self { bytes, row_bytes, bits }
+    }
+
+    #[inline(always)]
+    pub(crate) fn row(&self, r: usize) -> &'a [u8] {
+        &self.bytes[r * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Bytes `at .. at + N` of each row.
+    #[inline(always)]
+    pub(crate) fn pieces<const N: usize>(&self, at: usize) -> [&'a [u8; N]; LANES] {
+        assert!(at + N <= self.row_bytes, "a piece within its row");
+        let mut pieces = [&[0; N]; LANES];
+        for (r, piece) in pieces.iter_mut().enumerate() {
+            let at = self.bytes.as_ptr().wrapping_add(r * self.row_bytes + at);
+            // SAFETY: `new` checked that there are sixteen rows of `row_bytes`, and the piece lies
+            // within its row.
+            *piece = unsafe { &*at.cast::<[u8; N]>() };
+        }
+        pieces
+    }
+
+    /// Asks for a part of the next sixteen rows, which follow these in memory: as much of it as
+    /// bytes `at .. at + n_bytes` are of each of these rows.
+    #[inline(always)]
+    pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
+        let block_bytes = LANES * self.row_bytes;
+        let next = self.bytes.as_ptr().wrapping_add(block_bytes + LANES * at);
+        for line in (0..LANES * n_bytes).step_by(LINE) {
+            if block_bytes <= NEAR_BYTES_MAX {
+                simd.prefetch::<true>(next.wrapping_add(line));
+            } else {
+                simd.prefetch::<false>(next.wrapping_add(line));
+            }
+        }
+    }
+}
+
+/// Room for a matrix of fewer than sixteen rows, filled up with rows of zeros.
+#[derive(Default)]
+pub(crate) struct Padded {
+    parts: [Vec<u8>; 3],
+}
+
+impl Padded {
+    #[inline(always)]
+    pub(crate) fn at_least_sixteen_rows<'a>(&'a mut self, matrix: &Matrix<'a>) -> Matrix<'a> {
+        let layout = matrix.layout();
+        if layout.n_rows >= LANES { *matrix } else { self.fill(matrix) }
+    }
+
+    #[cold]
+    fn fill<'a>(&'a mut self, matrix: &Matrix<'a>) -> Matrix<'a> {
+        let layout = crate::format::MatrixLayout { n_rows: LANES, ..matrix.layout() };
+        let sizes = [layout.code_bytes(), layout.scale_bytes(), layout.bias_bytes()];
+        let sources = [matrix.codes(), matrix.scales(), matrix.biases()];
+        for ((part, size), source) in self.parts.iter_mut().zip(sizes).zip(sources) {
+            part.extend_from_slice(source);
+            part.resize(size, 0);
+        }
+        let [codes, scales, biases] = &self.parts;
+        Matrix::new(layout, codes, scales, biases)
+    }
+}
+
+/// Sixteen rows of a matrix.
+pub(crate) struct Block<'a> {
+    pub(crate) matrix: Matrix<'a>,
+    pub(crate) affine: Affine,
+    pub(crate) first_row: usize,
+}
+
+impl<'a> Block<'a> {
+    #[inline(always)]
+    pub(crate) fn codes(&self) -> RowBlock<'a> {
+        let (bits, row_bytes) = (self.affine.bits, self.matrix.layout().row_bytes());
+        RowBlock::new(self.matrix.codes(), (usize::from(bits), row_bytes), self.first_row)
+    }
+
+    /// Scales and biases of some groups, in the order of lanes.
+    #[inline(always)]
+    pub(crate) fn lay_scales<S: IntSimd>(
+        &self,
+        simd: S,
+        groups: Range<usize>,
+        target: &mut [[Lanes; 2]],
+    ) {
+        match self.affine.scale {
+            FloatKind::F16 => self.half_scales(simd, HalfKind::F16, groups, target),
+            FloatKind::Bf16 => self.half_scales(simd, HalfKind::Bf16, groups, target),
+            FloatKind::F32 => self.full_scales(groups, target),
+        }
+    }
+
+    #[inline(always)]
+    fn half_scales<S: IntSimd>(
+        &self,
+        simd: S,
+        kind: HalfKind,
+        groups: Range<usize>,
+        target: &mut [[Lanes; 2]],
+    ) {
+        let row_bytes = 2 * (self.matrix.layout().n_cols / usize::from(self.affine.group));
+        let scales = RowBlock::new(self.matrix.scales(), (16, row_bytes), self.first_row);
+        let biases = RowBlock::new(self.matrix.biases(), (16, row_bytes), self.first_row);
+        for (first, target) in groups.clone().step_by(8).zip(target.chunks_mut(8)) {
+            let n_bytes = 2 * (groups.end - first).min(8);
+            scales.prefetch_next(simd, 2 * first, n_bytes);
+            biases.prefetch_next(simd, 2 * first, n_bytes);
+            let words = if n_bytes == 16 {
+                simd.scale_words(&scales.pieces(2 * first), &biases.pieces(2 * first))
+            } else {
+                let (mut some_scales, mut some_biases) = ([[0; 16]; LANES], [[0; 16]; LANES]);
+                copy_pieces(&scales, 2 * first, n_bytes, &mut some_scales);
+                copy_pieces(&biases, 2 * first, n_bytes, &mut some_biases);
+                let scales = RowBlock::new(some_scales.as_flattened(), (16, 16), 0);
+                let biases = RowBlock::new(some_biases.as_flattened(), (16, 16), 0);
+                simd.scale_words(&scales.pieces(0), &biases.pieces(0))
+            };
+            for (words, target) in words.iter().zip(target) {
+                let [scales, biases] = simd.half_floats(kind, *words);
+                simd.store(scales, &mut target[0]);
+                simd.store(biases, &mut target[1]);
+            }
+        }
+    }
+
+    fn full_scales(&self, groups: Range<usize>, target: &mut [[Lanes; 2]]) {
+        let mut values = [0.0; FULL_GROUPS];
+        for (first, target) in
+            groups.clone().step_by(FULL_GROUPS).zip(target.chunks_mut(FULL_GROUPS))
+        {
+            let values = &mut values[..FULL_GROUPS.min(groups.end - first)];
+            for r in 0..LANES {
+                scales(&self.matrix, self.first_row + r, first, values);
+                target.iter_mut().zip(&*values).for_each(|(it, &value)| it[0][r] = value);
+                biases(&self.matrix, self.first_row + r, first, values);
+                target.iter_mut().zip(&*values).for_each(|(it, &value)| it[1][r] = value);
+            }
+        }
+    }
+}
+
+/// Copies fewer than sixteen bytes of each row.
+#[inline(always)]
+fn copy_pieces(rows: &RowBlock<'_>, at: usize, n_bytes: usize, target: &mut [[u8; 16]; LANES]) {
+    for (r, piece) in target.iter_mut().enumerate() {
+        let row = &rows.row(r)[at..][..n_bytes];
+        piece.iter_mut().zip(row).for_each(|(it, &byte)| *it = byte);
+    }
+}
+
+/// Gives each code of `bits` bits a byte.
+pub(crate) fn take_apart(bits: usize, packed: &[u8], bytes: &mut [u8; PIECE]) {
+    let (eights, _) = bytes.as_chunks_mut::<8>();
+    for (eight, packed) in eights.iter_mut().zip(packed.chunks_exact(bits)) {
+        let mut word = [0; 8];
+        word[..bits].copy_from_slice(packed);
+        let word = u64::from_le_bytes(word);
+        let mask = (1 << bits) - 1;
+        for (i, byte) in eight.iter_mut().enumerate() {
+            *byte = ((word >> (i * bits)) & mask).to_le_bytes()[0];
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Picked rows of activations, ready for products.
+//!
+//! Tables whose units take tiles lay the rows down once, for all matrices that they meet.
+//! **Invariant:** what was laid down are the picked rows; memory grows to the largest use and is
+//! kept.
+
+use crate::int8::rows::IntRows;
+use crate::lanes::{LANES, Lanes};
+
+/// A cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line(pub(crate) [u8; 64]);
+
+/// Two factors of sixteen lanes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Factors(pub(crate) [Lanes; 2]);
+
+/// Sums of sixteen lanes under way, of sixteen rows.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Square(pub(crate) [Lanes; LANES]);
+
+/// Rows of activations as a table's unit wants them; nothing for tables that take them as they are.
+#[derive(Debug, Default)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "tiles are x86-64's"))]
+pub struct LaidRows {
+    /// Rows that were laid down.
+    pub(crate) n_rows: usize,
+    pub(crate) values: Vec<Line>,
+    pub(crate) factors: Vec<Factors>,
+}
+
+/// Some rows of activations.
+#[derive(Clone, Copy, Debug)]
+pub struct IntInputs<'a> {
+    pub(crate) rows: &'a IntRows,
+    pub(crate) picks: &'a [usize],
+    pub(crate) laid: &'a LaidRows,
+}
+
+/// Memory of one thread that products need beside their operands.
+#[derive(Debug, Default)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "tiles are x86-64's"))]
+pub struct IntScratch {
+    pub(crate) codes: Vec<Line>,
+    pub(crate) scales: Vec<[Lanes; 2]>,
+    pub(crate) sums: Vec<Square>,
+}
+
+/// The first `n` items, which hold whatever.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn room<T: Copy>(items: &mut Vec<T>, n: usize, filler: T) -> &mut [T] {
+    if items.len() < n {
+        items.resize(n, filler);
+    }
+    &mut items[..n]
+}

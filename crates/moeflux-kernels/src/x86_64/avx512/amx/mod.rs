@@ -1,0 +1,266 @@
+//! AMX int8: products of tiles, sixteen matrix rows with sixteen rows of activations.
+//!
+//! A tile's sums belong to one group; they are turned into floats and added to the sums so far,
+//! which costs as much as the tiles themselves. So the unit fills a small square of tiles, of two
+//! blocks of matrix rows with two strips of activations, for a few groups, and then all are added.
+//! All else is AVX-512 VNNI. **Invariant:** lanes are rows of activations here; outputs are turned
+//! round at the end.
+
+mod layout;
+mod square;
+mod tiles;
+
+use std::arch::x86_64::{_mm512_castps_si512, _mm512_castsi512_ps};
+use std::ops::Range;
+
+use super::vnni::Avx512Vnni;
+use super::{KERNELS, load, splat, store};
+use crate::dispatch::KernelTable;
+use crate::format::{Affine, MatrixKind};
+use crate::int8::{
+    Block, Factors, IntProduct, IntRows, IntScratch, LaidRows, Line, PIECE, Padded, Row, RowBlock,
+    Square, matmul, room,
+};
+use crate::lanes::{LANES, Lanes};
+use crate::x86_64::prefetch;
+use layout::{lay_any, lay_nibbles, lay_rows, transposed};
+use square::{GROUPS, Products, SIDE, Side, Strip, add_square};
+use tiles::{Amx, LINE, TILE_BYTES, TileRows, TileUnit};
+
+/// Fewer rows of activations leave most of a tile empty: vectors are faster.
+const PICKS_MIN: usize = 4;
+
+static TABLE: KernelTable = KernelTable { name: "amx", lay, int_matmul, ..KERNELS };
+
+pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
+    let is_available =
+        super::vnni::table().is_some() && is_x86_feature_detected!("gfni") && Amx::get().is_some();
+    is_available.then_some(&TABLE)
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
+fn lay(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
+    if picks.len() >= PICKS_MIN {
+        lay_picks(rows, picks, laid);
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
+fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
+    match (product.matrix.layout().kind, Amx::get()) {
+        (MatrixKind::Affine(affine), Some(mut amx)) if product.x.laid.n_rows > 0 => {
+            let _configured = amx.configured(usize::from(affine.group));
+            multiply(&mut amx, (product, affine), scratch, out);
+        }
+        _ => matmul(Avx512Vnni::of_table(), product, out),
+    }
+}
+
+/// The table as it would be on a CPU with the unit: tests run it wherever there are its vectors.
+#[cfg(test)]
+pub(crate) fn emulated() -> Option<&'static KernelTable> {
+    static TABLE: KernelTable = KernelTable {
+        name: "amx, emulated",
+        lay: lay_picks,
+        int_matmul: int_matmul_emulated,
+        ..KERNELS
+    };
+    let is_available = super::vnni::table().is_some() && is_x86_feature_detected!("gfni");
+    is_available.then_some(&TABLE)
+}
+
+#[cfg(test)]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
+fn int_matmul_emulated(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
+    let MatrixKind::Affine(affine) = product.matrix.layout().kind else { return };
+    if product.x.laid.n_rows > 0 {
+        let mut unit = tiles::Emulated::new(usize::from(affine.group));
+        multiply(&mut unit, (product, affine), scratch, out);
+    }
+}
+
+/// Lays picked rows down in strips of sixteen.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
+fn lay_picks(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
+    let (shape, n_strips) = (rows.shape(), picks.len().div_ceil(LANES));
+    let strip_lines = strip_lines(shape.n_cols);
+    let values = room(&mut laid.values, n_strips * strip_lines, Line([0; LINE]));
+    let factors = room(&mut laid.factors, n_strips * shape.n_groups, Factors([[0.0; LANES]; 2]));
+    let strips = values.chunks_mut(strip_lines).zip(factors.chunks_mut(shape.n_groups));
+    for ((values, factors), picks) in strips.zip(picks.chunks(LANES)) {
+        let mut strip = [Row::default(); LANES];
+        strip.iter_mut().zip(picks).for_each(|(row, &pick)| *row = rows.row(pick));
+        if shape.is_even_odd() {
+            lay_rows::<true>(&strip[..picks.len()], values, factors);
+        } else {
+            lay_rows::<false>(&strip[..picks.len()], values, factors);
+        }
+    }
+    laid.n_rows = picks.len();
+}
+
+/// Lines of a strip of sixteen rows of activations.
+fn strip_lines(n_cols: usize) -> usize {
+    n_cols.div_ceil(LINE) * LANES
+}
+
+/// The product, with tiles that have the shapes for its groups.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
+fn multiply<T: TileUnit>(
+    unit: &mut T,
+    (product, affine): (&IntProduct<'_>, Affine),
+    scratch: &mut IntScratch,
+    out: &mut [f32],
+) {
+    let (n_picks, layout) = (product.x.laid.n_rows, product.matrix.layout());
+    assert_eq!(n_picks, product.x.picks.len(), "rows that were laid down");
+    let n_strips = n_picks.div_ceil(LANES);
+    let group = usize::from(affine.group);
+    let n_groups = layout.n_cols / group;
+    let mut padded = Padded::default();
+    let matrix = padded.at_least_sixteen_rows(&product.matrix);
+    let IntScratch { codes, scales, sums } = scratch;
+    let sums = room(sums, SIDE * n_strips, Square([[0.0; LANES]; LANES]));
+    let codes = room(codes, SIDE * strip_lines(GROUPS * group), Line([0; LINE]));
+    let scales = room(scales, SIDE * n_groups, [[0.0; LANES]; 2]);
+    let mut products = Products::ZEROS;
+    let rows = product.rows.clone().step_by(SIDE * LANES);
+    for (row_idx, out) in rows.zip(out.chunks_mut(SIDE * LANES * n_picks)) {
+        let n_blocks = (product.rows.end - row_idx).div_ceil(LANES).min(SIDE);
+        // Near the end of the matrix a block begins earlier and its first lanes are dropped.
+        let last_row = layout.n_rows.max(LANES) - LANES;
+        let first_row = |i: usize| (row_idx + i * LANES).min(last_row);
+        let mut blocks = [const { None }; SIDE];
+        for (i, (it, scales)) in blocks.iter_mut().zip(scales.chunks_mut(n_groups)).enumerate() {
+            if i < n_blocks {
+                let block = Block { matrix, affine, first_row: first_row(i) };
+                block.lay_scales(Avx512Vnni::of_table(), 0..n_groups, scales);
+                *it = Some(block.codes());
+            }
+        }
+        let sums = &mut sums[..n_blocks * n_strips];
+        sums.fill(Square([[0.0; LANES]; LANES]));
+        let blocks = Blocks { codes: blocks, scales, row_bytes: layout.row_bytes() };
+        blocks.meet(unit, (product.x.laid, group), (codes, &mut products), sums);
+        let (out, _) = out.as_chunks_mut::<LANES>();
+        for (i, (sums, out)) in sums.chunks(n_strips).zip(out.chunks_mut(n_picks)).enumerate() {
+            for (sums, out) in sums.iter().zip(out.chunks_mut(LANES)) {
+                turn_round(sums, out);
+            }
+            let dropped = row_idx + i * LANES - first_row(i);
+            if dropped > 0 {
+                out.iter_mut().for_each(|lanes| lanes.rotate_left(dropped));
+            }
+        }
+    }
+}
+
+/// One block of sixteen matrix rows, or two.
+struct Blocks<'a> {
+    codes: [Option<RowBlock<'a>>; SIDE],
+    /// Of all groups, block by block.
+    scales: &'a [[Lanes; 2]],
+    row_bytes: usize,
+}
+
+impl Blocks<'_> {
+    /// The blocks meet all strips of activations: `sums[block][strip]`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
+    fn meet<T: TileUnit>(
+        &self,
+        unit: &mut T,
+        (laid, group): (&LaidRows, usize),
+        (codes, products): (&mut [Line], &mut Products),
+        sums: &mut [Square],
+    ) {
+        let n_strips = laid.n_rows.div_ceil(LANES);
+        let n_blocks = sums.len() / n_strips;
+        let n_groups = self.scales.len() / SIDE;
+        let strip_lines = strip_lines(n_groups * group);
+        assert!(n_strips * strip_lines <= laid.values.len(), "strips that were laid down");
+        let (some, more) = sums.split_at_mut(n_strips);
+        let n_steps = n_groups.div_ceil(GROUPS) * n_strips.div_ceil(SIDE);
+        let mut ahead = Ahead::new(self, n_blocks, n_steps);
+        for first_group in (0..n_groups).step_by(GROUPS) {
+            let groups = first_group..n_groups.min(first_group + GROUPS);
+            let cols = groups.start * group..groups.end * group;
+            let mut sides = [Side::default(); SIDE];
+            let n_lines = codes.len() / SIDE;
+            let rows = self.codes.iter().flatten().zip(codes.chunks_mut(n_lines));
+            for (i, (side, (rows, lines))) in sides.iter_mut().zip(rows).enumerate() {
+                let scales = &self.scales[i * n_groups..][groups.clone()];
+                *side = Side { codes: prepared(rows, &cols, lines), scales };
+            }
+            let strip = |idx: usize| {
+                let values = &laid.values[idx * strip_lines..][cols.start / LINE * LANES..];
+                let factors = &laid.factors[idx * n_groups..][groups.clone()];
+                Strip { values: values.as_ptr().cast(), factors }
+            };
+            for first in (0..n_strips).step_by(SIDE) {
+                ahead.ask();
+                let n_now = SIDE.min(n_strips - first);
+                let strips = [strip(first), strip(first + n_now - 1)];
+                let more = if n_blocks == SIDE { &mut more[first..][..n_now] } else { &mut [] };
+                let sums = [&mut some[first..][..n_now], more];
+                let square = (&sides[..n_blocks], &strips[..n_now]);
+                add_square(unit, square, group, products, sums);
+            }
+        }
+    }
+}
+
+/// Brings some columns of sixteen matrix rows into the order of tiles.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
+fn prepared(rows: &RowBlock<'_>, cols: &Range<usize>, lines: &mut [Line]) -> TileRows {
+    if rows.bits == 8 {
+        let first = rows.row(0)[cols.start..].as_ptr();
+        return TileRows { first, stride: rows.row_bytes, step: LINE };
+    }
+    let lines = &mut lines[..strip_lines(cols.len())];
+    if rows.bits == 4 {
+        lay_nibbles(rows, cols.start / 2, lines);
+    } else {
+        lay_any(rows, cols.start / PIECE..cols.end / PIECE, lines);
+    }
+    TileRows { first: lines.as_ptr().cast(), stride: LINE, step: TILE_BYTES }
+}
+
+/// Asks, step by step, for the codes that follow these blocks in memory.
+struct Ahead {
+    next: *const u8,
+    n_bytes: usize,
+    n_steps: usize,
+    step_idx: usize,
+}
+
+impl Ahead {
+    fn new(blocks: &Blocks<'_>, n_blocks: usize, n_steps: usize) -> Self {
+        let n_bytes = n_blocks * LANES * blocks.row_bytes;
+        let first = blocks.codes[0].as_ref().map_or(std::ptr::null(), |it| it.row(0).as_ptr());
+        Self { next: first.wrapping_add(n_bytes), n_bytes, n_steps, step_idx: 0 }
+    }
+
+    #[inline(always)]
+    fn ask(&mut self) {
+        let place = |step_idx: usize| step_idx * self.n_bytes / self.n_steps;
+        for line in (place(self.step_idx)..place(self.step_idx + 1)).step_by(LINE) {
+            prefetch(self.next.wrapping_add(line));
+        }
+        self.step_idx += 1;
+    }
+}
+
+/// From sixteen activations of each matrix row to sixteen matrix rows of each activation.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn turn_round(sums: &Square, out: &mut [Lanes]) {
+    let mut rows = [_mm512_castps_si512(splat(0.0)); LANES];
+    for (row, sums) in rows.iter_mut().zip(&sums.0) {
+        *row = _mm512_castps_si512(load(sums));
+    }
+    for (lanes, out) in transposed(rows).into_iter().zip(out) {
+        store(_mm512_castsi512_ps(lanes), out);
+    }
+}
