@@ -322,8 +322,8 @@ pub struct Route {
 }
 
 /// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it.
-/// The output of the row's `rank`-th expert (in ascending index) goes to columns
-/// `rank * hidden ..` of its row in `partials`.
+/// What comes out goes to `partials`, where there is room for each row's experts; how it lies there
+/// is known to the backend alone, whose [`Combine`] reads it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertFfn {
     /// One head of `hidden` columns.

@@ -6,15 +6,16 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{ROWS_PER_BLOCK, RowOp, Rows};
+use moeflux_kernels::{KernelTable, ROWS_PER_BLOCK, RowOp, Rows};
+use moeflux_threads::Columns;
 
 use crate::backend::ArrivedExpert;
 use crate::backend::cpu::elementwise::COLS_PER_PART;
-use crate::backend::cpu::linear::copy_row;
+use crate::backend::cpu::linear::{BLOCKS_AT_ONCE, copy_row};
 use crate::backend::cpu::product::{ReadyRows, n_blocks};
 use crate::backend::cpu::split::{Items, Parts};
-use crate::backend::cpu::{Common, Machine, Source, grown};
-use crate::ops::{Combine, ExpertFfn, Op, Plan};
+use crate::backend::cpu::{Common, Machine, Source, Worker, grown};
+use crate::ops::{Combine, ExpertFfn, Op, Plan, Routes};
 
 /// Scratch of the expert step; grows to the largest use and is kept.
 #[derive(Debug, Default)]
@@ -38,6 +39,8 @@ pub(super) struct ExpertScratch {
     outputs: Vec<f32>,
     /// Per row and rank: which use it is, if its expert has arrived.
     uses_of_ranks: Vec<Option<usize>>,
+    /// Whether the sum of all experts stands in place of each row's first partial.
+    are_summed: bool,
     /// The rows and ranks whose expert has arrived, as an index into `sources`, ascending.
     arrived_ranks: Vec<usize>,
 }
@@ -78,17 +81,23 @@ impl Machine {
             experts.up_x.prepare(common, up_layout, n_rows, &source);
         }
         let n_uses = experts.uses.len();
-        let up_x = if is_shared { &experts.gate_x } else { &experts.up_x };
         let inner_layout = ExpertRows { groups: &experts.groups, n_rows: up_layout.n_rows };
         let inner = grown(&mut experts.inner, inner_layout.n_values(), 0.0);
-        let (gate_x, rows) = (&experts.gate_x, &experts.rows);
+        let (gate_x, up_x, rows) = (&experts.gate_x, &experts.up_x, &experts.rows);
         inner_layout.each(common, inner, &|group, range, out| {
             let view = &arrived[group.arrived_idx].view;
             let picks = &rows[group.uses.clone()];
-            gate_x.multiply(common.table, (view.gate, range.clone()), picks, out);
             let mut worker = common.worker();
-            let up = grown(&mut worker.values, out.len(), 0.0);
-            up_x.multiply(common.table, (view.up, range), picks, up);
+            let Worker { values, laid, product, .. } = &mut *worker;
+            let up = grown(values, out.len(), 0.0);
+            let x = gate_x.picked(common.table, picks, laid);
+            x.multiply((common.table, product), (view.gate, range.clone()), out);
+            if is_shared {
+                x.multiply((common.table, product), (view.up, range), up);
+            } else {
+                let x = up_x.picked(common.table, picks, laid);
+                x.multiply((common.table, product), (view.up, range), up);
+            }
             common.table.apply(&RowOp::SwiGlu { up, limit: op.limit }, out);
         });
 
@@ -99,28 +108,79 @@ impl Machine {
             inner_layout.copy_use(inner, use_idx, values);
             fill(values);
         });
-        let hidden_layout = ExpertRows { groups: &experts.groups, n_rows: down_layout.n_rows };
+        experts.are_summed =
+            n_uses == self.routes.experts.len() && arrived.is_sorted_by(|a, b| a.expert < b.expert);
+        if experts.are_summed {
+            self.sum_down(op, arrived);
+        } else {
+            self.keep_partials(op, arrived);
+        }
+    }
+
+    /// Where all experts are here, each thread adds up its own columns, expert by expert: the sum
+    /// takes the place of the first partial.
+    fn sum_down(&mut self, op: &ExpertFfn, arrived: &[ArrivedExpert<'_>]) {
+        let Self { common, buffers, routes, experts, .. } = self;
+        let ExpertScratch { groups, uses, identity, down_x, .. } = experts;
+        let out = buffers.get_mut(op.partials.buffer);
+        let (row_len, first_col) = (out.n_cols, op.partials.first_col);
+        let n_rows = routes.experts.len() / routes.top_k;
+        let n_hidden = op.partials.head_dim / routes.top_k;
+        let place = |block_idx| first_col + n_hidden.min(block_idx * ROWS_PER_BLOCK);
+        let cost = uses.len() * 512 * ROWS_PER_BLOCK;
+        let items = Items { n_items: n_blocks(n_hidden), align: 1, cost, place };
+        let values = &mut out.values[..n_rows * row_len];
+        common.split.columns((values, row_len), &items, &|blocks, mut sums| {
+            let Worker { laid, product, values, .. } = &mut *common.worker();
+            (0..n_rows).for_each(|row_idx| sums.row_mut(row_idx).fill(0.0));
+            for group in &*groups {
+                let matrix = arrived[group.arrived_idx].view.down;
+                let uses = &uses[group.uses.clone()];
+                let x = down_x.picked(common.table, &identity[group.uses.clone()], laid);
+                for first in blocks.clone().step_by(BLOCKS_AT_ONCE) {
+                    let end = blocks.end.min(first + BLOCKS_AT_ONCE);
+                    let rows = first * ROWS_PER_BLOCK..n_hidden.min(end * ROWS_PER_BLOCK);
+                    let n_values = (end - first) * ROWS_PER_BLOCK * uses.len();
+                    let values = grown(values, n_values, 0.0);
+                    x.multiply((common.table, &mut *product), (matrix, rows.clone()), values);
+                    let start = rows.start - blocks.start * ROWS_PER_BLOCK;
+                    let cols = start..start + rows.len();
+                    add_uses(common.table, (routes, uses), values, (&mut sums, cols));
+                }
+            }
+        });
+    }
+
+    /// Where some are still to come, the outputs are kept for their turn in the sum.
+    fn keep_partials(&mut self, op: &ExpertFfn, arrived: &[ArrivedExpert<'_>]) {
+        let Self { common, routes, experts, .. } = self;
+        let n_hidden = op.partials.head_dim / routes.top_k;
+        let hidden_layout = ExpertRows { groups: &experts.groups, n_rows: n_hidden };
         let outputs = grown(&mut experts.outputs, hidden_layout.n_values(), 0.0);
         let (down_x, identity) = (&experts.down_x, &experts.identity);
         hidden_layout.each(common, outputs, &|group, range, out| {
             let matrix = arrived[group.arrived_idx].view.down;
-            down_x.multiply(common.table, (matrix, range), &identity[group.uses.clone()], out);
+            let Worker { laid, product, .. } = &mut *common.worker();
+            let x = down_x.picked(common.table, &identity[group.uses.clone()], laid);
+            x.multiply((common.table, product), (matrix, range), out);
         });
-        self.put_partials(op, down_layout.n_rows);
+        self.put_partials(op, n_hidden);
     }
 
     /// Notes who uses the arrived experts.
     fn gather_uses(&mut self, arrived: &[ArrivedExpert<'_>]) {
         let ExpertScratch { groups, uses, rows, identity, .. } = &mut self.experts;
         groups.clear();
+        groups.extend((0..arrived.len()).map(|arrived_idx| Group { arrived_idx, uses: 0..0 }));
+        // In the order of the sum.
+        groups.sort_unstable_by_key(|group| arrived[group.arrived_idx].expert);
         uses.clear();
-        for (arrived_idx, expert) in arrived.iter().enumerate() {
+        for group in &mut *groups {
             let first = uses.len();
-            uses.extend(self.routes.uses_of(expert.expert));
-            if uses.len() > first {
-                groups.push(Group { arrived_idx, uses: first..uses.len() });
-            }
+            uses.extend(self.routes.uses_of(arrived[group.arrived_idx].expert));
+            group.uses = first..uses.len();
         }
+        groups.retain(|group| !group.uses.is_empty());
         rows.clear();
         rows.extend(uses.iter().map(|&(row_idx, _)| row_idx));
         identity.extend(identity.len()..uses.len());
@@ -162,7 +222,8 @@ impl Machine {
         let mut out = self.take_in_place((&op.residual, &op.out), &reads, n_rows);
         let inputs = self.inputs(op.out.buffer);
         let residual = Source::new(inputs, &op.residual, &op.out);
-        let (table, routes) = (self.common.table, &self.routes);
+        let (table, routes, are_summed) =
+            (self.common.table, &self.routes, self.experts.are_summed);
         let (n_hidden, top_k) = (op.out.head_dim, routes.top_k);
         let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(COLS_PER_PART * (top_k + 2));
         self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
@@ -177,14 +238,38 @@ impl Machine {
                 (gate[0], &inputs.head(&shared, row_idx, 0)[first_col..][..row_len])
             });
             let values = &inputs.head(&op.partials, row_idx, 0)[first_col..];
+            let (sum, n_partials) =
+                if are_summed { (Some(&values[..row_len]), 0) } else { (None, top_k) };
             let combine = RowOp::Combine {
-                weights: &routes.weights[row_idx * top_k..][..top_k],
-                partials: Rows { values, n_rows: top_k, row_len, stride: n_hidden },
+                sum,
+                weights: &routes.weights[row_idx * top_k..][..n_partials],
+                partials: Rows { values, n_rows: n_partials, row_len, stride: n_hidden },
                 shared,
             };
             table.apply(&combine, out);
         });
         self.buffers.put(op.out.buffer, out);
+    }
+}
+
+/// Adds one expert's outputs, `[block of columns][use][column of the block]`, to some columns of
+/// the sums of the rows that use it.
+fn add_uses(
+    table: &KernelTable,
+    (routes, uses): (&Routes, &[(usize, usize)]),
+    outputs: &[f32],
+    (sums, cols): (&mut Columns<'_, f32>, Range<usize>),
+) {
+    for (use_idx, &(row_idx, rank)) in uses.iter().enumerate() {
+        let blocks = Rows {
+            values: &outputs[use_idx * ROWS_PER_BLOCK..],
+            n_rows: n_blocks(cols.len()),
+            row_len: ROWS_PER_BLOCK,
+            stride: uses.len() * ROWS_PER_BLOCK,
+        };
+        let weight = routes.weights[row_idx * routes.top_k + rank];
+        let sums = &mut sums.row_mut(row_idx)[cols.clone()];
+        table.apply(&RowOp::AddBlocks { weight, blocks }, sums);
     }
 }
 

@@ -5,17 +5,22 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{Matrix, ROWS_PER_BLOCK, Rows, TransposedProduct, decode_row};
+use moeflux_kernels::{
+    IntScratch, KernelTable, Matrix, ROWS_PER_BLOCK, Rows, TransposedProduct, decode_row,
+};
 
-use crate::backend::cpu::product::{ReadyRows, n_blocks};
+use crate::backend::cpu::product::{Picked, ReadyRows, n_blocks};
 use crate::backend::cpu::split::Items;
-use crate::backend::cpu::{Common, Inputs, Machine, grown};
+use crate::backend::cpu::{Common, Inputs, Machine, Worker, grown};
 use crate::backend::host::Buffer;
 use crate::ops::{Batch, Embed, HeadMatMul, MatMul, Orientation};
 
 /// Rows of a step that meet a matrix at a time: enough to make unpacking weights cheap, few enough
 /// that they stay in the second cache.
 const PANEL_ROWS: usize = 128;
+
+/// Blocks of matrix rows whose outputs are brought to their rows at a time, from the second cache.
+pub(super) const BLOCKS_AT_ONCE: usize = 8;
 
 impl Machine {
     pub(super) fn embed(&mut self, op: &Embed, batch: &Batch<'_>) {
@@ -42,14 +47,12 @@ impl Machine {
                 fill(inputs.head(&op.x, rows.start + i, 0));
             });
             let product = PanelProduct { matrix, bias, x, picks: identity(&mut scratch.identity) };
-            let cols = op.out.cols(0);
+            let (n_cols, cols) = (out.n_cols, op.out.cols(0));
             if rows.len() == 1 && cols.len().is_multiple_of(ROWS_PER_BLOCK) {
-                product.run(&self.common, &mut out.row_mut(rows.start)[cols]);
+                product.run_one(&self.common, &mut out.row_mut(rows.start)[cols]);
             } else {
-                let n_values = n_blocks(cols.len()) * ROWS_PER_BLOCK * rows.len();
-                let values = grown(&mut scratch.values, n_values, 0.0);
-                product.run(&self.common, values);
-                scatter(&self.common, values, &mut out, (rows, cols));
+                let values = &mut out.values[rows.start * n_cols..rows.end * n_cols];
+                product.run(&self.common, (values, n_cols), cols.start);
             }
         }
         self.buffers.put(op.out.buffer, out);
@@ -101,44 +104,64 @@ struct PanelProduct<'a> {
 }
 
 impl PanelProduct<'_> {
-    /// `out[block of matrix rows][panel row][row of the block]`.
-    fn run(&self, common: &Common, out: &mut [f32]) {
+    /// The outputs of a single row.
+    fn run_one(&self, common: &Common, out: &mut [f32]) {
         let layout = self.matrix.layout();
-        let picks = &self.picks[..self.x.n_rows()];
-        let block_values = ROWS_PER_BLOCK * picks.len();
-        let place = |block_idx| block_idx * block_values;
+        let place = |block_idx| block_idx * ROWS_PER_BLOCK;
         let cost = ROWS_PER_BLOCK * layout.n_cols;
         let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
         common.split.ranges(out, &items, &|blocks, out| {
+            let Worker { laid, product: scratch, .. } = &mut *common.worker();
+            let x = self.x.picked(common.table, &self.picks[..1], laid);
             let end = layout.n_rows.min(blocks.end * ROWS_PER_BLOCK);
             let rows = blocks.start * ROWS_PER_BLOCK..end;
-            self.x.multiply(common.table, (self.matrix, rows.clone()), picks, out);
-            let Some(bias) = self.bias else { return };
-            let biases = bias[rows].chunks(ROWS_PER_BLOCK);
-            for (out, bias) in out.chunks_exact_mut(block_values).zip(biases) {
-                for out in out.chunks_exact_mut(ROWS_PER_BLOCK) {
-                    out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            self.multiply((common.table, scratch), &x, rows, out);
+        });
+    }
+
+    /// The outputs of all rows, to their columns of a matrix, which begin at `first_col`.
+    fn run(&self, common: &Common, (out, row_len): (&mut [f32], usize), first_col: usize) {
+        let layout = self.matrix.layout();
+        let picks = &self.picks[..self.x.n_rows()];
+        let place = |block_idx| first_col + layout.n_rows.min(block_idx * ROWS_PER_BLOCK);
+        let cost = ROWS_PER_BLOCK * layout.n_cols;
+        let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
+        common.split.columns((out, row_len), &items, &|blocks, mut out| {
+            let Worker { laid, product: scratch, values, .. } = &mut *common.worker();
+            let x = self.x.picked(common.table, picks, laid);
+            let task_start = blocks.start * ROWS_PER_BLOCK;
+            for first in blocks.clone().step_by(BLOCKS_AT_ONCE) {
+                let end = blocks.end.min(first + BLOCKS_AT_ONCE);
+                let rows = first * ROWS_PER_BLOCK..layout.n_rows.min(end * ROWS_PER_BLOCK);
+                let n_values = (end - first) * ROWS_PER_BLOCK * picks.len();
+                let values = grown(values, n_values, 0.0);
+                self.multiply((common.table, &mut *scratch), &x, rows.clone(), values);
+                for row_idx in 0..picks.len() {
+                    let out = &mut out.row_mut(row_idx)[rows.start - task_start..][..rows.len()];
+                    copy_row(values, (row_idx, picks.len()), out);
                 }
             }
         });
     }
-}
 
-/// Turns blocks of columns into rows of a buffer.
-fn scatter(
-    common: &Common,
-    values: &[f32],
-    out: &mut Buffer,
-    (rows, cols): (Range<usize>, Range<usize>),
-) {
-    let (n_cols, n_rows) = (out.n_cols, rows.len());
-    let place = |i| i * n_cols;
-    let items = Items { n_items: n_rows, align: 1, cost: cols.len(), place };
-    common.split.ranges(&mut out.values[rows.start * n_cols..], &items, &|range, out| {
-        for (row_idx, out) in range.zip(out.chunks_exact_mut(n_cols)) {
-            copy_row(values, (row_idx, n_rows), &mut out[cols.clone()]);
+    /// `out[block of matrix rows][panel row][row of the block]`.
+    fn multiply(
+        &self,
+        kernels: (&KernelTable, &mut IntScratch),
+        x: &Picked<'_>,
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) {
+        x.multiply(kernels, (self.matrix, rows.clone()), out);
+        let Some(bias) = self.bias else { return };
+        let block_values = out.len() / n_blocks(rows.len());
+        let biases = bias[rows].chunks(ROWS_PER_BLOCK);
+        for (out, bias) in out.chunks_exact_mut(block_values).zip(biases) {
+            for out in out.chunks_exact_mut(ROWS_PER_BLOCK) {
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            }
         }
-    });
+    }
 }
 
 /// One row of `n_rows` out of blocks of columns.
@@ -170,13 +193,14 @@ impl HeadPanel<'_> {
         match self.op.orientation {
             Orientation::RowsToOut => {
                 let mut worker = common.worker();
-                let x = &mut worker.ready;
+                let Worker { ready: x, laid, product, .. } = &mut *worker;
                 let cols = self.op.x.cols(head_idx);
                 x.prepare_alone(common, layout, self.rows.len(), &|i, fill| {
                     fill(&self.x.row(self.rows.start + i)[cols.clone()]);
                 });
                 let picks = &self.picks[..self.rows.len()];
-                x.multiply(common.table, (self.matrix, rows), picks, out);
+                let x = x.picked(common.table, picks, laid);
+                x.multiply((common.table, product), (self.matrix, rows), out);
             }
             Orientation::RowsFromIn => {
                 let first = self.rows.start * self.x.n_cols + self.op.x.cols(head_idx).start;

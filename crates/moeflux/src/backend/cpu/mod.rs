@@ -18,7 +18,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use moeflux_kernels::KernelTable;
+use moeflux_kernels::{IntScratch, KernelTable, LaidRows};
 use moeflux_threads::Pool;
 
 use crate::backend::cpu::attention::{AttentionScratch, TaskScratch};
@@ -123,6 +123,8 @@ struct Common {
 #[derive(Debug, Default)]
 struct Worker {
     ready: ReadyRows,
+    laid: LaidRows,
+    product: IntScratch,
     values: Vec<f32>,
     indices: Vec<usize>,
     attention: TaskScratch,

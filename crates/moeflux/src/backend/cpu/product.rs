@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use moeflux_kernels::{
-    Activations, IntProduct, IntRows, KernelTable, Matrix, MatrixKind, MatrixLayout, Product,
-    QuantisedRow, ROWS_PER_BLOCK,
+    Activations, IntInputs, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
+    MatrixKind, MatrixLayout, Product, QuantisedRow, ROWS_PER_BLOCK,
 };
 
 use crate::backend::Arithmetic;
@@ -96,18 +96,41 @@ impl ReadyRows {
         if self.are_ints { self.ints.n_rows() } else { self.floats.n_rows() }
     }
 
-    /// Some rows of a matrix times some of these rows.
+    /// Some of these rows, ready for any number of products.
+    pub(super) fn picked<'a>(
+        &'a self,
+        table: &KernelTable,
+        picks: &'a [usize],
+        laid: &'a mut LaidRows,
+    ) -> Picked<'a> {
+        if self.are_ints {
+            Picked::Ints(table.lay(&self.ints, picks, laid))
+        } else {
+            Picked::Floats(&self.floats, picks)
+        }
+    }
+}
+
+/// Rows of activations in the order of a product's outputs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Picked<'a> {
+    /// In f32.
+    Floats(&'a Activations, &'a [usize]),
+    /// In int8.
+    Ints(IntInputs<'a>),
+}
+
+impl Picked<'_> {
+    /// Some rows of a matrix times these rows.
     pub(super) fn multiply(
         &self,
-        table: &KernelTable,
+        (table, scratch): (&KernelTable, &mut IntScratch),
         (matrix, rows): (Matrix<'_>, Range<usize>),
-        picks: &[usize],
         out: &mut [f32],
     ) {
-        if self.are_ints {
-            table.int_matmul(&IntProduct { matrix, rows, x: &self.ints, picks }, out);
-        } else {
-            table.matmul(&Product { matrix, rows, x: &self.floats, picks }, out);
+        match *self {
+            Self::Ints(x) => table.int_matmul(&IntProduct { matrix, rows, x }, scratch, out),
+            Self::Floats(x, picks) => table.matmul(&Product { matrix, rows, x, picks }, out),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use moeflux_threads::Pool;
+use moeflux_threads::{Columns, Pool};
 
 use crate::backend::host::Buffer;
 use crate::ops::Heads;
@@ -84,6 +84,24 @@ impl Split {
         let cuts = Cuts::set(&mut cuts.first, n_tasks, |task_idx| place(start(task_idx)));
         self.pool.split(values, cuts, &|_, task_idx, values| {
             f(start(task_idx)..start(task_idx + 1), values);
+        });
+    }
+
+    /// Calls `f` with ranges of items and their columns of a matrix with rows of `row_len` values.
+    pub(super) fn columns(
+        &self,
+        (values, row_len): (&mut [f32], usize),
+        items: &Items<impl Fn(usize) -> usize + Sync>,
+        f: &(impl Fn(Range<usize>, Columns<'_, f32>) + Sync),
+    ) {
+        let Items { n_items, align, cost, place } = items;
+        let grain = self.grain(*n_items, *cost).next_multiple_of(*align);
+        let start = |task_idx: usize| (*n_items).min(task_idx * grain);
+        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        let n_tasks = n_items.div_ceil(grain);
+        let cuts = Cuts::set(&mut cuts.first, n_tasks, |task_idx| place(start(task_idx)));
+        self.pool.split_columns((values, row_len), cuts, &|_, task_idx, columns| {
+            f(start(task_idx)..start(task_idx + 1), columns);
         });
     }
 

@@ -76,7 +76,8 @@ fn experts(
     let kind = RouterKind::Softmax { renormalise: true };
     let route = Op::Route(Route { logits, kind, top_k });
     let x = builder.heads("x", (1, hidden));
-    let partials = builder.output("partials", top_k * hidden);
+    // What stands here between the two ops is the backend's own affair.
+    let partials = builder.heads("partials", (1, top_k * hidden));
     let limit = builder.rng.pick(&[None, Some(0.7)]);
     let shared = builder.rng.coin().then(|| builder.heads("shared", (1, hidden)));
     let has_gate = shared.is_some() && builder.rng.coin();

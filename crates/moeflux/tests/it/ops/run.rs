@@ -172,7 +172,8 @@ impl<'a> Run<'a> {
             .map(|record| ArrivedExpert { expert: record.expert, view: record.view() })
             .collect();
         self.rng.shuffle(&mut arrived);
-        let group_len = self.rng.between(1, arrived.len().max(1));
+        let n_arrived = arrived.len().max(1);
+        let group_len = if self.rng.coin() { n_arrived } else { self.rng.between(1, n_arrived) };
         for group in arrived.chunks(group_len) {
             self.backend.submit_experts(&experts.ffn, group).expect("the expert plan runs");
         }
