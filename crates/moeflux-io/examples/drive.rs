@@ -26,31 +26,43 @@ fn main() -> io::Result<()> {
     print!("{:24}", "GB/s, in flight:");
     DEPTHS.iter().for_each(|depth| print!("{depth:>7}"));
     println!();
-    for round in 0..number(3, 1) as u64 {
-        for caching in [Caching::Direct, Caching::PageCache] {
-            let file = DriveFile::open(path, caching)?;
-            let mut offsets = Offsets::new(file.len_bytes(), read_bytes, round);
-            for kind in ["io_uring", "threads"] {
-                print!("{:24}", format!("{kind}, {:?}", file.caching()));
-                for n_in_flight in DEPTHS {
-                    file.drop_copies();
-                    let Some(mut drive) = open(kind, path, caching, n_in_flight)? else { continue };
-                    let load = Load { file: FileIdx(0), read_bytes, n_in_flight, duration_max };
-                    let clock = RealClock::new();
-                    let mut measured = measure(&mut *drive, load, &mut offsets, &clock)?;
-                    if measured.elapsed < duration_max {
-                        // The places are used up.
-                        offsets = Offsets::new(file.len_bytes(), read_bytes, round + 1000);
-                        file.drop_copies();
-                        measured = measure(&mut *drive, load, &mut offsets, &clock)?;
-                    }
-                    print!("{:7.2}", measured.bytes_per_s() / 1e9);
-                }
-                println!();
+    let ways = [Caching::Direct, Caching::PageCache];
+    for (round, caching) in (0..number(3, 1) as u64).flat_map(|it| ways.map(|way| (it, way))) {
+        let file = DriveFile::open(path, caching)?;
+        let mut offsets = Offsets::new(file.len_bytes(), read_bytes, round);
+        for kind in ["io_uring", "threads"] {
+            print!("{:24}", format!("{kind}, {:?}", file.caching()));
+            for n_in_flight in DEPTHS {
+                let load = Load { file: FileIdx(0), read_bytes, n_in_flight, duration_max };
+                let rate = measure_fresh(kind, &file, load, &mut offsets)?;
+                print!("{:7.2}", rate.unwrap_or(f64::NAN) / 1e9);
             }
+            println!();
         }
     }
     Ok(())
+}
+
+/// Bytes per second from places not read before; none where the kernel refuses this kind.
+fn measure_fresh(
+    kind: &str,
+    file: &DriveFile,
+    load: Load,
+    offsets: &mut Offsets,
+) -> io::Result<Option<f64>> {
+    let Some(mut drive) = open(kind, file.path(), file.caching(), load.n_in_flight)? else {
+        return Ok(None);
+    };
+    let clock = RealClock::new();
+    file.drop_copies();
+    let mut measured = measure(&mut *drive, load, offsets, &clock)?;
+    if measured.elapsed < load.duration_max {
+        // The places are used up: once more from the first.
+        *offsets = Offsets::new(file.len_bytes(), load.read_bytes, 1000);
+        file.drop_copies();
+        measured = measure(&mut *drive, load, offsets, &clock)?;
+    }
+    Ok(Some(measured.bytes_per_s()))
 }
 
 /// A drive of one kind; none where the kernel refuses it.

@@ -24,6 +24,8 @@ mod loader;
 mod measure;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod drives;
 
 pub use aligned::AlignedBytes;
 pub use block::{BlockRead, Completion, End, FileIdx, Read, Wait};

@@ -269,9 +269,12 @@ impl SimulatedDrive {
             let kept = 1 + below(number, n_blocks.saturating_sub(1).max(1));
             n_bytes = n_bytes.min(kept * self.block_bytes);
         }
+        if n_bytes == 0 {
+            return 0;
+        }
         let target = &mut piece.rest_mut()[..n_bytes];
         (file.contents)(at, target);
-        if matches!(fate, Fate::Flipped) && n_bytes > 0 {
+        if matches!(fate, Fate::Flipped) {
             target[below(number, n_bytes)] ^= 1 << (number >> 61);
         }
         n_bytes
@@ -279,7 +282,8 @@ impl SimulatedDrive {
 
     /// Takes out what is due by now, earliest first.
     fn take_due(&mut self, done: &mut Vec<Completion>) {
-        while let Some(at) = self.earliest().filter(|&at| self.in_flight[at].due <= self.clock.now())
+        while let Some(at) =
+            self.earliest().filter(|&at| self.in_flight[at].due <= self.clock.now())
         {
             let pending = self.in_flight.swap_remove(at);
             let completion = self.read(pending);

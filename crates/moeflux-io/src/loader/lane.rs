@@ -134,7 +134,8 @@ impl Lane {
     }
 
     fn busy(&self, now: Duration) -> Duration {
-        let open = if self.is_busy() { now.saturating_sub(self.busy_since) } else { Duration::ZERO };
+        let open =
+            if self.is_busy() { now.saturating_sub(self.busy_since) } else { Duration::ZERO };
         self.counts.busy + open
     }
 

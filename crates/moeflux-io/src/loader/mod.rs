@@ -416,7 +416,8 @@ impl Loader {
         self.n_waiting_reads -= 1;
         self.counts.n_reads += 1;
         self.jobs.at(read.job).is_lane_used[read.lane] = true;
-        let read_of_drive = Read { tag: place as u64, file: read.file, offset_bytes, attempt, piece };
+        let read_of_drive =
+            Read { tag: place as u64, file: read.file, offset_bytes, attempt, piece };
         self.lanes[read.lane].submit(read_of_drive, now);
     }
 

@@ -10,8 +10,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::aligned::AlignedBytes;
+use crate::aligned::{AlignedBytes, HUGE_PAGE_BYTES};
 
+#[cfg(test)]
+mod tests;
 
 /// Slots begin at multiples of this within their slab: the largest page of the machines in use
 /// (Apple silicon), and a multiple of every block size.
@@ -108,10 +110,10 @@ impl SlotMemory {
         self.slot_bytes
     }
 
-    /// What a slab takes from the system, once its pages have been touched.
+    /// What a slab takes from the system, once its pages have been touched; one huge page at least.
     #[must_use]
     pub fn slab_bytes(&self) -> usize {
-        self.stride_bytes * self.n_slots_per_slab as usize
+        (self.stride_bytes * self.n_slots_per_slab as usize).max(HUGE_PAGE_BYTES)
     }
 
     /// How many slots a slab has.
@@ -165,7 +167,8 @@ impl SlotMemory {
     /// If there were more slots than `u32` counts.
     pub fn grow(&mut self) -> Option<SlabIdx> {
         let n_slots = self.n_slots_per_slab as usize;
-        let bytes = AlignedBytes::zeroed(self.stride_bytes.checked_mul(n_slots)?)?;
+        let slab_bytes = self.stride_bytes.checked_mul(n_slots)?;
+        let bytes = AlignedBytes::zeroed(slab_bytes.max(HUGE_PAGE_BYTES))?;
         let n_pieces = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
         let slab = Slab(Arc::new(SlabMemory { bytes, n_pieces }));
         let place = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());

@@ -19,6 +19,10 @@ use crate::slots::{Piece, Slab};
 use crate::uring::registered::Registered;
 
 mod registered;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) use tests::drive_or_typed_refusal;
 
 /// More reads in flight than any drive gains from; a queue of the kernel holds twice as many.
 pub const DEPTH_MAX: usize = 1024;
@@ -142,9 +146,9 @@ impl UringDrive {
             Some(place) => opcode::ReadFixed::new(descriptor, address, len_bytes, place)
                 .offset(read.offset_bytes)
                 .build(),
-            None => opcode::Read::new(descriptor, address, len_bytes)
-                .offset(read.offset_bytes)
-                .build(),
+            None => {
+                opcode::Read::new(descriptor, address, len_bytes).offset(read.offset_bytes).build()
+            }
         };
         // A read through the page cache copies: by the kernel's workers, side by side, instead of
         // by this thread one after the other.

@@ -68,9 +68,8 @@ impl Registered {
         let buffer = libc::iovec { iov_base: slab.byte(0).cast(), iov_len: slab.len_bytes() };
         // SAFETY: the range is that of a slab, which `slabs` holds until the kernel has forgotten
         // the place.
-        let told = unsafe {
-            ring.submitter().register_buffers_update(u32::from(place), &[buffer], None)
-        };
+        let told =
+            unsafe { ring.submitter().register_buffers_update(u32::from(place), &[buffer], None) };
         if told.is_err() {
             self.free.push(place);
             return;
@@ -86,9 +85,8 @@ impl Registered {
         let place = self.slabs[at].place;
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         // SAFETY: an empty range needs no memory.
-        let told = unsafe {
-            ring.submitter().register_buffers_update(u32::from(place), &[nothing], None)
-        };
+        let told =
+            unsafe { ring.submitter().register_buffers_update(u32::from(place), &[nothing], None) };
         if told.is_ok() {
             self.slabs.remove(at);
             self.free.push(place);
