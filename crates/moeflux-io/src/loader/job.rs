@@ -133,6 +133,13 @@ impl Job {
         let n_parts = parts.len();
         Self { id, class, source: Source::Any, n_rereads: 0, filling, parts: own, n_parts }
     }
+
+    /// The same for the `n_rereads`th time, from `source`: what was read before was not what it
+    /// should be.
+    #[must_use]
+    pub fn again(self, source: Source, n_rereads: u32) -> Self {
+        Self { source, n_rereads, ..self }
+    }
 }
 
 /// How a job ended.

@@ -21,6 +21,8 @@ mod error;
 mod job;
 mod lane;
 mod places;
+#[cfg(test)]
+mod tests;
 
 pub use error::LoadError;
 pub use job::{Class, Finished, Job, JobId, N_PARTS_MAX, Outcome, Part, Source, lay_out};

@@ -71,6 +71,14 @@ impl Slab {
     }
 }
 
+#[cfg(test)]
+impl Slab {
+    /// Whether this is the only handle.
+    pub(crate) fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
 impl fmt::Debug for Slab {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slab({} bytes)", self.len_bytes())

@@ -100,8 +100,8 @@ fn a_slab_is_registered_once_and_held_until_it_is_removed() {
     // The limit of locked memory may refuse it: then nothing is held.
     let n_registered = drive.n_registered_slabs();
     assert!(n_registered <= 1);
-    assert_eq!(drive.registered.find(slab.byte(0), SLOT_ALIGN).is_some(), n_registered == 1);
-    assert_eq!(drive.registered.find(slab.byte(1), SLOT_ALIGN), None);
+    assert_eq!(drive.registered.find(slab.byte(0), slab.len_bytes()).is_some(), n_registered == 1);
+    assert_eq!(drive.registered.find(slab.byte(1), slab.len_bytes()), None);
     drive.slab_removed(&slab);
     assert_eq!(drive.n_registered_slabs(), 0);
     assert_eq!(drive.registered.find(slab.byte(0), 1), None);
