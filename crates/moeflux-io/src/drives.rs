@@ -1,4 +1,5 @@
 //! What every drive promises, checked on each kind against the bytes of real files.
+#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

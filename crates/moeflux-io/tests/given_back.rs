@@ -1,6 +1,7 @@
 //! Memory that is given back is really gone from the process, with io_uring's registration too.
 //! A binary of its own: the process is what is measured.
-#![cfg(all(test, target_os = "linux"))]
+#![cfg(test)]
+#![cfg(target_os = "linux")]
 
 use std::fs;
 

@@ -1,4 +1,5 @@
 //! Slots against a naive model, and every misuse that is caught.
+#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use std::collections::HashMap;
 use std::sync::Arc;

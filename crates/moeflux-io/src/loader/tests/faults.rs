@@ -259,7 +259,7 @@ fn work_goes_where_it_is_done_sooner() {
     assert!((0.4..0.6).contains(&equal), "{equal}");
     let unequal = share(&[slow, fast]);
     assert!((0.15..0.4).contains(&unequal), "{unequal}");
-    assert_eq!(share(&[dead, fast]), 0.0);
+    assert!(share(&[dead, fast]) < 1e-9);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The loader over simulated drives: a rig, and what jobs promise when nothing goes wrong.
 
+#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
+
 use std::sync::Arc;
 
 use super::*;
@@ -216,7 +218,7 @@ fn what_is_read_is_counted() {
     assert_eq!((counts.n_reads, counts.n_retries, counts.n_short), (2, 0, 0));
     let lane = counts.lanes[0];
     assert_eq!((lane.n_reads, lane.read_bytes), (2, READ_BYTES as u64 + 4096));
-    let passing = Duration::from_nanos((READ_BYTES as u64 + 4096) * 1_000_000_000 >> 30);
+    let passing = Duration::from_nanos(((READ_BYTES as u64 + 4096) * 1_000_000_000) >> 30);
     let expected = passing + Duration::from_micros(100);
     assert!(lane.busy.abs_diff(expected) < Duration::from_nanos(3), "{:?}", lane.busy);
     // A drive without reads is not busy, however long that lasts.

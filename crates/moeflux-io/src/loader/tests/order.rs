@@ -100,7 +100,7 @@ fn run_against_model(contents: &[Arc<[u8]>], seed: u64) {
         let none = crate::Faults::default();
         drive.with_faults(crate::Faults { seed, n_short, n_interrupted, n_again, n_failed, ..none })
     };
-    let fits: &[Fit] = if seed % 2 == 0 { &[faulty] } else { &[faulty, faulty] };
+    let fits: &[Fit] = if seed.is_multiple_of(2) { &[faulty] } else { &[faulty, faulty] };
     let mut rig = Rig::new(contents, seed, fits);
     let mut numbers = Numbers(seed << 32);
     let (mut under_way, mut cancelled) = (Vec::new(), Vec::new());
