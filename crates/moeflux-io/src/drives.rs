@@ -166,6 +166,41 @@ fn waiting_ends_with_time_or_a_completion() {
     }
 }
 
+/// Completions arrive while the caller never enters the system, and after the thread that
+/// submitted is gone.
+#[test]
+fn polling_alone_brings_completions_even_on_another_thread() {
+    let bench = Bench::new("drives-polling");
+    for (name, mut drive) in bench.drives(4) {
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 4);
+        std::thread::scope(|scope| {
+            let submit = || {
+                for (tag, filling) in (0u64..).zip(&mut fillings) {
+                    let piece = filling.take(0..SLOT_BYTES);
+                    let (file, offset_bytes) = (FileIdx(4), 0);
+                    drive.submit(Read { tag, file, offset_bytes, attempt: 0, piece });
+                }
+                drive.flush().unwrap();
+            };
+            scope.spawn(submit);
+        });
+        let mut done = Vec::new();
+        while drive.n_in_flight() > 0 {
+            // The simulated drive's time passes only when somebody waits.
+            let wait = if drive.name() == "simulated" { Wait::Any } else { Wait::Poll };
+            drive.complete(wait, &mut done).unwrap();
+            std::hint::spin_loop();
+        }
+        for Completion { end, .. } in &done {
+            // A kernel may cancel what a thread leaves behind.
+            assert!(matches!(end, End::Read(SLOT_BYTES) | End::Cancelled), "{name}: {end:?}");
+        }
+        assert_eq!(done.len(), 4, "{name}");
+        drop(done);
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
 /// Cancelled at every moment: before the flush, after it, after completion. Each read comes back
 /// once, and its place is good for the next.
 #[test]

@@ -150,8 +150,8 @@ impl UringDrive {
                 opcode::Read::new(descriptor, address, len_bytes).offset(read.offset_bytes).build()
             }
         };
-        // A read through the page cache copies: by the kernel's workers, side by side, instead of
-        // by this thread one after the other.
+        // What lies in the page cache would be copied within `flush`, by the caller, who has other
+        // work: the kernel's workers copy it as fast.
         let flags = match file.caching() {
             Caching::Direct => squeue::Flags::empty(),
             Caching::PageCache => squeue::Flags::ASYNC,

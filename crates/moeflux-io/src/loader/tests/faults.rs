@@ -1,6 +1,9 @@
 //! Faults of every kind and number: the right bytes or one typed error, never a hang.
 
+use std::io;
+
 use super::*;
+use crate::direct::{FileChange, FileFacts};
 use crate::simulated::{Faults, NthFault};
 
 /// Rates from a seed: any mixture, none above one read in ten.
@@ -275,4 +278,67 @@ fn parts_behind_the_end_of_a_file_are_refused_by_name() {
     }
     assert_eq!(rig.loader.counts().n_reads, 0);
     rig.check_nothing_leaked();
+}
+
+/// A drive whose system calls themselves fail.
+#[derive(Debug)]
+struct Broken(SimulatedDrive);
+
+impl BlockRead for Broken {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn depth(&self) -> usize {
+        self.0.depth()
+    }
+
+    fn n_in_flight(&self) -> usize {
+        self.0.n_in_flight()
+    }
+
+    fn n_files(&self) -> usize {
+        self.0.n_files()
+    }
+
+    fn file(&self, file: FileIdx) -> FileFacts<'_> {
+        self.0.file(file)
+    }
+
+    fn check_unchanged(&self, file: FileIdx) -> Result<(), FileChange> {
+        self.0.check_unchanged(file)
+    }
+
+    fn submit(&mut self, read: Read) {
+        self.0.submit(read);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn complete(&mut self, _: Wait, _: &mut Vec<Completion>) -> io::Result<()> {
+        Err(io::Error::other("the ring is gone"))
+    }
+
+    fn cancel(&mut self, tag: u64) {
+        self.0.cancel(tag);
+    }
+
+    fn slab_added(&mut self, _: &Slab) {}
+
+    fn slab_removed(&mut self, _: &Slab) {}
+}
+
+#[test]
+fn a_drive_that_fails_as_a_whole_is_an_error_and_no_hang() {
+    let contents = contents();
+    let clock = VirtualClock::default();
+    let files = vec![SimulatedFile::of("f", Arc::clone(&contents[0]))];
+    let drive = Broken(SimulatedDrive::new(files, 4, clock.clone()));
+    let mut rig = Rig::over(&contents, vec![Box::new(drive)], Arc::new(clock));
+    rig.submit(0, Class::Demand, &[(FileIdx(0), 0, 9000)]);
+    let error = rig.loader.wait(Wait::Any, &mut rig.finished).unwrap_err();
+    assert!(matches!(error, LoadError::Drive { name: "broken", .. }), "{error}");
+    assert!(error.to_string().contains("the ring is gone"));
 }

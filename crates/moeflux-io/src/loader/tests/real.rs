@@ -129,3 +129,25 @@ fn a_file_that_was_written_to_is_an_error_that_says_so() {
         rig.check_nothing_leaked();
     }
 }
+
+/// A loader may live on a thread of its own.
+#[test]
+fn a_loader_can_be_moved_to_another_thread() {
+    let files = Files::new("loader-moved");
+    for mut rig in files.rigs() {
+        rig.submit(0, Class::Demand, &[(FileIdx(0), 5, 300_000)]);
+        rig.loader.poll(&mut rig.finished).unwrap();
+        let rig = std::thread::scope(|scope| {
+            let run = move || {
+                assert!(matches!(rig.finish()[..], [(JobId(0), Outcome::Ready)]));
+                rig.submit(1, Class::Guess, &[(FileIdx(1), 5, 30_000)]);
+                rig.loader.poll(&mut rig.finished).unwrap();
+                rig
+            };
+            scope.spawn(run).join().unwrap()
+        });
+        let mut rig = rig;
+        assert!(matches!(rig.finish()[..], [(JobId(1), Outcome::Ready)]));
+        rig.check_nothing_leaked();
+    }
+}
