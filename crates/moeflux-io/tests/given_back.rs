@@ -8,6 +8,8 @@ use std::fs;
 use moeflux_io::{BlockRead as _, SlabIdx, SlotIdx, SlotMemory, UringDrive};
 
 const SLAB_BYTES: usize = 64 << 20;
+/// The kernel counts pages per processor and adds them up now and then.
+const SLACK_BYTES: usize = 4 << 20;
 
 /// Memory of this process that is backed by pages.
 fn resident_bytes() -> usize {
@@ -38,7 +40,7 @@ fn shrinking_takes_pages_from_the_process() {
         }
     }
     let full = resident_bytes();
-    assert!(full - before >= 4 * SLAB_BYTES, "{before} to {full}");
+    assert!(full - before >= 4 * SLAB_BYTES - SLACK_BYTES, "{before} to {full}");
     for place in [SlabIdx(1), SlabIdx(2)] {
         if let Some(drive) = &mut drive {
             drive.slab_removed(memory.slab(place).unwrap());
@@ -46,7 +48,7 @@ fn shrinking_takes_pages_from_the_process() {
         memory.shrink(place);
     }
     let shrunk = resident_bytes();
-    assert!(full - shrunk >= 2 * SLAB_BYTES, "{full} to {shrunk}");
+    assert!(full - shrunk >= 2 * SLAB_BYTES - SLACK_BYTES, "{full} to {shrunk}");
     // The place is free for the next slab, whose slots are empty.
     let place = memory.grow().unwrap();
     assert_eq!(place, SlabIdx(1));
