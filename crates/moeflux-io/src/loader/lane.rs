@@ -26,6 +26,8 @@ pub struct LaneCounts {
     pub busy: Duration,
     /// Reads that failed, interruptions not counted.
     pub n_failures: u64,
+    /// How fast it was of late while it was busy, in bytes per second; 0 until it is known.
+    pub speed: f64,
 }
 
 /// A drive and its load.
@@ -130,7 +132,7 @@ impl Lane {
     }
 
     pub(super) fn counts(&self, now: Duration) -> LaneCounts {
-        LaneCounts { busy: self.busy(now), ..self.counts }
+        LaneCounts { busy: self.busy(now), speed: self.speed, ..self.counts }
     }
 
     fn busy(&self, now: Duration) -> Duration {

@@ -160,6 +160,11 @@ impl Loader {
         self.block_bytes
     }
 
+    /// What kinds of drives it has: the first, the mirror.
+    pub fn drive_names(&self) -> impl Iterator<Item = &'static str> {
+        self.lanes.iter().map(|lane| lane.drive.name())
+    }
+
     /// How many jobs are under way or over and not yet handed back.
     #[must_use]
     pub fn n_jobs(&self) -> usize {

@@ -356,7 +356,11 @@ impl Drop for UringDrive {
             self.reap(&mut done);
             is_drained = self.free.len() == self.depth || self.enter(Wait::Any).is_ok();
         }
-        if !is_drained {
+        if is_drained {
+            // The kernel takes a ring apart some time after it is closed, and keeps pages until
+            // then.
+            self.registered.remove_all(&self.ring);
+        } else {
             // The kernel may still write to these pieces: their slabs are never freed.
             Box::leak(std::mem::take(&mut self.entries).into_boxed_slice());
         }

@@ -97,8 +97,8 @@ impl Registered {
 
     /// Makes the kernel forget the whole table; from then on all goes on without. If even that
     /// fails, the slabs stay held.
-    fn remove_all(&mut self, ring: &IoUring) {
-        if ring.submitter().unregister_buffers().is_ok() {
+    pub(super) fn remove_all(&mut self, ring: &IoUring) {
+        if self.table == Table::Made && ring.submitter().unregister_buffers().is_ok() {
             self.slabs.clear();
         }
         self.table = Table::Refused;

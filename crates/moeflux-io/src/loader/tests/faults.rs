@@ -252,6 +252,7 @@ fn work_goes_where_it_is_done_sooner() {
             }
         }
         let [first, second] = rig.loader.counts().lanes.map(|it| it.read_bytes);
+        assert_eq!(rig.loader.drive_names().collect::<Vec<&str>>(), ["simulated"; 2]);
         rig.check_nothing_leaked();
         first as f64 / (first + second) as f64
     };
