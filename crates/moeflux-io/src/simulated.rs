@@ -55,7 +55,7 @@ impl fmt::Debug for SimulatedFile {
 pub struct Faults {
     /// Where all of them come from.
     pub seed: u64,
-    /// Reads that give less than was asked for, in whole blocks.
+    /// Reads that give less than was asked for: a block at least, and not always whole ones.
     pub n_short: u32,
     /// Reads that were interrupted (EINTR).
     pub n_interrupted: u32,
@@ -267,7 +267,9 @@ impl SimulatedDrive {
             let n_blocks = n_bytes / self.block_bytes;
             // At least one block of several: a read of nothing would mean the file's end.
             let kept = 1 + below(number, n_blocks.saturating_sub(1).max(1));
-            n_bytes = n_bytes.min(kept * self.block_bytes);
+            // Now and then it ends within a block.
+            let more = below(number >> 32, 2) * below(number >> 33, self.block_bytes);
+            n_bytes = n_bytes.min(kept * self.block_bytes + more);
         }
         if n_bytes == 0 {
             return 0;

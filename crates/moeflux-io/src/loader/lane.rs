@@ -12,8 +12,13 @@ use crate::loader::error::LoadError;
 const WINDOW_BYTES: u64 = 8 << 20;
 /// How much the last measurement counts.
 const WEIGHT_OF_NEW: f64 = 0.25;
-/// From so many failures on end, a drive with a mirror is asked for one read at a time.
+/// From so many failures on end, a drive with a mirror is asked for one read at a time, and that
+/// after a pause.
 const N_FAILURES_SUSPECT: u32 = 3;
+/// The first of these pauses; each further failure doubles it.
+const PAUSE: Duration = Duration::from_millis(1);
+/// The longest.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What one drive did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +47,7 @@ pub(super) struct Lane {
     speed: f64,
     window: Window,
     n_failures_on_end: u32,
+    paused_until: Duration,
 }
 
 /// Where the present measurement began.
@@ -62,6 +68,7 @@ impl Lane {
             speed: 0.0,
             window: Window::default(),
             n_failures_on_end: 0,
+            paused_until: Duration::ZERO,
         }
     }
 
@@ -71,8 +78,17 @@ impl Lane {
 
     /// Whether one more read may be submitted.
     pub(super) fn has_room(&self, n_lanes: usize) -> bool {
-        let is_suspect = n_lanes > 1 && self.n_failures_on_end >= N_FAILURES_SUSPECT;
-        self.n_in_flight < if is_suspect { 1 } else { self.drive.depth() }
+        self.n_in_flight < if n_lanes > 1 && self.is_suspect() { 1 } else { self.drive.depth() }
+    }
+
+    /// Whether it failed time and again.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.n_failures_on_end >= N_FAILURES_SUSPECT
+    }
+
+    /// Whether another drive is to be asked, if there is one.
+    pub(super) fn is_paused(&self, now: Duration) -> bool {
+        self.paused_until > now
     }
 
     /// How long `more_bytes` would take behind all that is in flight, by a speed that stands for
@@ -119,6 +135,7 @@ impl Lane {
         self.counts.read_bytes += read_bytes as u64;
         if read_bytes > 0 {
             self.n_failures_on_end = 0;
+            self.paused_until = Duration::ZERO;
         }
         if self.n_in_flight == 0 {
             self.counts.busy += now.saturating_sub(self.busy_since);
@@ -126,9 +143,14 @@ impl Lane {
         self.measure(now);
     }
 
-    pub(super) fn note_failure(&mut self) {
+    pub(super) fn note_failure(&mut self, now: Duration) {
         self.counts.n_failures += 1;
         self.n_failures_on_end = self.n_failures_on_end.saturating_add(1);
+        if self.is_suspect() {
+            let n_more = self.n_failures_on_end - N_FAILURES_SUSPECT;
+            let pause = PAUSE.saturating_mul(2u32.saturating_pow(n_more));
+            self.paused_until = now + pause.min(PAUSE_MAX);
+        }
     }
 
     pub(super) fn counts(&self, now: Duration) -> LaneCounts {

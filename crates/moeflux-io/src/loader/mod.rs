@@ -358,7 +358,8 @@ impl Loader {
         let (block_bytes, read_bytes) = (self.block_bytes, self.settings.read_bytes);
         let active = self.jobs.at(place);
         let n_bytes = active.next_bytes(block_bytes, read_bytes);
-        let Some(lane) = choose_lane(&self.lanes, active.job.source, n_bytes) else { return false };
+        let source = active.job.source;
+        let Some(lane) = choose_lane(&self.lanes, source, n_bytes, now) else { return false };
         let Next { file, offset_bytes, piece } = active.begin_next(block_bytes, read_bytes);
         // Rereads count from where no number of repetitions reaches.
         let n_attempts = active.job.n_rereads << 16;
@@ -512,8 +513,8 @@ impl Loader {
 }
 
 /// The drive that would be done first with `n_bytes` more, of those that may be asked and have
-/// room.
-fn choose_lane(lanes: &[Lane], source: Source, n_bytes: usize) -> Option<usize> {
+/// room. One that is paused is asked only where no other may be.
+fn choose_lane(lanes: &[Lane], source: Source, n_bytes: usize, now: Duration) -> Option<usize> {
     let speed_else = lanes.iter().map(Lane::speed).fold(0.0, f64::max);
     let speed_else = if speed_else > 0.0 { speed_else } else { 1.0 };
     let may = |lane: usize| match source {
@@ -521,7 +522,11 @@ fn choose_lane(lanes: &[Lane], source: Source, n_bytes: usize) -> Option<usize> 
         Source::Primary => lane == 0,
         Source::Mirror => lane == 1,
     };
-    let able = (0..lanes.len()).filter(|&it| may(it) && lanes[it].has_room(lanes.len()));
+    let is_awake = |lane: usize| may(lane) && !lanes[lane].is_paused(now);
+    let any_awake = (0..lanes.len()).any(is_awake);
+    let able = (0..lanes.len())
+        .filter(|&it| if any_awake { is_awake(it) } else { may(it) })
+        .filter(|&it| lanes[it].has_room(lanes.len()));
     let delay = |lane: usize| lanes[lane].delay(n_bytes, speed_else);
     able.min_by(|&a, &b| delay(a).total_cmp(&delay(b)))
 }

@@ -87,13 +87,16 @@ impl Loader {
             self.counts.n_interrupted += 1;
             return;
         }
-        self.lanes[read.lane].note_failure();
+        let lane = &mut self.lanes[read.lane];
+        lane.note_failure(now);
+        let is_suspect = lane.is_suspect();
         read.n_failures += 1;
         let is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
         let n_failures_max = match (is_cut, read.is_last_lane) {
             // The end of a file does not come back.
             (true, _) => 1,
             (false, true) => N_FAILURES_MAX,
+            (false, false) if is_suspect => 1,
             (false, false) => N_FAILURES_BEFORE_MIRROR,
         };
         if read.n_failures < n_failures_max {

@@ -12,6 +12,7 @@ use crate::testing::Numbers;
 
 mod faults;
 mod order;
+mod outage;
 mod real;
 
 const LENGTHS: [usize; 4] = [3_000_000, 70_001, 4096, 0];
