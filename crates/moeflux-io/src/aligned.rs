@@ -10,8 +10,12 @@ use std::ptr::NonNull;
 
 use memory::Allocation;
 
-/// A fixed-size buffer whose address is page-aligned. Large ones stand on huge pages where the
-/// system has them, which spares the CPU most of its address translation.
+/// The size and alignment of huge pages on the machines that have them.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A fixed-size buffer whose address is page-aligned, from 2 MiB on at a multiple of 2 MiB. Large
+/// ones stand on huge pages where the system has them, which spares the CPU most of its address
+/// translation.
 pub struct AlignedBytes {
     address: NonNull<u8>,
     len_bytes: usize,
@@ -33,18 +37,23 @@ impl AlignedBytes {
         let (address, allocation) = Allocation::zeroed(len_bytes)?;
         Some(Self { address, len_bytes, _allocation: Some(allocation) })
     }
+
+    /// The first byte, for those who share the memory out in parts: as long as no reference to all
+    /// of it is made, parts of it may be read and written through this address side by side.
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.address
+    }
 }
 
 /// Fresh mappings of the system.
-#[cfg(unix)]
+#[cfg(all(unix, not(miri)))]
 mod memory {
     use std::ffi::c_void;
     use std::ptr::{NonNull, null_mut};
 
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-    /// The size and alignment of huge pages on the machines that have them.
-    const HUGE: usize = 2 << 20;
+    use super::HUGE_PAGE_BYTES;
 
     pub(super) struct Allocation {
         start: *mut c_void,
@@ -55,16 +64,19 @@ mod memory {
         /// The first of `len_bytes` zeroed bytes, at a multiple of the page size; from one huge
         /// page on at a multiple of that.
         pub(super) fn zeroed(len_bytes: usize) -> Option<(NonNull<u8>, Self)> {
-            let is_large = len_bytes >= HUGE;
-            let mapped = if is_large { len_bytes.checked_add(HUGE)? } else { len_bytes };
+            let is_large = len_bytes >= HUGE_PAGE_BYTES;
+            let mapped = if is_large { len_bytes.checked_add(HUGE_PAGE_BYTES)? } else { len_bytes };
             isize::try_from(mapped).ok()?;
             let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
             // SAFETY: a new mapping at an address that the system chooses touches no other memory.
             let start = unsafe { mmap_anonymous(null_mut(), mapped, protection, flags) }.ok()?;
             let allocation = Self { start, len_bytes: mapped };
             let first = start.cast::<u8>();
-            let skipped =
-                if is_large { first.addr().next_multiple_of(HUGE) - first.addr() } else { 0 };
+            let skipped = if is_large {
+                first.addr().next_multiple_of(HUGE_PAGE_BYTES) - first.addr()
+            } else {
+                0
+            };
             let first = NonNull::new(first.wrapping_add(skipped))?;
             if is_large {
                 ask_for_huge_pages(first, len_bytes);
@@ -97,13 +109,13 @@ mod memory {
     }
 }
 
-/// The allocator of the standard library.
-#[cfg(not(unix))]
+/// The allocator of the standard library; Miri knows no mappings.
+#[cfg(any(not(unix), miri))]
 mod memory {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
 
-    use super::AlignedBytes;
+    use super::{AlignedBytes, HUGE_PAGE_BYTES};
 
     pub(super) struct Allocation {
         address: NonNull<u8>,
@@ -113,7 +125,9 @@ mod memory {
     impl Allocation {
         /// The first of `len_bytes` zeroed bytes, which are not none.
         pub(super) fn zeroed(len_bytes: usize) -> Option<(NonNull<u8>, Self)> {
-            let layout = Layout::from_size_align(len_bytes, AlignedBytes::ALIGN).ok()?;
+            let align =
+                if len_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { AlignedBytes::ALIGN };
+            let layout = Layout::from_size_align(len_bytes, align).ok()?;
             // SAFETY: the layout has a non-zero size, as the caller checked.
             let address = NonNull::new(unsafe { alloc_zeroed(layout) })?;
             Some((address, Self { address, layout }))
@@ -166,7 +180,9 @@ mod tests {
         for len_bytes in [0, 1, 4095, 4096, 100_000, (2 << 20) - 1, 2 << 20, (5 << 20) + 3] {
             let mut bytes = AlignedBytes::zeroed(len_bytes).unwrap();
             assert_eq!(bytes.len(), len_bytes);
-            assert!(bytes.as_ptr().addr().is_multiple_of(AlignedBytes::ALIGN));
+            let align =
+                if len_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { AlignedBytes::ALIGN };
+            assert!(bytes.as_ptr().addr().is_multiple_of(align));
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(7);
             assert!(bytes.iter().all(|&byte| byte == 7));

@@ -1,12 +1,45 @@
-//! Bytes: owned aligned memory, positional reads, the read seam and its simulated disk.
+//! Bytes: owned aligned memory, positional reads, slots, drives, and the loader that fills the
+//! ones from the others.
 //!
 //! **Invariant:** knows files, offsets and lengths in bytes; never tensors or experts.
+//!
+//! [`SlotMemory`] owns the memory. A [`BlockRead`] is a drive: `UringDrive` (Linux),
+//! [`ThreadsDrive`] (everywhere) or [`SimulatedDrive`] (tests). A [`Loader`] turns jobs ("fill this
+//! slot with these parts of these files") into its reads, and sees them through.
 #![allow(unsafe_code, reason = "aligned allocation; every block is documented and tested")]
 
+mod mix;
 mod aligned;
 mod file;
 mod memory;
+mod clock;
+mod slots;
+mod direct;
+mod block;
+mod threads;
+#[cfg(target_os = "linux")]
+mod uring;
+mod simulated;
+mod loader;
+mod measure;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod drives;
 
 pub use aligned::AlignedBytes;
+pub use block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+pub use clock::{Clock, RealClock, VirtualClock};
+pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileChange, FileFacts};
 pub use file::{ReadError, ReadFile};
+pub use loader::{
+    Class, Counts, Finished, Job, JobId, LaneCounts, LoadError, Loader, N_FAILURES_BEFORE_MIRROR,
+    N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_PARTS_MAX, Outcome, Part, Settings, Source, lay_out,
+};
+pub use measure::{Load, Measured, Offsets, measure};
 pub use memory::available_memory_bytes;
+pub use simulated::{Contents, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
+pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
+pub use threads::{N_THREADS_MAX, ThreadsDrive};
+#[cfg(target_os = "linux")]
+pub use uring::{DEPTH_MAX, UringDrive, UringRefused};

@@ -1,0 +1,372 @@
+//! A file on a drive: read in whole blocks past the page cache, or through it.
+//!
+//! **Invariant:** [`DriveFile::caching`] is what is done, not what was asked for. Whoever reads
+//! directly keeps offset, length and address at multiples of [`DriveFile::block_bytes`].
+//! Remembers what the file was when it was opened, and can tell when it no longer is that.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Which way bytes go from the drive into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// Straight into the reader's memory, in whole blocks.
+    Direct,
+    /// By a copy that the system keeps for others.
+    PageCache,
+}
+
+/// The block size where the system does not say: that of nearly all file systems.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// A file opened for reads by offset.
+#[derive(Debug)]
+pub struct DriveFile {
+    file: File,
+    path: PathBuf,
+    caching: Caching,
+    block_bytes: usize,
+    identity: Identity,
+}
+
+/// What is known of a drive's file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileFacts<'a> {
+    /// Its name, for messages.
+    pub path: &'a Path,
+    /// Its length when it was opened.
+    pub len_bytes: u64,
+    /// Offsets, lengths and addresses are multiples of this power of two.
+    pub block_bytes: usize,
+}
+
+/// What a file was at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    len_bytes: u64,
+    modified: Option<SystemTime>,
+    /// Device and number, where files have such.
+    number: (u64, u64),
+}
+
+impl DriveFile {
+    /// Opens `path`, directly if that is asked for and the file system can do it.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; a directory is refused as such.
+    pub fn open(path: &Path, caching: Caching) -> io::Result<Self> {
+        let opened = match caching {
+            Caching::Direct => system::open_direct(path)?,
+            Caching::PageCache => None,
+        };
+        let (file, block_bytes, caching) = match opened {
+            Some((file, block_bytes)) => (file, block_bytes, Caching::Direct),
+            None => (File::open(path)?, 1, Caching::PageCache),
+        };
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
+        }
+        let identity = Identity::of(&metadata);
+        Ok(Self { file, path: path.to_owned(), caching, block_bytes, identity })
+    }
+
+    /// Where it was found.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its length when it was opened.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.identity.len_bytes
+    }
+
+    /// How it is read.
+    #[must_use]
+    pub fn caching(&self) -> Caching {
+        self.caching
+    }
+
+    /// Offset, length and address of a read are multiples of this: a power of two, 1 through the
+    /// page cache. Only at the file's end a read may give less than it asked for.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// One system call that reads what it can from `offset_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn read_at(&self, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
+        system::read_at(&self.file, offset_bytes, target)
+    }
+
+    /// Whether the file still is what was opened.
+    ///
+    /// # Errors
+    ///
+    /// What has become of it.
+    pub fn check_unchanged(&self) -> Result<(), FileChange> {
+        let metadata = self.file.metadata().map_err(FileChange::Unreadable)?;
+        let (before, now) = (self.identity, Identity::of(&metadata));
+        if now.len_bytes != before.len_bytes {
+            let (was_bytes, is_bytes) = (before.len_bytes, now.len_bytes);
+            Err(FileChange::Length { was_bytes, is_bytes })
+        } else if now != before {
+            Err(FileChange::Written)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Asks the system to forget its copies of the file, for measurements of the drive. Copies
+    /// that others are using stay.
+    pub fn drop_copies(&self) {
+        system::drop_copies(&self.file);
+    }
+
+    /// All that a drive tells of it.
+    pub(crate) fn facts(&self) -> FileFacts<'_> {
+        let (len_bytes, block_bytes) = (self.len_bytes(), self.block_bytes);
+        FileFacts { path: &self.path, len_bytes, block_bytes }
+    }
+
+    /// The system's handle.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn descriptor(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsRawFd::as_raw_fd(&self.file)
+    }
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        let (len_bytes, modified) = (metadata.len(), metadata.modified().ok());
+        Self { len_bytes, modified, number: system::number(metadata) }
+    }
+}
+
+/// How a file differs from what was opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileChange {
+    /// It was cut or extended.
+    Length {
+        /// Length when it was opened.
+        was_bytes: u64,
+        /// Length now.
+        is_bytes: u64,
+    },
+    /// It was written to since.
+    Written,
+    /// The system does not say any more.
+    Unreadable(io::Error),
+}
+
+impl fmt::Display for FileChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length { was_bytes, is_bytes } => write!(
+                f,
+                "had {was_bytes} bytes when it was opened and has {is_bytes} now: open it anew"
+            ),
+            Self::Written => write!(f, "was written to since it was opened: open it anew"),
+            Self::Unreadable(source) => write!(f, "cannot be looked at any more: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for FileChange {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unreadable(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    use std::fs::{File, Metadata};
+    use std::io;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::path::Path;
+
+    pub(super) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
+        file.read_at(target, offset_bytes)
+    }
+
+    pub(super) fn number(metadata: &Metadata) -> (u64, u64) {
+        (metadata.dev(), metadata.ino())
+    }
+
+    /// The file and its block size, or `None` where its file system reads through the page cache
+    /// only.
+    #[cfg(target_os = "linux")]
+    pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
+
+        let flags = OFlags::DIRECT.bits().cast_signed();
+        let opened = File::options().read(true).custom_flags(flags).open(path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if is_refusal(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let facts = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+        let told = facts.filter(|it| it.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+        if let Some(facts) = told {
+            let block = facts.stx_dio_offset_align.max(facts.stx_dio_mem_align) as usize;
+            let can = facts.stx_dio_offset_align > 0 && block.is_power_of_two();
+            return Ok((can && block <= crate::slots::SLOT_ALIGN).then_some((file, block)));
+        }
+        // Kernels before 6.1 and some file systems do not say: then only a read tells.
+        let mut block = crate::aligned::AlignedBytes::zeroed(super::BLOCK_BYTES)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        match file.read_at(&mut block, 0) {
+            Ok(_) => Ok(Some((file, super::BLOCK_BYTES))),
+            Err(error) if is_refusal(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The answers of file systems that know no direct reads.
+    #[cfg(target_os = "linux")]
+    fn is_refusal(error: &io::Error) -> bool {
+        let code = error.raw_os_error();
+        [libc::EINVAL, libc::EOPNOTSUPP].iter().any(|&it| code == Some(it))
+    }
+
+    #[cfg(target_vendor = "apple")]
+    pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
+        let file = File::open(path)?;
+        let is_direct = rustix::fs::fcntl_nocache(&file, true).is_ok();
+        Ok(is_direct.then_some((file, super::BLOCK_BYTES)))
+    }
+
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    pub(super) fn open_direct(_: &Path) -> io::Result<Option<(File, usize)>> {
+        Ok(None)
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn drop_copies(file: &File) {
+        let all = None;
+        let asked = rustix::fs::fadvise(file, 0, all, rustix::fs::Advice::DontNeed);
+        // A file system without a page cache has nothing to forget.
+        let _ = asked;
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn drop_copies(_: &File) {}
+}
+
+#[cfg(windows)]
+mod system {
+    use std::fs::{File, Metadata};
+    use std::io;
+    use std::os::windows::fs::{FileExt, OpenOptionsExt};
+    use std::path::Path;
+
+    const FILE_FLAG_NO_BUFFERING: u32 = 0x2000_0000;
+
+    pub(super) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
+        match file.seek_read(target, offset_bytes) {
+            // The standard library passes the end of the file on as an error here.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+            other => other,
+        }
+    }
+
+    pub(super) fn number(_: &Metadata) -> (u64, u64) {
+        (0, 0)
+    }
+
+    pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
+        let opened = File::options().read(true).custom_flags(FILE_FLAG_NO_BUFFERING).open(path);
+        match opened {
+            Ok(file) => Ok(Some((file, super::BLOCK_BYTES))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn drop_copies(_: &File) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::TempFolder;
+
+    #[test]
+    fn both_ways_read_the_same_bytes_and_say_how() {
+        let folder = TempFolder::new("direct-same");
+        let bytes: Vec<u8> = (0..20_001u32).map(|it| (it * 7 % 251) as u8).collect();
+        let path = folder.write("f", &bytes);
+        for asked in [Caching::Direct, Caching::PageCache] {
+            let file = DriveFile::open(&path, asked).unwrap();
+            assert_eq!(file.len_bytes(), 20_001);
+            assert!(file.block_bytes().is_power_of_two());
+            assert_eq!(file.block_bytes() == 1, file.caching() == Caching::PageCache);
+            let mut read = crate::AlignedBytes::zeroed(24_576).unwrap();
+            let n_bytes = file.read_at(0, &mut read).unwrap();
+            assert_eq!(read[..n_bytes], bytes[..n_bytes]);
+            assert_eq!(n_bytes, 20_001);
+            file.drop_copies();
+            file.check_unchanged().unwrap();
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_file_system_without_direct_reads_serves_the_page_cache() {
+        let file = DriveFile::open(Path::new("/proc/version"), Caching::Direct).unwrap();
+        assert_eq!((file.caching(), file.block_bytes()), (Caching::PageCache, 1));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let folder = TempFolder::new("direct-none");
+        for caching in [Caching::Direct, Caching::PageCache] {
+            DriveFile::open(folder.path(), caching).unwrap_err();
+            let error = DriveFile::open(&folder.path().join("none"), caching).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        }
+    }
+
+    #[test]
+    fn changes_are_noticed() {
+        let folder = TempFolder::new("direct-changes");
+        let path = folder.write("f", &[1; 5000]);
+        let open = || DriveFile::open(&path, Caching::Direct).unwrap();
+        let file = open();
+        fs::write(&path, [1; 4999]).unwrap();
+        let found = file.check_unchanged().unwrap_err();
+        assert!(matches!(found, FileChange::Length { was_bytes: 5000, is_bytes: 4999 }));
+        assert!(found.to_string().contains("4999"));
+
+        let file = open();
+        let writer = File::options().write(true).open(&path).unwrap();
+        let before = writer.metadata().unwrap().modified().unwrap();
+        writer.set_modified(before + Duration::from_secs(1)).unwrap();
+        assert!(matches!(file.check_unchanged(), Err(FileChange::Written)));
+
+        let file = open();
+        fs::rename(&path, folder.path().join("g")).unwrap();
+        // Whoever replaces a file under its name leaves the opened one as it was.
+        file.check_unchanged().unwrap();
+    }
+}

@@ -1,0 +1,344 @@
+//! What every drive promises, checked on each kind against the bytes of real files.
+#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::clock::VirtualClock;
+use crate::direct::{Caching, DriveFile};
+use crate::simulated::{SimulatedDrive, SimulatedFile};
+use crate::slots::{Filling, SlotIdx, SlotMemory};
+use crate::testing::{Numbers, TempFolder};
+use crate::threads::ThreadsDrive;
+
+/// Files of these lengths stand in every test's folder.
+const LENGTHS: [usize; 5] = [0, 1, 4096, 300_000, (1 << 20) + 77];
+const SLOT_BYTES: usize = 1 << 20;
+
+struct Bench {
+    folder: TempFolder,
+    contents: Vec<Vec<u8>>,
+    paths: Vec<PathBuf>,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let folder = TempFolder::new(name);
+        let mut numbers = Numbers(7);
+        let contents: Vec<Vec<u8>> = LENGTHS.iter().map(|&it| numbers.bytes(it)).collect();
+        let write = |(number, bytes): (usize, &Vec<u8>)| folder.write(&number.to_string(), bytes);
+        let paths = contents.iter().enumerate().map(write).collect();
+        Self { folder, contents, paths }
+    }
+
+    fn files(&self, caching: Caching) -> Vec<DriveFile> {
+        self.paths.iter().map(|path| DriveFile::open(path, caching).unwrap()).collect()
+    }
+
+    /// Every kind of drive, with a name for messages.
+    fn drives(&self, depth: usize) -> Vec<(String, Box<dyn BlockRead>)> {
+        let mut drives: Vec<(String, Box<dyn BlockRead>)> = Vec::new();
+        for caching in [Caching::Direct, Caching::PageCache] {
+            for n_threads in [1, depth] {
+                let drive = ThreadsDrive::new(self.files(caching), n_threads, depth).unwrap();
+                drives.push((format!("{n_threads} threads, {caching:?}"), Box::new(drive)));
+            }
+            #[cfg(target_os = "linux")]
+            if let Some(drive) = crate::uring::drive_or_typed_refusal(self.files(caching), depth) {
+                drives.push((format!("io_uring, {caching:?}"), Box::new(drive)));
+            }
+        }
+        let file = |(path, bytes): (&PathBuf, &Vec<u8>)| {
+            SimulatedFile::of(&path.to_string_lossy(), bytes.clone())
+        };
+        let files = self.paths.iter().zip(&self.contents).map(file).collect();
+        let drive = SimulatedDrive::new(files, depth, VirtualClock::default());
+        drives.push(("simulated".to_owned(), Box::new(drive)));
+        drives
+    }
+}
+
+fn memory_for(drive: &mut dyn BlockRead, n_slots: usize) -> (SlotMemory, Vec<Filling>) {
+    let mut memory = SlotMemory::new(SLOT_BYTES, n_slots * SLOT_BYTES);
+    let place = memory.grow().unwrap();
+    drive.slab_added(memory.slab(place).unwrap());
+    let fillings = (0..n_slots as u32).map(|it| memory.begin_fill(SlotIdx(it))).collect();
+    (memory, fillings)
+}
+
+fn give_back(drive: &mut dyn BlockRead, memory: &mut SlotMemory, fillings: Vec<Filling>) {
+    fillings.into_iter().for_each(|it| memory.abandon(it));
+    let (place, slab) = memory.slabs().next().unwrap();
+    let slab = slab.clone();
+    drive.slab_removed(&slab);
+    drop(slab);
+    memory.shrink(place);
+}
+
+fn complete_all(drive: &mut dyn BlockRead) -> Vec<Completion> {
+    let mut done = Vec::new();
+    while drive.n_in_flight() > 0 {
+        let n_before = done.len();
+        drive.complete(Wait::Any, &mut done).unwrap();
+        assert!(done.len() > n_before, "`Any` waits for one at least");
+    }
+    done
+}
+
+/// Random extents of all files, beyond their ends too.
+#[test]
+fn reads_give_the_files_bytes_and_stop_at_their_ends() {
+    let bench = Bench::new("drives-bytes");
+    for (name, mut drive) in bench.drives(8) {
+        let mut numbers = Numbers(11);
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
+        for _ in 0..40 {
+            let mut wanted = Vec::new();
+            for (tag, filling) in (0u64..).zip(&mut fillings) {
+                filling.restart();
+                let file = numbers.below(LENGTHS.len());
+                let block = drive.file(FileIdx(file as u32)).block_bytes;
+                let offset = numbers.below(LENGTHS[file] + 5000) / block * block;
+                let len_bytes = (1 + numbers.below(SLOT_BYTES)).next_multiple_of(block);
+                let piece = filling.take(0..len_bytes.min(SLOT_BYTES));
+                let n_bytes = LENGTHS[file].saturating_sub(offset).min(piece.len_bytes());
+                wanted.push((file, offset, n_bytes));
+                let (file, offset_bytes) = (FileIdx(file as u32), offset as u64);
+                drive.submit(Read { tag, file, offset_bytes, attempt: 0, piece });
+            }
+            assert_eq!(drive.n_in_flight(), 8);
+            let done = complete_all(&mut *drive);
+            assert_eq!(done.len(), 8, "{name}");
+            for Completion { tag, end, .. } in done {
+                let (file, offset, n_bytes) = wanted[tag as usize];
+                let End::Read(read_bytes) = end else { panic!("{name}: {end:?}") };
+                assert_eq!(read_bytes, n_bytes, "{name}: file {file}, offset {offset}");
+            }
+            for (filling, (file, offset, n_bytes)) in fillings.iter().zip(wanted) {
+                let expected = bench.contents[file].iter().skip(offset).take(n_bytes);
+                assert!(filling.bytes().iter().take(n_bytes).eq(expected), "{name}: file {file}");
+            }
+        }
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
+#[test]
+fn a_read_goes_on_behind_what_is_kept() {
+    let bench = Bench::new("drives-kept");
+    for (name, mut drive) in bench.drives(1) {
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
+        let mut piece = fillings[0].take(0..16_384);
+        piece.rest_mut().fill(0xaa);
+        piece.keep(8192);
+        let (file, offset_bytes) = (FileIdx(3), 8192);
+        drive.submit(Read { tag: 5, file, offset_bytes, attempt: 0, piece });
+        let done = complete_all(&mut *drive).pop().unwrap();
+        assert!(matches!(done.end, End::Read(8192)), "{name}");
+        drop(done);
+        let bytes = &fillings[0].bytes()[..16_384];
+        assert_eq!(bytes[..8192], [0xaa; 8192], "{name}");
+        assert_eq!(bytes[8192..], bench.contents[3][8192..16_384], "{name}");
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
+#[test]
+fn waiting_ends_with_time_or_a_completion() {
+    let bench = Bench::new("drives-waiting");
+    for (name, mut drive) in bench.drives(2) {
+        let mut done = Vec::new();
+        for wait in [Wait::Poll, Wait::Any, Wait::AtMost(Duration::from_millis(2))] {
+            drive.complete(wait, &mut done).unwrap();
+        }
+        assert!(done.is_empty(), "{name}");
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
+        let piece = fillings[0].take(0..4096);
+        drive.submit(Read { tag: 1, file: FileIdx(2), offset_bytes: 0, attempt: 0, piece });
+        while done.is_empty() {
+            drive.complete(Wait::AtMost(Duration::from_secs(5)), &mut done).unwrap();
+        }
+        assert!(matches!(done[0].end, End::Read(4096)), "{name}");
+        drop(done);
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
+/// Completions arrive while the caller never enters the system, and after the thread that
+/// submitted is gone.
+#[test]
+fn polling_alone_brings_completions_even_on_another_thread() {
+    let bench = Bench::new("drives-polling");
+    for (name, mut drive) in bench.drives(4) {
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 4);
+        std::thread::scope(|scope| {
+            let submit = || {
+                for (tag, filling) in (0u64..).zip(&mut fillings) {
+                    let piece = filling.take(0..SLOT_BYTES);
+                    let (file, offset_bytes) = (FileIdx(4), 0);
+                    drive.submit(Read { tag, file, offset_bytes, attempt: 0, piece });
+                }
+                drive.flush().unwrap();
+            };
+            scope.spawn(submit);
+        });
+        let mut done = Vec::new();
+        while drive.n_in_flight() > 0 {
+            // The simulated drive's time passes only when somebody waits.
+            let wait = if drive.name() == "simulated" { Wait::Any } else { Wait::Poll };
+            drive.complete(wait, &mut done).unwrap();
+            std::hint::spin_loop();
+        }
+        for Completion { end, .. } in &done {
+            // A kernel may cancel what a thread leaves behind.
+            assert!(matches!(end, End::Read(SLOT_BYTES) | End::Cancelled), "{name}: {end:?}");
+        }
+        assert_eq!(done.len(), 4, "{name}");
+        drop(done);
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
+/// Cancelled at every moment: before the flush, after it, after completion. Each read comes back
+/// once, and its place is good for the next.
+#[test]
+fn cancelled_reads_come_back_once() {
+    let bench = Bench::new("drives-cancel");
+    for (name, mut drive) in bench.drives(8) {
+        let mut numbers = Numbers(3);
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
+        let mut n_cancelled = 0;
+        for round in 0..60u64 {
+            for (number, filling) in (0u64..).zip(&mut fillings) {
+                filling.restart();
+                let piece = filling.take(0..SLOT_BYTES / 2);
+                let tag = round * 8 + number;
+                drive.submit(Read { tag, file: FileIdx(4), offset_bytes: 0, attempt: 0, piece });
+                if numbers.below(3) == 0 {
+                    drive.cancel(tag);
+                }
+            }
+            drive.flush().unwrap();
+            for number in 0..8 {
+                if numbers.below(3) == 0 {
+                    drive.cancel(round * 8 + number);
+                }
+            }
+            let mut tags = Vec::new();
+            for Completion { tag, end, .. } in complete_all(&mut *drive) {
+                match end {
+                    End::Read(n_bytes) => assert_eq!(n_bytes, SLOT_BYTES / 2, "{name}"),
+                    End::Cancelled => n_cancelled += 1,
+                    End::Failed(error) => panic!("{name}: {error}"),
+                }
+                drive.cancel(tag);
+                tags.push(tag);
+            }
+            tags.sort_unstable();
+            assert_eq!(tags, (round * 8..round * 8 + 8).collect::<Vec<u64>>(), "{name}");
+        }
+        assert!(n_cancelled > 0, "{name}");
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
+#[test]
+fn what_was_not_flushed_can_be_cancelled_for_certain() {
+    let bench = Bench::new("drives-unflushed");
+    for (name, mut drive) in bench.drives(2) {
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 2);
+        for (tag, filling) in (0u64..).zip(&mut fillings) {
+            let piece = filling.take(0..4096);
+            drive.submit(Read { tag, file: FileIdx(3), offset_bytes: 0, attempt: 0, piece });
+        }
+        drive.cancel(0);
+        drive.cancel(77);
+        for Completion { tag, end, .. } in complete_all(&mut *drive) {
+            let is_cancelled = matches!(end, End::Cancelled);
+            // The simulated drive knows no flush.
+            assert!(is_cancelled == (tag == 0) || drive.name() == "simulated", "{name}: {end:?}");
+        }
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
+/// A drive dropped with reads queued and in flight: all of their memory is free again.
+#[test]
+fn a_dropped_drive_lets_go_of_everything() {
+    let bench = Bench::new("drives-drop");
+    for flushed in [0, 3, 8] {
+        for (name, mut drive) in bench.drives(8) {
+            let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
+            for (tag, filling) in (0u64..).zip(&mut fillings) {
+                let piece = filling.take(0..SLOT_BYTES);
+                drive.submit(Read { tag, file: FileIdx(4), offset_bytes: 0, attempt: 0, piece });
+                if tag + 1 == flushed {
+                    drive.flush().unwrap();
+                }
+            }
+            drive.cancel(7);
+            drop(drive);
+            fillings.into_iter().for_each(|it| memory.abandon(it));
+            let (place, _) = memory.slabs().next().unwrap();
+            memory.shrink(place);
+            assert_eq!(memory.n_slabs(), 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn facts_of_files_are_told_and_changes_noticed() {
+    let bench = Bench::new("drives-facts");
+    let drives = bench.drives(1);
+    for (name, drive) in &drives {
+        assert_eq!((drive.n_files(), drive.depth()), (LENGTHS.len(), 1), "{name}");
+        for (number, &len_bytes) in (0..).zip(&LENGTHS) {
+            let file = drive.file(FileIdx(number));
+            assert_eq!(
+                (file.path, file.len_bytes),
+                (&*bench.paths[number as usize], len_bytes as u64)
+            );
+            drive.check_unchanged(FileIdx(number)).unwrap();
+        }
+    }
+    bench.folder.write("3", &[0; 10]);
+    for (name, drive) in &drives {
+        let is_noticed = drive.check_unchanged(FileIdx(3)).is_err();
+        assert_eq!(is_noticed, drive.name() != "simulated", "{name}");
+    }
+}
+
+/// What a file system says to a read that is not aligned is passed on.
+#[test]
+fn errors_of_the_system_come_through() {
+    let bench = Bench::new("drives-errors");
+    for (name, mut drive) in bench.drives(1) {
+        if drive.file(FileIdx(4)).block_bytes == 1 {
+            continue;
+        }
+        let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
+        let piece = fillings[0].take(1..4096);
+        drive.submit(Read { tag: 0, file: FileIdx(4), offset_bytes: 3, attempt: 0, piece });
+        let done = complete_all(&mut *drive).pop().unwrap();
+        let End::Failed(error) = &done.end else { panic!("{name}: {:?}", done.end) };
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{name}");
+        drop(done);
+        give_back(&mut *drive, &mut memory, fillings);
+    }
+}
+
+#[test]
+#[should_panic(expected = "reads are in flight")]
+fn a_drive_takes_no_more_than_its_depth() {
+    let bytes: Arc<[u8]> = vec![0; 8192].into();
+    let files = vec![SimulatedFile::of("f", bytes)];
+    let mut drive = SimulatedDrive::new(files, 1, VirtualClock::default());
+    let (_memory, mut fillings) = memory_for(&mut drive, 1);
+    for tag in 0..2 {
+        let piece = fillings[0].take(tag * 4096..(tag + 1) * 4096);
+        let tag = tag as u64;
+        drive.submit(Read { tag, file: FileIdx(0), offset_bytes: 0, attempt: 0, piece });
+    }
+}

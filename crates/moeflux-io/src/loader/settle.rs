@@ -1,0 +1,138 @@
+//! What follows from a completion: done, on with the rest, once more, the other drive, or an error.
+//!
+//! **Invariant:** every chain of attempts is bounded: interruptions and failures are counted per
+//! read, and a short read is one only if it brought at least a block.
+
+use std::io;
+use std::time::Duration;
+
+use crate::block::{Completion, End};
+use crate::loader::Loader;
+use crate::loader::error::LoadError;
+use crate::loader::job::{Class, Outcome};
+use crate::slots::Piece;
+
+/// Interruptions (EINTR, EAGAIN, less than a block read) of one read before they are a failure.
+pub const N_INTERRUPTIONS_MAX: u32 = 64;
+/// Failures of one read on a drive before it is given up, if no other drive has the file.
+pub const N_FAILURES_MAX: u32 = 6;
+/// The same if another drive can be asked.
+pub const N_FAILURES_BEFORE_MIRROR: u32 = 2;
+/// After the first failure a read waits so long, after each further one eight times as long: nearly
+/// five seconds in all, in which a drive that was reset is back.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(1);
+/// A system without room for a read is asked again after so long.
+const PAUSE_AFTER_AGAIN: Duration = Duration::from_micros(200);
+impl Loader {
+    /// Draws the consequences of a completion.
+    pub(super) fn settle(&mut self, lane: usize, completion: Completion, now: Duration) {
+        let Completion { tag, piece, end } = completion;
+        let place = usize::try_from(tag).expect("tags are places");
+        let n_bytes = if let End::Read(n_bytes) = end { n_bytes } else { 0 };
+        let read = self.reads.at(place);
+        read.piece = Some(piece);
+        self.n_waiting_reads += 1;
+        self.lanes[lane].note_end(read.asked_bytes, n_bytes, now);
+        let active = self.jobs.at(read.job);
+        match active.job.class {
+            Class::Demand => self.counts.demand_bytes += n_bytes as u64,
+            Class::Guess => self.counts.guess_bytes += n_bytes as u64,
+        }
+        if active.verdict.is_some() {
+            self.close_read(place);
+            return;
+        }
+        match end {
+            End::Read(n_bytes) => self.advance(place, n_bytes, now),
+            End::Failed(error) => self.trouble(place, error, now),
+            // Nobody here asked for it.
+            End::Cancelled => self.trouble(place, io::ErrorKind::Interrupted.into(), now),
+        }
+    }
+
+    /// A read brought `n_bytes`: perhaps all, perhaps not.
+    fn advance(&mut self, place: usize, n_bytes: usize, now: Duration) {
+        let read = self.reads.at(place);
+        let file = self.lanes[read.lane].drive.file(read.file);
+        let piece = read.piece.as_mut().expect("a read that is over has its piece");
+        let there = usize::try_from(file.len_bytes - read.offset_bytes).unwrap_or(usize::MAX);
+        let have_bytes = piece.kept_bytes() + n_bytes;
+        if have_bytes >= piece.len_bytes().min(there) {
+            self.close_read(place);
+        } else if n_bytes == 0 {
+            self.trouble(place, io::ErrorKind::UnexpectedEof.into(), now);
+        } else {
+            let whole_bytes = have_bytes - have_bytes % file.block_bytes;
+            if whole_bytes == piece.kept_bytes() {
+                self.trouble(place, io::ErrorKind::Interrupted.into(), now);
+            } else {
+                piece.keep(whole_bytes);
+                read.due = now;
+                self.counts.n_short += 1;
+            }
+        }
+    }
+
+    /// A read did not come about: again, from the other drive, or no more.
+    fn trouble(&mut self, place: usize, error: io::Error, now: Duration) {
+        let read = self.reads.at(place);
+        let pause = match error.kind() {
+            io::ErrorKind::Interrupted => Some(Duration::ZERO),
+            io::ErrorKind::WouldBlock => Some(PAUSE_AFTER_AGAIN),
+            _ => None,
+        };
+        if let Some(pause) = pause.filter(|_| read.n_interruptions < N_INTERRUPTIONS_MAX) {
+            read.n_interruptions += 1;
+            read.due = now + pause;
+            self.counts.n_interrupted += 1;
+            return;
+        }
+        let lane = &mut self.lanes[read.lane];
+        lane.note_failure(now);
+        let is_suspect = lane.is_suspect();
+        read.n_failures += 1;
+        let is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
+        let n_failures_max = match (is_cut, read.is_last_lane) {
+            // The end of a file does not come back.
+            (true, _) => 1,
+            (false, true) => N_FAILURES_MAX,
+            (false, false) if is_suspect => 1,
+            (false, false) => N_FAILURES_BEFORE_MIRROR,
+        };
+        if read.n_failures < n_failures_max {
+            let factor = 8u32.saturating_pow(read.n_failures - 1);
+            read.due = now + PAUSE_AFTER_FAILURE * factor;
+        } else if read.is_last_lane {
+            self.give_up(place, error);
+            return;
+        } else {
+            read.lane = 1 - read.lane;
+            read.is_last_lane = true;
+            (read.n_failures, read.n_interruptions) = (0, 0);
+            read.due = now;
+            let block_bytes = self.lanes[read.lane].drive.file(read.file).block_bytes;
+            let piece = read.piece.as_mut().expect("a read that is over has its piece");
+            piece.keep(piece.kept_bytes() - piece.kept_bytes() % block_bytes);
+        }
+        self.counts.n_retries += 1;
+    }
+
+    /// Fails the job of a read.
+    fn give_up(&mut self, place: usize, source: io::Error) {
+        let read = self.reads.at(place);
+        let drive = &self.lanes[read.lane].drive;
+        let path = drive.file(read.file).path.to_owned();
+        let error = match drive.check_unchanged(read.file) {
+            Err(change) => LoadError::Changed { path, change },
+            Ok(()) => {
+                let (offset_bytes, n_attempts) = (read.offset_bytes, read.n_attempts & 0xffff);
+                let len_bytes = read.piece.as_ref().map_or(0, Piece::len_bytes);
+                let used = self.jobs.at(read.job).is_lane_used;
+                let n_drives = used.iter().map(|&it| u32::from(it)).sum();
+                LoadError::Read { path, offset_bytes, len_bytes, n_attempts, n_drives, source }
+            }
+        };
+        let job = read.job;
+        self.stop_job(job, Outcome::Failed(error));
+    }
+}

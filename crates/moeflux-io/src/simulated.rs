@@ -1,0 +1,390 @@
+//! A drive that exists in memory only, with faults from a seed, on a virtual clock.
+//!
+//! **Invariant:** what happens to a read is a pure function of (seed, file, offset, attempt): no
+//! order of calls and no threads change a replay. As a drive that reads directly it refuses what
+//! is not aligned. Waiting moves the clock; nothing else takes time.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::clock::{Clock, VirtualClock};
+use crate::direct::{BLOCK_BYTES, FileChange, FileFacts};
+use crate::mix::mixed;
+use crate::slots::{Piece, Slab};
+
+/// Writes a file's bytes from an offset on; called within its length only.
+pub type Contents = dyn Fn(u64, &mut [u8]) + Send + Sync;
+
+/// A file of a simulated drive.
+#[derive(Clone)]
+pub struct SimulatedFile {
+    /// Its name, for messages.
+    pub path: PathBuf,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Its bytes.
+    pub contents: Arc<Contents>,
+}
+
+impl SimulatedFile {
+    /// A file that holds `bytes`.
+    #[must_use]
+    pub fn of(path: &str, bytes: impl Into<Arc<[u8]>>) -> Self {
+        let bytes = bytes.into();
+        let len_bytes = bytes.len() as u64;
+        let contents = move |offset_bytes: u64, target: &mut [u8]| {
+            let start = usize::try_from(offset_bytes).expect("within the bytes");
+            target.copy_from_slice(&bytes[start..start + target.len()]);
+        };
+        Self { path: path.into(), len_bytes, contents: Arc::new(contents) }
+    }
+}
+
+impl fmt::Debug for SimulatedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimulatedFile({}, {} bytes)", self.path.display(), self.len_bytes)
+    }
+}
+
+/// What goes wrong, how often and how long. The rates are per thousand reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Where all of them come from.
+    pub seed: u64,
+    /// Reads that give less than was asked for: a block at least, and not always whole ones.
+    pub n_short: u32,
+    /// Reads that were interrupted (EINTR).
+    pub n_interrupted: u32,
+    /// Reads for which the system has no room just then (EAGAIN).
+    pub n_again: u32,
+    /// Reads that fail (EIO).
+    pub n_failed: u32,
+    /// Reads of which one bit arrives wrong, without a word.
+    pub n_flipped: u32,
+    /// Places that no attempt can read (EIO).
+    pub n_lost: u32,
+    /// Regions of [`Faults::AWAY_REGION_BYTES`] for which the drive is away at first.
+    pub n_away: u32,
+    /// How many attempts find the drive away there (ENODEV) before it is back.
+    pub n_attempts_away: u32,
+    /// The one read, counted from 0 in order of submission, that fails (EIO), and how many after
+    /// it that ask for the same bytes.
+    pub nth: Option<NthFault>,
+}
+
+/// A fault of one certain read.
+#[derive(Clone, Copy, Debug)]
+pub struct NthFault {
+    /// Which read, from 0, in order of submission.
+    pub n: u64,
+    /// How many attempts at its bytes fail.
+    pub n_attempts: u32,
+}
+
+impl Faults {
+    /// How much of a file is away at a time.
+    pub const AWAY_REGION_BYTES: u64 = 1 << 20;
+}
+
+/// How fast the drive is.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The least time of a read.
+    pub latency_min: Duration,
+    /// The most that is added to it, from the seed.
+    pub latency_more_max: Duration,
+    /// What all reads share.
+    pub bytes_per_s: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            latency_min: Duration::from_micros(80),
+            latency_more_max: Duration::from_micros(400),
+            bytes_per_s: 2_000_000_000,
+        }
+    }
+}
+
+/// A simulated drive.
+#[derive(Debug)]
+pub struct SimulatedDrive {
+    files: Vec<SimulatedFile>,
+    block_bytes: usize,
+    depth: usize,
+    pace: Pace,
+    faults: Faults,
+    clock: VirtualClock,
+    /// When the drive has passed on all that was asked for.
+    free_at: Duration,
+    in_flight: Vec<Pending>,
+    n_submitted: u64,
+    /// File and offset that the one certain fault hit.
+    nth_place: Option<(FileIdx, u64)>,
+    n_faults: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    due: Duration,
+    read: Read,
+    is_cancelled: bool,
+    is_nth: bool,
+}
+
+/// What becomes of a read.
+enum Fate {
+    Well,
+    Short,
+    Flipped,
+    Failed(io::ErrorKind),
+    Lost,
+    Away,
+}
+
+impl SimulatedDrive {
+    /// A drive for `depth` reads in flight, in blocks of [`BLOCK_BYTES`], without faults.
+    #[must_use]
+    pub fn new(files: Vec<SimulatedFile>, depth: usize, clock: VirtualClock) -> Self {
+        Self {
+            files,
+            block_bytes: BLOCK_BYTES,
+            depth,
+            pace: Pace::default(),
+            faults: Faults::default(),
+            clock,
+            free_at: Duration::ZERO,
+            in_flight: Vec::with_capacity(depth),
+            n_submitted: 0,
+            nth_place: None,
+            n_faults: 0,
+        }
+    }
+
+    /// With faults.
+    #[must_use]
+    pub fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// With a pace of its own.
+    #[must_use]
+    pub fn with_pace(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
+
+    /// With another block size.
+    #[must_use]
+    pub fn with_block(self, block_bytes: usize) -> Self {
+        Self { block_bytes, ..self }
+    }
+
+    /// How many reads did not go well.
+    #[must_use]
+    pub fn n_faults(&self) -> u64 {
+        self.n_faults
+    }
+
+    fn number(&self, read: &Read, purpose: u64) -> u64 {
+        let place = [u64::from(read.file.0), read.offset_bytes, u64::from(read.attempt)];
+        mixed(&[self.faults.seed, purpose, place[0], place[1], place[2]])
+    }
+
+    fn fate(&self, read: &Read) -> Fate {
+        let faults = &self.faults;
+        let of_place = [faults.seed, u64::from(read.file.0)];
+        let region = read.offset_bytes / Faults::AWAY_REGION_BYTES;
+        let hits = |number: u64, rate: u32| number % 1000 < u64::from(rate);
+        if hits(mixed(&[of_place[0], of_place[1], 1, region]), faults.n_away)
+            && read.attempt < faults.n_attempts_away
+        {
+            return Fate::Away;
+        }
+        if hits(mixed(&[of_place[0], of_place[1], 2, read.offset_bytes]), faults.n_lost) {
+            return Fate::Lost;
+        }
+        let number = self.number(read, 3) % 1000;
+        let mut end = 0;
+        let rates = [
+            (faults.n_short, Fate::Short),
+            (faults.n_interrupted, Fate::Failed(io::ErrorKind::Interrupted)),
+            (faults.n_again, Fate::Failed(io::ErrorKind::WouldBlock)),
+            (faults.n_failed, Fate::Lost),
+            (faults.n_flipped, Fate::Flipped),
+        ];
+        for (rate, fate) in rates {
+            end += u64::from(rate);
+            if number < end {
+                return fate;
+            }
+        }
+        Fate::Well
+    }
+
+    /// Carries a read out.
+    fn read(&mut self, pending: Pending) -> Completion {
+        let Pending { read, is_cancelled, is_nth, .. } = pending;
+        let fate = if is_nth { Fate::Lost } else { self.fate(&read) };
+        let number = self.number(&read, 4);
+        let Read { tag, file, offset_bytes, mut piece, .. } = read;
+        if is_cancelled {
+            return Completion { tag, piece, end: End::Cancelled };
+        }
+        self.n_faults += u64::from(!matches!(fate, Fate::Well));
+        let end = if !self.is_aligned(offset_bytes, &piece) {
+            End::Failed(io::ErrorKind::InvalidInput.into())
+        } else {
+            match fate {
+                Fate::Failed(kind) => End::Failed(kind.into()),
+                Fate::Lost => End::Failed(io::Error::other("simulated EIO")),
+                Fate::Away => End::Failed(io::Error::other("simulated ENODEV")),
+                Fate::Well | Fate::Short | Fate::Flipped => {
+                    let n_bytes = self.copy(file, offset_bytes, &mut piece, &fate, number);
+                    End::Read(n_bytes)
+                }
+            }
+        };
+        Completion { tag, piece, end }
+    }
+
+    fn is_aligned(&self, offset_bytes: u64, piece: &Piece) -> bool {
+        let block = self.block_bytes;
+        offset_bytes.is_multiple_of(block as u64)
+            && piece.rest_bytes().is_multiple_of(block)
+            && piece.rest_address().addr().is_multiple_of(block)
+    }
+
+    fn copy(&self, file: FileIdx, at: u64, piece: &mut Piece, fate: &Fate, number: u64) -> usize {
+        let file = &self.files[file.0 as usize];
+        let there = usize::try_from(file.len_bytes.saturating_sub(at)).unwrap_or(usize::MAX);
+        let mut n_bytes = piece.rest_bytes().min(there);
+        if matches!(fate, Fate::Short) {
+            let n_blocks = n_bytes / self.block_bytes;
+            // At least one block of several: a read of nothing would mean the file's end.
+            let kept = 1 + below(number, n_blocks.saturating_sub(1).max(1));
+            // Now and then it ends within a block.
+            let more = below(number >> 32, 2) * below(number >> 33, self.block_bytes);
+            n_bytes = n_bytes.min(kept * self.block_bytes + more);
+        }
+        if n_bytes == 0 {
+            return 0;
+        }
+        let target = &mut piece.rest_mut()[..n_bytes];
+        (file.contents)(at, target);
+        if matches!(fate, Fate::Flipped) {
+            target[below(number, n_bytes)] ^= 1 << (number >> 61);
+        }
+        n_bytes
+    }
+
+    /// Takes out what is due by now, earliest first.
+    fn take_due(&mut self, done: &mut Vec<Completion>) {
+        while let Some(at) =
+            self.earliest().filter(|&at| self.in_flight[at].due <= self.clock.now())
+        {
+            let pending = self.in_flight.swap_remove(at);
+            let completion = self.read(pending);
+            done.push(completion);
+        }
+    }
+
+    fn earliest(&self) -> Option<usize> {
+        let order = |&at: &usize| (self.in_flight[at].due, self.in_flight[at].read.tag);
+        (0..self.in_flight.len()).min_by_key(order)
+    }
+}
+
+fn below(number: u64, end: usize) -> usize {
+    usize::try_from(number % end as u64).expect("below a usize")
+}
+
+impl BlockRead for SimulatedDrive {
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn n_in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn n_files(&self) -> usize {
+        self.files.len()
+    }
+
+    fn file(&self, file: FileIdx) -> FileFacts<'_> {
+        let SimulatedFile { path, len_bytes, .. } = &self.files[file.0 as usize];
+        FileFacts { path, len_bytes: *len_bytes, block_bytes: self.block_bytes }
+    }
+
+    fn check_unchanged(&self, _: FileIdx) -> Result<(), FileChange> {
+        Ok(())
+    }
+
+    fn submit(&mut self, read: Read) {
+        assert!(self.in_flight.len() < self.depth, "at most `depth` reads are in flight");
+        let place = (read.file, read.offset_bytes);
+        if self.faults.nth.is_some_and(|nth| nth.n == self.n_submitted) {
+            self.nth_place = Some(place);
+        }
+        self.n_submitted += 1;
+        let n_attempts = self.faults.nth.map_or(0, |nth| nth.n_attempts);
+        let is_nth = self.nth_place == Some(place) && read.attempt < n_attempts;
+        let Pace { latency_min, latency_more_max, bytes_per_s } = self.pace;
+        let more_ns = latency_more_max.as_nanos().max(1);
+        let more_ns = u128::from(self.number(&read, 5)) % more_ns;
+        let more = Duration::from_nanos(u64::try_from(more_ns).unwrap_or(0));
+        let n_bytes = read.piece.rest_bytes() as u64;
+        let passing = Duration::from_nanos(n_bytes.saturating_mul(1_000_000_000) / bytes_per_s);
+        self.free_at = self.free_at.max(self.clock.now()) + passing;
+        let due = self.free_at + latency_min + more;
+        self.in_flight.push(Pending { due, read, is_cancelled: false, is_nth });
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+        let n_before = done.len();
+        self.take_due(done);
+        if done.len() > n_before {
+            return Ok(());
+        }
+        let due = self.earliest().map(|at| self.in_flight[at].due);
+        let until = match (wait, due) {
+            (Wait::Poll, _) | (Wait::Any, None) => return Ok(()),
+            (Wait::Any, Some(due)) => due,
+            (Wait::AtMost(limit), due) => {
+                let end = self.clock.now() + limit;
+                due.map_or(end, |due| due.min(end))
+            }
+        };
+        self.clock.advance_to(until);
+        self.take_due(done);
+        Ok(())
+    }
+
+    fn cancel(&mut self, tag: u64) {
+        // What the drive is about to deliver it delivers.
+        let found = self.in_flight.iter_mut().find(|it| it.read.tag == tag);
+        if let Some(pending) = found
+            && pending.due > self.clock.now() + self.pace.latency_min
+        {
+            pending.is_cancelled = true;
+            pending.due = self.clock.now();
+        }
+    }
+
+    fn slab_added(&mut self, _: &Slab) {}
+
+    fn slab_removed(&mut self, _: &Slab) {}
+}

@@ -1,0 +1,53 @@
+//! What several tests of this crate need: folders of their own, and numbers from a seed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder that goes away with the test.
+pub(crate) struct TempFolder(PathBuf);
+
+impl TempFolder {
+    /// `name` is the test's own.
+    pub(crate) fn new(name: &str) -> Self {
+        let name = format!("moeflux-io-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        let removed = fs::remove_dir_all(&self.0);
+        assert!(removed.is_ok() || std::thread::panicking());
+    }
+}
+
+/// Numbers that look random, from a seed.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        crate::mix::mixed(&[self.0])
+    }
+
+    /// Below `end`, which is not 0.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap()
+    }
+
+    pub(crate) fn bytes(&mut self, n_bytes: usize) -> Vec<u8> {
+        (0..n_bytes).map(|_| self.next().to_le_bytes()[0]).collect()
+    }
+}

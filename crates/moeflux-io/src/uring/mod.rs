@@ -1,0 +1,368 @@
+//! Reads through io_uring: many in flight from one thread, without a system call for each.
+//!
+//! **Invariant:** a piece stays in `entries` from the moment its read is queued until the kernel
+//! has said that it is over; dropping the drive waits for all of them. Where that cannot be had
+//! (the ring itself fails), their memory is given up rather than freed.
+//! Slabs are registered with the kernel where it allows; a slab that is registered is held, so
+//! that its memory cannot be unmapped under a registration.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+
+use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::direct::{Caching, DriveFile, FileChange, FileFacts};
+use crate::slots::{Piece, Slab};
+use crate::uring::registered::Registered;
+
+mod registered;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) use tests::drive_or_typed_refusal;
+
+/// More reads in flight than any drive gains from; a queue of the kernel holds twice as many.
+pub const DEPTH_MAX: usize = 1024;
+
+/// How often a full kernel is asked again, with nothing in flight that could be waited for.
+const N_REFUSALS_MAX: u32 = 1000;
+/// The mark of a cancel's own completion: no read has it.
+const CANCEL_MARK: u64 = u64::MAX;
+
+/// Why there is no ring: the caller reads by other means.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum UringRefused {
+    /// This kernel has none, or lacks what is needed (Linux 5.11).
+    Unsupported,
+    /// It is forbidden here: a container's filter, `kernel.io_uring_disabled`.
+    Forbidden,
+    /// Something else: descriptors or memory have run out.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for UringRefused {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOSYS | libc::EOPNOTSUPP) => Self::Unsupported,
+            Some(libc::EPERM | libc::EACCES) => Self::Forbidden,
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+impl fmt::Display for UringRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported => write!(f, "io_uring needs Linux 5.11"),
+            Self::Forbidden => write!(
+                f,
+                "io_uring is forbidden here: see the container's filter of system calls and \
+                 /proc/sys/kernel/io_uring_disabled"
+            ),
+            Self::Failed(source) => write!(f, "io_uring failed: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for UringRefused {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// A read that was queued and is not over.
+struct Entry {
+    /// Counts the uses of this place, so that a late cancel cannot hit the next read.
+    generation: u32,
+    read: Option<(u64, Piece)>,
+}
+
+/// A drive by io_uring.
+pub struct UringDrive {
+    ring: IoUring,
+    files: Vec<DriveFile>,
+    depth: usize,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// Queued here and not yet in the kernel's ring.
+    backlog: VecDeque<squeue::Entry>,
+    /// Cancelled before the kernel saw them.
+    early: Vec<Completion>,
+    registered: Registered,
+}
+
+impl UringDrive {
+    /// A ring for `depth` reads in flight from `files`.
+    ///
+    /// # Errors
+    ///
+    /// Why the kernel has none for us.
+    ///
+    /// # Panics
+    ///
+    /// If `depth` is 0 or above [`DEPTH_MAX`].
+    pub fn new(files: Vec<DriveFile>, depth: usize) -> Result<Self, UringRefused> {
+        assert!((1..=DEPTH_MAX).contains(&depth), "a depth of 1 to {DEPTH_MAX}");
+        let n_entries = u32::try_from(depth).expect("at most the limit");
+        // Twice: each read may be cancelled once.
+        let ring = IoUring::new((2 * n_entries).next_power_of_two())?;
+        let parameters = ring.params();
+        if !(parameters.is_feature_ext_arg() && parameters.is_feature_nodrop()) {
+            return Err(UringRefused::Unsupported);
+        }
+        let entry = |_| Entry { generation: 0, read: None };
+        Ok(Self {
+            ring,
+            files,
+            depth,
+            entries: (0..depth).map(entry).collect(),
+            free: (0..n_entries).rev().collect(),
+            backlog: VecDeque::with_capacity(2 * depth),
+            early: Vec::with_capacity(depth),
+            registered: Registered::default(),
+        })
+    }
+
+    /// How many slabs are registered.
+    #[must_use]
+    pub fn n_registered_slabs(&self) -> usize {
+        self.registered.len()
+    }
+
+    fn describe(&self, read: &Read, user_data: u64) -> squeue::Entry {
+        let file = &self.files[read.file.0 as usize];
+        let descriptor = Fd(file.descriptor());
+        let address = read.piece.rest_address();
+        // A longer one comes short, as such reads do in any case.
+        let len_bytes = u32::try_from(read.piece.rest_bytes()).unwrap_or(1 << 30);
+        let entry = match self.registered.find(address, read.piece.rest_bytes()) {
+            Some(place) => opcode::ReadFixed::new(descriptor, address, len_bytes, place)
+                .offset(read.offset_bytes)
+                .build(),
+            None => {
+                opcode::Read::new(descriptor, address, len_bytes).offset(read.offset_bytes).build()
+            }
+        };
+        // What lies in the page cache would be copied within `flush`, by the caller, who has other
+        // work: the kernel's workers copy it as fast.
+        let flags = match file.caching() {
+            Caching::Direct => squeue::Flags::empty(),
+            Caching::PageCache => squeue::Flags::ASYNC,
+        };
+        entry.user_data(user_data).flags(flags)
+    }
+
+    /// Moves as much of the backlog into the ring as it has room for.
+    fn push_backlog(&mut self) {
+        let mut queue = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: the entry's memory is that of a piece in `entries`, which stays there until
+            // the kernel has said that the read is over (or it is a cancel and has none); its
+            // descriptor belongs to `files`, which lives as long as the ring.
+            if unsafe { queue.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Takes what is over out of the ring.
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.early);
+        for entry in self.ring.completion() {
+            if entry.user_data() == CANCEL_MARK {
+                continue;
+            }
+            let index = entry_index(entry.user_data());
+            let Entry { generation, read } = &mut self.entries[index as usize];
+            let (tag, piece) = read.take().expect("the kernel completes a read once");
+            *generation = generation.wrapping_add(1);
+            self.free.push(index);
+            let end = match usize::try_from(entry.result()) {
+                Ok(n_bytes) => End::Read(n_bytes),
+                Err(_) if entry.result() == -libc::ECANCELED => End::Cancelled,
+                Err(_) => End::Failed(io::Error::from_raw_os_error(-entry.result())),
+            };
+            done.push(Completion { tag, piece, end });
+        }
+    }
+
+    /// Enters the kernel: submits what is in the ring and waits as told for one completion. May
+    /// have done neither, if the kernel is short of memory or was interrupted.
+    fn enter(&self, wait: Wait) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        let entered = match wait {
+            Wait::Poll => submitter.submit(),
+            Wait::Any => submitter.submit_and_wait(1),
+            Wait::AtMost(limit) => {
+                let limit = Timespec::from(limit);
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&limit))
+            }
+        };
+        let Err(error) = entered else { return Ok(()) };
+        let passes = [libc::ETIME, libc::EINTR, libc::EAGAIN, libc::EBUSY];
+        if passes.iter().any(|&it| error.raw_os_error() == Some(it)) { Ok(()) } else { Err(error) }
+    }
+
+    /// Submits all of the backlog. Completions may have to be taken out to make room.
+    fn submit_backlog(&mut self) -> io::Result<()> {
+        let mut n_refusals = 0;
+        while !(self.backlog.is_empty() && self.ring.submission().is_empty()) {
+            self.push_backlog();
+            let n_queued = self.ring.submission().len();
+            self.enter(Wait::Poll)?;
+            if self.ring.submission().len() < n_queued {
+                continue;
+            }
+            n_refusals += 1;
+            if n_refusals == N_REFUSALS_MAX {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            let mut done = std::mem::take(&mut self.early);
+            self.reap(&mut done);
+            self.early = done;
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn cancel_in_backlog(&mut self, index: u32, user_data: u64) -> bool {
+        let is_it = |entry: &squeue::Entry| entry.get_user_data() == user_data;
+        let Some(at) = self.backlog.iter().position(is_it) else { return false };
+        self.backlog.remove(at);
+        let Entry { generation, read } = &mut self.entries[index as usize];
+        *generation = generation.wrapping_add(1);
+        let (tag, piece) = read.take().expect("what is queued has its read");
+        self.free.push(index);
+        self.early.push(Completion { tag, piece, end: End::Cancelled });
+        true
+    }
+}
+
+fn user_data(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+fn entry_index(user_data: u64) -> u32 {
+    user_data as u32
+}
+
+impl BlockRead for UringDrive {
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn n_in_flight(&self) -> usize {
+        self.depth - self.free.len() + self.early.len()
+    }
+
+    fn n_files(&self) -> usize {
+        self.files.len()
+    }
+
+    fn file(&self, file: FileIdx) -> FileFacts<'_> {
+        self.files[file.0 as usize].facts()
+    }
+
+    fn check_unchanged(&self, file: FileIdx) -> Result<(), FileChange> {
+        self.files[file.0 as usize].check_unchanged()
+    }
+
+    fn submit(&mut self, read: Read) {
+        let index = self.free.pop().expect("at most `depth` reads are in flight");
+        let user_data = user_data(index, self.entries[index as usize].generation);
+        let description = self.describe(&read, user_data);
+        self.entries[index as usize].read = Some((read.tag, read.piece));
+        self.backlog.push_back(description);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.submit_backlog()
+    }
+
+    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+        let n_before = done.len();
+        self.submit_backlog()?;
+        self.reap(done);
+        if done.len() > n_before {
+            return Ok(());
+        }
+        match wait {
+            Wait::Poll => {}
+            Wait::Any => {
+                while done.len() == n_before && self.n_in_flight() > 0 {
+                    self.enter(wait)?;
+                    self.reap(done);
+                }
+            }
+            Wait::AtMost(_) => {
+                self.enter(wait)?;
+                self.reap(done);
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, tag: u64) {
+        let is_it = |entry: &Entry| matches!(entry.read, Some((it, _)) if it == tag);
+        let Some(at) = self.entries.iter().position(is_it) else { return };
+        let index = u32::try_from(at).expect("at most the depth");
+        let user_data = user_data(index, self.entries[at].generation);
+        if !self.cancel_in_backlog(index, user_data) {
+            let cancel = opcode::AsyncCancel::new(user_data).build().user_data(CANCEL_MARK);
+            self.backlog.push_back(cancel);
+        }
+    }
+
+    fn slab_added(&mut self, slab: &Slab) {
+        self.registered.add(&self.ring, slab);
+    }
+
+    fn slab_removed(&mut self, slab: &Slab) {
+        self.registered.remove(&self.ring, slab);
+    }
+}
+
+impl fmt::Debug for UringDrive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UringDrive({} of {} in flight)", self.n_in_flight(), self.depth)
+    }
+}
+
+impl Drop for UringDrive {
+    fn drop(&mut self) {
+        for entry in std::mem::take(&mut self.backlog) {
+            if entry.get_user_data() != CANCEL_MARK {
+                let index = entry_index(entry.get_user_data());
+                self.entries[index as usize].read = None;
+                self.free.push(index);
+            }
+        }
+        let mut done = Vec::with_capacity(self.depth);
+        let mut is_drained = self.enter(Wait::Poll).is_ok();
+        while is_drained && self.free.len() < self.depth {
+            self.reap(&mut done);
+            is_drained = self.free.len() == self.depth || self.enter(Wait::Any).is_ok();
+        }
+        if is_drained {
+            // The kernel takes a ring apart some time after it is closed, and keeps pages until
+            // then.
+            self.registered.remove_all(&self.ring);
+        } else {
+            // The kernel may still write to these pieces: their slabs are never freed.
+            Box::leak(std::mem::take(&mut self.entries).into_boxed_slice());
+        }
+    }
+}

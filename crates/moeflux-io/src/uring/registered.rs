@@ -1,0 +1,106 @@
+//! Slabs that the kernel knows: reads into them need no pinning of pages, read by read.
+//!
+//! **Invariant:** what [`Registered::find`] names is registered and held. Memory that is unmapped
+//! under a registration would go on receiving reads, out of sight: so a slab is held until the
+//! kernel has forgotten it. Where registration is refused (the limit of locked memory), all goes
+//! on without.
+
+use io_uring::IoUring;
+
+use crate::slots::Slab;
+
+/// The kernel takes no larger buffer.
+const REGISTERED_BYTES_MAX: usize = 1 << 30;
+/// Places for slabs in the kernel's table: 64 GiB of slabs of 64 MiB. Those beyond are read to
+/// without registration.
+const N_REGISTERED_MAX: u16 = 1024;
+
+/// The kernel's table of slabs.
+#[derive(Default)]
+pub(super) struct Registered {
+    /// By address.
+    slabs: Vec<Entry>,
+    free: Vec<u16>,
+    table: Table,
+}
+
+struct Entry {
+    first_address: usize,
+    place: u16,
+    slab: Slab,
+}
+
+#[derive(Default, PartialEq, Eq)]
+enum Table {
+    #[default]
+    NotAsked,
+    Made,
+    Refused,
+}
+
+impl Registered {
+    /// How many slabs are registered.
+    pub(super) fn len(&self) -> usize {
+        self.slabs.len()
+    }
+
+    /// The place of the slab that `len_bytes` at `address` belong to.
+    pub(super) fn find(&self, address: *const u8, len_bytes: usize) -> Option<u16> {
+        let n_before = self.slabs.partition_point(|it| it.first_address <= address.addr());
+        let entry = self.slabs.get(n_before.checked_sub(1)?)?;
+        let end = address.addr() - entry.first_address + len_bytes;
+        (end <= entry.slab.len_bytes()).then_some(entry.place)
+    }
+
+    /// Registers `slab` if the kernel allows.
+    pub(super) fn add(&mut self, ring: &IoUring, slab: &Slab) {
+        if self.table == Table::NotAsked {
+            let made = ring.submitter().register_buffers_sparse(u32::from(N_REGISTERED_MAX));
+            self.table = if made.is_ok() { Table::Made } else { Table::Refused };
+            self.free = (0..N_REGISTERED_MAX).rev().collect();
+        }
+        let is_known = self.slabs.iter().any(|it| it.slab.is_same(slab));
+        let is_possible = self.table == Table::Made && slab.len_bytes() <= REGISTERED_BYTES_MAX;
+        if is_known || !is_possible {
+            return;
+        }
+        let Some(place) = self.free.pop() else { return };
+        let buffer = libc::iovec { iov_base: slab.byte(0).cast(), iov_len: slab.len_bytes() };
+        // SAFETY: the range is that of a slab, which `slabs` holds until the kernel has forgotten
+        // the place.
+        let told =
+            unsafe { ring.submitter().register_buffers_update(u32::from(place), &[buffer], None) };
+        if told.is_err() {
+            self.free.push(place);
+            return;
+        }
+        let first_address = slab.byte(0).addr();
+        let at = self.slabs.partition_point(|it| it.first_address < first_address);
+        self.slabs.insert(at, Entry { first_address, place, slab: slab.clone() });
+    }
+
+    /// Makes the kernel forget `slab`, then lets go of it.
+    pub(super) fn remove(&mut self, ring: &IoUring, slab: &Slab) {
+        let Some(at) = self.slabs.iter().position(|it| it.slab.is_same(slab)) else { return };
+        let place = self.slabs[at].place;
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: an empty range needs no memory.
+        let told =
+            unsafe { ring.submitter().register_buffers_update(u32::from(place), &[nothing], None) };
+        if told.is_ok() {
+            self.slabs.remove(at);
+            self.free.push(place);
+        } else {
+            self.remove_all(ring);
+        }
+    }
+
+    /// Makes the kernel forget the whole table; from then on all goes on without. If even that
+    /// fails, the slabs stay held.
+    pub(super) fn remove_all(&mut self, ring: &IoUring) {
+        if self.table == Table::Made && ring.submitter().unregister_buffers().is_ok() {
+            self.slabs.clear();
+        }
+        self.table = Table::Refused;
+    }
+}

@@ -1,0 +1,110 @@
+//! What only io_uring has: refusals, and slabs that the kernel knows.
+
+use super::*;
+use crate::slots::{SLOT_ALIGN, SlabIdx, SlotIdx, SlotMemory};
+use crate::testing::{Numbers, TempFolder};
+
+/// A drive, or none where this kernel has no io_uring for us: then the refusal must be one of the
+/// typed ones, the same each time.
+pub(crate) fn drive_or_typed_refusal(files: Vec<DriveFile>, depth: usize) -> Option<UringDrive> {
+    match UringDrive::new(files, depth) {
+        Ok(drive) => Some(drive),
+        Err(refused) => {
+            assert!(!matches!(refused, UringRefused::Failed(_)), "{refused}");
+            None
+        }
+    }
+}
+
+#[test]
+fn answers_of_the_kernel_are_told_apart() {
+    let refused = |code| UringRefused::from(io::Error::from_raw_os_error(code));
+    assert!(matches!(refused(libc::ENOSYS), UringRefused::Unsupported));
+    assert!(matches!(refused(libc::EPERM), UringRefused::Forbidden));
+    assert!(matches!(refused(libc::EACCES), UringRefused::Forbidden));
+    assert!(matches!(refused(libc::EMFILE), UringRefused::Failed(_)));
+    for code in [libc::ENOSYS, libc::EPERM, libc::EMFILE] {
+        assert!(refused(code).to_string().contains("io_uring"));
+    }
+}
+
+#[test]
+fn every_depth_up_to_the_limit_is_had() {
+    for depth in [1, 2, 3, 100, DEPTH_MAX] {
+        if let Some(drive) = drive_or_typed_refusal(Vec::new(), depth) {
+            assert_eq!((drive.depth(), drive.n_in_flight()), (depth, 0));
+        }
+    }
+}
+
+#[test]
+fn marks_of_reads_are_taken_apart_again() {
+    for (index, generation) in [(0, 0), (7, u32::MAX), (u32::MAX - 1, 3)] {
+        assert_eq!(entry_index(user_data(index, generation)), index);
+    }
+    // With depths up to the limit no read has the mark of cancels.
+    assert!(u64::from(entry_index(CANCEL_MARK)) >= DEPTH_MAX as u64);
+}
+
+/// Slabs come and go while others are read to; every read lands where its slot is now.
+#[test]
+fn slabs_come_and_go_and_reads_never_land_in_old_memory() {
+    let folder = TempFolder::new("uring-slabs");
+    let mut numbers = Numbers(5);
+    let bytes = numbers.bytes(64 * SLOT_ALIGN);
+    let path = folder.write("f", &bytes);
+    let files = vec![DriveFile::open(&path, Caching::Direct).unwrap()];
+    let Some(mut drive) = drive_or_typed_refusal(files, 4) else { return };
+    let mut memory = SlotMemory::new(SLOT_ALIGN, 2 * SLOT_ALIGN);
+    for round in 0..200u64 {
+        if memory.n_slabs() < 2 || (memory.n_slabs() < 6 && numbers.below(2) == 0) {
+            let place = memory.grow().unwrap();
+            if numbers.below(4) > 0 {
+                drive.slab_added(memory.slab(place).unwrap());
+            }
+        }
+        let places: Vec<SlabIdx> = memory.slabs().map(|(place, _)| place).collect();
+        let place = places[numbers.below(places.len())];
+        let slot = SlotIdx(memory.slots_of(place).start + (round % 2) as u32);
+        let unit = numbers.below(64);
+        let mut filling = memory.begin_fill(slot);
+        let piece = filling.take(0..SLOT_ALIGN);
+        let offset_bytes = (unit * SLOT_ALIGN) as u64;
+        drive.submit(Read { tag: round, file: FileIdx(0), offset_bytes, attempt: 0, piece });
+        let mut done = Vec::new();
+        drive.complete(Wait::Any, &mut done).unwrap();
+        assert!(matches!(done[0].end, End::Read(SLOT_ALIGN)), "{:?}", done[0].end);
+        drop(done);
+        memory.finish(filling);
+        let expected = &bytes[unit * SLOT_ALIGN..(unit + 1) * SLOT_ALIGN];
+        assert!(memory.bytes(slot) == expected, "round {round}");
+        if numbers.below(3) == 0 {
+            let slab = memory.slab(place).unwrap().clone();
+            drive.slab_removed(&slab);
+            drop(slab);
+            memory.shrink(place);
+        }
+        assert!(drive.n_registered_slabs() <= memory.n_slabs());
+    }
+}
+
+#[test]
+fn a_slab_is_registered_once_and_held_until_it_is_removed() {
+    let Some(mut drive) = drive_or_typed_refusal(Vec::new(), 1) else { return };
+    let mut memory = SlotMemory::new(SLOT_ALIGN, SLOT_ALIGN);
+    memory.grow().unwrap();
+    let slab = memory.slab(SlabIdx(0)).unwrap().clone();
+    drive.slab_removed(&slab);
+    drive.slab_added(&slab);
+    drive.slab_added(&slab);
+    // The limit of locked memory may refuse it: then nothing is held.
+    let n_registered = drive.n_registered_slabs();
+    assert!(n_registered <= 1);
+    assert_eq!(drive.registered.find(slab.byte(0), slab.len_bytes()).is_some(), n_registered == 1);
+    assert_eq!(drive.registered.find(slab.byte(1), slab.len_bytes()), None);
+    drive.slab_removed(&slab);
+    assert_eq!(drive.n_registered_slabs(), 0);
+    assert_eq!(drive.registered.find(slab.byte(0), 1), None);
+    drop(slab);
+    memory.shrink(SlabIdx(0));
+}

@@ -1,0 +1,112 @@
+//! Once warm, jobs are loaded without any allocation: by every kind of drive.
+//! A binary of its own: its allocator counts.
+#![cfg(test)]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use moeflux_io::{
+    BlockRead, Caching, Class, DriveFile, FileIdx, Finished, Job, JobId, Loader, Outcome, Part,
+    RealClock, Settings, SlotIdx, SlotMemory, ThreadsDrive, Wait, lay_out,
+};
+
+struct Counting(AtomicU64);
+
+// SAFETY: all is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are those that are asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting(AtomicU64::new(0));
+
+const N_SLOTS: u32 = 16;
+
+struct Rig {
+    loader: Loader,
+    memory: SlotMemory,
+    parts: Vec<Vec<Part>>,
+    finished: Vec<Finished>,
+}
+
+impl Rig {
+    fn new(drive: Box<dyn BlockRead>) -> Self {
+        let settings = Settings { read_bytes: 64 << 10, n_guess_reads_max: 4 };
+        let mut loader = Loader::new(drive, None, settings, Arc::new(RealClock::new()));
+        let mut memory = SlotMemory::new(512 << 10, N_SLOTS as usize * (512 << 10));
+        let place = memory.grow().unwrap();
+        loader.slab_added(memory.slab(place).unwrap());
+        let layout = |job: u64| {
+            let extents =
+                [0, 1, 2].map(|part| (FileIdx(0), job * 70_001 + part * 300_000, 120_000));
+            lay_out(&extents, loader.block_bytes()).0
+        };
+        let parts = (0..u64::from(N_SLOTS)).map(layout).collect();
+        Self { loader, memory, parts, finished: Vec::with_capacity(N_SLOTS as usize) }
+    }
+
+    /// Jobs into all slots, some of them guesses, some promoted, some cancelled.
+    fn run(&mut self) {
+        for slot in 0..N_SLOTS {
+            let filling = self.memory.begin_fill(SlotIdx(slot));
+            let class = if slot % 2 == 0 { Class::Demand } else { Class::Guess };
+            let parts = &self.parts[slot as usize];
+            self.loader.submit(Job::new(JobId(u64::from(slot)), class, filling, parts));
+        }
+        self.loader.poll(&mut self.finished).unwrap();
+        self.loader.promote(JobId(7));
+        self.loader.cancel(JobId(9));
+        while self.loader.n_jobs() > 0 {
+            self.loader.wait(Wait::Any, &mut self.finished).unwrap();
+        }
+        for Finished { filling, outcome, .. } in self.finished.drain(..) {
+            match outcome {
+                Outcome::Ready => self.memory.finish(filling),
+                Outcome::Cancelled => self.memory.abandon(filling),
+                Outcome::Failed(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+fn check(name: &str, drive: Box<dyn BlockRead>) {
+    let mut rig = Rig::new(drive);
+    for _ in 0..20 {
+        rig.run();
+    }
+    let before = COUNTING.0.load(Ordering::Relaxed);
+    for _ in 0..50 {
+        rig.run();
+    }
+    let n_allocations = COUNTING.0.load(Ordering::Relaxed) - before;
+    assert_eq!(n_allocations, 0, "{name}");
+}
+
+fn open(path: &Path) -> Vec<DriveFile> {
+    vec![DriveFile::open(path, Caching::Direct).unwrap()]
+}
+
+#[test]
+fn a_warm_loader_allocates_nothing() {
+    let path = std::env::temp_dir().join(format!("moeflux-io-{}-allocations", std::process::id()));
+    fs::write(&path, vec![7; 2 << 20]).unwrap();
+    check("threads", Box::new(ThreadsDrive::new(open(&path), 2, 8).unwrap()));
+    #[cfg(target_os = "linux")]
+    if let Ok(drive) = moeflux_io::UringDrive::new(open(&path), 8) {
+        check("io_uring", Box::new(drive));
+    }
+    fs::remove_file(&path).unwrap();
+}
