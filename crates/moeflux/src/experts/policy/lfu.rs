@@ -1,0 +1,153 @@
+//! The expert with the lowest rate of use leaves; a use counts half after a while.
+//!
+//! The counts are kept for all experts, also those that are not in memory: an expert that comes
+//! back is as warm as its history, and one that came once for a prompt is the first to go. Rows are
+//! the clock, so that a chunk of a prompt counts as its tokens would one by one.
+//! Frequency with decay as in LRFU (Lee et al., 2001), with the history of all keys, which are few.
+
+use super::{KeyIdx, Policy, PolicyShape};
+use crate::ids::SlotIdx;
+
+/// Mean uses of an expert in which an old use loses half of its weight.
+const HALF_LIFE_USES: f64 = 8.0;
+
+/// The weight of a use doubles each half-life; before it outgrows an f64 all are scaled down.
+const LOG2_WEIGHT_MAX: f64 = 512.0;
+
+const NONE: usize = usize::MAX;
+
+/// Least frequently used, with decay.
+#[derive(Debug)]
+pub(super) struct Lfu {
+    /// Per key: the sum of the weights of its uses.
+    scores: Vec<f64>,
+    /// Of a use now.
+    log2_weight: f64,
+    half_lives_per_row: f64,
+    /// Per slot; meaningless where it is outside.
+    keys: Vec<KeyIdx>,
+    /// Idle slots, a binary heap with the lowest score at its root. Weights grow and scores do
+    /// not fall, so that the order of idle slots never changes by itself.
+    heap: Vec<SlotIdx>,
+    /// Per slot: its place in the heap.
+    places: Vec<usize>,
+}
+
+impl Lfu {
+    pub(super) fn new(shape: PolicyShape) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "counts of experts are far below 2^52")]
+        let uses_per_row = shape.n_uses_per_row as f64 / shape.n_keys.max(1) as f64;
+        let mut lfu = Self {
+            scores: vec![0.0; shape.n_keys],
+            log2_weight: 0.0,
+            half_lives_per_row: uses_per_row / HALF_LIFE_USES,
+            keys: Vec::new(),
+            heap: Vec::new(),
+            places: Vec::new(),
+        };
+        lfu.resize(shape.n_slots);
+        lfu
+    }
+
+    fn score(&self, slot: SlotIdx) -> f64 {
+        self.scores[self.keys[slot.0].0]
+    }
+
+    fn count(&mut self, key: KeyIdx, n_uses: u32) {
+        self.scores[key.0] += f64::from(n_uses) * self.log2_weight.exp2();
+    }
+
+    fn set(&mut self, place: usize, slot: SlotIdx) {
+        self.heap[place] = slot;
+        self.places[slot.0] = place;
+    }
+
+    fn rise(&mut self, mut place: usize, slot: SlotIdx) {
+        let score = self.score(slot);
+        while place > 0 {
+            let parent = self.heap[(place - 1) / 2];
+            if self.score(parent) <= score {
+                break;
+            }
+            self.set(place, parent);
+            place = (place - 1) / 2;
+        }
+        self.set(place, slot);
+    }
+
+    fn sink(&mut self, mut place: usize, slot: SlotIdx) {
+        let score = self.score(slot);
+        loop {
+            let left = 2 * place + 1;
+            if left >= self.heap.len() {
+                break;
+            }
+            let right = (left + 1).min(self.heap.len() - 1);
+            let is_right = self.score(self.heap[right]) < self.score(self.heap[left]);
+            let child = if is_right { right } else { left };
+            if score <= self.score(self.heap[child]) {
+                break;
+            }
+            self.set(place, self.heap[child]);
+            place = child;
+        }
+        self.set(place, slot);
+    }
+}
+
+impl Policy for Lfu {
+    fn begin_step(&mut self, n_rows: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "rows of a step are far below 2^52")]
+        let half_lives = n_rows as f64 * self.half_lives_per_row;
+        self.log2_weight += half_lives;
+        if self.log2_weight > LOG2_WEIGHT_MAX {
+            let factor = (-self.log2_weight).exp2();
+            self.scores.iter_mut().for_each(|score| *score *= factor);
+            self.log2_weight = 0.0;
+        }
+    }
+
+    fn admit(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
+        self.keys[slot.0] = key;
+        self.count(key, n_uses);
+    }
+
+    fn hit(&mut self, slot: SlotIdx, n_uses: u32) {
+        self.count(self.keys[slot.0], n_uses);
+    }
+
+    fn hold(&mut self, slot: SlotIdx) {
+        let place = std::mem::replace(&mut self.places[slot.0], NONE);
+        let last = self.heap.pop().expect("an idle slot is in the heap");
+        if last == slot {
+            return;
+        }
+        let parent = self.heap.get(place.saturating_sub(1) / 2).copied();
+        if place > 0 && parent.is_some_and(|parent| self.score(last) < self.score(parent)) {
+            self.rise(place, last);
+        } else {
+            self.sink(place, last);
+        }
+    }
+
+    fn let_go(&mut self, slot: SlotIdx) {
+        self.heap.push(slot);
+        self.rise(self.heap.len() - 1, slot);
+    }
+
+    fn victim(&mut self) -> Option<SlotIdx> {
+        self.heap.first().copied()
+    }
+
+    fn remove(&mut self, slot: SlotIdx) {
+        if self.places[slot.0] != NONE {
+            self.hold(slot);
+        }
+    }
+
+    fn resize(&mut self, n_slots: usize) {
+        self.keys.resize(n_slots, KeyIdx(0));
+        self.places.resize(n_slots, NONE);
+        self.heap.reserve(n_slots.saturating_sub(self.heap.len()));
+    }
+}
