@@ -9,7 +9,7 @@ use super::{KeyIdx, Policy, PolicyShape};
 use crate::ids::SlotIdx;
 
 /// Mean uses of an expert in which an old use loses half of its weight.
-const HALF_LIFE_USES: f64 = 8.0;
+const HALF_LIFE_USES: f64 = 4.0;
 
 /// The weight of a use doubles each half-life; before it outgrows an f64 all are scaled down.
 const LOG2_WEIGHT_MAX: f64 = 512.0;

@@ -1,15 +1,15 @@
 //! What a policy could hit that knows the future: Belady's MIN over unions.
 //!
-//! Keeps what is needed soonest. What a block asks for is demanded together: a block that fits is
-//! whole in its slots while it is computed, so none of it makes room for the rest of it; among
+//! Keeps what is needed soonest. What a block of decoding asks for is demanded together: if it fits
+//! it is whole in its slots while it is computed, so none of it makes room for the rest of it; among
 //! experts that the same later block needs it does not matter which leaves. **Invariant:** a bound
-//! for every order of work: where a block needs more slots than there are, all of it that is in
-//! memory is hit, and whatever of it is needed soonest stays.
+//! for every order of work: of a prompt's block, or one that needs more slots than there are, all
+//! that is in memory is hit, and whatever of it is needed soonest stays.
 
 use std::collections::BinaryHeap;
 
 use super::Replayed;
-use crate::experts::trace::{Trace, TraceBlock};
+use crate::experts::trace::{StepKind, Trace, TraceBlock};
 
 /// Needed in no later block.
 const NEVER: usize = usize::MAX;
@@ -34,7 +34,8 @@ pub fn bound(trace: &Trace, n_slots: usize) -> Replayed {
             memory.keep(key, (block_idx, next_block));
         }
         replayed.add(trace, block, n_misses);
-        let held = if block.uses.len() > n_slots { NEVER } else { block_idx };
+        let is_whole = block.kind == StepKind::Decode && block.uses.len() <= n_slots;
+        let held = if is_whole { block_idx } else { NEVER };
         memory.shrink(n_slots, held);
     }
     replayed

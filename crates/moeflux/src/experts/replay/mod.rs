@@ -1,7 +1,7 @@
 //! A trace over a table of slots: what another budget or policy would have hit.
 //!
-//! Each block of a trace asks for its union at once, as a layer does; where it needs more slots
-//! than there are it is served in waves. Reads finish at once and guesses are off, so that hits
+//! Each block of a trace asks for its union at once, as a layer does; prompts, and what needs more
+//! slots than there are, are served in waves. Reads finish at once and guesses are off, so that hits
 //! depend on the policy alone. **Invariant:** no policy hits more than [`bound`] says.
 
 mod bound;
@@ -91,9 +91,13 @@ pub fn replay(trace: &Trace, kind: PolicyKind, n_slots: usize) -> Replayed {
             expert: ExpertIdx(it.expert as usize),
             n_uses: it.n_uses,
         }));
+        let n_reads_max = match block.kind {
+            StepKind::Prefill => table.n_wave_reads(),
+            StepKind::Decode => usize::MAX,
+        };
         let n_misses_before = table.counters().misses;
         while !wanted.is_empty() {
-            table.acquire(block.layer, &mut wanted, &mut taken);
+            table.acquire(block.layer, &mut wanted, n_reads_max, &mut taken);
             serve(&mut table, &taken);
         }
         replayed.add(trace, &block, table.counters().misses - n_misses_before);

@@ -15,6 +15,12 @@ use crate::ids::{ExpertIdx, LayerIdx, SlotIdx};
 
 use keys::Keys;
 
+/// A prompt's reads under way take one slot of so many: the rest keeps what it uses most.
+const WAVE_SHARE: usize = 8;
+
+/// Fewer reads than this leave a drive idle.
+const N_WAVE_READS_MIN: usize = 16;
+
 /// An expert that the rows of a step chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -176,15 +182,24 @@ impl SlotTable {
     }
 
     /// Leases slots for the experts of `wanted` (ascending, each once); `taken` gets them,
-    /// ascending. What is in memory or on its way is always given out; the others get slots in
-    /// ascending order as long as there are any. Experts given out leave `wanted`: if some stay,
-    /// the caller computes and releases what it has, and asks again. If nothing was given out,
-    /// others hold all slots.
+    /// ascending. What is in memory or on its way is always given out; of the others up to
+    /// `n_reads_max` get slots, in ascending order, as long as there are any. Experts given out
+    /// leave `wanted`: if some stay, the caller computes and releases what it has, and asks again.
+    /// If nothing was given out, others hold all slots.
+    ///
+    /// A step of few rows takes all it can get. A prompt takes [`SlotTable::n_wave_reads`] at a
+    /// time: then what few of its rows use passes through few slots, and what many use stays.
     ///
     /// # Panics
     ///
     /// If the experts do not ascend, or the layer does not have them.
-    pub fn acquire(&mut self, layer: LayerIdx, wanted: &mut Vec<Wanted>, taken: &mut Vec<Taken>) {
+    pub fn acquire(
+        &mut self,
+        layer: LayerIdx,
+        wanted: &mut Vec<Wanted>,
+        n_reads_max: usize,
+        taken: &mut Vec<Taken>,
+    ) {
         assert!(wanted.is_sorted_by(|a, b| a.expert < b.expert), "experts ascend, each once");
         taken.clear();
         // First, so that no miss takes the slot of an expert that is wanted too.
@@ -195,7 +210,7 @@ impl SlotTable {
             taken.push(Taken { expert: wanted.expert, slot, found });
             false
         });
-        let n_given = wanted.iter().take_while(|wanted| {
+        let n_given = wanted.iter().take(n_reads_max).take_while(|wanted| {
             let Some(slot) = self.room() else { return false };
             let key = self.keys.key(layer, wanted.expert);
             self.fill(slot, key, Cause::Demand);
@@ -208,6 +223,12 @@ impl SlotTable {
         let n_given = n_given.count();
         wanted.drain(..n_given);
         taken.sort_unstable_by_key(|taken| taken.expert);
+    }
+
+    /// Reads that a prompt should begin at a time.
+    #[must_use]
+    pub fn n_wave_reads(&self) -> usize {
+        (self.n_open / WAVE_SHARE).max(N_WAVE_READS_MIN)
     }
 
     /// The expert of a slot has arrived.

@@ -62,12 +62,10 @@ impl SlotTable {
         self.free.retain(|slot| slot.0 < n_slots);
         let closed = n_slots..self.n_open;
         self.n_open = n_slots;
-        for slot_idx in closed {
-            if self.slots[slot_idx].state != State::Free {
-                self.n_closing += 1;
-                self.close(SlotIdx(slot_idx));
-            }
-        }
+        // All are counted before the first is emptied: when none is left the policy is told.
+        let is_full = |&slot_idx: &usize| self.slots[slot_idx].state != State::Free;
+        self.n_closing += closed.clone().filter(is_full).count();
+        closed.for_each(|slot_idx| self.close(SlotIdx(slot_idx)));
         self.settle();
     }
 
