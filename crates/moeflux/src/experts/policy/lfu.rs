@@ -14,6 +14,11 @@ const HALF_LIFE_USES: f64 = 4.0;
 /// The weight of a use doubles each half-life; before it outgrows an f64 all are scaled down.
 const LOG2_WEIGHT_MAX: f64 = 512.0;
 
+/// A step counts as so many half-lives at most, and its uses as their share of that. Within a long
+/// step the layers already computed have its uses and the others not yet: were the rest to fade
+/// wholly, what comes next would leave first.
+const STEP_HALF_LIVES_MAX: f64 = 0.5;
+
 const NONE: usize = usize::MAX;
 
 /// Least frequently used, with decay.
@@ -21,8 +26,10 @@ const NONE: usize = usize::MAX;
 pub(super) struct Lfu {
     /// Per key: the sum of the weights of its uses.
     scores: Vec<f64>,
-    /// Of a use now.
+    /// Of a use now in a step of few rows, as a power of two.
     log2_weight: f64,
+    /// Of a use in this step.
+    use_weight: f64,
     half_lives_per_row: f64,
     /// Per slot; meaningless where it is outside.
     keys: Vec<KeyIdx>,
@@ -36,10 +43,11 @@ pub(super) struct Lfu {
 impl Lfu {
     pub(super) fn new(shape: PolicyShape) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "counts of experts are far below 2^52")]
-        let uses_per_row = shape.n_uses_per_row as f64 / shape.n_keys.max(1) as f64;
+        let uses_per_row = shape.n_uses_per_row.max(1) as f64 / shape.n_keys.max(1) as f64;
         let mut lfu = Self {
             scores: vec![0.0; shape.n_keys],
             log2_weight: 0.0,
+            use_weight: 1.0,
             half_lives_per_row: uses_per_row / HALF_LIFE_USES,
             keys: Vec::new(),
             heap: Vec::new(),
@@ -54,7 +62,7 @@ impl Lfu {
     }
 
     fn count(&mut self, key: KeyIdx, n_uses: u32) {
-        self.scores[key.0] += f64::from(n_uses) * self.log2_weight.exp2();
+        self.scores[key.0] += f64::from(n_uses) * self.use_weight;
     }
 
     fn set(&mut self, place: usize, slot: SlotIdx) {
@@ -98,12 +106,15 @@ impl Lfu {
 impl Policy for Lfu {
     fn begin_step(&mut self, n_rows: usize) {
         #[expect(clippy::cast_precision_loss, reason = "rows of a step are far below 2^52")]
-        let half_lives = n_rows as f64 * self.half_lives_per_row;
-        self.log2_weight += half_lives;
+        let half_lives = n_rows.max(1) as f64 * self.half_lives_per_row;
+        let passed = half_lives.min(STEP_HALF_LIVES_MAX);
+        self.log2_weight += passed;
+        self.use_weight = passed / half_lives * self.log2_weight.exp2();
         if self.log2_weight > LOG2_WEIGHT_MAX {
             let factor = (-self.log2_weight).exp2();
             self.scores.iter_mut().for_each(|score| *score *= factor);
             self.log2_weight = 0.0;
+            self.use_weight *= factor;
         }
     }
 
