@@ -85,12 +85,12 @@ fn budgets(args: &ReplayArgs, trace: &Trace) -> Vec<usize> {
     budgets
 }
 
-fn n_slots(text: &str) -> std::result::Result<usize, String> {
+fn n_slots(text: &str) -> Result<usize, String> {
     let parsed = text.trim().parse().ok().filter(|n| (1..=N_SLOTS_MAX).contains(n));
     parsed.ok_or_else(|| format!("give numbers of slots from 1 to {N_SLOTS_MAX}"))
 }
 
-fn policies(text: &str) -> std::result::Result<Policies, String> {
+fn policies(text: &str) -> Result<Policies, String> {
     if text == "all" {
         return Ok(Policies::All);
     }

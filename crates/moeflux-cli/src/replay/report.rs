@@ -47,12 +47,7 @@ impl Curve {
 
 impl Report {
     /// Replays the trace with each policy and budget.
-    pub(super) fn new(
-        file: &Path,
-        trace: &Trace,
-        kinds: &[PolicyKind],
-        budgets: &[usize],
-    ) -> Self {
+    pub(super) fn new(file: &Path, trace: &Trace, kinds: &[PolicyKind], budgets: &[usize]) -> Self {
         let curve = |kind: &PolicyKind| Curve {
             name: kind.name(),
             points: budgets.iter().map(|&n_slots| replay(trace, *kind, n_slots)).collect(),

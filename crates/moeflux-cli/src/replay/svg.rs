@@ -1,7 +1,7 @@
 //! A replayed trace as a drawing: hit rate over memory, a line per policy, the bound dashed.
 //!
-//! **Invariant:** a file of its own that any browser shows, on a light or a dark page: colours that
-//! stand out on both, grey for all else. What comes from outside is escaped.
+//! **Invariant:** a file of its own that any browser shows, light or dark as its reader likes it;
+//! the curves' colours stand out on both. What comes from outside is escaped.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,11 @@ const RIGHT: f64 = 660.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 380.0;
 
-/// At least so much contrast with white and with black as text needs.
+/// Of the page and the words on it.
+const STYLE: &str = "rect{fill:#fff}text{fill:#343a40}\
+                     @media(prefers-color-scheme:dark){rect{fill:#16181b}text{fill:#dee2e6}}";
+
+/// Contrasts of at least 3 with either page.
 const COLOURS: [&str; 4] = ["#d9480f", "#0c8599", "#7048e8", "#2b8a3e"];
 const GREY: &str = "#868e96";
 
@@ -34,7 +38,8 @@ pub(super) fn render(report: &Report) -> String {
     let field = Field { report, kind, memory_max_bytes: memory_max.max(1) };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"{GREY}\">\n"
+         font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>{STYLE}</style>\n\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
     );
     field.title(&mut svg);
     field.hit_axis(&mut svg);
@@ -75,13 +80,14 @@ impl Field<'_> {
             line(svg, (LEFT, y), (RIGHT, y));
             text(svg, (LEFT - 8.0, y + 4.0), "end", &format!("{percent} %"));
             if is_rest {
-                let read_bytes = routed_bytes / 100 * u64::from(100 - percent);
+                let read_bytes = u128::from(routed_bytes) * u128::from(100 - percent) / 100;
+                let read_bytes = u64::try_from(read_bytes).unwrap_or(u64::MAX);
                 text(svg, (RIGHT + 8.0, y + 4.0), "start", &binary(read_bytes));
             }
         }
         text(svg, (LEFT - 8.0, TOP - 12.0), "end", "hits");
         if is_rest {
-            text(svg, (RIGHT + 8.0, TOP - 12.0), "start", "read per token");
+            text(svg, (WIDTH - 8.0, TOP - 12.0), "end", "read per token");
         }
     }
 
@@ -119,8 +125,7 @@ impl Field<'_> {
         }
         let stroke = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}");
         let _ = writeln!(svg, "<polyline points=\"{}\" {stroke}/>{dots}", points.trim_end());
-        let x = 110.0_f64.mul_add(index(curve_idx), LEFT);
-        let y = TOP - 16.0;
+        let (x, y) = (LEFT + 12.0 + 100.0 * index(curve_idx), TOP - 16.0);
         let _ = writeln!(svg, "<path d=\"M{x:.1} {y:.1}h24\" {stroke}/>");
         text(svg, (x + 30.0, y + 4.0), "start", curve.name);
     }
@@ -170,10 +175,7 @@ fn line(svg: &mut String, from: (f64, f64), to: (f64, f64)) {
 
 /// `text` has to be escaped.
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
-    );
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
 }
 
 fn escaped(text: &str) -> String {

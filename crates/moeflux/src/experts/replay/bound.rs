@@ -1,10 +1,10 @@
 //! What a policy could hit that knows the future: Belady's MIN over unions.
 //!
 //! Keeps what is needed soonest. What a block of decoding asks for is demanded together: if it fits
-//! it is whole in its slots while it is computed, so none of it makes room for the rest of it; among
-//! experts that the same later block needs it does not matter which leaves. **Invariant:** a bound
-//! for every order of work: of a prompt's block, or one that needs more slots than there are, all
-//! that is in memory is hit, and whatever of it is needed soonest stays.
+//! it is whole in its slots while it is computed, so none of it makes room for the rest of it;
+//! among experts that the same later block needs it does not matter which leaves. **Invariant:** a
+//! bound for every order of work: of a prompt's block, or one that needs more slots than there are,
+//! all that is in memory is hit, and whatever of it is needed soonest stays.
 
 use std::collections::BinaryHeap;
 

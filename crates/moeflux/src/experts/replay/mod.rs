@@ -1,8 +1,8 @@
 //! A trace over a table of slots: what another budget or policy would have hit.
 //!
 //! Each block of a trace asks for its union at once, as a layer does; prompts, and what needs more
-//! slots than there are, are served in waves. Reads finish at once and guesses are off, so that hits
-//! depend on the policy alone. **Invariant:** no policy hits more than [`bound`] says.
+//! slots than there are, are served in waves. Reads finish at once and guesses are off, so that
+//! hits depend on the policy alone. **Invariant:** no policy hits more than [`bound`] says.
 
 mod bound;
 
@@ -87,10 +87,12 @@ pub fn replay(trace: &Trace, kind: PolicyKind, n_slots: usize) -> Replayed {
         if Some(block.layer) == first_layer {
             table.begin_step(block.n_rows);
         }
-        wanted.extend(block.uses.iter().map(|it| Wanted {
-            expert: ExpertIdx(it.expert as usize),
-            n_uses: it.n_uses,
-        }));
+        wanted.extend(
+            block
+                .uses
+                .iter()
+                .map(|it| Wanted { expert: ExpertIdx(it.expert as usize), n_uses: it.n_uses }),
+        );
         let n_reads_max = match block.kind {
             StepKind::Prefill => table.n_wave_reads(),
             StepKind::Decode => usize::MAX,

@@ -179,12 +179,20 @@ impl Naive {
             }
             (4, _) if random.below(8) == 0 => {
                 let n_slots = 1 + random.below(20);
-                if n_slots < self.n_open { table.shrink(n_slots) } else { table.grow(n_slots) }
+                if n_slots < self.n_open {
+                    table.shrink(n_slots);
+                } else {
+                    table.grow(n_slots);
+                }
                 self.resize(n_slots);
             }
             (5..=8, Some(Seen { state: State::Loading(cause), n_leases, .. })) => {
                 let failed = random.below(6) == 0;
-                if failed { table.failed(SlotIdx(slot)) } else { table.loaded(SlotIdx(slot)) }
+                if failed {
+                    table.failed(SlotIdx(slot));
+                } else {
+                    table.loaded(SlotIdx(slot));
+                }
                 let state = if failed { State::Failed } else { State::Ready(cause) };
                 let seen = self.slots[slot].as_mut().unwrap();
                 (seen.state, seen.n_leases) = (state, n_leases);
@@ -212,7 +220,10 @@ fn random_operations_agree_with_plain_lists() {
                 naive.step(&mut table, &mut random);
                 let place = (kind.name(), seed, step_idx);
                 let checked = std::panic::AssertUnwindSafe(|| naive.check(&table));
-                assert!(std::panic::catch_unwind(checked).is_ok(), "(policy, seed, step) {place:?}");
+                assert!(
+                    std::panic::catch_unwind(checked).is_ok(),
+                    "(policy, seed, step) {place:?}"
+                );
             }
         }
     }

@@ -37,10 +37,8 @@ impl Trace {
         let mut bytes = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
-            let problem = format!(
-                "has more than {} bytes: record fewer tokens",
-                grouped(FILE_BYTES_MAX)
-            );
+            let problem =
+                format!("has more than {} bytes: record fewer tokens", grouped(FILE_BYTES_MAX));
             return Err(Error::malformed(path, problem));
         }
         Self::parse(&bytes, path)

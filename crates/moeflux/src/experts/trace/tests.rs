@@ -50,8 +50,8 @@ fn bytes() -> Vec<u8> {
         writer.layer(kind, LayerIdx(layer), &experts(chosen)).unwrap();
     }
     writer.finish().unwrap();
-    let bytes = file.0.lock().unwrap().clone();
-    bytes
+    let bytes = file.0.lock().unwrap();
+    bytes.clone()
 }
 
 fn parse(bytes: &[u8]) -> Result<Trace> {

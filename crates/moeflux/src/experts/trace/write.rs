@@ -50,12 +50,7 @@ impl TraceWriter {
     /// # Panics
     ///
     /// If the layer is not due, or the experts are not those of whole rows.
-    pub fn layer(
-        &mut self,
-        kind: StepKind,
-        layer: LayerIdx,
-        experts: &[ExpertIdx],
-    ) -> Result<()> {
+    pub fn layer(&mut self, kind: StepKind, layer: LayerIdx, experts: &[ExpertIdx]) -> Result<()> {
         let shape = self.header.layers[layer.0];
         assert!(shape.n_experts > 0, "layer {} has no experts", layer.0);
         assert!(experts.len().is_multiple_of(shape.top_k), "whole rows");
@@ -115,7 +110,8 @@ impl fmt::Debug for TraceWriter {
 fn check(header: &TraceHeader) -> Result<()> {
     let is_known = header.layers.iter().all(|layer| {
         let top_k_max = layer.n_experts.min(TOP_K_MAX);
-        layer.n_experts <= N_EXPERTS_MAX && (layer.n_experts == 0) == (layer.top_k == 0)
+        layer.n_experts <= N_EXPERTS_MAX
+            && (layer.n_experts == 0) == (layer.top_k == 0)
             && layer.top_k <= top_k_max
     });
     if header.layers.len() > N_LAYERS_MAX || !is_known {
