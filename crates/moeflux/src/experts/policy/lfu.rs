@@ -8,7 +8,9 @@
 use super::{KeyIdx, Policy, PolicyShape};
 use crate::ids::SlotIdx;
 
-/// Mean uses of an expert in which an old use loses half of its weight.
+/// Mean uses of an expert in which an old use loses half of its weight: 24 tokens of the model in
+/// the box. Its text is best with 2 to 4 and its chats with 8 and more, all within 1.5 points;
+/// where routes drift more is too slow (Zipf, drifting, 1/4: 60, 58 and 51 with 4, 8 and 32).
 const HALF_LIFE_USES: f64 = 4.0;
 
 /// The weight of a use doubles each half-life; before it outgrows an f64 all are scaled down.
@@ -16,12 +18,33 @@ const LOG2_WEIGHT_MAX: f64 = 512.0;
 
 /// A step counts as so many half-lives at most, and its uses as their share of that. Within a long
 /// step the layers already computed have its uses and the others not yet: were the rest to fade
-/// wholly, what comes next would leave first.
+/// wholly, what comes next would leave first (short chats at 1/4: hits of prompts 17 and not 14 of
+/// 100, of answers 60 and not 57; at half of this 19 and 60, but a new subject is learnt later).
 const STEP_HALF_LIVES_MAX: f64 = 0.5;
 
 const NONE: usize = usize::MAX;
 
 /// Least frequently used, with decay.
+///
+/// The default, by these hits of 100 demands while decoding (`moeflux replay`; slots for 1/8, 1/4
+/// and 1/2 of the experts). The model in the box: its held-out text token by token, an answer of
+/// 1,234 tokens to 1,494, twenty short chats. Made up, 12 layers, 6 of 64 experts: by Zipf's law,
+/// the same with two experts of a layer changing places every 8th token, and uniform.
+///
+/// | routes | lru | clock | s3-fifo | lfu | bound |
+/// |---|---|---|---|---|---|
+/// | held-out text | 0, 41, 76 | 0, 45, 76 | 28, 49, 79 | 31, 55, 80 | 50, 72, 90 |
+/// | long answer | 0, 44, 77 | 0, 47, 78 | 30, 52, 81 | 34, 59, 83 | 51, 73, 91 |
+/// | short chats | 0, 40, 76 | 0, 44, 76 | 28, 52, 81 | 33, 60, 82 | 52, 75, 92 |
+/// | Zipf | 27, 49, 74 | 29, 52, 75 | 42, 58, 78 | 48, 64, 80 | 59, 75, 90 |
+/// | Zipf, drifting | 27, 49, 74 | 29, 52, 75 | 41, 57, 77 | 44, 60, 78 | 59, 75, 90 |
+/// | uniform | 9, 20, 48 | 9, 20, 47 | 11, 21, 47 | 11, 23, 49 | 41, 58, 80 |
+///
+/// The distance to the bound is what only the future tells: the best fixed set of experts, chosen
+/// with hindsight, hits 52, 60 and 63 with a quarter of the model in the box, and to know the next
+/// four layers exactly would add 1.5. Tried and lost there: a second, shorter memory (0.0), the
+/// distance of layers (+0.5), which experts follow which (+1.0 for a table of all pairs). Where
+/// experts change places at every token (Zipf) S3-FIFO is better by 2 to 6.
 #[derive(Debug)]
 pub(super) struct Lfu {
     /// Per key: the sum of the weights of its uses.

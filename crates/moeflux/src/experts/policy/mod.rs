@@ -65,13 +65,13 @@ pub trait Policy: fmt::Debug + Send {
 /// The policies there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// [`lru`].
+    /// Least recently used.
     Lru,
-    /// [`clock`].
+    /// Second chance.
     Clock,
-    /// [`s3_fifo`].
+    /// Queues for newcomers, for the proven, and for the names of those that left.
     S3Fifo,
-    /// [`lfu`].
+    /// Least frequently used, with decay.
     Lfu,
 }
 
@@ -79,7 +79,7 @@ impl PolicyKind {
     /// All, in the order of their age.
     pub const ALL: [Self; 4] = [Self::Lru, Self::Clock, Self::Lfu, Self::S3Fifo];
 
-    /// What runs unless told otherwise; [`lfu`] has the figures.
+    /// What runs unless told otherwise: `lfu.rs` has the figures.
     pub const DEFAULT: Self = Self::Lfu;
 
     /// Name for options and reports.

@@ -192,3 +192,39 @@ fn prompts_and_answers_are_counted_apart() {
     }
     assert_eq!(Tally::default().hit_rate(), None);
 }
+
+/// Routes of 8 layers of 32 experts, 4 per token, low indices by far more often; each layer has an
+/// order of its own.
+fn skewed(seed: &mut u64, n_steps: usize) -> Trace {
+    let layer = LayerShape { n_experts: 32, top_k: 4, record_bytes: 1 };
+    let mut trace = Trace::empty(TraceHeader { fingerprint: 0, layers: vec![layer; 8] });
+    for _ in 0..n_steps {
+        for layer_idx in 0..8_u64 {
+            let mut chosen = 0_u32;
+            while chosen.count_ones() < 4 {
+                let (a, b) = (random_bits(seed) % 32, random_bits(seed) % 32);
+                // An odd factor: another order of the same experts.
+                chosen |= 1 << ((a * b / 32 * (2 * layer_idx + 1)) % 32);
+            }
+            let experts = (0..32).filter(|it| chosen >> it & 1 == 1);
+            let uses: Vec<_> = experts.map(|expert| TraceUse { expert, n_uses: 1 }).collect();
+            let layer = LayerIdx(usize::try_from(layer_idx).unwrap());
+            trace.push(TraceBlock { kind: StepKind::Decode, n_rows: 1, layer, uses: &uses });
+        }
+    }
+    trace
+}
+
+#[test]
+fn the_default_is_the_best_on_skewed_routes_and_near_the_bound() {
+    let trace = skewed(&mut 0x1234_5678_9abc_def1, 1500);
+    for n_slots in [32, 64, 128] {
+        let rate = |kind| replay(&trace, kind, n_slots).decode.hit_rate().unwrap();
+        let default = rate(PolicyKind::DEFAULT);
+        for kind in PolicyKind::ALL {
+            assert!(default >= rate(kind), "{n_slots} slots: {} hits more", kind.name());
+        }
+        let bound = bound(&trace, n_slots).decode.hit_rate().unwrap();
+        assert!(default > bound - 0.2 && default <= bound, "{n_slots}: {default}, {bound}");
+    }
+}
