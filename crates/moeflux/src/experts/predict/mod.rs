@@ -138,9 +138,14 @@ struct Window {
 
 impl LookAhead {
     /// Begins with a window of trying.
+    ///
+    /// # Panics
+    ///
+    /// If a router names nothing.
     #[must_use]
     pub fn new(shape: LookAheadShape) -> Self {
         let LookAheadShape { n_layers, n_experts_max, n_ranks } = shape;
+        assert!(n_ranks > 0, "a router names experts");
         Self {
             shape,
             mode: Mode::On { n_steps_left: WINDOW_STEPS },

@@ -2,7 +2,7 @@
 //!
 //! Each block of a trace asks for its union at once, as a layer does; prompts, and what needs more
 //! slots than there are, are served in waves. Reads finish at once and guesses are off, so that
-//! hits depend on the policy alone. **Invariant:** no policy hits more than [`bound`] says.
+//! hits depend on the policy alone. **Invariant:** no policy hits more than [`bound()`] says.
 
 mod bound;
 

@@ -48,6 +48,7 @@ impl SlotTable {
             }
         }
         self.n_open = n_slots;
+        self.settle();
     }
 
     /// From now on only the first `n_slots` are used. What is idle in the others leaves at once,
