@@ -18,8 +18,8 @@ const LOG2_WEIGHT_MAX: f64 = 512.0;
 
 /// A step counts as so many half-lives at most, and its uses as their share of that. Within a long
 /// step the layers already computed have its uses and the others not yet: were the rest to fade
-/// wholly, what comes next would leave first (short chats at 1/4: hits of prompts 17 and not 14 of
-/// 100, of answers 60 and not 57; at half of this 19 and 60, but a new subject is learnt later).
+/// wholly, what comes next would leave first (short chats at 1/4: hits of prompts 21 and not 16 of
+/// 100, of answers 60 and not 57; at half of this 23 and 61, but a new subject is learnt later).
 const STEP_HALF_LIVES_MAX: f64 = 0.5;
 
 const NONE: usize = usize::MAX;
@@ -35,7 +35,7 @@ const NONE: usize = usize::MAX;
 /// |---|---|---|---|---|---|
 /// | held-out text | 0, 41, 76 | 0, 45, 76 | 28, 49, 79 | 31, 55, 80 | 50, 72, 90 |
 /// | long answer | 0, 44, 77 | 0, 47, 78 | 30, 52, 81 | 34, 59, 83 | 51, 73, 91 |
-/// | short chats | 0, 40, 76 | 0, 44, 76 | 28, 52, 81 | 33, 60, 82 | 52, 75, 92 |
+/// | short chats | 0, 40, 76 | 0, 44, 76 | 30, 53, 80 | 34, 60, 82 | 52, 75, 92 |
 /// | Zipf | 27, 49, 74 | 29, 52, 75 | 42, 58, 78 | 48, 64, 80 | 59, 75, 90 |
 /// | Zipf, drifting | 27, 49, 74 | 29, 52, 75 | 41, 57, 77 | 44, 60, 78 | 59, 75, 90 |
 /// | uniform | 9, 20, 48 | 9, 20, 47 | 11, 21, 47 | 11, 23, 49 | 41, 58, 80 |

@@ -140,6 +140,49 @@ fn lies_with_a_fitting_checksum_are_refused_before_anything_is_made_for_them() {
     check_refused(&bytes, "a step of 4294967295 rows");
 }
 
+/// Xorshift: a seed repeats a run.
+fn random(seed: &mut u64) -> usize {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    usize::try_from(*seed >> 40).unwrap()
+}
+
+#[test]
+fn random_blocks_with_fitting_checksums_are_read_or_refused() {
+    let header = bytes()[..24 + 3 * 16 + 4].to_vec();
+    let mut seed = 0x0dd0_5eed_0dd0_5eed;
+    let mut n_read = 0;
+    for _ in 0..20_000 {
+        let mut file = header.clone();
+        for block_idx in 0..random(&mut seed) as u64 % 4 {
+            let start = file.len();
+            let kinds = [code::PREFILL, code::DECODE, code::DECODE, code::END, 7];
+            let (kind, layer) = (kinds[random(&mut seed) % 5], [0, 1, 1, 2, 9]);
+            let (layer, n_rows) = (layer[random(&mut seed) % 5], [0, 1, 1, 2, 255]);
+            file.extend([kind, 0, layer, 0, n_rows[random(&mut seed) % 5], 0, 0, 0]);
+            for _ in 0..random(&mut seed) % 5 {
+                file.extend([[0, 1, 2, 3, 255][random(&mut seed) % 5], 0]);
+            }
+            let sum = checksum(&file[start..], block_idx);
+            file.extend(sum);
+        }
+        let end = [code::END, 0, 0, 0, 0, 0, 0, 0];
+        file.extend(end);
+        let n_blocks = parse(&file).map(|trace| trace.n_blocks() as u64);
+        assert!(n_blocks.is_err(), "the end mark has no checksum");
+        for n_blocks in 0..4 {
+            let mut file = file.clone();
+            file.extend(checksum(&end, n_blocks));
+            if let Ok(trace) = parse(&file) {
+                assert_eq!(trace.n_blocks() as u64, n_blocks);
+                n_read += usize::from(n_blocks > 0);
+            }
+        }
+    }
+    assert!(n_read > 20, "{n_read} have blocks that can be read");
+}
+
 #[test]
 fn rows_that_no_router_makes_are_refused() {
     // Row 0 of the first block: experts 1 and 299 of 300.
