@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Eval(crate::eval::EvalArgs),
     /// Measure how fast a model reads and answers
     Bench(crate::bench::BenchArgs),
+    /// What other memory budgets and policies would have hit, from a routing trace
+    Replay(crate::replay::ReplayArgs),
     /// What a model is and how large, from headers or a config alone
     Inspect(crate::inspect::InspectArgs),
     /// Make a random checkpoint of a geometry: for trying things out, its text is noise

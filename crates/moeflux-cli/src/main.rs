@@ -20,6 +20,7 @@ mod out_file;
 mod print;
 mod progress;
 mod ranges;
+mod replay;
 mod sampling;
 mod size;
 mod stats;
@@ -54,6 +55,7 @@ fn run(command: Command) -> Outcome {
         Command::Logits(args) => logits::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Replay(args) => Ok(print::line(&replay::run(&args)?)?),
         Command::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
         Command::Synth(args) => {
             let interrupt = Interrupt::listen();

@@ -18,6 +18,10 @@ pub struct LayerIdx(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExpertIdx(pub usize);
 
+/// A place in memory that holds one routed expert, whichever it is, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotIdx(pub usize);
+
 /// A resident weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatrixId(pub usize);

@@ -4,6 +4,12 @@
 //! computes takes experts as they arrive and never asks where they came from: here they are all
 //! in memory from the start.
 
+pub mod policy;
+pub mod table;
+pub mod predict;
+pub mod trace;
+pub mod replay;
+
 use moeflux_io::{AlignedBytes, available_memory_bytes};
 
 use crate::error::{Error, Result};

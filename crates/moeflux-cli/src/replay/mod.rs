@@ -1,0 +1,104 @@
+//! `moeflux replay`: a routing trace over budgets of memory and policies, before memory is bought.
+//!
+//! **Invariant:** reads the trace alone, no model; the same trace gives the same page.
+
+mod report;
+mod svg;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use moeflux::error::Error;
+use moeflux::experts::policy::PolicyKind;
+use moeflux::experts::trace::Trace;
+
+use crate::failure::Outcome;
+use crate::out_file::OutFile;
+use report::Report;
+
+/// More slots than this are a typing error.
+const N_SLOTS_MAX: usize = 1 << 24;
+
+/// What `moeflux replay` is told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReplayArgs {
+    /// A routing trace, as --trace writes it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Experts that memory has room for, several by commas [default: 1/16 of all to all]
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = n_slots)]
+    slots: Vec<usize>,
+    /// What decides who leaves: lru, clock, lfu, s3-fifo, or all of them
+    #[arg(long, value_name = "NAME", default_value = PolicyKind::DEFAULT.name(),
+          value_parser = policies)]
+    policy: Policies,
+    /// Draw hit rates over memory into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// One JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// The policies that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policies {
+    All,
+    One(PolicyKind),
+}
+
+/// Replays the trace; answers what to print.
+///
+/// # Errors
+///
+/// What is wrong with the trace, or writing the drawing.
+pub(crate) fn run(args: &ReplayArgs) -> Outcome<String> {
+    let trace = Trace::open(&args.file)?;
+    if trace.n_blocks() == 0 {
+        let problem = "has no steps: record it while text is read or written";
+        return Err(Error::malformed(&args.file, problem).into());
+    }
+    let kinds = match &args.policy {
+        Policies::All => &PolicyKind::ALL[..],
+        Policies::One(kind) => std::slice::from_ref(kind),
+    };
+    let report = Report::new(&args.file, &trace, kinds, &budgets(args, &trace));
+    if let Some(path) = &args.svg {
+        let out = OutFile::new(path)?;
+        std::fs::write(out.path(), svg::render(&report)).map_err(Error::io("write", path))?;
+        out.finish()?;
+    }
+    Ok(if args.json { report.to_json().to_string() } else { text::render(&report) })
+}
+
+/// Ascending, each once.
+fn budgets(args: &ReplayArgs, trace: &Trace) -> Vec<usize> {
+    let n_experts = trace.header().n_experts();
+    let mut budgets = args.slots.clone();
+    if budgets.is_empty() {
+        let sixteenths = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16];
+        budgets = sixteenths.map(|it| (n_experts * it / 16).max(1)).to_vec();
+    }
+    budgets.sort_unstable();
+    budgets.dedup();
+    budgets
+}
+
+fn n_slots(text: &str) -> Result<usize, String> {
+    let parsed = text.trim().parse().ok().filter(|n| (1..=N_SLOTS_MAX).contains(n));
+    parsed.ok_or_else(|| format!("give numbers of slots from 1 to {N_SLOTS_MAX}"))
+}
+
+fn policies(text: &str) -> Result<Policies, String> {
+    if text == "all" {
+        return Ok(Policies::All);
+    }
+    PolicyKind::named(text).map(Policies::One).ok_or_else(|| {
+        let names = PolicyKind::ALL.map(PolicyKind::name).join(", ");
+        format!("give {names} or all")
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! Policies against plain lists that are searched from end to end.
+
+use super::*;
+
+const N_KEYS: usize = 40;
+
+/// Xorshift: a seed repeats a run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % n
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    Outside,
+    Held(usize),
+    Idle(usize),
+}
+
+/// What a rule would choose, from all that has happened.
+struct Naive {
+    slots: Vec<At>,
+    /// Per slot: when it was let go last.
+    let_go_at: Vec<usize>,
+    /// Per key: rows of the steps, begun so far, in which it was used.
+    uses: Vec<Vec<(usize, u32)>>,
+    n_rows: usize,
+}
+
+impl Naive {
+    fn oldest(&self) -> Option<SlotIdx> {
+        let idle = (0..self.slots.len()).filter(|&slot| matches!(self.slots[slot], At::Idle(_)));
+        idle.min_by_key(|&slot| self.let_go_at[slot]).map(SlotIdx)
+    }
+
+    fn score(&self, slot: SlotIdx) -> f64 {
+        let (At::Held(key) | At::Idle(key)) = self.slots[slot.0] else { unreachable!() };
+        let weights = self.uses[key].iter().map(|&(at_row, n_uses)| {
+            // One use per row on a mean: a half-life is four times as many rows as keys.
+            let half_lives = (self.n_rows - at_row) as f64 / (4.0 * N_KEYS as f64);
+            f64::from(n_uses) * (-half_lives).exp2()
+        });
+        weights.sum()
+    }
+}
+
+/// Random operations on a policy; `check` looks at each victim.
+fn run(kind: PolicyKind, seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+    let n_slots = 1 + random.below(12);
+    let shape = PolicyShape { n_slots, n_keys: N_KEYS, n_uses_per_row: 1 };
+    let mut policy = kind.build(shape);
+    let mut naive = Naive {
+        slots: vec![At::Outside; n_slots],
+        let_go_at: vec![0; n_slots],
+        uses: vec![Vec::new(); N_KEYS],
+        n_rows: 0,
+    };
+    for now in 1..3000 {
+        let slot = SlotIdx(random.below(n_slots));
+        let n_uses = 1 + u32::try_from(random.below(3)).unwrap();
+        match (random.below(8), naive.slots[slot.0]) {
+            (0, _) => {
+                // Now and then long enough for weights to be scaled down.
+                let n_rows = [1, 60][usize::from(random.below(10) == 0)];
+                policy.begin_step(n_rows);
+                naive.n_rows += n_rows;
+            }
+            (1..=3, At::Outside) => {
+                let key = random.below(N_KEYS);
+                let is_inside = |at: &At| matches!(at, At::Held(it) | At::Idle(it) if *it == key);
+                if !naive.slots.iter().any(is_inside) {
+                    policy.admit(slot, KeyIdx(key), n_uses);
+                    naive.uses[key].push((naive.n_rows, n_uses));
+                    naive.slots[slot.0] = At::Held(key);
+                }
+            }
+            (1..=3, At::Held(key)) => {
+                policy.let_go(slot);
+                naive.slots[slot.0] = At::Idle(key);
+                naive.let_go_at[slot.0] = now;
+            }
+            (4, At::Held(key)) => {
+                policy.hit(slot, n_uses);
+                naive.uses[key].push((naive.n_rows, n_uses));
+            }
+            (4, At::Idle(key)) => {
+                policy.hold(slot);
+                policy.hit(slot, n_uses);
+                naive.uses[key].push((naive.n_rows, n_uses));
+                naive.slots[slot.0] = At::Held(key);
+            }
+            (5, At::Held(_) | At::Idle(_)) if random.below(4) == 0 => {
+                policy.remove(slot);
+                naive.slots[slot.0] = At::Outside;
+            }
+            (6, _) => {
+                let victim = policy.victim();
+                check(&naive, victim);
+                if let Some(slot) = victim {
+                    policy.remove(slot);
+                    naive.slots[slot.0] = At::Outside;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_victim_is_idle_and_there_is_one_where_any_is_idle() {
+    for kind in PolicyKind::ALL {
+        for seed in 1..40 {
+            run(kind, seed, |naive, victim| {
+                let is_idle = |at: &At| matches!(at, At::Idle(_));
+                let name = kind.name();
+                match victim {
+                    Some(slot) => assert!(is_idle(&naive.slots[slot.0]), "{name} {seed}"),
+                    None => assert!(!naive.slots.iter().any(is_idle), "{name} {seed}"),
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn lru_names_the_slot_let_go_first() {
+    for seed in 1..40 {
+        run(PolicyKind::Lru, seed, |naive, victim| assert_eq!(victim, naive.oldest()));
+    }
+}
+
+#[test]
+fn lfu_names_the_lowest_sum_of_faded_uses() {
+    for seed in 1..40 {
+        run(PolicyKind::Lfu, seed, |naive, victim| {
+            let Some(victim) = victim else { return };
+            let score = naive.score(victim);
+            let others = (0..naive.slots.len()).map(SlotIdx);
+            for other in others.filter(|slot| matches!(naive.slots[slot.0], At::Idle(_))) {
+                assert!(score <= naive.score(other) * (1.0 + 1e-9), "seed {seed}");
+            }
+        });
+    }
+}
+
+#[test]
+fn weights_that_outgrow_a_float_are_scaled_down_in_order() {
+    let shape = PolicyShape { n_slots: 3, n_keys: 3, n_uses_per_row: 3 };
+    let mut policy = PolicyKind::Lfu.build(shape);
+    for (slot_idx, n_uses) in [(0, 5), (1, 4), (2, 6)] {
+        let slot = SlotIdx(slot_idx);
+        policy.admit(slot, KeyIdx(slot_idx), n_uses);
+        policy.let_go(slot);
+    }
+    // Half a half-life each, however many rows: some 1,000 half-lives in all.
+    for _ in 0..2000 {
+        policy.begin_step(1 << 16);
+        for slot in [0, 1, 2].map(SlotIdx) {
+            policy.hold(slot);
+            policy.hit(slot, [5, 4, 6][slot.0] * 1000);
+            policy.let_go(slot);
+        }
+        assert_eq!(policy.victim(), Some(SlotIdx(1)));
+    }
+}
+
+#[test]
+fn names_are_read_back() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(PolicyKind::named(kind.name()), Some(kind));
+    }
+    assert_eq!(PolicyKind::named("belady"), None);
+}

@@ -1,0 +1,144 @@
+//! Guessers of known worth: what is kept of a ranking, and when it stops.
+
+use super::*;
+
+const SHAPE: LookAheadShape = LookAheadShape { n_layers: 3, n_experts_max: 16, n_ranks: 4 };
+
+fn experts(indices: &[usize]) -> Vec<ExpertIdx> {
+    indices.iter().copied().map(ExpertIdx).collect()
+}
+
+/// Guesses that all come right, or that all are wasted.
+fn cost(n_ready: u64, n_wasted: u64) -> StepCost {
+    let times = StepCost { record_ns: 1000, wait_ns: 5000, step_ns: 10_000, ..StepCost::default() };
+    StepCost { n_ready, n_wasted, ..times }
+}
+
+fn end_steps(look: &mut LookAhead, n_steps: u32, cost: &StepCost) {
+    (0..n_steps).for_each(|_| look.end_step(cost));
+}
+
+#[test]
+fn names_are_given_by_rank_over_all_rows_and_once() {
+    let mut look = LookAhead::new(SHAPE);
+    let mut likely = experts(&[9]);
+    look.choose(LayerIdx(1), &experts(&[3, 1, 4, 5, 2, 3, 6, 1]), &|_| true, &mut likely);
+    assert_eq!(likely, experts(&[3, 2, 1, 4, 6, 5]));
+    look.choose(LayerIdx(1), &[], &|_| true, &mut likely);
+    assert!(likely.is_empty());
+}
+
+#[test]
+fn a_rank_that_is_seldom_right_is_dropped_and_comes_back_when_it_is_right() {
+    let mut look = LookAhead::new(SHAPE);
+    let ranked = experts(&[0, 1, 2, 3]);
+    let mut likely = Vec::new();
+    let mut ask = |look: &mut LookAhead, demanded: &[usize], n_times: usize| {
+        for _ in 0..n_times {
+            look.choose(LayerIdx(2), &ranked, &|_| true, &mut likely);
+            look.demanded(LayerIdx(2), &experts(demanded));
+        }
+        look.choose(LayerIdx(2), &ranked, &|_| true, &mut likely);
+        likely.clone()
+    };
+    assert_eq!(ask(&mut look, &[0, 1, 9], 100), experts(&[0, 1]));
+    assert_eq!(ask(&mut look, &[0, 3], 100), experts(&[0, 3]));
+    // Other layers have a record of their own.
+    look.choose(LayerIdx(1), &ranked, &|_| true, &mut likely);
+    assert_eq!(likely, ranked);
+}
+
+#[test]
+fn what_is_in_memory_teaches_nothing_about_reads() {
+    let mut look = LookAhead::new(SHAPE);
+    let ranked = experts(&[0, 1, 2, 3]);
+    let mut likely = Vec::new();
+    for _ in 0..200 {
+        // Ranks 0 and 1 are always asked for and always there; 2 and 3 are read in vain.
+        look.choose(LayerIdx(0), &ranked, &|expert| expert.0 > 1, &mut likely);
+        look.demanded(LayerIdx(0), &experts(&[0, 1]));
+    }
+    assert_eq!(likely, experts(&[0, 1]));
+    look.choose(LayerIdx(0), &experts(&[5, 6, 7, 8]), &|_| true, &mut likely);
+    assert_eq!(likely, experts(&[5, 6]), "not yet known to be worth less");
+}
+
+#[test]
+fn an_idle_drive_reads_what_a_busy_one_leaves() {
+    let ranked = experts(&[0, 1, 2, 3]);
+    for (wait_ns, expected) in [(10_000, &[0, 1][..]), (0, &[0, 1, 2])] {
+        let mut look = LookAhead::new(SHAPE);
+        let mut likely = Vec::new();
+        for round in 0..400 {
+            look.choose(LayerIdx(0), &ranked, &|_| true, &mut likely);
+            // Rank 2 is right every third time, rank 3 never.
+            let demanded = if round % 3 == 0 { experts(&[0, 1, 2]) } else { experts(&[0, 1]) };
+            look.demanded(LayerIdx(0), &demanded);
+            look.end_step(&StepCost { wait_ns, ..cost(1, 0) });
+        }
+        look.choose(LayerIdx(0), &ranked, &|_| true, &mut likely);
+        assert_eq!(likely, experts(expected), "wait {wait_ns}");
+    }
+}
+
+#[test]
+fn recall_and_precision_are_those_of_the_last_window() {
+    let mut look = LookAhead::new(SHAPE);
+    assert_eq!((look.quality().recall(), look.quality().precision()), (None, None));
+    let mut likely = Vec::new();
+    for _ in 0..WINDOW_STEPS {
+        look.choose(LayerIdx(1), &experts(&[0, 1, 2, 3]), &|_| true, &mut likely);
+        look.demanded(LayerIdx(1), &experts(&[0, 5]));
+        // A layer nobody guessed for does not count.
+        look.demanded(LayerIdx(2), &experts(&[0, 5]));
+        look.end_step(&cost(1, 0));
+    }
+    let quality = look.quality();
+    assert_eq!(quality.recall(), Some(0.5));
+    assert_eq!(quality.n_right, u64::from(WINDOW_STEPS));
+    // Three ranks are dropped once they were wrong often enough.
+    assert!(quality.n_named < 4 * u64::from(WINDOW_STEPS));
+    assert!(quality.precision().unwrap() > 0.25);
+}
+
+#[test]
+fn it_stops_where_it_is_no_gain_and_tries_again_ever_more_rarely() {
+    let mut look = LookAhead::new(SHAPE);
+    // 3 right save 3 records; 7 wrong cost half of their time.
+    let (good, bad) = (cost(3, 4), cost(3, 7));
+    end_steps(&mut look, 10 * WINDOW_STEPS, &good);
+    assert!(look.is_on() && look.n_ranks() == 4);
+    let mut pause_steps = PAUSE_STEPS_MIN;
+    for _ in 0..10 {
+        end_steps(&mut look, WINDOW_STEPS, &bad);
+        assert_eq!(look.n_ranks(), 0);
+        end_steps(&mut look, pause_steps - 1, &StepCost::default());
+        assert!(!look.is_on());
+        end_steps(&mut look, 1, &StepCost::default());
+        assert!(look.is_on());
+        pause_steps = (2 * pause_steps).min(PAUSE_STEPS_MAX);
+    }
+    // One good window, and the next pause is short again.
+    end_steps(&mut look, WINDOW_STEPS, &good);
+    end_steps(&mut look, WINDOW_STEPS, &bad);
+    end_steps(&mut look, PAUSE_STEPS_MIN, &StepCost::default());
+    assert!(look.is_on());
+}
+
+#[test]
+fn no_guesses_and_delayed_demands_are_no_gain() {
+    let delayed = StepCost { delay_ns: 3000, ..cost(3, 0) };
+    for (cost, is_gain) in [
+        (cost(0, 0), false),
+        (delayed, false),
+        (StepCost { ask_ns: 1, delay_ns: 2999, ..delayed }, false),
+        (StepCost { delay_ns: 2999, ..delayed }, true),
+        (StepCost { n_on_their_way: 1, ..cost(0, 0) }, true),
+        (StepCost { wait_ns: 0, ..cost(1, 1000) }, true),
+        (StepCost { wait_ns: u64::MAX, step_ns: 0, ..cost(u64::MAX, u64::MAX) }, true),
+    ] {
+        let mut look = LookAhead::new(SHAPE);
+        end_steps(&mut look, WINDOW_STEPS, &cost);
+        assert_eq!(look.is_on(), is_gain, "{cost:?}");
+    }
+}

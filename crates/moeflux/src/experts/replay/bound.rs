@@ -1,0 +1,118 @@
+//! What a policy could hit that knows the future: Belady's MIN over unions.
+//!
+//! Keeps what is needed soonest. What a block of decoding asks for is demanded together: if it fits
+//! it is whole in its slots while it is computed, so none of it makes room for the rest of it;
+//! among experts that the same later block needs it does not matter which leaves. **Invariant:** a
+//! bound for every order of work: of a prompt's block, or one that needs more slots than there are,
+//! all that is in memory is hit, and whatever of it is needed soonest stays.
+
+use std::collections::BinaryHeap;
+
+use super::Replayed;
+use crate::experts::trace::{StepKind, Trace, TraceBlock};
+
+/// Needed in no later block.
+const NEVER: usize = usize::MAX;
+
+/// The best that any policy could do from an empty table.
+///
+/// # Panics
+///
+/// If there are no slots.
+#[must_use]
+pub fn bound(trace: &Trace, n_slots: usize) -> Replayed {
+    assert!(n_slots > 0, "an expert is computed from a slot");
+    let blocks: Vec<TraceBlock<'_>> = trace.blocks().collect();
+    let keys = keys(trace, &blocks);
+    let next_blocks = next_blocks(&keys, trace.header().n_experts());
+    let mut memory = Memory::new(trace.header().n_experts());
+    let mut replayed = Replayed::default();
+    for (block_idx, block) in blocks.iter().enumerate() {
+        let mut n_misses = 0;
+        for (&key, &next_block) in keys[block_idx].iter().zip(&next_blocks[block_idx]) {
+            n_misses += u64::from(!memory.has(key));
+            memory.keep(key, (block_idx, next_block));
+        }
+        replayed.add(trace, block, n_misses);
+        let is_whole = block.kind == StepKind::Decode && block.uses.len() <= n_slots;
+        let held = if is_whole { block_idx } else { NEVER };
+        memory.shrink(n_slots, held);
+    }
+    replayed
+}
+
+/// The experts of each block, as numbers over all layers.
+fn keys(trace: &Trace, blocks: &[TraceBlock<'_>]) -> Vec<Vec<usize>> {
+    let mut n_keys = 0;
+    let starts = trace.header().layers.iter().map(|layer| {
+        n_keys += layer.n_experts;
+        n_keys - layer.n_experts
+    });
+    let starts: Vec<usize> = starts.collect();
+    let of_block = |block: &TraceBlock<'_>| {
+        let start = starts[block.layer.0];
+        block.uses.iter().map(|it| start + it.expert as usize).collect()
+    };
+    blocks.iter().map(of_block).collect()
+}
+
+/// For each use of an expert, the block of its next.
+fn next_blocks(keys: &[Vec<usize>], n_keys: usize) -> Vec<Vec<usize>> {
+    let mut seen = vec![NEVER; n_keys];
+    let mut next_blocks: Vec<Vec<usize>> = Vec::with_capacity(keys.len());
+    for (block_idx, keys) in keys.iter().enumerate().rev() {
+        let next = keys.iter().map(|&key| std::mem::replace(&mut seen[key], block_idx));
+        next_blocks.push(next.collect());
+    }
+    next_blocks.reverse();
+    next_blocks
+}
+
+#[derive(Clone, Copy)]
+struct Use {
+    last_block: usize,
+    next_block: usize,
+}
+
+struct Memory {
+    /// Per key, if it is held.
+    held: Vec<Option<Use>>,
+    n_held: usize,
+    /// The next block of each held key, the farthest first; older entries of a key stay behind.
+    farthest: BinaryHeap<(usize, usize)>,
+}
+
+impl Memory {
+    fn new(n_keys: usize) -> Self {
+        Self { held: vec![None; n_keys], n_held: 0, farthest: BinaryHeap::new() }
+    }
+
+    fn has(&self, key: usize) -> bool {
+        self.held[key].is_some()
+    }
+
+    fn keep(&mut self, key: usize, (last_block, next_block): (usize, usize)) {
+        let before = self.held[key].replace(Use { last_block, next_block });
+        self.n_held += usize::from(before.is_none());
+        self.farthest.push((next_block, key));
+    }
+
+    /// Lets go of what is needed last, but for the experts of `held_block`.
+    fn shrink(&mut self, n_slots: usize, held_block: usize) {
+        let mut passed = Vec::new();
+        while self.n_held > n_slots {
+            let entry = self.farthest.pop().expect("each held key has an entry");
+            let (next_block, key) = entry;
+            let Some(found) = self.held[key].filter(|it| it.next_block == next_block) else {
+                continue;
+            };
+            if found.last_block == held_block {
+                passed.push(entry);
+            } else {
+                self.held[key] = None;
+                self.n_held -= 1;
+            }
+        }
+        self.farthest.extend(passed);
+    }
+}

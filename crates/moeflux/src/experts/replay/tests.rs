@@ -1,0 +1,230 @@
+//! Traces in one line: `a b*3 | c` is two blocks of one layer, `b` chosen by three rows; in what
+//! comes out a hit is a capital.
+
+use super::*;
+use crate::experts::trace::{LayerShape, TraceHeader, TraceUse};
+use crate::ids::LayerIdx;
+
+fn trace(text: &str) -> Trace {
+    let layer = LayerShape { n_experts: 26, top_k: 1, record_bytes: 10 };
+    let mut trace = Trace::empty(TraceHeader { fingerprint: 0, layers: vec![layer] });
+    for block in text.split('|') {
+        let uses = block.split_whitespace().map(|word| {
+            let (name, n_uses) = word.split_once('*').unwrap_or((word, "1"));
+            let expert = u32::from(name.as_bytes()[0] - b'a');
+            TraceUse { expert, n_uses: n_uses.parse().unwrap() }
+        });
+        let uses: Vec<_> = uses.collect();
+        let layer = LayerIdx(0);
+        trace.push(TraceBlock { kind: StepKind::Decode, n_rows: 1, layer, uses: &uses });
+    }
+    trace
+}
+
+/// The trace with capitals where a table hits that begins so many reads at a time.
+fn hits(kind: PolicyKind, (n_slots, n_reads_max): (usize, usize), text: &str) -> String {
+    let shape = TableShape { n_experts: &[26], n_uses_per_row: 1, n_slots };
+    let mut table = SlotTable::new(shape, kind);
+    let mut blocks = Vec::new();
+    for block in trace(text).blocks() {
+        table.begin_step(1);
+        let uses = block.uses.iter();
+        let mut wanted: Vec<_> = uses
+            .map(|it| Wanted { expert: ExpertIdx(it.expert as usize), n_uses: it.n_uses })
+            .collect();
+        let (mut taken, mut all) = (Vec::new(), Vec::new());
+        while !wanted.is_empty() {
+            table.acquire(LayerIdx(0), &mut wanted, n_reads_max, &mut taken);
+            serve(&mut table, &taken);
+            all.extend_from_slice(&taken);
+        }
+        all.sort_by_key(|taken| taken.expert);
+        let words = all.iter().map(|taken| {
+            let letter = char::from(b'a' + u8::try_from(taken.expert.0).unwrap());
+            let is_hit = taken.found == Found::InMemory;
+            if is_hit { letter.to_uppercase().to_string() } else { letter.to_string() }
+        });
+        blocks.push(words.collect::<Vec<_>>().join(" "));
+    }
+    blocks.join(" | ")
+}
+
+#[track_caller]
+fn check(kind: PolicyKind, n_slots: usize, text: &str, expected: &str) {
+    let found = hits(kind, (n_slots, usize::MAX), text);
+    assert_eq!(found, expected, "{} with {n_slots} slots", kind.name());
+}
+
+#[test]
+fn every_policy_keeps_what_fits() {
+    for kind in PolicyKind::ALL {
+        check(kind, 3, "a b c | a b c | b", "a b c | A B C | B");
+        check(kind, 1, "a | a | b | a", "a | A | b | a");
+        // A union larger than the pool is read in waves; what was there is hit first.
+        check(kind, 2, "c d | a b c d", "c d | a b C D");
+    }
+}
+
+#[test]
+fn lru_forgets_what_was_used_longest_ago() {
+    check(PolicyKind::Lru, 2, "a | b | a | c | a | b", "a | b | A | c | A | b");
+    check(PolicyKind::Lru, 2, "a | b | c | a | b | c", "a | b | c | a | b | c");
+}
+
+#[test]
+fn clock_gives_a_second_chance() {
+    // a was used again and stays, b goes.
+    check(PolicyKind::Clock, 2, "a | b | a | c | a", "a | b | A | c | A");
+    // The chance is used up: a goes when d comes.
+    check(PolicyKind::Clock, 2, "a | b | a | c | d | a", "a | b | A | c | d | a");
+}
+
+#[test]
+fn lfu_keeps_the_frequent_and_remembers_those_that_left() {
+    check(PolicyKind::Lfu, 2, "a | a | b | c | a | d | a", "a | A | b | c | A | d | A");
+    // c was used twice when b, used once, is looked at.
+    check(PolicyKind::Lfu, 1, "a | b | a | b | a", "a | b | a | b | a");
+    check(PolicyKind::Lfu, 2, "a*9 | b | c | b | c | a", "a | b | c | b | c | A");
+    // What a chunk used often stays; what it used once goes first.
+    let found = hits(PolicyKind::Lfu, (3, 1), "a*9 b c*9 d | a c");
+    assert_eq!(found, "a b c d | A C");
+}
+
+#[test]
+fn s3_fifo_lets_a_scan_pass() {
+    // Eleven slots, one of them for newcomers: a and b were used there and outlive the scan.
+    let scan = "c | d | e | f | g | h | i | j | k | l | m | n | o | p | q";
+    let text = format!("a | b | a | b | {scan} | a | b");
+    check(PolicyKind::S3Fifo, 11, &text, &format!("a | b | A | B | {scan} | A | B"));
+    check(PolicyKind::Lru, 11, &text, &format!("a | b | A | B | {scan} | a | b"));
+}
+
+#[test]
+fn the_bound_knows_the_future() {
+    for (n_slots, text, n_hits) in [
+        (2, "a | b | c | a | b | c", 2),
+        (2, "a | b | a | c | a | b", 2),
+        (1, "a | a | b | a", 1),
+        // All of a block is held at once: a cannot stay beside b and c.
+        (2, "a | b c | a", 0),
+        (3, "a | b c | a", 1),
+        // d e f need more than there is; a stays beside the slot through which they pass.
+        (2, "a | d e f | a", 1),
+        (2, "a b | a b c | a b", 4),
+    ] {
+        let found = bound(&trace(text), n_slots).decode;
+        assert_eq!(found.n_hits, n_hits, "{n_slots} slots: {text}");
+        assert_eq!(found.read_bytes, 10 * found.n_misses);
+    }
+}
+
+/// The fewest misses of any choice of victims, by trying all.
+fn fewest_misses(blocks: &[u32], held: u32, n_slots: u32) -> u32 {
+    let Some((&block, rest)) = blocks.split_first() else { return 0 };
+    let n_misses = (block & !held).count_ones();
+    let after = block | held;
+    // Each set that keeps the block and fits.
+    let mut best = u32::MAX;
+    let mut kept = after;
+    loop {
+        if kept & block == block && kept.count_ones() <= n_slots {
+            best = best.min(fewest_misses(rest, kept, n_slots));
+        }
+        if kept == 0 {
+            return n_misses + best;
+        }
+        kept = (kept - 1) & after;
+    }
+}
+
+/// Xorshift: a seed repeats a run.
+fn random_bits(seed: &mut u64) -> u64 {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    *seed >> 20
+}
+
+#[test]
+fn the_bound_is_the_best_of_all_choices_and_no_policy_is_better() {
+    let mut seed = 0x2545_f491_4f6c_dd1d;
+    for round in 0..400 {
+        let n_slots = 2 + random_bits(&mut seed) % 3;
+        let n_experts = 4 + random_bits(&mut seed) % 3;
+        let blocks: Vec<u32> = (0..7)
+            .map(|_| {
+                let mut block = 0_u32;
+                for _ in 0..1 + random_bits(&mut seed) % n_slots {
+                    block |= 1 << (random_bits(&mut seed) % n_experts);
+                }
+                block
+            })
+            .collect();
+        let words = blocks.iter().map(|block| {
+            let letters = (0..26_u8).filter(|it| block >> it & 1 == 1);
+            letters.map(|it| char::from(b'a' + it).to_string()).collect::<Vec<_>>().join(" ")
+        });
+        let text = words.collect::<Vec<_>>().join(" | ");
+        let n_misses = bound(&trace(&text), usize::try_from(n_slots).unwrap()).decode.n_misses;
+        let best = fewest_misses(&blocks, 0, u32::try_from(n_slots).unwrap());
+        assert_eq!(n_misses, u64::from(best), "round {round}: {n_slots} slots: {text}");
+        for kind in PolicyKind::ALL {
+            let found = replay(&trace(&text), kind, usize::try_from(n_slots).unwrap());
+            assert!(found.decode.n_misses >= n_misses, "{}: {text}", kind.name());
+        }
+    }
+}
+
+#[test]
+fn prompts_and_answers_are_counted_apart() {
+    let layer = LayerShape { n_experts: 4, top_k: 2, record_bytes: 7 };
+    let mut trace = Trace::empty(TraceHeader { fingerprint: 0, layers: vec![layer; 2] });
+    for (kind, n_rows) in [(StepKind::Prefill, 5), (StepKind::Decode, 1)] {
+        for layer in [0, 1].map(LayerIdx) {
+            let uses = [0, 3].map(|expert| TraceUse { expert, n_uses: 1 });
+            trace.push(TraceBlock { kind, n_rows, layer, uses: &uses });
+        }
+    }
+    for replayed in [replay(&trace, PolicyKind::Lru, 4), bound(&trace, 4)] {
+        assert_eq!(replayed.prefill, Tally { n_hits: 0, n_misses: 4, read_bytes: 28 });
+        assert_eq!(replayed.decode, Tally { n_hits: 4, n_misses: 0, read_bytes: 0 });
+        assert_eq!(replayed.decode.hit_rate(), Some(1.0));
+    }
+    assert_eq!(Tally::default().hit_rate(), None);
+}
+
+/// Routes of 8 layers of 32 experts, 4 per token, low indices by far more often; each layer has an
+/// order of its own.
+fn skewed(seed: &mut u64, n_steps: usize) -> Trace {
+    let layer = LayerShape { n_experts: 32, top_k: 4, record_bytes: 1 };
+    let mut trace = Trace::empty(TraceHeader { fingerprint: 0, layers: vec![layer; 8] });
+    for _ in 0..n_steps {
+        for layer_idx in 0..8_u64 {
+            let mut chosen = 0_u32;
+            while chosen.count_ones() < 4 {
+                let (a, b) = (random_bits(seed) % 32, random_bits(seed) % 32);
+                // An odd factor: another order of the same experts.
+                chosen |= 1 << ((a * b / 32 * (2 * layer_idx + 1)) % 32);
+            }
+            let experts = (0..32).filter(|it| chosen >> it & 1 == 1);
+            let uses: Vec<_> = experts.map(|expert| TraceUse { expert, n_uses: 1 }).collect();
+            let layer = LayerIdx(usize::try_from(layer_idx).unwrap());
+            trace.push(TraceBlock { kind: StepKind::Decode, n_rows: 1, layer, uses: &uses });
+        }
+    }
+    trace
+}
+
+#[test]
+fn the_default_is_the_best_on_skewed_routes_and_near_the_bound() {
+    let trace = skewed(&mut 0x1234_5678_9abc_def1, 1500);
+    for n_slots in [32, 64, 128] {
+        let rate = |kind| replay(&trace, kind, n_slots).decode.hit_rate().unwrap();
+        let default = rate(PolicyKind::DEFAULT);
+        for kind in PolicyKind::ALL {
+            assert!(default >= rate(kind), "{n_slots} slots: {} hits more", kind.name());
+        }
+        let bound = bound(&trace, n_slots).decode.hit_rate().unwrap();
+        assert!(default > bound - 0.2 && default <= bound, "{n_slots}: {default}, {bound}");
+    }
+}

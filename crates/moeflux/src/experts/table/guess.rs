@@ -1,0 +1,103 @@
+//! Reads that nobody has asked for yet, and the slots they may have.
+//!
+//! **Invariant:** a guess gets a free slot, that of an older guess that nobody used, or that of
+//! the policy's next victim; never one that is leased, loading or itself among the guessed.
+
+use super::{Cause, Guess, SlotTable, State};
+use crate::experts::policy::KeyIdx;
+use crate::ids::{ExpertIdx, LayerIdx, SlotIdx};
+
+impl SlotTable {
+    /// Slots for up to `n_max` of the experts that a layer may ask for next, most likely first;
+    /// those in memory or on their way need none. The caller begins to read what `guesses` gets.
+    ///
+    /// # Panics
+    ///
+    /// If the layer does not have these experts.
+    pub fn guess(
+        &mut self,
+        layer: LayerIdx,
+        ranked: &[ExpertIdx],
+        n_max: usize,
+        guesses: &mut Vec<Guess>,
+    ) {
+        guesses.clear();
+        self.guess_round += 1;
+        for &expert in ranked {
+            if let Some(slot) = self.slot_of[self.keys.key(layer, expert).0] {
+                self.slots[slot.0].guess_round = self.guess_round;
+            }
+        }
+        for &expert in ranked {
+            let key = self.keys.key(layer, expert);
+            if guesses.len() == n_max {
+                break;
+            }
+            if self.slot_of[key.0].is_some() {
+                continue;
+            }
+            let Some(slot) = self.room_for_guess() else { break };
+            self.fill(slot, key, Cause::Guess);
+            self.slots[slot.0].guess_round = self.guess_round;
+            self.n_guessed += 1;
+            self.counters.guesses += 1;
+            guesses.push(Guess { expert, slot });
+        }
+        // These are the coldest, and guessed: they are let go as if they had been used.
+        while let Some(slot) = self.passed.pop() {
+            self.policy.let_go(slot);
+        }
+    }
+
+    /// Experts read or being read by guess that nobody has asked for yet.
+    #[must_use]
+    pub fn n_guessed(&self) -> usize {
+        self.n_guessed
+    }
+
+    fn room_for_guess(&mut self) -> Option<SlotIdx> {
+        let is_below_half = 2 * (self.n_guessed + 1) <= self.n_open;
+        let free = if is_below_half { self.free.pop() } else { None };
+        if free.is_some() {
+            return free;
+        }
+        let slot = self.stale_guess().or_else(|| self.coldest().filter(|_| is_below_half))?;
+        self.evict(slot);
+        Some(slot)
+    }
+
+    /// The oldest unused guess that is not guessed again.
+    fn stale_guess(&self) -> Option<SlotIdx> {
+        let mut slot = self.unused.oldest()?;
+        while self.slots[slot.0].guess_round == self.guess_round {
+            slot = self.unused.newer(&self.links, slot)?;
+        }
+        Some(slot)
+    }
+
+    /// The policy's victim that is not guessed.
+    fn coldest(&mut self) -> Option<SlotIdx> {
+        loop {
+            let slot = self.policy.victim()?;
+            if self.slots[slot.0].guess_round != self.guess_round {
+                return Some(slot);
+            }
+            self.policy.hold(slot);
+            self.passed.push(slot);
+        }
+    }
+
+    /// A demand asks for what was guessed.
+    pub(super) fn use_guess(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
+        debug_assert!(self.slots[slot.0].state != State::Free, "a guess is in its slot");
+        self.n_guessed -= 1;
+        self.counters.guesses_used += 1;
+        self.policy.admit(slot, key, n_uses);
+    }
+
+    /// A guess leaves unused.
+    pub(super) fn waste(&mut self) {
+        self.n_guessed -= 1;
+        self.counters.guesses_wasted += 1;
+    }
+}

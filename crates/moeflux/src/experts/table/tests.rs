@@ -1,0 +1,335 @@
+//! Tables against a model that remembers everything in plain lists.
+
+use super::*;
+
+const N_EXPERTS: [usize; 4] = [0, 6, 0, 9];
+
+fn table(n_slots: usize, kind: PolicyKind) -> SlotTable {
+    SlotTable::new(TableShape { n_experts: &N_EXPERTS, n_uses_per_row: 4, n_slots }, kind)
+}
+
+fn wanted(experts: &[usize]) -> Vec<Wanted> {
+    experts.iter().map(|&expert| Wanted { expert: ExpertIdx(expert), n_uses: 1 }).collect()
+}
+
+/// Xorshift: a seed repeats a run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % n
+    }
+
+    /// Some of a layer's experts.
+    fn some(&mut self, n_experts: usize) -> Vec<usize> {
+        let share = 1 + self.below(4);
+        (0..n_experts).filter(|_| self.below(4) < share).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    layer: usize,
+    expert: usize,
+    state: State,
+    n_leases: usize,
+}
+
+/// What must be true, slot by slot.
+struct Naive {
+    slots: Vec<Option<Seen>>,
+    n_open: usize,
+}
+
+impl Naive {
+    fn find(&self, layer: usize, expert: usize) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            let is_it = |it: &Seen| (it.layer, it.expert) == (layer, expert);
+            slot.is_some_and(|it| is_it(&it) && it.state != State::Failed)
+        })
+    }
+
+    fn is_idle(&self, slot: usize) -> bool {
+        self.slots[slot].is_some_and(|it| it.n_leases == 0 && matches!(it.state, State::Ready(_)))
+    }
+
+    fn n_unused(&self) -> usize {
+        let is_guess = |it: &&Option<Seen>| {
+            it.is_some_and(|it| {
+                matches!(it.state, State::Loading(Cause::Guess) | State::Ready(Cause::Guess))
+            })
+        };
+        self.slots.iter().filter(is_guess).count()
+    }
+
+    /// Slots that a demand may be given.
+    fn n_room(&self) -> usize {
+        (0..self.n_open).filter(|&slot| self.slots[slot].is_none() || self.is_idle(slot)).count()
+    }
+
+    fn acquire(&mut self, table: &mut SlotTable, layer: usize, experts: &[usize], n_max: usize) {
+        let mut left = wanted(experts);
+        let mut taken = Vec::new();
+        for &expert in experts {
+            if let Some(slot) = self.find(layer, expert) {
+                let seen = self.slots[slot].as_mut().unwrap();
+                seen.n_leases += 1;
+            }
+        }
+        let n_room = self.n_room().min(n_max);
+        let present = experts.iter().filter(|&&expert| self.find(layer, expert).is_some());
+        let n_present = present.count();
+        table.acquire(LayerIdx(layer), &mut left, n_max, &mut taken);
+        assert!(taken.is_sorted_by(|a, b| a.expert < b.expert));
+        assert_eq!(taken.len(), n_present + n_room.min(experts.len() - n_present));
+        for &Taken { expert, slot, found } in &taken {
+            match (self.find(layer, expert.0), found) {
+                (None, Found::ToRead) => {
+                    assert!(slot.0 < self.n_open);
+                    assert!(self.slots[slot.0].is_none() || self.is_idle(slot.0), "no victim");
+                    let state = State::Loading(Cause::Demand);
+                    let seen = Seen { layer, expert: expert.0, state, n_leases: 1 };
+                    self.slots[slot.0] = Some(seen);
+                }
+                (Some(at), Found::InMemory | Found::OnItsWay) => {
+                    assert_eq!(at, slot.0);
+                    let seen = self.slots[at].as_mut().unwrap();
+                    let is_ready = matches!(seen.state, State::Ready(_));
+                    assert_eq!(is_ready, found == Found::InMemory);
+                    let used = if is_ready { State::Ready } else { State::Loading };
+                    seen.state = used(Cause::Demand);
+                }
+                other => unreachable!("{other:?}"),
+            }
+        }
+        let rest = experts.iter().filter(|&&it| taken.iter().all(|taken| taken.expert.0 != it));
+        assert_eq!(left, wanted(&rest.copied().collect::<Vec<_>>()));
+    }
+
+    fn guess(&mut self, table: &mut SlotTable, layer: usize, ranked: &[usize], n_max: usize) {
+        let experts: Vec<_> = ranked.iter().copied().map(ExpertIdx).collect();
+        let mut guesses = Vec::new();
+        let n_before = self.n_unused();
+        table.guess(LayerIdx(layer), &experts, n_max, &mut guesses);
+        assert!(guesses.len() <= n_max);
+        for &Guess { expert, slot } in &guesses {
+            assert!(ranked.contains(&expert.0) && self.find(layer, expert.0).is_none());
+            let gone = self.slots[slot.0];
+            assert!(slot.0 < self.n_open && (gone.is_none() || self.is_idle(slot.0)));
+            let is_wanted = gone.is_some_and(|it| it.layer == layer && ranked.contains(&it.expert));
+            assert!(!is_wanted, "a guess pushes out a guess of the same round");
+            let state = State::Loading(Cause::Guess);
+            self.slots[slot.0] = Some(Seen { layer, expert: expert.0, state, n_leases: 0 });
+        }
+        assert!(self.n_unused() <= n_before.max(self.n_open / 2), "more than half are guesses");
+    }
+
+    fn settle(&mut self, slot: usize) {
+        let is_done = match self.slots[slot] {
+            Some(Seen { state: State::Failed, n_leases: 0, .. }) => true,
+            _ => slot >= self.n_open && self.is_idle(slot),
+        };
+        if is_done {
+            self.slots[slot] = None;
+        }
+    }
+
+    fn resize(&mut self, n_slots: usize) {
+        self.n_open = n_slots;
+        self.slots.resize(n_slots.max(self.slots.len()), None);
+        (0..self.slots.len()).for_each(|slot| self.settle(slot));
+    }
+
+    fn check(&self, table: &SlotTable) {
+        for (slot, seen) in self.slots.iter().enumerate() {
+            let expected = seen.filter(|it| it.state != State::Failed);
+            let expected = expected.map(|it| (LayerIdx(it.layer), ExpertIdx(it.expert)));
+            assert_eq!(table.expert_in(SlotIdx(slot)), expected, "slot {slot}");
+            if let Some((layer, expert)) = expected {
+                assert_eq!(table.slot_of(layer, expert), Some(SlotIdx(slot)));
+            }
+        }
+        assert_eq!(table.n_slots(), self.n_open);
+        assert_eq!(table.n_guessed(), self.n_unused());
+        let n_closing = self.slots[self.n_open..].iter().flatten().count();
+        assert_eq!(table.n_closing(), n_closing);
+        let TableCounters { guesses, guesses_used, guesses_wasted, .. } = table.counters();
+        assert_eq!(guesses, guesses_used + guesses_wasted + self.n_unused() as u64);
+    }
+
+    /// One random operation.
+    fn step(&mut self, table: &mut SlotTable, random: &mut Random) {
+        let layer = [1, 3][random.below(2)];
+        let slot = random.below(self.slots.len());
+        match (random.below(12), self.slots[slot]) {
+            (0, _) => table.begin_step(1 + random.below(600)),
+            (1 | 2, _) => {
+                let experts = random.some(N_EXPERTS[layer]);
+                let n_max = [2, usize::MAX][random.below(2)];
+                self.acquire(table, layer, &experts, n_max);
+            }
+            (3, _) => {
+                let mut ranked = random.some(N_EXPERTS[layer]);
+                let middle = random.below(ranked.len() + 1);
+                ranked.rotate_left(middle);
+                self.guess(table, layer, &ranked, random.below(5));
+            }
+            (4, _) if random.below(8) == 0 => {
+                let n_slots = 1 + random.below(20);
+                if n_slots < self.n_open {
+                    table.shrink(n_slots);
+                } else {
+                    table.grow(n_slots);
+                }
+                self.resize(n_slots);
+            }
+            (5..=8, Some(Seen { state: State::Loading(cause), n_leases, .. })) => {
+                let failed = random.below(6) == 0;
+                if failed {
+                    table.failed(SlotIdx(slot));
+                } else {
+                    table.loaded(SlotIdx(slot));
+                }
+                let state = if failed { State::Failed } else { State::Ready(cause) };
+                let seen = self.slots[slot].as_mut().unwrap();
+                (seen.state, seen.n_leases) = (state, n_leases);
+                self.settle(slot);
+            }
+            (9.., Some(Seen { n_leases: 1.., .. })) => {
+                table.release(SlotIdx(slot));
+                self.slots[slot].as_mut().unwrap().n_leases -= 1;
+                self.settle(slot);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn random_operations_agree_with_plain_lists() {
+    for kind in PolicyKind::ALL {
+        for seed in 1..=60 {
+            let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+            let n_slots = 1 + random.below(16);
+            let mut table = table(n_slots, kind);
+            let mut naive = Naive { slots: vec![None; n_slots], n_open: n_slots };
+            for step_idx in 0..400 {
+                naive.step(&mut table, &mut random);
+                let place = (kind.name(), seed, step_idx);
+                let checked = std::panic::AssertUnwindSafe(|| naive.check(&table));
+                assert!(
+                    std::panic::catch_unwind(checked).is_ok(),
+                    "(policy, seed, step) {place:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Serves a whole layer, wave by wave; answers the sizes of the waves.
+fn serve(table: &mut SlotTable, layer: usize, wanted: Vec<Wanted>) -> Vec<usize> {
+    serve_by(table, layer, wanted, usize::MAX)
+}
+
+fn serve_by(
+    table: &mut SlotTable,
+    layer: usize,
+    mut wanted: Vec<Wanted>,
+    n_reads_max: usize,
+) -> Vec<usize> {
+    let (mut taken, mut waves) = (Vec::new(), Vec::new());
+    while !wanted.is_empty() {
+        table.acquire(LayerIdx(layer), &mut wanted, n_reads_max, &mut taken);
+        assert!(!taken.is_empty(), "a wave without experts");
+        waves.push(taken.len());
+        for taken in &taken {
+            if taken.found == Found::ToRead {
+                table.loaded(taken.slot);
+            }
+        }
+        taken.iter().for_each(|taken| table.release(taken.slot));
+    }
+    waves
+}
+
+#[test]
+fn a_union_larger_than_the_pool_comes_in_waves_and_keeps_what_it_hits() {
+    for kind in PolicyKind::ALL {
+        let mut table = table(4, kind);
+        serve(&mut table, 3, wanted(&[1, 7, 8]));
+        // The three that are there come first, with one slot for a miss; then four and one.
+        assert_eq!(serve(&mut table, 3, wanted(&[0, 1, 2, 3, 4, 5, 6, 7, 8])), [4, 4, 1]);
+        let TableCounters { hits, misses, .. } = table.counters();
+        assert_eq!((hits, misses), (3, 9), "{}", kind.name());
+    }
+}
+
+#[test]
+fn what_a_prompt_used_most_is_there_when_decoding_begins() {
+    let mut table = table(5, PolicyKind::DEFAULT);
+    let of_chunk = |n_uses: &[u32]| -> Vec<Wanted> {
+        let uses = n_uses.iter().enumerate();
+        let wanted = uses.map(|(it, &n_uses)| Wanted { expert: ExpertIdx(it), n_uses });
+        wanted.filter(|it| it.n_uses > 0).collect()
+    };
+    for _ in 0..2 {
+        table.begin_step(64);
+        serve_by(&mut table, 1, of_chunk(&[40, 1, 2, 0, 35, 50]), 1);
+        serve_by(&mut table, 3, of_chunk(&[3, 2, 1, 60, 3, 2, 4, 3, 50]), 1);
+    }
+    // One slot is what the others passed through.
+    let hottest = [(1, 5), (3, 3), (3, 8), (1, 0)];
+    for (layer, expert) in hottest {
+        let slot = table.slot_of(LayerIdx(layer), ExpertIdx(expert));
+        assert!(slot.is_some(), "layer {layer} expert {expert}");
+    }
+}
+
+#[test]
+fn a_failed_read_is_asked_for_anew_while_old_leases_end() {
+    let mut table = table(2, PolicyKind::Lru);
+    let mut taken = Vec::new();
+    table.acquire(LayerIdx(1), &mut wanted(&[3]), 9, &mut taken);
+    let first = taken[0].slot;
+    table.failed(first);
+    table.acquire(LayerIdx(1), &mut wanted(&[3]), 9, &mut taken);
+    assert_eq!(taken[0].found, Found::ToRead);
+    assert_ne!(taken[0].slot, first, "the lease on the first slot is still out");
+    table.release(first);
+    table.loaded(taken[0].slot);
+    table.release(taken[0].slot);
+    assert_eq!(serve(&mut table, 3, wanted(&[0, 1])), [2]);
+    assert_eq!(table.counters().failures, 1);
+}
+
+#[test]
+fn a_guess_in_flight_becomes_a_demand_and_an_unused_one_goes_first() {
+    let mut table = table(4, PolicyKind::Lfu);
+    serve(&mut table, 1, wanted(&[0, 1]));
+    let (mut guesses, mut taken) = (Vec::new(), Vec::new());
+    let ranked = [5, 2, 0, 4].map(ExpertIdx);
+    table.guess(LayerIdx(3), &ranked, 8, &mut guesses);
+    assert_eq!(guesses.iter().map(|it| it.expert.0).collect::<Vec<_>>(), [5, 2], "half of 4");
+    table.loaded(guesses[0].slot);
+    table.acquire(LayerIdx(3), &mut wanted(&[2, 3]), 9, &mut taken);
+    let found = taken.iter().map(|it| (it.slot, it.found)).collect::<Vec<_>>();
+    assert_eq!(found[0], (guesses[1].slot, Found::OnItsWay));
+    assert_eq!(found[1], (guesses[0].slot, Found::ToRead), "the unused guess made room");
+    let TableCounters { guesses, guesses_used, guesses_wasted, evictions, .. } = table.counters();
+    assert_eq!((guesses, guesses_used, guesses_wasted, evictions), (2, 1, 1, 1));
+}
+
+#[test]
+#[should_panic(expected = "experts ascend")]
+fn experts_are_asked_for_in_order() {
+    table(4, PolicyKind::Lru).acquire(LayerIdx(1), &mut wanted(&[2, 1]), 9, &mut Vec::new());
+}
+
+#[test]
+#[should_panic(expected = "layer 1 has no")]
+fn a_layer_is_asked_for_its_own_experts_only() {
+    table(4, PolicyKind::Lru).acquire(LayerIdx(1), &mut wanted(&[6]), 9, &mut Vec::new());
+}

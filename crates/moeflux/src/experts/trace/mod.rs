@@ -1,0 +1,205 @@
+//! A routing trace: which experts each row chose, step by step and layer by layer, in a file.
+//!
+//! Header, blocks, end mark, all little endian. A block is one layer of one step: kind, layer,
+//! number of rows, the experts of each row in ascending order, a checksum that also covers the
+//! block's number, so that no block can be lost, doubled or moved unseen.
+//! **Invariant:** a file is read whole and valid, or refused with the place of the fault.
+//! Knows shapes and indices, never weights or tokens.
+
+mod read;
+mod write;
+
+use crate::ids::LayerIdx;
+
+pub use write::TraceWriter;
+
+/// First bytes of a file.
+const MAGIC: [u8; 8] = *b"MOETRACE";
+
+/// The form that is written and read.
+const VERSION: u32 = 1;
+
+/// More layers than any model has.
+pub const N_LAYERS_MAX: usize = 4096;
+
+/// An expert's index is written in two bytes.
+pub const N_EXPERTS_MAX: usize = 1 << 16;
+
+/// More experts per token than any model has.
+pub const TOP_K_MAX: usize = 1024;
+
+/// Rows of a step: as many as an engine takes.
+pub const N_ROWS_MAX: usize = 1 << 16;
+
+/// About a quarter of a million tokens of a model with 600 experts per token.
+pub const FILE_BYTES_MAX: u64 = 512 << 20;
+
+/// What a model's layer says about its experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerShape {
+    /// Routed experts; none in a dense layer.
+    pub n_experts: usize,
+    /// Experts of each row.
+    pub top_k: usize,
+    /// Bytes of an expert as stored.
+    pub record_bytes: u64,
+}
+
+/// Whose routes a trace has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceHeader {
+    /// Names the model's weights.
+    pub fingerprint: u64,
+    /// All layers of the model, dense ones too.
+    pub layers: Vec<LayerShape>,
+}
+
+impl TraceHeader {
+    /// Routed experts of all layers.
+    #[must_use]
+    pub fn n_experts(&self) -> usize {
+        self.layers.iter().map(|layer| layer.n_experts).sum()
+    }
+
+    /// Experts that a token asks for, over all layers.
+    #[must_use]
+    pub fn n_uses_per_row(&self) -> usize {
+        self.layers.iter().map(|layer| layer.top_k).sum()
+    }
+
+    /// Bytes of a slot: the largest record.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.record_bytes).max().unwrap_or(0)
+    }
+
+    fn first_layer(&self) -> Option<LayerIdx> {
+        self.next_layer(LayerIdx(0))
+    }
+
+    /// The first layer with experts from `from` on.
+    fn next_layer(&self, from: LayerIdx) -> Option<LayerIdx> {
+        let found = self.layers.iter().skip(from.0).position(|layer| layer.n_experts > 0);
+        found.map(|skipped| LayerIdx(from.0 + skipped))
+    }
+}
+
+/// What a step was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// A chunk of a prompt is read.
+    Prefill,
+    /// Each row continues its session by one token.
+    Decode,
+}
+
+/// An expert that a step's layer asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceUse {
+    /// Which of its layer.
+    pub expert: u32,
+    /// Rows that chose it.
+    pub n_uses: u32,
+}
+
+/// What one layer of one step asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceBlock<'a> {
+    /// What the step was for.
+    pub kind: StepKind,
+    /// Rows of the step.
+    pub n_rows: usize,
+    /// The layer.
+    pub layer: LayerIdx,
+    /// Ascending by expert, each once.
+    pub uses: &'a [TraceUse],
+}
+
+/// A trace in memory: the union of the rows per step and layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    header: TraceHeader,
+    blocks: Vec<BlockHead>,
+    uses: Vec<TraceUse>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BlockHead {
+    kind: StepKind,
+    n_rows: usize,
+    layer: LayerIdx,
+    /// Its uses begin where those of the block before it end.
+    uses_end: usize,
+}
+
+impl Trace {
+    /// A trace without steps, to which blocks are added.
+    #[must_use]
+    pub fn empty(header: TraceHeader) -> Self {
+        Self { header, blocks: Vec::new(), uses: Vec::new() }
+    }
+
+    /// Adds a layer of a step.
+    ///
+    /// # Panics
+    ///
+    /// If the experts do not ascend or the layer does not have them.
+    pub fn push(&mut self, block: TraceBlock<'_>) {
+        let TraceBlock { kind, n_rows, layer, uses } = block;
+        let n_experts = self.header.layers[layer.0].n_experts;
+        assert!(uses.is_sorted_by(|a, b| a.expert < b.expert), "experts ascend, each once");
+        assert!(uses.iter().all(|it| (it.expert as usize) < n_experts), "experts of the layer");
+        self.uses.extend_from_slice(uses);
+        self.blocks.push(BlockHead { kind, n_rows, layer, uses_end: self.uses.len() });
+    }
+
+    /// Whose routes these are.
+    #[must_use]
+    pub fn header(&self) -> &TraceHeader {
+        &self.header
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub fn n_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// All blocks, in the order in which they were computed.
+    pub fn blocks(&self) -> impl DoubleEndedIterator<Item = TraceBlock<'_>> {
+        (0..self.blocks.len()).map(|block_idx| self.block(block_idx))
+    }
+
+    fn block(&self, block_idx: usize) -> TraceBlock<'_> {
+        let BlockHead { kind, n_rows, layer, uses_end } = self.blocks[block_idx];
+        let uses_start = block_idx.checked_sub(1).map_or(0, |idx| self.blocks[idx].uses_end);
+        TraceBlock { kind, n_rows, layer, uses: &self.uses[uses_start..uses_end] }
+    }
+
+    /// Rows of all steps of a kind.
+    #[must_use]
+    pub fn n_rows(&self, kind: StepKind) -> usize {
+        let first_layer = self.header.first_layer();
+        let of_kind = |block: &&BlockHead| block.kind == kind && Some(block.layer) == first_layer;
+        self.blocks.iter().filter(of_kind).map(|block| block.n_rows).sum()
+    }
+}
+
+/// Codes of the kinds of blocks.
+mod code {
+    /// A chunk of a prompt.
+    pub(super) const PREFILL: u8 = 1;
+    /// One token per row.
+    pub(super) const DECODE: u8 = 2;
+    /// Nothing follows.
+    pub(super) const END: u8 = 0xff;
+}
+
+/// Checksum of the bytes of block `block_idx`; the header has no number of its own.
+fn checksum(bytes: &[u8], block_idx: u64) -> [u8; 4] {
+    let [a, b, c, d, ..] = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, block_idx).to_le_bytes();
+    [a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests;

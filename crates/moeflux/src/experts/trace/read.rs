@@ -1,0 +1,218 @@
+//! Bytes to a trace.
+//!
+//! **Invariant:** no length from the file is believed before it is compared with the bytes that
+//! are there; damage anywhere is found, and its place named.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::{
+    BlockHead, FILE_BYTES_MAX, LayerShape, MAGIC, N_EXPERTS_MAX, N_LAYERS_MAX, N_ROWS_MAX,
+    StepKind, TOP_K_MAX, Trace, TraceHeader, TraceUse, VERSION, checksum, code,
+};
+use crate::error::{Error, Result, grouped};
+use crate::ids::LayerIdx;
+
+/// Magic, version, number of layers, fingerprint.
+const PREAMBLE_BYTES: usize = 24;
+
+/// Experts, experts per token, bytes of a record.
+const LAYER_BYTES: usize = 16;
+
+/// Kind, layer and rows of a block.
+const BLOCK_HEAD_BYTES: usize = 8;
+
+/// A checksum.
+const SUM_BYTES: usize = 4;
+
+impl Trace {
+    /// Reads a trace's file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; as [`Trace::parse`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            let problem =
+                format!("has more than {} bytes: record fewer tokens", grouped(FILE_BYTES_MAX));
+            return Err(Error::malformed(path, problem));
+        }
+        Self::parse(&bytes, path)
+    }
+
+    /// Takes a trace's bytes apart. `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] that names the byte where the bytes stop being a trace.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
+        let mut cursor = Cursor { bytes, at: 0 };
+        let parsed = header(&mut cursor).and_then(|header| {
+            let n_uses = vec![0; header.layers.iter().map(|it| it.n_experts).max().unwrap_or(0)];
+            let mut reader = Reader { trace: Self::empty(header), n_uses, due: None };
+            while reader.block(&mut cursor)? {}
+            Ok(reader.trace)
+        });
+        parsed.map_err(|fault| {
+            let problem = format!("{} at byte {}", fault.what, grouped(fault.at as u64));
+            Error::malformed(path, problem)
+        })
+    }
+}
+
+/// What is wrong, and where.
+struct Fault {
+    what: String,
+    at: usize,
+}
+
+type Parsed<T> = std::result::Result<T, Fault>;
+
+fn fault<T>(at: usize, what: impl Into<String>) -> Parsed<T> {
+    Err(Fault { what: what.into(), at })
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n_bytes: usize, what: &str) -> Parsed<&'a [u8]> {
+        let rest = &self.bytes[self.at..];
+        let Some(taken) = rest.get(..n_bytes) else {
+            return fault(self.bytes.len(), format!("cut short: {what} is not whole"));
+        };
+        self.at += n_bytes;
+        Ok(taken)
+    }
+
+    /// What began at `start` and ends here, with its checksum behind it.
+    fn check_sum(&mut self, start: usize, block_idx: u64) -> Parsed<()> {
+        let bytes = &self.bytes[start..self.at];
+        let found = self.take(SUM_BYTES, "a checksum")?;
+        if found == checksum(bytes, block_idx) {
+            return Ok(());
+        }
+        fault(start, "damaged: a checksum does not fit what begins")
+    }
+}
+
+fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
+    let preamble = cursor.take(PREAMBLE_BYTES, "the header")?;
+    if preamble[..8] != MAGIC {
+        return fault(0, "is no routing trace (moeflux --trace writes them): no magic");
+    }
+    let version = u32_at(preamble, 8);
+    if version != VERSION {
+        let what = format!("has version {version}, and this program reads {VERSION}: the number");
+        return fault(8, what);
+    }
+    let n_layers = u32_at(preamble, 12) as usize;
+    if n_layers > N_LAYERS_MAX {
+        return fault(12, format!("{n_layers} layers, and at most {N_LAYERS_MAX} are known,"));
+    }
+    let table_at = cursor.at;
+    let table = cursor.take(n_layers * LAYER_BYTES, "the table of layers")?;
+    cursor.check_sum(0, u64::MAX)?;
+    let layer = |(layer_idx, bytes): (usize, &[u8])| {
+        let (n_experts, top_k) = (u32_at(bytes, 0) as usize, u32_at(bytes, 4) as usize);
+        let is_known = n_experts <= N_EXPERTS_MAX && top_k <= n_experts.min(TOP_K_MAX);
+        if !is_known || (n_experts == 0) != (top_k == 0) {
+            let what = format!("layer {layer_idx} cannot have {top_k} of {n_experts} experts,");
+            return fault(table_at + layer_idx * LAYER_BYTES, what);
+        }
+        Ok(LayerShape { n_experts, top_k, record_bytes: u64_at(bytes, 8) })
+    };
+    let layers = table.chunks_exact(LAYER_BYTES).enumerate().map(layer);
+    Ok(TraceHeader { fingerprint: u64_at(preamble, 16), layers: layers.collect::<Parsed<_>>()? })
+}
+
+struct Reader {
+    trace: Trace,
+    /// Per expert of a layer; zero between blocks.
+    n_uses: Vec<u32>,
+    due: Option<(StepKind, usize, LayerIdx)>,
+}
+
+impl Reader {
+    /// Whether there was one: the end mark is none.
+    fn block(&mut self, cursor: &mut Cursor<'_>) -> Parsed<bool> {
+        let start = cursor.at;
+        let head = cursor.take(BLOCK_HEAD_BYTES, "a block's head")?;
+        let (kind_code, zero) = (head[0], head[1]);
+        let layer = LayerIdx(usize::from(u16::from_le_bytes([head[2], head[3]])));
+        let n_rows = u32_at(head, 4) as usize;
+        let is_end = kind_code == code::END && layer.0 == 0 && n_rows == 0;
+        let kind = match kind_code {
+            _ if zero != 0 => return fault(start + 1, "damaged: not zero"),
+            code::PREFILL => StepKind::Prefill,
+            code::DECODE => StepKind::Decode,
+            code::END if is_end => StepKind::Decode,
+            other => return fault(start, format!("damaged: no block has the kind {other},")),
+        };
+        let top_k = if is_end { 0 } else { self.top_k(start, (kind, n_rows, layer))? };
+        let rows = cursor.take(n_rows * top_k * 2, "a block")?;
+        cursor.check_sum(start, self.trace.blocks.len() as u64)?;
+        if is_end {
+            let is_last = cursor.at == cursor.bytes.len();
+            return if is_last { Ok(false) } else { fault(cursor.at, "more after the end mark") };
+        }
+        let rows_at = start + BLOCK_HEAD_BYTES;
+        self.count(rows, (rows_at, top_k, self.trace.header.layers[layer.0].n_experts))?;
+        self.trace.blocks.push(BlockHead { kind, n_rows, layer, uses_end: self.trace.uses.len() });
+        Ok(true)
+    }
+
+    /// Experts per row of a block that may stand here.
+    fn top_k(&mut self, at: usize, found: (StepKind, usize, LayerIdx)) -> Parsed<usize> {
+        let (kind, n_rows, layer) = found;
+        let header = &self.trace.header;
+        let is_first = header.first_layer() == Some(layer);
+        if self.due != Some(found) && !is_first {
+            return fault(at, format!("damaged: layer {} is not due", layer.0));
+        }
+        if !(1..=N_ROWS_MAX).contains(&n_rows) {
+            return fault(at + 4, format!("damaged: a step of {n_rows} rows"));
+        }
+        self.due = header.next_layer(LayerIdx(layer.0 + 1)).map(|next| (kind, n_rows, next));
+        Ok(header.layers[layer.0].top_k)
+    }
+
+    /// Counts the uses of a block.
+    fn count(
+        &mut self,
+        rows: &[u8],
+        (rows_at, top_k, n_experts): (usize, usize, usize),
+    ) -> Parsed<()> {
+        let mut before = None;
+        for (idx, bytes) in rows.chunks_exact(2).enumerate() {
+            let expert = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+            before = before.filter(|_| !idx.is_multiple_of(top_k));
+            if expert >= n_experts || before.is_some_and(|before| before >= expert) {
+                let what = format!("damaged: a row cannot have expert {expert}");
+                return fault(rows_at + 2 * idx, what);
+            }
+            before = Some(expert);
+            self.n_uses[expert] += 1;
+        }
+        for (expert, n_uses) in (0_u32..).zip(&mut self.n_uses[..n_experts]) {
+            if *n_uses > 0 {
+                self.trace.uses.push(TraceUse { expert, n_uses: std::mem::take(n_uses) });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
