@@ -40,6 +40,15 @@ impl Blueprint {
         Ok((blueprint, checkpoint))
     }
 
+    /// The model that a config and a table of contents describe.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blueprint::of_folder`].
+    pub fn of_parts(raw: &RawConfig, checkpoint: &Checkpoint) -> Result<Self> {
+        Self::bind(ModelSpec::from_config(raw)?, Source::Checkpoint(checkpoint))
+    }
+
     /// The model that `raw` would be, in MLX layout at this quantisation.
     ///
     /// # Errors

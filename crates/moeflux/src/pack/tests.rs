@@ -1,0 +1,1 @@
+//! Whole packs of small checkpoints.
