@@ -220,7 +220,9 @@ impl<'a> Planner<'a> {
         let n_cols = part.map_or(rows.layout.n_cols, |part| part.shape().2);
         let canonical = canonical_name(base).into_owned();
         let params = self.params(&canonical, n_cols);
-        if let Some(params) = params.filter(|params| Some(*params) != self.request.params) {
+        // mlx-lm names those that it decides about, also where it decides for the default.
+        let is_gate = canonical.ends_with(".mlp.gate") || canonical.ends_with("shared_expert_gate");
+        if let Some(params) = params.filter(|_| is_gate) {
             self.overrides.push((base.to_owned(), params));
         }
         let kind = target_kind(params, rows.cast);
