@@ -88,15 +88,15 @@ impl Journal {
         if value.get("format")? != FORMAT || value.get("version")? != VERSION {
             return None;
         }
+        let one_of = |key: &str, known: &[u8]| {
+            let n = value.get(key)?.as_u64()?;
+            known.iter().copied().find(|it| u64::from(*it) == n)
+        };
         let params = match (value.get("bits")?, value.get("group_size")?) {
             (Value::Null, Value::Null) => None,
-            (bits, group) => Some(QuantParams {
-                bits: u8::try_from(bits.as_u64()?)
-                    .ok()
-                    .filter(|it| [2, 3, 4, 5, 6, 8].contains(it))?,
-                group: u8::try_from(group.as_u64()?)
-                    .ok()
-                    .filter(|it| [32, 64, 128].contains(it))?,
+            _ => Some(QuantParams {
+                bits: one_of("bits", &[2, 3, 4, 5, 6, 8])?,
+                group: one_of("group_size", &[32, 64, 128])?,
             }),
         };
         let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
@@ -117,7 +117,10 @@ impl Journal {
 
     /// As it is stored.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let file = |file: &JournalFile| json!({"name": file.name, "len_bytes": file.len_bytes, "header": file.header});
+        let file = |file: &JournalFile| {
+            let JournalFile { name, len_bytes, header } = file;
+            json!({"name": name, "len_bytes": len_bytes, "header": header})
+        };
         let files: Vec<Value> = self.files.iter().map(file).collect();
         let value = json!({
             "format": FORMAT,
@@ -169,8 +172,8 @@ impl Journal {
     /// [`Error::Malformed`] naming the file that differs.
     pub(super) fn check_source(&self, source: &Path) -> Result<()> {
         let refused = |path: &Path| {
-            let problem = "is not the file that the interrupted pack began with: put that one back, \
-                           or pack to another folder";
+            let problem = "is not the file that the interrupted pack began with: put that one \
+                           back, or pack to another folder";
             Error::malformed(path, problem)
         };
         for file in &self.files {

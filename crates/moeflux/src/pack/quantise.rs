@@ -119,6 +119,15 @@ pub(super) fn store(value: f32, kind: FloatKind, target: &mut [u8]) {
 mod tests {
     use super::*;
 
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "codes are whole numbers from 0 to 255"
+    )]
+    fn as_code(value: f32) -> u64 {
+        value as u64
+    }
+
     /// The rule as it is written down, one value after the other.
     fn by_definition(values: &[f32], bits: u32) -> (Vec<u64>, f32, f32) {
         let n_bins = ((1_u32 << bits) - 1) as f32;
@@ -136,7 +145,7 @@ mod tests {
             bias = edge;
         }
         let code = |value: &f32| ((value - bias) / scale).round_ties_even().clamp(0.0, n_bins);
-        (values.iter().map(|value| code(value) as u64).collect(), scale, bias)
+        (values.iter().map(|value| as_code(code(value))).collect(), scale, bias)
     }
 
     fn check(values: &[f32], affine: Affine) {
