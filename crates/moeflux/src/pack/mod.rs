@@ -16,8 +16,6 @@ mod plan;
 mod quantise;
 mod rows;
 mod source;
-#[cfg(test)]
-mod tests;
 mod verify;
 mod write;
 

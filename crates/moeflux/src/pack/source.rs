@@ -24,7 +24,6 @@ pub(super) struct SourceFiles {
 #[derive(Debug)]
 struct SourceShard {
     path: PathBuf,
-    len_bytes: u64,
     file: Option<ReadFile>,
     disposal: Disposal,
 }
@@ -34,8 +33,16 @@ struct SourceShard {
 struct Disposal {
     /// What the path points to, where it is a link.
     target: Option<PathBuf>,
-    /// The file system that gains room; `None`: none does, because the file has other names.
-    freed_on: Option<u64>,
+    /// The file system that gains room, and how much; `None`: none does, because the file has other
+    /// names.
+    freed: Option<Freed>,
+}
+
+/// Room that deleting a file makes. A file with holes takes less than its length.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    device: u64,
+    n_bytes: u64,
 }
 
 impl SourceFiles {
@@ -84,9 +91,8 @@ impl SourceFiles {
     /// Bytes that deleting a file gives back to this file system.
     pub(super) fn freed_bytes(&self, file_idx: usize, device: Option<u64>) -> u64 {
         let shard = &self.shards[file_idx];
-        let is_freed =
-            shard.file.is_some() && device.is_some_and(|it| Some(it) == shard.freed_on());
-        if is_freed { shard.len_bytes } else { 0 }
+        let freed = shard.disposal.freed.filter(|freed| Some(freed.device) == device);
+        freed.filter(|_| shard.file.is_some()).map_or(0, |freed| freed.n_bytes)
     }
 
     /// Refuses to delete what other folders may use.
@@ -145,11 +151,7 @@ impl SourceShard {
             return Err(Error::malformed(path, problem));
         }
         let disposal = Disposal::of(path)?;
-        Ok(Self { path: path.clone(), len_bytes: *len_bytes, file, disposal })
-    }
-
-    fn freed_on(&self) -> Option<u64> {
-        self.disposal.freed_on
+        Ok(Self { path: path.clone(), file, disposal })
     }
 }
 
@@ -158,33 +160,34 @@ impl Disposal {
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Self { target: None, freed_on: None });
+                return Ok(Self { target: None, freed: None });
             }
             Err(error) => return Err(Error::io("look at", path)(error)),
         };
         if !metadata.is_symlink() {
-            return Ok(Self { target: None, freed_on: device_of_only_name(&metadata) });
+            return Ok(Self { target: None, freed: freed_by(&metadata) });
         }
         // A dead link is what an interrupted deletion leaves.
         let Ok(target) = fs::canonicalize(path) else {
-            return Ok(Self { target: None, freed_on: None });
+            return Ok(Self { target: None, freed: None });
         };
         let metadata = fs::metadata(&target).map_err(Error::io("look at", &target))?;
-        let freed_on = device_of_only_name(&metadata);
-        Ok(Self { target: Some(target), freed_on })
+        Ok(Self { target: Some(target), freed: freed_by(&metadata) })
     }
 }
 
-/// The file system of a file, if that file has no other name.
+/// What deleting a file frees, if that file has no other name.
 #[cfg(unix)]
-fn device_of_only_name(metadata: &fs::Metadata) -> Option<u64> {
+fn freed_by(metadata: &fs::Metadata) -> Option<Freed> {
     use std::os::unix::fs::MetadataExt as _;
 
-    (metadata.nlink() == 1).then(|| metadata.dev())
+    // The unit of the count, whatever the file system's blocks.
+    let n_bytes = metadata.blocks().saturating_mul(512).min(metadata.len());
+    (metadata.nlink() == 1).then(|| Freed { device: metadata.dev(), n_bytes })
 }
 
 #[cfg(not(unix))]
-fn device_of_only_name(_metadata: &fs::Metadata) -> Option<u64> {
+fn freed_by(_metadata: &fs::Metadata) -> Option<Freed> {
     None
 }
 

@@ -1,1 +1,0 @@
-//! Whole packs of small checkpoints.
