@@ -22,8 +22,8 @@ pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
 pub use npy::NpyWriter;
 pub use packed::{
-    PACKED_FORMAT, PACKED_VERSION, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms,
-    PackedRole, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
+    PACK_JOURNAL, PACKED_FORMAT, PACKED_VERSION, PackedBank, PackedFile, PackedKind, PackedMatrix,
+    PackedNorms, PackedRole, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
 };
 pub use safetensors::{HEADER_BYTES_MAX, header_bytes};
 

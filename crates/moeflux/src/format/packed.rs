@@ -22,6 +22,9 @@ pub const PACKED_FORMAT: &str = "moeflux-packed";
 /// The version that is written, and the only one that is read.
 pub const PACKED_VERSION: u32 = 1;
 
+/// Stands in a folder as long as its pack is not finished: then there is no `config.json` yet.
+pub const PACK_JOURNAL: &str = "moeflux-pack.journal";
+
 /// How checksums are computed.
 const SUM_KIND: &str = "xxh3-64";
 

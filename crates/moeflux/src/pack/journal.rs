@@ -15,9 +15,6 @@ use crate::error::{Error, Result};
 use crate::format::{Checkpoint, HEADER_BYTES_MAX, header_bytes};
 use crate::spec::QuantParams;
 
-/// The journal's name in the folder that is written.
-pub(super) const JOURNAL_NAME: &str = "moeflux-pack.journal";
-
 const FORMAT: &str = "moeflux-pack-journal";
 const VERSION: u64 = 1;
 

@@ -29,12 +29,12 @@ use std::path::{Path, PathBuf};
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, RawConfig};
+use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig};
 use crate::spec::QuantParams;
 use crate::weights::Watch;
 use file::FilePlan;
 use folder::Folder;
-use journal::{JOURNAL_NAME, Journal};
+use journal::Journal;
 use plan::{Plan, Request};
 use source::SourceFiles;
 use write::Steps;
@@ -43,9 +43,9 @@ use write::Steps;
 pub const N_THREADS_MAX: usize = 16;
 
 /// Most memory that a run works in: one record of the largest size, and per thread a piece as
-/// stored, as floats and quantised, and two results that wait.
+/// stored, as floats (four times as many bytes of FP8), quantised, and two results that wait.
 pub const WORKING_BYTES_MAX: usize =
-    RECORD_BYTES_MAX + N_THREADS_MAX * (1 + 2 + 1 + 2) * file::PIECE_BYTES;
+    RECORD_BYTES_MAX + N_THREADS_MAX * (1 + 4 + 1 + 2) * file::PIECE_BYTES;
 
 const CONFIG_NAME: &str = "config.json";
 const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -108,7 +108,7 @@ impl Packing {
     /// of the same source with the same options; if the source is packed or quantised already.
     pub fn prepare(source: &Path, target: &Path, options: &PackOptions) -> Result<Self> {
         check_apart(source, target, options.fate)?;
-        let begun = target.join(JOURNAL_NAME);
+        let begun = target.join(PACK_JOURNAL);
         let is_resumed = begun.exists();
         let (journal, checkpoint) = if is_resumed {
             let journal = Journal::read(&begun)?;
@@ -266,7 +266,7 @@ impl Packing {
         }
         self.journal.is_read_back |= is_read_back;
         steps.before()?;
-        folder.put(JOURNAL_NAME, &self.journal.to_bytes())
+        folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
     /// The table of contents, then the config, which makes the folder a model.
@@ -279,7 +279,7 @@ impl Packing {
         steps.before()?;
         folder.put(CONFIG_NAME, &config)?;
         steps.before()?;
-        folder.remove(JOURNAL_NAME)?;
+        folder.remove(PACK_JOURNAL)?;
         let n_shards = self.journal.files.len();
         Ok(Packed {
             n_files: self.plan.files.len(),
@@ -380,7 +380,7 @@ fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
 /// Refuses a folder that has something in it.
 fn check_vacant(target: &Path) -> Result<()> {
     let names = folder::names(target)?;
-    let begun = format!("{JOURNAL_NAME}.partial");
+    let begun = format!("{PACK_JOURNAL}.partial");
     let Some(first) = names.iter().find(|name| **name != begun) else { return Ok(()) };
     let is_pack = names.iter().any(|name| name == CONFIG_NAME)
         && Checkpoint::open(target).is_ok_and(|checkpoint| checkpoint.packed.is_some());

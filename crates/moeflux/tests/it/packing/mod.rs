@@ -395,6 +395,8 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
 
     assert!(pack_until(source.path(), target.path(), &AS_IT_IS, 60).is_err());
     refused(source.path(), target.path(), &quantised(4, 32), "--bits 4 --group 32");
+    let error = Blueprint::of_folder(target.path()).unwrap_err().to_string();
+    assert!(error.contains("not finished"), "{error}");
     edit_config(source.path(), |config| config["rope_theta"] = 5.into());
     refused(source.path(), target.path(), &AS_IT_IS, "is not the file that the interrupted pack");
     std::fs::copy(case.join("config.json"), source.path().join("config.json")).unwrap();
