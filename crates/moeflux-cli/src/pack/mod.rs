@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use moeflux::error::{ByteCount, Error};
-use moeflux::pack::{PackOptions, Packed, Packing, SourceFate};
+use moeflux::pack::{PackOptions, PackReport, Packing, SourceFate};
 use moeflux::spec::QuantParams;
 
 use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT, parse_bits, parse_group};
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     }
 }
 
-fn summary(args: &PackArgs, packed: Packed) -> String {
+fn summary(args: &PackArgs, packed: PackReport) -> String {
     let out = args.target.display();
     let mut text =
         format!("{out}: {} in {} files of weights", ByteCount(packed.n_bytes), packed.n_files);

@@ -90,7 +90,7 @@ pub struct Packing {
 
 /// What a run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackReport {
     /// Files of weights in the pack.
     pub n_files: usize,
     /// Their bytes.
@@ -220,7 +220,7 @@ impl Packing {
     /// # Errors
     ///
     /// What is wrong with a file or the drive; [`Error::Cancelled`].
-    pub fn run(mut self, watch: &mut Watch<'_>) -> Result<Packed> {
+    pub fn run(mut self, watch: &mut Watch<'_>) -> Result<PackReport> {
         let is_replaced = self.options.fate == SourceFate::Replaced;
         let n_passes = if is_replaced { 2 } else { 1 };
         let mut steps = Steps::new(self.remaining_bytes() * n_passes, watch);
@@ -270,7 +270,7 @@ impl Packing {
     }
 
     /// The table of contents, then the config, which makes the folder a model.
-    fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<Packed> {
+    fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<PackReport> {
         steps.before()?;
         folder.put(INDEX_NAME, &documents::index(&self.plan))?;
         let path = self.source.join(CONFIG_NAME);
@@ -281,7 +281,7 @@ impl Packing {
         steps.before()?;
         folder.remove(PACK_JOURNAL)?;
         let n_shards = self.journal.files.len();
-        Ok(Packed {
+        Ok(PackReport {
             n_files: self.plan.files.len(),
             n_bytes: self.total_bytes(),
             n_replaced: (0..n_shards).filter(|&idx| !self.files.is_there(idx)).count(),

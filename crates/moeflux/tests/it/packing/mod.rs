@@ -12,7 +12,7 @@ use moeflux::engine::BackendKind;
 use moeflux::error::{Error, Result};
 use moeflux::format::{Checkpoint, RawConfig};
 use moeflux::ids::ExpertIdx;
-use moeflux::pack::{Coverage, PackOptions, Packed, Packing, SourceFate, Verified, verify};
+use moeflux::pack::{Coverage, PackOptions, PackReport, Packing, SourceFate, Verified, verify};
 use moeflux::spec::{ModelSpec, QuantParams};
 use moeflux::weights::Extent;
 use serde_json::Value;
@@ -26,7 +26,7 @@ fn quantised(bits: u8, group: u8) -> PackOptions {
     PackOptions { params: Some(QuantParams { bits, group }), ..AS_IT_IS }
 }
 
-fn pack(source: &Path, target: &Path, options: &PackOptions) -> Result<Packed> {
+fn pack(source: &Path, target: &Path, options: &PackOptions) -> Result<PackReport> {
     Packing::prepare(source, target, options)?.run(&mut |_| ControlFlow::Continue(()))
 }
 
@@ -36,7 +36,7 @@ fn pack_until(
     target: &Path,
     options: &PackOptions,
     n_steps: usize,
-) -> Result<Packed> {
+) -> Result<PackReport> {
     let mut n_done = 0;
     Packing::prepare(source, target, options)?.run(&mut |_| {
         n_done += 1;
