@@ -40,6 +40,8 @@ pub kimi_k2-bf16             --family kimi_k2 --dtype bf16 --seed 22 --tokens 15
 pub kimi_k2-fp8              --family kimi_k2 --dtype fp8 --seed 23 --tokens 40 --vocab 200 --layers 2 --hidden 144 --heads 3 --topk 3 --ffn 24 --shards 2 --set kv_lora_rank=136 --set v_head_dim=48
 pub glm4_moe-bf16            --family glm4_moe --dtype bf16 --seed 24 --tokens 150 --vocab 160 --head-dim 16 --topk 3 --ffn 16 --extras
 pub glm4_moe-f16             --family glm4_moe --dtype f16 --resaved --seed 25 --tokens 32 --vocab 256 --layers 4 --heads 6 --head-dim 16 --topk 3 --ffn 16 --set attention_bias=false --set use_qk_norm=false --set first_k_dense_replace=2 --set n_shared_experts=2 --set norm_topk_prob=false
+pub qwen3_next-bf16-wide     --family qwen3_next --dtype bf16 --seed 26 --qk-scale 0.02 --tokens 24 --vocab 128 --layers 2 --hidden 128 --heads 2 --kv-heads 1 --head-dim 32 --experts 3 --topk 2 --ffn 64 --set full_attention_interval=2 --set shared_expert_intermediate_size=64 --set linear_num_key_heads=1 --set linear_num_value_heads=2 --set linear_key_head_dim=32 --set linear_value_head_dim=32
+pub deepseek_v3-fp8-wide     --family deepseek_v3 --dtype fp8 --seed 27 --tokens 24 --vocab 96 --layers 2 --hidden 256 --heads 2 --dense-ffn 64 --experts 3 --topk 2 --ffn 128 --set n_group=1 --set kv_lora_rank=64 --set q_lora_rank=64 --set qk_nope_head_dim=64 --set qk_rope_head_dim=16 --set v_head_dim=64
 
 # Written by mlx-lm.
 mlx mlx-qwen3_moe-q4-g32-bf16         --family qwen3_moe --bits 4 --group 32 --dtype bf16 --seed 31 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set tie_word_embeddings=true --set decoder_sparse_step=2
@@ -54,3 +56,8 @@ mlx mlx-deepseek_v3-q8-g32-f16-kvb    --family deepseek_v3 --bits 8 --group 32 -
 mlx mlx-kimi_k2-q3-g128-bf16-kvb      --family kimi_k2 --bits 3 --group 128 --dtype bf16 --plain-kv-b --seed 40 --tokens 40 --vocab 256 --layers 2 --experts 4 --heads 2 --set rms_norm_eps=0.01 --set kv_lora_rank=128 --set q_lora_rank=128
 mlx mlx-glm4_moe-q5-g64-f32           --family glm4_moe --bits 5 --group 64 --dtype f32 --seed 41 --tokens 24 --vocab 256 --layers 2 --hidden 64 --head-dim 32 --topk 3 --set rms_norm_eps=0.01
 mlx mlx-glm4_moe-mixed_2_6-g32-bf16   --family glm4_moe --recipe mixed_2_6 --group 32 --dtype bf16 --seed 42 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set attention_bias=false --set use_qk_norm=false
+
+# What mlx-lm makes of published-style cases.
+if wanted quantised.json; then
+  python3 ../tools/oracle/quantised.py --golden . --out quantised.json
+fi

@@ -33,6 +33,10 @@ pub(crate) enum Command {
     Inspect(crate::inspect::InspectArgs),
     /// Make a random checkpoint of a geometry: for trying things out, its text is noise
     Synth(crate::synth::SynthArgs),
+    /// Rewrite a checkpoint so that experts are read in one piece each, with checksums; quantise it
+    Pack(crate::pack::PackArgs),
+    /// Read every byte of a model and compare it with its checksums
+    Verify(crate::verify::VerifyArgs),
 }
 
 /// What computes.

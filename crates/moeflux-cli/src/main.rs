@@ -8,6 +8,7 @@ mod bare_config;
 mod bench;
 mod cache;
 mod clock;
+mod disk;
 mod eval;
 mod failure;
 mod generate;
@@ -17,6 +18,7 @@ mod logits;
 mod machine;
 mod model;
 mod out_file;
+mod pack;
 mod print;
 mod progress;
 mod ranges;
@@ -29,6 +31,7 @@ mod synth;
 #[cfg(test)]
 mod test_dir;
 mod think;
+mod verify;
 mod windows;
 
 use std::process::ExitCode;
@@ -61,5 +64,7 @@ fn run(command: Command) -> Outcome {
             let interrupt = Interrupt::listen();
             Ok(print::line(&synth::run(&args, interrupt.flag())?)?)
         }
+        Command::Pack(args) => Ok(print::line(&pack::run(&args, &Interrupt::listen())?)?),
+        Command::Verify(args) => verify::run(&args, &Interrupt::listen()),
     }
 }

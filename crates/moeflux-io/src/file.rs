@@ -36,6 +36,18 @@ impl ReadFile {
         self.len_bytes
     }
 
+    /// Asks the system to forget what it keeps of the file in memory, so that reads come from the
+    /// drive; does nothing where the system does not listen.
+    pub fn forget_cached(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            // What was written and has not reached the drive stays: sync first.
+            let advised = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+            // A file system that keeps it serves it.
+            let _ = advised;
+        }
+    }
+
     /// Fills all of `target` from `offset_bytes`, however many system calls that takes.
     ///
     /// # Errors

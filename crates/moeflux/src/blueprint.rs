@@ -9,9 +9,9 @@ use std::path::Path;
 use moeflux_kernels::FloatKind;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
-use crate::format::{Checkpoint, RawConfig};
+use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig};
 use crate::spec::{FfnSpec, ModelSpec, QuantParams};
 use crate::weights::{Binder, Imagined, Manifest, Source};
 
@@ -33,11 +33,20 @@ impl Blueprint {
     ///
     /// What is wrong with the config, the headers, or the tensors they name.
     pub fn of_folder(dir: &Path) -> Result<(Self, Checkpoint)> {
-        let raw = RawConfig::open(dir)?;
+        let raw = RawConfig::open(dir).map_err(|error| unfinished(dir).unwrap_or(error))?;
         let spec = ModelSpec::from_config(&raw)?;
         let checkpoint = Checkpoint::open(dir)?;
         let blueprint = Self::bind(spec, Source::Checkpoint(&checkpoint))?;
         Ok((blueprint, checkpoint))
+    }
+
+    /// The model that a config and a table of contents describe.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blueprint::of_folder`].
+    pub fn of_parts(raw: &RawConfig, checkpoint: &Checkpoint) -> Result<Self> {
+        Self::bind(ModelSpec::from_config(raw)?, Source::Checkpoint(checkpoint))
     }
 
     /// The model that `raw` would be, in MLX layout at this quantisation.
@@ -82,4 +91,11 @@ impl Blueprint {
         }
         hash.finish()
     }
+}
+
+/// What to say of a folder that gets its config when it is finished.
+fn unfinished(dir: &Path) -> Option<Error> {
+    let problem = "holds a pack that is not finished: repeat the `moeflux pack` that began it";
+    let is_unfinished = dir.join(PACK_JOURNAL).exists() && !dir.join("config.json").exists();
+    is_unfinished.then(|| Error::malformed(dir, problem))
 }

@@ -17,6 +17,7 @@ pub mod ops;
 pub mod backend;
 pub mod families;
 pub mod blueprint;
+pub mod pack;
 pub mod forward;
 pub mod sample;
 pub mod text;

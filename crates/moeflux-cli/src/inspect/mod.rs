@@ -72,6 +72,7 @@ fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
     let files = Files {
         n_files: checkpoint.files.len(),
         n_bytes: checkpoint.files.iter().map(|file| file.len_bytes).sum(),
+        is_packed: checkpoint.packed.is_some(),
     };
     Ok(Report::new(&blueprint, model_type, Some(files)))
 }

@@ -23,6 +23,8 @@ pub(super) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
 pub(super) struct Files {
     pub(super) n_files: usize,
     pub(super) n_bytes: u64,
+    /// Whether `moeflux pack` wrote them.
+    pub(super) is_packed: bool,
 }
 
 /// So many of something, and their bytes as stored.
@@ -125,6 +127,7 @@ impl Report {
             "exists": self.files.is_some(),
             "n_files": self.files.map(|files| files.n_files),
             "files_bytes": self.files.map(|files| files.n_bytes),
+            "is_packed": self.files.is_some_and(|files| files.is_packed),
             "hidden": self.hidden,
             "vocab": self.vocab,
             "context_max": self.context_max,

@@ -70,7 +70,8 @@ fn title(report: &Report) -> Vec<String> {
     let files = match report.files {
         Some(files) => {
             let plural = if files.n_files == 1 { "file" } else { "files" };
-            format!("{} {plural}, {}", files.n_files, ByteCount(files.n_bytes))
+            let packed = if files.is_packed { "packed " } else { "" };
+            format!("{} {packed}{plural}, {}", files.n_files, ByteCount(files.n_bytes))
         }
         None => "no weights: the sizes it would have".to_owned(),
     };

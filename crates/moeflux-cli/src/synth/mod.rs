@@ -25,6 +25,7 @@ use moeflux::weights::{ImaginedCheckpoint, Origin};
 use serde_json::{Value, json};
 
 use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
+use crate::disk;
 use crate::progress::Bar;
 use crate::ranges;
 use folder::NewFolder;
@@ -77,11 +78,11 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     // Before anything is made that grows with the model: headers and words take a while.
     let tensors = &checkpoint.tensors;
     let tensor_bytes = tensors.iter().map(|tensor| tensor.len_bytes).sum();
-    folder::check_room(&args.out, 1, tensor_bytes)?;
+    disk::check_room(&args.out, 1, tensor_bytes)?;
     let shards = shards::plan(tensors, args.shard_size)?;
     let documents = documents(&config, &spec, &checkpoint, &shards);
     let n_bytes = total_bytes(&shards, &documents);
-    folder::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
+    disk::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
 
     let mut folder = NewFolder::create(&args.out)?;
     let bar = Bar::bytes("writing", n_bytes);

@@ -7,4 +7,5 @@ mod commands;
 mod demo;
 mod evaluating;
 mod generating;
+mod packing;
 mod support;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use super::dtype::DType;
 use super::index::{ShardIndex, parse_index};
-use super::safetensors::read_header;
+use super::packed::{PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN, SumTable};
+use super::safetensors::{FileHeader, read_header};
 use super::{quoted, read_small_file};
 use crate::error::{Error, Result};
 
@@ -45,6 +46,21 @@ pub struct ShardFile {
     pub len_bytes: u64,
     /// XXH3 of the header's bytes: tells one checkpoint from another of the same shapes.
     pub header_hash: u64,
+    /// First byte after the header.
+    pub data_at: u64,
+}
+
+/// What the files of a packed folder say besides their tensors.
+#[derive(Clone, Debug, Default)]
+pub struct Packed {
+    /// The same in all files.
+    pub pack: u64,
+    /// How gains of norms are stored, if there are resident tensors.
+    pub norms: Option<PackedNorms>,
+    /// Which of [`Checkpoint::files`] has the records, by canonical prefix: `model.layers.3.mlp`.
+    pub banks: BTreeMap<String, (usize, PackedBank)>,
+    /// Of each of [`Checkpoint::files`].
+    pub sums: Vec<SumTable>,
 }
 
 /// A folder's table of contents.
@@ -54,8 +70,10 @@ pub struct Checkpoint {
     pub dir: PathBuf,
     /// Its files, in order of their names.
     pub files: Vec<ShardFile>,
-    /// Its tensors by canonical name.
+    /// Its tensors by canonical name; records and checksums of packed files are not among them.
     pub tensors: BTreeMap<String, TensorEntry>,
+    /// What is known besides, if the folder is packed.
+    pub packed: Option<Packed>,
 }
 
 impl Checkpoint {
@@ -79,10 +97,11 @@ impl Checkpoint {
             let problem = "has no *.safetensors files; other formats of weights are not read";
             return Err(Error::malformed(dir, problem));
         }
-        let mut checkpoint =
-            Self { dir: dir.to_owned(), files: Vec::new(), tensors: BTreeMap::new() };
+        let mut checkpoint = Self::empty(dir);
         for name in names {
-            checkpoint.add_file(dir.join(name))?;
+            let path = dir.join(name);
+            let header = read_header(&path)?;
+            checkpoint.add_file(path, header)?;
         }
         if let Some(index) = &index {
             checkpoint.check_index(&index_path, index)?;
@@ -90,18 +109,57 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    fn add_file(&mut self, path: PathBuf) -> Result<()> {
-        let file = read_header(&path)?;
+    /// The checkpoint that a folder had, from the headers of its files: name, length and the bytes
+    /// of the header without its length.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoint::open`].
+    pub fn of_headers<'a>(
+        dir: &Path,
+        files: impl IntoIterator<Item = (&'a str, u64, &'a [u8])>,
+    ) -> Result<Self> {
+        let mut checkpoint = Self::empty(dir);
+        for (name, len_bytes, bytes) in files {
+            let path = dir.join(name);
+            let header = FileHeader::of_bytes(&path, bytes, len_bytes)?;
+            checkpoint.add_file(path, header)?;
+        }
+        Ok(checkpoint)
+    }
+
+    fn empty(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), files: Vec::new(), tensors: BTreeMap::new(), packed: None }
+    }
+
+    fn add_file(&mut self, path: PathBuf, file: FileHeader) -> Result<()> {
         let file_idx = self.files.len();
-        self.files.push(ShardFile { path, len_bytes: file.len_bytes, header_hash: file.hash });
-        for tensor in file.header.tensors {
+        let FileHeader { header, packed, data_at, len_bytes, hash } = file;
+        let first = self.files.first().map(|first| first.path.clone());
+        let own_names = match packed {
+            Some(packed) => self.add_packed(&path, packed, data_at)?,
+            None if self.packed.is_some() => {
+                let first = first.unwrap_or_default();
+                let problem = format!(
+                    "is not packed, but `{}` of the same folder is: move it away",
+                    quoted(&first.to_string_lossy())
+                );
+                return Err(Error::malformed(&path, problem));
+            }
+            None => Vec::new(),
+        };
+        self.files.push(ShardFile { path, len_bytes, header_hash: hash, data_at });
+        for tensor in header.tensors {
+            if own_names.contains(&tensor.name) {
+                continue;
+            }
             let entry = TensorEntry {
                 name: tensor.name,
                 dtype: tensor.dtype,
                 shape: tensor.shape,
                 file_idx,
                 // Cannot overflow: the header was checked against the file's length.
-                offset_bytes: file.data_at + tensor.begin_bytes,
+                offset_bytes: data_at + tensor.begin_bytes,
                 len_bytes: tensor.len_bytes,
             };
             match self.tensors.entry(canonical_name(&entry.name).into_owned()) {
@@ -116,12 +174,75 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Notes what a packed file says; answers the names of its tensors that are not a model's.
+    fn add_packed(&mut self, path: &Path, file: PackedFile, data_at: u64) -> Result<Vec<String>> {
+        let file_idx = self.files.len();
+        if self.packed.is_none() && file_idx > 0 {
+            let problem = "is packed, but other files of the same folder are not: move them away";
+            return Err(Error::malformed(path, problem));
+        }
+        let packed = self.packed.get_or_insert_with(Packed::default);
+        if file_idx == 0 {
+            packed.pack = file.pack;
+        }
+        if packed.pack != file.pack {
+            let problem = format!(
+                "is of another pack ({:016x}) than the files before it ({:016x}): copy the whole \
+                 folder again",
+                file.pack, packed.pack
+            );
+            return Err(Error::malformed(path, problem));
+        }
+        let mut own_names = vec![file.sums.tensor.clone()];
+        packed.sums.push(file.sums);
+        match file.role {
+            PackedRole::Extras => {}
+            PackedRole::Resident { norms } => {
+                if packed.norms.replace(norms).is_some_and(|others| others != norms) {
+                    let problem = "stores norms otherwise than the files before it: damaged";
+                    return Err(Error::malformed(path, problem));
+                }
+            }
+            PackedRole::Experts(bank) => {
+                // Cannot overflow: the header was checked against the file's length.
+                let first_bytes = data_at + bank.begin_bytes;
+                if !first_bytes.is_multiple_of(RECORD_ALIGN as u64) {
+                    let problem = format!(
+                        "its records begin at byte {first_bytes}, not at a multiple of \
+                         {RECORD_ALIGN}: it was written by another program; pack the source again"
+                    );
+                    return Err(Error::malformed(path, problem));
+                }
+                own_names.push(bank.tensor.clone());
+                let prefix = bank.prefix.clone();
+                if let Some((other_idx, _)) = packed.banks.insert(prefix, (file_idx, *bank)) {
+                    let other = self.files.get(other_idx).map(|file| file.path.as_path());
+                    let problem = format!(
+                        "has the experts of the same layer as {}: move one of them away",
+                        other.unwrap_or(Path::new("")).display()
+                    );
+                    return Err(Error::malformed(path, problem));
+                }
+            }
+        }
+        Ok(own_names)
+    }
+
+    /// Which file has the tensor of this name, as in the file.
+    fn file_of(&self, name: &str) -> Option<usize> {
+        let tensor = self.tensors.get(&*canonical_name(name)).filter(|entry| entry.name == name);
+        if let Some(entry) = tensor {
+            return Some(entry.file_idx);
+        }
+        let packed = self.packed.as_ref()?;
+        let bank = packed.banks.values().find(|(_, bank)| bank.tensor == name);
+        bank.map(|(file_idx, _)| *file_idx)
+    }
+
     /// Checks that every tensor of the index is where it says.
     fn check_index(&self, index_path: &Path, index: &ShardIndex) -> Result<()> {
         for (name, &file_idx) in &index.tensors {
-            let found =
-                self.tensors.get(&*canonical_name(name)).filter(|entry| entry.name == *name);
-            let found_in = found.map(|entry| entry.file_idx);
+            let found_in = self.file_of(name);
             if found_in == Some(file_idx) {
                 continue;
             }

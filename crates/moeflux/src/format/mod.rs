@@ -10,17 +10,22 @@ mod dtype;
 mod header;
 mod index;
 mod npy;
+mod packed;
 mod safetensors;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::{Checkpoint, ShardFile, TensorEntry, canonical_name};
+pub use checkpoint::{Checkpoint, Packed, ShardFile, TensorEntry, canonical_name};
 pub use config::{RawConfig, Section};
 pub use dtype::DType;
 pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
 pub use npy::NpyWriter;
-pub use safetensors::HEADER_BYTES_MAX;
+pub use packed::{
+    PACK_JOURNAL, PACKED_FORMAT, PACKED_VERSION, PackedBank, PackedFile, PackedKind, PackedMatrix,
+    PackedNorms, PackedRole, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
+};
+pub use safetensors::{HEADER_BYTES_MAX, header_bytes};
 
 use std::fmt;
 use std::path::Path;

@@ -9,7 +9,8 @@ use moeflux_io::ReadFile;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::header::{Header, PREFIX_BYTES, parse_header};
-use super::{FETCH_AGAIN, read_into, read_range};
+use super::packed::{PackedFile, parse_packed};
+use super::{FETCH_AGAIN, Problem, read_into, read_range};
 use crate::error::{Error, Result};
 
 /// The limit of the reference implementation. A 397B checkpoint with one name per expert has 35 MB.
@@ -22,6 +23,8 @@ const GIT_LFS_PREFIX: &[u8; 8] = b"version ";
 #[derive(Debug)]
 pub(super) struct FileHeader {
     pub(super) header: Header,
+    /// What a packed file says besides.
+    pub(super) packed: Option<PackedFile>,
     /// First byte of the data.
     pub(super) data_at: u64,
     /// Of the whole file.
@@ -30,16 +33,33 @@ pub(super) struct FileHeader {
     pub(super) hash: u64,
 }
 
+impl FileHeader {
+    /// Checks a header, given without its length, against the length of its file.
+    pub(super) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
+        let refused = |problem: Problem| Error::malformed(path, problem.0);
+        let data_at = PREFIX_BYTES + bytes.len() as u64;
+        let data_bytes = len_bytes.saturating_sub(data_at);
+        let header = parse_header(bytes, data_bytes).map_err(refused)?;
+        let packed = parse_packed(&header).map_err(refused)?;
+        Ok(Self { header, packed, data_at, len_bytes, hash: xxh3_64(bytes) })
+    }
+}
+
 /// Reads and checks the header of a file.
 pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    let bytes = read_header_bytes(&file, path)?;
+    FileHeader::of_bytes(path, &bytes, file.len_bytes())
+}
+
+fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>> {
     let len_bytes = file.len_bytes();
     if len_bytes < PREFIX_BYTES {
         let problem = format!("has only {len_bytes} bytes: {FETCH_AGAIN}");
         return Err(Error::malformed(path, problem));
     }
     let mut prefix = [0; 8];
-    read_into(&file, path, 0, &mut prefix)?;
+    read_into(file, path, 0, &mut prefix)?;
     if prefix == *GIT_LFS_PREFIX {
         let problem = "is a Git LFS pointer, not the file it stands for: run `git lfs pull`";
         return Err(Error::malformed(path, problem));
@@ -59,8 +79,16 @@ pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
         );
         return Err(Error::malformed(path, problem));
     }
-    let bytes = read_range(&file, path, PREFIX_BYTES, header_bytes)?;
-    let header = parse_header(&bytes, len_bytes - data_at)
-        .map_err(|problem| Error::malformed(path, problem.0))?;
-    Ok(FileHeader { header, data_at, len_bytes, hash: xxh3_64(&bytes) })
+    read_range(file, path, PREFIX_BYTES, header_bytes)
+}
+
+/// The bytes of a file's header, without its length: what a later run needs of a file that is gone
+/// by then.
+///
+/// # Errors
+///
+/// As [`crate::format::Checkpoint::open`].
+pub fn header_bytes(path: &Path) -> Result<Vec<u8>> {
+    let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    read_header_bytes(&file, path)
 }

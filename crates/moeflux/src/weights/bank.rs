@@ -1,4 +1,4 @@
-//! The routed experts of a layer, in any of the three ways in which they are published.
+//! The routed experts of a layer, in any of the three ways in which they are published, or packed.
 //!
 //! **Invariant:** all experts of a bank are stored alike, so that one layout serves them all.
 
@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::spec::Quantisation;
 use crate::weights::manifest::{BankPart, ExpertBank, Extent, PartRole, Places};
+use crate::weights::packed::{FoundBank, WantedMatrix};
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 use crate::weights::stored::{StoredMatrix, Wanted};
 use crate::weights::table::{Table, missing};
@@ -63,6 +64,9 @@ impl BankRequest<'_> {
         let prefix = self.prefix;
         assert!(self.shape.n_experts > 0, "a layer of experts has some");
         let per_expert = format!("{prefix}.experts.0.gate_proj.weight");
+        if let Some(found) = table.take_bank(prefix) {
+            return self.packed(&found, quantisation);
+        }
         let fused = [".weight", ""].map(|suffix| format!("{prefix}.experts.gate_up_proj{suffix}"));
         if table.has(&format!("{prefix}.switch_mlp.gate_proj.weight")) {
             let [gate, up, down] =
@@ -77,6 +81,28 @@ impl BankRequest<'_> {
             Some(gate_up) => Ok(self.bank(self.fused(table, gate_up)?)),
             None => Err(missing(&per_expert)),
         }
+    }
+
+    /// Records as `moeflux pack` writes them.
+    fn packed(&self, found: &FoundBank<'_>, quantisation: &Quantisation) -> Result<ExpertBank> {
+        let wanted = self.projections().map(|projection| {
+            let Projection { name, n_rows, n_cols, .. } = projection;
+            WantedMatrix { name, n_rows, n_cols }
+        });
+        let layout = found.layout(self.shape.n_experts, wanted, quantisation)?;
+        let records = found.records();
+        let strided = |record_at: usize| Places::Strided {
+            file_idx: records.file_idx,
+            first_bytes: records.first_bytes + record_at as u64,
+            stride_bytes: records.record_bytes as u64,
+        };
+        let bound = [layout.gate, layout.up, layout.down].map(|span| BoundProjection {
+            layout: span.layout,
+            codes: strided(span.codes_at),
+            scales: (span.layout.scale_bytes() > 0).then(|| strided(span.scales_at)),
+            biases: (span.layout.bias_bytes() > 0).then(|| strided(span.biases_at)),
+        });
+        Ok(ExpertBank { records: Some(records), ..self.bank(bound) })
     }
 
     fn projections(&self) -> [Projection; 3] {
@@ -213,7 +239,8 @@ impl BankRequest<'_> {
             push_parts(&mut parts, projection, bound, span);
         }
         let ExpertShape { n_experts, .. } = self.shape;
-        ExpertBank { layer: self.layer, name: self.prefix.to_owned(), n_experts, layout, parts }
+        let name = self.prefix.to_owned();
+        ExpertBank { layer: self.layer, name, n_experts, layout, parts, records: None }
     }
 }
 

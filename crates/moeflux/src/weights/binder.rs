@@ -10,7 +10,7 @@ use std::ops::Range;
 use moeflux_kernels::{FP8_BLOCK, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, TensorEntry};
+use crate::format::{Checkpoint, PackedNorms};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{Family, ModelSpec, Quantisation};
 use crate::weights::bank::{BankRequest, ExpertShape};
@@ -67,7 +67,7 @@ impl<'a> Binder<'a> {
     pub fn new(source: Source<'a>, spec: &'a ModelSpec) -> Self {
         let (table, quantisation, norms) = match source {
             Source::Checkpoint(checkpoint) => {
-                let norms = norms_of(spec, &checkpoint.tensors);
+                let norms = norms_of(spec, checkpoint);
                 (Table::stored(checkpoint), spec.quantisation.clone(), norms)
             }
             Source::Imagined(imagined) => {
@@ -202,8 +202,8 @@ impl<'a> Binder<'a> {
             assert_eq!(unused, None, "a row of `{base}` that no matrix has");
         }
         let (skipped, origin) = match self.table {
-            Table::Stored { tensors, taken } => {
-                (leftover::skipped(tensors, &taken, self.spec)?, Origin::Checkpoint)
+            Table::Stored { checkpoint, taken } => {
+                (leftover::skipped(checkpoint, &taken, self.spec)?, Origin::Checkpoint)
             }
             Table::Imagined(imagination) => (Vec::new(), Origin::Imagined(imagination.finish())),
         };
@@ -282,8 +282,16 @@ fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> R
 }
 
 /// Two families centre their norms on zero. What mlx-lm converted has the 1 already; it also
-/// turned the convolutions from `[channels, 1, taps]` to `[channels, taps, 1]`.
-fn norms_of(spec: &ModelSpec, tensors: &BTreeMap<String, TensorEntry>) -> Norms {
+/// turned the convolutions from `[channels, 1, taps]` to `[channels, taps, 1]`. A packed folder
+/// says which it is.
+fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
+    let tensors = &checkpoint.tensors;
+    if let Some(packed) = &checkpoint.packed {
+        return match packed.norms {
+            Some(PackedNorms::ZeroCentred) => Norms::ZeroCentred,
+            Some(PackedNorms::Plain) | None => Norms::Plain,
+        };
+    }
     if !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe) {
         return Norms::Plain;
     }

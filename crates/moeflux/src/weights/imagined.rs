@@ -10,6 +10,7 @@ use moeflux_kernels::FloatKind;
 use crate::format::DType;
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
 use crate::weights::manifest::Extent;
+use crate::weights::packed::dtype_of;
 use crate::weights::stored::Wanted;
 use crate::weights::table::Found;
 
@@ -140,7 +141,7 @@ impl<'a> Imagination<'a> {
     /// Adds the tensors of a matrix; answers how it is quantised, if it is.
     pub(super) fn matrix(&mut self, wanted: &Wanted<'_>) -> Option<QuantParams> {
         let Wanted { base, n_stack, n_rows, n_cols } = *wanted;
-        let params = self.params_of(base, n_cols);
+        let params = params_of_mlx(self.spec.family, base, n_cols, self.imagined.params);
         let shape = |width: usize| n_stack.into_iter().chain([n_rows, width]).collect::<Vec<_>>();
         let float = dtype_of(self.imagined.scale);
         let weight = format!("{base}.weight");
@@ -193,19 +194,6 @@ impl<'a> Imagination<'a> {
         self.tensors.push(ImaginedTensor { name: mlx_name, dtype, shape, role, len_bytes });
     }
 
-    /// How mlx-lm quantises a matrix of this name and width.
-    fn params_of(&self, base: &str, n_cols: usize) -> Option<QuantParams> {
-        let is_router = base.ends_with(".mlp.gate");
-        let is_qwen =
-            matches!(self.spec.family, Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe);
-        let params = match (is_router || base.ends_with(".shared_expert_gate"), is_qwen) {
-            (true, true) => QuantParams { bits: 8, group: 64 },
-            (true, false) => return None,
-            (false, _) => self.imagined.params,
-        };
-        n_cols.is_multiple_of(usize::from(params.group)).then_some(params)
-    }
-
     fn mlx_name(&self, name: &str) -> String {
         match self.spec.family {
             Family::Qwen35Moe => format!("language_model.{name}"),
@@ -222,12 +210,24 @@ impl<'a> Imagination<'a> {
     }
 }
 
-const fn dtype_of(kind: FloatKind) -> DType {
-    match kind {
-        FloatKind::F32 => DType::F32,
-        FloatKind::F16 => DType::F16,
-        FloatKind::Bf16 => DType::Bf16,
-    }
+/// How mlx-lm quantises a matrix of this canonical name and width when it is told `default`: only
+/// if its columns are whole groups of that, routers and gates of shared experts of the qwen
+/// families with 8 bits, routers of the others not at all.
+pub(crate) fn params_of_mlx(
+    family: Family,
+    base: &str,
+    n_cols: usize,
+    default: QuantParams,
+) -> Option<QuantParams> {
+    let is_router = base.ends_with(".mlp.gate");
+    let is_qwen = matches!(family, Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe);
+    let params = match (is_router || base.ends_with(".shared_expert_gate"), is_qwen) {
+        (true, true) => QuantParams { bits: 8, group: 64 },
+        (true, false) => return None,
+        (false, _) => default,
+    };
+    let is_whole = |params: QuantParams| n_cols.is_multiple_of(usize::from(params.group));
+    (is_whole(default) && is_whole(params)).then_some(params)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::error::{Error, Result};
-use crate::format::TensorEntry;
+use crate::format::{Checkpoint, TensorEntry};
 use crate::spec::ModelSpec;
 use crate::weights::manifest::{SkipReason, SkippedGroup};
 
@@ -27,10 +27,18 @@ const PREFIXES: [(&str, SkipReason); 8] = [
 
 /// Groups the tensors that were not taken.
 pub(super) fn skipped(
-    tensors: &BTreeMap<String, TensorEntry>,
+    checkpoint: &Checkpoint,
     taken: &HashSet<&str>,
     spec: &ModelSpec,
 ) -> Result<Vec<SkippedGroup>> {
+    let tensors = &checkpoint.tensors;
+    for (prefix, (_, bank)) in checkpoint.packed.iter().flat_map(|packed| &packed.banks) {
+        if !taken.contains(prefix.as_str()) {
+            let problem = "holds experts of a layer that has none in config.json: config.json \
+                           belongs to another model";
+            return Err(Error::tensor(&bank.tensor, problem));
+        }
+    }
     let mtp_layers = mtp_layers(tensors, spec);
     let mut groups: BTreeMap<(SkipReason, String), SkippedGroup> = BTreeMap::new();
     let mut unknown = Vec::new();

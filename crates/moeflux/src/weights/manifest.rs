@@ -130,6 +130,29 @@ impl BankPart {
     }
 }
 
+/// Where the experts of a packed layer lie: each in one piece, as it lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Records {
+    /// Which file.
+    pub file_idx: usize,
+    /// First byte of expert 0: a multiple of [`crate::format::RECORD_ALIGN`].
+    pub first_bytes: u64,
+    /// Bytes from one expert to the next, padding included: a multiple of the same.
+    pub record_bytes: usize,
+    /// XXH3-64 of each whole record, as `u64`, little endian.
+    pub sums: Extent,
+}
+
+impl Records {
+    /// The record of an expert, padding included.
+    #[must_use]
+    pub fn extent(&self, expert: ExpertIdx) -> Extent {
+        let len_bytes = self.record_bytes as u64;
+        let offset_bytes = self.first_bytes + len_bytes * expert.0 as u64;
+        Extent { file_idx: self.file_idx, offset_bytes, len_bytes }
+    }
+}
+
 /// The routed experts of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpertBank {
@@ -143,6 +166,8 @@ pub struct ExpertBank {
     pub layout: ExpertLayout,
     /// Up to nine, in the order of the record.
     pub parts: Vec<BankPart>,
+    /// Of a packed layer.
+    pub records: Option<Records>,
 }
 
 impl ExpertBank {
@@ -165,6 +190,9 @@ impl ExpertBank {
             unreachable!("{} of {} are no scales", part.name, self.name)
         };
         match &part.places {
+            Places::Strided { .. } if self.records.is_some() => {
+                (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64)
+            }
             Places::Strided { .. } => {
                 let first = part.len_bytes / kind.bytes() * expert.0;
                 (format!("{}.switch_mlp.{}", self.name, part.name), (first + value_idx) as u64)

@@ -9,6 +9,7 @@ mod imagined;
 mod leftover;
 mod load;
 mod manifest;
+mod packed;
 mod resident;
 mod stored;
 mod table;
@@ -17,12 +18,14 @@ pub use bank::ExpertShape;
 pub use binder::{Binder, Source};
 pub(crate) use files::{Files, Meter, check_room, first_non_finite, part_error};
 pub use files::{Progress, Watch};
+pub(crate) use imagined::params_of_mlx;
 pub use imagined::{Imagined, ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
 pub use load::load;
 pub use manifest::{
     BankPart, ExpertBank, Extent, KindCount, Manifest, MatrixSource, Origin, PartRole, Places,
-    SkipReason, SkippedGroup, StoredVector, VectorSource,
+    Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
 };
+pub(crate) use packed::{described, dtype_of};
 pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
 
 #[cfg(test)]

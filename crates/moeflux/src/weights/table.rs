@@ -3,7 +3,7 @@
 //! **Invariant:** a tensor is taken at most once. An imagined source makes tensors before they
 //! are taken, so that both are bound by the same code.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use moeflux_kernels::FloatKind;
 
@@ -12,6 +12,7 @@ use crate::format::{Checkpoint, DType, TensorEntry};
 use crate::spec::Quantisation;
 use crate::weights::imagined::Imagination;
 use crate::weights::manifest::Extent;
+use crate::weights::packed::FoundBank;
 use crate::weights::stored::Wanted;
 
 /// A tensor that exists, or could.
@@ -68,20 +69,20 @@ impl From<&TensorEntry> for Found {
 /// Tensors by canonical name.
 #[derive(Debug)]
 pub(super) enum Table<'a> {
-    /// Those of a checkpoint, and the names that were taken.
-    Stored { tensors: &'a BTreeMap<String, TensorEntry>, taken: HashSet<&'a str> },
+    /// Those of a checkpoint, and the names that were taken; of packed layers the prefixes.
+    Stored { checkpoint: &'a Checkpoint, taken: HashSet<&'a str> },
     /// Those that were made up so far.
     Imagined(Imagination<'a>),
 }
 
 impl<'a> Table<'a> {
     pub(super) fn stored(checkpoint: &'a Checkpoint) -> Self {
-        Self::Stored { tensors: &checkpoint.tensors, taken: HashSet::new() }
+        Self::Stored { checkpoint, taken: HashSet::new() }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
         match self {
-            Self::Stored { tensors, .. } => tensors.contains_key(name),
+            Self::Stored { checkpoint, .. } => checkpoint.tensors.contains_key(name),
             Self::Imagined(imagination) => imagination.would_have(name),
         }
     }
@@ -89,8 +90,8 @@ impl<'a> Table<'a> {
     /// The tensor, which nobody may take again.
     pub(super) fn take(&mut self, name: &str) -> Result<Found> {
         match self {
-            Self::Stored { tensors, taken } => {
-                let Some((name, entry)) = tensors.get_key_value(name) else {
+            Self::Stored { checkpoint, taken } => {
+                let Some((name, entry)) = checkpoint.tensors.get_key_value(name) else {
                     return Err(missing(name));
                 };
                 assert!(taken.insert(name), "tensor `{name}` is bound twice");
@@ -98,6 +99,16 @@ impl<'a> Table<'a> {
             }
             Self::Imagined(imagination) => Ok(imagination.take(name)),
         }
+    }
+
+    /// The records of a packed layer, which nobody may take again.
+    pub(super) fn take_bank(&mut self, prefix: &str) -> Option<FoundBank<'a>> {
+        let Self::Stored { checkpoint, taken } = self else { return None };
+        let packed = checkpoint.packed.as_ref()?;
+        let (prefix, (file_idx, bank)) = packed.banks.get_key_value(prefix)?;
+        assert!(taken.insert(prefix), "records of `{prefix}` are bound twice");
+        let file = &checkpoint.files[*file_idx];
+        Some(FoundBank { packed, file, file_idx: *file_idx, bank })
     }
 
     /// Makes the tensors of a matrix up, if they are imagined, and notes how they are quantised.

@@ -5,6 +5,7 @@ mod failures;
 mod generate;
 mod golden;
 mod ops;
+mod packing;
 mod plans;
 mod random;
 mod sessions;

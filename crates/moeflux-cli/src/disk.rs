@@ -1,0 +1,82 @@
+//! Whether what is about to be written fits on its disk.
+//!
+//! Where the system does not say how much is free, the disk says so when it is full.
+
+use std::path::Path;
+
+use moeflux::error::{ByteCount, Error, Result};
+
+/// Blocks are not shared between files, and folders grow too.
+const SLACK_BYTES_PER_FILE: u64 = 64 << 10;
+
+/// Refuses files that would not fit.
+///
+/// # Errors
+///
+/// [`Error::NoRoom`] with how much is free.
+pub(crate) fn check_room(dir: &Path, n_files: usize, n_bytes: u64) -> Result<()> {
+    match free_bytes(dir) {
+        Some(free_bytes) => check_free(dir, free_bytes, n_files, n_bytes),
+        // Then the disk says so when it is full.
+        None => Ok(()),
+    }
+}
+
+fn check_free(dir: &Path, free_bytes: u64, n_files: usize, n_bytes: u64) -> Result<()> {
+    let needed_bytes = n_bytes.saturating_add(SLACK_BYTES_PER_FILE * n_files as u64);
+    if needed_bytes <= free_bytes {
+        return Ok(());
+    }
+    Err(Error::NoRoom {
+        what: dir.display().to_string(),
+        needed_bytes,
+        advice: format!(
+            "its disk has {} free: free some ({} more), or write to another disk",
+            ByteCount(free_bytes),
+            ByteCount(needed_bytes - free_bytes).rounded()
+        ),
+    })
+}
+
+/// What an ordinary user may still write where `dir` is or would be.
+#[cfg(unix)]
+fn free_bytes(dir: &Path) -> Option<u64> {
+    let dir = std::path::absolute(dir).ok()?;
+    let existing = dir.ancestors().find(|it| it.exists())?;
+    let disk = rustix::fs::statvfs(existing).ok()?;
+    disk.f_bavail.checked_mul(disk.f_frsize)
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_dir: &Path) -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_dir::TestDir;
+
+    #[test]
+    fn a_disk_too_small_is_refused_with_numbers() {
+        let dir = Path::new("out");
+        let needed = 5_000_000_000 + 2 * SLACK_BYTES_PER_FILE;
+        assert!(check_free(dir, needed, 2, 5_000_000_000).is_ok());
+        let error = check_free(dir, 4_000_000_000, 2, 5_000_000_000).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "out: needs 5.00 GB (5,000,131,072 bytes); its disk has 4.00 GB (4,000,000,000 bytes) \
+             free: free some (1.00 GB more), or write to another disk"
+        );
+        assert!(check_free(dir, u64::MAX - 1, 1, u64::MAX).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn free_space_is_known_for_folders_that_are_not_there_yet() {
+        let temp = TestDir::new("free");
+        assert!(free_bytes(&temp.path().join("not/yet")).is_some_and(|free| free > 0));
+        let error = check_room(temp.path(), 1, 1 << 60).unwrap_err();
+        assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    }
+}

@@ -1,0 +1,110 @@
+//! `moeflux pack`: a checkpoint in the form that is read fastest, quantised if asked.
+//!
+//! **Invariant:** what can be refused is refused before anything is written; Ctrl-C leaves a folder
+//! that the same command takes up again.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+use moeflux::error::{ByteCount, Error};
+use moeflux::pack::{PackOptions, PackReport, Packing, SourceFate};
+use moeflux::spec::QuantParams;
+
+use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT, parse_bits, parse_group};
+use crate::disk;
+use crate::failure::Outcome;
+use crate::interrupt::Interrupt;
+use crate::model;
+use crate::progress::Bar;
+use crate::ranges;
+
+/// What `moeflux pack` is told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PackArgs {
+    /// The checkpoint's folder, as published or as mlx-lm wrote it
+    #[arg(value_name = "SRC")]
+    pub(crate) source: PathBuf,
+    /// The folder to write; must be empty, not exist, or hold an interrupted pack of the same
+    #[arg(value_name = "DST")]
+    pub(crate) target: PathBuf,
+    /// Quantise to so many bits, as mlx-lm does: 2, 3, 4, 5, 6 or 8 [default: 4 if --group is
+    /// given; without both, every weight stays as it is]
+    #[arg(long, value_parser = parse_bits)]
+    pub(crate) bits: Option<u8>,
+    /// Weights that share a scale when quantising: 32, 64 or 128 [default: 64 if --bits is given]
+    #[arg(long, value_parser = parse_group)]
+    pub(crate) group: Option<u8>,
+    /// Delete the source while packing: each of its *.safetensors files as soon as all that it
+    /// holds was written to DST, synced and read back. Needs little room; what is deleted cannot
+    /// be had back, and with --bits the unquantised weights are gone. Asks nothing
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Threads that read and quantise [default: all cores, at most 16]
+    #[arg(long, value_name = "N", value_parser = ranges::threads)]
+    pub(crate) threads: Option<NonZeroUsize>,
+}
+
+impl PackArgs {
+    fn options(&self) -> PackOptions {
+        let params = match (self.bits, self.group) {
+            (None, None) => None,
+            (bits, group) => Some(QuantParams {
+                bits: bits.unwrap_or(BITS_DEFAULT),
+                group: group.unwrap_or(GROUP_DEFAULT),
+            }),
+        };
+        PackOptions {
+            params,
+            fate: if self.replace { SourceFate::Replaced } else { SourceFate::Kept },
+            n_threads: self.threads.unwrap_or_else(model::n_cores),
+        }
+    }
+}
+
+/// Packs; answers what to tell the user.
+///
+/// # Errors
+///
+/// What is wrong with the source, the folder or the disk; [`Error::Cancelled`] soon after Ctrl-C.
+pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
+    let packing = Packing::prepare(&args.source, &args.target, &args.options())?;
+    disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
+    if packing.is_resumed() {
+        eprintln!(
+            "going on with an interrupted pack: {} of {} are still to be written",
+            ByteCount(packing.remaining_bytes()).rounded(),
+            ByteCount(packing.total_bytes()).rounded()
+        );
+    }
+    let mut bar = None;
+    let packed = packing.run(&mut |progress| {
+        let bar = bar.get_or_insert_with(|| Bar::bytes("packing", progress.total_bytes));
+        bar.set(progress.done_bytes);
+        interrupt.poll()
+    });
+    drop(bar);
+    match packed {
+        Err(Error::Cancelled) => Err(Error::Input(format!(
+            "cancelled; {} keeps what was done, and the same command goes on with it",
+            args.target.display()
+        ))
+        .into()),
+        other => Ok(summary(args, other?)),
+    }
+}
+
+fn summary(args: &PackArgs, packed: PackReport) -> String {
+    let out = args.target.display();
+    let mut text =
+        format!("{out}: {} in {} files of weights", ByteCount(packed.n_bytes), packed.n_files);
+    if packed.n_replaced > 0 {
+        let source = args.source.display();
+        text.push_str(&format!(
+            "\n{} files of weights of {source} were deleted; its other files are still there",
+            packed.n_replaced
+        ));
+    }
+    text.push_str(&format!("\nnext: moeflux generate --model {out} -n 32 \"Hello\""));
+    text
+}

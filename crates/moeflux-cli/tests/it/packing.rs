@@ -1,0 +1,134 @@
+//! `moeflux pack` and `moeflux verify`: killed, taken up again, refused; damage in one line each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::support::{TempDir, check_fails, golden, moeflux, stdout_of};
+
+/// All files of a folder.
+fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let read = |entry: std::fs::DirEntry| {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        (entry.file_name().into_string().unwrap(), bytes)
+    };
+    entries.map(read).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits without a clock: nothing is ever sent.
+fn wait(duration: Duration) {
+    let (sender, receiver) = channel::<()>();
+    assert!(receiver.recv_timeout(duration).is_err());
+    drop(sender);
+}
+
+#[test]
+fn a_killed_pack_goes_on_and_ends_the_same() {
+    let dir = TempDir::new();
+    let whole = dir.file("whole");
+    let case = golden("qwen3_next-bf16-wide");
+    let options = ["--bits", "4", "--group", "32"];
+    stdout_of(&[&["pack", text(&case), text(&whole)][..], &options].concat());
+    let expected = contents(&whole);
+    let mut n_killed = 0;
+    for nth in 0..12 {
+        let source = TempDir::of_case("qwen3_next-bf16-wide");
+        let target = dir.file(&format!("killed-{nth}"));
+        let command = ["pack", text(source.path()), text(&target), "--replace"];
+        let command = [&command[..], &options].concat();
+        // Killed two times on its way, later each time.
+        for try_idx in 1..=2 {
+            let mut child = start(&command);
+            wait(Duration::from_millis(3 * nth * try_idx));
+            child.kill().unwrap();
+            n_killed += usize::from(child.wait().unwrap().code().is_none());
+        }
+        if target.join("moeflux-pack.journal").exists() || !target.join("config.json").exists() {
+            stdout_of(&command);
+        }
+        assert!(contents(&target) == expected, "after {} ms", 3 * nth);
+        assert!(!source.file("model.safetensors").exists(), "it was replaced");
+    }
+    // On another system none may be met in the middle of its work; then nothing was shown.
+    assert!(n_killed > 0 || cfg!(not(unix)));
+    let said = stdout_of(&["verify", text(&whole)]);
+    assert!(said.contains("have their checksums"), "{said}");
+}
+
+#[test]
+fn a_pack_is_a_model() {
+    let dir = TempDir::of_bytes_case();
+    let target = dir.file("packed");
+    let said =
+        stdout_of(&["pack", text(dir.path()), text(&target), "--bits", "8", "--threads", "1"]);
+    assert!(said.contains("next: moeflux generate --model"), "{said}");
+    let said = stdout_of(&["inspect", text(&target)]);
+    assert!(said.contains("8 bits in groups of 64"), "{said}");
+    assert!(said.contains("packed"), "{said}");
+    let args = ["generate", "--model", text(&target), "-n", "3", "--temp", "0", "ab"];
+    assert!(!stdout_of(&args).is_empty());
+    check_fails(&["pack", text(dir.path()), text(&target)], &["finished pack", "verify"]);
+}
+
+#[test]
+fn damage_is_a_line_each_and_a_failure() {
+    let dir = TempDir::new();
+    let target = dir.file("packed");
+    stdout_of(&["pack", text(&golden("mlx-glm4_moe-q5-g64-f32")), text(&target)]);
+    let experts = target.join("experts-00001.safetensors");
+    let mut bytes = std::fs::read(&experts).unwrap();
+    let data_at = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let record_bytes = (bytes.len() - data_at - 9 * 8) / 8;
+    for expert in [2, 5] {
+        bytes[data_at + expert * record_bytes + 77] ^= 1;
+    }
+    std::fs::write(&experts, bytes).unwrap();
+    let output = moeflux(&["verify", text(&target)]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{stdout}");
+    for (line, expert) in lines.iter().zip([2, 5]) {
+        let first = data_at + expert * record_bytes;
+        for word in [
+            format!("damaged: layer 1 expert {expert}: "),
+            format!("experts-00001.safetensors bytes {first} to {}", first + record_bytes),
+        ] {
+            assert!(line.contains(&word), "`{word}` is not in {line}");
+        }
+    }
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("2 damaged") && stderr.lines().count() == 1, "{stderr}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn what_has_no_checksums_says_so() {
+    let said = stdout_of(&["verify", text(&golden("mlx-glm4_moe-q5-g64-f32"))]);
+    assert!(said.contains("not checked") && said.contains("no checksums"), "{said}");
+}
+
+#[test]
+fn wrong_folders_are_refused_in_one_line() {
+    let dir = TempDir::new();
+    let case = golden("qwen3_moe-f32");
+    check_fails(&["pack", text(&dir.file("none")), text(&dir.file("out"))], &["none"]);
+    check_fails(&["verify", text(&dir.file("none"))], &["none"]);
+    check_fails(&["pack", text(&case), text(&case)], &["a folder of its own"]);
+    let quantised = golden("mlx-qwen3_moe-q4-g32-bf16");
+    let out = dir.file("out");
+    let args = ["pack", text(&quantised), text(&out), "--bits", "3"];
+    check_fails(&args, &["quantised already", "without --bits"]);
+    assert!(!out.exists());
+}

@@ -1,0 +1,515 @@
+//! What a packed file says of itself: its role, the place of its records and of its checksums.
+//!
+//! A packed file is plain safetensors; this is in its `__metadata__`, where it says by name that it
+//! is one. **Invariant:** records and sums that come out lie in tensors that the header has; a
+//! version or kind that is not known is refused by its name. Pure, fuzzed; does not know what a
+//! model needs.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::dtype::DType;
+use super::header::{Header, HeaderTensor};
+use super::{Problem, quoted};
+
+/// Records begin at multiples of this: a multiple of every drive's block and every system's page.
+pub const RECORD_ALIGN: usize = 16 << 10;
+
+/// The value of `format` in the metadata of a packed file.
+pub const PACKED_FORMAT: &str = "moeflux-packed";
+
+/// The version that is written, and the only one that is read.
+pub const PACKED_VERSION: u32 = 1;
+
+/// Stands in a folder as long as its pack is not finished: then there is no `config.json` yet.
+pub const PACK_JOURNAL: &str = "moeflux-pack.journal";
+
+/// How checksums are computed.
+const SUM_KIND: &str = "xxh3-64";
+
+/// The three matrices of an expert.
+const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// A packed file's own description.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedFile {
+    /// The same in all files of a pack, another in every other pack.
+    pub pack: u64,
+    /// What it holds.
+    pub role: PackedRole,
+    /// Its checksums.
+    pub sums: SumTable,
+}
+
+/// What a packed file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PackedRole {
+    /// Tensors that every token needs.
+    Resident {
+        /// Whether gains of norms are stored as they are used, or around zero.
+        norms: PackedNorms,
+    },
+    /// The routed experts of one layer.
+    Experts(Box<PackedBank>),
+    /// Tensors that are carried along and not used.
+    Extras,
+}
+
+/// How gains of norms are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackedNorms {
+    /// As they are used.
+    Plain,
+    /// Without the 1 that is added to them.
+    ZeroCentred,
+}
+
+/// One record per expert of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedBank {
+    /// Whose: `model.layers.3.mlp`.
+    pub prefix: String,
+    /// The tensor of records.
+    pub tensor: String,
+    /// Number of records.
+    pub n_experts: usize,
+    /// Bytes from one record to the next.
+    pub record_bytes: usize,
+    /// First byte of the first record, from the end of the header.
+    pub begin_bytes: u64,
+    /// Gate, up and down.
+    pub matrices: [PackedMatrix; 3],
+}
+
+/// One matrix in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedMatrix {
+    /// How it is stored.
+    pub kind: PackedKind,
+    /// Outputs of the product.
+    pub n_rows: usize,
+    /// Inputs of the product.
+    pub n_cols: usize,
+    /// First byte of codes or values in the record.
+    pub codes_at: usize,
+    /// First byte of the scales.
+    pub scales_at: usize,
+    /// First byte of the biases.
+    pub biases_at: usize,
+}
+
+/// How a matrix of a record is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackedKind {
+    /// MLX affine codes.
+    Affine {
+        /// Bits of a code.
+        bits: u8,
+        /// Columns that share a scale.
+        group: u8,
+        /// Of scales and biases.
+        scale: DType,
+    },
+    /// Plain values.
+    Float(DType),
+    /// FP8 e4m3 codes under an F32 scale per 128 x 128 block.
+    Fp8Block,
+}
+
+/// Where a file's checksums lie: XXH3-64 of each record of a file of experts, of each tensor of any
+/// other file in the order of their bytes; and last, one over the header and these sums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SumTable {
+    /// The tensor.
+    pub tensor: String,
+    /// First byte, from the end of the header.
+    pub begin_bytes: u64,
+    /// Records or tensors that have one.
+    pub n_sums: usize,
+}
+
+/// Reads the description of a packed file; `None` if the file does not say that it is packed.
+///
+/// # Errors
+///
+/// [`Problem`] names the key or tensor that is wrong.
+pub fn parse_packed(header: &Header) -> Result<Option<PackedFile>, Problem> {
+    if header.metadata.get("format").map(String::as_str) != Some(PACKED_FORMAT) {
+        return Ok(None);
+    }
+    let fields = Fields { metadata: &header.metadata };
+    let version = fields.get("format_version")?;
+    if version != PACKED_VERSION.to_string() {
+        return Err(Problem(format!(
+            "is packed in version \"{}\" of the format; this program knows {PACKED_VERSION}: use \
+             a newer one, or pack the source again",
+            quoted(version)
+        )));
+    }
+    let pack = fields.get("pack")?;
+    let Some(pack) = parse_id(pack) else {
+        return Err(fields.wrong("pack", "16 hexadecimal digits"));
+    };
+    if fields.get("sums")? != SUM_KIND {
+        return Err(fields.wrong("sums", SUM_KIND));
+    }
+    let Some((sums, tensors)) = header.tensors.split_last() else {
+        return Err(Problem("says that it is packed, but has no tensors".to_owned()));
+    };
+    let role = match fields.get("role")? {
+        "resident" => PackedRole::Resident { norms: fields.norms()? },
+        "extras" => PackedRole::Extras,
+        "experts" => PackedRole::Experts(Box::new(fields.bank(tensors)?)),
+        _ => return Err(fields.wrong("role", "resident, experts or extras")),
+    };
+    let n_sums = match &role {
+        PackedRole::Experts(bank) => bank.n_experts,
+        PackedRole::Resident { .. } | PackedRole::Extras => tensors.len(),
+    };
+    if sums.dtype != DType::U64 || sums.shape != [n_sums + 1] {
+        return Err(Problem(format!(
+            "its last tensor, `{}`, is {} {:?}; {} checksums should be U64 [{}]",
+            quoted(&sums.name),
+            sums.dtype,
+            sums.shape,
+            n_sums + 1,
+            n_sums + 1
+        )));
+    }
+    let sums = SumTable { tensor: sums.name.clone(), begin_bytes: sums.begin_bytes, n_sums };
+    Ok(Some(PackedFile { pack, role, sums }))
+}
+
+/// The `__metadata__` of a packed file.
+#[must_use]
+pub fn packed_metadata(pack: u64, role: &PackedRole) -> Map<String, Value> {
+    let mut map = Map::new();
+    let mut add = |key: &str, value: String| map.insert(key.to_owned(), Value::String(value));
+    add("format", PACKED_FORMAT.to_owned());
+    add("format_version", PACKED_VERSION.to_string());
+    add("pack", format!("{pack:016x}"));
+    add("sums", SUM_KIND.to_owned());
+    match role {
+        PackedRole::Resident { norms } => {
+            add("role", "resident".to_owned());
+            add("norms", norms.name().to_owned());
+        }
+        PackedRole::Extras => {
+            add("role", "extras".to_owned());
+        }
+        PackedRole::Experts(bank) => {
+            add("role", "experts".to_owned());
+            add("experts_of", bank.prefix.clone());
+            let matrices = PROJECTIONS.iter().zip(&bank.matrices);
+            let record: Map<String, Value> =
+                matrices.map(|(name, matrix)| ((*name).to_owned(), matrix.to_json())).collect();
+            add("record", Value::Object(record).to_string());
+        }
+    }
+    map
+}
+
+impl PackedNorms {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::ZeroCentred => "zero-centred",
+        }
+    }
+}
+
+impl PackedMatrix {
+    fn to_json(self) -> Value {
+        let mut map = Map::new();
+        let mut add = |key: &str, value: Value| map.insert(key.to_owned(), value);
+        add("shape", vec![self.n_rows, self.n_cols].into());
+        match self.kind {
+            PackedKind::Affine { bits, group, scale } => {
+                add("kind", "affine".into());
+                add("bits", bits.into());
+                add("group_size", group.into());
+                add("scales", scale.name().into());
+                add("codes_at", self.codes_at.into());
+                add("scales_at", self.scales_at.into());
+                add("biases_at", self.biases_at.into());
+            }
+            PackedKind::Float(values) => {
+                add("kind", "float".into());
+                add("values", values.name().into());
+                add("codes_at", self.codes_at.into());
+            }
+            PackedKind::Fp8Block => {
+                add("kind", "fp8_block".into());
+                add("codes_at", self.codes_at.into());
+                add("scales_at", self.scales_at.into());
+            }
+        }
+        Value::Object(map)
+    }
+}
+
+fn parse_id(text: &str) -> Option<u64> {
+    let is_plain = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16).ok().filter(|_| is_plain)
+}
+
+/// The metadata, with messages that name its keys.
+struct Fields<'a> {
+    metadata: &'a BTreeMap<String, String>,
+}
+
+impl Fields<'_> {
+    fn get(&self, key: &str) -> Result<&str, Problem> {
+        let value = self.metadata.get(key).map(String::as_str);
+        value.ok_or_else(|| Problem(format!("is packed, but its metadata lacks `{key}`")))
+    }
+
+    fn wrong(&self, key: &str, expected: &str) -> Problem {
+        let found = self.metadata.get(key).map_or("", String::as_str);
+        Problem(format!("`{key}` of its metadata is \"{}\"; expected {expected}", quoted(found)))
+    }
+
+    fn norms(&self) -> Result<PackedNorms, Problem> {
+        let name = self.get("norms")?;
+        let known = [PackedNorms::Plain, PackedNorms::ZeroCentred];
+        known
+            .into_iter()
+            .find(|norms| norms.name() == name)
+            .ok_or_else(|| self.wrong("norms", "plain or zero-centred"))
+    }
+
+    fn bank(&self, tensors: &[HeaderTensor]) -> Result<PackedBank, Problem> {
+        let [records] = tensors else {
+            let n = tensors.len();
+            return Err(Problem(format!("has {n} tensors besides its checksums; expected one")));
+        };
+        let record_bytes = match (records.dtype, records.shape.as_slice()) {
+            (DType::U8, [n_experts, record_bytes])
+                if *n_experts > 0
+                    && *record_bytes > 0
+                    && record_bytes.is_multiple_of(RECORD_ALIGN) =>
+            {
+                *record_bytes
+            }
+            _ => {
+                return Err(Problem(format!(
+                    "its tensor `{}` is {} {:?}; expected records of a multiple of {RECORD_ALIGN} \
+                     bytes as U8 [experts, bytes]",
+                    quoted(&records.name),
+                    records.dtype,
+                    records.shape
+                )));
+            }
+        };
+        let text = self.get("record")?;
+        let record: Value = serde_json::from_str(text)
+            .map_err(|error| Problem(format!("`record` of its metadata is not JSON: {error}")))?;
+        let matrix = |name: &str| {
+            let matrix = record.get(name).and_then(Value::as_object);
+            let matrix = matrix.ok_or_else(|| Matrix::lacks(name, "an object"))?;
+            Matrix { name, map: matrix }.parse(record_bytes)
+        };
+        let [gate, up, down] = PROJECTIONS.map(matrix);
+        Ok(PackedBank {
+            prefix: self.get("experts_of")?.to_owned(),
+            tensor: records.name.clone(),
+            n_experts: records.shape.first().copied().unwrap_or(0),
+            record_bytes,
+            begin_bytes: records.begin_bytes,
+            matrices: [gate?, up?, down?],
+        })
+    }
+}
+
+/// What the metadata says of one matrix.
+struct Matrix<'a> {
+    name: &'a str,
+    map: &'a Map<String, Value>,
+}
+
+impl Matrix<'_> {
+    fn lacks(name: &str, expected: &str) -> Problem {
+        Problem(format!("`record` of its metadata has no `{name}` that is {expected}"))
+    }
+
+    fn missing(&self, key: &str, expected: &str) -> Problem {
+        Self::lacks(&format!("{}.{key}", self.name), expected)
+    }
+
+    fn str_at(&self, key: &str) -> Result<&str, Problem> {
+        let value = self.map.get(key).and_then(Value::as_str);
+        value.ok_or_else(|| self.missing(key, "a string"))
+    }
+
+    fn byte_at(&self, key: &str) -> Result<u8, Problem> {
+        let value = self.map.get(key).and_then(Value::as_u64);
+        let value = value.and_then(|n| u8::try_from(n).ok());
+        value.ok_or_else(|| self.missing(key, "a number below 256"))
+    }
+
+    /// A place in the record, or its end.
+    fn place(&self, key: &str, record_bytes: usize) -> Result<usize, Problem> {
+        let value = self.map.get(key).and_then(Value::as_u64);
+        let value = value.and_then(|n| usize::try_from(n).ok()).filter(|&at| at <= record_bytes);
+        value.ok_or_else(|| self.missing(key, &format!("a number up to {record_bytes}")))
+    }
+
+    fn float(&self, key: &str) -> Result<DType, Problem> {
+        let known = [DType::F32, DType::F16, DType::Bf16];
+        let dtype = DType::from_name(self.str_at(key)?).filter(|dtype| known.contains(dtype));
+        dtype.ok_or_else(|| self.missing(key, "F32, F16 or BF16"))
+    }
+
+    fn parse(&self, record_bytes: usize) -> Result<PackedMatrix, Problem> {
+        let shape = self.map.get("shape").and_then(Value::as_array).map(Vec::as_slice);
+        let size = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+        let shape = match shape {
+            Some([n_rows, n_cols]) => size(n_rows).zip(size(n_cols)),
+            _ => None,
+        };
+        let Some((n_rows, n_cols)) = shape else {
+            return Err(self.missing("shape", "two numbers"));
+        };
+        let codes_at = self.place("codes_at", record_bytes)?;
+        let (kind, scales_at, biases_at) = match self.str_at("kind")? {
+            "affine" => {
+                let bits = self.byte_at("bits")?;
+                let group = self.byte_at("group_size")?;
+                let kind = PackedKind::Affine { bits, group, scale: self.float("scales")? };
+                let scales_at = self.place("scales_at", record_bytes)?;
+                (kind, scales_at, self.place("biases_at", record_bytes)?)
+            }
+            "float" => (PackedKind::Float(self.float("values")?), codes_at, codes_at),
+            "fp8_block" => {
+                let scales_at = self.place("scales_at", record_bytes)?;
+                (PackedKind::Fp8Block, scales_at, scales_at)
+            }
+            other => {
+                return Err(Problem(format!(
+                    "its records are quantised as \"{}\", which this program does not know (it \
+                     knows affine, float and fp8_block): use a newer one",
+                    quoted(other)
+                )));
+            }
+        };
+        Ok(PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a test that panics has failed, as it should")]
+mod tests {
+    use super::*;
+    use crate::format::parse_header;
+
+    const MATRIX: &str = r#"{"shape":[2,32],"kind":"affine","bits":4,"group_size":32,
+        "scales":"BF16","codes_at":0,"scales_at":64,"biases_at":128}"#;
+
+    fn sound() -> Vec<(&'static str, String)> {
+        let record = format!(r#"{{"gate_proj":{MATRIX},"up_proj":{MATRIX},"down_proj":{MATRIX}}}"#);
+        [
+            ("format", "moeflux-packed"),
+            ("format_version", "1"),
+            ("pack", "0123456789abcdef"),
+            ("sums", "xxh3-64"),
+            ("role", "experts"),
+            ("experts_of", "model.layers.0.mlp"),
+            ("record", &record),
+        ]
+        .map(|(key, value)| (key, value.to_owned()))
+        .to_vec()
+    }
+
+    fn parse(
+        fields: &[(&str, String)],
+        (record_bytes, n_sums): (usize, usize),
+    ) -> Result<Option<PackedFile>, Problem> {
+        let metadata: Map<String, Value> =
+            fields.iter().map(|(key, value)| ((*key).to_owned(), value.as_str().into())).collect();
+        let records_end = 3 * record_bytes;
+        let end = records_end + 8 * n_sums;
+        let header = serde_json::json!({
+            "__metadata__": metadata,
+            "records":
+                {"dtype": "U8", "shape": [3, record_bytes], "data_offsets": [0, records_end]},
+            "sums": {"dtype": "U64", "shape": [n_sums], "data_offsets": [records_end, end]},
+        });
+        parse_packed(&parse_header(header.to_string().as_bytes(), end as u64).unwrap())
+    }
+
+    #[test]
+    fn a_sound_file_is_read_as_it_was_meant() {
+        let Ok(Some(file)) = parse(&sound(), (RECORD_ALIGN, 4)) else { panic!("not read") };
+        assert_eq!((file.pack, file.sums.n_sums), (0x0123_4567_89ab_cdef, 3));
+        let PackedRole::Experts(bank) = &file.role else { panic!("{file:?}") };
+        assert_eq!((bank.n_experts, bank.record_bytes), (3, RECORD_ALIGN));
+        assert_eq!(bank.matrices[2].biases_at, 128);
+        let again = packed_metadata(file.pack, &file.role);
+        for (key, value) in sound() {
+            let (found, value) = (again[key].as_str().unwrap(), value.as_str());
+            match key {
+                "record" => {
+                    let json = |text| serde_json::from_str::<Value>(text).unwrap();
+                    assert_eq!(json(found), json(value));
+                }
+                _ => assert_eq!(found, value),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn refused(key: &str, value: Option<&str>, expected: &str) {
+        let mut fields = sound();
+        fields.retain(|(it, _)| *it != key);
+        if let Some(value) = value {
+            fields.push((key, value.to_owned()));
+        }
+        let Problem(line) = parse(&fields, (RECORD_ALIGN, 4)).unwrap_err();
+        assert!(line.contains(expected) && !line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn each_wrong_key_is_named() {
+        for key in ["format_version", "pack", "sums", "role", "experts_of", "record"] {
+            refused(key, None, &format!("`{key}`"));
+        }
+        refused("format_version", Some("12"), "version \"12\"");
+        for pack in ["", "+123456789abcdef", "0123456789abcdef0", "0123456789abcdeg"] {
+            refused("pack", Some(pack), "16 hexadecimal");
+        }
+        refused("sums", Some("crc32"), "expected xxh3-64");
+        refused("role", Some("expert"), "expected resident");
+        refused("role", Some("resident"), "`norms`");
+        refused("role", Some("extras"), "U64 [2]");
+        refused("record", Some("{"), "not JSON");
+        refused("record", Some("[]"), "gate_proj");
+        let record = &sound()[6].1;
+        let wrong = |from: &str, to: &str, expected: &str| {
+            refused("record", Some(&record.replacen(from, to, 1)), expected);
+        };
+        wrong("affine", "nvfp4", "\"nvfp4\", which this program does not know");
+        wrong("[2,32]", "[2,32,1]", "gate_proj.shape");
+        wrong("[2,32]", "[-2,32]", "gate_proj.shape");
+        wrong("\"bits\":4", "\"bits\":400", "gate_proj.bits");
+        wrong("BF16", "U32", "F32, F16 or BF16");
+        wrong("128", "16385", "up to 16384");
+        wrong("128", "-1", "gate_proj.biases_at");
+    }
+
+    #[test]
+    fn records_and_sums_must_fit_each_other() {
+        for (shape, expected) in [
+            ((RECORD_ALIGN, 3), "U64 [4]"),
+            ((RECORD_ALIGN, 5), "U64 [4]"),
+            ((RECORD_ALIGN / 2, 4), "multiple of 16384"),
+            ((0, 4), "multiple of 16384"),
+        ] {
+            let Problem(line) = parse(&sound(), shape).unwrap_err();
+            assert!(line.contains(expected), "{line}");
+        }
+        let mut other = sound();
+        other[0].1 = "pt".to_owned();
+        assert_eq!(parse(&other, (7, 1)), Ok(None));
+    }
+}

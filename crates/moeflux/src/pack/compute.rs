@@ -1,0 +1,63 @@
+//! A piece of work to bytes.
+//!
+//! **Invariant:** pure but for reading; the results stand one after the other, as long as the job's
+//! places say.
+
+use moeflux_kernels::{MatrixKind, MatrixLayout};
+
+use crate::error::Result;
+use crate::pack::file::{Job, Piece, Put};
+use crate::pack::quantise::{AffineTarget, quantise, store};
+use crate::pack::source::SourceFiles;
+
+/// Does a job.
+///
+/// # Errors
+///
+/// When the source cannot be read or has a value that cannot be quantised.
+pub(super) fn compute(job: &Job, files: &SourceFiles) -> Result<Vec<u8>> {
+    let mut out = vec![0; job.puts.iter().map(|put| Put::len(*put)).sum()];
+    match &job.piece {
+        Piece::Copied(extent) => files.read(extent.file_idx, extent.offset_bytes, &mut out)?,
+        Piece::Rows { rows, range, layout } => {
+            emit(&rows.load(files, range)?, *layout, &mut out);
+        }
+        Piece::Columns { rows, range, layout } => {
+            let values = rows.load(files, range)?;
+            emit(&transposed(&values, rows.layout.n_cols), *layout, &mut out);
+        }
+    }
+    Ok(out)
+}
+
+/// Codes, scales and biases, or values.
+fn emit(values: &[f32], layout: MatrixLayout, out: &mut [u8]) {
+    assert_eq!(values.len(), layout.n_rows * layout.n_cols, "values of {layout:?}");
+    match layout.kind {
+        MatrixKind::Affine(affine) => {
+            let (codes, rest) = out.split_at_mut(layout.code_bytes());
+            let (scales, biases) = rest.split_at_mut(layout.scale_bytes());
+            quantise(values, affine, AffineTarget { codes, scales, biases });
+        }
+        MatrixKind::Float(kind) => {
+            let targets = out.chunks_exact_mut(kind.bytes());
+            values.iter().zip(targets).for_each(|(value, target)| store(*value, kind, target));
+        }
+        MatrixKind::Fp8Block => unreachable!("nothing is written as FP8"),
+    }
+}
+
+fn transposed(values: &[f32], n_cols: usize) -> Vec<f32> {
+    let columns = (0..n_cols).map(|col| values.iter().skip(col).step_by(n_cols));
+    columns.flatten().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_become_columns() {
+        assert_eq!(transposed(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    }
+}

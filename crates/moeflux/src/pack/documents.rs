@@ -1,0 +1,130 @@
+//! The small files beside the weights: copied, listed, and a config that says what the weights are.
+//!
+//! **Invariant:** a config that is not changed is copied byte for byte. What quantised files the
+//! config described before is kept beside it, because tensors that are carried along may still be
+//! so.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::pack::plan::Plan;
+use crate::spec::QuantParams;
+
+/// Where quantisation is described: tools write both, some twice.
+const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
+
+/// What the source's quantisation is called in the config of a quantised pack.
+const SOURCE_KEY: &str = "source_quantization_config";
+
+/// The largest tokenizers have 30 MB. Anything larger is no document.
+const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
+
+/// Ends of names of weights in other formats, and of what is not whole.
+const NO_DOCUMENTS: [&str; 16] = [
+    ".safetensors",
+    ".safetensors.index.json",
+    ".bin",
+    ".bin.index.json",
+    ".gguf",
+    ".ggml",
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".npz",
+    ".tmp",
+    ".incomplete",
+    ".partial",
+];
+
+/// Names of the files of a folder that belong to a model besides weights and config.
+///
+/// # Errors
+///
+/// [`Error::Io`].
+pub(super) fn documents(dir: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("list", dir)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("list", dir))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let is_other = name.starts_with('.')
+            || name == "config.json"
+            || NO_DOCUMENTS.iter().any(|end| name.ends_with(end));
+        // Follows links: a cache has nothing else.
+        let is_document = fs::metadata(entry.path())
+            .is_ok_and(|it| it.is_file() && it.len() <= DOCUMENT_BYTES_MAX);
+        if is_document && !is_other {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The config of the pack.
+///
+/// # Errors
+///
+/// [`Error::Malformed`] if the source's is no object.
+pub(super) fn config(
+    source: &str,
+    path: &Path,
+    params: Option<QuantParams>,
+    plan: &Plan,
+) -> Result<Vec<u8>> {
+    let Some(params) = params else { return Ok(source.as_bytes().to_vec()) };
+    let value: Value = serde_json::from_str(source)
+        .map_err(|error| Error::malformed(path, format!("is not JSON: {error}")))?;
+    let Value::Object(mut root) = value else {
+        return Err(Error::malformed(path, "is not a JSON object"));
+    };
+    let mut before = take_quantisation(&mut root);
+    if let Some(Value::Object(text)) = root.get_mut("text_config") {
+        before = before.or(take_quantisation(text));
+    }
+    if let Some(before) = before {
+        root.insert(SOURCE_KEY.to_owned(), before);
+    }
+    let entry = |params: QuantParams| json!({"group_size": params.group, "bits": params.bits});
+    let mut section = Map::new();
+    section.insert("group_size".to_owned(), json!(params.group));
+    section.insert("bits".to_owned(), json!(params.bits));
+    section.insert("mode".to_owned(), json!("affine"));
+    for (base, params) in &plan.overrides {
+        section.insert(base.clone(), entry(*params));
+    }
+    for key in QUANTISATION_KEYS {
+        root.insert(key.to_owned(), Value::Object(section.clone()));
+    }
+    Ok(format!("{:#}\n", Value::Object(root)).into_bytes())
+}
+
+fn take_quantisation(map: &mut Map<String, Value>) -> Option<Value> {
+    let [first, second] = QUANTISATION_KEYS.map(|key| map.shift_remove(key));
+    second.or(first).filter(|value| !value.is_null())
+}
+
+/// The list of all files, so that a folder that was copied in part says so.
+pub(super) fn index(plan: &Plan) -> Vec<u8> {
+    let mut weight_map = Map::new();
+    let mut total_bytes = 0;
+    for file in &plan.files {
+        // The last tensor of each holds checksums.
+        for tensor in &file.tensors[..file.tensors.len() - 1] {
+            weight_map.insert(tensor.name.clone(), Value::String(file.name.clone()));
+            total_bytes += tensor.len_bytes;
+        }
+    }
+    let index = json!({"metadata": {"total_size": total_bytes}, "weight_map": weight_map});
+    format!("{index:#}\n").into_bytes()
+}

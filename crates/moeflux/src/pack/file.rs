@@ -1,0 +1,433 @@
+//! One file of a pack: its header, and the work that fills it, cut into pieces of bounded size.
+//!
+//! **Invariant:** the header is known before any data, so that a file can be recognised later;
+//! pieces cover the data exactly, and the bytes of each tensor and record come in order.
+
+use std::ops::Range;
+
+use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+use serde_json::{Map, Value, json};
+
+use crate::format::{DType, PackedRole, RECORD_ALIGN, packed_metadata};
+use crate::ids::ExpertIdx;
+use crate::pack::plan::{HeadPart, HeadPartKind};
+use crate::pack::rows::FloatRows;
+use crate::weights::{ExpertBank, ExpertLayout, Extent, MatrixSpan, PartRole};
+
+/// A piece reads about so many bytes: large enough for a drive's full rate, small enough that many
+/// may be under way.
+pub(super) const PIECE_BYTES: usize = 2 << 20;
+
+/// Headers of files without records are padded to this.
+const HEADER_ALIGN: usize = 64;
+
+/// The header's length stands before it.
+const PREFIX_BYTES: usize = 8;
+
+/// A tensor that is written.
+#[derive(Clone, Debug)]
+pub(super) struct OutTensor {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) len_bytes: u64,
+}
+
+/// How tensors come to be.
+#[derive(Clone, Debug)]
+pub(super) enum Product {
+    /// One, as it is.
+    Copied(Extent),
+    /// A matrix in floats, or its codes, scales and biases.
+    Rows { rows: FloatRows, layout: MatrixLayout },
+    /// The same of some rows of each head.
+    Heads { rows: FloatRows, part: HeadPart, layout: MatrixLayout },
+}
+
+/// How records come to be.
+#[derive(Clone, Debug)]
+pub(super) struct RecordPlan {
+    /// Where the experts are.
+    pub(super) bank: ExpertBank,
+    /// Whether they are quantised, or copied.
+    pub(super) is_quantised: bool,
+    /// The record.
+    pub(super) layout: ExpertLayout,
+    /// What the values of gate, up and down are rounded to before they are quantised.
+    pub(super) casts: [FloatKind; 3],
+}
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct FilePlan {
+    pub(super) name: String,
+    /// Its beginning, with the length before it.
+    pub(super) header: Vec<u8>,
+    /// In the order of their bytes; the last are the checksums.
+    pub(super) tensors: Vec<OutTensor>,
+    pub(super) content: Content,
+}
+
+/// What fills a file.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Each makes the next one or three tensors.
+    Tensors(Vec<Product>),
+    /// Makes the first tensor.
+    Records(Box<RecordPlan>),
+}
+
+/// A piece of work: what is made of what.
+#[derive(Clone, Debug)]
+pub(super) enum Piece {
+    /// Bytes as they are.
+    Copied(Extent),
+    /// Rows of a matrix.
+    Rows { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
+    /// Rows of a matrix that become columns.
+    Columns { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
+}
+
+/// A piece and where its one or three results go.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) piece: Piece,
+    pub(super) puts: Vec<Put>,
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// To a tensor.
+    Tensor { tensor_idx: usize, file_bytes: u64, len: usize },
+    /// To a record that is put together in memory.
+    Record { expert: ExpertIdx, at: usize, len: usize },
+}
+
+impl Put {
+    pub(super) fn len(self) -> usize {
+        match self {
+            Self::Tensor { len, .. } | Self::Record { len, .. } => len,
+        }
+    }
+}
+
+impl FilePlan {
+    /// A file of tensors, whose name begins with `stem`.
+    pub(super) fn of_tensors(
+        stem: &str,
+        role: PackedRole,
+        parts: Vec<(Vec<OutTensor>, Product)>,
+        pack: u64,
+    ) -> Self {
+        let mut tensors = Vec::new();
+        let mut products = Vec::new();
+        for (outs, product) in parts {
+            tensors.extend(outs);
+            products.push(product);
+        }
+        tensors.push(sums_tensor(stem, tensors.len()));
+        let header = header(&tensors, &role, pack, HEADER_ALIGN);
+        let name = format!("{stem}.safetensors");
+        Self { name, header, tensors, content: Content::Tensors(products) }
+    }
+
+    /// A file of records.
+    pub(super) fn of_records(name: String, role: PackedRole, plan: RecordPlan, pack: u64) -> Self {
+        let PackedRole::Experts(bank) = &role else { unreachable!("records are of experts") };
+        let records = OutTensor {
+            name: bank.tensor.clone(),
+            dtype: DType::U8,
+            shape: vec![bank.n_experts, bank.record_bytes],
+            len_bytes: bank.n_experts as u64 * bank.record_bytes as u64,
+        };
+        let sums = sums_tensor(&format!("{}.experts", bank.prefix), bank.n_experts);
+        let tensors = vec![records, sums];
+        let header = header(&tensors, &role, pack, RECORD_ALIGN);
+        Self { name, header, tensors, content: Content::Records(Box::new(plan)) }
+    }
+
+    /// Bytes of the whole file.
+    pub(super) fn len_bytes(&self) -> u64 {
+        let data: u64 = self.tensors.iter().map(|tensor| tensor.len_bytes).sum();
+        self.header.len() as u64 + data
+    }
+
+    /// The header without the length before it: what checksums cover.
+    pub(super) fn header_text(&self) -> &[u8] {
+        &self.header[PREFIX_BYTES..]
+    }
+
+    /// First byte and length of the checksums.
+    pub(super) fn sums_extent(&self) -> (u64, usize) {
+        let n_bytes = (self.n_sums() + 1) * size_of::<u64>();
+        (self.len_bytes() - n_bytes as u64, n_bytes)
+    }
+
+    /// Records or tensors that have a checksum.
+    pub(super) fn n_sums(&self) -> usize {
+        match &self.content {
+            Content::Tensors(_) => self.tensors.len() - 1,
+            Content::Records(plan) => plan.bank.n_experts,
+        }
+    }
+
+    /// Bytes of a record, padding included.
+    pub(super) fn record_bytes(&self) -> usize {
+        match &self.content {
+            Content::Tensors(_) => 0,
+            Content::Records(plan) => plan.layout.record_bytes().next_multiple_of(RECORD_ALIGN),
+        }
+    }
+
+    /// First byte and length of what each checksum covers.
+    pub(super) fn summed(&self) -> Vec<(u64, u64)> {
+        let data_at = self.header.len() as u64;
+        match &self.content {
+            Content::Records(plan) => {
+                let len_bytes = self.record_bytes() as u64;
+                let record = |idx: usize| (data_at + idx as u64 * len_bytes, len_bytes);
+                (0..plan.bank.n_experts).map(record).collect()
+            }
+            Content::Tensors(_) => {
+                let mut at = data_at;
+                let tensors = self.tensors.iter().take(self.n_sums());
+                tensors
+                    .map(|tensor| {
+                        let first = at;
+                        at += tensor.len_bytes;
+                        (first, tensor.len_bytes)
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// Files of the source that this one needs, by index.
+    pub(super) fn sources(&self) -> Vec<usize> {
+        let of_rows = |rows: &FloatRows| {
+            [Some(rows.codes), rows.scales].into_iter().flatten().map(|it| it.file_idx).collect()
+        };
+        let mut found: Vec<usize> = match &self.content {
+            Content::Tensors(products) => {
+                let of_product = |product: &Product| match product {
+                    Product::Copied(extent) => vec![extent.file_idx],
+                    Product::Rows { rows, .. } | Product::Heads { rows, .. } => of_rows(rows),
+                };
+                products.iter().flat_map(of_product).collect()
+            }
+            Content::Records(plan) => {
+                let bank = &plan.bank;
+                let of_part = |part: &crate::weights::BankPart| {
+                    let experts = (0..bank.n_experts).map(ExpertIdx);
+                    experts.map(|expert| part.extent(expert).file_idx).collect::<Vec<_>>()
+                };
+                bank.parts.iter().flat_map(of_part).collect()
+            }
+        };
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// The work, in the order in which results are written.
+    pub(super) fn jobs(&self) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        match &self.content {
+            Content::Records(plan) => {
+                for expert_idx in 0..plan.bank.n_experts {
+                    plan.push_jobs(ExpertIdx(expert_idx), &mut jobs);
+                }
+            }
+            Content::Tensors(products) => {
+                let mut file_bytes = self.header.len() as u64;
+                let mut first_tensor = 0;
+                for product in products {
+                    let n_tensors = product.n_tensors();
+                    let tensors = &self.tensors[first_tensor..][..n_tensors];
+                    let mut places = Vec::new();
+                    for (nth, tensor) in tensors.iter().enumerate() {
+                        places.push((first_tensor + nth, file_bytes));
+                        file_bytes += tensor.len_bytes;
+                    }
+                    first_tensor += n_tensors;
+                    product.push_jobs(&places, &mut jobs);
+                }
+            }
+        }
+        jobs
+    }
+}
+
+impl Product {
+    fn n_tensors(&self) -> usize {
+        match self {
+            Self::Copied(_) => 1,
+            Self::Rows { layout, .. } | Self::Heads { layout, .. } => n_parts(layout),
+        }
+    }
+
+    /// `places`: index and first byte in the file of each tensor.
+    fn push_jobs(&self, places: &[(usize, u64)], jobs: &mut Vec<Job>) {
+        let mut filled = [0_u64; 3];
+        let mut push = |piece: Piece, lens: [usize; 3]| {
+            let mut puts = Vec::new();
+            for ((&(tensor_idx, first), filled), len) in places.iter().zip(&mut filled).zip(lens) {
+                puts.push(Put::Tensor { tensor_idx, file_bytes: first + *filled, len });
+                *filled += len as u64;
+            }
+            jobs.push(Job { piece, puts });
+        };
+        match self {
+            Self::Copied(extent) => {
+                for piece in pieces_of(*extent) {
+                    push(Piece::Copied(piece.0), [piece.1, 0, 0]);
+                }
+            }
+            Self::Rows { rows, layout } => {
+                for range in row_ranges(rows, 0..rows.layout.n_rows) {
+                    let layout = MatrixLayout { n_rows: range.len(), ..*layout };
+                    push(Piece::Rows { rows: rows.clone(), range, layout }, part_lens(&layout));
+                }
+            }
+            Self::Heads { rows, part, layout } => {
+                let (n_heads, n_rows, _) = part.shape();
+                let stride = part.heads.nope_dim + part.heads.v_dim;
+                for head_idx in 0..n_heads {
+                    let first = head_idx * stride;
+                    let layout = MatrixLayout { n_rows, ..*layout };
+                    let rows = rows.clone();
+                    let piece = match part.kind {
+                        HeadPartKind::Keys => {
+                            let range = first..first + part.heads.nope_dim;
+                            Piece::Columns { rows, range, layout }
+                        }
+                        HeadPartKind::Values => {
+                            let range = first + part.heads.nope_dim..first + stride;
+                            Piece::Rows { rows, range, layout }
+                        }
+                    };
+                    push(piece, part_lens(&layout));
+                }
+            }
+        }
+    }
+}
+
+impl RecordPlan {
+    fn push_jobs(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
+        if !self.is_quantised {
+            for part in &self.bank.parts {
+                let mut at = part.record_at;
+                for (extent, len) in pieces_of(part.extent(expert)) {
+                    let put = Put::Record { expert, at, len };
+                    jobs.push(Job { piece: Piece::Copied(extent), puts: vec![put] });
+                    at += len;
+                }
+            }
+            return;
+        }
+        let stored = &self.bank.layout;
+        let stored =
+            [("gate_proj", stored.gate), ("up_proj", stored.up), ("down_proj", stored.down)];
+        let targets = [self.layout.gate, self.layout.up, self.layout.down];
+        for (((name, stored), target), cast) in stored.iter().zip(targets).zip(self.casts) {
+            let part = |role: fn(&PartRole) -> bool| {
+                let of_matrix = self.bank.parts.iter().filter(|part| part.name.starts_with(name));
+                of_matrix.into_iter().find(|part| role(&part.role)).map(|part| part.extent(expert))
+            };
+            let Some(codes) = part(|role| matches!(role, PartRole::Codes)) else {
+                unreachable!("{name} of a bank has codes")
+            };
+            let rows = FloatRows {
+                name: format!("{}.experts.{}.{name}.weight", self.bank.name, expert.0),
+                layout: stored.layout,
+                codes,
+                scales: part(|role| matches!(role, PartRole::Scales(_))),
+                cast,
+            };
+            push_record_jobs(&rows, (expert, target), jobs);
+        }
+    }
+}
+
+/// The jobs of one matrix of a record.
+fn push_record_jobs(
+    rows: &FloatRows,
+    (expert, target): (ExpertIdx, MatrixSpan),
+    jobs: &mut Vec<Job>,
+) {
+    let mut filled = [target.codes_at, target.scales_at, target.biases_at];
+    for range in row_ranges(rows, 0..rows.layout.n_rows) {
+        let layout = MatrixLayout { n_rows: range.len(), ..target.layout };
+        let mut puts = Vec::new();
+        for (at, len) in filled.iter_mut().zip(part_lens(&layout)).take(n_parts(&layout)) {
+            puts.push(Put::Record { expert, at: *at, len });
+            *at += len;
+        }
+        jobs.push(Job { piece: Piece::Rows { rows: rows.clone(), range, layout }, puts });
+    }
+}
+
+fn n_parts(layout: &MatrixLayout) -> usize {
+    if matches!(layout.kind, MatrixKind::Affine(_)) { 3 } else { 1 }
+}
+
+/// Bytes of codes, scales and biases.
+fn part_lens(layout: &MatrixLayout) -> [usize; 3] {
+    [layout.code_bytes(), layout.scale_bytes(), layout.bias_bytes()]
+}
+
+/// Runs of at most [`PIECE_BYTES`], with their lengths.
+fn pieces_of(extent: Extent) -> impl Iterator<Item = (Extent, usize)> {
+    let n_pieces = extent.len_bytes.div_ceil(PIECE_BYTES as u64);
+    (0..n_pieces).map(move |idx| {
+        let skipped = idx * PIECE_BYTES as u64;
+        let len_bytes = (extent.len_bytes - skipped).min(PIECE_BYTES as u64);
+        let offset_bytes = extent.offset_bytes + skipped;
+        let len = usize::try_from(len_bytes).expect("a piece fits in memory");
+        (Extent { offset_bytes, len_bytes, ..extent }, len)
+    })
+}
+
+/// Rows that are read at once: at least one, of FP8 whole blocks.
+fn row_ranges(rows: &FloatRows, all: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let fitting = (PIECE_BYTES / rows.row_bytes()).max(1);
+    let step = match rows.layout.kind {
+        MatrixKind::Fp8Block => fitting.next_multiple_of(FP8_BLOCK),
+        MatrixKind::Float(_) | MatrixKind::Affine(_) => fitting,
+    };
+    all.clone().step_by(step).map(move |first| first..(first + step).min(all.end))
+}
+
+fn sums_tensor(stem: &str, n_sums: usize) -> OutTensor {
+    let n_values = n_sums + 1;
+    OutTensor {
+        name: format!("{stem}.sums"),
+        dtype: DType::U64,
+        shape: vec![n_values],
+        len_bytes: (n_values * size_of::<u64>()) as u64,
+    }
+}
+
+/// A header padded so that data begins at a multiple of `align`.
+fn header(tensors: &[OutTensor], role: &PackedRole, pack: u64, align: usize) -> Vec<u8> {
+    let mut entries = Map::new();
+    entries.insert("__metadata__".to_owned(), Value::Object(packed_metadata(pack, role)));
+    let mut begin_bytes = 0;
+    for tensor in tensors {
+        let end_bytes = begin_bytes + tensor.len_bytes;
+        let entry = json!({
+            "dtype": tensor.dtype.name(),
+            "shape": tensor.shape,
+            "data_offsets": [begin_bytes, end_bytes],
+        });
+        entries.insert(tensor.name.clone(), entry);
+        begin_bytes = end_bytes;
+    }
+    let mut text = Value::Object(entries).to_string().into_bytes();
+    text.resize((PREFIX_BYTES + text.len()).next_multiple_of(align) - PREFIX_BYTES, b' ');
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    header
+}

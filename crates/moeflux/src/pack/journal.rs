@@ -1,0 +1,202 @@
+//! What an interrupted pack needs to go on: the source's config and headers, and the options.
+//!
+//! **Invariant:** written before anything else and gone when all is done. The plan follows from it
+//! alone, so that a run goes on when files of the source are gone. What it says is checked as if it
+//! came from a stranger.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, Result};
+use crate::format::{Checkpoint, HEADER_BYTES_MAX, header_bytes};
+use crate::spec::QuantParams;
+
+const FORMAT: &str = "moeflux-pack-journal";
+const VERSION: u64 = 1;
+
+/// Headers grow by their quotation marks.
+const JOURNAL_BYTES_MAX: u64 = 4 * HEADER_BYTES_MAX;
+
+/// What is packed, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Journal {
+    /// `None`: as it is.
+    pub(super) params: Option<QuantParams>,
+    /// The source's `config.json`.
+    pub(super) config: String,
+    /// In the order of their names.
+    pub(super) files: Vec<JournalFile>,
+    /// Whether files are read back before they get their names.
+    pub(super) is_read_back: bool,
+}
+
+/// A file of the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct JournalFile {
+    pub(super) name: String,
+    pub(super) len_bytes: u64,
+    /// The header without its length.
+    pub(super) header: String,
+}
+
+impl Journal {
+    /// Of a source that is complete.
+    ///
+    /// # Errors
+    ///
+    /// When a header cannot be read.
+    pub(super) fn of_source(
+        checkpoint: &Checkpoint,
+        config: String,
+        params: Option<QuantParams>,
+    ) -> Result<Self> {
+        let mut files = Vec::new();
+        for shard in &checkpoint.files {
+            let name = shard.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let header = text_of(&shard.path, header_bytes(&shard.path)?)?;
+            files.push(JournalFile { name, len_bytes: shard.len_bytes, header });
+        }
+        Ok(Self { params, config, files, is_read_back: false })
+    }
+
+    /// Reads the journal of an interrupted run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if this program did not write it so.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let mut bytes = Vec::new();
+        file.take(JOURNAL_BYTES_MAX).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
+        Self::parse(&bytes).ok_or_else(|| {
+            let problem = "is no journal of this version of moeflux: remove the whole folder and \
+                           pack again, unless the source was replaced: then finish with the \
+                           version that began";
+            Error::malformed(path, problem)
+        })
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        if value.get("format")? != FORMAT || value.get("version")? != VERSION {
+            return None;
+        }
+        let one_of = |key: &str, known: &[u8]| {
+            let n = value.get(key)?.as_u64()?;
+            known.iter().copied().find(|it| u64::from(*it) == n)
+        };
+        let params = match (value.get("bits")?, value.get("group_size")?) {
+            (Value::Null, Value::Null) => None,
+            _ => Some(QuantParams {
+                bits: one_of("bits", &[2, 3, 4, 5, 6, 8])?,
+                group: one_of("group_size", &[32, 64, 128])?,
+            }),
+        };
+        let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
+        let file = |value: &Value| {
+            let name = text(value, "name").filter(|name| is_plain_name(name))?;
+            let len_bytes = value.get("len_bytes")?.as_u64()?;
+            Some(JournalFile { name, len_bytes, header: text(value, "header")? })
+        };
+        let files = value.get("files")?.as_array()?;
+        let journal = Self {
+            params,
+            config: text(&value, "config")?,
+            files: files.iter().map(file).collect::<Option<_>>()?,
+            is_read_back: value.get("is_read_back")?.as_bool()?,
+        };
+        (value.get("pack")?.as_str()? == format!("{:016x}", journal.pack())).then_some(journal)
+    }
+
+    /// As it is stored.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let file = |file: &JournalFile| {
+            let JournalFile { name, len_bytes, header } = file;
+            json!({"name": name, "len_bytes": len_bytes, "header": header})
+        };
+        let files: Vec<Value> = self.files.iter().map(file).collect();
+        let value = json!({
+            "format": FORMAT,
+            "version": VERSION,
+            "pack": format!("{:016x}", self.pack()),
+            "bits": self.params.map(|params| params.bits),
+            "group_size": self.params.map(|params| params.group),
+            "is_read_back": self.is_read_back,
+            "config": self.config,
+            "files": files,
+        });
+        value.to_string().into_bytes()
+    }
+
+    /// The table of contents that the source had.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoint::open`].
+    pub(super) fn checkpoint(&self, source: &Path) -> Result<Checkpoint> {
+        let file = |file: &'_ JournalFile| (file.name.clone(), file.len_bytes, file.header.clone());
+        let files: Vec<_> = self.files.iter().map(file).collect();
+        let borrowed = files.iter().map(|(name, len, text)| (name.as_str(), *len, text.as_bytes()));
+        Checkpoint::of_headers(source, borrowed)
+    }
+
+    /// A number for source and options: the same for the same.
+    pub(super) fn pack(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        let mut add = |bytes: &[u8]| {
+            hash.update(&(bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        add(&[u8::try_from(VERSION).unwrap_or(0)]);
+        add(self.params.map_or([0, 0], |params| [params.bits, params.group]).as_slice());
+        add(self.config.as_bytes());
+        for file in &self.files {
+            add(file.name.as_bytes());
+            add(&file.len_bytes.to_le_bytes());
+            add(file.header.as_bytes());
+        }
+        hash.digest()
+    }
+
+    /// Checks that the files which are still there are those that were begun with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] naming the file that differs.
+    pub(super) fn check_source(&self, source: &Path) -> Result<()> {
+        let refused = |path: &Path| {
+            let problem = "is not the file that the interrupted pack began with: put that one \
+                           back, or pack to another folder";
+            Error::malformed(path, problem)
+        };
+        for file in &self.files {
+            let path = source.join(&file.name);
+            if !path.exists() {
+                continue;
+            }
+            let len_bytes = std::fs::metadata(&path).map_err(Error::io("look at", &path))?.len();
+            if len_bytes != file.len_bytes || header_bytes(&path)? != file.header.as_bytes() {
+                return Err(refused(&path));
+            }
+        }
+        let path = source.join("config.json");
+        match std::fs::read(&path) {
+            Ok(bytes) if bytes != self.config.as_bytes() => Err(refused(&path)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes)
+        .map_err(|_| Error::malformed(path, "its header is not UTF-8: it is damaged"))
+}
+
+/// Whether joining `name` to a folder stays in that folder, on every system.
+fn is_plain_name(name: &str) -> bool {
+    !name.contains(['/', '\\', ':', '\0']) && !matches!(name, "" | "." | "..")
+}

@@ -1,0 +1,428 @@
+//! A checkpoint to its packed form: one record per expert, checksums, and quantised if asked.
+//!
+//! A packed folder is a model like any other: `config.json` and tokenizer beside plain safetensors
+//! files, whose metadata says that they are packed (`crate::format`). **Invariant:** whatever ends
+//! a run, at any moment, no byte of the model is lost and the next run goes on; what comes out is
+//! the same, byte for byte, as of a run that nothing ended. Memory is at most
+//! [`WORKING_BYTES_MAX`], whatever the model, and what its headers take.
+
+mod compute;
+mod documents;
+mod file;
+mod folder;
+mod journal;
+mod pipeline;
+mod plan;
+mod quantise;
+mod rows;
+mod source;
+mod verify;
+mod write;
+
+pub use plan::RECORD_BYTES_MAX;
+pub use verify::{Coverage, Damage, DamagedPart, Verified, verify};
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use crate::blueprint::Blueprint;
+use crate::error::{Error, Result};
+use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig};
+use crate::spec::QuantParams;
+use crate::weights::Watch;
+use file::FilePlan;
+use folder::Folder;
+use journal::Journal;
+use plan::{Plan, Request};
+use source::SourceFiles;
+use write::Steps;
+
+/// More threads than this pack no faster than a drive writes.
+pub const N_THREADS_MAX: usize = 16;
+
+/// Most memory that a run works in: one record of the largest size, and per thread a piece as
+/// stored, as floats (four times as many bytes of FP8), quantised, and two results that wait.
+pub const WORKING_BYTES_MAX: usize =
+    RECORD_BYTES_MAX + N_THREADS_MAX * (1 + 4 + 1 + 2) * file::PIECE_BYTES;
+
+const CONFIG_NAME: &str = "config.json";
+const INDEX_NAME: &str = "model.safetensors.index.json";
+
+/// The largest published ones have about 1 MB.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// What becomes of the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceFate {
+    /// It stays as it is.
+    Kept,
+    /// Its files of weights are deleted one by one, each as soon as all that it holds was written,
+    /// synced and read back.
+    Replaced,
+}
+
+/// How a checkpoint is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackOptions {
+    /// Quantise to MLX affine; `None`: every value as it is.
+    pub params: Option<QuantParams>,
+    /// What becomes of the source.
+    pub fate: SourceFate,
+    /// Threads that read and quantise; at most [`N_THREADS_MAX`] are used.
+    pub n_threads: NonZeroUsize,
+}
+
+/// A pack that could be written: everything is planned, nothing is touched.
+#[derive(Debug)]
+pub struct Packing {
+    source: PathBuf,
+    target: PathBuf,
+    options: PackOptions,
+    journal: Journal,
+    plan: Plan,
+    files: SourceFiles,
+    /// By file of the plan: whether an earlier run wrote it.
+    is_done: Vec<bool>,
+    is_resumed: bool,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackReport {
+    /// Files of weights in the pack.
+    pub n_files: usize,
+    /// Their bytes.
+    pub n_bytes: u64,
+    /// Files of the source that are gone.
+    pub n_replaced: usize,
+}
+
+impl Packing {
+    /// Reads the source's headers, or the journal of an interrupted run, and plans the pack.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the source; if `target` has anything else in it than an interrupted pack
+    /// of the same source with the same options; if the source is packed or quantised already.
+    pub fn prepare(source: &Path, target: &Path, options: &PackOptions) -> Result<Self> {
+        check_apart(source, target, options.fate)?;
+        let begun = target.join(PACK_JOURNAL);
+        let is_resumed = begun.exists();
+        let (journal, checkpoint) = if is_resumed {
+            let journal = Journal::read(&begun)?;
+            check_options(&journal, options, target)?;
+            journal.check_source(source)?;
+            let checkpoint = journal.checkpoint(source)?;
+            (journal, checkpoint)
+        } else {
+            check_vacant(target)?;
+            let config = read_config(source)?;
+            let checkpoint = Checkpoint::open(source)?;
+            if checkpoint.packed.is_some() {
+                return Err(Error::Input(format!("{} is packed already", source.display())));
+            }
+            let journal = Journal::of_source(&checkpoint, config, options.params)?;
+            (journal, checkpoint)
+        };
+        let config_path = source.join(CONFIG_NAME);
+        let raw = RawConfig::parse(&config_path, journal.config.as_bytes())?;
+        let blueprint = Blueprint::of_parts(&raw, &checkpoint)?;
+        let cast = plan::config_cast(
+            raw.root().str_opt("torch_dtype")?,
+            raw.root().section("text_config")?.map_or(Ok(None), |text| text.str_opt("dtype"))?,
+        );
+        let params = options.params;
+        let (checkpoint, blueprint) = (&checkpoint, &blueprint);
+        let request = Request { blueprint, checkpoint, params, cast, pack: journal.pack() };
+        let plan = Plan::new(&request)?;
+        let files = SourceFiles::open(checkpoint)?;
+        if options.fate == SourceFate::Replaced {
+            files.check_deletable()?;
+        }
+        let is_done: Result<_> = plan.files.iter().map(|file| is_whole(file, target)).collect();
+        let packing = Self {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            options: *options,
+            journal,
+            is_done: is_done?,
+            plan,
+            files,
+            is_resumed,
+        };
+        packing.check_sources()?;
+        Ok(packing)
+    }
+
+    /// Whether an earlier run was interrupted and this one goes on.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
+    }
+
+    /// Bytes of weights in the whole pack.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.plan.files.iter().map(FilePlan::len_bytes).sum()
+    }
+
+    /// Bytes of weights that are still to be written.
+    #[must_use]
+    pub fn remaining_bytes(&self) -> u64 {
+        let files = self.plan.files.iter().zip(&self.is_done);
+        files.filter(|(_, is_done)| !**is_done).map(|(file, _)| file.len_bytes()).sum()
+    }
+
+    /// Files of weights in the whole pack.
+    #[must_use]
+    pub fn n_files(&self) -> usize {
+        self.plan.files.len()
+    }
+
+    /// Bytes that must be free where the pack is written: the most that is taken at any moment
+    /// before files of the source make room.
+    #[must_use]
+    pub fn room_bytes(&self) -> u64 {
+        let device = source::device_of(&self.target);
+        let mut is_done = self.is_done.clone();
+        let mut is_deleted = vec![false; self.journal.files.len()];
+        let (mut taken, mut freed, mut peak) = (0_u64, 0_u64, 0_u64);
+        let mut free = |is_done: &[bool], freed: &mut u64| {
+            if self.options.fate == SourceFate::Kept {
+                return;
+            }
+            for shard_idx in self.disposable(is_done) {
+                if !std::mem::replace(&mut is_deleted[shard_idx], true) {
+                    *freed += self.files.freed_bytes(shard_idx, device);
+                }
+            }
+        };
+        free(&is_done, &mut freed);
+        for (file_idx, file) in self.plan.files.iter().enumerate() {
+            if is_done[file_idx] {
+                continue;
+            }
+            let begun = fs::metadata(folder::partial_path(&self.target, &file.name));
+            taken += file.len_bytes() - begun.map_or(0, |it| it.len()).min(file.len_bytes());
+            peak = peak.max(taken.saturating_sub(freed));
+            is_done[file_idx] = true;
+            free(&is_done, &mut freed);
+        }
+        peak
+    }
+
+    /// Writes the pack. `watch` hears of bytes written, and of bytes read back where the source is
+    /// replaced; it is asked before every change on the drive and may end the run, which a later
+    /// one then takes up.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with a file or the drive; [`Error::Cancelled`].
+    pub fn run(mut self, watch: &mut Watch<'_>) -> Result<PackReport> {
+        let is_replaced = self.options.fate == SourceFate::Replaced;
+        let n_passes = if is_replaced { 2 } else { 1 };
+        let mut steps = Steps::new(self.remaining_bytes() * n_passes, watch);
+        steps.before()?;
+        let folder = Folder::open(&self.target)?;
+        self.begin(&folder, &mut steps)?;
+        for name in documents::documents(&self.source)? {
+            if !folder.path(&name).exists() {
+                steps.before()?;
+                folder.put(&name, &read_document(&self.source.join(&name))?)?;
+            }
+        }
+        self.dispose(&mut steps)?;
+        let n_threads = self.options.n_threads.get().min(N_THREADS_MAX);
+        for file_idx in 0..self.plan.files.len() {
+            if self.is_done[file_idx] {
+                continue;
+            }
+            let file = &self.plan.files[file_idx];
+            write::write_file(file, (&self.files, &folder), n_threads, &mut steps)?;
+            if self.journal.is_read_back {
+                write::read_back(file, &folder.partial(&file.name), &mut steps)?;
+            }
+            steps.before()?;
+            folder.publish(&file.name)?;
+            self.is_done[file_idx] = true;
+            self.dispose(&mut steps)?;
+        }
+        self.finish(&folder, &mut steps)
+    }
+
+    /// Leaves word of what is begun. Where the source is to be replaced and an earlier run did not
+    /// read back what it wrote, that is made up for.
+    fn begin(&mut self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<()> {
+        let is_read_back = self.options.fate == SourceFate::Replaced;
+        if is_read_back && !self.journal.is_read_back {
+            for (file, _) in self.plan.files.iter().zip(&self.is_done).filter(|(_, done)| **done) {
+                write::read_back(file, &folder.path(&file.name), steps)?;
+            }
+        }
+        if self.is_resumed && (self.journal.is_read_back || !is_read_back) {
+            return Ok(());
+        }
+        self.journal.is_read_back |= is_read_back;
+        steps.before()?;
+        folder.put(PACK_JOURNAL, &self.journal.to_bytes())
+    }
+
+    /// The table of contents, then the config, which makes the folder a model.
+    fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<PackReport> {
+        steps.before()?;
+        folder.put(INDEX_NAME, &documents::index(&self.plan))?;
+        let path = self.source.join(CONFIG_NAME);
+        let config =
+            documents::config(&self.journal.config, &path, self.options.params, &self.plan)?;
+        steps.before()?;
+        folder.put(CONFIG_NAME, &config)?;
+        steps.before()?;
+        folder.remove(PACK_JOURNAL)?;
+        let n_shards = self.journal.files.len();
+        Ok(PackReport {
+            n_files: self.plan.files.len(),
+            n_bytes: self.total_bytes(),
+            n_replaced: (0..n_shards).filter(|&idx| !self.files.is_there(idx)).count(),
+        })
+    }
+
+    /// Files of the source all of whose bytes are in files that are done.
+    fn disposable(&self, is_done: &[bool]) -> Vec<usize> {
+        let mut is_needed = vec![false; self.journal.files.len()];
+        for (file, _) in self.plan.files.iter().zip(is_done).filter(|(_, done)| !**done) {
+            file.sources().into_iter().for_each(|shard_idx| is_needed[shard_idx] = true);
+        }
+        (0..is_needed.len()).filter(|&shard_idx| !is_needed[shard_idx]).collect()
+    }
+
+    /// Deletes what is not needed any more, if that was asked for.
+    fn dispose(&mut self, steps: &mut Steps<'_, '_>) -> Result<()> {
+        if self.options.fate == SourceFate::Kept {
+            return Ok(());
+        }
+        for shard_idx in self.disposable(&self.is_done) {
+            if self.files.is_there(shard_idx) || self.files.is_dead_link(shard_idx) {
+                steps.before()?;
+                self.files.delete(shard_idx)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to begin what would fail for want of a file.
+    fn check_sources(&self) -> Result<()> {
+        for (file, _) in self.plan.files.iter().zip(&self.is_done).filter(|(_, done)| !**done) {
+            for shard_idx in file.sources() {
+                if !self.files.is_there(shard_idx) {
+                    let path = self.source.join(&self.journal.files[shard_idx].name);
+                    let problem = format!(
+                        "is missing, and {} of the pack is not yet written: put it back, then \
+                         repeat the command",
+                        file.name
+                    );
+                    return Err(Error::malformed(&path, problem));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file under its name is what the plan asks for.
+fn is_whole(plan: &FilePlan, target: &Path) -> Result<bool> {
+    let path = target.join(&plan.name);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io("open", &path)(error)),
+    };
+    let len_bytes = file.metadata().map_err(Error::io("look at", &path))?.len();
+    let mut header = Vec::new();
+    let limit = plan.header.len() as u64;
+    file.take(limit).read_to_end(&mut header).map_err(Error::io("read", &path))?;
+    if len_bytes == plan.len_bytes() && header == plan.header {
+        return Ok(true);
+    }
+    let problem = "is not what this pack writes there: remove it, or pack to another folder";
+    Err(Error::malformed(&path, problem))
+}
+
+/// Refuses folders that lie in one another so that one of them would be lost.
+fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
+    let absolute = |path: &Path| {
+        let existing = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+        existing.unwrap_or_else(|_| path.to_owned())
+    };
+    // A folder that is not there yet is judged by its parent.
+    let resolved = |path: &Path| match (path.exists(), path.parent(), path.file_name()) {
+        (false, Some(parent), Some(name)) if parent.exists() => absolute(parent).join(name),
+        _ => absolute(path),
+    };
+    let (from, to) = (resolved(source), resolved(target));
+    let problem = if from == to {
+        "a pack is a folder of its own"
+    } else if from.starts_with(&to) {
+        "the pack would be mixed with other files"
+    } else if to.starts_with(&from) && fate == SourceFate::Replaced {
+        "who removes what is left of the source would remove the pack too"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Input(format!(
+        "cannot pack {} to {}: {problem}; name another folder",
+        source.display(),
+        target.display()
+    )))
+}
+
+/// Refuses a folder that has something in it.
+fn check_vacant(target: &Path) -> Result<()> {
+    let names = folder::names(target)?;
+    let begun = format!("{PACK_JOURNAL}.partial");
+    let Some(first) = names.iter().find(|name| **name != begun) else { return Ok(()) };
+    let is_pack = names.iter().any(|name| name == CONFIG_NAME)
+        && Checkpoint::open(target).is_ok_and(|checkpoint| checkpoint.packed.is_some());
+    let what = if is_pack {
+        "a finished pack in it already: check it with `moeflux verify`, or name another folder"
+    } else {
+        "files in it that are no interrupted pack: name another folder, or empty this one first"
+    };
+    Err(Error::Input(format!("{} has {what} (`{}`)", target.display(), first.escape_debug())))
+}
+
+/// Refuses to go on otherwise than a pack was begun.
+fn check_options(journal: &Journal, options: &PackOptions, target: &Path) -> Result<()> {
+    if journal.params == options.params {
+        return Ok(());
+    }
+    let words = |params: Option<QuantParams>| match params {
+        None => "without --bits and --group".to_owned(),
+        Some(QuantParams { bits, group }) => format!("with --bits {bits} --group {group}"),
+    };
+    Err(Error::Input(format!(
+        "{} has an interrupted pack that was begun {}, and this one is {}: repeat the first \
+         command, or name another folder",
+        target.display(),
+        words(journal.params),
+        words(options.params)
+    )))
+}
+
+fn read_config(source: &Path) -> Result<String> {
+    let path = source.join(CONFIG_NAME);
+    let file = File::open(&path).map_err(Error::io("open", &path))?;
+    let mut text = String::new();
+    let limited = file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text);
+    limited.map_err(Error::io("read", &path))?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        let problem = format!("has more than {CONFIG_BYTES_MAX} bytes: this is no config");
+        return Err(Error::malformed(&path, problem));
+    }
+    Ok(text)
+}
+
+fn read_document(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(Error::io("read", path))
+}

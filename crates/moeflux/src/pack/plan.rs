@@ -1,0 +1,472 @@
+//! A checkpoint's table of contents to the files of a pack: every tensor's place, before a byte is
+//! read.
+//!
+//! **Invariant:** a pure function of config, headers and options, so that a later run makes the
+//! same plan from a journal, byte for byte. Every tensor of the source is in exactly one file:
+//! resident, in records, or carried along.
+
+use std::collections::{BTreeMap, HashSet};
+
+use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+
+use crate::blueprint::Blueprint;
+use crate::error::{Error, Result};
+use crate::format::{
+    Checkpoint, DType, PackedBank, PackedNorms, PackedRole, RECORD_ALIGN, TensorEntry,
+    canonical_name,
+};
+use crate::ids::ExpertIdx;
+use crate::pack::file::{FilePlan, OutTensor, Product, RecordPlan};
+use crate::pack::rows::FloatRows;
+use crate::spec::{MixerSpec, QuantParams};
+use crate::weights::{
+    ExpertBank, ExpertLayout, Extent, Manifest, MatrixSource, VectorSource, described, dtype_of,
+    params_of_mlx,
+};
+
+/// Files of tensors other than records are cut between tensors beyond this, so that an interrupted
+/// run repeats little.
+const FILE_BYTES: u64 = 4 << 30;
+
+/// A record is put together in memory. Ten times the largest known; a larger one is refused.
+pub const RECORD_BYTES_MAX: usize = 256 << 20;
+
+/// All files of a pack.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// In the order in which they are written.
+    pub(super) files: Vec<FilePlan>,
+    /// By name as packed: how matrices are quantised that do not follow the default.
+    pub(super) overrides: Vec<(String, QuantParams)>,
+}
+
+/// What is packed, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) blueprint: &'a Blueprint,
+    pub(super) checkpoint: &'a Checkpoint,
+    /// `None`: as they are.
+    pub(super) params: Option<QuantParams>,
+    /// What the config says that all weights are, as mlx-lm reads it.
+    pub(super) cast: Option<FloatKind>,
+    /// The pack's number.
+    pub(super) pack: u64,
+}
+
+/// Tensors and what becomes of them, in the order of the source.
+struct Item {
+    at: (usize, u64),
+    tensors: Vec<OutTensor>,
+    product: Product,
+}
+
+impl Plan {
+    /// Plans all files.
+    ///
+    /// # Errors
+    ///
+    /// If the source is quantised already and should be again; if a record is too large.
+    pub(super) fn new(request: &Request<'_>) -> Result<Self> {
+        let mut planner = Planner {
+            request,
+            matrices: BTreeMap::new(),
+            absorbed: HashSet::new(),
+            overrides: Vec::new(),
+        };
+        planner.plan()
+    }
+}
+
+struct Planner<'a> {
+    request: &'a Request<'a>,
+    /// Those that are not copied, by the canonical name of their weights.
+    matrices: BTreeMap<String, &'a MatrixSource>,
+    /// Canonical names of tensors that others take in.
+    absorbed: HashSet<String>,
+    overrides: Vec<(String, QuantParams)>,
+}
+
+impl<'a> Planner<'a> {
+    fn plan(&mut self) -> Result<Plan> {
+        let Request { blueprint, checkpoint, pack, .. } = *self.request;
+        let manifest = &blueprint.manifest;
+        if self.request.params.is_some() {
+            self.check_unquantised()?;
+            for matrix in &manifest.matrices {
+                self.note(matrix);
+            }
+        }
+        let owners = Owners::new(checkpoint, manifest);
+        let (mut resident, mut extras) = (Vec::new(), Vec::new());
+        for (name, entry) in &checkpoint.tensors {
+            if self.absorbed.contains(name) {
+                continue;
+            }
+            match owners.of(entry) {
+                Owner::Bank => {}
+                Owner::Resident => self.resident(name, entry, &mut resident)?,
+                Owner::Nobody => extras.push(Item::copied(entry)),
+            }
+        }
+        let norms = norms_of(manifest);
+        let mut files = in_files("resident", &PackedRole::Resident { norms }, resident, pack);
+        files.extend(in_files("extras", &PackedRole::Extras, extras, pack));
+        for bank in &manifest.banks {
+            files.push(self.bank(bank)?);
+        }
+        Ok(Plan { files, overrides: std::mem::take(&mut self.overrides) })
+    }
+
+    fn check_unquantised(&self) -> Result<()> {
+        let Blueprint { manifest, .. } = self.request.blueprint;
+        let is_affine = |layout: &MatrixLayout| matches!(layout.kind, MatrixKind::Affine(_));
+        let matrix = manifest.matrices.iter().find(|it| is_affine(&it.layout));
+        let of_bank = |bank: &&ExpertBank| {
+            [bank.layout.gate, bank.layout.up, bank.layout.down]
+                .iter()
+                .any(|it| is_affine(&it.layout))
+        };
+        let bank = manifest.banks.iter().find(of_bank);
+        match matrix.map(|it| &it.name).or(bank.map(|it| &it.name)) {
+            None => Ok(()),
+            Some(name) => Err(Error::Input(format!(
+                "{} is quantised already (`{name}`): pack it without --bits and --group, or \
+                 quantise the published files",
+                self.request.checkpoint.dir.display()
+            ))),
+        }
+    }
+
+    /// Notes what becomes of a matrix when it is quantised.
+    fn note(&mut self, matrix: &'a MatrixSource) {
+        let is_fp8 = matrix.layout.kind == MatrixKind::Fp8Block;
+        let is_split = matrix.name.ends_with(".self_attn.kv_b_proj");
+        if is_fp8 {
+            self.absorbed.insert(format!("{}.weight_scale_inv", matrix.name));
+        }
+        if is_fp8 || is_split || self.params(&matrix.name, matrix.layout.n_cols).is_some() {
+            self.matrices.insert(format!("{}.weight", matrix.name), matrix);
+        }
+    }
+
+    fn params(&self, base: &str, n_cols: usize) -> Option<QuantParams> {
+        let Request { blueprint, params, .. } = self.request;
+        params_of_mlx(blueprint.spec.family, base, n_cols, (*params)?)
+    }
+
+    /// The type that mlx-lm would give a matrix before it quantises it.
+    fn cast(&self, stored: MatrixKind) -> FloatKind {
+        self.request.cast.unwrap_or(match stored {
+            MatrixKind::Float(kind) => kind,
+            MatrixKind::Fp8Block | MatrixKind::Affine(_) => FloatKind::Bf16,
+        })
+    }
+
+    fn resident(&mut self, name: &str, entry: &TensorEntry, items: &mut Vec<Item>) -> Result<()> {
+        let Some(&matrix) = self.matrices.get(name) else {
+            items.push(Item::copied(entry));
+            return Ok(());
+        };
+        let base = entry.name.strip_suffix(".weight").unwrap_or(&entry.name);
+        let layout = MatrixLayout { n_rows: matrix.stored_rows, ..matrix.layout };
+        let rows = FloatRows {
+            name: entry.name.clone(),
+            layout,
+            codes: matrix.codes,
+            scales: matrix.scales,
+            cast: self.cast(layout.kind),
+        };
+        let heads = self.heads(&matrix.name);
+        let Some(heads) = heads else {
+            let shape = entry.shape.split_last().map_or(&[][..], |(_, lead)| lead);
+            items.push(self.made(base, shape, rows, None)?);
+            return Ok(());
+        };
+        let base = base.strip_suffix("kv_b_proj").unwrap_or(base);
+        for (module, part) in [
+            ("embed_q", HeadPart { heads, kind: HeadPartKind::Keys }),
+            ("unembed_out", HeadPart { heads, kind: HeadPartKind::Values }),
+        ] {
+            let (_, n_rows, _) = part.shape();
+            let shape = [heads.n_heads, n_rows];
+            items.push(self.made(&format!("{base}{module}"), &shape, rows.clone(), Some(part))?);
+        }
+        Ok(())
+    }
+
+    /// The heads of a `kv_b_proj`, which mlx-lm takes apart.
+    fn heads(&self, base: &str) -> Option<Heads> {
+        let layer = base.strip_prefix("model.layers.")?.strip_suffix(".self_attn.kv_b_proj")?;
+        let layer_idx: usize = layer.parse().ok()?;
+        match &self.request.blueprint.spec.layers.get(layer_idx)?.mixer {
+            MixerSpec::Mla(mla) => Some(Heads {
+                n_heads: mla.n_heads,
+                nope_dim: mla.nope_dim,
+                v_dim: mla.v_dim,
+                kv_rank: mla.kv_rank,
+            }),
+            MixerSpec::Attention(_) | MixerSpec::GatedDelta(_) => None,
+        }
+    }
+
+    /// A matrix that is made: quantised if its columns are whole groups, else in floats.
+    fn made(
+        &mut self,
+        base: &str,
+        lead: &[usize],
+        rows: FloatRows,
+        part: Option<HeadPart>,
+    ) -> Result<Item> {
+        let n_cols = part.map_or(rows.layout.n_cols, |part| part.shape().2);
+        let canonical = canonical_name(base).into_owned();
+        let params = self.params(&canonical, n_cols);
+        // mlx-lm names those that it decides about, also where it decides for the default.
+        let is_gate = canonical.ends_with(".mlp.gate") || canonical.ends_with("shared_expert_gate");
+        if let Some(params) = params.filter(|_| is_gate) {
+            self.overrides.push((base.to_owned(), params));
+        }
+        let kind = target_kind(params, rows.cast);
+        let n_rows = part.map_or(rows.layout.n_rows, HeadPart::n_rows);
+        let layout = layout_of(base, kind, n_rows, n_cols)?;
+        let tensor = |suffix: &str, dtype: DType, width: usize, n_bytes: usize| OutTensor {
+            name: format!("{base}.{suffix}"),
+            dtype,
+            shape: [lead, &[width]].concat(),
+            len_bytes: n_bytes as u64,
+        };
+        let tensors = match kind {
+            MatrixKind::Affine(affine) => {
+                let n_groups = n_cols / usize::from(affine.group);
+                let scale = dtype_of(affine.scale);
+                vec![
+                    tensor("weight", DType::U32, layout.row_bytes() / 4, layout.code_bytes()),
+                    tensor("scales", scale, n_groups, layout.scale_bytes()),
+                    tensor("biases", scale, n_groups, layout.bias_bytes()),
+                ]
+            }
+            _ => vec![tensor("weight", dtype_of(rows.cast), n_cols, layout.code_bytes())],
+        };
+        let at = (rows.codes.file_idx, rows.codes.offset_bytes);
+        let product = match part {
+            None => Product::Rows { rows, layout },
+            Some(part) => Product::Heads { rows, part, layout },
+        };
+        Ok(Item { at, tensors, product })
+    }
+
+    /// The file of a layer's records.
+    fn bank(&self, bank: &ExpertBank) -> Result<FilePlan> {
+        let matrices = [bank.layout.gate, bank.layout.up, bank.layout.down].map(|span| span.layout);
+        let target = |name: &str, stored: MatrixLayout| {
+            if self.request.params.is_none() {
+                return Ok(stored);
+            }
+            let base = format!("{}.switch_mlp.{name}", bank.name);
+            let kind = target_kind(self.params(&base, stored.n_cols), self.cast(stored.kind));
+            layout_of(&base, kind, stored.n_rows, stored.n_cols)
+        };
+        let [gate, up, down] = matrices;
+        let layout = ExpertLayout::new(
+            target("gate_proj", gate)?,
+            target("up_proj", up)?,
+            target("down_proj", down)?,
+        );
+        let record_bytes = layout.record_bytes().next_multiple_of(RECORD_ALIGN);
+        let casts = matrices.map(|stored| self.cast(stored.kind));
+        if record_bytes > RECORD_BYTES_MAX {
+            return Err(Error::Unsupported(format!(
+                "an expert of layer {} takes {record_bytes} bytes; records of at most \
+                 {RECORD_BYTES_MAX} are packed",
+                bank.layer.0
+            )));
+        }
+        let role = PackedRole::Experts(Box::new(PackedBank {
+            prefix: bank.name.clone(),
+            tensor: format!("{}.experts.records", bank.name),
+            n_experts: bank.n_experts,
+            record_bytes,
+            begin_bytes: 0,
+            matrices: [layout.gate, layout.up, layout.down].map(|span| described(&span)),
+        }));
+        let name = format!("experts-{:05}.safetensors", bank.layer.0);
+        let plan = RecordPlan {
+            bank: bank.clone(),
+            is_quantised: self.request.params.is_some(),
+            layout,
+            casts,
+        };
+        Ok(FilePlan::of_records(name, role, plan, self.request.pack))
+    }
+}
+
+fn target_kind(params: Option<QuantParams>, cast: FloatKind) -> MatrixKind {
+    match params {
+        Some(QuantParams { bits, group }) => {
+            MatrixKind::Affine(Affine { bits, group, scale: cast })
+        }
+        None => MatrixKind::Float(cast),
+    }
+}
+
+fn layout_of(base: &str, kind: MatrixKind, n_rows: usize, n_cols: usize) -> Result<MatrixLayout> {
+    MatrixLayout::new(kind, n_rows, n_cols).map_err(|error| Error::tensor(base, error.to_string()))
+}
+
+/// The heads of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heads {
+    pub(super) n_heads: usize,
+    pub(super) nope_dim: usize,
+    pub(super) v_dim: usize,
+    pub(super) kv_rank: usize,
+}
+
+/// One of the two matrices that mlx-lm makes of `kv_b_proj`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeadPart {
+    pub(super) heads: Heads,
+    pub(super) kind: HeadPartKind,
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadPartKind {
+    /// `embed_q`: of each head the rows of the keys, transposed.
+    Keys,
+    /// `unembed_out`: of each head the rows of the values.
+    Values,
+}
+
+impl HeadPart {
+    /// Heads, rows and columns of the result.
+    pub(super) fn shape(self) -> (usize, usize, usize) {
+        let Heads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
+        match self.kind {
+            HeadPartKind::Keys => (n_heads, kv_rank, nope_dim),
+            HeadPartKind::Values => (n_heads, v_dim, kv_rank),
+        }
+    }
+
+    /// Rows of the result, all heads together.
+    fn n_rows(self) -> usize {
+        let (n_heads, n_rows, _) = self.shape();
+        n_heads * n_rows
+    }
+}
+
+impl Item {
+    fn copied(entry: &TensorEntry) -> Self {
+        let TensorEntry { name, dtype, shape, file_idx, offset_bytes, len_bytes } = entry;
+        let extent =
+            Extent { file_idx: *file_idx, offset_bytes: *offset_bytes, len_bytes: *len_bytes };
+        let tensor = OutTensor {
+            name: name.clone(),
+            dtype: *dtype,
+            shape: shape.clone(),
+            len_bytes: *len_bytes,
+        };
+        let at = (*file_idx, *offset_bytes);
+        Self { at, tensors: vec![tensor], product: Product::Copied(extent) }
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.len_bytes).sum()
+    }
+}
+
+/// Items in their order in the source, in files of at most [`FILE_BYTES`] unless one is larger.
+fn in_files(stem: &str, role: &PackedRole, mut items: Vec<Item>, pack: u64) -> Vec<FilePlan> {
+    items.sort_by_key(|item| item.at);
+    let mut files: Vec<Vec<Item>> = Vec::new();
+    let mut n_bytes = 0;
+    for item in items {
+        n_bytes += item.len_bytes();
+        match files.last_mut() {
+            Some(file) if n_bytes <= FILE_BYTES => file.push(item),
+            _ => {
+                n_bytes = item.len_bytes();
+                files.push(vec![item]);
+            }
+        }
+    }
+    let numbered = files.into_iter().enumerate().map(|(file_idx, items)| {
+        let stem = format!("{stem}-{:05}", file_idx + 1);
+        let parts = items.into_iter().map(|item| (item.tensors, item.product)).collect();
+        FilePlan::of_tensors(&stem, role.clone(), parts, pack)
+    });
+    numbered.collect()
+}
+
+fn norms_of(manifest: &Manifest) -> PackedNorms {
+    let adds_one = |vector: &VectorSource| match vector {
+        VectorSource::Stored(stored) => stored.adds_one,
+        VectorSource::Constant(_) => false,
+    };
+    if manifest.vectors.iter().any(adds_one) {
+        PackedNorms::ZeroCentred
+    } else {
+        PackedNorms::Plain
+    }
+}
+
+/// Who uses a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Resident,
+    Bank,
+    Nobody,
+}
+
+/// Which places of the source's files are used by whom.
+struct Owners {
+    /// First bytes of resident tensors and of banks' parts, by file.
+    used: BTreeMap<(usize, u64), Owner>,
+}
+
+impl Owners {
+    fn new(checkpoint: &Checkpoint, manifest: &Manifest) -> Self {
+        let mut used = BTreeMap::new();
+        let mut add = |extent: &Extent, owner: Owner| {
+            used.insert((extent.file_idx, extent.offset_bytes), owner);
+        };
+        for matrix in &manifest.matrices {
+            let parts = [Some(matrix.codes), matrix.scales, matrix.biases];
+            parts.iter().flatten().for_each(|extent| add(extent, Owner::Resident));
+        }
+        for vector in &manifest.vectors {
+            if let VectorSource::Stored(stored) = vector {
+                add(&stored.extent, Owner::Resident);
+            }
+        }
+        for bank in &manifest.banks {
+            for part in &bank.parts {
+                for expert_idx in 0..bank.n_experts {
+                    add(&part.extent(ExpertIdx(expert_idx)), Owner::Bank);
+                }
+            }
+        }
+        debug_assert!(checkpoint.packed.is_none(), "the source is not packed");
+        Self { used }
+    }
+
+    /// Parts of several experts lie in one tensor: any place inside counts. A tensor without bytes
+    /// is used by nobody.
+    fn of(&self, entry: &TensorEntry) -> Owner {
+        let first = (entry.file_idx, entry.offset_bytes);
+        let end = (entry.file_idx, entry.offset_bytes + entry.len_bytes);
+        self.used.range(first..end).next().map_or(Owner::Nobody, |(_, owner)| *owner)
+    }
+}
+
+/// What the config says that all weights are, where mlx-lm looks for it.
+pub(super) fn config_cast(
+    torch_dtype: Option<&str>,
+    text_dtype: Option<&str>,
+) -> Option<FloatKind> {
+    match torch_dtype.or(text_dtype)? {
+        "float32" => Some(FloatKind::F32),
+        "float16" => Some(FloatKind::F16),
+        "bfloat16" => Some(FloatKind::Bf16),
+        _ => None,
+    }
+}

@@ -1,0 +1,96 @@
+//! Rows of a stored matrix as f32, rounded as mlx-lm rounds them before it quantises.
+//!
+//! **Invariant:** what comes out is finite. FP8 becomes bf16 first, then every value takes the type
+//! that the model's config names. Knows one matrix, never a model.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use moeflux_kernels::{FP8_BLOCK, FloatKind, Matrix, MatrixKind, MatrixLayout, decode_row};
+
+use crate::error::{Error, Result};
+use crate::pack::source::SourceFiles;
+use crate::weights::Extent;
+
+/// A matrix of floats or FP8 blocks in a source's files.
+#[derive(Clone, Debug)]
+pub(super) struct FloatRows {
+    /// For messages.
+    pub(super) name: String,
+    /// Kind, rows and columns as stored.
+    pub(super) layout: MatrixLayout,
+    /// All values.
+    pub(super) codes: Extent,
+    /// Of FP8.
+    pub(super) scales: Option<Extent>,
+    /// The type that values are rounded to.
+    pub(super) cast: FloatKind,
+}
+
+impl FloatRows {
+    /// Bytes that one row is read from.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.layout.row_bytes()
+    }
+
+    /// The values of some rows.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read, or one is NaN or infinite.
+    pub(super) fn load(&self, files: &SourceFiles, rows: &Range<usize>) -> Result<Vec<f32>> {
+        let n_cols = self.layout.n_cols;
+        // A block of FP8 begins at a multiple of its rows.
+        let is_fp8 = self.layout.kind == MatrixKind::Fp8Block;
+        let first = if is_fp8 { rows.start / FP8_BLOCK * FP8_BLOCK } else { rows.start };
+        let layout = MatrixLayout { n_rows: rows.end - first, ..self.layout };
+        let mut codes = vec![0; layout.code_bytes()];
+        let skipped = (first * layout.row_bytes()) as u64;
+        files.read(self.codes.file_idx, self.codes.offset_bytes + skipped, &mut codes)?;
+        let mut scales = vec![0; layout.scale_bytes()];
+        if let Some(extent) = self.scales {
+            let per_block_row = n_cols.div_ceil(FP8_BLOCK) * size_of::<f32>();
+            let skipped = (first / FP8_BLOCK * per_block_row) as u64;
+            files.read(extent.file_idx, extent.offset_bytes + skipped, &mut scales)?;
+        }
+        let matrix = Matrix::new(layout, &codes, &scales, &[]);
+        let mut values = vec![0.0; rows.len() * n_cols];
+        for (row_idx, row) in values.chunks_exact_mut(n_cols).enumerate() {
+            decode_row(&matrix, rows.start - first + row_idx, row);
+        }
+        self.round(&mut values);
+        match values.iter().position(|value| !value.is_finite()) {
+            None => Ok(values),
+            Some(value_idx) => Err(Error::tensor(
+                &self.name,
+                format!(
+                    "value {} is NaN or infinite and cannot be quantised: the file is damaged, \
+                     fetch it again",
+                    rows.start * n_cols + value_idx
+                ),
+            )),
+        }
+    }
+
+    fn round(&self, values: &mut [f32]) {
+        let stored = match self.layout.kind {
+            MatrixKind::Float(kind) => kind,
+            MatrixKind::Fp8Block => {
+                round_to(FloatKind::Bf16, values);
+                FloatKind::Bf16
+            }
+            MatrixKind::Affine(_) => unreachable!("`{}` is quantised already", self.name),
+        };
+        if stored != self.cast {
+            round_to(self.cast, values);
+        }
+    }
+}
+
+fn round_to(kind: FloatKind, values: &mut [f32]) {
+    match kind {
+        FloatKind::F32 => {}
+        FloatKind::F16 => values.iter_mut().for_each(|it| *it = f16::from_f32(*it).to_f32()),
+        FloatKind::Bf16 => values.iter_mut().for_each(|it| *it = bf16::from_f32(*it).to_f32()),
+    }
+}

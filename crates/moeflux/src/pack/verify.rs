@@ -1,0 +1,436 @@
+//! Every byte of a model's files read once, and compared with what is known of it.
+//!
+//! **Invariant:** a packed folder's records and tensors are compared with their checksums, as the
+//! drive has them now; of other checkpoints only what values cannot be is seen: NaN and infinity
+//! among scales and vectors. All damage is found in one run. Memory is a buffer per thread.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+
+use moeflux_io::ReadFile;
+use moeflux_kernels::FloatKind;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::blueprint::Blueprint;
+use crate::error::{Error, Result};
+use crate::format::{Checkpoint, Packed, header_bytes};
+use crate::ids::{ExpertIdx, LayerIdx};
+use crate::pack::write::own_sum;
+use crate::weights::{
+    ExpertBank, Manifest, PartRole, Places, Progress, VectorSource, Watch, first_non_finite,
+};
+
+/// Read at once: large enough for a drive's full rate from a few threads.
+const CHUNK_BYTES: u64 = 8 << 20;
+
+/// Tensors without checksums are read in parts of this, so that all threads have work.
+const PART_BYTES: u64 = 64 << 20;
+
+/// More threads than this read no faster.
+const N_THREADS_MAX: usize = 8;
+
+/// What could be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// Every byte has a checksum.
+    Checksums,
+    /// There are no checksums: that all bytes can be read, and that scales and vectors are finite.
+    FiniteOnly,
+}
+
+/// What is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DamagedPart {
+    /// A routed expert.
+    Expert(LayerIdx, ExpertIdx),
+    /// A tensor, by its name in the file.
+    Tensor(String),
+    /// A file's header or its checksums.
+    Checksums,
+}
+
+impl fmt::Display for DamagedPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expert(layer, expert) => write!(f, "layer {} expert {}", layer.0, expert.0),
+            Self::Tensor(name) => write!(f, "tensor `{}`", name.escape_debug()),
+            Self::Checksums => f.write_str("header or checksums"),
+        }
+    }
+}
+
+/// Bytes that are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What they belong to.
+    pub part: DamagedPart,
+    /// Where they are.
+    pub file: PathBuf,
+    /// The first of them.
+    pub first_bytes: u64,
+    /// How many there are.
+    pub len_bytes: u64,
+    /// How it is known.
+    pub problem: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { part, file, first_bytes, len_bytes, problem } = self;
+        let end = first_bytes + len_bytes;
+        write!(f, "{part}: {} bytes {first_bytes} to {end}: {problem}", file.display())
+    }
+}
+
+/// What a run found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// What could be compared.
+    pub coverage: Coverage,
+    /// Bytes that were read.
+    pub n_bytes: u64,
+    /// Experts that were compared with checksums.
+    pub n_records: usize,
+    /// Other tensors that were read.
+    pub n_tensors: usize,
+    /// In the order of files and bytes.
+    pub damages: Vec<Damage>,
+}
+
+/// Bytes that are read in one go.
+#[derive(Debug)]
+struct Unit {
+    file_idx: usize,
+    first_bytes: u64,
+    len_bytes: u64,
+    part: DamagedPart,
+    sum: Option<u64>,
+    /// Where values must be finite: first byte in the unit, bytes, type.
+    searched: Vec<(u64, u64, FloatKind)>,
+}
+
+/// Checks the model in a folder.
+///
+/// # Errors
+///
+/// What is wrong with its config and headers, [`Error::Cancelled`]; damage of what they describe is
+/// no error but the answer.
+pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Verified> {
+    let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
+    let mut files = Vec::new();
+    for shard in &checkpoint.files {
+        let file = ReadFile::open(&shard.path).map_err(Error::io("open", &shard.path))?;
+        file.forget_cached();
+        files.push(file);
+    }
+    let mut damages = Vec::new();
+    let mut units = match &checkpoint.packed {
+        Some(packed) => {
+            packed_units(&blueprint.manifest, (&checkpoint, packed), (&files, &mut damages))?
+        }
+        None => plain_units(&blueprint.manifest, &checkpoint),
+    };
+    units.sort_by_key(|unit| (unit.file_idx, unit.first_bytes));
+    let n_bytes = units.iter().map(|unit| unit.len_bytes).sum();
+    let is_record = |unit: &&Unit| matches!(unit.part, DamagedPart::Expert(..));
+    let n_records = units.iter().filter(is_record).count();
+    let coverage = match checkpoint.packed {
+        Some(_) => Coverage::Checksums,
+        None => Coverage::FiniteOnly,
+    };
+    let run = Run {
+        checkpoint: &checkpoint,
+        files: &files,
+        units: &units,
+        next: AtomicUsize::new(0),
+        is_stopped: AtomicBool::new(false),
+    };
+    damages.extend(run.all(n_threads.clamp(1, N_THREADS_MAX), n_bytes, watch)?);
+    let n_tensors = checkpoint.tensors.len();
+    Ok(Verified { coverage, n_bytes, n_records, n_tensors, damages })
+}
+
+/// Types of the tensors that `weights` searches for what is not finite, by file and first byte.
+fn searched_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FloatKind> {
+    let mut kinds = BTreeMap::new();
+    for matrix in &manifest.matrices {
+        let kind = match matrix.layout.kind {
+            moeflux_kernels::MatrixKind::Affine(affine) => affine.scale,
+            moeflux_kernels::MatrixKind::Float(_) | moeflux_kernels::MatrixKind::Fp8Block => {
+                FloatKind::F32
+            }
+        };
+        for extent in [matrix.scales, matrix.biases].into_iter().flatten() {
+            kinds.insert((extent.file_idx, extent.offset_bytes), kind);
+        }
+    }
+    for vector in &manifest.vectors {
+        if let VectorSource::Stored(stored) = vector {
+            kinds.insert((stored.extent.file_idx, stored.extent.offset_bytes), stored.kind);
+        }
+    }
+    let unpacked = manifest.banks.iter().filter(|bank| bank.records.is_none());
+    for part in unpacked.flat_map(|bank| &bank.parts) {
+        let PartRole::Scales(kind) = part.role else { continue };
+        match &part.places {
+            Places::Strided { file_idx, first_bytes, .. } => {
+                kinds.insert((*file_idx, *first_bytes), kind);
+            }
+            Places::Each(places) => kinds.extend(places.iter().map(|place| (*place, kind))),
+        }
+    }
+    kinds
+}
+
+fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<Unit> {
+    let searched = searched_tensors(manifest);
+    let mut units = Vec::new();
+    for entry in checkpoint.tensors.values() {
+        let kind = searched.get(&(entry.file_idx, entry.offset_bytes));
+        let mut skipped = 0;
+        while skipped < entry.len_bytes {
+            let len_bytes = PART_BYTES.min(entry.len_bytes - skipped);
+            units.push(Unit {
+                file_idx: entry.file_idx,
+                first_bytes: entry.offset_bytes + skipped,
+                len_bytes,
+                part: DamagedPart::Tensor(entry.name.clone()),
+                sum: None,
+                searched: kind.iter().map(|kind| (0, len_bytes, **kind)).collect(),
+            });
+            skipped += len_bytes;
+        }
+    }
+    units
+}
+
+fn packed_units(
+    manifest: &Manifest,
+    (checkpoint, packed): (&Checkpoint, &Packed),
+    (files, damages): (&[ReadFile], &mut Vec<Damage>),
+) -> Result<Vec<Unit>> {
+    let searched = searched_tensors(manifest);
+    let mut units = Vec::new();
+    for (file_idx, shard) in checkpoint.files.iter().enumerate() {
+        let table = &packed.sums[file_idx];
+        let table_at = shard.data_at + table.begin_bytes;
+        let mut bytes = vec![0; (table.n_sums + 1) * size_of::<u64>()];
+        let read = files[file_idx].read_exact_at(table_at, &mut bytes);
+        read.map_err(|error| Error::malformed(&shard.path, error.to_string()))?;
+        let (sums, own) = bytes.split_at(table.n_sums * size_of::<u64>());
+        if own_sum(&header_bytes(&shard.path)?, sums).to_le_bytes() != own {
+            damages.push(Damage {
+                part: DamagedPart::Checksums,
+                file: shard.path.clone(),
+                first_bytes: 0,
+                len_bytes: shard.data_at,
+                problem: format!("they, or the checksums from byte {table_at}, were changed"),
+            });
+        }
+        let (sums, _) = sums.as_chunks::<8>();
+        let sums: Vec<u64> = sums.iter().map(|sum| u64::from_le_bytes(*sum)).collect();
+        let bank = manifest
+            .banks
+            .iter()
+            .find(|bank| bank.records.is_some_and(|records| records.file_idx == file_idx));
+        match bank {
+            Some(bank) => push_records(bank, &sums, &mut units),
+            None => push_tensors((checkpoint, file_idx), &sums, &searched, &mut units),
+        }
+    }
+    Ok(units)
+}
+
+fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<Unit>) {
+    let Some(records) = bank.records else { return };
+    let searched: Vec<_> = bank
+        .parts
+        .iter()
+        .filter_map(|part| match part.role {
+            PartRole::Scales(kind) => Some((part.record_at as u64, part.len_bytes as u64, kind)),
+            PartRole::Codes => None,
+        })
+        .collect();
+    for (expert, sum) in (0..bank.n_experts).map(ExpertIdx).zip(sums) {
+        let extent = records.extent(expert);
+        units.push(Unit {
+            file_idx: extent.file_idx,
+            first_bytes: extent.offset_bytes,
+            len_bytes: extent.len_bytes,
+            part: DamagedPart::Expert(bank.layer, expert),
+            sum: Some(*sum),
+            searched: searched.clone(),
+        });
+    }
+}
+
+fn push_tensors(
+    (checkpoint, file_idx): (&Checkpoint, usize),
+    sums: &[u64],
+    searched: &BTreeMap<(usize, u64), FloatKind>,
+    units: &mut Vec<Unit>,
+) {
+    let in_file = checkpoint.tensors.values().filter(|entry| entry.file_idx == file_idx);
+    let mut tensors: Vec<_> = in_file.collect();
+    tensors.sort_by_key(|entry| (entry.offset_bytes, entry.len_bytes));
+    for (entry, sum) in tensors.into_iter().zip(sums) {
+        let kind = searched.get(&(file_idx, entry.offset_bytes));
+        units.push(Unit {
+            file_idx,
+            first_bytes: entry.offset_bytes,
+            len_bytes: entry.len_bytes,
+            part: DamagedPart::Tensor(entry.name.clone()),
+            sum: Some(*sum),
+            searched: kind.iter().map(|kind| (0, entry.len_bytes, **kind)).collect(),
+        });
+    }
+}
+
+/// What the threads share.
+struct Run<'a> {
+    checkpoint: &'a Checkpoint,
+    files: &'a [ReadFile],
+    units: &'a [Unit],
+    next: AtomicUsize,
+    is_stopped: AtomicBool,
+}
+
+/// What a thread tells.
+enum News {
+    Read(u64),
+    Damaged(usize, Damage),
+}
+
+impl Run<'_> {
+    fn all(
+        &self,
+        n_threads: usize,
+        total_bytes: u64,
+        watch: &mut Watch<'_>,
+    ) -> Result<Vec<Damage>> {
+        let (sender, receiver) = channel();
+        std::thread::scope(|scope| {
+            let mut n_started = 0;
+            for thread_idx in 0..n_threads {
+                let sender = sender.clone();
+                let builder = Builder::new().name(format!("moeflux-verify-{thread_idx}"));
+                let thread = builder.spawn_scoped(scope, move || self.work(&sender));
+                n_started += usize::from(thread.is_ok());
+            }
+            if n_started == 0 {
+                // No threads left in the system: slower, but it works.
+                self.work(&sender);
+            }
+            drop(sender);
+            self.listen(&receiver, total_bytes, watch)
+        })
+    }
+
+    fn listen(
+        &self,
+        news: &Receiver<News>,
+        total_bytes: u64,
+        watch: &mut Watch<'_>,
+    ) -> Result<Vec<Damage>> {
+        let mut damages = BTreeMap::new();
+        let mut progress = Progress { done_bytes: 0, total_bytes };
+        let mut tell = |progress: Progress| {
+            if watch(progress) == ControlFlow::Break(()) {
+                self.is_stopped.store(true, Ordering::Relaxed);
+            }
+        };
+        tell(progress);
+        for news in news {
+            match news {
+                News::Damaged(unit_idx, damage) => {
+                    damages.insert(unit_idx, damage);
+                }
+                News::Read(n_bytes) => {
+                    progress.done_bytes += n_bytes;
+                    tell(progress);
+                }
+            }
+        }
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        Ok(damages.into_values().collect())
+    }
+
+    fn work(&self, news: &Sender<News>) {
+        let mut buffer = Vec::new();
+        loop {
+            let unit_idx = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(unit) = self.units.get(unit_idx) else { return };
+            if self.is_stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Err(problem) = self.check(unit, &mut buffer, news) {
+                let damage = Damage {
+                    part: unit.part.clone(),
+                    file: self.checkpoint.files[unit.file_idx].path.clone(),
+                    first_bytes: unit.first_bytes,
+                    len_bytes: unit.len_bytes,
+                    problem,
+                };
+                // Nobody listens only if the listener has panicked.
+                drop(news.send(News::Damaged(unit_idx, damage)));
+            }
+        }
+    }
+
+    fn check(
+        &self,
+        unit: &Unit,
+        buffer: &mut Vec<u8>,
+        news: &Sender<News>,
+    ) -> std::result::Result<(), String> {
+        let mut hash = Xxh3::new();
+        let mut non_finite = None;
+        let mut done_bytes = 0;
+        while done_bytes < unit.len_bytes && !self.is_stopped.load(Ordering::Relaxed) {
+            let n_bytes = CHUNK_BYTES.min(unit.len_bytes - done_bytes);
+            buffer.resize(usize::try_from(n_bytes).unwrap_or(usize::MAX), 0);
+            let read =
+                self.files[unit.file_idx].read_exact_at(unit.first_bytes + done_bytes, buffer);
+            read.map_err(|error| format!("cannot be read: {error}"))?;
+            if unit.sum.is_some() {
+                hash.update(buffer);
+            }
+            non_finite = non_finite.or(unit.first_non_finite(done_bytes, buffer));
+            done_bytes += n_bytes;
+            drop(news.send(News::Read(n_bytes)));
+        }
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if let Some(sum) = unit.sum.filter(|sum| *sum != hash.digest()) {
+            return Err(format!("checksum {:016x}, should be {sum:016x}", hash.digest()));
+        }
+        match non_finite {
+            None => Ok(()),
+            Some(at) => Err(format!("a scale or value at byte {at} is NaN or infinite")),
+        }
+    }
+}
+
+impl Unit {
+    /// Place in the file of the first value of this chunk that should be finite and is not.
+    /// Chunks and parts begin at multiples of a value's size.
+    fn first_non_finite(&self, skipped: u64, chunk: &[u8]) -> Option<u64> {
+        let end = skipped + chunk.len() as u64;
+        let in_part = |&(first, len_bytes, kind): &(u64, u64, FloatKind)| {
+            let (first, last) = (first.max(skipped), (first + len_bytes).min(end));
+            let range = usize::try_from(first.checked_sub(skipped)?).ok()?
+                ..usize::try_from(last.checked_sub(skipped)?).ok()?;
+            let value_idx = first_non_finite(chunk.get(range)?, kind)?;
+            Some(self.first_bytes + first + (value_idx * kind.bytes()) as u64)
+        };
+        self.searched.iter().filter_map(in_part).min()
+    }
+}

@@ -1,0 +1,233 @@
+//! One file of a pack: its jobs done, its bytes and checksums written, and read back if asked.
+//!
+//! **Invariant:** a checksum is taken from memory before the bytes go to the drive, so that reading
+//! back compares the drive with what was meant. Memory is a window of pieces and one record.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use moeflux_io::{ReadError, ReadFile};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::error::{Error, Result};
+use crate::ids::ExpertIdx;
+use crate::pack::compute::compute;
+use crate::pack::file::{FilePlan, Job, PIECE_BYTES, Put};
+use crate::pack::folder::{Folder, write_all_at, write_error};
+use crate::pack::pipeline::in_order;
+use crate::pack::source::SourceFiles;
+use crate::weights::{Progress, Watch};
+
+/// Counts bytes for a watcher, and asks it before each step whether to go on.
+pub(super) struct Steps<'s, 'w> {
+    progress: Progress,
+    watch: &'s mut Watch<'w>,
+}
+
+impl<'s, 'w> Steps<'s, 'w> {
+    pub(super) fn new(total_bytes: u64, watch: &'s mut Watch<'w>) -> Self {
+        Self { progress: Progress { done_bytes: 0, total_bytes }, watch }
+    }
+
+    /// So many bytes more are done.
+    pub(super) fn add(&mut self, n_bytes: u64) -> Result<()> {
+        self.progress.done_bytes += n_bytes;
+        match (self.watch)(self.progress) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Cancelled),
+        }
+    }
+
+    /// Something is about to change on the drive.
+    pub(super) fn before(&mut self) -> Result<()> {
+        self.add(0)
+    }
+}
+
+/// Writes a file under its partial name and waits until the drive has it.
+///
+/// # Errors
+///
+/// When the source cannot be read, the file cannot be written, or the watcher says so.
+pub(super) fn write_file(
+    plan: &FilePlan,
+    (files, folder): (&SourceFiles, &Folder),
+    n_threads: usize,
+    steps: &mut Steps<'_, '_>,
+) -> Result<()> {
+    steps.before()?;
+    let file = folder.create(&plan.name)?;
+    let path = folder.partial(&plan.name);
+    let mut writer = Writer { file: &file, path: &path, plan, steps, sums: Sums::new(plan) };
+    writer.put(0, &plan.header)?;
+    let jobs = plan.jobs();
+    let is_last = last_of_records(&jobs);
+    let mut job_idx = 0;
+    let mut sink = |job: &Job, bytes: Vec<u8>| {
+        writer.take(job, &bytes, is_last[job_idx])?;
+        job_idx += 1;
+        Ok(())
+    };
+    in_order(&jobs, n_threads, &|job| compute(job, files), &mut sink)?;
+    let table = writer.sums.finish(plan);
+    let (sums_at, _) = plan.sums_extent();
+    writer.put(sums_at, &table)?;
+    steps.before()?;
+    folder.sync(&file, &plan.name)
+}
+
+/// By job: whether it completes a record.
+fn last_of_records(jobs: &[Job]) -> Vec<bool> {
+    let expert = |job: &Job| match job.puts.first() {
+        Some(Put::Record { expert, .. }) => Some(*expert),
+        _ => None,
+    };
+    let next = jobs.iter().skip(1).map(expert).chain([None]);
+    jobs.iter().zip(next).map(|(job, next)| expert(job).is_some() && expert(job) != next).collect()
+}
+
+struct Writer<'a, 's, 'w> {
+    file: &'a File,
+    path: &'a Path,
+    plan: &'a FilePlan,
+    steps: &'a mut Steps<'s, 'w>,
+    sums: Sums,
+}
+
+/// Checksums in the making.
+enum Sums {
+    /// By tensor.
+    Tensors(Vec<Xxh3>),
+    /// The record that is being put together, and the sums of those before it.
+    Records { record: Vec<u8>, done: Vec<u64> },
+}
+
+impl Sums {
+    fn new(plan: &FilePlan) -> Self {
+        match plan.record_bytes() {
+            0 => Self::Tensors(vec![Xxh3::new(); plan.n_sums()]),
+            n_bytes => Self::Records { record: vec![0; n_bytes], done: Vec::new() },
+        }
+    }
+
+    /// The table as it is stored.
+    fn finish(&self, plan: &FilePlan) -> Vec<u8> {
+        let sums = match self {
+            Self::Tensors(hashes) => hashes.iter().map(Xxh3::digest).collect(),
+            Self::Records { done, .. } => done.clone(),
+        };
+        assert_eq!(sums.len(), plan.n_sums(), "checksums of {}", plan.name);
+        let mut table: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let own = own_sum(plan.header_text(), &table);
+        table.extend(own.to_le_bytes());
+        table
+    }
+}
+
+/// The last of a file's checksums: over its header and the others.
+pub(super) fn own_sum(header_text: &[u8], sums: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(header_text);
+    hash.update(sums);
+    hash.digest()
+}
+
+impl Writer<'_, '_, '_> {
+    fn take(&mut self, job: &Job, bytes: &[u8], is_last: bool) -> Result<()> {
+        let mut rest = bytes;
+        for put in &job.puts {
+            let (part, behind) = rest.split_at(put.len());
+            rest = behind;
+            match (*put, &mut self.sums) {
+                (Put::Tensor { tensor_idx, file_bytes, .. }, Sums::Tensors(hashes)) => {
+                    hashes[tensor_idx].update(part);
+                    self.put(file_bytes, part)?;
+                }
+                (Put::Record { at, len, .. }, Sums::Records { record, .. }) => {
+                    record[at..][..len].copy_from_slice(part);
+                }
+                _ => unreachable!("records and tensors are in files of their own"),
+            }
+        }
+        match job.puts.first() {
+            Some(Put::Record { expert, .. }) if is_last => self.put_record(*expert),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the record; its padding was zero from the start.
+    fn put_record(&mut self, expert: ExpertIdx) -> Result<()> {
+        let Sums::Records { record, done } = &mut self.sums else {
+            unreachable!("a record in a file of records")
+        };
+        assert_eq!(done.len(), expert.0, "records come in order");
+        done.push(xxh3_64(record));
+        let record = std::mem::take(record);
+        let first = self.plan.header.len() as u64;
+        let written = self.put(first + expert.0 as u64 * record.len() as u64, &record);
+        if let Sums::Records { record: place, .. } = &mut self.sums {
+            *place = record;
+        }
+        written
+    }
+
+    fn put(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
+        self.steps.before()?;
+        let written = write_all_at(self.file, bytes, offset_bytes);
+        written.map_err(|error| write_error(self.path, error))?;
+        self.steps.add(bytes.len() as u64)
+    }
+}
+
+/// Reads a file of a plan back from the drive and compares it with its checksums.
+///
+/// # Errors
+///
+/// [`Error::Malformed`] with the bytes that differ.
+pub(super) fn read_back(plan: &FilePlan, path: &Path, steps: &mut Steps<'_, '_>) -> Result<()> {
+    let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    file.forget_cached();
+    let mut header = vec![0; plan.header.len()];
+    read(&file, path, 0, &mut header)?;
+    let (sums_at, n_bytes) = plan.sums_extent();
+    let mut table = vec![0; n_bytes];
+    read(&file, path, sums_at, &mut table)?;
+    let (sums, own) = table.split_at(n_bytes - size_of::<u64>());
+    if header != plan.header || own_sum(plan.header_text(), sums).to_le_bytes() != own {
+        return Err(differs(path, 0, plan.header.len() as u64));
+    }
+    let mut buffer = vec![0; PIECE_BYTES];
+    for ((first, len_bytes), sum) in plan.summed().into_iter().zip(sums.chunks_exact(8)) {
+        let mut hash = Xxh3::new();
+        let mut at = first;
+        while at < first + len_bytes {
+            let left = usize::try_from(first + len_bytes - at).unwrap_or(usize::MAX);
+            let chunk = &mut buffer[..left.min(PIECE_BYTES)];
+            read(&file, path, at, chunk)?;
+            hash.update(chunk);
+            at += chunk.len() as u64;
+            steps.add(chunk.len() as u64)?;
+        }
+        if hash.digest().to_le_bytes() != sum {
+            return Err(differs(path, first, len_bytes));
+        }
+    }
+    Ok(())
+}
+
+fn read(file: &ReadFile, path: &Path, offset_bytes: u64, target: &mut [u8]) -> Result<()> {
+    file.read_exact_at(offset_bytes, target).map_err(|error| match error {
+        ReadError::Device { source, .. } => Error::io("read", path)(source),
+        other => Error::malformed(path, other.to_string()),
+    })
+}
+
+fn differs(path: &Path, first: u64, len_bytes: u64) -> Error {
+    let problem = format!(
+        "bytes {first} to {} are not what was written: the drive or its memory is damaged; nothing \
+         of the source that they hold was deleted",
+        first + len_bytes
+    );
+    Error::malformed(path, problem)
+}

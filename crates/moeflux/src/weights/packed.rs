@@ -1,0 +1,180 @@
+//! The records of a packed layer become a bank of experts.
+//!
+//! **Invariant:** a record lies in its file as it will lie in memory: the layout that the file
+//! describes is compared with the one that follows from kinds and shapes, and those with what
+//! `config.json` asks for.
+
+use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+
+use crate::error::{Error, Result};
+use crate::format::{DType, Packed, PackedBank, PackedKind, PackedMatrix, RECORD_ALIGN, ShardFile};
+use crate::spec::{QuantParams, Quantisation};
+use crate::weights::manifest::{Extent, Records};
+use crate::weights::resident::{ExpertLayout, MatrixSpan};
+
+/// A packed layer as it was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundBank<'a> {
+    pub(super) packed: &'a Packed,
+    pub(super) file: &'a ShardFile,
+    pub(super) file_idx: usize,
+    pub(super) bank: &'a PackedBank,
+}
+
+/// A matrix of a record that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WantedMatrix {
+    /// In names of tensors: `gate_proj`.
+    pub(super) name: &'static str,
+    pub(super) n_rows: usize,
+    pub(super) n_cols: usize,
+}
+
+impl FoundBank<'_> {
+    /// The layout of a record with these matrices, if it is what the file has.
+    pub(super) fn layout(
+        &self,
+        n_experts: usize,
+        wanted: [WantedMatrix; 3],
+        quantisation: &Quantisation,
+    ) -> Result<ExpertLayout> {
+        let bank = self.bank;
+        if bank.n_experts != n_experts {
+            let problem = format!(
+                "has {} records, but config.json asks for {n_experts} experts",
+                bank.n_experts
+            );
+            return Err(Error::tensor(&bank.tensor, problem));
+        }
+        let mut layouts = [None; 3];
+        for ((layout, wanted), found) in layouts.iter_mut().zip(wanted).zip(&bank.matrices) {
+            *layout = Some(self.matrix(wanted, found, quantisation)?);
+        }
+        let [Some(gate), Some(up), Some(down)] = layouts else {
+            unreachable!("three matrices were bound")
+        };
+        let layout = ExpertLayout::new(gate, up, down);
+        let spans = [layout.gate, layout.up, layout.down];
+        for ((span, found), wanted) in spans.iter().zip(&bank.matrices).zip(wanted) {
+            if places(span) != (found.codes_at, found.scales_at, found.biases_at) {
+                return Err(self.wrong(wanted.name, "lies elsewhere in the record than it should"));
+            }
+        }
+        let record_bytes = layout.record_bytes().next_multiple_of(RECORD_ALIGN);
+        if bank.record_bytes != record_bytes {
+            let problem =
+                format!("has records of {} bytes; these have {record_bytes}", bank.record_bytes);
+            return Err(Error::tensor(&bank.tensor, problem));
+        }
+        Ok(layout)
+    }
+
+    /// Where the records and their sums lie.
+    pub(super) fn records(&self) -> Records {
+        let sums = &self.packed.sums[self.file_idx];
+        Records {
+            file_idx: self.file_idx,
+            first_bytes: self.file.data_at + self.bank.begin_bytes,
+            record_bytes: self.bank.record_bytes,
+            sums: Extent {
+                file_idx: self.file_idx,
+                offset_bytes: self.file.data_at + sums.begin_bytes,
+                len_bytes: (sums.n_sums * size_of::<u64>()) as u64,
+            },
+        }
+    }
+
+    fn matrix(
+        &self,
+        wanted: WantedMatrix,
+        found: &PackedMatrix,
+        quantisation: &Quantisation,
+    ) -> Result<MatrixLayout> {
+        let WantedMatrix { name, n_rows, n_cols } = wanted;
+        if (found.n_rows, found.n_cols) != (n_rows, n_cols) {
+            let problem = format!(
+                "has shape [{}, {}], but config.json asks for [{n_rows}, {n_cols}]",
+                found.n_rows, found.n_cols
+            );
+            return Err(self.wrong(name, &problem));
+        }
+        let kind = match found.kind {
+            PackedKind::Fp8Block => MatrixKind::Fp8Block,
+            PackedKind::Float(dtype) => MatrixKind::Float(float_kind(dtype)),
+            PackedKind::Affine { bits, group, scale } => {
+                let params = QuantParams { bits, group };
+                self.check_params(name, params, quantisation)?;
+                MatrixKind::Affine(Affine { bits, group, scale: float_kind(scale) })
+            }
+        };
+        MatrixLayout::new(kind, n_rows, n_cols)
+            .map_err(|error| self.wrong(name, &error.to_string()))
+    }
+
+    /// Compares what the record says with what the config says, as for any other tensor.
+    fn check_params(
+        &self,
+        name: &str,
+        found: QuantParams,
+        quantisation: &Quantisation,
+    ) -> Result<()> {
+        let base = format!("{}.switch_mlp.{name}", self.bank.prefix);
+        let said = quantisation.overrides.get(&base).copied().unwrap_or(quantisation.default);
+        if said == Some(found) {
+            return Ok(());
+        }
+        let said = match said {
+            Some(QuantParams { bits, group }) => format!("{bits} bits in groups of {group}"),
+            None => "nothing of it".to_owned(),
+        };
+        let QuantParams { bits, group } = found;
+        let problem =
+            format!("has {bits} bits in groups of {group}; config.json says {said} for `{base}`");
+        Err(self.wrong(name, &problem))
+    }
+
+    fn wrong(&self, name: &str, problem: &str) -> Error {
+        Error::tensor(&self.bank.tensor, format!("{name} of its experts {problem}"))
+    }
+}
+
+/// The places of a matrix that a file names; a part that the kind lacks is where the last one is.
+fn places(span: &MatrixSpan) -> (usize, usize, usize) {
+    match span.layout.kind {
+        MatrixKind::Affine(_) => (span.codes_at, span.scales_at, span.biases_at),
+        MatrixKind::Float(_) => (span.codes_at, span.codes_at, span.codes_at),
+        MatrixKind::Fp8Block => (span.codes_at, span.scales_at, span.scales_at),
+    }
+}
+
+/// What a file says of a matrix of a record.
+pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
+    let MatrixLayout { kind, n_rows, n_cols } = span.layout;
+    let kind = match kind {
+        MatrixKind::Affine(Affine { bits, group, scale }) => {
+            PackedKind::Affine { bits, group, scale: dtype_of(scale) }
+        }
+        MatrixKind::Float(float) => PackedKind::Float(dtype_of(float)),
+        MatrixKind::Fp8Block => PackedKind::Fp8Block,
+    };
+    let (codes_at, scales_at, biases_at) = places(span);
+    PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at }
+}
+
+/// The type of a float's tensor.
+pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
+    match kind {
+        FloatKind::F32 => DType::F32,
+        FloatKind::F16 => DType::F16,
+        FloatKind::Bf16 => DType::Bf16,
+    }
+}
+
+fn float_kind(dtype: DType) -> FloatKind {
+    match dtype {
+        DType::F32 => FloatKind::F32,
+        DType::F16 => FloatKind::F16,
+        DType::Bf16 => FloatKind::Bf16,
+        other => unreachable!("{other} is no float of a record: its reader refuses it"),
+    }
+}
