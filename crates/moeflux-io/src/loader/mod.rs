@@ -138,17 +138,19 @@ impl Loader {
         };
         let block_bytes = lanes.iter().map(blocks_of).max().unwrap_or(1);
         assert!(SLOT_ALIGN.is_multiple_of(block_bytes), "slots begin at whole blocks");
+        // How many come at once is up to time: room is made for all, so that no run allocates late.
+        let depth = lanes.iter().map(|lane| lane.drive.depth()).sum();
         Self {
             lanes,
             clock,
             settings,
             block_bytes,
             jobs: Places::default(),
-            reads: Places::default(),
+            reads: Places::with_capacity(depth),
             queues: [VecDeque::new(), VecDeque::new()],
             n_guess_reads: 0,
             n_waiting_reads: 0,
-            completions: Vec::new(),
+            completions: Vec::with_capacity(depth),
             ended: VecDeque::new(),
             counts: Counts::default(),
         }
@@ -210,6 +212,10 @@ impl Loader {
         active.verdict = self.behind_end(&active);
         let is_over = active.verdict.is_some() || active.is_exhausted();
         let place = self.jobs.insert(active);
+        self.ended.reserve(self.jobs.len());
+        for queue in &mut self.queues {
+            queue.reserve(self.jobs.n_places().saturating_sub(queue.len()));
+        }
         if is_over {
             self.end_job(place);
         } else {

@@ -14,6 +14,11 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
+    /// None in use, and room for `n` without another allocation.
+    pub(super) fn with_capacity(n: usize) -> Self {
+        Self { values: Vec::with_capacity(n), free: Vec::with_capacity(n) }
+    }
+
     pub(super) fn insert(&mut self, value: T) -> usize {
         let place = self.free.pop().unwrap_or(self.values.len());
         if place == self.values.len() {

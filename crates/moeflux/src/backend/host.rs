@@ -19,6 +19,8 @@ use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
 #[derive(Debug)]
 pub struct Buffers {
     buffers: Vec<Buffer>,
+    /// How often each may have been written.
+    n_writes: Vec<u64>,
 }
 
 /// One activation buffer.
@@ -51,7 +53,14 @@ impl Buffers {
             n_cols: spec.n_cols,
             values: vec![0.0; spec.n_cols * spec.n_rows(n_rows_max)],
         });
-        Self { buffers: buffers.collect() }
+        let n_writes = vec![0; workspace.buffers().len()];
+        Self { buffers: buffers.collect(), n_writes }
+    }
+
+    /// How often a buffer may have been written: what was made of it is true while this stays.
+    #[must_use]
+    pub fn n_writes(&self, id: BufferId) -> u64 {
+        self.n_writes[id.0]
     }
 
     /// A buffer.
@@ -62,6 +71,7 @@ impl Buffers {
 
     /// A buffer, to write.
     pub fn get_mut(&mut self, id: BufferId) -> &mut Buffer {
+        self.n_writes[id.0] += 1;
         &mut self.buffers[id.0]
     }
 
@@ -86,6 +96,7 @@ impl Buffers {
 
     /// Gives a buffer back.
     pub fn put(&mut self, id: BufferId, buffer: Buffer) {
+        self.n_writes[id.0] += 1;
         self.buffers[id.0] = buffer;
     }
 }

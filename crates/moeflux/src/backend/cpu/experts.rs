@@ -27,10 +27,6 @@ pub(super) struct ExpertScratch {
     rows: Vec<usize>,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
-    /// Inputs of gate.
-    gate_x: ReadyRows,
-    /// Inputs of up, where it is quantised otherwise than gate.
-    up_x: ReadyRows,
     /// Inputs of down: one row per use.
     down_x: ReadyRows,
     /// Per expert `[block of inner, use, value of the block]`.
@@ -69,21 +65,15 @@ impl Machine {
         let Some(first) = self.experts.groups.first() else { return };
         let view = arrived[first.arrived_idx].view;
         let n_rows = self.routes.experts.len() / self.routes.top_k;
-        let Self { common, buffers, experts, .. } = self;
-
-        let source = |row_idx, fill: &mut dyn FnMut(&[f32])| {
-            fill(buffers.head(&op.x, row_idx, 0));
-        };
-        experts.gate_x.prepare(common, view.gate.layout(), n_rows, &source);
+        let Self { common, buffers, experts, ready, .. } = self;
         let up_layout = view.up.layout();
-        let is_shared = experts.gate_x.suit(up_layout);
-        if !is_shared {
-            experts.up_x.prepare(common, up_layout, n_rows, &source);
-        }
         let n_uses = experts.uses.len();
         let inner_layout = ExpertRows { groups: &experts.groups, n_rows: up_layout.n_rows };
         let inner = grown(&mut experts.inner, inner_layout.n_values(), 0.0);
-        let (gate_x, up_x, rows) = (&experts.gate_x, &experts.up_x, &experts.rows);
+        let rows = &experts.rows;
+        let layouts = [view.gate.layout(), up_layout];
+        let [gate_x, up_x] = ready.of_both(common, (buffers, &op.x), layouts, n_rows);
+        let is_shared = std::ptr::eq(gate_x, up_x);
         inner_layout.each(common, inner, &|group, range, out| {
             let view = &arrived[group.arrived_idx].view;
             let picks = &rows[group.uses.clone()];
@@ -108,8 +98,7 @@ impl Machine {
             inner_layout.copy_use(inner, use_idx, values);
             fill(values);
         });
-        experts.are_summed =
-            n_uses == self.routes.experts.len() && arrived.is_sorted_by(|a, b| a.expert < b.expert);
+        experts.are_summed = n_uses == self.routes.experts.len();
         if experts.are_summed {
             self.sum_down(op, arrived);
         } else {

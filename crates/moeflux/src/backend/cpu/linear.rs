@@ -11,7 +11,7 @@ use moeflux_kernels::{
 
 use crate::backend::cpu::product::{Picked, ReadyRows, n_blocks};
 use crate::backend::cpu::split::Items;
-use crate::backend::cpu::{Common, Inputs, Machine, Worker, grown};
+use crate::backend::cpu::{Common, Machine, Worker, grown};
 use crate::backend::host::Buffer;
 use crate::ops::{Batch, Embed, HeadMatMul, MatMul, Orientation};
 
@@ -35,24 +35,20 @@ impl Machine {
     pub(super) fn matmul(&mut self, op: &MatMul, n_rows: usize) {
         assert_ne!(op.x.buffer, op.out.buffer, "a product reads another buffer than it writes");
         let mut out = self.take_output(op.out.buffer, &[], n_rows);
-        let matrix = self.common.weights.matrix(op.weight);
-        let bias = op.bias.map(|bias| self.common.weights.vector(bias));
-        let scratch = &mut self.scratch;
-        let inputs =
-            Inputs { buffers: &self.buffers, written: op.out.buffer, snapshot: &scratch.snapshot };
+        let Self { common, buffers, scratch, ready, .. } = self;
+        let matrix = common.weights.matrix(op.weight);
+        let bias = op.bias.map(|bias| common.weights.vector(bias));
+        let x = ready.of(common, (buffers, &op.x), matrix.layout(), n_rows);
+        let picks = identity(&mut scratch.identity, n_rows);
         for first in (0..n_rows).step_by(PANEL_ROWS) {
             let rows = first..n_rows.min(first + PANEL_ROWS);
-            let x = &mut scratch.ready;
-            x.prepare(&self.common, matrix.layout(), rows.len(), &|i, fill| {
-                fill(inputs.head(&op.x, rows.start + i, 0));
-            });
-            let product = PanelProduct { matrix, bias, x, picks: identity(&mut scratch.identity) };
+            let product = PanelProduct { matrix, bias, x, picks: &picks[rows.clone()] };
             let (n_cols, cols) = (out.n_cols, op.out.cols(0));
             if rows.len() == 1 && cols.len().is_multiple_of(ROWS_PER_BLOCK) {
-                product.run_one(&self.common, &mut out.row_mut(rows.start)[cols]);
+                product.run_one(common, &mut out.row_mut(rows.start)[cols]);
             } else {
                 let values = &mut out.values[rows.start * n_cols..rows.end * n_cols];
-                product.run(&self.common, (values, n_cols), cols.start);
+                product.run(common, (values, n_cols), cols.start);
             }
         }
         self.buffers.put(op.out.buffer, out);
@@ -68,7 +64,7 @@ impl Machine {
         let head_cols = n_blocks(op.out.head_dim) * ROWS_PER_BLOCK;
         let panel_values = op.out.n_heads * head_cols * PANEL_ROWS.min(n_rows);
         let values = grown(&mut scratch.values, panel_values, 0.0);
-        let picks = identity(&mut scratch.identity);
+        let picks = identity(&mut scratch.identity, PANEL_ROWS);
         for first in (0..n_rows).step_by(PANEL_ROWS) {
             let rows = first..n_rows.min(first + PANEL_ROWS);
             let panel = HeadPanel { op, matrix, x, rows: rows.clone(), picks };
@@ -87,12 +83,10 @@ impl Machine {
     }
 }
 
-/// 0, 1, 2, .. of a panel's rows.
-fn identity(indices: &mut Vec<usize>) -> &[usize] {
-    if indices.is_empty() {
-        indices.extend(0..PANEL_ROWS);
-    }
-    indices
+/// 0, 1, 2, ..
+fn identity(indices: &mut Vec<usize>, n: usize) -> &[usize] {
+    indices.extend(indices.len()..n);
+    &indices[..n]
 }
 
 /// A product with all rows of a matrix and a panel of activations.
@@ -112,7 +106,7 @@ impl PanelProduct<'_> {
         let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
         common.split.ranges(out, &items, &|blocks, out| {
             let Worker { laid, product: scratch, .. } = &mut *common.worker();
-            let x = self.x.picked(common.table, &self.picks[..1], laid);
+            let x = self.x.picked(common.table, self.picks, laid);
             let end = layout.n_rows.min(blocks.end * ROWS_PER_BLOCK);
             let rows = blocks.start * ROWS_PER_BLOCK..end;
             self.multiply((common.table, scratch), &x, rows, out);
@@ -122,7 +116,7 @@ impl PanelProduct<'_> {
     /// The outputs of all rows, to their columns of a matrix, which begin at `first_col`.
     fn run(&self, common: &Common, (out, row_len): (&mut [f32], usize), first_col: usize) {
         let layout = self.matrix.layout();
-        let picks = &self.picks[..self.x.n_rows()];
+        let picks = self.picks;
         let place = |block_idx| first_col + layout.n_rows.min(block_idx * ROWS_PER_BLOCK);
         let cost = ROWS_PER_BLOCK * layout.n_cols;
         let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };

@@ -24,7 +24,7 @@ use moeflux_threads::Pool;
 use crate::backend::cpu::attention::{AttentionScratch, TaskScratch};
 use crate::backend::cpu::elementwise::Turns;
 use crate::backend::cpu::experts::ExpertScratch;
-use crate::backend::cpu::product::ReadyRows;
+use crate::backend::cpu::product::{ReadyInputs, ReadyRows};
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
 use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
@@ -75,6 +75,7 @@ impl CpuBackend {
             buffers: Buffers::new(workspace, n_rows_max),
             states: States::default(),
             routes: Routes::default(),
+            ready: ReadyInputs::default(),
             scratch: Scratch::default(),
             experts: ExpertScratch::default(),
         };
@@ -104,6 +105,7 @@ struct Machine {
     buffers: Buffers,
     states: States,
     routes: Routes,
+    ready: ReadyInputs,
     scratch: Scratch,
     experts: ExpertScratch,
 }
@@ -135,7 +137,6 @@ struct Worker {
 struct Scratch {
     /// A copy of the output buffer, for ops that read what they overwrite.
     snapshot: Buffer,
-    ready: ReadyRows,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     values: Vec<f32>,

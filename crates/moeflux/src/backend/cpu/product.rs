@@ -13,6 +13,8 @@ use moeflux_kernels::{
 
 use crate::backend::Arithmetic;
 use crate::backend::cpu::Common;
+use crate::backend::host::Buffers;
+use crate::ops::Heads;
 
 /// Rows of activations made ready for matrices of one kind; memory is kept.
 #[derive(Debug, Default)]
@@ -20,6 +22,80 @@ pub(super) struct ReadyRows {
     are_ints: bool,
     floats: Activations,
     ints: IntRows,
+}
+
+/// Inputs of several products that were made ready and are kept while their buffer stays as it is:
+/// queries, keys and values are made of the same rows, and so are shared and routed experts.
+#[derive(Debug, Default)]
+pub(super) struct ReadyInputs {
+    entries: [(Option<Key>, ReadyRows); N_KEPT],
+    next_entry: usize,
+}
+
+/// As many ways to quantise as the matrices have that share an input.
+const N_KEPT: usize = 3;
+
+/// Which rows an entry was made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Key {
+    x: Heads,
+    n_rows: usize,
+    n_writes: u64,
+}
+
+impl ReadyInputs {
+    /// The first `n_rows` rows of `x`, ready for matrices of this layout.
+    pub(super) fn of(
+        &mut self,
+        common: &Common,
+        x: (&Buffers, &Heads),
+        layout: MatrixLayout,
+        n_rows: usize,
+    ) -> &ReadyRows {
+        let entry_idx = self.made(common, x, layout, n_rows);
+        &self.entries[entry_idx].1
+    }
+
+    /// The same for matrices of two layouts.
+    pub(super) fn of_both(
+        &mut self,
+        common: &Common,
+        x: (&Buffers, &Heads),
+        [a, b]: [MatrixLayout; 2],
+        n_rows: usize,
+    ) -> [&ReadyRows; 2] {
+        self.made(common, x, a, n_rows);
+        let b = self.made(common, x, b, n_rows);
+        // Making the second may have cost the first, but not the other way round.
+        let a = self.made(common, x, a, n_rows);
+        [&self.entries[a].1, &self.entries[b].1]
+    }
+
+    /// Which entry has the rows.
+    fn made(
+        &mut self,
+        common: &Common,
+        (buffers, x): (&Buffers, &Heads),
+        layout: MatrixLayout,
+        n_rows: usize,
+    ) -> usize {
+        let key = Key { x: *x, n_rows, n_writes: buffers.n_writes(x.buffer) };
+        let are_ints = takes_ints(common.arithmetic, layout.kind);
+        let is_it = |(it, rows): &(Option<Key>, ReadyRows)| {
+            *it == Some(key) && rows.are_ints == are_ints && rows.suit(layout)
+        };
+        if let Some(found) = self.entries.iter().position(is_it) {
+            return found;
+        }
+        let entry_idx = self.next_entry;
+        self.next_entry = (entry_idx + 1) % N_KEPT;
+        let (entry_key, rows) = &mut self.entries[entry_idx];
+        rows.prepare(common, layout, n_rows, &|row_idx, fill| {
+            fill(buffers.head(x, row_idx, 0));
+        });
+        *entry_key = Some(key);
+        entry_idx
+    }
 }
 
 /// Blocks of a matrix's outputs.
@@ -89,11 +165,6 @@ impl ReadyRows {
     pub(super) fn suit(&self, layout: MatrixLayout) -> bool {
         let MatrixLayout { kind, n_cols, .. } = layout;
         if self.are_ints { self.ints.suits(kind, n_cols) } else { self.floats.suits(kind, n_cols) }
-    }
-
-    /// How many.
-    pub(super) fn n_rows(&self) -> usize {
-        if self.are_ints { self.ints.n_rows() } else { self.floats.n_rows() }
     }
 
     /// Some of these rows, ready for any number of products.
