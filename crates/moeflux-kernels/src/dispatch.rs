@@ -17,7 +17,7 @@ pub struct KernelTable {
     pub(crate) name: &'static str,
     pub(crate) matmul: unsafe fn(&Product<'_>, &mut [f32]),
     pub(crate) matmul_transposed: unsafe fn(&TransposedProduct<'_>, &mut [f32]),
-    pub(crate) lay: unsafe fn(&IntRows, &[usize], &mut LaidRows),
+    pub(crate) lay_inputs: unsafe fn(&IntRows, &[usize], &mut LaidRows),
     pub(crate) int_matmul: unsafe fn(&IntProduct<'_>, &mut IntScratch, &mut [f32]),
     pub(crate) quantise: unsafe fn(&[f32], Order, QuantisedRow<'_>),
     pub(crate) group_sums: unsafe fn(&[f32], usize, &mut [f32]),
@@ -46,7 +46,7 @@ macro_rules! kernel_table {
             name: $name,
             matmul,
             matmul_transposed,
-            lay,
+            lay_inputs,
             int_matmul,
             quantise,
             group_sums,
@@ -70,7 +70,7 @@ macro_rules! kernel_table {
             $crate::product::matmul_transposed($simd, product, out);
         }
 
-        fn lay(_: &$crate::int8::IntRows, _: &[usize], _: &mut $crate::int8::LaidRows) {}
+        fn lay_inputs(_: &$crate::int8::IntRows, _: &[usize], _: &mut $crate::int8::LaidRows) {}
 
         $(#[target_feature(enable = $features)])?
         fn int_matmul(
@@ -182,7 +182,7 @@ impl KernelTable {
         assert!(picks.iter().all(|&pick| pick < rows.n_rows()), "picked rows");
         laid.n_rows = 0;
         // SAFETY: as in `matmul`.
-        unsafe { (self.lay)(rows, picks, laid) };
+        unsafe { (self.lay_inputs)(rows, picks, laid) };
         IntInputs { rows, picks, laid }
     }
 

@@ -37,6 +37,7 @@ pub struct LaidRows {
 pub struct IntInputs<'a> {
     pub(crate) rows: &'a IntRows,
     pub(crate) picks: &'a [usize],
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "tiles are x86-64's"))]
     pub(crate) laid: &'a LaidRows,
 }
 

@@ -30,7 +30,7 @@ use tiles::{Amx, LINE, TILE_BYTES, TileRows, TileUnit};
 /// Fewer rows of activations leave most of a tile empty: vectors are faster.
 const PICKS_MIN: usize = 4;
 
-static TABLE: KernelTable = KernelTable { name: "amx", lay, int_matmul, ..KERNELS };
+static TABLE: KernelTable = KernelTable { name: "amx", lay_inputs, int_matmul, ..KERNELS };
 
 pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
     let is_available =
@@ -39,7 +39,7 @@ pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
-fn lay(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
+fn lay_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
     if picks.len() >= PICKS_MIN {
         lay_picks(rows, picks, laid);
     }
@@ -61,7 +61,7 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
 pub(crate) fn emulated() -> Option<&'static KernelTable> {
     static TABLE: KernelTable = KernelTable {
         name: "amx, emulated",
-        lay: lay_picks,
+        lay_inputs: lay_picks,
         int_matmul: int_matmul_emulated,
         ..KERNELS
     };
