@@ -23,12 +23,13 @@ fn report(name: &str) -> Value {
 
 #[test]
 fn experts_of_published_models_have_their_known_sizes() {
-    let cases: [(&str, u64, u64); 5] = [
+    let cases: [(&str, u64, u64); 6] = [
         ("qwen3.5-397b-a17b.json", 7_077_888, 10 * 60),
         ("qwen3.6-35b-a3b.json", 1_769_472, 8 * 40),
         ("deepseek-v3-671b.json", 24_772_608, 8 * 58),
         ("q35moe-2g.json", 1_769_472, 8 * 8),
         ("q3moe-2g.json", 2_654_208, 8 * 6),
+        ("dsv3-2g.json", 1_769_472, 8 * 8),
     ];
     for (name, expert_bytes, experts_per_token) in cases {
         let report = report(name);

@@ -15,13 +15,14 @@ const QWEN3: &str = include_str!("../../../tests/data/configs/q3moe-2g.json");
 const QWEN35: &str = include_str!("../../../tests/data/configs/qwen3.6-35b-a3b.json");
 const QWEN35_LARGE: &str = include_str!("../../../tests/data/configs/qwen3.5-397b-a17b.json");
 const DEEPSEEK: &str = include_str!("../../../tests/data/configs/deepseek-v3-671b.json");
-const PUBLISHED: [&str; 6] = [
+const PUBLISHED: [&str; 7] = [
     QWEN3,
     QWEN35,
     QWEN35_LARGE,
     DEEPSEEK,
     include_str!("../../../tests/data/configs/q35moe-2g.json"),
     include_str!("../../../tests/data/configs/q35moe-8g.json"),
+    include_str!("../../../tests/data/configs/dsv3-2g.json"),
 ];
 
 const QWEN3_NEXT: &str = r#"{"model_type": "qwen3_next", "vocab_size": 256, "hidden_size": 64,
@@ -116,7 +117,7 @@ fn tokens(ids: &[u32]) -> Vec<TokenId> {
 #[test]
 fn published_configs_parse() {
     let n_layers = PUBLISHED.map(|text| spec(text).layers.len());
-    assert_eq!(n_layers, [6, 40, 60, 61, 8, 16]);
+    assert_eq!(n_layers, [6, 40, 60, 61, 8, 16, 9]);
 }
 
 #[test]
