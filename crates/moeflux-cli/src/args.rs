@@ -72,6 +72,9 @@ pub(crate) struct ModelArgs {
     /// Kernels of another instruction set; results stay the same
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) isa: Option<String>,
+    /// Write which experts each token chose, for `moeflux replay`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// Threads that compute [default: all cores]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,

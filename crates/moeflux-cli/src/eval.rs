@@ -92,6 +92,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     }
     let Run { scores, bar, .. } = run;
     drop(bar);
+    engine.end_trace()?;
     Ok(print::line(&report(args, &engine, &scores, (&windows, n_bytes)))?)
 }
 

@@ -109,7 +109,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
         n_tokens_max: args.n_tokens,
     };
     let mut answer = Answer::new(args, &tokenizer, (load, tokens.len()));
-    let finish = generation.run(&tokens, &mut |event| answer.hear(event, &interrupt))?;
+    let finish = generation.run(&tokens, &mut |event| answer.hear(event, &interrupt));
+    // Also of a run that was broken off: what was chosen until then is worth reading.
+    engine.end_trace()?;
+    let finish = finish?;
     Ok(answer.end(&engine, (sampler.config().seed, context), finish)?)
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Outcome {
     let mut session = engine.session(context)?;
     let watch = &mut |_| interrupt.poll();
     session.feed(&args.tokens, Wanted::All, watch, &mut |_, logits| npy.write_row(logits))?;
+    engine.end_trace()?;
     npy.finish()?;
     Ok(out.finish()?)
 }

@@ -1,6 +1,7 @@
 //! What `--model` names: its headers first, so that what cannot work fails at once, then the
 //! weights, with a progress bar.
 
+use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,14 @@ pub(crate) fn spec(dir: &Path) -> Result<ModelSpec> {
 
 /// Reads the model.
 pub(crate) fn open(dir: &Path, args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
-    open_on(args.backend.into(), dir, args, interrupt)
+    let Some(path) = &args.trace else {
+        return open_on(args.backend.into(), dir, args, interrupt);
+    };
+    // Before the weights are read: a place that cannot be written is refused at once.
+    let file = File::create(path).map_err(Error::io("create", path))?;
+    let mut engine = open_on(args.backend.into(), dir, args, interrupt)?;
+    engine.begin_trace(Box::new(file), path)?;
+    Ok(engine)
 }
 
 /// Reads the model for another backend than `--backend` names.

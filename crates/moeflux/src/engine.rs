@@ -3,10 +3,11 @@
 //! Two engines for two models may live in one process; nothing here is global.
 
 use std::hash::Hasher as _;
+use std::io::Write;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use moeflux_kernels::{KernelTable, Matrix};
 use xxhash_rust::xxh3::Xxh3;
@@ -17,6 +18,7 @@ use crate::backend::{Arithmetic, Backend, DeviceNames};
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::experts::ExpertStore;
+use crate::experts::trace::TraceWriter;
 use crate::forward::Model;
 use crate::ids::{ExpertIdx, MatrixId, VectorId};
 use crate::ops::{KvKind, StateSpec};
@@ -141,8 +143,35 @@ impl Engine {
                 Box::new(backend.with_arithmetic(config.arithmetic).with_kernels(kernels))
             }
         };
-        let model = Model { spec, plan, experts, fingerprint };
+        let model = Model { spec, plan, experts, fingerprint, trace: None };
         Ok(Self { runtime: Arc::new(Runtime::new(model, backend)), memory })
+    }
+
+    /// Writes which experts each row chooses, from now to [`Engine::end_trace`], to `out`; `path`
+    /// is for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] once there was a session, [`Error::Io`].
+    pub fn begin_trace(&mut self, out: Box<dyn Write + Send>, path: &Path) -> Result<()> {
+        let Some(runtime) = Arc::get_mut(&mut self.runtime) else {
+            return Err(Error::Input("a trace begins before the first session".to_owned()));
+        };
+        let model = runtime.model_mut();
+        let writer = TraceWriter::new(out, path, model.trace_header())?;
+        model.trace = Some(Mutex::new(Some(writer)));
+        Ok(())
+    }
+
+    /// Ends the trace, if there is one: without this a reader takes it for cut short.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn end_trace(&self) -> Result<()> {
+        let Some(trace) = &self.runtime.model().trace else { return Ok(()) };
+        let writer = trace.lock().unwrap_or_else(PoisonError::into_inner).take();
+        writer.map_or(Ok(()), TraceWriter::finish)
     }
 
     /// A new, empty session with room for `context` tokens.

@@ -73,6 +73,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let prefill_runs = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
     let decode_runs = bench.runs(args.repeat, args.gen_tokens, Bench::decode)?;
     drop(bench);
+    engine.end_trace()?;
     let report =
         Report { args, facts: &facts, device: engine.device_names(), prefill_runs, decode_runs };
     let text = if args.json { report.json().to_string() } else { report.table() };

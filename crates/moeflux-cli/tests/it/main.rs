@@ -9,3 +9,4 @@ mod evaluating;
 mod generating;
 mod packing;
 mod support;
+mod tracing;

@@ -77,6 +77,13 @@ impl ExpertStore {
         Ok(Self { banks: banks.collect::<Result<_>>()? })
     }
 
+    /// Bytes of each expert of a layer, as held here; `None` where there are none.
+    #[must_use]
+    pub fn record_bytes(&self, layer: LayerIdx) -> Option<u64> {
+        let bank = self.banks.iter().find(|bank| bank.layer == layer)?;
+        Some(bank.layout.record_bytes() as u64)
+    }
+
     /// Holds `experts` (ascending, each once) of a layer.
     ///
     /// # Errors

@@ -4,14 +4,16 @@
 //! to one session or to many; each row's result is the same in any company.
 
 use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::experts::ExpertStore;
+use crate::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
 use crate::families::{ModelPlan, MoePlan};
 use crate::ids::LayerIdx;
-use crate::ops::{Batch, N_OUTPUTS_MAX};
-use crate::spec::ModelSpec;
+use crate::ops::{Batch, N_OUTPUTS_MAX, Routes};
+use crate::spec::{FfnSpec, ModelSpec};
 
 /// A model ready to run, apart from the device it runs on.
 #[derive(Debug)]
@@ -24,6 +26,33 @@ pub struct Model {
     pub experts: ExpertStore,
     /// Names these weights: a saved state belongs to one fingerprint.
     pub fingerprint: u64,
+    /// Where routes are written, if they are; `None` within once that has ended.
+    pub trace: Option<Mutex<Option<TraceWriter>>>,
+}
+
+impl Model {
+    /// The shapes that a trace of this model's routes begins with.
+    #[must_use]
+    pub fn trace_header(&self) -> TraceHeader {
+        let layers = self.spec.layers.iter().zip(0..).map(|(layer, layer_idx)| match &layer.ffn {
+            FfnSpec::Moe(moe) => LayerShape {
+                n_experts: moe.n_experts,
+                top_k: moe.top_k,
+                record_bytes: self.experts.record_bytes(LayerIdx(layer_idx)).unwrap_or(0),
+            },
+            FfnSpec::Dense { .. } => LayerShape::default(),
+        });
+        TraceHeader { fingerprint: self.fingerprint, layers: layers.collect() }
+    }
+
+    fn note_routes(&self, layer: LayerIdx, routes: &Routes) -> Result<()> {
+        let Some(trace) = &self.trace else { return Ok(()) };
+        let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(writer) = &mut *trace else { return Ok(()) };
+        let is_one = routes.experts.len() == routes.top_k;
+        let kind = if is_one { StepKind::Decode } else { StepKind::Prefill };
+        writer.layer(kind, layer, &routes.experts)
+    }
 }
 
 /// How far a step has come.
@@ -75,6 +104,7 @@ fn run_experts(
     batch: &Batch<'_>,
     (layer, moe): (LayerIdx, &MoePlan),
 ) -> Result<()> {
+    model.note_routes(layer, backend.routes())?;
     let chosen = backend.routes().union();
     let mut lease = model.experts.acquire(layer, &chosen)?;
     backend.submit(&moe.shared, batch)?;

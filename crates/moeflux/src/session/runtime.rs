@@ -58,6 +58,11 @@ impl Runtime {
         &self.model
     }
 
+    /// The model, to change before anybody shares it.
+    pub(crate) fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
     /// What the device calls itself.
     #[must_use]
     pub fn device_names(&self) -> DeviceNames {

@@ -109,7 +109,7 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
     let inner = ReferenceBackend::new(weights, &plan.workspace, 32).unwrap();
     let fuse = Fuse::default();
     let backend = Box::new(Failing { inner, fuse: fuse.clone() });
-    let model = Model { spec, plan, experts, fingerprint: 1 };
+    let model = Model { spec, plan, experts, fingerprint: 1, trace: None };
     (Arc::new(Runtime::new(model, backend)), fuse)
 }
 
