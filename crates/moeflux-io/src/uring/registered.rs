@@ -66,10 +66,10 @@ impl Registered {
         }
         let Some(place) = self.free.pop() else { return };
         let buffer = libc::iovec { iov_base: slab.byte(0).cast(), iov_len: slab.len_bytes() };
+        let (submitter, place_number) = (ring.submitter(), u32::from(place));
         // SAFETY: the range is that of a slab, which `slabs` holds until the kernel has forgotten
         // the place.
-        let told =
-            unsafe { ring.submitter().register_buffers_update(u32::from(place), &[buffer], None) };
+        let told = unsafe { submitter.register_buffers_update(place_number, &[buffer], None) };
         if told.is_err() {
             self.free.push(place);
             return;
@@ -84,9 +84,9 @@ impl Registered {
         let Some(at) = self.slabs.iter().position(|it| it.slab.is_same(slab)) else { return };
         let place = self.slabs[at].place;
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let submitter = ring.submitter();
         // SAFETY: an empty range needs no memory.
-        let told =
-            unsafe { ring.submitter().register_buffers_update(u32::from(place), &[nothing], None) };
+        let told = unsafe { submitter.register_buffers_update(u32::from(place), &[nothing], None) };
         if told.is_ok() {
             self.slabs.remove(at);
             self.free.push(place);

@@ -37,7 +37,7 @@ pub(super) struct ExpertScratch {
     uses_of_ranks: Vec<Option<usize>>,
     /// Whether the sum of all experts stands in place of each row's first partial.
     are_summed: bool,
-    /// The rows and ranks whose expert has arrived, as an index into `sources`, ascending.
+    /// The rows and ranks whose expert has arrived, as an index into `uses_of_ranks`, ascending.
     arrived_ranks: Vec<usize>,
 }
 

@@ -13,9 +13,8 @@ use crate::lanes::{LANES, Lanes};
 /// Blocks of matrix rows, and strips of activations.
 pub(super) const SIDE: usize = 2;
 
-/// Groups at a time: 8 KiB of products. Nanoseconds per tile, with two strips and with eight: 33
-/// and 27 with one group, 31 and 24 with two, 32 and 25 with three, 40 and 26 with four (Xeon of
-/// the Emerald Rapids kind).
+/// Groups at a time: their products take 8 KiB. More of them crowd the first cache, which cost a
+/// fifth with four groups and two strips, and fewer load and store the sums so far more often.
 pub(super) const GROUPS: usize = 2;
 
 /// Matrix rows that are added at a time: their sums stay in registers.
