@@ -6,8 +6,9 @@
 use std::ops::Range;
 
 use moeflux::error::{Error, Result};
+use moeflux::format::{NewTensor, new_header, new_index};
 use moeflux::weights::ImaginedTensor;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// Names have five digits.
 const N_SHARDS_MAX: usize = 99_999;
@@ -69,24 +70,15 @@ fn file_name(shard_idx: usize, n_shards: usize) -> String {
 }
 
 fn header(tensors: &[ImaginedTensor]) -> Vec<u8> {
-    let mut entries = Map::new();
-    entries.insert("__metadata__".to_owned(), json!({"format": "mlx"}));
-    let mut begin_bytes = 0;
-    for tensor in tensors {
-        let end_bytes = begin_bytes + tensor.len_bytes;
-        let entry = json!({
-            "dtype": tensor.dtype.name(),
-            "shape": tensor.shape,
-            "data_offsets": [begin_bytes, end_bytes],
-        });
-        entries.insert(tensor.name.clone(), entry);
-        begin_bytes = end_bytes;
-    }
-    let mut text = Value::Object(entries).to_string().into_bytes();
-    text.resize(text.len().next_multiple_of(HEADER_ALIGN), b' ');
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut text);
-    header
+    let tensors = tensors.iter().map(|tensor| NewTensor {
+        name: &tensor.name,
+        dtype: tensor.dtype,
+        shape: &tensor.shape,
+        len_bytes: tensor.len_bytes,
+    });
+    let tensors: Vec<NewTensor<'_>> = tensors.collect();
+    let metadata = Map::from_iter([("format".to_owned(), Value::String("mlx".to_owned()))]);
+    new_header(metadata, &tensors, HEADER_ALIGN)
 }
 
 /// The table of contents of several files; one file needs none.
@@ -94,14 +86,12 @@ pub(super) fn index(tensors: &[ImaginedTensor], shards: &[Shard]) -> Option<Valu
     if shards.len() == 1 {
         return None;
     }
-    let mut weight_map = Map::new();
-    for shard in shards {
-        for tensor in &tensors[shard.tensors.clone()] {
-            weight_map.insert(tensor.name.clone(), Value::String(shard.name.clone()));
-        }
-    }
+    let names = shards.iter().flat_map(|shard| {
+        let tensors = &tensors[shard.tensors.clone()];
+        tensors.iter().map(|tensor| (tensor.name.as_str(), shard.name.as_str()))
+    });
     let total_bytes: u64 = tensors.iter().map(|tensor| tensor.len_bytes).sum();
-    Some(json!({"metadata": {"total_size": total_bytes}, "weight_map": weight_map}))
+    Some(new_index(names, total_bytes))
 }
 
 #[cfg(test)]

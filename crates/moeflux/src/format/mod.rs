@@ -9,6 +9,7 @@ mod config;
 mod dtype;
 mod header;
 mod index;
+mod new_file;
 mod npy;
 mod packed;
 mod safetensors;
@@ -20,6 +21,7 @@ pub use config::{RawConfig, Section};
 pub use dtype::DType;
 pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
+pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;
 pub use packed::{
     PACK_JOURNAL, PACKED_FORMAT, PACKED_VERSION, PackedBank, PackedFile, PackedKind, PackedMatrix,

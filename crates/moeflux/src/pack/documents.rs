@@ -10,6 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
+use crate::format::new_index;
 use crate::pack::plan::Plan;
 use crate::spec::QuantParams;
 
@@ -116,15 +117,13 @@ fn take_quantisation(map: &mut Map<String, Value>) -> Option<Value> {
 
 /// The list of all files, so that a folder that was copied in part says so.
 pub(super) fn index(plan: &Plan) -> Vec<u8> {
-    let mut weight_map = Map::new();
-    let mut total_bytes = 0;
-    for file in &plan.files {
-        // The last tensor of each holds checksums.
-        for tensor in &file.tensors[..file.tensors.len() - 1] {
-            weight_map.insert(tensor.name.clone(), Value::String(file.name.clone()));
-            total_bytes += tensor.len_bytes;
-        }
-    }
-    let index = json!({"metadata": {"total_size": total_bytes}, "weight_map": weight_map});
+    // The last tensor of each holds checksums.
+    let tensors = plan.files.iter().flat_map(|file| {
+        let tensors = &file.tensors[..file.tensors.len() - 1];
+        tensors.iter().map(move |tensor| (file, tensor))
+    });
+    let total_bytes = tensors.clone().map(|(_, tensor)| tensor.len_bytes).sum();
+    let names = tensors.map(|(file, tensor)| (tensor.name.as_str(), file.name.as_str()));
+    let index = new_index(names, total_bytes);
     format!("{index:#}\n").into_bytes()
 }

@@ -6,9 +6,8 @@
 use std::ops::Range;
 
 use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
-use serde_json::{Map, Value, json};
 
-use crate::format::{DType, PackedRole, RECORD_ALIGN, packed_metadata};
+use crate::format::{DType, NewTensor, PackedRole, RECORD_ALIGN, new_header, packed_metadata};
 use crate::ids::ExpertIdx;
 use crate::pack::plan::{HeadPart, HeadPartKind};
 use crate::pack::rows::FloatRows;
@@ -412,22 +411,12 @@ fn sums_tensor(stem: &str, n_sums: usize) -> OutTensor {
 
 /// A header padded so that data begins at a multiple of `align`.
 fn header(tensors: &[OutTensor], role: &PackedRole, pack: u64, align: usize) -> Vec<u8> {
-    let mut entries = Map::new();
-    entries.insert("__metadata__".to_owned(), Value::Object(packed_metadata(pack, role)));
-    let mut begin_bytes = 0;
-    for tensor in tensors {
-        let end_bytes = begin_bytes + tensor.len_bytes;
-        let entry = json!({
-            "dtype": tensor.dtype.name(),
-            "shape": tensor.shape,
-            "data_offsets": [begin_bytes, end_bytes],
-        });
-        entries.insert(tensor.name.clone(), entry);
-        begin_bytes = end_bytes;
-    }
-    let mut text = Value::Object(entries).to_string().into_bytes();
-    text.resize((PREFIX_BYTES + text.len()).next_multiple_of(align) - PREFIX_BYTES, b' ');
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut text);
-    header
+    let tensors = tensors.iter().map(|tensor| NewTensor {
+        name: &tensor.name,
+        dtype: tensor.dtype,
+        shape: &tensor.shape,
+        len_bytes: tensor.len_bytes,
+    });
+    let tensors: Vec<NewTensor<'_>> = tensors.collect();
+    new_header(packed_metadata(pack, role), &tensors, align)
 }
