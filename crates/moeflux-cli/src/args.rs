@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use moeflux::engine::{BackendKind, N_ROWS_DEFAULT};
+use moeflux::config::{BackendKind, Budget};
 
 use crate::ranges;
 
@@ -57,6 +57,17 @@ impl From<BackendName> for BackendKind {
     }
 }
 
+/// How experts are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IoName {
+    /// What is faster on this machine for this model
+    Auto,
+    /// Past the page cache, into a pool of the program's own
+    Direct,
+    /// Through the page cache of the system
+    PageCache,
+}
+
 /// Which model, and how it is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -79,11 +90,23 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Tokens computed together while reading a prompt; changes speed and memory, never the result
-    #[arg(long, value_name = "N", value_parser = ranges::chunk, default_value_t = default_chunk())]
-    pub(crate) chunk: NonZeroUsize,
-}
-
-fn default_chunk() -> NonZeroUsize {
-    const CHUNK: NonZeroUsize = NonZeroUsize::new(N_ROWS_DEFAULT).expect("the default is not zero");
-    CHUNK
+    /// [default: 512, more where experts are streamed]
+    #[arg(long, value_name = "N", value_parser = ranges::chunk)]
+    pub(crate) chunk: Option<NonZeroUsize>,
+    /// Memory that the whole process may use, as in 24G; what has no room stays on the drive.
+    /// auto: what the machine can spare
+    #[arg(long, value_name = "SIZE|auto", value_parser = ranges::budget, default_value = "auto")]
+    pub(crate) memory: Budget,
+    /// How experts are read that have no room in memory
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) io: IoName,
+    /// Folder on a second drive with the same files: reads are spread over both
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mirror: Option<PathBuf>,
+    /// At most so many experts in memory, whatever --memory says
+    #[arg(long, value_name = "N", value_parser = ranges::slots, hide = true)]
+    pub(crate) slots: Option<NonZeroUsize>,
+    /// Never read an expert before it is asked for
+    #[arg(long, hide = true)]
+    pub(crate) no_look_ahead: bool,
 }

@@ -71,17 +71,17 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let spec = model::spec(&dir)?;
     let tokenizer = Tokenizer::open(&dir, spec.vocab)?;
     let (windows, n_bytes) = cut(args, &spec, (&tokenizer, &text))?;
-    let engine = model::open(&dir, &args.model, &interrupt)?;
-    let other = match args.compare_backend {
-        Some(name) => Some(model::open_on(name.into(), &dir, &args.model, &interrupt)?),
-        None => None,
-    };
     let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);
     let longest = windows.lens().max().unwrap_or(1);
+    let engine = model::open(&dir, &args.model, longest, &interrupt)?;
+    let other = match args.compare_backend {
+        Some(name) => Some(model::open_on(name.into(), (&dir, longest), &args.model, &interrupt)?),
+        None => None,
+    };
     let mut run = Run {
         session: engine.session(longest)?,
         other: other.as_ref().map(|other| other.session(longest)).transpose()?,
-        n_rows: args.model.chunk.get().min(n_held_max),
+        n_rows: engine.n_rows_max().min(n_held_max),
         bar: Bar::tokens("evaluating", windows.lens().sum()),
         n_done: 0,
         interrupt: &interrupt,

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     model::check_tokens(&spec, &tokens, context)?;
 
     let before_load = clock::instant();
-    let engine = model::open(dir, &args.model, &interrupt)?;
+    let engine = model::open(dir, &args.model, context, &interrupt)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
         end_tokens: &end_tokens,
         n_tokens_max: args.n_tokens,
     };
-    let mut answer = Answer::new(args, &tokenizer, (load, tokens.len()));
+    let mut answer = Answer::new(args, &tokenizer, (load, tokens.len(), engine.n_rows_max()));
     let finish = generation.run(&tokens, &mut |event| answer.hear(event, &interrupt));
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
@@ -182,6 +182,7 @@ fn encode(
 struct Answer<'a> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
+    n_rows_max: usize,
     think: EmptyThink,
     text: String,
     tokens: Vec<TokenId>,
@@ -195,12 +196,13 @@ impl<'a> Answer<'a> {
     fn new(
         args: &'a GenerateArgs,
         tokenizer: &'a Tokenizer,
-        (load, n_prompt_tokens): (Duration, usize),
+        (load, n_prompt_tokens, n_rows_max): (Duration, usize, usize),
     ) -> Self {
         let is_hidden = args.chat && !args.special;
         Self {
             args,
             tokenizer,
+            n_rows_max,
             think: if is_hidden { EmptyThink::default() } else { EmptyThink::kept() },
             text: String::new(),
             tokens: Vec::new(),
@@ -215,7 +217,7 @@ impl<'a> Answer<'a> {
         match event {
             Event::Reading(progress) => {
                 let bar = || Bar::tokens("reading", progress.n_rows);
-                let n_done = tokens_done(progress, self.args.model.chunk.get());
+                let n_done = tokens_done(progress, self.n_rows_max);
                 self.reading.get_or_insert_with(bar).set(n_done);
             }
             Event::PromptRead => {

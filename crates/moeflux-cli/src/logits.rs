@@ -47,7 +47,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Outcome {
     let out = OutFile::new(&args.out)?;
     let mut npy = NpyWriter::create(out.path(), args.tokens.len(), spec.vocab)?;
 
-    let engine = model::open(&dir, &args.model, &interrupt)?;
+    let engine = model::open(&dir, &args.model, context, &interrupt)?;
     let mut session = engine.session(context)?;
     let watch = &mut |_| interrupt.poll();
     session.feed(&args.tokens, Wanted::All, watch, &mut |_, logits| npy.write_row(logits))?;

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use moeflux::backend::Arithmetic;
 use moeflux::blueprint::Blueprint;
-use moeflux::engine::{BackendKind, Engine, EngineConfig, kernels_named};
+use moeflux::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
+use moeflux::engine::{Engine, kernels_named};
 use moeflux::error::{Error, Result};
 use moeflux::ids::TokenId;
 use moeflux::spec::ModelSpec;
 
-use crate::args::ModelArgs;
+use crate::args::{IoName, ModelArgs};
 use crate::cache;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -35,14 +36,19 @@ pub(crate) fn spec(dir: &Path) -> Result<ModelSpec> {
     Ok(blueprint.spec)
 }
 
-/// Reads the model.
-pub(crate) fn open(dir: &Path, args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
+/// Reads the model; sessions will hold `context` tokens.
+pub(crate) fn open(
+    dir: &Path,
+    args: &ModelArgs,
+    context: usize,
+    interrupt: &Interrupt,
+) -> Result<Engine> {
     let Some(path) = &args.trace else {
-        return open_on(args.backend.into(), dir, args, interrupt);
+        return open_on(args.backend.into(), (dir, context), args, interrupt);
     };
     // Before the weights are read: a place that cannot be written is refused at once.
     let file = File::create(path).map_err(Error::io("create", path))?;
-    let mut engine = open_on(args.backend.into(), dir, args, interrupt)?;
+    let mut engine = open_on(args.backend.into(), (dir, context), args, interrupt)?;
     engine.begin_trace(Box::new(file), path)?;
     Ok(engine)
 }
@@ -50,16 +56,29 @@ pub(crate) fn open(dir: &Path, args: &ModelArgs, interrupt: &Interrupt) -> Resul
 /// Reads the model for another backend than `--backend` names.
 pub(crate) fn open_on(
     backend: BackendKind,
-    dir: &Path,
+    (dir, context): (&Path, usize),
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
+    let way = match args.io {
+        IoName::Auto | IoName::Direct => ReadWay::Direct,
+        IoName::PageCache => ReadWay::PageCache,
+    };
     let config = EngineConfig {
         backend,
         arithmetic: if args.precise { Arithmetic::F32 } else { Arithmetic::Int8 },
         kernels: args.isa.as_deref().map(kernels_named).transpose()?,
         n_threads: n_threads(args),
         n_rows_max: args.chunk,
+        streaming: StreamingConfig {
+            budget: args.memory,
+            context,
+            way,
+            mirror: args.mirror.clone(),
+            looks_ahead: !args.no_look_ahead,
+            n_slots_max: args.slots.map(NonZeroUsize::get),
+            ..StreamingConfig::default()
+        },
     };
     let mut bar = None;
     Engine::open(dir, &config, &mut |progress| {

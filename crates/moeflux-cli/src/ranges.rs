@@ -5,7 +5,7 @@
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use moeflux::engine::N_ROWS_MAX;
+use moeflux::config::{Budget, N_ROWS_MAX};
 use moeflux::ids::TokenId;
 use moeflux::sample::{LOGPROBS_MAX, PENALTY_MAX};
 use moeflux::text::STOP_STRING_BYTES_MAX;
@@ -14,6 +14,9 @@ use crate::size;
 
 /// More threads than this are a typing error on any machine.
 const N_THREADS_MAX: usize = 4096;
+
+/// No model has more experts.
+const N_SLOTS_MAX: usize = 1 << 24;
 
 /// Smaller files than this are a typing error: a checkpoint would be millions of them.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
@@ -32,6 +35,16 @@ pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
 /// Parses `--chunk`.
 pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_ROWS_MAX)
+}
+
+/// Parses `--memory`.
+pub(crate) fn budget(text: &str) -> Parsed<Budget> {
+    if text == "auto" { Ok(Budget::Auto) } else { size::parse(text).map(Budget::Bytes) }
+}
+
+/// Parses `--slots`.
+pub(crate) fn slots(text: &str) -> Parsed<NonZeroUsize> {
+    count(text, N_SLOTS_MAX)
 }
 
 /// Parses `--repeat`.

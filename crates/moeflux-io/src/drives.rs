@@ -64,7 +64,7 @@ fn memory_for(drive: &mut dyn BlockRead, n_slots: usize) -> (SlotMemory, Vec<Fil
     let mut memory = SlotMemory::new(SLOT_BYTES, n_slots * SLOT_BYTES);
     let place = memory.grow().unwrap();
     drive.slab_added(memory.slab(place).unwrap());
-    let fillings = (0..n_slots as u32).map(|it| memory.begin_fill(SlotIdx(it))).collect();
+    let fillings = (0..n_slots).map(|it| memory.begin_fill(SlotIdx(it))).collect();
     (memory, fillings)
 }
 

@@ -33,11 +33,12 @@ pub use clock::{Clock, RealClock, VirtualClock};
 pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileChange, FileFacts};
 pub use file::{ReadError, ReadFile};
 pub use loader::{
-    Class, Counts, Finished, Job, JobId, LaneCounts, LoadError, Loader, N_FAILURES_BEFORE_MIRROR,
-    N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_PARTS_MAX, Outcome, Part, Settings, Source, lay_out,
+    Class, Counts, Finished, Job, JobId, Laid, LaneCounts, LoadError, Loader,
+    N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_PARTS_MAX, Outcome, Part,
+    Settings, Source, lay_out,
 };
 pub use measure::{Load, Measured, Offsets, measure};
-pub use memory::available_memory_bytes;
+pub use memory::{available_memory_bytes, process_memory_bytes};
 pub use simulated::{Contents, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
 pub use threads::{N_THREADS_MAX, ThreadsDrive};

@@ -11,6 +11,13 @@ pub fn available_memory_bytes() -> Option<u64> {
     [host, control_group_room()].into_iter().flatten().min()
 }
 
+/// Bytes of memory that this process has now, as far as the system says.
+#[must_use]
+pub fn process_memory_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    kibibytes(&status, "VmRSS:")
+}
+
 /// What the control group's limit leaves: a container may have less than its host.
 fn control_group_room() -> Option<u64> {
     let number = |name: &str| {
@@ -25,7 +32,12 @@ fn control_group_room() -> Option<u64> {
 
 /// `MemAvailable` of `/proc/meminfo`.
 fn meminfo_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kibibytes(meminfo, "MemAvailable:")
+}
+
+/// A line of so many kB, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let n_kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
     n_kibibytes.checked_mul(1024)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use moeflux_io::{
-    BlockRead, Caching, Class, DriveFile, FileIdx, Finished, Job, JobId, Loader, Outcome, Part,
+    BlockRead, Caching, Class, DriveFile, FileIdx, Finished, Job, JobId, Laid, Loader, Outcome,
     RealClock, Settings, SlotIdx, SlotMemory, ThreadsDrive, Wait, lay_out,
 };
 
@@ -38,7 +38,7 @@ const N_SLOTS: u32 = 16;
 struct Rig {
     loader: Loader,
     memory: SlotMemory,
-    parts: Vec<Vec<Part>>,
+    parts: Vec<Laid>,
     finished: Vec<Finished>,
 }
 
@@ -52,7 +52,7 @@ impl Rig {
         let layout = |job: u64| {
             let extents =
                 [0, 1, 2].map(|part| (FileIdx(0), job * 70_001 + part * 300_000, 120_000));
-            lay_out(&extents, loader.block_bytes()).0
+            lay_out(extents, loader.block_bytes())
         };
         let parts = (0..u64::from(N_SLOTS)).map(layout).collect();
         Self { loader, memory, parts, finished: Vec::with_capacity(N_SLOTS as usize) }
@@ -61,9 +61,9 @@ impl Rig {
     /// Jobs into all slots, some of them guesses, some promoted, some cancelled.
     fn run(&mut self) {
         for slot in 0..N_SLOTS {
-            let filling = self.memory.begin_fill(SlotIdx(slot));
+            let filling = self.memory.begin_fill(SlotIdx(slot as usize));
             let class = if slot % 2 == 0 { Class::Demand } else { Class::Guess };
-            let parts = &self.parts[slot as usize];
+            let parts = self.parts[slot as usize].parts();
             self.loader.submit(Job::new(JobId(u64::from(slot)), class, filling, parts));
         }
         self.loader.poll(&mut self.finished).unwrap();

@@ -4,62 +4,35 @@
 
 use std::hash::Hasher as _;
 use std::io::Write;
-use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use moeflux_io::Caching;
 use moeflux_kernels::{KernelTable, Matrix};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
-use crate::backend::{Arithmetic, Backend, DeviceNames};
+use crate::backend::{Backend, DeviceNames};
 use crate::blueprint::Blueprint;
+use crate::budget::{Layout, Memory, Placement};
+use crate::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
-use crate::experts::ExpertStore;
+use crate::experts::stream::{Drives, Stream, StreamConfig, StreamModel, StreamStats};
 use crate::experts::trace::TraceWriter;
+use crate::experts::{Experts, ResidentExperts};
+use crate::format::Checkpoint;
 use crate::forward::Model;
-use crate::ids::{ExpertIdx, MatrixId, VectorId};
-use crate::ops::{KvKind, StateSpec};
+use crate::ids::{MatrixId, VectorId};
+use crate::ops::Workspace;
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
-use crate::weights::{self, ExpertView, Manifest, Progress, Weights};
-
-/// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
-pub const N_ROWS_DEFAULT: usize = 512;
-
-/// More rows make the workspace large and nothing faster.
-pub const N_ROWS_MAX: usize = 1 << 16;
+use crate::weights::{self, Copies, Manifest, Progress, Weights};
 
 /// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
 /// first rows, and reading all of a large checkpoint twice is no option.
 const FINGERPRINT_BYTES: usize = 4096;
-
-/// What computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Scalar and slow: what the others are compared with.
-    Reference,
-    /// Threads and vector instructions.
-    Cpu,
-}
-
-/// How an engine is opened.
-#[derive(Clone, Copy, Debug)]
-pub struct EngineConfig {
-    /// What computes.
-    pub backend: BackendKind,
-    /// How the CPU backend computes; the reference always takes f32.
-    pub arithmetic: Arithmetic,
-    /// Kernels of the CPU backend: by default the fastest that this CPU has. All give the same
-    /// bits.
-    pub kernels: Option<&'static KernelTable>,
-    /// Threads that compute.
-    pub n_threads: NonZeroUsize,
-    /// Rows computed in one step: [`N_ROWS_DEFAULT`], at most [`N_ROWS_MAX`].
-    pub n_rows_max: NonZeroUsize,
-}
 
 /// The kernels of an instruction set, by its name.
 ///
@@ -73,26 +46,12 @@ pub fn kernels_named(isa: &str) -> Result<&'static KernelTable> {
     })
 }
 
-/// Where the memory of an engine goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// What every token needs.
-    pub resident_bytes: u64,
-    /// Routed experts.
-    pub expert_bytes: u64,
-    /// Activations of one step.
-    pub workspace_bytes: u64,
-    /// Per session, whatever its length.
-    pub session_fixed_bytes: u64,
-    /// Per session and position of its context.
-    pub session_bytes_per_position: u64,
-}
-
 /// A model that is ready to run.
 #[derive(Debug)]
 pub struct Engine {
     runtime: Arc<Runtime>,
     memory: Memory,
+    n_rows_max: usize,
 }
 
 impl Engine {
@@ -106,45 +65,62 @@ impl Engine {
         config: &EngineConfig,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let n_rows_max = config.n_rows_max.get();
-        if n_rows_max > N_ROWS_MAX {
-            return Err(Error::Input(format!(
-                "{n_rows_max} rows in one step are too many; at most {N_ROWS_MAX} are computed \
-                 together"
-            )));
-        }
+        let streaming = &config.streaming;
+        let caching = match streaming.way {
+            ReadWay::Direct => Caching::Direct,
+            ReadWay::PageCache => Caching::PageCache,
+        };
+        let mirror = streaming.mirror.as_deref();
+        let drives = &mut |checkpoint: &Checkpoint| Drives::open(checkpoint, caching, mirror);
+        Self::open_on(dir, config, drives, watch)
+    }
+
+    /// The same; routed experts that have no room in memory are read from `drives`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::open`].
+    pub fn open_on(
+        dir: &Path,
+        config: &EngineConfig,
+        drives: &mut dyn FnMut(&Checkpoint) -> Result<Drives>,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Self> {
         let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
         let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
+        let layout = Layout::new(&blueprint, config)?;
+        let is_resident = layout.placement == Placement::Resident;
+        let copies = if is_resident { Copies::Kept } else { Copies::Dropped };
         let Blueprint { spec, plan, manifest } = blueprint;
-        let kind = match config.backend {
-            BackendKind::Reference => KvKind::F32,
-            BackendKind::Cpu => config.arithmetic.kv_kind(),
-        };
-        let workspace_bytes = plan.workspace.bytes(n_rows_max);
-        let memory = memory_of(&manifest, workspace_bytes, (&plan.state, kind));
-        weights::check_room(
-            "the model",
-            memory.resident_bytes + memory.expert_bytes + memory.workspace_bytes,
-            moeflux_io::available_memory_bytes(),
-        )?;
-        let mut watch = both_loads(&memory, watch);
-        let weights = weights::load(&manifest, &checkpoint, &mut watch)?;
-        let experts = ExpertStore::load_resident(&manifest, &checkpoint, &mut watch)?;
-        let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &experts)?;
-        let weights = Arc::new(weights);
-        let backend: Box<dyn Backend> = match config.backend {
-            BackendKind::Reference => {
-                Box::new(ReferenceBackend::new(weights, &plan.workspace, n_rows_max)?)
+        let mut watch = both_loads(&layout, &manifest, watch);
+        let weights = weights::load(&manifest, &checkpoint, copies, &mut watch)?;
+        let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
+        let experts = match layout.placement {
+            Placement::Resident => {
+                Experts::Resident(ResidentExperts::load(&manifest, &checkpoint, &mut watch)?)
             }
-            BackendKind::Cpu => {
-                let n_threads = config.n_threads.get();
-                let backend = CpuBackend::new(weights, &plan.workspace, n_rows_max, n_threads)?;
-                let kernels = config.kernels.unwrap_or_else(moeflux_kernels::best);
-                Box::new(backend.with_arithmetic(config.arithmetic).with_kernels(kernels))
+            Placement::Streaming { n_slots } => {
+                let StreamingConfig { policy, looks_ahead, .. } = config.streaming;
+                let model = StreamModel {
+                    manifest: &manifest,
+                    checkpoint: &checkpoint,
+                    top_k: &top_k,
+                    n_ranks: spec.n_named(),
+                };
+                let config = StreamConfig { n_slots, policy, looks_ahead };
+                let stream = Stream::open(&model, drives(&checkpoint)?, &config)?;
+                Experts::Streaming(Box::new(stream))
             }
         };
-        let model = Model { spec, plan, experts, fingerprint, trace: None };
-        Ok(Self { runtime: Arc::new(Runtime::new(model, backend)), memory })
+        let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
+        let backend = backend_of(config, (weights, &plan.workspace), layout.n_rows_max)?;
+        let mut expert_bytes = vec![0; spec.layers.len()];
+        for bank in &manifest.banks {
+            expert_bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
+        }
+        let model = Model { spec, plan, expert_bytes, fingerprint, trace: None };
+        let runtime = Arc::new(Runtime::new(model, backend, experts));
+        Ok(Self { runtime, memory: layout.memory, n_rows_max: layout.n_rows_max })
     }
 
     /// Writes which experts each row chooses, from now to [`Engine::end_trace`], to `out`; `path`
@@ -195,6 +171,27 @@ impl Engine {
         self.memory
     }
 
+    /// Rows computed in one step at most.
+    #[must_use]
+    pub fn n_rows_max(&self) -> usize {
+        self.n_rows_max
+    }
+
+    /// What streaming has done so far; `None` where all experts are in memory.
+    #[must_use]
+    pub fn stream_stats(&self) -> Option<StreamStats> {
+        self.runtime.lock_to_clean_up().experts.stats()
+    }
+
+    /// Keeps so many experts in memory from now on. Where all of them are, nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]: there are as many as before then, or some more.
+    pub fn set_slots(&self, n_slots: usize) -> Result<()> {
+        self.runtime.lock_to_clean_up().experts.resize(n_slots)
+    }
+
     /// What the device calls itself.
     #[must_use]
     pub fn device_names(&self) -> DeviceNames {
@@ -202,26 +199,17 @@ impl Engine {
     }
 }
 
-fn memory_of(
-    manifest: &Manifest,
-    workspace_bytes: u64,
-    (state, kind): (&StateSpec, KvKind),
-) -> Memory {
-    Memory {
-        resident_bytes: manifest.resident_bytes(),
-        expert_bytes: manifest.banks.iter().map(weights::ExpertBank::memory_bytes).sum(),
-        workspace_bytes,
-        session_fixed_bytes: state.fixed_bytes(),
-        session_bytes_per_position: state.bytes_per_position(kind),
-    }
-}
-
-/// One watch over two loads that follow each other: each reports from zero.
+/// Two loads that follow each other under one watch: each reports from zero.
 fn both_loads(
-    memory: &Memory,
+    layout: &Layout,
+    manifest: &Manifest,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> impl FnMut(Progress) -> ControlFlow<()> {
-    let total_bytes = memory.resident_bytes + memory.expert_bytes;
+    let expert_bytes = match layout.placement {
+        Placement::Resident => manifest.expert_bytes(),
+        Placement::Streaming { .. } => 0,
+    };
+    let total_bytes = layout.memory.resident_bytes + expert_bytes;
     let (mut before_bytes, mut last_bytes) = (0, 0);
     move |progress| {
         if progress.done_bytes < last_bytes {
@@ -232,12 +220,29 @@ fn both_loads(
     }
 }
 
+fn backend_of(
+    config: &EngineConfig,
+    (weights, workspace): (Weights, &Workspace),
+    n_rows_max: usize,
+) -> Result<Box<dyn Backend>> {
+    let weights = Arc::new(weights);
+    Ok(match config.backend {
+        BackendKind::Reference => Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?),
+        BackendKind::Cpu => {
+            let n_threads = config.n_threads.get();
+            let backend = CpuBackend::new(weights, workspace, n_rows_max, n_threads)?;
+            let kernels = config.kernels.unwrap_or_else(moeflux_kernels::best);
+            Box::new(backend.with_arithmetic(config.arithmetic).with_kernels(kernels))
+        }
+    })
+}
+
 /// Names these weights: twins of one architecture have the same headers, so that values count too,
 /// of the first and the last expert of each layer for all of them.
 fn fingerprint(
     header_fingerprint: u64,
     (manifest, weights): (&Manifest, &Weights),
-    experts: &ExpertStore,
+    checkpoint: &Checkpoint,
 ) -> Result<u64> {
     let mut hash = Xxh3::new();
     hash.write_u64(header_fingerprint);
@@ -247,21 +252,9 @@ fn fingerprint(
     for vector_idx in 0..manifest.vectors.len() {
         hash.write(bytemuck::cast_slice(weights.vector(VectorId(vector_idx))));
     }
-    for bank in &manifest.banks {
-        for expert in [ExpertIdx(0), ExpertIdx(bank.n_experts - 1)] {
-            let mut lease = experts.acquire(bank.layer, &[expert])?;
-            while let Some(arrived) = lease.next_ready()? {
-                arrived.iter().for_each(|arrived| hash_expert(&mut hash, &arrived.view));
-            }
-        }
-    }
+    let samples = weights::expert_samples(manifest, checkpoint, FINGERPRINT_BYTES)?;
+    samples.iter().for_each(|sample| hash.write(sample));
     Ok(hash.finish())
-}
-
-fn hash_expert(hash: &mut Xxh3, expert: &ExpertView<'_>) {
-    for matrix in [&expert.gate, &expert.up, &expert.down] {
-        hash_matrix(hash, matrix);
-    }
 }
 
 fn hash_matrix(hash: &mut Xxh3, matrix: &Matrix<'_>) {

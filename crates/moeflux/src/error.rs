@@ -40,6 +40,16 @@ pub enum Error {
         /// What is wrong, with numbers.
         problem: String,
     },
+    /// A routed expert could not be had from its drive.
+    #[error("expert {expert} of layer {layer}: {problem}")]
+    Expert {
+        /// Its layer.
+        layer: usize,
+        /// Which of the layer.
+        expert: usize,
+        /// What went wrong: the file, the bytes, the attempts.
+        problem: String,
+    },
     /// The model or option is well-formed, but this program does not know it.
     #[error("{0}")]
     Unsupported(String),

@@ -11,16 +11,12 @@ pub struct TokenId(pub u32);
 pub struct Position(pub usize);
 
 /// One decoder layer, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayerIdx(pub usize);
 
 /// One routed expert of a layer, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExpertIdx(pub usize);
-
-/// A place in memory that holds one routed expert, whichever it is, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlotIdx(pub usize);
 
 /// A resident weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

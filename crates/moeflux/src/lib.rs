@@ -23,4 +23,6 @@ pub mod sample;
 pub mod text;
 pub mod session;
 pub mod generate;
+pub mod config;
+pub mod budget;
 pub mod engine;

@@ -59,12 +59,12 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let (blueprint, checkpoint) = Blueprint::of_folder(&dir)?;
     let context = context_needed(args, blueprint.spec.context_max)?;
     let facts = ModelFacts::new(&blueprint, &checkpoint);
-    let engine = model::open(&dir, &args.model, &interrupt)?;
+    let engine = model::open(&dir, &args.model, context, &interrupt)?;
     let mut bench = Bench {
         session: engine.session(context)?,
         tokens: RandomTokens::new(args.seed, blueprint.spec.vocab),
         n_context_tokens: args.context_tokens,
-        chunk: args.model.chunk.get(),
+        chunk: engine.n_rows_max(),
         bar: Bar::tokens("measuring", n_tokens_in_all(args)),
         n_done: 0,
         interrupt: &interrupt,
@@ -74,8 +74,14 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let decode_runs = bench.runs(args.repeat, args.gen_tokens, Bench::decode)?;
     drop(bench);
     engine.end_trace()?;
-    let report =
-        Report { args, facts: &facts, device: engine.device_names(), prefill_runs, decode_runs };
+    let report = Report {
+        args,
+        facts: &facts,
+        device: engine.device_names(),
+        n_rows_max: engine.n_rows_max(),
+        prefill_runs,
+        decode_runs,
+    };
     let text = if args.json { report.json().to_string() } else { report.table() };
     Ok(print::line(&text)?)
 }

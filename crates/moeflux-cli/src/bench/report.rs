@@ -51,6 +51,8 @@ pub(super) struct Report<'a> {
     pub(super) args: &'a BenchArgs,
     pub(super) facts: &'a ModelFacts,
     pub(super) device: DeviceNames,
+    /// Tokens computed together at most.
+    pub(super) n_rows_max: usize,
     /// Tokens per second of each run.
     pub(super) prefill_runs: Vec<f64>,
     /// Tokens per second of each run.
@@ -60,7 +62,7 @@ pub(super) struct Report<'a> {
 impl Report<'_> {
     /// For machines.
     pub(super) fn json(&self) -> Value {
-        let Self { args, facts, device, prefill_runs, decode_runs } = self;
+        let Self { args, facts, device, n_rows_max, prefill_runs, decode_runs } = self;
         json!({
             "prefill_tokens_per_s": median(prefill_runs),
             "decode_tokens_per_s": median(decode_runs),
@@ -69,7 +71,7 @@ impl Report<'_> {
             "prompt_tokens": args.prompt_tokens,
             "gen_tokens": args.gen_tokens,
             "context_tokens": args.context_tokens,
-            "chunk": args.model.chunk.get(),
+            "chunk": n_rows_max,
             "seed": args.seed,
             "rss_bytes_peak": rss_bytes_peak(),
             "backend": device.backend,
@@ -87,7 +89,7 @@ impl Report<'_> {
 
     /// For people.
     pub(super) fn table(&self) -> String {
-        let Self { args, facts, device, prefill_runs, decode_runs } = self;
+        let Self { args, facts, device, n_rows_max, prefill_runs, decode_runs } = self;
         let DeviceNames { backend, arithmetic, isa } = device;
         let arithmetic = arithmetic.name();
         let per_token = ByteCount(facts.weight_bytes_per_token).rounded();
@@ -97,7 +99,7 @@ impl Report<'_> {
             format!(
                 "computed  on {backend} in {arithmetic} ({isa}), threads: {}, chunk: {}",
                 model::n_threads(&args.model),
-                args.model.chunk
+                n_rows_max
             ),
             format!(
                 "runs      {} after one that does not count, each after {} tokens of context",

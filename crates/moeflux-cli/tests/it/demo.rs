@@ -8,7 +8,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use moeflux::backend::Arithmetic;
-use moeflux::engine::{BackendKind, Engine, EngineConfig};
+use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::engine::Engine;
 use moeflux::generate::{Event, Generation};
 use moeflux::sample::{Sampler, SamplerConfig};
 use moeflux::session::Session;
@@ -49,7 +50,8 @@ impl Chat {
             arithmetic: Arithmetic::Int8,
             kernels: None,
             n_threads,
-            n_rows_max,
+            n_rows_max: Some(n_rows_max),
+            streaming: StreamingConfig::default(),
         };
         let engine = Engine::open(&dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
         let vocab = engine.spec().vocab;

@@ -81,25 +81,49 @@ impl Part {
     }
 }
 
-/// Places for `extents` (file, offset, length) in a slot, one after the other, and the bytes that
-/// the slot needs.
+/// Parts with their places in a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Laid {
+    parts: [Part; N_PARTS_MAX],
+    n_parts: usize,
+    slot_bytes: usize,
+}
+
+impl Laid {
+    /// The parts, in the order of their extents.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts[..self.n_parts]
+    }
+
+    /// What they need of a slot.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+}
+
+/// Places for `extents` (file, offset, length) in a slot, one after the other.
 ///
 /// # Panics
 ///
 /// If there are more than [`N_PARTS_MAX`].
 #[must_use]
-pub fn lay_out(extents: &[(FileIdx, u64, usize)], block_bytes: usize) -> (Vec<Part>, usize) {
-    assert!(extents.len() <= N_PARTS_MAX, "at most {N_PARTS_MAX} parts");
-    let mut end = 0;
-    let mut parts = Vec::with_capacity(extents.len());
-    for &(file, offset_bytes, len_bytes) in extents {
-        let part = Part { file, offset_bytes, len_bytes, slot_offset_bytes: end };
-        let slot_offset_bytes = end + part.lead_bytes(block_bytes);
+pub fn lay_out(
+    extents: impl IntoIterator<Item = (FileIdx, u64, usize)>,
+    block_bytes: usize,
+) -> Laid {
+    let mut laid = Laid { parts: [Part::NONE; N_PARTS_MAX], n_parts: 0, slot_bytes: 0 };
+    for (file, offset_bytes, len_bytes) in extents {
+        assert!(laid.n_parts < N_PARTS_MAX, "at most {N_PARTS_MAX} parts");
+        let part = Part { file, offset_bytes, len_bytes, slot_offset_bytes: laid.slot_bytes };
+        let slot_offset_bytes = laid.slot_bytes + part.lead_bytes(block_bytes);
         let part = Part { slot_offset_bytes, ..part };
-        end = part.slot_span(block_bytes).end.next_multiple_of(block_bytes);
-        parts.push(part);
+        laid.slot_bytes = part.slot_span(block_bytes).end.next_multiple_of(block_bytes);
+        laid.parts[laid.n_parts] = part;
+        laid.n_parts += 1;
     }
-    (parts, end)
+    laid
 }
 
 /// Fill a slot with parts of files.

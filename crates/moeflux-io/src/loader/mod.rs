@@ -25,7 +25,7 @@ mod settle;
 mod tests;
 
 pub use error::LoadError;
-pub use job::{Class, Finished, Job, JobId, N_PARTS_MAX, Outcome, Part, Source, lay_out};
+pub use job::{Class, Finished, Job, JobId, Laid, N_PARTS_MAX, Outcome, Part, Source, lay_out};
 pub use lane::LaneCounts;
 pub use settle::{N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX};
 
@@ -160,6 +160,16 @@ impl Loader {
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
+    }
+
+    /// At most so many reads in flight may be of guesses from now on.
+    ///
+    /// # Panics
+    ///
+    /// If that is none.
+    pub fn set_guess_reads_max(&mut self, n_guess_reads_max: usize) {
+        assert!(n_guess_reads_max > 0, "a guess can be read");
+        self.settings.n_guess_reads_max = n_guess_reads_max;
     }
 
     /// What kinds of drives it has: the first, the mirror.

@@ -21,11 +21,11 @@ pub const SLOT_ALIGN: usize = 16 << 10;
 
 /// One slot, from 0. Slots of a slab have neighbouring numbers, and keep them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlotIdx(pub u32);
+pub struct SlotIdx(pub usize);
 
 /// The place of one slab, from 0. A place whose slab was given back is free for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlabIdx(pub u32);
+pub struct SlabIdx(pub usize);
 
 /// What a slot is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl fmt::Debug for Slab {
 pub struct SlotMemory {
     slot_bytes: usize,
     stride_bytes: usize,
-    n_slots_per_slab: u32,
+    n_slots_per_slab: usize,
     slabs: Vec<Option<Slab>>,
     /// Of every slot of every place, in order.
     states: Vec<SlotState>,
@@ -107,8 +107,7 @@ impl SlotMemory {
     pub fn new(slot_bytes: usize, slab_bytes: usize) -> Self {
         assert!(slot_bytes > 0, "a slot has bytes");
         let stride_bytes = slot_bytes.checked_next_multiple_of(SLOT_ALIGN).expect("a slot fits");
-        let n_slots = (slab_bytes / stride_bytes).max(1);
-        let n_slots_per_slab = u32::try_from(n_slots).expect("slots of a slab are counted in u32");
+        let n_slots_per_slab = (slab_bytes / stride_bytes).max(1);
         Self { slot_bytes, stride_bytes, n_slots_per_slab, slabs: Vec::new(), states: Vec::new() }
     }
 
@@ -121,12 +120,12 @@ impl SlotMemory {
     /// What a slab takes from the system, once its pages have been touched; one huge page at least.
     #[must_use]
     pub fn slab_bytes(&self) -> usize {
-        (self.stride_bytes * self.n_slots_per_slab as usize).max(HUGE_PAGE_BYTES)
+        (self.stride_bytes * self.n_slots_per_slab).max(HUGE_PAGE_BYTES)
     }
 
     /// How many slots a slab has.
     #[must_use]
-    pub fn n_slots_per_slab(&self) -> u32 {
+    pub fn n_slots_per_slab(&self) -> usize {
         self.n_slots_per_slab
     }
 
@@ -139,12 +138,12 @@ impl SlotMemory {
     /// How many slots have memory.
     #[must_use]
     pub fn n_slots(&self) -> usize {
-        self.n_slabs() * self.n_slots_per_slab as usize
+        self.n_slabs() * self.n_slots_per_slab
     }
 
     /// The slots of the slab at `place`.
     #[must_use]
-    pub fn slots_of(&self, place: SlabIdx) -> Range<u32> {
+    pub fn slots_of(&self, place: SlabIdx) -> Range<usize> {
         let first = place.0 * self.n_slots_per_slab;
         first..first + self.n_slots_per_slab
     }
@@ -158,7 +157,7 @@ impl SlotMemory {
     /// The slab at `place`, for drives that want to know of it.
     #[must_use]
     pub fn slab(&self, place: SlabIdx) -> Option<&Slab> {
-        self.slabs.get(place.0 as usize)?.as_ref()
+        self.slabs.get(place.0)?.as_ref()
     }
 
     /// The slabs that there are, in order.
@@ -169,27 +168,20 @@ impl SlotMemory {
 
     /// One slab more, all of its slots empty, at the first free place; `None` if the system has no
     /// room for it.
-    ///
-    /// # Panics
-    ///
-    /// If there were more slots than `u32` counts.
     pub fn grow(&mut self) -> Option<SlabIdx> {
-        let n_slots = self.n_slots_per_slab as usize;
+        let n_slots = self.n_slots_per_slab;
         let slab_bytes = self.stride_bytes.checked_mul(n_slots)?;
         let bytes = AlignedBytes::zeroed(slab_bytes.max(HUGE_PAGE_BYTES))?;
         let n_pieces = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
         let slab = Slab(Arc::new(SlabMemory { bytes, n_pieces }));
         let place = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
         if place == self.slabs.len() {
-            let n_slots_in_all = (place + 1).checked_mul(n_slots);
-            let is_counted = n_slots_in_all.is_some_and(|it| u32::try_from(it).is_ok());
-            assert!(is_counted, "slots are counted in u32");
             self.slabs.push(None);
             self.states.resize(self.slabs.len() * n_slots, SlotState::Absent);
         }
         self.slabs[place] = Some(slab);
         self.states[place * n_slots..(place + 1) * n_slots].fill(SlotState::Empty);
-        Some(SlabIdx(u32::try_from(place).expect("fewer slabs than slots")))
+        Some(SlabIdx(place))
     }
 
     /// Gives the slab at `place` back to the system; what its slots held is lost.
@@ -200,10 +192,10 @@ impl SlotMemory {
     /// to it (a drive that was not told by `slab_removed`): its memory would not go.
     pub fn shrink(&mut self, place: SlabIdx) {
         let slots = self.slots_of(place);
-        let states = &mut self.states[slots.start as usize..slots.end as usize];
+        let states = &mut self.states[slots];
         assert!(!states.contains(&SlotState::Filling), "no slot of the slab is being filled");
         states.fill(SlotState::Absent);
-        let slab = self.slabs[place.0 as usize].take().expect("the slab is there");
+        let slab = self.slabs[place.0].take().expect("the slab is there");
         let memory = Arc::into_inner(slab.0);
         assert!(memory.is_some(), "no drive and no piece holds the slab");
     }
@@ -211,7 +203,7 @@ impl SlotMemory {
     /// What `slot` is good for.
     #[must_use]
     pub fn state(&self, slot: SlotIdx) -> SlotState {
-        self.states.get(slot.0 as usize).copied().unwrap_or(SlotState::Absent)
+        self.states.get(slot.0).copied().unwrap_or(SlotState::Absent)
     }
 
     /// The bytes of a slot.
@@ -237,7 +229,7 @@ impl SlotMemory {
     pub fn begin_fill(&mut self, slot: SlotIdx) -> Filling {
         let state = self.state(slot);
         assert!(matches!(state, SlotState::Empty | SlotState::Ready), "{slot:?} is {state:?}");
-        self.states[slot.0 as usize] = SlotState::Filling;
+        self.states[slot.0] = SlotState::Filling;
         let (slab, place, start_bytes) = self.find(slot);
         let memory = SlotRange { slab: slab.clone(), place, start_bytes };
         Filling { memory, slot, len_bytes: self.stride_bytes, n_taken_bytes: 0 }
@@ -269,13 +261,13 @@ impl SlotMemory {
         assert!(slab.is_same(&filling.memory.slab), "the filling is of this memory");
         assert!(self.state(slot) == SlotState::Filling, "{slot:?} is {:?}", self.state(slot));
         assert!(filling.n_pieces() == 0, "{slot:?}: pieces of it are still out");
-        self.states[slot.0 as usize] = state;
+        self.states[slot.0] = state;
     }
 
     /// The slab of a slot that has memory, which of its slots it is, and where that begins.
     fn find(&self, slot: SlotIdx) -> (&Slab, usize, usize) {
         let slab = self.slab(self.slab_of(slot)).expect("the slot has memory");
-        let place = (slot.0 % self.n_slots_per_slab) as usize;
+        let place = slot.0 % self.n_slots_per_slab;
         (slab, place, place * self.stride_bytes)
     }
 }

@@ -55,8 +55,8 @@ fn any_sequence_of_steps_does_what_a_plain_table_would() {
 #[derive(Default)]
 struct Model {
     slabs: Vec<bool>,
-    ready: HashMap<u32, u8>,
-    filling: HashMap<u32, (Filling, u8)>,
+    ready: HashMap<usize, u8>,
+    filling: HashMap<usize, (Filling, u8)>,
 }
 
 fn run_against_model(seed: u64) {
@@ -71,11 +71,11 @@ fn run_against_model(seed: u64) {
 
 fn step(memory: &mut SlotMemory, model: &mut Model, numbers: &mut Numbers) {
     let n_places = model.slabs.len();
-    let slot = numbers.below(3 * n_places.max(1)) as u32;
-    let is_there = model.slabs.get(slot as usize / 3) == Some(&true);
+    let slot = numbers.below(3 * n_places.max(1));
+    let is_there = model.slabs.get(slot / 3) == Some(&true);
     match numbers.below(10) {
         0 if n_places < 8 || model.slabs.contains(&false) => {
-            let place = memory.grow().unwrap().0 as usize;
+            let place = memory.grow().unwrap().0;
             let expected = model.slabs.iter().position(|it| !it).unwrap_or(n_places);
             assert_eq!(place, expected);
             model.slabs.resize(n_places.max(place + 1), true);
@@ -86,7 +86,7 @@ fn step(memory: &mut SlotMemory, model: &mut Model, numbers: &mut Numbers) {
             let slots = memory.slots_of(place);
             if slots.clone().all(|it| !model.filling.contains_key(&it)) {
                 memory.shrink(place);
-                model.slabs[place.0 as usize] = false;
+                model.slabs[place.0] = false;
                 model.ready.retain(|it, _| !slots.contains(it));
             }
         }
@@ -125,7 +125,7 @@ fn check(memory: &SlotMemory, model: &Model, seed: u64) {
     assert_eq!((memory.n_slabs(), memory.n_slots()), (n_slabs, 3 * n_slabs), "seed {seed}");
     assert_eq!(memory.slabs().count(), n_slabs);
     for slot in 0..30 {
-        let is_there = model.slabs.get(slot as usize / 3) == Some(&true);
+        let is_there = model.slabs.get(slot / 3) == Some(&true);
         let expected = match (model.ready.get(&slot), model.filling.get(&slot)) {
             _ if !is_there => SlotState::Absent,
             (Some(_), _) => SlotState::Ready,

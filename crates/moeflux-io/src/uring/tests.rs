@@ -65,7 +65,7 @@ fn slabs_come_and_go_and_reads_never_land_in_old_memory() {
         }
         let places: Vec<SlabIdx> = memory.slabs().map(|(place, _)| place).collect();
         let place = places[numbers.below(places.len())];
-        let slot = SlotIdx(memory.slots_of(place).start + (round % 2) as u32);
+        let slot = SlotIdx(memory.slots_of(place).start + usize::from(round % 2 == 1));
         let unit = numbers.below(64);
         let mut filling = memory.begin_fill(slot);
         let piece = filling.take(0..SLOT_ALIGN);

@@ -10,7 +10,7 @@ pub mod reference;
 use std::fmt;
 
 use crate::error::Result;
-use crate::experts::ArrivedExpert;
+use crate::experts::Arrived;
 use crate::ids::{BufferId, LayerIdx, StateId};
 use crate::ops::{Batch, KvKind, Plan, Routes, StateSpec};
 
@@ -121,12 +121,13 @@ pub trait Backend: fmt::Debug + Send {
     /// What the last [`crate::ops::Op::Route`] chose.
     fn routes(&self) -> &Routes;
 
-    /// Runs an expert plan for the experts that have arrived, over the rows that chose them.
+    /// Runs an expert plan for the experts that have arrived, over the rows that chose them; the
+    /// groups of a layer bring each expert once, all in the same [`crate::experts::Order`].
     ///
     /// # Errors
     ///
     /// When the device failed.
-    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()>;
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()>;
 
     /// One row of a buffer, after all that was submitted. At most the buffer's columns.
     ///

@@ -15,7 +15,7 @@ const INNER: usize = 64;
 const PROJECTIONS: [(&str, usize, usize); 3] =
     [("gate_proj", INNER, HIDDEN), ("up_proj", INNER, HIDDEN), ("down_proj", HIDDEN, INNER)];
 
-fn store(tensors: &Tensors, spec: &ModelSpec) -> Result<ExpertStore> {
+fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
     let (_dir, checkpoint) = tensors.open();
     let mut binder = Binder::new(Source::Checkpoint(&checkpoint), spec);
     let shape = ExpertShape { n_experts: N_EXPERTS, hidden: HIDDEN, inner: INNER };
@@ -29,9 +29,9 @@ fn store(tensors: &Tensors, spec: &ModelSpec) -> Result<ExpertStore> {
         assert_eq!(progress.total_bytes, stored_bytes);
         ControlFlow::Continue(())
     };
-    let store = ExpertStore::load_resident(&manifest, &checkpoint, watch)?;
+    let resident = ResidentExperts::load(&manifest, &checkpoint, watch)?;
     assert_eq!(done_bytes, stored_bytes);
-    Ok(store)
+    Ok(Experts::Resident(resident))
 }
 
 /// Takes all experts and compares each of their parts with `expected(expert, projection, part)`.
@@ -41,12 +41,13 @@ fn check<'t>(
     parts: &[&str],
     expected: impl Fn(usize, usize, &str) -> &'t [u8],
 ) {
-    let store = store(tensors, spec).unwrap();
-    let experts: Vec<_> = (0..N_EXPERTS).map(ExpertIdx).collect();
-    let mut lease = store.acquire(LayerIdx(3), &experts).unwrap();
+    let mut experts = load(tensors, spec).unwrap();
+    let chosen: Vec<_> = (0..N_EXPERTS).map(ExpertIdx).collect();
+    experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, n_rows: 1 }).unwrap();
     let mut n_seen = 0;
-    while let Some(arrived) = lease.next_ready().unwrap() {
-        for ArrivedExpert { expert, view } in arrived {
+    while let Some(arrived) = experts.next_ready().unwrap() {
+        for place in 0..arrived.len() {
+            let (expert, view) = (arrived.expert(place), arrived.view(place));
             assert_eq!(expert.0, n_seen);
             n_seen += 1;
             for (projection_idx, matrix) in [view.gate, view.up, view.down].iter().enumerate() {
@@ -160,27 +161,24 @@ fn fused_experts_have_gate_rows_first() {
 }
 
 #[test]
-fn a_lease_gives_only_what_was_asked_for_and_once() {
+fn only_what_was_asked_for_comes_and_once() {
     let tensors = each(|tensors, base, n_rows, n_cols| {
         tensors.add(&format!("{base}.weight"), "BF16", &[n_rows, n_cols]);
     });
-    let store = store(&tensors, &spec(Family::Qwen3Moe, 4)).unwrap();
-    let mut lease = store.acquire(LayerIdx(3), &[ExpertIdx(1), ExpertIdx(4)]).unwrap();
-    let arrived = lease.next_ready().unwrap().unwrap();
-    assert_eq!(arrived.iter().map(|it| it.expert.0).collect::<Vec<_>>(), [1, 4]);
-    assert!(lease.next_ready().unwrap().is_none());
-    assert!(lease.next_ready().unwrap().is_none());
-    assert!(store.acquire(LayerIdx(3), &[]).unwrap().next_ready().unwrap().is_none());
-}
-
-#[test]
-#[should_panic(expected = "experts ascend")]
-fn experts_are_asked_for_in_order() {
-    let tensors = each(|tensors, base, n_rows, n_cols| {
-        tensors.add(&format!("{base}.weight"), "BF16", &[n_rows, n_cols]);
-    });
-    let store = store(&tensors, &spec(Family::Qwen3Moe, 4)).unwrap();
-    drop(store.acquire(LayerIdx(3), &[ExpertIdx(1), ExpertIdx(1)]));
+    let mut experts = load(&tensors, &spec(Family::Qwen3Moe, 4)).unwrap();
+    let mut ask = |chosen: &[usize]| {
+        let chosen: Vec<_> = chosen.iter().copied().map(ExpertIdx).collect();
+        experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, n_rows: 2 }).unwrap();
+        let mut came = Vec::new();
+        while let Some(arrived) = experts.next_ready().unwrap() {
+            came.extend((0..arrived.len()).map(|place| arrived.expert(place).0));
+        }
+        assert!(experts.next_ready().unwrap().is_none());
+        came
+    };
+    assert_eq!(ask(&[1, 4, 4, 0]), [0, 1, 4]);
+    assert!(ask(&[]).is_empty());
+    assert_eq!(ask(&[2]), [2]);
 }
 
 #[test]
@@ -196,7 +194,7 @@ fn a_scale_that_is_not_finite_is_named_with_its_place() {
     let value_idx = (2 * INNER + 5) * 2 + 1;
     let biases = tensors.bytes_mut("m.3.mlp.switch_mlp.up_proj.biases");
     biases[value_idx * 4..][..4].copy_from_slice(&nan);
-    let error = store(&tensors, &quantised(Family::Qwen3Moe, 4, 64)).unwrap_err().to_string();
+    let error = load(&tensors, &quantised(Family::Qwen3Moe, 4, 64)).unwrap_err().to_string();
     let expected = format!("tensor `m.3.mlp.switch_mlp.up_proj.biases`: value {value_idx} is NaN");
     assert!(error.starts_with(&expected), "{error}");
 
@@ -205,6 +203,6 @@ fn a_scale_that_is_not_finite_is_named_with_its_place() {
     });
     let name = "m.3.mlp.experts.4.down_proj.weight_scale_inv";
     tensors.bytes_mut(name)[..4].copy_from_slice(&nan);
-    let error = store(&tensors, &spec(Family::DeepseekV3, 4)).unwrap_err().to_string();
+    let error = load(&tensors, &spec(Family::DeepseekV3, 4)).unwrap_err().to_string();
     assert!(error.starts_with(&format!("tensor `{name}`: value 0 is NaN")), "{error}");
 }

@@ -115,6 +115,7 @@ fn layer_plan(site: &mut Site<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
         MixerSpec::GatedDelta(delta) => gated_delta::push(site, delta, &mut ops)?,
         MixerSpec::Mla(mla) => mla::push(site, mla, &mut ops)?,
     }
+    let first_of_router = ops.len();
     ops.push(site.norm_stream("post_attention_layernorm")?);
     let moe = match &spec.ffn {
         FfnSpec::Dense { inner } => {
@@ -123,7 +124,7 @@ fn layer_plan(site: &mut Site<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
         }
         FfnSpec::Moe(moe) => {
             ffn::push_router(site, moe, &mut ops)?;
-            Some(ffn::moe_plan(site, moe)?)
+            Some(ffn::moe_plan(site, moe, &ops[first_of_router..])?)
         }
     };
     Ok(LayerPlan { mixer: Plan::new(ops), moe })

@@ -37,12 +37,12 @@ pub(super) fn push_router(
     Ok(())
 }
 
-/// The plans behind the router's choice.
-pub(super) fn moe_plan(site: &mut Site<'_, '_>, spec: &MoeSpec) -> Result<MoePlan> {
+/// The plans behind the router's choice; `router` is what leads to it from the residual stream.
+pub(super) fn moe_plan(site: &mut Site<'_, '_>, spec: &MoeSpec, router: &[Op]) -> Result<MoePlan> {
     let hidden = site.spec.hidden;
     let shape = ExpertShape { n_experts: spec.n_experts, hidden, inner: spec.inner };
     site.binder.experts(site.layer, &site.name("mlp"), shape)?;
-    let partials = site.buffer("partials", spec.top_k * hidden);
+    let sum = site.buffer("expert_sum", hidden);
 
     let mut shared_ops = Vec::new();
     let shared = match spec.shared {
@@ -51,13 +51,22 @@ pub(super) fn moe_plan(site: &mut Site<'_, '_>, spec: &MoeSpec) -> Result<MoePla
     };
     let (shared, shared_gate) = shared.map_or((None, None), |(out, gate)| (Some(out), gate));
     let (residual, out) = (site.stream, site.stream);
-    let experts = ExpertFfn { x: site.normed, partials, limit: None };
-    let combine = Combine { partials, shared, shared_gate, residual, out };
+    let experts = ExpertFfn { x: site.normed, sum, limit: None };
+    let combine = Combine { sum, shared, shared_gate, residual, out };
     Ok(MoePlan {
         shared: Plan::new(shared_ops),
         experts: Plan::new(vec![Op::ExpertFfn(experts)]),
         combine: Plan::new(vec![Op::Combine(combine)]),
+        guess: Plan::new(router.iter().map(|op| widened(op, spec.n_named())).collect()),
     })
+}
+
+/// The op; a router names so many.
+fn widened(op: &Op, top_k: usize) -> Op {
+    match op {
+        Op::Route(route) => Op::Route(Route { top_k, ..route.clone() }),
+        other => other.clone(),
+    }
 }
 
 /// Appends the shared expert; its output and, where it has one, its gate before the sigmoid.

@@ -50,4 +50,7 @@ pub struct MoePlan {
     pub experts: Plan,
     /// Sum and residual.
     pub combine: Plan,
+    /// What the router would choose, and what comes next in its favour, if the layer's mixer added
+    /// nothing: run on the output of the layer before.
+    pub guess: Plan,
 }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::experts::ExpertStore;
 use crate::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
+use crate::experts::{Experts, Request};
 use crate::families::{ModelPlan, MoePlan};
 use crate::ids::LayerIdx;
 use crate::ops::{Batch, N_OUTPUTS_MAX, Routes};
@@ -22,8 +22,8 @@ pub struct Model {
     pub spec: ModelSpec,
     /// What to run.
     pub plan: ModelPlan,
-    /// The routed experts.
-    pub experts: ExpertStore,
+    /// Per layer: bytes of one routed expert, for those who count them; 0 where there are none.
+    pub expert_bytes: Vec<u64>,
     /// Names these weights: a saved state belongs to one fingerprint.
     pub fingerprint: u64,
     /// Where routes are written, if they are; `None` within once that has ended.
@@ -34,14 +34,15 @@ impl Model {
     /// The shapes that a trace of this model's routes begins with.
     #[must_use]
     pub fn trace_header(&self) -> TraceHeader {
-        let layers = self.spec.layers.iter().zip(0..).map(|(layer, layer_idx)| match &layer.ffn {
-            FfnSpec::Moe(moe) => LayerShape {
-                n_experts: moe.n_experts,
-                top_k: moe.top_k,
-                record_bytes: self.experts.record_bytes(LayerIdx(layer_idx)).unwrap_or(0),
-            },
-            FfnSpec::Dense { .. } => LayerShape::default(),
-        });
+        let layers =
+            self.spec.layers.iter().enumerate().map(|(layer_idx, layer)| match &layer.ffn {
+                FfnSpec::Moe(moe) => LayerShape {
+                    n_experts: moe.n_experts,
+                    top_k: moe.top_k,
+                    record_bytes: self.expert_bytes[layer_idx],
+                },
+                FfnSpec::Dense { .. } => LayerShape::default(),
+            });
         TraceHeader { fingerprint: self.fingerprint, layers: layers.collect() }
     }
 
@@ -53,6 +54,17 @@ impl Model {
         let kind = if is_one { StepKind::Decode } else { StepKind::Prefill };
         writer.layer(kind, layer, &routes.experts)
     }
+}
+
+/// What a model runs on.
+#[derive(Debug)]
+pub struct Device {
+    /// Interprets the plans.
+    pub backend: Box<dyn Backend>,
+    /// Brings the routed experts.
+    pub experts: Experts,
+    /// One row of logits.
+    pub logits: Vec<f32>,
 }
 
 /// How far a step has come.
@@ -80,17 +92,24 @@ pub type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 /// What the device or the experts' store report, or [`Error::Cancelled`].
 pub fn run_layers(
     model: &Model,
-    backend: &mut dyn Backend,
+    device: &mut Device,
     batch: &Batch<'_>,
     layer_done: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<()> {
-    assert!(batch.rows.len() <= backend.n_rows_max(), "a batch fits the workspace");
-    backend.submit(&model.plan.embed, batch)?;
+    let n_rows = batch.rows.len();
+    assert!(n_rows <= device.backend.n_rows_max(), "a batch fits the workspace");
+    device.experts.begin_step(n_rows);
+    device.backend.submit(&model.plan.embed, batch)?;
     for (layer_idx, layer) in model.plan.layers.iter().enumerate() {
-        backend.submit(&layer.mixer, batch)?;
+        device.backend.submit(&layer.mixer, batch)?;
         if let Some(moe) = &layer.moe {
-            run_experts(model, backend, batch, (LayerIdx(layer_idx), moe))?;
+            let done = run_experts(model, device, batch, (LayerIdx(layer_idx), moe));
+            if done.is_err() {
+                device.experts.give_up();
+            }
+            done?;
         }
+        guess_next(model, device, batch, LayerIdx(layer_idx + 1))?;
         if layer_done(layer_idx + 1).is_break() {
             return Err(Error::Cancelled);
         }
@@ -100,18 +119,35 @@ pub fn run_layers(
 
 fn run_experts(
     model: &Model,
-    backend: &mut dyn Backend,
+    device: &mut Device,
     batch: &Batch<'_>,
     (layer, moe): (LayerIdx, &MoePlan),
 ) -> Result<()> {
-    model.note_routes(layer, backend.routes())?;
-    let chosen = backend.routes().union();
-    let mut lease = model.experts.acquire(layer, &chosen)?;
+    let Device { backend, experts, .. } = device;
+    let routes = backend.routes();
+    model.note_routes(layer, routes)?;
+    experts.request(&Request { layer, chosen: &routes.experts, n_rows: batch.rows.len() })?;
     backend.submit(&moe.shared, batch)?;
-    while let Some(arrived) = lease.next_ready()? {
-        backend.submit_experts(&moe.experts, arrived)?;
+    while let Some(arrived) = experts.next_ready()? {
+        backend.submit_experts(&moe.experts, &arrived)?;
     }
     backend.submit(&moe.combine, batch)
+}
+
+/// Lets the next layer's router say what it would choose, where that is worth asking.
+fn guess_next(
+    model: &Model,
+    device: &mut Device,
+    batch: &Batch<'_>,
+    layer: LayerIdx,
+) -> Result<()> {
+    let next = model.plan.layers.get(layer.0).and_then(|layer| layer.moe.as_ref());
+    let Some(moe) = next.filter(|_| device.experts.is_asking(batch.rows.len())) else {
+        return Ok(());
+    };
+    device.backend.submit(&moe.guess, batch)?;
+    let routes = device.backend.routes();
+    device.experts.guess(layer, (&routes.experts, &routes.weights))
 }
 
 /// Computes the logits of the rows in [`Batch::outputs`], after [`run_layers`]; `sink` gets each

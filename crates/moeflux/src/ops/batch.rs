@@ -52,13 +52,4 @@ impl Routes {
         let places = self.experts.iter().enumerate().filter(move |&(_, &it)| it == expert);
         places.map(|(place, _)| (place / self.top_k, place % self.top_k))
     }
-
-    /// Every chosen expert once, ascending.
-    #[must_use]
-    pub fn union(&self) -> Vec<ExpertIdx> {
-        let mut experts = self.experts.clone();
-        experts.sort_unstable();
-        experts.dedup();
-        experts
-    }
 }

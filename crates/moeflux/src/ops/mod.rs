@@ -322,14 +322,14 @@ pub struct Route {
 }
 
 /// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it.
-/// What comes out goes to `partials`, where there is room for each row's experts; how it lies there
-/// is known to the backend alone, whose [`Combine`] reads it.
+/// What comes out is for [`Combine`]: added up in `sum` as far as the experts came in the order of
+/// the sum, else kept by the backend for their turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertFfn {
     /// One head of `hidden` columns.
     pub x: Heads,
-    /// One head of `top_k * hidden` columns.
-    pub partials: Heads,
+    /// One head of `hidden` columns.
+    pub sum: Heads,
     /// Clamp of gpt_oss: see [`SwiGlu`].
     pub limit: Option<f32>,
 }
@@ -338,8 +338,8 @@ pub struct ExpertFfn {
 /// is multiplied by `sigmoid(shared_gate)` if there is one. All sums in that order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Combine {
-    /// As [`ExpertFfn`] left them.
-    pub partials: Heads,
+    /// As [`ExpertFfn`] left it.
+    pub sum: Heads,
     /// Output of the shared expert.
     pub shared: Option<Heads>,
     /// One column.
@@ -428,10 +428,8 @@ impl Op {
             Self::SwiGlu(op) => vec![op.gate, op.up, op.out],
             Self::Add(op) => vec![op.x, op.y, op.out],
             Self::Route(op) => vec![op.logits],
-            Self::ExpertFfn(op) => vec![op.x, op.partials],
-            Self::Combine(op) => {
-                with(&[op.partials, op.residual, op.out], &[op.shared, op.shared_gate])
-            }
+            Self::ExpertFfn(op) => vec![op.x, op.sum],
+            Self::Combine(op) => with(&[op.sum, op.residual, op.out], &[op.shared, op.shared_gate]),
         }
     }
 }

@@ -7,11 +7,10 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::forward::{Model, StepProgress, Watch, run_head, run_layers};
+use crate::forward::{Device, Model, StepProgress, Watch, run_head, run_layers};
 use crate::ids::{Position, TokenId};
 use crate::ops::{Batch, Row, Segment};
 use crate::session::checkpoints::RecurrentCopy;
-use crate::session::runtime::Device;
 use crate::session::{Session, torn};
 use crate::spec::ModelSpec;
 
@@ -215,8 +214,7 @@ impl Run<'_, '_, '_> {
                 ControlFlow::Continue(())
             }
         };
-        let backend = self.device.backend.as_mut();
-        if let Err(error) = run_layers(self.model, backend, &chunk.batch(), layer_done) {
+        if let Err(error) = run_layers(self.model, self.device, &chunk.batch(), layer_done) {
             self.undo(feeds, chunk, undos);
             return Err(error);
         }
@@ -229,7 +227,7 @@ impl Run<'_, '_, '_> {
     }
 
     fn emit(&mut self, chunk: &Chunk) -> Result<()> {
-        let Device { backend, logits } = &mut *self.device;
+        let Device { backend, logits, .. } = &mut *self.device;
         let sink = &mut self.sink;
         run_head(self.model, backend.as_mut(), &chunk.batch(), logits, &mut |output_idx, row| {
             sink(chunk.output_of(output_idx), row)

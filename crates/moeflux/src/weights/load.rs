@@ -3,7 +3,7 @@
 //! **Invariant:** what comes out is whole and its scales and vectors are finite, or it is an error.
 //! Plain values and codes are not searched: a matrix of gigabytes is read at the drive's speed.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use half::{bf16, f16};
 use moeflux_io::available_memory_bytes;
@@ -11,7 +11,10 @@ use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind};
 
 use crate::error::Result;
 use crate::format::Checkpoint;
-use crate::weights::files::{Files, Meter, Watch, check_room, first_non_finite, part_error};
+use crate::ids::ExpertIdx;
+use crate::weights::files::{
+    Copies, Files, Meter, Watch, check_room, first_non_finite, part_error,
+};
 use crate::weights::manifest::{
     Extent, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
 };
@@ -30,12 +33,13 @@ use crate::weights::resident::{OwnedMatrix, Weights};
 pub fn load(
     manifest: &Manifest,
     checkpoint: &Checkpoint,
+    copies: Copies,
     watch: &mut Watch<'_>,
 ) -> Result<Weights> {
     assert!(manifest.origin == Origin::Checkpoint, "imagined weights cannot be read");
     let needed_bytes = manifest.resident_bytes();
     check_room("the resident weights", needed_bytes, available_memory_bytes())?;
-    let files = Files::open(checkpoint)?;
+    let files = Files::open(checkpoint)?.with_copies(copies);
     let mut meter = Meter::new(stored_bytes(manifest), watch)?;
     let mut weights = Weights::default();
     for source in &manifest.matrices {
@@ -48,6 +52,34 @@ pub fn load(
         });
     }
     Ok(weights)
+}
+
+/// The first bytes of each part of the first and the last expert of each layer, at most `n_bytes`
+/// of each.
+///
+/// # Errors
+///
+/// When they cannot be read.
+pub(crate) fn expert_samples(
+    manifest: &Manifest,
+    checkpoint: &Checkpoint,
+    n_bytes: usize,
+) -> Result<Vec<Vec<u8>>> {
+    let files = Files::open(checkpoint)?.with_copies(Copies::Dropped);
+    let watch = &mut |_| ControlFlow::Continue(());
+    let mut meter = Meter::new(0, watch)?;
+    let mut samples = Vec::new();
+    for bank in &manifest.banks {
+        for expert in [ExpertIdx(0), ExpertIdx(bank.n_experts - 1)] {
+            for part in &bank.parts {
+                let extent = part.extent(expert);
+                let mut sample = vec![0; part.len_bytes.min(n_bytes)];
+                files.read(extent.file_idx, extent.offset_bytes, &mut sample, &mut meter)?;
+                samples.push(sample);
+            }
+        }
+    }
+    Ok(samples)
 }
 
 fn stored_bytes(manifest: &Manifest) -> u64 {

@@ -7,7 +7,9 @@ use std::ops::Range;
 
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
+use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
+use crate::weights::files::{first_non_finite, part_error};
 use crate::weights::imagined::ImaginedCheckpoint;
 use crate::weights::resident::ExpertLayout;
 
@@ -199,6 +201,23 @@ impl ExpertBank {
             }
             Places::Each(_) => {
                 (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64)
+            }
+        }
+    }
+
+    /// Refuses scales and biases of an expert that are not finite.
+    pub(crate) fn check_finite(
+        &self,
+        part: &BankPart,
+        expert: ExpertIdx,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let PartRole::Scales(kind) = part.role else { return Ok(()) };
+        match first_non_finite(bytes, kind) {
+            None => Ok(()),
+            Some(value_idx) => {
+                let (tensor, value_idx) = self.scale_place(part, expert, value_idx);
+                Err(part_error(&tensor, value_idx))
             }
         }
     }

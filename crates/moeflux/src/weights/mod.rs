@@ -16,10 +16,11 @@ mod table;
 
 pub use bank::ExpertShape;
 pub use binder::{Binder, Source};
-pub(crate) use files::{Files, Meter, check_room, first_non_finite, part_error};
-pub use files::{Progress, Watch};
+pub use files::{Copies, Progress, Watch};
+pub(crate) use files::{Files, Meter, check_room, first_non_finite};
 pub(crate) use imagined::params_of_mlx;
 pub use imagined::{Imagined, ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
+pub(crate) use load::expert_samples;
 pub use load::load;
 pub use manifest::{
     BankPart, ExpertBank, Extent, KindCount, Manifest, MatrixSource, Origin, PartRole, Places,

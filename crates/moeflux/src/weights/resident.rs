@@ -109,6 +109,26 @@ impl ExpertLayout {
         Self { gate, up, down }
     }
 
+    /// The same matrices with their parts at `starts`, in the order of the record.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer places than parts.
+    #[must_use]
+    pub fn moved(&self, starts: &mut impl Iterator<Item = usize>) -> Self {
+        let mut next = |n_bytes: usize| match n_bytes {
+            0 => 0,
+            _ => starts.next().expect("every part has a place"),
+        };
+        let [gate, up, down] = [self.gate, self.up, self.down].map(|span| MatrixSpan {
+            layout: span.layout,
+            codes_at: next(span.layout.code_bytes()),
+            scales_at: next(span.layout.scale_bytes()),
+            biases_at: next(span.layout.bias_bytes()),
+        });
+        Self { gate, up, down }
+    }
+
     /// Bytes of a record in memory.
     #[must_use]
     pub fn record_bytes(&self) -> usize {

@@ -14,7 +14,7 @@ use crate::spec::{Family, ModelSpec, QuantParams};
 const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
 
 fn load_all(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Weights> {
-    load(manifest, checkpoint, &mut |_| ControlFlow::Continue(()))
+    load(manifest, checkpoint, Copies::Kept, &mut |_| ControlFlow::Continue(()))
 }
 
 /// Binds and finishes; the error if there is one.
@@ -469,7 +469,7 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
         seen.push(progress.done_bytes);
         ControlFlow::Continue(())
     };
-    load(&manifest, &checkpoint, watch).unwrap();
+    load(&manifest, &checkpoint, Copies::Kept, watch).unwrap();
     assert_eq!(seen, [0, 64, 76]);
     for n_calls in 0..3 {
         let mut n_left = n_calls;
@@ -477,7 +477,10 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
             n_left -= 1;
             if n_left < 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        assert!(matches!(load(&manifest, &checkpoint, watch), Err(Error::Cancelled)), "{n_calls}");
+        assert!(
+            matches!(load(&manifest, &checkpoint, Copies::Kept, watch), Err(Error::Cancelled)),
+            "{n_calls}"
+        );
     }
 }
 

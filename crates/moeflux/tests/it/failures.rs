@@ -10,12 +10,12 @@ use moeflux::backend::reference::ReferenceBackend;
 use moeflux::backend::{Backend, DeviceNames, StatePart};
 use moeflux::blueprint::Blueprint;
 use moeflux::error::{Error, Result};
-use moeflux::experts::{ArrivedExpert, ExpertStore};
+use moeflux::experts::{Arrived, Experts, ResidentExperts};
 use moeflux::forward::Model;
 use moeflux::ids::{BufferId, StateId, TokenId};
 use moeflux::ops::{Batch, Plan, Routes, StateSpec};
 use moeflux::session::{Runtime, Session, Wanted};
-use moeflux::weights;
+use moeflux::weights::{self, Copies};
 
 use crate::support::{Case, feed_all};
 
@@ -90,7 +90,7 @@ impl Backend for Failing {
         self.inner.routes()
     }
 
-    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()> {
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         self.fuse.burn()?;
         self.inner.submit_experts(plan, arrived)
     }
@@ -104,13 +104,14 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
     let (blueprint, checkpoint) = Blueprint::of_folder(dir).unwrap();
     let Blueprint { spec, plan, manifest } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
-    let weights = Arc::new(weights::load(&manifest, &checkpoint, watch).unwrap());
-    let experts = ExpertStore::load_resident(&manifest, &checkpoint, watch).unwrap();
+    let weights = Arc::new(weights::load(&manifest, &checkpoint, Copies::Kept, watch).unwrap());
+    let experts = ResidentExperts::load(&manifest, &checkpoint, watch).unwrap();
     let inner = ReferenceBackend::new(weights, &plan.workspace, 32).unwrap();
     let fuse = Fuse::default();
     let backend = Box::new(Failing { inner, fuse: fuse.clone() });
-    let model = Model { spec, plan, experts, fingerprint: 1, trace: None };
-    (Arc::new(Runtime::new(model, backend)), fuse)
+    let model =
+        Model { expert_bytes: vec![0; spec.layers.len()], spec, plan, fingerprint: 1, trace: None };
+    (Arc::new(Runtime::new(model, backend, Experts::Resident(experts))), fuse)
 }
 
 /// Feeds `tokens` with the 1st, 2nd, 3rd ... call failing, until none fails.
@@ -244,7 +245,7 @@ fn a_state_of_a_twin_is_refused() {
             flip_experts(&path);
         }
     }
-    let open = |dir| crate::support::open(dir, moeflux::engine::BackendKind::Cpu, 32);
+    let open = |dir| crate::support::open(dir, moeflux::config::BackendKind::Cpu, 32);
     let (original, twin) = (open(&case.dir), open(twin.path()));
     let mut session = original.session(100).unwrap();
     session.feed_last(&case.tokens[..5]).unwrap();

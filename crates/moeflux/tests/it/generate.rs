@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use moeflux::engine::{BackendKind, Engine};
+use moeflux::config::BackendKind;
+use moeflux::engine::Engine;
 use moeflux::generate::{Event, Finish, Generation};
 use moeflux::ids::TokenId;
 use moeflux::sample::{LogitMask, Sampler, SamplerConfig};

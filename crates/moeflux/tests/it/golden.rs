@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use moeflux::backend::Arithmetic;
-use moeflux::engine::{BackendKind, Engine, EngineConfig};
+use moeflux::config::{BackendKind, EngineConfig};
+use moeflux::engine::Engine;
 use moeflux::ids::TokenId;
 use moeflux_kernels::{KernelTable, available};
 

@@ -9,4 +9,5 @@ mod packing;
 mod plans;
 mod random;
 mod sessions;
+mod streaming;
 mod support;

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use moeflux::engine::{BackendKind, Engine};
+use moeflux::config::BackendKind;
+use moeflux::engine::Engine;
 use moeflux::error::Error;
 use moeflux::ids::TokenId;
 use moeflux::session::{Feed, Wanted, step};

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use moeflux::backend::Arithmetic;
-use moeflux::engine::{BackendKind, Engine, EngineConfig};
+use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::engine::Engine;
 use moeflux::error::Result;
 use moeflux::ids::TokenId;
 use moeflux::session::{Session, Wanted};
@@ -85,7 +86,14 @@ pub(crate) fn config(
 ) -> EngineConfig {
     let n_rows_max = NonZeroUsize::new(n_rows_max).unwrap();
     let n_threads = NonZeroUsize::new(n_threads).unwrap();
-    EngineConfig { backend, arithmetic, kernels: None, n_threads, n_rows_max }
+    EngineConfig {
+        backend,
+        arithmetic,
+        kernels: None,
+        n_threads,
+        n_rows_max: Some(n_rows_max),
+        streaming: StreamingConfig::default(),
+    }
 }
 
 /// Feeds tokens and collects all their logits.

@@ -70,8 +70,9 @@ impl Rig {
     }
 
     fn submit(&mut self, id: u64, class: Class, extents: &[(FileIdx, u64, usize)]) {
-        let (parts, slot_bytes) = lay_out(extents, self.loader.block_bytes());
-        assert!(slot_bytes <= SLOT_BYTES);
+        let laid = lay_out(extents.iter().copied(), self.loader.block_bytes());
+        assert!(laid.slot_bytes() <= SLOT_BYTES);
+        let parts = laid.parts().to_vec();
         let free =
             (0..16).map(SlotIdx).find(|&it| self.memory.state(it) != crate::SlotState::Filling);
         let filling = self.memory.begin_fill(free.unwrap());
@@ -182,14 +183,14 @@ fn jobs_of_no_bytes_are_ready_at_once() {
 #[test]
 fn parts_are_laid_out_one_after_the_other_as_in_their_files() {
     let extents = [(FileIdx(0), 5000, 10), (FileIdx(1), 4096, 4096), (FileIdx(0), 8191, 2)];
-    let (parts, slot_bytes) = lay_out(&extents, 4096);
-    let places: Vec<usize> = parts.iter().map(|it| it.slot_offset_bytes).collect();
-    assert_eq!((places, slot_bytes), (vec![904, 4096, 12_287], 16_384));
-    let spans: Vec<_> = parts.iter().map(|it| it.slot_span(4096)).collect();
+    let laid = lay_out(extents, 4096);
+    let places: Vec<usize> = laid.parts().iter().map(|it| it.slot_offset_bytes).collect();
+    assert_eq!((places, laid.slot_bytes()), (vec![904, 4096, 12_287], 16_384));
+    let spans: Vec<_> = laid.parts().iter().map(|it| it.slot_span(4096)).collect();
     assert_eq!(spans, [0..4096, 4096..8192, 8192..16_384]);
-    let (parts, slot_bytes) = lay_out(&extents, 1);
-    let places: Vec<usize> = parts.iter().map(|it| it.slot_offset_bytes).collect();
-    assert_eq!((places, slot_bytes), (vec![0, 10, 4106], 4108));
+    let laid = lay_out(extents, 1);
+    let places: Vec<usize> = laid.parts().iter().map(|it| it.slot_offset_bytes).collect();
+    assert_eq!((places, laid.slot_bytes()), (vec![0, 10, 4106], 4108));
 }
 
 /// A part a little longer than one read becomes two of like size, not one and a rest.

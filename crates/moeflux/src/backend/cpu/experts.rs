@@ -9,12 +9,12 @@ use std::ops::Range;
 use moeflux_kernels::{KernelTable, ROWS_PER_BLOCK, RowOp, Rows};
 use moeflux_threads::Columns;
 
-use crate::backend::ArrivedExpert;
 use crate::backend::cpu::elementwise::COLS_PER_PART;
 use crate::backend::cpu::linear::{BLOCKS_AT_ONCE, copy_row};
 use crate::backend::cpu::product::{ReadyRows, n_blocks};
 use crate::backend::cpu::split::{Items, Parts};
 use crate::backend::cpu::{Common, Machine, Source, Worker, grown};
+use crate::experts::{Arrived, Order};
 use crate::ops::{Combine, ExpertFfn, Op, Plan, Routes};
 
 /// Scratch of the expert step; grows to the largest use and is kept.
@@ -35,10 +35,19 @@ pub(super) struct ExpertScratch {
     outputs: Vec<f32>,
     /// Per row and rank: which use it is, if its expert has arrived.
     uses_of_ranks: Vec<Option<usize>>,
-    /// Whether the sum of all experts stands in place of each row's first partial.
-    are_summed: bool,
+    /// `[row, rank, hidden]`: what waits for its turn in the sum.
+    partials: Vec<f32>,
+    /// Uses whose outputs are in the sum already.
+    n_summed: usize,
     /// The rows and ranks whose expert has arrived, as an index into `uses_of_ranks`, ascending.
     arrived_ranks: Vec<usize>,
+}
+
+impl ExpertScratch {
+    /// A new choice: nothing is in the sum.
+    pub(super) fn begin(&mut self) {
+        self.n_summed = 0;
+    }
 }
 
 /// One arrived expert's uses.
@@ -51,7 +60,7 @@ struct Group {
 }
 
 impl Machine {
-    pub(super) fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) {
+    pub(super) fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) {
         for op in &plan.ops {
             let Op::ExpertFfn(op) = op else {
                 unreachable!("an expert plan has only experts: {}", op.name())
@@ -60,10 +69,10 @@ impl Machine {
         }
     }
 
-    fn expert_ffn(&mut self, op: &ExpertFfn, arrived: &[ArrivedExpert<'_>]) {
+    fn expert_ffn(&mut self, op: &ExpertFfn, arrived: &Arrived<'_>) {
         self.gather_uses(arrived);
         let Some(first) = self.experts.groups.first() else { return };
-        let view = arrived[first.arrived_idx].view;
+        let view = arrived.view(first.arrived_idx);
         let n_rows = self.routes.experts.len() / self.routes.top_k;
         let Self { common, buffers, experts, ready, .. } = self;
         let up_layout = view.up.layout();
@@ -75,7 +84,7 @@ impl Machine {
         let [gate_x, up_x] = ready.of_both(common, (buffers, &op.x), layouts, n_rows);
         let is_shared = std::ptr::eq(gate_x, up_x);
         inner_layout.each(common, inner, &|group, range, out| {
-            let view = &arrived[group.arrived_idx].view;
+            let view = arrived.view(group.arrived_idx);
             let picks = &rows[group.uses.clone()];
             let mut worker = common.worker();
             let Worker { values, laid, product, .. } = &mut *worker;
@@ -98,32 +107,37 @@ impl Machine {
             inner_layout.copy_use(inner, use_idx, values);
             fill(values);
         });
-        experts.are_summed = n_uses == self.routes.experts.len();
-        if experts.are_summed {
-            self.sum_down(op, arrived);
+        let is_whole = n_uses == self.routes.experts.len();
+        if is_whole || arrived.order() == Order::Ascending {
+            let n_before = if is_whole { 0 } else { experts.n_summed };
+            experts.n_summed = n_before + n_uses;
+            self.sum_down(op, arrived, n_before == 0);
         } else {
+            experts.n_summed = 0;
             self.keep_partials(op, arrived);
         }
     }
 
-    /// Where all experts are here, each thread adds up its own columns, expert by expert: the sum
-    /// takes the place of the first partial.
-    fn sum_down(&mut self, op: &ExpertFfn, arrived: &[ArrivedExpert<'_>]) {
+    /// Where experts come in the order of the sum, each thread adds up its own columns, expert by
+    /// expert.
+    fn sum_down(&mut self, op: &ExpertFfn, arrived: &Arrived<'_>, is_first: bool) {
         let Self { common, buffers, routes, experts, .. } = self;
         let ExpertScratch { groups, uses, identity, down_x, .. } = experts;
-        let out = buffers.get_mut(op.partials.buffer);
-        let (row_len, first_col) = (out.n_cols, op.partials.first_col);
+        let out = buffers.get_mut(op.sum.buffer);
+        let (row_len, first_col) = (out.n_cols, op.sum.first_col);
         let n_rows = routes.experts.len() / routes.top_k;
-        let n_hidden = op.partials.head_dim / routes.top_k;
+        let n_hidden = op.sum.head_dim;
         let place = |block_idx| first_col + n_hidden.min(block_idx * ROWS_PER_BLOCK);
         let cost = uses.len() * 512 * ROWS_PER_BLOCK;
         let items = Items { n_items: n_blocks(n_hidden), align: 1, cost, place };
         let values = &mut out.values[..n_rows * row_len];
         common.split.columns((values, row_len), &items, &|blocks, mut sums| {
             let Worker { laid, product, values, .. } = &mut *common.worker();
-            (0..n_rows).for_each(|row_idx| sums.row_mut(row_idx).fill(0.0));
+            if is_first {
+                (0..n_rows).for_each(|row_idx| sums.row_mut(row_idx).fill(0.0));
+            }
             for group in &*groups {
-                let matrix = arrived[group.arrived_idx].view.down;
+                let matrix = arrived.view(group.arrived_idx).down;
                 let uses = &uses[group.uses.clone()];
                 let x = down_x.picked(common.table, &identity[group.uses.clone()], laid);
                 for first in blocks.clone().step_by(BLOCKS_AT_ONCE) {
@@ -141,32 +155,32 @@ impl Machine {
     }
 
     /// Where some are still to come, the outputs are kept for their turn in the sum.
-    fn keep_partials(&mut self, op: &ExpertFfn, arrived: &[ArrivedExpert<'_>]) {
-        let Self { common, routes, experts, .. } = self;
-        let n_hidden = op.partials.head_dim / routes.top_k;
+    fn keep_partials(&mut self, op: &ExpertFfn, arrived: &Arrived<'_>) {
+        let Self { common, experts, .. } = self;
+        let n_hidden = op.sum.head_dim;
         let hidden_layout = ExpertRows { groups: &experts.groups, n_rows: n_hidden };
         let outputs = grown(&mut experts.outputs, hidden_layout.n_values(), 0.0);
         let (down_x, identity) = (&experts.down_x, &experts.identity);
         hidden_layout.each(common, outputs, &|group, range, out| {
-            let matrix = arrived[group.arrived_idx].view.down;
+            let matrix = arrived.view(group.arrived_idx).down;
             let Worker { laid, product, .. } = &mut *common.worker();
             let x = down_x.picked(common.table, &identity[group.uses.clone()], laid);
             x.multiply((common.table, product), (matrix, range), out);
         });
-        self.put_partials(op, n_hidden);
+        self.put_partials(n_hidden);
     }
 
     /// Notes who uses the arrived experts.
-    fn gather_uses(&mut self, arrived: &[ArrivedExpert<'_>]) {
+    fn gather_uses(&mut self, arrived: &Arrived<'_>) {
         let ExpertScratch { groups, uses, rows, identity, .. } = &mut self.experts;
         groups.clear();
         groups.extend((0..arrived.len()).map(|arrived_idx| Group { arrived_idx, uses: 0..0 }));
         // In the order of the sum.
-        groups.sort_unstable_by_key(|group| arrived[group.arrived_idx].expert);
+        groups.sort_unstable_by_key(|group| arrived.expert(group.arrived_idx));
         uses.clear();
         for group in &mut *groups {
             let first = uses.len();
-            uses.extend(self.routes.uses_of(arrived[group.arrived_idx].expert));
+            uses.extend(self.routes.uses_of(arrived.expert(group.arrived_idx)));
             group.uses = first..uses.len();
         }
         groups.retain(|group| !group.uses.is_empty());
@@ -176,9 +190,10 @@ impl Machine {
     }
 
     /// Copies outputs to their rows and ranks.
-    fn put_partials(&mut self, op: &ExpertFfn, n_hidden: usize) {
-        let Self { common, buffers, routes, experts, .. } = self;
-        let ExpertScratch { groups, uses, outputs, uses_of_ranks, arrived_ranks, .. } = experts;
+    fn put_partials(&mut self, n_hidden: usize) {
+        let Self { common, routes, experts, .. } = self;
+        let ExpertScratch { groups, uses, outputs, partials, uses_of_ranks, arrived_ranks, .. } =
+            experts;
         let top_k = routes.top_k;
         uses_of_ranks.clear();
         uses_of_ranks.resize(routes.experts.len(), None);
@@ -189,15 +204,14 @@ impl Machine {
         arrived_ranks.clear();
         arrived_ranks.extend((0..uses_of_ranks.len()).filter(has_arrived));
 
-        let out = buffers.get_mut(op.partials.buffer);
-        let (n_cols, first_col, n_items) = (out.n_cols, op.partials.first_col, arrived_ranks.len());
-        let place = |item: usize| match arrived_ranks.get(item) {
-            Some(at) => at / top_k * n_cols + first_col + at % top_k * n_hidden,
-            None => uses_of_ranks.len() / top_k * n_cols,
+        let n_items = arrived_ranks.len();
+        let place = |item: usize| {
+            arrived_ranks.get(item).copied().unwrap_or(uses_of_ranks.len()) * n_hidden
         };
+        let partials = grown(partials, uses_of_ranks.len() * n_hidden, 0.0);
         let layout = ExpertRows { groups, n_rows: n_hidden };
         let items = Items { n_items, align: 1, cost: n_hidden, place };
-        common.split.ranges(&mut out.values, &items, &|range, out| {
+        common.split.ranges(partials, &items, &|range, out| {
             let base = place(range.start);
             for item in range {
                 let Some(use_idx) = uses_of_ranks[arrived_ranks[item]] else { continue };
@@ -207,12 +221,13 @@ impl Machine {
     }
 
     pub(super) fn combine(&mut self, op: &Combine, n_rows: usize) {
-        let reads = [Some(op.partials), op.shared, op.shared_gate];
+        let reads = [Some(op.sum), op.shared, op.shared_gate];
         let mut out = self.take_in_place((&op.residual, &op.out), &reads, n_rows);
         let inputs = self.inputs(op.out.buffer);
         let residual = Source::new(inputs, &op.residual, &op.out);
-        let (table, routes, are_summed) =
-            (self.common.table, &self.routes, self.experts.are_summed);
+        let (table, routes) = (self.common.table, &self.routes);
+        let ExpertScratch { partials, n_summed, .. } = &self.experts;
+        let are_summed = *n_summed == routes.experts.len();
         let (n_hidden, top_k) = (op.out.head_dim, routes.top_k);
         let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(COLS_PER_PART * (top_k + 2));
         self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
@@ -226,9 +241,12 @@ impl Machine {
                 }
                 (gate[0], &inputs.head(&shared, row_idx, 0)[first_col..][..row_len])
             });
-            let values = &inputs.head(&op.partials, row_idx, 0)[first_col..];
-            let (sum, n_partials) =
-                if are_summed { (Some(&values[..row_len]), 0) } else { (None, top_k) };
+            let sum = &inputs.head(&op.sum, row_idx, 0)[first_col..][..row_len];
+            let (sum, values, n_partials) = if are_summed {
+                (Some(sum), &[][..], 0)
+            } else {
+                (None, &partials[row_idx * top_k * n_hidden + first_col..], top_k)
+            };
             let combine = RowOp::Combine {
                 sum,
                 weights: &routes.weights[row_idx * top_k..][..n_partials],

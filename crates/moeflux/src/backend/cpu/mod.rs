@@ -27,8 +27,9 @@ use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::product::{ReadyInputs, ReadyRows};
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
-use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
+use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::{Error, Result};
+use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId, VectorId};
 use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
@@ -315,7 +316,7 @@ impl Backend for CpuBackend {
         &self.machine.routes
     }
 
-    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()> {
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         self.machine.submit_experts(plan, arrived);
         Ok(())
     }

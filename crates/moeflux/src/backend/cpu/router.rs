@@ -18,6 +18,7 @@ impl Machine {
             RouterKind::SigmoidGrouped { correction, .. } => self.common.weights.vector(correction),
         };
         let (common, buffers, routes) = (&self.common, &self.buffers, &mut self.routes);
+        self.experts.begin();
         routes.top_k = op.top_k;
         routes.experts.resize(n_rows * op.top_k, ExpertIdx(0));
         routes.weights.resize(n_rows * op.top_k, 0.0);

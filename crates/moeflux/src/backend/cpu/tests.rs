@@ -9,7 +9,8 @@ use std::sync::Arc;
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout, available, by_name};
 
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{Arithmetic, ArrivedExpert, Backend};
+use crate::backend::{Arithmetic, Backend};
+use crate::experts::{Arrived, ArrivedExpert};
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId};
 use crate::ops::{
     Add, Attention, Batch, CausalConv, Combine, DeltaGates, Embed, ExpertFfn, GatedDelta,
@@ -244,10 +245,10 @@ fn model() -> Model {
     maker.ops.push(Op::Route(Route { logits, kind, top_k: TOP_K }));
     let mixer = Plan::new(std::mem::take(&mut maker.ops));
 
-    let partials = maker.workspace.buffer("partials", TOP_K * HIDDEN);
-    let expert = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, partials, limit: None })]);
+    let sum = maker.workspace.buffer("sum", HIDDEN);
+    let expert = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, sum, limit: None })]);
     let combine = Combine {
-        partials,
+        sum,
         shared: Some(x),
         shared_gate: Some(logits.narrow(0, 1)),
         residual: hidden,
@@ -305,10 +306,13 @@ impl Model {
         let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
         backend.submit(&self.mixer, &batch).unwrap();
         // Experts arrive one by one, last first.
-        let union = backend.routes().union();
+        let mut union = backend.routes().experts.clone();
+        union.sort_unstable();
+        union.dedup();
         for &expert in union.iter().rev() {
             let view: ExpertView<'_> = self.layout.view(&self.experts[expert.0]);
-            backend.submit_experts(&self.expert, &[ArrivedExpert { expert, view }]).unwrap();
+            let one = [ArrivedExpert { expert, view }];
+            backend.submit_experts(&self.expert, &Arrived::in_any_order(&one)).unwrap();
         }
         if union.len() == 3 {
             // All at once gives the same again.
@@ -318,7 +322,7 @@ impl Model {
                     view: self.layout.view(&self.experts[i]),
                 })
                 .collect();
-            backend.submit_experts(&self.expert, &all).unwrap();
+            backend.submit_experts(&self.expert, &Arrived::ascending(&all)).unwrap();
         }
         backend.submit(&self.combine, &batch).unwrap();
         backend.submit(&self.output, &batch).unwrap();

@@ -4,38 +4,42 @@
 //! depend on the order of arrival.
 
 use super::{ReferenceBackend, decode, dot, pointwise, sigmoid, store, widened};
-use crate::backend::ArrivedExpert;
+use crate::ids::ExpertIdx;
 use crate::ops::{Combine, ExpertFfn};
+use crate::weights::ExpertView;
 use moeflux_kernels::Matrix;
 
 impl ReferenceBackend {
-    pub(super) fn expert_ffn(&mut self, op: &ExpertFfn, arrived: &ArrivedExpert<'_>) {
-        let uses: Vec<(usize, usize)> = self.routes.uses_of(arrived.expert).collect();
+    pub(super) fn expert_ffn(&mut self, op: &ExpertFfn, expert: ExpertIdx, view: &ExpertView<'_>) {
+        let uses: Vec<(usize, usize)> = self.routes.uses_of(expert).collect();
         let inputs: Vec<Vec<f64>> =
             uses.iter().map(|&(row_idx, _)| self.head(&op.x, row_idx, 0)).collect();
-        let gates = products(&arrived.view.gate, &inputs);
-        let ups = products(&arrived.view.up, &inputs);
+        let gates = products(&view.gate, &inputs);
+        let ups = products(&view.up, &inputs);
         let inner: Vec<Vec<f64>> = gates
             .iter()
             .zip(&ups)
             .map(|(gate, up)| pointwise::swiglu(gate, up, op.limit))
             .collect();
-        let outputs = products(&arrived.view.down, &inner);
-        let partials = op.partials.split(self.routes.top_k);
+        let outputs = products(&view.down, &inner);
+        let n_hidden = op.sum.head_dim;
+        self.partials.resize(self.routes.experts.len() * n_hidden, 0.0);
         for (&(row_idx, rank), output) in uses.iter().zip(&outputs) {
-            store(self.buffers.head_mut(&partials, row_idx, rank), output);
+            let place = row_idx * self.routes.top_k + rank;
+            store(&mut self.partials[place * n_hidden..][..n_hidden], output);
         }
     }
 
     pub(super) fn combine(&mut self, op: &Combine, n_rows: usize) {
         let top_k = self.routes.top_k;
         assert_eq!(self.routes.experts.len(), n_rows * top_k, "every row was routed");
-        let partials = op.partials.split(top_k);
+        let n_hidden = op.sum.head_dim;
         for row_idx in 0..n_rows {
-            let mut sum = vec![0.0; partials.head_dim];
+            let mut sum = vec![0.0; n_hidden];
             for rank in 0..top_k {
                 let weight = f64::from(self.routes.weights[row_idx * top_k + rank]);
-                let partial = self.head(&partials, row_idx, rank);
+                let place = row_idx * top_k + rank;
+                let partial = widened(&self.partials[place * n_hidden..][..n_hidden]);
                 for (sum, partial) in sum.iter_mut().zip(&partial) {
                     *sum += weight * partial;
                 }
@@ -77,9 +81,8 @@ mod tests {
     use crate::backend::Backend;
     use crate::backend::reference::fixture::{Fixture, assert_close, read};
     use crate::backend::reference::silu;
-    use crate::ids::ExpertIdx;
+    use crate::experts::{Arrived, ArrivedExpert};
     use crate::ops::{Heads, Op, Plan, Route, RouterKind};
-    use crate::weights::ExpertView;
 
     fn matrix<'a>(n_rows: usize, n_cols: usize, bytes: &'a [u8]) -> Matrix<'a> {
         let kind = MatrixKind::Float(FloatKind::F32);
@@ -100,12 +103,12 @@ mod tests {
         let residual = fixture.input("residual", &[&[100.0, 200.0], &[300.0, 400.0]]);
         let shared_x = fixture.input("shared", &[&[8.0, 80.0], &[8.0, 80.0]]);
         let shared_gate = fixture.input("shared_gate", &[&[0.0], &[1.098_612_3]]);
-        let partials = fixture.workspace.buffer("partials", 4);
+        let sum = fixture.workspace.buffer("sum", 2);
         let (mut backend, state) = fixture.backend();
         let kind = RouterKind::Softmax { renormalise: true };
         fixture.step(&mut backend, state, Op::Route(Route { logits, kind, top_k: 2 }));
 
-        let plan = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, partials, limit: None })]);
+        let plan = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, sum, limit: None })]);
         for &expert_idx in order {
             let size = [1.0, 10.0, 100.0, 1000.0][expert_idx];
             let [gate, up] = [bytes(&[1.0, 0.0]), bytes(&[0.0, 0.2])];
@@ -116,11 +119,11 @@ mod tests {
                 down: matrix(2, 1, &down),
             };
             let arrived = [ArrivedExpert { expert: ExpertIdx(expert_idx), view }];
-            backend.submit_experts(&plan, &arrived).unwrap();
+            backend.submit_experts(&plan, &Arrived::in_any_order(&arrived)).unwrap();
         }
         let some = |heads: Heads| shared.then_some(heads);
         let op = Combine {
-            partials,
+            sum,
             shared: some(shared_x),
             shared_gate: some(shared_gate),
             residual,

@@ -21,8 +21,9 @@ mod router;
 use std::sync::Arc;
 
 use crate::backend::host::{Buffers, States};
-use crate::backend::{Arithmetic, ArrivedExpert, Backend, DeviceNames, StatePart};
+use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::Result;
+use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId};
 use crate::ops::{Batch, Heads, KvKind, Op, Plan, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
@@ -34,6 +35,8 @@ pub struct ReferenceBackend {
     buffers: Buffers,
     states: States,
     routes: Routes,
+    /// `[row, rank, hidden]`: outputs of experts.
+    partials: Vec<f32>,
     n_rows_max: usize,
 }
 
@@ -49,6 +52,7 @@ impl ReferenceBackend {
             buffers: Buffers::new(workspace, n_rows_max),
             states: States::default(),
             routes: Routes::default(),
+            partials: Vec::new(),
             n_rows_max,
         })
     }
@@ -142,13 +146,13 @@ impl Backend for ReferenceBackend {
         &self.routes
     }
 
-    fn submit_experts(&mut self, plan: &Plan, arrived: &[ArrivedExpert<'_>]) -> Result<()> {
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         for op in &plan.ops {
             let Op::ExpertFfn(op) = op else {
                 unreachable!("{} is not an expert's op", op.name());
             };
-            for expert in arrived {
-                self.expert_ffn(op, expert);
+            for place in 0..arrived.len() {
+                self.expert_ffn(op, arrived.expert(place), &arrived.view(place));
             }
         }
         Ok(())

@@ -4,8 +4,9 @@
 //! smaller than the circle of layers it is a little better than LRU, because it does not keep the
 //! order that fails there.
 
+use moeflux_io::SlotIdx;
+
 use super::{KeyIdx, Policy, PolicyShape};
-use crate::ids::SlotIdx;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {

@@ -5,8 +5,9 @@
 //! the clock, so that a chunk of a prompt counts as its tokens would one by one.
 //! Frequency with decay as in LRFU (Lee et al., 2001), with the history of all keys, which are few.
 
+use moeflux_io::SlotIdx;
+
 use super::{KeyIdx, Policy, PolicyShape};
-use crate::ids::SlotIdx;
 
 /// Mean uses of an expert in which an old use loses half of its weight: 24 tokens of the model in
 /// the box. Its text is best with 2 to 4 and its chats with 8 and more, all within 1.5 points;

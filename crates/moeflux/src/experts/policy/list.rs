@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a slot is in at most one of the lists that share a [`Links`].
 
-use crate::ids::SlotIdx;
+use moeflux_io::SlotIdx;
 
 const NONE: usize = usize::MAX;
 

@@ -4,8 +4,9 @@
 //! than the circle never holds what comes next (hit rate 0 where one token needs more than there
 //! are slots).
 
+use moeflux_io::SlotIdx;
+
 use super::{KeyIdx, Links, List, Policy, PolicyShape};
-use crate::ids::SlotIdx;
 
 /// Least recently used. Held slots are in no list.
 #[derive(Debug)]

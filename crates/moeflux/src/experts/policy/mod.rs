@@ -15,7 +15,7 @@ mod s3_fifo;
 
 use std::fmt;
 
-use crate::ids::SlotIdx;
+use moeflux_io::SlotIdx;
 
 pub(super) use list::{Links, List};
 

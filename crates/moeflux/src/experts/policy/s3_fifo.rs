@@ -4,8 +4,9 @@
 //! was used there, or comes back soon after it left, goes to the main queue, where each further use
 //! buys another round.
 
+use moeflux_io::SlotIdx;
+
 use super::{KeyIdx, Links, List, Policy, PolicyShape};
-use crate::ids::SlotIdx;
 
 /// One slot of so many is for newcomers.
 const SMALL_SHARE: usize = 10;

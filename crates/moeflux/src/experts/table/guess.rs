@@ -3,9 +3,11 @@
 //! **Invariant:** a guess gets a free slot, that of an older guess that nobody used, or that of
 //! the policy's next victim; never one that is leased, loading or itself among the guessed.
 
+use moeflux_io::SlotIdx;
+
 use super::{Cause, Guess, SlotTable, State};
 use crate::experts::policy::KeyIdx;
-use crate::ids::{ExpertIdx, LayerIdx, SlotIdx};
+use crate::ids::{ExpertIdx, LayerIdx};
 
 impl SlotTable {
     /// Slots for up to `n_max` of the experts that a layer may ask for next, most likely first;

@@ -10,8 +10,10 @@ mod guess;
 mod keys;
 mod size;
 
+use moeflux_io::SlotIdx;
+
 use crate::experts::policy::{KeyIdx, Links, List, Policy, PolicyKind, PolicyShape};
-use crate::ids::{ExpertIdx, LayerIdx, SlotIdx};
+use crate::ids::{ExpertIdx, LayerIdx};
 
 use keys::Keys;
 

@@ -3,9 +3,10 @@
 //! **Invariant:** a slot that is given up keeps its expert until nobody uses it; from then on it is
 //! not used again before the table grows.
 
+use moeflux_io::SlotIdx;
+
 use super::{Slot, SlotTable, State};
 use crate::experts::policy::KeyIdx;
-use crate::ids::SlotIdx;
 
 impl SlotTable {
     /// Slots that may be used.

@@ -77,7 +77,7 @@ fn experts(
     let route = Op::Route(Route { logits, kind, top_k });
     let x = builder.heads("x", (1, hidden));
     // What stands here between the two ops is the backend's own affair.
-    let partials = builder.heads("partials", (1, top_k * hidden));
+    let sum = builder.heads("sum", (1, hidden));
     let limit = builder.rng.pick(&[None, Some(0.7)]);
     let shared = builder.rng.coin().then(|| builder.heads("shared", (1, hidden)));
     let has_gate = shared.is_some() && builder.rng.coin();
@@ -85,8 +85,8 @@ fn experts(
     let residual = builder.heads("residual", (1, hidden));
     let out =
         if builder.rng.coin() { builder.compare(residual) } else { builder.output("out", hidden) };
-    let combine = Combine { partials, shared, shared_gate, residual, out };
-    let ffn = ExpertFfn { x, partials, limit };
+    let combine = Combine { sum, shared, shared_gate, residual, out };
+    let ffn = ExpertFfn { x, sum, limit };
     let experts = Experts {
         ffn: Plan::new(vec![Op::ExpertFfn(ffn)]),
         combine: Plan::new(vec![Op::Combine(combine)]),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use moeflux::backend::{Backend, StatePart};
-use moeflux::experts::ArrivedExpert;
+use moeflux::experts::{Arrived, ArrivedExpert};
 use moeflux::ids::{BufferId, ExpertIdx, Position, StateId};
 use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Row, Segment};
 
@@ -162,20 +162,28 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Feeds the chosen experts in a random order, a few at a time.
+    /// Feeds the chosen experts a few at a time, in the order of the sum or in any other.
     fn run_experts(&mut self, experts: &Experts, tokens: &[usize]) {
-        let chosen = self.backend.routes().union();
+        let mut chosen = self.backend.routes().experts.clone();
+        chosen.sort_unstable();
         assert!(tokens.is_empty() || !chosen.is_empty(), "every row chooses");
         let is_chosen = |expert: &ExpertIdx| chosen.binary_search(expert).is_ok();
         let records = experts.records.iter().filter(|record| is_chosen(&record.expert));
         let mut arrived: Vec<ArrivedExpert<'_>> = records
             .map(|record| ArrivedExpert { expert: record.expert, view: record.view() })
             .collect();
-        self.rng.shuffle(&mut arrived);
+        let is_ascending = self.rng.coin();
+        if is_ascending {
+            arrived.sort_by_key(|arrived| arrived.expert);
+        } else {
+            self.rng.shuffle(&mut arrived);
+        }
         let n_arrived = arrived.len().max(1);
         let group_len = if self.rng.coin() { n_arrived } else { self.rng.between(1, n_arrived) };
         for group in arrived.chunks(group_len) {
-            self.backend.submit_experts(&experts.ffn, group).expect("the expert plan runs");
+            let group =
+                if is_ascending { Arrived::ascending(group) } else { Arrived::in_any_order(group) };
+            self.backend.submit_experts(&experts.ffn, &group).expect("the expert plan runs");
         }
     }
 

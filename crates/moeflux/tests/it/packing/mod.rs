@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux::blueprint::Blueprint;
-use moeflux::engine::BackendKind;
+use moeflux::config::BackendKind;
 use moeflux::error::{Error, Result};
 use moeflux::format::{Checkpoint, RawConfig};
 use moeflux::ids::ExpertIdx;

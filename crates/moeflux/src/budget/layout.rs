@@ -1,0 +1,139 @@
+//! A model's needs, from its headers, and where its experts go.
+
+use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
+
+use crate::blueprint::Blueprint;
+use crate::budget::{ExpertNeeds, Needs, Placement, limit, place};
+use crate::config::{
+    BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX, StreamingConfig,
+};
+use crate::error::{Error, Result};
+use crate::experts::stream::slot_shape;
+use crate::ops::KvKind;
+use crate::weights::{ExpertBank, check_room};
+
+/// Where the memory of an engine goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What every token needs.
+    pub resident_bytes: u64,
+    /// Routed experts.
+    pub expert_bytes: u64,
+    /// Activations of one step.
+    pub workspace_bytes: u64,
+    /// Per session, whatever its length.
+    pub session_fixed_bytes: u64,
+    /// Per session and position of its context.
+    pub session_bytes_per_position: u64,
+}
+
+/// How an engine is laid out in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Where the experts are.
+    pub placement: Placement,
+    /// Rows computed in one step at most.
+    pub n_rows_max: usize,
+    /// Where the memory goes.
+    pub memory: Memory,
+}
+
+/// More rows read an expert no cheaper: all of a layer are wanted long before.
+const N_ROWS_STREAMING_MAX: usize = 4096;
+
+/// A longer step may take one part of so many of the budget: what it takes, experts lack.
+const WORKSPACE_SHARE: u64 = 8;
+
+/// Scratch of a backend beside its workspace: a fixed part, and one part of so many of the
+/// workspace.
+const SCRATCH_BYTES: u64 = 16 << 20;
+const SCRATCH_SHARE: u64 = 2;
+
+impl Layout {
+    /// The layout of a model.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::Input`] for too many rows.
+    pub fn new(blueprint: &Blueprint, config: &EngineConfig) -> Result<Self> {
+        let (manifest, plan) = (&blueprint.manifest, &blueprint.plan);
+        let streaming = &config.streaming;
+        let shape = slot_shape(&manifest.banks, BLOCK_BYTES);
+        let experts = ExpertNeeds {
+            all_bytes: manifest.banks.iter().map(ExpertBank::memory_bytes).sum(),
+            shape,
+            n_slots_min: blueprint.spec.top_k_max(),
+        };
+        let available_bytes = available_memory_bytes();
+        let program_bytes = process_memory_bytes().unwrap_or(0);
+        let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
+        let kind = match config.backend {
+            BackendKind::Reference => KvKind::F32,
+            BackendKind::Cpu => config.arithmetic.kv_kind(),
+        };
+        let state = &plan.state;
+        let per_position = state.bytes_per_position(kind);
+        let context_bytes = per_position * streaming.context as u64;
+        let needs = |n_rows: usize| Needs {
+            program_bytes,
+            resident_bytes: manifest.resident_bytes(),
+            workspace_bytes: step_bytes(plan.workspace.bytes(n_rows)),
+            // What a step that fails is undone with has the size of the state.
+            session_bytes: 2 * state.fixed_bytes() + context_bytes,
+            n_positions: streaming.context,
+        };
+        let n_rows_max = match config.n_rows_max {
+            Some(n_rows_max) => n_rows_max.get(),
+            None => rows_of_a_step(streaming, &|n_rows| {
+                let is_streaming = matches!(
+                    place(&needs(n_rows), &experts, limit_bytes),
+                    Ok(Placement::Streaming { .. })
+                );
+                let share = limit_bytes.unwrap_or(u64::MAX) / WORKSPACE_SHARE;
+                is_streaming && needs(n_rows).workspace_bytes <= share
+            }),
+        };
+        if n_rows_max > N_ROWS_MAX {
+            return Err(Error::Input(format!(
+                "{n_rows_max} rows in one step are too many; at most {N_ROWS_MAX} are computed \
+                 together"
+            )));
+        }
+        let needs = needs(n_rows_max);
+        let placement = match (streaming.n_slots_max, place(&needs, &experts, limit_bytes)?) {
+            (Some(n_slots), _) if n_slots < shape.n_experts => {
+                Placement::Streaming { n_slots: n_slots.max(experts.n_slots_min) }
+            }
+            (_, placement) => placement,
+        };
+        let expert_bytes = match placement {
+            Placement::Resident => experts.all_bytes,
+            Placement::Streaming { n_slots } => shape.bytes(n_slots),
+        };
+        if streaming.budget != Budget::Auto {
+            let needed_bytes = needs.bytes() - program_bytes + expert_bytes;
+            check_room("the model", needed_bytes, available_bytes)?;
+        }
+        let memory = Memory {
+            resident_bytes: needs.resident_bytes,
+            expert_bytes,
+            workspace_bytes: plan.workspace.bytes(n_rows_max),
+            session_fixed_bytes: state.fixed_bytes(),
+            session_bytes_per_position: per_position,
+        };
+        Ok(Self { placement, n_rows_max, memory })
+    }
+}
+
+fn step_bytes(workspace_bytes: u64) -> u64 {
+    workspace_bytes + workspace_bytes / SCRATCH_SHARE + SCRATCH_BYTES
+}
+
+/// More rows for a longer context, as long as `is_worth` says so.
+fn rows_of_a_step(streaming: &StreamingConfig, is_worth: &dyn Fn(usize) -> bool) -> usize {
+    let mut n_rows = N_ROWS_DEFAULT;
+    while n_rows < streaming.context.min(N_ROWS_STREAMING_MAX) && is_worth(2 * n_rows) {
+        n_rows *= 2;
+    }
+    n_rows
+}

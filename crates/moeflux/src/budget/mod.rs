@@ -1,0 +1,178 @@
+//! How the memory of a process is divided: what every token needs first, routed experts in the
+//! rest.
+//!
+//! **Invariant:** pure arithmetic; what is divided never comes to more than what there is, and a
+//! budget that is too small is refused with the least that works.
+
+mod layout;
+
+pub use layout::{Layout, Memory};
+
+use crate::config::Budget;
+use crate::error::{ByteCount, Error, Result};
+use crate::experts::stream::SlotShape;
+
+/// What takes memory besides experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// The process as it is before the model.
+    pub program_bytes: u64,
+    /// What every token needs.
+    pub resident_bytes: u64,
+    /// Activations of one step and scratch beside them.
+    pub workspace_bytes: u64,
+    /// What sessions remember.
+    pub session_bytes: u64,
+    /// Tokens of those sessions, for messages.
+    pub n_positions: usize,
+}
+
+/// What the routed experts take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertNeeds {
+    /// All of them in memory, from the beginning.
+    pub all_bytes: u64,
+    /// In slots.
+    pub shape: SlotShape,
+    /// Fewer slots are of no use.
+    pub n_slots_min: usize,
+}
+
+/// Where the experts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// In memory.
+    Resident,
+    /// On the drive; so many have room in memory.
+    Streaming {
+        /// How many.
+        n_slots: usize,
+    },
+}
+
+/// Memory that is left to others where nobody said how much may be used: one part of so many.
+const ROOM_SHARE: u64 = 16;
+
+/// And at least so much.
+const ROOM_BYTES_MIN: u64 = 256 << 20;
+
+impl Needs {
+    /// All of it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.program_bytes + self.resident_bytes + self.workspace_bytes + self.session_bytes
+    }
+}
+
+/// Bytes that a process of `program_bytes` may have, if that is known; `available_bytes` can be had
+/// beside those.
+#[must_use]
+pub fn limit(budget: Budget, program_bytes: u64, available_bytes: Option<u64>) -> Option<u64> {
+    match budget {
+        Budget::Bytes(n_bytes) => Some(n_bytes),
+        Budget::Auto => available_bytes.map(|available_bytes| {
+            let room_bytes = (available_bytes / ROOM_SHARE).max(ROOM_BYTES_MIN);
+            program_bytes + available_bytes.saturating_sub(room_bytes)
+        }),
+    }
+}
+
+/// Where experts go within `budget_bytes`; no limit is known if that is none.
+///
+/// # Errors
+///
+/// [`Error::NoRoom`] with the least that works.
+pub fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: Option<u64>) -> Result<Placement> {
+    let Some(budget_bytes) = budget_bytes else { return Ok(Placement::Resident) };
+    let needed_bytes = needs.bytes();
+    if needed_bytes.saturating_add(experts.all_bytes) <= budget_bytes || experts.all_bytes == 0 {
+        return check(needs, experts, budget_bytes).map(|()| Placement::Resident);
+    }
+    check(needs, experts, budget_bytes)?;
+    let n_slots = experts.shape.n_slots(budget_bytes - needed_bytes);
+    Ok(Placement::Streaming { n_slots })
+}
+
+/// Refuses what is too small.
+fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> {
+    let least_expert_bytes = match experts.all_bytes {
+        0 => 0,
+        all_bytes => experts.shape.bytes(experts.n_slots_min).min(all_bytes),
+    };
+    let least_bytes = needs.bytes() + least_expert_bytes;
+    if least_bytes <= budget_bytes {
+        return Ok(());
+    }
+    let rounded = |n_bytes: u64| ByteCount(n_bytes).rounded();
+    Err(Error::NoRoom {
+        what: format!("the model within {} of memory", rounded(budget_bytes)),
+        needed_bytes: least_bytes,
+        advice: format!(
+            "that is {} for what every token needs, {} for a step, {} for {} tokens of context, \
+             {} for experts and {} for this program: a shorter --context, a smaller --chunk or \
+             more --memory is the way out",
+            rounded(needs.resident_bytes),
+            rounded(needs.workspace_bytes),
+            rounded(needs.session_bytes),
+            needs.n_positions,
+            rounded(least_expert_bytes),
+            rounded(needs.program_bytes),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: Needs = Needs {
+        program_bytes: 10,
+        resident_bytes: 100,
+        workspace_bytes: 20,
+        session_bytes: 30,
+        n_positions: 7,
+    };
+    const EXPERTS: ExpertNeeds = ExpertNeeds {
+        all_bytes: 1000,
+        shape: SlotShape { slot_bytes: 9, stride_bytes: 10, n_experts: 100 },
+        n_slots_min: 8,
+    };
+
+    #[test]
+    fn all_are_in_memory_where_they_fit_to_the_byte() {
+        assert_eq!(place(&NEEDS, &EXPERTS, Some(1160)).unwrap(), Placement::Resident);
+        let streaming = Placement::Streaming { n_slots: 99 };
+        assert_eq!(place(&NEEDS, &EXPERTS, Some(1159)).unwrap(), streaming);
+        assert_eq!(place(&NEEDS, &EXPERTS, None).unwrap(), Placement::Resident);
+    }
+
+    #[test]
+    fn the_least_that_works_is_named_and_works() {
+        let error = place(&NEEDS, &EXPERTS, Some(239)).unwrap_err();
+        let Error::NoRoom { needed_bytes, .. } = &error else { panic!("{error}") };
+        assert_eq!(*needed_bytes, 240);
+        let text = error.to_string();
+        for part in ["100 bytes for what", "30 bytes for 7 tokens", "80 bytes for experts"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let least = Placement::Streaming { n_slots: 8 };
+        assert_eq!(place(&NEEDS, &EXPERTS, Some(240)).unwrap(), least);
+    }
+
+    #[test]
+    fn a_model_without_experts_needs_none() {
+        let experts = ExpertNeeds { all_bytes: 0, ..EXPERTS };
+        assert_eq!(place(&NEEDS, &experts, Some(160)).unwrap(), Placement::Resident);
+        assert!(place(&NEEDS, &experts, Some(159)).is_err());
+    }
+
+    #[test]
+    fn room_is_left_where_nobody_said_how_much() {
+        let gib = 1 << 30;
+        assert_eq!(limit(Budget::Auto, 5, Some(32 * gib)), Some(5 + 30 * gib));
+        assert_eq!(limit(Budget::Auto, 5, Some(gib)), Some(5 + 3 * gib / 4));
+        assert_eq!(limit(Budget::Auto, 5, Some(3)), Some(5));
+        assert_eq!(limit(Budget::Auto, 5, None), None);
+        assert_eq!(limit(Budget::Bytes(9), 5, Some(3)), Some(9));
+    }
+}

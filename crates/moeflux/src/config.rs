@@ -1,0 +1,96 @@
+//! How an engine is opened: what computes, with how much memory, how the rest is read.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use moeflux_kernels::KernelTable;
+
+use crate::backend::Arithmetic;
+use crate::experts::policy::PolicyKind;
+
+/// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
+pub const N_ROWS_DEFAULT: usize = 512;
+
+/// More rows make the workspace large and nothing faster.
+pub const N_ROWS_MAX: usize = 1 << 16;
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// Scalar and slow: what the others are compared with.
+    Reference,
+    /// Threads and vector instructions.
+    Cpu,
+}
+
+/// What an engine may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Budget {
+    /// What the machine can spare.
+    #[default]
+    Auto,
+    /// So many bytes, of the whole process.
+    Bytes(u64),
+}
+
+/// How experts that are not in memory are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadWay {
+    /// Past the page cache, where the file system can do that.
+    #[default]
+    Direct,
+    /// Through the page cache, which may keep what the engine's own pool does not.
+    PageCache,
+}
+
+/// How much memory there is, and how the rest is read.
+#[derive(Clone, Debug)]
+pub struct StreamingConfig {
+    /// Of the whole process.
+    pub budget: Budget,
+    /// Tokens of all sessions together for which room is kept.
+    pub context: usize,
+    /// How experts are read.
+    pub way: ReadWay,
+    /// A folder on another drive with the same files.
+    pub mirror: Option<PathBuf>,
+    /// Whether experts may be read before they are asked for.
+    pub looks_ahead: bool,
+    /// Which expert leaves when another needs its slot.
+    pub policy: PolicyKind,
+    /// At most so many experts in memory, whatever the budget.
+    pub n_slots_max: Option<usize>,
+}
+
+impl Default for StreamingConfig {
+    fn default() -> Self {
+        Self {
+            budget: Budget::Auto,
+            context: 0,
+            way: ReadWay::default(),
+            mirror: None,
+            looks_ahead: true,
+            policy: PolicyKind::DEFAULT,
+            n_slots_max: None,
+        }
+    }
+}
+
+/// How an engine is opened.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// What computes.
+    pub backend: BackendKind,
+    /// How the CPU backend computes; the reference always takes f32.
+    pub arithmetic: Arithmetic,
+    /// Kernels of the CPU backend: by default the fastest that this CPU has. All give the same
+    /// bits.
+    pub kernels: Option<&'static KernelTable>,
+    /// Threads that compute.
+    pub n_threads: NonZeroUsize,
+    /// Rows computed in one step, at most [`N_ROWS_MAX`]. By default [`N_ROWS_DEFAULT`]; more where
+    /// experts are streamed and the context is long, since each is read once per step.
+    pub n_rows_max: Option<NonZeroUsize>,
+    /// How much memory there is, and how the rest is read.
+    pub streaming: StreamingConfig,
+}

@@ -1,0 +1,107 @@
+//! Experts that are in memory and may be computed now, wherever that memory is.
+//!
+//! **Invariant:** what is handed out stays as it is while it is borrowed. A view is made when it is
+//! asked for, so that handing out a group allocates nothing.
+
+use crate::experts::resident::ResidentBank;
+use crate::experts::stream::Group;
+use crate::ids::ExpertIdx;
+use crate::weights::ExpertView;
+
+/// An expert with its matrices.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivedExpert<'a> {
+    /// Which of its layer.
+    pub expert: ExpertIdx,
+    /// Its matrices.
+    pub view: ExpertView<'a>,
+}
+
+/// In which order the groups of a layer come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// All experts of a group behind those of the groups before, and ascending within it: what
+    /// they give may be added up as they come.
+    Ascending,
+    /// In any order: what they give is kept for its turn.
+    #[default]
+    Any,
+}
+
+/// Some experts of a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    order: Order,
+    source: Source<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source<'a> {
+    Views(&'a [ArrivedExpert<'a>]),
+    Bank(&'a ResidentBank, &'a [ExpertIdx]),
+    Group(Group<'a>),
+}
+
+impl<'a> Arrived<'a> {
+    /// Experts of which the caller has views, behind those of the groups before.
+    #[must_use]
+    pub fn ascending(experts: &'a [ArrivedExpert<'a>]) -> Self {
+        Self { order: Order::Ascending, source: Source::Views(experts) }
+    }
+
+    /// Experts of which the caller has views.
+    #[must_use]
+    pub fn in_any_order(experts: &'a [ArrivedExpert<'a>]) -> Self {
+        Self { order: Order::Any, source: Source::Views(experts) }
+    }
+
+    pub(super) fn of_bank(bank: &'a ResidentBank, experts: &'a [ExpertIdx]) -> Self {
+        Self { order: Order::Ascending, source: Source::Bank(bank, experts) }
+    }
+
+    pub(super) fn of_group(group: Group<'a>, order: Order) -> Self {
+        Self { order, source: Source::Group(group) }
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.source {
+            Source::Views(experts) => experts.len(),
+            Source::Bank(_, experts) => experts.len(),
+            Source::Group(group) => group.len(),
+        }
+    }
+
+    /// Whether these are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// In which order the groups of this layer come.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Which of its layer the expert at a place is.
+    #[must_use]
+    pub fn expert(&self, place: usize) -> ExpertIdx {
+        match self.source {
+            Source::Views(experts) => experts[place].expert,
+            Source::Bank(_, experts) => experts[place],
+            Source::Group(group) => group.expert(place),
+        }
+    }
+
+    /// The matrices of the expert at a place.
+    #[must_use]
+    pub fn view(&self, place: usize) -> ExpertView<'a> {
+        match self.source {
+            Source::Views(experts) => experts[place].view,
+            Source::Bank(bank, experts) => bank.view(experts[place]),
+            Source::Group(group) => group.view(place),
+        }
+    }
+}

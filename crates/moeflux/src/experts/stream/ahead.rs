@@ -1,0 +1,138 @@
+//! Reads that nobody has asked for yet: for single tokens what the next layer's router would
+//! choose now, for a prompt all that the next layer has.
+//!
+//! **Invariant:** guesses begin when every demand has begun, and take slots that a demand would
+//! not miss; those that come to nothing are called off when the layer's choice is known.
+
+use moeflux_io::{Class, SlotState, Wait};
+
+use crate::error::Result;
+use crate::experts::predict::LookAhead;
+use crate::experts::stream::stats::StepMeter;
+use crate::experts::stream::{Ahead, N_ROWS_ANY_ORDER, Order, Stream, job_of};
+use crate::experts::table::Guess;
+use crate::ids::{ExpertIdx, LayerIdx};
+
+/// From so many choices per expert on, a layer's rows together want nearly all: with 3 one in 20
+/// is left out.
+const N_CHOICES_PER_EXPERT: usize = 3;
+
+/// Slots are for what was asked for; guesses in flight take at most one of so many.
+const GUESS_SHARE: usize = 8;
+
+impl Ahead {
+    pub(super) fn new(look: Option<LookAhead>) -> Self {
+        Self {
+            look,
+            likely: Vec::new(),
+            guesses: Vec::new(),
+            begun: Vec::new(),
+            ranked: Vec::new(),
+            weighed: Vec::new(),
+            begun_layer: LayerIdx(0),
+            step: StepMeter::default(),
+        }
+    }
+}
+
+impl Stream {
+    /// Whether the next layer's router should be asked now.
+    pub(in crate::experts) fn is_asking(&mut self, n_rows: usize) -> bool {
+        let is_on = self.ahead.look.as_ref().is_some_and(LookAhead::is_on);
+        self.ahead.step.asked_at = self.clock.now();
+        is_on && n_rows <= N_ROWS_ANY_ORDER
+    }
+
+    /// Begins to read what `layer` is likely to ask for: the experts of each row with their weights.
+    pub(in crate::experts) fn guess(
+        &mut self,
+        layer: LayerIdx,
+        (experts, weights): (&[ExpertIdx], &[f32]),
+    ) -> Result<()> {
+        let Self { ahead, table, .. } = self;
+        let Ahead { look: Some(look), likely, guesses, ranked, weighed, .. } = ahead else {
+            return Ok(());
+        };
+        ranked.clear();
+        let n_ranks = look.n_ranks().max(1);
+        for (experts, weights) in experts.chunks(n_ranks).zip(weights.chunks(n_ranks)) {
+            weighed.clear();
+            weighed.extend(experts.iter().copied().zip(weights.iter().copied()));
+            weighed.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            ranked.extend(weighed.iter().map(|(expert, _)| *expert));
+        }
+        look.choose(layer, ranked, &|expert| table.slot_of(layer, expert).is_none(), likely);
+        let n_max = (table.n_slots() / GUESS_SHARE).max(1);
+        table.guess(layer, likely, n_max, guesses);
+        self.begin_guesses(layer);
+        let asked = self.clock.now().saturating_sub(self.ahead.step.asked_at);
+        self.ahead.step.ask += asked;
+        self.poll(Wait::Poll)
+    }
+
+    /// Where a prompt's rows will want nearly all of the next layer, it is read in the order of the
+    /// file as soon as all of this one is under way.
+    pub(super) fn read_ahead(&mut self) {
+        let layer = self.request.layer;
+        let n_choices: usize = self.request.n_uses.iter().map(|&it| it as usize).sum();
+        if self.request.order != Order::Ascending {
+            return;
+        }
+        let Some(next) = self.next_layer(layer) else { return };
+        let n_experts = self.bank(next).bank.n_experts;
+        if n_choices < N_CHOICES_PER_EXPERT * n_experts {
+            return;
+        }
+        let n_guessing = self.ahead.begun.iter().filter(|it| self.is_filling(it)).count();
+        let n_max = self.table.n_wave_reads().min(self.table.n_slots() / GUESS_SHARE);
+        let n_max = n_max.saturating_sub(self.n_reading() + n_guessing);
+        if n_max == 0 {
+            return;
+        }
+        let Ahead { likely, guesses, .. } = &mut self.ahead;
+        likely.clear();
+        likely.extend((0..n_experts).map(ExpertIdx));
+        self.table.guess(next, likely, n_max, guesses);
+        self.begin_guesses(next);
+    }
+
+    fn is_filling(&self, guess: &Guess) -> bool {
+        self.memory.state(guess.slot) == SlotState::Filling
+    }
+
+    fn begin_guesses(&mut self, layer: LayerIdx) {
+        self.ahead.begun_layer = layer;
+        for guess_idx in 0..self.ahead.guesses.len() {
+            let guess = self.ahead.guesses[guess_idx];
+            self.begin_fill(layer, guess.expert, guess.slot, Class::Guess);
+            self.ahead.begun.push(guess);
+        }
+        self.ahead.guesses.clear();
+    }
+
+    /// The choice of a layer is known: guesses that were wrong are called off.
+    pub(super) fn end_guessing(&mut self) {
+        let layer = self.request.layer;
+        if let Some(look) = &mut self.ahead.look {
+            let likely = &mut self.ahead.likely;
+            likely.clear();
+            likely.extend(self.request.wanted.iter().map(|it| it.expert));
+            look.demanded(layer, likely);
+        }
+        while let Some(guess) = self.ahead.begun.pop() {
+            let is_of_layer = self.ahead.begun_layer == layer;
+            let is_wanted = is_of_layer && self.request.n_uses[guess.expert.0] > 0;
+            let is_still =
+                self.table.expert_in(guess.slot) == Some((self.ahead.begun_layer, guess.expert));
+            if !is_wanted && is_still && self.is_filling(&guess) {
+                let _ = self.loader.cancel(job_of(guess.slot));
+                self.ahead.step.n_called_off += 1;
+            }
+        }
+    }
+
+    fn next_layer(&self, layer: LayerIdx) -> Option<LayerIdx> {
+        let behind = self.bank_of_layer.iter().enumerate().skip(layer.0 + 1);
+        behind.into_iter().find_map(|(layer, bank)| bank.map(|_| LayerIdx(layer)))
+    }
+}

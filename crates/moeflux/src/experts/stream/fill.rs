@@ -1,0 +1,120 @@
+//! Reads into slots: begun, checked when they are over, done again where that may help.
+
+use moeflux_io::{Class, Filling, Finished, Job, Outcome, SlotIdx, Source, Wait};
+
+use crate::error::{Error, Result};
+use crate::experts::stream::bank::Flaw;
+use crate::experts::stream::{Stream, job_of};
+use crate::ids::{ExpertIdx, LayerIdx};
+
+/// A record whose sum is wrong is read so often again: a bit that was flipped on its way is right
+/// the next time, one that was flipped where it lies is right on the mirror.
+const N_REREADS_MAX: u32 = 3;
+
+impl Stream {
+    /// Begins to read an expert into a slot that the table gave it.
+    pub(super) fn begin_fill(
+        &mut self,
+        layer: LayerIdx,
+        expert: ExpertIdx,
+        slot: SlotIdx,
+        class: Class,
+    ) {
+        self.n_rereads[slot.0] = 0;
+        let filling = self.memory.begin_fill(slot);
+        self.submit((layer, expert), filling, class);
+    }
+
+    fn submit(&mut self, (layer, expert): (LayerIdx, ExpertIdx), filling: Filling, class: Class) {
+        let slot = filling.slot();
+        let bank = self.bank(layer);
+        let laid = bank.lay_out(expert, self.loader.block_bytes());
+        let layout = bank.layout(&laid);
+        self.layouts[slot.0] = layout;
+        let n_rereads = self.n_rereads[slot.0];
+        let source = match (n_rereads, self.has_mirror) {
+            (0, _) | (_, false) => Source::Any,
+            (_, true) if n_rereads % 2 == 1 => Source::Mirror,
+            (_, true) => Source::Primary,
+        };
+        let job = Job::new(job_of(slot), class, filling, laid.parts());
+        self.loader.submit(job.again(source, n_rereads));
+    }
+
+    /// Takes notice of what is over, after waiting as told.
+    pub(super) fn poll(&mut self, wait: Wait) -> Result<()> {
+        let mut finished = std::mem::take(&mut self.finished);
+        let polled = self.loader.wait(wait, &mut finished);
+        for finished in finished.drain(..) {
+            self.settle(finished);
+        }
+        self.finished = finished;
+        if let Err(error) = polled {
+            self.is_broken = true;
+            return Err(Error::Unsupported(error.to_string()));
+        }
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn settle(&mut self, finished: Finished) {
+        let Finished { id, filling, outcome } = finished;
+        let slot = filling.slot();
+        let Some((layer, expert)) = self.table.expert_in(slot) else {
+            unreachable!("{id:?} filled a slot that nobody waits for")
+        };
+        let is_wanted = self.request.pending.iter().any(|it| it.slot == slot);
+        let problem = match outcome {
+            Outcome::Ready => {
+                let began = self.clock.now();
+                let bank = self.bank(layer);
+                let checked = bank.check(expert, filling.bytes(), self.loader.block_bytes());
+                self.stats.check += self.clock.now().saturating_sub(began);
+                match checked {
+                    Ok(()) => {
+                        self.memory.finish(filling);
+                        self.table.loaded(slot);
+                        return;
+                    }
+                    Err(Flaw::Sum { .. }) if self.n_rereads[slot.0] < N_REREADS_MAX => {
+                        self.n_rereads[slot.0] += 1;
+                        self.stats.rereads += 1;
+                        self.submit((layer, expert), filling, Class::Demand);
+                        return;
+                    }
+                    Err(flaw) => self.describe((layer, expert), &flaw),
+                }
+            }
+            // Somebody came to want it after it had been called off.
+            Outcome::Cancelled if is_wanted => {
+                self.submit((layer, expert), filling, Class::Demand);
+                return;
+            }
+            Outcome::Cancelled => String::new(),
+            Outcome::Failed(error) => error.to_string(),
+        };
+        self.memory.abandon(filling);
+        self.table.failed(slot);
+        if is_wanted {
+            self.failure = Some(Error::Expert { layer: layer.0, expert: expert.0, problem });
+        }
+    }
+
+    fn describe(&self, (layer, expert): (LayerIdx, ExpertIdx), flaw: &Flaw) -> String {
+        let bank = &self.bank(layer).bank;
+        match (flaw, &bank.records) {
+            (Flaw::Sum { found, expected }, Some(records)) => {
+                let extent = records.extent(expert);
+                let n_reads = N_REREADS_MAX + 1;
+                format!(
+                    "{}: {} bytes at offset {} have checksum {found:016x}, not {expected:016x}, \
+                     in {n_reads} reads: the file is damaged, `moeflux verify` names all of it",
+                    self.paths[extent.file_idx].display(),
+                    extent.len_bytes,
+                    extent.offset_bytes,
+                )
+            }
+            (Flaw::Stored(error), _) => error.to_string(),
+            (Flaw::Sum { .. }, None) => unreachable!("only records have sums"),
+        }
+    }
+}

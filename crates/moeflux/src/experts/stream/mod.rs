@@ -1,0 +1,402 @@
+//! Experts on a drive, as many of them in memory as there is room for.
+//!
+//! A layer's choice goes in: what is in memory comes out at once, the rest as it arrives, while
+//! further reads are under way. **Invariant:** a slot that was handed out is not used again before
+//! the next group is asked for; what was read is checked before it is handed out; a failed read is
+//! an error or is done again, never another result. Nothing is allocated once lists have grown.
+
+mod bank;
+mod fill;
+mod ahead;
+mod size;
+mod stats;
+mod open;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use moeflux_io::{
+    BlockRead, Class, Clock, FileIdx, Finished, JobId, Loader, Settings, SlotIdx, SlotMemory,
+    SlotState, Wait,
+};
+
+use crate::error::{Error, Result};
+use crate::experts::Request;
+use crate::experts::arrived::{Arrived, Order};
+use crate::experts::policy::PolicyKind;
+use crate::experts::predict::{LookAhead, LookAheadShape};
+use crate::experts::table::{Found, Guess, SlotTable, TableShape, Taken, Wanted};
+use crate::format::Checkpoint;
+use crate::ids::{ExpertIdx, LayerIdx};
+use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
+
+use bank::StreamBank;
+pub use size::{SlotShape, slot_shape};
+pub use stats::StreamStats;
+
+/// Steps of at most so many rows take what is in memory first, and keep outputs for their turn in
+/// the sum; with more rows keeping them would take more memory than waiting costs.
+pub const N_ROWS_ANY_ORDER: usize = 16;
+
+/// Experts of a group when many are on their way: in between reads are begun anew.
+const N_GROUP_EXPERTS: usize = 8;
+
+/// Of one read; larger ones make no drive faster, and smaller ones spread over its channels.
+const READ_BYTES: usize = 1 << 20;
+
+/// Guesses in flight while tokens are computed one by one, so that a demand waits for few.
+const N_GUESS_READS: usize = 4;
+
+/// Where bytes come from.
+#[derive(Debug)]
+pub struct Drives {
+    /// The files of the checkpoint, in its order.
+    pub primary: Box<dyn BlockRead>,
+    /// The same on another drive.
+    pub mirror: Option<Box<dyn BlockRead>>,
+    /// What time it is there.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Drives {
+    /// The largest block of their files.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        let of_drive = |drive: &dyn BlockRead| {
+            let n_files = u32::try_from(drive.n_files()).expect("files are counted in u32");
+            (0..n_files).map(|it| drive.file(FileIdx(it)).block_bytes).max().unwrap_or(1)
+        };
+        let mirror = self.mirror.as_deref().map_or(1, of_drive);
+        of_drive(&*self.primary).max(mirror)
+    }
+}
+
+/// Whose experts are streamed.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamModel<'a> {
+    /// Where they lie.
+    pub manifest: &'a Manifest,
+    /// In which files.
+    pub checkpoint: &'a Checkpoint,
+    /// Experts that a row chooses in each layer of the model; 0 in dense ones.
+    pub top_k: &'a [usize],
+    /// Experts that a layer's router names beforehand.
+    pub n_ranks: usize,
+}
+
+/// How experts are streamed.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamConfig {
+    /// Experts in memory.
+    pub n_slots: usize,
+    /// What leaves when another needs its slot.
+    pub policy: PolicyKind,
+    /// Whether the next layer's experts may be guessed.
+    pub looks_ahead: bool,
+}
+
+/// Experts on a drive.
+#[derive(Debug)]
+pub struct Stream {
+    /// Ascending by layer.
+    banks: Vec<StreamBank>,
+    /// Per layer: index into `banks`.
+    bank_of_layer: Vec<Option<usize>>,
+    memory: SlotMemory,
+    table: SlotTable,
+    loader: Loader,
+    clock: Arc<dyn Clock>,
+    has_mirror: bool,
+    /// Per slot: how the matrices lie there.
+    layouts: Vec<ExpertLayout>,
+    /// Per slot: how often its expert was read in vain.
+    n_rereads: Vec<u32>,
+    request: Current,
+    ahead: Ahead,
+    finished: Vec<Finished>,
+    /// Why a demanded expert did not come.
+    failure: Option<Error>,
+    /// A drive as a whole has failed.
+    is_broken: bool,
+    /// Of the checkpoint's files, for messages.
+    paths: Vec<PathBuf>,
+    /// Reads that may be in flight.
+    depth: usize,
+    stats: StreamStats,
+}
+
+/// What was asked for.
+#[derive(Debug, Default)]
+struct Current {
+    layer: LayerIdx,
+    order: Order,
+    /// Per expert of the layer: rows that chose it.
+    n_uses: Vec<u32>,
+    /// Neither in memory nor being read; ascending.
+    wanted: Vec<Wanted>,
+    /// The first of these, when they are asked for.
+    window: Vec<Wanted>,
+    taken: Vec<Taken>,
+    /// Leased, not yet given out; ascending.
+    pending: Vec<Taken>,
+    /// Given out.
+    given: Vec<Taken>,
+}
+
+/// What is read before it is asked for.
+#[derive(Debug)]
+struct Ahead {
+    /// None if nothing is to be guessed from routers.
+    look: Option<LookAhead>,
+    /// What the next router named, most likely first in each row.
+    ranked: Vec<ExpertIdx>,
+    weighed: Vec<(ExpertIdx, f32)>,
+    likely: Vec<ExpertIdx>,
+    guesses: Vec<Guess>,
+    /// Being read, or read since the last choice.
+    begun: Vec<Guess>,
+    begun_layer: LayerIdx,
+    step: stats::StepMeter,
+}
+
+/// Some leased slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group<'a> {
+    memory: &'a SlotMemory,
+    layouts: &'a [ExpertLayout],
+    taken: &'a [Taken],
+}
+
+impl<'a> Group<'a> {
+    pub(super) fn len(&self) -> usize {
+        self.taken.len()
+    }
+
+    pub(super) fn expert(&self, place: usize) -> ExpertIdx {
+        self.taken[place].expert
+    }
+
+    pub(super) fn view(&self, place: usize) -> ExpertView<'a> {
+        let slot = self.taken[place].slot;
+        self.layouts[slot.0].view(self.memory.bytes(slot))
+    }
+}
+
+impl Stream {
+    /// Slots, empty, and what it takes to fill them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; when the checksums of packed records cannot be read.
+    ///
+    /// # Panics
+    ///
+    /// If the model has no experts.
+    pub fn open(model: &StreamModel<'_>, drives: Drives, config: &StreamConfig) -> Result<Self> {
+        let StreamModel { manifest, checkpoint, top_k, n_ranks } = *model;
+        let shape = slot_shape(&manifest.banks, drives.block_bytes());
+        let n_slots = config.n_slots.clamp(1, shape.n_experts);
+        let mut n_experts = vec![0; top_k.len()];
+        let mut bank_of_layer = vec![None; top_k.len()];
+        for (bank_idx, bank) in manifest.banks.iter().enumerate() {
+            n_experts[bank.layer.0] = bank.n_experts;
+            bank_of_layer[bank.layer.0] = Some(bank_idx);
+        }
+        let n_uses_per_row = top_k.iter().sum();
+        // The table grows with the memory.
+        let table = TableShape { n_experts: &n_experts, n_uses_per_row, n_slots: 1 };
+        let look = LookAheadShape {
+            n_layers: top_k.len(),
+            n_experts_max: n_experts.iter().copied().max().unwrap_or(0),
+            n_ranks,
+        };
+        let (depth, has_mirror) = (drives.primary.depth(), drives.mirror.is_some());
+        let settings = Settings { read_bytes: READ_BYTES, n_guess_reads_max: N_GUESS_READS };
+        let Drives { primary, mirror, clock } = drives;
+        let slab_bytes = size::slab_bytes(shape.stride_bytes, n_slots);
+        let mut stream = Self {
+            banks: banks_with_sums(manifest, checkpoint)?,
+            bank_of_layer,
+            memory: SlotMemory::new(shape.slot_bytes, slab_bytes),
+            table: SlotTable::new(table, config.policy),
+            loader: Loader::new(primary, mirror, settings, Arc::clone(&clock)),
+            clock,
+            has_mirror,
+            layouts: Vec::new(),
+            n_rereads: Vec::new(),
+            request: Current::default(),
+            ahead: Ahead::new((config.looks_ahead && n_ranks > 0).then(|| LookAhead::new(look))),
+            finished: Vec::new(),
+            failure: None,
+            is_broken: false,
+            paths: checkpoint.files.iter().map(|file| file.path.clone()).collect(),
+            depth,
+            stats: StreamStats::default(),
+        };
+        stream.resize(n_slots)?;
+        Ok(stream)
+    }
+
+    /// Asks for the experts of a layer.
+    pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
+        self.check_alive()?;
+        let Request { layer, chosen, n_rows } = *request;
+        let n_experts = self.bank(layer).bank.n_experts;
+        let current = &mut self.request;
+        assert!(current.pending.is_empty() && current.given.is_empty(), "one layer at a time");
+        let is_small = n_rows <= N_ROWS_ANY_ORDER;
+        current.layer = layer;
+        current.order = if is_small { Order::Any } else { Order::Ascending };
+        current.n_uses.clear();
+        current.n_uses.resize(n_experts, 0);
+        chosen.iter().for_each(|expert| current.n_uses[expert.0] += 1);
+        let uses = current.n_uses.iter().enumerate().filter(|(_, n_uses)| **n_uses > 0);
+        current.wanted.clear();
+        let wanted =
+            |(expert, &n_uses): (usize, &u32)| Wanted { expert: ExpertIdx(expert), n_uses };
+        current.wanted.extend(uses.map(wanted));
+        self.end_guessing();
+        self.begin_reads();
+        self.poll(Wait::Poll)
+    }
+
+    /// Experts that have arrived; waits until there are some.
+    pub(super) fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
+        self.release_given();
+        loop {
+            self.begin_reads();
+            self.poll(Wait::Poll)?;
+            if self.take_group() {
+                let Self { memory, layouts, request, .. } = self;
+                let group = Group { memory, layouts, taken: &request.given };
+                return Ok(Some(Arrived::of_group(group, request.order)));
+            }
+            if self.request.pending.is_empty() && self.request.wanted.is_empty() {
+                return Ok(None);
+            }
+            assert!(self.loader.n_jobs() > 0, "who waits for experts waits for reads");
+            let began = self.clock.now();
+            self.poll(Wait::Any)?;
+            self.stats.read_wait += self.clock.now().saturating_sub(began);
+        }
+    }
+
+    /// Forgets what was asked for.
+    pub(super) fn give_up(&mut self) {
+        self.release_given();
+        while let Some(taken) = self.request.pending.pop() {
+            self.table.release(taken.slot);
+        }
+        self.request.wanted.clear();
+        self.failure = None;
+    }
+
+    /// Leases slots for what is wanted, as far as there is room, and begins to read.
+    fn begin_reads(&mut self) {
+        let n_reads_max = match self.request.order {
+            Order::Any => usize::MAX,
+            Order::Ascending => self.table.n_wave_reads().saturating_sub(self.n_reading()),
+        };
+        if self.request.wanted.is_empty() {
+            self.read_ahead();
+            return;
+        }
+        if n_reads_max == 0 {
+            return;
+        }
+        let Self { request, table, .. } = self;
+        let Current { layer, order, wanted, window, taken, pending, .. } = request;
+        // In ascending order one that is in memory may have to wait for one that is not: there is
+        // a slot for each that is leased.
+        let n_window = match order {
+            Order::Any => wanted.len(),
+            Order::Ascending => wanted.len().min(table.n_slots().saturating_sub(pending.len())),
+        };
+        window.clear();
+        window.extend(wanted.drain(..n_window));
+        table.acquire(*layer, window, n_reads_max, taken);
+        wanted.splice(0..0, window.drain(..));
+        for &taken in &request.taken {
+            request.pending.push(taken);
+        }
+        request.pending.sort_unstable_by_key(|taken| taken.expert);
+        let layer = request.layer;
+        for taken_idx in 0..self.request.taken.len() {
+            let Taken { expert, slot, found } = self.request.taken[taken_idx];
+            self.note_found(found);
+            match found {
+                Found::InMemory => {}
+                Found::OnItsWay => {
+                    let _ = self.loader.promote(job_of(slot));
+                }
+                Found::ToRead => {
+                    self.begin_fill(layer, expert, slot, Class::Demand);
+                }
+            }
+        }
+    }
+
+    fn n_reading(&self) -> usize {
+        let pending = self.request.pending.iter();
+        pending.filter(|it| self.memory.state(it.slot) != SlotState::Ready).count()
+    }
+
+    /// Moves what may be computed now to `given`; whether there is something.
+    fn take_group(&mut self) -> bool {
+        let Current { order, wanted, pending, given, .. } = &mut self.request;
+        let memory = &self.memory;
+        let is_ready = |it: &Taken| memory.state(it.slot) == SlotState::Ready;
+        match order {
+            Order::Any => {
+                given.extend(pending.iter().filter(|it| is_ready(it)));
+                pending.retain(|it| !is_ready(it));
+            }
+            Order::Ascending => {
+                let next = wanted.first().map_or(usize::MAX, |it| it.expert.0);
+                let is_next = |it: &&Taken| it.expert.0 < next && is_ready(it);
+                let n = pending.iter().take(N_GROUP_EXPERTS).take_while(is_next).count();
+                given.extend(pending.drain(..n));
+            }
+        }
+        !given.is_empty()
+    }
+
+    fn release_given(&mut self) {
+        for taken in self.request.given.drain(..) {
+            self.table.release(taken.slot);
+        }
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        if self.is_broken {
+            let problem = "reading from the drive has failed for good: open the model again";
+            return Err(Error::Unsupported(problem.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn bank(&self, layer: LayerIdx) -> &StreamBank {
+        let bank_idx = self.bank_of_layer[layer.0];
+        &self.banks[bank_idx.unwrap_or_else(|| unreachable!("layer {} has no experts", layer.0))]
+    }
+}
+
+/// The layers' experts with the sums of their records.
+fn banks_with_sums(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Vec<StreamBank>> {
+    let files = Files::open(checkpoint)?;
+    let watch = &mut |_| ControlFlow::Continue(());
+    let mut meter = Meter::new(0, watch)?;
+    let banks = manifest.banks.iter().map(|bank| {
+        let Some(records) = &bank.records else { return Ok(StreamBank::new(bank.clone(), &[])) };
+        let mut sums = vec![0; bank.n_experts * size_of::<u64>()];
+        files.read(records.sums.file_idx, records.sums.offset_bytes, &mut sums, &mut meter)?;
+        Ok(StreamBank::new(bank.clone(), &sums))
+    });
+    banks.collect()
+}
+
+/// A slot is filled by one job at a time, which has its number.
+fn job_of(slot: SlotIdx) -> JobId {
+    JobId(slot.0 as u64)
+}

@@ -1,0 +1,66 @@
+//! A checkpoint's files as drives.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use moeflux_io::{BlockRead, Caching, DriveFile, N_THREADS_MAX, RealClock, ThreadsDrive};
+
+use crate::error::{Error, Result};
+use crate::experts::stream::Drives;
+use crate::format::Checkpoint;
+
+/// Reads in flight: between two calls of the loader a drive of several GB/s has enough to do.
+const DEPTH: usize = 64;
+
+/// Threads that read where the system has no better way.
+const N_THREADS: usize = if N_THREADS_MAX < 16 { N_THREADS_MAX } else { 16 };
+
+impl Drives {
+    /// The files of a checkpoint, read past the page cache or through it; `mirror` is a folder with
+    /// the same files.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be opened, is not what it was when its header was read, or is not the
+    /// same on the mirror.
+    pub fn open(checkpoint: &Checkpoint, caching: Caching, mirror: Option<&Path>) -> Result<Self> {
+        let paths: Vec<PathBuf> = checkpoint.files.iter().map(|file| file.path.clone()).collect();
+        let primary = drive_of(checkpoint, &paths, caching)?;
+        let mirrored = |folder: &Path| {
+            let name = |path: &PathBuf| path.file_name().map(|name| folder.join(name));
+            let paths: Vec<PathBuf> = paths.iter().filter_map(name).collect();
+            drive_of(checkpoint, &paths, caching)
+        };
+        let mirror = mirror.map(mirrored).transpose()?;
+        Ok(Self { primary, mirror, clock: Arc::new(RealClock::new()) })
+    }
+}
+
+fn drive_of(
+    checkpoint: &Checkpoint,
+    paths: &[PathBuf],
+    caching: Caching,
+) -> Result<Box<dyn BlockRead>> {
+    let open = || {
+        let opened = paths.iter().zip(&checkpoint.files).map(|(path, shard)| {
+            let file = DriveFile::open(path, caching).map_err(Error::io("open", path))?;
+            let (now, before) = (file.len_bytes(), shard.len_bytes);
+            if now != before {
+                let problem = format!(
+                    "has {now} bytes, but {} has {before}: the file changed, or is no copy",
+                    shard.path.display()
+                );
+                return Err(Error::malformed(path, problem));
+            }
+            Ok(file)
+        });
+        opened.collect::<Result<Vec<DriveFile>>>()
+    };
+    #[cfg(target_os = "linux")]
+    if let Ok(drive) = moeflux_io::UringDrive::new(open()?, DEPTH) {
+        return Ok(Box::new(drive));
+    }
+    let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+    let drive = ThreadsDrive::new(open()?, N_THREADS, DEPTH);
+    Ok(Box::new(drive.map_err(Error::io("read with threads from", first))?))
+}

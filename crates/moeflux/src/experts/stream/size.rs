@@ -1,0 +1,115 @@
+//! How many slots there are: made from a number of bytes, given back and taken again while the
+//! model runs.
+//!
+//! **Invariant:** memory is taken and given back in slabs; a slab goes only when none of its slots
+//! is in use. The number of slots changes what must be read, never what comes out.
+
+use moeflux_io::{FileIdx, SLOT_ALIGN, SlabIdx, SlotState, lay_out};
+
+use crate::error::{Error, Result};
+use crate::experts::stream::Stream;
+use crate::ids::ExpertIdx;
+use crate::weights::{ExpertBank, Extent};
+
+/// Of a slab where slots are many: the step in which memory is given back.
+const SLAB_BYTES: usize = 32 << 20;
+
+/// What a model's experts need of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotShape {
+    /// What the largest expert needs.
+    pub slot_bytes: usize,
+    /// From one slot to the next.
+    pub stride_bytes: usize,
+    /// Experts of all layers.
+    pub n_experts: usize,
+}
+
+impl SlotShape {
+    /// Slots that so many bytes have room for, no more than there are experts.
+    #[must_use]
+    pub fn n_slots(&self, n_bytes: u64) -> usize {
+        let n_slots = n_bytes / self.stride_bytes.max(1) as u64;
+        usize::try_from(n_slots).unwrap_or(usize::MAX).min(self.n_experts)
+    }
+
+    /// What so many slots take.
+    #[must_use]
+    pub fn bytes(&self, n_slots: usize) -> u64 {
+        n_slots as u64 * self.stride_bytes as u64
+    }
+}
+
+/// What the experts of `banks` need of slots that are read in blocks of `block_bytes`.
+#[must_use]
+pub fn slot_shape(banks: &[ExpertBank], block_bytes: usize) -> SlotShape {
+    let place = |extent: Extent| {
+        let len_bytes = usize::try_from(extent.len_bytes).expect("a part fits memory");
+        (FileIdx(0), extent.offset_bytes, len_bytes)
+    };
+    let of_expert = |bank: &ExpertBank, expert: ExpertIdx| match &bank.records {
+        Some(records) => records.record_bytes,
+        None => {
+            let extents = bank.parts.iter().map(|part| place(part.extent(expert)));
+            lay_out(extents, block_bytes).slot_bytes()
+        }
+    };
+    let sizes = banks
+        .iter()
+        .flat_map(|bank| (0..bank.n_experts).map(move |expert| of_expert(bank, ExpertIdx(expert))));
+    let slot_bytes = sizes.max().unwrap_or(1);
+    let n_experts = banks.iter().map(|bank| bank.n_experts).sum();
+    SlotShape { slot_bytes, stride_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN), n_experts }
+}
+
+/// Slabs for so many slots: a small pool is not made larger by rounding.
+pub(super) fn slab_bytes(stride_bytes: usize, n_slots: usize) -> usize {
+    (stride_bytes * n_slots / 8).clamp(stride_bytes, SLAB_BYTES.max(stride_bytes))
+}
+
+impl Stream {
+    /// Slots from now on. More are there at once; fewer as soon as what is in use is given back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]: there are as many as before then, or some more.
+    pub fn resize(&mut self, n_slots: usize) -> Result<()> {
+        if n_slots < self.table.n_slots() {
+            self.table.shrink(n_slots);
+            self.give_slabs_back();
+            return Ok(());
+        }
+        while self.memory.n_slots() < n_slots {
+            let place = self.memory.grow().ok_or_else(|| Error::NoRoom {
+                what: format!("{n_slots} experts in memory"),
+                needed_bytes: n_slots as u64 * self.memory.slot_bytes() as u64,
+                advice: "give a smaller --memory".to_owned(),
+            })?;
+            let slab = self.memory.slab(place).expect("the slab was made just now");
+            self.loader.slab_added(slab);
+        }
+        let n_places = n_slots.max(self.layouts.len());
+        self.layouts.resize(n_places, self.banks[0].bank.layout);
+        self.n_rereads.resize(n_places, 0);
+        self.table.grow(n_slots);
+        Ok(())
+    }
+
+    /// Gives back the slabs behind the last slot, as far as they are not in use.
+    pub(super) fn give_slabs_back(&mut self) {
+        while self.memory.n_slots() >= self.table.n_slots() + self.memory.n_slots_per_slab() {
+            let place = SlabIdx(self.memory.n_slabs() - 1);
+            let mut slots = self.memory.slots_of(place).map(moeflux_io::SlotIdx);
+            let is_used = slots.any(|slot| {
+                self.memory.state(slot) == SlotState::Filling
+                    || self.table.expert_in(slot).is_some()
+            });
+            if is_used {
+                return;
+            }
+            let slab = self.memory.slab(place).expect("the last slab is there");
+            self.loader.slab_removed(slab);
+            self.memory.shrink(place);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What streaming costs and brings: counted as it goes, summed up when asked.
+
+use std::time::Duration;
+
+use crate::experts::predict::{Quality, StepCost};
+use crate::experts::stream::{N_GUESS_READS, N_ROWS_ANY_ORDER, Stream};
+use crate::experts::table::{Found, TableCounters};
+
+/// What streaming has done since the model was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StreamStats {
+    /// Experts that have room in memory.
+    pub n_slots: usize,
+    /// Bytes of one slot.
+    pub slot_bytes: usize,
+    /// Experts of the model.
+    pub n_experts: usize,
+    /// Experts that were in memory when they were asked for.
+    pub hits: u64,
+    /// Experts whose read had begun when they were asked for.
+    pub on_their_way: u64,
+    /// Experts whose read began when they were asked for.
+    pub misses: u64,
+    /// Experts read before anybody asked.
+    pub guesses: u64,
+    /// Of these, asked for later.
+    pub guesses_used: u64,
+    /// Bytes read because they were asked for.
+    pub demand_bytes: u64,
+    /// Bytes read by guess that nobody had come to want by then.
+    pub guess_bytes: u64,
+    /// Records read again because their sum was wrong.
+    pub rereads: u64,
+    /// Reads that failed and were done again.
+    pub retries: u64,
+    /// Time for which computing waited for reads.
+    pub read_wait: Duration,
+    /// Time with a read in flight, on the drive that had most.
+    pub read_busy: Duration,
+    /// Time spent on comparing what was read with its checksum or searching it for NaN.
+    pub check: Duration,
+    /// Time spent asking the next layers' routers.
+    pub ask: Duration,
+    /// How reading is done: `io_uring`, `threads`.
+    pub drive: &'static str,
+    /// What the last window of looking ahead was worth.
+    pub ahead: Quality,
+}
+
+/// The present step, to judge looking ahead by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StepMeter {
+    pub(super) asked_at: Duration,
+    pub(super) ask: Duration,
+    pub(super) n_called_off: u64,
+    began_at: Duration,
+    n_rows: usize,
+    read_wait: Duration,
+    counters: TableCounters,
+}
+
+impl Stream {
+    /// A step of so many rows begins.
+    pub(in crate::experts) fn begin_step(&mut self, n_rows: usize) {
+        self.end_step();
+        self.table.begin_step(n_rows);
+        let is_small = n_rows <= N_ROWS_ANY_ORDER;
+        let n_guess_reads = if is_small { N_GUESS_READS } else { self.depth };
+        self.loader.set_guess_reads_max(n_guess_reads);
+        self.stats.ask += self.ahead.step.ask;
+        self.ahead.step = StepMeter {
+            began_at: self.clock.now(),
+            n_rows,
+            read_wait: self.stats.read_wait,
+            counters: self.table.counters(),
+            ..StepMeter::default()
+        };
+    }
+
+    fn end_step(&mut self) {
+        let Some(look) = &mut self.ahead.look else { return };
+        let step = &self.ahead.step;
+        if step.n_rows == 0 || step.n_rows > N_ROWS_ANY_ORDER {
+            return;
+        }
+        let (before, now) = (step.counters, self.table.counters());
+        let n_on_their_way = now.on_their_way - before.on_their_way;
+        let n_used = now.guesses_used - before.guesses_used;
+        let speed = self.loader.counts().lanes[0].speed;
+        let record_ns = record_ns(self.memory.slot_bytes(), speed);
+        look.end_step(&StepCost {
+            n_ready: n_used.saturating_sub(n_on_their_way),
+            n_on_their_way,
+            n_wasted: now.guesses_wasted - before.guesses_wasted,
+            record_ns,
+            ask_ns: nanoseconds(step.ask),
+            delay_ns: step.n_called_off * record_ns / 2,
+            wait_ns: nanoseconds(self.stats.read_wait.saturating_sub(step.read_wait)),
+            step_ns: nanoseconds(self.clock.now().saturating_sub(step.began_at)),
+        });
+    }
+
+    pub(super) fn note_found(&mut self, found: Found) {
+        match found {
+            Found::InMemory => self.stats.hits += 1,
+            Found::OnItsWay => self.stats.on_their_way += 1,
+            Found::ToRead => self.stats.misses += 1,
+        }
+    }
+
+    /// What was done so far.
+    pub(in crate::experts) fn stats(&self) -> StreamStats {
+        let table = self.table.counters();
+        let loader = self.loader.counts();
+        let n_experts = self.banks.iter().map(|bank| bank.bank.n_experts).sum();
+        let [first, second] = loader.lanes;
+        StreamStats {
+            n_slots: self.table.n_slots(),
+            slot_bytes: self.memory.slot_bytes(),
+            n_experts,
+            guesses: table.guesses,
+            guesses_used: table.guesses_used,
+            demand_bytes: loader.demand_bytes,
+            guess_bytes: loader.guess_bytes,
+            retries: loader.n_retries,
+            read_busy: first.busy.max(second.busy),
+            ask: self.stats.ask + self.ahead.step.ask,
+            drive: self.loader.drive_names().next().unwrap_or(""),
+            ahead: self.ahead.look.as_ref().map(|look| look.quality()).unwrap_or_default(),
+            ..self.stats.clone()
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Time of one expert at `speed` bytes per second; a billion of them where that is not known.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+fn record_ns(n_bytes: usize, speed: f64) -> u64 {
+    let speed = if speed > 0.0 { speed } else { 1e9 };
+    (n_bytes as f64 / speed * 1e9) as u64
+}
