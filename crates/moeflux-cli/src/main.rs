@@ -27,6 +27,7 @@ mod sampling;
 mod size;
 mod stats;
 mod stream;
+mod streaming;
 mod synth;
 #[cfg(test)]
 mod test_dir;

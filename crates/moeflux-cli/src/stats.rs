@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::machine::rss_bytes_peak;
 use crate::size::binary;
+use crate::streaming;
 
 /// Times of one answer.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ impl Stats {
     pub(crate) fn json(&self, engine: &Engine, context: usize) -> Value {
         let memory = engine.memory();
         let DeviceNames { backend, arithmetic, isa } = engine.device_names();
-        json!({
+        let mut stats = json!({
             "backend": backend,
             "arithmetic": arithmetic.name(),
             "isa": isa,
@@ -79,7 +80,11 @@ impl Stats {
             "workspace_bytes": memory.workspace_bytes,
             "session_bytes": session_bytes(engine, context),
             "rss_bytes_peak": rss_bytes_peak(),
-        })
+        });
+        if let Some(stream) = engine.stream_stats() {
+            stats["streaming"] = streaming::json(&stream);
+        }
+        stats
     }
 
     /// For people, on stderr.
@@ -114,6 +119,9 @@ impl Stats {
             binary(session_bytes(engine, context)),
             rss_bytes_peak().map_or("unknown".to_owned(), binary)
         );
+        for line in engine.stream_stats().iter().flat_map(streaming::lines) {
+            eprintln!("{line}");
+        }
         let arithmetic = arithmetic.name();
         eprintln!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}");
     }

@@ -36,6 +36,8 @@ pub enum Budget {
 /// How experts that are not in memory are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadWay {
+    /// Whichever a measurement of a moment finds faster.
+    Measured,
     /// Past the page cache, where the file system can do that.
     #[default]
     Direct,

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use moeflux_io::Caching;
 use moeflux_kernels::{KernelTable, Matrix};
@@ -19,7 +20,7 @@ use crate::blueprint::Blueprint;
 use crate::budget::{Layout, Memory, Placement};
 use crate::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
-use crate::experts::stream::{Drives, Stream, StreamConfig, StreamModel, StreamStats};
+use crate::experts::stream::{Drives, Stream, StreamConfig, StreamModel, StreamStats, choose_way};
 use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts};
 use crate::format::Checkpoint;
@@ -29,6 +30,13 @@ use crate::ops::Workspace;
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
 use crate::weights::{self, Copies, Manifest, Progress, Weights};
+
+/// Where the system keeps copies of what is read, one slot of so many is enough: the rest of the
+/// budget is for those copies.
+const PAGE_CACHE_SHARE: usize = 8;
+
+/// Within so long two ways of reading are told apart.
+const PROBE_TIME: Duration = Duration::from_millis(1600);
 
 /// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
 /// first rows, and reading all of a large checkpoint twice is no option.
@@ -66,12 +74,15 @@ impl Engine {
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
         let streaming = &config.streaming;
-        let caching = match streaming.way {
-            ReadWay::Direct => Caching::Direct,
-            ReadWay::PageCache => Caching::PageCache,
-        };
         let mirror = streaming.mirror.as_deref();
-        let drives = &mut |checkpoint: &Checkpoint| Drives::open(checkpoint, caching, mirror);
+        let drives = &mut |checkpoint: &Checkpoint| {
+            let caching = match streaming.way {
+                ReadWay::Direct => Caching::Direct,
+                ReadWay::PageCache => Caching::PageCache,
+                ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?.0,
+            };
+            Drives::open(checkpoint, caching, mirror)
+        };
         Self::open_on(dir, config, drives, watch)
     }
 
@@ -107,8 +118,13 @@ impl Engine {
                     top_k: &top_k,
                     n_ranks: spec.n_named(),
                 };
+                let drives = drives(&checkpoint)?;
+                let n_slots = match drives.caching {
+                    Caching::Direct => n_slots,
+                    Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
+                };
                 let config = StreamConfig { n_slots, policy, looks_ahead };
-                let stream = Stream::open(&model, drives(&checkpoint)?, &config)?;
+                let stream = Stream::open(&model, drives, &config)?;
                 Experts::Streaming(Box::new(stream))
             }
         };

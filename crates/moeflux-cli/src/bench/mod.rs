@@ -7,15 +7,20 @@
 mod report;
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use clap::Args;
 use moeflux::blueprint::Blueprint;
+use moeflux::engine::Engine;
 use moeflux::error::Result;
+use moeflux::experts::stream::{StreamStats, drive_speed};
+use moeflux::format::Checkpoint;
 use moeflux::forward::StepProgress;
 use moeflux::ids::TokenId;
 use moeflux::session::{Session, Wanted};
+use moeflux_io::Caching;
 
-use crate::args::ModelArgs;
+use crate::args::{IoName, ModelArgs};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -52,6 +57,9 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
+/// The drive alone is measured for so long between runs.
+const DRIVE_TIME: Duration = Duration::from_millis(250);
+
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let interrupt = Interrupt::listen();
@@ -67,11 +75,20 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         chunk: engine.n_rows_max(),
         bar: Bar::tokens("measuring", n_tokens_in_all(args)),
         n_done: 0,
+        engine: &engine,
+        checkpoint: &checkpoint,
+        caching: if args.model.io == IoName::PageCache {
+            Caching::PageCache
+        } else {
+            Caching::Direct
+        },
+        drive_speeds: Vec::new(),
         interrupt: &interrupt,
     };
     bench.fill_context()?;
-    let prefill_runs = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
-    let decode_runs = bench.runs(args.repeat, args.gen_tokens, Bench::decode)?;
+    let prefill = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
+    let decode = bench.runs(args.repeat, args.gen_tokens, Bench::decode)?;
+    let drive_speeds = std::mem::take(&mut bench.drive_speeds);
     drop(bench);
     engine.end_trace()?;
     let report = Report {
@@ -79,8 +96,10 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         facts: &facts,
         device: engine.device_names(),
         n_rows_max: engine.n_rows_max(),
-        prefill_runs,
-        decode_runs,
+        budget: args.model.memory,
+        prefill,
+        decode,
+        drive_speeds,
     };
     let text = if args.json { report.json().to_string() } else { report.table() };
     Ok(print::line(&text)?)
@@ -142,7 +161,21 @@ struct Bench<'a> {
     chunk: usize,
     bar: Bar,
     n_done: u64,
+    engine: &'a Engine,
+    checkpoint: &'a Checkpoint,
+    caching: Caching,
+    /// Bytes per second that the drive alone gave, between runs.
+    drive_speeds: Vec<f64>,
     interrupt: &'a Interrupt,
+}
+
+/// Runs of one kind that count.
+#[derive(Debug, Default)]
+struct Runs {
+    /// Tokens per second of each.
+    rates: Vec<f64>,
+    /// What streaming did in all of them.
+    stream: Option<StreamStats>,
 }
 
 impl Bench<'_> {
@@ -164,28 +197,47 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Tokens per second of each run that counts; none where there are no tokens.
+    /// What the drive gives while nobody else asks it: before and after runs, so that both see the
+    /// same minutes.
+    fn measure_drive(&mut self) -> Result<()> {
+        if self.engine.stream_stats().is_some() {
+            let seed = self.drive_speeds.len() as u64 + 1;
+            let speed = drive_speed(self.checkpoint, self.caching, (seed, DRIVE_TIME))?;
+            self.drive_speeds.push(speed);
+        }
+        Ok(())
+    }
+
+    /// The runs that count; none where there are no tokens.
     fn runs(
         &mut self,
         repeat: NonZeroUsize,
         n_tokens: usize,
         run: fn(&mut Self, &[TokenId]) -> Result<()>,
-    ) -> Result<Vec<f64>> {
-        let mut rates = Vec::new();
+    ) -> Result<Runs> {
+        let mut runs = Runs::default();
         if n_tokens == 0 {
-            return Ok(rates);
+            return Ok(runs);
         }
+        let mut before = None;
         for run_idx in 0..=repeat.get() {
             self.rewind()?;
             let tokens = self.tokens.draw(n_tokens);
+            if run_idx > 0 {
+                self.measure_drive()?;
+                before = before.or_else(|| self.engine.stream_stats());
+            }
             let start = clock::instant();
             run(self, &tokens)?;
             let elapsed = start.elapsed();
             if run_idx > 0 {
-                rates.extend(rate(n_tokens, elapsed));
+                runs.rates.extend(rate(n_tokens, elapsed));
             }
         }
-        Ok(rates)
+        self.measure_drive()?;
+        let after = self.engine.stream_stats();
+        runs.stream = after.zip(before).map(|(after, before)| after.since(&before));
+        Ok(runs)
     }
 
     fn prefill(&mut self, tokens: &[TokenId]) -> Result<()> {

@@ -4,15 +4,17 @@
 
 use moeflux::backend::DeviceNames;
 use moeflux::blueprint::Blueprint;
+use moeflux::config::Budget;
 use moeflux::error::ByteCount;
 use moeflux::format::Checkpoint;
 use moeflux::ops::Op;
 use serde_json::{Value, json};
 
-use super::BenchArgs;
+use super::{BenchArgs, Runs};
 use crate::machine::{Machine, rss_bytes_peak};
 use crate::model;
 use crate::size::binary;
+use crate::streaming;
 
 /// What is known of the model before it is read.
 #[derive(Debug)]
@@ -53,17 +55,20 @@ pub(super) struct Report<'a> {
     pub(super) device: DeviceNames,
     /// Tokens computed together at most.
     pub(super) n_rows_max: usize,
-    /// Tokens per second of each run.
-    pub(super) prefill_runs: Vec<f64>,
-    /// Tokens per second of each run.
-    pub(super) decode_runs: Vec<f64>,
+    /// What `--memory` says.
+    pub(super) budget: Budget,
+    pub(super) prefill: Runs,
+    pub(super) decode: Runs,
+    /// Bytes per second of the drive alone.
+    pub(super) drive_speeds: Vec<f64>,
 }
 
 impl Report<'_> {
     /// For machines.
     pub(super) fn json(&self) -> Value {
-        let Self { args, facts, device, n_rows_max, prefill_runs, decode_runs } = self;
-        json!({
+        let Self { args, facts, device, n_rows_max, .. } = self;
+        let (prefill_runs, decode_runs) = (&self.prefill.rates, &self.decode.rates);
+        let mut report = json!({
             "prefill_tokens_per_s": median(prefill_runs),
             "decode_tokens_per_s": median(decode_runs),
             "prefill_runs": prefill_runs,
@@ -84,12 +89,39 @@ impl Report<'_> {
             "machine": Machine::here().json(),
             "command": command_line(),
             "version": env!("CARGO_PKG_VERSION"),
-        })
+            "memory_bytes": match self.budget {
+                Budget::Auto => None,
+                Budget::Bytes(n_bytes) => Some(n_bytes),
+            },
+        });
+        self.add_streaming(&mut report);
+        report
+    }
+
+    /// The fields of streaming: of each kind of runs, and of decode (or else prefill) at the top.
+    fn add_streaming(&self, report: &mut Value) {
+        let kinds = [("prefill_streaming", &self.prefill), ("decode_streaming", &self.decode)];
+        for (name, runs) in kinds {
+            let Some(stats) = &runs.stream else { continue };
+            let mut fields = streaming::json(stats);
+            fields["device_gb_per_s"] = json!(median(&self.drive_speeds).map(|it| it / 1e9));
+            if let Some(fields) = fields.as_object() {
+                for (key, value) in fields {
+                    report[key.as_str()] = value.clone();
+                }
+            }
+            report[name] = fields;
+        }
+        let speeds: Vec<f64> = self.drive_speeds.iter().map(|it| it / 1e9).collect();
+        if !speeds.is_empty() {
+            report["device_gb_per_s_runs"] = json!(speeds);
+        }
     }
 
     /// For people.
     pub(super) fn table(&self) -> String {
-        let Self { args, facts, device, n_rows_max, prefill_runs, decode_runs } = self;
+        let Self { args, facts, device, n_rows_max, .. } = self;
+        let (prefill_runs, decode_runs) = (&self.prefill.rates, &self.decode.rates);
         let DeviceNames { backend, arithmetic, isa } = device;
         let arithmetic = arithmetic.name();
         let per_token = ByteCount(facts.weight_bytes_per_token).rounded();
@@ -115,6 +147,15 @@ impl Report<'_> {
             let gb_per_s = tokens_per_s * bytes_as_f64(facts.weight_bytes_per_token) / 1e9;
             lines
                 .push(format!("decode reads {per_token} of weights per token: {gb_per_s:.2} GB/s"));
+        }
+        for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {
+            if let Some(stats) = &runs.stream {
+                lines.push(format!("\n{name}, all runs that count"));
+                lines.extend(streaming::lines(stats));
+            }
+        }
+        if let Some(speed) = median(&self.drive_speeds) {
+            lines.push(format!("\nthe drive alone gives {:.2} GB/s between runs", speed / 1e9));
         }
         lines.join("\n")
     }

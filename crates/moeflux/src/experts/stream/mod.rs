@@ -11,14 +11,15 @@ mod ahead;
 mod size;
 mod stats;
 mod open;
+mod probe;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use moeflux_io::{
-    BlockRead, Class, Clock, FileIdx, Finished, JobId, Loader, Settings, SlotIdx, SlotMemory,
-    SlotState, Wait,
+    BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, Settings, SlotIdx,
+    SlotMemory, SlotState, Wait,
 };
 
 use crate::error::{Error, Result};
@@ -32,6 +33,7 @@ use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
 
 use bank::StreamBank;
+pub use probe::{choose_way, drive_speed};
 pub use size::{SlotShape, slot_shape};
 pub use stats::StreamStats;
 
@@ -55,6 +57,8 @@ pub struct Drives {
     pub primary: Box<dyn BlockRead>,
     /// The same on another drive.
     pub mirror: Option<Box<dyn BlockRead>>,
+    /// Whether the system keeps copies of what is read: then few slots are enough.
+    pub caching: Caching,
     /// What time it is there.
     pub clock: Arc<dyn Clock>,
 }
@@ -213,7 +217,7 @@ impl Stream {
         };
         let (depth, has_mirror) = (drives.primary.depth(), drives.mirror.is_some());
         let settings = Settings { read_bytes: READ_BYTES, n_guess_reads_max: N_GUESS_READS };
-        let Drives { primary, mirror, clock } = drives;
+        let Drives { primary, mirror, clock, .. } = drives;
         let slab_bytes = size::slab_bytes(shape.stride_bytes, n_slots);
         let mut stream = Self {
             banks: banks_with_sums(manifest, checkpoint)?,

@@ -32,7 +32,7 @@ impl Drives {
             drive_of(checkpoint, &paths, caching)
         };
         let mirror = mirror.map(mirrored).transpose()?;
-        Ok(Self { primary, mirror, clock: Arc::new(RealClock::new()) })
+        Ok(Self { primary, mirror, caching, clock: Arc::new(RealClock::new()) })
     }
 }
 
@@ -56,11 +56,20 @@ fn drive_of(
         });
         opened.collect::<Result<Vec<DriveFile>>>()
     };
+    drive_over(open, DEPTH)
+}
+
+/// A drive of the best kind that the system has, over the files that `open` gives.
+pub(super) fn drive_over(
+    open: impl Fn() -> Result<Vec<DriveFile>>,
+    depth: usize,
+) -> Result<Box<dyn BlockRead>> {
     #[cfg(target_os = "linux")]
-    if let Ok(drive) = moeflux_io::UringDrive::new(open()?, DEPTH) {
+    if let Ok(drive) = moeflux_io::UringDrive::new(open()?, depth) {
         return Ok(Box::new(drive));
     }
-    let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
-    let drive = ThreadsDrive::new(open()?, N_THREADS, DEPTH);
-    Ok(Box::new(drive.map_err(Error::io("read with threads from", first))?))
+    let files = open()?;
+    let first = files.first().map_or(PathBuf::new(), |file| file.path().to_owned());
+    let drive = ThreadsDrive::new(files, depth.min(N_THREADS), depth);
+    Ok(Box::new(drive.map_err(Error::io("read with threads from", &first))?))
 }

@@ -47,6 +47,43 @@ pub struct StreamStats {
     pub ahead: Quality,
 }
 
+impl StreamStats {
+    /// What was done since `before`, taken earlier from the same engine.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            hits: self.hits - before.hits,
+            on_their_way: self.on_their_way - before.on_their_way,
+            misses: self.misses - before.misses,
+            guesses: self.guesses - before.guesses,
+            guesses_used: self.guesses_used - before.guesses_used,
+            demand_bytes: self.demand_bytes - before.demand_bytes,
+            guess_bytes: self.guess_bytes - before.guess_bytes,
+            rereads: self.rereads - before.rereads,
+            retries: self.retries - before.retries,
+            read_wait: self.read_wait.saturating_sub(before.read_wait),
+            read_busy: self.read_busy.saturating_sub(before.read_busy),
+            check: self.check.saturating_sub(before.check),
+            ask: self.ask.saturating_sub(before.ask),
+            ..self.clone()
+        }
+    }
+
+    /// Bytes that were read.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.demand_bytes + self.guess_bytes
+    }
+
+    /// Bytes per second while something was being read.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
+    pub fn read_bytes_per_s(&self) -> Option<f64> {
+        let is_known = !self.read_busy.is_zero();
+        is_known.then(|| self.read_bytes() as f64 / self.read_busy.as_secs_f64())
+    }
+}
+
 /// The present step, to judge looking ahead by.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StepMeter {
