@@ -85,8 +85,9 @@ struct OpenRead {
     n_attempts: u32,
     n_interruptions: u32,
     n_failures: u32,
-    /// Whether the other drive has given it up already.
-    is_last_lane: bool,
+    /// How often it may still go to the other drive: there, and back once more, since the first
+    /// was given up after few attempts.
+    n_changes_left: u32,
 }
 
 /// The loader. It owns one drive or two, the second a mirror: the same files in the same order.
@@ -379,7 +380,7 @@ impl Loader {
         let Next { file, offset_bytes, piece } = active.begin_next(block_bytes, read_bytes);
         // Rereads count from where no number of repetitions reaches.
         let n_attempts = active.job.n_rereads << 16;
-        let is_last_lane = self.lanes.len() == 1 || active.job.source != Source::Any;
+        let may_change = self.lanes.len() == 2 && active.job.source == Source::Any;
         if active.is_exhausted() {
             self.queues[class as usize].pop_front();
         }
@@ -395,7 +396,7 @@ impl Loader {
             n_attempts,
             n_interruptions: 0,
             n_failures: 0,
-            is_last_lane,
+            n_changes_left: if may_change { 2 } else { 0 },
         };
         self.n_guess_reads += usize::from(class == Class::Guess);
         self.n_waiting_reads += 1;

@@ -92,22 +92,22 @@ impl Loader {
         let is_suspect = lane.is_suspect();
         read.n_failures += 1;
         let is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
-        let n_failures_max = match (is_cut, read.is_last_lane) {
+        let n_failures_max = match (is_cut, read.n_changes_left) {
             // The end of a file does not come back.
             (true, _) => 1,
-            (false, true) => N_FAILURES_MAX,
-            (false, false) if is_suspect => 1,
-            (false, false) => N_FAILURES_BEFORE_MIRROR,
+            (false, 0 | 1) => N_FAILURES_MAX,
+            (false, _) if is_suspect => 1,
+            (false, _) => N_FAILURES_BEFORE_MIRROR,
         };
         if read.n_failures < n_failures_max {
             let factor = 8u32.saturating_pow(read.n_failures - 1);
             read.due = now + PAUSE_AFTER_FAILURE * factor;
-        } else if read.is_last_lane {
+        } else if read.n_changes_left == 0 {
             self.give_up(place, error);
             return;
         } else {
             read.lane = 1 - read.lane;
-            read.is_last_lane = true;
+            read.n_changes_left -= 1;
             (read.n_failures, read.n_interruptions) = (0, 0);
             read.due = now;
             let block_bytes = self.lanes[read.lane].drive.file(read.file).block_bytes;

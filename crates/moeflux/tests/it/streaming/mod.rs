@@ -1,6 +1,8 @@
 //! Experts from a drive: the same bytes out as with all of them in memory, for any number of
 //! slots, any way of reading, and whatever the drive does.
 
+mod faults;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 

@@ -1,0 +1,196 @@
+//! A simulated drive that fails in every way: the right tokens come out, or one error that names
+//! expert, layer, file and bytes; never other tokens, never a hang, never a lost slot.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use moeflux::backend::Arithmetic;
+use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::engine::Engine;
+use moeflux::error::{Error, Result};
+use moeflux::experts::stream::Drives;
+use moeflux::format::Checkpoint;
+use moeflux::pack::{PackOptions, Packing, SourceFate};
+use moeflux::session::{Session, Wanted};
+use moeflux_io::{
+    BlockRead, Caching, Faults, NthFault, SimulatedDrive, SimulatedFile, VirtualClock,
+};
+
+use crate::support::{Case, TempDir, config, open_int8};
+
+const N_SLOTS: usize = 7;
+/// More rows than take part in an arbitrary order, and then single ones.
+const N_PROMPT: usize = 20;
+const N_TOKENS: usize = 26;
+
+/// Faults that go away when a read is repeated.
+fn transient(seed: u64) -> Faults {
+    Faults {
+        seed,
+        n_short: 120,
+        n_interrupted: 60,
+        n_again: 60,
+        n_failed: 40,
+        n_away: 60,
+        n_attempts_away: 2,
+        ..Faults::default()
+    }
+}
+
+/// A checkpoint on simulated drives.
+struct Simulated<'a> {
+    dir: &'a Path,
+    faults: Faults,
+    /// Of the mirror, if there is one.
+    mirror: Option<Faults>,
+}
+
+impl Simulated<'_> {
+    fn open(&self) -> Engine {
+        let config = config(BackendKind::Cpu, Arithmetic::Int8, (24, 1));
+        let streaming =
+            StreamingConfig { n_slots_max: Some(N_SLOTS), ..StreamingConfig::default() };
+        let config = EngineConfig { streaming, ..config };
+        let clock = VirtualClock::default();
+        let drives = &mut |checkpoint: &Checkpoint| {
+            let drive = |faults: Faults| -> Box<dyn BlockRead> {
+                let files = checkpoint.files.iter().map(|file| {
+                    let bytes = std::fs::read(&file.path).unwrap();
+                    SimulatedFile::of(&file.path.to_string_lossy(), bytes)
+                });
+                let drive = SimulatedDrive::new(files.collect(), 8, clock.clone());
+                Box::new(drive.with_faults(faults))
+            };
+            Ok(Drives {
+                primary: drive(self.faults),
+                mirror: self.mirror.map(drive),
+                caching: Caching::Direct,
+                clock: Arc::new(clock.clone()),
+            })
+        };
+        Engine::open_on(self.dir, &config, drives, &mut |_| ControlFlow::Continue(())).unwrap()
+    }
+}
+
+fn feed(session: &mut Session, case: &Case, tokens: std::ops::Range<usize>) -> Result<Vec<f32>> {
+    let mut logits = Vec::new();
+    let watch = &mut |_| ControlFlow::Continue(());
+    session.feed(&case.tokens[tokens], Wanted::All, watch, &mut |_, row| {
+        logits.extend_from_slice(row);
+        Ok(())
+    })?;
+    Ok(logits)
+}
+
+fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
+    let mut session = engine.session(N_TOKENS)?;
+    let mut logits = feed(&mut session, case, 0..N_PROMPT)?;
+    for at in N_PROMPT..N_TOKENS {
+        logits.extend(feed(&mut session, case, at..at + 1)?);
+    }
+    Ok(logits)
+}
+
+/// The case, its packed form, and what comes out of both.
+fn subject() -> (Case, TempDir, Vec<f32>) {
+    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+    let packed = TempDir::new();
+    let options = PackOptions {
+        params: None,
+        fate: SourceFate::Kept,
+        n_threads: std::num::NonZeroUsize::MIN,
+    };
+    let packing = Packing::prepare(&case.dir, packed.path(), &options).unwrap();
+    packing.run(&mut |_| ControlFlow::Continue(())).unwrap();
+    let expected = run(&open_int8(&case.dir, 24), &case).unwrap();
+    (case, packed, expected)
+}
+
+#[test]
+fn transient_faults_end_with_the_right_tokens() {
+    let (case, packed, expected) = subject();
+    let (mut n_retries, mut n_rereads) = (0, 0);
+    for seed in 0..40 {
+        let in_place = Simulated { dir: &case.dir, faults: transient(seed), mirror: None };
+        assert!(run(&in_place.open(), &case).unwrap() == expected, "in place, seed {seed}");
+        let faults = Faults { n_flipped: 40, ..transient(seed) };
+        let packed = Simulated { dir: packed.path(), faults, mirror: None };
+        let engine = packed.open();
+        assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
+        let stats = engine.stream_stats().unwrap();
+        n_retries += stats.retries;
+        n_rereads += stats.rereads;
+    }
+    assert!(n_retries > 40 && n_rereads > 20, "{n_retries} reads failed, {n_rereads} were flipped");
+}
+
+/// Whatever ends in an error leaves an engine that goes on where the drive does.
+#[test]
+fn lasting_faults_end_right_or_with_an_error_that_names_them() {
+    let (case, packed, expected) = subject();
+    let mut n_failed = 0;
+    for seed in 0..40 {
+        let faults = Faults { n_lost: 30, ..transient(seed) };
+        for dir in [&case.dir, packed.path()] {
+            let engine = Simulated { dir, faults, mirror: None }.open();
+            for _ in 0..3 {
+                match run(&engine, &case) {
+                    Ok(logits) => assert!(logits == expected, "seed {seed}"),
+                    Err(Error::Expert { problem, .. }) => {
+                        n_failed += 1;
+                        let names_bytes = problem.contains("bytes at offset");
+                        assert!(names_bytes && problem.contains(".safetensors"), "{problem}");
+                    }
+                    Err(other) => panic!("seed {seed}: {other}"),
+                }
+            }
+        }
+    }
+    assert!((60..240).contains(&n_failed), "{n_failed} of 240 runs failed");
+}
+
+#[test]
+fn what_one_drive_has_lost_the_mirror_brings() {
+    let (case, packed, expected) = subject();
+    for seed in 0..20 {
+        let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
+        let mirror = Some(Faults { n_flipped: 20, ..transient(seed + 1000) });
+        let engine = Simulated { dir: packed.path(), faults: lost, mirror }.open();
+        assert!(run(&engine, &case).unwrap() == expected, "seed {seed}");
+    }
+}
+
+/// The 1st, 2nd, 3rd ... read fails for good, until there are no so many.
+#[test]
+fn each_read_in_turn_may_fail() {
+    let (case, packed, expected) = subject();
+    let mut n_errors = 0;
+    for n in 0.. {
+        let nth = Some(NthFault { n, n_attempts: u32::MAX });
+        let faults = Faults { nth, ..Faults::default() };
+        let engine = Simulated { dir: packed.path(), faults, mirror: None }.open();
+        match run(&engine, &case) {
+            Ok(logits) => {
+                assert!(logits == expected, "read {n}");
+                // A guess may fail without harm; behind the last read nothing fails.
+                if n > 400 {
+                    break;
+                }
+            }
+            Err(Error::Expert { .. }) => n_errors += 1,
+            Err(other) => panic!("read {n}: {other}"),
+        }
+    }
+    assert!(n_errors > 20, "only {n_errors} reads mattered");
+}
+
+/// A record that is damaged where it lies is no transient fault.
+#[test]
+fn a_damaged_record_is_an_error_that_names_its_sums() {
+    let (case, packed, _) = subject();
+    let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
+    let engine = Simulated { dir: packed.path(), faults, mirror: None }.open();
+    let error = run(&engine, &case).unwrap_err().to_string();
+    assert!(error.contains("checksum") && error.contains("moeflux verify"), "{error}");
+}
