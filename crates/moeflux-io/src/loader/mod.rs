@@ -257,6 +257,13 @@ impl Loader {
         true
     }
 
+    /// Whether reads of a job are with a drive.
+    #[must_use]
+    pub fn is_reading(&self, id: JobId) -> bool {
+        let place = self.find(id);
+        place.and_then(|place| self.jobs.get(place)).is_some_and(|active| active.n_open > 0)
+    }
+
     /// Ends all jobs early.
     pub fn cancel_all(&mut self) {
         for place in 0..self.jobs.n_places() {

@@ -14,6 +14,9 @@ use crate::format::Checkpoint;
 /// Small enough to cancel within a moment, large enough for a drive's full speed.
 const CHUNK_BYTES: usize = 32 << 20;
 
+/// Values are searched so many bytes at a time.
+const STRETCH_BYTES: usize = 4096;
+
 /// How far a load has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -123,9 +126,21 @@ pub(crate) fn first_non_finite(bytes: &[u8], kind: FloatKind) -> Option<usize> {
     let is_bad_16 = |exponent: u16| {
         move |value: &[u8]| u16::from_le_bytes([value[0], value[1]]) & exponent == exponent
     };
+    // Experts are searched each time they come from the drive: many values at a time, and only a
+    // stretch that has a bad one value by value.
+    let first_16 = |exponent: u16| {
+        let has_bad = |stretch: &[u8]| {
+            let bad = |value: &[u8; 2]| u16::from_le_bytes(*value) & exponent == exponent;
+            stretch.as_chunks().0.iter().fold(false, |any, value| any | bad(value))
+        };
+        let mut stretches = bytes.chunks(STRETCH_BYTES).enumerate();
+        let (stretch_idx, stretch) = stretches.find(|(_, stretch)| has_bad(stretch))?;
+        let within = stretch.chunks_exact(2).position(is_bad_16(exponent))?;
+        Some(stretch_idx * (STRETCH_BYTES / 2) + within)
+    };
     match kind {
-        FloatKind::F16 => bytes.chunks_exact(2).position(is_bad_16(0x7c00)),
-        FloatKind::Bf16 => bytes.chunks_exact(2).position(is_bad_16(0x7f80)),
+        FloatKind::F16 => first_16(0x7c00),
+        FloatKind::Bf16 => first_16(0x7f80),
         FloatKind::F32 => bytes.chunks_exact(4).position(|value| {
             !f32::from_le_bytes([value[0], value[1], value[2], value[3]]).is_finite()
         }),

@@ -55,6 +55,13 @@ pub(super) struct Lfu {
     /// Of a use in this step.
     use_weight: f64,
     half_lives_per_row: f64,
+    uses_per_row: f64,
+    /// What an expert in memory counts for beforehand in a step that uses nearly all: a mean share
+    /// of the step's uses. Else those of layers that are still to come would give way to those
+    /// that are over, each time round.
+    credit: f64,
+    /// Per slot: whether it has that credit, until its use is known.
+    has_credit: Vec<bool>,
     /// Per slot; meaningless where it is outside.
     keys: Vec<KeyIdx>,
     /// Idle slots, a binary heap with the lowest score at its root. Weights grow and scores do
@@ -73,6 +80,9 @@ impl Lfu {
             log2_weight: 0.0,
             use_weight: 1.0,
             half_lives_per_row: uses_per_row / HALF_LIFE_USES,
+            uses_per_row,
+            credit: 0.0,
+            has_credit: Vec::new(),
             keys: Vec::new(),
             heap: Vec::new(),
             places: Vec::new(),
@@ -82,7 +92,20 @@ impl Lfu {
     }
 
     fn score(&self, slot: SlotIdx) -> f64 {
-        self.scores[self.keys[slot.0].0]
+        let credit = if self.has_credit[slot.0] { self.credit } else { 0.0 };
+        self.scores[self.keys[slot.0].0] + credit
+    }
+
+    /// Gives credit to what is in memory, or takes back what is left of it.
+    fn set_credit(&mut self, credit: f64) {
+        if credit <= 0.0 && self.credit <= 0.0 {
+            return;
+        }
+        self.credit = credit;
+        self.has_credit.fill(credit > 0.0);
+        for place in (0..self.heap.len() / 2).rev() {
+            self.sink(place, self.heap[place]);
+        }
     }
 
     fn count(&mut self, key: KeyIdx, n_uses: u32) {
@@ -140,14 +163,20 @@ impl Policy for Lfu {
             self.log2_weight = 0.0;
             self.use_weight *= factor;
         }
+        let is_long = half_lives > STEP_HALF_LIVES_MAX;
+        #[expect(clippy::cast_precision_loss, reason = "rows of a step are far below 2^52")]
+        let mean_uses = n_rows as f64 * self.uses_per_row;
+        self.set_credit(if is_long { mean_uses * self.use_weight } else { 0.0 });
     }
 
     fn admit(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
         self.keys[slot.0] = key;
+        self.has_credit[slot.0] = false;
         self.count(key, n_uses);
     }
 
     fn hit(&mut self, slot: SlotIdx, n_uses: u32) {
+        self.has_credit[slot.0] = false;
         self.count(self.keys[slot.0], n_uses);
     }
 
@@ -182,6 +211,7 @@ impl Policy for Lfu {
 
     fn resize(&mut self, n_slots: usize) {
         self.keys.resize(n_slots, KeyIdx(0));
+        self.has_credit.resize(n_slots, false);
         self.places.resize(n_slots, NONE);
         self.heap.reserve(n_slots.saturating_sub(self.heap.len()));
     }

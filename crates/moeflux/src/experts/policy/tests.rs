@@ -50,6 +50,42 @@ impl Naive {
     }
 }
 
+/// Prompts that use all experts about equally, layer by layer: nearly as many as there are slots
+/// are still there the next time round.
+#[test]
+fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
+    const N_SLOTS: usize = 16;
+    let shape = PolicyShape { n_slots: N_SLOTS, n_keys: N_KEYS, n_uses_per_row: 4 };
+    let mut policy = PolicyKind::Lfu.build(shape);
+    let mut random = Random(77);
+    let mut slots: Vec<Option<usize>> = vec![None; N_SLOTS];
+    let mut n_hits = 0;
+    for round in 0..20 {
+        policy.begin_step(200);
+        for key in 0..N_KEYS {
+            let n_uses = 15 + u32::try_from(random.below(11)).unwrap();
+            if let Some(slot) = slots.iter().position(|it| *it == Some(key)) {
+                n_hits += usize::from(round > 0);
+                policy.hold(SlotIdx(slot));
+                policy.hit(SlotIdx(slot), n_uses);
+                policy.let_go(SlotIdx(slot));
+                continue;
+            }
+            let free = slots.iter().position(Option::is_none).map(SlotIdx);
+            let slot = free.unwrap_or_else(|| {
+                let victim = policy.victim().unwrap();
+                policy.remove(victim);
+                victim
+            });
+            slots[slot.0] = Some(key);
+            policy.admit(slot, KeyIdx(key), n_uses);
+            policy.let_go(slot);
+        }
+    }
+    let n_most = 19 * N_SLOTS;
+    assert!(10 * n_hits > 7 * n_most, "{n_hits} hits of {n_most}");
+}
+
 /// Random operations on a policy; `check` looks at each victim.
 fn run(kind: PolicyKind, seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));

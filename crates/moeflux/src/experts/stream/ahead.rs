@@ -125,8 +125,9 @@ impl Stream {
             let is_still =
                 self.table.expert_in(guess.slot) == Some((self.ahead.begun_layer, guess.expert));
             if !is_wanted && is_still && self.is_filling(&guess) {
-                let _ = self.loader.cancel(job_of(guess.slot));
-                self.ahead.step.n_called_off += 1;
+                let job = job_of(guess.slot);
+                self.ahead.step.n_in_the_way += u64::from(self.loader.is_reading(job));
+                let _ = self.loader.cancel(job);
             }
         }
     }

@@ -89,7 +89,8 @@ impl StreamStats {
 pub(super) struct StepMeter {
     pub(super) asked_at: Duration,
     pub(super) ask: Duration,
-    pub(super) n_called_off: u64,
+    /// Guesses that were wrong and being read when others were asked for.
+    pub(super) n_in_the_way: u64,
     began_at: Duration,
     n_rows: usize,
     read_wait: Duration,
@@ -131,7 +132,7 @@ impl Stream {
             n_wasted: now.guesses_wasted - before.guesses_wasted,
             record_ns,
             ask_ns: nanoseconds(step.ask),
-            delay_ns: step.n_called_off * record_ns / 2,
+            delay_ns: step.n_in_the_way * record_ns / 2,
             wait_ns: nanoseconds(self.stats.read_wait.saturating_sub(step.read_wait)),
             step_ns: nanoseconds(self.clock.now().saturating_sub(step.began_at)),
         });
