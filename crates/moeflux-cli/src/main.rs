@@ -8,6 +8,7 @@ mod bare_config;
 mod bench;
 mod cache;
 mod clock;
+mod control_group;
 mod disk;
 mod eval;
 mod failure;
@@ -16,9 +17,13 @@ mod inspect;
 mod interrupt;
 mod logits;
 mod machine;
+mod measured;
 mod model;
+mod mounts;
 mod out_file;
 mod pack;
+mod place;
+mod plan;
 mod print;
 mod progress;
 mod ranges;
@@ -60,6 +65,7 @@ fn run(command: Command) -> Outcome {
         Command::Bench(args) => bench::run(&args),
         Command::Replay(args) => Ok(print::line(&replay::run(&args)?)?),
         Command::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
+        Command::Plan(args) => Ok(print::line(&plan::run(&args)?)?),
         Command::Synth(args) => {
             let interrupt = Interrupt::listen();
             Ok(print::line(&synth::run(&args, interrupt.flag())?)?)

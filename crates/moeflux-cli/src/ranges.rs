@@ -21,6 +21,10 @@ const SHARD_BYTES_MIN: u64 = 1 << 20;
 /// More runs than this are a typing error.
 const N_RUNS_MAX: usize = 10_000;
 
+/// Slower than any drive, and faster than any memory.
+const GBPS_MIN: f32 = 0.001;
+const GBPS_MAX: f32 = 100_000.0;
+
 /// What a parser answers.
 type Parsed<T> = Result<T, String>;
 
@@ -52,6 +56,11 @@ pub(crate) fn share(text: &str) -> Parsed<f32> {
 /// Parses what logits are divided by.
 pub(crate) fn factor(text: &str) -> Parsed<f32> {
     number(text, 1.0 / PENALTY_MAX..=PENALTY_MAX)
+}
+
+/// Parses a rate in GB/s, 10^9 bytes.
+pub(crate) fn gbps(text: &str) -> Parsed<f64> {
+    number(text, GBPS_MIN..=GBPS_MAX).map(f64::from)
 }
 
 /// Parses what logits are changed by.

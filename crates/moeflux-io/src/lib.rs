@@ -22,6 +22,7 @@ mod uring;
 mod simulated;
 mod loader;
 mod measure;
+mod probe;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use loader::{
 };
 pub use measure::{Load, Measured, Offsets, measure};
 pub use memory::available_memory_bytes;
+pub use probe::{Probe, Probed};
 pub use simulated::{Contents, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
 pub use threads::{N_THREADS_MAX, ThreadsDrive};
