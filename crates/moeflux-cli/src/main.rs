@@ -10,6 +10,7 @@ mod cache;
 mod clock;
 mod control_group;
 mod disk;
+mod doctor;
 mod eval;
 mod failure;
 mod generate;
@@ -65,6 +66,7 @@ fn run(command: Command) -> Outcome {
         Command::Bench(args) => bench::run(&args),
         Command::Replay(args) => Ok(print::line(&replay::run(&args)?)?),
         Command::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
+        Command::Doctor(args) => doctor::run(&args, &Interrupt::listen()),
         Command::Plan(args) => Ok(print::line(&plan::run(&args)?)?),
         Command::Synth(args) => {
             let interrupt = Interrupt::listen();

@@ -107,11 +107,6 @@ impl Measured {
         fs::write(out.path(), text).map_err(Error::io("write", out.path()))?;
         out.finish()
     }
-
-    /// Where it is written.
-    pub(crate) fn file(&self) -> &std::path::Path {
-        &self.file
-    }
 }
 
 fn entry(bytes_per_s: f64) -> Value {

@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn odd_lines_are_left_out() {
-        for text in ["", "\n\n", "a - b", "1 2 3:4 / - ext4", "1 2 3:4 / / rw - ext4 x", "\\", "-"] {
+        for text in ["", "\n\n", "a - b", "1 2 3:4 / - ext4", "1 2 3:4 / / rw - ext4 x", "\\", "-"]
+        {
             assert_eq!(parse(text.as_bytes()), [], "{text}");
         }
         assert_eq!(unescaped(b"a\\04"), b"a\\04");

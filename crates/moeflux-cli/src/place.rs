@@ -9,8 +9,19 @@ use crate::mounts::{self, Mount};
 
 /// File systems whose bytes come over a network, or through a program that may ask one.
 const NETWORK_KINDS: [&str; 13] = [
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "beegfs",
-    "gpfs", "virtiofs",
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "afs",
+    "beegfs",
+    "gpfs",
+    "virtiofs",
 ];
 
 /// File systems in memory.

@@ -18,6 +18,9 @@ const N_THREADS_MAX: usize = 4096;
 /// Smaller files than this are a typing error: a checkpoint would be millions of them.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 
+/// A drive brings less than this in no time.
+const PROBE_BYTES_MIN: u64 = 4 << 20;
+
 /// More runs than this are a typing error.
 const N_RUNS_MAX: usize = 10_000;
 
@@ -99,6 +102,15 @@ pub(crate) fn shard_size(text: &str) -> Parsed<u64> {
     let n_bytes = size::parse(text)?;
     if n_bytes < SHARD_BYTES_MIN {
         return Err(format!("files of {n_bytes} bytes are too small: give 1M or more"));
+    }
+    Ok(n_bytes)
+}
+
+/// Parses `--file-size` of a drive's measurement.
+pub(crate) fn probe_size(text: &str) -> Parsed<u64> {
+    let n_bytes = size::parse(text)?;
+    if n_bytes < PROBE_BYTES_MIN {
+        return Err(format!("a file of {n_bytes} bytes says nothing of a drive: give 4M or more"));
     }
     Ok(n_bytes)
 }

@@ -8,6 +8,7 @@ use moeflux::error::ByteCount;
 use super::forecast::{Bound, Forecast, Gives, forecast};
 use super::machine::PlanMachine;
 use super::needs::Needs;
+use super::text::speed_range;
 use crate::size::binary;
 
 /// Budgets in whole units of this are easier to type.
@@ -75,18 +76,15 @@ fn more_memory(needs: &Needs, gives: &Gives, context: u64) -> Vec<String> {
     let all = needs.all_bytes(context).next_multiple_of(BUDGET_UNIT_BYTES);
     let missing = ByteCount(all.saturating_sub(gives.budget_bytes)).rounded();
     let all_text = ByteCount(all).rounded();
-    lines.extend(speeds(all).map(|it| {
-        format!("nothing is read from the drive with {all_text}, {missing} more: {it}")
-    }));
+    lines.extend(
+        speeds(all).map(|it| {
+            format!("nothing is read from the drive with {all_text}, {missing} more: {it}")
+        }),
+    );
     lines
 }
 
-fn faster_drive(
-    needs: &Needs,
-    gives: &Gives,
-    context: u64,
-    now: &Forecast,
-) -> Option<String> {
+fn faster_drive(needs: &Needs, gives: &Gives, context: u64, now: &Forecast) -> Option<String> {
     if now.high.bound != Bound::Drive {
         return None;
     }
@@ -94,20 +92,4 @@ fn faster_drive(
     let faster = forecast(needs, &faster, context)?;
     let gbps = 2.0 * gives.drive_bytes_per_s / 1e9;
     Some(format!("a drive of {gbps:.2} GB/s: {}", speed_range(&faster)))
-}
-
-/// `0.35 to 0.41 tokens/s`.
-pub(crate) fn speed_range(forecast: &Forecast) -> String {
-    let [low, high] = [forecast.low, forecast.high].map(|it| speed(it.tokens_per_s));
-    if low == high { format!("{low} tokens/s") } else { format!("{low} to {high} tokens/s") }
-}
-
-/// Three digits, as far as they mean anything.
-pub(crate) fn speed(tokens_per_s: f64) -> String {
-    match tokens_per_s {
-        100.0.. => format!("{tokens_per_s:.0}"),
-        10.0.. => format!("{tokens_per_s:.1}"),
-        0.1.. => format!("{tokens_per_s:.2}"),
-        _ => format!("{tokens_per_s:.3}"),
-    }
 }

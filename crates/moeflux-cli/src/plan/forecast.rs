@@ -1,8 +1,8 @@
 //! What a model needs and what a machine gives, as expected tokens per second.
 //!
-//! Two ends: routing that no cache can guess, nothing overlapped, the context full; and routing as
-//! skewed as that of the model in the box, all overlapped, the context empty. **Invariant:**
-//! arithmetic alone: asks no file and no clock.
+//! Two ends: routing that no cache can guess, nothing overlapped, the context full, drive and memory
+//! below their rates; and routing as skewed as that of the model in the box, all overlapped, the
+//! context empty. **Invariant:** arithmetic alone: asks no file and no clock.
 
 use moeflux::engine::{N_ROWS_DEFAULT, N_ROWS_MAX};
 
@@ -10,6 +10,12 @@ use super::needs::{Needs, float};
 
 /// Prompts that a forecast is made for, as far as the context reaches.
 const PROMPTS: [u64; 2] = [512, 2048];
+
+/// Of the drive's rate, what the low end counts on.
+const DRIVE_SHARE_LOW: f64 = 0.85;
+
+/// Of memory's rate, what the low end counts on: decoding reached 77 to 100 % of a plain sum's.
+const MEMORY_SHARE_LOW: f64 = 0.75;
 
 /// What a machine gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,9 +84,9 @@ pub(crate) struct Forecast {
     pub(crate) n_slots: u64,
     /// Of all experts, these.
     pub(crate) share: f64,
-    /// Uniform routing, in turn, context full.
+    /// Of what can be expected, the least.
     pub(crate) low: Speed,
-    /// Skewed routing, overlapped, context empty.
+    /// The most.
     pub(crate) high: Speed,
     /// By length.
     pub(crate) prompts: Vec<Prompt>,
@@ -146,7 +152,12 @@ pub(crate) fn forecast(needs: &Needs, gives: &Gives, context: u64) -> Option<For
     let usual = (context, N_ROWS_DEFAULT as u64);
     let n_slots = n_slots(needs, gives.budget_bytes, usual);
     let share = share(needs, n_slots);
-    let low = decode(needs, gives, share, needs.session_bytes(context));
+    let low_gives = Gives {
+        drive_bytes_per_s: DRIVE_SHARE_LOW * gives.drive_bytes_per_s,
+        memory_bytes_per_s: MEMORY_SHARE_LOW * gives.memory_bytes_per_s,
+        ..*gives
+    };
+    let low = decode(needs, &low_gives, share, needs.session_bytes(context));
     let high = decode(needs, gives, skewed_hit_rate(share), needs.session_bytes(0));
     let lengths = PROMPTS.iter().filter(|length| **length <= context);
     let prompts = lengths.map(|length| prompt(needs, gives, context, *length)).collect();

@@ -3,12 +3,12 @@
 //! **Invariant:** reads headers or a `config.json` only and measures nothing, so that it answers in
 //! well under a tenth of a second; every figure that was assumed says so.
 
-pub(crate) mod advice;
+mod advice;
 pub(crate) mod forecast;
 pub(crate) mod machine;
 pub(crate) mod needs;
 pub(crate) mod report;
-mod text;
+pub(crate) mod text;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use needs::Needs;
 use report::{Report, Subject};
 
 /// Tokens of a session unless told otherwise, as `generate` has.
-const CONTEXT_DEFAULT: usize = 4096;
+pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 
 /// What `moeflux plan` is told.
 #[derive(Args, Clone, Debug)]
@@ -71,8 +71,7 @@ pub(crate) struct PlanArgs {
 pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let (blueprint, subject) = open(args)?;
     let context = model::context_for(&blueprint.spec, args.context, CONTEXT_DEFAULT)?;
-    let told =
-        Told { ram_bytes: args.ram, drive_gbps: args.disk_gbps, memory_gbps: args.mem_gbps };
+    let told = Told { ram_bytes: args.ram, drive_gbps: args.disk_gbps, memory_gbps: args.mem_gbps };
     let drive_key = subject.exists.then(|| place::key(&args.path));
     let machine = PlanMachine::here(&told, &Measured::load(), drive_key.as_deref());
     let report = Report::new(Needs::new(&blueprint), subject, machine, context as u64);

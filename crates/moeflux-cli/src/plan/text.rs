@@ -5,7 +5,6 @@
 use moeflux::engine::N_ROWS_DEFAULT;
 use moeflux::error::{ByteCount, grouped};
 
-use super::advice::speed;
 use super::forecast::{Forecast, Prompt, Speed};
 use super::machine::Figure;
 use super::needs::{KV_KIND, float};
@@ -14,6 +13,15 @@ use crate::size::binary;
 
 /// Columns of the text before the numbers.
 const LABEL_WIDTH: usize = 34;
+
+/// A longer line goes on below.
+const LINE_WIDTH: usize = 100;
+
+/// What the two ends mean.
+const ASSUMPTIONS: &str = "\
+low: uniform routing, reading and computing in turn, context full, 85 % of the drive's rate and 75 %
+of memory's. high: routing as skewed as the model in the box's (found: 1 - (1 - share)^3, which is
+58 % at a quarter), reading while computing, context empty.";
 
 /// The page, without a newline at its end.
 pub(super) fn render(report: &Report) -> String {
@@ -30,7 +38,7 @@ pub(super) fn render(report: &Report) -> String {
     let advice = report.advice();
     if !advice.is_empty() {
         lines.push(String::new());
-        lines.extend(advice.iter().map(|it| format!("* {it}")));
+        lines.extend(advice.iter().flat_map(|it| wrapped(it)));
     }
     let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
     lines.join("\n")
@@ -77,7 +85,7 @@ fn traffic(report: &Report) -> Vec<String> {
         size_row("resident weights", needs.resident_read_bytes),
         size_row(&format!("{n_experts} routed experts, all cold"), needs.routed_bytes()),
         size_row("all", report.read_bytes_per_token()),
-        size_row("keys and values, context full", needs.session_bytes(report.context)),
+        size_row("session, context full", needs.session_bytes(report.context)),
     ]
 }
 
@@ -97,9 +105,8 @@ fn machine(report: &Report) -> Vec<String> {
 
 fn expected(report: &Report, forecast: &Forecast) -> Vec<String> {
     let Forecast { low, high, .. } = forecast;
-    let row = |label: &str, low: &str, high: &str| {
-        format!("  {label:<LABEL_WIDTH$}{low:>12}{high:>12}")
-    };
+    let row =
+        |label: &str, low: &str, high: &str| format!("  {label:<LABEL_WIDTH$}{low:>12}{high:>12}");
     let both = |label: &str, text: &dyn Fn(&Speed) -> String| row(label, &text(low), &text(high));
     let n_experts = report.needs.n_experts();
     let slots = format!("slots: {} of {}", grouped(forecast.n_slots), grouped(n_experts));
@@ -113,34 +120,57 @@ fn expected(report: &Report, forecast: &Forecast) -> Vec<String> {
         both("bound by", &|it| it.bound.name().to_owned()),
     ];
     lines.extend(forecast.prompts.iter().map(prompt));
-    lines.push(
-        "  low: uniform routing, reading and computing in turn, context full. high: routing as \
-         skewed as"
-            .to_owned(),
-    );
-    lines.push(
-        "  the model in the box's (hit rate 1 - (1 - share)^3: 58 % at a quarter), overlapped, \
-         context empty."
-            .to_owned(),
-    );
+    lines.extend(ASSUMPTIONS.lines().map(|line| format!("  {line}")));
     lines
 }
 
 fn prompt(prompt: &Prompt) -> String {
     let Prompt { n_tokens, n_passes, drive_bytes, seconds, bound } = prompt;
-    let passes = if *n_passes == 1 { "1 pass".to_owned() } else { format!("{n_passes} passes") };
-    format!(
-        "  {:<LABEL_WIDTH$}{:>12} tokens/s: {seconds:.1} s, {passes} over {}, bound by {}",
-        format!("prompt of {}", grouped(*n_tokens)),
-        speed(float(*n_tokens) / seconds),
-        bytes(*drive_bytes),
-        bound.name()
-    )
+    let passes = if *n_passes == 1 { "a pass".to_owned() } else { format!("{n_passes} passes") };
+    let read = match *drive_bytes > 0.0 {
+        true => format!("{passes} over {}", bytes(*drive_bytes)),
+        false => "nothing read".to_owned(),
+    };
+    let label = format!("prompt of {}", grouped(*n_tokens));
+    let rate = speed(float(*n_tokens) / seconds);
+    let bound = bound.name();
+    format!("  {label:<LABEL_WIDTH$}{rate:>12} tokens/s: {seconds:.1} s, {read}, bound by {bound}")
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded for people")]
 fn bytes(n_bytes: f64) -> String {
     ByteCount(n_bytes.max(0.0).round() as u64).rounded()
+}
+
+/// `0.35 to 0.41 tokens/s`.
+pub(crate) fn speed_range(forecast: &Forecast) -> String {
+    let [low, high] = [forecast.low, forecast.high].map(|it| speed(it.tokens_per_s));
+    if low == high { format!("{low} tokens/s") } else { format!("{low} to {high} tokens/s") }
+}
+
+/// Three digits, as far as they mean anything.
+fn speed(tokens_per_s: f64) -> String {
+    match tokens_per_s {
+        100.0.. => format!("{tokens_per_s:.0}"),
+        10.0.. => format!("{tokens_per_s:.1}"),
+        0.1.. => format!("{tokens_per_s:.2}"),
+        _ => format!("{tokens_per_s:.3}"),
+    }
+}
+
+/// A point of a list, broken between words.
+pub(crate) fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = "*".to_owned();
+    for word in text.split(' ') {
+        if line.len() + 1 + word.len() > LINE_WIDTH {
+            lines.push(std::mem::replace(&mut line, " ".to_owned()));
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
 }
 
 fn header(label: &str, what: &str) -> String {
