@@ -47,7 +47,7 @@ impl Measured {
 
     fn load_from(file: PathBuf, machine: String) -> Self {
         let is_short = fs::metadata(&file).is_ok_and(|it| it.len() <= FILE_BYTES_MAX);
-        let text = is_short.then(|| fs::read(&file).unwrap_or_default()).unwrap_or_default();
+        let text = if is_short { fs::read(&file).unwrap_or_default() } else { Vec::new() };
         let root = match serde_json::from_slice(&text) {
             Ok(Value::Object(root)) => root,
             _ => Map::new(),

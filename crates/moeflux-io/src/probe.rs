@@ -51,8 +51,8 @@ impl Probe {
         Self { files, read_bytes, file_at: 0, offsets: None, n_passes: 0, seed }
     }
 
-    /// Reads for so long, `n_in_flight` at a time; the system is asked to forget its copies first.
-    /// None if no file is as long as one read.
+    /// Reads for so long, `n_in_flight` at a time, or until all files were read once; the system is
+    /// asked to forget its copies first. None if no file is as long as one read.
     ///
     /// # Errors
     ///
@@ -71,9 +71,11 @@ impl Probe {
         assert!(n_in_flight > 0, "a read in flight");
         let n_in_flight = n_in_flight.min(N_THREADS_MAX);
         let mut sum: Option<Probed> = None;
-        // Every round uses up a file; after a whole pass without a byte there is nothing to read.
-        let mut n_empty = 0;
-        while n_empty < self.files.len() {
+        if self.files.is_empty() {
+            return Ok(None);
+        }
+        // Every round uses up a file or the time: what is left of one, then each file once.
+        for _ in 0..=self.files.len() {
             let spent = sum.map_or(Duration::ZERO, |it| it.measured.elapsed);
             let Some(left) = duration_max.checked_sub(spent).filter(|it| !it.is_zero()) else {
                 break;
@@ -87,7 +89,6 @@ impl Probe {
             let mut drive = open(file, n_in_flight)?;
             let load = Load { file: FileIdx(0), read_bytes, n_in_flight, duration_max: left };
             let measured = measure(&mut *drive, load, offsets, clock)?;
-            n_empty = if measured.n_reads == 0 { n_empty + 1 } else { 0 };
             let is_repeated = self.n_passes > 0;
             let probed = Probed { measured, drive: drive.name(), caching, is_repeated };
             sum = Some(sum.map_or(probed, |before| before.and(probed)));
@@ -169,6 +170,18 @@ mod tests {
             }
             assert!((8..=15).contains(&n_fresh), "{n_fresh} of 15 places without a repetition");
             assert!(n_reads > 15, "{n_reads} reads");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_used_up_is_read_again() {
+        let folder = TempFolder::new("probe-again");
+        let mut probe = Probe::new(vec![folder.write("a", &[1; 12_288])], 4096, 1);
+        // Three reads end with the third look at the clock or the last place.
+        for nth in 0..10 {
+            let four = Duration::from_millis(4);
+            let probed = probe.rate(Caching::PageCache, 3, four, &Ticking::default()).unwrap();
+            assert!(probed.is_some_and(|it| it.measured.n_reads > 0), "{nth}");
         }
     }
 

@@ -104,7 +104,7 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     if let Some(rate) = memory_bytes_per_s {
         measured.set_memory(rate);
     }
-    let best = survey.as_ref().ok().and_then(|it| it.best()).map(survey::Way::best);
+    let best = survey.as_ref().ok().and_then(|it| it.best()).map(survey::Way::rate);
     if let Some(rate) = best.filter(|rate| *rate > 0.0) {
         measured.set_drive(&place::key(&dir), rate);
     }

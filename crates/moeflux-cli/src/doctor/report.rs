@@ -10,7 +10,7 @@ use moeflux_io::Caching;
 use serde_json::{Value, json};
 
 use super::deep::Deep;
-use super::survey::{Subject, Survey};
+use super::survey::{Survey, Way};
 use super::system::{LockLimit, System};
 use crate::place::Place;
 use crate::plan::forecast::Forecast;
@@ -21,6 +21,12 @@ use crate::plan::text::speed_range;
 
 /// A drive below this makes every miss long.
 const SLOW_BYTES_PER_S: f64 = 1e9;
+
+/// No turning drive reaches this.
+const TURNING_BYTES_PER_S: f64 = 0.4e9;
+
+/// Others leave less to measure.
+const LOAD_SHARE_MAX: f64 = 0.5;
 
 /// With less memory hardly any model is worth its drive.
 const LITTLE_MEMORY_BYTES: u64 = 4 << 30;
@@ -105,6 +111,13 @@ impl Report {
     fn system_warnings(&self) -> Vec<String> {
         let system = &self.system;
         let mut warnings = Vec::new();
+        let n_cores = crate::plan::needs::float(system.machine.n_cores() as u64);
+        if let Some(load) = system.load.filter(|load| *load > LOAD_SHARE_MAX * n_cores) {
+            warnings.push(format!(
+                "the machine was busy (load {load:.1} on {n_cores} cores): these figures are too \
+                 low, measure again when it is idle"
+            ));
+        }
         if system.kernels == "scalar" {
             warnings.push(
                 "this CPU has no vector instructions that are known here: computing is slow"
@@ -123,14 +136,16 @@ impl Report {
         if let Some(problem) = system.ring_problem.as_ref().filter(|_| is_linux) {
             warnings.push(format!("{problem}; threads read instead"));
         }
-        if let Some(LockLimit::Bytes(limit)) = system.lock_limit {
-            if limit < LOCK_BYTES_MIN && !system.is_root && system.ring_problem.is_none() {
-                warnings.push(format!(
-                    "only {} may be locked, so that few buffers are registered with io_uring: \
-                     raise `memlock` in /etc/security/limits.conf (`ulimit -l`)",
-                    ByteCount(limit).rounded()
-                ));
-            }
+        let limit = match system.lock_limit {
+            Some(LockLimit::Bytes(limit)) if !system.is_root => limit,
+            _ => u64::MAX,
+        };
+        if limit < LOCK_BYTES_MIN && system.ring_problem.is_none() {
+            warnings.push(format!(
+                "only {} may be locked, so that few buffers are registered with io_uring: raise \
+                 `memlock` in /etc/security/limits.conf (`ulimit -l`)",
+                ByteCount(limit).rounded()
+            ));
         }
         if let Some(available) = system.available_bytes.filter(|it| *it < LITTLE_MEMORY_BYTES) {
             let group = system.group.as_ref().map_or(String::new(), |group| {
@@ -165,23 +180,19 @@ impl Report {
                  memory and time"
             ));
         }
-        if self.place.device.as_ref().is_some_and(|it| it.is_rotational == Some(true)) {
-            warnings.push("the drive says that it turns: experts lie scattered on it".to_owned());
-        }
-        let best = survey.best().map_or(0.0, super::survey::Way::best);
-        if best < SLOW_BYTES_PER_S {
+        let rate = survey.best().map_or(0.0, Way::rate);
+        // Virtual drives say that they turn, too.
+        let turns = self.place.device.as_ref().is_some_and(|it| it.is_rotational == Some(true));
+        let gbps = rate / 1e9;
+        if turns && rate < TURNING_BYTES_PER_S {
             warnings.push(format!(
-                "{:.2} GB/s is slow for a drive: keep models on one by NVMe, which reads 3 to 14",
-                best / 1e9
+                "{gbps:.2} GB/s, and the drive says that it turns: experts lie scattered, keep \
+                 models on a solid-state drive"
             ));
-        }
-        if survey.is_repeated {
-            let what = match survey.subject {
-                Subject::Temporary(_) => "the temporary file was short: --file-size takes more",
-                Subject::Model(..) => "the model's files were short",
-            };
+        } else if rate < SLOW_BYTES_PER_S {
             warnings.push(format!(
-                "some places were read twice ({what}): the drive's own cache may have helped"
+                "{gbps:.2} GB/s is slow for a drive: keep models on one by NVMe, which reads 3 to \
+                 14"
             ));
         }
         warnings
@@ -225,15 +236,15 @@ impl Report {
 }
 
 fn drive_verdict(survey: &Survey) -> Option<String> {
-    let best = survey.best().filter(|way| way.best() > 0.0)?;
+    let best = survey.best().filter(|way| way.rate() > 0.0)?;
     let gbps = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
-    let (rate, depth) = (gbps(best.best()), best.depth_enough());
+    let (rate, depth) = (gbps(best.rate()), best.depth_enough());
     let enough = format!("{rate}, reached with {depth} in flight");
     let ways = (survey.way(Caching::Direct), survey.way(Caching::PageCache));
     let (Some(direct), Some(cached)) = ways else {
         return Some(format!("the drive reads {enough}, through the page cache"));
     };
-    let ratio = direct.best() / cached.best().max(1.0);
+    let ratio = direct.rate() / cached.rate().max(1.0);
     Some(if ratio > CLEARLY {
         format!("direct reads are {ratio:.1} times as fast as the page cache: {enough}")
     } else if ratio * CLEARLY < 1.0 {
@@ -247,16 +258,16 @@ fn drive_verdict(survey: &Survey) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::survey::Way;
+    use crate::doctor::survey::Subject;
     use crate::doctor::system::HugePages;
     use crate::mounts::Mount;
     use crate::place::BlockDevice;
 
     fn survey(direct: Option<f64>, cached: f64) -> Survey {
-        let way = |caching, drive, best: f64| Way {
+        let way = |caching, drive, rate: f64| Way {
             caching,
             drive,
-            bytes_per_s: [0.5, 0.9, 0.96, 1.0, 1.0, 0.9].map(|it| it * best).to_vec(),
+            bytes_per_s: [0.5, 0.9, 0.96, 1.1, 1.0, 0.9].map(|it| it * rate).to_vec(),
         };
         let direct = direct.map(|best| way(Caching::Direct, "io_uring", best));
         let cached = way(Caching::PageCache, "threads", cached);
@@ -274,6 +285,7 @@ mod tests {
         system.huge_pages = HugePages::default();
         system.available_bytes = Some(16 << 30);
         system.lock_limit = Some(LockLimit::Unlimited);
+        system.load = Some(0.1);
         system.ring_problem = None;
         let mount = Mount {
             device: "1:2".into(),
@@ -326,16 +338,18 @@ mod tests {
 
     #[test]
     fn each_trouble_has_its_line() {
-        let mut ill = report(survey(Some(0.5e9), 0.2e9), "nfs4");
+        let mut ill = report(survey(Some(0.3e9), 0.2e9), "nfs4");
+        ill.system.load = Some(1000.0);
         ill.system.kernels = "scalar";
         ill.system.huge_pages.transparent = Some("never".into());
         ill.system.ring_problem = Some("io_uring is forbidden here".into());
         ill.system.available_bytes = Some(1 << 30);
+        ill.system.group = None;
         let turning = BlockDevice { is_rotational: Some(true), ..BlockDevice::default() };
         ill.place.device = Some(turning);
-        let words =
-            ["vector", "madvise", "threads read", "1.07 GB", "network", "turns", "0.50 GB/s"];
+        let words = ["busy", "vector", "madvise", "threads read", "1.07 GB", "network", "turns"];
         check_warnings(&ill, &words);
+        check_warnings(&report(survey(Some(0.5e9), 0.2e9), "ext4"), &["0.50 GB/s is slow"]);
 
         let mut locked = report(survey(Some(4e9), 2e9), "ext4");
         locked.system.lock_limit = Some(LockLimit::Bytes(8 << 20));

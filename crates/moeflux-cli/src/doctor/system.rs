@@ -63,6 +63,8 @@ pub(super) struct System {
     pub(super) kernels: &'static str,
     pub(super) kernels_available: Vec<&'static str>,
     pub(super) available_bytes: Option<u64>,
+    /// Threads that wanted to run within the last minute, before anything was measured.
+    pub(super) load: Option<f64>,
     pub(super) group: Option<ControlGroup>,
     pub(super) huge_pages: HugePages,
     pub(super) lock_limit: Option<LockLimit>,
@@ -82,6 +84,7 @@ impl System {
             kernels: moeflux_kernels::best().name(),
             kernels_available: moeflux_kernels::available().iter().map(|it| it.name()).collect(),
             available_bytes: machine::available_bytes(),
+            load: load(&read("/proc/loadavg")),
             group: control_group::tightest(),
             huge_pages: huge_pages(
                 &read("/sys/kernel/mm/transparent_hugepage/enabled"),
@@ -111,6 +114,7 @@ impl System {
             "kernels_available": self.kernels_available,
             "memory_bytes": self.machine.memory_bytes(),
             "available_bytes": self.available_bytes,
+            "load": self.load,
             "control_group": group,
             "transparent_huge_pages": self.huge_pages.transparent,
             "n_free_huge_pages": self.huge_pages.n_free,
@@ -143,6 +147,11 @@ fn huge_pages(enabled: &str, meminfo: &str) -> HugePages {
         n_free: n_free.and_then(|it| it.trim().parse().ok()),
         page_bytes: kibibytes(meminfo, "Hugepagesize:"),
     }
+}
+
+/// `0.42 0.30 0.20 1/234 5678`: the first is of the last minute.
+fn load(loadavg: &str) -> Option<f64> {
+    loadavg.split_whitespace().next()?.parse().ok().filter(|load: &f64| load.is_finite())
 }
 
 /// `Max locked memory  8388608  8388608  bytes`: the first is what holds.
@@ -204,6 +213,8 @@ mod tests {
             assert_eq!(lock_limit(text), None);
             assert!(!is_root(text));
         }
+        assert_eq!(load("4.26 3.55 2.32 5/200 77\n"), Some(4.26));
+        assert_eq!((load(""), load("busy"), load("inf 1")), (None, None, None));
         assert_eq!(lock_limit("Max locked memory many"), None);
         assert_eq!(huge_pages("always never", "HugePages_Free: -1"), HugePages::default());
     }

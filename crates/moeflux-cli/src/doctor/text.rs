@@ -115,14 +115,17 @@ fn drive(report: &Report) -> Vec<String> {
         None => "not on this file system".to_owned(),
     };
     lines.push(row("direct reads", &direct));
-    let subject = match survey.subject {
+    let mut subject = match survey.subject {
         Subject::Model(n_files, n_bytes) => {
             format!("{n_files} files of the model, {}", ByteCount(n_bytes).rounded())
         }
         Subject::Temporary(n_bytes) => {
-            format!("a temporary file of {}, deleted again", ByteCount(n_bytes).rounded())
+            format!("a temporary file of {}, just written", ByteCount(n_bytes).rounded())
         }
     };
+    if survey.is_repeated {
+        subject.push_str("; places came again, which a drive's own cache may make faster");
+    }
     lines.push(row("read from", &subject));
     lines
 }
