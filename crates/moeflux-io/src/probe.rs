@@ -1,8 +1,8 @@
 //! How fast files are read by each way, at places that were never read before.
 //!
 //! Turns files, a way and a number of reads in flight into a rate: what a choice between direct
-//! reads and the page cache rests on. **Invariant:** within one [`Probe`] a place is read again only
-//! when all places of all files are used up, and then the figure says so.
+//! reads and the page cache rests on. **Invariant:** within one [`Probe`] a place is read again
+//! only when all places of all files are used up, and then the figure says so.
 
 use std::io;
 use std::path::PathBuf;

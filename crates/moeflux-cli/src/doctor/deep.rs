@@ -1,8 +1,8 @@
 //! Every byte of a model read once: a packed one as `moeflux verify` does it, another one beside
 //! checksums that the first run writes and later ones compare.
 //!
-//! **Invariant:** damage is a line each, with tensor, file and bytes. Checksums are written when all
-//! was read, or not at all; those that are there are never replaced.
+//! **Invariant:** damage is a line each, with tensor, file and bytes. Checksums are written when
+//! all was read, or not at all; those that are there are never replaced.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use moeflux_io::ReadFile;
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::sums::{self, Sums, Unit, name_of};
+use super::sums::{self, Sums, Unit, Unwritten, name_of};
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
 
@@ -100,6 +100,7 @@ pub(super) fn deep(
     }
     let units = sums::units(&checkpoint);
     let earlier = Sums::load(sums_path)?;
+    let unwritten = if earlier.is_none() { Some(Unwritten::begin(sums_path)?) } else { None };
     let files = open(&checkpoint)?;
     let n_bytes = units.iter().map(|unit| unit.len_bytes).sum();
     let run = Run {
@@ -120,7 +121,9 @@ pub(super) fn deep(
         let path = &checkpoint.files[unit.file_idx].path;
         all.push(sum.map_err(|problem| Error::malformed(path, place(unit, &problem)))?);
     }
-    Sums::new(&checkpoint, &units, &all).save(sums_path)?;
+    if let Some(unwritten) = unwritten {
+        unwritten.finish(&Sums::new(&checkpoint, &units, &all))?;
+    }
     let compared = Compared::Nothing(sums_path.to_owned());
     Ok(Deep { compared, n_bytes, n_sums, damages: Vec::new() })
 }
@@ -150,7 +153,7 @@ fn open(checkpoint: &Checkpoint) -> Result<Vec<ReadFile>> {
     checkpoint.files.iter().map(|shard| open(&shard.path)).collect()
 }
 
-/// `tensor ..., slice 17, bytes 5 to 9: ...`, as said after a file's name.
+/// Which tensor and which of its bytes, as said after a file's name.
 fn place(unit: &Unit, problem: &str) -> String {
     let Unit { first_bytes, len_bytes, tensor, slice, .. } = unit;
     let slice = slice.map(|number| format!(", slice {number}")).unwrap_or_default();

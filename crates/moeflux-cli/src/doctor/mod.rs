@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use moeflux::blueprint::Blueprint;
 use moeflux::error::{Error, Result};
+use moeflux::format::Checkpoint;
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
@@ -71,6 +72,10 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
             dir.parent().unwrap_or(Path::new(".")).display()
         ))
         .into());
+    }
+    if args.deep {
+        // What cannot be read is refused before anything is measured.
+        Checkpoint::open(&dir)?;
     }
     let report = examine(args, dir, interrupt)?;
     if args.json {

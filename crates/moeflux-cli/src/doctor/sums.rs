@@ -1,7 +1,7 @@
 //! The checksums of a checkpoint's files, in a file beside them.
 //!
-//! JSON: `format` is `moeflux-sums`, `format_version` 1, `sums` `xxh3-64`; per file its name, length,
-//! the sum of its header, and by tensor the sums of its units, 16 hexadecimal digits each.
+//! JSON: `format` is `moeflux-sums`, `format_version` 1, `sums` `xxh3-64`; per file its name,
+//! length, the sum of its header, and by tensor the sums of its units, 16 hexadecimal digits each.
 //! **Invariant:** which bytes a sum is of follows from the file's header alone. `own` is the sum of
 //! all that is said, so that a damaged file of sums accuses nobody.
 
@@ -140,21 +140,6 @@ impl Sums {
         Ok(Some(sums))
     }
 
-    /// Writes them, whole or not at all.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`].
-    pub(super) fn save(&self, path: &Path) -> Result<()> {
-        let out = OutFile::new(path)?;
-        let failed = |error| Error::io("write", out.path())(error);
-        let mut file = File::create(out.path()).map_err(failed)?;
-        file.write_all(format!("{}\n", self.to_json()).as_bytes()).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
-        drop(file);
-        out.finish()
-    }
-
     fn to_json(&self) -> Value {
         let files = self.files.iter().map(|(name, file)| {
             let tensors = file.tensors.iter().map(|(name, sums)| {
@@ -216,6 +201,46 @@ impl Sums {
             }
         }
         hash.digest()
+    }
+}
+
+/// A file of sums to be written: begun before anything is read, so that a place where it cannot be
+/// is refused at once.
+#[derive(Debug)]
+pub(super) struct Unwritten {
+    out: OutFile,
+    file: File,
+}
+
+impl Unwritten {
+    /// For this path; nothing is there under its name before the end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub(super) fn begin(path: &Path) -> Result<Self> {
+        let out = OutFile::new(path)?;
+        let file = File::create(out.path()).map_err(|source| {
+            Error::Input(format!(
+                "cannot write checksums to {}: {source}; --sums FILE puts them elsewhere",
+                path.display()
+            ))
+        })?;
+        Ok(Self { out, file })
+    }
+
+    /// Writes them, whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub(super) fn finish(self, sums: &Sums) -> Result<()> {
+        let Self { out, mut file } = self;
+        let text = format!("{}\n", sums.to_json());
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        written.map_err(Error::io("write", out.path()))?;
+        drop(file);
+        out.finish()
     }
 }
 
@@ -288,17 +313,21 @@ mod tests {
         let dir = TestDir::new("sums");
         let path = dir.path().join(FILE_NAME);
         assert_eq!(Sums::load(&path).unwrap(), None);
-        sums().save(&path).unwrap();
+        Unwritten::begin(&path).unwrap().finish(&sums()).unwrap();
         assert_eq!(Sums::load(&path).unwrap(), Some(sums()));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         Sums::load(dir.path()).unwrap_err();
+        drop(Unwritten::begin(&dir.path().join("other")).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let error = Unwritten::begin(&dir.path().join("no/where")).unwrap_err().to_string();
+        assert!(error.contains("--sums FILE"), "{error}");
     }
 
     #[test]
     fn no_byte_can_change_unseen() {
         let dir = TestDir::new("sums-damaged");
         let path = dir.path().join(FILE_NAME);
-        sums().save(&path).unwrap();
+        Unwritten::begin(&path).unwrap().finish(&sums()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         for (from, to) in [
             ("ffffffffffffffff", "fffffffffffffffe"),

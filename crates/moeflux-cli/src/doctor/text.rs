@@ -1,4 +1,6 @@
 //! What the doctor found, as a page of aligned text.
+//!
+//! **Invariant:** what is not known has no line.
 
 use moeflux::error::{ByteCount, grouped};
 
@@ -124,7 +126,7 @@ fn drive(report: &Report) -> Vec<String> {
         }
     };
     if survey.is_repeated {
-        subject.push_str("; places came again, which a drive's own cache may make faster");
+        subject.push_str("; some places came again");
     }
     lines.push(row("read from", &subject));
     lines

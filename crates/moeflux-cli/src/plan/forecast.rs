@@ -1,8 +1,8 @@
 //! What a model needs and what a machine gives, as expected tokens per second.
 //!
-//! Two ends: routing that no cache can guess, nothing overlapped, the context full, drive and memory
-//! below their rates; and routing as skewed as that of the model in the box, all overlapped, the
-//! context empty. **Invariant:** arithmetic alone: asks no file and no clock.
+//! Two ends: routing that no cache can guess, nothing overlapped, the context full, drive and
+//! memory below their rates; and routing as skewed as that of the model in the box, all overlapped,
+//! the context empty. **Invariant:** arithmetic alone: asks no file and no clock.
 
 use moeflux::engine::{N_ROWS_DEFAULT, N_ROWS_MAX};
 

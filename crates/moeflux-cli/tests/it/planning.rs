@@ -182,6 +182,13 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
     assert!(dir.file("elsewhere.json").exists());
     assert!(!dir.file("model/moeflux-sums.json").exists());
 
+    let no_place = ["doctor", model, "--deep", "--sums", "/nonexistent/sums.json"];
+    check_fails(
+        &[&no_place[..], &["--file-size", "4M"]].concat(),
+        &["/nonexistent", "--sums FILE"],
+    );
+    check_fails(&["doctor", cache.path().to_str().unwrap(), "--deep"], &["no *.safetensors"]);
+
     let packed = dir.file("packed");
     let packed = packed.to_str().unwrap();
     stdout_of(&["pack", model, packed]);
