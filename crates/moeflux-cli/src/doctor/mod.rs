@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use moeflux::blueprint::Blueprint;
 use moeflux::error::{Error, Result};
-use moeflux::format::Checkpoint;
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
@@ -73,10 +72,6 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
         ))
         .into());
     }
-    if args.deep {
-        // What cannot be read is refused before anything is measured.
-        Checkpoint::open(&dir)?;
-    }
     let report = examine(args, dir, interrupt)?;
     if args.json {
         print::line(&format!("{:#}", report.json()))?;
@@ -100,6 +95,14 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
 
 fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Report> {
     let system = System::here();
+    // First: what is wrong with a model or the place for its checksums is said at once.
+    let deep = match args.deep {
+        true => {
+            let sums = args.sums.clone().unwrap_or_else(|| dir.join(sums::FILE_NAME));
+            Some(deep(&dir, &sums, model::n_cores().get(), interrupt)?)
+        }
+        false => None,
+    };
     let memory_bytes_per_s = memory::rate(system.machine.n_cores(), system.available_bytes);
     let survey = match survey(&dir, args.file_size, interrupt) {
         Err(Error::Cancelled) => return Err(Error::Cancelled),
@@ -117,13 +120,6 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
         eprintln!("note: `moeflux plan` will not know these figures: {error}");
     }
     let model = model_here(&dir, &measured);
-    let deep = match args.deep {
-        true => {
-            let sums = args.sums.clone().unwrap_or_else(|| dir.join(sums::FILE_NAME));
-            Some(deep(&dir, &sums, model::n_cores().get(), interrupt)?)
-        }
-        false => None,
-    };
     let place = Place::of(&dir);
     Ok(Report { dir, system, memory_bytes_per_s, place, survey, model, deep })
 }

@@ -226,10 +226,10 @@ impl TemporaryFile {
         }
         let path = dir.join(format!(".moeflux-doctor-{}.tmp", std::process::id()));
         eprintln!(
-            "note: {} has no model to read from; writing {} to {}, to be deleted at the end",
+            "note: too few weights to read from in {}; writing {} to measure with, to be deleted \
+             at the end",
             dir.display(),
-            ByteCount(len_bytes).rounded(),
-            path.display()
+            ByteCount(len_bytes).rounded()
         );
         let failed = |error| {
             Error::Input(format!(
