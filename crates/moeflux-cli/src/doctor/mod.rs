@@ -27,6 +27,7 @@ use crate::plan::CONTEXT_DEFAULT;
 use crate::plan::forecast::forecast;
 use crate::plan::machine::{PlanMachine, Told};
 use crate::plan::needs::Needs;
+use crate::plan::text::wrapped;
 use crate::print;
 use crate::ranges;
 use deep::deep;
@@ -84,7 +85,7 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
     }
     match deep.damages.len() {
         0 if args.json => Ok(()),
-        0 => Ok(print::line(&format!("* {}", deep.summary()))?),
+        0 => Ok(print::line(&wrapped(&deep.summary()).join("\n"))?),
         n_damages => Err(Error::Input(format!(
             "{}: {n_damages} damaged: fetch or copy these files again",
             report.dir.display()
