@@ -119,7 +119,8 @@ fn drive(report: &Report) -> Vec<String> {
     lines.push(row("direct reads", &direct));
     let mut subject = match survey.subject {
         Subject::Model(n_files, n_bytes) => {
-            format!("{n_files} files of the model, {}", ByteCount(n_bytes).rounded())
+            let files = if n_files == 1 { "file" } else { "files" };
+            format!("{n_files} {files} of the model, {}", ByteCount(n_bytes).rounded())
         }
         Subject::Temporary(n_bytes) => {
             format!("a temporary file of {}, just written", ByteCount(n_bytes).rounded())
