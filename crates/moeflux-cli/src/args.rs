@@ -31,6 +31,10 @@ pub(crate) enum Command {
     Replay(crate::replay::ReplayArgs),
     /// What a model is and how large, from headers or a config alone
     Inspect(crate::inspect::InspectArgs),
+    /// What a model needs of a machine and how fast it would be there, before it is downloaded
+    Plan(crate::plan::PlanArgs),
+    /// What this machine and its drives give a model, and what should be looked at
+    Doctor(crate::doctor::DoctorArgs),
     /// Make a random checkpoint of a geometry: for trying things out, its text is noise
     Synth(crate::synth::SynthArgs),
     /// Rewrite a checkpoint so that experts are read in one piece each, with checksums; quantise it

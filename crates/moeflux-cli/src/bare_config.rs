@@ -74,6 +74,22 @@ impl BareConfig {
         Ok(ModelSpec::from_config(&raw)?.quantisation.default)
     }
 
+    /// What was asked for; otherwise how its files are quantised, or the usual.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config.
+    pub(crate) fn params(&self, bits: Option<u8>, group: Option<u8>) -> Result<QuantParams> {
+        let default = QuantParams { bits: BITS_DEFAULT, group: GROUP_DEFAULT };
+        Ok(match (bits, group) {
+            (None, None) => self.published_params()?.unwrap_or(default),
+            (bits, group) => QuantParams {
+                bits: bits.unwrap_or(default.bits),
+                group: group.unwrap_or(default.group),
+            },
+        })
+    }
+
     /// The model at this quantisation.
     ///
     /// # Errors

@@ -40,15 +40,16 @@ fn check_free(dir: &Path, free_bytes: u64, n_files: usize, n_bytes: u64) -> Resu
 
 /// What an ordinary user may still write where `dir` is or would be.
 #[cfg(unix)]
-fn free_bytes(dir: &Path) -> Option<u64> {
+pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
     let dir = std::path::absolute(dir).ok()?;
     let existing = dir.ancestors().find(|it| it.exists())?;
     let disk = rustix::fs::statvfs(existing).ok()?;
     disk.f_bavail.checked_mul(disk.f_frsize)
 }
 
+/// Here the system is not asked.
 #[cfg(not(unix))]
-fn free_bytes(_dir: &Path) -> Option<u64> {
+pub(crate) fn free_bytes(_dir: &Path) -> Option<u64> {
     None
 }
 

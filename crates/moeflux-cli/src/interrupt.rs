@@ -35,6 +35,12 @@ impl Interrupt {
         Self(flag)
     }
 
+    /// One that nobody presses.
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        Self(Arc::default())
+    }
+
     /// Whether it was pressed.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)

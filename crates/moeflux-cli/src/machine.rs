@@ -38,6 +38,27 @@ impl Machine {
         })
     }
 
+    /// Names this machine among those that share a home folder.
+    pub(crate) fn key(&self) -> String {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{} {}", self.text(), host.trim()).trim_end().to_owned()
+    }
+
+    /// What its CPU is called.
+    pub(crate) fn cpu(&self) -> &str {
+        &self.cpu
+    }
+
+    /// Cores that this process may use.
+    pub(crate) fn n_cores(&self) -> usize {
+        self.n_cores
+    }
+
+    /// All of its memory.
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
+        self.memory_bytes
+    }
+
     /// For people.
     pub(crate) fn text(&self) -> String {
         let memory = self.memory_bytes.map_or("memory unknown".to_owned(), binary);
@@ -59,7 +80,7 @@ fn cpu_name(cpuinfo: &str) -> String {
 }
 
 /// The bytes of a line such as `MemTotal:  24689764 kB`.
-fn kibibytes(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn kibibytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let n_kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     n_kibibytes.checked_mul(1024)

@@ -9,6 +9,7 @@ mod bench;
 mod cache;
 mod clock;
 mod disk;
+mod doctor;
 mod eval;
 mod failure;
 mod generate;
@@ -16,9 +17,12 @@ mod inspect;
 mod interrupt;
 mod logits;
 mod machine;
+mod measured;
 mod model;
 mod out_file;
 mod pack;
+mod place;
+mod plan;
 mod print;
 mod progress;
 mod ranges;
@@ -61,6 +65,8 @@ fn run(command: Command) -> Outcome {
         Command::Bench(args) => bench::run(&args),
         Command::Replay(args) => Ok(print::line(&replay::run(&args)?)?),
         Command::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
+        Command::Doctor(args) => doctor::run(&args, &Interrupt::listen()),
+        Command::Plan(args) => Ok(print::line(&plan::run(&args)?)?),
         Command::Synth(args) => {
             let interrupt = Interrupt::listen();
             Ok(print::line(&synth::run(&args, interrupt.flag())?)?)

@@ -1,6 +1,7 @@
 //! What `--model` names: its headers first, so that what cannot work fails at once, then the
 //! weights, with a progress bar.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,17 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
             moeflux_demo::unpack(&root).map_err(Error::io("unpack the model in the box to", &root))
         }
     }
+}
+
+/// Whether a folder has weights, or a config at most.
+pub(crate) fn has_weights(dir: &Path) -> Result<bool> {
+    for entry in std::fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let name = entry.map_err(Error::io("list", dir))?.file_name();
+        if Path::new(&name).extension() == Some(OsStr::new("safetensors")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Shapes and constants, from headers alone.

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use moeflux::forward::StepProgress;
 
 const BYTES: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+const STEPS: &str = "{msg} [{bar:30}] {pos} of {len}";
 const TOKENS: &str = "{msg} [{bar:30}] {pos} of {len} tokens, {eta} left";
 
 /// A bar. Removes itself when dropped, so that errors stand on a line of their own.
@@ -25,6 +26,11 @@ impl Bar {
     /// A bar of tokens at zero; hidden where standard error is no terminal.
     pub(crate) fn tokens(what: &str, n_tokens: usize) -> Self {
         Self::new(what, n_tokens as u64, TOKENS)
+    }
+
+    /// A bar of figures at zero; hidden where standard error is no terminal.
+    pub(crate) fn steps(what: &str, n_steps: usize) -> Self {
+        Self::new(what, n_steps as u64, STEPS)
     }
 
     fn new(what: &str, total: u64, template: &str) -> Self {
@@ -69,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_template_that_is_wrong_would_be_ignored_silently() {
-        for template in [BYTES, TOKENS] {
+        for template in [BYTES, STEPS, TOKENS] {
             assert!(ProgressStyle::with_template(template).is_ok());
         }
     }

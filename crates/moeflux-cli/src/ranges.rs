@@ -21,8 +21,15 @@ const N_SLOTS_MAX: usize = 1 << 24;
 /// Smaller files than this are a typing error: a checkpoint would be millions of them.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 
+/// A drive brings less than this in no time.
+const PROBE_BYTES_MIN: u64 = 4 << 20;
+
 /// More runs than this are a typing error.
 const N_RUNS_MAX: usize = 10_000;
+
+/// Slower than any drive, and faster than any memory.
+const GBPS_MIN: f32 = 0.001;
+const GBPS_MAX: f32 = 100_000.0;
 
 /// What a parser answers.
 type Parsed<T> = Result<T, String>;
@@ -67,6 +74,11 @@ pub(crate) fn factor(text: &str) -> Parsed<f32> {
     number(text, 1.0 / PENALTY_MAX..=PENALTY_MAX)
 }
 
+/// Parses a rate in GB/s, 10^9 bytes.
+pub(crate) fn gbps(text: &str) -> Parsed<f64> {
+    number(text, GBPS_MIN..=GBPS_MAX).map(f64::from)
+}
+
 /// Parses what logits are changed by.
 pub(crate) fn penalty(text: &str) -> Parsed<f32> {
     number(text, -PENALTY_MAX..=PENALTY_MAX)
@@ -103,6 +115,15 @@ pub(crate) fn shard_size(text: &str) -> Parsed<u64> {
     let n_bytes = size::parse(text)?;
     if n_bytes < SHARD_BYTES_MIN {
         return Err(format!("files of {n_bytes} bytes are too small: give 1M or more"));
+    }
+    Ok(n_bytes)
+}
+
+/// Parses `--file-size` of a drive's measurement.
+pub(crate) fn probe_size(text: &str) -> Parsed<u64> {
+    let n_bytes = size::parse(text)?;
+    if n_bytes < PROBE_BYTES_MIN {
+        return Err(format!("a file of {n_bytes} bytes says nothing of a drive: give 4M or more"));
     }
     Ok(n_bytes)
 }

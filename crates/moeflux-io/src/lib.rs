@@ -11,6 +11,8 @@
 mod mix;
 mod aligned;
 mod file;
+mod mounts;
+mod control_group;
 mod memory;
 mod clock;
 mod slots;
@@ -22,6 +24,7 @@ mod uring;
 mod simulated;
 mod loader;
 mod measure;
+mod probe;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -30,6 +33,7 @@ mod drives;
 pub use aligned::AlignedBytes;
 pub use block::{BlockRead, Completion, End, FileIdx, Read, Wait};
 pub use clock::{Clock, RealClock, VirtualClock};
+pub use control_group::{ControlGroup, tightest_control_group};
 pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileChange, FileFacts};
 pub use file::{ReadError, ReadFile};
 pub use loader::{
@@ -39,6 +43,8 @@ pub use loader::{
 };
 pub use measure::{Load, Measured, Offsets, measure};
 pub use memory::{available_memory_bytes, process_memory_bytes};
+pub use mounts::{Mount, mount_of, mounts};
+pub use probe::{Probe, Probed};
 pub use simulated::{Contents, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
 pub use threads::{N_THREADS_MAX, ThreadsDrive};

@@ -4,11 +4,14 @@
 
 use std::fs;
 
+use crate::control_group::tightest_control_group;
+
 /// Bytes that can be had without swapping, as far as the system says.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
     let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo_available(&text));
-    [host, control_group_room()].into_iter().flatten().min()
+    let group = tightest_control_group().map(|group| group.room_bytes());
+    [host, group].into_iter().flatten().min()
 }
 
 /// Bytes of memory that this process has now, as far as the system says.
@@ -16,18 +19,6 @@ pub fn available_memory_bytes() -> Option<u64> {
 pub fn process_memory_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     kibibytes(&status, "VmRSS:")
-}
-
-/// What the control group's limit leaves: a container may have less than its host.
-fn control_group_room() -> Option<u64> {
-    let number = |name: &str| {
-        let text = fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    let stat = fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
-    let limit_bytes = number("memory.max")?;
-    let used_bytes = number("memory.current")?.saturating_sub(file_cache(&stat));
-    Some(limit_bytes.saturating_sub(used_bytes))
 }
 
 /// `MemAvailable` of `/proc/meminfo`.
@@ -40,12 +31,6 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let n_kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
     n_kibibytes.checked_mul(1024)
-}
-
-/// Cached file contents of a control group, which give way.
-fn file_cache(stat: &str) -> u64 {
-    let line = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
-    line.and_then(|it| it.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -65,11 +50,5 @@ mod tests {
         {
             assert_eq!(meminfo_available(text), None, "{text:?}");
         }
-        assert_eq!(file_cache("anon 5\n"), 0);
-    }
-
-    #[test]
-    fn file_cache_is_found_among_others() {
-        assert_eq!(file_cache("anon 5\ninactive_file 4096\nactive_file 7\n"), 4096);
     }
 }

@@ -79,7 +79,7 @@ impl Engine {
             let caching = match streaming.way {
                 ReadWay::Direct => Caching::Direct,
                 ReadWay::PageCache => Caching::PageCache,
-                ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?.0,
+                ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?,
             };
             Drives::open(checkpoint, caching, mirror)
         };

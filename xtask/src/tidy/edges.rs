@@ -11,7 +11,7 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ("moeflux-kernels", &[]),
     ("moeflux-threads", &[]),
     ("moeflux", &["moeflux-io", "moeflux-kernels", "moeflux-threads"]),
-    ("moeflux-cli", &["moeflux", "moeflux-demo"]),
+    ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-demo", &[]),
     ("moeflux-fuzz", &["moeflux"]),
     ("xtask", &[]),

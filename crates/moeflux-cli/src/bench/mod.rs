@@ -13,12 +13,11 @@ use clap::Args;
 use moeflux::blueprint::Blueprint;
 use moeflux::engine::Engine;
 use moeflux::error::Result;
-use moeflux::experts::stream::{StreamStats, drive_speed};
-use moeflux::format::Checkpoint;
+use moeflux::experts::stream::{StreamStats, drive_speed, probe_of};
 use moeflux::forward::StepProgress;
 use moeflux::ids::TokenId;
 use moeflux::session::{Session, Wanted};
-use moeflux_io::Caching;
+use moeflux_io::{Caching, Probe};
 
 use crate::args::{IoName, ModelArgs};
 use crate::clock;
@@ -76,7 +75,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         bar: Bar::tokens("measuring", n_tokens_in_all(args)),
         n_done: 0,
         engine: &engine,
-        checkpoint: &checkpoint,
+        probe: probe_of(&checkpoint, args.seed),
         caching: if args.model.io == IoName::PageCache {
             Caching::PageCache
         } else {
@@ -162,7 +161,7 @@ struct Bench<'a> {
     bar: Bar,
     n_done: u64,
     engine: &'a Engine,
-    checkpoint: &'a Checkpoint,
+    probe: Probe,
     caching: Caching,
     /// Bytes per second that the drive alone gave, between runs.
     drive_speeds: Vec<f64>,
@@ -201,8 +200,7 @@ impl Bench<'_> {
     /// same minutes.
     fn measure_drive(&mut self) -> Result<()> {
         if self.engine.stream_stats().is_some() {
-            let seed = self.drive_speeds.len() as u64 + 1;
-            let speed = drive_speed(self.checkpoint, self.caching, (seed, DRIVE_TIME))?;
+            let speed = drive_speed(&mut self.probe, self.caching, DRIVE_TIME)?;
             self.drive_speeds.push(speed);
         }
         Ok(())

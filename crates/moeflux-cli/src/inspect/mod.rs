@@ -7,16 +7,14 @@ mod report;
 mod text;
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use moeflux::blueprint::Blueprint;
-use moeflux::error::{Error, Result};
+use moeflux::error::Error;
 use moeflux::format::RawConfig;
-use moeflux::spec::QuantParams;
 
-use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
+use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
 use crate::model;
 use report::{Files, Report};
@@ -61,7 +59,7 @@ fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
             config.display()
         )));
     }
-    if config.is_file() && !has_weights(dir)? {
+    if config.is_file() && !model::has_weights(dir)? {
         let problem =
             format!("has no *.safetensors files; for sizes: moeflux inspect {}", config.display());
         return Err(Error::malformed(dir, problem).into());
@@ -87,26 +85,9 @@ fn of_config(path: &Path, args: &InspectArgs) -> Outcome<Report> {
         )));
     }
     let config = BareConfig::open(path)?;
-    let default = QuantParams { bits: BITS_DEFAULT, group: GROUP_DEFAULT };
-    let params = match (args.bits, args.group) {
-        (None, None) => config.published_params()?.unwrap_or(default),
-        (bits, group) => QuantParams {
-            bits: bits.unwrap_or(default.bits),
-            group: group.unwrap_or(default.group),
-        },
-    };
+    let params = config.params(args.bits, args.group)?;
     let blueprint = config.blueprint(params)?;
     Ok(Report::new(&blueprint, config.model_type(), None))
-}
-
-fn has_weights(dir: &Path) -> Result<bool> {
-    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
-        let name = entry.map_err(Error::io("list", dir))?.file_name();
-        if Path::new(&name).extension() == Some(OsStr::new("safetensors")) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 #[cfg(test)]

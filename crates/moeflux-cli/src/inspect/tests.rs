@@ -1,5 +1,6 @@
 //! Sizes of published geometries against numbers computed by hand, and what is refused.
 
+use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};

@@ -8,5 +8,6 @@ mod demo;
 mod evaluating;
 mod generating;
 mod packing;
+mod planning;
 mod support;
 mod tracing;

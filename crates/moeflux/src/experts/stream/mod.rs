@@ -33,7 +33,7 @@ use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
 
 use bank::StreamBank;
-pub use probe::{choose_way, drive_speed};
+pub use probe::{choose_way, drive_speed, probe_of};
 pub use size::{SlotShape, slot_shape};
 pub use stats::StreamStats;
 

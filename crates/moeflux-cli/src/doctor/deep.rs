@@ -1,0 +1,282 @@
+//! Every byte of a model read once: a packed one as `moeflux verify` does it, another one beside
+//! checksums that the first run writes and later ones compare.
+//!
+//! **Invariant:** damage is a line each, with tensor, file and bytes. Checksums are written when
+//! all was read, or not at all; those that are there are never replaced.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::Builder;
+
+use moeflux::error::{ByteCount, Error, Result};
+use moeflux::format::Checkpoint;
+use moeflux::pack::verify;
+use moeflux_io::ReadFile;
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::sums::{self, Sums, Unit, Unwritten, name_of};
+use crate::interrupt::Interrupt;
+use crate::progress::Bar;
+
+/// Read at once by each thread.
+const CHUNK_BYTES: usize = 8 << 20;
+
+/// More threads than this read no faster.
+const N_THREADS_MAX: usize = 8;
+
+/// What a model was compared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Compared {
+    /// The checksums of a packed folder.
+    Packed,
+    /// Those of an earlier run, in this file.
+    Earlier(PathBuf),
+    /// Nothing: they were written to this file.
+    Nothing(PathBuf),
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Deep {
+    pub(super) compared: Compared,
+    pub(super) n_bytes: u64,
+    pub(super) n_sums: usize,
+    /// A line each.
+    pub(super) damages: Vec<String>,
+}
+
+impl Deep {
+    /// What to say if nothing is damaged.
+    pub(super) fn summary(&self) -> String {
+        let (n_bytes, n_sums) = (ByteCount(self.n_bytes), self.n_sums);
+        match &self.compared {
+            Compared::Packed => format!("{n_bytes}: {n_sums} experts and tensors have their sums"),
+            Compared::Earlier(file) => {
+                format!("{n_bytes}: all {n_sums} checksums are those of {}", file.display())
+            }
+            Compared::Nothing(file) => format!(
+                "{n_bytes} read; {n_sums} checksums written to {}: what changes from now on is \
+                 found by the same command, what was damaged before is not",
+                file.display()
+            ),
+        }
+    }
+
+    /// For machines.
+    pub(super) fn json(&self) -> Value {
+        let (compared, file) = match &self.compared {
+            Compared::Packed => ("packed", None),
+            Compared::Earlier(file) => ("earlier", Some(file.display().to_string())),
+            Compared::Nothing(file) => ("nothing", Some(file.display().to_string())),
+        };
+        json!({
+            "compared_with": compared,
+            "sums_file": file,
+            "n_bytes": self.n_bytes,
+            "n_sums": self.n_sums,
+            "damages": self.damages,
+        })
+    }
+}
+
+/// Reads the model in `dir`; sums of one that is not packed are in `sums_path`.
+///
+/// # Errors
+///
+/// What is wrong with headers or the file of sums; [`Error::Cancelled`]. Damage is no error but the
+/// answer, unless there are no sums: what cannot be read cannot be summed.
+pub(super) fn deep(
+    dir: &Path,
+    sums_path: &Path,
+    n_threads: usize,
+    interrupt: &Interrupt,
+) -> Result<Deep> {
+    let n_threads = n_threads.clamp(1, N_THREADS_MAX);
+    let checkpoint = Checkpoint::open(dir)?;
+    if checkpoint.packed.is_some() {
+        return packed(dir, n_threads, interrupt);
+    }
+    let units = sums::units(&checkpoint);
+    let earlier = Sums::load(sums_path)?;
+    let unwritten = if earlier.is_none() { Some(Unwritten::begin(sums_path)?) } else { None };
+    let files = open(&checkpoint)?;
+    let n_bytes = units.iter().map(|unit| unit.len_bytes).sum();
+    let run = Run {
+        files: &files,
+        units: &units,
+        next: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+    };
+    let found = run.all(n_threads, n_bytes, interrupt)?;
+    let n_sums = units.len();
+    if let Some(earlier) = earlier {
+        let damages = compare(&checkpoint, &earlier, &units, &found);
+        let compared = Compared::Earlier(sums_path.to_owned());
+        return Ok(Deep { compared, n_bytes, n_sums, damages });
+    }
+    let mut all = Vec::with_capacity(found.len());
+    for (unit, sum) in units.iter().zip(found) {
+        let path = &checkpoint.files[unit.file_idx].path;
+        all.push(sum.map_err(|problem| Error::malformed(path, place(unit, &problem)))?);
+    }
+    if let Some(unwritten) = unwritten {
+        unwritten.finish(&Sums::new(&checkpoint, &units, &all))?;
+    }
+    let compared = Compared::Nothing(sums_path.to_owned());
+    Ok(Deep { compared, n_bytes, n_sums, damages: Vec::new() })
+}
+
+fn packed(dir: &Path, n_threads: usize, interrupt: &Interrupt) -> Result<Deep> {
+    let mut bar = None;
+    let verified = verify(dir, n_threads, &mut |progress| {
+        let bar = bar.get_or_insert_with(|| Bar::bytes("reading all", progress.total_bytes));
+        bar.set(progress.done_bytes);
+        interrupt.poll()
+    })?;
+    Ok(Deep {
+        compared: Compared::Packed,
+        n_bytes: verified.n_bytes,
+        n_sums: verified.n_records + verified.n_tensors,
+        damages: verified.damages.iter().map(ToString::to_string).collect(),
+    })
+}
+
+fn open(checkpoint: &Checkpoint) -> Result<Vec<ReadFile>> {
+    let open = |path: &PathBuf| {
+        let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+        // What the drive has is looked at, not what memory has of it.
+        file.forget_cached();
+        Ok(file)
+    };
+    checkpoint.files.iter().map(|shard| open(&shard.path)).collect()
+}
+
+/// Which tensor and which of its bytes, as said after a file's name.
+fn place(unit: &Unit, problem: &str) -> String {
+    let Unit { first_bytes, len_bytes, tensor, slice, .. } = unit;
+    let slice = slice.map(|number| format!(", slice {number}")).unwrap_or_default();
+    let end = first_bytes + len_bytes;
+    format!("tensor `{}`{slice}, bytes {first_bytes} to {end}: {problem}", tensor.escape_debug())
+}
+
+/// What a unit gave: its sum, or why it cannot be read.
+type Found = std::result::Result<u64, String>;
+
+fn compare(
+    checkpoint: &Checkpoint,
+    earlier: &Sums,
+    units: &[Unit],
+    found: &[Found],
+) -> Vec<String> {
+    let mut damages = Vec::new();
+    let mut known = Vec::new();
+    for shard in &checkpoint.files {
+        let path = shard.path.display();
+        let sums = earlier.files.get(&name_of(&shard.path));
+        let is_same =
+            |it: &sums::FileSums| it.len_bytes == shard.len_bytes && it.header == shard.header_hash;
+        match sums {
+            None => damages.push(format!("{path}: was not there when the checksums were written")),
+            Some(sums) if !is_same(sums) => damages.push(format!(
+                "{path}: {} bytes and its header are not those of the checksums, which are of {} \
+                 bytes",
+                shard.len_bytes, sums.len_bytes
+            )),
+            Some(_) => {}
+        }
+        known.push(sums.filter(|sums| is_same(sums)));
+    }
+    let names: Vec<String> = checkpoint.files.iter().map(|shard| name_of(&shard.path)).collect();
+    let missing = earlier.files.keys().filter(|name| !names.contains(name));
+    damages.extend(
+        missing
+            .map(|name| format!("{}: is not there any more", checkpoint.dir.join(name).display())),
+    );
+    // Units of a tensor follow one another.
+    let mut last: Option<(&Unit, usize)> = None;
+    for (unit, found) in units.iter().zip(found) {
+        let number = match last {
+            Some((before, number)) if before.tensor == unit.tensor => number + 1,
+            _ => 0,
+        };
+        last = Some((unit, number));
+        let Some(file) = known[unit.file_idx] else { continue };
+        let expected = file.tensors.get(&unit.tensor).and_then(|sums| sums.get(number));
+        let problem = match (found, expected) {
+            (Ok(found), Some(expected)) if found == expected => continue,
+            (Ok(_), Some(_)) => "its bytes are not what they were".to_owned(),
+            (Ok(_), None) => "has no checksum".to_owned(),
+            (Err(problem), _) => problem.clone(),
+        };
+        let path = checkpoint.files[unit.file_idx].path.display();
+        damages.push(format!("{path}: {}", place(unit, &problem)));
+    }
+    damages
+}
+
+/// What the threads share.
+struct Run<'a> {
+    files: &'a [ReadFile],
+    units: &'a [Unit],
+    next: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Run<'_> {
+    /// The sum of every unit, in their order.
+    fn all(&self, n_threads: usize, n_bytes: u64, interrupt: &Interrupt) -> Result<Vec<Found>> {
+        let mut found: Vec<Found> = vec![Ok(0); self.units.len()];
+        let bar = Bar::bytes("reading all", n_bytes);
+        let (sender, receiver) = channel();
+        std::thread::scope(|scope| {
+            let mut n_started = 0;
+            for thread_idx in 0..n_threads {
+                let sender = sender.clone();
+                let builder = Builder::new().name(format!("moeflux-deep-{thread_idx}"));
+                let thread = builder.spawn_scoped(scope, move || self.work(&sender));
+                n_started += usize::from(thread.is_ok());
+            }
+            if n_started == 0 {
+                self.work(&sender);
+            }
+            drop(sender);
+            for (unit_idx, sum) in receiver {
+                found[unit_idx] = sum;
+                bar.add(self.units[unit_idx].len_bytes);
+                if interrupt.is_set() {
+                    self.stop.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        if interrupt.is_set() { Err(Error::Cancelled) } else { Ok(found) }
+    }
+
+    fn work(&self, sender: &Sender<(usize, Found)>) {
+        let mut chunk = vec![0_u8; CHUNK_BYTES];
+        while !self.stop.load(Ordering::Relaxed) {
+            let unit_idx = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(unit) = self.units.get(unit_idx) else { return };
+            let sum = sum(&self.files[unit.file_idx], unit, &mut chunk);
+            // Who does not listen any more has stopped.
+            if sender.send((unit_idx, sum)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn sum(file: &ReadFile, unit: &Unit, chunk: &mut [u8]) -> Found {
+    let mut hash = Xxh3::new();
+    let mut done_bytes = 0;
+    while done_bytes < unit.len_bytes {
+        let left = usize::try_from(unit.len_bytes - done_bytes).unwrap_or(usize::MAX);
+        let part = &mut chunk[..left.min(CHUNK_BYTES)];
+        let read = file.read_exact_at(unit.first_bytes + done_bytes, part);
+        read.map_err(|error| error.to_string())?;
+        hash.update(part);
+        done_bytes += part.len() as u64;
+    }
+    Ok(hash.digest())
+}

@@ -1,0 +1,119 @@
+//! How fast all cores together read memory.
+//!
+//! **Invariant:** each thread sums memory of its own, more than its cache holds; it was written
+//! before, so that no page is made while the time counts. Of several rounds the best counts: what
+//! else runs on the machine only takes away.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
+use std::time::Duration;
+
+use crate::clock;
+
+/// Of each thread.
+const PART_BYTES: usize = 128 << 20;
+
+/// Of all: more would take long to be made.
+const ALL_BYTES_MAX: usize = 2 << 30;
+
+/// No machine needs more to read at its rate.
+const N_THREADS_MAX: usize = 64;
+
+/// Of the memory that is free, at most this part is used.
+const SHARE_OF_FREE: u64 = 8;
+
+/// Of each round.
+const DURATION: Duration = Duration::from_millis(60);
+
+/// How often all threads begin together.
+const N_ROUNDS: usize = 4;
+
+/// Bytes per second; none if there is too little memory to say.
+pub(super) fn rate(n_cores: usize, available_bytes: Option<u64>) -> Option<f64> {
+    let free_bytes = available_bytes.map_or(u64::MAX, |bytes| bytes / SHARE_OF_FREE);
+    let free_bytes = usize::try_from(free_bytes).unwrap_or(usize::MAX);
+    let n_threads = n_cores.clamp(1, N_THREADS_MAX);
+    let part_bytes = PART_BYTES.min(ALL_BYTES_MAX / n_threads).min(free_bytes / n_threads);
+    measure(n_threads, part_bytes / size_of::<u64>(), DURATION)
+}
+
+fn measure(n_threads: usize, n_words: usize, duration: Duration) -> Option<f64> {
+    if n_words < 1024 {
+        return None;
+    }
+    let n_ready = AtomicUsize::new(0);
+    let n_started = AtomicUsize::new(n_threads);
+    let wait_for_all = |round: usize| {
+        n_ready.fetch_add(1, Ordering::SeqCst);
+        while n_ready.load(Ordering::SeqCst) < (round + 1) * n_started.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    let work = || {
+        let words = vec![1_u64; n_words];
+        let mut rates = [0.0; N_ROUNDS];
+        for (round, rate) in rates.iter_mut().enumerate() {
+            wait_for_all(round);
+            *rate = sum_for(&words, duration);
+        }
+        rates
+    };
+    let rates = std::thread::scope(|scope| {
+        let spawn = |number: usize| {
+            let builder = Builder::new().name(format!("moeflux-memory-{number}"));
+            builder.spawn_scoped(scope, work).ok()
+        };
+        let threads: Vec<_> = (0..n_threads).filter_map(spawn).collect();
+        // Nobody waits for threads that the system has not made.
+        n_started.store(threads.len(), Ordering::SeqCst);
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
+    });
+    let round = |number: usize| rates.iter().map(|rates| rates[number]).sum::<f64>();
+    (0..N_ROUNDS).map(round).max_by(f64::total_cmp).filter(|rate| *rate > 0.0)
+}
+
+/// Bytes per second of one thread.
+#[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
+fn sum_for(words: &[u64], duration: Duration) -> f64 {
+    let began = clock::instant();
+    let mut n_bytes = 0;
+    while began.elapsed() < duration {
+        black_box(sum(black_box(words)));
+        n_bytes += size_of_val(words);
+    }
+    n_bytes as f64 / began.elapsed().as_secs_f64().max(1e-9)
+}
+
+/// By several sums at once: one alone waits for its additions, not for memory.
+fn sum(words: &[u64]) -> u64 {
+    let mut sums = [0_u64; 32];
+    let (chunks, rest) = words.as_chunks::<32>();
+    for chunk in chunks {
+        for (sum, word) in sums.iter_mut().zip(chunk) {
+            *sum = sum.wrapping_add(*word);
+        }
+    }
+    sums.iter().chain(rest).fold(0, |sum, word| sum.wrapping_add(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read() {
+        for n_words in [0, 1, 31, 32, 33, 1000] {
+            let words: Vec<u64> = (1..=n_words).collect();
+            assert_eq!(sum(&words), n_words * (n_words + 1) / 2);
+        }
+    }
+
+    #[test]
+    fn there_is_a_rate_unless_there_is_no_memory() {
+        let short = Duration::from_millis(1);
+        assert!(measure(2, 100_000, short).is_some_and(|rate| rate.is_finite() && rate > 0.0));
+        assert_eq!(measure(2, 10, short), None);
+        assert_eq!(rate(2, Some(0)), None);
+    }
+}

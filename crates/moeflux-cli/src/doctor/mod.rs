@@ -1,0 +1,139 @@
+//! `moeflux doctor`: what this machine and a drive give a model, and what should be looked at.
+//!
+//! **Invariant:** reads only, but for a temporary file where there is no model to read from, and
+//! what it remembers in the cache folder; what the system does not say is left out. A drive that
+//! cannot be measured is a warning, damage found by `--deep` a failure.
+
+mod deep;
+mod memory;
+mod report;
+mod sums;
+mod survey;
+mod system;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use moeflux::blueprint::Blueprint;
+use moeflux::error::{Error, Result};
+
+use crate::failure::Outcome;
+use crate::interrupt::Interrupt;
+use crate::measured::Measured;
+use crate::model;
+use crate::place::{self, Place};
+use crate::plan::CONTEXT_DEFAULT;
+use crate::plan::forecast::forecast;
+use crate::plan::machine::{PlanMachine, Told};
+use crate::plan::needs::Needs;
+use crate::plan::text::wrapped;
+use crate::print;
+use crate::ranges;
+use deep::deep;
+use report::{ModelHere, Report};
+use survey::survey;
+use system::System;
+
+/// What `moeflux doctor` is told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DoctorArgs {
+    /// A model's folder, or any on the drive in question [default: the current folder]
+    #[arg(value_name = "DIR", default_value = ".", hide_default_value = true)]
+    pub(crate) dir: PathBuf,
+    /// Read every byte of the model in DIR: a packed one is compared with its checksums, another
+    /// one with those that the first run writes (XXH3-64 of each tensor, each slice of stacked
+    /// experts, each 64 MiB of longer ones)
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Where --deep keeps the checksums of a model that is not packed [default:
+    /// DIR/moeflux-sums.json]
+    #[arg(long, value_name = "FILE", requires = "deep")]
+    pub(crate) sums: Option<PathBuf>,
+    /// Length of the temporary file where DIR has no model, a quarter of what is free at most
+    #[arg(long, value_name = "SIZE", value_parser = ranges::probe_size, default_value = "1G")]
+    pub(crate) file_size: u64,
+    /// Print JSON, for machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Looks at everything and prints it.
+///
+/// # Errors
+///
+/// What is wrong with the folder; that something is damaged; [`Error::Cancelled`].
+pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
+    let dir = args.dir.canonicalize().map_err(Error::io("find", &args.dir))?;
+    if !dir.is_dir() {
+        return Err(Error::Input(format!(
+            "{} is a file: name its folder {}",
+            args.dir.display(),
+            dir.parent().unwrap_or(Path::new(".")).display()
+        ))
+        .into());
+    }
+    let report = examine(args, dir, interrupt)?;
+    if args.json {
+        print::line(&format!("{:#}", report.json()))?;
+    } else {
+        print::line(&text::render(&report))?;
+    }
+    let Some(deep) = &report.deep else { return Ok(()) };
+    if !args.json {
+        deep.damages.iter().try_for_each(|damage| print::line(&format!("damaged: {damage}")))?;
+    }
+    match deep.damages.len() {
+        0 if args.json => Ok(()),
+        0 => Ok(print::line(&wrapped(&deep.summary()).join("\n"))?),
+        n_damages => Err(Error::Input(format!(
+            "{}: {n_damages} damaged: fetch or copy these files again",
+            report.dir.display()
+        ))
+        .into()),
+    }
+}
+
+fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Report> {
+    let system = System::here();
+    // First: what is wrong with a model or the place for its checksums is said at once.
+    let deep = match args.deep {
+        true => {
+            let sums = args.sums.clone().unwrap_or_else(|| dir.join(sums::FILE_NAME));
+            Some(deep(&dir, &sums, model::n_cores().get(), interrupt)?)
+        }
+        false => None,
+    };
+    let memory_bytes_per_s = memory::rate(system.machine.n_cores(), system.available_bytes);
+    let survey = match survey(&dir, args.file_size, interrupt) {
+        Err(Error::Cancelled) => return Err(Error::Cancelled),
+        other => other.map_err(|error| error.to_string()),
+    };
+    let mut measured = Measured::load();
+    if let Some(rate) = memory_bytes_per_s {
+        measured.set_memory(rate);
+    }
+    let best = survey.as_ref().ok().and_then(|it| it.best()).map(survey::Way::rate);
+    if let Some(rate) = best.filter(|rate| *rate > 0.0) {
+        measured.set_drive(&place::key(&dir), rate);
+    }
+    if let Err(error) = measured.save() {
+        eprintln!("note: `moeflux plan` will not know these figures: {error}");
+    }
+    let model = model_here(&dir, &measured);
+    let place = Place::of(&dir);
+    Ok(Report { dir, system, memory_bytes_per_s, place, survey, model, deep })
+}
+
+/// The model in a folder, if there is one.
+fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<ModelHere, String>> {
+    let has_model = dir.join("config.json").is_file() && model::has_weights(dir).unwrap_or(false);
+    has_model.then(|| {
+        let (blueprint, _) = Blueprint::of_folder(dir).map_err(|error| error.to_string())?;
+        let needs = Needs::new(&blueprint);
+        let context = needs.context_max.min(CONTEXT_DEFAULT as u64);
+        let machine = PlanMachine::here(&Told::default(), measured, Some(&place::key(dir)));
+        let forecast = machine.gives().and_then(|gives| forecast(&needs, &gives, context));
+        Ok(ModelHere { needs, context, machine, forecast })
+    })
+}

@@ -1,0 +1,367 @@
+//! All that the doctor found, as JSON and as a verdict.
+//!
+//! **Invariant:** a warning names what it is about and the way out; what is as it should be is not
+//! mentioned.
+
+use std::path::PathBuf;
+
+use moeflux::error::ByteCount;
+use moeflux_io::Caching;
+use serde_json::{Value, json};
+
+use super::deep::Deep;
+use super::survey::{Survey, Way};
+use super::system::{LockLimit, System};
+use crate::place::Place;
+use crate::plan::forecast::Forecast;
+use crate::plan::machine::PlanMachine;
+use crate::plan::needs::Needs;
+use crate::plan::report::forecast_json;
+use crate::plan::text::speed_range;
+
+/// A drive below this makes every miss long.
+const SLOW_BYTES_PER_S: f64 = 1e9;
+
+/// No turning drive reaches this.
+const TURNING_BYTES_PER_S: f64 = 0.4e9;
+
+/// Others leave less to measure.
+const LOAD_SHARE_MAX: f64 = 0.5;
+
+/// With less memory hardly any model is worth its drive.
+const LITTLE_MEMORY_BYTES: u64 = 4 << 30;
+
+/// Registered memory of slots counts as locked: with less only a few are.
+const LOCK_BYTES_MIN: u64 = 1 << 30;
+
+/// Of two ways, one is faster only if by more than a tenth: figures of a drive spread.
+const CLEARLY: f64 = 1.1;
+
+/// A model in the folder.
+#[derive(Clone, Debug)]
+pub(super) struct ModelHere {
+    pub(super) needs: Needs,
+    pub(super) context: u64,
+    pub(super) machine: PlanMachine,
+    /// None if it has too little memory here.
+    pub(super) forecast: Option<Forecast>,
+}
+
+/// All that was found.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) dir: PathBuf,
+    pub(super) system: System,
+    pub(super) memory_bytes_per_s: Option<f64>,
+    pub(super) place: Place,
+    /// The drive's figures, or why there are none.
+    pub(super) survey: Result<Survey, String>,
+    /// What is there, or why it cannot be run; none if there is nothing.
+    pub(super) model: Option<Result<ModelHere, String>>,
+    pub(super) deep: Option<Deep>,
+}
+
+impl Report {
+    /// What the figures mean.
+    pub(super) fn verdict(&self) -> Vec<String> {
+        let mut verdict = Vec::new();
+        if let Ok(survey) = &self.survey {
+            verdict.extend(drive_verdict(survey));
+        }
+        match &self.model {
+            Some(Ok(model)) => verdict.push(self.model_verdict(model)),
+            Some(Err(problem)) => {
+                verdict.push(format!("the model here cannot be run: {problem}"));
+            }
+            None => {}
+        }
+        verdict
+    }
+
+    fn model_verdict(&self, model: &ModelHere) -> String {
+        let dir = self.dir.display();
+        let more = format!("`moeflux plan {dir}` says more");
+        match (&model.forecast, &model.machine.budget) {
+            (Some(forecast), _) => format!(
+                "the model here: {}, bound by {}, with {:.0} % of its experts in the memory that \
+                 is free now; {more}",
+                speed_range(forecast),
+                forecast.low.bound.name(),
+                100.0 * forecast.share
+            ),
+            (None, Some((bytes, _))) => format!(
+                "the model here needs {} at least, and {} are free now; {more}",
+                ByteCount(model.needs.least_bytes(model.context)).rounded(),
+                ByteCount(*bytes).rounded()
+            ),
+            (None, None) => format!("this system does not say how much memory is free; {more}"),
+        }
+    }
+
+    /// What should be looked at.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.system_warnings();
+        match &self.survey {
+            Ok(survey) => warnings.extend(self.drive_warnings(survey)),
+            Err(problem) => warnings.push(format!("the drive was not measured: {problem}")),
+        }
+        warnings
+    }
+
+    fn system_warnings(&self) -> Vec<String> {
+        let system = &self.system;
+        let mut warnings = Vec::new();
+        let n_cores = crate::plan::needs::float(system.machine.n_cores() as u64);
+        if let Some(load) = system.load.filter(|load| *load > LOAD_SHARE_MAX * n_cores) {
+            warnings.push(format!(
+                "the machine was busy (load {load:.1} on {n_cores} cores): these figures are too \
+                 low, measure again when it is idle"
+            ));
+        }
+        if system.kernels == "scalar" {
+            warnings.push(
+                "this CPU has no vector instructions that are known here: computing is slow"
+                    .to_owned(),
+            );
+        }
+        if system.huge_pages.transparent.as_deref() == Some("never") {
+            warnings.push(
+                "transparent huge pages are off, which makes reading weights slower: write \
+                 `madvise` to /sys/kernel/mm/transparent_hugepage/enabled"
+                    .to_owned(),
+            );
+        }
+        // Elsewhere nobody expects it.
+        let is_linux = cfg!(target_os = "linux");
+        if let Some(problem) = system.ring_problem.as_ref().filter(|_| is_linux) {
+            warnings.push(format!("{problem}; threads read instead"));
+        }
+        let limit = match system.lock_limit {
+            Some(LockLimit::Bytes(limit)) if !system.is_root => limit,
+            _ => u64::MAX,
+        };
+        if limit < LOCK_BYTES_MIN && system.ring_problem.is_none() {
+            warnings.push(format!(
+                "only {} may be locked, so that few buffers are registered with io_uring: raise \
+                 `memlock` in /etc/security/limits.conf (`ulimit -l`)",
+                ByteCount(limit).rounded()
+            ));
+        }
+        if let Some(available) = system.available_bytes.filter(|it| *it < LITTLE_MEMORY_BYTES) {
+            let group = system.group.as_ref().map_or(String::new(), |group| {
+                let limit = ByteCount(group.limit_bytes).rounded();
+                format!(" (the control group {} allows {limit})", group.folder.display())
+            });
+            warnings.push(format!(
+                "only {} of memory are available{group}: close other programs",
+                ByteCount(available).rounded()
+            ));
+        }
+        warnings
+    }
+
+    fn drive_warnings(&self, survey: &Survey) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mount = self.place.mount.as_ref();
+        let kind = mount.map_or("?", |mount| mount.kind.as_str());
+        if self.place.is_network() {
+            warnings.push(format!(
+                "{kind} comes over a network or through a program: copy the model to a drive of \
+                 this machine"
+            ));
+        } else if self.place.is_memory() {
+            warnings.push(format!(
+                "{kind} is in memory: these are no drive's figures, and what lies there is missing \
+                 for experts"
+            ));
+        } else if survey.direct_block_bytes.is_none() && cfg!(target_os = "linux") {
+            warnings.push(format!(
+                "{kind} has no direct reads: experts come through the page cache, which takes \
+                 memory and time"
+            ));
+        }
+        let rate = survey.best().map_or(0.0, Way::rate);
+        // Virtual drives say that they turn, too.
+        let turns = self.place.device.as_ref().is_some_and(|it| it.is_rotational == Some(true));
+        let gbps = rate / 1e9;
+        if turns && rate < TURNING_BYTES_PER_S {
+            warnings.push(format!(
+                "{gbps:.2} GB/s, and the drive says that it turns: experts lie scattered, keep \
+                 models on a solid-state drive"
+            ));
+        } else if rate < SLOW_BYTES_PER_S {
+            warnings.push(format!(
+                "{gbps:.2} GB/s is slow for a drive: keep models on one by NVMe, which reads 3 to \
+                 14"
+            ));
+        }
+        warnings
+    }
+
+    /// For machines.
+    pub(super) fn json(&self) -> Value {
+        let mount = self.place.mount.as_ref();
+        let device = self.place.device.as_ref();
+        let model = self.model.as_ref().map(|model| match model {
+            Ok(model) => json!({
+                "least_bytes": model.needs.least_bytes(model.context),
+                "context": model.context,
+                "forecast": model.forecast.as_ref().map(forecast_json),
+            }),
+            Err(problem) => json!({"problem": problem}),
+        });
+        json!({
+            "dir": self.dir.display().to_string(),
+            "system": self.system.json(),
+            "memory_bytes_per_s": self.memory_bytes_per_s,
+            "file_system": mount.map(|it| it.kind.as_str()),
+            "mount_point": mount.map(|it| it.point.display().to_string()),
+            "mount_source": mount.map(|it| it.source.as_str()),
+            "device": device.map(|it| json!({
+                "name": it.name,
+                "model": it.model,
+                "logical_block_bytes": it.logical_block_bytes,
+                "physical_block_bytes": it.physical_block_bytes,
+                "read_ahead_bytes": it.read_ahead_bytes,
+                "is_rotational": it.is_rotational,
+            })),
+            "drive": self.survey.as_ref().ok().map(Survey::json),
+            "drive_problem": self.survey.as_ref().err(),
+            "model": model,
+            "deep": self.deep.as_ref().map(Deep::json),
+            "verdict": self.verdict(),
+            "warnings": self.warnings(),
+        })
+    }
+}
+
+fn drive_verdict(survey: &Survey) -> Option<String> {
+    let best = survey.best().filter(|way| way.rate() > 0.0)?;
+    let gbps = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
+    let (rate, depth) = (gbps(best.rate()), best.depth_enough());
+    let enough = format!("{rate}, reached with {depth} in flight");
+    let ways = (survey.way(Caching::Direct), survey.way(Caching::PageCache));
+    let (Some(direct), Some(cached)) = ways else {
+        return Some(format!("the drive reads {enough}, through the page cache"));
+    };
+    let ratio = direct.rate() / cached.rate().max(1.0);
+    Some(if ratio > CLEARLY {
+        format!("direct reads are {ratio:.1} times as fast as the page cache: {enough}")
+    } else if ratio * CLEARLY < 1.0 {
+        let times = 1.0 / ratio;
+        format!("the page cache is {times:.1} times as fast as direct reads: {enough}")
+    } else {
+        format!("direct reads and the page cache are equally fast here: {enough}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::survey::Subject;
+    use crate::doctor::system::HugePages;
+    use crate::place::BlockDevice;
+    use moeflux_io::Mount;
+
+    fn survey(direct: Option<f64>, cached: f64) -> Survey {
+        let way = |caching, drive, rate: f64| Way {
+            caching,
+            drive,
+            bytes_per_s: [0.5, 0.9, 0.96, 1.1, 1.0, 0.9].map(|it| it * rate).to_vec(),
+        };
+        let direct = direct.map(|best| way(Caching::Direct, "io_uring", best));
+        let cached = way(Caching::PageCache, "threads", cached);
+        Survey {
+            subject: Subject::Temporary(1 << 30),
+            direct_block_bytes: direct.is_some().then_some(512),
+            ways: direct.into_iter().chain([cached]).collect(),
+            is_repeated: false,
+        }
+    }
+
+    fn report(survey: Survey, kind: &str) -> Report {
+        let mut system = System::here();
+        system.kernels = "avx2";
+        system.huge_pages = HugePages::default();
+        system.available_bytes = Some(16 << 30);
+        system.lock_limit = Some(LockLimit::Unlimited);
+        system.load = Some(0.1);
+        system.ring_problem = None;
+        let mount = Mount {
+            device: "1:2".into(),
+            root: "/".into(),
+            point: "/data".into(),
+            kind: kind.into(),
+            source: "/dev/x".into(),
+            options: "rw".into(),
+        };
+        let place = Place { mount: Some(mount), device: None };
+        Report {
+            dir: "/data".into(),
+            system,
+            memory_bytes_per_s: Some(3e10),
+            place,
+            survey: Ok(survey),
+            model: None,
+            deep: None,
+        }
+    }
+
+    #[test]
+    fn the_faster_way_is_named_only_if_it_is_clear() {
+        for (direct, cached, words) in [
+            (Some(4e9), 2e9, "direct reads are 2.0 times as fast as the page cache: 4.00 GB/s"),
+            (Some(2e9), 4e9, "the page cache is 2.0 times as fast as direct reads: 4.00 GB/s"),
+            (Some(2e9), 2.1e9, "equally fast here: 2.10 GB/s, reached with 4 in flight"),
+            (None, 2e9, "reads 2.00 GB/s, reached with 4 in flight, through the page cache"),
+        ] {
+            let verdict = report(survey(direct, cached), "ext4").verdict();
+            assert_eq!(verdict.len(), 1);
+            assert!(verdict[0].contains(words), "{verdict:?}");
+        }
+    }
+
+    #[track_caller]
+    fn check_warnings(report: &Report, expected: &[&str]) {
+        let warnings = report.warnings();
+        assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+        for (warning, words) in warnings.iter().zip(expected) {
+            assert!(warning.contains(words), "`{words}` is not in {warning}");
+            assert!(!warning.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn a_machine_in_order_has_no_warnings() {
+        check_warnings(&report(survey(Some(4e9), 2e9), "ext4"), &[]);
+    }
+
+    #[test]
+    fn each_trouble_has_its_line() {
+        let mut ill = report(survey(Some(0.3e9), 0.2e9), "nfs4");
+        ill.system.load = Some(1000.0);
+        ill.system.kernels = "scalar";
+        ill.system.huge_pages.transparent = Some("never".into());
+        ill.system.ring_problem = Some("io_uring is forbidden here".into());
+        ill.system.available_bytes = Some(1 << 30);
+        ill.system.group = None;
+        let turning = BlockDevice { is_rotational: Some(true), ..BlockDevice::default() };
+        ill.place.device = Some(turning);
+        let words = ["busy", "vector", "madvise", "threads read", "1.07 GB", "network", "turns"];
+        check_warnings(&ill, &words);
+        check_warnings(&report(survey(Some(0.5e9), 0.2e9), "ext4"), &["0.50 GB/s is slow"]);
+
+        let mut locked = report(survey(Some(4e9), 2e9), "ext4");
+        locked.system.lock_limit = Some(LockLimit::Bytes(8 << 20));
+        locked.system.is_root = false;
+        check_warnings(&locked, &["memlock"]);
+        locked.system.is_root = true;
+        check_warnings(&locked, &[]);
+
+        check_warnings(&report(survey(None, 2e9), "tmpfs"), &["in memory"]);
+        let unmeasured =
+            Report { survey: Err("no room".into()), ..report(survey(None, 2e9), "ext4") };
+        check_warnings(&unmeasured, &["was not measured: no room"]);
+        assert_eq!(unmeasured.json()["drive_problem"], "no room");
+    }
+}

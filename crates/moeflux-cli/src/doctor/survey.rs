@@ -1,0 +1,332 @@
+//! How fast the drive below a folder reads: by each way, with 1 to 32 reads in flight.
+//!
+//! Reads the largest files of a model, or a temporary file where there is none. **Invariant:** the
+//! temporary file is gone at the end, however that comes; every figure is of places that were not
+//! read before, or says otherwise.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use moeflux::error::{ByteCount, Error, Result};
+use moeflux_io::{Caching, DriveFile, Probe, RealClock};
+use serde_json::{Value, json};
+
+use crate::disk;
+use crate::interrupt::Interrupt;
+use crate::progress::Bar;
+use crate::stream::Stream;
+
+/// Reads in flight, one column each.
+pub(super) const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+
+/// With fewer in flight most drives are slower.
+const DEPTH_ENOUGH: usize = 4;
+
+/// As experts are read: large enough for any drive's full rate.
+const READ_BYTES: usize = 1 << 20;
+
+/// Of each figure; the first begins after a moment of getting up to speed.
+const DURATION: Duration = Duration::from_millis(200);
+
+/// Files together shorter than this are used up too soon.
+const OWN_FILES_BYTES_MIN: u64 = 256 << 20;
+
+/// A temporary file takes at most this part of what is free on the drive.
+const SHARE_OF_FREE: u64 = 4;
+
+/// A temporary file shorter than this says nothing.
+const FILE_BYTES_MIN: u64 = 4 << 20;
+
+/// Written at once.
+const WRITE_BYTES: usize = 4 << 20;
+
+/// By one way.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Way {
+    /// What was asked for.
+    pub(super) caching: Caching,
+    /// `io_uring` or `threads`.
+    pub(super) drive: &'static str,
+    /// By [`DEPTHS`].
+    pub(super) bytes_per_s: Vec<f64>,
+}
+
+impl Way {
+    /// What it gives with enough reads in flight: the middle of those figures, since each alone may
+    /// be of a moment when the drive was faster or busy.
+    pub(super) fn rate(&self) -> f64 {
+        let figures = DEPTHS.iter().zip(&self.bytes_per_s);
+        let enough = figures.filter(|(depth, _)| **depth >= DEPTH_ENOUGH);
+        let mut enough: Vec<f64> = enough.map(|(_, rate)| *rate).collect();
+        enough.sort_by(f64::total_cmp);
+        enough.get(enough.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// The fewest reads in flight that come close to it.
+    pub(super) fn depth_enough(&self) -> usize {
+        let is_enough = |(_, rate): &(&usize, &f64)| **rate >= 0.95 * self.rate();
+        let mut found = DEPTHS.iter().zip(&self.bytes_per_s);
+        found.find(is_enough).map_or(DEPTHS[0], |(depth, _)| *depth)
+    }
+
+    /// For people.
+    pub(super) fn name(&self) -> String {
+        let caching = match self.caching {
+            Caching::Direct => "direct",
+            Caching::PageCache => "page cache",
+        };
+        format!("{caching}, {}", self.drive)
+    }
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// So many files of a model, and their bytes.
+    Model(usize, u64),
+    /// A file of so many bytes, written for this.
+    Temporary(u64),
+}
+
+/// A drive's figures.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Survey {
+    pub(super) subject: Subject,
+    /// Direct first, if it can be had.
+    pub(super) ways: Vec<Way>,
+    /// Whether places were read again: then a drive's own cache may have helped.
+    pub(super) is_repeated: bool,
+    /// Offsets of direct reads are multiples of this; none if there are no direct reads.
+    pub(super) direct_block_bytes: Option<usize>,
+}
+
+impl Survey {
+    /// The best way.
+    pub(super) fn best(&self) -> Option<&Way> {
+        self.ways.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()))
+    }
+
+    /// The way that was asked for so.
+    pub(super) fn way(&self, caching: Caching) -> Option<&Way> {
+        self.ways.iter().find(|way| way.caching == caching)
+    }
+
+    /// For machines.
+    pub(super) fn json(&self) -> Value {
+        let ways = self.ways.iter().map(|way| {
+            json!({
+                "caching": match way.caching {
+                    Caching::Direct => "direct",
+                    Caching::PageCache => "page-cache",
+                },
+                "drive": way.drive,
+                "bytes_per_s": way.bytes_per_s,
+                "rate_bytes_per_s": way.rate(),
+                "n_in_flight_enough": way.depth_enough(),
+            })
+        });
+        let (n_files, n_bytes, is_temporary) = match self.subject {
+            Subject::Model(n_files, n_bytes) => (n_files, n_bytes, false),
+            Subject::Temporary(n_bytes) => (1, n_bytes, true),
+        };
+        json!({
+            "n_files": n_files,
+            "n_bytes": n_bytes,
+            "is_temporary_file": is_temporary,
+            "read_bytes": READ_BYTES,
+            "n_in_flight": DEPTHS,
+            "ways": ways.collect::<Vec<_>>(),
+            "is_repeated": self.is_repeated,
+            "direct_block_bytes": self.direct_block_bytes,
+        })
+    }
+}
+
+/// Measures the drive below `dir`.
+///
+/// # Errors
+///
+/// [`Error::Io`], [`Error::NoRoom`] where a temporary file has no room, [`Error::Cancelled`].
+pub(super) fn survey(dir: &Path, file_bytes: u64, interrupt: &Interrupt) -> Result<Survey> {
+    let own = own_files(dir)?;
+    let own_bytes = own.iter().map(|(_, len_bytes)| len_bytes).sum();
+    if own_bytes >= OWN_FILES_BYTES_MIN.min(file_bytes) {
+        let subject = Subject::Model(own.len(), own_bytes);
+        let files = own.into_iter().map(|(path, _)| path).collect();
+        return measure(subject, files, interrupt);
+    }
+    let temporary = TemporaryFile::write(dir, file_bytes, interrupt)?;
+    let subject = Subject::Temporary(temporary.len_bytes);
+    measure(subject, vec![temporary.path.clone()], interrupt)
+}
+
+/// Files of weights, the largest first.
+fn own_files(dir: &Path) -> Result<Vec<(PathBuf, u64)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
+        let path = entry.map_err(Error::io("list", dir))?.path();
+        let is_weights = path.extension().is_some_and(|it| it == "safetensors" || it == "gguf");
+        // Links of a cache lead to files of the same drive; what cannot be looked at is left out.
+        let metadata = fs::metadata(&path).ok().filter(|it| is_weights && it.is_file());
+        files.extend(metadata.map(|it| (path, it.len())));
+    }
+    files.sort_by_key(|(_, len_bytes)| std::cmp::Reverse(*len_bytes));
+    Ok(files)
+}
+
+fn measure(subject: Subject, files: Vec<PathBuf>, interrupt: &Interrupt) -> Result<Survey> {
+    let first = files.first().cloned().unwrap_or_default();
+    let direct = DriveFile::open(&first, Caching::Direct).map_err(Error::io("read", &first))?;
+    let is_direct = direct.caching() == Caching::Direct;
+    let direct_block_bytes = is_direct.then(|| direct.block_bytes());
+    drop(direct);
+    let all = [Caching::Direct, Caching::PageCache];
+    let cachings = if is_direct { &all[..] } else { &all[1..] };
+    let empty = |caching: &Caching| Way { caching: *caching, drive: "", bytes_per_s: Vec::new() };
+    let mut ways: Vec<Way> = cachings.iter().map(empty).collect();
+    let mut probe = Probe::new(files, READ_BYTES, u64::from(std::process::id()));
+    let bar = Bar::steps("measuring the drive", DEPTHS.len() * ways.len());
+    let (clock, mut is_repeated) = (RealClock::new(), false);
+    for depth in DEPTHS {
+        for way in &mut ways {
+            if interrupt.is_set() {
+                return Err(Error::Cancelled);
+            }
+            let probed = probe.rate(way.caching, depth, DURATION, &clock);
+            let Some(probed) = probed.map_err(Error::io("read", &first))? else { continue };
+            way.drive = probed.drive;
+            way.bytes_per_s.push(probed.measured.bytes_per_s());
+            is_repeated |= probed.is_repeated;
+            bar.add(1);
+        }
+    }
+    Ok(Survey { subject, ways, is_repeated, direct_block_bytes })
+}
+
+/// Removes itself.
+#[derive(Debug)]
+struct TemporaryFile {
+    path: PathBuf,
+    len_bytes: u64,
+}
+
+impl TemporaryFile {
+    /// Of numbers that no drive can make smaller.
+    fn write(dir: &Path, file_bytes: u64, interrupt: &Interrupt) -> Result<Self> {
+        let room = disk::free_bytes(dir).map_or(u64::MAX, |free| free / SHARE_OF_FREE);
+        let len_bytes = file_bytes.min(room);
+        if len_bytes < FILE_BYTES_MIN {
+            let needed_bytes = FILE_BYTES_MIN * SHARE_OF_FREE;
+            let advice = "free some for a temporary file to measure with, or name a folder with a \
+                          model to read"
+                .to_owned();
+            return Err(Error::NoRoom { what: dir.display().to_string(), needed_bytes, advice });
+        }
+        let path = dir.join(format!(".moeflux-doctor-{}.tmp", std::process::id()));
+        eprintln!(
+            "note: too few weights to read from in {}; writing {} to measure with, to be deleted \
+             at the end",
+            dir.display(),
+            ByteCount(len_bytes).rounded()
+        );
+        let failed = |error| {
+            Error::Input(format!(
+                "cannot write a temporary file to {}: {error}; name a folder that can be written, \
+                 or one with a model, which is only read",
+                dir.display()
+            ))
+        };
+        let mut file = File::create_new(&path).map_err(failed)?;
+        let temporary = Self { path, len_bytes };
+        let bar = Bar::bytes("writing", len_bytes);
+        let stream = Stream::new(u64::from(std::process::id()), "doctor");
+        let (mut n_written, mut n_words) = (0, 0);
+        let mut block = vec![0_u8; WRITE_BYTES];
+        while n_written < len_bytes {
+            if interrupt.is_set() {
+                return Err(Error::Cancelled);
+            }
+            for word in block.as_chunks_mut::<8>().0 {
+                *word = stream.word(n_words).to_le_bytes();
+                n_words += 1;
+            }
+            let left = usize::try_from(len_bytes - n_written).unwrap_or(usize::MAX);
+            let part = &block[..left.min(WRITE_BYTES)];
+            file.write_all(part).map_err(failed)?;
+            n_written += part.len() as u64;
+            bar.add(part.len() as u64);
+        }
+        // What has not reached the drive would be read from memory.
+        file.sync_all().map_err(failed)?;
+        Ok(temporary)
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            eprintln!("note: cannot delete {}: {error}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_dir::TestDir;
+
+    fn way(rates: &[f64]) -> Way {
+        Way { caching: Caching::Direct, drive: "threads", bytes_per_s: rates.to_vec() }
+    }
+
+    #[test]
+    fn the_fewest_reads_in_flight_that_are_enough() {
+        for (rates, rate, depth) in [
+            (&[1.0, 2.0, 3.9, 4.0, 4.1, 4.0][..], 4.0, 4),
+            (&[4.0, 4.0, 4.0, 4.0, 4.0, 4.0], 4.0, 1),
+            (&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5.0, 16),
+            // A burst counts no more than any other figure.
+            (&[3.0, 2.9, 2.0, 9.0, 2.1, 2.2], 2.2, 1),
+            (&[], 0.0, 1),
+        ] {
+            assert_eq!(way(rates).depth_enough(), depth, "{rates:?}");
+            assert!((way(rates).rate() - rate).abs() < 1e-9, "{rates:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_a_model_is_measured_and_left_as_it_was() {
+        let dir = TestDir::new("survey");
+        fs::write(dir.path().join("tiny.safetensors"), [0; 100]).unwrap();
+        let survey = survey(dir.path(), 6 << 20, &Interrupt::never()).unwrap();
+        assert_eq!(survey.subject, Subject::Temporary(6 << 20));
+        assert!(survey.is_repeated, "6 places");
+        let page_cache = survey.way(Caching::PageCache).unwrap();
+        assert_eq!(page_cache.bytes_per_s.len(), DEPTHS.len());
+        assert!(page_cache.rate() > 0.0);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_models_own_files_are_read_and_nothing_is_written() {
+        let dir = TestDir::new("survey-own");
+        for (name, n_mebibytes) in [("a.safetensors", 3), ("b.safetensors", 5), ("c.txt", 9)] {
+            fs::write(dir.path().join(name), vec![7; n_mebibytes << 20]).unwrap();
+        }
+        let survey = survey(dir.path(), 8 << 20, &Interrupt::never()).unwrap();
+        assert_eq!(survey.subject, Subject::Model(2, 8 << 20));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn places_that_cannot_be_measured_are_named() {
+        let dir = TestDir::new("survey-none");
+        let missing = dir.path().join("none");
+        let error = survey(&missing, 8 << 20, &Interrupt::never()).unwrap_err();
+        assert!(error.to_string().contains("none"), "{error}");
+        let error = survey(dir.path(), FILE_BYTES_MIN - 1, &Interrupt::never()).unwrap_err();
+        assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    }
+}

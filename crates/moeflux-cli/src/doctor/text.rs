@@ -1,0 +1,145 @@
+//! What the doctor found, as a page of aligned text.
+//!
+//! **Invariant:** what is not known has no line.
+
+use moeflux::error::{ByteCount, grouped};
+
+use super::report::Report;
+use super::survey::{DEPTHS, Subject, Survey, Way};
+use super::system::{LockLimit, System};
+use crate::plan::text::wrapped;
+use crate::size::binary;
+
+/// Columns of a label.
+const LABEL_WIDTH: usize = 14;
+
+/// Columns of a way's name.
+const WAY_WIDTH: usize = 26;
+
+/// The page, without a newline at its end.
+pub(super) fn render(report: &Report) -> String {
+    let mut lines = machine(report);
+    lines.push(String::new());
+    lines.extend(drive(report));
+    if let Ok(survey) = &report.survey {
+        lines.push(String::new());
+        lines.extend(rates(survey));
+    }
+    let (verdict, warnings) = (report.verdict(), report.warnings());
+    if !(verdict.is_empty() && warnings.is_empty()) {
+        lines.push(String::new());
+    }
+    lines.extend(verdict.iter().flat_map(|it| wrapped(it)));
+    lines.extend(warnings.iter().flat_map(|it| wrapped(&format!("warning: {it}"))));
+    lines.join("\n")
+}
+
+fn row(label: &str, text: &str) -> String {
+    format!("  {label:<LABEL_WIDTH$}{text}")
+}
+
+fn machine(report: &Report) -> Vec<String> {
+    let system = &report.system;
+    let mut lines = vec![
+        "machine".to_owned(),
+        row("cpu", &format!("{}, {} cores", system.machine.cpu(), system.machine.n_cores())),
+    ];
+    if !system.features.is_empty() {
+        lines.push(row("features", &system.features.join(" ")));
+    }
+    let others = system.kernels_available.iter().filter(|name| **name != system.kernels);
+    let others: Vec<&str> = others.copied().collect();
+    lines.push(row("kernels", &format!("{} (also: {})", system.kernels, others.join(", "))));
+    lines.push(row("memory", &memory(system)));
+    if let Some(group) = &system.group {
+        let text = format!(
+            "limit {}, used {} ({}, version {})",
+            binary(group.limit_bytes),
+            binary(group.used_bytes),
+            group.folder.display(),
+            group.version
+        );
+        lines.push(row("control group", &text));
+    }
+    if let Some(rate) = report.memory_bytes_per_s {
+        let text = format!("{:.1} GB/s read by all cores", rate / 1e9);
+        lines.push(row("memory rate", &text));
+    }
+    lines.extend(huge_pages(system).map(|text| row("huge pages", &text)));
+    lines.push(row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
+    let root = if system.is_root { ", which does not hold for root" } else { "" };
+    let locked = system.lock_limit.map(|limit| match limit {
+        LockLimit::Bytes(n_bytes) => format!("{} at most{root}", binary(n_bytes)),
+        LockLimit::Unlimited => "no limit".to_owned(),
+    });
+    lines.extend(locked.map(|text| row("locked memory", &text)));
+    lines
+}
+
+fn memory(system: &System) -> String {
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), binary);
+    let (all, available) = (known(system.machine.memory_bytes()), known(system.available_bytes));
+    format!("{all}, available now {available}")
+}
+
+fn huge_pages(system: &System) -> Option<String> {
+    let pages = &system.huge_pages;
+    let mode = pages.transparent.as_ref()?;
+    let reserved = pages.n_free.zip(pages.page_bytes).map(|(n_free, page_bytes)| {
+        format!("; {} reserved ones of {} free", grouped(n_free), binary(page_bytes))
+    });
+    Some(format!("transparent: {mode}{}", reserved.unwrap_or_default()))
+}
+
+fn drive(report: &Report) -> Vec<String> {
+    let mut lines = vec![format!("drive of {}", report.dir.display())];
+    if let Some(mount) = &report.place.mount {
+        let text = format!("{} of {} at {}", mount.kind, mount.source, mount.point.display());
+        lines.push(row("file system", &text));
+    }
+    if let Some(device) = &report.place.device {
+        let mut facts = vec![device.name.clone()];
+        facts.extend(device.model.clone());
+        let sizes = [
+            ("logical blocks of", device.logical_block_bytes),
+            ("physical of", device.physical_block_bytes),
+            ("read-ahead", device.read_ahead_bytes),
+        ];
+        let sizes = sizes
+            .iter()
+            .filter_map(|(what, bytes)| bytes.map(|bytes| format!("{what} {}", binary(bytes))));
+        facts.extend(sizes);
+        lines.push(row("device", &facts.join(", ")));
+    }
+    let Ok(survey) = &report.survey else { return lines };
+    let direct = match survey.direct_block_bytes {
+        Some(bytes) => format!("at multiples of {}", binary(bytes as u64)),
+        None => "not on this file system".to_owned(),
+    };
+    lines.push(row("direct reads", &direct));
+    let mut subject = match survey.subject {
+        Subject::Model(n_files, n_bytes) => {
+            let files = if n_files == 1 { "file" } else { "files" };
+            format!("{n_files} {files} of the model, {}", ByteCount(n_bytes).rounded())
+        }
+        Subject::Temporary(n_bytes) => {
+            format!("a temporary file of {}, just written", ByteCount(n_bytes).rounded())
+        }
+    };
+    if survey.is_repeated {
+        subject.push_str("; some places came again");
+    }
+    lines.push(row("read from", &subject));
+    lines
+}
+
+fn rates(survey: &Survey) -> Vec<String> {
+    let cells = |cells: Vec<String>| cells.iter().map(|it| format!("{it:>8}")).collect::<String>();
+    let depths = DEPTHS.iter().map(ToString::to_string).collect();
+    let mut lines = vec![format!("{:<WAY_WIDTH$}{}", "GB/s by reads in flight", cells(depths))];
+    lines.extend(survey.ways.iter().map(|way: &Way| {
+        let rates = way.bytes_per_s.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
+        format!("  {:<width$}{}", way.name(), cells(rates), width = WAY_WIDTH - 2)
+    }));
+    lines
+}

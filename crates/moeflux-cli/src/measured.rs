@@ -1,0 +1,195 @@
+//! What `moeflux doctor` measured, remembered in the cache folder for `moeflux plan`.
+//!
+//! **Invariant:** a file that is missing, damaged or of another version is no error: then nothing
+//! is remembered. Figures are kept per machine, and of drives per file system.
+
+use std::fs;
+use std::path::PathBuf;
+
+use moeflux::error::{Error, Result};
+use serde_json::{Map, Value, json};
+
+use crate::cache;
+use crate::clock;
+use crate::machine::Machine;
+use crate::out_file::OutFile;
+
+/// A later version writes another file.
+const FILE_NAME: &str = "measured-1.json";
+
+/// More than this is not what was written.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A rate and when it was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rate {
+    /// As measured.
+    pub(crate) bytes_per_s: f64,
+    /// Of which file system; empty for memory.
+    pub(crate) of: String,
+    /// How long ago, in seconds.
+    pub(crate) age_s: i64,
+}
+
+/// All that was measured on this machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    file: PathBuf,
+    machine: String,
+    root: Map<String, Value>,
+}
+
+impl Measured {
+    /// What is remembered.
+    pub(crate) fn load() -> Self {
+        Self::load_from(cache::folder().join(FILE_NAME), Machine::here().key())
+    }
+
+    fn load_from(file: PathBuf, machine: String) -> Self {
+        let is_short = fs::metadata(&file).is_ok_and(|it| it.len() <= FILE_BYTES_MAX);
+        let text = if is_short { fs::read(&file).unwrap_or_default() } else { Vec::new() };
+        let root = match serde_json::from_slice(&text) {
+            Ok(Value::Object(root)) => root,
+            _ => Map::new(),
+        };
+        Self { file, machine, root }
+    }
+
+    /// Memory's rate.
+    pub(crate) fn memory(&self) -> Option<Rate> {
+        rate("", self.root.get(&self.machine)?.get("memory")?)
+    }
+
+    /// The rate of a file system's drive, or of the one that was measured last.
+    pub(crate) fn drive(&self, key: Option<&str>) -> Option<Rate> {
+        let drives = self.root.get(&self.machine)?.get("drives")?.as_object()?;
+        if let Some(exact) = key.and_then(|key| rate(key, drives.get(key)?)) {
+            return Some(exact);
+        }
+        let all = drives.iter().filter_map(|(key, entry)| rate(key, entry));
+        // One of another drive says nothing of a drive that is known.
+        all.filter(|_| key.is_none()).min_by_key(|it| it.age_s)
+    }
+
+    /// Keeps memory's rate.
+    pub(crate) fn set_memory(&mut self, bytes_per_s: f64) {
+        self.machine_entry()["memory"] = entry(bytes_per_s);
+    }
+
+    /// Keeps a drive's rate.
+    pub(crate) fn set_drive(&mut self, key: &str, bytes_per_s: f64) {
+        let machine = self.machine_entry();
+        if !machine["drives"].is_object() {
+            machine["drives"] = json!({});
+        }
+        machine["drives"][key] = entry(bytes_per_s);
+    }
+
+    fn machine_entry(&mut self) -> &mut Value {
+        let entry = self.root.entry(self.machine.clone()).or_insert_with(|| json!({}));
+        if !entry.is_object() {
+            *entry = json!({});
+        }
+        entry
+    }
+
+    /// Writes it down.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub(crate) fn save(&self) -> Result<()> {
+        if let Some(folder) = self.file.parent() {
+            fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        }
+        let out = OutFile::new(&self.file)?;
+        let text = format!("{:#}\n", Value::Object(self.root.clone()));
+        fs::write(out.path(), text).map_err(Error::io("write", out.path()))?;
+        out.finish()
+    }
+}
+
+fn entry(bytes_per_s: f64) -> Value {
+    json!({"bytes_per_s": bytes_per_s, "measured_s": clock::seconds_since_1970()})
+}
+
+fn rate(of: &str, entry: &Value) -> Option<Rate> {
+    let bytes_per_s = entry.get("bytes_per_s")?.as_f64()?;
+    let is_rate = bytes_per_s.is_finite() && bytes_per_s >= 1.0;
+    let measured_s = entry.get("measured_s")?.as_i64()?;
+    let age_s = clock::seconds_since_1970().saturating_sub(measured_s).max(0);
+    is_rate.then(|| Rate { bytes_per_s, of: of.to_owned(), age_s })
+}
+
+/// `3 hours ago`.
+pub(crate) fn ago(age_s: i64) -> String {
+    let (n, unit) = match age_s {
+        ..120 => return "just now".to_owned(),
+        120..7200 => (age_s / 60, "minutes"),
+        7200..172_800 => (age_s / 3600, "hours"),
+        172_800.. => (age_s / 86_400, "days"),
+    };
+    format!("{n} {unit} ago")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_dir::TestDir;
+
+    #[test]
+    fn what_was_measured_is_found_again_on_the_same_machine_only() {
+        let dir = TestDir::new("measured");
+        let file = dir.path().join("new/measured.json");
+        let load = |machine: &str| Measured::load_from(file.clone(), machine.to_owned());
+        let mut measured = load("this");
+        assert!(measured.memory().is_none() && measured.drive(None).is_none());
+        measured.set_memory(2.5e10);
+        measured.set_drive("/dev/a ext4", 1e9);
+        measured.set_drive("/dev/a ext4", 2e9);
+        measured.set_drive("/dev/b xfs", 3e9);
+        measured.save().unwrap();
+        let found = load("this");
+        assert!((found.memory().unwrap().bytes_per_s - 2.5e10).abs() < 1.0);
+        let exact = found.drive(Some("/dev/a ext4")).unwrap();
+        assert!((exact.bytes_per_s - 2e9).abs() < 1.0 && exact.of == "/dev/a ext4");
+        assert!(found.drive(Some("/dev/c")).is_none());
+        assert!(found.drive(None).is_some());
+        assert!(load("another").drive(None).is_none());
+    }
+
+    #[test]
+    fn what_is_no_such_file_is_as_good_as_none() {
+        let dir = TestDir::new("measured-bad");
+        let file = dir.path().join("measured.json");
+        let rates = |entry: &str| format!("{{\"this\": {{\"memory\": {entry}, \"drives\": 7}}}}");
+        for text in [
+            String::new(),
+            "[]".to_owned(),
+            "{\"this\": 5}".to_owned(),
+            rates("{\"bytes_per_s\": -1, \"measured_s\": 0}"),
+            rates("{\"bytes_per_s\": 1e9}"),
+            rates("\"fast\""),
+        ] {
+            fs::write(&file, &text).unwrap();
+            let mut measured = Measured::load_from(file.clone(), "this".to_owned());
+            assert!(measured.memory().is_none() && measured.drive(None).is_none(), "{text}");
+            measured.set_memory(1e9);
+            measured.set_drive("d", 1e9);
+            assert!(measured.drive(Some("d")).is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ages_are_rounded_down() {
+        for (age_s, text) in [
+            (0, "just now"),
+            (119, "just now"),
+            (150, "2 minutes ago"),
+            (7200, "2 hours ago"),
+            (200_000, "2 days ago"),
+        ] {
+            assert_eq!(ago(age_s), text);
+        }
+    }
+}

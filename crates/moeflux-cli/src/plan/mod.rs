@@ -1,0 +1,115 @@
+//! `moeflux plan`: what a model would need of a machine, and how fast it would be there.
+//!
+//! **Invariant:** reads headers or a `config.json` only and measures nothing, so that it answers in
+//! well under a tenth of a second; every figure that was assumed says so.
+
+mod advice;
+pub(crate) mod forecast;
+pub(crate) mod machine;
+pub(crate) mod needs;
+pub(crate) mod report;
+pub(crate) mod text;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use moeflux::blueprint::Blueprint;
+use moeflux::format::RawConfig;
+
+use crate::bare_config::{BareConfig, parse_bits, parse_group};
+use crate::failure::{Failure, Outcome};
+use crate::measured::Measured;
+use crate::model;
+use crate::place;
+use crate::ranges;
+use crate::size;
+use machine::{PlanMachine, Told};
+use needs::Needs;
+use report::{Report, Subject};
+
+/// Tokens of a session unless told otherwise, as `generate` has.
+pub(crate) const CONTEXT_DEFAULT: usize = 4096;
+
+/// What `moeflux plan` is told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlanArgs {
+    /// A config.json: then the model as it would be; or a model's folder
+    #[arg(value_name = "CONFIG.json|DIR")]
+    pub(crate) path: PathBuf,
+    /// Bits of a weight, for a config.json alone: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
+    #[arg(long, value_parser = parse_bits)]
+    pub(crate) bits: Option<u8>,
+    /// Weights that share a scale, for a config.json alone: 32, 64 or 128 [default: the config's,
+    /// or 64]
+    #[arg(long, value_parser = parse_group)]
+    pub(crate) group: Option<u8>,
+    /// Memory for all of it, as 24G or 1.5GiB [default: what this machine has available now]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) ram: Option<u64>,
+    /// What the drive reads, in 10^9 bytes per second [default: what `moeflux doctor` measured
+    /// last, of DIR's drive where there is one, or 3]
+    #[arg(long, value_name = "X", value_parser = ranges::gbps)]
+    pub(crate) disk_gbps: Option<f64>,
+    /// What memory reads, in 10^9 bytes per second [default: what `moeflux doctor` measured last,
+    /// or 60]
+    #[arg(long, value_name = "X", value_parser = ranges::gbps)]
+    pub(crate) mem_gbps: Option<f64>,
+    /// Tokens of a session [default: 4096, or what the model takes]
+    #[arg(long, value_name = "N")]
+    pub(crate) context: Option<NonZeroUsize>,
+    /// Print JSON, for machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Plans; answers what to print.
+///
+/// # Errors
+///
+/// What is wrong with the config, the headers or the arguments.
+pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
+    let (blueprint, subject) = open(args)?;
+    let context = model::context_for(&blueprint.spec, args.context, CONTEXT_DEFAULT)?;
+    let told = Told { ram_bytes: args.ram, drive_gbps: args.disk_gbps, memory_gbps: args.mem_gbps };
+    let drive_key = subject.exists.then(|| place::key(&args.path));
+    let machine = PlanMachine::here(&told, &Measured::load(), drive_key.as_deref());
+    let report = Report::new(Needs::new(&blueprint), subject, machine, context as u64);
+    Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
+}
+
+fn open(args: &PlanArgs) -> Outcome<(Blueprint, Subject)> {
+    let path = &args.path;
+    if path.extension().is_some_and(|it| it == "safetensors") {
+        let dir = path.parent().unwrap_or(Path::new("."));
+        return Err(Failure::Usage(format!(
+            "{} is one file of a model: plan its folder {}",
+            path.display(),
+            dir.display()
+        )));
+    }
+    let is_bare = !path.is_dir() || !model::has_weights(path)?;
+    if is_bare {
+        let config = BareConfig::open(path)?;
+        let params = config.params(args.bits, args.group)?;
+        let blueprint = config.blueprint(params)?;
+        let model_type = config.model_type().to_owned();
+        return Ok((blueprint, Subject { model_type, exists: false, params: Some(params) }));
+    }
+    if args.bits.is_some() || args.group.is_some() {
+        let config = path.join("config.json");
+        return Err(Failure::Usage(format!(
+            "--bits and --group are for a config.json alone, and {} has weights: leave them out, \
+             or plan {}",
+            path.display(),
+            config.display()
+        )));
+    }
+    let (blueprint, _) = Blueprint::of_folder(path)?;
+    let raw = RawConfig::open(path)?;
+    let model_type = raw.root().str_opt("model_type")?.unwrap_or_default().to_owned();
+    Ok((blueprint, Subject { model_type, exists: true, params: None }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! `moeflux plan` and `moeflux doctor`: figures, what is remembered, what is found damaged.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{TempDir, check_fails, golden, moeflux, moeflux_in, stdout_in, stdout_of};
+
+const CONFIG: &str = "qwen3.5-397b-a17b.json";
+const SHARD: &str = "model.safetensors";
+
+fn config() -> String {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux/tests/data/configs");
+    configs.join(CONFIG).to_str().unwrap().to_owned()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// The text without its line breaks, which stand where paths are long.
+fn unbroken(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// `doctor` on a small temporary file.
+fn doctor<'a>(dir: &'a TempDir, more: &[&'a str]) -> Vec<&'a str> {
+    let dir = dir.path().to_str().unwrap();
+    [&["doctor", dir, "--file-size", "4M"], more].concat()
+}
+
+#[test]
+fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
+    let cache = TempDir::new();
+    let config = config();
+    let plan = ["plan", &config, "--bits", "4", "--group", "64", "--ram", "64G"];
+    let page = stdout_in(&cache, &plan);
+    for words in [
+        "qwen3_5_moe as it would be: 4 bits in groups of 64",
+        "resident weights                         5,584,514,944     5.58 GB     5.20 GiB",
+        "600 routed experts, all cold             4,246,732,800     4.25 GB     3.96 GiB",
+        "slots: 8,838 of 30,720",
+        "budget    68.72 GB (64.00 GiB), told by --ram",
+        "drive     3.00 GB/s, assumed: `moeflux doctor` measures it",
+        "low: uniform routing",
+        "is the least that works",
+    ] {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    let told = json(&stdout_in(&cache, &[&plan[..], &["--disk-gbps", "7.5", "--json"]].concat()));
+    assert_eq!(told["machine"]["drive"]["bytes_per_s"], 7.5e9);
+    assert_eq!(told["routed_bytes_per_token"], 4_246_732_800_u64);
+    assert_eq!(told["forecast"]["n_slots"], 8838);
+}
+
+#[test]
+fn wrong_uses_of_plan_and_doctor_are_explained() {
+    let config = config();
+    let case = golden("mlx-qwen3_moe-q4-g32-bf16");
+    let case = case.to_str().unwrap();
+    for (args, words) in [
+        (&["plan", &config, "--disk-gbps", "0"][..], "from 0.001 to 100000"),
+        (&["plan", &config, "--disk-gbps", "nan"], "from 0.001 to 100000"),
+        (&["plan", &config, "--context", "262145"], "give 1 to 262144"),
+        (&["plan", &config, "--ram", "lots"], "is not a size"),
+        (&["plan", &config, "--bits", "7"], "choose one of"),
+        (&["plan", case, "--bits", "4"], "leave them out"),
+        (&["plan", "x/model.safetensors"], "plan its folder x"),
+        (&["plan"], "required"),
+        (&["doctor", case, "--file-size", "1K"], "4M or more"),
+        (&["doctor", case, "--sums", "x.json"], "--deep"),
+    ] {
+        let output = moeflux(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty() && stderr.contains(words), "{args:?}: {stderr}");
+    }
+    check_fails(&["plan", "/nonexistent.json"], &["/nonexistent.json"]);
+    check_fails(&["doctor", "/nonexistent"], &["/nonexistent"]);
+    check_fails(&["doctor", &config], &["is a file", "name its folder"]);
+}
+
+#[test]
+fn what_the_doctor_measures_the_plan_knows() {
+    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let output = moeflux_in(&cache, &doctor(&dir, &["--json"]));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("writing 4.19 MB"), "{stderr}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it left something");
+    let found = json(&String::from_utf8(output.stdout).unwrap());
+    assert!(found["system"]["n_cores"].as_u64().unwrap() >= 1, "{found}");
+    assert!(found["drive"]["is_temporary_file"].as_bool().unwrap(), "{found}");
+    assert_eq!(found["drive"]["n_in_flight"], serde_json::json!([1, 2, 4, 8, 16, 32]));
+    for way in found["drive"]["ways"].as_array().unwrap() {
+        assert_eq!(way["bytes_per_s"].as_array().unwrap().len(), 6, "{found}");
+    }
+    let rates = found["drive"]["ways"].as_array().unwrap().iter();
+    let best = rates.map(|way| way["rate_bytes_per_s"].as_f64().unwrap()).fold(0.0, f64::max);
+
+    let plan = json(&stdout_in(&cache, &["plan", &config(), "--json"]));
+    let drive = &plan["machine"]["drive"];
+    assert!((drive["bytes_per_s"].as_f64().unwrap() / best - 1.0).abs() < 1e-9, "{plan}");
+    assert!(drive["source"].as_str().unwrap().contains("by `moeflux doctor` just now"), "{plan}");
+    assert_eq!(plan["machine"]["memory"]["bytes_per_s"], found["memory_bytes_per_s"]);
+}
+
+#[test]
+fn a_page_of_the_doctor_names_machine_drive_and_model() {
+    let (cache, dir) = (TempDir::new(), TempDir::of_case("mlx-qwen3_moe-q4-g32-bf16"));
+    let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
+    for words in [
+        "machine cpu ",
+        " kernels ",
+        "GB/s by reads in flight",
+        "page cache, threads",
+        "* the model here: ",
+        "100 % of its experts",
+    ] {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    let model = dir.path().to_str().unwrap();
+    assert!(!page.contains("checksums") && !dir.file("moeflux-sums.json").exists());
+
+    dir.edit_json("config.json", |config| config["model_type"] = "llama".into());
+    let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
+    assert!(page.contains("the model here cannot be run: ") && page.contains("llama"), "{model}");
+}
+
+#[test]
+fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
+    let (cache, dir) = (TempDir::new(), TempDir::of_case("mlx-qwen3_moe-q4-g32-bf16"));
+    let args = doctor(&dir, &["--deep"]);
+    let first = unbroken(&stdout_in(&cache, &args));
+    assert!(first.contains("checksums written to "), "{first}");
+    let sums = std::fs::read(dir.file("moeflux-sums.json")).unwrap();
+    let second = unbroken(&stdout_in(&cache, &args));
+    assert!(second.contains("checksums are those of "), "{second}");
+    assert_eq!(std::fs::read(dir.file("moeflux-sums.json")).unwrap(), sums);
+    // The model is one still.
+    stdout_of(&["inspect", dir.path().to_str().unwrap()]);
+
+    let (header, mut data) = dir.split_safetensors(SHARD);
+    let name = "model.layers.1.self_attn.q_proj.scales";
+    let at = header[name]["data_offsets"][0].as_u64().unwrap();
+    data[usize::try_from(at).unwrap() + 3] ^= 1;
+    let whole = std::fs::read(dir.file(SHARD)).unwrap();
+    let data_at = whole.len() - data.len();
+    let damaged = [&whole[..data_at], &data].concat();
+    std::fs::write(dir.file(SHARD), damaged).unwrap();
+    let output = moeflux_in(&cache, &args);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let damages: Vec<&str> = stdout.lines().filter(|it| it.starts_with("damaged: ")).collect();
+    assert_eq!(damages.len(), 1, "{stdout}");
+    let first_byte = data_at as u64 + at;
+    for words in [SHARD, name, &format!("bytes {first_byte} to "), "not what they were"] {
+        assert!(damages[0].contains(words), "`{words}` is not in {}", damages[0]);
+    }
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.ends_with("1 damaged: fetch or copy these files again\n"), "{stderr}");
+    let output = moeflux_in(&cache, &doctor(&dir, &["--deep", "--json"]));
+    assert_eq!(output.status.code(), Some(1));
+    let found = json(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!(found["deep"]["damages"].as_array().unwrap().len(), 1, "{found}");
+
+    // Another file under the name, and a file of sums that is none.
+    dir.edit_header(SHARD, |header| header["__metadata__"] = serde_json::json!({"new": "yes"}));
+    let output = moeflux_in(&cache, &args);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("damaged: ") && stdout.contains("not those of the checksums"));
+    std::fs::write(dir.file("moeflux-sums.json"), &sums[..sums.len() / 2]).unwrap();
+    let output = moeflux_in(&cache, &args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("moeflux-sums.json") && stderr.contains("delete it"), "{stderr}");
+}
+
+#[test]
+fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
+    let (cache, dir) = (TempDir::new(), TempDir::synthetic());
+    let model = dir.file("model");
+    let model = model.to_str().unwrap();
+    let sums = dir.file("elsewhere.json");
+    let sums = ["--sums", sums.to_str().unwrap(), "--file-size", "4M"];
+    let deep = [&["doctor", model, "--deep"][..], &sums].concat();
+    stdout_in(&cache, &deep);
+    assert!(dir.file("elsewhere.json").exists());
+    assert!(!dir.file("model/moeflux-sums.json").exists());
+
+    let no_place = ["doctor", model, "--deep", "--sums", "/nonexistent/sums.json"];
+    check_fails(
+        &[&no_place[..], &["--file-size", "4M"]].concat(),
+        &["/nonexistent", "--sums FILE"],
+    );
+    check_fails(&["doctor", cache.path().to_str().unwrap(), "--deep"], &["no *.safetensors"]);
+
+    let packed = dir.file("packed");
+    let packed = packed.to_str().unwrap();
+    stdout_of(&["pack", model, packed]);
+    let deep = ["doctor", packed, "--deep", "--file-size", "4M"];
+    let page = unbroken(&stdout_in(&cache, &deep));
+    assert!(page.contains("have their sums"), "{page}");
+    let experts = dir.file("packed/experts-00000.safetensors");
+    let mut bytes = std::fs::read(&experts).unwrap();
+    bytes[20_000] ^= 4;
+    std::fs::write(&experts, bytes).unwrap();
+    let output = moeflux_in(&cache, &deep);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("damaged: layer 0 expert 0: "), "{stdout}");
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -1,0 +1,200 @@
+//! How fast files are read by each way, at places that were never read before.
+//!
+//! Turns files, a way and a number of reads in flight into a rate: what a choice between direct
+//! reads and the page cache rests on. **Invariant:** within one [`Probe`] a place is read again
+//! only when all places of all files are used up, and then the figure says so.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::block::{BlockRead, FileIdx};
+use crate::clock::Clock;
+use crate::direct::{Caching, DriveFile};
+use crate::measure::{Load, Measured, Offsets, measure};
+use crate::threads::{N_THREADS_MAX, ThreadsDrive};
+
+/// Files to be read from, and the places that are left.
+#[derive(Debug)]
+pub struct Probe {
+    files: Vec<PathBuf>,
+    read_bytes: usize,
+    file_at: usize,
+    offsets: Option<Offsets>,
+    n_passes: u64,
+    seed: u64,
+}
+
+/// What one way gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Probed {
+    /// Bytes and time.
+    pub measured: Measured,
+    /// The kind of drive that read: `io_uring` or `threads`.
+    pub drive: &'static str,
+    /// What was done; not what was asked for where the file system reads by the page cache only.
+    pub caching: Caching,
+    /// Whether all places were used up, so that some were read again.
+    pub is_repeated: bool,
+}
+
+impl Probe {
+    /// Reads of `read_bytes` from `files`, in their order, at places scattered by `seed`. Files
+    /// that are shorter give nothing.
+    ///
+    /// # Panics
+    ///
+    /// If a read has no bytes.
+    #[must_use]
+    pub fn new(files: Vec<PathBuf>, read_bytes: usize, seed: u64) -> Self {
+        assert!(read_bytes > 0, "a read has bytes");
+        Self { files, read_bytes, file_at: 0, offsets: None, n_passes: 0, seed }
+    }
+
+    /// Reads for so long, `n_in_flight` at a time, or until all files were read once; the system is
+    /// asked to forget its copies first. None if no file is as long as one read.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    ///
+    /// # Panics
+    ///
+    /// If no read is to be in flight.
+    pub fn rate(
+        &mut self,
+        caching: Caching,
+        n_in_flight: usize,
+        duration_max: Duration,
+        clock: &dyn Clock,
+    ) -> io::Result<Option<Probed>> {
+        assert!(n_in_flight > 0, "a read in flight");
+        let n_in_flight = n_in_flight.min(N_THREADS_MAX);
+        let mut sum: Option<Probed> = None;
+        if self.files.is_empty() {
+            return Ok(None);
+        }
+        // Every round uses up a file or the time: what is left of one, then each file once.
+        for _ in 0..=self.files.len() {
+            let spent = sum.map_or(Duration::ZERO, |it| it.measured.elapsed);
+            let Some(left) = duration_max.checked_sub(spent).filter(|it| !it.is_zero()) else {
+                break;
+            };
+            let file = DriveFile::open(&self.files[self.file_at], caching)?;
+            let (seed, read_bytes) = (self.seed + self.n_passes, self.read_bytes);
+            let len_bytes = file.len_bytes();
+            let offsets = self.offsets.get_or_insert(Offsets::new(len_bytes, read_bytes, seed));
+            file.drop_copies();
+            let caching = file.caching();
+            let mut drive = open(file, n_in_flight)?;
+            let load = Load { file: FileIdx(0), read_bytes, n_in_flight, duration_max: left };
+            let measured = measure(&mut *drive, load, offsets, clock)?;
+            let is_repeated = self.n_passes > 0;
+            let probed = Probed { measured, drive: drive.name(), caching, is_repeated };
+            sum = Some(sum.map_or(probed, |before| before.and(probed)));
+            if measured.elapsed < left {
+                self.next_file();
+            }
+        }
+        Ok(sum.filter(|it| it.measured.n_reads > 0))
+    }
+
+    fn next_file(&mut self) {
+        self.offsets = None;
+        self.file_at += 1;
+        if self.file_at == self.files.len() {
+            self.file_at = 0;
+            self.n_passes += 1;
+        }
+    }
+}
+
+impl Probed {
+    fn and(self, later: Self) -> Self {
+        let measured = Measured {
+            read_bytes: self.measured.read_bytes + later.measured.read_bytes,
+            n_reads: self.measured.n_reads + later.measured.n_reads,
+            elapsed: self.measured.elapsed + later.measured.elapsed,
+        };
+        let has_read_again = later.is_repeated && later.measured.n_reads > 0;
+        Self { measured, is_repeated: self.is_repeated || has_read_again, ..later }
+    }
+}
+
+/// Direct reads by io_uring where the kernel allows it; copies out of the page cache by threads,
+/// which do the copying.
+fn open(file: DriveFile, n_in_flight: usize) -> io::Result<Box<dyn BlockRead>> {
+    #[cfg(target_os = "linux")]
+    if file.caching() == Caching::Direct {
+        let again = DriveFile::open(file.path(), Caching::Direct)?;
+        if let Ok(drive) = crate::uring::UringDrive::new(vec![again], n_in_flight) {
+            return Ok(Box::new(drive));
+        }
+    }
+    Ok(Box::new(ThreadsDrive::new(vec![file], n_in_flight, n_in_flight)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::RealClock;
+    use crate::testing::TempFolder;
+
+    const LONG: Duration = Duration::from_secs(1000);
+
+    /// Time that moves at every look, so that a probe ends after a known number of reads.
+    #[derive(Debug, Default)]
+    struct Ticking(std::sync::atomic::AtomicU64);
+
+    impl Clock for Ticking {
+        fn now(&self) -> Duration {
+            let n_looks = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Duration::from_millis(n_looks)
+        }
+    }
+
+    #[test]
+    fn files_are_used_up_in_turn_before_a_place_comes_again() {
+        let folder = TempFolder::new("probe-turn");
+        let files = vec![folder.write("a", &[1; 40_960]), folder.write("b", &[2; 20_480])];
+        for caching in [Caching::Direct, Caching::PageCache] {
+            let mut probe = Probe::new(files.clone(), 4096, 1);
+            let (mut n_reads, mut n_fresh) = (0, 0);
+            for _ in 0..20 {
+                let ten = Duration::from_millis(4);
+                let probed = probe.rate(caching, 1, ten, &Ticking::default()).unwrap().unwrap();
+                n_reads += probed.measured.n_reads;
+                if !probed.is_repeated {
+                    n_fresh = n_reads;
+                }
+            }
+            assert!((8..=15).contains(&n_fresh), "{n_fresh} of 15 places without a repetition");
+            assert!(n_reads > 15, "{n_reads} reads");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_used_up_is_read_again() {
+        let folder = TempFolder::new("probe-again");
+        let mut probe = Probe::new(vec![folder.write("a", &[1; 12_288])], 4096, 1);
+        // Three reads end with the third look at the clock or the last place.
+        for nth in 0..10 {
+            let four = Duration::from_millis(4);
+            let probed = probe.rate(Caching::PageCache, 3, four, &Ticking::default()).unwrap();
+            assert!(probed.is_some_and(|it| it.measured.n_reads > 0), "{nth}");
+        }
+    }
+
+    #[test]
+    fn nothing_to_read_is_no_rate() {
+        let folder = TempFolder::new("probe-none");
+        let short = vec![folder.write("short", &[1; 100]), folder.write("empty", &[])];
+        for files in [Vec::new(), short] {
+            let mut probe = Probe::new(files, 4096, 1);
+            let clock = RealClock::new();
+            assert!(probe.rate(Caching::Direct, 4, LONG, &clock).unwrap().is_none());
+        }
+        let mut gone = Probe::new(vec![folder.path().join("gone")], 4096, 1);
+        gone.rate(Caching::Direct, 4, LONG, &RealClock::new()).unwrap_err();
+    }
+}
