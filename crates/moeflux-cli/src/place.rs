@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use moeflux_io::{Mount, mount_of, mounts};
+use moeflux_io::{Mount, mounts};
 
 /// File systems whose bytes come over a network, or through a program that may ask one.
 const NETWORK_KINDS: [&str; 13] = [
@@ -85,7 +85,7 @@ pub(crate) fn key(path: &Path) -> String {
 
 fn mount_of(path: &Path) -> Option<Mount> {
     let path = fs::canonicalize(path).ok()?;
-    mount_of(&mounts(), &path).cloned()
+    moeflux_io::mount_of(&mounts(), &path).cloned()
 }
 
 #[cfg(unix)]

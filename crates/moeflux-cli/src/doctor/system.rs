@@ -8,7 +8,7 @@ use std::fs;
 use moeflux_io::{ControlGroup, tightest_control_group};
 use serde_json::{Value, json};
 
-use crate::machine::{self, Machine, kibibytes};
+use crate::machine::{Machine, kibibytes};
 
 /// Features of CPUs that kernels use or may come to use, as Linux calls them.
 const FEATURES: [&str; 20] = [

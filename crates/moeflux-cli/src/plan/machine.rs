@@ -7,7 +7,6 @@ use moeflux::error::ByteCount;
 
 use super::forecast::Gives;
 use super::needs::float;
-use crate::machine;
 use crate::measured::{Measured, Rate, ago};
 use crate::model;
 use crate::size::binary;
