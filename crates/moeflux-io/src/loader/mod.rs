@@ -184,6 +184,13 @@ impl Loader {
         self.jobs.len() + self.ended.len()
     }
 
+    /// How fast the first drive was of late while it was busy, in bytes per second; 0 until it is
+    /// known.
+    #[must_use]
+    pub fn speed(&self) -> f64 {
+        self.lanes[0].speed()
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

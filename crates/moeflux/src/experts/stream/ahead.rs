@@ -4,12 +4,16 @@
 //! **Invariant:** guesses begin when every demand has begun, and take slots that a demand would
 //! not miss; those that come to nothing are called off when the layer's choice is known.
 
+use std::time::Duration;
+
 use moeflux_io::{Class, SlotState, Wait};
 
 use crate::error::Result;
 use crate::experts::predict::LookAhead;
 use crate::experts::stream::stats::StepMeter;
-use crate::experts::stream::{Ahead, N_ROWS_ANY_ORDER, Order, Stream, job_of};
+use crate::experts::stream::{
+    Ahead, N_GUESS_READS, N_ROWS_ANY_ORDER, Order, READ_BYTES, Stream, job_of,
+};
 use crate::experts::table::Guess;
 use crate::ids::{ExpertIdx, LayerIdx};
 
@@ -30,6 +34,8 @@ impl Ahead {
             ranked: Vec::new(),
             weighed: Vec::new(),
             begun_layer: LayerIdx(0),
+            guessed_at: None,
+            gap: Duration::ZERO,
             step: StepMeter::default(),
         }
     }
@@ -64,9 +70,11 @@ impl Stream {
         look.choose(layer, ranked, &|expert| table.slot_of(layer, expert).is_none(), likely);
         let n_max = (table.n_slots() / GUESS_SHARE).max(1);
         table.guess(layer, likely, n_max, guesses);
+        self.set_guess_reads();
         self.begin_guesses(layer);
-        let asked = self.clock.now().saturating_sub(self.ahead.step.asked_at);
-        self.ahead.step.ask += asked;
+        let now = self.clock.now();
+        self.ahead.step.ask += now.saturating_sub(self.ahead.step.asked_at);
+        self.ahead.guessed_at = Some(now);
         self.poll(Wait::Poll)
     }
 
@@ -84,7 +92,7 @@ impl Stream {
             return;
         }
         let n_guessing = self.ahead.begun.iter().filter(|it| self.is_filling(it)).count();
-        let n_max = self.table.n_wave_reads().min(self.table.n_slots() / GUESS_SHARE);
+        let n_max = self.n_wave().min(self.table.n_slots() / GUESS_SHARE);
         let n_max = n_max.saturating_sub(self.n_reading() + n_guessing);
         if n_max == 0 {
             return;
@@ -113,6 +121,10 @@ impl Stream {
     /// The choice of a layer is known: guesses that were wrong are called off.
     pub(super) fn end_guessing(&mut self) {
         let layer = self.request.layer;
+        if let Some(guessed_at) = self.ahead.guessed_at.take() {
+            let gap = self.clock.now().saturating_sub(guessed_at);
+            self.ahead.gap = (7 * self.ahead.gap + gap) / 8;
+        }
         if let Some(look) = &mut self.ahead.look {
             let likely = &mut self.ahead.likely;
             likely.clear();
@@ -120,16 +132,39 @@ impl Stream {
             look.demanded(layer, likely);
         }
         while let Some(guess) = self.ahead.begun.pop() {
-            let is_of_layer = self.ahead.begun_layer == layer;
-            let is_wanted = is_of_layer && self.request.n_uses[guess.expert.0] > 0;
-            let is_still =
-                self.table.expert_in(guess.slot) == Some((self.ahead.begun_layer, guess.expert));
-            if !is_wanted && is_still && self.is_filling(&guess) {
-                let job = job_of(guess.slot);
-                self.ahead.step.n_in_the_way += u64::from(self.loader.is_reading(job));
+            let place = (self.ahead.begun_layer, guess.expert);
+            if self.table.expert_in(guess.slot) != Some(place) {
+                continue;
+            }
+            let is_right = place.0 == layer && self.request.n_uses[guess.expert.0] > 0;
+            let is_ready = self.memory.state(guess.slot) == SlotState::Ready;
+            let (job, step) = (job_of(guess.slot), &mut self.ahead.step);
+            let counter = match (is_right, is_ready, self.loader.is_reading(job)) {
+                (true, true, _) => &mut step.n_ready,
+                (false, true, _) => &mut step.n_wasted,
+                (true, false, true) => &mut step.n_on_their_way,
+                (false, false, true) => &mut step.n_in_the_way,
+                // Nothing came of it yet.
+                (_, false, false) => &mut step.n_not_begun,
+            };
+            *counter += 1;
+            if !is_right && !is_ready {
                 let _ = self.loader.cancel(job);
             }
         }
+    }
+
+    /// As many guesses in flight as the drive brings until the next choice is known.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a small number of reads, from an estimate"
+    )]
+    fn set_guess_reads(&mut self) {
+        let n_bytes = self.ahead.gap.as_secs_f64() * self.loader.speed();
+        let n_reads = (n_bytes / READ_BYTES as f64).ceil() as usize;
+        self.loader.set_guess_reads_max(n_reads.clamp(N_GUESS_READS, self.depth));
     }
 
     fn next_layer(&self, layer: LayerIdx) -> Option<LayerIdx> {

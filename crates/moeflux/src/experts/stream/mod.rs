@@ -16,6 +16,7 @@ mod probe;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use moeflux_io::{
     BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, Settings, SlotIdx,
@@ -47,8 +48,12 @@ const N_GROUP_EXPERTS: usize = 8;
 /// Of one read; larger ones make no drive faster, and smaller ones spread over its channels.
 const READ_BYTES: usize = 1 << 20;
 
-/// Guesses in flight while tokens are computed one by one, so that a demand waits for few.
-const N_GUESS_READS: usize = 4;
+/// A prompt has so many bytes under way, in so many experts at least.
+const WAVE_BYTES: usize = 40 << 20;
+const N_WAVE_MIN: usize = 8;
+
+/// Guesses in flight, at least, while tokens are computed one by one.
+const N_GUESS_READS: usize = 2;
 
 /// Where bytes come from.
 #[derive(Debug)]
@@ -161,6 +166,9 @@ struct Ahead {
     /// Being read, or read since the last choice.
     begun: Vec<Guess>,
     begun_layer: LayerIdx,
+    guessed_at: Option<Duration>,
+    /// From a guess to the choice, of late.
+    gap: Duration,
     step: stats::StepMeter,
 }
 
@@ -245,6 +253,8 @@ impl Stream {
     /// Asks for the experts of a layer.
     pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
         self.check_alive()?;
+        // What was guessed may have come meanwhile.
+        self.poll(Wait::Poll)?;
         let Request { layer, chosen, n_rows } = *request;
         let n_experts = self.bank(layer).bank.n_experts;
         let current = &mut self.request;
@@ -300,7 +310,7 @@ impl Stream {
     fn begin_reads(&mut self) {
         let n_reads_max = match self.request.order {
             Order::Any => usize::MAX,
-            Order::Ascending => self.table.n_wave_reads().saturating_sub(self.n_reading()),
+            Order::Ascending => self.n_wave().saturating_sub(self.n_reading()),
         };
         if self.request.wanted.is_empty() {
             self.read_ahead();
@@ -339,6 +349,13 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// Experts that a prompt has under way: enough for the drive, since each takes a slot from what
+    /// is kept.
+    fn n_wave(&self) -> usize {
+        let n_slots = WAVE_BYTES.div_ceil(self.memory.slot_bytes());
+        n_slots.max(N_WAVE_MIN).min(self.table.n_wave_reads())
     }
 
     fn n_reading(&self) -> usize {

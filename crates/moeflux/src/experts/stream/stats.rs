@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::experts::predict::{Quality, StepCost};
-use crate::experts::stream::{N_GUESS_READS, N_ROWS_ANY_ORDER, Stream};
-use crate::experts::table::{Found, TableCounters};
+use crate::experts::stream::{N_ROWS_ANY_ORDER, Stream};
+use crate::experts::table::Found;
 
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -89,12 +89,19 @@ impl StreamStats {
 pub(super) struct StepMeter {
     pub(super) asked_at: Duration,
     pub(super) ask: Duration,
-    /// Guesses that were wrong and being read when others were asked for.
+    /// Guesses that were right, and in memory when they were asked for.
+    pub(super) n_ready: u64,
+    /// Right, and being read.
+    pub(super) n_on_their_way: u64,
+    /// Wrong, and in memory.
+    pub(super) n_wasted: u64,
+    /// Wrong, and being read.
     pub(super) n_in_the_way: u64,
+    /// Neither, yet.
+    pub(super) n_not_begun: u64,
     began_at: Duration,
     n_rows: usize,
     read_wait: Duration,
-    counters: TableCounters,
 }
 
 impl Stream {
@@ -103,14 +110,14 @@ impl Stream {
         self.end_step();
         self.table.begin_step(n_rows);
         let is_small = n_rows <= N_ROWS_ANY_ORDER;
-        let n_guess_reads = if is_small { N_GUESS_READS } else { self.depth };
-        self.loader.set_guess_reads_max(n_guess_reads);
+        if !is_small {
+            self.loader.set_guess_reads_max(self.depth);
+        }
         self.stats.ask += self.ahead.step.ask;
         self.ahead.step = StepMeter {
             began_at: self.clock.now(),
             n_rows,
             read_wait: self.stats.read_wait,
-            counters: self.table.counters(),
             ..StepMeter::default()
         };
     }
@@ -121,15 +128,11 @@ impl Stream {
         if step.n_rows == 0 || step.n_rows > N_ROWS_ANY_ORDER {
             return;
         }
-        let (before, now) = (step.counters, self.table.counters());
-        let n_on_their_way = now.on_their_way - before.on_their_way;
-        let n_used = now.guesses_used - before.guesses_used;
-        let speed = self.loader.counts().lanes[0].speed;
-        let record_ns = record_ns(self.memory.slot_bytes(), speed);
+        let record_ns = record_ns(self.memory.slot_bytes(), self.loader.speed());
         look.end_step(&StepCost {
-            n_ready: n_used.saturating_sub(n_on_their_way),
-            n_on_their_way,
-            n_wasted: now.guesses_wasted - before.guesses_wasted,
+            n_ready: step.n_ready,
+            n_on_their_way: step.n_on_their_way,
+            n_wasted: step.n_wasted,
             record_ns,
             ask_ns: nanoseconds(step.ask),
             delay_ns: step.n_in_the_way * record_ns / 2,
