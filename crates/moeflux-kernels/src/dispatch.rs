@@ -75,10 +75,10 @@ macro_rules! kernel_table {
         $(#[target_feature(enable = $features)])?
         fn int_matmul(
             product: &$crate::int8::IntProduct<'_>,
-            _: &mut $crate::int8::IntScratch,
+            scratch: &mut $crate::int8::IntScratch,
             out: &mut [f32],
         ) {
-            $crate::int8::matmul($simd, product, out);
+            $crate::int8::matmul($simd, product, &mut scratch.padded, out);
         }
 
         $(#[target_feature(enable = $features)])?

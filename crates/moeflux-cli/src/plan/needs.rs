@@ -5,6 +5,7 @@
 
 use moeflux::backend::Arithmetic;
 use moeflux::blueprint::Blueprint;
+use moeflux::budget::step_bytes;
 use moeflux::config::N_ROWS_DEFAULT;
 use moeflux::ids::ExpertIdx;
 use moeflux::ops::{KvKind, Op};
@@ -18,10 +19,6 @@ pub(super) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
 
 /// Whole blocks around an extent that is read past the page cache.
 const BLOCK_BYTES: u64 = 4096;
-
-/// With fewer slots than some layers choose for a token, reads of one layer would wait for the
-/// computing of the one before.
-const N_LAYERS_IN_SLOTS_MIN: u64 = 4;
 
 /// The routed experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,10 +124,10 @@ impl Needs {
         self.sparse_layers.iter().map(of_layer).sum()
     }
 
-    /// Slots without which nothing overlaps.
+    /// Slots for what a token chooses in a layer: with fewer the engine refuses.
     pub(crate) fn n_slots_min(&self) -> u64 {
         let chosen_max = self.sparse_layers.iter().map(|it| it.top_k).max().unwrap_or(0);
-        (chosen_max * N_LAYERS_IN_SLOTS_MIN).min(self.n_experts())
+        chosen_max.min(self.n_experts())
     }
 
     /// Keys, values and recurrent state of a session.
@@ -140,9 +137,8 @@ impl Needs {
 
     /// Activations of steps of so many rows.
     pub(crate) fn workspace_bytes(&self, n_rows: u64) -> u64 {
-        self.workspace_bytes_per_row
-            .saturating_mul(n_rows)
-            .saturating_add(self.workspace_fixed_bytes)
+        let rows_bytes = self.workspace_bytes_per_row.saturating_mul(n_rows);
+        step_bytes(rows_bytes.saturating_add(self.workspace_fixed_bytes))
     }
 
     /// All but slots, for steps of the usual length.

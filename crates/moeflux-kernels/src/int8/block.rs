@@ -75,7 +75,7 @@ impl<'a> RowBlock<'a> {
 }
 
 /// Room for a matrix of fewer than sixteen rows, filled up with rows of zeros.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Padded {
     parts: [Vec<u8>; 3],
 }
@@ -93,6 +93,7 @@ impl Padded {
         let sizes = [layout.code_bytes(), layout.scale_bytes(), layout.bias_bytes()];
         let sources = [matrix.codes(), matrix.scales(), matrix.biases()];
         for ((part, size), source) in self.parts.iter_mut().zip(sizes).zip(sources) {
+            part.clear();
             part.extend_from_slice(source);
             part.resize(size, 0);
         }

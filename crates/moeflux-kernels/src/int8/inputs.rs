@@ -4,6 +4,7 @@
 //! **Invariant:** what was laid down are the picked rows; memory grows to the largest use and is
 //! kept.
 
+use crate::int8::block::Padded;
 use crate::int8::rows::IntRows;
 use crate::lanes::{LANES, Lanes};
 
@@ -43,10 +44,14 @@ pub struct IntInputs<'a> {
 
 /// Memory of one thread that products need beside their operands.
 #[derive(Debug, Default)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "tiles are x86-64's"))]
 pub struct IntScratch {
+    /// A matrix of few rows.
+    pub(crate) padded: Padded,
+    #[cfg(target_arch = "x86_64")]
     pub(crate) codes: Vec<Line>,
+    #[cfg(target_arch = "x86_64")]
     pub(crate) scales: Vec<[Lanes; 2]>,
+    #[cfg(target_arch = "x86_64")]
     pub(crate) sums: Vec<Square>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) use simd::int_simd_by_functions;
 pub(crate) use simd::{HalfKind, IntSimd};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {
-    block::{Block, Padded, RowBlock, take_apart},
+    block::{Block, RowBlock, take_apart},
     inputs::{Factors, Line, Square, room},
     rows::Row,
     simd::PIECE,

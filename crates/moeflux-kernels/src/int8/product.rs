@@ -135,20 +135,25 @@ struct Tile {
 
 /// `out[block of rows][pick][row of the block]`.
 #[inline(always)]
-pub(crate) fn matmul<S: IntSimd>(simd: S, product: &IntProduct<'_>, out: &mut [f32]) {
+pub(crate) fn matmul<S: IntSimd>(
+    simd: S,
+    product: &IntProduct<'_>,
+    padded: &mut Padded,
+    out: &mut [f32],
+) {
     let MatrixKind::Affine(affine) = product.matrix.layout().kind else { return };
     match affine.bits {
-        4 => all_blocks::<Nibbles, S>(simd, product, affine, out),
-        8 => all_blocks::<Bytes, S>(simd, product, affine, out),
-        _ => all_blocks::<Stream, S>(simd, product, affine, out),
+        4 => all_blocks::<Nibbles, S>(simd, (product, affine), padded, out),
+        8 => all_blocks::<Bytes, S>(simd, (product, affine), padded, out),
+        _ => all_blocks::<Stream, S>(simd, (product, affine), padded, out),
     }
 }
 
 #[inline(always)]
 fn all_blocks<U: Unpack, S: IntSimd>(
     simd: S,
-    product: &IntProduct<'_>,
-    affine: Affine,
+    (product, affine): (&IntProduct<'_>, Affine),
+    padded: &mut Padded,
     out: &mut [f32],
 ) {
     let n_picks = product.x.picks.len();
@@ -156,7 +161,6 @@ fn all_blocks<U: Unpack, S: IntSimd>(
         return;
     }
     let matrix_rows = product.matrix.layout().n_rows.max(LANES);
-    let mut padded = Padded::default();
     let matrix = padded.at_least_sixteen_rows(&product.matrix);
     let mut scales = Scales { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
     let mut tile = None;

@@ -125,7 +125,9 @@ impl Layout {
     }
 }
 
-fn step_bytes(workspace_bytes: u64) -> u64 {
+/// What a step takes with a workspace of this size: scratch is as large as the widest use of it.
+#[must_use]
+pub fn step_bytes(workspace_bytes: u64) -> u64 {
     workspace_bytes + workspace_bytes / SCRATCH_SHARE + SCRATCH_BYTES
 }
 

@@ -6,7 +6,7 @@
 
 mod layout;
 
-pub use layout::{Layout, Memory};
+pub use layout::{Layout, Memory, step_bytes};
 
 use crate::config::Budget;
 use crate::error::{ByteCount, Error, Result};

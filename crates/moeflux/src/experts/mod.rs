@@ -1,8 +1,8 @@
 //! The routed experts of a model, wherever they are.
 //!
 //! A layer's choice goes in, experts come out in groups as they arrive. **Invariant:** what is
-//! handed out stays in memory, unchanged, until the next group is asked for; each expert comes once.
-//! Who computes never asks where they came from.
+//! handed out stays in memory, unchanged, until the next group is asked for; each expert comes
+//! once.//! Who computes never asks where they came from.
 
 pub mod policy;
 pub mod table;

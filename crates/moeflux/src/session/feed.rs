@@ -72,19 +72,32 @@ pub fn step(
         check(feed, &runtime.model().spec)?;
     }
     let n_rows = feeds.iter().map(|feed| feed.tokens.len()).sum();
-    let mut fed = vec![0; feeds.len()];
+    let mut scratch = runtime.take_scratch();
+    let StepScratch { chunk, fed, undos } = &mut scratch;
+    fed.clear();
+    fed.resize(feeds.len(), 0);
     let mut n_rows_done = 0;
     while n_rows_done < n_rows {
         let mut device = runtime.lock()?;
-        let chunk = Chunk::next(feeds, &fed, device.backend.n_rows_max());
+        chunk.fill(feeds, fed, device.backend.n_rows_max());
         let mut run = Run { model: runtime.model(), device: &mut device, watch, sink };
-        run.chunk(feeds, &chunk, (n_rows_done, n_rows))?;
+        run.chunk(feeds, (chunk, undos), (n_rows_done, n_rows))?;
         for part in &chunk.parts {
             fed[part.feed_idx] += part.rows.len();
         }
         n_rows_done += chunk.rows.len();
     }
+    runtime.keep_scratch(scratch);
     Ok(())
+}
+
+/// Lists of one call of [`step`], kept from call to call: a token costs no allocation.
+#[derive(Debug, Default)]
+pub(super) struct StepScratch {
+    chunk: Chunk,
+    /// Tokens of each feed that are done.
+    fed: Vec<usize>,
+    undos: Vec<Undo>,
 }
 
 fn check(feed: &Feed<'_>, spec: &ModelSpec) -> Result<()> {
@@ -124,7 +137,7 @@ struct Part {
 }
 
 /// As many rows as the workspace holds, taken from the feeds in order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Chunk {
     rows: Vec<Row>,
     segments: Vec<Segment>,
@@ -133,10 +146,13 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// The next chunk, where `fed` tokens of each feed are done.
-    fn next(feeds: &[Feed<'_>], fed: &[usize], n_rows_max: usize) -> Self {
-        let mut chunk =
-            Self { rows: Vec::new(), segments: Vec::new(), parts: Vec::new(), outputs: Vec::new() };
+    /// Becomes the next chunk, where `fed` tokens of each feed are done.
+    fn fill(&mut self, feeds: &[Feed<'_>], fed: &[usize], n_rows_max: usize) {
+        let chunk = self;
+        chunk.rows.clear();
+        chunk.segments.clear();
+        chunk.parts.clear();
+        chunk.outputs.clear();
         for (feed_idx, feed) in feeds.iter().enumerate() {
             let first_row = chunk.rows.len();
             let pending = &feed.tokens[fed[feed_idx]..];
@@ -160,7 +176,6 @@ impl Chunk {
             chunk.segments.push(Segment { state: feed.session.state, rows: rows.clone() });
             chunk.parts.push(Part { feed_idx, rows });
         }
-        chunk
     }
 
     fn batch(&self) -> Batch<'_> {
@@ -176,6 +191,7 @@ impl Chunk {
 }
 
 /// How a failed chunk is taken back from one session.
+#[derive(Debug)]
 enum Undo {
     /// Its positions are simply not counted.
     Forget,
@@ -198,10 +214,10 @@ impl Run<'_, '_, '_> {
     fn chunk(
         &mut self,
         feeds: &mut [Feed<'_>],
-        chunk: &Chunk,
+        (chunk, undos): (&Chunk, &mut Vec<Undo>),
         (n_rows_done, n_rows): (usize, usize),
     ) -> Result<()> {
-        let undos = self.prepare_undo(feeds, chunk)?;
+        self.prepare_undo(feeds, chunk, undos)?;
         let may_stop_inside = !undos.iter().any(|undo| matches!(undo, Undo::Tear));
         let n_layers = self.model.plan.layers.len();
         let mut is_asked_to_stop = false;
@@ -234,9 +250,14 @@ impl Run<'_, '_, '_> {
         })
     }
 
-    fn prepare_undo(&mut self, feeds: &[Feed<'_>], chunk: &Chunk) -> Result<Vec<Undo>> {
+    fn prepare_undo(
+        &mut self,
+        feeds: &[Feed<'_>],
+        chunk: &Chunk,
+        undos: &mut Vec<Undo>,
+    ) -> Result<()> {
         let spec = &self.model.plan.state;
-        let mut undos = Vec::with_capacity(chunk.parts.len());
+        undos.clear();
         for part in &chunk.parts {
             undos.push(if !spec.is_recurrent() {
                 Undo::Forget
@@ -247,13 +268,13 @@ impl Run<'_, '_, '_> {
                 Undo::Restore(RecurrentCopy::of(self.device.backend.as_mut(), state, spec)?)
             });
         }
-        Ok(undos)
+        Ok(())
     }
 
     /// Takes a failed chunk back where that is possible; other sessions stay torn. What failed
     /// first is the news, so that a copy that cannot be put back only leaves its session torn.
-    fn undo(&mut self, feeds: &mut [Feed<'_>], chunk: &Chunk, undos: Vec<Undo>) {
-        for (part, undo) in chunk.parts.iter().zip(undos) {
+    fn undo(&mut self, feeds: &mut [Feed<'_>], chunk: &Chunk, undos: &mut Vec<Undo>) {
+        for (part, undo) in chunk.parts.iter().zip(undos.drain(..)) {
             let session = &mut *feeds[part.feed_idx].session;
             session.is_torn = match undo {
                 Undo::Forget => false,

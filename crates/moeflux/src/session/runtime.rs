@@ -10,6 +10,7 @@ use crate::backend::{Backend, DeviceNames};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::forward::{Device, Model};
+use crate::session::feed::StepScratch;
 
 /// A model and its device.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct Runtime {
     turns: Mutex<Turns>,
     turned: Condvar,
     device: Mutex<Device>,
+    /// Lists of steps that are over, for the next ones.
+    scratches: Mutex<Vec<StepScratch>>,
 }
 
 /// Who may use the device: tickets are given out in order.
@@ -47,6 +50,7 @@ impl Runtime {
             turns,
             turned,
             device: Mutex::new(Device { backend, experts, logits }),
+            scratches: Mutex::default(),
         }
     }
 
@@ -91,6 +95,17 @@ impl Runtime {
         self.wait_for_turn();
         let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         DeviceGuard { device, runtime: self }
+    }
+
+    /// Lists for a step.
+    pub(super) fn take_scratch(&self) -> StepScratch {
+        let mut scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        scratches.pop().unwrap_or_default()
+    }
+
+    /// Keeps the lists of a step that is over.
+    pub(super) fn keep_scratch(&self, scratch: StepScratch) {
+        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
     fn wait_for_turn(&self) {

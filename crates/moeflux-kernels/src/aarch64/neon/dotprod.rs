@@ -38,8 +38,8 @@ simd_by_functions!(Dotprod, Quarters, float32x4_t, tile rows: 1);
 int_simd_by_functions!(Dotprod, ByteQuarters, IntQuarters, Sums, Products, tiles: lay, dot_laid);
 
 #[target_feature(enable = "neon,dotprod")]
-fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
-    matmul(Dotprod(()), product, out);
+fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
+    matmul(Dotprod(()), product, &mut scratch.padded, out);
 }
 
 /// The sums of rows, and what is to be taken from each of them: -128 times the activations.

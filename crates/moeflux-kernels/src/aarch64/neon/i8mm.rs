@@ -42,8 +42,8 @@ int_simd_by_functions!(
 );
 
 #[target_feature(enable = "neon,i8mm")]
-fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
-    matmul(I8mm(()), product, out);
+fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
+    matmul(I8mm(()), product, &mut scratch.padded, out);
 }
 
 #[inline]

@@ -32,8 +32,8 @@ simd_by_functions!(AvxVnni, Pair, __m128, tile rows: 1);
 int_simd_by_functions!(AvxVnni, IntPair, IntPair, IntPair, IntPair);
 
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
-    matmul(AvxVnni(()), product, out);
+fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
+    matmul(AvxVnni(()), product, &mut scratch.padded, out);
 }
 
 #[inline]

@@ -40,8 +40,8 @@ simd_by_functions!(Avx512Vnni, __m512, __m128, tile rows: 4);
 int_simd_by_functions!(Avx512Vnni, __m512i, __m512i, __m512i, __m512i);
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn int_matmul(product: &IntProduct<'_>, _: &mut IntScratch, out: &mut [f32]) {
-    matmul(Avx512Vnni(()), product, out);
+fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
+    matmul(Avx512Vnni(()), product, &mut scratch.padded, out);
 }
 
 #[inline]

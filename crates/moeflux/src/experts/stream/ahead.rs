@@ -49,7 +49,8 @@ impl Stream {
         is_on && n_rows <= N_ROWS_ANY_ORDER
     }
 
-    /// Begins to read what `layer` is likely to ask for: the experts of each row with their weights.
+    /// Begins to read what `layer` is likely to ask for: the experts of each row, with their
+    /// weights.
     pub(in crate::experts) fn guess(
         &mut self,
         layer: LayerIdx,

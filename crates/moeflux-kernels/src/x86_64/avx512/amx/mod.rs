@@ -18,8 +18,8 @@ use super::{KERNELS, load, splat, store};
 use crate::dispatch::KernelTable;
 use crate::format::{Affine, MatrixKind};
 use crate::int8::{
-    Block, Factors, IntProduct, IntRows, IntScratch, LaidRows, Line, PIECE, Padded, Row, RowBlock,
-    Square, matmul, room,
+    Block, Factors, IntProduct, IntRows, IntScratch, LaidRows, Line, PIECE, Row, RowBlock, Square,
+    matmul, room,
 };
 use crate::lanes::{LANES, Lanes};
 use crate::x86_64::prefetch;
@@ -52,7 +52,7 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
             let _configured = amx.configured(usize::from(affine.group));
             multiply(&mut amx, (product, affine), scratch, out);
         }
-        _ => matmul(Avx512Vnni::of_table(), product, out),
+        _ => matmul(Avx512Vnni::of_table(), product, &mut scratch.padded, out),
     }
 }
 
@@ -117,9 +117,8 @@ fn multiply<T: TileUnit>(
     let n_strips = n_picks.div_ceil(LANES);
     let group = usize::from(affine.group);
     let n_groups = layout.n_cols / group;
-    let mut padded = Padded::default();
+    let IntScratch { codes, scales, sums, padded } = scratch;
     let matrix = padded.at_least_sixteen_rows(&product.matrix);
-    let IntScratch { codes, scales, sums } = scratch;
     let sums = room(sums, SIDE * n_strips, Square([[0.0; LANES]; LANES]));
     let codes = room(codes, SIDE * strip_lines(GROUPS * group), Line([0; LINE]));
     let scales = room(scales, SIDE * n_groups, [[0.0; LANES]; 2]);
