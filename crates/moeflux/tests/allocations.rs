@@ -2,9 +2,10 @@
 //! nor the choice of the next one.
 //!
 //! A binary of its own: its allocator counts, on the thread that asks. One thread computes.
+#![cfg(test)]
 
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use moeflux::backend::Arithmetic;
@@ -33,17 +34,38 @@ fn open(dir: &Path, arithmetic: Arithmetic, n_slots_max: Option<usize>) -> Engin
     Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// Feeds a token and chooses the next.
-fn step(session: &mut Session, sampler: &mut Sampler, logits: &mut Vec<f32>, token: TokenId) {
-    logits.clear();
-    let watch = &mut |_| ControlFlow::Continue(());
-    session
-        .feed(&[token], Wanted::Last, watch, &mut |_, row| {
-            logits.extend_from_slice(row);
-            Ok(())
-        })
-        .unwrap();
-    sampler.sample(logits, session.tokens(), None).unwrap();
+/// A session with all that a token needs.
+struct Run {
+    session: Session,
+    sampler: Sampler,
+    logits: Vec<f32>,
+    vocab: u32,
+}
+
+impl Run {
+    fn new(engine: &Engine) -> Self {
+        let vocab = engine.spec().vocab;
+        let config = SamplerConfig { temperature: 0.8, ..SamplerConfig::greedy() };
+        let session = engine.session(200).unwrap();
+        let sampler = Sampler::new(config, vocab).unwrap();
+        Self { session, sampler, logits: Vec::new(), vocab: vocab.try_into().unwrap() }
+    }
+
+    /// Feeds tokens one by one and chooses after each.
+    fn steps(&mut self, numbers: Range<u32>) {
+        for number in numbers {
+            let Self { session, sampler, logits, vocab } = self;
+            logits.clear();
+            let token = TokenId(number * 7919 % *vocab);
+            let watch = &mut |_| ControlFlow::Continue(());
+            let fed = session.feed(&[token], Wanted::Last, watch, &mut |_, row| {
+                logits.extend_from_slice(row);
+                Ok(())
+            });
+            fed.unwrap();
+            sampler.sample(logits, session.tokens(), None).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -52,19 +74,9 @@ fn a_warm_token_allocates_nothing() {
         for arithmetic in [Arithmetic::Int8, Arithmetic::F32] {
             for n_slots in [None, Some(9)] {
                 let engine = open(&golden(name), arithmetic, n_slots);
-                let mut session = engine.session(200).unwrap();
-                let config = SamplerConfig { temperature: 0.8, ..SamplerConfig::greedy() };
-                let mut sampler = Sampler::new(config, engine.spec().vocab).unwrap();
-                let mut logits = Vec::new();
-                let vocab = u32::try_from(engine.spec().vocab).unwrap();
-                let mut run = |tokens: std::ops::Range<u32>| {
-                    for token in tokens {
-                        let token = TokenId(token * 7919 % vocab);
-                        step(&mut session, &mut sampler, &mut logits, token);
-                    }
-                };
-                run(0..N_WARM);
-                let counted = allocation_counter::measure(|| run(N_WARM..N_WARM + N_COUNTED));
+                let mut run = Run::new(&engine);
+                run.steps(0..N_WARM);
+                let counted = allocation_counter::measure(|| run.steps(N_WARM..N_WARM + N_COUNTED));
                 assert_eq!(counted.count_total, 0, "{name} in {arithmetic:?}, slots {n_slots:?}");
             }
         }
