@@ -329,3 +329,13 @@ pub fn available() -> Vec<&'static KernelTable> {
     tables.extend(crate::aarch64::tables());
     tables
 }
+
+/// Tables of units that a CPU may lack, done by other means: slow, for tests.
+#[cfg(any(test, feature = "emulated"))]
+#[must_use]
+pub fn emulated() -> Option<&'static KernelTable> {
+    #[cfg(target_arch = "x86_64")]
+    return crate::x86_64::emulated_amx();
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}

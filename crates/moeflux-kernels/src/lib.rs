@@ -68,6 +68,8 @@ pub use attention::{
 };
 pub use decode::decode_row;
 pub use delta::DeltaRun;
+#[cfg(any(test, feature = "emulated"))]
+pub use dispatch::emulated;
 pub use dispatch::{KernelTable, available, best, by_name};
 pub use format::{Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout};
 pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
