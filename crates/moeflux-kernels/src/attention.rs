@@ -7,10 +7,12 @@
 
 use std::ops::Range;
 
-use crate::codes::from_f16;
+use crate::codes::{from_bf16, from_f16};
+use crate::format::{Matrix, MatrixKind};
+use crate::kept::{Kept, KeptRows};
 use crate::lanes::{LANES, Lanes, Simd, padded};
 use crate::upcoming::Upcoming;
-use crate::vector::{Rows, exp_shifted};
+use crate::vector::{Rows, dot, exp_shifted};
 
 /// Positions of one block: a row of scores has so many places.
 pub const BLOCK_POSITIONS: usize = 64;
@@ -18,28 +20,6 @@ pub const BLOCK_POSITIONS: usize = 64;
 /// Positions that all queries meet before the next ones: keys of up to 256 columns stay in the
 /// first cache meanwhile, and queries are fetched once per so many positions.
 const PASS_POSITIONS: usize = 16;
-
-/// Keys or values as a cache keeps them.
-#[derive(Clone, Copy, Debug)]
-pub enum Kept<'a> {
-    /// Single precision.
-    F32(&'a [f32]),
-    /// Bits of half precision: see [`crate::round_to_f16`].
-    F16(&'a [u16]),
-}
-
-/// Positions of a cache.
-#[derive(Clone, Copy, Debug)]
-pub struct KeptRows<'a> {
-    /// From the first value of the first position.
-    pub values: Kept<'a>,
-    /// Positions.
-    pub n_rows: usize,
-    /// Values of one position.
-    pub row_len: usize,
-    /// Values from one position to the next.
-    pub stride: usize,
-}
 
 /// Queries and the keys that they are multiplied with.
 #[derive(Clone, Copy, Debug)]
@@ -107,23 +87,12 @@ pub struct WeightedRows<'a> {
     pub next: Option<KeptRows<'a>>,
 }
 
-impl KeptRows<'_> {
-    fn check(&self) {
-        let len = match self.values {
-            Kept::F32(values) => values.len(),
-            Kept::F16(values) => values.len(),
-        };
-        assert!(self.n_rows <= BLOCK_POSITIONS, "{} positions in a block", self.n_rows);
-        assert!(self.row_len <= self.stride, "positions do not overlap");
-        let end = self.n_rows.checked_sub(1).map_or(0, |last| last * self.stride + self.row_len);
-        assert!(end <= len, "{end} values of a cache of {len}");
-    }
-}
-
 impl ScorePart<'_> {
     pub(crate) fn check(&self, out: &[f32]) {
         let Rows { values, n_rows, row_len, stride } = self.queries;
-        self.keys.check();
+        self.keys.check(BLOCK_POSITIONS);
+        let are_codes = matches!(self.keys.values, Kept::Codes { .. });
+        assert!(!are_codes, "scores of codes are products with a matrix");
         assert_eq!(row_len, self.keys.row_len, "a query is as long as a key");
         assert_eq!(out.len(), n_rows * BLOCK_POSITIONS, "a row of scores per query");
         let end = n_rows.checked_sub(1).map_or(0, |last| last * stride + row_len);
@@ -143,7 +112,7 @@ impl Admission<'_> {
 impl WeightedRows<'_> {
     pub(crate) fn check(&self, out: &[f32]) {
         let n_queries = self.factors.len();
-        self.rows.check();
+        self.rows.check(BLOCK_POSITIONS);
         assert_eq!(self.weights.len(), n_queries * BLOCK_POSITIONS, "a row of weights per query");
         assert_eq!(out.len(), n_queries * self.rows.row_len, "an output per query");
     }
@@ -187,6 +156,21 @@ impl Stored for u16 {
     }
 }
 
+/// Codes, without their scale and bias.
+impl Stored for u8 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn lanes<S: Simd>(simd: S, values: &[Self; LANES]) -> S::Vector {
+        simd.bytes(values)
+    }
+
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32::from(self)
+    }
+}
+
 /// [`KeptRows`] of a known kind.
 #[derive(Clone, Copy)]
 struct Table<'a, K> {
@@ -220,6 +204,7 @@ pub(crate) fn scores<S: Simd>(simd: S, scores: &Scores<'_>, out: &mut [f32]) {
             Kept::F16(values) => {
                 score_part(simd, part, &Table::new(&part.0.keys, values), (base, out));
             }
+            Kept::Codes { .. } => {}
         }
     }
 }
@@ -413,38 +398,103 @@ pub(crate) fn larger(a: f32, b: f32) -> f32 {
 
 #[inline(always)]
 pub(crate) fn add_weighted<S: Simd>(simd: S, sum: &WeightedRows<'_>, out: &mut [f32]) {
+    let cols = 0..sum.rows.row_len;
     match sum.rows.values {
-        Kept::F32(values) => add_table(simd, sum, &Table::new(&sum.rows, values), out),
-        Kept::F16(values) => add_table(simd, sum, &Table::new(&sum.rows, values), out),
+        Kept::F32(values) => {
+            add_table(simd, sum, &Table::new(&sum.rows, values), (cols, out));
+        }
+        Kept::F16(values) => {
+            add_table(simd, sum, &Table::new(&sum.rows, values), (cols, out));
+        }
+        Kept::Codes { matrix, first_row } => add_codes(simd, sum, (&matrix, first_row), out),
     }
 }
 
+/// Queries whose weights are multiplied with scales at a time.
+const SCALED_QUERIES: usize = 8;
+
+/// Group by group: a group's scales are multiplied to the weights, and what the biases add to every
+/// column of it is added last.
+#[inline(always)]
+fn add_codes<S: Simd>(
+    simd: S,
+    sum: &WeightedRows<'_>,
+    (matrix, first_row): (&Matrix<'_>, usize),
+    out: &mut [f32],
+) {
+    let MatrixKind::Affine(affine) = matrix.layout().kind else { return };
+    let (group, n_cols, n_rows) = (usize::from(affine.group), sum.rows.row_len, sum.rows.n_rows);
+    let codes = Table::new(&sum.rows, &matrix.codes()[first_row * sum.rows.stride..]);
+    let mut scaled = [0.0; SCALED_QUERIES * BLOCK_POSITIONS];
+    let (mut scales, mut biases) = ([0.0; BLOCK_POSITIONS], [0.0; BLOCK_POSITIONS]);
+    let (scales, biases) = (&mut scales[..n_rows], &mut biases[..n_rows]);
+    let mut next = sum.next;
+    for (group_idx, first_col) in (0..n_cols).step_by(group).enumerate() {
+        let cols = first_col..n_cols.min(first_col + group);
+        group_factors(matrix, (first_row, group_idx), (scales, biases));
+        let queries = sum.factors.chunks(SCALED_QUERIES).enumerate();
+        for ((i, factors), out) in queries.zip(out.chunks_mut(SCALED_QUERIES * n_cols.max(1))) {
+            let weights = &sum.weights[i * SCALED_QUERIES * BLOCK_POSITIONS..];
+            let scaled = &mut scaled[..factors.len() * BLOCK_POSITIONS];
+            let mut added = [0.0; SCALED_QUERIES];
+            for (query, scaled) in scaled.chunks_exact_mut(BLOCK_POSITIONS).enumerate() {
+                let weights = &weights[query * BLOCK_POSITIONS..][..n_rows];
+                added[query] = dot(simd, weights, biases);
+                let scaled = scaled.iter_mut().zip(weights.iter().zip(&*scales));
+                scaled.for_each(|(it, (weight, scale))| *it = weight * scale);
+            }
+            let part = WeightedRows { weights: scaled, factors, rows: sum.rows, next: next.take() };
+            add_table(simd, &part, &codes, (cols.clone(), &mut *out));
+            for (out, added) in out.chunks_exact_mut(n_cols).zip(added) {
+                out[cols.clone()].iter_mut().for_each(|it| *it += added);
+            }
+        }
+    }
+}
+
+/// One group's scale and bias of some rows.
+#[inline(always)]
+fn group_factors(
+    matrix: &Matrix<'_>,
+    (first_row, group_idx): (usize, usize),
+    (scales, biases): (&mut [f32], &mut [f32]),
+) {
+    let n_groups = matrix.scales().len() / 2 / matrix.layout().n_rows;
+    let first = first_row * n_groups + group_idx;
+    for (bytes, values) in [(matrix.scales(), scales), (matrix.biases(), biases)] {
+        let (halves, _) = bytes.as_chunks::<2>();
+        for (value, half) in values.iter_mut().zip(halves.iter().skip(first).step_by(n_groups)) {
+            *value = from_bf16(u16::from_le_bytes(*half));
+        }
+    }
+}
+
+/// Some columns of all positions.
 #[inline(always)]
 fn add_table<S: Simd, K: Stored>(
     simd: S,
     sum: &WeightedRows<'_>,
     table: &Table<'_, K>,
-    out: &mut [f32],
+    (cols, out): (Range<usize>, &mut [f32]),
 ) {
-    let n_cols = table.row_len;
-    let n_tiles = sum.factors.len().div_ceil(S::SQUARE) * n_cols.div_ceil(S::SQUARE * LANES);
+    let n_tiles = sum.factors.len().div_ceil(S::SQUARE) * cols.len().div_ceil(S::SQUARE * LANES);
     let mut upcoming = Upcoming::new(sum.next.as_ref(), n_tiles * table.n_rows);
-    let mut col = 0;
-    while S::SQUARE >= 4 && col + 4 * LANES <= n_cols {
+    let mut col = cols.start;
+    while S::SQUARE >= 4 && col + 4 * LANES <= cols.end {
         add_cols::<S, K, 4>(simd, sum, table, (col, out), &mut upcoming);
         col += 4 * LANES;
     }
-    while S::SQUARE < 4 && col + 2 * LANES <= n_cols {
+    while S::SQUARE < 4 && col + 2 * LANES <= cols.end {
         add_cols::<S, K, 2>(simd, sum, table, (col, out), &mut upcoming);
         col += 2 * LANES;
     }
-    while col + LANES <= n_cols {
+    while col + LANES <= cols.end {
         add_cols::<S, K, 1>(simd, sum, table, (col, out), &mut upcoming);
         col += LANES;
     }
-    for (query, out) in out.chunks_exact_mut(n_cols.max(1)).enumerate() {
+    for (query, out) in out.chunks_exact_mut(table.row_len.max(1)).enumerate() {
         let weights = &sum.weights[query * BLOCK_POSITIONS..][..table.n_rows];
-        for (j, out) in out.iter_mut().enumerate().skip(col) {
+        for (j, out) in out.iter_mut().enumerate().take(cols.end).skip(col) {
             *out *= sum.factors[query];
             for (position, weight) in weights.iter().enumerate() {
                 *out = weight.mul_add(table.row(position)[j].value(), *out);
