@@ -54,6 +54,13 @@ const BACKENDS: &[BackendUnderTest] = &[
         covers: |maker| maker.op.ends_with("attention"),
     },
     BackendUnderTest {
+        name: "cpu with a cache in 8 bits",
+        make: Make::Cpu { arithmetic: Mode::Int8Kv8, n_threads: 3 },
+        limit: limit_of_cache_in_codes,
+        chunks: Chunks::BitEqual,
+        covers: |maker| maker.op.ends_with("attention") && maker.what != "large scores",
+    },
+    BackendUnderTest {
         name: "cpu with activations in int8",
         make: Make::Cpu { arithmetic: Mode::Int8, n_threads: 3 },
         limit: limit_of_int8,
@@ -148,6 +155,15 @@ fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
 /// which is about 1 in these cases. Where scores are large, keys are whole and exact.
 fn limit_of_cache_in_f16(_: Arithmetic) -> f64 {
     5e-7
+}
+
+/// For keys and values rounded to a 255th of what lies between the least and the largest of their
+/// group: for normal values in groups of 64, which are 4.7 deviations apart, (4.7 / 255)^2 / 12 =
+/// 3e-5 of their mean square, and for queries in int8 as much. Both reach the weights multiplied
+/// with the size of the scores, which is about 1 in these cases; where scores are large, nothing
+/// can be said.
+fn limit_of_cache_in_codes(_: Arithmetic) -> f64 {
+    5e-4
 }
 
 /// For products with activations rounded to a 127th of the largest of their group: for normal

@@ -10,6 +10,7 @@
 
 mod jobs;
 mod merge;
+mod rounded;
 mod task;
 
 use crate::backend::cpu::attention::jobs::Jobs;
