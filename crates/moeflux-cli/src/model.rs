@@ -5,7 +5,6 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use moeflux::backend::Arithmetic;
 use moeflux::blueprint::Blueprint;
 use moeflux::engine::{BackendKind, Engine, EngineConfig, kernels_named};
 use moeflux::error::{Error, Result};
@@ -56,7 +55,7 @@ pub(crate) fn open_on(
 ) -> Result<Engine> {
     let config = EngineConfig {
         backend,
-        arithmetic: if args.precise { Arithmetic::F32 } else { Arithmetic::Int8 },
+        arithmetic: args.arithmetic(),
         kernels: args.isa.as_deref().map(kernels_named).transpose()?,
         n_threads: n_threads(args),
         n_rows_max: args.chunk,
