@@ -12,7 +12,7 @@ use crate::format::{Matrix, MatrixKind};
 use crate::kept::{Kept, KeptRows};
 use crate::lanes::{LANES, Lanes, Simd, padded};
 use crate::upcoming::Upcoming;
-use crate::vector::{Rows, dot, exp_shifted};
+use crate::vector::{Rows, dot_lanes, exp_shifted};
 
 /// Positions of one block: a row of scores has so many places.
 pub const BLOCK_POSITIONS: usize = 64;
@@ -413,6 +413,12 @@ pub(crate) fn add_weighted<S: Simd>(simd: S, sum: &WeightedRows<'_>, out: &mut [
 /// Queries whose weights are multiplied with scales at a time.
 const SCALED_QUERIES: usize = 8;
 
+/// Groups whose scales and biases are brought into the order of positions at a time.
+const GROUPS: usize = 8;
+
+/// One value per position of a block.
+type PerPosition = [f32; BLOCK_POSITIONS];
+
 /// Group by group: a group's scales are multiplied to the weights, and what the biases add to every
 /// column of it is added last.
 #[inline(always)]
@@ -423,48 +429,109 @@ fn add_codes<S: Simd>(
     out: &mut [f32],
 ) {
     let MatrixKind::Affine(affine) = matrix.layout().kind else { return };
-    let (group, n_cols, n_rows) = (usize::from(affine.group), sum.rows.row_len, sum.rows.n_rows);
+    let (group, n_cols) = (usize::from(affine.group), sum.rows.row_len);
     let codes = Table::new(&sum.rows, &matrix.codes()[first_row * sum.rows.stride..]);
-    let mut scaled = [0.0; SCALED_QUERIES * BLOCK_POSITIONS];
-    let (mut scales, mut biases) = ([0.0; BLOCK_POSITIONS], [0.0; BLOCK_POSITIONS]);
-    let (scales, biases) = (&mut scales[..n_rows], &mut biases[..n_rows]);
+    let mut factors = [[[0.0; BLOCK_POSITIONS]; GROUPS]; 2];
     let mut next = sum.next;
     for (group_idx, first_col) in (0..n_cols).step_by(group).enumerate() {
+        if group_idx % GROUPS == 0 {
+            let [scales, biases] = &mut factors;
+            let rows = first_row..first_row + sum.rows.n_rows;
+            by_position(matrix, matrix.scales(), (&rows, group_idx), scales);
+            by_position(matrix, matrix.biases(), (&rows, group_idx), biases);
+        }
+        let part = WeightedRows { next: next.take(), ..*sum };
         let cols = first_col..n_cols.min(first_col + group);
-        group_factors(matrix, (first_row, group_idx), (scales, biases));
-        let queries = sum.factors.chunks(SCALED_QUERIES).enumerate();
-        for ((i, factors), out) in queries.zip(out.chunks_mut(SCALED_QUERIES * n_cols.max(1))) {
-            let weights = &sum.weights[i * SCALED_QUERIES * BLOCK_POSITIONS..];
-            let scaled = &mut scaled[..factors.len() * BLOCK_POSITIONS];
-            let mut added = [0.0; SCALED_QUERIES];
-            for (query, scaled) in scaled.chunks_exact_mut(BLOCK_POSITIONS).enumerate() {
-                let weights = &weights[query * BLOCK_POSITIONS..][..n_rows];
-                added[query] = dot(simd, weights, biases);
-                let scaled = scaled.iter_mut().zip(weights.iter().zip(&*scales));
-                scaled.for_each(|(it, (weight, scale))| *it = weight * scale);
+        let factors = factors.each_ref().map(|it| &it[group_idx % GROUPS]);
+        add_group(simd, &part, (&codes, factors), (cols, &mut *out));
+    }
+}
+
+/// One group of columns, for all queries.
+#[inline(always)]
+fn add_group<S: Simd>(
+    simd: S,
+    sum: &WeightedRows<'_>,
+    (codes, [scales, biases]): (&Table<'_, u8>, [&PerPosition; 2]),
+    (cols, out): (Range<usize>, &mut [f32]),
+) {
+    let mut scaled = [[0.0; BLOCK_POSITIONS]; SCALED_QUERIES];
+    let (weights, _) = sum.weights.as_chunks::<BLOCK_POSITIONS>();
+    let queries = sum.factors.chunks(SCALED_QUERIES).zip(weights.chunks(SCALED_QUERIES));
+    let mut next = sum.next;
+    for ((factors, weights), out) in queries.zip(out.chunks_mut(SCALED_QUERIES * codes.row_len)) {
+        let mut added = [0.0; SCALED_QUERIES];
+        for (weights, added) in weights.chunks(4).zip(added.chunks_mut(4)) {
+            let mut lanes = [simd.splat(0.0); 4];
+            for (lanes, weights) in lanes.iter_mut().zip(weights) {
+                *lanes = bias_lanes(simd, weights, biases, codes.n_rows);
             }
-            let part = WeightedRows { weights: scaled, factors, rows: sum.rows, next: next.take() };
-            add_table(simd, &part, &codes, (cols.clone(), &mut *out));
-            for (out, added) in out.chunks_exact_mut(n_cols).zip(added) {
-                out[cols.clone()].iter_mut().for_each(|it| *it += added);
+            added.copy_from_slice(&simd.store4(simd.reduce4(lanes)));
+        }
+        for (scaled, weights) in scaled.iter_mut().zip(weights) {
+            // Beyond the positions stands whatever, which nobody reads.
+            for ((it, weight), scale) in scaled.iter_mut().zip(weights).zip(scales) {
+                *it = weight * scale;
+            }
+        }
+        let weights = scaled.as_flattened();
+        let part = WeightedRows { weights, factors, rows: sum.rows, next: next.take() };
+        add_table(simd, &part, codes, (cols.clone(), &mut *out));
+        for (out, added) in out.chunks_exact_mut(codes.row_len).zip(added) {
+            out[cols.clone()].iter_mut().for_each(|it| *it += added);
+        }
+    }
+}
+
+/// The lanes of the sum of weight times bias.
+#[inline(always)]
+fn bias_lanes<S: Simd>(
+    simd: S,
+    weights: &PerPosition,
+    biases: &PerPosition,
+    n_positions: usize,
+) -> S::Vector {
+    if n_positions == BLOCK_POSITIONS {
+        dot_lanes(simd, weights, biases)
+    } else {
+        dot_lanes(simd, &weights[..n_positions], &biases[..n_positions])
+    }
+}
+
+/// Brings scales or biases of some rows, from a group on, into the order of positions.
+#[inline(always)]
+fn by_position(
+    matrix: &Matrix<'_>,
+    values: &[u8],
+    (rows, first_group): (&Range<usize>, usize),
+    out: &mut [PerPosition; GROUPS],
+) {
+    let (values, _) = values.as_chunks::<2>();
+    let n_groups = values.len() / matrix.layout().n_rows;
+    let values = &values[rows.start * n_groups..rows.end * n_groups];
+    match n_groups {
+        1 => turned::<1>(values, out),
+        2 => turned::<2>(values, out),
+        4 => turned::<4>(values, out),
+        8 => turned::<8>(values, out),
+        _ => {
+            let n_groups_now = GROUPS.min(n_groups - first_group);
+            for (position, values) in values.chunks_exact(n_groups).enumerate() {
+                for (out, value) in out.iter_mut().zip(&values[first_group..][..n_groups_now]) {
+                    out[position] = from_bf16(u16::from_le_bytes(*value));
+                }
             }
         }
     }
 }
 
-/// One group's scale and bias of some rows.
+/// The same for all of `G` groups.
 #[inline(always)]
-fn group_factors(
-    matrix: &Matrix<'_>,
-    (first_row, group_idx): (usize, usize),
-    (scales, biases): (&mut [f32], &mut [f32]),
-) {
-    let n_groups = matrix.scales().len() / 2 / matrix.layout().n_rows;
-    let first = first_row * n_groups + group_idx;
-    for (bytes, values) in [(matrix.scales(), scales), (matrix.biases(), biases)] {
-        let (halves, _) = bytes.as_chunks::<2>();
-        for (value, half) in values.iter_mut().zip(halves.iter().skip(first).step_by(n_groups)) {
-            *value = from_bf16(u16::from_le_bytes(*half));
+fn turned<const G: usize>(values: &[[u8; 2]], out: &mut [PerPosition; GROUPS]) {
+    let (rows, _) = values.as_chunks::<G>();
+    for (group_idx, out) in out.iter_mut().take(G).enumerate() {
+        for (out, row) in out.iter_mut().zip(rows) {
+            *out = from_bf16(u16::from_le_bytes(row[group_idx]));
         }
     }
 }
