@@ -58,6 +58,7 @@ mod rowop;
 mod scalar;
 mod upcoming;
 mod vector;
+mod weighted;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -68,7 +69,7 @@ mod x86_64;
 mod tests;
 
 pub use activations::{Activations, RowShape};
-pub use attention::{Admission, BLOCK_POSITIONS, Running, ScorePart, Scores, WeightedRows};
+pub use attention::{Admission, BLOCK_POSITIONS, Running, ScorePart, Scores};
 pub use decode::decode_row;
 pub use delta::DeltaRun;
 #[cfg(any(test, feature = "emulated"))]
@@ -81,3 +82,4 @@ pub use product::{Product, ROWS_PER_BLOCK, TransposedProduct};
 pub use rounding::round_to_f16;
 pub use rowop::{RopePairs, RowOp};
 pub use vector::Rows;
+pub use weighted::WeightedRows;
