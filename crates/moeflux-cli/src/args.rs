@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use moeflux::backend::Arithmetic;
 use moeflux::config::{BackendKind, Budget};
 
 use crate::ranges;
@@ -72,6 +73,28 @@ pub(crate) enum IoName {
     PageCache,
 }
 
+/// How finely keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvBits {
+    /// Half the memory of a context and less to read for long ones, but rounded more
+    #[value(name = "8")]
+    Eight,
+    /// Half precision
+    #[value(name = "16")]
+    Sixteen,
+}
+
+impl ModelArgs {
+    /// What `--precise` and `--kv-bits` ask for.
+    pub(crate) fn arithmetic(&self) -> Arithmetic {
+        match (self.precise, self.kv_bits) {
+            (true, _) => Arithmetic::F32,
+            (false, Some(KvBits::Eight)) => Arithmetic::Int8Kv8,
+            (false, Some(KvBits::Sixteen) | None) => Arithmetic::Int8,
+        }
+    }
+}
+
 /// Which model, and how it is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -84,6 +107,9 @@ pub(crate) struct ModelArgs {
     /// Keep activations, keys and values in f32; the default rounds them to int8 and f16
     #[arg(long)]
     pub(crate) precise: bool,
+    /// Bits of each kept key and value [default: 16, with --precise 32]
+    #[arg(long, value_enum, value_name = "N", conflicts_with = "precise")]
+    pub(crate) kv_bits: Option<KvBits>,
     /// Kernels of another instruction set; results stay the same
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) isa: Option<String>,

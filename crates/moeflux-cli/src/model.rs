@@ -6,7 +6,6 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use moeflux::backend::Arithmetic;
 use moeflux::blueprint::Blueprint;
 use moeflux::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
 use moeflux::engine::{Engine, kernels_named};
@@ -78,7 +77,7 @@ pub(crate) fn open_on(
     };
     let config = EngineConfig {
         backend,
-        arithmetic: if args.precise { Arithmetic::F32 } else { Arithmetic::Int8 },
+        arithmetic: args.arithmetic(),
         kernels: args.isa.as_deref().map(kernels_named).transpose()?,
         n_threads: n_threads(args),
         n_rows_max: args.chunk,

@@ -1,5 +1,4 @@
-//! Attention over stored keys and values: scores of a block of positions, their softmax, and the
-//! weighted sum of values.
+//! Attention over stored keys: scores of a block of positions and their softmax.
 //!
 //! Several queries go over a block together, so that what is read of it is used for each.
 //! **Invariant:** a query's results do not depend on its company: every sum has the order that the
@@ -8,6 +7,7 @@
 use std::ops::Range;
 
 use crate::codes::from_f16;
+use crate::kept::{Kept, KeptRows};
 use crate::lanes::{LANES, Lanes, Simd, padded};
 use crate::upcoming::Upcoming;
 use crate::vector::{Rows, exp_shifted};
@@ -18,28 +18,6 @@ pub const BLOCK_POSITIONS: usize = 64;
 /// Positions that all queries meet before the next ones: keys of up to 256 columns stay in the
 /// first cache meanwhile, and queries are fetched once per so many positions.
 const PASS_POSITIONS: usize = 16;
-
-/// Keys or values as a cache keeps them.
-#[derive(Clone, Copy, Debug)]
-pub enum Kept<'a> {
-    /// Single precision.
-    F32(&'a [f32]),
-    /// Bits of half precision: see [`crate::round_to_f16`].
-    F16(&'a [u16]),
-}
-
-/// Positions of a cache.
-#[derive(Clone, Copy, Debug)]
-pub struct KeptRows<'a> {
-    /// From the first value of the first position.
-    pub values: Kept<'a>,
-    /// Positions.
-    pub n_rows: usize,
-    /// Values of one position.
-    pub row_len: usize,
-    /// Values from one position to the next.
-    pub stride: usize,
-}
 
 /// Queries and the keys that they are multiplied with.
 #[derive(Clone, Copy, Debug)]
@@ -94,36 +72,12 @@ pub struct Admission<'a> {
     pub factors: &'a mut [f32],
 }
 
-/// Weights and the values that they belong to: see [`crate::KernelTable::add_weighted`].
-#[derive(Clone, Copy, Debug)]
-pub struct WeightedRows<'a> {
-    /// `[n_queries, BLOCK_POSITIONS]`.
-    pub weights: &'a [f32],
-    /// `[n_queries]`: multiplied to the outputs first.
-    pub factors: &'a [f32],
-    /// `[n_positions, value dim]`.
-    pub rows: KeptRows<'a>,
-    /// What will be read next: it is asked for meanwhile.
-    pub next: Option<KeptRows<'a>>,
-}
-
-impl KeptRows<'_> {
-    fn check(&self) {
-        let len = match self.values {
-            Kept::F32(values) => values.len(),
-            Kept::F16(values) => values.len(),
-        };
-        assert!(self.n_rows <= BLOCK_POSITIONS, "{} positions in a block", self.n_rows);
-        assert!(self.row_len <= self.stride, "positions do not overlap");
-        let end = self.n_rows.checked_sub(1).map_or(0, |last| last * self.stride + self.row_len);
-        assert!(end <= len, "{end} values of a cache of {len}");
-    }
-}
-
 impl ScorePart<'_> {
     pub(crate) fn check(&self, out: &[f32]) {
         let Rows { values, n_rows, row_len, stride } = self.queries;
-        self.keys.check();
+        self.keys.check(BLOCK_POSITIONS);
+        let are_codes = matches!(self.keys.values, Kept::Codes { .. });
+        assert!(!are_codes, "scores of codes are products with a matrix");
         assert_eq!(row_len, self.keys.row_len, "a query is as long as a key");
         assert_eq!(out.len(), n_rows * BLOCK_POSITIONS, "a row of scores per query");
         let end = n_rows.checked_sub(1).map_or(0, |last| last * stride + row_len);
@@ -140,17 +94,8 @@ impl Admission<'_> {
     }
 }
 
-impl WeightedRows<'_> {
-    pub(crate) fn check(&self, out: &[f32]) {
-        let n_queries = self.factors.len();
-        self.rows.check();
-        assert_eq!(self.weights.len(), n_queries * BLOCK_POSITIONS, "a row of weights per query");
-        assert_eq!(out.len(), n_queries * self.rows.row_len, "an output per query");
-    }
-}
-
 /// A way values are kept.
-trait Stored: Copy {
+pub(crate) trait Stored: Copy {
     const ZERO: Self;
 
     fn lanes<S: Simd>(simd: S, values: &[Self; LANES]) -> S::Vector;
@@ -187,23 +132,38 @@ impl Stored for u16 {
     }
 }
 
+/// Codes, without their scale and bias.
+impl Stored for u8 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn lanes<S: Simd>(simd: S, values: &[Self; LANES]) -> S::Vector {
+        simd.bytes(values)
+    }
+
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32::from(self)
+    }
+}
+
 /// [`KeptRows`] of a known kind.
 #[derive(Clone, Copy)]
-struct Table<'a, K> {
-    values: &'a [K],
-    n_rows: usize,
-    row_len: usize,
-    stride: usize,
+pub(crate) struct Table<'a, K> {
+    pub(crate) values: &'a [K],
+    pub(crate) n_rows: usize,
+    pub(crate) row_len: usize,
+    pub(crate) stride: usize,
 }
 
 impl<'a, K> Table<'a, K> {
     #[inline(always)]
-    fn new(rows: &KeptRows<'_>, values: &'a [K]) -> Self {
+    pub(crate) fn new(rows: &KeptRows<'_>, values: &'a [K]) -> Self {
         Self { values, n_rows: rows.n_rows, row_len: rows.row_len, stride: rows.stride }
     }
 
     #[inline(always)]
-    fn row(&self, row_idx: usize) -> &'a [K] {
+    pub(crate) fn row(&self, row_idx: usize) -> &'a [K] {
         &self.values[row_idx * self.stride..][..self.row_len]
     }
 }
@@ -220,6 +180,7 @@ pub(crate) fn scores<S: Simd>(simd: S, scores: &Scores<'_>, out: &mut [f32]) {
             Kept::F16(values) => {
                 score_part(simd, part, &Table::new(&part.0.keys, values), (base, out));
             }
+            Kept::Codes { .. } => {}
         }
     }
 }
@@ -409,111 +370,4 @@ fn scale_and_max<S: Simd>(simd: S, scores: &mut [f32], scale: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
-}
-
-#[inline(always)]
-pub(crate) fn add_weighted<S: Simd>(simd: S, sum: &WeightedRows<'_>, out: &mut [f32]) {
-    match sum.rows.values {
-        Kept::F32(values) => add_table(simd, sum, &Table::new(&sum.rows, values), out),
-        Kept::F16(values) => add_table(simd, sum, &Table::new(&sum.rows, values), out),
-    }
-}
-
-#[inline(always)]
-fn add_table<S: Simd, K: Stored>(
-    simd: S,
-    sum: &WeightedRows<'_>,
-    table: &Table<'_, K>,
-    out: &mut [f32],
-) {
-    let n_cols = table.row_len;
-    let n_tiles = sum.factors.len().div_ceil(S::SQUARE) * n_cols.div_ceil(S::SQUARE * LANES);
-    let mut upcoming = Upcoming::new(sum.next.as_ref(), n_tiles * table.n_rows);
-    let mut col = 0;
-    while S::SQUARE >= 4 && col + 4 * LANES <= n_cols {
-        add_cols::<S, K, 4>(simd, sum, table, (col, out), &mut upcoming);
-        col += 4 * LANES;
-    }
-    while S::SQUARE < 4 && col + 2 * LANES <= n_cols {
-        add_cols::<S, K, 2>(simd, sum, table, (col, out), &mut upcoming);
-        col += 2 * LANES;
-    }
-    while col + LANES <= n_cols {
-        add_cols::<S, K, 1>(simd, sum, table, (col, out), &mut upcoming);
-        col += LANES;
-    }
-    for (query, out) in out.chunks_exact_mut(n_cols.max(1)).enumerate() {
-        let weights = &sum.weights[query * BLOCK_POSITIONS..][..table.n_rows];
-        for (j, out) in out.iter_mut().enumerate().skip(col) {
-            *out *= sum.factors[query];
-            for (position, weight) in weights.iter().enumerate() {
-                *out = weight.mul_add(table.row(position)[j].value(), *out);
-            }
-        }
-    }
-}
-
-/// `C` chunks of columns from `col`, for all queries.
-#[inline(always)]
-fn add_cols<S: Simd, K: Stored, const C: usize>(
-    simd: S,
-    sum: &WeightedRows<'_>,
-    table: &Table<'_, K>,
-    (col, out): (usize, &mut [f32]),
-    upcoming: &mut Upcoming,
-) {
-    let n_queries = sum.factors.len();
-    let mut query = 0;
-    while S::SQUARE >= 4 && query + 4 <= n_queries {
-        add_tile::<S, K, 4, C>(simd, sum, table, (query, col, out), upcoming);
-        query += 4;
-    }
-    while query + 2 <= n_queries {
-        add_tile::<S, K, 2, C>(simd, sum, table, (query, col, out), upcoming);
-        query += 2;
-    }
-    if query < n_queries {
-        add_tile::<S, K, 1, C>(simd, sum, table, (query, col, out), upcoming);
-    }
-}
-
-/// `Q` queries from `first_query` by `C` chunks of columns from `col`.
-#[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
-fn add_tile<S: Simd, K: Stored, const Q: usize, const C: usize>(
-    simd: S,
-    sum: &WeightedRows<'_>,
-    table: &Table<'_, K>,
-    (first_query, col, out): (usize, usize, &mut [f32]),
-    upcoming: &mut Upcoming,
-) {
-    let n_cols = table.row_len;
-    let n_positions = table.n_rows;
-    let weights: [&[f32]; Q] =
-        std::array::from_fn(|r| &sum.weights[(first_query + r) * BLOCK_POSITIONS..][..n_positions]);
-    let mut acc = [[simd.splat(0.0); C]; Q];
-    for r in 0..Q {
-        let factor = simd.splat(sum.factors[first_query + r]);
-        let out = &out[(first_query + r) * n_cols + col..][..C * LANES];
-        for c in 0..C {
-            acc[r][c] = simd.mul(simd.load(&out.as_chunks().0[c]), factor);
-        }
-    }
-    for position in 0..n_positions {
-        upcoming.step();
-        let row = &table.values[position * table.stride + col..][..C * LANES];
-        let values: [S::Vector; C] = std::array::from_fn(|c| K::lanes(simd, &row.as_chunks().0[c]));
-        for r in 0..Q {
-            let weight = simd.splat(weights[r][position]);
-            for c in 0..C {
-                acc[r][c] = simd.fma(weight, values[c], acc[r][c]);
-            }
-        }
-    }
-    for r in 0..Q {
-        let out = &mut out[(first_query + r) * n_cols + col..][..C * LANES];
-        for c in 0..C {
-            simd.store(acc[r][c], &mut out.as_chunks_mut().0[c]);
-        }
-    }
 }

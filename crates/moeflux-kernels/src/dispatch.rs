@@ -5,12 +5,13 @@
 
 use std::sync::OnceLock;
 
-use crate::attention::{Admission, Scores, WeightedRows};
+use crate::attention::{Admission, Scores};
 use crate::delta::DeltaRun;
 use crate::int8::{IntInputs, IntProduct, IntRows, IntScratch, LaidRows, Order, QuantisedRow};
 use crate::product::{Product, TransposedProduct};
 use crate::rowop::RowOp;
 use crate::scalar;
+use crate::weighted::WeightedRows;
 
 /// The kernels of one instruction set. All tables give the same bits.
 pub struct KernelTable {
@@ -116,8 +117,8 @@ macro_rules! kernel_table {
         }
 
         $(#[target_feature(enable = $features)])?
-        fn add_weighted(sum: &$crate::attention::WeightedRows<'_>, out: &mut [f32]) {
-            $crate::attention::add_weighted($simd, sum, out);
+        fn add_weighted(sum: &$crate::weighted::WeightedRows<'_>, out: &mut [f32]) {
+            $crate::weighted::add_weighted($simd, sum, out);
         }
 
         $(#[target_feature(enable = $features)])?
@@ -328,4 +329,14 @@ pub fn available() -> Vec<&'static KernelTable> {
     #[cfg(target_arch = "aarch64")]
     tables.extend(crate::aarch64::tables());
     tables
+}
+
+/// Tables of units that a CPU may lack, done by other means: slow, for tests.
+#[cfg(any(test, feature = "emulated"))]
+#[must_use]
+pub fn emulated() -> Option<&'static KernelTable> {
+    #[cfg(target_arch = "x86_64")]
+    return crate::x86_64::emulated_amx();
+    #[cfg(not(target_arch = "x86_64"))]
+    None
 }

@@ -26,6 +26,10 @@
 //!   from its first visible position. An output element is multiplied with the block's factor, then
 //!   takes positions in ascending order: `out = fma(weight, value, out)`. Values kept as f16 are
 //!   widened exactly.
+//! * **Attention over codes of 8 bits**: see `kept.rs` for the codes. A score is the product of the
+//!   query, rounded to int8, with the codes as a matrix: see `int8/mod.rs`. An output element takes
+//!   `out = fma(weight * scale, code, out)`, and after the block's last position the sum of
+//!   `weight * bias` over its positions, as one group.
 //! * **A sum of squares** has four sums of 16 lanes: chunks of 16 values go to them in turn. They
 //!   are added as `(0 + 1) + (2 + 3)`, then the lanes as those of a group.
 //! * **The delta rule** goes token by token; each of its sums over keys ascends, by `fma` from +0,
@@ -46,6 +50,7 @@ mod dispatch;
 mod format;
 mod gates;
 mod int8;
+mod kept;
 mod lanes;
 mod product;
 mod rounding;
@@ -53,6 +58,7 @@ mod rowop;
 mod scalar;
 mod upcoming;
 mod vector;
+mod weighted;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -63,15 +69,17 @@ mod x86_64;
 mod tests;
 
 pub use activations::{Activations, RowShape};
-pub use attention::{
-    Admission, BLOCK_POSITIONS, Kept, KeptRows, Running, ScorePart, Scores, WeightedRows,
-};
+pub use attention::{Admission, BLOCK_POSITIONS, Running, ScorePart, Scores};
 pub use decode::decode_row;
 pub use delta::DeltaRun;
+#[cfg(any(test, feature = "emulated"))]
+pub use dispatch::emulated;
 pub use dispatch::{KernelTable, available, best, by_name};
 pub use format::{Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout};
 pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
+pub use kept::{CodeShape, Kept, KeptRows};
 pub use product::{Product, ROWS_PER_BLOCK, TransposedProduct};
 pub use rounding::round_to_f16;
 pub use rowop::{RopePairs, RowOp};
 pub use vector::Rows;
+pub use weighted::WeightedRows;

@@ -4,7 +4,7 @@
 //! for in bursts, reading a cache and computing took as long as one after the other.
 //! **Invariant:** changes speed, never a result.
 
-use crate::attention::{Kept, KeptRows};
+use crate::kept::{Kept, KeptRows};
 
 /// What memory comes in.
 const LINE_BYTES: usize = 64;
@@ -28,6 +28,10 @@ impl Upcoming {
         let (address, value_bytes) = match rows.values {
             Kept::F32(values) => (values.as_ptr().cast::<u8>(), size_of::<f32>()),
             Kept::F16(values) => (values.as_ptr().cast::<u8>(), size_of::<u16>()),
+            // Scales and biases are few, and lie side by side.
+            Kept::Codes { matrix, first_row } => {
+                (matrix.codes().as_ptr().wrapping_add(first_row * rows.stride), size_of::<u8>())
+            }
         };
         let lines_per_row = (rows.row_len * value_bytes).div_ceil(LINE_BYTES);
         let n_left = rows.n_rows * lines_per_row;

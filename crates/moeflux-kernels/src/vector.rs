@@ -32,8 +32,9 @@ pub(crate) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     simd.reduce(dot_lanes(simd, a, b))
 }
 
+/// The lanes of a dot product, before they are added.
 #[inline(always)]
-fn dot_lanes<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> S::Vector {
+pub(crate) fn dot_lanes<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> S::Vector {
     let (a_chunks, a_rest) = a.as_chunks::<LANES>();
     let (b_chunks, b_rest) = b.as_chunks::<LANES>();
     let mut lanes = simd.splat(0.0);

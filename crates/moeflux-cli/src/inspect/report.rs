@@ -18,6 +18,9 @@ pub(super) const N_POSITIONS: u64 = 1000;
 /// How the default arithmetic keeps keys and values.
 pub(super) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
 
+/// The other one, which `--kv-bits 8` asks for.
+pub(super) const KV8_KIND: KvKind = Arithmetic::Int8Kv8.kv_kind();
+
 /// The files of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Files {
@@ -72,6 +75,7 @@ pub(super) struct Report {
     pub(super) expert_bytes: Option<(u64, u64)>,
     pub(super) routed_bytes_per_token: u64,
     pub(super) state_bytes_per_1000_tokens: u64,
+    pub(super) kv8_bytes_per_1000_tokens: u64,
     pub(super) state_fixed_bytes: u64,
 }
 
@@ -101,6 +105,7 @@ impl Report {
             expert_bytes: sizes().min().zip(sizes().max()),
             routed_bytes_per_token: blueprint.routed_bytes_per_token(),
             state_bytes_per_1000_tokens: plan.state.bytes_per_position(KV_KIND) * N_POSITIONS,
+            kv8_bytes_per_1000_tokens: plan.state.bytes_per_position(KV8_KIND) * N_POSITIONS,
             state_fixed_bytes: plan.state.fixed_bytes(),
         }
     }
@@ -151,6 +156,7 @@ impl Report {
             "routed_bytes_per_token": self.routed_bytes_per_token,
             "kv_kind": KV_KIND.name(),
             "state_bytes_per_1000_tokens": self.state_bytes_per_1000_tokens,
+            "kv8_bytes_per_1000_tokens": self.kv8_bytes_per_1000_tokens,
             "state_fixed_bytes": self.state_fixed_bytes,
         })
     }

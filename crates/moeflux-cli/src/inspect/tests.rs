@@ -60,6 +60,8 @@ fn a_page_for_people_has_exact_and_rounded_bytes() {
     assert!(line("60 x experts").contains("10 per token of 512"), "{page}");
     // 15 layers x (2 + 2) heads x 256 channels x 2 bytes x 1,000: f16, as int8 arithmetic keeps.
     assert!(line("KV per 1,000 tokens (f16)").contains(" 30,720,000 "), "{page}");
+    // 8 codes and a 64th of two bf16 instead of 16 bits: 8.5 of 16.
+    assert!(line("KV per 1,000 tokens (8 bits)").contains(" 16,320,000 "), "{page}");
     // 45 layers x (64 x 128 x 128 + 3 x 12,288) x 4 bytes.
     assert!(line("recurrent state").contains(" 195,379,200 "), "{page}");
     assert!(page.lines().all(|line| line.len() <= 110), "{page}");

@@ -9,7 +9,7 @@ use moeflux::error::{ByteCount, grouped};
 use moeflux::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
 use moeflux::weights::SkippedGroup;
 
-use super::report::{KV_KIND, N_POSITIONS, Quantised, Report, reason_name, scaling_name};
+use super::report::{KV_KIND, KV8_KIND, N_POSITIONS, Quantised, Report, reason_name, scaling_name};
 use crate::size::binary;
 
 /// Columns of the text before the numbers.
@@ -199,8 +199,13 @@ fn memory(report: &Report) -> Vec<String> {
     }
     lines.push(size_row("all experts", report.experts_bytes));
     lines.push(size_row("experts per token", report.routed_bytes_per_token));
-    let label = format!("KV per {} tokens ({})", grouped(N_POSITIONS), KV_KIND.name());
-    lines.push(size_row(&label, report.state_bytes_per_1000_tokens));
+    for (kind, bytes) in [
+        (KV_KIND, report.state_bytes_per_1000_tokens),
+        (KV8_KIND, report.kv8_bytes_per_1000_tokens),
+    ] {
+        let label = format!("KV per {} tokens ({})", grouped(N_POSITIONS), kind.name());
+        lines.push(size_row(&label, bytes));
+    }
     if report.state_fixed_bytes > 0 {
         lines.push(size_row("recurrent state (f32)", report.state_fixed_bytes));
     }

@@ -96,6 +96,8 @@ fn arithmetic_instructions_and_backend_are_as_asked() {
     let asked = |more: &[&str]| bench(CASES[0], &[&few, more].concat());
     assert_eq!(asked(&["--precise"])["arithmetic"], "f32");
     assert_eq!(asked(&[])["arithmetic"], "int8");
+    assert_eq!(asked(&["--kv-bits", "16"])["arithmetic"], "int8");
+    assert_eq!(asked(&["--kv-bits", "8"])["arithmetic"], "int8-kv8");
     assert_eq!(asked(&["--isa", "scalar"])["isa"], "scalar");
     assert_eq!(asked(&["--backend", "reference"])["backend"], "reference");
 }

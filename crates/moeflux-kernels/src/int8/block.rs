@@ -183,9 +183,24 @@ impl<'a> Block<'a> {
 /// Copies fewer than sixteen bytes of each row.
 #[inline(always)]
 fn copy_pieces(rows: &RowBlock<'_>, at: usize, n_bytes: usize, target: &mut [[u8; 16]; LANES]) {
-    for (r, piece) in target.iter_mut().enumerate() {
-        let row = &rows.row(r)[at..][..n_bytes];
-        piece.iter_mut().zip(row).for_each(|(it, &byte)| *it = byte);
+    match n_bytes {
+        // Sizes that the compiler knows are single moves.
+        2 => copy_known::<2>(rows, at, target),
+        4 => copy_known::<4>(rows, at, target),
+        8 => copy_known::<8>(rows, at, target),
+        _ => {
+            for (r, piece) in target.iter_mut().enumerate() {
+                let row = &rows.row(r)[at..][..n_bytes];
+                piece.iter_mut().zip(row).for_each(|(it, &byte)| *it = byte);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn copy_known<const N: usize>(rows: &RowBlock<'_>, at: usize, target: &mut [[u8; 16]; LANES]) {
+    for (piece, source) in target.iter_mut().zip(rows.pieces::<N>(at)) {
+        piece[..N].copy_from_slice(source);
     }
 }
 

@@ -295,7 +295,9 @@ impl Part<'_> {
     fn unpack<U: Unpack, S: IntSimd>(&self, simd: S, rows: &RowBlock<'_>, tile: &mut Tile) {
         let (targets, _) = tile.quads.as_chunks_mut::<8>();
         let pieces = self.cols.start / PIECE..self.cols.end / PIECE;
+        let piece_bytes = PIECE * rows.bits / 8;
         for (piece_idx, targets) in pieces.zip(targets) {
+            rows.prefetch_next(simd, piece_idx * piece_bytes, piece_bytes);
             let codes = U::piece(simd, rows, piece_idx);
             simd.lay(&codes, targets);
         }

@@ -4,8 +4,8 @@ use half::f16;
 
 use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
 use crate::{
-    Admission, BLOCK_POSITIONS, Kept, KeptRows, KernelTable, Rows, Running, ScorePart, Scores,
-    WeightedRows, available, round_to_f16,
+    Admission, BLOCK_POSITIONS, CodeShape, Kept, KeptRows, KernelTable, Matrix, MatrixLayout, Rows,
+    Running, ScorePart, Scores, WeightedRows, available, round_to_f16,
 };
 
 /// Positions that are all tiles of keys and some that are left over.
@@ -200,6 +200,106 @@ fn weighted_sums_are_as_stated() {
                 before: random.values(8 * n_cols),
             };
             QUERIES.into_iter().for_each(|n_queries| mix.check(n_queries));
+        }
+    }
+}
+
+/// Positions kept as codes, with more before them.
+struct Codes {
+    parts: [Vec<u8>; 3],
+    layout: MatrixLayout,
+    n_values: usize,
+}
+
+/// Positions before those that are looked at.
+const N_BEFORE: usize = 3;
+
+impl Codes {
+    fn random(n_rows: usize, n_values: usize, random: &mut Random) -> Self {
+        let shape = CodeShape::of(n_values);
+        let n_rows = n_rows + N_BEFORE;
+        let layout = MatrixLayout::new(shape.kind(), n_rows, shape.n_cols).unwrap();
+        let mut parts = shape.part_bytes().map(|n_bytes| vec![0; n_rows * n_bytes]);
+        let [codes, scales, biases] = &mut parts;
+        let [code_bytes, factor_bytes, _] = shape.part_bytes();
+        let factors = scales.chunks_mut(factor_bytes).zip(biases.chunks_mut(factor_bytes));
+        for (codes, (scales, biases)) in codes.chunks_mut(code_bytes).zip(factors) {
+            shape.round(&random.values(n_values), codes, [scales, biases]);
+        }
+        Self { parts, layout, n_values }
+    }
+
+    fn matrix(&self) -> Matrix<'_> {
+        let [codes, scales, biases] = &self.parts;
+        Matrix::new(self.layout, codes, scales, biases)
+    }
+
+    fn rows(&self) -> KeptRows<'_> {
+        KeptRows {
+            values: Kept::Codes { matrix: self.matrix(), first_row: N_BEFORE },
+            n_rows: self.layout.n_rows - N_BEFORE,
+            row_len: self.n_values,
+            stride: self.layout.n_cols,
+        }
+    }
+
+    /// A position's code, scale and bias of one column.
+    fn value(&self, position: usize, col: usize) -> (f32, f32, f32) {
+        let (row_idx, n_cols) = (position + N_BEFORE, self.layout.n_cols);
+        let shape = CodeShape::of(self.n_values);
+        let at = 2 * ((row_idx * n_cols + col) / usize::from(shape.group));
+        let wide = |part: &[u8]| f32::from_bits(u32::from_le_bytes([0, 0, part[at], part[at + 1]]));
+        let [codes, scales, biases] = &self.parts;
+        (f32::from(codes[row_idx * n_cols + col]), wide(scales), wide(biases))
+    }
+
+    /// One output as stated, and in f64.
+    fn output(&self, weights: &[f32], (factor, before): (f32, f32), col: usize) -> (f32, f64) {
+        let (mut sum, mut wide) = (before * factor, f64::from(before) * f64::from(factor));
+        let mut biases = Vec::new();
+        for (position, &weight) in weights.iter().enumerate() {
+            let (code, scale, bias) = self.value(position, col);
+            sum = (weight * scale).mul_add(code, sum);
+            biases.push(bias);
+            let value = f64::from(code) * f64::from(scale) + f64::from(bias);
+            wide += f64::from(weight) * value;
+        }
+        (sum + stated_dot(weights, &biases), wide)
+    }
+
+    fn check(&self, n_queries: usize, random: &mut Random) {
+        let (n_positions, n_cols) = (self.rows().n_rows, self.n_values);
+        let weights = random.values(n_queries * BLOCK_POSITIONS);
+        let (factors, before) = (random.values(n_queries), random.values(n_queries * n_cols));
+        let outputs = (0..n_queries).flat_map(|r| (0..n_cols).map(move |col| (r, col)));
+        let (stated, exact): (Vec<f32>, Vec<f64>) = outputs
+            .map(|(r, col)| {
+                let weights = &weights[r * BLOCK_POSITIONS..][..n_positions];
+                self.output(weights, (factors[r], before[r * n_cols + col]), col)
+            })
+            .unzip();
+        for table in available() {
+            let (rows, next) = (self.rows(), Some(self.rows()));
+            let sum = WeightedRows { weights: &weights, factors: &factors, rows, next };
+            let mut out = before.clone();
+            table.add_weighted(&sum, &mut out);
+            let what = format!("{} {n_queries} {n_positions} {n_cols}", table.name());
+            same_bits(&out, &stated, &what);
+        }
+        let error = nmse(&stated, &exact);
+        assert!(error <= NMSE_MAX, "NMSE {error:e}");
+    }
+}
+
+#[test]
+fn weighted_sums_of_codes_are_as_stated() {
+    let mut random = Random(25);
+    for n_cols in COLS {
+        for n_positions in POSITIONS {
+            let codes = Codes::random(n_positions, n_cols, &mut random);
+            for n_queries in QUERIES.into_iter().chain([19]) {
+                codes.check(n_queries, &mut random);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Random, Stored, affine_kinds, nmse, same_bits};
 use crate::{
     Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, MatrixKind,
-    ROWS_PER_BLOCK, available,
+    ROWS_PER_BLOCK, available, emulated,
 };
 
 /// A step of a 127th of the largest value of a group is an error of at most half a step: for
@@ -65,17 +65,6 @@ fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> IntRows {
     rows
 }
 
-/// Tables of units that this CPU may lack, done by other means.
-#[cfg(target_arch = "x86_64")]
-fn emulated() -> Option<&'static KernelTable> {
-    crate::x86_64::emulated_amx()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn emulated() -> Option<&'static KernelTable> {
-    None
-}
-
 /// Checks one product on all tables, for several numbers of picks, over part of the rows.
 fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
     let (matrix, layout) = (stored.matrix(), stored.layout);
@@ -84,7 +73,7 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
     let stated: Vec<Vec<f32>> =
         x.iter().map(|x| rows.clone().map(|row| stated_output(stored, row, x)).collect()).collect();
     let (mut scratch, mut laid) = (IntScratch::default(), LaidRows::default());
-    for table in available().iter().copied().chain(emulated()) {
+    for table in available().into_iter().chain(emulated()) {
         let activations = prepared(table, layout.kind, x);
         for n_picks in (0..=x.len()).filter(|n| *n < 4 || *n == x.len()) {
             let picks = &picks[..n_picks];

@@ -5,7 +5,7 @@
 mod avx2;
 mod avx512;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 pub(crate) use avx512::amx::emulated as emulated_amx;
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};

@@ -1,16 +1,15 @@
 //! Buffers and states in host memory: what the reference and the CPU backend share.
 //!
-//! **Invariant:** sized at creation; nothing here computes, but a table of half precision rounds
-//! what it is given.
+//! **Invariant:** sized at creation; nothing here computes.
 
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use moeflux_io::AlignedBytes;
-use moeflux_kernels::{Kept, KeptRows, round_to_f16};
 
 use crate::backend::StatePart;
+use crate::backend::kv::KvTable;
 use crate::error::{Error, Result};
 use crate::ids::{BufferId, LayerIdx, StateId};
 use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
@@ -125,102 +124,6 @@ impl Deref for Floats {
 impl DerefMut for Floats {
     fn deref_mut(&mut self) -> &mut [f32] {
         cast_slice_mut(&mut self.0)
-    }
-}
-
-/// A vector per head and position, for every position of a context.
-///
-/// A head's positions lie side by side: attention reads one head after another, and memory that
-/// follows itself is read in half the time of pieces that lie apart.
-#[derive(Debug)]
-pub struct KvTable {
-    kind: KvKind,
-    n_heads: usize,
-    head_dim: usize,
-    context: usize,
-    /// `[n_heads, context, head_dim]`; pages as of [`Floats`].
-    bytes: AlignedBytes,
-}
-
-impl KvTable {
-    /// Zeros, or `None` if there is no room.
-    #[must_use]
-    pub fn zeroed(
-        kind: KvKind,
-        (n_heads, head_dim): (usize, usize),
-        context: usize,
-    ) -> Option<Self> {
-        // The widest kind, so that no kind overflows.
-        n_heads.checked_mul(head_dim)?.checked_mul(context)?.checked_mul(size_of::<f32>())?;
-        let bytes = AlignedBytes::zeroed(kind.bytes(n_heads * head_dim * context))?;
-        Some(Self { kind, n_heads, head_dim, context, bytes })
-    }
-
-    /// Heads, and values of one head of a position.
-    #[must_use]
-    pub const fn shape(&self) -> (usize, usize) {
-        (self.n_heads, self.head_dim)
-    }
-
-    /// One head of some positions.
-    #[must_use]
-    pub fn rows(&self, head_idx: usize, positions: &Range<usize>) -> KeptRows<'_> {
-        let bytes = &self.bytes[self.place(head_idx, positions)];
-        let values = match self.kind {
-            KvKind::F32 => Kept::F32(cast_slice(bytes)),
-            KvKind::F16 => Kept::F16(cast_slice(bytes)),
-        };
-        let head_dim = self.head_dim;
-        KeptRows { values, n_rows: positions.len(), row_len: head_dim, stride: head_dim }
-    }
-
-    /// Keeps one head of one position.
-    pub fn put(&mut self, head_idx: usize, position: usize, values: &[f32]) {
-        let place = self.place(head_idx, &(position..position + 1));
-        let bytes = &mut self.bytes[place];
-        match self.kind {
-            KvKind::F32 => cast_slice_mut(bytes).copy_from_slice(values),
-            KvKind::F16 => round_to_f16(values, cast_slice_mut(bytes)),
-        }
-    }
-
-    /// Bytes of so many positions.
-    fn n_bytes(&self, n: usize) -> usize {
-        self.kind.bytes(n * self.n_heads * self.head_dim)
-    }
-
-    /// Bytes of one head of some positions.
-    fn place(&self, head_idx: usize, positions: &Range<usize>) -> Range<usize> {
-        assert!(head_idx < self.n_heads, "head {head_idx} of {}", self.n_heads);
-        assert!(positions.end <= self.context, "{positions:?} of {}", self.context);
-        let place =
-            |position| self.kind.bytes((head_idx * self.context + position) * self.head_dim);
-        place(positions.start)..place(positions.end)
-    }
-
-    /// Where each head of each position from `first` lies, position by position.
-    fn places(&self, first: usize) -> impl Iterator<Item = Range<usize>> + use<'_> {
-        (first..self.context).flat_map(move |position| {
-            (0..self.n_heads).map(move |head_idx| self.place(head_idx, &(position..position + 1)))
-        })
-    }
-
-    /// Copies positions from `first` out, `[position, head, value]`.
-    fn read(&self, first: usize, target: &mut [u8]) {
-        let head_bytes = self.kind.bytes(self.head_dim).max(1);
-        for (target, place) in target.chunks_exact_mut(head_bytes).zip(self.places(first)) {
-            target.copy_from_slice(&self.bytes[place]);
-        }
-    }
-
-    /// Overwrites positions from `first`, as [`KvTable::read`] gives them.
-    fn write(&mut self, first: usize, source: &[u8]) {
-        let head_bytes = self.kind.bytes(self.head_dim).max(1);
-        for (i, source) in source.chunks_exact(head_bytes).enumerate() {
-            let position = first + i / self.n_heads;
-            let place = self.place(i % self.n_heads, &(position..position + 1));
-            self.bytes[place].copy_from_slice(source);
-        }
     }
 }
 
@@ -342,8 +245,8 @@ impl States {
                 LayerMemory::Positions { first, second },
             ) => {
                 let (head, tail) = target.split_at_mut(first.n_bytes(n));
-                first.read(at, head);
-                second.read(at, tail);
+                first.read((at, n), head);
+                second.read((at, n), tail);
             }
             (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
                 let (head, tail) = target.split_at_mut(size_of_val::<[f32]>(conv));
@@ -362,8 +265,8 @@ impl States {
                 LayerMemory::Positions { first, second },
             ) => {
                 let (head, tail) = source.split_at(first.n_bytes(n));
-                first.write(at, head);
-                second.write(at, tail);
+                first.write((at, n), head);
+                second.write((at, n), tail);
             }
             (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
                 let (head, tail) = source.split_at(size_of_val::<[f32]>(conv));

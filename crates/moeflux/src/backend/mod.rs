@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod host;
+pub mod kv;
 pub mod reference;
 
 use std::fmt;
@@ -21,6 +22,8 @@ pub enum Arithmetic {
     F32,
     /// Activations as int8 per group of the weights, keys and values as f16.
     Int8,
+    /// The same, with keys and values as codes of 8 bits and queries as int8.
+    Int8Kv8,
 }
 
 impl Arithmetic {
@@ -30,15 +33,23 @@ impl Arithmetic {
         match self {
             Self::F32 => KvKind::F32,
             Self::Int8 => KvKind::F16,
+            Self::Int8Kv8 => KvKind::Codes,
         }
     }
 
-    /// Name for logs and saved states.
+    /// Whether products with affine matrices take activations rounded to int8.
+    #[must_use]
+    pub const fn rounds_activations(self) -> bool {
+        matches!(self, Self::Int8 | Self::Int8Kv8)
+    }
+
+    /// Name for logs and saved states, of at most 8 bytes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Int8 => "int8",
+            Self::Int8Kv8 => "int8-kv8",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Where values lie: buffers of a workspace, views of their rows, and what a session remembers.
 
+use moeflux_kernels::CodeShape;
+
 use crate::ids::BufferId;
 use crate::ops::RowSet;
 
@@ -165,6 +167,8 @@ pub enum KvKind {
     F32,
     /// Half precision, rounded to the nearest; beyond its range the largest of the same sign.
     F16,
+    /// Codes of 8 bits, with a scale and a bias per group: see [`CodeShape`].
+    Codes,
 }
 
 impl KvKind {
@@ -174,16 +178,24 @@ impl KvKind {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+            Self::Codes => "8 bits",
         }
     }
 
-    /// Bytes of so many values.
+    /// Bytes of one head of one position: its values or codes, scales and biases.
     #[must_use]
-    pub const fn bytes(self, n_values: usize) -> usize {
+    pub const fn part_bytes(self, head_dim: usize) -> [usize; 3] {
         match self {
-            Self::F32 => n_values * size_of::<f32>(),
-            Self::F16 => n_values * size_of::<u16>(),
+            Self::F32 => [head_dim * size_of::<f32>(), 0, 0],
+            Self::F16 => [head_dim * size_of::<u16>(), 0, 0],
+            Self::Codes => CodeShape::of(head_dim).part_bytes(),
         }
+    }
+
+    /// Bytes of so many heads of one position.
+    const fn bytes(self, n_heads: usize, head_dim: usize) -> usize {
+        let [values, scales, biases] = self.part_bytes(head_dim);
+        n_heads * (values + scales + biases)
     }
 }
 
@@ -218,12 +230,16 @@ pub enum LayerState {
 }
 
 impl LayerState {
-    /// Values kept per position; zero for a recurrent layer.
+    /// Bytes kept per position; zero for a recurrent layer.
     #[must_use]
-    pub const fn values_per_position(&self) -> usize {
+    pub const fn bytes_per_position(&self, kind: KvKind) -> usize {
         match *self {
-            Self::KeyValue { k_cols, v_cols, .. } => k_cols + v_cols,
-            Self::Latent { latent_cols, rope_cols } => latent_cols + rope_cols,
+            Self::KeyValue { n_heads, k_cols, v_cols } => {
+                kind.bytes(n_heads, k_cols / n_heads) + kind.bytes(n_heads, v_cols / n_heads)
+            }
+            Self::Latent { latent_cols, rope_cols } => {
+                kind.bytes(1, latent_cols) + kind.bytes(1, rope_cols)
+            }
             Self::Recurrent { .. } => 0,
         }
     }
@@ -251,8 +267,8 @@ impl StateSpec {
     /// Bytes that one more position takes.
     #[must_use]
     pub fn bytes_per_position(&self, kind: KvKind) -> u64 {
-        let values: usize = self.layers.iter().map(LayerState::values_per_position).sum();
-        kind.bytes(values) as u64
+        let bytes = self.layers.iter().map(|layer| layer.bytes_per_position(kind));
+        bytes.sum::<usize>() as u64
     }
 
     /// Bytes that a session takes before its first position.

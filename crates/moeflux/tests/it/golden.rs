@@ -70,14 +70,14 @@ fn cpu_gives_the_same_bits_for_any_chunk_and_any_number_of_threads() {
     }
 }
 
-/// Logits of the CPU backend in int8 arithmetic.
+/// Logits of the CPU backend in an arithmetic that rounds activations.
 fn run_int8(
-    case: &Case,
+    (case, arithmetic): (&Case, Arithmetic),
     tokens: &[TokenId],
     shape: (usize, usize),
     kernels: Option<&'static KernelTable>,
 ) -> Vec<Vec<f32>> {
-    let config = config(BackendKind::Cpu, Arithmetic::Int8, shape);
+    let config = config(BackendKind::Cpu, arithmetic, shape);
     let config = EngineConfig { kernels, ..config };
     let engine = Engine::open(&case.dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
     feed_all(&mut engine.session(tokens.len()).unwrap(), tokens)
@@ -85,20 +85,25 @@ fn run_int8(
 
 #[test]
 fn int8_gives_the_same_bits_for_any_chunk_threads_and_instruction_set() {
-    for name in case_names() {
-        let case = Case::load(&name);
+    for (name, arithmetic) in
+        case_names().iter().flat_map(|it| INT8_KINDS.map(|arithmetic| (it, arithmetic)))
+    {
+        let case = Case::load(name);
         let tokens = &case.tokens[..case.tokens.len().min(80)];
-        let whole = run_int8(&case, tokens, (tokens.len(), 1), None);
+        let what = format!("{name} in {}", arithmetic.name());
+        let run = |shape, kernels| run_int8((&case, arithmetic), tokens, shape, kernels);
+        let whole = run((tokens.len(), 1), None);
         for shape in [(1, 2), (7, 3), (tokens.len(), 2)] {
-            let other = run_int8(&case, tokens, shape, None);
-            assert!(whole == other, "{name} differs with (rows, threads) {shape:?}");
+            assert!(whole == run(shape, None), "{what} differs with (rows, threads) {shape:?}");
         }
         for table in available() {
-            let other = run_int8(&case, tokens, (7, 2), Some(table));
-            assert!(whole == other, "{name} differs with {}", table.name());
+            assert!(whole == run((7, 2), Some(table)), "{what} differs with {}", table.name());
         }
     }
 }
+
+/// Arithmetics that round activations.
+const INT8_KINDS: [Arithmetic; 2] = [Arithmetic::Int8, Arithmetic::Int8Kv8];
 
 /// On 256 tokens of held-out text, too few to count how often the first choice is the same; the
 /// README has the figures of the whole of it.
@@ -107,9 +112,11 @@ fn int8_stays_close_to_the_reference_on_the_model_in_the_box() {
     let (case, _) = Case::demo();
     let engine = open(&case.dir, BackendKind::Reference, 64);
     let expected = feed_all(&mut engine.session(case.tokens.len()).unwrap(), &case.tokens);
-    let actual = run_int8(&case, &case.tokens, (256, 2), None);
-    let distance = Distance::between(&actual, &expected);
-    println!("{distance:?}");
-    assert!(distance.kl > 0.0, "int8 rounds activations");
-    assert!(distance.kl <= 2e-3, "mean KL {:e}", distance.kl);
+    for arithmetic in INT8_KINDS {
+        let actual = run_int8((&case, arithmetic), &case.tokens, (256, 2), None);
+        let distance = Distance::between(&actual, &expected);
+        println!("{}: {distance:?}", arithmetic.name());
+        assert!(distance.kl > 0.0, "int8 rounds activations");
+        assert!(distance.kl <= 2e-3, "{}: mean KL {:e}", arithmetic.name(), distance.kl);
+    }
 }

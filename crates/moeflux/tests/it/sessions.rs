@@ -2,13 +2,14 @@
 
 use std::ops::ControlFlow;
 
+use moeflux::backend::Arithmetic;
 use moeflux::config::BackendKind;
 use moeflux::engine::Engine;
 use moeflux::error::Error;
 use moeflux::ids::TokenId;
 use moeflux::session::{Feed, Wanted, step};
 
-use crate::support::{Case, feed_all, open, open_int8};
+use crate::support::{Case, feed_all, open, open_as};
 
 /// A case with recurrent layers, one with plain attention, one with latents.
 const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];
@@ -223,28 +224,61 @@ fn a_refused_load_leaves_the_session_as_it_was() {
 #[test]
 fn a_state_of_another_arithmetic_is_refused() {
     let (engine, tokens) = engine_of("qwen3_next-bf16");
-    let int8 = open_int8(&Case::load("qwen3_next-bf16").dir, 7);
-    let saved = [&engine, &int8].map(|engine| {
+    let dir = Case::load("qwen3_next-bf16").dir;
+    let engines =
+        [engine, open_as(&dir, Arithmetic::Int8, 7), open_as(&dir, Arithmetic::Int8Kv8, 7)];
+    let saved = engines.each_ref().map(|engine| {
         let mut session = engine.session(64).unwrap();
         session.feed_last(&tokens[..20]).unwrap();
         let mut saved = Vec::new();
         session.save_state(&mut saved).unwrap();
         saved
     });
-    // Half the bytes of a position, and as much beside them.
-    let [wide, narrow] = [&engine, &int8].map(|engine| engine.memory());
-    assert_eq!(narrow.session_bytes_per_position * 2, wide.session_bytes_per_position);
-    assert_eq!(narrow.session_fixed_bytes, wide.session_fixed_bytes);
-    let kept_bytes = 20 * narrow.session_bytes_per_position;
-    assert_eq!(saved[0].len() as u64, saved[1].len() as u64 + kept_bytes);
-    for (engine, saved) in [(&engine, &saved[1]), (&int8, &saved[0])] {
-        let mut session = engine.session(64).unwrap();
-        let error = session.load_state(saved).unwrap_err().to_string();
-        assert!(error.contains("another arithmetic"), "{error}");
+    // Half the bytes of a position, then keys and values of two heads of 16, which are filled up
+    // to 32 codes, a scale and a bias; and as much beside them.
+    let memory = engines.each_ref().map(Engine::memory);
+    let [wide, halves, codes] = memory.map(|it| it.session_bytes_per_position);
+    assert_eq!(halves * 2, wide);
+    assert_eq!(codes, 2 * 2 * (32 + 4));
+    for (memory_now, saved_now) in memory.iter().zip(&saved) {
+        assert_eq!(memory_now.session_fixed_bytes, memory[0].session_fixed_bytes);
+        let kept_bytes = 20 * memory_now.session_bytes_per_position;
+        assert_eq!(saved_now.len() as u64 + 20 * wide, saved[0].len() as u64 + kept_bytes);
     }
-    let mut session = int8.session(64).unwrap();
-    session.load_state(&saved[1]).unwrap();
-    assert_eq!(session.tokens(), &tokens[..20]);
+    for (i, engine) in engines.iter().enumerate() {
+        for (j, saved) in saved.iter().enumerate() {
+            let mut session = engine.session(64).unwrap();
+            if i == j {
+                session.load_state(saved).unwrap();
+                assert_eq!(session.tokens(), &tokens[..20]);
+            } else {
+                let error = session.load_state(saved).unwrap_err().to_string();
+                assert!(error.contains("another arithmetic"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sessions_that_keep_codes_are_saved_and_cut() {
+    for name in CASES {
+        let case = Case::load(name);
+        let tokens = &case.tokens[..case.tokens.len().min(60)];
+        let engine = open_as(&case.dir, Arithmetic::Int8Kv8, 32);
+        let mut session = engine.session(64).unwrap();
+        session.feed_last(&tokens[..30]).unwrap();
+        session.checkpoint(30).unwrap();
+        let mut saved = Vec::new();
+        session.save_state(&mut saved).unwrap();
+        let expected = feed_all(&mut session, &tokens[30..]);
+        session.restore(30).unwrap();
+        assert!(feed_all(&mut session, &tokens[30..]) == expected, "{name}: restored");
+        let mut other = engine.session(64).unwrap();
+        other.load_state(&saved).unwrap();
+        assert!(feed_all(&mut other, &tokens[30..]) == expected, "{name}: loaded");
+        let mut whole = engine.session(64).unwrap();
+        assert!(feed_all(&mut whole, tokens)[30..] == expected, "{name}: at once");
+    }
 }
 
 #[test]

@@ -72,9 +72,9 @@ pub(crate) fn open_with(
     Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
 }
 
-/// An engine on the CPU backend in int8.
-pub(crate) fn open_int8(dir: &Path, n_rows_max: usize) -> Engine {
-    let config = config(BackendKind::Cpu, Arithmetic::Int8, (n_rows_max, 2));
+/// An engine on the CPU backend in some arithmetic.
+pub(crate) fn open_as(dir: &Path, arithmetic: Arithmetic, n_rows_max: usize) -> Engine {
+    let config = config(BackendKind::Cpu, arithmetic, (n_rows_max, 2));
     Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 

@@ -24,12 +24,6 @@ pub(super) const EXP_COST: usize = 4;
 /// Norms and turns count as much as reading so many values.
 const NORM_COST: usize = 2;
 
-/// `1 / (1 + exp(-x))`.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-pub(super) fn sigmoid(x: f32) -> f32 {
-    (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
-}
-
 impl Machine {
     pub(super) fn select_rows(&mut self, op: &SelectRows, batch: &Batch<'_>) {
         let mut out = self.take_output(op.out.buffer, &[op.x], batch.rows.len());

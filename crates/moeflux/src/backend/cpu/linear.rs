@@ -160,9 +160,13 @@ impl PanelProduct<'_> {
 
 /// One row of `n_rows` out of blocks of columns.
 pub(super) fn copy_row(blocks: &[f32], (row_idx, n_rows): (usize, usize), out: &mut [f32]) {
-    let blocks = blocks.chunks_exact(n_rows * ROWS_PER_BLOCK);
-    for (out, block) in out.chunks_mut(ROWS_PER_BLOCK).zip(blocks) {
-        out.copy_from_slice(&block[row_idx * ROWS_PER_BLOCK..][..out.len()]);
+    let (blocks, _) = blocks.as_chunks::<ROWS_PER_BLOCK>();
+    let mut blocks = blocks.iter().skip(row_idx).step_by(n_rows);
+    // Whole blocks have a length that the compiler knows: no calls.
+    let (whole, rest) = out.as_chunks_mut::<ROWS_PER_BLOCK>();
+    whole.iter_mut().zip(&mut blocks).for_each(|(out, block)| *out = *block);
+    if let Some(block) = blocks.next() {
+        rest.copy_from_slice(&block[..rest.len()]);
     }
 }
 

@@ -208,5 +208,5 @@ impl Picked<'_> {
 
 /// Only affine matrices have kernels that take integers.
 fn takes_ints(arithmetic: Arithmetic, kind: MatrixKind) -> bool {
-    arithmetic == Arithmetic::Int8 && matches!(kind, MatrixKind::Affine(_))
+    arithmetic.rounds_activations() && matches!(kind, MatrixKind::Affine(_))
 }

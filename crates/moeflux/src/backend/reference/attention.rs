@@ -7,7 +7,8 @@ use std::ops::Range;
 use moeflux_kernels::Kept;
 
 use super::{ReferenceBackend, dot, sigmoid, widened};
-use crate::backend::host::{KvTable, LayerMemory, States};
+use crate::backend::host::{LayerMemory, States};
+use crate::backend::kv::KvTable;
 use crate::ids::{LayerIdx, Position, StateId};
 use crate::ops::{Attention, Batch, MlaAttention};
 

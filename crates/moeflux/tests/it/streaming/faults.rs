@@ -17,7 +17,7 @@ use moeflux_io::{
     BlockRead, Caching, Faults, NthFault, SimulatedDrive, SimulatedFile, VirtualClock,
 };
 
-use crate::support::{Case, TempDir, config, open_int8};
+use crate::support::{Case, TempDir, config, open_as};
 
 const N_SLOTS: usize = 7;
 /// More rows than take part in an arbitrary order, and then single ones.
@@ -103,7 +103,7 @@ fn subject() -> (Case, TempDir, Vec<f32>) {
     };
     let packing = Packing::prepare(&case.dir, packed.path(), &options).unwrap();
     packing.run(&mut |_| ControlFlow::Continue(())).unwrap();
-    let expected = run(&open_int8(&case.dir, 24), &case).unwrap();
+    let expected = run(&open_as(&case.dir, Arithmetic::Int8, 24), &case).unwrap();
     (case, packed, expected)
 }
 

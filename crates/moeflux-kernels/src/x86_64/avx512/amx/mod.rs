@@ -57,7 +57,7 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
 }
 
 /// The table as it would be on a CPU with the unit: tests run it wherever there are its vectors.
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 pub(crate) fn emulated() -> Option<&'static KernelTable> {
     static TABLE: KernelTable = KernelTable {
         name: "amx, emulated",
@@ -69,7 +69,7 @@ pub(crate) fn emulated() -> Option<&'static KernelTable> {
     is_available.then_some(&TABLE)
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
 fn int_matmul_emulated(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
     let MatrixKind::Affine(affine) = product.matrix.layout().kind else { return };

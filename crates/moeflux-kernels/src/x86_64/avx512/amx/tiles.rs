@@ -257,7 +257,7 @@ fn ask() -> bool {
 }
 
 /// The same without the unit, so that all around it is tested on every CPU.
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 pub(super) struct Emulated {
     depth: usize,
     sums: [Sums; 4],
@@ -265,7 +265,7 @@ pub(super) struct Emulated {
     values: [[[i8; LINE]; 16]; 2],
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 impl Emulated {
     pub(super) fn new(group: usize) -> Self {
         let depth = usize::from(depth(group));
@@ -274,7 +274,7 @@ impl Emulated {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 impl TileUnit for Emulated {
     fn clear(&mut self) {
         self.sums = [Sums::ZEROS; 4];

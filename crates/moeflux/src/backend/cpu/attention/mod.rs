@@ -10,11 +10,13 @@
 
 mod jobs;
 mod merge;
+mod rounded;
 mod task;
+
+use moeflux_kernels::RowOp;
 
 use crate::backend::cpu::attention::jobs::Jobs;
 use crate::backend::cpu::attention::task::Task;
-use crate::backend::cpu::elementwise::sigmoid;
 use crate::backend::cpu::split::{Items, Parts};
 use crate::backend::cpu::{Inputs, Machine, grown};
 use crate::backend::host::{LayerMemory, States};
@@ -161,9 +163,8 @@ impl Machine {
             let sink = sinks.map(|sinks| sinks[head_idx]);
             merge::finish(common.table, &mut parts, sink, out);
             if let Some(gate) = finish.gate {
-                for (out, &gate) in out.iter_mut().zip(inputs.head(gate, row_idx, head_idx)) {
-                    *out *= sigmoid(gate);
-                }
+                let gate = inputs.head(gate, row_idx, head_idx);
+                common.table.apply(&RowOp::MulSigmoid { gate }, out);
             }
         });
         self.buffers.put(form.out.buffer, out);

@@ -1,20 +1,23 @@
 //! One job of attention: its queries side by side, block by block.
 //!
 //! **Invariant:** rows that see the same positions of a block go through the kernels together;
-//! that changes no result, because each query's sums are its own.
+//! that changes no result, because each query's sums are its own. Queries that meet codes are
+//! rounded once per job.
 
 use std::ops::Range;
 
 use moeflux_kernels::{
-    Admission, BLOCK_POSITIONS, KeptRows, KernelTable, Rows, Running, ScorePart, Scores,
+    Admission, BLOCK_POSITIONS, Kept, KeptRows, KernelTable, Rows, Running, ScorePart, Scores,
     WeightedRows,
 };
 
 use crate::backend::cpu::attention::jobs::{Job, split_results};
 use crate::backend::cpu::attention::merge::{self, Part};
+use crate::backend::cpu::attention::rounded::{Place, RoundedQueries, RoundedScratch};
 use crate::backend::cpu::attention::{Form, SPAN};
 use crate::backend::cpu::{Inputs, grown};
-use crate::backend::host::{KvTable, LayerMemory, States};
+use crate::backend::host::{LayerMemory, States};
+use crate::backend::kv::KvTable;
 use crate::ops::{Batch, Heads};
 
 /// Scratch of one thread; grows to the largest use and is kept.
@@ -22,6 +25,8 @@ use crate::ops::{Batch, Heads};
 pub(in crate::backend::cpu) struct TaskScratch {
     /// `[queries, key dim]`, for each table of the cache.
     queries: [Vec<f32>; 2],
+    /// The same, where the cache holds codes.
+    rounded: [RoundedScratch; 2],
     /// `[queries, BLOCK_POSITIONS]`.
     scores: Vec<f32>,
     /// `[queries]`.
@@ -50,15 +55,13 @@ impl Task<'_> {
         else {
             unreachable!("attention keeps positions");
         };
-        for (heads, values) in form.queries.iter().zip(&mut scratch.queries) {
-            if let Some(heads) = heads {
-                self.pack(job, heads, values);
-            }
-        }
+        let tables = [first, second];
+        let TaskScratch { queries, rounded, scores, factors, running, values } = scratch;
+        let rounded = self.lay_queries(job, tables, (&mut *queries, rounded));
         let cache = Cache {
-            tables: [first, second],
+            tables,
             head_idx: job.first_head / form.sharers(),
-            queries: &scratch.queries,
+            queries,
             end: self.batch.rows[job.rows.clone()]
                 .iter()
                 .map(|it| it.position.0 + 1)
@@ -66,12 +69,12 @@ impl Task<'_> {
                 .unwrap_or(0),
         };
         let (out, maxima, sums) = split_results(results, n_queries);
-        let running = grown(&mut scratch.running, n_queries, Running::EMPTY);
         let mut at_hand = AtHand {
-            scores: grown(&mut scratch.scores, n_queries * BLOCK_POSITIONS, 0.0),
-            factors: grown(&mut scratch.factors, n_queries, 0.0),
-            running,
-            values: grown(&mut scratch.values, out.len(), 0.0),
+            scores: grown(scores, n_queries * BLOCK_POSITIONS, 0.0),
+            factors: grown(factors, n_queries, 0.0),
+            running: grown(running, n_queries, Running::EMPTY),
+            values: grown(values, out.len(), 0.0),
+            rounded,
         };
         maxima.fill(Running::EMPTY.max);
         sums.fill(Running::EMPTY.sum);
@@ -88,13 +91,35 @@ impl Task<'_> {
         }
     }
 
-    /// Copies a job's queries side by side.
-    fn pack(&self, job: &Job, heads: &Heads, values: &mut Vec<f32>) {
-        let values = grown(values, job.n_queries() * heads.head_dim, 0.0);
-        for (query, values) in values.chunks_exact_mut(heads.head_dim).enumerate() {
+    /// Copies a job's queries side by side and rounds those that meet codes.
+    fn lay_queries<'a>(
+        &self,
+        job: &Job,
+        tables: [&KvTable; 2],
+        (queries, scratch): (&mut [Vec<f32>; 2], &'a mut [RoundedScratch; 2]),
+    ) -> [Option<RoundedQueries<'a>>; 2] {
+        let mut rounded = [None, None];
+        for (i, (scratch, rounded)) in scratch.iter_mut().zip(&mut rounded).enumerate() {
+            let Some(heads) = self.form.queries[i] else { continue };
+            let shape = tables[i].code_shape();
+            let row_len = shape.map_or(heads.head_dim, |shape| shape.n_cols);
+            let values = grown(&mut queries[i], job.n_queries() * row_len, 0.0);
+            self.pack(job, heads, (values, row_len));
+            if let Some(shape) = shape {
+                *rounded = Some(RoundedQueries::new(self.table, shape, values, scratch));
+            }
+        }
+        rounded
+    }
+
+    /// Copies a job's queries side by side, filled up with zeros.
+    fn pack(&self, job: &Job, heads: &Heads, (values, row_len): (&mut [f32], usize)) {
+        for (query, values) in values.chunks_exact_mut(row_len).enumerate() {
             let row_idx = job.rows.start + query / job.n_heads;
             let head_idx = job.first_head + query % job.n_heads;
+            let (values, beyond) = values.split_at_mut(heads.head_dim);
             values.copy_from_slice(self.inputs.head(heads, row_idx, head_idx));
+            beyond.fill(0.0);
         }
     }
 
@@ -133,16 +158,10 @@ impl Task<'_> {
     ) {
         let form = self.form;
         let scores = &mut at_hand.scores[..queries.len() * BLOCK_POSITIONS];
-        let first = cache.part(0, &queries, &positions);
         // Latents have just been read as keys.
         let values = cache.rows(form.values, &positions);
         let next = (form.values != 0).then_some(values);
-        if form.queries[1].is_some() {
-            let second = cache.part(1, &queries, &positions);
-            self.table.scores(&Scores { parts: &[first, second], next }, scores);
-        } else {
-            self.table.scores(&Scores { parts: &[first], next }, scores);
-        }
+        self.score(cache, (&queries, &positions, next), (&mut at_hand.rounded, &mut *scores));
         let factors = &mut at_hand.factors[..queries.len()];
         self.table.admit(&mut Admission {
             scores,
@@ -156,6 +175,34 @@ impl Task<'_> {
         let next = (!following.is_empty()).then(|| cache.rows(0, &following));
         let sum = WeightedRows { weights: scores, factors, rows: values, next };
         self.table.add_weighted(&sum, &mut at_hand.values[queries.start * dim..queries.end * dim]);
+    }
+
+    /// Products of queries with keys.
+    fn score(
+        &self,
+        cache: &Cache<'_>,
+        (queries, positions, next): (&Range<usize>, &Range<usize>, Option<KeptRows<'_>>),
+        (rounded, scores): (&mut [Option<RoundedQueries<'_>>; 2], &mut [f32]),
+    ) {
+        if rounded.iter().any(Option::is_some) {
+            for (i, rounded) in rounded.iter_mut().enumerate() {
+                let keys = cache.rows(i, positions);
+                let (Some(rounded), Kept::Codes { matrix, .. }) = (rounded, keys.values) else {
+                    continue;
+                };
+                let place = if i == 0 { Place::Over } else { Place::Onto };
+                let codes = (matrix, positions.clone());
+                rounded.scores(codes, queries.clone(), (&mut *scores, place));
+            }
+            return;
+        }
+        let first = cache.part(0, queries, positions);
+        if self.form.queries[1].is_some() {
+            let second = cache.part(1, queries, positions);
+            self.table.scores(&Scores { parts: &[first, second], next }, scores);
+        } else {
+            self.table.scores(&Scores { parts: &[first], next }, scores);
+        }
     }
 }
 
@@ -194,4 +241,6 @@ struct AtHand<'a> {
     factors: &'a mut [f32],
     running: &'a mut [Running],
     values: &'a mut [f32],
+    /// Where the cache holds codes.
+    rounded: [Option<RoundedQueries<'a>>; 2],
 }
