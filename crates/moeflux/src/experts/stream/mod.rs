@@ -253,8 +253,6 @@ impl Stream {
     /// Asks for the experts of a layer.
     pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
         self.check_alive()?;
-        // What was guessed may have come meanwhile.
-        self.poll(Wait::Poll)?;
         let Request { layer, chosen, n_rows } = *request;
         let n_experts = self.bank(layer).bank.n_experts;
         let current = &mut self.request;
@@ -271,6 +269,7 @@ impl Stream {
             |(expert, &n_uses): (usize, &u32)| Wanted { expert: ExpertIdx(expert), n_uses };
         current.wanted.extend(uses.map(wanted));
         self.end_guessing();
+        // What was guessed may have come meanwhile: it is checked while the rest is being read.
         self.begin_reads();
         self.poll(Wait::Poll)
     }
