@@ -39,7 +39,7 @@ fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
         "qwen3_5_moe as it would be: 4 bits in groups of 64",
         "resident weights                         5,584,514,944     5.58 GB     5.20 GiB",
         "600 routed experts, all cold             4,246,732,800     4.25 GB     3.96 GiB",
-        "slots: 8,833 of 30,720",
+        "slots: 8,831 of 30,720",
         "budget    68.72 GB (64.00 GiB), told by --ram",
         "drive     3.00 GB/s, assumed: `moeflux doctor` measures it",
         "low: uniform routing",

@@ -41,12 +41,15 @@ pub struct Layout {
 /// More rows read an expert no cheaper: all of a layer are wanted long before.
 const N_ROWS_STREAMING_MAX: usize = 4096;
 
+/// Fewer make no difference to memory that matters.
+const N_ROWS_LEAST: usize = 32;
+
 /// A longer step may take one part of so many of the budget: what it takes, experts lack.
 const WORKSPACE_SHARE: u64 = 8;
 
 /// Scratch of a backend beside its workspace: a fixed part, and one part of so many of the
 /// workspace.
-const SCRATCH_BYTES: u64 = 16 << 20;
+const SCRATCH_BYTES: u64 = 32 << 20;
 const SCRATCH_SHARE: u64 = 2;
 
 impl Layout {
@@ -85,12 +88,15 @@ impl Layout {
         let n_rows_max = match config.n_rows_max {
             Some(n_rows_max) => n_rows_max.get(),
             None => rows_of_a_step(streaming, &|n_rows| {
-                let is_streaming = matches!(
-                    place(&needs(n_rows), &experts, limit_bytes),
-                    Ok(Placement::Streaming { .. })
-                );
-                let share = limit_bytes.unwrap_or(u64::MAX) / WORKSPACE_SHARE;
-                is_streaming && needs(n_rows).workspace_bytes <= share
+                let needs = needs(n_rows);
+                match place(&needs, &experts, limit_bytes) {
+                    Err(_) => Fit::TooMany,
+                    Ok(Placement::Resident) => Fit::Enough,
+                    Ok(Placement::Streaming { .. }) => {
+                        let share = limit_bytes.unwrap_or(u64::MAX) / WORKSPACE_SHARE;
+                        if needs.workspace_bytes > share { Fit::Enough } else { Fit::MoreIsBetter }
+                    }
+                }
             }),
         };
         if n_rows_max > N_ROWS_MAX {
@@ -131,10 +137,23 @@ pub fn step_bytes(workspace_bytes: u64) -> u64 {
     workspace_bytes + workspace_bytes / SCRATCH_SHARE + SCRATCH_BYTES
 }
 
-/// More rows for a longer context, as long as `is_worth` says so.
-fn rows_of_a_step(streaming: &StreamingConfig, is_worth: &dyn Fn(usize) -> bool) -> usize {
+/// How so many rows of a step suit a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    TooMany,
+    Enough,
+    /// They leave most of it to experts.
+    MoreIsBetter,
+}
+
+/// More rows for a longer context where that saves reads; fewer where there is no room for them.
+fn rows_of_a_step(streaming: &StreamingConfig, fit: &dyn Fn(usize) -> Fit) -> usize {
     let mut n_rows = N_ROWS_DEFAULT;
-    while n_rows < streaming.context.min(N_ROWS_STREAMING_MAX) && is_worth(2 * n_rows) {
+    while n_rows > N_ROWS_LEAST && fit(n_rows) == Fit::TooMany {
+        n_rows /= 2;
+    }
+    let n_rows_useful = streaming.context.min(N_ROWS_STREAMING_MAX);
+    while n_rows < n_rows_useful && fit(2 * n_rows) == Fit::MoreIsBetter {
         n_rows *= 2;
     }
     n_rows
