@@ -50,7 +50,7 @@ fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
     let told = json(&stdout_in(&cache, &[&plan[..], &["--disk-gbps", "7.5", "--json"]].concat()));
     assert_eq!(told["machine"]["drive"]["bytes_per_s"], 7.5e9);
     assert_eq!(told["routed_bytes_per_token"], 4_246_732_800_u64);
-    assert_eq!(told["forecast"]["n_slots"], 8838);
+    assert_eq!(told["forecast"]["n_slots"], 8831);
 }
 
 #[test]
