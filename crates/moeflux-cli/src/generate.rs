@@ -108,7 +108,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
         end_tokens: &end_tokens,
         n_tokens_max: args.n_tokens,
     };
-    let mut answer = Answer::new(args, &tokenizer, (load, tokens.len(), engine.n_rows_max()));
+    let mut answer = Answer::new(args, &tokenizer, (load, tokens.len(), &engine));
     let finish = generation.run(&tokens, &mut |event| answer.hear(event, &interrupt));
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
@@ -182,7 +182,7 @@ fn encode(
 struct Answer<'a> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
-    n_rows_max: usize,
+    engine: &'a Engine,
     think: EmptyThink,
     text: String,
     tokens: Vec<TokenId>,
@@ -196,13 +196,13 @@ impl<'a> Answer<'a> {
     fn new(
         args: &'a GenerateArgs,
         tokenizer: &'a Tokenizer,
-        (load, n_prompt_tokens, n_rows_max): (Duration, usize, usize),
+        (load, n_prompt_tokens, engine): (Duration, usize, &'a Engine),
     ) -> Self {
         let is_hidden = args.chat && !args.special;
         Self {
             args,
             tokenizer,
-            n_rows_max,
+            engine,
             think: if is_hidden { EmptyThink::default() } else { EmptyThink::kept() },
             text: String::new(),
             tokens: Vec::new(),
@@ -217,7 +217,7 @@ impl<'a> Answer<'a> {
         match event {
             Event::Reading(progress) => {
                 let bar = || Bar::tokens("reading", progress.n_rows);
-                let n_done = tokens_done(progress, self.n_rows_max);
+                let n_done = tokens_done(progress, self.engine.n_rows_max());
                 self.reading.get_or_insert_with(bar).set(n_done);
             }
             Event::PromptRead => {
@@ -226,7 +226,7 @@ impl<'a> Answer<'a> {
             }
             Event::Working => {}
             Event::Token { token, logprob, top } => {
-                self.stats.token();
+                self.stats.token(self.engine);
                 self.tokens.push(token);
                 if let Some(logprob) = logprob {
                     self.logprobs.push(self.logprob_json((token, logprob), top));

@@ -66,6 +66,12 @@ impl Machine {
     }
 }
 
+/// What the processor's package has used so far, in millionths of a joule, where Linux says so and
+/// lets this user read it. It begins anew now and then.
+pub(crate) fn package_energy_uj() -> Option<u64> {
+    fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").ok()?.trim().parse().ok()
+}
+
 /// The most memory this process ever had, where Linux says so.
 pub(crate) fn rss_bytes_peak() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")

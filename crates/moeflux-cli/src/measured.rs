@@ -1,4 +1,5 @@
-//! What `moeflux doctor` measured, remembered in the cache folder for `moeflux plan`.
+//! What was measured of this machine, remembered in the cache folder: rates by `moeflux doctor` for
+//! `moeflux plan`, and which way of reading is faster for a model.
 //!
 //! **Invariant:** a file that is missing, damaged or of another version is no error: then nothing
 //! is remembered. Figures are kept per machine, and of drives per file system.
@@ -7,6 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use moeflux::error::{Error, Result};
+use moeflux_io::Caching;
 use serde_json::{Map, Value, json};
 
 use crate::cache;
@@ -85,6 +87,21 @@ impl Measured {
         machine["drives"][key] = entry(bytes_per_s);
     }
 
+    /// The faster way of reading for a model's folder.
+    pub(crate) fn way(&self, model: &str) -> Option<Caching> {
+        let way = self.root.get(&self.machine)?.get("ways")?.get(model)?.as_str()?;
+        [Caching::Direct, Caching::PageCache].into_iter().find(|it| way_name(*it) == way)
+    }
+
+    /// Keeps the faster way of reading for a model's folder.
+    pub(crate) fn set_way(&mut self, model: &str, way: Caching) {
+        let machine = self.machine_entry();
+        if !machine["ways"].is_object() {
+            machine["ways"] = json!({});
+        }
+        machine["ways"][model] = json!(way_name(way));
+    }
+
     fn machine_entry(&mut self) -> &mut Value {
         let entry = self.root.entry(self.machine.clone()).or_insert_with(|| json!({}));
         if !entry.is_object() {
@@ -106,6 +123,13 @@ impl Measured {
         let text = format!("{:#}\n", Value::Object(self.root.clone()));
         fs::write(out.path(), text).map_err(Error::io("write", out.path()))?;
         out.finish()
+    }
+}
+
+fn way_name(way: Caching) -> &'static str {
+    match way {
+        Caching::Direct => "direct",
+        Caching::PageCache => "page-cache",
     }
 }
 

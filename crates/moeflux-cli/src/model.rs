@@ -7,16 +7,20 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux::blueprint::Blueprint;
-use moeflux::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
-use moeflux::engine::{Engine, kernels_named};
+use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::engine::{Engine, PROBE_TIME, kernels_named};
 use moeflux::error::{Error, Result};
+use moeflux::experts::stream::{Drives, choose_way};
+use moeflux::format::Checkpoint;
 use moeflux::ids::TokenId;
 use moeflux::spec::ModelSpec;
+use moeflux_io::Caching;
 
 use crate::args::{IoName, ModelArgs};
 use crate::cache;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::measured::Measured;
 use crate::progress::Bar;
 
 /// A model's path: what was given, or the folder of the model in the box, unpacked.
@@ -71,10 +75,6 @@ pub(crate) fn open_on(
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
-    let way = match args.io {
-        IoName::Auto | IoName::Direct => ReadWay::Direct,
-        IoName::PageCache => ReadWay::PageCache,
-    };
     let config = EngineConfig {
         backend,
         arithmetic: args.arithmetic(),
@@ -84,7 +84,6 @@ pub(crate) fn open_on(
         streaming: StreamingConfig {
             budget: args.memory,
             context,
-            way,
             mirror: args.mirror.clone(),
             looks_ahead: !args.no_look_ahead,
             n_slots_max: args.slots.map(NonZeroUsize::get),
@@ -92,11 +91,35 @@ pub(crate) fn open_on(
         },
     };
     let mut bar = None;
-    Engine::open(dir, &config, &mut |progress| {
+    let mirror = args.mirror.as_deref();
+    let drives =
+        &mut |checkpoint: &Checkpoint| Drives::open(checkpoint, way(args.io, checkpoint)?, mirror);
+    Engine::open_on(dir, &config, drives, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()
     })
+}
+
+/// The way of reading that `--io` names, or the faster one: measured at the first time for a model,
+/// remembered for the next.
+fn way(io: IoName, checkpoint: &Checkpoint) -> Result<Caching> {
+    match io {
+        IoName::Direct => return Ok(Caching::Direct),
+        IoName::PageCache => return Ok(Caching::PageCache),
+        IoName::Auto => {}
+    }
+    let dir = std::fs::canonicalize(&checkpoint.dir).unwrap_or_else(|_| checkpoint.dir.clone());
+    let dir = dir.to_string_lossy();
+    let mut measured = Measured::load();
+    if let Some(way) = measured.way(&dir) {
+        return Ok(way);
+    }
+    let way = choose_way(checkpoint, PROBE_TIME)?;
+    measured.set_way(&dir, way);
+    // A cache folder that cannot be written costs the same measurement next time.
+    drop(measured.save());
+    Ok(way)
 }
 
 /// Threads that compute: `--threads`, or all cores.

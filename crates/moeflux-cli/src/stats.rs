@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use moeflux::backend::DeviceNames;
 use moeflux::engine::Engine;
+use moeflux::experts::stream::StreamStats;
 use moeflux::generate::Finish;
 use serde_json::{Value, json};
 
 use crate::clock;
-use crate::machine::rss_bytes_peak;
+use crate::machine::{package_energy_uj, rss_bytes_peak};
 use crate::size::binary;
 use crate::streaming;
 
@@ -22,6 +23,18 @@ pub(crate) struct Stats {
     first_token: Option<Duration>,
     last_token: Duration,
     n_tokens: usize,
+    /// What each token cost, the first one with the prompt.
+    tokens: Vec<TokenCost>,
+    /// What streaming had done by the last token.
+    stream: Option<StreamStats>,
+    energy_at_start: Option<u64>,
+}
+
+/// What a token cost.
+#[derive(Debug)]
+struct TokenCost {
+    time: Duration,
+    stream: Option<StreamStats>,
 }
 
 impl Stats {
@@ -35,6 +48,9 @@ impl Stats {
             first_token: None,
             last_token: Duration::ZERO,
             n_tokens: 0,
+            tokens: Vec::new(),
+            stream: None,
+            energy_at_start: package_energy_uj(),
         }
     }
 
@@ -44,10 +60,23 @@ impl Stats {
     }
 
     /// A token was chosen.
-    pub(crate) fn token(&mut self) {
-        self.last_token = self.started.elapsed();
+    pub(crate) fn token(&mut self, engine: &Engine) {
+        let now = self.started.elapsed();
+        let stream = engine.stream_stats();
+        let before = self.stream.take().unwrap_or_default();
+        let cost = stream.as_ref().map(|stream| stream.since(&before));
+        self.tokens.push(TokenCost { time: now.saturating_sub(self.last_token), stream: cost });
+        self.stream = stream;
+        self.last_token = now;
         self.first_token.get_or_insert(self.last_token);
         self.n_tokens += 1;
+    }
+
+    /// What the processor's package used since the beginning, where the system tells.
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
+    fn energy_j(&self) -> Option<f64> {
+        let used = package_energy_uj()?.checked_sub(self.energy_at_start?)?;
+        Some(used as f64 / 1e6)
     }
 
     fn prefill_tokens_per_s(&self) -> Option<f64> {
@@ -80,7 +109,9 @@ impl Stats {
             "workspace_bytes": memory.workspace_bytes,
             "session_bytes": session_bytes(engine, context),
             "rss_bytes_peak": rss_bytes_peak(),
+            "package_energy_j": self.energy_j(),
         });
+        stats["per_token"] = self.tokens.iter().map(TokenCost::json).collect();
         if let Some(stream) = engine.stream_stats() {
             stats["streaming"] = streaming::json(&stream);
         }
@@ -124,6 +155,24 @@ impl Stats {
         }
         let arithmetic = arithmetic.name();
         eprintln!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}");
+    }
+}
+
+impl TokenCost {
+    fn json(&self) -> Value {
+        let seconds = self.time.as_secs_f64();
+        let Some(stream) = &self.stream else { return json!({"s": seconds}) };
+        json!({
+            "s": seconds,
+            "read_wait_s": stream.read_wait.as_secs_f64(),
+            "look_ahead_s": stream.ask.as_secs_f64(),
+            "check_s": stream.check.as_secs_f64(),
+            "bytes_read": stream.read_bytes(),
+            "bytes_guessed": stream.guess_bytes,
+            "hits": stream.hits,
+            "on_their_way": stream.on_their_way,
+            "misses": stream.misses,
+        })
     }
 }
 

@@ -14,6 +14,7 @@ mod file;
 mod mounts;
 mod control_group;
 mod memory;
+mod watch;
 mod clock;
 mod slots;
 mod direct;
@@ -50,3 +51,4 @@ pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, 
 pub use threads::{N_THREADS_MAX, ThreadsDrive};
 #[cfg(target_os = "linux")]
 pub use uring::{DEPTH_MAX, UringDrive, UringRefused};
+pub use watch::{MemoryLook, MemoryWatch};

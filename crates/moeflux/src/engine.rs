@@ -36,7 +36,7 @@ use crate::weights::{self, Copies, Manifest, Progress, Weights};
 const PAGE_CACHE_SHARE: usize = 8;
 
 /// Within so long two ways of reading are told apart.
-const PROBE_TIME: Duration = Duration::from_millis(1600);
+pub const PROBE_TIME: Duration = Duration::from_millis(1600);
 
 /// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
 /// first rows, and reading all of a large checkpoint twice is no option.

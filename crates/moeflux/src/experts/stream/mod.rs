@@ -11,6 +11,7 @@ mod ahead;
 mod size;
 mod stats;
 mod open;
+mod pressure;
 mod probe;
 
 use std::ops::ControlFlow;
@@ -19,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux_io::{
-    BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, Settings, SlotIdx,
-    SlotMemory, SlotState, Wait,
+    BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, MemoryWatch, Settings,
+    SlotIdx, SlotMemory, SlotState, Wait,
 };
 
 use crate::error::{Error, Result};
@@ -34,6 +35,7 @@ use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
 
 use bank::StreamBank;
+use pressure::Pressure;
 pub use probe::{choose_way, drive_speed, probe_of};
 pub use size::{SlotShape, slot_shape};
 pub use stats::StreamStats;
@@ -123,6 +125,8 @@ pub struct Stream {
     n_rereads: Vec<u32>,
     request: Current,
     ahead: Ahead,
+    pressure: Pressure,
+    watch: MemoryWatch,
     finished: Vec<Finished>,
     /// Why a demanded expert did not come.
     failure: Option<Error>,
@@ -239,6 +243,8 @@ impl Stream {
             n_rereads: Vec::new(),
             request: Current::default(),
             ahead: Ahead::new((config.looks_ahead && n_ranks > 0).then(|| LookAhead::new(look))),
+            pressure: Pressure::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
+            watch: MemoryWatch::open(),
             finished: Vec::new(),
             failure: None,
             is_broken: false,

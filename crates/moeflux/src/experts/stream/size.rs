@@ -74,6 +74,11 @@ impl Stream {
     ///
     /// [`Error::NoRoom`]: there are as many as before then, or some more.
     pub fn resize(&mut self, n_slots: usize) -> Result<()> {
+        self.pressure.set_most(n_slots);
+        self.change(n_slots)
+    }
+
+    fn change(&mut self, n_slots: usize) -> Result<()> {
         if n_slots < self.table.n_slots() {
             self.table.shrink(n_slots);
             self.give_slabs_back();
@@ -93,6 +98,22 @@ impl Stream {
         self.n_rereads.resize(n_places, 0);
         self.table.grow(n_slots);
         Ok(())
+    }
+
+    /// Gives slots up or takes them back, as memory is short or not. A system that has none left is
+    /// no error: there are as many slots as before then.
+    pub(super) fn follow_pressure(&mut self) {
+        let now = self.clock.now();
+        if !self.pressure.is_due(now) {
+            return;
+        }
+        let n_slots = self.table.n_slots();
+        let wanted = self.pressure.decide(n_slots, self.watch.look(), now);
+        if wanted != n_slots {
+            let resized = self.change(wanted);
+            debug_assert!(resized.is_ok() || wanted > n_slots, "slots can be given up");
+        }
+        self.give_slabs_back();
     }
 
     /// Gives back the slabs behind the last slot, as far as they are not in use.

@@ -108,6 +108,7 @@ impl Stream {
     /// A step of so many rows begins.
     pub(in crate::experts) fn begin_step(&mut self, n_rows: usize) {
         self.end_step();
+        self.follow_pressure();
         self.table.begin_step(n_rows);
         let is_small = n_rows <= N_ROWS_ANY_ORDER;
         if !is_small {
