@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::Path;
 
 use crate::control_group::tightest_control_group;
 
@@ -17,8 +16,9 @@ const TEXT_BYTES: usize = 4096;
 pub struct MemoryLook {
     /// What can be had on this machine without swapping.
     pub available_bytes: Option<u64>,
-    /// Share of the last ten seconds, in hundredths of a percent, in which some task waited for
-    /// memory: of the control group, or else of the machine.
+    /// Share of the last ten seconds, in hundredths of a percent, in which some task of this
+    /// process's control group waited for memory. That of the whole machine says nothing: another
+    /// group that lives at its limit would fill it.
     pub stalled_e4: Option<u32>,
 }
 
@@ -35,11 +35,9 @@ impl MemoryWatch {
     #[must_use]
     pub fn open() -> Self {
         let group = tightest_control_group();
-        let of_group = group.and_then(|it| File::open(it.folder.join("memory.pressure")).ok());
-        let of_machine = || File::open(Path::new("/proc/pressure/memory")).ok();
         Self {
-            meminfo: File::open(Path::new("/proc/meminfo")).ok(),
-            pressure: of_group.or_else(of_machine),
+            meminfo: File::open("/proc/meminfo").ok(),
+            pressure: group.and_then(|it| File::open(it.folder.join("memory.pressure")).ok()),
             text: Box::new([0; TEXT_BYTES]),
         }
     }
