@@ -6,7 +6,9 @@
 
 use crate::int8::block::Padded;
 use crate::int8::rows::IntRows;
-use crate::lanes::{LANES, Lanes};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::LANES;
+use crate::lanes::Lanes;
 
 /// A cache line.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,7 @@ pub(crate) struct Line(pub(crate) [u8; 64]);
 pub(crate) struct Factors(pub(crate) [Lanes; 2]);
 
 /// Sums of sixteen lanes under way, of sixteen rows.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Square(pub(crate) [Lanes; LANES]);
