@@ -226,7 +226,7 @@ impl<'a> Answer<'a> {
             }
             Event::Working => {}
             Event::Token { token, logprob, top } => {
-                self.stats.token(self.engine);
+                self.stats.token(self.args.json.then_some(self.engine));
                 self.tokens.push(token);
                 if let Some(logprob) = logprob {
                     self.logprobs.push(self.logprob_json((token, logprob), top));

@@ -59,14 +59,16 @@ impl Stats {
         self.prompt_read = Some(self.started.elapsed());
     }
 
-    /// A token was chosen.
-    pub(crate) fn token(&mut self, engine: &Engine) {
+    /// A token was chosen; what it cost is kept if the engine is there to be asked.
+    pub(crate) fn token(&mut self, engine: Option<&Engine>) {
         let now = self.started.elapsed();
-        let stream = engine.stream_stats();
-        let before = self.stream.take().unwrap_or_default();
-        let cost = stream.as_ref().map(|stream| stream.since(&before));
-        self.tokens.push(TokenCost { time: now.saturating_sub(self.last_token), stream: cost });
-        self.stream = stream;
+        if let Some(engine) = engine {
+            let stream = engine.stream_stats();
+            let before = self.stream.take().unwrap_or_default();
+            let cost = stream.as_ref().map(|stream| stream.since(&before));
+            self.tokens.push(TokenCost { time: now.saturating_sub(self.last_token), stream: cost });
+            self.stream = stream;
+        }
         self.last_token = now;
         self.first_token.get_or_insert(self.last_token);
         self.n_tokens += 1;

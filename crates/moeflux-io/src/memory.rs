@@ -22,7 +22,7 @@ pub fn process_memory_bytes() -> Option<u64> {
 }
 
 /// `MemAvailable` of `/proc/meminfo`.
-fn meminfo_available(meminfo: &str) -> Option<u64> {
+pub(crate) fn meminfo_available(meminfo: &str) -> Option<u64> {
     kibibytes(meminfo, "MemAvailable:")
 }
 

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
 use crate::control_group::tightest_control_group;
+use crate::memory::meminfo_available;
 
 /// Both texts are shorter.
 const TEXT_BYTES: usize = 4096;
@@ -45,7 +46,7 @@ impl MemoryWatch {
     /// How short memory is now.
     pub fn look(&mut self) -> MemoryLook {
         let Self { meminfo, pressure, text } = self;
-        let available_bytes = again(meminfo.as_mut(), text).and_then(available);
+        let available_bytes = again(meminfo.as_mut(), text).and_then(meminfo_available);
         let stalled_e4 = again(pressure.as_mut(), text).and_then(stalled);
         MemoryLook { available_bytes, stalled_e4 }
     }
@@ -57,11 +58,6 @@ fn again<'t>(file: Option<&mut File>, text: &'t mut [u8; TEXT_BYTES]) -> Option<
     file.seek(SeekFrom::Start(0)).ok()?;
     let n_bytes = file.read(&mut text[..]).ok()?;
     std::str::from_utf8(&text[..n_bytes]).ok()
-}
-
-fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// `some avg10=1.50 avg60=...` is 150.
@@ -83,14 +79,6 @@ mod tests {
         assert_eq!(stalled("some avg10=100.00 avg60=3"), Some(10_000));
         for text in ["", "full avg10=1.00", "some avg10=", "some avg10=x.00", "some avg10=1.5"] {
             assert_eq!(stalled(text), None, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn memory_that_can_be_had_is_read_in_bytes() {
-        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   12 kB\n"), Some(12 << 10));
-        for text in ["", "MemAvailable:", "MemAvailable: x kB"] {
-            assert_eq!(available(text), None, "{text:?}");
         }
     }
 

@@ -25,9 +25,10 @@ const N_CHOICES_PER_EXPERT: usize = 3;
 const GUESS_SHARE: usize = 8;
 
 impl Ahead {
-    pub(super) fn new(look: Option<LookAhead>) -> Self {
+    pub(super) fn new(is_allowed: bool, look: Option<LookAhead>) -> Self {
         Self {
-            look,
+            is_allowed,
+            look: look.filter(|_| is_allowed),
             likely: Vec::new(),
             guesses: Vec::new(),
             begun: Vec::new(),
@@ -83,10 +84,10 @@ impl Stream {
     /// file as soon as all of this one is under way.
     pub(super) fn read_ahead(&mut self) {
         let layer = self.request.layer;
-        let n_choices: usize = self.request.n_uses.iter().map(|&it| it as usize).sum();
-        if self.request.order != Order::Ascending {
+        if !self.ahead.is_allowed || self.request.order != Order::Ascending {
             return;
         }
+        let n_choices: usize = self.request.n_uses.iter().map(|&it| it as usize).sum();
         let Some(next) = self.next_layer(layer) else { return };
         let n_experts = self.bank(next).bank.n_experts;
         if n_choices < N_CHOICES_PER_EXPERT * n_experts {
@@ -140,15 +141,14 @@ impl Stream {
             let is_right = place.0 == layer && self.request.n_uses[guess.expert.0] > 0;
             let is_ready = self.memory.state(guess.slot) == SlotState::Ready;
             let (job, step) = (job_of(guess.slot), &mut self.ahead.step);
-            let counter = match (is_right, is_ready, self.loader.is_reading(job)) {
-                (true, true, _) => &mut step.n_ready,
-                (false, true, _) => &mut step.n_wasted,
-                (true, false, true) => &mut step.n_on_their_way,
-                (false, false, true) => &mut step.n_in_the_way,
-                // Nothing came of it yet.
-                (_, false, false) => &mut step.n_not_begun,
-            };
-            *counter += 1;
+            match (is_right, is_ready, self.loader.is_reading(job)) {
+                (true, true, _) => step.n_ready += 1,
+                (false, true, _) => step.n_wasted += 1,
+                (true, false, true) => step.n_on_their_way += 1,
+                (false, false, true) => step.n_in_the_way += 1,
+                // Nothing came of it yet, and nothing was lost.
+                (_, false, false) => {}
+            }
             if !is_right && !is_ready {
                 let _ = self.loader.cancel(job);
             }

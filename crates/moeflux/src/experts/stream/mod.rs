@@ -160,6 +160,8 @@ struct Current {
 /// What is read before it is asked for.
 #[derive(Debug)]
 struct Ahead {
+    /// Whether anything is read before it is asked for.
+    is_allowed: bool,
     /// None if nothing is to be guessed from routers.
     look: Option<LookAhead>,
     /// What the next router named, most likely first in each row.
@@ -242,7 +244,7 @@ impl Stream {
             layouts: Vec::new(),
             n_rereads: Vec::new(),
             request: Current::default(),
-            ahead: Ahead::new((config.looks_ahead && n_ranks > 0).then(|| LookAhead::new(look))),
+            ahead: Ahead::new(config.looks_ahead, (n_ranks > 0).then(|| LookAhead::new(look))),
             pressure: Pressure::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
             watch: MemoryWatch::open(),
             finished: Vec::new(),
@@ -343,7 +345,6 @@ impl Stream {
         let layer = request.layer;
         for taken_idx in 0..self.request.taken.len() {
             let Taken { expert, slot, found } = self.request.taken[taken_idx];
-            self.note_found(found);
             match found {
                 Found::InMemory => {}
                 Found::OnItsWay => {

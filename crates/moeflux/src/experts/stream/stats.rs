@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::experts::predict::{Quality, StepCost};
 use crate::experts::stream::{N_ROWS_ANY_ORDER, Stream};
-use crate::experts::table::Found;
 
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,8 +96,6 @@ pub(super) struct StepMeter {
     pub(super) n_wasted: u64,
     /// Wrong, and being read.
     pub(super) n_in_the_way: u64,
-    /// Neither, yet.
-    pub(super) n_not_begun: u64,
     began_at: Duration,
     n_rows: usize,
     read_wait: Duration,
@@ -142,14 +139,6 @@ impl Stream {
         });
     }
 
-    pub(super) fn note_found(&mut self, found: Found) {
-        match found {
-            Found::InMemory => self.stats.hits += 1,
-            Found::OnItsWay => self.stats.on_their_way += 1,
-            Found::ToRead => self.stats.misses += 1,
-        }
-    }
-
     /// What was done so far.
     pub(in crate::experts) fn stats(&self) -> StreamStats {
         let table = self.table.counters();
@@ -160,6 +149,9 @@ impl Stream {
             n_slots: self.table.n_slots(),
             slot_bytes: self.memory.slot_bytes(),
             n_experts,
+            hits: table.hits,
+            on_their_way: table.on_their_way,
+            misses: table.misses,
             guesses: table.guesses,
             guesses_used: table.guesses_used,
             demand_bytes: loader.demand_bytes,
