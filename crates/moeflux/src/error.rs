@@ -88,6 +88,14 @@ pub enum Error {
     /// A saved state does not belong to this model, or is damaged.
     #[error("saved state: {0}")]
     SavedState(String),
+    /// A device other than the CPU failed, or is not there.
+    #[error("{device}: {problem}")]
+    Device {
+        /// What it calls itself, or how it was asked for.
+        device: String,
+        /// What happened, and the way out.
+        problem: String,
+    },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

@@ -6,13 +6,14 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 8] = [
+const ALLOWED: [(&str, &[&str]); 9] = [
     ("moeflux-io", &[]),
     ("moeflux-kernels", &[]),
     ("moeflux-threads", &[]),
     ("moeflux", &["moeflux-io", "moeflux-kernels", "moeflux-threads"]),
-    ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-io", "moeflux-kernels"]),
+    ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-demo", &[]),
+    ("moeflux-gpu", &["moeflux", "moeflux-kernels"]),
     ("moeflux-fuzz", &["moeflux"]),
     ("xtask", &[]),
 ];

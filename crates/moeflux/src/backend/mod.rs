@@ -129,8 +129,12 @@ pub trait Backend: fmt::Debug + Send {
     /// When the device failed.
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()>;
 
-    /// What the last [`crate::ops::Op::Route`] chose.
-    fn routes(&self) -> &Routes;
+    /// What the last [`crate::ops::Op::Route`] chose; waits for it where plans run elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn routes(&mut self) -> Result<&Routes>;
 
     /// Runs an expert plan for the experts that have arrived, over the rows that chose them; the
     /// groups of a layer bring each expert once, all in the same [`crate::experts::Order`].

@@ -51,7 +51,7 @@ pub(super) fn moe_plan(site: &mut Site<'_, '_>, spec: &MoeSpec, router: &[Op]) -
     };
     let (shared, shared_gate) = shared.map_or((None, None), |(out, gate)| (Some(out), gate));
     let (residual, out) = (site.stream, site.stream);
-    let experts = ExpertFfn { x: site.normed, sum, limit: None };
+    let experts = ExpertFfn { layer: site.layer, x: site.normed, sum, limit: None };
     let combine = Combine { sum, shared, shared_gate, residual, out };
     Ok(MoePlan {
         shared: Plan::new(shared_ops),

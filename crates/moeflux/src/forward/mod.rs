@@ -124,7 +124,7 @@ fn run_experts(
     (layer, moe): (LayerIdx, &MoePlan),
 ) -> Result<()> {
     let Device { backend, experts, .. } = device;
-    let routes = backend.routes();
+    let routes = backend.routes()?;
     model.note_routes(layer, routes)?;
     experts.request(&Request { layer, chosen: &routes.experts, n_rows: batch.rows.len() })?;
     backend.submit(&moe.shared, batch)?;
@@ -146,7 +146,7 @@ fn guess_next(
         return Ok(());
     };
     device.backend.submit(&moe.guess, batch)?;
-    let routes = device.backend.routes();
+    let routes = device.backend.routes()?;
     device.experts.guess(layer, (&routes.experts, &routes.weights))
 }
 

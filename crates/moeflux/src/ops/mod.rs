@@ -326,6 +326,8 @@ pub struct Route {
 /// the sum, else kept by the backend for their turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertFfn {
+    /// Whose experts.
+    pub layer: LayerIdx,
     /// One head of `hidden` columns.
     pub x: Heads,
     /// One head of `hidden` columns.

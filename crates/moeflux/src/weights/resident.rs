@@ -183,6 +183,12 @@ impl Weights {
         VectorId(self.vectors.len() - 1)
     }
 
+    /// How many matrices and vectors there are.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.matrices.len(), self.vectors.len())
+    }
+
     /// A matrix.
     #[must_use]
     pub fn matrix(&self, id: MatrixId) -> Matrix<'_> {

@@ -86,7 +86,7 @@ impl Backend for Failing {
         self.inner.submit(plan, batch)
     }
 
-    fn routes(&self) -> &Routes {
+    fn routes(&mut self) -> Result<&Routes> {
         self.inner.routes()
     }
 

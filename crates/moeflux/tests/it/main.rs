@@ -11,3 +11,4 @@ mod random;
 mod sessions;
 mod streaming;
 mod support;
+mod under_test;

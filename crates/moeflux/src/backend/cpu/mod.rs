@@ -312,8 +312,8 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn routes(&self) -> &Routes {
-        &self.machine.routes
+    fn routes(&mut self) -> Result<&Routes> {
+        Ok(&self.machine.routes)
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {

@@ -246,7 +246,8 @@ fn model() -> Model {
     let mixer = Plan::new(std::mem::take(&mut maker.ops));
 
     let sum = maker.workspace.buffer("sum", HIDDEN);
-    let expert = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, sum, limit: None })]);
+    let expert = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None };
+    let expert = Plan::new(vec![Op::ExpertFfn(expert)]);
     let combine = Combine {
         sum,
         shared: Some(x),
@@ -306,7 +307,7 @@ impl Model {
         let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
         backend.submit(&self.mixer, &batch).unwrap();
         // Experts arrive one by one, last first.
-        let mut union = backend.routes().experts.clone();
+        let mut union = backend.routes().unwrap().experts.clone();
         union.sort_unstable();
         union.dedup();
         for &expert in union.iter().rev() {

@@ -82,6 +82,7 @@ mod tests {
     use crate::backend::reference::fixture::{Fixture, assert_close, read};
     use crate::backend::reference::silu;
     use crate::experts::{Arrived, ArrivedExpert};
+    use crate::ids::LayerIdx;
     use crate::ops::{Heads, Op, Plan, Route, RouterKind};
 
     fn matrix<'a>(n_rows: usize, n_cols: usize, bytes: &'a [u8]) -> Matrix<'a> {
@@ -108,7 +109,8 @@ mod tests {
         let kind = RouterKind::Softmax { renormalise: true };
         fixture.step(&mut backend, state, Op::Route(Route { logits, kind, top_k: 2 }));
 
-        let plan = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, sum, limit: None })]);
+        let op = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None };
+        let plan = Plan::new(vec![Op::ExpertFfn(op)]);
         for &expert_idx in order {
             let size = [1.0, 10.0, 100.0, 1000.0][expert_idx];
             let [gate, up] = [bytes(&[1.0, 0.0]), bytes(&[0.0, 0.2])];

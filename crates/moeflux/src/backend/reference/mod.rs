@@ -142,8 +142,8 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn routes(&self) -> &Routes {
-        &self.routes
+    fn routes(&mut self) -> Result<&Routes> {
+        Ok(&self.routes)
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {

@@ -131,7 +131,7 @@ mod tests {
     fn routes_of(fixture: &Fixture, op: Route) -> Routes {
         let (mut backend, state) = fixture.backend();
         fixture.step(&mut backend, state, Op::Route(op));
-        backend.routes().clone()
+        backend.routes().unwrap().clone()
     }
 
     fn indices(routes: &Routes) -> Vec<usize> {

@@ -1,6 +1,6 @@
 //! Cases of routed experts: every kind, at odd addresses, arriving in any order.
 
-use moeflux::ids::ExpertIdx;
+use moeflux::ids::{ExpertIdx, LayerIdx};
 use moeflux::ops::{Combine, ExpertFfn, Op, Plan, Route, RouterKind};
 use moeflux_kernels::{Affine, FloatKind, MatrixKind};
 
@@ -86,7 +86,7 @@ fn experts(
     let out =
         if builder.rng.coin() { builder.compare(residual) } else { builder.output("out", hidden) };
     let combine = Combine { sum, shared, shared_gate, residual, out };
-    let ffn = ExpertFfn { x, sum, limit };
+    let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit };
     let experts = Experts {
         ffn: Plan::new(vec![Op::ExpertFfn(ffn)]),
         combine: Plan::new(vec![Op::Combine(combine)]),

@@ -3,7 +3,7 @@
 //! A case is a function of its maker and a seed: weights, shapes, sessions with a history. Every
 //! backend must agree with the reference within a stated error, with itself exactly however the
 //! tokens are cut into steps and whichever kernels it takes, and must not remember what it should
-//! not. To put another backend under test, add it to [`BACKENDS`].
+//! not. Each binary that this is part of says which backends are under test.
 
 mod attention;
 mod case;
@@ -18,109 +18,54 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use moeflux::backend::cpu::CpuBackend;
+use moeflux::backend::Backend;
 use moeflux::backend::reference::ReferenceBackend;
-use moeflux::backend::{Arithmetic as Mode, Backend};
 use moeflux::error::Result;
 use moeflux::ops::{LayerState, Workspace};
 use moeflux::weights::Weights;
 use moeflux_kernels::KernelTable;
 
 use crate::random::Rng;
+use crate::under_test::BACKENDS;
 use case::Case;
 use run::{Outcome, Run, Schedule, nmse, steps};
 
-/// The backends under test.
-const BACKENDS: &[BackendUnderTest] = &[
-    BackendUnderTest {
-        name: "reference",
-        make: Make::Reference,
-        limit: limit_of_f32,
-        chunks: Chunks::BitEqual,
-        covers: |_| true,
+/// What the others are compared with.
+pub(crate) const REFERENCE: BackendUnderTest = BackendUnderTest {
+    name: "reference",
+    make: |weights, (workspace, n_rows_max), _| {
+        Ok(Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?))
     },
-    BackendUnderTest {
-        name: "cpu",
-        make: Make::Cpu { arithmetic: Mode::F32, n_threads: 3 },
-        limit: limit_of_f32,
-        chunks: Chunks::BitEqual,
-        covers: |_| true,
-    },
-    BackendUnderTest {
-        name: "cpu with a cache in f16",
-        make: Make::Cpu { arithmetic: Mode::Int8, n_threads: 2 },
-        limit: limit_of_cache_in_f16,
-        chunks: Chunks::BitEqual,
-        covers: |maker| maker.op.ends_with("attention"),
-    },
-    BackendUnderTest {
-        name: "cpu with a cache in 8 bits",
-        make: Make::Cpu { arithmetic: Mode::Int8Kv8, n_threads: 3 },
-        limit: limit_of_cache_in_codes,
-        chunks: Chunks::BitEqual,
-        covers: |maker| maker.op.ends_with("attention") && maker.what != "large scores",
-    },
-    BackendUnderTest {
-        name: "cpu with activations in int8",
-        make: Make::Cpu { arithmetic: Mode::Int8, n_threads: 3 },
-        limit: limit_of_int8,
-        chunks: Chunks::BitEqual,
-        covers: |maker| ["matmul", "head_matmul", "expert_ffn"].contains(&maker.op),
-    },
-];
+    limit: limit_of_f32,
+    is_exact: true,
+    has_tables: false,
+    covers: |_| true,
+};
 
 /// A backend and what is asked of it.
-struct BackendUnderTest {
-    name: &'static str,
-    make: Make,
-    /// Largest normalised mean square error against the reference.
-    limit: fn(Arithmetic) -> f64,
-    chunks: Chunks,
-    /// Which cases it is asked to run.
-    covers: fn(&Maker) -> bool,
-}
-
-/// How a backend is made.
 #[derive(Clone, Copy)]
-enum Make {
-    Reference,
-    /// By the fastest kernels of this CPU; other tables are compared with them.
-    Cpu {
-        arithmetic: Mode,
-        n_threads: usize,
-    },
+pub(crate) struct BackendUnderTest {
+    pub(crate) name: &'static str,
+    pub(crate) make: Make,
+    /// Largest normalised mean square error against the reference.
+    pub(crate) limit: fn(Arithmetic) -> f64,
+    /// Whether the same tokens in other steps must give the same bits of outputs, routes and
+    /// states; else outputs may differ as much as from the reference, as on devices that sum in an
+    /// order that depends on the shape.
+    pub(crate) is_exact: bool,
+    /// Whether it takes kernels of the CPU, all of which must give the same.
+    pub(crate) has_tables: bool,
+    /// Which cases it is asked to run.
+    pub(crate) covers: fn(&Maker) -> bool,
 }
 
-impl Make {
-    fn backend(
-        self,
-        weights: Arc<Weights>,
-        (workspace, n_rows_max): (&Workspace, usize),
-        kernels: &'static KernelTable,
-    ) -> Result<Box<dyn Backend>> {
-        Ok(match self {
-            Self::Reference => Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?),
-            Self::Cpu { arithmetic, n_threads } => {
-                let backend = CpuBackend::new(weights, workspace, n_rows_max, n_threads)?;
-                Box::new(backend.with_arithmetic(arithmetic).with_kernels(kernels))
-            }
-        })
-    }
-}
-
-/// What must not change when the same tokens come in other steps.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Chunks {
-    /// Not one bit, of outputs, routes and states.
-    BitEqual,
-    /// Outputs may differ as much as from the reference.
-    #[expect(dead_code, reason = "for devices that sum in an order that depends on the shape")]
-    Close,
-}
+/// How a backend is made: for a workspace and so many rows, by these kernels if it takes any.
+pub(crate) type Make =
+    fn(Arc<Weights>, (&Workspace, usize), &'static KernelTable) -> Result<Box<dyn Backend>>;
 
 /// What an op's error comes from.
 #[derive(Clone, Copy, Debug)]
-enum Arithmetic {
+pub(crate) enum Arithmetic {
     /// Values are copied, or are sums of two values: one rounding, the same everywhere.
     Copy,
     /// Values go through a few operations and functions.
@@ -133,7 +78,7 @@ enum Arithmetic {
 
 /// For arithmetic in f32 with functions that are good to a few units in the last place. One
 /// rounding has a relative error of at most 6e-8, squared 3.6e-15.
-fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
+pub(crate) fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Copy => 0.0,
         // Up to some 15 roundings in a row, and `exp` turns an absolute error of its argument
@@ -149,45 +94,22 @@ fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
     }
 }
 
-/// For keys and values rounded to half precision: one relative error of at most 2^-11 each, squared
-/// 2.4e-7, a third of that on average. Those of values stay as large beside their weighted sum as
-/// beside each value; those of keys reach the weights multiplied with the size of the scores,
-/// which is about 1 in these cases. Where scores are large, keys are whole and exact.
-fn limit_of_cache_in_f16(_: Arithmetic) -> f64 {
-    5e-7
-}
-
-/// For keys and values rounded to a 255th of what lies between the least and the largest of their
-/// group: for normal values in groups of 64, which are 4.7 deviations apart, (4.7 / 255)^2 / 12 =
-/// 3e-5 of their mean square, and for queries in int8 as much. Both reach the weights multiplied
-/// with the size of the scores, which is about 1 in these cases; where scores are large, nothing
-/// can be said.
-fn limit_of_cache_in_codes(_: Arithmetic) -> f64 {
-    5e-4
-}
-
-/// For products with activations rounded to a 127th of the largest of their group: for normal
-/// values in groups of 128, whose largest is 2.8 deviations, an error of (2.8 / 127)^2 / 12 = 4e-5
-/// of their mean square.
-fn limit_of_int8(arithmetic: Arithmetic) -> f64 {
-    match arithmetic {
-        Arithmetic::Copy => 0.0,
-        Arithmetic::Pointwise => 1e-12,
-        Arithmetic::Sum => 2e-4,
-        // Two products, and a gate between them that multiplies errors.
-        Arithmetic::Chain => 1e-3,
-    }
-}
-
 /// Makes cases of one kind.
-struct Maker {
+pub(crate) struct Maker {
     /// The op under test, as [`moeflux::ops::Op::name`] calls it.
-    op: &'static str,
+    pub(crate) op: &'static str,
     /// What is special about the cases.
-    what: &'static str,
+    pub(crate) what: &'static str,
     n_cases: u64,
     arithmetic: Arithmetic,
     make: fn(u64) -> Case,
+}
+
+impl Maker {
+    /// Every op that its cases run.
+    pub(crate) fn op_names(&self) -> Vec<&'static str> {
+        (self.make)(0).op_names()
+    }
 }
 
 fn makers() -> impl Iterator<Item = &'static Maker> {
@@ -233,7 +155,7 @@ impl BackendUnderTest {
 
     fn backend_by(&self, kernels: &'static KernelTable, case: &Case) -> Box<dyn Backend> {
         let workspace = (&case.workspace, case.n_tokens());
-        let backend = self.make.backend(Arc::clone(&case.weights), workspace, kernels);
+        let backend = (self.make)(Arc::clone(&case.weights), workspace, kernels);
         backend.expect("a small workspace")
     }
 
@@ -243,21 +165,17 @@ impl BackendUnderTest {
 
     /// Checks a second run of the same case on the same backend.
     fn check_same(&self, which: Which, how: &str, outcome: &Outcome, expected: &Outcome) {
-        match self.chunks {
-            Chunks::Close => {
-                let limit = (self.limit)(which.maker.arithmetic);
-                assert_close(which, how, outcome, expected, limit);
-            }
-            Chunks::BitEqual => {
-                assert_close(which, how, outcome, expected, 0.0);
-                let bits = |outcome: &Outcome| -> Vec<u32> {
-                    let rows = outcome.values.values().flat_map(|rows| rows.values());
-                    rows.flatten().map(|value| value.to_bits()).collect()
-                };
-                assert!(bits(outcome) == bits(expected), "{which}: {how}: other bits");
-                assert!(outcome.states == expected.states, "{which}: {how}: another state");
-            }
+        if !self.is_exact {
+            let limit = (self.limit)(which.maker.arithmetic);
+            return assert_close(which, how, outcome, expected, limit);
         }
+        assert_close(which, how, outcome, expected, 0.0);
+        let bits = |outcome: &Outcome| -> Vec<u32> {
+            let rows = outcome.values.values().flat_map(|rows| rows.values());
+            rows.flatten().map(|value| value.to_bits()).collect()
+        };
+        assert!(bits(outcome) == bits(expected), "{which}: {how}: other bits");
+        assert!(outcome.states == expected.states, "{which}: {how}: another state");
     }
 }
 
@@ -295,10 +213,9 @@ fn worst_of<'a>(
 
 #[test]
 fn every_op_agrees_with_the_reference() {
-    let reference = &BACKENDS[0];
     for backend in BACKENDS {
         for_each_case(backend, |which, case| {
-            let expected = reference.run(case, Schedule::AtOnce);
+            let expected = REFERENCE.run(case, Schedule::AtOnce);
             let outcome = backend.run(case, Schedule::Random(which.seed));
             let limit = (backend.limit)(which.maker.arithmetic);
             assert_close(which, "against the reference", &outcome, &expected, limit);
@@ -316,7 +233,7 @@ fn other_tables() -> impl Iterator<Item = &'static KernelTable> {
 
 #[test]
 fn every_table_gives_the_bits_of_the_best() {
-    for backend in BACKENDS.iter().filter(|it| matches!(it.make, Make::Cpu { .. })) {
+    for backend in BACKENDS.iter().filter(|it| it.has_tables) {
         for_each_case(backend, |which, case| {
             let expected = backend.run(case, Schedule::AtOnce);
             for table in other_tables() {
@@ -412,7 +329,7 @@ fn every_op_has_a_case() {
     assert!(names.len() >= 17, "the arms of Op::name were found: {names:?}");
     assert_eq!(covered, names, "makers on the left, ops on the right");
     for maker in makers() {
-        let ops = (maker.make)(0).op_names();
+        let ops = maker.op_names();
         assert!(ops.contains(&maker.op), "{} ({}) runs {ops:?}", maker.op, maker.what);
     }
 }

@@ -1,0 +1,315 @@
+//! The GPUs of this machine, as their drivers describe them, and the choice of one.
+//!
+//! **Invariant:** listing never fails and changes nothing; a choice names what there is when it
+//! cannot be met. Knows nothing of models.
+
+use std::fmt;
+
+use moeflux::error::{ByteCount, Error, Result};
+
+use crate::device::block_on;
+
+/// What an adapter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// Shares the memory of the CPU.
+    Integrated,
+    /// A part of a card that a hypervisor gives out.
+    Virtual,
+    /// The CPU, by a software driver: right, and slow.
+    Software,
+    /// The driver does not say.
+    Other,
+}
+
+impl AdapterKind {
+    const fn of(kind: wgpu::DeviceType) -> Self {
+        match kind {
+            wgpu::DeviceType::DiscreteGpu => Self::Discrete,
+            wgpu::DeviceType::IntegratedGpu => Self::Integrated,
+            wgpu::DeviceType::VirtualGpu => Self::Virtual,
+            wgpu::DeviceType::Cpu => Self::Software,
+            wgpu::DeviceType::Other => Self::Other,
+        }
+    }
+
+    /// Name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Discrete => "discrete",
+            Self::Integrated => "integrated",
+            Self::Virtual => "virtual",
+            Self::Software => "software",
+            Self::Other => "unknown kind",
+        }
+    }
+
+    /// Place in the order in which adapters are preferred.
+    const fn rank(self) -> u8 {
+        match self {
+            Self::Discrete => 0,
+            Self::Integrated => 1,
+            Self::Virtual => 2,
+            Self::Other => 3,
+            Self::Software => 4,
+        }
+    }
+}
+
+/// What an adapter is and can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterFacts {
+    /// As its driver calls it.
+    pub name: String,
+    /// What it is.
+    pub kind: AdapterKind,
+    /// "vulkan", "metal", "dx12".
+    pub api: &'static str,
+    /// Driver and its version.
+    pub driver: String,
+    /// Largest buffer.
+    pub buffer_bytes_max: u64,
+    /// Largest part of a buffer that a kernel can see at once.
+    pub binding_bytes_max: u64,
+    /// Memory that the invocations of a workgroup share.
+    pub workgroup_bytes_max: u32,
+    /// Smallest and largest subgroup; `None` where kernels cannot use them.
+    pub subgroup_sizes: Option<(u32, u32)>,
+    /// Whether kernels can compute in half precision.
+    pub has_f16: bool,
+    /// Whether kernels can be timed.
+    pub has_timestamps: bool,
+    /// Why it cannot be used, if it cannot.
+    pub lacks: Option<String>,
+}
+
+impl fmt::Display for AdapterFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {}", self.name, self.kind.name(), self.api)?;
+        if !self.driver.is_empty() {
+            write!(f, ", {}", self.driver)?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Storage buffers that one kernel sees.
+pub(crate) const N_BUFFERS_MIN: u32 = 8;
+/// Bytes of a kernel's parameters.
+pub(crate) const PARAM_BYTES_MAX: u32 = 128;
+/// What every adapter of the last ten years has; weights are cut into pieces of it.
+const BINDING_BYTES_MIN: u64 = 64 << 20;
+const WORKGROUP_BYTES_MIN: u32 = 16 << 10;
+pub(crate) const N_INVOCATIONS_MIN: u32 = 256;
+
+/// An adapter that can be opened.
+#[derive(Debug)]
+pub struct Adapter {
+    pub(crate) inner: wgpu::Adapter,
+    facts: AdapterFacts,
+}
+
+impl Adapter {
+    /// What it is and can do.
+    #[must_use]
+    pub fn facts(&self) -> &AdapterFacts {
+        &self.facts
+    }
+}
+
+/// All adapters, those first that are tried first.
+#[must_use]
+pub fn adapters() -> Vec<Adapter> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::PRIMARY;
+    // Layers that check every call are for those who write drivers.
+    descriptor.flags = wgpu::InstanceFlags::empty();
+    let instance = wgpu::Instance::new(descriptor);
+    let found = block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
+    let mut adapters: Vec<Adapter> =
+        found.into_iter().map(|inner| Adapter { facts: facts_of(&inner), inner }).collect();
+    adapters.sort_by_key(|it| (it.facts.lacks.is_some(), it.facts.kind.rank()));
+    adapters
+}
+
+/// The adapter at an index of the list, or the first one whose name contains `wanted`; without
+/// `wanted` the first one that is no software driver.
+///
+/// # Errors
+///
+/// [`Error::Device`] that names what there is.
+pub fn choose(wanted: Option<&str>) -> Result<Adapter> {
+    let mut adapters = adapters();
+    let names: Vec<String> = adapters.iter().map(|it| it.facts.to_string()).collect();
+    let found = place_of(wanted, &adapters.iter().map(|it| &it.facts).collect::<Vec<_>>());
+    let Some(place) = found else {
+        return Err(not_found(wanted, &names));
+    };
+    let adapter = adapters.swap_remove(place);
+    match &adapter.facts.lacks {
+        Some(lacks) => {
+            let problem = format!("this GPU cannot be used: {lacks}");
+            Err(Error::Device { device: adapter.facts.name.clone(), problem })
+        }
+        None => Ok(adapter),
+    }
+}
+
+fn place_of(wanted: Option<&str>, adapters: &[&AdapterFacts]) -> Option<usize> {
+    let Some(wanted) = wanted else {
+        return adapters.iter().position(|it| it.kind != AdapterKind::Software);
+    };
+    if let Ok(idx) = wanted.parse::<usize>() {
+        return (idx < adapters.len()).then_some(idx);
+    }
+    let wanted = wanted.to_lowercase();
+    adapters.iter().position(|it| it.name.to_lowercase().contains(&wanted))
+}
+
+fn not_found(wanted: Option<&str>, names: &[String]) -> Error {
+    let there = if names.is_empty() {
+        "no driver for Vulkan, Metal or DX12 was found".to_owned()
+    } else {
+        let names = names.iter().enumerate().map(|(idx, name)| format!("{idx}: {name}"));
+        format!("there are {}", names.collect::<Vec<_>>().join("; "))
+    };
+    match wanted {
+        Some(wanted) => Error::Device {
+            device: format!("GPU {wanted:?}"),
+            problem: format!("not found: {there}"),
+        },
+        None => Error::Device {
+            device: "GPU".to_owned(),
+            problem: format!("none found: {there}; --gpu 0 takes the first, --backend cpu none"),
+        },
+    }
+}
+
+fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let has = |feature| features.contains(feature);
+    let driver = format!("{} {}", info.driver, info.driver_info);
+    AdapterFacts {
+        kind: AdapterKind::of(info.device_type),
+        api: match info.backend {
+            wgpu::Backend::Vulkan => "vulkan",
+            wgpu::Backend::Metal => "metal",
+            wgpu::Backend::Dx12 => "dx12",
+            _ => "gpu",
+        },
+        driver: driver.trim().to_owned(),
+        buffer_bytes_max: limits.max_buffer_size,
+        binding_bytes_max: limits.max_storage_buffer_binding_size,
+        workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
+        subgroup_sizes: has(wgpu::Features::SUBGROUP)
+            .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        has_f16: has(wgpu::Features::SHADER_F16),
+        has_timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
+        lacks: lacks(&limits, features),
+        name: info.name,
+    }
+}
+
+/// Why an adapter with these limits cannot be used.
+fn lacks(limits: &wgpu::Limits, features: wgpu::Features) -> Option<String> {
+    if !features.contains(wgpu::Features::IMMEDIATES) {
+        return Some("its driver has no immediates (push constants)".to_owned());
+    }
+    let all = [
+        ("storage buffers of a kernel", limits.max_storage_buffers_per_shader_stage, N_BUFFERS_MIN),
+        ("bytes of immediates", limits.max_immediate_size, PARAM_BYTES_MAX),
+        (
+            "bytes of workgroup memory",
+            limits.max_compute_workgroup_storage_size,
+            WORKGROUP_BYTES_MIN,
+        ),
+        (
+            "invocations of a workgroup",
+            limits.max_compute_invocations_per_workgroup,
+            N_INVOCATIONS_MIN,
+        ),
+    ];
+    let few = all.iter().find(|(_, has, needed)| has < needed);
+    if let Some((what, has, needed)) = few {
+        return Some(format!("{has} {what}, {needed} are needed"));
+    }
+    let binding = limits.max_storage_buffer_binding_size;
+    (binding < BINDING_BYTES_MIN).then(|| {
+        format!(
+            "kernels see at most {}, {} are needed",
+            ByteCount(binding),
+            ByteCount(BINDING_BYTES_MIN)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(name: &str, kind: AdapterKind) -> AdapterFacts {
+        AdapterFacts {
+            name: name.to_owned(),
+            kind,
+            api: "vulkan",
+            driver: String::new(),
+            buffer_bytes_max: 1 << 30,
+            binding_bytes_max: 1 << 30,
+            workgroup_bytes_max: 1 << 15,
+            subgroup_sizes: None,
+            has_f16: false,
+            has_timestamps: false,
+            lacks: None,
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_chosen_by_index_or_part_of_its_name() {
+        let all = [
+            facts("NVIDIA H100", AdapterKind::Discrete),
+            facts("llvmpipe (LLVM)", AdapterKind::Software),
+        ];
+        let all: Vec<&AdapterFacts> = all.iter().collect();
+        for (wanted, expected) in [
+            (None, Some(0)),
+            (Some("0"), Some(0)),
+            (Some("1"), Some(1)),
+            (Some("2"), None),
+            (Some("h100"), Some(0)),
+            (Some("LLVMpipe"), Some(1)),
+            (Some("radeon"), None),
+        ] {
+            assert_eq!(place_of(wanted, &all), expected, "{wanted:?}");
+        }
+        assert_eq!(place_of(None, &all[1..]), None, "a software driver is asked for by name");
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_with_what_is() {
+        let names = ["X (discrete, vulkan)".to_owned()];
+        assert_eq!(
+            not_found(Some("Y"), &names).to_string(),
+            "GPU \"Y\": not found: there are 0: X (discrete, vulkan)"
+        );
+        assert_eq!(
+            not_found(None, &[]).to_string(),
+            "GPU: none found: no driver for Vulkan, Metal or DX12 was found; --gpu 0 takes the \
+             first, --backend cpu none"
+        );
+    }
+
+    #[test]
+    fn limits_that_are_too_small_are_named() {
+        let limits = wgpu::Limits { max_immediate_size: 128, ..wgpu::Limits::default() };
+        assert_eq!(lacks(&limits, wgpu::Features::IMMEDIATES), None);
+        let few = wgpu::Limits { max_storage_buffers_per_shader_stage: 4, ..limits.clone() };
+        assert_eq!(
+            lacks(&few, wgpu::Features::IMMEDIATES),
+            Some("4 storage buffers of a kernel, 8 are needed".to_owned())
+        );
+        assert!(lacks(&limits, wgpu::Features::empty()).is_some());
+    }
+}

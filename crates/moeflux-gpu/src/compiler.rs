@@ -1,0 +1,181 @@
+//! Turns the ops of a plan into steps, and tells kernels where things lie.
+//!
+//! **Invariant:** a plan is compiled once; steps hold only what does not change from batch to batch.
+
+use std::collections::HashMap;
+
+use moeflux::error::{Error, Result};
+use moeflux::ids::{LayerIdx, MatrixId, VectorId};
+use moeflux::ops::{Heads, Op, Plan};
+use moeflux_kernels::MatrixLayout;
+
+use crate::backend::GpuConfig;
+use crate::device::Gpu;
+use crate::kernels;
+use crate::memory::narrow;
+use crate::memory::weights::{DeviceMatrix, DeviceWeights};
+use crate::memory::workspace::DeviceWorkspace;
+use crate::params::{Params, View};
+use crate::shader::Shader;
+use crate::step::{Grid, Over, Step};
+
+/// What the last router leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteShape {
+    /// Experts of each row.
+    pub(crate) top_k: usize,
+    /// Experts of the layer.
+    pub(crate) n_experts: usize,
+}
+
+/// Where a matrix lies in an expert's slot, in words from the slot's first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotMatrix {
+    /// Kind and shape.
+    pub(crate) layout: MatrixLayout,
+    /// First word of the codes or values.
+    pub(crate) codes: u32,
+    /// First word of the scales.
+    pub(crate) scales: u32,
+    /// First word of the biases.
+    pub(crate) biases: u32,
+}
+
+/// How an expert lies in its slot. Slot `s` begins at word `s * n_words` of the bound buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotShape {
+    /// `[inner, hidden]`.
+    pub(crate) gate: SlotMatrix,
+    /// `[inner, hidden]`.
+    pub(crate) up: SlotMatrix,
+    /// `[hidden, inner]`.
+    pub(crate) down: SlotMatrix,
+    /// Words of a slot; a multiple of 64.
+    pub(crate) n_words: u32,
+}
+
+/// Compiles one plan.
+#[derive(Debug)]
+pub(crate) struct Compiler<'a> {
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) config: &'a GpuConfig,
+    pub(crate) weights: &'a DeviceWeights,
+    pub(crate) workspace: &'a mut DeviceWorkspace,
+    pub(crate) slots: &'a HashMap<LayerIdx, SlotShape>,
+    pub(crate) route: RouteShape,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Compiler<'_> {
+    /// Appends the steps of a plan.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for an op that has no kernel; [`Error::Device`].
+    pub(crate) fn plan(&mut self, plan: &Plan) -> Result<()> {
+        plan.ops.iter().try_for_each(|op| self.op(op))
+    }
+
+    /// Appends the steps of an op.
+    ///
+    /// # Errors
+    ///
+    /// As [`Compiler::plan`].
+    pub(crate) fn op(&mut self, op: &Op) -> Result<()> {
+        kernels::compile(op, self)
+    }
+
+    /// The device: its limits and features decide which kernel is taken.
+    #[must_use]
+    pub(crate) fn gpu(&self) -> &Gpu {
+        self.gpu
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub(crate) fn config(&self) -> &GpuConfig {
+        self.config
+    }
+
+    /// Rows of a batch at most: what scratch has room for.
+    #[must_use]
+    pub(crate) fn n_rows_max(&self) -> u32 {
+        narrow(self.workspace.n_rows_max)
+    }
+
+    /// Where the values of heads lie.
+    #[must_use]
+    pub(crate) fn view(&self, heads: &Heads) -> View {
+        self.workspace.view(heads)
+    }
+
+    /// Where a vector begins in `vectors`; a multiple of 4.
+    #[must_use]
+    pub(crate) fn vector(&self, id: VectorId) -> u32 {
+        self.weights.vector(id)
+    }
+
+    /// A resident matrix.
+    #[must_use]
+    pub(crate) fn matrix(&self, id: MatrixId) -> DeviceMatrix {
+        self.weights.matrix(id).clone()
+    }
+
+    /// How experts of a layer lie in their slots.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if none of them was ever there.
+    pub(crate) fn slot_shape(&self, layer: LayerIdx) -> Result<SlotShape> {
+        self.slots.get(&layer).copied().ok_or_else(|| {
+            Error::Unsupported(format!("no experts of layer {} are on the device", layer.0))
+        })
+    }
+
+    /// What the last router leaves in `routes`: row `r`, rank `k` at `r * top_k + k`, as (expert,
+    /// bits of the weight), ascending by expert within a row.
+    #[must_use]
+    pub(crate) fn route(&self) -> RouteShape {
+        self.route
+    }
+
+    /// Says what a router leaves, before its steps.
+    pub(crate) fn set_route(&mut self, route: RouteShape) {
+        self.route = route;
+    }
+
+    /// So many values per row in the workspace that ops of all plans share under a name. They
+    /// outlast a plan: what one op leaves there another finds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`].
+    pub(crate) fn scratch(&mut self, name: &'static str, n_cols: usize) -> Result<View> {
+        self.workspace.scratch(self.gpu, name, narrow(n_cols))
+    }
+
+    /// Appends a dispatch over all rows, to be refined.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] when the driver does not take the kernel.
+    pub(crate) fn step(
+        &mut self,
+        shader: &Shader,
+        params: &impl Params,
+        grid: Grid,
+    ) -> Result<&mut Step> {
+        let pipeline = self.gpu.pipeline(shader)?;
+        self.steps.push(Step {
+            name: shader.name(),
+            pipeline,
+            params: params.words(),
+            grid,
+            over: Over::Rows,
+            weights: None,
+            more_weights: None,
+            n_rows: 1..=u32::MAX,
+        });
+        Ok(self.steps.last_mut().expect("one was just pushed"))
+    }
+}

@@ -1,0 +1,287 @@
+//! An opened GPU: buffers, pipelines, and what goes wrong with them, as errors of the engine.
+//!
+//! **Invariant:** no call panics and no callback does: what the driver reports is kept and comes
+//! back from the next [`Gpu::check`] as one line. The only file here with `unsafe`.
+#![expect(unsafe_code, reason = "wgpu leaves it to the caller to promise that loops end")]
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use moeflux::error::{Error, Result};
+
+use crate::adapter::{Adapter, AdapterFacts};
+use crate::shader::{Layouts, Shader};
+
+/// Uploads wait for the device after so many bytes, so that copies on their way take no more.
+const UPLOAD_BYTES_MAX: usize = 64 << 20;
+
+/// An opened GPU, shared by all backends on it.
+#[derive(Debug)]
+pub struct Gpu {
+    facts: AdapterFacts,
+    limits: wgpu::Limits,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    failure: Arc<Mutex<Option<String>>>,
+    layouts: Layouts,
+    pipelines: Mutex<HashMap<String, Arc<wgpu::ComputePipeline>>>,
+}
+
+impl Gpu {
+    /// Opens an adapter with all it gives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] when its driver refuses.
+    pub fn open(adapter: &Adapter) -> Result<Arc<Self>> {
+        let facts = adapter.facts().clone();
+        let useful = wgpu::Features::IMMEDIATES
+            | wgpu::Features::SUBGROUP
+            | wgpu::Features::SHADER_F16
+            | wgpu::Features::TIMESTAMP_QUERY
+            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("moeflux"),
+            required_features: adapter.inner.features() & useful,
+            required_limits: adapter.inner.limits(),
+            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            trace: wgpu::Trace::Off,
+        };
+        let opened = block_on(adapter.inner.request_device(&descriptor));
+        let (device, queue) = opened.map_err(|e| Error::Device {
+            device: facts.name.clone(),
+            problem: format!("the driver does not open it: {}", one_line(&e.to_string())),
+        })?;
+        let failure = Arc::new(Mutex::new(None));
+        let seen = Arc::clone(&failure);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            note(&seen, format!("the driver refused a call: {}", one_line(&error.to_string())));
+        }));
+        let seen = Arc::clone(&failure);
+        device.set_device_lost_callback(move |_, message| {
+            note(&seen, format!("the device was lost: {}; start again", one_line(&message)));
+        });
+        let limits = device.limits();
+        let layouts = Layouts::new(&device);
+        let pipelines = Mutex::default();
+        Ok(Arc::new(Self { facts, limits, device, queue, failure, layouts, pipelines }))
+    }
+
+    /// What the adapter is and can do.
+    #[must_use]
+    pub fn facts(&self) -> &AdapterFacts {
+        &self.facts
+    }
+
+    pub(crate) fn device(&self) -> &wgpu::Device {
+        &self.device
+    }
+
+    pub(crate) fn queue(&self) -> &wgpu::Queue {
+        &self.queue
+    }
+
+    pub(crate) fn layouts(&self) -> &Layouts {
+        &self.layouts
+    }
+
+    /// Most workgroups in one direction.
+    pub(crate) fn n_groups_max(&self) -> u32 {
+        self.limits.max_compute_workgroups_per_dimension
+    }
+
+    /// Bytes of a storage buffer that a kernel can see as a whole.
+    pub(crate) fn storage_bytes_max(&self) -> u64 {
+        self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size)
+    }
+
+    /// What went wrong so far, if anything did.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`].
+    pub fn check(&self) -> Result<()> {
+        match &*lock(&self.failure) {
+            None => Ok(()),
+            Some(problem) => Err(self.error(problem)),
+        }
+    }
+
+    pub(crate) fn error(&self, problem: &str) -> Error {
+        Error::Device { device: self.facts.name.clone(), problem: problem.to_owned() }
+    }
+
+    /// A zeroed buffer; `what` names it in messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`].
+    pub(crate) fn buffer(
+        &self,
+        what: &str,
+        n_bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer> {
+        // Bindings of no bytes do not exist.
+        let size = n_bytes.max(16).next_multiple_of(16);
+        let no_room = |advice: String| Error::NoRoom {
+            what: format!("{what} on {}", self.facts.name),
+            needed_bytes: n_bytes,
+            advice,
+        };
+        let largest = match usage.contains(wgpu::BufferUsages::STORAGE) {
+            true => self.storage_bytes_max(),
+            false => self.limits.max_buffer_size,
+        };
+        if size > largest {
+            return Err(no_room(format!("its buffers have at most {largest} bytes")));
+        }
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&descriptor);
+        match block_on(scope.pop()) {
+            Some(_) => Err(no_room("its memory is full".to_owned())),
+            None => self.check().map(|()| buffer),
+        }
+    }
+
+    /// The pipeline of a shader, made once for each text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] when the driver does not take it.
+    pub(crate) fn pipeline(&self, shader: &Shader) -> Result<Arc<wgpu::ComputePipeline>> {
+        let text = shader.text();
+        if let Some(known) = lock(&self.pipelines).get(&text) {
+            return Ok(Arc::clone(known));
+        }
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let source = wgpu::ShaderSource::Wgsl(text.as_str().into());
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(shader.name()), source };
+        let mut checks = wgpu::ShaderRuntimeChecks::checked();
+        checks.force_loop_bounding = false;
+        // SAFETY: every loop of our shaders counts up to a bound that is not written in it, so that
+        // it ends; all other checks stay on.
+        let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(shader.name()),
+            layout: Some(self.layouts.of(&self.device, shader.groups()).as_ref()),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..wgpu::PipelineCompilationOptions::default()
+            },
+            cache: None,
+        });
+        if let Some(error) = block_on(scope.pop()) {
+            let problem = format!("kernel {}: {}", shader.name(), one_line(&error.to_string()));
+            return Err(self.error(&problem));
+        }
+        let pipeline = Arc::new(pipeline);
+        lock(&self.pipelines).insert(text, Arc::clone(&pipeline));
+        Ok(pipeline)
+    }
+
+    /// Writes to a buffer before anything that is submitted later.
+    pub(crate) fn write(&self, buffer: &wgpu::Buffer, offset_bytes: u64, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.queue.write_buffer(buffer, offset_bytes, bytes);
+        }
+    }
+
+    /// Writes much to a buffer, with a bounded number of bytes on their way. An end that is no
+    /// multiple of four is filled up with zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`].
+    pub(crate) fn upload(
+        &self,
+        buffer: &wgpu::Buffer,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let mut at = offset_bytes;
+        for piece in bytes.chunks(UPLOAD_BYTES_MAX) {
+            let (whole, rest) = piece.split_at(piece.len() & !3);
+            self.write(buffer, at, whole);
+            if !rest.is_empty() {
+                let mut last = [0; 4];
+                last[..rest.len()].copy_from_slice(rest);
+                self.write(buffer, at + whole.len() as u64, &last);
+            }
+            at += piece.len() as u64;
+            if piece.len() == UPLOAD_BYTES_MAX {
+                self.queue.submit([]);
+                self.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the device has done all that was submitted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`].
+    pub fn wait(&self) -> Result<()> {
+        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.check()?;
+        polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
+        Ok(())
+    }
+
+    /// Copies the first bytes of a buffer that was made to be mapped, once what fills it is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`].
+    pub(crate) fn read_mapped(&self, buffer: &wgpu::Buffer, target: &mut [u8]) -> Result<()> {
+        let slice = buffer.slice(..target.len() as u64);
+        let mapped = Arc::new(Mutex::new(None));
+        let answer = Arc::clone(&mapped);
+        slice.map_async(wgpu::MapMode::Read, move |result| *lock(&answer) = Some(result));
+        self.wait()?;
+        if !matches!(*lock(&mapped), Some(Ok(()))) {
+            return Err(self.error("its memory cannot be read back"));
+        }
+        let view = slice.get_mapped_range();
+        let view = view.map_err(|e| self.error(&format!("reading back failed: {e}")))?;
+        target.copy_from_slice(&view);
+        drop(view);
+        buffer.unmap();
+        Ok(())
+    }
+}
+
+fn note(failure: &Mutex<Option<String>>, message: String) {
+    // The first failure is the cause of the others.
+    lock(failure).get_or_insert(message);
+}
+
+/// A lock whose holder panicked holds whole values all the same.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Waits for a future. Those of wgpu's own drivers are ready at once.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}

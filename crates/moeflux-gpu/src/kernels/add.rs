@@ -1,0 +1,49 @@
+//! [`Add`]: one invocation per value.
+
+use moeflux::error::Result;
+use moeflux::ops::Add;
+
+use super::Kernel;
+use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
+
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "add",
+    is_done: true,
+    shaders: || vec![shader()],
+    params: || vec![("add", AddParams::fields())],
+};
+
+/// Invocations of a workgroup, each for one column.
+const N_COLS: u32 = 64;
+
+params! {
+    struct AddParams {
+        x: View,
+        y: View,
+        out: View,
+        n_heads: u32,
+        head_dim: u32,
+    }
+}
+
+fn shader() -> Shader {
+    Shader::new("add", include_str!("add.wgsl")).with("N_COLS", N_COLS)
+}
+
+pub(super) fn compile(op: &Add, compiler: &mut Compiler<'_>) -> Result<()> {
+    let params = AddParams {
+        x: compiler.view(&op.x),
+        y: compiler.view(&op.y),
+        out: compiler.view(&op.out),
+        n_heads: narrow(op.out.n_heads),
+        head_dim: narrow(op.out.head_dim),
+    };
+    let n_cols = narrow(op.out.n_heads * op.out.head_dim);
+    let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
+    compiler.step(&shader(), &params, grid)?;
+    Ok(())
+}

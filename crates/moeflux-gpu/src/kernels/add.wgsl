@@ -1,0 +1,23 @@
+// out = x + y, value by value: columns along x, rows along y.
+
+struct Params {
+    step: Step,
+    x: View,
+    y: View,
+    out: View,
+    n_heads: u32,
+    head_dim: u32,
+}
+
+@compute @workgroup_size(N_COLS)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let row = params.step.first_row + id.y;
+    if id.x >= params.n_heads * params.head_dim {
+        return;
+    }
+    let head = id.x / params.head_dim;
+    let col = id.x % params.head_dim;
+    let x = ws[place_of(params.x, row, head) + col];
+    let y = ws[place_of(params.y, row, head) + col];
+    ws[place_of(params.out, row, head) + col] = x + y;
+}

@@ -1,0 +1,21 @@
+//! The GPU backend of moeflux: the engine's plans on Metal, Vulkan and DX12, through wgpu.
+//!
+//! [`adapter`] lists what there is, [`device`] opens one, [`backend`] runs plans on it. A plan is
+//! compiled once into [`step`]s by the [`kernels`] of its ops, with what [`compiler`] tells them
+//! about where things lie; running it records a dispatch per step. [`shader`] puts the text of
+//! kernels together, [`params`] their parameters.
+//!
+//! Weights, activations and states live in a few large buffers and are addressed by offsets, so
+//! that nothing is bound anew but arenas of weights and states of layers.
+
+pub mod adapter;
+pub mod backend;
+mod compiler;
+pub mod device;
+mod experts;
+pub mod kernels;
+mod memory;
+mod params;
+mod recorder;
+mod shader;
+mod step;

@@ -1,0 +1,19 @@
+//! What lies on the device: activations, weights, states of sessions, rows of batches.
+//!
+//! **Invariant:** places are in values or words of 4 bytes from the beginning of one buffer, and
+//! fit 32 bits because a binding does.
+
+pub(crate) mod batches;
+pub(crate) mod states;
+pub(crate) mod weights;
+pub(crate) mod workspace;
+
+/// A place or count that fits 32 bits because the buffer it is in does.
+pub(crate) fn narrow(n: usize) -> u32 {
+    u32::try_from(n).expect("places in a buffer fit 32 bits")
+}
+
+/// The usages of buffers that kernels see and that can be filled and read back.
+pub(crate) const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
+    .union(wgpu::BufferUsages::COPY_SRC)
+    .union(wgpu::BufferUsages::COPY_DST);

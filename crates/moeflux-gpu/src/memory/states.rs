@@ -1,0 +1,217 @@
+//! What layers remember of sessions, in two buffers per layer and session.
+//!
+//! Keys and values (or latents and rotated keys) lie as `[position, head, channel]`, channels padded
+//! to a multiple of four; recurrent layers as on the host. **Invariant:** what is read out has the
+//! host backends' form, without padding: `[position, head, channel]` of each table in turn.
+
+use std::collections::HashMap;
+
+use moeflux::backend::StatePart;
+use moeflux::error::{Error, Result};
+use moeflux::ids::{LayerIdx, StateId};
+use moeflux::ops::{KvKind, LayerState, StateSpec};
+
+use crate::device::Gpu;
+use crate::memory::STORAGE;
+
+/// Values from one head to the next in tables of positions.
+#[must_use]
+pub(crate) const fn padded(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(4)
+}
+
+/// One of a layer's two buffers.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) buffer: wgpu::Buffer,
+    pub(crate) form: Form,
+}
+
+impl Table {
+    /// Whether it is no table of positions.
+    pub(crate) const fn is_whole(&self) -> bool {
+        matches!(self.form, Form::Whole { .. })
+    }
+}
+
+/// How values lie in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Per position: heads of so many channels.
+    Positions { n_heads: usize, head_dim: usize },
+    /// So many values, whatever the number of positions.
+    Whole { n_values: usize },
+}
+
+impl Form {
+    /// Values of so many positions as saved.
+    const fn saved_values(self, n_positions: usize) -> usize {
+        match self {
+            Self::Positions { n_heads, head_dim } => n_positions * n_heads * head_dim,
+            Self::Whole { n_values } => n_values,
+        }
+    }
+
+    /// Values of so many positions on the device.
+    pub(crate) const fn stored_values(self, n_positions: usize) -> usize {
+        match self {
+            Self::Positions { n_heads, head_dim } => n_positions * n_heads * padded(head_dim),
+            Self::Whole { n_values } => n_values,
+        }
+    }
+
+    /// Copies heads without their padding.
+    pub(crate) fn pack(self, stored: &[f32], saved: &mut [f32]) {
+        match self {
+            Self::Positions { head_dim, .. } => {
+                let heads = stored.chunks_exact(padded(head_dim));
+                for (saved, stored) in saved.chunks_exact_mut(head_dim).zip(heads) {
+                    saved.copy_from_slice(&stored[..head_dim]);
+                }
+            }
+            Self::Whole { .. } => saved.copy_from_slice(stored),
+        }
+    }
+
+    /// Copies heads to where padding follows each.
+    pub(crate) fn unpack(self, saved: &[f32], stored: &mut [f32]) {
+        match self {
+            Self::Positions { head_dim, .. } => {
+                let heads = stored.chunks_exact_mut(padded(head_dim));
+                for (saved, stored) in saved.chunks_exact(head_dim).zip(heads) {
+                    stored[..head_dim].copy_from_slice(saved);
+                }
+            }
+            Self::Whole { .. } => stored.copy_from_slice(saved),
+        }
+    }
+}
+
+/// What one layer remembers of one session.
+#[derive(Debug)]
+pub(crate) struct LayerMemory {
+    /// Keys, latents, or inputs of the convolution; then values, rotated keys, or the delta state.
+    pub(crate) tables: [Table; 2],
+    pub(crate) bind_group: wgpu::BindGroup,
+}
+
+/// A stretch of a table, as it is saved and as it lies on the device, in values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) first_stored: usize,
+    pub(crate) n_stored: usize,
+    pub(crate) n_saved: usize,
+}
+
+/// The states of all sessions.
+#[derive(Debug, Default)]
+pub(crate) struct States {
+    n_created: u64,
+    states: HashMap<StateId, Vec<LayerMemory>>,
+}
+
+impl States {
+    /// Zeroed room for a session.
+    pub(crate) fn create(
+        &mut self,
+        gpu: &Gpu,
+        spec: &StateSpec,
+        context: usize,
+    ) -> Result<StateId> {
+        let layers = spec.layers.iter().map(|layer| memory_of(gpu, layer, context));
+        let layers = layers.collect::<Result<Vec<_>>>().map_err(|error| match error {
+            Error::NoRoom { advice, .. } => Error::NoRoom {
+                what: format!("a session of {context} positions on {}", gpu.facts().name),
+                needed_bytes: spec.fixed_bytes()
+                    + spec.bytes_per_position(KvKind::F32) * context as u64,
+                advice: format!("{advice}; a shorter context needs less"),
+            },
+            other => other,
+        })?;
+        self.n_created += 1;
+        let id = StateId(self.n_created);
+        self.states.insert(id, layers);
+        Ok(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: StateId) {
+        self.states.remove(&id);
+    }
+
+    pub(crate) fn layers(&self, id: StateId) -> &[LayerMemory] {
+        self.states.get(&id).expect("a state lives as long as its session")
+    }
+
+    pub(crate) fn layer(&self, id: StateId, layer: LayerIdx) -> &LayerMemory {
+        &self.layers(id)[layer.0]
+    }
+
+    /// Where a part lies: none of a layer of another kind.
+    pub(crate) fn stretches(&self, id: StateId, part: StatePart) -> Vec<Stretch<'_>> {
+        let tables = &self.layer(id, part.layer()).tables;
+        let stretches = tables.iter().filter_map(|table| match (part, table.form) {
+            (StatePart::Positions { first, n, .. }, Form::Positions { .. }) => Some(Stretch {
+                table,
+                first_stored: table.form.stored_values(first),
+                n_stored: table.form.stored_values(n),
+                n_saved: table.form.saved_values(n),
+            }),
+            (StatePart::Recurrent { .. }, Form::Whole { n_values }) => {
+                let (n_stored, n_saved) = (n_values, n_values);
+                Some(Stretch { table, first_stored: 0, n_stored, n_saved })
+            }
+            _ => None,
+        });
+        stretches.collect()
+    }
+}
+
+fn memory_of(gpu: &Gpu, layer: &LayerState, context: usize) -> Result<LayerMemory> {
+    let positions = |n_heads, head_dim| Form::Positions { n_heads, head_dim };
+    let forms = match *layer {
+        LayerState::KeyValue { n_heads, k_cols, v_cols } => {
+            [positions(n_heads, k_cols / n_heads), positions(n_heads, v_cols / n_heads)]
+        }
+        LayerState::Latent { latent_cols, rope_cols } => {
+            [positions(1, latent_cols), positions(1, rope_cols)]
+        }
+        LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
+            let whole = |n_values| Form::Whole { n_values };
+            [whole(conv_rows * conv_cols), whole(delta_values)]
+        }
+    };
+    let table = |form: Form| -> Result<Table> {
+        let n_bytes = (form.stored_values(context) * size_of::<f32>()) as u64;
+        Ok(Table { buffer: gpu.buffer("the state of a session", n_bytes, STORAGE)?, form })
+    };
+    let tables = [table(forms[0])?, table(forms[1])?];
+    let entries = [0, 1].map(|binding| wgpu::BindGroupEntry {
+        binding,
+        resource: tables[if binding == 0 { 0 } else { 1 }].buffer.as_entire_binding(),
+    });
+    let bind_group = gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
+        label: None,
+        layout: &gpu.layouts().state,
+        entries: &entries,
+    });
+    Ok(LayerMemory { tables, bind_group })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_is_not_saved() {
+        let form = Form::Positions { n_heads: 2, head_dim: 3 };
+        assert_eq!((form.saved_values(2), form.stored_values(2)), (12, 16));
+        let stored: Vec<f32> = (0_u8..16).map(f32::from).collect();
+        let mut saved = vec![0.0; 12];
+        form.pack(&stored, &mut saved);
+        assert_eq!(saved, [0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 8.0, 9.0, 10.0, 12.0, 13.0, 14.0]);
+        let mut back = vec![-1.0; 16];
+        form.unpack(&saved, &mut back);
+        assert_eq!(back[..8], [0.0, 1.0, 2.0, -1.0, 4.0, 5.0, 6.0, -1.0]);
+    }
+}

@@ -1,0 +1,258 @@
+//! Resident weights on the device: matrices in arenas, vectors in a buffer of their own.
+//!
+//! A matrix lies as in its file: codes, scales, biases, each part at a multiple of
+//! [`PART_ALIGN`] bytes. One that is larger than a binding is cut into pieces by rows.
+//! **Invariant:** a piece lies in one arena, and begins at a multiple of [`PIECE_ROWS`] rows.
+
+use moeflux::error::Result;
+use moeflux::ids::{MatrixId, VectorId};
+use moeflux::weights::Weights;
+use moeflux_kernels::{FP8_BLOCK, Matrix, MatrixKind, MatrixLayout};
+
+use crate::device::Gpu;
+use crate::memory::{STORAGE, narrow};
+
+/// Rows of common widths begin where a transaction of the device's memory does.
+pub(crate) const PART_ALIGN: u64 = 256;
+
+/// A block of FP8 scales is not cut, and a tile of rows neither.
+const PIECE_ROWS: usize = 128;
+
+/// Rows of a matrix in one arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Which arena: see [`crate::step::Step::weights`].
+    pub(crate) arena: usize,
+    /// First row of the matrix that lies here.
+    pub(crate) first_row: u32,
+    /// How many do.
+    pub(crate) n_rows: u32,
+    /// Where the codes or values of the first row begin, in words of 4 bytes; a multiple of 64.
+    pub(crate) codes: u32,
+    /// Where its scales begin.
+    pub(crate) scales: u32,
+    /// Where its biases begin.
+    pub(crate) biases: u32,
+}
+
+/// A matrix on the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceMatrix {
+    /// Kind and whole shape.
+    pub(crate) layout: MatrixLayout,
+    /// Mostly one.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Arena {
+    pub(crate) buffer: wgpu::Buffer,
+    pub(crate) bind_group: wgpu::BindGroup,
+}
+
+/// All resident weights.
+#[derive(Debug)]
+pub(crate) struct DeviceWeights {
+    pub(crate) arenas: Vec<Arena>,
+    pub(crate) vectors: wgpu::Buffer,
+    matrices: Vec<DeviceMatrix>,
+    vectors_at: Vec<u32>,
+}
+
+impl DeviceWeights {
+    /// Copies all weights to the device.
+    pub(crate) fn upload(gpu: &Gpu, weights: &Weights) -> Result<Self> {
+        let (n_matrices, n_vectors) = weights.counts();
+        let layouts = (0..n_matrices).map(|idx| weights.matrix(MatrixId(idx)).layout());
+        let (matrices, arena_bytes) = placed(layouts, gpu.storage_bytes_max());
+        let mut arenas = Vec::with_capacity(arena_bytes.len());
+        for n_bytes in arena_bytes {
+            let buffer = gpu.buffer("resident weights", n_bytes, STORAGE)?;
+            let bind_group = bind(gpu, &buffer);
+            arenas.push(Arena { buffer, bind_group });
+        }
+        for (idx, placed) in matrices.iter().enumerate() {
+            let matrix = weights.matrix(MatrixId(idx));
+            for piece in &placed.pieces {
+                upload_piece(gpu, (&matrix, piece), &arenas[piece.arena].buffer)?;
+            }
+        }
+        let (mut values, mut vectors_at) = (Vec::new(), Vec::new());
+        for idx in 0..n_vectors {
+            vectors_at.push(narrow(values.len()));
+            values.extend_from_slice(weights.vector(VectorId(idx)));
+            values.resize(values.len().next_multiple_of(4), 0.0);
+        }
+        let vectors = gpu.buffer("norms and biases", (values.len() * 4) as u64, STORAGE)?;
+        gpu.upload(&vectors, 0, bytemuck::cast_slice(&values))?;
+        gpu.queue().submit([]);
+        gpu.wait()?;
+        Ok(Self { arenas, vectors, matrices, vectors_at })
+    }
+
+    pub(crate) fn matrix(&self, id: MatrixId) -> &DeviceMatrix {
+        &self.matrices[id.0]
+    }
+
+    pub(crate) fn vector(&self, id: VectorId) -> u32 {
+        self.vectors_at[id.0]
+    }
+}
+
+/// A buffer as group 1 or 3.
+pub(crate) fn bind(gpu: &Gpu, buffer: &wgpu::Buffer) -> wgpu::BindGroup {
+    gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
+        label: None,
+        layout: &gpu.layouts().weights,
+        entries: &[wgpu::BindGroupEntry { binding: 0, resource: buffer.as_entire_binding() }],
+    })
+}
+
+fn upload_piece(
+    gpu: &Gpu,
+    (matrix, piece): (&Matrix<'_>, &Piece),
+    buffer: &wgpu::Buffer,
+) -> Result<()> {
+    let (first_row, n_rows) = (piece.first_row as usize, piece.n_rows as usize);
+    let layout = matrix.layout();
+    let part = PartBytes::of(layout);
+    for (bytes, at, first, n) in [
+        (matrix.codes(), piece.codes, part.codes(first_row), part.codes(n_rows)),
+        (matrix.scales(), piece.scales, part.scales(first_row), part.scales(n_rows)),
+        (matrix.biases(), piece.biases, part.biases(first_row), part.biases(n_rows)),
+    ] {
+        gpu.upload(buffer, u64::from(at) * 4, &bytes[first..first + n])?;
+    }
+    Ok(())
+}
+
+/// Bytes of the parts of some rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartBytes(MatrixLayout);
+
+impl PartBytes {
+    pub(crate) const fn of(layout: MatrixLayout) -> Self {
+        Self(layout)
+    }
+
+    fn codes(self, n_rows: usize) -> usize {
+        n_rows * self.0.row_bytes()
+    }
+
+    fn scales(self, n_rows: usize) -> usize {
+        match self.0.kind {
+            MatrixKind::Fp8Block => {
+                n_rows.div_ceil(FP8_BLOCK)
+                    * (self.0.scale_bytes() / self.0.n_rows.div_ceil(FP8_BLOCK))
+            }
+            MatrixKind::Affine(_) | MatrixKind::Float(_) => {
+                n_rows * (self.0.scale_bytes() / self.0.n_rows)
+            }
+        }
+    }
+
+    fn biases(self, n_rows: usize) -> usize {
+        n_rows * (self.0.bias_bytes() / self.0.n_rows)
+    }
+
+    /// Where scales, biases and the end of some rows lie, in bytes from the codes.
+    pub(crate) fn places(self, n_rows: usize) -> [u64; 3] {
+        let scales = (self.codes(n_rows) as u64).next_multiple_of(PART_ALIGN);
+        let biases = (scales + self.scales(n_rows) as u64).next_multiple_of(PART_ALIGN);
+        let end = (biases + self.biases(n_rows) as u64).next_multiple_of(PART_ALIGN);
+        [scales, biases, end]
+    }
+}
+
+/// Gives each matrix its place, in arenas of at most so many bytes: a matrix begins a new arena when
+/// the present one cannot hold it whole, and is cut only when none could.
+fn placed(
+    layouts: impl Iterator<Item = MatrixLayout>,
+    arena_bytes_max: u64,
+) -> (Vec<DeviceMatrix>, Vec<u64>) {
+    let mut arenas: Vec<u64> = Vec::new();
+    let mut matrices = Vec::new();
+    for layout in layouts {
+        let part = PartBytes::of(layout);
+        let mut n_rows_most = layout.n_rows;
+        while part.places(n_rows_most)[2] > arena_bytes_max {
+            n_rows_most = n_rows_most.div_ceil(2).next_multiple_of(PIECE_ROWS);
+        }
+        let mut pieces = Vec::new();
+        let mut first_row = 0;
+        while first_row < layout.n_rows {
+            let n_rows = n_rows_most.min(layout.n_rows - first_row);
+            let [scales, biases, end] = part.places(n_rows);
+            let fits = |used: &u64| *used + end <= arena_bytes_max;
+            let begin = arenas.last().copied().filter(fits);
+            if begin.is_none() {
+                arenas.push(0);
+            }
+            let codes = begin.unwrap_or(0);
+            let arena = arenas.len() - 1;
+            let words =
+                |bytes: u64| narrow(usize::try_from((codes + bytes) / 4).unwrap_or(usize::MAX));
+            let (codes, scales, biases) = (words(0), words(scales), words(biases));
+            let (first, n) = (narrow(first_row), narrow(n_rows));
+            pieces.push(Piece { arena, first_row: first, n_rows: n, codes, scales, biases });
+            arenas[arena] = begin.unwrap_or(0) + end;
+            first_row += n_rows;
+        }
+        matrices.push(DeviceMatrix { layout, pieces });
+    }
+    (matrices, arenas)
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_kernels::{Affine, FloatKind};
+
+    use super::*;
+
+    fn layout(kind: MatrixKind, n_rows: usize, n_cols: usize) -> MatrixLayout {
+        MatrixLayout::new(kind, n_rows, n_cols).unwrap()
+    }
+
+    #[test]
+    fn parts_do_not_overlap_and_large_matrices_are_cut_by_rows() {
+        let four = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
+        let layouts = [
+            layout(four, 300, 128),
+            layout(MatrixKind::Fp8Block, 1000, 200),
+            layout(MatrixKind::Float(FloatKind::F16), 7, 3),
+        ];
+        let limit = 64 << 10;
+        let (matrices, arenas) = placed(layouts.into_iter(), limit);
+        assert!(arenas.iter().all(|used| *used <= limit), "{arenas:?}");
+        let mut spans = Vec::new();
+        for (matrix, layout) in matrices.iter().zip(layouts) {
+            assert_eq!(matrix.layout, layout);
+            let mut next_row = 0;
+            for piece in &matrix.pieces {
+                assert_eq!(piece.first_row, next_row, "rows follow each other");
+                assert!(piece.first_row.is_multiple_of(128));
+                next_row += piece.n_rows;
+                let part = PartBytes::of(layout);
+                let n_rows = piece.n_rows as usize;
+                for (at, n_bytes) in [
+                    (piece.codes, part.codes(n_rows)),
+                    (piece.scales, part.scales(n_rows)),
+                    (piece.biases, part.biases(n_rows)),
+                ] {
+                    assert!(at.is_multiple_of(64));
+                    spans.push((piece.arena, at as usize * 4, at as usize * 4 + n_bytes));
+                }
+            }
+            assert_eq!(next_row as usize, layout.n_rows);
+        }
+        assert!(matrices[1].pieces.len() > 1, "200,000 bytes do not fit 64 KiB");
+        assert_eq!((matrices[0].pieces.len(), matrices[2].pieces.len()), (1, 1));
+        spans.sort_unstable();
+        for pair in spans.windows(2) {
+            assert!(pair[0].0 < pair[1].0 || pair[0].2 <= pair[1].1, "{pair:?} overlap");
+        }
+        for (arena, _, end) in spans {
+            assert!(end as u64 <= arenas[arena]);
+        }
+    }
+}

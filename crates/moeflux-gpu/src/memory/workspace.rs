@@ -1,0 +1,123 @@
+//! The activation buffers of a model in one storage buffer, with room for scratch behind them.
+//!
+//! **Invariant:** what has a place keeps it: the buffer only grows at its end. Rows begin at
+//! multiples of four values.
+
+use std::collections::HashMap;
+
+use moeflux::error::{Error, Result};
+use moeflux::ids::BufferId;
+use moeflux::ops::{Heads, RowSet, Workspace};
+
+use crate::device::Gpu;
+use crate::memory::{STORAGE, narrow};
+use crate::params::View;
+
+/// Activations that scratch needs beside the model's own, at most: one part of so many.
+const SCRATCH_SHARE: u64 = 2;
+
+/// One activation buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) first: u32,
+    pub(crate) row_stride: u32,
+    pub(crate) n_cols: usize,
+    pub(crate) rows: RowSet,
+}
+
+/// All activations.
+#[derive(Debug)]
+pub(crate) struct DeviceWorkspace {
+    pub(crate) buffer: wgpu::Buffer,
+    pub(crate) n_rows_max: usize,
+    places: Vec<Place>,
+    scratch: HashMap<&'static str, (u32, View)>,
+    /// Values that have a place.
+    n_values: u64,
+}
+
+impl DeviceWorkspace {
+    /// Room for steps of at most `n_rows_max` rows, or of fewer where the adapter's limit is
+    /// reached.
+    pub(crate) fn new(gpu: &Gpu, workspace: &Workspace, n_rows_max: usize) -> Result<Self> {
+        let mut n_rows_max = n_rows_max.min(gpu.n_groups_max() as usize);
+        let limit_bytes = gpu.storage_bytes_max() / (SCRATCH_SHARE + 1) * SCRATCH_SHARE;
+        while n_rows_max > 1 && placed(workspace, n_rows_max).1 * 4 > limit_bytes {
+            n_rows_max = n_rows_max.div_ceil(2);
+        }
+        let (places, n_values) = placed(workspace, n_rows_max);
+        if n_values > gpu.storage_bytes_max() / 4 {
+            let problem = format!(
+                "one row of activations takes {} bytes, and kernels see at most {}",
+                n_values * 4,
+                gpu.storage_bytes_max()
+            );
+            return Err(gpu.error(&problem));
+        }
+        let buffer = gpu.buffer("the activations of a step", n_values * 4, STORAGE)?;
+        Ok(Self { buffer, n_rows_max, places, scratch: HashMap::new(), n_values })
+    }
+
+    pub(crate) fn place(&self, buffer: BufferId) -> Place {
+        self.places[buffer.0]
+    }
+
+    pub(crate) fn view(&self, heads: &Heads) -> View {
+        let place = self.place(heads.buffer);
+        View {
+            first: place.first + narrow(heads.first_col),
+            row_stride: place.row_stride,
+            head_stride: narrow(heads.stride),
+        }
+    }
+
+    /// So many values per row, for kernels alone; asked again under the same name, it is shared.
+    pub(crate) fn scratch(&mut self, gpu: &Gpu, name: &'static str, n_cols: u32) -> Result<View> {
+        let known = self.scratch.get(name).filter(|(known_cols, _)| *known_cols >= n_cols);
+        if let Some(&(_, view)) = known {
+            return Ok(view);
+        }
+        let row_stride = n_cols.next_multiple_of(4);
+        let n_new = u64::from(row_stride) * self.n_rows_max as u64;
+        let first = self.n_values;
+        let n_values = first + n_new;
+        if n_values > gpu.storage_bytes_max() / 4 {
+            return Err(Error::NoRoom {
+                what: format!("activations of {} rows on {}", self.n_rows_max, gpu.facts().name),
+                needed_bytes: n_values * 4,
+                advice: format!(
+                    "kernels see at most {} bytes: compute fewer rows together",
+                    gpu.storage_bytes_max()
+                ),
+            });
+        }
+        self.n_values = n_values;
+        let first = u32::try_from(first).expect("places in a buffer fit 32 bits");
+        let view = View { first, row_stride, head_stride: row_stride };
+        self.scratch.insert(name, (n_cols, view));
+        Ok(view)
+    }
+
+    /// A larger buffer, if places were given out that the present one does not have.
+    pub(crate) fn grown(&self, gpu: &Gpu) -> Result<Option<wgpu::Buffer>> {
+        let needed_bytes = self.n_values * 4;
+        if needed_bytes <= self.buffer.size() {
+            return Ok(None);
+        }
+        gpu.buffer("the activations of a step", needed_bytes, STORAGE).map(Some)
+    }
+}
+
+fn placed(workspace: &Workspace, n_rows_max: usize) -> (Vec<Place>, u64) {
+    let mut n_values = 0_u64;
+    let mut places = Vec::new();
+    for spec in workspace.buffers() {
+        let row_stride = spec.n_cols.next_multiple_of(4);
+        // Beyond 32 bits the size is refused before a place is used.
+        let first = u32::try_from(n_values).unwrap_or(u32::MAX);
+        let (row_stride_words, n_cols, rows) = (narrow(row_stride), spec.n_cols, spec.rows);
+        places.push(Place { first, row_stride: row_stride_words, n_cols, rows });
+        n_values += (row_stride * spec.n_rows(n_rows_max)) as u64;
+    }
+    (places, n_values)
+}

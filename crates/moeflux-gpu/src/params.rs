@@ -1,0 +1,104 @@
+//! Parameters of kernels: plain structs of 4-byte fields, as words for the device.
+//!
+//! **Invariant:** fields lie in WGSL as they lie here, word after word; a test compares the places
+//! that naga gives each field of `Params` with [`Params::fields`].
+
+/// How the values of heads lie in the workspace, in values: row `r`, head `h`, column `c` stands at
+/// `first + r * row_stride + h * head_stride + c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// Head 0 of row 0.
+    pub(crate) first: u32,
+    /// From one row to the next; a multiple of 4.
+    pub(crate) row_stride: u32,
+    /// From one head to the next.
+    pub(crate) head_stride: u32,
+}
+
+impl View {
+    /// Whether every head begins at a multiple of four values.
+    #[must_use]
+    pub(crate) const fn is_aligned(&self) -> bool {
+        self.first.is_multiple_of(4)
+            && self.row_stride.is_multiple_of(4)
+            && self.head_stride.is_multiple_of(4)
+    }
+}
+
+/// Stands for "not there" in parameters.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A value that takes whole words of parameters.
+pub(crate) trait Field {
+    /// How many.
+    const N_WORDS: usize;
+
+    /// Appends them.
+    fn push(&self, words: &mut Vec<u32>);
+}
+
+impl Field for u32 {
+    const N_WORDS: usize = 1;
+
+    fn push(&self, words: &mut Vec<u32>) {
+        words.push(*self);
+    }
+}
+
+impl Field for f32 {
+    const N_WORDS: usize = 1;
+
+    fn push(&self, words: &mut Vec<u32>) {
+        words.push(self.to_bits());
+    }
+}
+
+impl Field for View {
+    const N_WORDS: usize = 3;
+
+    fn push(&self, words: &mut Vec<u32>) {
+        words.extend([self.first, self.row_stride, self.head_stride]);
+    }
+}
+
+/// Parameters of a kernel, behind the [`crate::step::Step`]'s own four words.
+pub(crate) trait Params {
+    /// Names, and places in bytes from the first field of the kernel's own.
+    fn fields() -> Vec<(&'static str, usize)>;
+
+    /// All words.
+    fn words(&self) -> Vec<u32>;
+}
+
+/// Makes structs of parameters: `params! { struct AddParams { x: View, n_cols: u32 } }`. The WGSL
+/// struct `Params` has the member `step: Step` first and then these.
+macro_rules! params {
+    ($(#[$meta:meta])* struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $kind:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug)]
+        pub(super) struct $name {
+            $($(#[$field_meta])* pub(super) $field: $kind,)+
+        }
+
+        impl $crate::params::Params for $name {
+            fn fields() -> Vec<(&'static str, usize)> {
+                let mut at = 0;
+                let mut fields = Vec::new();
+                $(
+                    fields.push((stringify!($field), at));
+                    at += 4 * <$kind as $crate::params::Field>::N_WORDS;
+                )+
+                assert!(at + 16 <= 128, "parameters of {} take {at} bytes", stringify!($name));
+                fields
+            }
+
+            fn words(&self) -> Vec<u32> {
+                let mut words = Vec::new();
+                $($crate::params::Field::push(&self.$field, &mut words);)+
+                words
+            }
+        }
+    };
+}
+
+pub(crate) use params;

@@ -1,0 +1,99 @@
+//! Commands that are recorded now and submitted together.
+//!
+//! **Invariant:** commands run in the order of recording; one compute pass stays open as long as
+//! only dispatches follow each other.
+
+use std::sync::Arc;
+
+use moeflux::error::Result;
+
+use crate::device::Gpu;
+
+/// After so many dispatches the device begins with them, while others are recorded.
+const N_DISPATCHES_MAX: usize = 128;
+
+/// The commands since the last submission.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    gpu: Arc<Gpu>,
+    // The pass is dropped before the encoder that it belongs to.
+    pass: Option<wgpu::ComputePass<'static>>,
+    encoder: Option<wgpu::CommandEncoder>,
+    n_dispatches: usize,
+}
+
+impl Recorder {
+    pub(crate) fn new(gpu: Arc<Gpu>) -> Self {
+        Self { gpu, pass: None, encoder: None, n_dispatches: 0 }
+    }
+
+    /// The pass for one more dispatch.
+    pub(crate) fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
+        self.n_dispatches += 1;
+        let encoder = self.encoder.get_or_insert_with(|| encoder(&self.gpu));
+        self.pass.get_or_insert_with(|| {
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()
+        })
+    }
+
+    /// The encoder, for copies between dispatches.
+    pub(crate) fn encoder(&mut self) -> &mut wgpu::CommandEncoder {
+        self.pass = None;
+        self.encoder.get_or_insert_with(|| encoder(&self.gpu))
+    }
+
+    /// Whether enough is recorded to be worth a submission.
+    pub(crate) fn is_full(&self) -> bool {
+        self.n_dispatches >= N_DISPATCHES_MAX
+    }
+
+    /// Hands what is recorded to the device.
+    pub(crate) fn submit(&mut self) {
+        self.pass = None;
+        self.n_dispatches = 0;
+        if let Some(encoder) = self.encoder.take() {
+            self.gpu.queue().submit([encoder.finish()]);
+        }
+    }
+}
+
+fn encoder(gpu: &Gpu) -> wgpu::CommandEncoder {
+    gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+}
+
+/// Memory through which values come back.
+#[derive(Debug)]
+pub(crate) struct ReadBack {
+    buffer: wgpu::Buffer,
+}
+
+impl ReadBack {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
+        Ok(Self { buffer: made(gpu, 1 << 16)? })
+    }
+
+    /// Copies a stretch of a buffer, as it is after all that was recorded.
+    pub(crate) fn read(
+        &mut self,
+        (gpu, recorder): (&Gpu, &mut Recorder),
+        (source, offset_bytes): (&wgpu::Buffer, u64),
+        target: &mut [u8],
+    ) -> Result<()> {
+        if target.is_empty() {
+            return Ok(());
+        }
+        let n_bytes = target.len() as u64;
+        if n_bytes > self.buffer.size() {
+            self.buffer = made(gpu, n_bytes.next_power_of_two())?;
+        }
+        let encoder = recorder.encoder();
+        encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, 0, n_bytes);
+        recorder.submit();
+        gpu.read_mapped(&self.buffer, target)
+    }
+}
+
+fn made(gpu: &Gpu, n_bytes: u64) -> Result<wgpu::Buffer> {
+    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+    gpu.buffer("values to read back", n_bytes, usage)
+}

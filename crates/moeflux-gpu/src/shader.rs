@@ -1,0 +1,266 @@
+//! Text of shaders: constants, bindings, shared pieces and a kernel's own file, one after another.
+//!
+//! **Invariant:** a shader's text says all about it, so that pipelines are shared by text. What
+//! varies with a model is a `const` line or a parameter, never a changed text of a kernel.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::adapter::PARAM_BYTES_MAX;
+
+/// How a kernel sees a buffer of 4-byte values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lanes {
+    /// `array<f32>` or `array<u32>`.
+    One,
+    /// `array<vec4<f32>>` or `array<vec4<u32>>`.
+    Four,
+}
+
+impl Lanes {
+    fn of(self, scalar: &str) -> String {
+        match self {
+            Self::One => format!("array<{scalar}>"),
+            Self::Four => format!("array<vec4<{scalar}>>"),
+        }
+    }
+}
+
+/// Which groups of bindings a kernel has beside group 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Groups {
+    /// Group 1: `weights`.
+    pub(crate) weights: bool,
+    /// Group 2: `first` and `second` of a layer's state.
+    pub(crate) state: bool,
+    /// Group 3: `more_weights`.
+    pub(crate) more_weights: bool,
+}
+
+/// Where a constant's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Const {
+    /// A whole number.
+    Whole(u32),
+    /// A truth value.
+    Truth(bool),
+}
+
+impl From<u32> for Const {
+    fn from(value: u32) -> Self {
+        Self::Whole(value)
+    }
+}
+
+impl From<bool> for Const {
+    fn from(value: bool) -> Self {
+        Self::Truth(value)
+    }
+}
+
+/// A kernel with all that was decided about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Shader {
+    name: &'static str,
+    source: &'static str,
+    consts: Vec<(&'static str, Const)>,
+    pieces: Vec<&'static str>,
+    workspace: Lanes,
+    weights: Option<Lanes>,
+    state: Option<Lanes>,
+    more_weights: Option<Lanes>,
+    has_f16: bool,
+}
+
+const COMMON: &str = include_str!("kernels/common.wgsl");
+
+impl Shader {
+    /// The kernel of a file: an entry point `main` and a struct `Params`.
+    #[must_use]
+    pub(crate) const fn new(name: &'static str, source: &'static str) -> Self {
+        Self {
+            name,
+            source,
+            consts: Vec::new(),
+            pieces: Vec::new(),
+            workspace: Lanes::One,
+            weights: None,
+            state: None,
+            more_weights: None,
+            has_f16: false,
+        }
+    }
+
+    /// With `const NAME: u32 = value;` or `bool`.
+    #[must_use]
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Const>) -> Self {
+        self.consts.push((name, value.into()));
+        self
+    }
+
+    /// With a shared piece of text before its own.
+    #[must_use]
+    pub(crate) fn piece(mut self, piece: &'static str) -> Self {
+        self.pieces.push(piece);
+        self
+    }
+
+    /// Sees the workspace, `ws`, like this; by default as single values.
+    #[must_use]
+    pub(crate) const fn workspace(mut self, lanes: Lanes) -> Self {
+        self.workspace = lanes;
+        self
+    }
+
+    /// Reads `weights`.
+    #[must_use]
+    pub(crate) const fn weights(mut self, lanes: Lanes) -> Self {
+        self.weights = Some(lanes);
+        self
+    }
+
+    /// Reads and writes `first` and `second` of a layer's state.
+    #[must_use]
+    pub(crate) const fn state(mut self, lanes: Lanes) -> Self {
+        self.state = Some(lanes);
+        self
+    }
+
+    /// Reads `more_weights`.
+    #[must_use]
+    pub(crate) const fn more_weights(mut self, lanes: Lanes) -> Self {
+        self.more_weights = Some(lanes);
+        self
+    }
+
+    /// Computes in half precision somewhere: only where the adapter does.
+    #[must_use]
+    pub(crate) const fn f16(mut self) -> Self {
+        self.has_f16 = true;
+        self
+    }
+
+    /// Name for messages.
+    #[must_use]
+    pub(crate) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its groups.
+    #[must_use]
+    pub(crate) const fn groups(&self) -> Groups {
+        Groups {
+            weights: self.weights.is_some(),
+            state: self.state.is_some(),
+            more_weights: self.more_weights.is_some(),
+        }
+    }
+
+    /// The whole text.
+    #[must_use]
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        if self.has_f16 {
+            text += "enable f16;\n";
+        }
+        for (name, value) in &self.consts {
+            let line = match value {
+                Const::Whole(value) => format!("const {name}: u32 = {value}u;\n"),
+                Const::Truth(value) => format!("const {name}: bool = {value};\n"),
+            };
+            text += &line;
+        }
+        let mut bind = |group: u32, binding: u32, access: &str, name: &str, kind: &str| {
+            // Writing to a `String` does not fail.
+            let _ = writeln!(
+                text,
+                "@group({group}) @binding({binding}) var<storage, {access}> {name}: {kind};"
+            );
+        };
+        bind(0, 0, "read_write", "ws", &self.workspace.of("f32"));
+        bind(0, 1, "read", "batch", "array<vec4<u32>>");
+        bind(0, 2, "read_write", "routes", "array<vec2<u32>>");
+        bind(0, 3, "read", "slots", "array<u32>");
+        bind(0, 4, "read", "vectors", "array<f32>");
+        if let Some(lanes) = self.weights {
+            bind(1, 0, "read", "weights", &lanes.of("u32"));
+        }
+        if let Some(lanes) = self.state {
+            bind(2, 0, "read_write", "first", &lanes.of("f32"));
+            bind(2, 1, "read_write", "second", &lanes.of("f32"));
+        }
+        if let Some(lanes) = self.more_weights {
+            bind(3, 0, "read", "more_weights", &lanes.of("u32"));
+        }
+        text += "var<immediate> params: Params;\n";
+        text += COMMON;
+        for piece in &self.pieces {
+            text += piece;
+        }
+        text += self.source;
+        text
+    }
+}
+
+/// The layouts of bind groups and pipelines: few, made once.
+#[derive(Debug)]
+pub(crate) struct Layouts {
+    /// Group 0.
+    pub(crate) model: wgpu::BindGroupLayout,
+    /// Groups 1 and 3.
+    pub(crate) weights: wgpu::BindGroupLayout,
+    /// Group 2.
+    pub(crate) state: wgpu::BindGroupLayout,
+    pipelines: Mutex<HashMap<Groups, Arc<wgpu::PipelineLayout>>>,
+}
+
+impl Layouts {
+    pub(crate) fn new(device: &wgpu::Device) -> Self {
+        let layout = |label: &str, are_read_only: &[bool]| {
+            let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..)
+                .zip(are_read_only)
+                .map(|(binding, &read_only)| wgpu::BindGroupLayoutEntry {
+                    binding,
+                    visibility: wgpu::ShaderStages::COMPUTE,
+                    ty: wgpu::BindingType::Buffer {
+                        ty: wgpu::BufferBindingType::Storage { read_only },
+                        has_dynamic_offset: false,
+                        min_binding_size: None,
+                    },
+                    count: None,
+                })
+                .collect();
+            let (label, entries) = (Some(label), entries.as_slice());
+            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries })
+        };
+        Self {
+            model: layout("model", &[false, true, false, true, true]),
+            weights: layout("weights", &[true]),
+            state: layout("state", &[false, false]),
+            pipelines: Mutex::default(),
+        }
+    }
+
+    /// The layout of pipelines with these groups.
+    pub(crate) fn of(&self, device: &wgpu::Device, groups: Groups) -> Arc<wgpu::PipelineLayout> {
+        let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = known.entry(groups).or_insert_with(|| {
+            let mut layouts = vec![
+                Some(&self.model),
+                groups.weights.then_some(&self.weights),
+                groups.state.then_some(&self.state),
+                groups.more_weights.then_some(&self.weights),
+            ];
+            while layouts.last().is_some_and(Option::is_none) {
+                layouts.pop();
+            }
+            Arc::new(device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: &layouts,
+                immediate_size: PARAM_BYTES_MAX,
+            }))
+        });
+        Arc::clone(made)
+    }
+}

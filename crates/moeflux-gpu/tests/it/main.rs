@@ -1,0 +1,10 @@
+//! Tests of the GPU backend through its public interface, on whichever adapter there is; without
+//! any they fail. The suite of ops is the engine's own.
+#![cfg(test)]
+
+#[path = "../../../moeflux/tests/it/ops/mod.rs"]
+mod ops;
+#[path = "../../../moeflux/tests/it/random.rs"]
+mod random;
+mod support;
+mod under_test;

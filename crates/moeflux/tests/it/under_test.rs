@@ -1,0 +1,87 @@
+//! The backends of the engine that the suite of ops runs on, and how far each may be off.
+
+use std::sync::Arc;
+
+use moeflux::backend::cpu::CpuBackend;
+use moeflux::backend::{Arithmetic as Mode, Backend};
+use moeflux::error::Result;
+use moeflux::ops::Workspace;
+use moeflux::weights::Weights;
+use moeflux_kernels::KernelTable;
+
+use crate::ops::{Arithmetic, BackendUnderTest, REFERENCE, limit_of_f32};
+
+/// The backends under test.
+pub(crate) const BACKENDS: &[BackendUnderTest] = &[
+    REFERENCE,
+    BackendUnderTest {
+        name: "cpu",
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::F32, 3)),
+        has_tables: true,
+        ..REFERENCE
+    },
+    BackendUnderTest {
+        name: "cpu with a cache in f16",
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::Int8, 2)),
+        limit: limit_of_cache_in_f16,
+        has_tables: true,
+        covers: |maker| maker.op.ends_with("attention"),
+        ..REFERENCE
+    },
+    BackendUnderTest {
+        name: "cpu with a cache in 8 bits",
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::Int8Kv8, 3)),
+        limit: limit_of_cache_in_codes,
+        has_tables: true,
+        covers: |maker| maker.op.ends_with("attention") && maker.what != "large scores",
+        ..REFERENCE
+    },
+    BackendUnderTest {
+        name: "cpu with activations in int8",
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::Int8, 3)),
+        limit: limit_of_int8,
+        has_tables: true,
+        covers: |maker| ["matmul", "head_matmul", "expert_ffn"].contains(&maker.op),
+        ..REFERENCE
+    },
+];
+
+fn cpu(
+    weights: Arc<Weights>,
+    (workspace, n_rows_max): (&Workspace, usize),
+    kernels: &'static KernelTable,
+    (arithmetic, n_threads): (Mode, usize),
+) -> Result<Box<dyn Backend>> {
+    let backend = CpuBackend::new(weights, workspace, n_rows_max, n_threads)?;
+    Ok(Box::new(backend.with_arithmetic(arithmetic).with_kernels(kernels)))
+}
+
+/// For keys and values rounded to half precision: one relative error of at most 2^-11 each, squared
+/// 2.4e-7, a third of that on average. Those of values stay as large beside their weighted sum as
+/// beside each value; those of keys reach the weights multiplied with the size of the scores,
+/// which is about 1 in these cases. Where scores are large, keys are whole and exact.
+fn limit_of_cache_in_f16(_: Arithmetic) -> f64 {
+    5e-7
+}
+
+/// For keys and values rounded to a 255th of what lies between the least and the largest of their
+/// group: for normal values in groups of 64, which are 4.7 deviations apart, (4.7 / 255)^2 / 12 =
+/// 3e-5 of their mean square, and for queries in int8 as much. Both reach the weights multiplied
+/// with the size of the scores, which is about 1 in these cases; where scores are large, nothing
+/// can be said.
+fn limit_of_cache_in_codes(_: Arithmetic) -> f64 {
+    5e-4
+}
+
+/// For products with activations rounded to a 127th of the largest of their group: for normal
+/// values in groups of 128, whose largest is 2.8 deviations, an error of (2.8 / 127)^2 / 12 = 4e-5
+/// of their mean square.
+fn limit_of_int8(arithmetic: Arithmetic) -> f64 {
+    match arithmetic {
+        Arithmetic::Copy => 0.0,
+        Arithmetic::Pointwise => 1e-12,
+        Arithmetic::Sum => 2e-4,
+        // Two products, and a gate between them that multiplies errors.
+        Arithmetic::Chain => 1e-3,
+    }
+}
