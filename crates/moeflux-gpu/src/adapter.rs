@@ -7,7 +7,7 @@ use std::fmt;
 
 use moeflux::error::{ByteCount, Error, Result};
 
-use crate::device::block_on;
+use crate::device::{block_on, memory_bytes};
 
 /// What an adapter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,8 @@ pub struct AdapterFacts {
     pub api: &'static str,
     /// Driver and its version.
     pub driver: String,
+    /// Its memory, where the driver says: that of the CPU for those that have none of their own.
+    pub memory_bytes: Option<u64>,
     /// Largest buffer.
     pub buffer_bytes_max: u64,
     /// Largest part of a buffer that a kernel can see at once.
@@ -201,6 +203,7 @@ fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
             _ => "gpu",
         },
         driver: driver.trim().to_owned(),
+        memory_bytes: memory_bytes(adapter),
         buffer_bytes_max: limits.max_buffer_size,
         binding_bytes_max: limits.max_storage_buffer_binding_size,
         workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
@@ -256,6 +259,7 @@ mod tests {
             kind,
             api: "vulkan",
             driver: String::new(),
+            memory_bytes: None,
             buffer_bytes_max: 1 << 30,
             binding_bytes_max: 1 << 30,
             workgroup_bytes_max: 1 << 15,

@@ -88,6 +88,7 @@ pub(crate) fn config(
     let n_threads = NonZeroUsize::new(n_threads).unwrap();
     EngineConfig {
         backend,
+        device: None,
         arithmetic,
         kernels: None,
         n_threads,
