@@ -16,6 +16,7 @@ mod head_matmul;
 mod l2_norm;
 mod matmul;
 mod mla_attention;
+mod reduce;
 mod rms_norm;
 mod rope;
 mod route;
