@@ -1,10 +1,11 @@
-//! [`Embed`]: one invocation per value. Tables of f32 so far.
+//! [`Embed`]: one invocation for four values of a row of the table.
 
 use moeflux::error::Result;
 use moeflux::ops::Embed;
-use moeflux_kernels::{FloatKind, MatrixKind};
+use moeflux_kernels::MatrixLayout;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
+use super::decode_matrix::{self, kind_of};
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::{Params as _, View, params};
@@ -13,13 +14,13 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "embed",
-    is_done: false,
-    shaders: || vec![shader()],
+    is_done: true,
+    shaders: || decode_matrix::examples().into_iter().map(shader).collect(),
     params: || vec![("embed", EmbedParams::fields())],
 };
 
-/// Invocations of a workgroup, each for one column.
-const N_COLS: u32 = 64;
+/// Invocations of a workgroup, each for four columns.
+const N_INVOCATIONS: u32 = 64;
 
 params! {
     struct EmbedParams {
@@ -28,20 +29,23 @@ params! {
         /// Rows of the table that lie in the bound arena.
         first_token: u32,
         n_tokens: u32,
-        /// Where they begin, in words.
+        /// Where their parts begin, in words.
         codes: u32,
+        scales: u32,
+        biases: u32,
     }
 }
 
-fn shader() -> Shader {
-    Shader::new("embed", include_str!("embed.wgsl")).with("N_COLS", N_COLS).weights(Lanes::One)
+fn shader(layout: MatrixLayout) -> Shader {
+    Shader::new("embed", include_str!("embed.wgsl"))
+        .with("N_INVOCATIONS", N_INVOCATIONS)
+        .with("KIND", kind_of(layout))
+        .piece(decode_matrix::PIECE)
+        .weights(Lanes::Four)
 }
 
 pub(super) fn compile(op: &Embed, compiler: &mut Compiler<'_>) -> Result<()> {
     let table = compiler.matrix(op.table);
-    if table.layout.kind != MatrixKind::Float(FloatKind::F32) {
-        return Err(unsupported("embed"));
-    }
     let n_cols = narrow(op.out.head_dim);
     for piece in &table.pieces {
         let params = EmbedParams {
@@ -50,9 +54,12 @@ pub(super) fn compile(op: &Embed, compiler: &mut Compiler<'_>) -> Result<()> {
             first_token: piece.first_row,
             n_tokens: piece.n_rows,
             codes: piece.codes,
+            scales: piece.scales,
+            biases: piece.biases,
         };
-        let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
-        compiler.step(&shader(), &params, grid)?.weights(piece.arena);
+        let n_groups = n_cols.div_ceil(N_INVOCATIONS * 4);
+        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
+        compiler.step(&shader(table.layout), &params, grid)?.weights(piece.arena);
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-// out[row] = table[token of row]: columns along x, rows along y. Rows whose token lies in another
-// arena are left to the step for that arena.
+// out[row] = table[token of row]: four columns per invocation along x, rows along y. Rows whose
+// token lies in another arena are left to the step for that arena.
 
 struct Params {
     step: Step,
@@ -8,16 +8,31 @@ struct Params {
     first_token: u32,
     n_tokens: u32,
     codes: u32,
+    scales: u32,
+    biases: u32,
 }
 
-@compute @workgroup_size(N_COLS)
+@compute @workgroup_size(N_INVOCATIONS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = params.step.first_row + id.y;
     // Smaller tokens wrap around to large numbers.
     let token = token_of(row) - params.first_token;
-    if id.x >= params.n_cols || token >= params.n_tokens {
+    let col = id.x * 4u;
+    if col >= params.n_cols || token >= params.n_tokens {
         return;
     }
-    let value = bitcast<f32>(weights[params.codes + token * params.n_cols + id.x]);
-    ws[place_of(params.out, row, 0u) + id.x] = value;
+    let table = Matrix(params.codes, params.scales, params.biases, params.n_tokens, params.n_cols);
+    let unit = id.x / UNIT_QUADS;
+    let chunk = load_chunk(KIND, table, token, unit);
+    var values = quad_of(KIND, table, token, unit, chunk, id.x % UNIT_QUADS);
+    if !is_plain(KIND) {
+        let affine = affine_of(KIND, table, token, unit);
+        values = values * affine.scale + affine.bias;
+    }
+    let at = place_of(params.out, row, 0u) + col;
+    for (var i = 0u; i < 4u; i++) {
+        if col + i < params.n_cols {
+            ws[at + i] = values[i];
+        }
+    }
 }

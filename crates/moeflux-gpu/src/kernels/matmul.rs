@@ -1,10 +1,13 @@
-//! [`MatMul`]: one invocation per output. Weights of f32 so far.
+//! [`MatMul`]: for a few rows each weight is read once and used at once; for many rows in tiles.
 
 use moeflux::error::Result;
 use moeflux::ops::MatMul;
-use moeflux_kernels::{FloatKind, MatrixKind};
+use moeflux_kernels::MatrixLayout;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
+use super::decode_matrix::{self, kind_of};
+use super::matvec::{Matvec, ROWS_SEVERAL};
+use super::tile::Tile;
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::{NONE, Params as _, View, params};
@@ -13,13 +16,13 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "matmul",
-    is_done: false,
-    shaders: || vec![shader()],
-    params: || vec![("matmul", MatMulParams::fields())],
+    is_done: true,
+    shaders,
+    params: || vec![("matmul", MatMulParams::fields()), ("matmul_tile", MatMulParams::fields())],
 };
 
-/// Invocations of a workgroup, each for one output.
-const N_OUTPUTS: u32 = 64;
+/// Most rows that are not computed in tiles.
+const ROWS_FEW: u32 = 8;
 
 params! {
     struct MatMulParams {
@@ -29,24 +32,43 @@ params! {
         /// Outputs that lie in the bound arena.
         first_output: u32,
         n_outputs: u32,
-        /// Where their rows begin, in words.
+        /// Where the parts of their rows begin, in words.
         codes: u32,
+        scales: u32,
+        biases: u32,
         /// Where the bias begins, or `NONE`.
         bias: u32,
     }
 }
 
-fn shader() -> Shader {
-    Shader::new("matmul", include_str!("matmul.wgsl"))
-        .with("N_OUTPUTS", N_OUTPUTS)
-        .weights(Lanes::One)
+fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
+    matvec
+        .shader("matmul", include_str!("matmul.wgsl"))
+        .with("KIND", kind_of(layout))
+        .piece(include_str!("matmul_store.wgsl"))
+        .weights(Lanes::Four)
+}
+
+fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
+    tile.shader("matmul_tile", include_str!("matmul_tile.wgsl"))
+        .with("KIND", kind_of(layout))
+        .piece(include_str!("matmul_store.wgsl"))
+        .weights(Lanes::Four)
+}
+
+fn shaders() -> Vec<Shader> {
+    let mut shaders = Vec::new();
+    for layout in decode_matrix::examples() {
+        shaders.extend(Matvec::examples().into_iter().map(|matvec| few_shader(layout, matvec)));
+        shaders.extend(Tile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
+    }
+    shaders
 }
 
 pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
     let weight = compiler.matrix(op.weight);
-    if weight.layout.kind != MatrixKind::Float(FloatKind::F32) {
-        return Err(unsupported("matmul"));
-    }
+    let layout = weight.layout;
+    let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
     for piece in &weight.pieces {
         let params = MatMulParams {
             x: compiler.view(&op.x),
@@ -55,11 +77,24 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
             first_output: piece.first_row,
             n_outputs: piece.n_rows,
             codes: piece.codes,
+            scales: piece.scales,
+            biases: piece.biases,
             bias: op.bias.map_or(NONE, |bias| compiler.vector(bias)),
         };
-        let n_groups = piece.n_rows.div_ceil(N_OUTPUTS);
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
-        compiler.step(&shader(), &params, grid)?.weights(piece.arena);
+        let shape = (piece.n_rows as usize, layout.n_cols);
+        for (rows, at_once) in [(1..=1, 1), (2..=ROWS_FEW, ROWS_SEVERAL)] {
+            let matvec = Matvec::new(shape, at_once, subgroup_sizes);
+            let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group());
+            let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(at_once));
+            let shader = few_shader(layout, matvec);
+            compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
+        }
+        for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
+            let grid =
+                Grid::new(Extent::fixed(Tile::n_groups(piece.n_rows)), Extent::rows(tile.n_inputs()));
+            let shader = tile_shader(layout, tile);
+            compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
+        }
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-// out = weight . x + bias: outputs along x, rows along y.
+// out = weight . x + bias for a few rows: outputs along x, ROWS rows at a time along y.
 
 struct Params {
     step: Step,
@@ -8,24 +8,44 @@ struct Params {
     first_output: u32,
     n_outputs: u32,
     codes: u32,
+    scales: u32,
+    biases: u32,
     bias: u32,
 }
 
-@compute @workgroup_size(N_OUTPUTS)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let row = params.step.first_row + id.y;
-    if id.x >= params.n_outputs {
-        return;
+const N_SUMS: u32 = OUTS * ROWS;
+
+@compute @workgroup_size(N_INVOCATIONS)
+fn main(
+    @builtin(local_invocation_index) invocation: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+) {
+    let team = invocation / TEAM;
+    let lane = invocation % TEAM;
+    let matrix =
+        Matrix(params.codes, params.scales, params.biases, params.n_outputs, params.n_cols);
+    for (var row = 0u; row < ROWS; row++) {
+        let idx = group.y * ROWS + row;
+        let place = place_of(params.x, params.step.first_row + idx, 0u);
+        x_at[row] = select(NONE, place, idx < params.step.n_rows);
     }
-    let x_at = place_of(params.x, row, 0u);
-    let weight_at = params.codes + id.x * params.n_cols;
-    var sum = 0.0;
-    for (var col = 0u; col < params.n_cols; col++) {
-        sum = fma(bitcast<f32>(weights[weight_at + col]), ws[x_at + col], sum);
+    let first_out = (group.x * N_TEAMS + team) * OUTS;
+    var sums: array<f32, N_SUMS>;
+    for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
+        workgroupBarrier();
+        stage(invocation, first, params.n_cols);
+        workgroupBarrier();
+        add_products(KIND, matrix, first_out, first, lane, 0u, &sums);
     }
-    let output = params.first_output + id.x;
-    if params.bias != NONE {
-        sum += vectors[params.bias + output];
+    share(team, lane, &sums);
+    workgroupBarrier();
+    // Neighbours write neighbouring outputs of a row.
+    for (var i = invocation; i < N_TEAMS * N_SUMS; i += N_INVOCATIONS) {
+        let row = i / (N_TEAMS * OUTS);
+        let out = i % (N_TEAMS * OUTS);
+        let idx = group.x * N_TEAMS * OUTS + out;
+        if x_at[row] != NONE && idx < params.n_outputs {
+            store(group.y * ROWS + row, idx, total_of(out / OUTS, out % OUTS * ROWS + row));
+        }
     }
-    ws[place_of(params.out, row, 0u) + output] = sum;
 }

@@ -8,6 +8,7 @@ mod add;
 mod attention;
 mod causal_conv;
 mod combine;
+mod decode_matrix;
 mod delta_gates;
 mod embed;
 mod expert_ffn;
@@ -15,6 +16,7 @@ mod gated_delta;
 mod head_matmul;
 mod l2_norm;
 mod matmul;
+mod matvec;
 mod mla_attention;
 mod reduce;
 mod rms_norm;
@@ -24,6 +26,7 @@ mod select_rows;
 mod swiglu;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 use moeflux::error::{Error, Result};
 use moeflux::ops::Op;

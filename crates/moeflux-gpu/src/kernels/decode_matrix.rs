@@ -1,0 +1,94 @@
+//! Kinds of matrices as constants of kernels: what `decode_matrix.wgsl` reads out of them.
+//!
+//! Bits 0..4 are the form of values, 4..8 the bits of a code, 8..12 the units of 32 columns under
+//! one scale, 12..16 the form of scales, bit 16 says whether rows are whole units. **Invariant:**
+//! two kinds have the same constant only if the same code reads them.
+
+use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+
+/// Columns that kernels take at once.
+pub(super) const UNIT_COLS: usize = 32;
+
+/// The shared piece of text.
+pub(super) const PIECE: &str = include_str!("decode_matrix.wgsl");
+
+const FORM_FP8: u32 = 3;
+const FORM_AFFINE: u32 = 4;
+
+const fn form_of(float: FloatKind) -> u32 {
+    match float {
+        FloatKind::F32 => 0,
+        FloatKind::F16 => 1,
+        FloatKind::Bf16 => 2,
+    }
+}
+
+/// The constant for matrices of this layout.
+pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
+    let is_whole = u32::from(layout.n_cols.is_multiple_of(UNIT_COLS)) << 16;
+    match layout.kind {
+        MatrixKind::Float(float) => form_of(float) | is_whole,
+        MatrixKind::Fp8Block => FORM_FP8 | is_whole,
+        MatrixKind::Affine(Affine { bits, group, scale }) => {
+            let units_per_group = u32::from(group) / 32;
+            let scale_form = form_of(scale) << 12;
+            FORM_AFFINE | u32::from(bits) << 4 | units_per_group << 8 | scale_form | is_whole
+        }
+    }
+}
+
+/// Layouts that between them take every way through the text, for tests without a GPU.
+pub(super) fn examples() -> Vec<MatrixLayout> {
+    let affine =
+        |bits, group, scale| (MatrixKind::Affine(Affine { bits, group, scale }), UNIT_COLS * 4);
+    let [f32, f16, bf16] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
+    let kinds = [
+        (MatrixKind::Float(f32), 64),
+        (MatrixKind::Float(f32), 33),
+        (MatrixKind::Float(f16), 64),
+        (MatrixKind::Float(f16), 33),
+        (MatrixKind::Float(bf16), 64),
+        (MatrixKind::Fp8Block, 64),
+        (MatrixKind::Fp8Block, 33),
+        affine(2, 32, f32),
+        affine(3, 64, f16),
+        affine(4, 64, bf16),
+        affine(5, 128, bf16),
+        affine(6, 64, f16),
+        affine(8, 32, bf16),
+    ];
+    let layout = |(kind, n_cols)| MatrixLayout { kind, n_rows: 64, n_cols };
+    kinds.map(layout).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_kernels::FP8_BLOCK;
+    use moeflux_kernels::MatrixKind as Kind;
+
+    use super::*;
+
+    #[test]
+    fn the_text_knows_the_same_numbers() {
+        for line in [
+            format!("const UNIT_COLS: u32 = {UNIT_COLS}u;"),
+            format!("const FORM_F32: u32 = {}u;", form_of(FloatKind::F32)),
+            format!("const FORM_F16: u32 = {}u;", form_of(FloatKind::F16)),
+            format!("const FORM_BF16: u32 = {}u;", form_of(FloatKind::Bf16)),
+            format!("const FORM_FP8: u32 = {FORM_FP8}u;"),
+            format!("const FORM_AFFINE: u32 = {FORM_AFFINE}u;"),
+            format!("const FP8_BLOCK: u32 = {FP8_BLOCK}u;"),
+        ] {
+            assert!(PIECE.contains(&line), "{line}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let layout = |kind, n_cols| MatrixLayout { kind, n_rows: 1, n_cols };
+        let affine = Kind::Affine(Affine { bits: 5, group: 128, scale: FloatKind::Bf16 });
+        assert_eq!(kind_of(layout(affine, 256)), 4 | 5 << 4 | 4 << 8 | 2 << 12 | 1 << 16);
+        assert_eq!(kind_of(layout(Kind::Float(FloatKind::F16), 33)), 1);
+        assert_eq!(kind_of(layout(Kind::Fp8Block, 64)), 3 | 1 << 16);
+    }
+}

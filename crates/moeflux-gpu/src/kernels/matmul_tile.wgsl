@@ -1,0 +1,47 @@
+// out = weight . x + bias for many rows: tiles of outputs along x, of rows along y.
+
+struct Params {
+    step: Step,
+    x: View,
+    out: View,
+    n_cols: u32,
+    first_output: u32,
+    n_outputs: u32,
+    codes: u32,
+    scales: u32,
+    biases: u32,
+    bias: u32,
+}
+
+@compute @workgroup_size(N_INVOCATIONS)
+fn main(
+    @builtin(local_invocation_index) invocation: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+) {
+    let matrix =
+        Matrix(params.codes, params.scales, params.biases, params.n_outputs, params.n_cols);
+    let first_row = group.y * TILE_INPUTS;
+    for (var i = 0u; i < PER_LANE; i++) {
+        let row = first_row + input_of(invocation, i);
+        let place = place_of(params.x, params.step.first_row + row, 0u);
+        x_at[i] = select(NONE, place, row < params.step.n_rows);
+    }
+    let first_out = group.x * TILE_OUTS;
+    var sums: array<f32, N_SUMS>;
+    for (var unit = 0u; unit < n_units_of(matrix); unit++) {
+        workgroupBarrier();
+        fill_x(invocation, unit, params.n_cols);
+        fill_w(KIND, matrix, first_out + invocation, unit, invocation);
+        workgroupBarrier();
+        add_tile(invocation, &sums);
+    }
+    for (var j = 0u; j < PER_LANE; j++) {
+        let row = first_row + j * 8u + invocation / 8u;
+        for (var i = 0u; i < 8u; i++) {
+            let idx = first_out + i * 8u + invocation % 8u;
+            if row < params.step.n_rows && idx < params.n_outputs {
+                store(row, idx, sums[i * PER_LANE + j]);
+            }
+        }
+    }
+}

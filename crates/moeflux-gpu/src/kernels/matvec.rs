@@ -1,0 +1,89 @@
+//! How products with few inputs are laid over invocations: the constants of `matvec.wgsl`.
+//!
+//! **Invariant:** workgroup memory stays under 16 KiB, which every adapter has. Knows nothing of
+//! where inputs come from and results go: kernels say that.
+
+use crate::kernels::decode_matrix::{self, UNIT_COLS};
+use crate::shader::Shader;
+
+/// Invocations of a workgroup.
+const N_INVOCATIONS: u32 = 128;
+
+/// Inputs of a workgroup where there are several.
+pub(super) const ROWS_SEVERAL: u32 = 4;
+
+/// A layout of the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Matvec {
+    /// Invocations that share outputs.
+    team: u32,
+    /// Units of columns that each of them takes at once.
+    units_each: u32,
+    /// Outputs of a team.
+    outs: u32,
+    /// Inputs of a workgroup.
+    rows: u32,
+    /// Invocations that add their sums up without workgroup memory.
+    width: u32,
+}
+
+impl Matvec {
+    /// For rows of `n_cols` columns, `n_outputs` of them, and `rows` inputs at once, on an adapter
+    /// with subgroups of these sizes.
+    pub(super) fn new(
+        (n_outputs, n_cols): (usize, usize),
+        rows: u32,
+        subgroup_sizes: Option<(u32, u32)>,
+    ) -> Self {
+        let n_units = n_cols.div_ceil(UNIT_COLS);
+        let team = match n_units {
+            ..12 => 8,
+            12..24 => 16,
+            _ if rows > 1 => 16,
+            _ => 32,
+        };
+        let units_each = if rows == 1 && n_units > 32 { 2 } else { 1 };
+        // Enough workgroups for every core come first, then more loads in flight in each.
+        let outs = match n_outputs {
+            _ if rows > 1 => 2,
+            ..2048 => 1,
+            2048..8192 => 2,
+            _ => 4,
+        };
+        let smallest = subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
+        Self { team, units_each, outs, rows, width: smallest.min(team) }
+    }
+
+    /// Outputs of a workgroup.
+    pub(super) const fn outs_per_group(self) -> u32 {
+        N_INVOCATIONS / self.team * self.outs
+    }
+
+    /// A shader that has these constants, and the pieces that need them.
+    pub(super) fn shader(self, name: &'static str, source: &'static str) -> Shader {
+        let neighbours = match self.width {
+            1 => include_str!("neighbours_none.wgsl"),
+            _ => include_str!("neighbours_subgroup.wgsl"),
+        };
+        Shader::new(name, source)
+            .with("N_INVOCATIONS", N_INVOCATIONS)
+            .with("TEAM", self.team)
+            .with("UNITS_EACH", self.units_each)
+            .with("OUTS", self.outs)
+            .with("ROWS", self.rows)
+            .with("WIDTH", self.width)
+            .piece(decode_matrix::PIECE)
+            .piece(neighbours)
+            .piece(include_str!("matvec.wgsl"))
+    }
+
+    /// Layouts of every shape, for tests without a GPU.
+    pub(super) fn examples() -> Vec<Self> {
+        vec![
+            Self::new((10_000, 4096), 1, Some((32, 32))),
+            Self::new((3000, 4096), 1, None),
+            Self::new((100, 4096), ROWS_SEVERAL, Some((4, 4))),
+            Self::new((100, 100), ROWS_SEVERAL, None),
+        ]
+    }
+}

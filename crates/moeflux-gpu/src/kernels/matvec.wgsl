@@ -1,0 +1,112 @@
+// Products of a matrix's rows with a few inputs. TEAM neighbouring invocations share OUTS rows of
+// the matrix; each takes every TEAM-th unit of columns, UNITS_EACH of a block. The workgroup holds
+// a block of ROWS inputs. The kernel says in `x_at` where its inputs begin in `ws`.
+
+const N_TEAMS: u32 = N_INVOCATIONS / TEAM;
+const BLOCK_UNITS: u32 = TEAM * UNITS_EACH;
+const N_CHUNKS: u32 = OUTS * UNITS_EACH;
+const N_DOTS: u32 = OUTS * ROWS;
+// Of each sum so many parts are left when neighbours have added theirs up.
+const N_PARTS: u32 = TEAM / WIDTH;
+
+// A lane of each team reads the same four columns of its unit at once: those lie side by side.
+var<workgroup> x_block: array<vec4<f32>, ROWS * UNIT_QUADS * BLOCK_UNITS>;
+var<workgroup> parts: array<f32, N_TEAMS * N_SUMS * N_PARTS>;
+var<private> x_at: array<u32, ROWS>;
+
+fn x_value(row: u32, col: u32, n_cols: u32) -> f32 {
+    if col >= n_cols || x_at[row] == NONE {
+        return 0.0;
+    }
+    return ws[x_at[row] + col];
+}
+
+// Fills `x_block` from unit `first` on.
+fn stage(invocation: u32, first: u32, n_cols: u32) {
+    const N_QUADS: u32 = UNIT_QUADS * BLOCK_UNITS;
+    for (var row = 0u; row < ROWS; row++) {
+        for (var i = invocation; i < N_QUADS; i += N_INVOCATIONS) {
+            let col = first * UNIT_COLS + i * 4u;
+            let place = (row * UNIT_QUADS + i % UNIT_QUADS) * BLOCK_UNITS + i / UNIT_QUADS;
+            x_block[place] = vec4<f32>(
+                x_value(row, col, n_cols),
+                x_value(row, col + 1u, n_cols),
+                x_value(row, col + 2u, n_cols),
+                x_value(row, col + 3u, n_cols),
+            );
+        }
+    }
+}
+
+// Adds the products of the block from unit `first_unit` on with OUTS rows to the sums from
+// `first_sum` on: that of output `out` and input `row` is number `out * ROWS + row`. Rows and units
+// behind the last are taken for the last: their inputs are zero, or their sums are left alone.
+fn add_products(
+    kind: u32,
+    matrix: Matrix,
+    first_out: u32,
+    first_unit: u32,
+    lane: u32,
+    first_sum: u32,
+    sums: ptr<function, array<f32, N_SUMS>>,
+) {
+    let last_unit = n_units_of(matrix) - 1u;
+    // All loads are on their way before the first value is used.
+    var chunks: array<Chunk, N_CHUNKS>;
+    var affines: array<Affine, N_CHUNKS>;
+    for (var i = 0u; i < UNITS_EACH; i++) {
+        let unit = min(first_unit + i * TEAM + lane, last_unit);
+        for (var out = 0u; out < OUTS; out++) {
+            let row = min(first_out + out, matrix.n_rows - 1u);
+            chunks[i * OUTS + out] = load_chunk(kind, matrix, row, unit);
+            affines[i * OUTS + out] = affine_of(kind, matrix, row, unit);
+        }
+    }
+    for (var i = 0u; i < UNITS_EACH; i++) {
+        let unit = min(first_unit + i * TEAM + lane, last_unit);
+        var dots: array<f32, N_DOTS>;
+        var x_sums: array<f32, ROWS>;
+        for (var quad = 0u; quad < UNIT_QUADS; quad++) {
+            var x: array<vec4<f32>, ROWS>;
+            for (var row = 0u; row < ROWS; row++) {
+                x[row] = x_block[(row * UNIT_QUADS + quad) * BLOCK_UNITS + i * TEAM + lane];
+                x_sums[row] += (x[row].x + x[row].y) + (x[row].z + x[row].w);
+            }
+            for (var out = 0u; out < OUTS; out++) {
+                let matrix_row = min(first_out + out, matrix.n_rows - 1u);
+                let w = quad_of(kind, matrix, matrix_row, unit, chunks[i * OUTS + out], quad);
+                for (var row = 0u; row < ROWS; row++) {
+                    dots[out * ROWS + row] = dot_onto(w, x[row], dots[out * ROWS + row]);
+                }
+            }
+        }
+        for (var out = 0u; out < OUTS; out++) {
+            let affine = affines[i * OUTS + out];
+            for (var row = 0u; row < ROWS; row++) {
+                let place = first_sum + out * ROWS + row;
+                (*sums)[place] = fma(affine.scale, dots[out * ROWS + row], (*sums)[place]);
+                if has_bias(kind) {
+                    (*sums)[place] = fma(affine.bias, x_sums[row], (*sums)[place]);
+                }
+            }
+        }
+    }
+}
+
+// Leaves the sums of all lanes of a team for `total_of`, behind a barrier.
+fn share(team: u32, lane: u32, sums: ptr<function, array<f32, N_SUMS>>) {
+    for (var i = 0u; i < N_SUMS; i++) {
+        let part = sum_of_neighbours((*sums)[i]);
+        if lane % WIDTH == 0u {
+            parts[(team * N_SUMS + i) * N_PARTS + lane / WIDTH] = part;
+        }
+    }
+}
+
+fn total_of(team: u32, sum: u32) -> f32 {
+    var total = 0.0;
+    for (var part = 0u; part < N_PARTS; part++) {
+        total += parts[(team * N_SUMS + sum) * N_PARTS + part];
+    }
+    return total;
+}

@@ -1,0 +1,8 @@
+// The sum over WIDTH invocations side by side, where subgroups are no smaller.
+fn sum_of_neighbours(value: f32) -> f32 {
+    var sum = value;
+    for (var distance = 1u; distance < WIDTH; distance *= 2u) {
+        sum += subgroupShuffleXor(sum, distance);
+    }
+    return sum;
+}

@@ -1,0 +1,56 @@
+//! How products with many inputs are cut into tiles: the constants of `tile.wgsl`.
+//!
+//! **Invariant:** both tiles together take at most 16 KiB of workgroup memory, which every adapter
+//! has. Knows nothing of where inputs come from and results go: kernels say that.
+
+use std::ops::RangeInclusive;
+
+use crate::kernels::decode_matrix;
+use crate::shader::Shader;
+
+/// Outputs of a tile.
+const TILE_OUTS: u32 = 64;
+
+/// A size of tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tile {
+    /// Inputs of each invocation.
+    per_lane: u32,
+}
+
+impl Tile {
+    /// For few inputs, of which a larger tile would hold many that are not there.
+    pub(super) const SMALL: Self = Self { per_lane: 2 };
+    /// For experts, each of which gets a part of the inputs.
+    pub(super) const MEDIUM: Self = Self { per_lane: 4 };
+    /// For many inputs: each weight is used most often.
+    pub(super) const LARGE: Self = Self { per_lane: 8 };
+
+    /// Tiles for numbers of rows from `first` on.
+    pub(super) fn by_rows(first: u32) -> [(RangeInclusive<u32>, Self); 2] {
+        [(first..=32, Self::SMALL), (33..=u32::MAX, Self::LARGE)]
+    }
+
+    /// Inputs of a tile.
+    pub(super) const fn n_inputs(self) -> u32 {
+        8 * self.per_lane
+    }
+
+    /// Tiles side by side for so many outputs.
+    pub(super) const fn n_groups(n_outputs: u32) -> u32 {
+        n_outputs.div_ceil(TILE_OUTS)
+    }
+
+    /// A shader that has these constants, and the pieces that need them.
+    pub(super) fn shader(self, name: &'static str, source: &'static str) -> Shader {
+        Shader::new(name, source)
+            .with("PER_LANE", self.per_lane)
+            .piece(decode_matrix::PIECE)
+            .piece(include_str!("tile.wgsl"))
+    }
+
+    /// Every size.
+    pub(super) fn examples() -> [Self; 3] {
+        [Self::SMALL, Self::MEDIUM, Self::LARGE]
+    }
+}
