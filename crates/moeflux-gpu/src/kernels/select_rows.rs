@@ -34,8 +34,7 @@ fn shader() -> Shader {
 
 pub(super) fn compile(op: &SelectRows, compiler: &mut Compiler<'_>) -> Result<()> {
     let n_cols = narrow(op.x.head_dim);
-    let params =
-        SelectRowsParams { x: compiler.view(&op.x), out: compiler.view(&op.out), n_cols };
+    let params = SelectRowsParams { x: compiler.view(&op.x), out: compiler.view(&op.out), n_cols };
     let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
     compiler.step(&shader(), &params, grid)?;
     Ok(())
