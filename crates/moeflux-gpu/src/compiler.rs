@@ -1,6 +1,6 @@
 //! Turns the ops of a plan into steps, and tells kernels where things lie.
 //!
-//! **Invariant:** a plan is compiled once; steps hold only what does not change from batch to batch.
+//! **Invariant:** a plan is compiled once; steps hold only what does not change between batches.
 
 use std::collections::HashMap;
 
