@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All checks and tests, from a fresh clone to done; stops at the first that fails.
-# Installs a missing compiler, python3 or valgrind by apt where that is possible.
+# Installs a missing compiler, python3, driver for Vulkan or valgrind by apt where that is possible.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -9,19 +9,33 @@ fail() {
   exit 1
 }
 
-# ensure COMMAND PACKAGE...: installs the packages if the command is missing.
-ensure() {
+# install WHAT PACKAGE...: installs packages for what is missing.
+install() {
   local wanted=$1
   shift
-  command -v "$wanted" >/dev/null && return
-  command -v apt-get >/dev/null || fail "\`$wanted\` is missing: install it ($*)"
+  command -v apt-get >/dev/null || fail "$wanted is missing: install it ($*)"
   local as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)
-  printf 'test.sh: installing %s for `%s`\n' "$*" "$wanted"
+  printf 'test.sh: installing %s for %s\n' "$*" "$wanted"
   if ! { "${as_root[@]}" apt-get update -qq \
     && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@"; } >/dev/null
   then
-    fail "\`$wanted\` is missing and apt could not install $*"
+    fail "$wanted is missing and apt could not install $*"
+  fi
+}
+
+# ensure COMMAND PACKAGE...: installs the packages if the command is missing.
+ensure() {
+  command -v "$1" >/dev/null || install "\`$1\`" "${@:2}"
+}
+
+# Kernels for GPUs run on whichever adapter there is: where there is none, on a software driver.
+ensure_gpu() {
+  [ "$(uname -s)" = Linux ] || return 0
+  local drivers
+  drivers=$(find /usr/share/vulkan/icd.d /etc/vulkan/icd.d -name '*.json' 2>/dev/null || true)
+  if [ -z "$drivers" ] || ! ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1'; then
+    install 'a driver for Vulkan' mesa-vulkan-drivers libvulkan1
   fi
 }
 
@@ -36,6 +50,7 @@ step() {
 
 ensure cc gcc libc6-dev
 ensure python3 python3
+ensure_gpu
 if ! command -v cargo >/dev/null && [ -f "$HOME/.cargo/env" ]; then
   # shellcheck disable=SC1091
   . "$HOME/.cargo/env"

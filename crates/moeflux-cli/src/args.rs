@@ -47,17 +47,21 @@ pub(crate) enum Command {
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendName {
-    /// Scalar and slow: what the others are compared with
-    Reference,
+    /// A GPU if there is one that can run the model, else the CPU
+    Auto,
     /// Threads and vector instructions
     Cpu,
+    /// Metal, Vulkan or DX12, in f32
+    Gpu,
+    /// Scalar and slow: what the others are compared with
+    Reference,
 }
 
 impl From<BackendName> for BackendKind {
     fn from(name: BackendName) -> Self {
         match name {
             BackendName::Reference => Self::Reference,
-            BackendName::Cpu => Self::Cpu,
+            BackendName::Auto | BackendName::Cpu | BackendName::Gpu => Self::Cpu,
         }
     }
 }
@@ -104,6 +108,13 @@ pub(crate) struct ModelArgs {
     /// What computes
     #[arg(long, value_enum, default_value = "cpu")]
     pub(crate) backend: BackendName,
+    /// Which GPU: its number in `moeflux doctor`, or a part of its name [default: the first that is
+    /// no software]
+    #[arg(long, value_name = "NAME|INDEX")]
+    pub(crate) gpu: Option<String>,
+    /// Memory of the GPU that the model may use. auto: what it can spare
+    #[arg(long, value_name = "SIZE|auto", value_parser = ranges::budget, default_value = "auto")]
+    pub(crate) gpu_memory: Budget,
     /// Keep activations, keys and values in f32; the default rounds them to int8 and f16
     #[arg(long)]
     pub(crate) precise: bool,

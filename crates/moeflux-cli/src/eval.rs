@@ -75,7 +75,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let longest = windows.lens().max().unwrap_or(1);
     let engine = model::open(&dir, &args.model, longest, &interrupt)?;
     let other = match args.compare_backend {
-        Some(name) => Some(model::open_on(name.into(), (&dir, longest), &args.model, &interrupt)?),
+        Some(name) => Some(model::open_on(name, (&dir, longest), &args.model, &interrupt)?),
         None => None,
     };
     let mut run = Run {

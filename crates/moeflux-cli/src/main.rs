@@ -8,6 +8,7 @@ mod bare_config;
 mod bench;
 mod cache;
 mod clock;
+mod device;
 mod disk;
 mod doctor;
 mod eval;

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux::blueprint::Blueprint;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::config::{EngineConfig, StreamingConfig};
 use moeflux::engine::{Engine, PROBE_TIME, kernels_named};
 use moeflux::error::{Error, Result};
 use moeflux::experts::stream::{Drives, choose_way};
@@ -16,8 +16,9 @@ use moeflux::ids::TokenId;
 use moeflux::spec::ModelSpec;
 use moeflux_io::Caching;
 
-use crate::args::{IoName, ModelArgs};
+use crate::args::{BackendName, IoName, ModelArgs};
 use crate::cache;
+use crate::device;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::measured::Measured;
@@ -59,24 +60,25 @@ pub(crate) fn open(
     interrupt: &Interrupt,
 ) -> Result<Engine> {
     let Some(path) = &args.trace else {
-        return open_on(args.backend.into(), (dir, context), args, interrupt);
+        return open_on(args.backend, (dir, context), args, interrupt);
     };
     // Before the weights are read: a place that cannot be written is refused at once.
     let file = File::create(path).map_err(Error::io("create", path))?;
-    let mut engine = open_on(args.backend.into(), (dir, context), args, interrupt)?;
+    let mut engine = open_on(args.backend, (dir, context), args, interrupt)?;
     engine.begin_trace(Box::new(file), path)?;
     Ok(engine)
 }
 
 /// Reads the model for another backend than `--backend` names.
 pub(crate) fn open_on(
-    backend: BackendKind,
+    backend: BackendName,
     (dir, context): (&Path, usize),
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
-    let config = EngineConfig {
-        backend,
+    let mut config = EngineConfig {
+        backend: backend.into(),
+        device: device::of(backend, args)?,
         arithmetic: args.arithmetic(),
         kernels: args.isa.as_deref().map(kernels_named).transpose()?,
         n_threads: n_threads(args),
@@ -90,11 +92,28 @@ pub(crate) fn open_on(
             ..StreamingConfig::default()
         },
     };
+    let opened = open_as(dir, &config, args, interrupt);
+    match opened {
+        Err(error) if config.device.is_some() && device::falls_back(backend, &error) => {
+            device::say_fallback(&error);
+            config.device = None;
+            open_as(dir, &config, args, interrupt)
+        }
+        opened => opened,
+    }
+}
+
+fn open_as(
+    dir: &Path,
+    config: &EngineConfig,
+    args: &ModelArgs,
+    interrupt: &Interrupt,
+) -> Result<Engine> {
     let mut bar = None;
     let mirror = args.mirror.as_deref();
     let drives =
         &mut |checkpoint: &Checkpoint| Drives::open(checkpoint, way(args.io, checkpoint)?, mirror);
-    Engine::open_on(dir, &config, drives, &mut |progress| {
+    Engine::open_on(dir, config, drives, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()

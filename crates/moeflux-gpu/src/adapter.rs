@@ -7,7 +7,7 @@ use std::fmt;
 
 use moeflux::error::{ByteCount, Error, Result};
 
-use crate::device::block_on;
+use crate::device::{block_on, memory_bytes};
 
 /// What an adapter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,8 @@ pub struct AdapterFacts {
     pub api: &'static str,
     /// Driver and its version.
     pub driver: String,
+    /// Its memory, where the driver says: that of the CPU for those that have none of their own.
+    pub memory_bytes: Option<u64>,
     /// Largest buffer.
     pub buffer_bytes_max: u64,
     /// Largest part of a buffer that a kernel can see at once.
@@ -170,22 +172,15 @@ fn place_of(wanted: Option<&str>, adapters: &[&AdapterFacts]) -> Option<usize> {
 }
 
 fn not_found(wanted: Option<&str>, names: &[String]) -> Error {
-    let there = if names.is_empty() {
-        "no driver for Vulkan, Metal or DX12 was found".to_owned()
-    } else {
-        let names = names.iter().enumerate().map(|(idx, name)| format!("{idx}: {name}"));
-        format!("there are {}", names.collect::<Vec<_>>().join("; "))
+    let named = names.iter().enumerate().map(|(idx, name)| format!("{idx}: {name}"));
+    let there = named.collect::<Vec<_>>().join("; ");
+    let device = wanted.map_or("GPU".to_owned(), |wanted| format!("GPU {wanted:?}"));
+    let problem = match (names.is_empty(), wanted) {
+        (true, _) => "no driver for Vulkan, Metal or DX12 was found".to_owned(),
+        (false, Some(_)) => format!("not found; there are {there}"),
+        (false, None) => format!("there is only software ({there}); --gpu 0 takes it"),
     };
-    match wanted {
-        Some(wanted) => Error::Device {
-            device: format!("GPU {wanted:?}"),
-            problem: format!("not found: {there}"),
-        },
-        None => Error::Device {
-            device: "GPU".to_owned(),
-            problem: format!("none found: {there}; --gpu 0 takes the first, --backend cpu none"),
-        },
-    }
+    Error::Device { device, problem }
 }
 
 fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
@@ -201,6 +196,7 @@ fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
             _ => "gpu",
         },
         driver: driver.trim().to_owned(),
+        memory_bytes: memory_bytes(adapter),
         buffer_bytes_max: limits.max_buffer_size,
         binding_bytes_max: limits.max_storage_buffer_binding_size,
         workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
@@ -256,6 +252,7 @@ mod tests {
             kind,
             api: "vulkan",
             driver: String::new(),
+            memory_bytes: None,
             buffer_bytes_max: 1 << 30,
             binding_bytes_max: 1 << 30,
             workgroup_bytes_max: 1 << 15,
@@ -292,12 +289,15 @@ mod tests {
         let names = ["X (discrete, vulkan)".to_owned()];
         assert_eq!(
             not_found(Some("Y"), &names).to_string(),
-            "GPU \"Y\": not found: there are 0: X (discrete, vulkan)"
+            "GPU \"Y\": not found; there are 0: X (discrete, vulkan)"
+        );
+        assert_eq!(
+            not_found(None, &names).to_string(),
+            "GPU: there is only software (0: X (discrete, vulkan)); --gpu 0 takes it"
         );
         assert_eq!(
             not_found(None, &[]).to_string(),
-            "GPU: none found: no driver for Vulkan, Metal or DX12 was found; --gpu 0 takes the \
-             first, --backend cpu none"
+            "GPU: no driver for Vulkan, Metal or DX12 was found"
         );
     }
 

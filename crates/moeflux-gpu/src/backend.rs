@@ -4,18 +4,20 @@
 //! is recorded. **Invariant:** commands run in the order of submission; what was recorded keeps
 //! the buffers and rows that it was recorded with.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart};
-use moeflux::error::Result;
+use moeflux::error::{Error, Result};
 use moeflux::experts::Arrived;
+use moeflux::families::ModelPlan;
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use moeflux::ops::{Batch, N_OUTPUTS_MAX, Op, Plan, Routes, RowSet, StateSpec, Workspace};
-use moeflux::weights::Weights;
+use moeflux::weights::{ExpertLayout, ExpertView, Weights};
 
 use crate::compiler::{Compiler, RouteShape};
 use crate::device::Gpu;
-use crate::experts::{Bound, DeviceExperts};
+use crate::experts::{Bound, DeviceExperts, layouts_of};
 use crate::memory::batches::Batches;
 use crate::memory::states::{States, Stretch};
 use crate::memory::weights::DeviceWeights;
@@ -43,7 +45,8 @@ impl Default for GpuConfig {
 #[derive(Debug)]
 struct Compiled {
     plan: Plan,
-    route: RouteShape,
+    /// What a router had left before it, and what one leaves after it.
+    routes: [RouteShape; 2],
     steps: Vec<Step>,
 }
 
@@ -77,6 +80,8 @@ pub struct GpuBackend {
     route_pairs: wgpu::Buffer,
     model_group: wgpu::BindGroup,
     plans: Vec<Compiled>,
+    /// By the address of the ops that were last found there.
+    plan_places: HashMap<usize, usize>,
     recorder: Recorder,
     n_submissions: u64,
     read_back: ReadBack,
@@ -121,6 +126,7 @@ impl GpuBackend {
             route_pairs,
             model_group,
             plans: Vec::new(),
+            plan_places: HashMap::new(),
             recorder,
             n_submissions: 1,
             read_back,
@@ -151,11 +157,19 @@ impl GpuBackend {
         self.experts.submitted();
     }
 
-    /// The compiled plan, made if it is new. Plans of a model stay where they are: comparing one
-    /// costs less than a microsecond.
+    /// The compiled plan, made if it is new. A model's plans stay where they are, so that one place
+    /// in memory names one; another plan may come to lie there, so that it is compared.
     fn compiled(&mut self, plan: &Plan) -> Result<usize> {
-        let is_same = |it: &Compiled| it.plan == *plan;
+        let place = plan.ops.as_ptr().addr();
+        let has_router = plan.ops.iter().any(|op| matches!(op, Op::Route(_)));
+        let before = if has_router { RouteShape::default() } else { self.routed.shape };
+        let is_same = |it: &Compiled| it.routes[0] == before && it.plan == *plan;
+        let known = self.plan_places.get(&place).copied();
+        if let Some(known) = known.filter(|&known| is_same(&self.plans[known])) {
+            return Ok(known);
+        }
         if let Some(known) = self.plans.iter().position(is_same) {
+            self.plan_places.insert(place, known);
             return Ok(known);
         }
         let mut compiler = Compiler {
@@ -164,14 +178,72 @@ impl GpuBackend {
             weights: &self.weights,
             workspace: &mut self.workspace,
             slots: &self.experts.shapes,
-            route: self.routed.shape,
+            route: before,
             steps: Vec::new(),
         };
         compiler.plan(plan)?;
         let (route, steps) = (compiler.route, compiler.steps);
-        self.plans.push(Compiled { plan: plan.clone(), route, steps });
         self.grow(route)?;
+        self.plans.push(Compiled { plan: plan.clone(), routes: [before, route], steps });
+        self.plan_places.insert(place, self.plans.len() - 1);
         Ok(self.plans.len() - 1)
+    }
+
+    /// Compiles all plans of a model, so that no step has to: with fewer rows than were asked for
+    /// where the adapter's limits are too small for what kernels need beside the workspace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] if not even one row has room; [`Error::Unsupported`].
+    pub fn prepare(
+        &mut self,
+        plan: &ModelPlan,
+        experts: &[(LayerIdx, ExpertLayout)],
+    ) -> Result<()> {
+        for (layer, layout) in experts {
+            let spans = [layout.gate, layout.up, layout.down];
+            self.experts.note_shape(*layer, spans.map(|span| span.layout));
+        }
+        loop {
+            match self.compile_all(plan) {
+                Err(Error::NoRoom { .. }) if self.workspace.n_rows_max > 1 => {
+                    self.set_rows(&plan.workspace, self.workspace.n_rows_max.div_ceil(2))?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn compile_all(&mut self, plan: &ModelPlan) -> Result<()> {
+        self.compiled(&plan.embed)?;
+        self.compiled(&plan.head)?;
+        for layer in &plan.layers {
+            let mixer = self.compiled(&layer.mixer)?;
+            let Some(moe) = &layer.moe else { continue };
+            self.routed.shape = self.plans[mixer].routes[1];
+            for plan in [&moe.shared, &moe.experts, &moe.combine, &moe.whole, &moe.guess] {
+                self.compiled(plan)?;
+            }
+        }
+        self.routed = Routed::default();
+        Ok(())
+    }
+
+    /// Begins anew with a workspace of so many rows.
+    fn set_rows(&mut self, workspace: &Workspace, n_rows_max: usize) -> Result<()> {
+        self.flush();
+        self.plans.clear();
+        self.plan_places.clear();
+        self.workspace = DeviceWorkspace::new(&self.gpu, workspace, n_rows_max)?;
+        self.batches = Batches::new(&self.gpu, self.workspace.n_rows_max)?;
+        self.bind_model();
+        Ok(())
+    }
+
+    fn bind_model(&mut self) {
+        let weights = (&self.workspace, &self.weights);
+        let (routes, experts) = (&self.route_pairs, &self.experts);
+        self.model_group = model_group(&self.gpu, weights, &self.batches, routes, experts);
     }
 
     /// Makes room for what compiled plans ask for.
@@ -192,9 +264,7 @@ impl GpuBackend {
             has_grown = true;
         }
         if has_grown {
-            let weights = (&self.workspace, &self.weights);
-            let (routes, experts) = (&self.route_pairs, &self.experts);
-            self.model_group = model_group(&self.gpu, weights, &self.batches, routes, experts);
+            self.bind_model();
         }
         Ok(())
     }
@@ -233,11 +303,18 @@ impl GpuBackend {
                         recording.dispatch(step, head, Some(&memory.bind_group));
                     }
                 }
-                Over::Experts(_) => unreachable!("experts have no place of their own"),
+                Over::Experts(layer) => {
+                    let bound = self.experts.bound(layer);
+                    assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
+                    for bound in bound {
+                        let head = Head { place: bound.table_at, ..all };
+                        recording.dispatch(step, head, Some(&bound.bind_group));
+                    }
+                }
             }
         }
         if compiled.plan.ops.iter().any(|op| matches!(op, Op::Route(_))) {
-            self.routed = Routed { shape: compiled.route, n_rows, is_here: false };
+            self.routed = Routed { shape: compiled.routes[1], n_rows, is_here: false };
         }
         self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));
         self.kept_rows = None;
@@ -447,7 +524,7 @@ impl Backend for GpuBackend {
             return Ok(());
         }
         let layer = layer_of(plan);
-        self.experts.note_shape(layer, &arrived.view(0));
+        self.experts.note_shape(layer, layouts_of(&arrived.view(0)));
         let plan_idx = self.compiled(plan)?;
         let Routed { shape, n_rows, .. } = self.routed;
         let mut first = 0;
@@ -462,6 +539,15 @@ impl Backend for GpuBackend {
             first += taken.n;
         }
         self.gpu.check()
+    }
+
+    fn keep_expert(
+        &mut self,
+        at: (LayerIdx, ExpertIdx),
+        n_experts: usize,
+        view: &ExpertView<'_>,
+    ) -> Result<()> {
+        self.experts.keep(&self.gpu, at, n_experts, view)
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -28,6 +29,8 @@ pub struct Gpu {
     failure: Arc<Mutex<Option<String>>>,
     layouts: Layouts,
     pipelines: Mutex<HashMap<String, Arc<wgpu::ComputePipeline>>>,
+    /// Bytes of uploads since the device was last waited for.
+    pending_bytes: AtomicUsize,
 }
 
 impl Gpu {
@@ -68,7 +71,17 @@ impl Gpu {
         let limits = device.limits();
         let layouts = Layouts::new(&device);
         let pipelines = Mutex::default();
-        Ok(Arc::new(Self { facts, limits, device, queue, failure, layouts, pipelines }))
+        let pending_bytes = AtomicUsize::new(0);
+        Ok(Arc::new(Self {
+            facts,
+            limits,
+            device,
+            queue,
+            failure,
+            layouts,
+            pipelines,
+            pending_bytes,
+        }))
     }
 
     /// What the adapter is and can do.
@@ -217,7 +230,8 @@ impl Gpu {
                 self.write(buffer, at + whole.len() as u64, &last);
             }
             at += piece.len() as u64;
-            if piece.len() == UPLOAD_BYTES_MAX {
+            let pending_bytes = self.pending_bytes.fetch_add(piece.len(), Ordering::Relaxed);
+            if pending_bytes + piece.len() >= UPLOAD_BYTES_MAX {
                 self.queue.submit([]);
                 self.wait()?;
             }
@@ -231,6 +245,7 @@ impl Gpu {
     ///
     /// [`Error::Device`].
     pub fn wait(&self) -> Result<()> {
+        self.pending_bytes.store(0, Ordering::Relaxed);
         let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
         self.check()?;
         polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
@@ -258,6 +273,25 @@ impl Gpu {
         buffer.unmap();
         Ok(())
     }
+}
+
+/// Memory of an adapter, where its driver says.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    // SAFETY: what is seen of the driver's adapter is read here and not kept.
+    let inner = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let (instance, device) = (inner.shared_instance().raw_instance(), inner.raw_physical_device());
+    // SAFETY: both belong to the adapter, which lives until the end of this call.
+    let properties = unsafe { instance.get_physical_device_memory_properties(device) };
+    let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
+    // Local memory comes first in each driver's list of preferences, and is its largest heap.
+    heaps.iter().filter(|heap| !heap.flags.is_empty()).map(|heap| heap.size).max()
+}
+
+/// Memory of an adapter, where its driver says.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
+    None
 }
 
 fn note(failure: &Mutex<Option<String>>, message: String) {

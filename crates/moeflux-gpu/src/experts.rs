@@ -11,7 +11,7 @@ use moeflux::error::Result;
 use moeflux::experts::Arrived;
 use moeflux::ids::{ExpertIdx, LayerIdx};
 use moeflux::weights::ExpertView;
-use moeflux_kernels::Matrix;
+use moeflux_kernels::{Matrix, MatrixLayout};
 
 use crate::compiler::{SlotMatrix, SlotShape};
 use crate::device::Gpu;
@@ -56,6 +56,14 @@ struct Pool {
     by_key: HashMap<(LayerIdx, ExpertIdx), usize>,
 }
 
+/// All experts of a layer, in the order of their indices.
+#[derive(Debug)]
+struct Bank {
+    n_per_buffer: usize,
+    buffers: Vec<wgpu::Buffer>,
+    bound: Vec<Bound>,
+}
+
 /// What a dispatch over experts is bound to: a buffer of slots, and where its table begins.
 #[derive(Debug)]
 pub(crate) struct Bound {
@@ -73,6 +81,10 @@ pub(crate) struct DeviceExperts {
     /// Words of tables in use since the last submission.
     n_table_words: usize,
     pools: Vec<Pool>,
+    /// Layers whose experts are here for good.
+    banks: HashMap<LayerIdx, Bank>,
+    /// Where the next table of those goes.
+    n_kept_words: usize,
     bytes_max: u64,
     n_groups: u64,
     n_uploaded: u64,
@@ -80,6 +92,9 @@ pub(crate) struct DeviceExperts {
 
 /// Words of tables that can be recorded before a submission.
 const N_TABLE_WORDS: usize = 1 << 16;
+
+/// End of the tables of experts that are here for good: some for each of 60 layers of 1,024.
+const N_KEPT_WORDS_END: usize = 1 << 19;
 
 /// How much of a group was taken.
 #[derive(Debug)]
@@ -95,9 +110,11 @@ impl DeviceExperts {
     pub(crate) fn new(gpu: &Gpu, bytes_max: u64) -> Result<Self> {
         Ok(Self {
             shapes: HashMap::new(),
-            tables: gpu.buffer("tables of experts", (N_TABLE_WORDS * 4) as u64, STORAGE)?,
+            tables: gpu.buffer("tables of experts", (N_KEPT_WORDS_END * 4) as u64, STORAGE)?,
             n_table_words: 0,
             pools: Vec::new(),
+            banks: HashMap::new(),
+            n_kept_words: N_TABLE_WORDS,
             bytes_max,
             n_groups: 0,
             n_uploaded: 0,
@@ -109,9 +126,62 @@ impl DeviceExperts {
         self.n_uploaded
     }
 
-    /// Notes how experts of a layer lie.
-    pub(crate) fn note_shape(&mut self, layer: LayerIdx, view: &ExpertView<'_>) -> SlotShape {
-        *self.shapes.entry(layer).or_insert_with(|| shape_of(view))
+    /// Notes how experts of a layer lie: gate, up and down.
+    pub(crate) fn note_shape(&mut self, layer: LayerIdx, layouts: [MatrixLayout; 3]) -> SlotShape {
+        *self.shapes.entry(layer).or_insert_with(|| shape_of(layouts))
+    }
+
+    /// Where the experts of a layer that are here for good are found.
+    pub(crate) fn bound(&self, layer: LayerIdx) -> &[Bound] {
+        self.banks.get(&layer).map_or(&[], |bank| &bank.bound)
+    }
+
+    /// Keeps an expert for good; the first one of a layer makes room for all of them.
+    pub(crate) fn keep(
+        &mut self,
+        gpu: &Gpu,
+        (layer, expert): (LayerIdx, ExpertIdx),
+        n_experts: usize,
+        view: &ExpertView<'_>,
+    ) -> Result<()> {
+        let shape = self.note_shape(layer, layouts_of(view));
+        if !self.banks.contains_key(&layer) {
+            let bank = self.bank_of(gpu, n_experts, &shape)?;
+            self.banks.insert(layer, bank);
+        }
+        let bank = &self.banks[&layer];
+        let buffer = &bank.buffers[expert.0 / bank.n_per_buffer];
+        let slot = (expert.0 % bank.n_per_buffer) as u64;
+        fill(gpu, (buffer, slot), (view, &shape))
+    }
+
+    fn bank_of(&mut self, gpu: &Gpu, n_experts: usize, shape: &SlotShape) -> Result<Bank> {
+        let slot_bytes = u64::from(shape.n_words) * 4;
+        let n_bound = usize::try_from(gpu.storage_bytes_max() / slot_bytes).unwrap_or(usize::MAX);
+        if n_bound == 0 {
+            let problem = format!("an expert has {slot_bytes} bytes, more than its kernels see");
+            return Err(gpu.error(&problem));
+        }
+        let n_per_buffer = n_bound.min(n_experts);
+        let (mut buffers, mut bound) = (Vec::new(), Vec::new());
+        for first in (0..n_experts).step_by(n_per_buffer) {
+            let n_here = n_per_buffer.min(n_experts - first);
+            let n_bytes = n_here as u64 * slot_bytes;
+            let buffer = gpu.buffer("the routed experts of a layer", n_bytes, STORAGE)?;
+            let mut table = vec![ABSENT; n_experts];
+            for (slot, entry) in table[first..first + n_here].iter_mut().enumerate() {
+                *entry = narrow(slot);
+            }
+            let table_at = self.n_kept_words;
+            self.n_kept_words += n_experts;
+            if self.n_kept_words > N_KEPT_WORDS_END {
+                return Err(gpu.error("more experts than its tables have room for"));
+            }
+            gpu.write(&self.tables, (table_at * 4) as u64, bytemuck::cast_slice(&table));
+            bound.push(Bound { bind_group: bind(gpu, &buffer), table_at: narrow(table_at) });
+            buffers.push(buffer);
+        }
+        Ok(Bank { n_per_buffer, buffers, bound })
     }
 
     /// All that was recorded is submitted: tables begin anew.
@@ -257,41 +327,48 @@ impl DeviceExperts {
         &mut self,
         gpu: &Gpu,
         (pool_idx, slot_idx): (usize, usize),
-        (view, shape): (&ExpertView<'_>, &SlotShape),
+        expert: (&ExpertView<'_>, &SlotShape),
     ) -> Result<()> {
         self.n_uploaded += 1;
         let pool = &self.pools[pool_idx];
         let place = pool.slots[slot_idx].place;
-        let buffer = &pool.buffers[place.buffer_idx].buffer;
-        let begin = u64::from(place.slot) * pool.slot_bytes;
-        for (matrix, at) in
-            [(&view.gate, shape.gate), (&view.up, shape.up), (&view.down, shape.down)]
-        {
-            assert_eq!(matrix.layout(), at.layout, "experts of a layer are alike");
-            for (bytes, word) in [
-                (matrix.codes(), at.codes),
-                (matrix.scales(), at.scales),
-                (matrix.biases(), at.biases),
-            ] {
-                gpu.upload(buffer, begin + u64::from(word) * 4, bytes)?;
-            }
-        }
-        Ok(())
+        fill(gpu, (&pool.buffers[place.buffer_idx].buffer, u64::from(place.slot)), expert)
     }
 }
 
+/// Copies an expert to a slot.
+fn fill(
+    gpu: &Gpu,
+    (buffer, slot): (&wgpu::Buffer, u64),
+    (view, shape): (&ExpertView<'_>, &SlotShape),
+) -> Result<()> {
+    let begin = slot * u64::from(shape.n_words) * 4;
+    for (matrix, at) in [(&view.gate, shape.gate), (&view.up, shape.up), (&view.down, shape.down)] {
+        assert_eq!(matrix.layout(), at.layout, "experts of a layer are alike");
+        for (bytes, word) in
+            [(matrix.codes(), at.codes), (matrix.scales(), at.scales), (matrix.biases(), at.biases)]
+        {
+            gpu.upload(buffer, begin + u64::from(word) * 4, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Those of gate, up and down.
+pub(crate) fn layouts_of(view: &ExpertView<'_>) -> [MatrixLayout; 3] {
+    [&view.gate, &view.up, &view.down].map(Matrix::layout)
+}
+
 /// Gate, up and down after each other.
-fn shape_of(view: &ExpertView<'_>) -> SlotShape {
+fn shape_of(layouts: [MatrixLayout; 3]) -> SlotShape {
     let mut n_bytes = 0_u64;
-    let mut next = |matrix: &Matrix<'_>| {
-        let layout = matrix.layout();
+    let [gate, up, down] = layouts.map(|layout| {
         let [scales, biases, end] = PartBytes::of(layout).places(layout.n_rows);
         let word = |at: u64| u32::try_from((n_bytes + at) / 4).expect("an expert fits 32 bits");
         let (codes, scales, biases) = (word(0), word(scales), word(biases));
         n_bytes += end;
         SlotMatrix { layout, codes, scales, biases }
-    };
-    let (gate, up, down) = (next(&view.gate), next(&view.up), next(&view.down));
+    });
     let n_words = u32::try_from(n_bytes / 4).expect("an expert fits 32 bits");
     SlotShape { gate, up, down, n_words }
 }

@@ -14,6 +14,7 @@ mod compiler;
 pub mod device;
 mod experts;
 pub mod kernels;
+pub mod maker;
 mod memory;
 mod params;
 mod recorder;

@@ -1,12 +1,18 @@
 //! How an engine is opened: what computes, with how much memory, how the rest is read.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use moeflux_kernels::KernelTable;
 
-use crate::backend::Arithmetic;
+use crate::backend::{Arithmetic, Backend};
+use crate::error::Result;
 use crate::experts::policy::PolicyKind;
+use crate::families::ModelPlan;
+use crate::ids::LayerIdx;
+use crate::weights::{ExpertLayout, Weights};
 
 /// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
 pub const N_ROWS_DEFAULT: usize = 512;
@@ -21,6 +27,35 @@ pub enum BackendKind {
     Reference,
     /// Threads and vector instructions.
     Cpu,
+}
+
+/// Makes a backend on a device that the engine knows nothing of.
+pub trait DeviceMaker: fmt::Debug + Send + Sync {
+    /// Bytes that a model may take on the device, where anybody can say. One that fits is computed
+    /// there whole, with all its experts.
+    fn room_bytes(&self) -> Option<u64>;
+
+    /// A backend with these weights.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::Device`], [`crate::error::Error::NoRoom`].
+    fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>>;
+}
+
+/// What a backend on a device is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceParts<'a> {
+    /// Copied to the device.
+    pub weights: &'a Weights,
+    /// All that will be run.
+    pub plan: &'a ModelPlan,
+    /// Rows of a step; the device may take fewer.
+    pub n_rows_max: usize,
+    /// How experts of each layer that has some lie in a record.
+    pub experts: &'a [(LayerIdx, ExpertLayout)],
+    /// Bytes of routed experts that there is room for on the device; `None`: nobody can say.
+    pub expert_bytes: Option<u64>,
 }
 
 /// What an engine may use.
@@ -83,6 +118,8 @@ impl Default for StreamingConfig {
 pub struct EngineConfig {
     /// What computes.
     pub backend: BackendKind,
+    /// What computes instead of `backend`, if there is something.
+    pub device: Option<Arc<dyn DeviceMaker>>,
     /// How the CPU backend computes; the reference always takes f32.
     pub arithmetic: Arithmetic,
     /// Kernels of the CPU backend: by default the fastest that this CPU has. All give the same

@@ -18,18 +18,18 @@ use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames};
 use crate::blueprint::Blueprint;
 use crate::budget::{Layout, Memory, Placement};
-use crate::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
+use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{Drives, Stream, StreamConfig, StreamModel, StreamStats, choose_way};
 use crate::experts::trace::TraceWriter;
-use crate::experts::{Experts, ResidentExperts};
+use crate::experts::{Experts, ResidentExperts, for_each_expert};
+use crate::families::ModelPlan;
 use crate::format::Checkpoint;
 use crate::forward::Model;
-use crate::ids::{MatrixId, VectorId};
-use crate::ops::Workspace;
+use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
-use crate::weights::{self, Copies, Manifest, Progress, Weights};
+use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
 
 /// Where the system keeps copies of what is read, one slot of so many is enough: the rest of the
 /// budget is for those copies.
@@ -100,43 +100,37 @@ impl Engine {
         let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
         let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
         let layout = Layout::new(&blueprint, config)?;
-        let is_resident = layout.placement == Placement::Resident;
-        let copies = if is_resident { Copies::Kept } else { Copies::Dropped };
+        let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
+        let copies = if is_streaming { Copies::Dropped } else { Copies::Kept };
         let Blueprint { spec, plan, manifest } = blueprint;
         let mut watch = both_loads(&layout, &manifest, watch);
         let weights = weights::load(&manifest, &checkpoint, copies, &mut watch)?;
-        let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
+        let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
+        let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
+        let mut backend = backend_of(config, (weights, &plan, &layouts), &layout)?;
+        let n_rows_max = backend.n_rows_max();
         let experts = match layout.placement {
+            Placement::OnDevice => {
+                for_each_expert(&manifest, &checkpoint, &mut watch, &mut |bank, expert, view| {
+                    backend.keep_expert((bank.layer, expert), bank.n_experts, view)
+                })?;
+                Experts::OnDevice
+            }
             Placement::Resident => {
                 Experts::Resident(ResidentExperts::load(&manifest, &checkpoint, &mut watch)?)
             }
             Placement::Streaming { n_slots } => {
-                let StreamingConfig { policy, looks_ahead, .. } = config.streaming;
-                let model = StreamModel {
-                    manifest: &manifest,
-                    checkpoint: &checkpoint,
-                    top_k: &top_k,
-                    n_ranks: spec.n_named(),
-                };
-                let drives = drives(&checkpoint)?;
-                let n_slots = match drives.caching {
-                    Caching::Direct => n_slots,
-                    Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
-                };
-                let config = StreamConfig { n_slots, policy, looks_ahead };
-                let stream = Stream::open(&model, drives, &config)?;
-                Experts::Streaming(Box::new(stream))
+                let model = (&spec, &manifest);
+                streamed(model, &checkpoint, drives(&checkpoint)?, (n_slots, config))?
             }
         };
-        let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
-        let backend = backend_of(config, (weights, &plan.workspace), layout.n_rows_max)?;
         let mut expert_bytes = vec![0; spec.layers.len()];
         for bank in &manifest.banks {
             expert_bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
         }
         let model = Model { spec, plan, expert_bytes, fingerprint, trace: None };
         let runtime = Arc::new(Runtime::new(model, backend, experts));
-        Ok(Self { runtime, memory: layout.memory, n_rows_max: layout.n_rows_max })
+        Ok(Self { runtime, memory: layout.memory, n_rows_max })
     }
 
     /// Writes which experts each row chooses, from now to [`Engine::end_trace`], to `out`; `path`
@@ -222,7 +216,7 @@ fn both_loads(
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> impl FnMut(Progress) -> ControlFlow<()> {
     let expert_bytes = match layout.placement {
-        Placement::Resident => manifest.expert_bytes(),
+        Placement::Resident | Placement::OnDevice => manifest.expert_bytes(),
         Placement::Streaming { .. } => 0,
     };
     let total_bytes = layout.memory.resident_bytes + expert_bytes;
@@ -236,11 +230,35 @@ fn both_loads(
     }
 }
 
+/// Experts that are read from drives into so many slots.
+fn streamed(
+    (spec, manifest): (&ModelSpec, &Manifest),
+    checkpoint: &Checkpoint,
+    drives: Drives,
+    (n_slots, config): (usize, &EngineConfig),
+) -> Result<Experts> {
+    let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
+    let StreamingConfig { policy, looks_ahead, .. } = config.streaming;
+    let model = StreamModel { manifest, checkpoint, top_k: &top_k, n_ranks: spec.n_named() };
+    let n_slots = match drives.caching {
+        Caching::Direct => n_slots,
+        Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
+    };
+    let config = StreamConfig { n_slots, policy, looks_ahead };
+    Ok(Experts::Streaming(Box::new(Stream::open(&model, drives, &config)?)))
+}
+
 fn backend_of(
     config: &EngineConfig,
-    (weights, workspace): (Weights, &Workspace),
-    n_rows_max: usize,
+    (weights, plan, experts): (Weights, &ModelPlan, &[(LayerIdx, ExpertLayout)]),
+    layout: &Layout,
 ) -> Result<Box<dyn Backend>> {
+    let (workspace, n_rows_max) = (&plan.workspace, layout.n_rows_max);
+    if let Some(device) = &config.device {
+        let expert_bytes = layout.device_expert_bytes;
+        let weights = &weights;
+        return device.make(&DeviceParts { weights, plan, n_rows_max, experts, expert_bytes });
+    }
     let weights = Arc::new(weights);
     Ok(match config.backend {
         BackendKind::Reference => Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?),

@@ -25,6 +25,7 @@ fn golden(name: &str) -> PathBuf {
 fn open(dir: &Path, arithmetic: Arithmetic, n_slots_max: Option<usize>) -> Engine {
     let config = EngineConfig {
         backend: BackendKind::Cpu,
+        device: None,
         arithmetic,
         kernels: None,
         n_threads: NonZeroUsize::MIN,

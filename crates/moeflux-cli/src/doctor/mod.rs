@@ -5,6 +5,7 @@
 //! cannot be measured is a warning, damage found by `--deep` a failure.
 
 mod deep;
+mod gpu;
 mod memory;
 mod report;
 mod sums;
@@ -122,7 +123,8 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     }
     let model = model_here(&dir, &measured);
     let place = Place::of(&dir);
-    Ok(Report { dir, system, memory_bytes_per_s, place, survey, model, deep })
+    let gpus = gpu::here();
+    Ok(Report { dir, system, gpus, memory_bytes_per_s, place, survey, model, deep })
 }
 
 /// The model in a folder, if there is one.

@@ -6,10 +6,12 @@
 use std::path::PathBuf;
 
 use moeflux::error::ByteCount;
+use moeflux_gpu::adapter::AdapterFacts;
 use moeflux_io::Caching;
 use serde_json::{Value, json};
 
 use super::deep::Deep;
+use super::gpu;
 use super::survey::{Survey, Way};
 use super::system::{LockLimit, System};
 use crate::place::Place;
@@ -52,6 +54,8 @@ pub(super) struct ModelHere {
 pub(super) struct Report {
     pub(super) dir: PathBuf,
     pub(super) system: System,
+    /// In the order of `--gpu`.
+    pub(super) gpus: Vec<AdapterFacts>,
     pub(super) memory_bytes_per_s: Option<f64>,
     pub(super) place: Place,
     /// The drive's figures, or why there are none.
@@ -213,6 +217,7 @@ impl Report {
         json!({
             "dir": self.dir.display().to_string(),
             "system": self.system.json(),
+            "gpus": self.gpus.iter().map(gpu::json).collect::<Vec<_>>(),
             "memory_bytes_per_s": self.memory_bytes_per_s,
             "file_system": mount.map(|it| it.kind.as_str()),
             "mount_point": mount.map(|it| it.point.display().to_string()),
@@ -299,6 +304,7 @@ mod tests {
         Report {
             dir: "/data".into(),
             system,
+            gpus: Vec::new(),
             memory_bytes_per_s: Some(3e10),
             place,
             survey: Ok(survey),

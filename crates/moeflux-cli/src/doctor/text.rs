@@ -4,6 +4,7 @@
 
 use moeflux::error::{ByteCount, grouped};
 
+use super::gpu;
 use super::report::Report;
 use super::survey::{DEPTHS, Subject, Survey, Way};
 use super::system::{LockLimit, System};
@@ -73,6 +74,8 @@ fn machine(report: &Report) -> Vec<String> {
         LockLimit::Unlimited => "no limit".to_owned(),
     });
     lines.extend(locked.map(|text| row("locked memory", &text)));
+    let gpus = report.gpus.iter().enumerate();
+    lines.extend(gpus.map(|(idx, facts)| row(&format!("gpu {idx}"), &gpu::text(facts))));
     lines
 }
 

@@ -47,6 +47,7 @@ impl Chat {
         let n_rows_max = NonZeroUsize::new(256).unwrap();
         let config = EngineConfig {
             backend: BackendKind::Cpu,
+            device: None,
             arithmetic: Arithmetic::Int8,
             kernels: None,
             n_threads,

@@ -1,14 +1,100 @@
-//! [`CausalConv`] on the device.
+//! [`CausalConv`]: one invocation per channel for few rows, one per channel and row for many.
+//!
+//! For many rows the inputs that are kept are written by a second step, when all have read them.
 
 use moeflux::error::Result;
 use moeflux::ops::CausalConv;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Extent, Grid, Over};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "causal_conv", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "causal_conv",
+    is_done: true,
+    shaders: || Part::ALL.map(|part| shader(part, 4)).into(),
+    params: || Part::ALL.map(|part| (part.name(), CausalConvParams::fields())).into(),
+};
 
-pub(super) fn compile(_: &CausalConv, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("causal_conv"))
+/// Invocations of a workgroup, each for one channel.
+const N_CHANNELS: u32 = 64;
+/// So many rows are walked by one invocation.
+const N_ROWS_WALKED: u32 = 8;
+
+params! {
+    struct CausalConvParams {
+        x: View,
+        out: View,
+        n_channels: u32,
+        /// `[channels, taps]`.
+        weight: u32,
+    }
+}
+
+/// What a step does.
+#[derive(Clone, Copy)]
+enum Part {
+    /// All for few rows.
+    Walk,
+    /// The outputs of many rows.
+    Rows,
+    /// The inputs kept of many rows.
+    Keep,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Walk, Self::Rows, Self::Keep];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Walk => "causal_conv walk",
+            Self::Rows => "causal_conv rows",
+            Self::Keep => "causal_conv keep",
+        }
+    }
+
+    const fn source(self) -> &'static str {
+        match self {
+            Self::Walk => include_str!("causal_conv_walk.wgsl"),
+            Self::Rows => include_str!("causal_conv.wgsl"),
+            Self::Keep => include_str!("causal_conv_keep.wgsl"),
+        }
+    }
+}
+
+fn shader(part: Part, n_taps: u32) -> Shader {
+    Shader::new(part.name(), part.source())
+        .with("N_CHANNELS", N_CHANNELS)
+        .with("N_TAPS", n_taps)
+        .piece(include_str!("functions.wgsl"))
+        .state(Lanes::One)
+}
+
+pub(super) fn compile(op: &CausalConv, compiler: &mut Compiler<'_>) -> Result<()> {
+    let (n_channels, n_taps) = (narrow(op.x.head_dim), narrow(op.n_taps));
+    let params = CausalConvParams {
+        x: compiler.view(&op.x),
+        out: compiler.view(&op.out),
+        n_channels,
+        weight: compiler.vector(op.weight),
+    };
+    // Many rows are at least as many as are kept.
+    let n_walked = N_ROWS_WALKED.max(n_taps);
+    let n_groups = n_channels.div_ceil(N_CHANNELS);
+    for part in Part::ALL {
+        let (n_rows, y) = match part {
+            Part::Walk => (1..=n_walked, Extent::fixed(1)),
+            Part::Rows => (n_walked + 1..=u32::MAX, Extent::rows(1)),
+            Part::Keep => (n_walked + 1..=u32::MAX, Extent::fixed(1)),
+        };
+        let grid = Grid::new(Extent::fixed(n_groups), y);
+        compiler
+            .step(&shader(part, n_taps), &params, grid)?
+            .over(Over::State(op.layer))
+            .when(n_rows);
+    }
+    Ok(())
 }

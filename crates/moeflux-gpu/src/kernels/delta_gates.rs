@@ -1,14 +1,56 @@
-//! [`DeltaGates`] on the device.
+//! [`DeltaGates`]: one invocation per value head.
 
 use moeflux::error::Result;
 use moeflux::ops::DeltaGates;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "delta_gates", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "delta_gates",
+    is_done: true,
+    shaders: || vec![shader()],
+    params: || vec![("delta_gates", DeltaGatesParams::fields())],
+};
 
-pub(super) fn compile(_: &DeltaGates, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("delta_gates"))
+/// Invocations of a workgroup, each for one head.
+const N_HEADS: u32 = 32;
+
+params! {
+    struct DeltaGatesParams {
+        a: View,
+        b: View,
+        decay: View,
+        beta: View,
+        n_heads: u32,
+        a_log: u32,
+        dt_bias: u32,
+    }
+}
+
+fn shader() -> Shader {
+    Shader::new("delta_gates", include_str!("delta_gates.wgsl"))
+        .with("N_HEADS", N_HEADS)
+        .piece(include_str!("functions.wgsl"))
+        .piece(include_str!("gates.wgsl"))
+}
+
+pub(super) fn compile(op: &DeltaGates, compiler: &mut Compiler<'_>) -> Result<()> {
+    let n_heads = narrow(op.a.head_dim);
+    let params = DeltaGatesParams {
+        a: compiler.view(&op.a),
+        b: compiler.view(&op.b),
+        decay: compiler.view(&op.decay),
+        beta: compiler.view(&op.beta),
+        n_heads,
+        a_log: compiler.vector(op.a_log),
+        dt_bias: compiler.vector(op.dt_bias),
+    };
+    let grid = Grid::new(Extent::fixed(n_heads.div_ceil(N_HEADS)), Extent::rows(1));
+    compiler.step(&shader(), &params, grid)?;
+    Ok(())
 }

@@ -1,14 +1,107 @@
-//! [`GatedDelta`] on the device.
+//! [`GatedDelta`]: one workgroup per value head and strip of values, over all rows of a segment.
+//!
+//! Values lie side by side, and some invocations share the keys of each. A block of rows is brought
+//! into memory of the workgroup together, so that the walk over tokens does not wait for each.
 
 use moeflux::error::Result;
-use moeflux::ops::GatedDelta;
+use moeflux::ops::{DeltaShape, GatedDelta};
 
-use super::{Kernel, unsupported};
+use super::Kernel;
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Extent, Grid, Over};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "gated_delta", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "gated_delta",
+    is_done: true,
+    shaders: || {
+        let shape = DeltaShape { key_dim: 128, value_dim: 128 };
+        [KeyLanes::Subgroup(8), KeyLanes::Subgroup(4), KeyLanes::Shared]
+            .map(|key_lanes| shader(key_lanes, shape))
+            .into()
+    },
+    params: || vec![("gated_delta", GatedDeltaParams::fields())],
+};
 
-pub(super) fn compile(_: &GatedDelta, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("gated_delta"))
+/// Rows brought in together, and what their keys and queries may take of a workgroup's memory.
+const N_ROWS_BLOCK: usize = 8;
+const BLOCK_BYTES_MAX: usize = 12 << 10;
+
+params! {
+    struct GatedDeltaParams {
+        q: View,
+        k: View,
+        v: View,
+        decay: View,
+        beta: View,
+        out: View,
+        /// Value heads that share a key head.
+        n_shared: u32,
+    }
+}
+
+/// The invocations that share the keys of one value.
+#[derive(Clone, Copy)]
+enum KeyLanes {
+    /// So many neighbours in a subgroup.
+    Subgroup(u32),
+    /// Eight, wherever they are.
+    Shared,
+}
+
+impl KeyLanes {
+    fn on(compiler: &Compiler<'_>) -> Self {
+        match compiler.gpu().facts().subgroup_sizes {
+            Some((8.., ..=128)) => Self::Subgroup(8),
+            Some((4.., ..=128)) => Self::Subgroup(4),
+            _ => Self::Shared,
+        }
+    }
+
+    const fn number(self) -> u32 {
+        match self {
+            Self::Subgroup(n) => n,
+            Self::Shared => 8,
+        }
+    }
+}
+
+fn shader(key_lanes: KeyLanes, shape: DeltaShape) -> Shader {
+    let piece = match key_lanes {
+        KeyLanes::Subgroup(_) => include_str!("reduce_keys_subgroup.wgsl"),
+        KeyLanes::Shared => include_str!("reduce_keys_shared.wgsl"),
+    };
+    let n_key_lanes = key_lanes.number() as usize;
+    let n_own = shape.key_dim.div_ceil(4 * n_key_lanes);
+    let row_bytes = 2 * n_own * n_key_lanes * 16;
+    let n_rows = N_ROWS_BLOCK.min(BLOCK_BYTES_MAX / row_bytes).max(1);
+    Shader::new("gated_delta", include_str!("gated_delta.wgsl"))
+        .with("KEY_DIM", narrow(shape.key_dim))
+        .with("VALUE_DIM", narrow(shape.value_dim))
+        .with("STRIP", narrow(DeltaShape::STRIP))
+        .with("N_KEY_LANES", key_lanes.number())
+        .with("N_OWN", narrow(n_own))
+        .with("N_ROWS", narrow(n_rows))
+        .piece(piece)
+        .state(Lanes::One)
+}
+
+pub(super) fn compile(op: &GatedDelta, compiler: &mut Compiler<'_>) -> Result<()> {
+    let params = GatedDeltaParams {
+        q: compiler.view(&op.q),
+        k: compiler.view(&op.k),
+        v: compiler.view(&op.v),
+        decay: compiler.view(&op.decay),
+        beta: compiler.view(&op.beta),
+        out: compiler.view(&op.out),
+        n_shared: narrow(op.v.n_heads / op.k.n_heads),
+    };
+    let shape = DeltaShape { key_dim: op.k.head_dim, value_dim: op.v.head_dim };
+    let n_strips = shape.value_dim.div_ceil(DeltaShape::STRIP);
+    let grid = Grid::new(Extent::fixed(narrow(n_strips)), Extent::fixed(narrow(op.v.n_heads)));
+    let shader = shader(KeyLanes::on(compiler), shape);
+    compiler.step(&shader, &params, grid)?.over(Over::State(op.layer));
+    Ok(())
 }

@@ -1,14 +1,45 @@
-//! [`L2Norm`] on the device.
+//! [`L2Norm`]: one workgroup per head of a row.
 
 use moeflux::error::Result;
 use moeflux::ops::L2Norm;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
+use super::reduce::{Sums, lanes_for};
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "l2_norm", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "l2_norm",
+    is_done: true,
+    shaders: || Sums::ALL.map(|sums| shader(sums, 32)).into(),
+    params: || vec![("l2_norm", L2NormParams::fields())],
+};
 
-pub(super) fn compile(_: &L2Norm, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("l2_norm"))
+params! {
+    struct L2NormParams {
+        x: View,
+        head_dim: u32,
+        epsilon: f32,
+        factor: f32,
+    }
+}
+
+fn shader(sums: Sums, n_lanes: u32) -> Shader {
+    sums.add_to(Shader::new("l2_norm", include_str!("l2_norm.wgsl")), n_lanes)
+}
+
+pub(super) fn compile(op: &L2Norm, compiler: &mut Compiler<'_>) -> Result<()> {
+    let params = L2NormParams {
+        x: compiler.view(&op.x),
+        head_dim: narrow(op.x.head_dim),
+        epsilon: op.epsilon,
+        factor: op.factor,
+    };
+    let shader = shader(Sums::on(compiler), lanes_for(op.x.head_dim));
+    let grid = Grid::new(Extent::fixed(narrow(op.x.n_heads)), Extent::rows(1));
+    compiler.step(&shader, &params, grid)?;
+    Ok(())
 }

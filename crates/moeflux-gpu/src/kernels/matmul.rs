@@ -90,8 +90,10 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
             compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
         }
         for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
-            let grid =
-                Grid::new(Extent::fixed(Tile::n_groups(piece.n_rows)), Extent::rows(tile.n_inputs()));
+            let grid = Grid::new(
+                Extent::fixed(Tile::n_groups(piece.n_rows)),
+                Extent::rows(tile.n_inputs()),
+            );
             let shader = tile_shader(layout, tile);
             compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
         }

@@ -18,6 +18,7 @@ mod l2_norm;
 mod matmul;
 mod matvec;
 mod mla_attention;
+mod reduce;
 mod rms_norm;
 mod rope;
 mod route;
@@ -41,8 +42,10 @@ pub(crate) struct Kernel {
     pub(crate) is_done: bool,
     /// Its shaders: one of each text that differs in more than a constant, and of each constant
     /// that changes what is compiled.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
     pub(crate) shaders: fn() -> Vec<Shader>,
     /// Names and places of the fields of each shader's `Params`, by the shader's name.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare them with naga's"))]
     pub(crate) params: fn() -> Vec<(&'static str, Vec<(&'static str, usize)>)>,
 }
 

@@ -1,14 +1,54 @@
-//! [`Rope`] on the device.
+//! [`Rope`]: one invocation per pair of channels.
 
 use moeflux::error::Result;
 use moeflux::ops::Rope;
+use moeflux::spec::Pairing;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "rope", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "rope",
+    is_done: true,
+    shaders: || [Pairing::Halves, Pairing::Neighbours].map(shader).into(),
+    params: || vec![("rope", RopeParams::fields())],
+};
 
-pub(super) fn compile(_: &Rope, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("rope"))
+/// Invocations of a workgroup, each for one pair.
+const N_PAIRS: u32 = 64;
+
+params! {
+    struct RopeParams {
+        x: View,
+        n_heads: u32,
+        /// Of a head.
+        n_pairs: u32,
+        frequencies: u32,
+        amplitude: f32,
+    }
+}
+
+fn shader(pairing: Pairing) -> Shader {
+    Shader::new("rope", include_str!("rope.wgsl"))
+        .with("N_PAIRS", N_PAIRS)
+        .with("ARE_NEIGHBOURS", pairing == Pairing::Neighbours)
+        .piece(include_str!("turn.wgsl"))
+}
+
+pub(super) fn compile(op: &Rope, compiler: &mut Compiler<'_>) -> Result<()> {
+    let params = RopeParams {
+        x: compiler.view(&op.x),
+        n_heads: narrow(op.x.n_heads),
+        n_pairs: narrow(op.x.head_dim / 2),
+        frequencies: compiler.vector(op.frequencies),
+        amplitude: op.amplitude,
+    };
+    let n_groups = (params.n_heads * params.n_pairs).div_ceil(N_PAIRS);
+    let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
+    compiler.step(&shader(op.pairing), &params, grid)?;
+    Ok(())
 }

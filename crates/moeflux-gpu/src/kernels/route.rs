@@ -1,14 +1,75 @@
-//! [`Route`] on the device.
+//! [`Route`]: one workgroup per row.
 
 use moeflux::error::Result;
-use moeflux::ops::Route;
+use moeflux::ops::{Route, RouterKind};
 
-use super::{Kernel, unsupported};
-use crate::compiler::Compiler;
+use super::Kernel;
+use super::reduce::{Sums, lanes_for};
+use crate::compiler::{Compiler, RouteShape};
+use crate::memory::narrow;
+use crate::params::{NONE, Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "route", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "route",
+    is_done: true,
+    shaders: || {
+        let softmax = Kind { is_sigmoid: false, n_groups: 1, n_groups_kept: 1, renormalises: true };
+        let sigmoid = Kind { is_sigmoid: true, n_groups: 8, n_groups_kept: 4, renormalises: true };
+        let shape = RouteShape { top_k: 8, n_experts: 256 };
+        vec![shader(Sums::Subgroups, shape, sigmoid), shader(Sums::Shared, shape, softmax)]
+    },
+    params: || vec![("route", RouteParams::fields())],
+};
 
-pub(super) fn compile(_: &Route, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("route"))
+params! {
+    struct RouteParams {
+        logits: View,
+        correction: u32,
+        factor: f32,
+    }
+}
+
+/// What of a [`RouterKind`] is constant in a shader.
+#[derive(Clone, Copy)]
+struct Kind {
+    is_sigmoid: bool,
+    n_groups: usize,
+    n_groups_kept: usize,
+    renormalises: bool,
+}
+
+fn shader(sums: Sums, shape: RouteShape, kind: Kind) -> Shader {
+    let shader = Shader::new("route", include_str!("route.wgsl"))
+        .with("N_EXPERTS", narrow(shape.n_experts))
+        .with("TOP_K", narrow(shape.top_k))
+        .with("IS_SIGMOID", kind.is_sigmoid)
+        .with("N_GROUPS", narrow(kind.n_groups))
+        .with("N_GROUPS_KEPT", narrow(kind.n_groups_kept))
+        .with("RENORMALISES", kind.renormalises)
+        .piece(include_str!("functions.wgsl"));
+    // Every expert is compared with all others: an invocation for each.
+    sums.add_to(shader, lanes_for(4 * shape.n_experts))
+}
+
+pub(super) fn compile(op: &Route, compiler: &mut Compiler<'_>) -> Result<()> {
+    let shape = RouteShape { top_k: op.top_k, n_experts: op.logits.head_dim };
+    compiler.set_route(shape);
+    let (kind, correction, factor) = match op.kind {
+        RouterKind::Softmax { renormalise } => {
+            let renormalises = renormalise;
+            let kind = Kind { is_sigmoid: false, n_groups: 1, n_groups_kept: 1, renormalises };
+            (kind, NONE, 1.0)
+        }
+        RouterKind::SigmoidGrouped { correction, n_groups, n_groups_kept, renormalise, factor } => {
+            let renormalises = renormalise;
+            let kind = Kind { is_sigmoid: true, n_groups, n_groups_kept, renormalises };
+            (kind, compiler.vector(correction), factor)
+        }
+    };
+    let params = RouteParams { logits: compiler.view(&op.logits), correction, factor };
+    let shader = shader(Sums::on(compiler), shape, kind);
+    compiler.step(&shader, &params, Grid::new(Extent::fixed(1), Extent::rows(1)))?;
+    Ok(())
 }

@@ -1,14 +1,41 @@
-//! [`SelectRows`] on the device.
+//! [`SelectRows`]: one invocation per value.
 
 use moeflux::error::Result;
 use moeflux::ops::SelectRows;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "select_rows", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "select_rows",
+    is_done: true,
+    shaders: || vec![shader()],
+    params: || vec![("select_rows", SelectRowsParams::fields())],
+};
 
-pub(super) fn compile(_: &SelectRows, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("select_rows"))
+/// Invocations of a workgroup, each for one column.
+const N_COLS: u32 = 64;
+
+params! {
+    struct SelectRowsParams {
+        x: View,
+        out: View,
+        n_cols: u32,
+    }
+}
+
+fn shader() -> Shader {
+    Shader::new("select_rows", include_str!("select_rows.wgsl")).with("N_COLS", N_COLS)
+}
+
+pub(super) fn compile(op: &SelectRows, compiler: &mut Compiler<'_>) -> Result<()> {
+    let n_cols = narrow(op.x.head_dim);
+    let params = SelectRowsParams { x: compiler.view(&op.x), out: compiler.view(&op.out), n_cols };
+    let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
+    compiler.step(&shader(), &params, grid)?;
+    Ok(())
 }

@@ -1,14 +1,54 @@
-//! [`SwiGlu`] on the device.
+//! [`SwiGlu`]: one invocation per value.
 
 use moeflux::error::Result;
 use moeflux::ops::SwiGlu;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "swiglu", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "swiglu",
+    is_done: true,
+    shaders: || [false, true].map(shader).into(),
+    params: || vec![("swiglu", SwiGluParams::fields())],
+};
 
-pub(super) fn compile(_: &SwiGlu, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("swiglu"))
+/// Invocations of a workgroup, each for one column.
+const N_COLS: u32 = 64;
+
+params! {
+    struct SwiGluParams {
+        gate: View,
+        up: View,
+        out: View,
+        n_heads: u32,
+        head_dim: u32,
+        limit: f32,
+    }
+}
+
+fn shader(has_limit: bool) -> Shader {
+    Shader::new("swiglu", include_str!("swiglu.wgsl"))
+        .with("N_COLS", N_COLS)
+        .with("HAS_LIMIT", has_limit)
+        .piece(include_str!("functions.wgsl"))
+}
+
+pub(super) fn compile(op: &SwiGlu, compiler: &mut Compiler<'_>) -> Result<()> {
+    let params = SwiGluParams {
+        gate: compiler.view(&op.gate),
+        up: compiler.view(&op.up),
+        out: compiler.view(&op.out),
+        n_heads: narrow(op.out.n_heads),
+        head_dim: narrow(op.out.head_dim),
+        limit: op.limit.unwrap_or_default(),
+    };
+    let n_cols = narrow(op.out.n_heads * op.out.head_dim);
+    let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
+    compiler.step(&shader(op.limit.is_some()), &params, grid)?;
+    Ok(())
 }

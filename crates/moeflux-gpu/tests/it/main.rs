@@ -2,6 +2,9 @@
 //! any they fail. The suite of ops is the engine's own.
 #![cfg(test)]
 
+#[path = "../../../moeflux/tests/it/cases.rs"]
+mod cases;
+mod golden;
 #[path = "../../../moeflux/tests/it/ops/mod.rs"]
 mod ops;
 #[path = "../../../moeflux/tests/it/random.rs"]

@@ -10,10 +10,11 @@ pub mod reference;
 
 use std::fmt;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::experts::Arrived;
-use crate::ids::{BufferId, LayerIdx, StateId};
+use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use crate::ops::{Batch, KvKind, Plan, Routes, StateSpec};
+use crate::weights::ExpertView;
 
 /// How products with quantised weights are computed, and how keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +144,23 @@ pub trait Backend: fmt::Debug + Send {
     ///
     /// When the device failed.
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()>;
+
+    /// Keeps a routed expert of a layer of `n_experts` on the device for good. Once all of a model
+    /// are there, its layers can be submitted whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that compute from the host's memory.
+    fn keep_expert(
+        &mut self,
+        (layer, expert): (LayerIdx, ExpertIdx),
+        n_experts: usize,
+        view: &ExpertView<'_>,
+    ) -> Result<()> {
+        let _ = (expert, n_experts, view);
+        let backend = self.names().backend;
+        Err(Error::Unsupported(format!("{backend} keeps no experts of layer {}", layer.0)))
+    }
 
     /// One row of a buffer, after all that was submitted. At most the buffer's columns.
     ///

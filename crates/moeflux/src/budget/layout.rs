@@ -36,6 +36,8 @@ pub struct Layout {
     pub n_rows_max: usize,
     /// Where the memory goes.
     pub memory: Memory,
+    /// Bytes of routed experts that there is room for on a device, where anybody can say.
+    pub device_expert_bytes: Option<u64>,
 }
 
 /// More rows read an expert no cheaper: all of a layer are wanted long before.
@@ -70,9 +72,9 @@ impl Layout {
         let available_bytes = available_memory_bytes();
         let program_bytes = process_memory_bytes().unwrap_or(0);
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
-        let kind = match config.backend {
-            BackendKind::Reference => KvKind::F32,
-            BackendKind::Cpu => config.arithmetic.kv_kind(),
+        let kind = match (&config.device, config.backend) {
+            (Some(_), _) | (None, BackendKind::Reference) => KvKind::F32,
+            (None, BackendKind::Cpu) => config.arithmetic.kv_kind(),
         };
         let state = &plan.state;
         let per_position = state.bytes_per_position(kind);
@@ -91,7 +93,7 @@ impl Layout {
                 let needs = needs(n_rows);
                 match place(&needs, &experts, limit_bytes) {
                     Err(_) => Fit::TooMany,
-                    Ok(Placement::Resident) => Fit::Enough,
+                    Ok(Placement::Resident | Placement::OnDevice) => Fit::Enough,
                     Ok(Placement::Streaming { .. }) => {
                         let share = limit_bytes.unwrap_or(u64::MAX) / WORKSPACE_SHARE;
                         if needs.workspace_bytes > share { Fit::Enough } else { Fit::MoreIsBetter }
@@ -106,17 +108,22 @@ impl Layout {
             )));
         }
         let needs = needs(n_rows_max);
-        let placement = match (streaming.n_slots_max, place(&needs, &experts, limit_bytes)?) {
-            (Some(n_slots), _) if n_slots < shape.n_experts => {
+        let room_bytes = config.device.as_ref().and_then(|device| device.room_bytes());
+        let device_expert_bytes =
+            room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes));
+        let is_on_device = device_expert_bytes.is_some_and(|room| experts.all_bytes <= room);
+        let placement = match streaming.n_slots_max {
+            Some(n_slots) if n_slots < shape.n_experts => {
                 Placement::Streaming { n_slots: n_slots.max(experts.n_slots_min) }
             }
-            (_, placement) => placement,
+            _ if is_on_device => Placement::OnDevice,
+            _ => place(&needs, &experts, limit_bytes)?,
         };
         let expert_bytes = match placement {
-            Placement::Resident => experts.all_bytes,
+            Placement::Resident | Placement::OnDevice => experts.all_bytes,
             Placement::Streaming { n_slots } => shape.bytes(n_slots),
         };
-        if streaming.budget != Budget::Auto {
+        if streaming.budget != Budget::Auto && placement != Placement::OnDevice {
             let needed_bytes = needs.bytes() - program_bytes + expert_bytes;
             check_room("the model", needed_bytes, available_bytes)?;
         }
@@ -127,7 +134,7 @@ impl Layout {
             session_fixed_bytes: state.fixed_bytes(),
             session_bytes_per_position: per_position,
         };
-        Ok(Self { placement, n_rows_max, memory })
+        Ok(Self { placement, n_rows_max, memory, device_expert_bytes })
     }
 }
 

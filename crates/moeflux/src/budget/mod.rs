@@ -41,6 +41,8 @@ pub struct ExpertNeeds {
 /// Where the experts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
+    /// On the device that computes.
+    OnDevice,
     /// In memory.
     Resident,
     /// On the drive; so many have room in memory.

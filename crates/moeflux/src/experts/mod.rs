@@ -14,7 +14,7 @@ mod resident;
 pub mod stream;
 
 pub use arrived::{Arrived, ArrivedExpert, Order};
-pub use resident::ResidentExperts;
+pub use resident::{ResidentExperts, for_each_expert};
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
@@ -36,6 +36,8 @@ pub struct Request<'a> {
 pub enum Experts {
     /// In memory.
     Resident(ResidentExperts),
+    /// On the device that computes, which finds them by itself.
+    OnDevice,
     /// On a drive, some of them in memory.
     Streaming(Box<Stream>),
 }
@@ -44,7 +46,7 @@ impl Experts {
     /// A step of so many rows begins.
     pub fn begin_step(&mut self, n_rows: usize) {
         match self {
-            Self::Resident(_) => {}
+            Self::Resident(_) | Self::OnDevice => {}
             Self::Streaming(stream) => stream.begin_step(n_rows),
         }
     }
@@ -64,6 +66,7 @@ impl Experts {
                 resident.request(request);
                 Ok(())
             }
+            Self::OnDevice => unreachable!("layers are submitted whole"),
             Self::Streaming(stream) => stream.request(request),
         }
     }
@@ -77,6 +80,7 @@ impl Experts {
     pub fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
         match self {
             Self::Resident(resident) => Ok(resident.next_ready()),
+            Self::OnDevice => Ok(None),
             Self::Streaming(stream) => stream.next_ready(),
         }
     }
@@ -84,7 +88,7 @@ impl Experts {
     /// Whether a layer's router should be asked before its turn, for a step of so many rows.
     pub fn is_asking(&mut self, n_rows: usize) -> bool {
         match self {
-            Self::Resident(_) => false,
+            Self::Resident(_) | Self::OnDevice => false,
             Self::Streaming(stream) => stream.is_asking(n_rows),
         }
     }
@@ -97,7 +101,7 @@ impl Experts {
     /// When reading does not work any more.
     pub fn guess(&mut self, layer: LayerIdx, named: (&[ExpertIdx], &[f32])) -> Result<()> {
         match self {
-            Self::Resident(_) => Ok(()),
+            Self::Resident(_) | Self::OnDevice => Ok(()),
             Self::Streaming(stream) => stream.guess(layer, named),
         }
     }
@@ -116,7 +120,7 @@ impl Experts {
     /// [`crate::error::Error::NoRoom`]: there are as many as before then, or some more.
     pub fn resize(&mut self, n_slots: usize) -> Result<()> {
         match self {
-            Self::Resident(_) => Ok(()),
+            Self::Resident(_) | Self::OnDevice => Ok(()),
             Self::Streaming(stream) => stream.resize(n_slots),
         }
     }
@@ -125,7 +129,7 @@ impl Experts {
     #[must_use]
     pub fn stats(&self) -> Option<StreamStats> {
         match self {
-            Self::Resident(_) => None,
+            Self::Resident(_) | Self::OnDevice => None,
             Self::Streaming(stream) => Some(stream.stats()),
         }
     }

@@ -124,7 +124,7 @@ fn layer_plan(site: &mut Site<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
         }
         FfnSpec::Moe(moe) => {
             ffn::push_router(site, moe, &mut ops)?;
-            Some(ffn::moe_plan(site, moe, &ops[first_of_router..])?)
+            Some(ffn::moe_plan(site, moe, (&ops, first_of_router))?)
         }
     };
     Ok(LayerPlan { mixer: Plan::new(ops), moe })

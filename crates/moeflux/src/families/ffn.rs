@@ -37,8 +37,13 @@ pub(super) fn push_router(
     Ok(())
 }
 
-/// The plans behind the router's choice; `router` is what leads to it from the residual stream.
-pub(super) fn moe_plan(site: &mut Site<'_, '_>, spec: &MoeSpec, router: &[Op]) -> Result<MoePlan> {
+/// The plans behind the router's choice; `mixer` are the ops before it, and from `first_of_router`
+/// on those that lead to it from the residual stream.
+pub(super) fn moe_plan(
+    site: &mut Site<'_, '_>,
+    spec: &MoeSpec,
+    (mixer, first_of_router): (&[Op], usize),
+) -> Result<MoePlan> {
     let hidden = site.spec.hidden;
     let shape = ExpertShape { n_experts: spec.n_experts, hidden, inner: spec.inner };
     site.binder.experts(site.layer, &site.name("mlp"), shape)?;
@@ -53,10 +58,13 @@ pub(super) fn moe_plan(site: &mut Site<'_, '_>, spec: &MoeSpec, router: &[Op]) -
     let (residual, out) = (site.stream, site.stream);
     let experts = ExpertFfn { layer: site.layer, x: site.normed, sum, limit: None };
     let combine = Combine { sum, shared, shared_gate, residual, out };
+    let behind = [Op::ExpertFfn(experts), Op::Combine(combine)];
+    let router = &mixer[first_of_router..];
     Ok(MoePlan {
+        whole: Plan::new([mixer, &shared_ops, &behind].concat()),
         shared: Plan::new(shared_ops),
-        experts: Plan::new(vec![Op::ExpertFfn(experts)]),
-        combine: Plan::new(vec![Op::Combine(combine)]),
+        experts: Plan::new(behind[..1].to_vec()),
+        combine: Plan::new(behind[1..].to_vec()),
         guess: Plan::new(router.iter().map(|op| widened(op, spec.n_named())).collect()),
     })
 }

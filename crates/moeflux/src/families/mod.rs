@@ -50,6 +50,8 @@ pub struct MoePlan {
     pub experts: Plan,
     /// Sum and residual.
     pub combine: Plan,
+    /// The whole layer, mixer and all, for a device that holds the experts itself.
+    pub whole: Plan,
     /// What the router would choose, and what comes next in its favour, if the layer's mixer added
     /// nothing: run on the output of the layer before.
     pub guess: Plan,

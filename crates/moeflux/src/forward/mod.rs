@@ -10,7 +10,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
 use crate::experts::{Experts, Request};
-use crate::families::{ModelPlan, MoePlan};
+use crate::families::{LayerPlan, ModelPlan, MoePlan};
 use crate::ids::LayerIdx;
 use crate::ops::{Batch, N_OUTPUTS_MAX, Routes};
 use crate::spec::{FfnSpec, ModelSpec};
@@ -101,20 +101,37 @@ pub fn run_layers(
     device.experts.begin_step(n_rows);
     device.backend.submit(&model.plan.embed, batch)?;
     for (layer_idx, layer) in model.plan.layers.iter().enumerate() {
-        device.backend.submit(&layer.mixer, batch)?;
-        if let Some(moe) = &layer.moe {
-            let done = run_experts(model, device, batch, (LayerIdx(layer_idx), moe));
-            if done.is_err() {
-                device.experts.give_up();
-            }
-            done?;
-        }
+        run_layer(model, device, batch, (LayerIdx(layer_idx), layer))?;
         guess_next(model, device, batch, LayerIdx(layer_idx + 1))?;
         if layer_done(layer_idx + 1).is_break() {
             return Err(Error::Cancelled);
         }
     }
     Ok(())
+}
+
+fn run_layer(
+    model: &Model,
+    device: &mut Device,
+    batch: &Batch<'_>,
+    (layer, plan): (LayerIdx, &LayerPlan),
+) -> Result<()> {
+    let Some(moe) = &plan.moe else {
+        return device.backend.submit(&plan.mixer, batch);
+    };
+    if matches!(device.experts, Experts::OnDevice) {
+        device.backend.submit(&moe.whole, batch)?;
+        return match model.trace {
+            Some(_) => model.note_routes(layer, device.backend.routes()?),
+            None => Ok(()),
+        };
+    }
+    device.backend.submit(&plan.mixer, batch)?;
+    let done = run_experts(model, device, batch, (layer, moe));
+    if done.is_err() {
+        device.experts.give_up();
+    }
+    done
 }
 
 fn run_experts(

@@ -321,7 +321,8 @@ pub struct Route {
     pub top_k: usize,
 }
 
-/// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it.
+/// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it. In a plan
+/// that is submitted as a whole: of each expert that a row chose, from what the device holds.
 /// What comes out is for [`Combine`]: added up in `sum` as far as the experts came in the order of
 /// the sum, else kept by the backend for their turn.
 #[derive(Clone, Debug, PartialEq)]

@@ -17,7 +17,7 @@ use moeflux::ops::{Batch, Plan, Routes, StateSpec};
 use moeflux::session::{Runtime, Session, Wanted};
 use moeflux::weights::{self, Copies};
 
-use crate::support::{Case, feed_all};
+use crate::cases::{Case, feed_all};
 
 /// Fails one call, counted from when the fuse is lit; 0 never fails.
 #[derive(Clone, Debug, Default)]

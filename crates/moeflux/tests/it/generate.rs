@@ -13,7 +13,8 @@ use moeflux::text::{
     EndTokens, SpecialText, StopStrings, TextStream, Tokenizer, byte_tokenizer_json,
 };
 
-use crate::support::{golden_dir, open};
+use crate::cases::golden_dir;
+use crate::support::open;
 
 /// Has 256 tokens: with a byte tokenizer, each is a byte.
 const CASE: &str = "qwen3_moe-f32";

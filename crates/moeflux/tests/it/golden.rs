@@ -8,7 +8,8 @@ use moeflux::engine::Engine;
 use moeflux::ids::TokenId;
 use moeflux_kernels::{KernelTable, available};
 
-use crate::support::{Case, Distance, case_names, config, feed_all, open, open_with};
+use crate::cases::{Case, Distance, case_names, feed_all};
+use crate::support::{config, open, open_with};
 
 /// Runs every case on a backend and names those that are too far off.
 fn check_all(backend: BackendKind) {

@@ -1,6 +1,7 @@
 //! Tests of the engine through its public interface, in one binary: one link instead of many.
 #![cfg(test)]
 
+mod cases;
 mod failures;
 mod generate;
 mod golden;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use moeflux::blueprint::Blueprint;
 
-use crate::support::golden_dir;
+use crate::cases::golden_dir;
 
 /// A case of each family, and both forms of latent attention.
 const CASES: [&str; 7] = [

@@ -9,7 +9,8 @@ use moeflux::error::Error;
 use moeflux::ids::TokenId;
 use moeflux::session::{Feed, Wanted, step};
 
-use crate::support::{Case, feed_all, open, open_as};
+use crate::cases::{Case, feed_all};
+use crate::support::{open, open_as};
 
 /// A case with recurrent layers, one with plain attention, one with latents.
 const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];

@@ -9,7 +9,7 @@ use moeflux::ops::Workspace;
 use moeflux::weights::Weights;
 use moeflux_kernels::KernelTable;
 
-use crate::ops::{Arithmetic, BackendUnderTest, REFERENCE, limit_of_f32};
+use crate::ops::{Arithmetic, BackendUnderTest, REFERENCE};
 
 /// The backends under test.
 pub(crate) const BACKENDS: &[BackendUnderTest] = &[

@@ -78,7 +78,7 @@ pub(crate) enum Arithmetic {
 
 /// For arithmetic in f32 with functions that are good to a few units in the last place. One
 /// rounding has a relative error of at most 6e-8, squared 3.6e-15.
-pub(crate) fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
+fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Copy => 0.0,
         // Up to some 15 roundings in a row, and `exp` turns an absolute error of its argument

@@ -8,7 +8,8 @@ use moeflux::ids::ExpertIdx;
 use moeflux::pack::{Coverage, DamagedPart};
 
 use super::{AS_IT_IS, edit_config, pack, quantised, verified};
-use crate::support::{TempDir, golden_dir};
+use crate::cases::golden_dir;
+use crate::support::TempDir;
 
 /// Flips one bit of a file.
 fn flip(path: &Path, at: usize) {

@@ -17,7 +17,8 @@ use moeflux::spec::{ModelSpec, QuantParams};
 use moeflux::weights::Extent;
 use serde_json::Value;
 
-use crate::support::{Case, TempDir, case_names, feed_all, golden_dir, open};
+use crate::cases::{Case, case_names, feed_all, golden_dir};
+use crate::support::{TempDir, open};
 
 const AS_IT_IS: PackOptions =
     PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::new(2).unwrap() };

@@ -17,7 +17,8 @@ use moeflux_io::{
     BlockRead, Caching, Faults, NthFault, SimulatedDrive, SimulatedFile, VirtualClock,
 };
 
-use crate::support::{Case, TempDir, config, open_as};
+use crate::cases::Case;
+use crate::support::{TempDir, config, open_as};
 
 const N_SLOTS: usize = 7;
 /// More rows than take part in an arbitrary order, and then single ones.

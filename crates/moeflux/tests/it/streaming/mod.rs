@@ -11,7 +11,8 @@ use moeflux::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
 use moeflux::engine::Engine;
 use moeflux::error::Result;
 
-use crate::support::{Case, case_names, config, feed_all};
+use crate::cases::{Case, case_names, feed_all};
+use crate::support::config;
 
 /// An engine with so many experts in memory; none: with all of them.
 fn open(dir: &Path, n_slots: Option<usize>, streaming: StreamingConfig) -> Result<Engine> {

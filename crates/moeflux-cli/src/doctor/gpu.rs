@@ -1,0 +1,84 @@
+//! The GPUs of this machine, with the limits that matter to a model.
+
+use moeflux_gpu::adapter::{AdapterFacts, adapters};
+use serde_json::{Value, json};
+
+use crate::size::binary;
+
+/// What `--gpu` can name, in that order.
+pub(super) fn here() -> Vec<AdapterFacts> {
+    adapters().iter().map(|adapter| adapter.facts().clone()).collect()
+}
+
+/// One of them for people.
+pub(super) fn text(facts: &AdapterFacts) -> String {
+    let mut parts = vec![facts.to_string()];
+    parts.extend(facts.memory_bytes.map(|n_bytes| format!("memory {}", binary(n_bytes))));
+    parts.push(format!("buffers of {}", binary(facts.buffer_bytes_max)));
+    parts.push(format!("seen at once {}", binary(facts.binding_bytes_max)));
+    parts.push(match facts.subgroup_sizes {
+        Some((least, most)) if least == most => format!("subgroups of {least}"),
+        Some((least, most)) => format!("subgroups of {least} to {most}"),
+        None => "no subgroups".to_owned(),
+    });
+    parts.push(if facts.has_f16 { "f16" } else { "no f16" }.to_owned());
+    if let Some(lacks) = &facts.lacks {
+        parts.push(format!("cannot be used: {lacks}"));
+    }
+    parts.join(", ")
+}
+
+/// One of them for machines.
+pub(super) fn json(facts: &AdapterFacts) -> Value {
+    json!({
+        "name": facts.name,
+        "kind": facts.kind.name(),
+        "api": facts.api,
+        "driver": facts.driver,
+        "memory_bytes": facts.memory_bytes,
+        "buffer_bytes_max": facts.buffer_bytes_max,
+        "binding_bytes_max": facts.binding_bytes_max,
+        "workgroup_bytes_max": facts.workgroup_bytes_max,
+        "subgroup_sizes": facts.subgroup_sizes,
+        "has_f16": facts.has_f16,
+        "has_timestamps": facts.has_timestamps,
+        "lacks": facts.lacks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_gpu::adapter::AdapterKind;
+
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_one_line_with_its_limits() {
+        let facts = AdapterFacts {
+            name: "X 100".into(),
+            kind: AdapterKind::Discrete,
+            api: "vulkan",
+            driver: "x 1.2".into(),
+            memory_bytes: Some(80 << 30),
+            buffer_bytes_max: 4 << 30,
+            binding_bytes_max: 2 << 30,
+            workgroup_bytes_max: 48 << 10,
+            subgroup_sizes: Some((32, 32)),
+            has_f16: true,
+            has_timestamps: true,
+            lacks: None,
+        };
+        let line = "X 100 (discrete, vulkan, x 1.2), memory 80 GiB, buffers of 4 GiB, seen at once \
+                    2 GiB, subgroups of 32, f16";
+        assert_eq!(text(&facts), line);
+        let other = AdapterFacts {
+            memory_bytes: None,
+            subgroup_sizes: None,
+            has_f16: false,
+            lacks: Some("too old".into()),
+            ..facts
+        };
+        assert!(text(&other).ends_with("no subgroups, no f16, cannot be used: too old"));
+        assert_eq!(json(&other)["lacks"], "too old");
+    }
+}

@@ -1,0 +1,33 @@
+// Each channel's convolution over time, then SiLU: channels along x, rows along y. Inputs before
+// the first row are the kept ones.
+
+struct Params {
+    step: Step,
+    x: View,
+    out: View,
+    n_channels: u32,
+    weight: u32,
+}
+
+@compute @workgroup_size(N_CHANNELS)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let channel = id.x;
+    if channel >= params.n_channels {
+        return;
+    }
+    let weight_at = params.weight + channel * N_TAPS;
+    var sum = 0.0;
+    for (var tap = 0u; tap < N_TAPS; tap++) {
+        // Counted from the oldest input that is kept.
+        let place = id.y + tap;
+        var x = 0.0;
+        if place < N_TAPS - 1u {
+            x = first[place * params.n_channels + channel];
+        } else {
+            let row = params.step.first_row + place - (N_TAPS - 1u);
+            x = ws[place_of(params.x, row, 0u) + channel];
+        }
+        sum = fma(vectors[weight_at + tap], x, sum);
+    }
+    ws[place_of(params.out, params.step.first_row + id.y, 0u) + channel] = silu(sum);
+}

@@ -1,0 +1,22 @@
+// Keeps the last inputs of at least N_TAPS - 1 rows: channels along x.
+
+struct Params {
+    step: Step,
+    x: View,
+    out: View,
+    n_channels: u32,
+    weight: u32,
+}
+
+@compute @workgroup_size(N_CHANNELS)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let channel = id.x;
+    if channel >= params.n_channels {
+        return;
+    }
+    let end = params.step.first_row + params.step.n_rows;
+    for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
+        let row = end - (N_TAPS - 1u) + tap;
+        first[tap * params.n_channels + channel] = ws[place_of(params.x, row, 0u) + channel];
+    }
+}

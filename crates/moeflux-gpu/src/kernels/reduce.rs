@@ -1,0 +1,62 @@
+//! Sums over the invocations of a workgroup: which shared piece of text a kernel gets.
+//!
+//! Both pieces declare `struct Lanes`, the first argument of `main`, and `sum_of_lanes`. With
+//! subgroups of any size from four on, sums go through registers; without, through memory of the
+//! workgroup. **Invariant:** all invocations call it, and all get the same sum.
+
+use crate::compiler::Compiler;
+use crate::shader::Shader;
+
+/// Fewest and most invocations of a workgroup that sums.
+const N_LANES: (usize, usize) = (32, 256);
+
+/// How sums are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// With subgroups.
+    Subgroups,
+    /// Without.
+    Shared,
+}
+
+impl Sums {
+    /// Both, for tests that look at every text.
+    pub(super) const ALL: [Self; 2] = [Self::Subgroups, Self::Shared];
+
+    /// What the device can do.
+    pub(super) fn on(compiler: &Compiler<'_>) -> Self {
+        match compiler.gpu().facts().subgroup_sizes {
+            Some((4.., ..=128)) => Self::Subgroups,
+            _ => Self::Shared,
+        }
+    }
+
+    /// Adds the piece and `N_LANES`, a power of two.
+    pub(super) fn add_to(self, shader: Shader, n_lanes: u32) -> Shader {
+        let piece = match self {
+            Self::Subgroups => include_str!("reduce_subgroup.wgsl"),
+            Self::Shared => include_str!("reduce_shared.wgsl"),
+        };
+        shader.with("N_LANES", n_lanes).piece(piece)
+    }
+}
+
+/// Invocations that share the sum of so many values: each takes four or more, as far as there are
+/// so many.
+pub(super) fn lanes_for(n_values: usize) -> u32 {
+    let n_lanes = n_values.div_ceil(4).next_power_of_two().clamp(N_LANES.0, N_LANES.1);
+    crate::memory::narrow(n_lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_follow_the_values() {
+        let sizes = [(1, 32), (128, 32), (129, 64), (256, 64), (1024, 256), (7168, 256)];
+        for (n_values, n_lanes) in sizes {
+            assert_eq!(lanes_for(n_values), n_lanes, "{n_values} values");
+        }
+    }
+}

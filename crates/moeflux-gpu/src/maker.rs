@@ -1,0 +1,64 @@
+//! Lets the engine compute on a GPU: room for a model there, and its backend.
+//!
+//! **Invariant:** what a model may take is said before anything of it is read.
+
+use std::sync::Arc;
+
+use moeflux::backend::Backend;
+use moeflux::config::{DeviceMaker, DeviceParts};
+use moeflux::error::Result;
+
+use crate::adapter::AdapterKind;
+use crate::backend::{GpuBackend, GpuConfig};
+use crate::device::Gpu;
+
+/// What is left to others of a card's memory, and of memory that the CPU shares: one part of so
+/// many.
+const ROOM_SHARE_OF_CARD: u64 = 16;
+const ROOM_SHARE_OF_SHARED: u64 = 2;
+
+/// A GPU for models.
+#[derive(Debug)]
+pub struct GpuMaker {
+    gpu: Arc<Gpu>,
+    memory_bytes: Option<u64>,
+}
+
+impl GpuMaker {
+    /// On this GPU, with at most so many bytes; by default what it can spare.
+    #[must_use]
+    pub fn new(gpu: Arc<Gpu>, memory_bytes: Option<u64>) -> Self {
+        Self { gpu, memory_bytes }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+}
+
+impl DeviceMaker for GpuMaker {
+    fn room_bytes(&self) -> Option<u64> {
+        let facts = self.gpu.facts();
+        let share = match facts.kind {
+            AdapterKind::Discrete | AdapterKind::Virtual => ROOM_SHARE_OF_CARD,
+            _ => ROOM_SHARE_OF_SHARED,
+        };
+        let spare = |n_bytes: u64| n_bytes - n_bytes / share;
+        self.memory_bytes.or_else(|| facts.memory_bytes.map(spare))
+    }
+
+    fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
+        let defaults = GpuConfig::default();
+        let config = GpuConfig {
+            expert_bytes_max: parts.expert_bytes.unwrap_or(defaults.expert_bytes_max),
+            ..defaults
+        };
+        let gpu = Arc::clone(&self.gpu);
+        let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);
+        let mut backend = GpuBackend::new(gpu, parts.weights, workspace, n_rows_max, config)?;
+        backend.prepare(parts.plan, parts.experts)?;
+        Ok(Box::new(backend))
+    }
+}

@@ -1,0 +1,108 @@
+//! Golden cases on a GPU: logits of every family and weight format against transformers and mlx-lm,
+//! wherever the experts are; sessions that come, go and move.
+
+use moeflux::engine::Engine;
+use moeflux::ids::TokenId;
+
+use crate::cases::{Case, Distance, case_names, feed_all};
+use crate::support::{ExpertsAt, open};
+
+/// A case with recurrent layers, one with plain attention, one with latents.
+const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];
+
+fn check_all(experts: ExpertsAt) {
+    let mut failures = Vec::new();
+    for name in case_names() {
+        let case = Case::load(&name);
+        let engine = open(&case.dir, 64, experts);
+        assert_eq!(engine.device_names().backend, "gpu");
+        let mut session = engine.session(case.tokens.len()).unwrap();
+        let distance = Distance::between(&feed_all(&mut session, &case.tokens), &case.logits);
+        println!("{name:40} {experts:?} {distance:?}");
+        if let Some(excess) = distance.beyond_f32_limits() {
+            failures.push(format!("{name}: {excess}"));
+        }
+    }
+    assert!(failures.is_empty(), "experts at {experts:?}: differs:\n{}", failures.join("\n"));
+}
+
+#[test]
+fn experts_on_the_device_agree_with_other_implementations() {
+    check_all(ExpertsAt::Device);
+}
+
+#[test]
+fn the_model_in_the_box_agrees_with_transformers() {
+    let (case, every) = Case::demo();
+    let engine = open(&case.dir, 64, ExpertsAt::Device);
+    let all = feed_all(&mut engine.session(case.tokens.len()).unwrap(), &case.tokens);
+    let rows: Vec<Vec<f32>> = all.into_iter().skip(every - 1).step_by(every).collect();
+    let distance = Distance::between(&rows, &case.logits);
+    assert_eq!(distance.beyond_f32_limits(), None);
+}
+
+fn engine_of(name: &str, experts: ExpertsAt) -> (Engine, Vec<TokenId>) {
+    let case = Case::load(name);
+    let tokens = case.tokens[..case.tokens.len().min(40)].to_vec();
+    (open(&case.dir, 16, experts), tokens)
+}
+
+#[test]
+fn where_experts_are_changes_no_bit() {
+    for name in CASES {
+        let run = |experts| {
+            let (engine, tokens) = engine_of(name, experts);
+            feed_all(&mut engine.session(64).unwrap(), &tokens)
+        };
+        let expected = run(ExpertsAt::Device);
+        for experts in [ExpertsAt::Host, ExpertsAt::Files(0), ExpertsAt::Files(9)] {
+            assert!(run(experts) == expected, "{name}: experts at {experts:?}");
+        }
+    }
+}
+
+#[test]
+fn one_row_per_step_is_close_to_many() {
+    for name in CASES {
+        let case = Case::load(name);
+        let tokens = &case.tokens[..case.tokens.len().min(40)];
+        let run = |n_rows_max| {
+            let engine = open(&case.dir, n_rows_max, ExpertsAt::Device);
+            feed_all(&mut engine.session(64).unwrap(), tokens)
+        };
+        let distance = Distance::between(&run(1), &run(64));
+        assert_eq!(distance.beyond_f32_limits(), None, "{name}");
+    }
+}
+
+#[test]
+fn sessions_do_not_see_each_other() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name, ExpertsAt::Device);
+        let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
+        let mut other = engine.session(64).unwrap();
+        feed_all(&mut other, &tokens[..tokens.len() / 2]);
+        assert!(feed_all(&mut engine.session(64).unwrap(), &tokens) == expected, "{name}: company");
+        other.clear();
+        assert!(feed_all(&mut other, &tokens) == expected, "{name}: after clearing");
+        drop(other);
+        assert!(feed_all(&mut engine.session(64).unwrap(), &tokens) == expected, "{name}: dropped");
+    }
+}
+
+#[test]
+fn a_saved_session_goes_on_elsewhere() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name, ExpertsAt::Device);
+        let (first, second) = tokens.split_at(tokens.len() / 2);
+        let mut session = engine.session(64).unwrap();
+        feed_all(&mut session, first);
+        let mut saved = Vec::new();
+        session.save_state(&mut saved).unwrap();
+        let expected = feed_all(&mut session, second);
+        let (engine, _) = engine_of(name, ExpertsAt::Host);
+        let mut other = engine.session(50).unwrap();
+        other.load_state(&saved).unwrap();
+        assert!(feed_all(&mut other, second) == expected, "{name}: saved and loaded");
+    }
+}
