@@ -9,30 +9,37 @@ use std::sync::Arc;
 
 use moeflux::ids::LayerIdx;
 
-/// Workgroups in one direction: `times * ceil(rows / per_rows)`, or `times`.
+/// Workgroups in one direction: `times * ceil(rows / per_rows) + more`, or `times`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     times: u32,
     per_rows: Option<u32>,
+    more: u32,
 }
 
 impl Extent {
     /// Always so many.
     #[must_use]
     pub(crate) const fn fixed(n: u32) -> Self {
-        Self { times: n, per_rows: None }
+        Self { times: n, per_rows: None, more: 0 }
     }
 
     /// One for each `tile` rows.
     #[must_use]
     pub(crate) const fn rows(tile: u32) -> Self {
-        Self { times: 1, per_rows: Some(tile) }
+        Self { times: 1, per_rows: Some(tile), more: 0 }
     }
 
     /// So many for each `tile` rows.
     #[must_use]
     pub(crate) const fn rows_times(n: u32, tile: u32) -> Self {
-        Self { times: n, per_rows: Some(tile) }
+        Self { times: n, per_rows: Some(tile), more: 0 }
+    }
+
+    /// And so many more, whatever the rows.
+    #[must_use]
+    pub(crate) const fn and(self, more: u32) -> Self {
+        Self { more, ..self }
     }
 
     /// For so many rows.
@@ -40,7 +47,7 @@ impl Extent {
     pub(crate) const fn of(self, n_rows: u32) -> u32 {
         match self.per_rows {
             None => self.times,
-            Some(tile) => self.times * n_rows.div_ceil(tile),
+            Some(tile) => self.times * n_rows.div_ceil(tile) + self.more,
         }
     }
 }
@@ -149,6 +156,7 @@ mod tests {
             (Extent::rows(16), 17, 2),
             (Extent::rows_times(3, 4), 9, 9),
             (Extent::rows(4), 0, 0),
+            (Extent::rows_times(3, 4).and(5), 9, 14),
         ] {
             assert_eq!(extent.of(n_rows), expected, "{extent:?} of {n_rows}");
         }

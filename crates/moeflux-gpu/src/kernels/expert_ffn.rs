@@ -1,14 +1,232 @@
-//! [`ExpertFfn`] on the device.
+//! [`ExpertFfn`]: gate, up and their product, then down, of the experts whose slots are bound. What
+//! each expert gave each row stays apart for `Combine`.
+//!
+//! With few rows every pair of a row and an expert is computed alone; with many, pairs are sorted
+//! by expert on the device and computed in tiles. **Invariant:** a pair's sums do not depend on
+//! which pairs share its tile.
 
 use moeflux::error::Result;
 use moeflux::ops::ExpertFfn;
+use moeflux_kernels::MatrixLayout;
 
-use super::{Kernel, unsupported};
-use crate::compiler::Compiler;
+use super::Kernel;
+use super::decode_matrix::{self, kind_of};
+use super::matvec::Matvec;
+use super::tile::Tile;
+use crate::compiler::{Compiler, RouteShape, SlotMatrix, SlotShape};
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Extent, Grid, Over};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "expert_ffn", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "expert_ffn",
+    is_done: true,
+    shaders,
+    params: || NAMES.iter().map(|name| (*name, ExpertParams::fields())).collect(),
+};
 
-pub(super) fn compile(_: &ExpertFfn, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("expert_ffn"))
+const NAMES: [&str; 5] = [
+    "expert_gate_up",
+    "expert_down",
+    "expert_pairs",
+    "expert_gate_up_tile",
+    "expert_down_tile",
+];
+
+/// Invocations of the one workgroup that sorts pairs.
+const N_SORTING: u32 = 256;
+/// Tiles of pairs.
+const TILE: Tile = Tile::MEDIUM;
+/// Pairs per expert, on average, from which on tiles pay.
+const PAIRS_PER_EXPERT: usize = 4;
+
+params! {
+    struct ExpertParams {
+        x: View,
+        out: View,
+        top_k: u32,
+        n_words: u32,
+        n_outputs: u32,
+        n_cols: u32,
+        codes: u32,
+        scales: u32,
+        biases: u32,
+        up_codes: u32,
+        up_scales: u32,
+        up_biases: u32,
+        limit: f32,
+        tiles: u32,
+        pairs: u32,
+    }
+}
+
+const PARAMS: &str = include_str!("expert_params.wgsl");
+
+fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+    shader
+        .with("GATE_KIND", kind_of(gate))
+        .with("UP_KIND", kind_of(up))
+        .with("HAS_LIMIT", cuts)
+        .piece(PARAMS)
+        .piece(include_str!("expert_swiglu.wgsl"))
+        .weights(Lanes::Four)
+}
+
+fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), cuts: bool, matvec: Matvec) -> Shader {
+    let shader = matvec.shader("expert_gate_up", include_str!("expert_gate_up.wgsl"));
+    gate_up_shader(shader, kinds, cuts)
+}
+
+fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+    let shader = TILE.shader("expert_gate_up_tile", include_str!("expert_gate_up_tile.wgsl"));
+    gate_up_shader(shader, kinds, cuts).piece(include_str!("expert_tile.wgsl"))
+}
+
+fn down_few(layout: MatrixLayout, matvec: Matvec) -> Shader {
+    matvec
+        .shader("expert_down", include_str!("expert_down.wgsl"))
+        .with("KIND", kind_of(layout))
+        .piece(PARAMS)
+        .weights(Lanes::Four)
+}
+
+fn down_many(layout: MatrixLayout) -> Shader {
+    TILE.shader("expert_down_tile", include_str!("expert_down_tile.wgsl"))
+        .with("KIND", kind_of(layout))
+        .piece(PARAMS)
+        .piece(include_str!("expert_tile.wgsl"))
+        .weights(Lanes::Four)
+}
+
+fn sort(n_experts: u32) -> Shader {
+    Shader::new("expert_pairs", include_str!("expert_pairs.wgsl"))
+        .with("N_INVOCATIONS", N_SORTING)
+        .with("N_EXPERTS", n_experts)
+        .with("TILE_INPUTS", TILE.n_inputs())
+        .piece(decode_matrix::PIECE)
+        .piece(PARAMS)
+        .weights(Lanes::Four)
+}
+
+fn shaders() -> Vec<Shader> {
+    let mut shaders = vec![sort(8), sort(512)];
+    let layouts = decode_matrix::examples();
+    let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
+    for (matvec, cuts) in matvecs.zip([false, true]) {
+        for (&gate, &up) in layouts.iter().zip(layouts.iter().rev()) {
+            shaders.push(gate_up_few((gate, up), cuts, matvec));
+            shaders.push(gate_up_few((gate, gate), cuts, matvec));
+            shaders.push(gate_up_many((gate, up), cuts));
+            shaders.push(gate_up_many((gate, gate), cuts));
+            shaders.push(down_few(gate, matvec));
+            shaders.push(down_many(gate));
+        }
+    }
+    shaders
+}
+
+/// Where experts leave what they gave: a head of `hidden` columns for each rank.
+pub(super) fn partials(compiler: &mut Compiler<'_>, hidden: usize) -> Result<View> {
+    ranks(compiler, "what experts gave", hidden)
+}
+
+fn ranks(compiler: &mut Compiler<'_>, name: &'static str, n_cols: usize) -> Result<View> {
+    let n_all = compiler.route().top_k * n_cols;
+    Ok(View { head_stride: narrow(n_cols), ..compiler.scratch(name, n_all)? })
+}
+
+/// Room in the workspace for so many values together.
+fn room(compiler: &mut Compiler<'_>, name: &'static str, n_values: u32) -> Result<u32> {
+    let n_cols = n_values.div_ceil(compiler.n_rows_max()) as usize;
+    Ok(compiler.scratch(name, n_cols)?.first)
+}
+
+pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()> {
+    let slot = compiler.slot_shape(op.layer)?;
+    let RouteShape { top_k, n_experts } = compiler.route();
+    let inner = ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)?;
+    let n_tiles_most = narrow(n_experts)
+        + compiler.n_rows_max().div_ceil(TILE.n_inputs()) * narrow(top_k);
+    let base = ExpertParams {
+        // All ranks have the same inputs.
+        x: View { head_stride: 0, ..compiler.view(&op.x) },
+        out: inner,
+        top_k: narrow(top_k),
+        n_words: slot.n_words,
+        n_outputs: 0,
+        n_cols: 0,
+        codes: 0,
+        scales: 0,
+        biases: 0,
+        up_codes: slot.up.codes,
+        up_scales: slot.up.scales,
+        up_biases: slot.up.biases,
+        limit: op.limit.unwrap_or(0.0),
+        tiles: room(compiler, "tiles of pairs", n_tiles_most)?,
+        pairs: room(compiler, "pairs by expert", n_tiles_most * TILE.n_inputs())?,
+    };
+    let gate_up = of(base, slot.gate);
+    let out = partials(compiler, op.sum.head_dim)?;
+    let down = of(ExpertParams { x: inner, out, ..base }, slot.down);
+    few(op, compiler, (&slot, &gate_up, &down))?;
+    many(op, compiler, (&slot, &gate_up, &down))
+}
+
+/// Parameters for the product with a matrix.
+fn of(params: ExpertParams, matrix: SlotMatrix) -> ExpertParams {
+    ExpertParams {
+        n_outputs: narrow(matrix.layout.n_rows),
+        n_cols: narrow(matrix.layout.n_cols),
+        codes: matrix.codes,
+        scales: matrix.scales,
+        biases: matrix.biases,
+        ..params
+    }
+}
+
+/// Most rows of which every pair is computed alone.
+fn rows_few(route: RouteShape) -> u32 {
+    narrow((PAIRS_PER_EXPERT * route.n_experts / route.top_k).max(1))
+}
+
+type Both<'a> = (&'a SlotShape, &'a ExpertParams, &'a ExpertParams);
+
+fn few(op: &ExpertFfn, compiler: &mut Compiler<'_>, (slot, gate_up, down): Both<'_>) -> Result<()> {
+    let rows = 1..=rows_few(compiler.route());
+    let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
+    let matvec =
+        |layout: MatrixLayout| Matvec::new((layout.n_rows, layout.n_cols), 1, subgroup_sizes);
+    let grid = |params: &ExpertParams, matvec: Matvec| {
+        let n_groups = params.n_outputs.div_ceil(matvec.outs_per_group());
+        Grid::new(Extent::fixed(n_groups), Extent::rows_times(params.top_k, 1))
+    };
+    let (gate, up) = (slot.gate.layout, slot.up.layout);
+    let plan = matvec(gate);
+    let shader = gate_up_few((gate, up), op.limit.is_some(), plan);
+    let step = compiler.step(&shader, gate_up, grid(gate_up, plan))?;
+    step.over(Over::Experts(op.layer)).when(rows.clone());
+    let plan = matvec(slot.down.layout);
+    let step = compiler.step(&down_few(slot.down.layout, plan), down, grid(down, plan))?;
+    step.over(Over::Experts(op.layer)).when(rows);
+    Ok(())
+}
+
+fn many(op: &ExpertFfn, compiler: &mut Compiler<'_>, (slot, gate_up, down): Both<'_>) -> Result<()> {
+    let route = compiler.route();
+    let rows = rows_few(route) + 1..=u32::MAX;
+    let (top_k, n_experts) = (narrow(route.top_k), narrow(route.n_experts));
+    let grid = |n_outputs| {
+        let tiles = Extent::rows_times(top_k, TILE.n_inputs()).and(n_experts);
+        Grid::new(Extent::fixed(Tile::n_groups(n_outputs)), tiles)
+    };
+    let sorting = Grid::new(Extent::fixed(1), Extent::fixed(1));
+    let step = compiler.step(&sort(n_experts), gate_up, sorting)?;
+    step.over(Over::Experts(op.layer)).when(rows.clone());
+    let shader = gate_up_many((slot.gate.layout, slot.up.layout), op.limit.is_some());
+    let step = compiler.step(&shader, gate_up, grid(gate_up.n_outputs * 2))?;
+    step.over(Over::Experts(op.layer)).when(rows.clone());
+    let step = compiler.step(&down_many(slot.down.layout), down, grid(down.n_outputs))?;
+    step.over(Over::Experts(op.layer)).when(rows);
+    Ok(())
 }

@@ -1,14 +1,129 @@
-//! [`HeadMatMul`] on the device.
+//! [`HeadMatMul`]: products with rows of the weight for each head, either way.
 
 use moeflux::error::Result;
-use moeflux::ops::HeadMatMul;
+use moeflux::ops::{HeadMatMul, Orientation};
+use moeflux_kernels::MatrixLayout;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
+use super::decode_matrix::{self, UNIT_COLS, kind_of};
+use super::matvec::{Matvec, ROWS_SEVERAL};
+use super::tile::Tile;
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::memory::weights::Piece;
+use crate::params::{Params as _, View, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "head_matmul", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "head_matmul",
+    is_done: true,
+    shaders,
+    params: || NAMES.iter().map(|name| (*name, HeadMatMulParams::fields())).collect(),
+};
 
-pub(super) fn compile(_: &HeadMatMul, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("head_matmul"))
+const NAMES: [&str; 3] = ["head_matmul", "head_matmul_tile", "head_matmul_back"];
+
+/// Most rows that are not computed in tiles.
+const ROWS_FEW: u32 = 8;
+
+params! {
+    struct HeadMatMulParams {
+        x: View,
+        out: View,
+        n_cols: u32,
+        n_rows: u32,
+        row_stride: u32,
+        first_row: u32,
+        n_bound: u32,
+        codes: u32,
+        scales: u32,
+        biases: u32,
+        adds: u32,
+    }
+}
+
+fn with_weight(shader: Shader, layout: MatrixLayout) -> Shader {
+    shader
+        .with("KIND", kind_of(layout))
+        .piece(include_str!("head_matmul_params.wgsl"))
+        .weights(Lanes::Four)
+}
+
+fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
+    with_weight(matvec.shader("head_matmul", include_str!("head_matmul.wgsl")), layout)
+}
+
+fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
+    with_weight(tile.shader("head_matmul_tile", include_str!("head_matmul_tile.wgsl")), layout)
+}
+
+fn back_shader(layout: MatrixLayout) -> Shader {
+    let shader = Shader::new("head_matmul_back", include_str!("head_matmul_back.wgsl"));
+    with_weight(shader.piece(decode_matrix::PIECE), layout)
+}
+
+fn shaders() -> Vec<Shader> {
+    let mut shaders = Vec::new();
+    for layout in decode_matrix::examples() {
+        shaders.extend(Matvec::examples().into_iter().map(|matvec| few_shader(layout, matvec)));
+        shaders.extend(Tile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
+        shaders.push(back_shader(layout));
+    }
+    shaders
+}
+
+pub(super) fn compile(op: &HeadMatMul, compiler: &mut Compiler<'_>) -> Result<()> {
+    let weight = compiler.matrix(op.weight);
+    for (piece_idx, piece) in weight.pieces.iter().enumerate() {
+        let params = HeadMatMulParams {
+            x: compiler.view(&op.x),
+            out: compiler.view(&op.out),
+            n_cols: narrow(weight.layout.n_cols),
+            n_rows: narrow(op.n_rows),
+            row_stride: narrow(op.row_stride),
+            first_row: piece.first_row.wrapping_sub(narrow(op.first_row)),
+            n_bound: piece.n_rows,
+            codes: piece.codes,
+            scales: piece.scales,
+            biases: piece.biases,
+            adds: u32::from(piece_idx > 0),
+        };
+        let heads = Extent::fixed(narrow(op.x.n_heads));
+        match op.orientation {
+            Orientation::RowsToOut => {
+                rows_to_out((weight.layout, piece), compiler, &params, heads)?;
+            }
+            Orientation::RowsFromIn => {
+                let n_units = narrow(weight.layout.n_cols.div_ceil(UNIT_COLS));
+                let grid = Grid { x: Extent::fixed(n_units), y: Extent::rows(1), z: heads };
+                compiler.step(&back_shader(weight.layout), &params, grid)?.weights(piece.arena);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn rows_to_out(
+    (layout, piece): (MatrixLayout, &Piece),
+    compiler: &mut Compiler<'_>,
+    params: &HeadMatMulParams,
+    heads: Extent,
+) -> Result<()> {
+    let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
+    let shape = (params.n_rows as usize, layout.n_cols);
+    for (rows, at_once) in [(1..=1, 1), (2..=ROWS_FEW, ROWS_SEVERAL)] {
+        let matvec = Matvec::new(shape, at_once, subgroup_sizes);
+        let n_groups = params.n_rows.div_ceil(matvec.outs_per_group());
+        let grid = Grid { x: Extent::fixed(n_groups), y: Extent::rows(at_once), z: heads };
+        let shader = few_shader(layout, matvec);
+        compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
+    }
+    for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
+        let n_groups = Tile::n_groups(params.n_rows);
+        let grid = Grid { x: Extent::fixed(n_groups), y: Extent::rows(tile.n_inputs()), z: heads };
+        let shader = tile_shader(layout, tile);
+        compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
+    }
+    Ok(())
 }

@@ -54,6 +54,11 @@ impl Matvec {
         Self { team, units_each, outs, rows, width: smallest.min(team) }
     }
 
+    /// Inputs of a workgroup.
+    pub(super) const fn rows(self) -> u32 {
+        self.rows
+    }
+
     /// Outputs of a workgroup.
     pub(super) const fn outs_per_group(self) -> u32 {
         N_INVOCATIONS / self.team * self.outs

@@ -1,0 +1,39 @@
+// out = swiglu(gate . x, up . x) of each pair whose expert lies in the bound slots: outputs along
+// x, pairs along y.
+
+const N_SUMS: u32 = 2u * OUTS;
+
+@compute @workgroup_size(N_INVOCATIONS)
+fn main(
+    @builtin(local_invocation_index) invocation: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+) {
+    let slot = slot_of_pair(invocation, group.y);
+    if slot == NONE {
+        return;
+    }
+    let team = invocation / TEAM;
+    let lane = invocation % TEAM;
+    let gate = first_matrix(slot);
+    let up = up_matrix(slot);
+    x_at[0] = place_of_pair(params.x, group.y);
+    let first_out = (group.x * N_TEAMS + team) * OUTS;
+    var sums: array<f32, N_SUMS>;
+    for (var first = 0u; first < n_units_of(gate); first += BLOCK_UNITS) {
+        workgroupBarrier();
+        stage(invocation, first, params.n_cols);
+        workgroupBarrier();
+        add_products(GATE_KIND, gate, first_out, first, lane, 0u, &sums);
+        add_products(UP_KIND, up, first_out, first, lane, OUTS, &sums);
+    }
+    share(team, lane, &sums);
+    workgroupBarrier();
+    let out_at = place_of_pair(params.out, group.y);
+    for (var i = invocation; i < N_TEAMS * OUTS; i += N_INVOCATIONS) {
+        let idx = group.x * N_TEAMS * OUTS + i;
+        if idx < params.n_outputs {
+            let gate_sum = total_of(i / OUTS, i % OUTS);
+            ws[out_at + idx] = swiglu(gate_sum, total_of(i / OUTS, OUTS + i % OUTS));
+        }
+    }
+}

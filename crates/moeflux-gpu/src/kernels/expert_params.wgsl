@@ -1,0 +1,58 @@
+// What the kernels of routed experts share. Pair `row * top_k + rank` is what one row has of one of
+// its experts; `x` and `out` have a head for each rank.
+
+struct Params {
+    step: Step,
+    x: View,
+    out: View,
+    top_k: u32,
+    // From one slot to the next.
+    n_words: u32,
+    n_outputs: u32,
+    n_cols: u32,
+    // The matrix, or the gate's, in its slot; and that of up.
+    codes: u32,
+    scales: u32,
+    biases: u32,
+    up_codes: u32,
+    up_scales: u32,
+    up_biases: u32,
+    // Cuts gate and up, where HAS_LIMIT.
+    limit: f32,
+    // In `ws`, as whole floats: the expert of each tile of pairs, and the pairs of each tile, with
+    // ABSENT where there are none.
+    tiles: u32,
+    pairs: u32,
+}
+
+const ABSENT: f32 = -1.0;
+
+var<workgroup> shared_slot: u32;
+
+fn place_of_pair(view: View, pair: u32) -> u32 {
+    return place_of(view, params.step.first_row + pair / params.top_k, pair % params.top_k);
+}
+
+// The slot of an expert, the same for the whole workgroup; `expert` is asked of its first
+// invocation.
+fn slot_of(invocation: u32, expert: u32) -> u32 {
+    if invocation == 0u {
+        shared_slot = select(slots[params.step.place + expert], NONE, expert == NONE);
+    }
+    return workgroupUniformLoad(&shared_slot);
+}
+
+fn slot_of_pair(invocation: u32, pair: u32) -> u32 {
+    return slot_of(invocation, routes[params.step.first_row * params.top_k + pair].x);
+}
+
+fn first_matrix(slot: u32) -> Matrix {
+    let first = slot * params.n_words;
+    return Matrix(
+        first + params.codes,
+        first + params.scales,
+        first + params.biases,
+        params.n_outputs,
+        params.n_cols,
+    );
+}

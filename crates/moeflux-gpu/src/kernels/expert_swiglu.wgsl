@@ -1,0 +1,21 @@
+// The matrix of up, and what becomes of gate and up. Comparisons keep NaN, which `min` may lose.
+fn up_matrix(slot: u32) -> Matrix {
+    let first = slot * params.n_words;
+    return Matrix(
+        first + params.up_codes,
+        first + params.up_scales,
+        first + params.up_biases,
+        params.n_outputs,
+        params.n_cols,
+    );
+}
+
+fn swiglu(gate: f32, up: f32) -> f32 {
+    if !HAS_LIMIT {
+        return gate / (1.0 + exp(-gate)) * up;
+    }
+    let low_gate = select(gate, params.limit, gate > params.limit);
+    let low_up = select(up, params.limit, up > params.limit);
+    let cut_up = select(low_up, -params.limit, low_up < -params.limit);
+    return low_gate / (1.0 + exp(-1.702 * low_gate)) * (cut_up + 1.0);
+}

@@ -1,0 +1,38 @@
+// out = weight . x for every head, with rows of the weight of its own, for a few inputs: outputs
+// along x, ROWS rows along y, heads along z.
+
+const N_SUMS: u32 = OUTS * ROWS;
+
+@compute @workgroup_size(N_INVOCATIONS)
+fn main(
+    @builtin(local_invocation_index) invocation: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+) {
+    let team = invocation / TEAM;
+    let lane = invocation % TEAM;
+    for (var row = 0u; row < ROWS; row++) {
+        let idx = group.y * ROWS + row;
+        let place = place_of(params.x, params.step.first_row + idx, group.z);
+        x_at[row] = select(NONE, place, idx < params.step.n_rows);
+    }
+    let first_out = (group.x * N_TEAMS + team) * OUTS;
+    let matrix = bound_matrix();
+    var sums: array<f32, N_SUMS>;
+    for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
+        workgroupBarrier();
+        stage(invocation, first, params.n_cols);
+        workgroupBarrier();
+        add_products(KIND, matrix, matrix_row(group.z, first_out), first, lane, 0u, &sums);
+    }
+    share(team, lane, &sums);
+    workgroupBarrier();
+    for (var i = invocation; i < N_TEAMS * N_SUMS; i += N_INVOCATIONS) {
+        let row = i / (N_TEAMS * OUTS);
+        let out = i % (N_TEAMS * OUTS);
+        let idx = group.x * N_TEAMS * OUTS + out;
+        if x_at[row] != NONE {
+            let product = total_of(out / OUTS, out % OUTS * ROWS + row);
+            store(group.y * ROWS + row, group.z, idx, product);
+        }
+    }
+}
