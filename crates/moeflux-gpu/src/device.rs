@@ -263,9 +263,15 @@ impl Gpu {
         let answer = Arc::clone(&mapped);
         slice.map_async(wgpu::MapMode::Read, move |result| *lock(&answer) = Some(result));
         self.wait()?;
-        if !matches!(*lock(&mapped), Some(Ok(()))) {
-            return Err(self.error("its memory cannot be read back"));
-        }
+        // Another thread that waits for the same device may be the one that calls back.
+        let answer = loop {
+            if let Some(answer) = lock(&mapped).take() {
+                break answer;
+            }
+            std::thread::yield_now();
+            self.wait()?;
+        };
+        answer.map_err(|e| self.error(&format!("its memory cannot be read back: {e}")))?;
         let view = slice.get_mapped_range();
         let view = view.map_err(|e| self.error(&format!("reading back failed: {e}")))?;
         target.copy_from_slice(&view);
