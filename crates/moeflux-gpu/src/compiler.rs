@@ -175,6 +175,7 @@ impl Compiler<'_> {
             weights: None,
             more_weights: None,
             n_rows: 1..=u32::MAX,
+            n_seen: 0..=u32::MAX,
         });
         Ok(self.steps.last_mut().expect("one was just pushed"))
     }

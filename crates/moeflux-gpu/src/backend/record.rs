@@ -99,7 +99,7 @@ impl Recording<'_> {
     /// Records a step; `bound` is the state, or the buffer of experts.
     fn dispatch(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) {
         let grid = [step.grid.x, step.grid.y, step.grid.z].map(|extent| extent.of(head.n_rows));
-        if !step.n_rows.contains(&head.n_rows) || grid.contains(&0) {
+        if !step.runs(head) || grid.contains(&0) {
             return;
         }
         let largest = grid.iter().max();

@@ -5,6 +5,7 @@
 //! **Invariant:** a kernel knows its op alone; what several ops do together stands in `fuse.rs`.
 
 mod add;
+mod attend;
 mod attention;
 mod causal_conv;
 mod combine;
