@@ -13,7 +13,7 @@ use std::fmt;
 use crate::error::Result;
 use crate::experts::Arrived;
 use crate::ids::{BufferId, LayerIdx, StateId};
-use crate::ops::{Batch, KvKind, Plan, Routes, StateSpec};
+use crate::ops::{Batch, KvKind, Plan, Purpose, Routes, StateSpec};
 
 /// How products with quantised weights are computed, and how keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +129,8 @@ pub trait Backend: fmt::Debug + Send {
     /// When the device failed.
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()>;
 
-    /// What the last [`crate::ops::Op::Route`] chose.
-    fn routes(&self) -> &Routes;
+    /// What the last [`crate::ops::Op::Route`] of this purpose chose.
+    fn routes(&self, purpose: Purpose) -> &Routes;
 
     /// Runs an expert plan for the experts that have arrived, over the rows that chose them; the
     /// groups of a layer bring each expert once, all in the same [`crate::experts::Order`].

@@ -18,6 +18,7 @@ pub use resident::ResidentExperts;
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
+use predict::Stage;
 use stream::{Stream, StreamStats};
 
 /// What the rows of a step chose in one layer.
@@ -95,7 +96,7 @@ impl Experts {
     /// # Errors
     ///
     /// When reading does not work any more.
-    pub fn guess(&mut self, layer: LayerIdx, named: (&[ExpertIdx], &[f32])) -> Result<()> {
+    pub fn guess(&mut self, layer: (LayerIdx, Stage), named: (&[ExpertIdx], &[f32])) -> Result<()> {
         match self {
             Self::Resident(_) => Ok(()),
             Self::Streaming(stream) => stream.guess(layer, named),

@@ -50,7 +50,7 @@ pub struct MoePlan {
     pub experts: Plan,
     /// Sum and residual.
     pub combine: Plan,
-    /// What the router would choose, and what comes next in its favour, if the layer's mixer added
-    /// nothing: run on the output of the layer before.
+    /// What the router would choose, and what comes next in its favour, if nothing were added to
+    /// the residual stream until then: run while the experts of the layer before are on their way.
     pub guess: Plan,
 }

@@ -82,7 +82,7 @@ mod tests {
     use crate::backend::reference::fixture::{Fixture, assert_close, read};
     use crate::backend::reference::silu;
     use crate::experts::{Arrived, ArrivedExpert};
-    use crate::ops::{Heads, Op, Plan, Route, RouterKind};
+    use crate::ops::{Heads, Op, Plan, Purpose, Route, RouterKind};
 
     fn matrix<'a>(n_rows: usize, n_cols: usize, bytes: &'a [u8]) -> Matrix<'a> {
         let kind = MatrixKind::Float(FloatKind::F32);
@@ -106,7 +106,11 @@ mod tests {
         let sum = fixture.workspace.buffer("sum", 2);
         let (mut backend, state) = fixture.backend();
         let kind = RouterKind::Softmax { renormalise: true };
-        fixture.step(&mut backend, state, Op::Route(Route { logits, kind, top_k: 2 }));
+        fixture.step(
+            &mut backend,
+            state,
+            Op::Route(Route { logits, kind, top_k: 2, purpose: Purpose::Use }),
+        );
 
         let plan = Plan::new(vec![Op::ExpertFfn(ExpertFfn { x, sum, limit: None })]);
         for &expert_idx in order {

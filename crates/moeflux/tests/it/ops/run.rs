@@ -6,7 +6,7 @@ use std::ops::Range;
 use moeflux::backend::{Backend, StatePart};
 use moeflux::experts::{Arrived, ArrivedExpert};
 use moeflux::ids::{BufferId, ExpertIdx, Position, StateId};
-use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Row, Segment};
+use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Purpose, Row, Segment};
 
 use crate::ops::case::{Case, Experts, token_id};
 use crate::random::Rng;
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
 
     /// Feeds the chosen experts a few at a time, in the order of the sum or in any other.
     fn run_experts(&mut self, experts: &Experts, tokens: &[usize]) {
-        let mut chosen = self.backend.routes().experts.clone();
+        let mut chosen = self.backend.routes(Purpose::Use).experts.clone();
         chosen.sort_unstable();
         assert!(tokens.is_empty() || !chosen.is_empty(), "every row chooses");
         let is_chosen = |expert: &ExpertIdx| chosen.binary_search(expert).is_ok();
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
     }
 
     fn keep_routes(&mut self, tokens: &[usize]) {
-        let routes = self.backend.routes();
+        let routes = self.backend.routes(Purpose::Use);
         assert_eq!(routes.experts.len(), tokens.len() * routes.top_k, "all rows are routed");
         let weights = self.outcome.values.entry("route weights".to_owned()).or_default();
         for (row_idx, &token) in tokens.iter().enumerate() {
