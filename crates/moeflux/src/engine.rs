@@ -111,7 +111,7 @@ impl Engine {
                 Experts::Resident(ResidentExperts::load(&manifest, &checkpoint, &mut watch)?)
             }
             Placement::Streaming { n_slots } => {
-                let StreamingConfig { policy, looks_ahead, .. } = config.streaming;
+                let StreamingConfig { policy, looks_ahead, checks_sums, .. } = config.streaming;
                 let model = StreamModel {
                     manifest: &manifest,
                     checkpoint: &checkpoint,
@@ -123,7 +123,7 @@ impl Engine {
                     Caching::Direct => n_slots,
                     Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
                 };
-                let config = StreamConfig { n_slots, policy, looks_ahead };
+                let config = StreamConfig { n_slots, policy, looks_ahead, checks_sums };
                 let stream = Stream::open(&model, drives, &config)?;
                 Experts::Streaming(Box::new(stream))
             }

@@ -48,9 +48,12 @@ struct Simulated<'a> {
 
 impl Simulated<'_> {
     fn open(&self) -> Engine {
+        self.open_with(StreamingConfig::default())
+    }
+
+    fn open_with(&self, streaming: StreamingConfig) -> Engine {
         let config = config(BackendKind::Cpu, Arithmetic::Int8, (24, 1));
-        let streaming =
-            StreamingConfig { n_slots_max: Some(N_SLOTS), ..StreamingConfig::default() };
+        let streaming = StreamingConfig { n_slots_max: Some(N_SLOTS), ..streaming };
         let config = EngineConfig { streaming, ..config };
         let clock = VirtualClock::default();
         let drives = &mut |checkpoint: &Checkpoint| {
@@ -193,4 +196,21 @@ fn a_damaged_record_is_an_error_that_names_its_sums() {
     let engine = Simulated { dir: packed.path(), faults, mirror: None }.open();
     let error = run(&engine, &case).unwrap_err().to_string();
     assert!(error.contains("checksum") && error.contains("moeflux verify"), "{error}");
+}
+
+#[test]
+fn checksums_are_compared_unless_told_otherwise() {
+    let (case, packed, expected) = subject();
+    for checks_sums in [false, true] {
+        let streaming = || StreamingConfig { checks_sums, ..StreamingConfig::default() };
+        let whole = Simulated { dir: packed.path(), faults: Faults::default(), mirror: None };
+        let engine = whole.open_with(streaming());
+        assert!(run(&engine, &case).unwrap() == expected, "{checks_sums}");
+
+        let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
+        let damaged = Simulated { dir: packed.path(), faults, mirror: None };
+        let found = run(&damaged.open_with(streaming()), &case);
+        assert_eq!(found.is_err(), checks_sums);
+        assert!(found.is_err() || found.unwrap() != expected, "the damage reaches the output");
+    }
 }
