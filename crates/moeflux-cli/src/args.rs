@@ -77,6 +77,15 @@ pub(crate) enum IoName {
     PageCache,
 }
 
+/// Whether checksums are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Checksums {
+    /// Yes: a flipped bit is found, and read again
+    On,
+    /// No: the drive is believed
+    Off,
+}
+
 /// How finely keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvBits {
@@ -144,6 +153,9 @@ pub(crate) struct ModelArgs {
     /// Folder on a second drive with the same files: reads are spread over both
     #[arg(long, value_name = "DIR")]
     pub(crate) mirror: Option<PathBuf>,
+    /// Whether packed experts are compared with their checksums as they are read
+    #[arg(long, value_enum, default_value = "on")]
+    pub(crate) checksums: Checksums,
     /// At most so many experts in memory, whatever --memory says
     #[arg(long, value_name = "N", value_parser = ranges::slots, hide = true)]
     pub(crate) slots: Option<NonZeroUsize>,

@@ -16,7 +16,7 @@ use moeflux::ids::TokenId;
 use moeflux::spec::ModelSpec;
 use moeflux_io::Caching;
 
-use crate::args::{BackendName, IoName, ModelArgs};
+use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
 use crate::device;
 use crate::failure::{Failure, Outcome};
@@ -88,6 +88,7 @@ pub(crate) fn open_on(
             context,
             mirror: args.mirror.clone(),
             looks_ahead: !args.no_look_ahead,
+            checks_sums: args.checksums == Checksums::On,
             n_slots_max: args.slots.map(NonZeroUsize::get),
             ..StreamingConfig::default()
         },

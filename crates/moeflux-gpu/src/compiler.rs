@@ -63,6 +63,7 @@ pub(crate) struct Compiler<'a> {
     pub(crate) workspace: &'a mut DeviceWorkspace,
     pub(crate) slots: &'a HashMap<LayerIdx, SlotShape>,
     pub(crate) route: RouteShape,
+    pub(crate) guess: Option<(View, RouteShape)>,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -142,6 +143,11 @@ impl Compiler<'_> {
     /// Says what a router leaves, before its steps.
     pub(crate) fn set_route(&mut self, route: RouteShape) {
         self.route = route;
+    }
+
+    /// Says where a router leaves a guess: experts and weights, row by row.
+    pub(crate) fn set_guess(&mut self, guess: (View, RouteShape)) {
+        self.guess = Some(guess);
     }
 
     /// So many values per row in the workspace that ops of all plans share under a name. They

@@ -16,6 +16,9 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Of no buffer.
+    pub(crate) const NOWHERE: Self = Self { first: 0, row_stride: 0, head_stride: 0 };
+
     /// Whether every head begins at a multiple of four values.
     #[must_use]
     pub(crate) const fn is_aligned(&self) -> bool {

@@ -44,7 +44,7 @@ struct Rig {
 
 impl Rig {
     fn new(drive: Box<dyn BlockRead>) -> Self {
-        let settings = Settings { read_bytes: 64 << 10, n_guess_reads_max: 4 };
+        let settings = Settings { read_bytes: 64 << 10, guess_bytes_max: 256 << 10 };
         let mut loader = Loader::new(drive, None, settings, Arc::new(RealClock::new()));
         let mut memory = SlotMemory::new(512 << 10, N_SLOTS as usize * (512 << 10));
         let place = memory.grow().unwrap();

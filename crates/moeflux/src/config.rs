@@ -93,6 +93,8 @@ pub struct StreamingConfig {
     pub mirror: Option<PathBuf>,
     /// Whether experts may be read before they are asked for.
     pub looks_ahead: bool,
+    /// Whether what is read of packed experts is compared with its checksum, each time.
+    pub checks_sums: bool,
     /// Which expert leaves when another needs its slot.
     pub policy: PolicyKind,
     /// At most so many experts in memory, whatever the budget.
@@ -107,6 +109,7 @@ impl Default for StreamingConfig {
             way: ReadWay::default(),
             mirror: None,
             looks_ahead: true,
+            checks_sums: true,
             policy: PolicyKind::DEFAULT,
             n_slots_max: None,
         }

@@ -238,13 +238,13 @@ fn streamed(
     (n_slots, config): (usize, &EngineConfig),
 ) -> Result<Experts> {
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
-    let StreamingConfig { policy, looks_ahead, .. } = config.streaming;
+    let StreamingConfig { policy, looks_ahead, checks_sums, .. } = config.streaming;
     let model = StreamModel { manifest, checkpoint, top_k: &top_k, n_ranks: spec.n_named() };
     let n_slots = match drives.caching {
         Caching::Direct => n_slots,
         Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
     };
-    let config = StreamConfig { n_slots, policy, looks_ahead };
+    let config = StreamConfig { n_slots, policy, looks_ahead, checks_sums };
     Ok(Experts::Streaming(Box::new(Stream::open(&model, drives, &config)?)))
 }
 

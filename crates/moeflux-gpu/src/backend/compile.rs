@@ -5,7 +5,7 @@
 use moeflux::error::{Error, Result};
 use moeflux::families::ModelPlan;
 use moeflux::ids::LayerIdx;
-use moeflux::ops::{Op, Plan, Workspace};
+use moeflux::ops::{Op, Plan, Purpose, Workspace};
 use moeflux::weights::ExpertLayout;
 
 use super::{Compiled, GpuBackend, Routed, model_group};
@@ -19,7 +19,7 @@ impl GpuBackend {
     /// in memory names one; another plan may come to lie there, so that it is compared.
     pub(super) fn compiled(&mut self, plan: &Plan) -> Result<usize> {
         let place = plan.ops.as_ptr().addr();
-        let has_router = plan.ops.iter().any(|op| matches!(op, Op::Route(_)));
+        let has_router = plan.ops.iter().any(is_choice);
         let before = if has_router { RouteShape::default() } else { self.routed.shape };
         let is_same = |it: &Compiled| it.routes[0] == before && it.plan == *plan;
         let known = self.plan_places.get(&place).copied();
@@ -37,12 +37,13 @@ impl GpuBackend {
             workspace: &mut self.workspace,
             slots: &self.experts.shapes,
             route: before,
+            guess: None,
             steps: Vec::new(),
         };
         compiler.plan(plan)?;
-        let (route, steps) = (compiler.route, compiler.steps);
+        let Compiler { route, guess, steps, .. } = compiler;
         self.grow(route)?;
-        self.plans.push(Compiled { plan: plan.clone(), routes: [before, route], steps });
+        self.plans.push(Compiled { plan: plan.clone(), routes: [before, route], guess, steps });
         self.plan_places.insert(place, self.plans.len() - 1);
         Ok(self.plans.len() - 1)
     }
@@ -126,4 +127,9 @@ impl GpuBackend {
         }
         Ok(())
     }
+}
+
+/// Whether the op chooses the experts that are computed.
+pub(super) fn is_choice(op: &Op) -> bool {
+    matches!(op, Op::Route(route) if route.purpose == Purpose::Use)
 }

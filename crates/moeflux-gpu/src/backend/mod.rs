@@ -14,17 +14,19 @@ use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
-use moeflux::ops::{Batch, Op, Plan, Routes, RowSet, StateSpec, Workspace};
+use moeflux::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use moeflux::weights::{ExpertView, Weights};
 
 use crate::compiler::RouteShape;
 use crate::device::Gpu;
 use crate::experts::{DeviceExperts, layouts_of};
+use crate::kernels::guess_cols;
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::states::{States, Stretch};
 use crate::memory::weights::DeviceWeights;
 use crate::memory::workspace::DeviceWorkspace;
+use crate::params::View;
 use crate::recorder::{ReadBack, Recorder};
 use crate::step::Step;
 
@@ -49,6 +51,8 @@ struct Compiled {
     plan: Plan,
     /// What a router had left before it, and what one leaves after it.
     routes: [RouteShape; 2],
+    /// Where a router of it leaves a guess.
+    guess: Option<(View, RouteShape)>,
     steps: Vec<Step>,
 }
 
@@ -59,6 +63,14 @@ struct Routed {
     n_rows: usize,
     /// Whether `routes` on the host is what the device has.
     is_here: bool,
+}
+
+/// What the last batch asked of a router beforehand, until it is read.
+#[derive(Clone, Copy, Debug)]
+struct Guess {
+    view: View,
+    shape: RouteShape,
+    n_rows: usize,
 }
 
 /// Rows that were read back together.
@@ -89,6 +101,8 @@ pub struct GpuBackend {
     read_back: ReadBack,
     routed: Routed,
     routes: Routes,
+    guess: Option<Guess>,
+    guessed: Routes,
     kept_rows: Option<KeptRows>,
     /// Rows and wanted rows of the last plan.
     last_rows: (usize, usize),
@@ -134,6 +148,8 @@ impl GpuBackend {
             read_back,
             routed: Routed::default(),
             routes: Routes::default(),
+            guess: None,
+            guessed: Routes::default(),
             kept_rows: None,
             last_rows: (0, 0),
         })
@@ -174,6 +190,39 @@ impl GpuBackend {
         self.read(source, (first * size_of::<f32>()) as u64, target)?;
         Ok(values)
     }
+}
+
+impl GpuBackend {
+    fn read_guess(&mut self) -> Result<&Routes> {
+        let Some(Guess { view, shape, n_rows }) = self.guess.take() else {
+            return Ok(&self.guessed);
+        };
+        let (source, row_stride) = (self.workspace.buffer.clone(), view.row_stride as usize);
+        let values = self.read_values(&source, view.first as usize, n_rows * row_stride)?;
+        let Routes { top_k, experts, weights } = &mut self.guessed;
+        *top_k = shape.top_k;
+        experts.clear();
+        weights.clear();
+        for row in values.chunks(row_stride) {
+            let (named, weighed) = row[..guess_cols(shape.top_k)].split_at(shape.top_k);
+            experts.extend(named.iter().map(|it| ExpertIdx(index_of(*it))));
+            weights.extend_from_slice(weighed);
+        }
+        if experts.iter().any(|it| it.0 >= shape.n_experts) {
+            return Err(self.gpu.error("its router named an expert that does not exist"));
+        }
+        Ok(&self.guessed)
+    }
+}
+
+/// An index that a kernel wrote as a float: exact, since no layer has 2^24 experts.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a whole number; what is none becomes one that is checked"
+)]
+fn index_of(value: f32) -> usize {
+    value as usize
 }
 
 fn model_group(
@@ -269,7 +318,10 @@ impl Backend for GpuBackend {
         self.gpu.check()
     }
 
-    fn routes(&mut self) -> Result<&Routes> {
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        if purpose == Purpose::Guess {
+            return self.read_guess();
+        }
         if !self.routed.is_here {
             let Routed { shape, n_rows, .. } = self.routed;
             let mut pairs = vec![[0_u32; 2]; n_rows * shape.top_k];

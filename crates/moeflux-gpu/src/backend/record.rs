@@ -1,8 +1,9 @@
 //! Steps become dispatches: bound, with the words that a batch adds.
 
-use moeflux::ops::{Batch, N_OUTPUTS_MAX, Op, RowSet};
+use moeflux::ops::{Batch, N_OUTPUTS_MAX, RowSet};
 
-use super::{GpuBackend, Routed};
+use super::compile::is_choice;
+use super::{GpuBackend, Guess, Routed};
 use crate::experts::Bound;
 use crate::memory::narrow;
 use crate::memory::weights::DeviceWeights;
@@ -54,7 +55,10 @@ impl GpuBackend {
                 }
             }
         }
-        if compiled.plan.ops.iter().any(|op| matches!(op, Op::Route(_))) {
+        if let Some((view, shape)) = compiled.guess {
+            self.guess = Some(Guess { view, shape, n_rows });
+        }
+        if compiled.plan.ops.iter().any(is_choice) {
             self.routed = Routed { shape: compiled.routes[1], n_rows, is_here: false };
         }
         self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));

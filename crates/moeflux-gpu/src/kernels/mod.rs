@@ -29,6 +29,8 @@ mod swiglu;
 mod tests;
 mod tile;
 
+pub(crate) use route::guess_cols;
+
 use moeflux::error::{Error, Result};
 use moeflux::ops::Op;
 

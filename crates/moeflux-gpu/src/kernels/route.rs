@@ -1,7 +1,7 @@
 //! [`Route`]: one workgroup per row.
 
 use moeflux::error::Result;
-use moeflux::ops::{Route, RouterKind};
+use moeflux::ops::{Purpose, Route, RouterKind};
 
 use super::Kernel;
 use super::reduce::{Sums, lanes_for};
@@ -18,7 +18,10 @@ pub(super) const KERNEL: Kernel = Kernel {
         let softmax = Kind { is_sigmoid: false, n_groups: 1, n_groups_kept: 1, renormalises: true };
         let sigmoid = Kind { is_sigmoid: true, n_groups: 8, n_groups_kept: 4, renormalises: true };
         let shape = RouteShape { top_k: 8, n_experts: 256 };
-        vec![shader(Sums::Subgroups, shape, sigmoid), shader(Sums::Shared, shape, softmax)]
+        vec![
+            shader(Sums::Subgroups, (shape, Purpose::Use), sigmoid),
+            shader(Sums::Shared, (shape, Purpose::Guess), softmax),
+        ]
     },
     params: || vec![("route", RouteParams::fields())],
 };
@@ -28,7 +31,13 @@ params! {
         logits: View,
         correction: u32,
         factor: f32,
+        guess: View,
     }
+}
+
+/// Values of one row of a guess: experts, then their weights.
+pub(crate) const fn guess_cols(top_k: usize) -> usize {
+    2 * top_k
 }
 
 /// What of a [`RouterKind`] is constant in a shader.
@@ -40,7 +49,7 @@ struct Kind {
     renormalises: bool,
 }
 
-fn shader(sums: Sums, shape: RouteShape, kind: Kind) -> Shader {
+fn shader(sums: Sums, (shape, purpose): (RouteShape, Purpose), kind: Kind) -> Shader {
     let shader = Shader::new("route", include_str!("route.wgsl"))
         .with("N_EXPERTS", narrow(shape.n_experts))
         .with("TOP_K", narrow(shape.top_k))
@@ -48,6 +57,7 @@ fn shader(sums: Sums, shape: RouteShape, kind: Kind) -> Shader {
         .with("N_GROUPS", narrow(kind.n_groups))
         .with("N_GROUPS_KEPT", narrow(kind.n_groups_kept))
         .with("RENORMALISES", kind.renormalises)
+        .with("GUESSES", purpose == Purpose::Guess)
         .piece(include_str!("functions.wgsl"));
     // Every expert is compared with all others: an invocation for each.
     sums.add_to(shader, lanes_for(4 * shape.n_experts))
@@ -55,7 +65,17 @@ fn shader(sums: Sums, shape: RouteShape, kind: Kind) -> Shader {
 
 pub(super) fn compile(op: &Route, compiler: &mut Compiler<'_>) -> Result<()> {
     let shape = RouteShape { top_k: op.top_k, n_experts: op.logits.head_dim };
-    compiler.set_route(shape);
+    let guess = match op.purpose {
+        Purpose::Use => {
+            compiler.set_route(shape);
+            View::NOWHERE
+        }
+        Purpose::Guess => {
+            let guess = compiler.scratch("guess", guess_cols(op.top_k))?;
+            compiler.set_guess((guess, shape));
+            guess
+        }
+    };
     let (kind, correction, factor) = match op.kind {
         RouterKind::Softmax { renormalise } => {
             let renormalises = renormalise;
@@ -68,8 +88,8 @@ pub(super) fn compile(op: &Route, compiler: &mut Compiler<'_>) -> Result<()> {
             (kind, compiler.vector(correction), factor)
         }
     };
-    let params = RouteParams { logits: compiler.view(&op.logits), correction, factor };
-    let shader = shader(Sums::on(compiler), shape, kind);
+    let params = RouteParams { logits: compiler.view(&op.logits), correction, factor, guess };
+    let shader = shader(Sums::on(compiler), (shape, op.purpose), kind);
     compiler.step(&shader, &params, Grid::new(Extent::fixed(1), Extent::rows(1)))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ struct Params {
     logits: View,
     correction: u32,
     factor: f32,
+    guess: View,
 }
 
 const GROUP_LEN: u32 = N_EXPERTS / N_GROUPS;
@@ -145,8 +146,14 @@ fn main(lanes: Lanes, @builtin(workgroup_id) id: vec3<u32>) {
     for (var expert = lanes.lane; expert < N_EXPERTS; expert += N_LANES) {
         if is_chosen(expert) {
             let weight = weight_of(ws[logits_at + expert]) / divisor * params.factor;
-            let place = row * TOP_K + place_among_chosen(expert);
-            routes[place] = vec2(expert, bitcast<u32>(weight));
+            let rank = place_among_chosen(expert);
+            if GUESSES {
+                let guess_at = place_of(params.guess, row, 0u) + rank;
+                ws[guess_at] = f32(expert);
+                ws[guess_at + TOP_K] = weight;
+            } else {
+                routes[row * TOP_K + rank] = vec2(expert, bitcast<u32>(weight));
+            }
         }
     }
 }

@@ -32,20 +32,20 @@ pub use settle::{N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX};
 /// With reads in flight on two drives, each is waited for so long at a time.
 const ALTERNATING_WAIT: Duration = Duration::from_micros(100);
 
-/// How jobs are divided and how many reads may be guesses.
+/// How jobs are divided, and how much room is left to guesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Larger parts are read in several reads of at most so many bytes, a multiple of
     /// [`SLOT_ALIGN`].
     pub read_bytes: usize,
-    /// At most so many reads in flight may be of guesses, so that a demand need not wait behind a
-    /// whole queue of them.
-    pub n_guess_reads_max: usize,
+    /// Reads of guesses begin while fewer bytes than these are in flight: enough to keep the drive
+    /// busy, and no more than a demand can wait behind.
+    pub guess_bytes_max: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { read_bytes: 1 << 20, n_guess_reads_max: 4 }
+        Self { read_bytes: 1 << 20, guess_bytes_max: 4 << 20 }
     }
 }
 
@@ -72,7 +72,6 @@ pub struct Counts {
 #[derive(Debug)]
 struct OpenRead {
     job: usize,
-    class: Class,
     file: FileIdx,
     /// Where its piece begins in the file.
     offset_bytes: u64,
@@ -81,6 +80,8 @@ struct OpenRead {
     /// When that may begin.
     due: Duration,
     lane: usize,
+    /// Of its piece, and what of them was asked for last.
+    len_bytes: usize,
     asked_bytes: usize,
     n_attempts: u32,
     n_interruptions: u32,
@@ -101,7 +102,7 @@ pub struct Loader {
     reads: Places<OpenRead>,
     /// Jobs with reads to begin: demands, guesses.
     queues: [VecDeque<usize>; 2],
-    n_guess_reads: usize,
+    open_bytes: usize,
     n_waiting_reads: usize,
     completions: Vec<Completion>,
     ended: VecDeque<Finished>,
@@ -124,7 +125,7 @@ impl Loader {
     ) -> Self {
         let read_bytes = settings.read_bytes;
         assert!(read_bytes > 0 && read_bytes.is_multiple_of(SLOT_ALIGN), "whole blocks are read");
-        assert!(settings.n_guess_reads_max > 0, "a guess can be read");
+        assert!(settings.guess_bytes_max > 0, "a guess can be read");
         let mut lanes = vec![Lane::new(primary)];
         lanes.extend(mirror.map(Lane::new));
         let files_of = |lane: &Lane| {
@@ -149,7 +150,7 @@ impl Loader {
             jobs: Places::default(),
             reads: Places::with_capacity(depth),
             queues: [VecDeque::new(), VecDeque::new()],
-            n_guess_reads: 0,
+            open_bytes: 0,
             n_waiting_reads: 0,
             completions: Vec::with_capacity(depth),
             ended: VecDeque::new(),
@@ -163,14 +164,14 @@ impl Loader {
         self.block_bytes
     }
 
-    /// At most so many reads in flight may be of guesses from now on.
+    /// Reads of guesses begin while fewer bytes than these are in flight, from now on.
     ///
     /// # Panics
     ///
     /// If that is none.
-    pub fn set_guess_reads_max(&mut self, n_guess_reads_max: usize) {
-        assert!(n_guess_reads_max > 0, "a guess can be read");
-        self.settings.n_guess_reads_max = n_guess_reads_max;
+    pub fn set_guess_bytes_max(&mut self, guess_bytes_max: usize) {
+        assert!(guess_bytes_max > 0, "a guess can be read");
+        self.settings.guess_bytes_max = guess_bytes_max;
     }
 
     /// What kinds of drives it has: the first, the mirror.
@@ -383,7 +384,7 @@ impl Loader {
     /// Begins the next read of the first job of `class`, if a drive has room.
     fn begin_read(&mut self, class: Class, now: Duration) -> bool {
         let Some(&place) = self.queues[class as usize].front() else { return false };
-        if class == Class::Guess && self.n_guess_reads >= self.settings.n_guess_reads_max {
+        if class == Class::Guess && self.open_bytes >= self.settings.guess_bytes_max {
             return false;
         }
         let (block_bytes, read_bytes) = (self.block_bytes, self.settings.read_bytes);
@@ -400,19 +401,19 @@ impl Loader {
         }
         let read = OpenRead {
             job: place,
-            class,
             file,
             offset_bytes,
             piece: Some(piece),
             due: now,
             lane,
+            len_bytes: n_bytes,
             asked_bytes: 0,
             n_attempts,
             n_interruptions: 0,
             n_failures: 0,
             n_changes_left: if may_change { 2 } else { 0 },
         };
-        self.n_guess_reads += usize::from(class == Class::Guess);
+        self.open_bytes += n_bytes;
         self.n_waiting_reads += 1;
         let read = self.reads.insert(read);
         self.hand_over(read, now);
@@ -481,7 +482,7 @@ impl Loader {
         let read = self.reads.remove(place);
         debug_assert!(read.piece.is_some(), "what a drive holds cannot be closed");
         self.n_waiting_reads -= 1;
-        self.n_guess_reads -= usize::from(read.class == Class::Guess);
+        self.open_bytes -= read.len_bytes;
         let job = read.job;
         drop(read);
         let active = self.jobs.at(job);

@@ -13,7 +13,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
-use crate::ops::{Batch, KvKind, Plan, Routes, StateSpec};
+use crate::ops::{Batch, KvKind, Plan, Purpose, Routes, StateSpec};
 use crate::weights::ExpertView;
 
 /// How products with quantised weights are computed, and how keys and values are kept.
@@ -130,12 +130,13 @@ pub trait Backend: fmt::Debug + Send {
     /// When the device failed.
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()>;
 
-    /// What the last [`crate::ops::Op::Route`] chose; waits for it where plans run elsewhere.
+    /// What the last [`crate::ops::Op::Route`] of this purpose chose; waits for it where plans run
+    /// elsewhere.
     ///
     /// # Errors
     ///
     /// When the device failed.
-    fn routes(&mut self) -> Result<&Routes>;
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes>;
 
     /// Runs an expert plan for the experts that have arrived, over the rows that chose them; the
     /// groups of a layer bring each expert once, all in the same [`crate::experts::Order`].

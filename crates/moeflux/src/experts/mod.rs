@@ -18,6 +18,7 @@ pub use resident::{ResidentExperts, for_each_expert};
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
+use predict::Stage;
 use stream::{Stream, StreamStats};
 
 /// What the rows of a step chose in one layer.
@@ -99,7 +100,7 @@ impl Experts {
     /// # Errors
     ///
     /// When reading does not work any more.
-    pub fn guess(&mut self, layer: LayerIdx, named: (&[ExpertIdx], &[f32])) -> Result<()> {
+    pub fn guess(&mut self, layer: (LayerIdx, Stage), named: (&[ExpertIdx], &[f32])) -> Result<()> {
         match self {
             Self::Resident(_) | Self::OnDevice => Ok(()),
             Self::Streaming(stream) => stream.guess(layer, named),

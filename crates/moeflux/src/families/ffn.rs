@@ -3,7 +3,9 @@
 use crate::error::Result;
 use crate::families::MoePlan;
 use crate::families::decoder::Site;
-use crate::ops::{Combine, ExpertFfn, Heads, MatMul, Op, Plan, Route, RouterKind, SwiGlu};
+use crate::ops::{
+    Combine, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, RmsNorm, Route, RouterKind, SwiGlu,
+};
 use crate::spec::{MoeSpec, RouterSpec, SharedExpertSpec};
 use crate::weights::ExpertShape;
 
@@ -33,12 +35,15 @@ pub(super) fn push_router(
             RouterKind::SigmoidGrouped { correction, n_groups, n_groups_kept, renormalise, factor }
         }
     };
-    ops.push(Op::Route(Route { logits, kind, top_k: spec.top_k }));
+    ops.push(Op::Route(Route { logits, kind, top_k: spec.top_k, purpose: Purpose::Use }));
     Ok(())
 }
 
 /// The plans behind the router's choice; `mixer` are the ops before it, and from `first_of_router`
 /// on those that lead to it from the residual stream.
+///
+/// A guess is made while routed experts are on their way: it must leave alone what they read, and
+/// may use what they write.
 pub(super) fn moe_plan(
     site: &mut Site<'_, '_>,
     spec: &MoeSpec,
@@ -65,15 +70,22 @@ pub(super) fn moe_plan(
         shared: Plan::new(shared_ops),
         experts: Plan::new(behind[..1].to_vec()),
         combine: Plan::new(behind[1..].to_vec()),
-        guess: Plan::new(router.iter().map(|op| widened(op, spec.n_named())).collect()),
+        guess: Plan::new(router.iter().map(|op| guessing(op, (site.normed, sum), spec)).collect()),
     })
 }
 
-/// The op; a router names so many.
-fn widened(op: &Op, top_k: usize) -> Op {
+/// The op as it is for guesses: another buffer for what is normed, and more experts named.
+fn guessing(op: &Op, (normed, scratch): (Heads, Heads), spec: &MoeSpec) -> Op {
     match op {
-        Op::Route(route) => Op::Route(Route { top_k, ..route.clone() }),
-        other => other.clone(),
+        Op::RmsNorm(norm) if norm.out == normed => {
+            Op::RmsNorm(RmsNorm { out: scratch, ..norm.clone() })
+        }
+        Op::MatMul(gate) if gate.x == normed => Op::MatMul(MatMul { x: scratch, ..gate.clone() }),
+        Op::Route(route) => {
+            let (top_k, purpose) = (spec.n_named(), Purpose::Guess);
+            Op::Route(Route { top_k, purpose, ..route.clone() })
+        }
+        other => unreachable!("{} leads to no choice", other.name()),
     }
 }
 

@@ -52,7 +52,7 @@ pub struct MoePlan {
     pub combine: Plan,
     /// The whole layer, mixer and all, for a device that holds the experts itself.
     pub whole: Plan,
-    /// What the router would choose, and what comes next in its favour, if the layer's mixer added
-    /// nothing: run on the output of the layer before.
+    /// What the router would choose, and what comes next in its favour, if nothing were added to
+    /// the residual stream until then: run while the experts of the layer before are on their way.
     pub guess: Plan,
 }

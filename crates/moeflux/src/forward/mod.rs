@@ -8,11 +8,12 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::experts::predict::Stage;
 use crate::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
 use crate::experts::{Experts, Request};
 use crate::families::{LayerPlan, ModelPlan, MoePlan};
 use crate::ids::LayerIdx;
-use crate::ops::{Batch, N_OUTPUTS_MAX, Routes};
+use crate::ops::{Batch, N_OUTPUTS_MAX, Purpose, Routes};
 use crate::spec::{FfnSpec, ModelSpec};
 
 /// A model ready to run, apart from the device it runs on.
@@ -100,9 +101,10 @@ pub fn run_layers(
     assert!(n_rows <= device.backend.n_rows_max(), "a batch fits the workspace");
     device.experts.begin_step(n_rows);
     device.backend.submit(&model.plan.embed, batch)?;
+    guess(model, device, batch, (LayerIdx(0), Stage::Late))?;
     for (layer_idx, layer) in model.plan.layers.iter().enumerate() {
         run_layer(model, device, batch, (LayerIdx(layer_idx), layer))?;
-        guess_next(model, device, batch, LayerIdx(layer_idx + 1))?;
+        guess(model, device, batch, (LayerIdx(layer_idx + 1), Stage::Late))?;
         if layer_done(layer_idx + 1).is_break() {
             return Err(Error::Cancelled);
         }
@@ -122,7 +124,7 @@ fn run_layer(
     if matches!(device.experts, Experts::OnDevice) {
         device.backend.submit(&moe.whole, batch)?;
         return match model.trace {
-            Some(_) => model.note_routes(layer, device.backend.routes()?),
+            Some(_) => model.note_routes(layer, device.backend.routes(Purpose::Use)?),
             None => Ok(()),
         };
     }
@@ -140,10 +142,12 @@ fn run_experts(
     batch: &Batch<'_>,
     (layer, moe): (LayerIdx, &MoePlan),
 ) -> Result<()> {
-    let Device { backend, experts, .. } = device;
-    let routes = backend.routes()?;
+    let routes = device.backend.routes(Purpose::Use)?;
     model.note_routes(layer, routes)?;
-    experts.request(&Request { layer, chosen: &routes.experts, n_rows: batch.rows.len() })?;
+    let request = Request { layer, chosen: &routes.experts, n_rows: batch.rows.len() };
+    device.experts.request(&request)?;
+    guess(model, device, batch, (LayerIdx(layer.0 + 1), Stage::Early))?;
+    let Device { backend, experts, .. } = device;
     backend.submit(&moe.shared, batch)?;
     while let Some(arrived) = experts.next_ready()? {
         backend.submit_experts(&moe.experts, &arrived)?;
@@ -151,20 +155,20 @@ fn run_experts(
     backend.submit(&moe.combine, batch)
 }
 
-/// Lets the next layer's router say what it would choose, where that is worth asking.
-fn guess_next(
+/// Lets a layer's router say beforehand what it would choose, where that is worth asking.
+fn guess(
     model: &Model,
     device: &mut Device,
     batch: &Batch<'_>,
-    layer: LayerIdx,
+    (layer, stage): (LayerIdx, Stage),
 ) -> Result<()> {
     let next = model.plan.layers.get(layer.0).and_then(|layer| layer.moe.as_ref());
     let Some(moe) = next.filter(|_| device.experts.is_asking(batch.rows.len())) else {
         return Ok(());
     };
     device.backend.submit(&moe.guess, batch)?;
-    let routes = device.backend.routes()?;
-    device.experts.guess(layer, (&routes.experts, &routes.weights))
+    let routes = device.backend.routes(Purpose::Guess)?;
+    device.experts.guess((layer, stage), (&routes.experts, &routes.weights))
 }
 
 /// Computes the logits of the rows in [`Batch::outputs`], after [`run_layers`]; `sink` gets each

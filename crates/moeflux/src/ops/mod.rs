@@ -310,7 +310,7 @@ pub enum RouterKind {
     },
 }
 
-/// Chooses `top_k` experts for each row: the backend's [`Routes`].
+/// Chooses `top_k` experts for each row: the backend's [`Routes`] of that purpose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// One head of `n_experts` columns.
@@ -319,6 +319,17 @@ pub struct Route {
     pub kind: RouterKind,
     /// Experts per row.
     pub top_k: usize,
+    /// What the choice is for.
+    pub purpose: Purpose,
+}
+
+/// What experts are chosen for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be computed.
+    Use,
+    /// To be read before they are asked for.
+    Guess,
 }
 
 /// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it. In a plan

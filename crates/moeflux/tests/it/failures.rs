@@ -13,7 +13,7 @@ use moeflux::error::{Error, Result};
 use moeflux::experts::{Arrived, Experts, ResidentExperts};
 use moeflux::forward::Model;
 use moeflux::ids::{BufferId, StateId, TokenId};
-use moeflux::ops::{Batch, Plan, Routes, StateSpec};
+use moeflux::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use moeflux::session::{Runtime, Session, Wanted};
 use moeflux::weights::{self, Copies};
 
@@ -86,8 +86,8 @@ impl Backend for Failing {
         self.inner.submit(plan, batch)
     }
 
-    fn routes(&mut self) -> Result<&Routes> {
-        self.inner.routes()
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        self.inner.routes(purpose)
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {

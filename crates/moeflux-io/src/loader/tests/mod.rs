@@ -46,7 +46,7 @@ impl Rig {
     ) -> Self {
         let mut drives = drives.into_iter();
         let (primary, mirror) = (drives.next().unwrap(), drives.next());
-        let settings = Settings { read_bytes: READ_BYTES, n_guess_reads_max: 2 };
+        let settings = Settings { read_bytes: READ_BYTES, guess_bytes_max: 2 * READ_BYTES };
         let mut loader = Loader::new(primary, mirror, settings, clock);
         let mut memory = SlotMemory::new(SLOT_BYTES, N_SLOTS * SLOT_BYTES);
         let place = memory.grow().unwrap();

@@ -31,6 +31,18 @@ fn demands_come_before_guesses_that_were_there_first() {
 }
 
 #[test]
+fn guesses_wait_until_demands_in_flight_leave_room() {
+    let mut rig = Rig::new(&contents(), 0, &[ONE_BY_ONE]);
+    rig.submit(0, Class::Demand, &FOUR_READS);
+    rig.submit(1, Class::Guess, &ONE_READ);
+    rig.loader.poll(&mut rig.finished).unwrap();
+    assert_eq!(rig.loader.counts().n_reads, 4, "four of the demand, where two leave room");
+    rig.submit(2, Class::Demand, &ONE_READ);
+    assert_eq!(ids(&rig.finish()), [0, 2, 1]);
+    rig.check_nothing_leaked();
+}
+
+#[test]
 fn a_promoted_guess_comes_before_the_others() {
     let mut rig = Rig::new(&contents(), 0, &[ONE_BY_ONE]);
     for id in 0..8 {

@@ -31,7 +31,7 @@ use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId, VectorId};
-use crate::ops::{Batch, Heads, Op, Plan, Routes, RowSet, StateSpec, Workspace};
+use crate::ops::{Batch, Heads, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
 
 /// Threads above this are a mistake: no machine has so many cores.
@@ -76,6 +76,7 @@ impl CpuBackend {
             buffers: Buffers::new(workspace, n_rows_max),
             states: States::default(),
             routes: Routes::default(),
+            guessed: Routes::default(),
             ready: ReadyInputs::default(),
             scratch: Scratch::default(),
             experts: ExpertScratch::default(),
@@ -106,6 +107,7 @@ struct Machine {
     buffers: Buffers,
     states: States,
     routes: Routes,
+    guessed: Routes,
     ready: ReadyInputs,
     scratch: Scratch,
     experts: ExpertScratch,
@@ -312,8 +314,11 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn routes(&mut self) -> Result<&Routes> {
-        Ok(&self.machine.routes)
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        Ok(match purpose {
+            Purpose::Use => &self.machine.routes,
+            Purpose::Guess => &self.machine.guessed,
+        })
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {

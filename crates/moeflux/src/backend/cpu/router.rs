@@ -6,7 +6,7 @@ use moeflux_kernels::{KernelTable, RowOp};
 
 use crate::backend::cpu::{Machine, Worker, grown};
 use crate::ids::ExpertIdx;
-use crate::ops::{Route, RouterKind};
+use crate::ops::{Purpose, Route, RouterKind};
 
 /// DeepSeek's guard against a sum of zero.
 const SUM_EPSILON: f32 = 1e-20;
@@ -17,8 +17,14 @@ impl Machine {
             RouterKind::Softmax { .. } => &[],
             RouterKind::SigmoidGrouped { correction, .. } => self.common.weights.vector(correction),
         };
-        let (common, buffers, routes) = (&self.common, &self.buffers, &mut self.routes);
-        self.experts.begin();
+        let (common, buffers) = (&self.common, &self.buffers);
+        let routes = match op.purpose {
+            Purpose::Use => {
+                self.experts.begin();
+                &mut self.routes
+            }
+            Purpose::Guess => &mut self.guessed,
+        };
         routes.top_k = op.top_k;
         routes.experts.resize(n_rows * op.top_k, ExpertIdx(0));
         routes.weights.resize(n_rows * op.top_k, 0.0);

@@ -14,8 +14,8 @@ use crate::experts::{Arrived, ArrivedExpert};
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId};
 use crate::ops::{
     Add, Attention, Batch, CausalConv, Combine, DeltaGates, Embed, ExpertFfn, GatedDelta,
-    HeadMatMul, Heads, L2Norm, LayerState, MatMul, MlaAttention, Op, Orientation, Plan, RmsNorm,
-    Rope, Route, RouterKind, Row, RowSet, Segment, SelectRows, StateSpec, Workspace,
+    HeadMatMul, Heads, L2Norm, LayerState, MatMul, MlaAttention, Op, Orientation, Plan, Purpose,
+    RmsNorm, Rope, Route, RouterKind, Row, RowSet, Segment, SelectRows, StateSpec, Workspace,
 };
 use crate::spec::Pairing;
 use crate::weights::{ExpertLayout, ExpertView, OwnedMatrix, Weights};
@@ -242,7 +242,7 @@ fn model() -> Model {
     maker.norm(hidden, x);
     let logits = maker.matmul(F32, x, "router", N_EXPERTS);
     let kind = RouterKind::Softmax { renormalise: true };
-    maker.ops.push(Op::Route(Route { logits, kind, top_k: TOP_K }));
+    maker.ops.push(Op::Route(Route { logits, kind, top_k: TOP_K, purpose: Purpose::Use }));
     let mixer = Plan::new(std::mem::take(&mut maker.ops));
 
     let sum = maker.workspace.buffer("sum", HIDDEN);
@@ -307,7 +307,7 @@ impl Model {
         let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
         backend.submit(&self.mixer, &batch).unwrap();
         // Experts arrive one by one, last first.
-        let mut union = backend.routes().unwrap().experts.clone();
+        let mut union = backend.routes(Purpose::Use).unwrap().experts.clone();
         union.sort_unstable();
         union.dedup();
         for &expert in union.iter().rev() {

@@ -83,7 +83,7 @@ mod tests {
     use crate::backend::reference::silu;
     use crate::experts::{Arrived, ArrivedExpert};
     use crate::ids::LayerIdx;
-    use crate::ops::{Heads, Op, Plan, Route, RouterKind};
+    use crate::ops::{Heads, Op, Plan, Purpose, Route, RouterKind};
 
     fn matrix<'a>(n_rows: usize, n_cols: usize, bytes: &'a [u8]) -> Matrix<'a> {
         let kind = MatrixKind::Float(FloatKind::F32);
@@ -107,7 +107,11 @@ mod tests {
         let sum = fixture.workspace.buffer("sum", 2);
         let (mut backend, state) = fixture.backend();
         let kind = RouterKind::Softmax { renormalise: true };
-        fixture.step(&mut backend, state, Op::Route(Route { logits, kind, top_k: 2 }));
+        fixture.step(
+            &mut backend,
+            state,
+            Op::Route(Route { logits, kind, top_k: 2, purpose: Purpose::Use }),
+        );
 
         let op = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None };
         let plan = Plan::new(vec![Op::ExpertFfn(op)]);

@@ -25,7 +25,7 @@ use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::Result;
 use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId};
-use crate::ops::{Batch, Heads, KvKind, Op, Plan, Routes, RowSet, StateSpec, Workspace};
+use crate::ops::{Batch, Heads, KvKind, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
 
 /// Scalar arithmetic in host memory.
@@ -35,6 +35,7 @@ pub struct ReferenceBackend {
     buffers: Buffers,
     states: States,
     routes: Routes,
+    guessed: Routes,
     /// `[row, rank, hidden]`: outputs of experts.
     partials: Vec<f32>,
     n_rows_max: usize,
@@ -52,6 +53,7 @@ impl ReferenceBackend {
             buffers: Buffers::new(workspace, n_rows_max),
             states: States::default(),
             routes: Routes::default(),
+            guessed: Routes::default(),
             partials: Vec::new(),
             n_rows_max,
         })
@@ -142,8 +144,11 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn routes(&mut self) -> Result<&Routes> {
-        Ok(&self.routes)
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        Ok(match purpose {
+            Purpose::Use => &self.routes,
+            Purpose::Guess => &self.guessed,
+        })
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {

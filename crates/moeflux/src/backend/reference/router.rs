@@ -5,7 +5,7 @@
 
 use super::{ReferenceBackend, rounded, sigmoid, widened};
 use crate::ids::ExpertIdx;
-use crate::ops::{Route, RouterKind, Routes};
+use crate::ops::{Purpose, Route, RouterKind, Routes};
 
 impl ReferenceBackend {
     pub(super) fn route(&mut self, op: &Route, n_rows: usize) {
@@ -39,7 +39,10 @@ impl ReferenceBackend {
                 routes.weights.push(rounded(weight));
             }
         }
-        self.routes = routes;
+        match op.purpose {
+            Purpose::Use => self.routes = routes,
+            Purpose::Guess => self.guessed = routes,
+        }
     }
 }
 
@@ -125,13 +128,13 @@ mod tests {
     fn routes(logits: &[&[f32]], top_k: usize, kind: RouterKind) -> Routes {
         let mut fixture = Fixture::default();
         let logits = fixture.input("logits", logits);
-        routes_of(&fixture, Route { logits, kind, top_k })
+        routes_of(&fixture, Route { logits, kind, top_k, purpose: Purpose::Use })
     }
 
     fn routes_of(fixture: &Fixture, op: Route) -> Routes {
         let (mut backend, state) = fixture.backend();
         fixture.step(&mut backend, state, Op::Route(op));
-        backend.routes().unwrap().clone()
+        backend.routes(Purpose::Use).unwrap().clone()
     }
 
     fn indices(routes: &Routes) -> Vec<usize> {
@@ -172,7 +175,7 @@ mod tests {
             renormalise: false,
             factor: 1.0,
         };
-        Route { logits: fixture.input("logits", &[logits]), kind, top_k: 2 }
+        Route { logits: fixture.input("logits", &[logits]), kind, top_k: 2, purpose: Purpose::Use }
     }
 
     #[test]

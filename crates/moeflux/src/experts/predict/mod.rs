@@ -1,8 +1,9 @@
 //! Looking ahead: how far down the next router's ranking to read, and whether at all.
 //!
-//! The caller applies the next layer's own router to this layer's output and hands over the
-//! experts by rank. Each rank's worth is learned from what the layer then demands; the whole is
-//! judged by the waits it avoided and the reads it wasted, and stops itself where that is no gain.
+//! The caller applies the next layer's own router to the residual stream, before and behind this
+//! layer's experts, and hands over the experts by rank. Each rank's worth is learned from what the
+//! layer then demands; the whole is judged by the waits it avoided and the reads it wasted, and
+//! stops itself where that is no gain.
 //! **Invariant:** pure and deterministic: all times are measured elsewhere and come in as numbers;
 //! nothing is allocated after the first steps. Knows ranks, never slots or files.
 //!
@@ -60,6 +61,15 @@ pub struct StepCost {
     pub step_ns: u64,
 }
 
+/// When a guess is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// While the experts of the layer before are on their way.
+    Early,
+    /// When that layer is done.
+    Late,
+}
+
 /// How good the named experts were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quality {
@@ -108,15 +118,11 @@ pub struct LookAhead {
     mode: Mode,
     /// Of the next pause.
     pause_steps: u32,
-    /// `[n_layers, n_ranks]`: share of the absent experts at a rank that were then asked for. Those
-    /// in memory are there because they are asked for often: with them in the sum a rank that is
-    /// right 70 times of 100 hides that 3 of 5 of its reads are wasted.
-    precision: Vec<f32>,
+    /// By [`Stage`].
+    stages: [Ranking; 2],
     /// Share of a step's time spent waiting, in the last window: so much of a wasted read delays
     /// one that is needed.
     busy_share: f32,
-    /// What the next layer's router named, and whether it was absent: `[n_rows, n_ranks]`.
-    ranked: Vec<(ExpertIdx, bool)>,
     ranked_layer: Option<LayerIdx>,
     n_named: usize,
     /// Per expert: the last round that named it, and the last that asked for it.
@@ -126,6 +132,17 @@ pub struct LookAhead {
     window: Window,
     /// Of the window before.
     quality: Quality,
+}
+
+/// What a stage's guesses are worth.
+#[derive(Debug)]
+struct Ranking {
+    /// `[n_layers, n_ranks]`: share of the absent experts at a rank that were then asked for. Those
+    /// in memory are there because they are asked for often: with them in the sum a rank that is
+    /// right 70 times of 100 hides that 3 of 5 of its reads are wasted.
+    precision: Vec<f32>,
+    /// What the next layer's router named, and whether it was absent: `[n_rows, n_ranks]`.
+    named: Vec<(ExpertIdx, bool)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -150,9 +167,11 @@ impl LookAhead {
             shape,
             mode: Mode::On { n_steps_left: WINDOW_STEPS },
             pause_steps: PAUSE_STEPS_MIN,
-            precision: vec![PRECISION_BEFORE; n_layers * n_ranks],
+            stages: [(); 2].map(|()| Ranking {
+                precision: vec![PRECISION_BEFORE; n_layers * n_ranks],
+                named: Vec::new(),
+            }),
             busy_share: PRECISION_BEFORE,
-            ranked: Vec::new(),
             ranked_layer: None,
             n_named: 0,
             named_in: vec![0; n_experts_max],
@@ -181,7 +200,7 @@ impl LookAhead {
     /// If these are not whole rows.
     pub fn choose(
         &mut self,
-        layer: LayerIdx,
+        (layer, stage): (LayerIdx, Stage),
         ranked: &[ExpertIdx],
         is_absent: &dyn Fn(ExpertIdx) -> bool,
         likely: &mut Vec<ExpertIdx>,
@@ -189,13 +208,16 @@ impl LookAhead {
         let n_ranks = self.shape.n_ranks;
         assert!(ranked.len().is_multiple_of(n_ranks), "whole rows");
         likely.clear();
-        self.ranked.clear();
-        self.ranked.extend(ranked.iter().map(|&expert| (expert, is_absent(expert))));
-        self.ranked_layer = Some(layer);
+        if self.ranked_layer.replace(layer) != Some(layer) {
+            self.stages.iter_mut().for_each(|it| it.named.clear());
+        }
         self.round += 1;
         let precision_min = self.precision_min();
+        let Ranking { precision, named } = &mut self.stages[stage as usize];
+        named.clear();
+        named.extend(ranked.iter().map(|&expert| (expert, is_absent(expert))));
         for rank in 0..n_ranks {
-            if self.precision[layer.0 * n_ranks + rank] < precision_min {
+            if precision[layer.0 * n_ranks + rank] < precision_min {
                 continue;
             }
             for row in ranked.chunks_exact(n_ranks) {
@@ -221,12 +243,13 @@ impl LookAhead {
             quality.n_right += u64::from(self.named_in[expert.0] == self.round);
         }
         let of_layer = layer.0 * self.shape.n_ranks;
-        for row in self.ranked.chunks_exact(self.shape.n_ranks) {
-            let precisions = &mut self.precision[of_layer..][..row.len()];
-            let of_absent = precisions.iter_mut().zip(row).filter(|(_, (_, is_absent))| *is_absent);
-            for (precision, (expert, _)) in of_absent {
-                let was_right = self.demanded_in[expert.0] == self.round;
-                *precision += (f32::from(u8::from(was_right)) - *precision) * PRECISION_STEP;
+        for Ranking { precision, named } in &mut self.stages {
+            for (place, (expert, is_absent)) in named.iter().enumerate() {
+                if *is_absent {
+                    let was_right = self.demanded_in[expert.0] == self.round;
+                    let precision = &mut precision[of_layer + place % self.shape.n_ranks];
+                    *precision += (f32::from(u8::from(was_right)) - *precision) * PRECISION_STEP;
+                }
             }
         }
     }

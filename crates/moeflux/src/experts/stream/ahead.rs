@@ -1,19 +1,19 @@
 //! Reads that nobody has asked for yet: for single tokens what the next layer's router would
 //! choose now, for a prompt all that the next layer has.
 //!
+//! That router is asked twice: while a layer's experts are on their way, so that the drive has
+//! work when the last of them are, and again behind the layer, when it knows more.
 //! **Invariant:** guesses begin when every demand has begun, and take slots that a demand would
-//! not miss; those that come to nothing are called off when the layer's choice is known.
+//! not miss; those that come to nothing are called off when that is known.
 
 use std::time::Duration;
 
 use moeflux_io::{Class, SlotState, Wait};
 
 use crate::error::Result;
-use crate::experts::predict::LookAhead;
+use crate::experts::predict::{LookAhead, Stage};
 use crate::experts::stream::stats::StepMeter;
-use crate::experts::stream::{
-    Ahead, N_GUESS_READS, N_ROWS_ANY_ORDER, Order, READ_BYTES, Stream, job_of,
-};
+use crate::experts::stream::{Ahead, N_ROWS_ANY_ORDER, Order, Stream, job_of};
 use crate::experts::table::Guess;
 use crate::ids::{ExpertIdx, LayerIdx};
 
@@ -54,11 +54,11 @@ impl Stream {
     /// weights.
     pub(in crate::experts) fn guess(
         &mut self,
-        layer: LayerIdx,
+        (layer, stage): (LayerIdx, Stage),
         (experts, weights): (&[ExpertIdx], &[f32]),
     ) -> Result<()> {
         let Self { ahead, table, .. } = self;
-        let Ahead { look: Some(look), likely, guesses, ranked, weighed, .. } = ahead else {
+        let Ahead { look: Some(look), likely, ranked, weighed, .. } = ahead else {
             return Ok(());
         };
         ranked.clear();
@@ -69,14 +69,22 @@ impl Stream {
             weighed.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             ranked.extend(weighed.iter().map(|(expert, _)| *expert));
         }
-        look.choose(layer, ranked, &|expert| table.slot_of(layer, expert).is_none(), likely);
-        let n_max = (table.n_slots() / GUESS_SHARE).max(1);
+        look.choose(
+            (layer, stage),
+            ranked,
+            &|expert| table.slot_of(layer, expert).is_none(),
+            likely,
+        );
+        self.call_off_unlikely(layer);
+        let n_max = self.n_guesses();
+        let Self { ahead: Ahead { likely, guesses, .. }, table, .. } = self;
         table.guess(layer, likely, n_max, guesses);
-        self.set_guess_reads();
         self.begin_guesses(layer);
         let now = self.clock.now();
         self.ahead.step.ask += now.saturating_sub(self.ahead.step.asked_at);
-        self.ahead.guessed_at = Some(now);
+        if stage == Stage::Late {
+            self.ahead.guessed_at = Some(now);
+        }
         self.poll(Wait::Poll)
     }
 
@@ -155,17 +163,33 @@ impl Stream {
         }
     }
 
-    /// As many guesses in flight as the drive brings until the next choice is known.
+    /// As many experts as the drive brings until the next choice is known.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
-        reason = "a small number of reads, from an estimate"
+        reason = "a small number of experts, from an estimate"
     )]
-    fn set_guess_reads(&mut self) {
+    fn n_guesses(&self) -> usize {
         let n_bytes = self.ahead.gap.as_secs_f64() * self.loader.speed();
-        let n_reads = (n_bytes / READ_BYTES as f64).ceil() as usize;
-        self.loader.set_guess_reads_max(n_reads.clamp(N_GUESS_READS, self.depth));
+        let n_experts = (n_bytes / self.memory.slot_bytes() as f64).ceil() as usize;
+        n_experts.clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
+    }
+
+    /// What was guessed of the layer and is not likely any more: what is not yet read of it never
+    /// will be.
+    fn call_off_unlikely(&mut self, layer: LayerIdx) {
+        let Self { ahead, memory, loader, table, .. } = self;
+        let Ahead { begun, begun_layer, likely, .. } = ahead;
+        if *begun_layer != layer {
+            return;
+        }
+        for guess in begun.iter().filter(|it| !likely.contains(&it.expert)) {
+            let is_there = table.expert_in(guess.slot) == Some((layer, guess.expert));
+            if is_there && memory.state(guess.slot) == SlotState::Filling {
+                let _ = loader.cancel(job_of(guess.slot));
+            }
+        }
     }
 
     fn next_layer(&self, layer: LayerIdx) -> Option<LayerIdx> {

@@ -14,8 +14,8 @@ use crate::weights::{ExpertBank, ExpertLayout, Extent, Records};
 #[derive(Debug)]
 pub(super) struct StreamBank {
     pub(super) bank: ExpertBank,
-    /// Of each whole record; none in a checkpoint that is read in place.
-    sums: Vec<u64>,
+    /// Of each whole record; none where none are stored, or none shall be compared.
+    sums: Option<Vec<u64>>,
 }
 
 /// What is wrong with an expert that was read.
@@ -28,13 +28,14 @@ pub(super) enum Flaw {
 }
 
 impl StreamBank {
-    /// The experts of `bank`, with the bytes of its records' sums where it has such.
-    pub(super) fn new(bank: ExpertBank, sums: &[u8]) -> Self {
-        let n_sums = if bank.records.is_some() { bank.n_experts } else { 0 };
-        assert_eq!(sums.len(), n_sums * size_of::<u64>(), "a sum for each record");
-        let sums = sums.chunks_exact(size_of::<u64>());
-        let sums = sums.map(|it| it.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte)));
-        Self { sums: sums.collect(), bank }
+    /// The experts of `bank`, to be compared with these bytes of its records' sums, if any.
+    pub(super) fn new(bank: ExpertBank, sums: Option<&[u8]>) -> Self {
+        let sum = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, &it| sum << 8 | u64::from(it));
+        let sums = sums.map(|sums| {
+            assert_eq!(sums.len(), bank.n_experts * size_of::<u64>(), "a sum for each record");
+            sums.chunks_exact(size_of::<u64>()).map(sum).collect()
+        });
+        Self { sums, bank }
     }
 
     /// The parts of an expert and their places in a slot.
@@ -73,7 +74,8 @@ impl StreamBank {
         block_bytes: usize,
     ) -> std::result::Result<(), Flaw> {
         if let Some(Records { record_bytes, .. }) = self.bank.records {
-            let (found, expected) = (xxh3_64(&bytes[..record_bytes]), self.sums[expert.0]);
+            let Some(sums) = &self.sums else { return Ok(()) };
+            let (found, expected) = (xxh3_64(&bytes[..record_bytes]), sums[expert.0]);
             return if found == expected { Ok(()) } else { Err(Flaw::Sum { found, expected }) };
         }
         let laid = self.lay_out(expert, block_bytes);

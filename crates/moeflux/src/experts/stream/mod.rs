@@ -48,14 +48,15 @@ pub const N_ROWS_ANY_ORDER: usize = 16;
 const N_GROUP_EXPERTS: usize = 8;
 
 /// Of one read; larger ones make no drive faster, and smaller ones spread over its channels.
-const READ_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 512 << 10;
 
 /// A prompt has so many bytes under way, in so many experts at least.
 const WAVE_BYTES: usize = 40 << 20;
 const N_WAVE_MIN: usize = 8;
 
-/// Guesses in flight, at least, while tokens are computed one by one.
-const N_GUESS_READS: usize = 2;
+/// While tokens are computed one by one, guesses are read as long as fewer bytes are in flight:
+/// with these a drive is busy, and what is demanded waits for few others.
+const GUESS_BYTES: usize = 4 << 20;
 
 /// Where bytes come from.
 #[derive(Debug)]
@@ -105,6 +106,8 @@ pub struct StreamConfig {
     pub policy: PolicyKind,
     /// Whether the next layer's experts may be guessed.
     pub looks_ahead: bool,
+    /// Whether packed records are compared with their sums.
+    pub checks_sums: bool,
 }
 
 /// Experts on a drive.
@@ -134,8 +137,6 @@ pub struct Stream {
     is_broken: bool,
     /// Of the checkpoint's files, for messages.
     paths: Vec<PathBuf>,
-    /// Reads that may be in flight.
-    depth: usize,
     stats: StreamStats,
 }
 
@@ -229,12 +230,17 @@ impl Stream {
             n_experts_max: n_experts.iter().copied().max().unwrap_or(0),
             n_ranks,
         };
-        let (depth, has_mirror) = (drives.primary.depth(), drives.mirror.is_some());
-        let settings = Settings { read_bytes: READ_BYTES, n_guess_reads_max: N_GUESS_READS };
+        let has_mirror = drives.mirror.is_some();
+        let settings = Settings { read_bytes: READ_BYTES, guess_bytes_max: GUESS_BYTES };
         let Drives { primary, mirror, clock, .. } = drives;
         let slab_bytes = size::slab_bytes(shape.stride_bytes, n_slots);
+        let banks = if config.checks_sums {
+            banks_with_sums(manifest, checkpoint)?
+        } else {
+            manifest.banks.iter().map(|bank| StreamBank::new(bank.clone(), None)).collect()
+        };
         let mut stream = Self {
-            banks: banks_with_sums(manifest, checkpoint)?,
+            banks,
             bank_of_layer,
             memory: SlotMemory::new(shape.slot_bytes, slab_bytes),
             table: SlotTable::new(table, config.policy),
@@ -251,7 +257,6 @@ impl Stream {
             failure: None,
             is_broken: false,
             paths: checkpoint.files.iter().map(|file| file.path.clone()).collect(),
-            depth,
             stats: StreamStats::default(),
         };
         stream.resize(n_slots)?;
@@ -415,10 +420,10 @@ fn banks_with_sums(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Vec<S
     let watch = &mut |_| ControlFlow::Continue(());
     let mut meter = Meter::new(0, watch)?;
     let banks = manifest.banks.iter().map(|bank| {
-        let Some(records) = &bank.records else { return Ok(StreamBank::new(bank.clone(), &[])) };
+        let Some(records) = &bank.records else { return Ok(StreamBank::new(bank.clone(), None)) };
         let mut sums = vec![0; bank.n_experts * size_of::<u64>()];
         files.read(records.sums.file_idx, records.sums.offset_bytes, &mut sums, &mut meter)?;
-        Ok(StreamBank::new(bank.clone(), &sums))
+        Ok(StreamBank::new(bank.clone(), Some(&sums)))
     });
     banks.collect()
 }

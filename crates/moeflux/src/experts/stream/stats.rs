@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::experts::predict::{Quality, StepCost};
-use crate::experts::stream::{N_ROWS_ANY_ORDER, Stream};
+use crate::experts::stream::{GUESS_BYTES, N_ROWS_ANY_ORDER, Stream};
 
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -108,9 +108,8 @@ impl Stream {
         self.follow_pressure();
         self.table.begin_step(n_rows);
         let is_small = n_rows <= N_ROWS_ANY_ORDER;
-        if !is_small {
-            self.loader.set_guess_reads_max(self.depth);
-        }
+        let guess_bytes = if is_small { GUESS_BYTES } else { usize::MAX };
+        self.loader.set_guess_bytes_max(guess_bytes);
         self.stats.ask += self.ahead.step.ask;
         self.ahead.step = StepMeter {
             began_at: self.clock.now(),

@@ -1,7 +1,7 @@
 //! Cases of routed experts: every kind, at odd addresses, arriving in any order.
 
 use moeflux::ids::{ExpertIdx, LayerIdx};
-use moeflux::ops::{Combine, ExpertFfn, Op, Plan, Route, RouterKind};
+use moeflux::ops::{Combine, ExpertFfn, Op, Plan, Purpose, Route, RouterKind};
 use moeflux_kernels::{Affine, FloatKind, MatrixKind};
 
 use super::case::{Case, CaseBuilder, ExpertRecord, Experts, layout};
@@ -74,7 +74,7 @@ fn experts(
 
     let logits = builder.input("logits", n_experts);
     let kind = RouterKind::Softmax { renormalise: true };
-    let route = Op::Route(Route { logits, kind, top_k });
+    let route = Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use });
     let x = builder.heads("x", (1, hidden));
     // What stands here between the two ops is the backend's own affair.
     let sum = builder.heads("sum", (1, hidden));

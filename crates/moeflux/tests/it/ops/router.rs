@@ -1,6 +1,6 @@
 //! Cases of routers: many experts, ties, groups, choices below zero.
 
-use moeflux::ops::{Op, Route, RouterKind};
+use moeflux::ops::{Op, Purpose, Route, RouterKind};
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};
@@ -49,7 +49,7 @@ fn softmax(seed: u64, value: fn(&mut Rng) -> f32) -> Case {
     let (n_experts, top_k) = builder.rng.pick(&[(1, 1), (8, 2), (64, 22), (128, 8), (512, 10)]);
     let logits = builder.input_of("logits", n_experts, value);
     let kind = RouterKind::Softmax { renormalise: builder.rng.coin() };
-    builder.finish(vec![Op::Route(Route { logits, kind, top_k })])
+    builder.finish(vec![Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use })])
 }
 
 fn grouped(seed: u64, value: fn(&mut Rng) -> f32, correction: fn(&mut Rng) -> f32) -> Case {
@@ -65,5 +65,5 @@ fn grouped(seed: u64, value: fn(&mut Rng) -> f32, correction: fn(&mut Rng) -> f3
         renormalise: builder.rng.coin(),
         factor: builder.rng.pick(&[1.0, 2.5]),
     };
-    builder.finish(vec![Op::Route(Route { logits, kind, top_k })])
+    builder.finish(vec![Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use })])
 }

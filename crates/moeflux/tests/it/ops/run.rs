@@ -6,7 +6,7 @@ use std::ops::Range;
 use moeflux::backend::{Backend, StatePart};
 use moeflux::experts::{Arrived, ArrivedExpert};
 use moeflux::ids::{BufferId, ExpertIdx, Position, StateId};
-use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Routes, Row, Segment};
+use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Purpose, Routes, Row, Segment};
 
 use crate::ops::case::{Case, Experts, token_id};
 use crate::random::Rng;
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
     }
 
     fn routes(&mut self) -> &Routes {
-        self.backend.routes().expect("routes are readable")
+        self.backend.routes(Purpose::Use).expect("routes are readable")
     }
 
     fn keep_routes(&mut self, tokens: &[usize]) {

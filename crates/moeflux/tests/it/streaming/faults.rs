@@ -1,6 +1,7 @@
 //! A simulated drive that fails in every way: the right tokens come out, or one error that names
 //! expert, layer, file and bytes; never other tokens, never a hang, never a lost slot.
 
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,9 +50,12 @@ struct Simulated<'a> {
 
 impl Simulated<'_> {
     fn open(&self) -> Engine {
+        self.open_with(StreamingConfig::default())
+    }
+
+    fn open_with(&self, streaming: StreamingConfig) -> Engine {
         let config = config(BackendKind::Cpu, Arithmetic::Int8, (24, 1));
-        let streaming =
-            StreamingConfig { n_slots_max: Some(N_SLOTS), ..StreamingConfig::default() };
+        let streaming = StreamingConfig { n_slots_max: Some(N_SLOTS), ..streaming };
         let config = EngineConfig { streaming, ..config };
         let clock = VirtualClock::default();
         let drives = &mut |checkpoint: &Checkpoint| {
@@ -194,4 +198,59 @@ fn a_damaged_record_is_an_error_that_names_its_sums() {
     let engine = Simulated { dir: packed.path(), faults, mirror: None }.open();
     let error = run(&engine, &case).unwrap_err().to_string();
     assert!(error.contains("checksum") && error.contains("moeflux verify"), "{error}");
+}
+
+#[test]
+fn checksums_are_compared_unless_told_otherwise() {
+    let (case, packed, expected) = subject();
+    for checks_sums in [false, true] {
+        let streaming = || StreamingConfig { checks_sums, ..StreamingConfig::default() };
+        let whole = Simulated { dir: packed.path(), faults: Faults::default(), mirror: None };
+        let engine = whole.open_with(streaming());
+        assert!(run(&engine, &case).unwrap() == expected, "{checks_sums}");
+
+        let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
+        let damaged = Simulated { dir: packed.path(), faults, mirror: None };
+        let found = run(&damaged.open_with(streaming()), &case);
+        assert_eq!(found.is_err(), checks_sums);
+        assert!(found.is_err() || found.unwrap() != expected, "the damage reaches the output");
+    }
+}
+
+/// Someone copies another model over this one, or the copy breaks off.
+#[test]
+fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
+    let (case, packed, _) = subject();
+    for dir in [&case.dir, packed.path()] {
+        for cuts in [false, true] {
+            let copy = TempDir::new();
+            let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+            let weights: Vec<_> = files
+                .map(|file| {
+                    let to = copy.path().join(file.file_name().unwrap());
+                    std::fs::copy(file, &to).unwrap();
+                    to
+                })
+                .filter(|file| file.extension().is_some_and(|it| it == "safetensors"))
+                .collect();
+            let engine =
+                super::open(copy.path(), Some(N_SLOTS), StreamingConfig::default()).unwrap();
+            let mut session = engine.session(N_TOKENS).unwrap();
+            feed(&mut session, &case, 0..N_PROMPT).unwrap();
+            for file in &weights {
+                let mut writable = std::fs::File::options().write(true).open(file).unwrap();
+                if cuts {
+                    let len = writable.metadata().unwrap().len();
+                    writable.set_len(len / 2).unwrap();
+                } else {
+                    writable.write_all(&[0xA5; 64]).unwrap();
+                }
+            }
+            let found = (N_PROMPT..N_TOKENS)
+                .try_for_each(|at| feed(&mut session, &case, at..at + 1).map(drop));
+            let error = found.unwrap_err().to_string();
+            let names_one = weights.iter().any(|file| error.contains(file.to_str().unwrap()));
+            assert!(names_one && error.contains("expert"), "{error}");
+        }
+    }
 }
