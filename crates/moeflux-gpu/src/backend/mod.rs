@@ -153,7 +153,7 @@ impl GpuBackend {
 
     /// Hands all that was recorded to the device.
     fn flush(&mut self) {
-        self.recorder.submit();
+        drop(self.recorder.submit());
         self.n_submissions += 1;
         self.batches.submitted();
         self.experts.submitted();
