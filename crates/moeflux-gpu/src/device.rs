@@ -257,8 +257,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies the first bytes of a buffer that was made to be mapped, once the submission that fills
-    /// it is done.
+    /// Copies the first bytes of a buffer that was made to be mapped, once the submission that
+    /// fills it is done.
     ///
     /// # Errors
     ///
