@@ -9,7 +9,6 @@ use moeflux::ids::{LayerIdx, MatrixId, VectorId};
 use moeflux::ops::{Heads, Op, Plan};
 use moeflux_kernels::MatrixLayout;
 
-use crate::backend::GpuConfig;
 use crate::device::Gpu;
 use crate::kernels;
 use crate::memory::narrow;
@@ -58,7 +57,6 @@ pub(crate) struct SlotShape {
 #[derive(Debug)]
 pub(crate) struct Compiler<'a> {
     pub(crate) gpu: &'a Gpu,
-    pub(crate) config: &'a GpuConfig,
     pub(crate) weights: &'a DeviceWeights,
     pub(crate) workspace: &'a mut DeviceWorkspace,
     pub(crate) slots: &'a HashMap<LayerIdx, SlotShape>,
@@ -90,12 +88,6 @@ impl Compiler<'_> {
     #[must_use]
     pub(crate) fn gpu(&self) -> &Gpu {
         self.gpu
-    }
-
-    /// What was asked for.
-    #[must_use]
-    pub(crate) fn config(&self) -> &GpuConfig {
-        self.config
     }
 
     /// Rows of a batch at most: what scratch has room for.
@@ -179,7 +171,6 @@ impl Compiler<'_> {
             grid,
             over: Over::Rows,
             weights: None,
-            more_weights: None,
             n_rows: 1..=u32::MAX,
             n_seen: 0..=u32::MAX,
         });

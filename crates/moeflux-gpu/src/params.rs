@@ -18,14 +18,6 @@ pub(crate) struct View {
 impl View {
     /// Of no buffer.
     pub(crate) const NOWHERE: Self = Self { first: 0, row_stride: 0, head_stride: 0 };
-
-    /// Whether every head begins at a multiple of four values.
-    #[must_use]
-    pub(crate) const fn is_aligned(&self) -> bool {
-        self.first.is_multiple_of(4)
-            && self.row_stride.is_multiple_of(4)
-            && self.head_stride.is_multiple_of(4)
-    }
 }
 
 /// Stands for "not there" in parameters.

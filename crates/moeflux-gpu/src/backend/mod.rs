@@ -33,15 +33,13 @@ use crate::step::Step;
 /// How a backend is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuConfig {
-    /// Whether ops that follow each other may run as one.
-    pub fuses: bool,
     /// Bytes of routed experts on the device at most.
     pub expert_bytes_max: u64,
 }
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        Self { fuses: true, expert_bytes_max: 1 << 30 }
+        Self { expert_bytes_max: 1 << 30 }
     }
 }
 
@@ -84,7 +82,6 @@ struct KeptRows {
 #[derive(Debug)]
 pub struct GpuBackend {
     gpu: Arc<Gpu>,
-    config: GpuConfig,
     weights: DeviceWeights,
     workspace: DeviceWorkspace,
     batches: Batches,
@@ -133,7 +130,6 @@ impl GpuBackend {
         let read_back = ReadBack::new(&gpu)?;
         Ok(Self {
             gpu,
-            config,
             weights,
             workspace,
             batches,

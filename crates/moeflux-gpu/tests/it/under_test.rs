@@ -10,7 +10,7 @@ use crate::support::gpu;
 pub(crate) const BACKENDS: &[BackendUnderTest] = &[BackendUnderTest {
     name: "gpu",
     make: |weights, (workspace, n_rows_max), _| {
-        let config = GpuConfig { expert_bytes_max: 8 << 20, ..GpuConfig::default() };
+        let config = GpuConfig { expert_bytes_max: 8 << 20 };
         Ok(Box::new(GpuBackend::new(gpu(), &weights, workspace, n_rows_max, config)?))
     },
     is_exact: false,
