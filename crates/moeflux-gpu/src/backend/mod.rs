@@ -112,7 +112,7 @@ impl GpuBackend {
         let route_pairs = gpu.buffer("routes", 16, STORAGE)?;
         let model_group =
             model_group(&gpu, (&workspace, &weights), &batches, &route_pairs, &experts);
-        let recorder = Recorder::new(Arc::clone(&gpu));
+        let recorder = Recorder::new(Arc::clone(&gpu))?;
         let read_back = ReadBack::new(&gpu)?;
         Ok(Self {
             gpu,
