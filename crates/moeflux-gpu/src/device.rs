@@ -259,11 +259,14 @@ impl Gpu {
     /// [`Error::Device`].
     pub(crate) fn read_mapped(&self, buffer: &wgpu::Buffer, target: &mut [u8]) -> Result<()> {
         let slice = buffer.slice(..target.len() as u64);
-        let mapped = Arc::new(Mutex::new(None));
-        let answer = Arc::clone(&mapped);
-        slice.map_async(wgpu::MapMode::Read, move |result| *lock(&answer) = Some(result));
+        let (answer, mapped) = std::sync::mpsc::channel();
+        slice.map_async(wgpu::MapMode::Read, move |result| {
+            // Nobody listens once waiting has failed.
+            let _ = answer.send(result);
+        });
         self.wait()?;
-        if !matches!(*lock(&mapped), Some(Ok(()))) {
+        // Another thread's wait may have taken the answer up, and hand it on a little later.
+        if !matches!(mapped.recv(), Ok(Ok(()))) {
             return Err(self.error("its memory cannot be read back"));
         }
         let view = slice.get_mapped_range();
