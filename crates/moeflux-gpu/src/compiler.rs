@@ -1,6 +1,6 @@
 //! Turns the ops of a plan into steps, and tells kernels where things lie.
 //!
-//! **Invariant:** a plan is compiled once; steps hold only what does not change from batch to batch.
+//! **Invariant:** a plan is compiled once; steps hold only what does not change between batches.
 
 use std::collections::HashMap;
 
@@ -175,6 +175,7 @@ impl Compiler<'_> {
             weights: None,
             more_weights: None,
             n_rows: 1..=u32::MAX,
+            n_seen: 0..=u32::MAX,
         });
         Ok(self.steps.last_mut().expect("one was just pushed"))
     }

@@ -246,29 +246,45 @@ impl Gpu {
     /// [`Error::Device`].
     pub fn wait(&self) -> Result<()> {
         self.pending_bytes.store(0, Ordering::Relaxed);
-        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.wait_for(None)
+    }
+
+    /// Waits for a submission, or for all of them.
+    fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
         self.check()?;
         polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
         Ok(())
     }
 
-    /// Copies the first bytes of a buffer that was made to be mapped, once what fills it is done.
+    /// Copies the first bytes of a buffer that was made to be mapped, once the submission that fills
+    /// it is done.
     ///
     /// # Errors
     ///
     /// [`Error::Device`].
-    pub(crate) fn read_mapped(&self, buffer: &wgpu::Buffer, target: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_mapped(
+        &self,
+        buffer: &wgpu::Buffer,
+        submission: Option<wgpu::SubmissionIndex>,
+        target: &mut [u8],
+    ) -> Result<()> {
         let slice = buffer.slice(..target.len() as u64);
-        let (answer, mapped) = std::sync::mpsc::channel();
-        slice.map_async(wgpu::MapMode::Read, move |result| {
-            // Nobody listens once waiting has failed.
-            let _ = answer.send(result);
-        });
-        self.wait()?;
-        // Another thread's wait may have taken the answer up, and hand it on a little later.
-        if !matches!(mapped.recv(), Ok(Ok(()))) {
-            return Err(self.error("its memory cannot be read back"));
-        }
+        let mapped = Arc::new(Mutex::new(None));
+        let answer = Arc::clone(&mapped);
+        slice.map_async(wgpu::MapMode::Read, move |result| *lock(&answer) = Some(result));
+        self.wait_for(submission)?;
+        // Another thread that waits for the same device may be the one that calls back.
+        let answer = loop {
+            if let Some(answer) = lock(&mapped).take() {
+                break answer;
+            }
+            std::thread::yield_now();
+            let polled = self.device.poll(wgpu::PollType::Poll);
+            self.check()?;
+            polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
+        };
+        answer.map_err(|e| self.error(&format!("its memory cannot be read back: {e}")))?;
         let view = slice.get_mapped_range();
         let view = view.map_err(|e| self.error(&format!("reading back failed: {e}")))?;
         target.copy_from_slice(&view);

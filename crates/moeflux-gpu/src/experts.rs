@@ -91,10 +91,10 @@ pub(crate) struct DeviceExperts {
 }
 
 /// Words of tables that can be recorded before a submission.
-const N_TABLE_WORDS: usize = 1 << 16;
+const N_TABLE_WORDS: usize = 1 << 18;
 
 /// End of the tables of experts that are here for good: some for each of 60 layers of 1,024.
-const N_KEPT_WORDS_END: usize = 1 << 19;
+const N_KEPT_WORDS_END: usize = 1 << 20;
 
 /// How much of a group was taken.
 #[derive(Debug)]
@@ -189,11 +189,6 @@ impl DeviceExperts {
         self.n_table_words = 0;
     }
 
-    /// Whether a table for so many experts has room in each of so many buffers.
-    fn has_tables(&self, n_words: usize) -> bool {
-        self.n_table_words + n_words <= N_TABLE_WORDS
-    }
-
     /// Brings experts of a group to the device, from place `first` on, as many as have slots at
     /// once. `None` if commands that were recorded must be submitted before.
     pub(crate) fn take(
@@ -212,42 +207,52 @@ impl DeviceExperts {
             let found = self.slot_for(gpu, pool_idx, (layer, expert))?;
             let Some((slot_idx, is_there)) = found else { break };
             let slot = self.pools[pool_idx].slots[slot_idx];
+            let is_read = slot.key.is_some() && slot.last_submission == submission;
+            if !is_there && is_read {
+                break;
+            }
             if !is_there {
-                if slot.last_submission == submission && slot.key.is_some() {
-                    if places.is_empty() {
-                        return Ok(None);
-                    }
-                    break;
-                }
-                self.fill(gpu, (pool_idx, slot_idx), (&arrived.view(at), &shape))?;
+                self.n_uploaded += 1;
+                let pool = &self.pools[pool_idx];
+                let buffer = &pool.buffers[slot.place.buffer_idx].buffer;
+                let place = (buffer, u64::from(slot.place.slot));
+                fill(gpu, place, (&arrived.view(at), &shape))?;
                 self.own(pool_idx, slot_idx, (layer, expert));
             }
             let slot = &mut self.pools[pool_idx].slots[slot_idx];
             (slot.last_group, slot.last_submission) = (self.n_groups, submission);
             places.push((expert, slot.place));
         }
-        let pool = &self.pools[pool_idx];
-        if !self.has_tables(n_experts * pool.buffers.len()) {
+        let n_words = n_experts * self.pools[pool_idx].buffers.len();
+        if places.is_empty() || self.n_table_words + n_words > N_TABLE_WORDS {
             return Ok(None);
         }
-        let mut bound = Vec::new();
-        for (buffer_idx, buffer) in pool.buffers.iter().enumerate() {
-            let mut table = vec![ABSENT; n_experts];
-            let here = places.iter().filter(|(_, place)| place.buffer_idx == buffer_idx);
-            let mut is_used = false;
-            for (expert, place) in here {
-                table[expert.0] = place.slot;
-                is_used = true;
-            }
-            if is_used {
-                let table_at = self.n_table_words;
-                self.n_table_words += n_experts;
-                gpu.write(&self.tables, (table_at * 4) as u64, bytemuck::cast_slice(&table));
-                let bind_group = buffer.bind_group.clone();
-                bound.push(Bound { bind_group, table_at: narrow(table_at) });
-            }
-        }
+        let bound = self.tables_of((gpu, pool_idx), n_experts, &places);
         Ok(Some(Taken { n: places.len(), bound }))
+    }
+
+    /// Writes a table for each buffer that holds some of these experts.
+    fn tables_of(
+        &mut self,
+        (gpu, pool_idx): (&Gpu, usize),
+        n_experts: usize,
+        places: &[(ExpertIdx, SlotPlace)],
+    ) -> Vec<Bound> {
+        let mut bound = Vec::new();
+        for (buffer_idx, buffer) in self.pools[pool_idx].buffers.iter().enumerate() {
+            let mut table = vec![ABSENT; n_experts];
+            let mut here = places.iter().filter(|(_, place)| place.buffer_idx == buffer_idx);
+            if here.clone().next().is_none() {
+                continue;
+            }
+            here.by_ref().for_each(|(expert, place)| table[expert.0] = place.slot);
+            let table_at = self.n_table_words;
+            self.n_table_words += n_experts;
+            gpu.write(&self.tables, (table_at * 4) as u64, bytemuck::cast_slice(&table));
+            let bind_group = buffer.bind_group.clone();
+            bound.push(Bound { bind_group, table_at: narrow(table_at) });
+        }
+        bound
     }
 
     fn pool_of(&mut self, slot_bytes: u64) -> usize {
@@ -321,18 +326,6 @@ impl DeviceExperts {
             pool.by_key.remove(&leaving);
         }
         pool.by_key.insert(key, slot_idx);
-    }
-
-    fn fill(
-        &mut self,
-        gpu: &Gpu,
-        (pool_idx, slot_idx): (usize, usize),
-        expert: (&ExpertView<'_>, &SlotShape),
-    ) -> Result<()> {
-        self.n_uploaded += 1;
-        let pool = &self.pools[pool_idx];
-        let place = pool.slots[slot_idx].place;
-        fill(gpu, (&pool.buffers[place.buffer_idx].buffer, u64::from(place.slot)), expert)
     }
 }
 

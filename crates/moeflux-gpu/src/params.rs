@@ -61,10 +61,13 @@ impl Field for View {
     }
 }
 
+/// Names of fields, and places in bytes from the first field of a kernel's own.
+pub(crate) type Fields = Vec<(&'static str, usize)>;
+
 /// Parameters of a kernel, behind the [`crate::step::Step`]'s own four words.
 pub(crate) trait Params {
-    /// Names, and places in bytes from the first field of the kernel's own.
-    fn fields() -> Vec<(&'static str, usize)>;
+    /// Where each lies.
+    fn fields() -> Fields;
 
     /// All words.
     fn words(&self) -> Vec<u32>;
@@ -73,7 +76,10 @@ pub(crate) trait Params {
 /// Makes structs of parameters: `params! { struct AddParams { x: View, n_cols: u32 } }`. The WGSL
 /// struct `Params` has the member `step: Step` first and then these.
 macro_rules! params {
-    ($(#[$meta:meta])* struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $kind:ty),+ $(,)? }) => {
+    (
+        $(#[$meta:meta])*
+        struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $kind:ty),+ $(,)? }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
         pub(super) struct $name {
@@ -81,7 +87,7 @@ macro_rules! params {
         }
 
         impl $crate::params::Params for $name {
-            fn fields() -> Vec<(&'static str, usize)> {
+            fn fields() -> $crate::params::Fields {
                 let mut at = 0;
                 let mut fields = Vec::new();
                 $(

@@ -47,13 +47,11 @@ impl Recorder {
         self.n_dispatches >= N_DISPATCHES_MAX
     }
 
-    /// Hands what is recorded to the device.
-    pub(crate) fn submit(&mut self) {
+    /// Hands what is recorded to the device, if there is something.
+    pub(crate) fn submit(&mut self) -> Option<wgpu::SubmissionIndex> {
         self.pass = None;
         self.n_dispatches = 0;
-        if let Some(encoder) = self.encoder.take() {
-            self.gpu.queue().submit([encoder.finish()]);
-        }
+        self.encoder.take().map(|encoder| self.gpu.queue().submit([encoder.finish()]))
     }
 }
 
@@ -88,8 +86,8 @@ impl ReadBack {
         }
         let encoder = recorder.encoder();
         encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, 0, n_bytes);
-        recorder.submit();
-        gpu.read_mapped(&self.buffer, target)
+        let submission = recorder.submit();
+        gpu.read_mapped(&self.buffer, submission, target)
     }
 }
 

@@ -30,12 +30,9 @@ impl Lanes {
 /// Which groups of bindings a kernel has beside group 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Groups {
-    /// Group 1: `weights`.
-    pub(crate) weights: bool,
-    /// Group 2: `first` and `second` of a layer's state.
-    pub(crate) state: bool,
-    /// Group 3: `more_weights`.
-    pub(crate) more_weights: bool,
+    /// Group 1, `weights`; group 2, `first` and `second` of a layer's state; group 3,
+    /// `more_weights`.
+    are_there: [bool; 3],
 }
 
 /// Where a constant's value comes from.
@@ -151,9 +148,7 @@ impl Shader {
     #[must_use]
     pub(crate) const fn groups(&self) -> Groups {
         Groups {
-            weights: self.weights.is_some(),
-            state: self.state.is_some(),
-            more_weights: self.more_weights.is_some(),
+            are_there: [self.weights.is_some(), self.state.is_some(), self.more_weights.is_some()],
         }
     }
 
@@ -248,9 +243,9 @@ impl Layouts {
         let made = known.entry(groups).or_insert_with(|| {
             let mut layouts = vec![
                 Some(&self.model),
-                groups.weights.then_some(&self.weights),
-                groups.state.then_some(&self.state),
-                groups.more_weights.then_some(&self.weights),
+                groups.are_there[0].then_some(&self.weights),
+                groups.are_there[1].then_some(&self.state),
+                groups.are_there[2].then_some(&self.weights),
             ];
             while layouts.last().is_some_and(Option::is_none) {
                 layouts.pop();

@@ -100,6 +100,8 @@ pub(crate) struct Step {
     pub(crate) more_weights: Option<usize>,
     /// Dispatches of other numbers of rows leave it out.
     pub(crate) n_rows: RangeInclusive<u32>,
+    /// Over a state: so do those whose last row sees another number of positions.
+    pub(crate) n_seen: RangeInclusive<u32>,
 }
 
 impl Step {
@@ -125,6 +127,19 @@ impl Step {
     pub(crate) fn when(&mut self, n_rows: RangeInclusive<u32>) -> &mut Self {
         self.n_rows = n_rows;
         self
+    }
+
+    /// Runs only where the last row of a segment sees so many positions, its own among them.
+    pub(crate) fn when_seen(&mut self, n_seen: RangeInclusive<u32>) -> &mut Self {
+        self.n_seen = n_seen;
+        self
+    }
+
+    /// Whether it runs for these rows.
+    pub(crate) fn runs(&self, head: Head) -> bool {
+        self.n_rows.contains(&head.n_rows)
+            && (!matches!(self.over, Over::State(_))
+                || self.n_seen.contains(&(head.place + head.n_rows)))
     }
 }
 

@@ -1,14 +1,81 @@
-//! [`Attention`] on the device.
+//! [`Attention`]: see `attend.rs` for how it is taken apart.
 
 use moeflux::error::Result;
 use moeflux::ops::Attention;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
+use super::attend::{Form, fours};
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{NONE, Params as _, View, params};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "attention", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "attention",
+    is_done: true,
+    shaders: || {
+        let usual = form((2, 8), (256, 256), (false, true));
+        let odd = form((3, 7), (37, 10), (true, false));
+        let mut shaders = usual.shaders(32 << 10);
+        shaders.extend(odd.shaders(16 << 10));
+        shaders
+    },
+    params: || NAMES.map(|name| (name, AttentionParams::fields())).into(),
+};
 
-pub(super) fn compile(_: &Attention, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("attention"))
+const NAMES: [&str; 3] = ["attention", "attention merge", "attention append"];
+
+params! {
+    struct AttentionParams {
+        q: View,
+        k: View,
+        v: View,
+        gate: View,
+        out: View,
+        scale: f32,
+        /// Positions that a row sees at most.
+        window: u32,
+        sinks: u32,
+        n_splits: u32,
+        partials: u32,
+    }
+}
+
+fn form(
+    (n_kv_heads, group): (usize, usize),
+    (key_dim, value_dim): (usize, usize),
+    (has_sinks, has_gate): (bool, bool),
+) -> Form {
+    Form {
+        names: NAMES,
+        source: include_str!("attention.wgsl"),
+        n_kv_heads: narrow(n_kv_heads),
+        group: narrow(group),
+        key_fours: fours(key_dim),
+        value_fours: fours(value_dim),
+        has_sinks,
+        has_gate,
+        consts: [("KEY_DIM", narrow(key_dim)), ("VALUE_DIM", narrow(value_dim))],
+    }
+}
+
+pub(super) fn compile(op: &Attention, compiler: &mut Compiler<'_>) -> Result<()> {
+    let form = form(
+        (op.k.n_heads, op.q.n_heads / op.k.n_heads),
+        (op.k.head_dim, op.v.head_dim),
+        (op.sinks.is_some(), op.gate.is_some()),
+    );
+    let alone = AttentionParams {
+        q: compiler.view(&op.q),
+        k: compiler.view(&op.k),
+        v: compiler.view(&op.v),
+        gate: compiler.view(&op.gate.unwrap_or(op.out)),
+        out: compiler.view(&op.out),
+        scale: op.scale,
+        window: op.window.map_or(u32::MAX, narrow),
+        sinks: op.sinks.map_or(NONE, |sinks| compiler.vector(sinks)),
+        n_splits: 1,
+        partials: 0,
+    };
+    let params = |n_splits, partials| AttentionParams { n_splits, partials, ..alone };
+    form.compile(compiler, op.layer, params)
 }

@@ -26,13 +26,8 @@ pub(super) const KERNEL: Kernel = Kernel {
     params: || NAMES.iter().map(|name| (*name, ExpertParams::fields())).collect(),
 };
 
-const NAMES: [&str; 5] = [
-    "expert_gate_up",
-    "expert_down",
-    "expert_pairs",
-    "expert_gate_up_tile",
-    "expert_down_tile",
-];
+const NAMES: [&str; 5] =
+    ["expert_gate_up", "expert_down", "expert_pairs", "expert_gate_up_tile", "expert_down_tile"];
 
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
@@ -146,8 +141,8 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let slot = compiler.slot_shape(op.layer)?;
     let RouteShape { top_k, n_experts } = compiler.route();
     let inner = ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)?;
-    let n_tiles_most = narrow(n_experts)
-        + compiler.n_rows_max().div_ceil(TILE.n_inputs()) * narrow(top_k);
+    let n_tiles_most =
+        narrow(n_experts) + compiler.n_rows_max().div_ceil(TILE.n_inputs()) * narrow(top_k);
     let base = ExpertParams {
         // All ranks have the same inputs.
         x: View { head_stride: 0, ..compiler.view(&op.x) },
@@ -212,7 +207,11 @@ fn few(op: &ExpertFfn, compiler: &mut Compiler<'_>, (slot, gate_up, down): Both<
     Ok(())
 }
 
-fn many(op: &ExpertFfn, compiler: &mut Compiler<'_>, (slot, gate_up, down): Both<'_>) -> Result<()> {
+fn many(
+    op: &ExpertFfn,
+    compiler: &mut Compiler<'_>,
+    (slot, gate_up, down): Both<'_>,
+) -> Result<()> {
     let route = compiler.route();
     let rows = rows_few(route) + 1..=u32::MAX;
     let (top_k, n_experts) = (narrow(route.top_k), narrow(route.n_experts));

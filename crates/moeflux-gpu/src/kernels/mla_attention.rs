@@ -1,14 +1,66 @@
-//! [`MlaAttention`] on the device.
+//! [`MlaAttention`] in absorbed form: see `attend.rs` for how it is taken apart.
 
 use moeflux::error::Result;
 use moeflux::ops::MlaAttention;
 
-use super::{Kernel, unsupported};
+use super::Kernel;
+use super::attend::{Form, fours};
 use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params as _, View, params};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "mla_attention", is_done: false, shaders: Vec::new, params: Vec::new };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "mla_attention",
+    is_done: true,
+    shaders: || {
+        let mut shaders = form(128, (512, 64)).shaders(32 << 10);
+        shaders.extend(form(5, (30, 7)).shaders(16 << 10));
+        shaders
+    },
+    params: || NAMES.map(|name| (name, MlaAttentionParams::fields())).into(),
+};
 
-pub(super) fn compile(_: &MlaAttention, _: &mut Compiler<'_>) -> Result<()> {
-    Err(unsupported("mla_attention"))
+const NAMES: [&str; 3] = ["mla_attention", "mla_attention merge", "mla_attention append"];
+
+params! {
+    struct MlaAttentionParams {
+        q_latent: View,
+        q_rope: View,
+        latent: View,
+        k_rope: View,
+        out: View,
+        scale: f32,
+        n_splits: u32,
+        partials: u32,
+    }
+}
+
+fn form(n_heads: usize, (latent_dim, rope_dim): (usize, usize)) -> Form {
+    Form {
+        names: NAMES,
+        source: include_str!("mla_attention.wgsl"),
+        n_kv_heads: 1,
+        group: narrow(n_heads),
+        key_fours: fours(latent_dim) + fours(rope_dim),
+        value_fours: fours(latent_dim),
+        has_sinks: false,
+        has_gate: false,
+        consts: [("LATENT_DIM", narrow(latent_dim)), ("ROPE_DIM", narrow(rope_dim))],
+    }
+}
+
+pub(super) fn compile(op: &MlaAttention, compiler: &mut Compiler<'_>) -> Result<()> {
+    let form = form(op.q_latent.n_heads, (op.latent.head_dim, op.k_rope.head_dim));
+    let alone = MlaAttentionParams {
+        q_latent: compiler.view(&op.q_latent),
+        q_rope: compiler.view(&op.q_rope),
+        latent: compiler.view(&op.latent),
+        k_rope: compiler.view(&op.k_rope),
+        out: compiler.view(&op.out),
+        scale: op.scale,
+        n_splits: 1,
+        partials: 0,
+    };
+    let params = |n_splits, partials| MlaAttentionParams { n_splits, partials, ..alone };
+    form.compile(compiler, op.layer, params)
 }

@@ -5,6 +5,7 @@
 //! **Invariant:** a kernel knows its op alone; what several ops do together stands in `fuse.rs`.
 
 mod add;
+mod attend;
 mod attention;
 mod causal_conv;
 mod combine;
@@ -32,6 +33,7 @@ use moeflux::error::{Error, Result};
 use moeflux::ops::Op;
 
 use crate::compiler::Compiler;
+use crate::params::Fields;
 use crate::shader::Shader;
 
 /// What the file of an op says of itself.
@@ -46,7 +48,7 @@ pub(crate) struct Kernel {
     pub(crate) shaders: fn() -> Vec<Shader>,
     /// Names and places of the fields of each shader's `Params`, by the shader's name.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests compare them with naga's"))]
-    pub(crate) params: fn() -> Vec<(&'static str, Vec<(&'static str, usize)>)>,
+    pub(crate) params: fn() -> Vec<(&'static str, Fields)>,
 }
 
 impl std::fmt::Debug for Kernel {

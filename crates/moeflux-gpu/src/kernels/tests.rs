@@ -110,7 +110,7 @@ fn parameters_lie_where_rust_puts_them() {
         let (module, _) = parsed(&shader);
         let params = module.types.iter().find(|(_, it)| it.name.as_deref() == Some("Params"));
         let name = shader.name();
-        let (_, params) = params.unwrap_or_else(|| panic!("{name} has no Params"));
+        let Some((_, params)) = params else { panic!("{name} has no Params") };
         let TypeInner::Struct { members, span } = &params.inner else {
             panic!("{name}: Params is a struct")
         };
@@ -120,7 +120,7 @@ fn parameters_lie_where_rust_puts_them() {
             .iter()
             .map(|it| (it.name.as_deref().unwrap(), it.offset as usize - 16))
             .collect();
-        let expected = known.get(name).unwrap_or_else(|| panic!("{name}: no params are listed"));
-        assert_eq!(places, *expected, "{name}: WGSL on the left, Rust on the right");
+        let expected = known.get(name);
+        assert_eq!(Some(&places), expected, "{name}: WGSL on the left, Rust on the right");
     }
 }

@@ -1,8 +1,8 @@
 //! What layers remember of sessions, in two buffers per layer and session.
 //!
-//! Keys and values (or latents and rotated keys) lie as `[position, head, channel]`, channels padded
-//! to a multiple of four; recurrent layers as on the host. **Invariant:** what is read out has the
-//! host backends' form, without padding: `[position, head, channel]` of each table in turn.
+//! Keys and values (or latents and rotated keys) lie as `[position, head, channel]`, with channels
+//! padded to a multiple of four; recurrent layers as on the host. **Invariant:** what is read out
+//! has the host backends' form, without padding: `[position, head, channel]` of each table in turn.
 
 use std::collections::HashMap;
 

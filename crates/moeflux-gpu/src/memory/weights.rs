@@ -164,8 +164,8 @@ impl PartBytes {
     }
 }
 
-/// Gives each matrix its place, in arenas of at most so many bytes: a matrix begins a new arena when
-/// the present one cannot hold it whole, and is cut only when none could.
+/// Gives each matrix its place, in arenas of at most so many bytes: a matrix begins a new arena
+/// when the present one cannot hold it whole, and is cut only when none could.
 fn placed(
     layouts: impl Iterator<Item = MatrixLayout>,
     arena_bytes_max: u64,

@@ -101,23 +101,19 @@ impl Layout {
                 }
             }),
         };
-        if n_rows_max > N_ROWS_MAX {
-            return Err(Error::Input(format!(
-                "{n_rows_max} rows in one step are too many; at most {N_ROWS_MAX} are computed \
-                 together"
-            )));
-        }
+        check_rows(n_rows_max)?;
         let needs = needs(n_rows_max);
         let room_bytes = config.device.as_ref().and_then(|device| device.room_bytes());
         let device_expert_bytes =
             room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes));
         let is_on_device = device_expert_bytes.is_some_and(|room| experts.all_bytes <= room);
+        let in_memory =
+            if is_on_device { Placement::OnDevice } else { place(&needs, &experts, limit_bytes)? };
         let placement = match streaming.n_slots_max {
             Some(n_slots) if n_slots < shape.n_experts => {
                 Placement::Streaming { n_slots: n_slots.max(experts.n_slots_min) }
             }
-            _ if is_on_device => Placement::OnDevice,
-            _ => place(&needs, &experts, limit_bytes)?,
+            _ => in_memory,
         };
         let expert_bytes = match placement {
             Placement::Resident | Placement::OnDevice => experts.all_bytes,
@@ -136,6 +132,15 @@ impl Layout {
         };
         Ok(Self { placement, n_rows_max, memory, device_expert_bytes })
     }
+}
+
+fn check_rows(n_rows_max: usize) -> Result<()> {
+    if n_rows_max <= N_ROWS_MAX {
+        return Ok(());
+    }
+    Err(Error::Input(format!(
+        "{n_rows_max} rows in one step are too many; at most {N_ROWS_MAX} are computed together"
+    )))
 }
 
 /// What a step takes with a workspace of this size: scratch is as large as the widest use of it.

@@ -4,27 +4,29 @@
 //! is recorded. **Invariant:** commands run in the order of submission; what was recorded keeps
 //! the buffers and rows that it was recorded with.
 
+mod compile;
+mod record;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart};
-use moeflux::error::{Error, Result};
+use moeflux::error::Result;
 use moeflux::experts::Arrived;
-use moeflux::families::ModelPlan;
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
-use moeflux::ops::{Batch, N_OUTPUTS_MAX, Op, Plan, Routes, RowSet, StateSpec, Workspace};
-use moeflux::weights::{ExpertLayout, ExpertView, Weights};
+use moeflux::ops::{Batch, Op, Plan, Routes, RowSet, StateSpec, Workspace};
+use moeflux::weights::{ExpertView, Weights};
 
-use crate::compiler::{Compiler, RouteShape};
+use crate::compiler::RouteShape;
 use crate::device::Gpu;
-use crate::experts::{Bound, DeviceExperts, layouts_of};
+use crate::experts::{DeviceExperts, layouts_of};
+use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::states::{States, Stretch};
 use crate::memory::weights::DeviceWeights;
 use crate::memory::workspace::DeviceWorkspace;
-use crate::memory::{STORAGE, narrow};
 use crate::recorder::{ReadBack, Recorder};
-use crate::step::{Head, Over, Step};
+use crate::step::Step;
 
 /// How a backend is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,198 +153,10 @@ impl GpuBackend {
 
     /// Hands all that was recorded to the device.
     fn flush(&mut self) {
-        self.recorder.submit();
+        drop(self.recorder.submit());
         self.n_submissions += 1;
         self.batches.submitted();
         self.experts.submitted();
-    }
-
-    /// The compiled plan, made if it is new. A model's plans stay where they are, so that one place
-    /// in memory names one; another plan may come to lie there, so that it is compared.
-    fn compiled(&mut self, plan: &Plan) -> Result<usize> {
-        let place = plan.ops.as_ptr().addr();
-        let has_router = plan.ops.iter().any(|op| matches!(op, Op::Route(_)));
-        let before = if has_router { RouteShape::default() } else { self.routed.shape };
-        let is_same = |it: &Compiled| it.routes[0] == before && it.plan == *plan;
-        let known = self.plan_places.get(&place).copied();
-        if let Some(known) = known.filter(|&known| is_same(&self.plans[known])) {
-            return Ok(known);
-        }
-        if let Some(known) = self.plans.iter().position(is_same) {
-            self.plan_places.insert(place, known);
-            return Ok(known);
-        }
-        let mut compiler = Compiler {
-            gpu: &self.gpu,
-            config: &self.config,
-            weights: &self.weights,
-            workspace: &mut self.workspace,
-            slots: &self.experts.shapes,
-            route: before,
-            steps: Vec::new(),
-        };
-        compiler.plan(plan)?;
-        let (route, steps) = (compiler.route, compiler.steps);
-        self.grow(route)?;
-        self.plans.push(Compiled { plan: plan.clone(), routes: [before, route], steps });
-        self.plan_places.insert(place, self.plans.len() - 1);
-        Ok(self.plans.len() - 1)
-    }
-
-    /// Compiles all plans of a model, so that no step has to: with fewer rows than were asked for
-    /// where the adapter's limits are too small for what kernels need beside the workspace.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoRoom`] if not even one row has room; [`Error::Unsupported`].
-    pub fn prepare(
-        &mut self,
-        plan: &ModelPlan,
-        experts: &[(LayerIdx, ExpertLayout)],
-    ) -> Result<()> {
-        for (layer, layout) in experts {
-            let spans = [layout.gate, layout.up, layout.down];
-            self.experts.note_shape(*layer, spans.map(|span| span.layout));
-        }
-        loop {
-            match self.compile_all(plan) {
-                Err(Error::NoRoom { .. }) if self.workspace.n_rows_max > 1 => {
-                    self.set_rows(&plan.workspace, self.workspace.n_rows_max.div_ceil(2))?;
-                }
-                other => return other,
-            }
-        }
-    }
-
-    fn compile_all(&mut self, plan: &ModelPlan) -> Result<()> {
-        self.compiled(&plan.embed)?;
-        self.compiled(&plan.head)?;
-        for layer in &plan.layers {
-            let mixer = self.compiled(&layer.mixer)?;
-            let Some(moe) = &layer.moe else { continue };
-            self.routed.shape = self.plans[mixer].routes[1];
-            for plan in [&moe.shared, &moe.experts, &moe.combine, &moe.whole, &moe.guess] {
-                self.compiled(plan)?;
-            }
-        }
-        self.routed = Routed::default();
-        Ok(())
-    }
-
-    /// Begins anew with a workspace of so many rows.
-    fn set_rows(&mut self, workspace: &Workspace, n_rows_max: usize) -> Result<()> {
-        self.flush();
-        self.plans.clear();
-        self.plan_places.clear();
-        self.workspace = DeviceWorkspace::new(&self.gpu, workspace, n_rows_max)?;
-        self.batches = Batches::new(&self.gpu, self.workspace.n_rows_max)?;
-        self.bind_model();
-        Ok(())
-    }
-
-    fn bind_model(&mut self) {
-        let weights = (&self.workspace, &self.weights);
-        let (routes, experts) = (&self.route_pairs, &self.experts);
-        self.model_group = model_group(&self.gpu, weights, &self.batches, routes, experts);
-    }
-
-    /// Makes room for what compiled plans ask for.
-    fn grow(&mut self, route: RouteShape) -> Result<()> {
-        let mut has_grown = false;
-        if let Some(larger) = self.workspace.grown(&self.gpu)? {
-            let old = &self.workspace.buffer;
-            self.recorder.encoder().copy_buffer_to_buffer(old, 0, &larger, 0, old.size());
-            self.workspace.buffer = larger;
-            has_grown = true;
-        }
-        let route_bytes = (self.workspace.n_rows_max * route.top_k * 8) as u64;
-        if route_bytes > self.route_pairs.size() {
-            let larger = self.gpu.buffer("routes", route_bytes, STORAGE)?;
-            let old = &self.route_pairs;
-            self.recorder.encoder().copy_buffer_to_buffer(old, 0, &larger, 0, old.size());
-            self.route_pairs = larger;
-            has_grown = true;
-        }
-        if has_grown {
-            self.bind_model();
-        }
-        Ok(())
-    }
-
-    /// Records the steps of a plan for a batch.
-    fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) {
-        if !self.batches.has_room(batch) {
-            self.flush();
-        }
-        let batch_at = self.batches.place(&self.gpu, batch);
-        let compiled = &self.plans[plan_idx];
-        let n_rows = match compiled.plan.rows {
-            RowSet::All => batch.rows.len(),
-            RowSet::Outputs => batch.outputs.len(),
-        };
-        let all = Head { first_row: 0, n_rows: narrow(n_rows), batch_at, place: 0 };
-        let mut recording = Recording {
-            recorder: &mut self.recorder,
-            model_group: &self.model_group,
-            weights: &self.weights,
-            n_groups_max: self.gpu.n_groups_max(),
-        };
-        for step in &compiled.steps {
-            match step.over {
-                Over::Rows => recording.dispatch(step, all, None),
-                Over::State(layer) => {
-                    for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
-                        let first = &batch.rows[segment.rows.start];
-                        let head = Head {
-                            first_row: narrow(segment.rows.start),
-                            n_rows: narrow(segment.rows.len()),
-                            batch_at,
-                            place: narrow(first.position.0),
-                        };
-                        let memory = self.states.layer(segment.state, layer);
-                        recording.dispatch(step, head, Some(&memory.bind_group));
-                    }
-                }
-                Over::Experts(layer) => {
-                    let bound = self.experts.bound(layer);
-                    assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
-                    for bound in bound {
-                        let head = Head { place: bound.table_at, ..all };
-                        recording.dispatch(step, head, Some(&bound.bind_group));
-                    }
-                }
-            }
-        }
-        if compiled.plan.ops.iter().any(|op| matches!(op, Op::Route(_))) {
-            self.routed = Routed { shape: compiled.routes[1], n_rows, is_here: false };
-        }
-        self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));
-        self.kept_rows = None;
-        if self.recorder.is_full() {
-            self.flush();
-        }
-    }
-
-    /// Records the steps of a plan of experts over all rows that were routed, once for each buffer
-    /// that holds some of the experts.
-    fn record_experts(&mut self, plan_idx: usize, n_rows: usize, bound: &[Bound]) {
-        let mut recording = Recording {
-            recorder: &mut self.recorder,
-            model_group: &self.model_group,
-            weights: &self.weights,
-            n_groups_max: self.gpu.n_groups_max(),
-        };
-        for step in &self.plans[plan_idx].steps {
-            for bound in bound {
-                let (n_rows, place) = (narrow(n_rows), bound.table_at);
-                let head = Head { first_row: 0, n_rows, batch_at: 0, place };
-                recording.dispatch(step, head, Some(&bound.bind_group));
-            }
-        }
-        self.kept_rows = None;
-        if self.recorder.is_full() {
-            self.flush();
-        }
     }
 
     fn read(&mut self, source: &wgpu::Buffer, offset_bytes: u64, target: &mut [u8]) -> Result<()> {
@@ -359,49 +173,6 @@ impl GpuBackend {
         let target = bytemuck::cast_slice_mut(&mut values);
         self.read(source, (first * size_of::<f32>()) as u64, target)?;
         Ok(values)
-    }
-}
-
-/// What dispatches of one plan have in common.
-struct Recording<'a> {
-    recorder: &'a mut Recorder,
-    model_group: &'a wgpu::BindGroup,
-    weights: &'a DeviceWeights,
-    n_groups_max: u32,
-}
-
-impl Recording<'_> {
-    /// Records a step; `bound` is the state, or the buffer of experts.
-    fn dispatch(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) {
-        let grid = [step.grid.x, step.grid.y, step.grid.z].map(|extent| extent.of(head.n_rows));
-        if !step.n_rows.contains(&head.n_rows) || grid.contains(&0) {
-            return;
-        }
-        let largest = grid.iter().max();
-        assert!(largest <= Some(&self.n_groups_max), "{}: {grid:?} workgroups", step.name);
-        let mut bytes = [0; 128];
-        let n_bytes = 16 + 4 * step.params.len();
-        let words = head.words().into_iter().chain(step.params.iter().copied());
-        for (target, word) in bytes[..n_bytes].chunks_exact_mut(4).zip(words) {
-            target.copy_from_slice(&word.to_le_bytes());
-        }
-        let pass = self.recorder.pass();
-        pass.set_pipeline(&step.pipeline);
-        pass.set_bind_group(0, self.model_group, &[]);
-        if let Some(arena) = step.weights {
-            pass.set_bind_group(1, &self.weights.arenas[arena].bind_group, &[]);
-        }
-        match (step.over, bound) {
-            (Over::State(_), Some(bound)) => pass.set_bind_group(2, bound, &[]),
-            (Over::Experts(_), Some(bound)) => pass.set_bind_group(1, bound, &[]),
-            _ => {}
-        }
-        if let Some(arena) = step.more_weights {
-            pass.set_bind_group(3, &self.weights.arenas[arena].bind_group, &[]);
-        }
-        pass.set_immediates(0, &bytes);
-        let [x, y, z] = grid;
-        pass.dispatch_workgroups(x, y, z);
     }
 }
 
@@ -574,9 +345,9 @@ impl Backend for GpuBackend {
 
 /// Whose experts a plan computes.
 fn layer_of(plan: &Plan) -> LayerIdx {
-    let layers = plan.ops.iter().map(|op| match op {
+    let mut layers = plan.ops.iter().map(|op| match op {
         Op::ExpertFfn(op) => op.layer,
         other => unreachable!("{} is not an expert's op", other.name()),
     });
-    layers.last().expect("a plan of experts has an op")
+    layers.next().expect("a plan of experts has an op")
 }

@@ -1,0 +1,129 @@
+//! Plans that are compiled when they are first seen, or all at once when a model is opened.
+//!
+//! **Invariant:** what compiled plans ask for (scratch, room for routes) is there before one runs.
+
+use moeflux::error::{Error, Result};
+use moeflux::families::ModelPlan;
+use moeflux::ids::LayerIdx;
+use moeflux::ops::{Op, Plan, Workspace};
+use moeflux::weights::ExpertLayout;
+
+use super::{Compiled, GpuBackend, Routed, model_group};
+use crate::compiler::{Compiler, RouteShape};
+use crate::memory::STORAGE;
+use crate::memory::batches::Batches;
+use crate::memory::workspace::DeviceWorkspace;
+
+impl GpuBackend {
+    /// The compiled plan, made if it is new. A model's plans stay where they are, so that one place
+    /// in memory names one; another plan may come to lie there, so that it is compared.
+    pub(super) fn compiled(&mut self, plan: &Plan) -> Result<usize> {
+        let place = plan.ops.as_ptr().addr();
+        let has_router = plan.ops.iter().any(|op| matches!(op, Op::Route(_)));
+        let before = if has_router { RouteShape::default() } else { self.routed.shape };
+        let is_same = |it: &Compiled| it.routes[0] == before && it.plan == *plan;
+        let known = self.plan_places.get(&place).copied();
+        if let Some(known) = known.filter(|&known| is_same(&self.plans[known])) {
+            return Ok(known);
+        }
+        if let Some(known) = self.plans.iter().position(is_same) {
+            self.plan_places.insert(place, known);
+            return Ok(known);
+        }
+        let mut compiler = Compiler {
+            gpu: &self.gpu,
+            config: &self.config,
+            weights: &self.weights,
+            workspace: &mut self.workspace,
+            slots: &self.experts.shapes,
+            route: before,
+            steps: Vec::new(),
+        };
+        compiler.plan(plan)?;
+        let (route, steps) = (compiler.route, compiler.steps);
+        self.grow(route)?;
+        self.plans.push(Compiled { plan: plan.clone(), routes: [before, route], steps });
+        self.plan_places.insert(place, self.plans.len() - 1);
+        Ok(self.plans.len() - 1)
+    }
+
+    /// Compiles all plans of a model, so that no step has to: with fewer rows than were asked for
+    /// where the adapter's limits are too small for what kernels need beside the workspace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] if not even one row has room; [`Error::Unsupported`].
+    pub fn prepare(
+        &mut self,
+        plan: &ModelPlan,
+        experts: &[(LayerIdx, ExpertLayout)],
+    ) -> Result<()> {
+        for (layer, layout) in experts {
+            let spans = [layout.gate, layout.up, layout.down];
+            self.experts.note_shape(*layer, spans.map(|span| span.layout));
+        }
+        loop {
+            match self.compile_all(plan) {
+                Err(Error::NoRoom { .. }) if self.workspace.n_rows_max > 1 => {
+                    self.set_rows(&plan.workspace, self.workspace.n_rows_max.div_ceil(2))?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn compile_all(&mut self, plan: &ModelPlan) -> Result<()> {
+        self.compiled(&plan.embed)?;
+        self.compiled(&plan.head)?;
+        for layer in &plan.layers {
+            let mixer = self.compiled(&layer.mixer)?;
+            let Some(moe) = &layer.moe else { continue };
+            self.routed.shape = self.plans[mixer].routes[1];
+            for plan in [&moe.shared, &moe.experts, &moe.combine, &moe.whole, &moe.guess] {
+                self.compiled(plan)?;
+            }
+        }
+        self.routed = Routed::default();
+        Ok(())
+    }
+
+    /// Begins anew with a workspace of so many rows.
+    fn set_rows(&mut self, workspace: &Workspace, n_rows_max: usize) -> Result<()> {
+        self.flush();
+        self.plans.clear();
+        self.plan_places.clear();
+        self.workspace = DeviceWorkspace::new(&self.gpu, workspace, n_rows_max)?;
+        self.batches = Batches::new(&self.gpu, self.workspace.n_rows_max)?;
+        self.bind_model();
+        Ok(())
+    }
+
+    fn bind_model(&mut self) {
+        let weights = (&self.workspace, &self.weights);
+        let (routes, experts) = (&self.route_pairs, &self.experts);
+        self.model_group = model_group(&self.gpu, weights, &self.batches, routes, experts);
+    }
+
+    /// Makes room for what compiled plans ask for.
+    fn grow(&mut self, route: RouteShape) -> Result<()> {
+        let mut has_grown = false;
+        if let Some(larger) = self.workspace.grown(&self.gpu)? {
+            let old = &self.workspace.buffer;
+            self.recorder.encoder().copy_buffer_to_buffer(old, 0, &larger, 0, old.size());
+            self.workspace.buffer = larger;
+            has_grown = true;
+        }
+        let route_bytes = (self.workspace.n_rows_max * route.top_k * 8) as u64;
+        if route_bytes > self.route_pairs.size() {
+            let larger = self.gpu.buffer("routes", route_bytes, STORAGE)?;
+            let old = &self.route_pairs;
+            self.recorder.encoder().copy_buffer_to_buffer(old, 0, &larger, 0, old.size());
+            self.route_pairs = larger;
+            has_grown = true;
+        }
+        if has_grown {
+            self.bind_model();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! Steps become dispatches: bound, with the words that a batch adds.
+
+use moeflux::ops::{Batch, N_OUTPUTS_MAX, Op, RowSet};
+
+use super::{GpuBackend, Routed};
+use crate::experts::Bound;
+use crate::memory::narrow;
+use crate::memory::weights::DeviceWeights;
+use crate::recorder::Recorder;
+use crate::step::{Head, Over, Step};
+
+impl GpuBackend {
+    /// Records the steps of a plan for a batch.
+    pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) {
+        if !self.batches.has_room(batch) {
+            self.flush();
+        }
+        let batch_at = self.batches.place(&self.gpu, batch);
+        let compiled = &self.plans[plan_idx];
+        let n_rows = match compiled.plan.rows {
+            RowSet::All => batch.rows.len(),
+            RowSet::Outputs => batch.outputs.len(),
+        };
+        let all = Head { first_row: 0, n_rows: narrow(n_rows), batch_at, place: 0 };
+        let mut recording = Recording {
+            recorder: &mut self.recorder,
+            model_group: &self.model_group,
+            weights: &self.weights,
+            n_groups_max: self.gpu.n_groups_max(),
+        };
+        for step in &compiled.steps {
+            match step.over {
+                Over::Rows => recording.dispatch(step, all, None),
+                Over::State(layer) => {
+                    for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
+                        let first = &batch.rows[segment.rows.start];
+                        let head = Head {
+                            first_row: narrow(segment.rows.start),
+                            n_rows: narrow(segment.rows.len()),
+                            batch_at,
+                            place: narrow(first.position.0),
+                        };
+                        let memory = self.states.layer(segment.state, layer);
+                        recording.dispatch(step, head, Some(&memory.bind_group));
+                    }
+                }
+                Over::Experts(layer) => {
+                    let bound = self.experts.bound(layer);
+                    assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
+                    for bound in bound {
+                        let head = Head { place: bound.table_at, ..all };
+                        recording.dispatch(step, head, Some(&bound.bind_group));
+                    }
+                }
+            }
+        }
+        if compiled.plan.ops.iter().any(|op| matches!(op, Op::Route(_))) {
+            self.routed = Routed { shape: compiled.routes[1], n_rows, is_here: false };
+        }
+        self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));
+        self.kept_rows = None;
+        if self.recorder.is_full() {
+            self.flush();
+        }
+    }
+
+    /// Records the steps of a plan of experts over all rows that were routed, once for each buffer
+    /// that holds some of the experts.
+    pub(super) fn record_experts(&mut self, plan_idx: usize, n_rows: usize, bound: &[Bound]) {
+        let mut recording = Recording {
+            recorder: &mut self.recorder,
+            model_group: &self.model_group,
+            weights: &self.weights,
+            n_groups_max: self.gpu.n_groups_max(),
+        };
+        for step in &self.plans[plan_idx].steps {
+            for bound in bound {
+                let (n_rows, place) = (narrow(n_rows), bound.table_at);
+                let head = Head { first_row: 0, n_rows, batch_at: 0, place };
+                recording.dispatch(step, head, Some(&bound.bind_group));
+            }
+        }
+        self.kept_rows = None;
+        if self.recorder.is_full() {
+            self.flush();
+        }
+    }
+}
+
+/// What dispatches of one plan have in common.
+struct Recording<'a> {
+    recorder: &'a mut Recorder,
+    model_group: &'a wgpu::BindGroup,
+    weights: &'a DeviceWeights,
+    n_groups_max: u32,
+}
+
+impl Recording<'_> {
+    /// Records a step; `bound` is the state, or the buffer of experts.
+    fn dispatch(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) {
+        let grid = [step.grid.x, step.grid.y, step.grid.z].map(|extent| extent.of(head.n_rows));
+        if !step.runs(head) || grid.contains(&0) {
+            return;
+        }
+        let largest = grid.iter().max();
+        assert!(largest <= Some(&self.n_groups_max), "{}: {grid:?} workgroups", step.name);
+        let mut bytes = [0; 128];
+        let n_bytes = 16 + 4 * step.params.len();
+        let words = head.words().into_iter().chain(step.params.iter().copied());
+        for (target, word) in bytes[..n_bytes].chunks_exact_mut(4).zip(words) {
+            target.copy_from_slice(&word.to_le_bytes());
+        }
+        let pass = self.recorder.pass();
+        pass.set_pipeline(&step.pipeline);
+        pass.set_bind_group(0, self.model_group, &[]);
+        if let Some(arena) = step.weights {
+            pass.set_bind_group(1, &self.weights.arenas[arena].bind_group, &[]);
+        }
+        match (step.over, bound) {
+            (Over::State(_), Some(bound)) => pass.set_bind_group(2, bound, &[]),
+            (Over::Experts(_), Some(bound)) => pass.set_bind_group(1, bound, &[]),
+            _ => {}
+        }
+        if let Some(arena) = step.more_weights {
+            pass.set_bind_group(3, &self.weights.arenas[arena].bind_group, &[]);
+        }
+        pass.set_immediates(0, &bytes);
+        let [x, y, z] = grid;
+        pass.dispatch_workgroups(x, y, z);
+    }
+}

@@ -1,0 +1,251 @@
+// Attention of a tile of queries over blocks of keys, with the softmax taken on the way: whenever
+// a larger score comes, what was summed so far is scaled down. An op's file says where queries,
+// keys and values are.
+//
+// QUERIES are (row, head) of one key head: TILE_ROWS rows of TILE_HEADS heads. Tiles along x, key
+// heads along y, splits of the keys along z. Scores are computed four keys by QUERIES_EACH queries
+// to an invocation, from slices of columns in the workgroup's memory; then each invocation sums
+// four columns of the values for ROWS_EACH queries.
+
+const KEYS: u32 = 64u;
+const KEY_LANES: u32 = KEYS / 4u;
+const QUERY_LANES: u32 = N_LANES / KEY_LANES;
+const QUERIES_EACH: u32 = QUERIES / QUERY_LANES;
+// One more than needed, so that neighbours in a column lie in different banks of memory.
+const SLICE_STRIDE: u32 = SLICE + 1u;
+const WEIGHTS_STRIDE: u32 = KEY_LANES + 1u;
+const KEYS_AT: u32 = QUERIES * SLICE_STRIDE;
+const TILE_FOURS: u32 = max((QUERIES + KEYS) * SLICE_STRIDE, QUERIES * WEIGHTS_STRIDE);
+const TILE_ROWS: u32 = QUERIES / TILE_HEADS;
+const N_PARTS: u32 = (GROUP + TILE_HEADS - 1u) / TILE_HEADS;
+const QUERY_ROWS: u32 = N_LANES / VALUE_LANES;
+const ROWS_EACH: u32 = (QUERIES + QUERY_ROWS - 1u) / QUERY_ROWS;
+// What is not seen scores so much less than the least that a sum begins with, that its weight is 0.
+const UNSEEN: f32 = -3e38;
+const LEAST: f32 = -1e30;
+
+// Slices of queries and keys; then, in turn, the weights of all keys by query.
+var<workgroup> tile: array<vec4<f32>, TILE_FOURS>;
+// By query and lane of keys.
+var<workgroup> of_lanes: array<f32, QUERIES * KEY_LANES>;
+var<workgroup> of_queries: array<f32, QUERIES>;
+
+// What a workgroup works on.
+struct Work {
+    kv_head: u32,
+    // Of the segment.
+    first_row: u32,
+    first_head: u32,
+    begin: u32,
+    end: u32,
+}
+
+fn work_of(group: vec3<u32>) -> Work {
+    var work: Work;
+    work.kv_head = group.y;
+    work.first_row = group.x / N_PARTS * TILE_ROWS;
+    work.first_head = group.x % N_PARTS * TILE_HEADS;
+    let end_row = min(work.first_row + TILE_ROWS, params.step.n_rows);
+    let begin = first_seen(params.step.place + work.first_row);
+    let end = params.step.place + end_row;
+    let n_blocks = (end - begin + KEYS - 1u) / KEYS;
+    let n_keys = (n_blocks + params.n_splits - 1u) / params.n_splits * KEYS;
+    work.begin = min(begin + group.z * n_keys, end);
+    work.end = min(work.begin + n_keys, end);
+    return work;
+}
+
+fn row_of_query(work: Work, query: u32) -> u32 {
+    return work.first_row + query / TILE_HEADS;
+}
+
+// Head of the group that shares a key head.
+fn head_of_query(work: Work, query: u32) -> u32 {
+    return work.first_head + query % TILE_HEADS;
+}
+
+fn is_query(work: Work, query: u32) -> bool {
+    return query < TILE_ROWS * TILE_HEADS && row_of_query(work, query) < params.step.n_rows
+        && head_of_query(work, query) < GROUP;
+}
+
+fn load_slice(work: Work, block: u32, first_four: u32, lane: u32) {
+    for (var at = lane; at < QUERIES * SLICE; at += N_LANES) {
+        let query = at / SLICE;
+        let four = first_four + at % SLICE;
+        var value = vec4(0.0);
+        if four < KEY_FOURS && is_query(work, query) {
+            let row = params.step.first_row + row_of_query(work, query);
+            value = query4(row, work.kv_head * GROUP + head_of_query(work, query), four);
+        }
+        tile[query * SLICE_STRIDE + at % SLICE] = value;
+    }
+    for (var at = lane; at < KEYS * SLICE; at += N_LANES) {
+        let key = at / SLICE;
+        let four = first_four + at % SLICE;
+        var value = vec4(0.0);
+        // What lies beyond the last position may be anything.
+        if four < KEY_FOURS && block + key < work.end {
+            value = key4(block + key, work.kv_head, four);
+        }
+        // An invocation's four keys lie KEY_LANES apart, those of neighbours side by side.
+        let place = key % 4u * KEY_LANES + key / 4u;
+        tile[KEYS_AT + place * SLICE_STRIDE + at % SLICE] = value;
+    }
+}
+
+// Scores of four keys that follow each other; UNSEEN where a query's row does not see them.
+fn masked(work: Work, query: u32, first_key: u32, scores: vec4<f32>) -> vec4<f32> {
+    let position = params.step.place + row_of_query(work, query);
+    let keys = vec4(first_key) + vec4(0u, 1u, 2u, 3u);
+    let end = min(work.end, position + 1u);
+    let are_seen = (keys < vec4(end)) & (keys >= vec4(first_seen(position)));
+    return select(vec4(UNSEEN), scores * params.scale, are_seen);
+}
+
+fn largest_of(values: vec4<f32>) -> f32 {
+    return max(max(values.x, values.y), max(values.z, values.w));
+}
+
+@compute @workgroup_size(N_LANES)
+fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let work = work_of(group);
+    let key_lane = lane % KEY_LANES;
+    let query_lane = lane / KEY_LANES;
+    let value_lane = lane % VALUE_LANES;
+    let query_row = lane / VALUE_LANES;
+    if FROM_ROWS && work.first_head == 0u && group.z == 0u {
+        for (var row = work.first_row; row < work.first_row + TILE_ROWS; row++) {
+            for (var four = lane; four < APPENDED_FOURS; four += N_LANES) {
+                append(row, work.kv_head, four);
+            }
+        }
+    }
+
+    var largest: array<f32, QUERIES_EACH>;
+    var totals: array<f32, QUERIES_EACH>;
+    var out: array<vec4<f32>, ROWS_EACH>;
+    for (var i = 0u; i < QUERIES_EACH; i++) {
+        let query = query_lane + i * QUERY_LANES;
+        let head = min(work.kv_head * GROUP + head_of_query(work, query), N_HEADS - 1u);
+        let has_sink = HAS_SINKS && group.z == 0u;
+        largest[i] = select(LEAST, sink_of(head), has_sink);
+        totals[i] = select(0.0, 1.0, has_sink && key_lane == 0u);
+    }
+    for (var i = 0u; i < ROWS_EACH; i++) {
+        out[i] = vec4(0.0);
+    }
+
+    for (var block = work.begin; block < work.end; block += KEYS) {
+        var scores: array<vec4<f32>, QUERIES_EACH>;
+        for (var i = 0u; i < QUERIES_EACH; i++) {
+            scores[i] = vec4(0.0);
+        }
+        for (var first_four = 0u; first_four < KEY_FOURS; first_four += SLICE) {
+            // The slice before, or the weights of the block before, have been read.
+            workgroupBarrier();
+            load_slice(work, block, first_four, lane);
+            workgroupBarrier();
+            for (var col = 0u; col < SLICE; col++) {
+                let key_at = KEYS_AT + key_lane * SLICE_STRIDE + col;
+                let k0 = tile[key_at];
+                let k1 = tile[key_at + KEY_LANES * SLICE_STRIDE];
+                let k2 = tile[key_at + 2u * KEY_LANES * SLICE_STRIDE];
+                let k3 = tile[key_at + 3u * KEY_LANES * SLICE_STRIDE];
+                for (var i = 0u; i < QUERIES_EACH; i++) {
+                    let q = tile[(query_lane + i * QUERY_LANES) * SLICE_STRIDE + col];
+                    scores[i] += vec4(dot(q, k0), dot(q, k1), dot(q, k2), dot(q, k3));
+                }
+            }
+        }
+        for (var i = 0u; i < QUERIES_EACH; i++) {
+            let query = query_lane + i * QUERY_LANES;
+            scores[i] = masked(work, query, block + 4u * key_lane, scores[i]);
+            of_lanes[query * KEY_LANES + key_lane] = largest_of(scores[i]);
+        }
+        workgroupBarrier();
+        for (var i = 0u; i < QUERIES_EACH; i++) {
+            let query = query_lane + i * QUERY_LANES;
+            var now = largest[i];
+            for (var other = 0u; other < KEY_LANES; other++) {
+                now = max(now, of_lanes[query * KEY_LANES + other]);
+            }
+            let weights = exp(scores[i] - now);
+            let factor = exp(largest[i] - now);
+            totals[i] = totals[i] * factor + dot(weights, vec4(1.0));
+            largest[i] = now;
+            tile[query * WEIGHTS_STRIDE + key_lane] = weights;
+            if key_lane == 0u {
+                of_queries[query] = factor;
+            }
+        }
+        workgroupBarrier();
+        if value_lane < VALUE_FOURS {
+            for (var i = 0u; i < ROWS_EACH; i++) {
+                out[i] *= of_queries[min(query_row + i * QUERY_ROWS, QUERIES - 1u)];
+            }
+            for (var fours = 0u; fours < KEY_LANES; fours++) {
+                let key = block + 4u * fours;
+                let v0 = value_or_zero(work, key, value_lane);
+                let v1 = value_or_zero(work, key + 1u, value_lane);
+                let v2 = value_or_zero(work, key + 2u, value_lane);
+                let v3 = value_or_zero(work, key + 3u, value_lane);
+                for (var i = 0u; i < ROWS_EACH; i++) {
+                    let query = min(query_row + i * QUERY_ROWS, QUERIES - 1u);
+                    let weights = tile[query * WEIGHTS_STRIDE + fours];
+                    out[i] += weights.x * v0 + weights.y * v1 + weights.z * v2 + weights.w * v3;
+                }
+            }
+        }
+    }
+
+    // Factors and largest scores of the last block have been read.
+    workgroupBarrier();
+    for (var i = 0u; i < QUERIES_EACH; i++) {
+        let query = query_lane + i * QUERY_LANES;
+        of_lanes[query * KEY_LANES + key_lane] = totals[i];
+        if key_lane == 0u {
+            of_queries[query] = largest[i];
+        }
+    }
+    workgroupBarrier();
+    if value_lane < VALUE_FOURS {
+        for (var i = 0u; i < ROWS_EACH; i++) {
+            let query = query_row + i * QUERY_ROWS;
+            if query < QUERIES && is_query(work, query) {
+                leave(work, query, group.z, value_lane, out[i]);
+            }
+        }
+    }
+}
+
+fn value_or_zero(work: Work, position: u32, four: u32) -> vec4<f32> {
+    if position < work.end {
+        return value4(position, work.kv_head, four);
+    }
+    return vec4(0.0);
+}
+
+// Writes a query's result, or what a split of the keys gives to it.
+fn leave(work: Work, query: u32, split: u32, four: u32, sum: vec4<f32>) {
+    var total = 0.0;
+    for (var key_lane = 0u; key_lane < KEY_LANES; key_lane++) {
+        total += of_lanes[query * KEY_LANES + key_lane];
+    }
+    let row = row_of_query(work, query);
+    let head = work.kv_head * GROUP + head_of_query(work, query);
+    if params.n_splits == 1u {
+        for (var i = 0u; i < 4u; i++) {
+            put(row, head, 4u * four + i, sum[i] / total);
+        }
+        return;
+    }
+    let at = partial_at(row, head, split);
+    if four == 0u {
+        ws[at] = of_queries[query];
+        ws[at + 1u] = total;
+    }
+    for (var i = 0u; i < 4u; i++) {
+        ws[at + 4u * (four + 1u) + i] = sum[i];
+    }
+}

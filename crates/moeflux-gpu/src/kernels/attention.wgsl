@@ -1,0 +1,79 @@
+// Where attention finds queries, keys and values: see attend_tile.wgsl. KEY_FOURS and VALUE_FOURS
+// are columns by four; with FROM_ROWS, keys and values of this dispatch's rows are taken from the
+// rows, and kept by it.
+
+struct Params {
+    step: Step,
+    q: View,
+    k: View,
+    v: View,
+    gate: View,
+    out: View,
+    scale: f32,
+    window: u32,
+    sinks: u32,
+    n_splits: u32,
+    partials: u32,
+}
+
+const N_HEADS: u32 = N_KV_HEADS * GROUP;
+const APPENDED_FOURS: u32 = max(KEY_FOURS, VALUE_FOURS);
+
+// The first position that a row at `position` sees.
+fn first_seen(position: u32) -> u32 {
+    return position + 1u - min(position + 1u, params.window);
+}
+
+fn sink_of(head: u32) -> f32 {
+    if HAS_SINKS {
+        return vectors[params.sinks + head];
+    }
+    return 0.0;
+}
+
+fn query4(row: u32, head: u32, four: u32) -> vec4<f32> {
+    return four_of(params.q, row, head, four, KEY_DIM);
+}
+
+fn key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    if FROM_ROWS && position >= params.step.place {
+        let row = params.step.first_row + position - params.step.place;
+        return four_of(params.k, row, kv_head, four, KEY_DIM);
+    }
+    return first[(position * N_KV_HEADS + kv_head) * KEY_FOURS + four];
+}
+
+fn value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    if FROM_ROWS && position >= params.step.place {
+        let row = params.step.first_row + position - params.step.place;
+        return four_of(params.v, row, kv_head, four, VALUE_DIM);
+    }
+    return second[(position * N_KV_HEADS + kv_head) * VALUE_FOURS + four];
+}
+
+// Keeps a row of the segment.
+fn append(segment_row: u32, kv_head: u32, four: u32) {
+    if segment_row >= params.step.n_rows {
+        return;
+    }
+    let row = params.step.first_row + segment_row;
+    let place = (params.step.place + segment_row) * N_KV_HEADS + kv_head;
+    if four < KEY_FOURS {
+        first[place * KEY_FOURS + four] = four_of(params.k, row, kv_head, four, KEY_DIM);
+    }
+    if four < VALUE_FOURS {
+        second[place * VALUE_FOURS + four] = four_of(params.v, row, kv_head, four, VALUE_DIM);
+    }
+}
+
+fn put(segment_row: u32, head: u32, col: u32, value: f32) {
+    if col >= VALUE_DIM {
+        return;
+    }
+    let row = params.step.first_row + segment_row;
+    var gated = value;
+    if HAS_GATE {
+        gated *= sigmoid(ws[place_of(params.gate, row, head) + col]);
+    }
+    ws[place_of(params.out, row, head) + col] = gated;
+}

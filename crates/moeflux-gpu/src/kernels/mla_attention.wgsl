@@ -1,0 +1,76 @@
+// Where latent attention finds queries, keys and values: see attend_tile.wgsl. A key is the
+// latent, LATENT_FOURS times four columns, and behind it the rotated key; a value is the latent.
+// All heads share them.
+
+struct Params {
+    step: Step,
+    q_latent: View,
+    q_rope: View,
+    latent: View,
+    k_rope: View,
+    out: View,
+    scale: f32,
+    n_splits: u32,
+    partials: u32,
+}
+
+const N_HEADS: u32 = GROUP;
+const ROPE_FOURS: u32 = KEY_FOURS - VALUE_FOURS;
+const APPENDED_FOURS: u32 = KEY_FOURS;
+
+fn first_seen(position: u32) -> u32 {
+    return 0u;
+}
+
+fn sink_of(head: u32) -> f32 {
+    return 0.0;
+}
+
+fn query4(row: u32, head: u32, four: u32) -> vec4<f32> {
+    if four < VALUE_FOURS {
+        return four_of(params.q_latent, row, head, four, LATENT_DIM);
+    }
+    return four_of(params.q_rope, row, head, four - VALUE_FOURS, ROPE_DIM);
+}
+
+// The key of a row.
+fn row4(row: u32, four: u32) -> vec4<f32> {
+    if four < VALUE_FOURS {
+        return four_of(params.latent, row, 0u, four, LATENT_DIM);
+    }
+    return four_of(params.k_rope, row, 0u, four - VALUE_FOURS, ROPE_DIM);
+}
+
+fn key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    if FROM_ROWS && position >= params.step.place {
+        return row4(params.step.first_row + position - params.step.place, four);
+    }
+    if four < VALUE_FOURS {
+        return first[position * VALUE_FOURS + four];
+    }
+    return second[position * ROPE_FOURS + four - VALUE_FOURS];
+}
+
+fn value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return key4(position, kv_head, four);
+}
+
+// Keeps a row of the segment.
+fn append(segment_row: u32, kv_head: u32, four: u32) {
+    if segment_row >= params.step.n_rows {
+        return;
+    }
+    let value = row4(params.step.first_row + segment_row, four);
+    let position = params.step.place + segment_row;
+    if four < VALUE_FOURS {
+        first[position * VALUE_FOURS + four] = value;
+    } else {
+        second[position * ROPE_FOURS + four - VALUE_FOURS] = value;
+    }
+}
+
+fn put(segment_row: u32, head: u32, col: u32, value: f32) {
+    if col < LATENT_DIM {
+        ws[place_of(params.out, params.step.first_row + segment_row, head) + col] = value;
+    }
+}
