@@ -9,6 +9,7 @@ use moeflux::ids::{LayerIdx, MatrixId, VectorId};
 use moeflux::ops::{Heads, Op, Plan};
 use moeflux_kernels::MatrixLayout;
 
+use crate::backend::GpuConfig;
 use crate::device::Gpu;
 use crate::kernels;
 use crate::memory::narrow;
@@ -57,6 +58,7 @@ pub(crate) struct SlotShape {
 #[derive(Debug)]
 pub(crate) struct Compiler<'a> {
     pub(crate) gpu: &'a Gpu,
+    pub(crate) config: &'a GpuConfig,
     pub(crate) weights: &'a DeviceWeights,
     pub(crate) workspace: &'a mut DeviceWorkspace,
     pub(crate) slots: &'a HashMap<LayerIdx, SlotShape>,
@@ -72,7 +74,17 @@ impl Compiler<'_> {
     ///
     /// [`Error::Unsupported`] for an op that has no kernel; [`Error::Device`].
     pub(crate) fn plan(&mut self, plan: &Plan) -> Result<()> {
-        plan.ops.iter().try_for_each(|op| self.op(op))
+        let mut rest = plan.ops.as_slice();
+        while let Some((op, after)) = rest.split_first() {
+            let n_fused = if self.config().fuses { kernels::compile_fused(rest, self)? } else { 0 };
+            if n_fused == 0 {
+                self.op(op)?;
+                rest = after;
+            } else {
+                rest = &rest[n_fused..];
+            }
+        }
+        Ok(())
     }
 
     /// Appends the steps of an op.
@@ -88,6 +100,18 @@ impl Compiler<'_> {
     #[must_use]
     pub(crate) fn gpu(&self) -> &Gpu {
         self.gpu
+    }
+
+    /// Smallest and largest subgroup, where kernels may use them.
+    #[must_use]
+    pub(crate) fn subgroup_sizes(&self) -> Option<(u32, u32)> {
+        self.gpu.facts().subgroup_sizes.filter(|_| self.config().uses_subgroups)
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub(crate) fn config(&self) -> &GpuConfig {
+        self.config
     }
 
     /// Rows of a batch at most: what scratch has room for.

@@ -51,7 +51,7 @@ impl DeviceMaker for GpuMaker {
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
         let config = match parts.expert_bytes {
-            Some(expert_bytes_max) => GpuConfig { expert_bytes_max },
+            Some(expert_bytes_max) => GpuConfig { expert_bytes_max, ..GpuConfig::default() },
             None => GpuConfig::default(),
         };
         let gpu = Arc::clone(&self.gpu);

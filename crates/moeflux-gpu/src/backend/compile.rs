@@ -32,6 +32,7 @@ impl GpuBackend {
         }
         let mut compiler = Compiler {
             gpu: &self.gpu,
+            config: &self.config,
             weights: &self.weights,
             workspace: &mut self.workspace,
             slots: &self.experts.shapes,

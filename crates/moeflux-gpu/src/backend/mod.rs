@@ -33,13 +33,17 @@ use crate::step::Step;
 /// How a backend is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuConfig {
+    /// Whether ops that follow each other may run as one.
+    pub fuses: bool,
+    /// Whether kernels may use subgroups where the adapter has them.
+    pub uses_subgroups: bool,
     /// Bytes of routed experts on the device at most.
     pub expert_bytes_max: u64,
 }
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        Self { expert_bytes_max: 1 << 30 }
+        Self { fuses: true, uses_subgroups: true, expert_bytes_max: 1 << 30 }
     }
 }
 
@@ -82,6 +86,7 @@ struct KeptRows {
 #[derive(Debug)]
 pub struct GpuBackend {
     gpu: Arc<Gpu>,
+    config: GpuConfig,
     weights: DeviceWeights,
     workspace: DeviceWorkspace,
     batches: Batches,
@@ -126,10 +131,11 @@ impl GpuBackend {
         let route_pairs = gpu.buffer("routes", 16, STORAGE)?;
         let model_group =
             model_group(&gpu, (&workspace, &weights), &batches, &route_pairs, &experts);
-        let recorder = Recorder::new(Arc::clone(&gpu));
+        let recorder = Recorder::new(Arc::clone(&gpu))?;
         let read_back = ReadBack::new(&gpu)?;
         Ok(Self {
             gpu,
+            config,
             weights,
             workspace,
             batches,

@@ -128,5 +128,6 @@ impl Recording<'_> {
         pass.set_immediates(0, &bytes);
         let [x, y, z] = grid;
         pass.dispatch_workgroups(x, y, z);
+        self.recorder.note(step.name);
     }
 }

@@ -55,6 +55,13 @@ pub(super) const MAKERS: &[Maker] = &[
     },
     Maker {
         op: "matmul",
+        what: "many rows of any width, every kind",
+        n_cases: N_KINDS,
+        arithmetic: Arithmetic::Sum,
+        make: matmul_of_many_rows_of_every_kind,
+    },
+    Maker {
+        op: "matmul",
         what: "8-bit among 4-bit",
         n_cases: 2,
         arithmetic: Arithmetic::Sum,
@@ -72,7 +79,17 @@ pub(super) const MAKERS: &[Maker] = &[
         what: "rows to outputs and rows from inputs, every kind",
         n_cases: 2 * N_KINDS,
         arithmetic: Arithmetic::Sum,
-        make: head_matmul,
+        make: |seed| head_matmul(CaseBuilder::new(seed), seed),
+    },
+    Maker {
+        op: "head_matmul",
+        what: "many rows",
+        n_cases: 12,
+        arithmetic: Arithmetic::Sum,
+        make: |seed| {
+            let kind_seed = seed % 2 * N_KINDS + seed * 5 % N_KINDS;
+            head_matmul(CaseBuilder::with_sessions(Rng::new(seed), &[50, 23]), kind_seed)
+        },
     },
 ];
 
@@ -157,6 +174,14 @@ fn matmul_of_many_rows(seed: u64) -> Case {
     product(CaseBuilder::with_sessions(rng, &[17, 64, 30]), kind, n_rows, 256)
 }
 
+fn matmul_of_many_rows_of_every_kind(seed: u64) -> Case {
+    let mut rng = Rng::new(seed);
+    let kind = kind_of(seed);
+    let (n_rows, n_cols) = (rng.between(1, 140), rng.between(1, 300));
+    let builder = CaseBuilder::with_sessions(rng, &[29, 41]);
+    product(builder, kind, n_rows, fitting_cols(kind, n_cols))
+}
+
 fn eight_bits_among_four(seed: u64) -> Case {
     let mut builder = CaseBuilder::new(seed);
     let affine = |bits, group| Affine { bits, group, scale: FloatKind::Bf16 };
@@ -184,8 +209,7 @@ fn matmul_of_extremes(seed: u64) -> Case {
     builder.finish(vec![Op::MatMul(MatMul { weight, bias: None, x, out })])
 }
 
-fn head_matmul(seed: u64) -> Case {
-    let mut builder = CaseBuilder::new(seed);
+fn head_matmul(mut builder: CaseBuilder, seed: u64) -> Case {
     let kind = kind_of(seed);
     let rng = &mut builder.rng;
     let (n_heads, n_rows) = (rng.between(1, 5), rng.between(1, 20));
