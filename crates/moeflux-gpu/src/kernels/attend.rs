@@ -220,6 +220,9 @@ impl Form {
                     .when_seen(seen);
             }
         }
+        if n_rows_max <= N_ROWS_FEW {
+            return Ok(());
+        }
         self.compile_many(compiler, layer, &params(1, partials))
     }
 
