@@ -14,7 +14,7 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel = Kernel {
     op: "combine",
     is_done: true,
-    shaders: || vec![shader(false, false), shader(true, false), shader(true, true)],
+    shaders: || [[false, false], [true, false], [true, true]].map(shader).to_vec(),
     params: || vec![("combine", CombineParams::fields())],
 };
 
@@ -36,7 +36,7 @@ params! {
 
 const NOWHERE: View = View { first: NONE, row_stride: 0, head_stride: 0 };
 
-fn shader(has_shared: bool, has_gate: bool) -> Shader {
+fn shader([has_shared, has_gate]: [bool; 2]) -> Shader {
     Shader::new("combine", include_str!("combine.wgsl"))
         .with("N_INVOCATIONS", N_INVOCATIONS)
         .with("HAS_SHARED", has_shared)
@@ -56,7 +56,7 @@ pub(super) fn compile(op: &Combine, compiler: &mut Compiler<'_>) -> Result<()> {
         n_cols: narrow(n_cols),
         top_k: narrow(compiler.route().top_k),
     };
-    let shader = shader(op.shared.is_some(), op.shared_gate.is_some());
+    let shader = shader([op.shared.is_some(), op.shared_gate.is_some()]);
     let grid = Grid::new(Extent::fixed(narrow(n_cols).div_ceil(N_INVOCATIONS)), Extent::rows(1));
     compiler.step(&shader, &params, grid)?;
     Ok(())

@@ -176,7 +176,6 @@ fn wide_heads(seed: u64) -> Case {
 /// As in a layer: heads are normed, then turned in part, then attended to.
 fn behind_norms(seed: u64) -> Case {
     let mut builder = CaseBuilder::new(seed);
-    builder.first_position = 3;
     let rng = &mut builder.rng;
     let n_kv_heads = rng.between(1, 3);
     let n_heads = n_kv_heads * rng.between(1, 4);
