@@ -33,8 +33,7 @@ fn main() -> Result<()> {
     };
     let gpu = Gpu::open(adapter)?;
     println!("{}, subgroups {:?}", gpu.facts(), gpu.facts().subgroup_sizes);
-    let affine =
-        |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
+    let affine = |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
     let is_small = std::env::args().any(|arg| arg == "--small");
     let scale = if is_small { 8 } else { 1 };
     for (kind, outputs, inputs) in [
@@ -144,8 +143,7 @@ fn experts(
     }
     submit(&mut backend, &embed, n_rows)?;
     submit(&mut backend, &embed_logits, n_rows)?;
-    let seconds =
-        seconds_of(&mut backend, &Plan::new(ops), n_rows, sum.buffer)? / N_LAYERS as f64;
+    let seconds = seconds_of(&mut backend, &Plan::new(ops), n_rows, sum.buffer)? / N_LAYERS as f64;
     let expert_bytes = 2 * wide.view().layout().total_bytes() + tall.view().layout().total_bytes();
     let n_used = (n_rows.min(N_TOKENS) * top_k).min(n_experts);
     let flops = 6.0 * (hidden * inner * n_rows * top_k) as f64;
@@ -159,11 +157,7 @@ fn experts(
 }
 
 /// A buffer, and the plan that fills its rows by token.
-fn input(
-    weights: &mut Weights,
-    workspace: &mut Workspace,
-    n_cols: usize,
-) -> Result<(Heads, Plan)> {
+fn input(weights: &mut Weights, workspace: &mut Workspace, n_cols: usize) -> Result<(Heads, Plan)> {
     let layout = MatrixLayout { kind: MatrixKind::Float(FloatKind::F32), n_rows: N_TOKENS, n_cols };
     let mut table = OwnedMatrix::zeroed(layout)?;
     let mut bits = 1_u32;
@@ -199,12 +193,7 @@ fn submit(backend: &mut GpuBackend, plan: &Plan, n_rows: usize) -> Result<()> {
 }
 
 /// Seconds of a plan, once its kernels are made.
-fn seconds_of(
-    backend: &mut GpuBackend,
-    plan: &Plan,
-    n_rows: usize,
-    out: BufferId,
-) -> Result<f64> {
+fn seconds_of(backend: &mut GpuBackend, plan: &Plan, n_rows: usize, out: BufferId) -> Result<f64> {
     let mut value = [0.0];
     let mut run = |n: usize| -> Result<f64> {
         let begin = Instant::now();
@@ -215,7 +204,12 @@ fn seconds_of(
         Ok(begin.elapsed().as_secs_f64())
     };
     run(1)?;
-    let once = run(1)?;
-    let n = ((SECONDS / once) as usize).clamp(1, 100);
+    // Clocks rise while a device is busy.
+    let begin = Instant::now();
+    let mut once = run(1)?;
+    while begin.elapsed().as_secs_f64() < SECONDS / 2.0 {
+        once = run(1)?;
+    }
+    let n = ((SECONDS / once) as usize).clamp(1, 400);
     Ok(run(n)? / n as f64)
 }
