@@ -33,9 +33,10 @@ const NAMES: [&str; 5] =
 
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
-/// Pairs per expert, on average, from which on tiles pay; and from which on large ones.
-const PAIRS_OF_TILES: usize = 1;
-const PAIRS_OF_LARGE_TILES: usize = 16;
+/// Tiles of pairs.
+const TILE: Tile = Tile::LARGE;
+/// Pairs per expert, on average, from which on tiles pay.
+const PAIRS_OF_TILES: usize = 2;
 
 params! {
     struct ExpertParams {
@@ -74,8 +75,8 @@ fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), cuts: bool, matvec: Matvec) 
     gate_up_shader(shader, kinds, cuts)
 }
 
-fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool, tile: Tile) -> Shader {
-    let shader = tile.shader("expert_gate_up_tile", include_str!("expert_gate_up_tile.wgsl"));
+fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+    let shader = TILE.shader("expert_gate_up_tile", include_str!("expert_gate_up_tile.wgsl"));
     gate_up_shader(shader, kinds, cuts).piece(include_str!("expert_tile.wgsl"))
 }
 
@@ -87,37 +88,36 @@ fn down_few(layout: MatrixLayout, matvec: Matvec) -> Shader {
         .weights(Lanes::Four)
 }
 
-fn down_many(layout: MatrixLayout, tile: Tile) -> Shader {
-    tile.shader("expert_down_tile", include_str!("expert_down_tile.wgsl"))
+fn down_many(layout: MatrixLayout) -> Shader {
+    TILE.shader("expert_down_tile", include_str!("expert_down_tile.wgsl"))
         .with("KIND", kind_of(layout))
         .piece(PARAMS)
         .piece(include_str!("expert_tile.wgsl"))
         .weights(Lanes::Four)
 }
 
-fn sort(n_experts: u32, tile: Tile) -> Shader {
+fn sort(n_experts: u32) -> Shader {
     Shader::new("expert_pairs", include_str!("expert_pairs.wgsl"))
         .with("N_INVOCATIONS", N_SORTING)
         .with("N_EXPERTS", n_experts)
-        .with("TILE_INPUTS", tile.n_inputs())
+        .with("TILE_INPUTS", TILE.n_inputs())
         .piece(decode_matrix::PIECE)
         .piece(PARAMS)
         .weights(Lanes::Four)
 }
 
 fn shaders() -> Vec<Shader> {
-    let [small, large] = Tile::examples();
-    let mut shaders = vec![sort(8, small), sort(512, large)];
+    let mut shaders = vec![sort(8), sort(512)];
     let layouts = decode_matrix::examples();
     let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
-    for ((matvec, cuts), tile) in matvecs.zip([false, true]).zip([small, large]) {
+    for (matvec, cuts) in matvecs.zip([false, true]) {
         for (&gate, &up) in layouts.iter().zip(layouts.iter().rev()) {
             shaders.push(gate_up_few((gate, up), cuts, matvec));
             shaders.push(gate_up_few((gate, gate), cuts, matvec));
-            shaders.push(gate_up_many((gate, up), cuts, tile));
-            shaders.push(gate_up_many((gate, gate), cuts, tile));
+            shaders.push(gate_up_many((gate, up), cuts));
+            shaders.push(gate_up_many((gate, gate), cuts));
             shaders.push(down_few(gate, matvec));
-            shaders.push(down_many(gate, tile));
+            shaders.push(down_many(gate));
         }
     }
     shaders
@@ -143,13 +143,8 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let slot = compiler.slot_shape(op.layer)?;
     let RouteShape { top_k, n_experts } = compiler.route();
     let inner = ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)?;
-    // The smallest tiles are the most.
-    let n_tiles = |tile: Tile| {
-        narrow(n_experts) + compiler.n_rows_max().div_ceil(tile.n_inputs()) * narrow(top_k)
-    };
-    let n_tiles_most = n_tiles(Tile::SMALL);
-    let n_places = Tile::examples().map(|tile| n_tiles(tile) * tile.n_inputs());
-    let n_places_most = n_places.into_iter().max().unwrap_or(0);
+    let n_tiles_most =
+        narrow(n_experts) + compiler.n_rows_max().div_ceil(TILE.n_inputs()) * narrow(top_k);
     let base = ExpertParams {
         // All ranks have the same inputs.
         x: View { head_stride: 0, ..compiler.view(&op.x) },
@@ -166,17 +161,15 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
         up_biases: slot.up.biases,
         limit: op.limit.unwrap_or(0.0),
         tiles: room(compiler, "tiles of pairs", n_tiles_most)?,
-        pairs: room(compiler, "pairs by expert", n_places_most)?,
+        pairs: room(compiler, "pairs by expert", n_tiles_most * TILE.n_inputs())?,
     };
     let gate_up = of(base, slot.gate);
     let out = partials(compiler, op.sum.head_dim)?;
     let down = of(ExpertParams { x: inner, out, ..base }, slot.down);
     let both = (&slot, &gate_up, &down);
-    let [from_small, from_large] =
-        [PAIRS_OF_TILES, PAIRS_OF_LARGE_TILES].map(|n| narrow((n * n_experts / top_k).max(1)));
-    few(op, compiler, both, 1..=from_small)?;
-    many(op, compiler, both, (from_small + 1..=from_large, Tile::SMALL))?;
-    many(op, compiler, both, (from_large + 1..=u32::MAX, Tile::LARGE))
+    let rows_few = narrow((PAIRS_OF_TILES * n_experts / top_k).max(1));
+    few(op, compiler, both, 1..=rows_few)?;
+    many(op, compiler, both, rows_few + 1..=u32::MAX)
 }
 
 /// Parameters for the product with a matrix.
@@ -223,21 +216,21 @@ fn many(
     op: &ExpertFfn,
     compiler: &mut Compiler<'_>,
     (slot, gate_up, down): Both<'_>,
-    (rows, tile): (RangeInclusive<u32>, Tile),
+    rows: RangeInclusive<u32>,
 ) -> Result<()> {
     let route = compiler.route();
     let (top_k, n_experts) = (narrow(route.top_k), narrow(route.n_experts));
     let grid = |n_outputs| {
-        let tiles = Extent::rows_times(top_k, tile.n_inputs()).and(n_experts);
+        let tiles = Extent::rows_times(top_k, TILE.n_inputs()).and(n_experts);
         Grid::new(Extent::fixed(Tile::n_groups(n_outputs)), tiles)
     };
     let sorting = Grid::new(Extent::fixed(1), Extent::fixed(1));
-    let step = compiler.step(&sort(n_experts, tile), gate_up, sorting)?;
+    let step = compiler.step(&sort(n_experts), gate_up, sorting)?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
-    let shader = gate_up_many((slot.gate.layout, slot.up.layout), op.limit.is_some(), tile);
+    let shader = gate_up_many((slot.gate.layout, slot.up.layout), op.limit.is_some());
     let step = compiler.step(&shader, gate_up, grid(gate_up.n_outputs * 2))?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
-    let step = compiler.step(&down_many(slot.down.layout, tile), down, grid(down.n_outputs))?;
+    let step = compiler.step(&down_many(slot.down.layout), down, grid(down.n_outputs))?;
     step.over(Over::Experts(op.layer)).when(rows);
     Ok(())
 }
