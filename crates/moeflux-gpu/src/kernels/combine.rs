@@ -14,7 +14,7 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel = Kernel {
     op: "combine",
     is_done: true,
-    shaders: || [[false, false], [true, false], [true, true]].map(shader).to_vec(),
+    shaders: || [Shared::None, Shared::Plain, Shared::Gated].map(shader).to_vec(),
     params: || vec![("combine", CombineParams::fields())],
 };
 
@@ -36,11 +36,19 @@ params! {
 
 const NOWHERE: View = View { first: NONE, row_stride: 0, head_stride: 0 };
 
-fn shader([has_shared, has_gate]: [bool; 2]) -> Shader {
+/// What the shared expert adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shared {
+    None,
+    Plain,
+    Gated,
+}
+
+fn shader(shared: Shared) -> Shader {
     Shader::new("combine", include_str!("combine.wgsl"))
         .with("N_INVOCATIONS", N_INVOCATIONS)
-        .with("HAS_SHARED", has_shared)
-        .with("HAS_GATE", has_gate)
+        .with("HAS_SHARED", shared != Shared::None)
+        .with("HAS_GATE", shared == Shared::Gated)
 }
 
 pub(super) fn compile(op: &Combine, compiler: &mut Compiler<'_>) -> Result<()> {
@@ -56,8 +64,12 @@ pub(super) fn compile(op: &Combine, compiler: &mut Compiler<'_>) -> Result<()> {
         n_cols: narrow(n_cols),
         top_k: narrow(compiler.route().top_k),
     };
-    let shader = shader([op.shared.is_some(), op.shared_gate.is_some()]);
+    let shared = match (&op.shared, &op.shared_gate) {
+        (None, _) => Shared::None,
+        (Some(_), None) => Shared::Plain,
+        (Some(_), Some(_)) => Shared::Gated,
+    };
     let grid = Grid::new(Extent::fixed(narrow(n_cols).div_ceil(N_INVOCATIONS)), Extent::rows(1));
-    compiler.step(&shader, &params, grid)?;
+    compiler.step(&shader(shared), &params, grid)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 // out = down . x of each pair whose expert lies in the bound slots: outputs along x, pairs along y.
 
-const N_SUMS: u32 = OUTS;
+const N_MATRICES: u32 = 1u;
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(
@@ -18,6 +18,7 @@ fn main(
     let first_out = (group.x * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(down); first += BLOCK_UNITS) {
+        load(KIND, down, first_out, first, lane, 0u);
         workgroupBarrier();
         stage(invocation, first, params.n_cols);
         workgroupBarrier();

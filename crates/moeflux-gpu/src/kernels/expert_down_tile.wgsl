@@ -14,11 +14,17 @@ fn main(
     let down = first_matrix(slot);
     let first_out = group.x * TILE_OUTS;
     var sums: array<f32, N_SUMS>;
-    for (var unit = 0u; unit < n_units_of(down); unit++) {
+    let own_row = first_out + invocation;
+    let n_units = n_units_of(down);
+    load_x(invocation, 0u, params.n_cols);
+    load_w(KIND, down, own_row, 0u);
+    for (var unit = 0u; unit < n_units; unit++) {
         workgroupBarrier();
-        fill_x(invocation, unit, params.n_cols);
-        fill_w(KIND, down, first_out + invocation, unit, invocation);
+        keep_x(invocation);
+        keep_w(KIND, down, own_row, unit, invocation);
         workgroupBarrier();
+        load_x(invocation, min(unit + 1u, n_units - 1u), params.n_cols);
+        load_w(KIND, down, own_row, min(unit + 1u, n_units - 1u));
         add_tile(invocation, &sums);
     }
     for (var j = 0u; j < PER_LANE; j++) {

@@ -5,6 +5,8 @@
 //! by expert on the device and computed in tiles. **Invariant:** a pair's sums do not depend on
 //! which pairs share its tile.
 
+use std::ops::RangeInclusive;
+
 use moeflux::error::Result;
 use moeflux::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
@@ -32,9 +34,9 @@ const NAMES: [&str; 5] =
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
 /// Tiles of pairs.
-const TILE: Tile = Tile::MEDIUM;
+const TILE: Tile = Tile::LARGE;
 /// Pairs per expert, on average, from which on tiles pay.
-const PAIRS_PER_EXPERT: usize = 4;
+const PAIRS_OF_TILES: usize = 2;
 
 params! {
     struct ExpertParams {
@@ -164,8 +166,10 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let gate_up = of(base, slot.gate);
     let out = partials(compiler, op.sum.head_dim)?;
     let down = of(ExpertParams { x: inner, out, ..base }, slot.down);
-    few(op, compiler, (&slot, &gate_up, &down))?;
-    many(op, compiler, (&slot, &gate_up, &down))
+    let both = (&slot, &gate_up, &down);
+    let rows_few = narrow((PAIRS_OF_TILES * n_experts / top_k).max(1));
+    few(op, compiler, both, 1..=rows_few)?;
+    many(op, compiler, both, rows_few + 1..=u32::MAX)
 }
 
 /// Parameters for the product with a matrix.
@@ -180,18 +184,19 @@ fn of(params: ExpertParams, matrix: SlotMatrix) -> ExpertParams {
     }
 }
 
-/// Most rows of which every pair is computed alone.
-fn rows_few(route: RouteShape) -> u32 {
-    narrow((PAIRS_PER_EXPERT * route.n_experts / route.top_k).max(1))
-}
-
 type Both<'a> = (&'a SlotShape, &'a ExpertParams, &'a ExpertParams);
 
-fn few(op: &ExpertFfn, compiler: &mut Compiler<'_>, (slot, gate_up, down): Both<'_>) -> Result<()> {
-    let rows = 1..=rows_few(compiler.route());
+fn few(
+    op: &ExpertFfn,
+    compiler: &mut Compiler<'_>,
+    (slot, gate_up, down): Both<'_>,
+    rows: RangeInclusive<u32>,
+) -> Result<()> {
     let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
-    let matvec =
-        |layout: MatrixLayout| Matvec::new((layout.n_rows, layout.n_cols), 1, subgroup_sizes);
+    let top_k = compiler.route().top_k;
+    let matvec = |layout: MatrixLayout| {
+        Matvec::new((layout.n_rows * top_k, layout.n_cols), 1, subgroup_sizes)
+    };
     let grid = |params: &ExpertParams, matvec: Matvec| {
         let n_groups = params.n_outputs.div_ceil(matvec.outs_per_group());
         Grid::new(Extent::fixed(n_groups), Extent::rows_times(params.top_k, 1))
@@ -211,9 +216,9 @@ fn many(
     op: &ExpertFfn,
     compiler: &mut Compiler<'_>,
     (slot, gate_up, down): Both<'_>,
+    rows: RangeInclusive<u32>,
 ) -> Result<()> {
     let route = compiler.route();
-    let rows = rows_few(route) + 1..=u32::MAX;
     let (top_k, n_experts) = (narrow(route.top_k), narrow(route.n_experts));
     let grid = |n_outputs| {
         let tiles = Extent::rows_times(top_k, TILE.n_inputs()).and(n_experts);

@@ -1,7 +1,7 @@
 // out = swiglu(gate . x, up . x) of each pair whose expert lies in the bound slots: outputs along
 // x, pairs along y.
 
-const N_SUMS: u32 = 2u * OUTS;
+const N_MATRICES: u32 = 2u;
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(
@@ -20,11 +20,13 @@ fn main(
     let first_out = (group.x * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(gate); first += BLOCK_UNITS) {
+        load(GATE_KIND, gate, first_out, first, lane, 0u);
+        load(UP_KIND, up, first_out, first, lane, 1u);
         workgroupBarrier();
         stage(invocation, first, params.n_cols);
         workgroupBarrier();
         add_products(GATE_KIND, gate, first_out, first, lane, 0u, &sums);
-        add_products(UP_KIND, up, first_out, first, lane, OUTS, &sums);
+        add_products(UP_KIND, up, first_out, first, lane, 1u, &sums);
     }
     share(team, lane, &sums);
     workgroupBarrier();

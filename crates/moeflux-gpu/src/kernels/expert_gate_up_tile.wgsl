@@ -3,15 +3,31 @@
 
 const N_OUTS: u32 = TILE_OUTS / 2u;
 
-fn fill_gate_and_up(invocation: u32, slot: u32, row: u32, unit: u32) {
-    var matrix = first_matrix(slot);
+// The half of the tile that an invocation sees to decides which matrix it reads.
+fn own_matrix(invocation: u32, slot: u32) -> Matrix {
     if invocation >= N_OUTS {
-        matrix = up_matrix(slot);
+        return up_matrix(slot);
     }
-    if GATE_KIND == UP_KIND || invocation < N_OUTS {
-        fill_w(GATE_KIND, matrix, row, unit, invocation);
+    return first_matrix(slot);
+}
+
+fn is_gate(invocation: u32) -> bool {
+    return GATE_KIND == UP_KIND || invocation < N_OUTS;
+}
+
+fn load_gate_or_up(invocation: u32, matrix: Matrix, row: u32, unit: u32) {
+    if is_gate(invocation) {
+        load_w(GATE_KIND, matrix, row, unit);
     } else {
-        fill_w(UP_KIND, matrix, row, unit, invocation);
+        load_w(UP_KIND, matrix, row, unit);
+    }
+}
+
+fn keep_gate_or_up(invocation: u32, matrix: Matrix, row: u32, unit: u32) {
+    if is_gate(invocation) {
+        keep_w(GATE_KIND, matrix, row, unit, invocation);
+    } else {
+        keep_w(UP_KIND, matrix, row, unit, invocation);
     }
 }
 
@@ -27,11 +43,18 @@ fn main(
     find_inputs(invocation, group.y);
     let first_out = group.x * N_OUTS;
     var sums: array<f32, N_SUMS>;
-    for (var unit = 0u; unit < n_units_of(first_matrix(slot)); unit++) {
+    let matrix = own_matrix(invocation, slot);
+    let own_row = first_out + invocation % N_OUTS;
+    let n_units = n_units_of(first_matrix(slot));
+    load_x(invocation, 0u, params.n_cols);
+    load_gate_or_up(invocation, matrix, own_row, 0u);
+    for (var unit = 0u; unit < n_units; unit++) {
         workgroupBarrier();
-        fill_x(invocation, unit, params.n_cols);
-        fill_gate_and_up(invocation, slot, first_out + invocation % N_OUTS, unit);
+        keep_x(invocation);
+        keep_gate_or_up(invocation, matrix, own_row, unit);
         workgroupBarrier();
+        load_x(invocation, min(unit + 1u, n_units - 1u), params.n_cols);
+        load_gate_or_up(invocation, matrix, own_row, min(unit + 1u, n_units - 1u));
         add_tile(invocation, &sums);
     }
     for (var j = 0u; j < PER_LANE; j++) {

@@ -1,7 +1,7 @@
 // out = weight . x for every head, with rows of the weight of its own, for a few inputs: outputs
 // along x, ROWS rows along y, heads along z.
 
-const N_SUMS: u32 = OUTS * ROWS;
+const N_MATRICES: u32 = 1u;
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(
@@ -19,6 +19,7 @@ fn main(
     let matrix = bound_matrix();
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
+        load(KIND, matrix, matrix_row(group.z, first_out), first, lane, 0u);
         workgroupBarrier();
         stage(invocation, first, params.n_cols);
         workgroupBarrier();

@@ -16,11 +16,16 @@ fn main(
     let first_out = group.x * TILE_OUTS;
     let own_row = matrix_row(group.z, first_out + invocation);
     var sums: array<f32, N_SUMS>;
-    for (var unit = 0u; unit < n_units_of(matrix); unit++) {
+    let n_units = n_units_of(matrix);
+    load_x(invocation, 0u, params.n_cols);
+    load_w(KIND, matrix, own_row, 0u);
+    for (var unit = 0u; unit < n_units; unit++) {
         workgroupBarrier();
-        fill_x(invocation, unit, params.n_cols);
-        fill_w(KIND, matrix, own_row, unit, invocation);
+        keep_x(invocation);
+        keep_w(KIND, matrix, own_row, unit, invocation);
         workgroupBarrier();
+        load_x(invocation, min(unit + 1u, n_units - 1u), params.n_cols);
+        load_w(KIND, matrix, own_row, min(unit + 1u, n_units - 1u));
         add_tile(invocation, &sums);
     }
     for (var j = 0u; j < PER_LANE; j++) {

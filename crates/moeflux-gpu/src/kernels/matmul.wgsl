@@ -13,7 +13,7 @@ struct Params {
     bias: u32,
 }
 
-const N_SUMS: u32 = OUTS * ROWS;
+const N_MATRICES: u32 = 1u;
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(
@@ -32,6 +32,7 @@ fn main(
     let first_out = (group.x * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
+        load(KIND, matrix, first_out, first, lane, 0u);
         workgroupBarrier();
         stage(invocation, first, params.n_cols);
         workgroupBarrier();

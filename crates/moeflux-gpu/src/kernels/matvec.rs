@@ -7,7 +7,7 @@ use crate::kernels::decode_matrix::{self, UNIT_COLS};
 use crate::shader::Shader;
 
 /// Invocations of a workgroup.
-const N_INVOCATIONS: u32 = 128;
+const N_INVOCATIONS: u32 = 256;
 
 /// Inputs of a workgroup where there are several.
 pub(super) const ROWS_SEVERAL: u32 = 4;
@@ -28,8 +28,8 @@ pub(super) struct Matvec {
 }
 
 impl Matvec {
-    /// For rows of `n_cols` columns, `n_outputs` of them, and `rows` inputs at once, on an adapter
-    /// with subgroups of these sizes.
+    /// For rows of `n_cols` columns, `n_outputs` of them in a dispatch, and `rows` inputs at once,
+    /// on an adapter with subgroups of these sizes.
     pub(super) fn new(
         (n_outputs, n_cols): (usize, usize),
         rows: u32,
@@ -42,14 +42,14 @@ impl Matvec {
             _ if rows > 1 => 16,
             _ => 32,
         };
-        let units_each = if rows == 1 && n_units > 32 { 2 } else { 1 };
-        // Enough workgroups for every core come first, then more loads in flight in each.
+        // Enough workgroups for every core come first, then more use of each staged input.
         let outs = match n_outputs {
             _ if rows > 1 => 2,
-            ..2048 => 1,
-            2048..8192 => 2,
+            ..1024 => 1,
+            1024..4096 => 2,
             _ => 4,
         };
+        let units_each = if rows == 1 && outs < 4 && n_units > 32 { 2 } else { 1 };
         let smallest = subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
         Self { team, units_each, outs, rows, width: smallest.min(team) }
     }

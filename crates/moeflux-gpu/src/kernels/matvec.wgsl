@@ -6,6 +6,7 @@ const N_TEAMS: u32 = N_INVOCATIONS / TEAM;
 const BLOCK_UNITS: u32 = TEAM * UNITS_EACH;
 const N_CHUNKS: u32 = OUTS * UNITS_EACH;
 const N_DOTS: u32 = OUTS * ROWS;
+const N_SUMS: u32 = N_DOTS * N_MATRICES;
 // Of each sum so many parts are left when neighbours have added theirs up.
 const N_PARTS: u32 = TEAM / WIDTH;
 
@@ -14,11 +15,21 @@ var<workgroup> x_block: array<vec4<f32>, ROWS * UNIT_QUADS * BLOCK_UNITS>;
 var<workgroup> parts: array<f32, N_TEAMS * N_SUMS * N_PARTS>;
 var<private> x_at: array<u32, ROWS>;
 
+// What is stored of the block, of each of N_MATRICES: on its way while the inputs are staged.
+var<private> chunks: array<Chunk, N_CHUNKS * N_MATRICES>;
+var<private> affines: array<Affine, N_CHUNKS * N_MATRICES>;
+
 fn x_value(row: u32, col: u32, n_cols: u32) -> f32 {
-    if col >= n_cols || x_at[row] == NONE {
-        return 0.0;
-    }
-    return ws[x_at[row] + col];
+    let is_there = x_at[row] != NONE && col < n_cols;
+    return select(0.0, ws[select(0u, x_at[row] + col, is_there)], is_there);
+}
+
+// Four values together: all of them are there or none.
+fn x_quad(row: u32, col: u32, n_cols: u32) -> vec4<f32> {
+    let is_there = x_at[row] != NONE && col < n_cols;
+    let at = select(0u, x_at[row] + col, is_there);
+    let values = vec4<f32>(ws[at], ws[at + 1u], ws[at + 2u], ws[at + 3u]);
+    return select(vec4<f32>(), values, is_there);
 }
 
 // Fills `x_block` from unit `first` on.
@@ -28,40 +39,48 @@ fn stage(invocation: u32, first: u32, n_cols: u32) {
         for (var i = invocation; i < N_QUADS; i += N_INVOCATIONS) {
             let col = first * UNIT_COLS + i * 4u;
             let place = (row * UNIT_QUADS + i % UNIT_QUADS) * BLOCK_UNITS + i / UNIT_QUADS;
-            x_block[place] = vec4<f32>(
-                x_value(row, col, n_cols),
-                x_value(row, col + 1u, n_cols),
-                x_value(row, col + 2u, n_cols),
-                x_value(row, col + 3u, n_cols),
-            );
+            if n_cols % 4u == 0u {
+                x_block[place] = x_quad(row, col, n_cols);
+            } else {
+                x_block[place] = vec4<f32>(
+                    x_value(row, col, n_cols),
+                    x_value(row, col + 1u, n_cols),
+                    x_value(row, col + 2u, n_cols),
+                    x_value(row, col + 3u, n_cols),
+                );
+            }
         }
     }
 }
 
-// Adds the products of the block from unit `first_unit` on with OUTS rows to the sums from
-// `first_sum` on: that of output `out` and input `row` is number `out * ROWS + row`. Rows and units
-// behind the last are taken for the last: their inputs are zero, or their sums are left alone.
+// Loads the block from unit `first_unit` on of OUTS rows, as that of matrix number `which`. Rows
+// and units behind the last are taken for the last: their inputs are zero, or their sums are left
+// alone.
+fn load(kind: u32, matrix: Matrix, first_out: u32, first_unit: u32, lane: u32, which: u32) {
+    let last_unit = n_units_of(matrix) - 1u;
+    for (var i = 0u; i < UNITS_EACH; i++) {
+        let unit = min(first_unit + i * TEAM + lane, last_unit);
+        for (var out = 0u; out < OUTS; out++) {
+            let row = min(first_out + out, matrix.n_rows - 1u);
+            let place = (which * UNITS_EACH + i) * OUTS + out;
+            chunks[place] = load_chunk(kind, matrix, row, unit);
+            affines[place] = affine_of(kind, matrix, row, unit);
+        }
+    }
+}
+
+// Adds the products of what `load` left of a matrix: that of output `out` and input `row` to sum
+// `(which * OUTS + out) * ROWS + row`.
 fn add_products(
     kind: u32,
     matrix: Matrix,
     first_out: u32,
     first_unit: u32,
     lane: u32,
-    first_sum: u32,
+    which: u32,
     sums: ptr<function, array<f32, N_SUMS>>,
 ) {
     let last_unit = n_units_of(matrix) - 1u;
-    // All loads are on their way before the first value is used.
-    var chunks: array<Chunk, N_CHUNKS>;
-    var affines: array<Affine, N_CHUNKS>;
-    for (var i = 0u; i < UNITS_EACH; i++) {
-        let unit = min(first_unit + i * TEAM + lane, last_unit);
-        for (var out = 0u; out < OUTS; out++) {
-            let row = min(first_out + out, matrix.n_rows - 1u);
-            chunks[i * OUTS + out] = load_chunk(kind, matrix, row, unit);
-            affines[i * OUTS + out] = affine_of(kind, matrix, row, unit);
-        }
-    }
     for (var i = 0u; i < UNITS_EACH; i++) {
         let unit = min(first_unit + i * TEAM + lane, last_unit);
         var dots: array<f32, N_DOTS>;
@@ -74,16 +93,17 @@ fn add_products(
             }
             for (var out = 0u; out < OUTS; out++) {
                 let matrix_row = min(first_out + out, matrix.n_rows - 1u);
-                let w = quad_of(kind, matrix, matrix_row, unit, chunks[i * OUTS + out], quad);
+                let chunk = chunks[(which * UNITS_EACH + i) * OUTS + out];
+                let w = quad_of(kind, matrix, matrix_row, unit, chunk, quad);
                 for (var row = 0u; row < ROWS; row++) {
                     dots[out * ROWS + row] = dot_onto(w, x[row], dots[out * ROWS + row]);
                 }
             }
         }
         for (var out = 0u; out < OUTS; out++) {
-            let affine = affines[i * OUTS + out];
+            let affine = affines[(which * UNITS_EACH + i) * OUTS + out];
             for (var row = 0u; row < ROWS; row++) {
-                let place = first_sum + out * ROWS + row;
+                let place = (which * OUTS + out) * ROWS + row;
                 (*sums)[place] = fma(affine.scale, dots[out * ROWS + row], (*sums)[place]);
                 if has_bias(kind) {
                     (*sums)[place] = fma(affine.bias, x_sums[row], (*sums)[place]);

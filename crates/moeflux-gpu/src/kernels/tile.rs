@@ -21,14 +21,14 @@ pub(super) struct Tile {
 impl Tile {
     /// For few inputs, of which a larger tile would hold many that are not there.
     pub(super) const SMALL: Self = Self { per_lane: 2 };
-    /// For experts, each of which gets a part of the inputs.
-    pub(super) const MEDIUM: Self = Self { per_lane: 4 };
-    /// For many inputs: each weight is used most often.
-    pub(super) const LARGE: Self = Self { per_lane: 8 };
+    /// For many. Still larger ones use each weight more often, but leave too few invocations to
+    /// hide the latency of memory behind: slower wherever that was measured.
+    pub(super) const LARGE: Self = Self { per_lane: 4 };
 
     /// Tiles for numbers of rows from `first` on.
     pub(super) fn by_rows(first: u32) -> [(RangeInclusive<u32>, Self); 2] {
-        [(first..=32, Self::SMALL), (33..=u32::MAX, Self::LARGE)]
+        let n_small = Self::SMALL.n_inputs();
+        [(first..=n_small, Self::SMALL), (n_small + 1..=u32::MAX, Self::LARGE)]
     }
 
     /// Inputs of a tile.
@@ -50,7 +50,7 @@ impl Tile {
     }
 
     /// Every size.
-    pub(super) fn examples() -> [Self; 3] {
-        [Self::SMALL, Self::MEDIUM, Self::LARGE]
+    pub(super) const fn examples() -> [Self; 2] {
+        [Self::SMALL, Self::LARGE]
     }
 }

@@ -21,40 +21,55 @@ fn place_in_tile(row: u32, quad: u32) -> u32 {
     return row * UNIT_QUADS + (quad ^ (row & 7u));
 }
 
-// Copies a unit of the inputs.
-fn fill_x(invocation: u32, unit: u32, n_cols: u32) {
-    let quad = invocation % UNIT_QUADS;
-    let col = unit * UNIT_COLS + quad * 4u;
-    for (var i = 0u; i < PER_LANE; i++) {
-        var values = vec4<f32>();
-        let at = x_at[i] + col;
-        if x_at[i] != NONE && col + 3u < n_cols {
-            values = vec4<f32>(ws[at], ws[at + 1u], ws[at + 2u], ws[at + 3u]);
-        } else if x_at[i] != NONE {
-            for (var j = 0u; j < 4u; j++) {
-                if col + j < n_cols {
-                    values[j] = ws[at + j];
-                }
-            }
-        }
-        x_tile[place_in_tile(input_of(invocation, i), quad)] = values;
-    }
-}
+// What the tiles hold next: on its way from memory while the present tiles are computed.
+var<private> x_next: array<vec4<f32>, PER_LANE>;
+var<private> w_next: Chunk;
+var<private> affine_next: Affine;
 
-// Copies a unit of a row of a matrix, as weights, to row `out` of the tile.
-fn fill_w(kind: u32, matrix: Matrix, row: u32, unit: u32, out: u32) {
-    if row >= matrix.n_rows {
-        for (var quad = 0u; quad < UNIT_QUADS; quad++) {
-            w_tile[place_in_tile(out, quad)] = vec4<f32>();
+// Loads a unit of the inputs. Loads do not depend on branches, so that all are on their way at
+// once; those of inputs and columns that are not there go elsewhere and are not used.
+fn load_x(invocation: u32, unit: u32, n_cols: u32) {
+    let col = unit * UNIT_COLS + invocation % UNIT_QUADS * 4u;
+    if n_cols % 4u == 0u {
+        for (var i = 0u; i < PER_LANE; i++) {
+            let is_there = x_at[i] != NONE && col < n_cols;
+            let at = select(0u, x_at[i] + col, is_there);
+            let values = vec4<f32>(ws[at], ws[at + 1u], ws[at + 2u], ws[at + 3u]);
+            x_next[i] = select(vec4<f32>(), values, is_there);
         }
         return;
     }
-    let chunk = load_chunk(kind, matrix, row, unit);
-    let affine = affine_of(kind, matrix, row, unit);
+    for (var i = 0u; i < PER_LANE; i++) {
+        for (var j = 0u; j < 4u; j++) {
+            let is_there = x_at[i] != NONE && col + j < n_cols;
+            let value = ws[select(0u, x_at[i] + col + j, is_there)];
+            x_next[i][j] = select(0.0, value, is_there);
+        }
+    }
+}
+
+// Loads a unit of a row of a matrix; for a row behind the last, of the last.
+fn load_w(kind: u32, matrix: Matrix, row: u32, unit: u32) {
+    let own_row = min(row, matrix.n_rows - 1u);
+    w_next = load_chunk(kind, matrix, own_row, unit);
+    affine_next = affine_of(kind, matrix, own_row, unit);
+}
+
+// Puts what was loaded into the tiles: the inputs,
+fn keep_x(invocation: u32) {
+    for (var i = 0u; i < PER_LANE; i++) {
+        let place = place_in_tile(input_of(invocation, i), invocation % UNIT_QUADS);
+        x_tile[place] = x_next[i];
+    }
+}
+
+// and the row of a matrix, as weights, as row `out`.
+fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, out: u32) {
+    let own_row = min(row, matrix.n_rows - 1u);
     for (var quad = 0u; quad < UNIT_QUADS; quad++) {
-        let values = quad_of(kind, matrix, row, unit, chunk, quad);
+        let values = quad_of(kind, matrix, own_row, unit, w_next, quad);
         w_tile[place_in_tile(out, quad)] =
-            fma(values, vec4<f32>(affine.scale), vec4<f32>(affine.bias));
+            fma(values, vec4<f32>(affine_next.scale), vec4<f32>(affine_next.bias));
     }
 }
 
