@@ -73,7 +73,17 @@ impl Compiler<'_> {
     ///
     /// [`Error::Unsupported`] for an op that has no kernel; [`Error::Device`].
     pub(crate) fn plan(&mut self, plan: &Plan) -> Result<()> {
-        plan.ops.iter().try_for_each(|op| self.op(op))
+        let mut rest = plan.ops.as_slice();
+        while let Some((op, after)) = rest.split_first() {
+            let n_fused = if self.config().fuses { kernels::compile_fused(rest, self)? } else { 0 };
+            if n_fused == 0 {
+                self.op(op)?;
+                rest = after;
+            } else {
+                rest = &rest[n_fused..];
+            }
+        }
+        Ok(())
     }
 
     /// Appends the steps of an op.
@@ -89,6 +99,12 @@ impl Compiler<'_> {
     #[must_use]
     pub(crate) fn gpu(&self) -> &Gpu {
         self.gpu
+    }
+
+    /// Smallest and largest subgroup, where kernels may use them.
+    #[must_use]
+    pub(crate) fn subgroup_sizes(&self) -> Option<(u32, u32)> {
+        self.gpu.facts().subgroup_sizes.filter(|_| self.config().uses_subgroups)
     }
 
     /// What was asked for.
@@ -173,7 +189,6 @@ impl Compiler<'_> {
             grid,
             over: Over::Rows,
             weights: None,
-            more_weights: None,
             n_rows: 1..=u32::MAX,
             n_seen: 0..=u32::MAX,
         });

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use moeflux::error::{Error, Result};
 
 use crate::adapter::{Adapter, AdapterFacts};
+use crate::profile::Profile;
 use crate::shader::{Layouts, Shader};
 
 /// Uploads wait for the device after so many bytes, so that copies on their way take no more.
@@ -31,6 +32,8 @@ pub struct Gpu {
     pipelines: Mutex<HashMap<String, Arc<wgpu::ComputePipeline>>>,
     /// Bytes of uploads since the device was last waited for.
     pending_bytes: AtomicUsize,
+    /// What kernels took, where that is asked for.
+    profile: Mutex<Option<Profile>>,
 }
 
 impl Gpu {
@@ -81,6 +84,7 @@ impl Gpu {
             layouts,
             pipelines,
             pending_bytes,
+            profile: Mutex::default(),
         }))
     }
 
@@ -88,6 +92,36 @@ impl Gpu {
     #[must_use]
     pub fn facts(&self) -> &AdapterFacts {
         &self.facts
+    }
+
+    /// Times the kernels of all backends that are made from now on; for a person who looks for what
+    /// is slow.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] if the adapter has no timestamps within passes.
+    pub fn begin_profile(&self) -> Result<()> {
+        let needed = wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        if !self.device.features().contains(needed) {
+            return Err(self.error("its driver has no timestamps between kernels"));
+        }
+        *lock(&self.profile) = Some(Profile::new());
+        Ok(())
+    }
+
+    /// What kernels took since the last time this was asked.
+    pub fn take_profile(&self) -> Profile {
+        lock(&self.profile).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    pub(crate) fn is_profiled(&self) -> bool {
+        lock(&self.profile).is_some()
+    }
+
+    pub(crate) fn add_to_profile(&self, add: &mut dyn FnMut(&mut Profile)) {
+        if let Some(profile) = &mut *lock(&self.profile) {
+            add(profile);
+        }
     }
 
     pub(crate) fn device(&self) -> &wgpu::Device {
@@ -257,8 +291,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies the first bytes of a buffer that was made to be mapped, once the submission that fills
-    /// it is done.
+    /// Copies the first bytes of a buffer that was made to be mapped, once the submission that
+    /// fills it is done.
     ///
     /// # Errors
     ///

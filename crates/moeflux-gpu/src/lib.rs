@@ -17,6 +17,7 @@ pub mod kernels;
 pub mod maker;
 mod memory;
 mod params;
+pub mod profile;
 mod recorder;
 mod shader;
 mod step;

@@ -50,10 +50,9 @@ impl DeviceMaker for GpuMaker {
     }
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
-        let defaults = GpuConfig::default();
-        let config = GpuConfig {
-            expert_bytes_max: parts.expert_bytes.unwrap_or(defaults.expert_bytes_max),
-            ..defaults
+        let config = match parts.expert_bytes {
+            Some(expert_bytes_max) => GpuConfig { expert_bytes_max, ..GpuConfig::default() },
+            None => GpuConfig::default(),
         };
         let gpu = Arc::clone(&self.gpu);
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);

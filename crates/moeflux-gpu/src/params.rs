@@ -15,16 +15,6 @@ pub(crate) struct View {
     pub(crate) head_stride: u32,
 }
 
-impl View {
-    /// Whether every head begins at a multiple of four values.
-    #[must_use]
-    pub(crate) const fn is_aligned(&self) -> bool {
-        self.first.is_multiple_of(4)
-            && self.row_stride.is_multiple_of(4)
-            && self.head_stride.is_multiple_of(4)
-    }
-}
-
 /// Stands for "not there" in parameters.
 pub(crate) const NONE: u32 = u32::MAX;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use moeflux::error::Result;
 
 use crate::device::Gpu;
+use crate::profile::Profiler;
 
 /// After so many dispatches the device begins with them, while others are recorded.
 const N_DISPATCHES_MAX: usize = 128;
@@ -20,11 +21,13 @@ pub(crate) struct Recorder {
     pass: Option<wgpu::ComputePass<'static>>,
     encoder: Option<wgpu::CommandEncoder>,
     n_dispatches: usize,
+    profiler: Option<Profiler>,
 }
 
 impl Recorder {
-    pub(crate) fn new(gpu: Arc<Gpu>) -> Self {
-        Self { gpu, pass: None, encoder: None, n_dispatches: 0 }
+    pub(crate) fn new(gpu: Arc<Gpu>) -> Result<Self> {
+        let profiler = if gpu.is_profiled() { Some(Profiler::new(&gpu)?) } else { None };
+        Ok(Self { gpu, pass: None, encoder: None, n_dispatches: 0, profiler })
     }
 
     /// The pass for one more dispatch.
@@ -32,8 +35,20 @@ impl Recorder {
         self.n_dispatches += 1;
         let encoder = self.encoder.get_or_insert_with(|| encoder(&self.gpu));
         self.pass.get_or_insert_with(|| {
-            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()
+            let descriptor = wgpu::ComputePassDescriptor::default();
+            let mut pass = encoder.begin_compute_pass(&descriptor).forget_lifetime();
+            if let Some(profiler) = &self.profiler {
+                profiler.begin(&mut pass);
+            }
+            pass
         })
+    }
+
+    /// A dispatch of this kernel was recorded.
+    pub(crate) fn note(&mut self, name: &'static str) {
+        if let (Some(profiler), Some(pass)) = (&mut self.profiler, &mut self.pass) {
+            profiler.note(pass, name);
+        }
     }
 
     /// The encoder, for copies between dispatches.
@@ -51,7 +66,16 @@ impl Recorder {
     pub(crate) fn submit(&mut self) -> Option<wgpu::SubmissionIndex> {
         self.pass = None;
         self.n_dispatches = 0;
-        self.encoder.take().map(|encoder| self.gpu.queue().submit([encoder.finish()]))
+        let mut encoder = self.encoder.take()?;
+        let profiler = self.profiler.as_mut().filter(|it| !it.is_empty());
+        let Some(profiler) = profiler else {
+            return Some(self.gpu.queue().submit([encoder.finish()]));
+        };
+        profiler.end(&mut encoder);
+        let index = self.gpu.queue().submit([encoder.finish()]);
+        // A device that fails is found out by the next check.
+        profiler.collect(&self.gpu, index.clone()).ok();
+        Some(index)
     }
 }
 

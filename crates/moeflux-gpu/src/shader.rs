@@ -30,9 +30,8 @@ impl Lanes {
 /// Which groups of bindings a kernel has beside group 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Groups {
-    /// Group 1, `weights`; group 2, `first` and `second` of a layer's state; group 3,
-    /// `more_weights`.
-    are_there: [bool; 3],
+    /// Group 1, `weights`; group 2, `first` and `second` of a layer's state.
+    are_there: [bool; 2],
 }
 
 /// Where a constant's value comes from.
@@ -63,11 +62,8 @@ pub(crate) struct Shader {
     source: &'static str,
     consts: Vec<(&'static str, Const)>,
     pieces: Vec<&'static str>,
-    workspace: Lanes,
     weights: Option<Lanes>,
     state: Option<Lanes>,
-    more_weights: Option<Lanes>,
-    has_f16: bool,
 }
 
 const COMMON: &str = include_str!("kernels/common.wgsl");
@@ -76,17 +72,7 @@ impl Shader {
     /// The kernel of a file: an entry point `main` and a struct `Params`.
     #[must_use]
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Self {
-        Self {
-            name,
-            source,
-            consts: Vec::new(),
-            pieces: Vec::new(),
-            workspace: Lanes::One,
-            weights: None,
-            state: None,
-            more_weights: None,
-            has_f16: false,
-        }
+        Self { name, source, consts: Vec::new(), pieces: Vec::new(), weights: None, state: None }
     }
 
     /// With `const NAME: u32 = value;` or `bool`.
@@ -100,13 +86,6 @@ impl Shader {
     #[must_use]
     pub(crate) fn piece(mut self, piece: &'static str) -> Self {
         self.pieces.push(piece);
-        self
-    }
-
-    /// Sees the workspace, `ws`, like this; by default as single values.
-    #[must_use]
-    pub(crate) const fn workspace(mut self, lanes: Lanes) -> Self {
-        self.workspace = lanes;
         self
     }
 
@@ -124,20 +103,6 @@ impl Shader {
         self
     }
 
-    /// Reads `more_weights`.
-    #[must_use]
-    pub(crate) const fn more_weights(mut self, lanes: Lanes) -> Self {
-        self.more_weights = Some(lanes);
-        self
-    }
-
-    /// Computes in half precision somewhere: only where the adapter does.
-    #[must_use]
-    pub(crate) const fn f16(mut self) -> Self {
-        self.has_f16 = true;
-        self
-    }
-
     /// Name for messages.
     #[must_use]
     pub(crate) const fn name(&self) -> &'static str {
@@ -147,18 +112,13 @@ impl Shader {
     /// Its groups.
     #[must_use]
     pub(crate) const fn groups(&self) -> Groups {
-        Groups {
-            are_there: [self.weights.is_some(), self.state.is_some(), self.more_weights.is_some()],
-        }
+        Groups { are_there: [self.weights.is_some(), self.state.is_some()] }
     }
 
     /// The whole text.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        if self.has_f16 {
-            text += "enable f16;\n";
-        }
         for (name, value) in &self.consts {
             let line = match value {
                 Const::Whole(value) => format!("const {name}: u32 = {value}u;\n"),
@@ -173,7 +133,7 @@ impl Shader {
                 "@group({group}) @binding({binding}) var<storage, {access}> {name}: {kind};"
             );
         };
-        bind(0, 0, "read_write", "ws", &self.workspace.of("f32"));
+        bind(0, 0, "read_write", "ws", "array<f32>");
         bind(0, 1, "read", "batch", "array<vec4<u32>>");
         bind(0, 2, "read_write", "routes", "array<vec2<u32>>");
         bind(0, 3, "read", "slots", "array<u32>");
@@ -184,9 +144,6 @@ impl Shader {
         if let Some(lanes) = self.state {
             bind(2, 0, "read_write", "first", &lanes.of("f32"));
             bind(2, 1, "read_write", "second", &lanes.of("f32"));
-        }
-        if let Some(lanes) = self.more_weights {
-            bind(3, 0, "read", "more_weights", &lanes.of("u32"));
         }
         text += "var<immediate> params: Params;\n";
         text += COMMON;
@@ -203,7 +160,7 @@ impl Shader {
 pub(crate) struct Layouts {
     /// Group 0.
     pub(crate) model: wgpu::BindGroupLayout,
-    /// Groups 1 and 3.
+    /// Group 1.
     pub(crate) weights: wgpu::BindGroupLayout,
     /// Group 2.
     pub(crate) state: wgpu::BindGroupLayout,
@@ -245,7 +202,6 @@ impl Layouts {
                 Some(&self.model),
                 groups.are_there[0].then_some(&self.weights),
                 groups.are_there[1].then_some(&self.state),
-                groups.are_there[2].then_some(&self.weights),
             ];
             while layouts.last().is_some_and(Option::is_none) {
                 layouts.pop();

@@ -96,8 +96,6 @@ pub(crate) struct Step {
     pub(crate) over: Over,
     /// Arena bound as `weights`.
     pub(crate) weights: Option<usize>,
-    /// Arena bound as `more_weights`.
-    pub(crate) more_weights: Option<usize>,
     /// Dispatches of other numbers of rows leave it out.
     pub(crate) n_rows: RangeInclusive<u32>,
     /// Over a state: so do those whose last row sees another number of positions.
@@ -108,12 +106,6 @@ impl Step {
     /// Binds an arena as `weights`.
     pub(crate) fn weights(&mut self, arena: usize) -> &mut Self {
         self.weights = Some(arena);
-        self
-    }
-
-    /// Binds an arena as `more_weights`.
-    pub(crate) fn more_weights(&mut self, arena: usize) -> &mut Self {
-        self.more_weights = Some(arena);
         self
     }
 

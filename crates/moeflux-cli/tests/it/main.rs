@@ -7,6 +7,7 @@ mod commands;
 mod demo;
 mod evaluating;
 mod generating;
+mod gpus;
 mod packing;
 mod planning;
 mod support;

@@ -33,13 +33,15 @@ use crate::step::Step;
 pub struct GpuConfig {
     /// Whether ops that follow each other may run as one.
     pub fuses: bool,
+    /// Whether kernels may use subgroups where the adapter has them.
+    pub uses_subgroups: bool,
     /// Bytes of routed experts on the device at most.
     pub expert_bytes_max: u64,
 }
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        Self { fuses: true, expert_bytes_max: 1 << 30 }
+        Self { fuses: true, uses_subgroups: true, expert_bytes_max: 1 << 30 }
     }
 }
 
@@ -115,7 +117,7 @@ impl GpuBackend {
         let route_pairs = gpu.buffer("routes", 16, STORAGE)?;
         let model_group =
             model_group(&gpu, (&workspace, &weights), &batches, &route_pairs, &experts);
-        let recorder = Recorder::new(Arc::clone(&gpu));
+        let recorder = Recorder::new(Arc::clone(&gpu))?;
         let read_back = ReadBack::new(&gpu)?;
         Ok(Self {
             gpu,
@@ -153,7 +155,7 @@ impl GpuBackend {
 
     /// Hands all that was recorded to the device.
     fn flush(&mut self) {
-        drop(self.recorder.submit());
+        self.recorder.submit();
         self.n_submissions += 1;
         self.batches.submitted();
         self.experts.submitted();

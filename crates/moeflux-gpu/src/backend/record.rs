@@ -121,11 +121,9 @@ impl Recording<'_> {
             (Over::Experts(_), Some(bound)) => pass.set_bind_group(1, bound, &[]),
             _ => {}
         }
-        if let Some(arena) = step.more_weights {
-            pass.set_bind_group(3, &self.weights.arenas[arena].bind_group, &[]);
-        }
         pass.set_immediates(0, &bytes);
         let [x, y, z] = grid;
         pass.dispatch_workgroups(x, y, z);
+        self.recorder.note(step.name);
     }
 }

@@ -280,21 +280,24 @@ mod tests {
         }
     }
 
+    fn check_tiles(workgroup_bytes_max: u32, group: u32, value_fours: u32) {
+        let form = form(1, group, value_fours, value_fours);
+        let (few, many) =
+            (form.tile_of_few(workgroup_bytes_max), form.tile_of_many(workgroup_bytes_max));
+        for tile in [few, many] {
+            assert!(tile.workgroup_bytes() <= workgroup_bytes_max, "{tile:?}");
+            assert!(tile.n_lanes() >= value_fours, "{tile:?} of {value_fours}");
+            assert!(tile.n_lanes() <= N_LANES_MAX);
+        }
+    }
+
     #[test]
     fn tiles_fit_the_memory_and_the_invocations_of_a_workgroup() {
         for workgroup_bytes_max in [16 << 10, 32 << 10] {
             for group in [1, 3, 8, 16, 128] {
-                for value_fours in [1, 2, 10, 16, 32, 64, 128, 256] {
-                    let form = form(1, group, value_fours, value_fours);
-                    for tile in [
-                        form.tile_of_few(workgroup_bytes_max),
-                        form.tile_of_many(workgroup_bytes_max),
-                    ] {
-                        assert!(tile.workgroup_bytes() <= workgroup_bytes_max, "{tile:?}");
-                        assert!(tile.n_lanes() >= value_fours, "{tile:?} of {value_fours}");
-                        assert!(tile.n_lanes() <= N_LANES_MAX);
-                    }
-                }
+                let widths = [1, 2, 10, 16, 32, 64, 128, 256];
+                let check = |width| check_tiles(workgroup_bytes_max, group, width);
+                widths.into_iter().for_each(check);
             }
         }
     }

@@ -6,7 +6,7 @@
 use moeflux::error::Result;
 use moeflux::ops::{DeltaShape, GatedDelta};
 
-use super::Kernel;
+use super::{Kernel, fused_delta};
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::{Params as _, View, params};
@@ -18,11 +18,14 @@ pub(super) const KERNEL: Kernel = Kernel {
     is_done: true,
     shaders: || {
         let shape = DeltaShape { key_dim: 128, value_dim: 128 };
-        [KeyLanes::Subgroup(8), KeyLanes::Subgroup(4), KeyLanes::Shared]
-            .map(|key_lanes| shader(key_lanes, shape))
-            .into()
+        let all = [KeyLanes::Subgroup(8), KeyLanes::Subgroup(4), KeyLanes::Shared];
+        let alone = all.map(|key_lanes| shader(key_lanes, shape));
+        alone.into_iter().chain(fused_delta::shaders()).collect()
     },
-    params: || vec![("gated_delta", GatedDeltaParams::fields())],
+    params: || {
+        let alone = ("gated_delta", GatedDeltaParams::fields());
+        vec![alone, (fused_delta::NAME, fused_delta::fields())]
+    },
 };
 
 /// Rows brought in together, and what their keys and queries may take of a workgroup's memory.
@@ -53,7 +56,7 @@ enum KeyLanes {
 
 impl KeyLanes {
     fn on(compiler: &Compiler<'_>) -> Self {
-        match compiler.gpu().facts().subgroup_sizes {
+        match compiler.subgroup_sizes() {
             Some((8.., ..=128)) => Self::Subgroup(8),
             Some((4.., ..=128)) => Self::Subgroup(4),
             _ => Self::Shared,

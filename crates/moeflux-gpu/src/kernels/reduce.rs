@@ -25,7 +25,7 @@ impl Sums {
 
     /// What the device can do.
     pub(super) fn on(compiler: &Compiler<'_>) -> Self {
-        match compiler.gpu().facts().subgroup_sizes {
+        match compiler.subgroup_sizes() {
             Some((4.., ..=128)) => Self::Subgroups,
             _ => Self::Shared,
         }

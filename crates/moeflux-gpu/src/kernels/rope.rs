@@ -4,7 +4,7 @@ use moeflux::error::Result;
 use moeflux::ops::Rope;
 use moeflux::spec::Pairing;
 
-use super::Kernel;
+use super::{Kernel, fused_heads};
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::{Params as _, View, params};
@@ -14,8 +14,14 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel = Kernel {
     op: "rope",
     is_done: true,
-    shaders: || [Pairing::Halves, Pairing::Neighbours].map(shader).into(),
-    params: || vec![("rope", RopeParams::fields())],
+    shaders: || {
+        let alone = [Pairing::Halves, Pairing::Neighbours].map(shader);
+        alone.into_iter().chain(fused_heads::shaders()).collect()
+    },
+    params: || {
+        let fused = (fused_heads::NAME, fused_heads::fields());
+        vec![("rope", RopeParams::fields()), fused]
+    },
 };
 
 /// Invocations of a workgroup, each for one pair.

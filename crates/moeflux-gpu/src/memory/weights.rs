@@ -99,7 +99,7 @@ impl DeviceWeights {
     }
 }
 
-/// A buffer as group 1 or 3.
+/// A buffer as group 1.
 pub(crate) fn bind(gpu: &Gpu, buffer: &wgpu::Buffer) -> wgpu::BindGroup {
     gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
         label: None,

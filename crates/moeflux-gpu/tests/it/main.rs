@@ -5,6 +5,7 @@
 #[path = "../../../moeflux/tests/it/cases.rs"]
 mod cases;
 mod golden;
+mod limits;
 #[path = "../../../moeflux/tests/it/ops/mod.rs"]
 mod ops;
 #[path = "../../../moeflux/tests/it/random.rs"]

@@ -1,22 +1,51 @@
 //! The GPU backend as the suite of ops sees it.
 
+use std::sync::Arc;
+
+use moeflux::backend::Backend;
+use moeflux::error::Result;
+use moeflux::ops::Workspace;
+use moeflux::weights::Weights;
 use moeflux_gpu::backend::{GpuBackend, GpuConfig};
 use moeflux_gpu::kernels::is_done;
 
 use crate::ops::{BackendUnderTest, Maker, REFERENCE};
 use crate::support::gpu;
 
-/// The backends under test.
-pub(crate) const BACKENDS: &[BackendUnderTest] = &[BackendUnderTest {
-    name: "gpu",
-    make: |weights, (workspace, n_rows_max), _| {
-        let config = GpuConfig { expert_bytes_max: 8 << 20, ..GpuConfig::default() };
-        Ok(Box::new(GpuBackend::new(gpu(), &weights, workspace, n_rows_max, config)?))
+/// The backends under test: with all that the adapter has, and with the least.
+pub(crate) const BACKENDS: &[BackendUnderTest] = &[
+    BackendUnderTest {
+        name: "gpu",
+        make: |weights, sizes, _| made(weights, sizes, GpuConfig::default()),
+        is_exact: false,
+        covers,
+        ..REFERENCE
     },
-    is_exact: false,
-    covers,
-    ..REFERENCE
-}];
+    BackendUnderTest {
+        name: "gpu, without subgroups, each op alone",
+        make: |weights, sizes, _| {
+            let config = GpuConfig { fuses: false, uses_subgroups: false, ..GpuConfig::default() };
+            made(weights, sizes, config)
+        },
+        is_exact: false,
+        covers: |maker| covers(maker) && differs_without(maker.op),
+        ..REFERENCE
+    },
+];
+
+fn made(
+    weights: Arc<Weights>,
+    (workspace, n_rows_max): (&Workspace, usize),
+    config: GpuConfig,
+) -> Result<Box<dyn Backend>> {
+    let config = GpuConfig { expert_bytes_max: 8 << 20, ..config };
+    Ok(Box::new(GpuBackend::new(gpu(), &weights, workspace, n_rows_max, config)?))
+}
+
+/// Whether an op has other kernels without subgroups, or is fused with others.
+fn differs_without(op: &str) -> bool {
+    ["rms_norm", "l2_norm", "route", "gated_delta"].contains(&op)
+}
 
 /// Cases whose ops have kernels. Inputs come by embeddings of f32, which there are always.
 fn covers(maker: &Maker) -> bool {

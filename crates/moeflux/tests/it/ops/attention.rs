@@ -1,6 +1,7 @@
 //! Cases of attention: grouped heads, windows, sinks, gates, long histories, latents.
 
-use moeflux::ops::{Attention, LayerState, MlaAttention, Op};
+use moeflux::ops::{Attention, Heads, LayerState, MlaAttention, Op, RmsNorm, Rope};
+use moeflux::spec::Pairing;
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};
@@ -36,25 +37,53 @@ pub(super) const MAKERS: &[Maker] = &[
         make: long_history,
     },
     Maker {
+        op: "attention",
+        what: "heads as wide as in models",
+        n_cases: 3,
+        arithmetic: Arithmetic::Chain,
+        make: wide_heads,
+    },
+    Maker {
+        op: "attention",
+        what: "behind norms and ropes",
+        n_cases: 8,
+        arithmetic: Arithmetic::Chain,
+        make: behind_norms,
+    },
+    Maker {
+        op: "mla_attention",
+        what: "heads and latents as in models",
+        n_cases: 1,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let builder = CaseBuilder::with_sessions(Rng::new(seed), &[35, 2]);
+            mla_attention(builder, |_| (20, 512, 64))
+        },
+    },
+    Maker {
         op: "mla_attention",
         what: "heads and scales",
         n_cases: 16,
         arithmetic: Arithmetic::Chain,
-        make: |seed| mla_attention(CaseBuilder::new(seed)),
+        make: |seed| mla_attention(CaseBuilder::new(seed), latent_shape),
     },
     Maker {
         op: "mla_attention",
         what: "histories longer than any block",
         n_cases: 2,
         arithmetic: Arithmetic::Chain,
-        make: |seed| mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[280, 3])),
+        make: |seed| {
+            mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[280, 3]), latent_shape)
+        },
     },
     Maker {
         op: "mla_attention",
         what: "histories of many blocks",
         n_cases: 1,
         arithmetic: Arithmetic::Chain,
-        make: |seed| mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[1100, 3])),
+        make: |seed| {
+            mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[1100, 3]), latent_shape)
+        },
     },
 ];
 
@@ -122,10 +151,70 @@ fn long_history(seed: u64) -> Case {
     builder.finish(vec![Op::Attention(op)])
 }
 
-fn mla_attention(mut builder: CaseBuilder) -> Case {
+/// Many query heads to a key head, and more rows than a tile has.
+fn wide_heads(seed: u64) -> Case {
+    let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[70, 1]);
+    let shapes = [(1, 16, 256), (2, 8, 128), (1, 5, 192)];
+    let (n_kv_heads, group, dim) = shapes[usize::try_from(seed).expect("few cases") % 3];
+    let n_heads = n_kv_heads * group;
+    let cols = n_kv_heads * dim;
+    let state = LayerState::KeyValue { n_heads: n_kv_heads, k_cols: cols, v_cols: cols };
+    let op = Attention {
+        layer: builder.layer(state),
+        q: builder.heads("q", (n_heads, dim)),
+        k: builder.heads("k", (n_kv_heads, dim)),
+        v: builder.heads("v", (n_kv_heads, dim)),
+        gate: Some(builder.heads("gate", (n_heads, dim))),
+        out: builder.output_heads("out", (n_heads, dim)),
+        scale: 1.0 / (dim as f32).sqrt(),
+        window: None,
+        sinks: None,
+    };
+    builder.finish(vec![Op::Attention(op)])
+}
+
+/// As in a layer: heads are normed, then turned in part, then attended to.
+fn behind_norms(seed: u64) -> Case {
+    let mut builder = CaseBuilder::new(seed);
     let rng = &mut builder.rng;
-    let n_heads = rng.between(1, 9);
-    let (latent_cols, rope_cols) = (rng.between(1, 80), rng.between(1, 32));
+    let n_kv_heads = rng.between(1, 3);
+    let n_heads = n_kv_heads * rng.between(1, 4);
+    let n_pairs = rng.between(1, 40);
+    let n_passed = rng.pick(&[0, 0, 7, 64]);
+    let first = rng.below(n_passed + 1);
+    let pairing = rng.pick(&[Pairing::Halves, Pairing::Neighbours]);
+    let dim = 2 * n_pairs + n_passed;
+    let cols = n_kv_heads * dim;
+    let state = LayerState::KeyValue { n_heads: n_kv_heads, k_cols: cols, v_cols: cols };
+    let layer = builder.layer(state);
+    let q = builder.heads("q", (n_heads, dim));
+    let k = builder.heads("k", (n_kv_heads, dim));
+    let v = builder.heads("v", (n_kv_heads, dim));
+    let out = builder.output_heads("out", (n_heads, dim));
+    let frequencies = (0..n_pairs).map(|pair| 1e4_f32.powf(-(pair as f32) / n_pairs as f32));
+    let frequencies = builder.vector(frequencies.collect());
+    let mut norm = |x: Heads| {
+        let gain = builder.normal_vector(dim, 1.0);
+        Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon: 1e-6 })
+    };
+    let norms = [norm(q), norm(k)];
+    let turned = |x: Heads| {
+        let x = x.narrow(first, 2 * n_pairs);
+        Op::Rope(Rope { x, frequencies, pairing, amplitude: 1.0 })
+    };
+    let scale = 1.0 / (dim as f32).sqrt();
+    let (gate, window, sinks) = (None, None, None);
+    let attention = Op::Attention(Attention { layer, q, k, v, gate, out, scale, window, sinks });
+    builder.finish(norms.into_iter().chain([turned(q), turned(k), attention]).collect())
+}
+
+fn latent_shape(rng: &mut Rng) -> (usize, usize, usize) {
+    (rng.between(1, 9), rng.between(1, 80), rng.between(1, 32))
+}
+
+/// `shape` makes heads, columns of latents, and columns of rotated keys.
+fn mla_attention(mut builder: CaseBuilder, shape: fn(&mut Rng) -> (usize, usize, usize)) -> Case {
+    let (n_heads, latent_cols, rope_cols) = shape(&mut builder.rng);
     let op = MlaAttention {
         layer: builder.layer(LayerState::Latent { latent_cols, rope_cols }),
         q_latent: builder.heads("q_latent", (n_heads, latent_cols)),

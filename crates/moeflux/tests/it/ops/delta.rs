@@ -1,7 +1,7 @@
 //! Cases of gated DeltaNet: the convolution, the gates, the rule, and all of them in one layer.
 
 use moeflux::ids::LayerIdx;
-use moeflux::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, Op};
+use moeflux::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, Op, RmsNorm};
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};
@@ -13,7 +13,14 @@ pub(super) const MAKERS: &[Maker] = &[
         what: "taps and channels",
         n_cases: 16,
         arithmetic: Arithmetic::Pointwise,
-        make: causal_conv,
+        make: |seed| causal_conv(CaseBuilder::new(seed)),
+    },
+    Maker {
+        op: "causal_conv",
+        what: "many rows",
+        n_cases: 3,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| causal_conv(CaseBuilder::with_sessions(Rng::new(seed), &[40, 1, 12])),
     },
     Maker {
         op: "delta_gates",
@@ -34,14 +41,16 @@ pub(super) const MAKERS: &[Maker] = &[
         what: "grouped heads",
         n_cases: 20,
         arithmetic: Arithmetic::Chain,
-        make: |seed| gated_delta(CaseBuilder::new(seed), Rng::fraction),
+        make: |seed| gated_delta(CaseBuilder::new(seed), shape, Rng::fraction),
     },
     Maker {
         op: "gated_delta",
         what: "exact-zero decay",
         n_cases: 8,
         arithmetic: Arithmetic::Chain,
-        make: |seed| gated_delta(CaseBuilder::new(seed), |rng| rng.pick(&[0.0, 0.0, 1.0, 0.9])),
+        make: |seed| {
+            gated_delta(CaseBuilder::new(seed), shape, |rng| rng.pick(&[0.0, 0.0, 1.0, 0.9]))
+        },
     },
     Maker {
         op: "gated_delta",
@@ -50,20 +59,39 @@ pub(super) const MAKERS: &[Maker] = &[
         arithmetic: Arithmetic::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[260, 70]);
-            gated_delta(builder, |rng| 1.0 - rng.fraction() * 0.01)
+            gated_delta(builder, shape, |rng| 1.0 - rng.fraction() * 0.01)
         },
     },
     Maker {
         op: "gated_delta",
-        what: "behind its convolution and gates",
-        n_cases: 6,
+        what: "heads as wide as in models",
+        n_cases: 2,
         arithmetic: Arithmetic::Chain,
-        make: whole_layer,
+        make: |seed| {
+            let builder = CaseBuilder::with_sessions(Rng::new(seed), &[21, 1]);
+            gated_delta(builder, |rng| (1, rng.between(1, 2), 128, 128), Rng::fraction)
+        },
+    },
+    Maker {
+        op: "gated_delta",
+        what: "between its convolution and its norm",
+        n_cases: 8,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| whole_layer(CaseBuilder::new(seed), shape),
+    },
+    Maker {
+        op: "gated_delta",
+        what: "between its convolution and its norm, as wide as in models",
+        n_cases: 2,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let builder = CaseBuilder::with_sessions(Rng::new(seed), &[12, 2]);
+            whole_layer(builder, |rng| (2, 2 * rng.between(1, 2), 128, 128))
+        },
     },
 ];
 
-fn causal_conv(seed: u64) -> Case {
-    let mut builder = CaseBuilder::new(seed);
+fn causal_conv(mut builder: CaseBuilder) -> Case {
     let (n_channels, n_taps) = (builder.rng.between(1, 70), builder.rng.between(2, 5));
     let state =
         LayerState::Recurrent { conv_rows: n_taps - 1, conv_cols: n_channels, delta_values: 3 };
@@ -87,7 +115,9 @@ fn delta_gates(seed: u64, factor: f32) -> Case {
     builder.finish(vec![Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta })])
 }
 
-/// Key heads, value heads, key dimension, value dimension.
+/// Makes key heads, value heads, key dimension, value dimension.
+type Shape = fn(&mut Rng) -> (usize, usize, usize, usize);
+
 fn shape(rng: &mut Rng) -> (usize, usize, usize, usize) {
     let n_key_heads = rng.between(1, 3);
     (n_key_heads, n_key_heads * rng.between(1, 4), rng.between(1, 40), rng.between(1, 40))
@@ -98,7 +128,7 @@ fn normed(x: Heads) -> Op {
     Op::L2Norm(L2Norm { x, epsilon: 1e-6, factor: 1.0 })
 }
 
-fn gated_delta(mut builder: CaseBuilder, decay: fn(&mut Rng) -> f32) -> Case {
+fn gated_delta(mut builder: CaseBuilder, shape: Shape, decay: fn(&mut Rng) -> f32) -> Case {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
     let delta_values = n_heads * value_dim * key_dim;
     let layer = builder.layer(LayerState::Recurrent { conv_rows: 0, conv_cols: 0, delta_values });
@@ -112,8 +142,7 @@ fn gated_delta(mut builder: CaseBuilder, decay: fn(&mut Rng) -> f32) -> Case {
     builder.finish(vec![normed(k), op])
 }
 
-fn whole_layer(seed: u64) -> Case {
-    let mut builder = CaseBuilder::new(seed);
+fn whole_layer(mut builder: CaseBuilder, shape: Shape) -> Case {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
     let [key_cols, value_cols] = [n_key_heads * key_dim, n_heads * value_dim];
     let (n_taps, conv_cols) = (4, 2 * key_cols + value_cols);
@@ -133,11 +162,16 @@ fn whole_layer(seed: u64) -> Case {
     let k = qkv.narrow(key_cols, key_cols).split(n_key_heads);
     let v = qkv.narrow(2 * key_cols, value_cols).split(n_heads);
     let out = builder.output_heads("out", (n_heads, value_dim));
+    let gate = Some(builder.heads("z", (n_heads, value_dim)));
+    let gain = builder.normal_vector(value_dim, 1.0);
+    let factor = builder.rng.pick(&[1.0, 0.25]);
     builder.finish(vec![
         Op::CausalConv(CausalConv { layer, x, weight, n_taps, out: qkv }),
-        normed(q),
+        Op::L2Norm(L2Norm { x: q, epsilon: 1e-6, factor }),
         normed(k),
         Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta }),
         Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out }),
+        // With a small epsilon the norm would magnify the error of an output near zero.
+        Op::RmsNorm(RmsNorm { x: out, gain, gate, out, epsilon: 0.1 }),
     ])
 }

@@ -44,6 +44,13 @@ pub(super) const MAKERS: &[Maker] = &[
         make: |seed| rope(seed, 250_000),
     },
     Maker {
+        op: "rope",
+        what: "a million positions",
+        n_cases: 4,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| rope(seed, 1_000_003),
+    },
+    Maker {
         op: "swiglu",
         what: "with and without limit, in place or not",
         n_cases: 18,

@@ -1,0 +1,68 @@
+//! `--backend` and `--gpu`: what is there computes, what is not is named. `./test.sh` sees to a
+//! software driver at least.
+
+use serde_json::Value;
+
+use crate::support::{TempDir, check_fails, golden, moeflux, read_npy, stdout_of};
+
+const NAME: &str = "qwen3_moe-f32";
+const TOKENS: &str = "1,2,3,4,5,6,7,8";
+
+#[test]
+fn a_gpu_is_chosen_by_its_number_and_computes_the_same() {
+    let dir = TempDir::new();
+    let model = golden(NAME);
+    let logits = |file: &str, device: &[&str]| {
+        let out = dir.file(file);
+        let (model, out_name) = (model.to_str().unwrap(), out.to_str().unwrap());
+        let args = ["logits", "--model", model, "--tokens", TOKENS, "--out", out_name];
+        stdout_of(&[&args[..], device].concat());
+        read_npy(&out, 256).concat()
+    };
+    let expected = logits("cpu.npy", &["--backend", "cpu", "--precise"]);
+    let computed = logits("gpu.npy", &["--backend", "gpu", "--gpu", "0"]);
+    let few = ["--backend", "gpu", "--gpu", "0", "--gpu-memory", "40M"];
+    for (computed, expected) in computed.iter().zip(&expected) {
+        assert!((computed - expected).abs() <= 5e-4, "{computed}, not {expected}");
+    }
+    assert!(logits("few.npy", &few) == computed, "less memory there changes no bit");
+}
+
+#[test]
+fn what_is_not_there_is_one_line_and_auto_goes_on() {
+    let model = golden(NAME);
+    let out = TempDir::new();
+    let file = out.file("out.npy");
+    let args = [
+        "logits",
+        "--model",
+        model.to_str().unwrap(),
+        "--tokens",
+        TOKENS,
+        "--out",
+        file.to_str().unwrap(),
+    ];
+    let wrong = ["--backend", "gpu", "--gpu", "no such GPU"];
+    check_fails(&[&args[..], &wrong].concat(), &["no such GPU", "not found; there are 0: "]);
+    let output = moeflux(&[&args[..], &["--backend", "auto"]].concat());
+    assert!(output.status.success());
+    // A machine with a card says nothing.
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let notes: Vec<&str> = stderr.lines().filter(|line| line.starts_with("note: ")).collect();
+    assert!(notes.len() <= 1, "{stderr}");
+    assert!(notes.iter().all(|it| it.starts_with("note: computing on the CPU: ")), "{stderr}");
+}
+
+#[test]
+fn the_doctor_lists_gpus_with_their_limits() {
+    let dir = TempDir::new();
+    let folder = dir.path().to_str().unwrap();
+    let text = stdout_of(&["doctor", folder, "--file-size", "16M", "--json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let gpus = report["gpus"].as_array().unwrap();
+    assert!(!gpus.is_empty());
+    for gpu in gpus {
+        assert!(gpu["binding_bytes_max"].as_u64().unwrap() >= 64 << 20, "{gpu}");
+        assert!(gpu["lacks"].is_null(), "{gpu}");
+    }
+}

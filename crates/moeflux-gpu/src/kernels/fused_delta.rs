@@ -1,0 +1,201 @@
+//! A layer of gated DeltaNet between its projections, as one step for one row of a segment: the
+//! convolution, the norms of queries and keys, the gates, the delta rule, the norm of the output.
+//!
+//! One workgroup per key head, with all value heads that share it: the inputs that the convolution
+//! keeps of a channel are read and written by one workgroup alone. **Invariant:** what lies between
+//! these ops is not written; more rows take the steps of each op.
+
+use moeflux::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, Op, RmsNorm};
+
+use moeflux::error::Result;
+
+use super::reduce::Sums;
+use super::{causal_conv, delta_gates, gated_delta, l2_norm, rms_norm};
+use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{Params, View, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Extent, Grid, Over};
+
+/// Name of the shader.
+pub(super) const NAME: &str = "delta layer";
+
+/// Invocations of a workgroup; values of a head at most.
+const N_LANES: u32 = 256;
+
+params! {
+    struct DeltaLayerParams {
+        /// Of the convolution.
+        x: View,
+        a: View,
+        b: View,
+        gate: View,
+        out: View,
+        q_channel: u32,
+        k_channel: u32,
+        v_channel: u32,
+        weight: u32,
+        a_log: u32,
+        dt_bias: u32,
+        gain: u32,
+        q_factor: f32,
+        k_factor: f32,
+        key_epsilon: f32,
+        epsilon: f32,
+    }
+}
+
+/// Shape of a layer.
+#[derive(Clone, Copy)]
+struct Shape {
+    n_key_heads: usize,
+    /// Value heads that share a key head.
+    n_shared: usize,
+    key_dim: usize,
+    value_dim: usize,
+    n_taps: usize,
+}
+
+/// Ops that follow each other in such a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeltaLayer<'a> {
+    conv: &'a CausalConv,
+    q_norm: &'a L2Norm,
+    k_norm: &'a L2Norm,
+    gates: &'a DeltaGates,
+    delta: &'a GatedDelta,
+    norm: &'a RmsNorm,
+    gate: Heads,
+}
+
+impl<'a> DeltaLayer<'a> {
+    /// How many ops.
+    pub(super) const N_OPS: usize = 6;
+
+    /// The first ops of a list, if they are such a layer.
+    pub(super) fn of(ops: &'a [Op]) -> Option<Self> {
+        let [
+            Op::CausalConv(conv),
+            Op::L2Norm(q_norm),
+            Op::L2Norm(k_norm),
+            Op::DeltaGates(gates),
+            Op::GatedDelta(delta),
+            Op::RmsNorm(norm),
+            ..,
+        ] = ops
+        else {
+            return None;
+        };
+        let layer = Self { conv, q_norm, k_norm, gates, delta, norm, gate: norm.gate? };
+        layer.is_whole().then_some(layer)
+    }
+
+    /// Whether each op takes all that the one before it gives.
+    fn is_whole(&self) -> bool {
+        let Self { conv, q_norm, k_norm, gates, delta, norm, .. } = self;
+        let n_channels = 2 * channels_of(delta.k) + channels_of(delta.v);
+        let are_heads_of_conv = [delta.q, delta.k, delta.v].iter().all(|heads| {
+            let begins_inside = heads.first_col >= conv.out.first_col;
+            heads.buffer == conv.out.buffer && heads.stride == heads.head_dim && begins_inside
+        });
+        are_heads_of_conv
+            && n_channels == conv.out.head_dim
+            && conv.n_taps >= 2
+            && q_norm.x == delta.q
+            && k_norm.x == delta.k
+            && q_norm.epsilon.to_bits() == k_norm.epsilon.to_bits()
+            && gates.decay == delta.decay
+            && gates.beta == delta.beta
+            && norm.x == delta.out
+            && delta.v.head_dim <= N_LANES as usize
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            n_key_heads: self.delta.k.n_heads,
+            n_shared: self.delta.v.n_heads / self.delta.k.n_heads,
+            key_dim: self.delta.k.head_dim,
+            value_dim: self.delta.v.head_dim,
+            n_taps: self.conv.n_taps,
+        }
+    }
+
+    fn params(&self, compiler: &Compiler<'_>) -> DeltaLayerParams {
+        let channel = |heads: &Heads| narrow(heads.first_col - self.conv.out.first_col);
+        DeltaLayerParams {
+            x: compiler.view(&self.conv.x),
+            a: compiler.view(&self.gates.a),
+            b: compiler.view(&self.gates.b),
+            gate: compiler.view(&self.gate),
+            out: compiler.view(&self.norm.out),
+            q_channel: channel(&self.delta.q),
+            k_channel: channel(&self.delta.k),
+            v_channel: channel(&self.delta.v),
+            weight: compiler.vector(self.conv.weight),
+            a_log: compiler.vector(self.gates.a_log),
+            dt_bias: compiler.vector(self.gates.dt_bias),
+            gain: compiler.vector(self.norm.gain),
+            q_factor: self.q_norm.factor,
+            k_factor: self.k_norm.factor,
+            key_epsilon: self.q_norm.epsilon,
+            epsilon: self.norm.epsilon,
+        }
+    }
+
+    /// Appends the steps.
+    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+        let shape = self.shape();
+        let grid = Grid::new(Extent::fixed(narrow(shape.n_key_heads)), Extent::fixed(1));
+        let (shader, params) = (shader(Sums::on(compiler), shape), self.params(compiler));
+        let over = Over::State(self.conv.layer);
+        compiler.step(&shader, &params, grid)?.over(over).when(1..=1);
+        let first = compiler.steps.len();
+        causal_conv::compile(self.conv, compiler)?;
+        l2_norm::compile(self.q_norm, compiler)?;
+        l2_norm::compile(self.k_norm, compiler)?;
+        delta_gates::compile(self.gates, compiler)?;
+        gated_delta::compile(self.delta, compiler)?;
+        rms_norm::compile(self.norm, compiler)?;
+        // Segment by segment, those too that see rows alone: another segment may be one row.
+        for step in &mut compiler.steps[first..] {
+            let rows = *step.n_rows.start().max(&2)..=*step.n_rows.end();
+            step.over(over).when(rows);
+        }
+        Ok(())
+    }
+}
+
+const fn channels_of(heads: Heads) -> usize {
+    heads.n_heads * heads.head_dim
+}
+
+fn shader(sums: Sums, shape: Shape) -> Shader {
+    let value_lanes = shape.value_dim.next_power_of_two();
+    let n_parts = N_LANES as usize / value_lanes;
+    let channels = shape.n_key_heads * (2 * shape.key_dim + shape.n_shared * shape.value_dim);
+    let shader = Shader::new(NAME, include_str!("fused_delta.wgsl"))
+        .with("N_CHANNELS", narrow(channels))
+        .with("N_SHARED", narrow(shape.n_shared))
+        .with("KEY_DIM", narrow(shape.key_dim))
+        .with("VALUE_DIM", narrow(shape.value_dim))
+        .with("STRIP", narrow(moeflux::ops::DeltaShape::STRIP))
+        .with("N_TAPS", narrow(shape.n_taps))
+        .with("VALUE_LANES", narrow(value_lanes))
+        .with("N_OWN", narrow(shape.key_dim.div_ceil(n_parts)))
+        .piece(include_str!("functions.wgsl"))
+        .piece(include_str!("gates.wgsl"))
+        .state(Lanes::One);
+    sums.add_to(shader, N_LANES)
+}
+
+/// For tests.
+pub(super) fn shaders() -> Vec<Shader> {
+    let large = Shape { n_key_heads: 16, n_shared: 2, key_dim: 128, value_dim: 128, n_taps: 4 };
+    let odd = Shape { n_key_heads: 2, n_shared: 3, key_dim: 37, value_dim: 21, n_taps: 2 };
+    vec![shader(Sums::Subgroups, large), shader(Sums::Shared, odd)]
+}
+
+/// For tests.
+pub(super) fn fields() -> Vec<(&'static str, usize)> {
+    DeltaLayerParams::fields()
+}
