@@ -3,6 +3,8 @@
 //!
 //! Each line is many dispatches over matrices that together do not fit a cache, read from end to
 //! end; what a dispatch costs beside its work is part of the time, as it is in a model.
+#![expect(clippy::print_stdout, reason = "its lines are what it is for")]
+#![expect(clippy::disallowed_methods, reason = "it measures real time")]
 
 use std::time::Instant;
 
@@ -195,7 +197,7 @@ fn submit(backend: &mut GpuBackend, plan: &Plan, n_rows: usize) -> Result<()> {
 /// Seconds of a plan, once its kernels are made.
 fn seconds_of(backend: &mut GpuBackend, plan: &Plan, n_rows: usize, out: BufferId) -> Result<f64> {
     let mut value = [0.0];
-    let mut run = |n: usize| -> Result<f64> {
+    let mut run = |n: u32| -> Result<f64> {
         let begin = Instant::now();
         for _ in 0..n {
             submit(backend, plan, n_rows)?;
@@ -210,6 +212,6 @@ fn seconds_of(backend: &mut GpuBackend, plan: &Plan, n_rows: usize, out: BufferI
     while begin.elapsed().as_secs_f64() < SECONDS / 2.0 {
         once = run(1)?;
     }
-    let n = ((SECONDS / once) as usize).clamp(1, 400);
-    Ok(run(n)? / n as f64)
+    let n = (1..400).find(|&n| f64::from(n) * once >= SECONDS).unwrap_or(400);
+    Ok(run(n)? / f64::from(n))
 }
