@@ -12,7 +12,8 @@ use moeflux::backend::Backend;
 use moeflux::error::Result;
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, MatrixId, Position, TokenId};
 use moeflux::ops::{
-    Batch, Combine, Embed, ExpertFfn, Heads, MatMul, Op, Plan, Route, RouterKind, Row, Workspace,
+    Batch, Combine, Embed, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, Route, RouterKind, Row,
+    Workspace,
 };
 use moeflux::weights::{ExpertView, OwnedMatrix, Weights};
 use moeflux_gpu::adapter::adapters;
@@ -127,7 +128,7 @@ fn experts(
     let mut ops = Vec::new();
     for layer in (0..N_LAYERS).map(LayerIdx) {
         let kind = RouterKind::Softmax { renormalise: true };
-        ops.push(Op::Route(Route { logits, kind, top_k }));
+        ops.push(Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use }));
         ops.push(Op::ExpertFfn(ExpertFfn { layer, x, sum, limit: None }));
         let (shared, shared_gate, residual, out) = (None, None, x, sum);
         ops.push(Op::Combine(Combine { sum, shared, shared_gate, residual, out }));
