@@ -68,8 +68,8 @@ mod tests {
             has_timestamps: true,
             lacks: None,
         };
-        let line = "X 100 (discrete, vulkan, x 1.2), memory 80.00 GiB, buffers of 4.00 GiB, seen at \
-                    once 2.00 GiB, subgroups of 32, f16";
+        let line = "X 100 (discrete, vulkan, x 1.2), memory 80.00 GiB, buffers of 4.00 GiB, seen \
+                    at once 2.00 GiB, subgroups of 32, f16";
         assert_eq!(text(&facts), line);
         let other = AdapterFacts {
             memory_bytes: None,
