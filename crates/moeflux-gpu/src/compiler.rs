@@ -187,7 +187,7 @@ impl Compiler<'_> {
         params: &impl Params,
         grid: Grid,
     ) -> Result<&mut Step> {
-        let pipeline = self.gpu.pipeline(shader)?;
+        let pipeline = self.gpu.pipeline(shader);
         self.steps.push(Step {
             name: shader.name(),
             pipeline,

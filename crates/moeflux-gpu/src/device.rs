@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use moeflux::error::{Error, Result};
 
 use crate::adapter::{Adapter, AdapterFacts};
+use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::shader::{Layouts, Shader};
 
@@ -29,7 +30,7 @@ pub struct Gpu {
     queue: wgpu::Queue,
     failure: Arc<Mutex<Option<String>>>,
     layouts: Layouts,
-    pipelines: Mutex<HashMap<String, Arc<wgpu::ComputePipeline>>>,
+    pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     /// Bytes of uploads since the device was last waited for.
     pending_bytes: AtomicUsize,
     /// What kernels took, where that is asked for.
@@ -197,27 +198,36 @@ impl Gpu {
         }
     }
 
-    /// The pipeline of a shader, made once for each text.
+    /// The pipeline of a shader, one for each text.
+    pub(crate) fn pipeline(&self, shader: &Shader) -> Arc<Pipeline> {
+        let text = shader.text();
+        let mut pipelines = lock(&self.pipelines);
+        if let Some(known) = pipelines.get(&text) {
+            return Arc::clone(known);
+        }
+        let pipeline = Arc::new(Pipeline::new(shader, text.clone()));
+        pipelines.insert(text, Arc::clone(&pipeline));
+        pipeline
+    }
+
+    /// What the driver makes of a kernel.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] when the driver does not take it.
-    pub(crate) fn pipeline(&self, shader: &Shader) -> Result<Arc<wgpu::ComputePipeline>> {
-        let text = shader.text();
-        if let Some(known) = lock(&self.pipelines).get(&text) {
-            return Ok(Arc::clone(known));
-        }
+    /// [`Error::Device`] when it does not take it.
+    pub(crate) fn make(&self, pipeline: &Pipeline) -> Result<wgpu::ComputePipeline> {
+        let Pipeline { name, text, groups, .. } = pipeline;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let source = wgpu::ShaderSource::Wgsl(text.as_str().into());
-        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(shader.name()), source };
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(name), source };
         let mut checks = wgpu::ShaderRuntimeChecks::checked();
         checks.force_loop_bounding = false;
         // SAFETY: every loop of our shaders counts up to a bound that is not written in it, so that
         // it ends; all other checks stay on.
         let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
-        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(shader.name()),
-            layout: Some(self.layouts.of(&self.device, shader.groups()).as_ref()),
+        let made = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(name),
+            layout: Some(self.layouts.of(&self.device, *groups).as_ref()),
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions {
@@ -226,13 +236,12 @@ impl Gpu {
             },
             cache: None,
         });
-        if let Some(error) = block_on(scope.pop()) {
-            let problem = format!("kernel {}: {}", shader.name(), one_line(&error.to_string()));
-            return Err(self.error(&problem));
+        match block_on(scope.pop()) {
+            Some(error) => {
+                Err(self.error(&format!("kernel {name}: {}", one_line(&error.to_string()))))
+            }
+            None => Ok(made),
         }
-        let pipeline = Arc::new(pipeline);
-        lock(&self.pipelines).insert(text, Arc::clone(&pipeline));
-        Ok(pipeline)
     }
 
     /// Writes to a buffer before anything that is submitted later.

@@ -3,7 +3,7 @@
 //! [`adapter`] lists what there is, [`device`] opens one, [`backend`] runs plans on it. A plan is
 //! compiled once into [`step`]s by the [`kernels`] of its ops, with what [`compiler`] tells them
 //! about where things lie; running it records a dispatch per step. [`shader`] puts the text of
-//! kernels together, [`params`] their parameters.
+//! kernels together, [`pipeline`] keeps what the driver makes of it, [`params`] are what it gets.
 //!
 //! Weights, activations and states live in a few large buffers and are addressed by offsets, so
 //! that nothing is bound anew but arenas of weights and states of layers.
@@ -17,6 +17,7 @@ pub mod kernels;
 pub mod maker;
 mod memory;
 mod params;
+mod pipeline;
 pub mod profile;
 mod recorder;
 mod shader;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use moeflux::ids::LayerIdx;
 
+use crate::pipeline::Pipeline;
+
 /// Workgroups in one direction: `times * ceil(rows / per_rows) + more`, or `times`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
@@ -89,7 +91,7 @@ pub(crate) enum Over {
 pub(crate) struct Step {
     /// The kernel's name.
     pub(crate) name: &'static str,
-    pub(crate) pipeline: Arc<wgpu::ComputePipeline>,
+    pub(crate) pipeline: Arc<Pipeline>,
     /// Without the four words of the batch.
     pub(crate) params: Vec<u32>,
     pub(crate) grid: Grid,

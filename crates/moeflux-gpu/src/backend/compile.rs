@@ -85,7 +85,8 @@ impl GpuBackend {
             }
         }
         self.routed = Routed::default();
-        Ok(())
+        let mut steps = self.plans.iter().flat_map(|plan| &plan.steps);
+        steps.try_for_each(|step| step.pipeline.made(&self.gpu).map(drop))
     }
 
     /// Begins anew with a workspace of so many rows.

@@ -316,7 +316,7 @@ impl Backend for GpuBackend {
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
         assert!(batch.rows.len() <= self.workspace.n_rows_max, "a batch fits the workspace");
         let plan_idx = self.compiled(plan)?;
-        self.record(plan_idx, batch);
+        self.record(plan_idx, batch)?;
         self.gpu.check()
     }
 
@@ -360,7 +360,7 @@ impl Backend for GpuBackend {
                 self.flush();
                 continue;
             };
-            self.record_experts(plan_idx, n_rows, &taken.bound);
+            self.record_experts(plan_idx, n_rows, &taken.bound)?;
             first += taken.n;
         }
         self.gpu.check()

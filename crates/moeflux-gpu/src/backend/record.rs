@@ -1,9 +1,11 @@
 //! Steps become dispatches: bound, with the words that a batch adds.
 
+use moeflux::error::Result;
 use moeflux::ops::{Batch, N_OUTPUTS_MAX, RowSet};
 
 use super::compile::is_choice;
 use super::{GpuBackend, Guess, Routed};
+use crate::device::Gpu;
 use crate::experts::Bound;
 use crate::memory::narrow;
 use crate::memory::weights::DeviceWeights;
@@ -12,7 +14,11 @@ use crate::step::{Head, Over, Step};
 
 impl GpuBackend {
     /// Records the steps of a plan for a batch.
-    pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) {
+    ///
+    /// # Errors
+    ///
+    /// [`moeflux::error::Error::Device`] when the driver does not take a kernel.
+    pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) -> Result<()> {
         if !self.batches.has_room(batch) {
             self.flush();
         }
@@ -27,11 +33,11 @@ impl GpuBackend {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
             weights: &self.weights,
-            n_groups_max: self.gpu.n_groups_max(),
+            gpu: &self.gpu,
         };
         for step in &compiled.steps {
             match step.over {
-                Over::Rows => recording.dispatch(step, all, None),
+                Over::Rows => recording.dispatch(step, all, None)?,
                 Over::State(layer) => {
                     for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
                         let first = &batch.rows[segment.rows.start];
@@ -42,7 +48,7 @@ impl GpuBackend {
                             place: narrow(first.position.0),
                         };
                         let memory = self.states.layer(segment.state, layer);
-                        recording.dispatch(step, head, Some(&memory.bind_group));
+                        recording.dispatch(step, head, Some(&memory.bind_group))?;
                     }
                 }
                 Over::Experts(layer) => {
@@ -50,7 +56,7 @@ impl GpuBackend {
                     assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
                     for bound in bound {
                         let head = Head { place: bound.table_at, ..all };
-                        recording.dispatch(step, head, Some(&bound.bind_group));
+                        recording.dispatch(step, head, Some(&bound.bind_group))?;
                     }
                 }
             }
@@ -66,28 +72,39 @@ impl GpuBackend {
         if self.recorder.is_full() {
             self.flush();
         }
+        Ok(())
     }
 
     /// Records the steps of a plan of experts over all rows that were routed, once for each buffer
     /// that holds some of the experts.
-    pub(super) fn record_experts(&mut self, plan_idx: usize, n_rows: usize, bound: &[Bound]) {
+    ///
+    /// # Errors
+    ///
+    /// As [`GpuBackend::record`].
+    pub(super) fn record_experts(
+        &mut self,
+        plan_idx: usize,
+        n_rows: usize,
+        bound: &[Bound],
+    ) -> Result<()> {
         let mut recording = Recording {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
             weights: &self.weights,
-            n_groups_max: self.gpu.n_groups_max(),
+            gpu: &self.gpu,
         };
         for step in &self.plans[plan_idx].steps {
             for bound in bound {
                 let (n_rows, place) = (narrow(n_rows), bound.table_at);
                 let head = Head { first_row: 0, n_rows, batch_at: 0, place };
-                recording.dispatch(step, head, Some(&bound.bind_group));
+                recording.dispatch(step, head, Some(&bound.bind_group))?;
             }
         }
         self.kept_rows = None;
         if self.recorder.is_full() {
             self.flush();
         }
+        Ok(())
     }
 }
 
@@ -96,18 +113,19 @@ struct Recording<'a> {
     recorder: &'a mut Recorder,
     model_group: &'a wgpu::BindGroup,
     weights: &'a DeviceWeights,
-    n_groups_max: u32,
+    gpu: &'a Gpu,
 }
 
 impl Recording<'_> {
     /// Records a step; `bound` is the state, or the buffer of experts.
-    fn dispatch(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) {
+    fn dispatch(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) -> Result<()> {
         let grid = [step.grid.x, step.grid.y, step.grid.z].map(|extent| extent.of(head.n_rows));
         if !step.runs(head) || grid.contains(&0) {
-            return;
+            return Ok(());
         }
+        let pipeline = step.pipeline.made(self.gpu)?;
         let largest = grid.iter().max();
-        assert!(largest <= Some(&self.n_groups_max), "{}: {grid:?} workgroups", step.name);
+        assert!(largest <= Some(&self.gpu.n_groups_max()), "{}: {grid:?} workgroups", step.name);
         let mut bytes = [0; 128];
         let n_bytes = 16 + 4 * step.params.len();
         let words = head.words().into_iter().chain(step.params.iter().copied());
@@ -115,7 +133,7 @@ impl Recording<'_> {
             target.copy_from_slice(&word.to_le_bytes());
         }
         let pass = self.recorder.pass();
-        pass.set_pipeline(&step.pipeline);
+        pass.set_pipeline(pipeline);
         pass.set_bind_group(0, self.model_group, &[]);
         if let Some(arena) = step.weights {
             pass.set_bind_group(1, &self.weights.arenas[arena].bind_group, &[]);
@@ -129,5 +147,6 @@ impl Recording<'_> {
         let [x, y, z] = grid;
         pass.dispatch_workgroups(x, y, z);
         self.recorder.note(step.name);
+        Ok(())
     }
 }
