@@ -94,3 +94,56 @@ fn written_by(op: &Op) -> Vec<BufferId> {
         other => touched_by(other).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use moeflux::ids::MatrixId;
+    use moeflux::ops::{Add, Heads, MatMul, Purpose, Route, RouterKind, SwiGlu, Workspace};
+
+    use super::*;
+
+    fn product(matrix: usize, x: Heads, out: Heads) -> Op {
+        Op::MatMul(MatMul { weight: MatrixId(matrix), bias: None, x, out })
+    }
+
+    /// Products by their matrices, other ops by name.
+    fn names(ops: &[Op]) -> Vec<String> {
+        let name = |op: &Op| match op.matrices().as_slice() {
+            [] => op.name().to_owned(),
+            [matrix, ..] => matrix.0.to_string(),
+        };
+        ops.iter().map(name).collect()
+    }
+
+    #[test]
+    fn products_of_one_input_come_together() {
+        let mut workspace = Workspace::default();
+        let [x, logits, gate, up, out, factor] =
+            ["x", "logits", "gate", "up", "out", "factor"].map(|name| workspace.buffer(name, 4));
+        let (kind, purpose) = (RouterKind::Softmax { renormalise: true }, Purpose::Use);
+        let ops = [
+            product(0, x, logits),
+            Op::Route(Route { logits, kind, top_k: 2, purpose }),
+            product(1, x, gate),
+            product(2, x, up),
+            Op::SwiGlu(SwiGlu { gate, up, out: gate, limit: None }),
+            product(3, gate, out),
+            product(4, x, factor),
+        ];
+        assert_eq!(names(&ordered(&ops)), ["0", "1", "2", "swiglu", "4", "route", "3"]);
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_not_passed() {
+        let mut workspace = Workspace::default();
+        let [x, y, out] = ["x", "y", "out"].map(|name| workspace.buffer(name, 4));
+        let add = |target| Op::Add(Add { x: target, y: target, out: target });
+        for between in [add(x), add(out), product(1, out, x), product(1, x, out)] {
+            let ops = [product(0, x, y), between, product(2, x, out)];
+            assert_eq!(names(&ordered(&ops)), names(&ops));
+        }
+        // Nor is one that reads what the product writes.
+        let ops = [product(0, x, y), product(1, out, y), product(2, x, out)];
+        assert_eq!(names(&ordered(&ops)), names(&ops));
+    }
+}
