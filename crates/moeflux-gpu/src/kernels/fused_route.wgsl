@@ -1,4 +1,4 @@
-// The experts of one row, by the first workgroup, and a product of another row meanwhile, by the
+// The experts of one row, by the first workgroup, and a product that does not wait for them, by the
 // others: outputs along x.
 
 struct Params {

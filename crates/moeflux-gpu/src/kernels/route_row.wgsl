@@ -8,7 +8,7 @@ const GROUP_LEN: u32 = N_EXPERTS / N_GROUPS;
 // The key of minus infinity.
 const EXCLUDED: u32 = 0x007fffffu;
 
-// So many are compared at once, and what is behind the last comes after all others.
+// `rank_among_all` compares so many at once, and what is behind the last comes after all others.
 const N_AT_ONCE: u32 = 8u;
 const N_KEYS: u32 = (N_EXPERTS + N_AT_ONCE - 1u) / N_AT_ONCE * N_AT_ONCE;
 
@@ -33,27 +33,33 @@ fn key_of(value: f32) -> u32 {
     return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
 }
 
-// How many experts of `first .. end` come before one: among equals the lower index does.
+// 1 if an expert comes before one with this key: among equals the lower index does.
+fn comes_before(other: u32, key: u32, expert: u32) -> u32 {
+    let other_key = keys[other];
+    return select(0u, 1u, other_key > key || (other_key == key && other < expert));
+}
+
+// How many experts of `first .. end` come before one.
 fn rank_among(first: u32, end: u32, expert: u32) -> u32 {
     let key = keys[expert];
     var rank = 0u;
     for (var other = first; other < end; other++) {
-        let other_key = keys[other];
-        rank += select(0u, 1u, other_key > key || (other_key == key && other < expert));
+        rank += comes_before(other, key, expert);
     }
     return rank;
 }
 
-// How many of all experts come before one.
+// How many of all experts come before one. Reads that do not wait for each other are written out:
+// not every driver unrolls a loop.
 fn rank_among_all(expert: u32) -> u32 {
     let key = keys[expert];
     var rank = 0u;
     for (var other = 0u; other < N_KEYS; other += N_AT_ONCE) {
-        for (var i = 0u; i < N_AT_ONCE; i++) {
-            let other_key = keys[other + i];
-            let is_lower = other + i < expert;
-            rank += select(0u, 1u, other_key > key || (other_key == key && is_lower));
-        }
+        let first = comes_before(other, key, expert) + comes_before(other + 1u, key, expert);
+        let second = comes_before(other + 2u, key, expert) + comes_before(other + 3u, key, expert);
+        let third = comes_before(other + 4u, key, expert) + comes_before(other + 5u, key, expert);
+        let last = comes_before(other + 6u, key, expert) + comes_before(other + 7u, key, expert);
+        rank += (first + second) + (third + last);
     }
     return rank;
 }
