@@ -11,7 +11,7 @@ use moeflux_kernels::MatrixLayout;
 
 use crate::backend::GpuConfig;
 use crate::device::Gpu;
-use crate::kernels;
+use crate::kernels::{self, fuse};
 use crate::memory::narrow;
 use crate::memory::weights::{DeviceMatrix, DeviceWeights};
 use crate::memory::workspace::DeviceWorkspace;
@@ -74,9 +74,11 @@ impl Compiler<'_> {
     ///
     /// [`Error::Unsupported`] for an op that has no kernel; [`Error::Device`].
     pub(crate) fn plan(&mut self, plan: &Plan) -> Result<()> {
-        let mut rest = plan.ops.as_slice();
+        let fuses = self.config().fuses;
+        let ops = if fuses { fuse::ordered(&plan.ops) } else { plan.ops.clone() };
+        let mut rest = ops.as_slice();
         while let Some((op, after)) = rest.split_first() {
-            let n_fused = if self.config().fuses { kernels::compile_fused(rest, self)? } else { 0 };
+            let n_fused = if fuses { fuse::compile_fused(rest, self)? } else { 0 };
             if n_fused == 0 {
                 self.op(op)?;
                 rest = after;
@@ -94,6 +96,26 @@ impl Compiler<'_> {
     /// As [`Compiler::plan`].
     pub(crate) fn op(&mut self, op: &Op) -> Result<()> {
         kernels::compile(op, self)
+    }
+
+    /// Appends the steps of ops that other steps are for where there are fewer rows than so many.
+    ///
+    /// # Errors
+    ///
+    /// As [`Compiler::plan`].
+    pub(crate) fn apart(&mut self, ops: &[Op], n_rows_least: u32) -> Result<()> {
+        let first = self.steps.len();
+        for op in ops {
+            self.op(op)?;
+        }
+        for mut step in self.steps.split_off(first) {
+            let rows = n_rows_least.max(*step.n_rows.start())..=*step.n_rows.end();
+            if !rows.is_empty() {
+                step.when(rows);
+                self.steps.push(step);
+            }
+        }
+        Ok(())
     }
 
     /// The device: its limits and features decide which kernel is taken.
@@ -197,6 +219,7 @@ impl Compiler<'_> {
             weights: None,
             n_rows: 1..=u32::MAX,
             n_seen: 0..=u32::MAX,
+            among: None,
         });
         Ok(self.steps.last_mut().expect("one was just pushed"))
     }

@@ -86,6 +86,21 @@ pub(crate) enum Over {
     Experts(LayerIdx),
 }
 
+/// In how many buffers the experts of a layer lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Buffers {
+    /// All in one.
+    One,
+    /// In two or more.
+    Several,
+}
+
+impl Buffers {
+    const fn of(n_buffers: usize) -> Self {
+        if n_buffers == 1 { Self::One } else { Self::Several }
+    }
+}
+
 /// One dispatch.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
@@ -102,6 +117,8 @@ pub(crate) struct Step {
     pub(crate) n_rows: RangeInclusive<u32>,
     /// Over a state: so do those whose last row sees another number of positions.
     pub(crate) n_seen: RangeInclusive<u32>,
+    /// So it is where the experts of that layer lie otherwise.
+    pub(crate) among: Option<(LayerIdx, Buffers)>,
 }
 
 impl Step {
@@ -127,6 +144,17 @@ impl Step {
     pub(crate) fn when_seen(&mut self, n_seen: RangeInclusive<u32>) -> &mut Self {
         self.n_seen = n_seen;
         self
+    }
+
+    /// Runs only where the experts of a layer lie in so many buffers.
+    pub(crate) fn among(&mut self, layer: LayerIdx, buffers: Buffers) -> &mut Self {
+        self.among = Some((layer, buffers));
+        self
+    }
+
+    /// Whether experts lie as it asks; `n_buffers` says in how many those of a layer do.
+    pub(crate) fn finds(&self, n_buffers: impl Fn(LayerIdx) -> usize) -> bool {
+        self.among.is_none_or(|(layer, buffers)| Buffers::of(n_buffers(layer)) == buffers)
     }
 
     /// Whether it runs for these rows.

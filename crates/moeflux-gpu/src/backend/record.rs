@@ -35,7 +35,8 @@ impl GpuBackend {
             weights: &self.weights,
             gpu: &self.gpu,
         };
-        for step in &compiled.steps {
+        let n_buffers = |layer| self.experts.bound(layer).len();
+        for step in compiled.steps.iter().filter(|step| step.finds(n_buffers)) {
             match step.over {
                 Over::Rows => recording.dispatch(step, all, None)?,
                 Over::State(layer) => {

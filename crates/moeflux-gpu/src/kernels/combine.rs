@@ -38,10 +38,18 @@ const NOWHERE: View = View { first: NONE, row_stride: 0, head_stride: 0 };
 
 /// What the shared expert adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shared {
+pub(super) enum Shared {
     None,
     Plain,
     Gated,
+}
+
+pub(super) const fn shared_of(op: &Combine) -> Shared {
+    match (&op.shared, &op.shared_gate) {
+        (None, _) => Shared::None,
+        (Some(_), None) => Shared::Plain,
+        (Some(_), Some(_)) => Shared::Gated,
+    }
 }
 
 fn shader(shared: Shared) -> Shader {
@@ -64,12 +72,7 @@ pub(super) fn compile(op: &Combine, compiler: &mut Compiler<'_>) -> Result<()> {
         n_cols: narrow(n_cols),
         top_k: narrow(compiler.route().top_k),
     };
-    let shared = match (&op.shared, &op.shared_gate) {
-        (None, _) => Shared::None,
-        (Some(_), None) => Shared::Plain,
-        (Some(_), Some(_)) => Shared::Gated,
-    };
     let grid = Grid::new(Extent::fixed(narrow(n_cols).div_ceil(N_INVOCATIONS)), Extent::rows(1));
-    compiler.step(&shader(shared), &params, grid)?;
+    compiler.step(&shader(shared_of(op)), &params, grid)?;
     Ok(())
 }

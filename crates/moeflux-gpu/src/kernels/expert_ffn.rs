@@ -11,10 +11,10 @@ use moeflux::error::Result;
 use moeflux::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
 
-use super::Kernel;
 use super::decode_matrix::{self, kind_of};
 use super::matvec::Matvec;
 use super::tile::Tile;
+use super::{Kernel, fused_down};
 use crate::compiler::{Compiler, RouteShape, SlotMatrix, SlotShape};
 use crate::memory::narrow;
 use crate::params::{Params as _, View, params};
@@ -25,11 +25,17 @@ pub(super) const KERNEL: Kernel = Kernel {
     op: "expert_ffn",
     is_done: true,
     shaders,
-    params: || NAMES.iter().map(|name| (*name, ExpertParams::fields())).collect(),
+    params: || {
+        let fused = (fused_down::NAME, fused_down::fields());
+        NAMES.iter().map(|name| (*name, ExpertParams::fields())).chain([fused]).collect()
+    },
 };
 
+/// Name of the kernel of gate and up for few rows.
+pub(super) const GATE_UP: &str = "expert_gate_up";
+
 const NAMES: [&str; 5] =
-    ["expert_gate_up", "expert_down", "expert_pairs", "expert_gate_up_tile", "expert_down_tile"];
+    [GATE_UP, "expert_down", "expert_pairs", "expert_gate_up_tile", "expert_down_tile"];
 
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
@@ -71,7 +77,7 @@ fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), cuts
 }
 
 fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), cuts: bool, matvec: Matvec) -> Shader {
-    let shader = matvec.shader("expert_gate_up", include_str!("expert_gate_up.wgsl"));
+    let shader = matvec.shader(GATE_UP, include_str!("expert_gate_up.wgsl"));
     gate_up_shader(shader, kinds, cuts)
 }
 
@@ -107,7 +113,8 @@ fn sort(n_experts: u32) -> Shader {
 }
 
 fn shaders() -> Vec<Shader> {
-    let mut shaders = vec![sort(8), sort(512)];
+    let mut shaders = fused_down::shaders();
+    shaders.extend([sort(8), sort(512)]);
     let layouts = decode_matrix::examples();
     let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
     for (matvec, cuts) in matvecs.zip([false, true]) {
@@ -128,6 +135,11 @@ pub(super) fn partials(compiler: &mut Compiler<'_>, hidden: usize) -> Result<Vie
     ranks(compiler, "what experts gave", hidden)
 }
 
+/// Where gate and up leave what down takes: a head for each rank.
+pub(super) fn inner_values(compiler: &mut Compiler<'_>, slot: &SlotShape) -> Result<View> {
+    ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)
+}
+
 fn ranks(compiler: &mut Compiler<'_>, name: &'static str, n_cols: usize) -> Result<View> {
     let n_all = compiler.route().top_k * n_cols;
     Ok(View { head_stride: narrow(n_cols), ..compiler.scratch(name, n_all)? })
@@ -142,7 +154,7 @@ fn room(compiler: &mut Compiler<'_>, name: &'static str, n_values: u32) -> Resul
 pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()> {
     let slot = compiler.slot_shape(op.layer)?;
     let RouteShape { top_k, n_experts } = compiler.route();
-    let inner = ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)?;
+    let inner = inner_values(compiler, &slot)?;
     let n_tiles_most =
         narrow(n_experts) + compiler.n_rows_max().div_ceil(TILE.n_inputs()) * narrow(top_k);
     let base = ExpertParams {
@@ -192,7 +204,7 @@ fn few(
     (slot, gate_up, down): Both<'_>,
     rows: RangeInclusive<u32>,
 ) -> Result<()> {
-    let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
+    let subgroup_sizes = compiler.subgroup_sizes();
     let top_k = compiler.route().top_k;
     let matvec = |layout: MatrixLayout| {
         Matvec::new((layout.n_rows * top_k, layout.n_cols), 1, subgroup_sizes)

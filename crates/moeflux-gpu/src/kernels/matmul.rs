@@ -4,10 +4,10 @@ use moeflux::error::Result;
 use moeflux::ops::MatMul;
 use moeflux_kernels::MatrixLayout;
 
-use super::Kernel;
 use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, ROWS_SEVERAL};
 use super::tile::Tile;
+use super::{Kernel, fused_products};
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::{NONE, Params as _, View, params};
@@ -18,7 +18,10 @@ pub(super) const KERNEL: Kernel = Kernel {
     op: "matmul",
     is_done: true,
     shaders,
-    params: || vec![("matmul", MatMulParams::fields()), ("matmul_tile", MatMulParams::fields())],
+    params: || {
+        let fused = (fused_products::NAME, fused_products::fields());
+        vec![("matmul", MatMulParams::fields()), ("matmul_tile", MatMulParams::fields()), fused]
+    },
 };
 
 /// Most rows that are not computed in tiles.
@@ -57,7 +60,7 @@ fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
 }
 
 fn shaders() -> Vec<Shader> {
-    let mut shaders = Vec::new();
+    let mut shaders = fused_products::shaders();
     for layout in decode_matrix::examples() {
         shaders.extend(Matvec::examples().into_iter().map(|matvec| few_shader(layout, matvec)));
         shaders.extend(Tile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
@@ -68,7 +71,7 @@ fn shaders() -> Vec<Shader> {
 pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
     let weight = compiler.matrix(op.weight);
     let layout = weight.layout;
-    let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
+    let subgroup_sizes = compiler.subgroup_sizes();
     for piece in &weight.pieces {
         let params = MatMulParams {
             x: compiler.view(&op.x),

@@ -7,7 +7,7 @@ use crate::kernels::decode_matrix::{self, UNIT_COLS};
 use crate::shader::Shader;
 
 /// Invocations of a workgroup.
-const N_INVOCATIONS: u32 = 256;
+pub(super) const N_INVOCATIONS: u32 = 256;
 
 /// Inputs of a workgroup where there are several.
 pub(super) const ROWS_SEVERAL: u32 = 4;
@@ -54,6 +54,16 @@ impl Matvec {
         Self { team, units_each, outs, rows, width: smallest.min(team) }
     }
 
+    /// Invocations that share outputs.
+    pub(super) const fn team(self) -> u32 {
+        self.team
+    }
+
+    /// Invocations that add their sums up without workgroup memory.
+    pub(super) const fn width(self) -> u32 {
+        self.width
+    }
+
     /// Inputs of a workgroup.
     pub(super) const fn rows(self) -> u32 {
         self.rows
@@ -66,10 +76,6 @@ impl Matvec {
 
     /// A shader that has these constants, and the pieces that need them.
     pub(super) fn shader(self, name: &'static str, source: &'static str) -> Shader {
-        let neighbours = match self.width {
-            1 => include_str!("neighbours_none.wgsl"),
-            _ => include_str!("neighbours_subgroup.wgsl"),
-        };
         Shader::new(name, source)
             .with("N_INVOCATIONS", N_INVOCATIONS)
             .with("TEAM", self.team)
@@ -78,8 +84,16 @@ impl Matvec {
             .with("ROWS", self.rows)
             .with("WIDTH", self.width)
             .piece(decode_matrix::PIECE)
-            .piece(neighbours)
+            .piece(self.neighbours())
             .piece(include_str!("matvec.wgsl"))
+    }
+
+    /// The piece that adds sums of neighbours up.
+    pub(super) const fn neighbours(self) -> &'static str {
+        match self.width {
+            1 => include_str!("neighbours_none.wgsl"),
+            _ => include_str!("neighbours_subgroup.wgsl"),
+        }
     }
 
     /// Layouts of every shape, for tests without a GPU.

@@ -13,8 +13,12 @@ mod decode_matrix;
 mod delta_gates;
 mod embed;
 mod expert_ffn;
+pub(crate) mod fuse;
 mod fused_delta;
+mod fused_down;
 mod fused_heads;
+mod fused_products;
+mod fused_route;
 mod gated_delta;
 mod head_matmul;
 mod l2_norm;
@@ -110,20 +114,6 @@ pub(crate) fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
         Op::Combine(op) => combine::compile(op, compiler),
         other => Err(unsupported(other.name())),
     }
-}
-
-/// Appends the steps of the first few ops as one, if there is a kernel for them together: of how
-/// many, or 0.
-pub(crate) fn compile_fused(ops: &[Op], compiler: &mut Compiler<'_>) -> Result<usize> {
-    if let Some(layer) = fused_delta::DeltaLayer::of(ops) {
-        layer.compile_fused(compiler)?;
-        return Ok(fused_delta::DeltaLayer::N_OPS);
-    }
-    if let Some(heads) = fused_heads::TurnedHeads::of(ops) {
-        heads.compile_fused(compiler)?;
-        return Ok(fused_heads::TurnedHeads::N_OPS);
-    }
-    Ok(0)
 }
 
 /// What an op without a kernel gives.

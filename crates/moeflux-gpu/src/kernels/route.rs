@@ -3,8 +3,8 @@
 use moeflux::error::Result;
 use moeflux::ops::{Purpose, Route, RouterKind};
 
-use super::Kernel;
 use super::reduce::{Sums, lanes_for};
+use super::{Kernel, fused_route};
 use crate::compiler::{Compiler, RouteShape};
 use crate::memory::narrow;
 use crate::params::{NONE, Params as _, View, params};
@@ -15,15 +15,13 @@ pub(super) const KERNEL: Kernel = Kernel {
     op: "route",
     is_done: true,
     shaders: || {
-        let softmax = Kind { is_sigmoid: false, n_groups: 1, n_groups_kept: 1, renormalises: true };
-        let sigmoid = Kind { is_sigmoid: true, n_groups: 8, n_groups_kept: 4, renormalises: true };
-        let shape = RouteShape { top_k: 8, n_experts: 256 };
-        vec![
-            shader(Sums::Subgroups, (shape, Purpose::Use), sigmoid),
-            shader(Sums::Shared, (shape, Purpose::Guess), softmax),
-        ]
+        let alone = Choice::examples().into_iter().zip(Sums::ALL);
+        alone.map(|(choice, sums)| shader(sums, choice)).chain(fused_route::shaders()).collect()
     },
-    params: || vec![("route", RouteParams::fields())],
+    params: || {
+        let fused = (fused_route::NAME, fused_route::fields());
+        vec![("route", RouteParams::fields()), fused]
+    },
 };
 
 params! {
@@ -49,21 +47,57 @@ struct Kind {
     renormalises: bool,
 }
 
-fn shader(sums: Sums, (shape, purpose): (RouteShape, Purpose), kind: Kind) -> Shader {
-    let shader = Shader::new("route", include_str!("route.wgsl"))
-        .with("N_EXPERTS", narrow(shape.n_experts))
-        .with("TOP_K", narrow(shape.top_k))
-        .with("IS_SIGMOID", kind.is_sigmoid)
-        .with("N_GROUPS", narrow(kind.n_groups))
-        .with("N_GROUPS_KEPT", narrow(kind.n_groups_kept))
-        .with("RENORMALISES", kind.renormalises)
-        .with("GUESSES", purpose == Purpose::Guess)
-        .piece(include_str!("functions.wgsl"));
+/// What of an op is constant in a shader.
+#[derive(Clone, Copy)]
+pub(super) struct Choice {
+    shape: RouteShape,
+    purpose: Purpose,
+    kind: Kind,
+}
+
+impl Choice {
+    /// One of each kind, for tests.
+    pub(super) fn examples() -> [Self; 2] {
+        let softmax = Kind { is_sigmoid: false, n_groups: 1, n_groups_kept: 1, renormalises: true };
+        let sigmoid = Kind { is_sigmoid: true, n_groups: 8, n_groups_kept: 4, renormalises: true };
+        let shape = RouteShape { top_k: 8, n_experts: 256 };
+        [
+            Self { shape, purpose: Purpose::Use, kind: sigmoid },
+            Self { shape, purpose: Purpose::Guess, kind: softmax },
+        ]
+    }
+
+    /// Adds the constants and what chooses: `choose(lanes, row)`.
+    pub(super) fn add_to(self, shader: Shader) -> Shader {
+        let Self { shape, purpose, kind } = self;
+        shader
+            .with("N_EXPERTS", narrow(shape.n_experts))
+            .with("TOP_K", narrow(shape.top_k))
+            .with("IS_SIGMOID", kind.is_sigmoid)
+            .with("N_GROUPS", narrow(kind.n_groups))
+            .with("N_GROUPS_KEPT", narrow(kind.n_groups_kept))
+            .with("RENORMALISES", kind.renormalises)
+            .with("GUESSES", purpose == Purpose::Guess)
+            .piece(include_str!("functions.wgsl"))
+            .piece(include_str!("route_row.wgsl"))
+    }
+}
+
+fn shader(sums: Sums, choice: Choice) -> Shader {
+    let shader = choice.add_to(Shader::new("route", include_str!("route.wgsl")));
     // Every expert is compared with all others: an invocation for each.
-    sums.add_to(shader, lanes_for(4 * shape.n_experts))
+    sums.add_to(shader, lanes_for(4 * choice.shape.n_experts))
 }
 
 pub(super) fn compile(op: &Route, compiler: &mut Compiler<'_>) -> Result<()> {
+    let (choice, params) = described(op, compiler)?;
+    let shader = shader(Sums::on(compiler), choice);
+    compiler.step(&shader, &params, Grid::new(Extent::fixed(1), Extent::rows(1)))?;
+    Ok(())
+}
+
+/// What a choice needs; says where it is left.
+pub(super) fn described(op: &Route, compiler: &mut Compiler<'_>) -> Result<(Choice, RouteParams)> {
     let shape = RouteShape { top_k: op.top_k, n_experts: op.logits.head_dim };
     let guess = match op.purpose {
         Purpose::Use => {
@@ -89,7 +123,5 @@ pub(super) fn compile(op: &Route, compiler: &mut Compiler<'_>) -> Result<()> {
         }
     };
     let params = RouteParams { logits: compiler.view(&op.logits), correction, factor, guess };
-    let shader = shader(Sums::on(compiler), (shape, op.purpose), kind);
-    compiler.step(&shader, &params, Grid::new(Extent::fixed(1), Extent::rows(1)))?;
-    Ok(())
+    Ok((Choice { shape, purpose: op.purpose, kind }, params))
 }

@@ -1,0 +1,149 @@
+//! Which ops of a plan become steps together: rules over the list of ops.
+//!
+//! **Invariant:** a rule takes ops only where their views agree; what a plan computes, and what its
+//! buffers hold after it, is as if each op ran alone and in its place.
+
+use moeflux::error::Result;
+use moeflux::ids::BufferId;
+use moeflux::ops::Op;
+
+use super::fused_delta::DeltaLayer;
+use super::fused_down::DownAndSum;
+use super::fused_heads::TurnedHeads;
+use super::fused_products::Products;
+use super::fused_route::ChoiceAndProduct;
+use crate::compiler::Compiler;
+
+/// Appends the steps of the first few ops as one, if there is a kernel for them together: of how
+/// many, or 0.
+pub(crate) fn compile_fused(ops: &[Op], compiler: &mut Compiler<'_>) -> Result<usize> {
+    if let Some(layer) = DeltaLayer::of(ops) {
+        layer.compile_fused(compiler)?;
+        return Ok(DeltaLayer::N_OPS);
+    }
+    if let Some(heads) = TurnedHeads::of(ops) {
+        heads.compile_fused(compiler)?;
+        return Ok(TurnedHeads::N_OPS);
+    }
+    if let Some(down) = DownAndSum::of(ops, compiler) {
+        down.compile_fused(compiler)?;
+        return Ok(DownAndSum::N_OPS);
+    }
+    if let Some(both) = ChoiceAndProduct::of(ops, compiler) {
+        both.compile_fused(compiler)?;
+        return Ok(ChoiceAndProduct::N_OPS);
+    }
+    if let Some(products) = Products::of(ops, compiler) {
+        products.compile_fused(compiler)?;
+        return Ok(products.n_ops());
+    }
+    Ok(0)
+}
+
+/// The ops with products of the same input side by side, and SwiGLU behind its gate and up, as far
+/// as nothing between them stands in the way.
+pub(crate) fn ordered(ops: &[Op]) -> Vec<Op> {
+    let mut rest = ops.to_vec();
+    let mut ordered = Vec::with_capacity(ops.len());
+    while !rest.is_empty() {
+        let op = rest.remove(0);
+        let Op::MatMul(product) = &op else {
+            ordered.push(op);
+            continue;
+        };
+        let (x, mut outs) = (product.x, vec![product.out]);
+        ordered.push(op);
+        let mut at = 0;
+        while let Some(candidate) = rest.get(at) {
+            let joins = match candidate {
+                Op::MatMul(other) => other.x == x,
+                Op::SwiGlu(swiglu) => outs.contains(&swiglu.gate) && outs.contains(&swiglu.up),
+                _ => false,
+            };
+            if joins && rest[..at].iter().all(|before| may_pass(candidate, before)) {
+                if let Op::MatMul(other) = candidate {
+                    outs.push(other.out);
+                }
+                ordered.push(rest.remove(at));
+            } else {
+                at += 1;
+            }
+        }
+    }
+    ordered
+}
+
+/// Whether an op gives and leaves the same if it runs before another instead of behind it.
+fn may_pass(op: &Op, before: &Op) -> bool {
+    let (written, written_before) = (written_by(op), written_by(before));
+    touched_by(before).all(|buffer| !written.contains(&buffer))
+        && touched_by(op).all(|buffer| !written_before.contains(&buffer))
+}
+
+fn touched_by(op: &Op) -> impl Iterator<Item = BufferId> {
+    op.heads().into_iter().map(|heads| heads.buffer)
+}
+
+/// What an op may write: of most, all that it names.
+fn written_by(op: &Op) -> Vec<BufferId> {
+    match op {
+        Op::MatMul(op) => vec![op.out.buffer],
+        Op::SwiGlu(op) => vec![op.out.buffer],
+        Op::RmsNorm(op) => vec![op.out.buffer],
+        Op::Route(_) => Vec::new(),
+        other => touched_by(other).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux::ids::MatrixId;
+    use moeflux::ops::{Add, Heads, MatMul, Purpose, Route, RouterKind, SwiGlu, Workspace};
+
+    use super::*;
+
+    fn product(matrix: usize, x: Heads, out: Heads) -> Op {
+        Op::MatMul(MatMul { weight: MatrixId(matrix), bias: None, x, out })
+    }
+
+    /// Products by their matrices, other ops by name.
+    fn names(ops: &[Op]) -> Vec<String> {
+        let name = |op: &Op| match op.matrices().as_slice() {
+            [] => op.name().to_owned(),
+            [matrix, ..] => matrix.0.to_string(),
+        };
+        ops.iter().map(name).collect()
+    }
+
+    #[test]
+    fn products_of_one_input_come_together() {
+        let mut workspace = Workspace::default();
+        let [x, logits, gate, up, out, factor] =
+            ["x", "logits", "gate", "up", "out", "factor"].map(|name| workspace.buffer(name, 4));
+        let (kind, purpose) = (RouterKind::Softmax { renormalise: true }, Purpose::Use);
+        let ops = [
+            product(0, x, logits),
+            Op::Route(Route { logits, kind, top_k: 2, purpose }),
+            product(1, x, gate),
+            product(2, x, up),
+            Op::SwiGlu(SwiGlu { gate, up, out: gate, limit: None }),
+            product(3, gate, out),
+            product(4, x, factor),
+        ];
+        assert_eq!(names(&ordered(&ops)), ["0", "1", "2", "swiglu", "4", "route", "3"]);
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_not_passed() {
+        let mut workspace = Workspace::default();
+        let [x, y, out] = ["x", "y", "out"].map(|name| workspace.buffer(name, 4));
+        let add = |target| Op::Add(Add { x: target, y: target, out: target });
+        for between in [add(x), add(out), product(1, out, x), product(1, x, out)] {
+            let ops = [product(0, x, y), between, product(2, x, out)];
+            assert_eq!(names(&ordered(&ops)), names(&ops));
+        }
+        // Nor is one that reads what the product writes.
+        let ops = [product(0, x, y), product(1, out, y), product(2, x, out)];
+        assert_eq!(names(&ordered(&ops)), names(&ops));
+    }
+}

@@ -1,0 +1,178 @@
+//! The last product of routed experts with their sum and the residual, as one step for one row
+//! whose experts all lie in one buffer.
+//!
+//! **Invariant:** sums are taken in the order of the two ops, bit for bit.
+
+use moeflux::error::Result;
+use moeflux::ops::{Combine, ExpertFfn, Heads, Op};
+use moeflux_kernels::MatrixLayout;
+
+use super::combine::{self, Shared};
+use super::decode_matrix::{self, UNIT_COLS, kind_of};
+use super::expert_ffn;
+use super::matvec::{Matvec, N_INVOCATIONS};
+use crate::compiler::{Compiler, SlotShape};
+use crate::memory::narrow;
+use crate::params::{Params, View, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Buffers, Extent, Grid, Over};
+
+/// Name of the shader.
+pub(super) const NAME: &str = "expert down and sum";
+
+/// Outputs of a team.
+const OUTS: u32 = 2;
+/// Units of columns that a workgroup has of all experts at once.
+const N_UNITS_MAX: u32 = 64;
+/// Words of memory of a workgroup that parts of sums may take.
+const N_PARTS_MAX: u32 = 2 << 10;
+
+params! {
+    struct DownParams {
+        inner: View,
+        n_words: u32,
+        n_outputs: u32,
+        n_cols: u32,
+        codes: u32,
+        scales: u32,
+        biases: u32,
+        shared_out: u32,
+        shared_gate: u32,
+        residual: u32,
+        out: u32,
+    }
+}
+
+/// How a row's experts are laid over invocations.
+#[derive(Clone, Copy, Debug)]
+struct Down {
+    matvec: Matvec,
+    top_k: u32,
+    units_each: u32,
+    /// Experts at once; a power of two.
+    ranks: u32,
+}
+
+impl Down {
+    /// None if a workgroup has not the memory.
+    fn new(layout: MatrixLayout, top_k: usize, sizes: Option<(u32, u32)>) -> Option<Self> {
+        let matvec = Matvec::new((layout.n_rows * top_k, layout.n_cols), 1, sizes);
+        let units_each = narrow(layout.n_cols.div_ceil(UNIT_COLS)).div_ceil(matvec.team());
+        let n_units = units_each * matvec.team();
+        let n_teams = N_INVOCATIONS / matvec.team();
+        let top_k = narrow(top_k);
+        let most = (N_UNITS_MAX / n_units).min(n_teams).min(top_k.next_power_of_two());
+        let ranks = 1 << most.checked_ilog2()?;
+        let down = Self { matvec, top_k, units_each, ranks };
+        let n_parts = top_k * down.outs_per_group() * (matvec.team() / matvec.width());
+        (n_parts <= N_PARTS_MAX).then_some(down)
+    }
+
+    const fn outs_per_group(self) -> u32 {
+        N_INVOCATIONS / self.matvec.team() / self.ranks * OUTS
+    }
+
+    fn shader(self, layout: MatrixLayout, shared: Shared) -> Shader {
+        Shader::new(NAME, include_str!("fused_down.wgsl"))
+            .with("N_INVOCATIONS", N_INVOCATIONS)
+            .with("TEAM", self.matvec.team())
+            .with("WIDTH", self.matvec.width())
+            .with("OUTS", OUTS)
+            .with("UNITS_EACH", self.units_each)
+            .with("RANKS", self.ranks)
+            .with("TOP_K", self.top_k)
+            .with("KIND", kind_of(layout))
+            .with("HAS_SHARED", shared != Shared::None)
+            .with("HAS_GATE", shared == Shared::Gated)
+            .piece(decode_matrix::PIECE)
+            .piece(self.matvec.neighbours())
+            .weights(Lanes::Four)
+    }
+}
+
+/// Experts and their sum.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DownAndSum<'a> {
+    experts: &'a ExpertFfn,
+    combine: &'a Combine,
+    slot: SlotShape,
+    down: Down,
+}
+
+impl<'a> DownAndSum<'a> {
+    /// How many ops.
+    pub(super) const N_OPS: usize = 2;
+
+    /// The first ops of a list, if they are these.
+    pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
+        let [Op::ExpertFfn(experts), Op::Combine(combine), ..] = ops else {
+            return None;
+        };
+        let slot = compiler.slot_shape(experts.layer).ok()?;
+        let top_k = compiler.route().top_k;
+        let down = Down::new(slot.down.layout, top_k, compiler.subgroup_sizes())?;
+        Some(Self { experts, combine, slot, down })
+    }
+
+    /// Appends the steps.
+    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+        let Self { experts, combine, slot, down } = *self;
+        let layer = experts.layer;
+        let first = compiler.steps.len();
+        expert_ffn::compile(experts, compiler)?;
+        combine::compile(combine, compiler)?;
+        // Several buffers take the steps of each op, and so do more rows.
+        for mut step in compiler.steps.split_off(first) {
+            if step.name != expert_ffn::GATE_UP && step.n_rows.contains(&1) {
+                let mut alone = step.clone();
+                alone.when(1..=1).among(layer, Buffers::Several);
+                compiler.steps.push(alone);
+                let last = *step.n_rows.end();
+                step.when(2..=last);
+            }
+            if !step.n_rows.is_empty() {
+                compiler.steps.push(step);
+            }
+        }
+        let first = |heads: &Heads, compiler: &Compiler<'_>| compiler.view(heads).first;
+        let residual = first(&combine.residual, compiler);
+        let params = DownParams {
+            inner: expert_ffn::inner_values(compiler, &slot)?,
+            n_words: slot.n_words,
+            n_outputs: narrow(slot.down.layout.n_rows),
+            n_cols: narrow(slot.down.layout.n_cols),
+            codes: slot.down.codes,
+            scales: slot.down.scales,
+            biases: slot.down.biases,
+            shared_out: combine.shared.map_or(residual, |it| first(&it, compiler)),
+            shared_gate: combine.shared_gate.map_or(residual, |it| first(&it, compiler)),
+            residual,
+            out: first(&combine.out, compiler),
+        };
+        let n_groups = params.n_outputs.div_ceil(down.outs_per_group());
+        let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
+        let shader = down.shader(slot.down.layout, combine::shared_of(combine));
+        let step = compiler.step(&shader, &params, grid)?;
+        step.over(Over::Experts(layer)).when(1..=1).among(layer, Buffers::One);
+        Ok(())
+    }
+}
+
+/// For tests.
+pub(super) fn shaders() -> Vec<Shader> {
+    let mut shaders = Vec::new();
+    for layout in decode_matrix::examples() {
+        for (sizes, shared) in
+            [(None, Shared::Gated), (Some((32, 32)), Shared::None), (Some((4, 8)), Shared::Plain)]
+        {
+            let down = Down::new(layout, 8, sizes);
+            shaders.extend(down.map(|down| down.shader(layout, shared)));
+        }
+    }
+    shaders
+}
+
+/// For tests.
+pub(super) fn fields() -> Vec<(&'static str, usize)> {
+    DownParams::fields()
+}

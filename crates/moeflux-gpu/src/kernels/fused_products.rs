@@ -1,0 +1,316 @@
+//! Products of the same row as one step: with the norm before them, SwiGLU of two of them, or the
+//! addition behind a single one.
+//!
+//! **Invariant:** every buffer that the ops write is written, with the same values up to rounding;
+//! two rows and more take the steps of each op.
+
+use moeflux::error::Result;
+use moeflux::ops::{Add, Heads, MatMul, Op, RmsNorm, SwiGlu};
+use moeflux_kernels::MatrixLayout;
+
+use super::decode_matrix::{self, kind_of};
+use super::matvec::{Matvec, N_INVOCATIONS};
+use super::reduce::Sums;
+use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::memory::weights::Piece;
+use crate::params::{Field, Params, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Extent, Grid};
+
+/// Name of the shader.
+pub(super) const NAME: &str = "products of a row";
+
+/// Products of a step at most: so many have room in its parameters.
+const N_PRODUCTS_MAX: usize = 4;
+
+/// One product.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    codes: u32,
+    scales: u32,
+    biases: u32,
+    n_outputs: u32,
+    out: u32,
+}
+
+impl Field for Part {
+    const N_WORDS: usize = 5;
+
+    fn push(&self, words: &mut Vec<u32>) {
+        words.extend([self.codes, self.scales, self.biases, self.n_outputs, self.out]);
+    }
+}
+
+params! {
+    struct ProductsParams {
+        x: u32,
+        normed: u32,
+        gain: u32,
+        epsilon: f32,
+        n_cols: u32,
+        residual: u32,
+        sum: u32,
+        part_0: Part,
+        part_1: Part,
+        part_2: Part,
+        part_3: Part,
+    }
+}
+
+/// A product and where its matrix lies.
+#[derive(Clone, Copy, Debug)]
+struct Product<'a> {
+    op: &'a MatMul,
+    layout: MatrixLayout,
+    piece: Piece,
+}
+
+/// Ops that follow each other and become one step.
+#[derive(Clone, Debug)]
+pub(super) struct Products<'a> {
+    ops: &'a [Op],
+    norm: Option<&'a RmsNorm>,
+    products: Vec<Product<'a>>,
+    /// Of the first two products.
+    swiglu: Option<&'a SwiGlu>,
+    add: Option<&'a Add>,
+}
+
+impl<'a> Products<'a> {
+    /// The first ops of a list, as many as can be together, if they are two or more.
+    pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
+        let norm = match ops.first()? {
+            Op::RmsNorm(norm) if is_of_a_row(norm) => Some(norm),
+            _ => None,
+        };
+        let mut group = Self { ops: &[], norm, products: Vec::new(), swiglu: None, add: None };
+        let mut n_ops = usize::from(norm.is_some());
+        for op in &ops[n_ops..] {
+            let is_taken = match op {
+                Op::MatMul(product) => group.takes_product(product, compiler),
+                Op::SwiGlu(swiglu) => group.takes_swiglu(swiglu),
+                Op::Add(add) => group.takes_add(add),
+                _ => false,
+            };
+            if !is_taken {
+                break;
+            }
+            n_ops += 1;
+        }
+        group.ops = &ops[..n_ops];
+        (n_ops >= 2).then_some(group)
+    }
+
+    /// How many ops.
+    pub(super) const fn n_ops(&self) -> usize {
+        self.ops.len()
+    }
+
+    fn takes_product(&mut self, op: &'a MatMul, compiler: &Compiler<'_>) -> bool {
+        let matrix = compiler.matrix(op.weight);
+        let &[piece] = matrix.pieces.as_slice() else {
+            return false;
+        };
+        let x = self.norm.map(|norm| norm.out).or(self.products.first().map(|it| it.op.x));
+        let reads = [self.norm.map_or(op.x, |norm| norm.x).buffer, op.x.buffer];
+        let is_apart = !reads.contains(&op.out.buffer)
+            && self.products.iter().all(|it| it.op.out.buffer != op.out.buffer);
+        let mut kinds: Vec<u32> = self.products.iter().map(|it| kind_of(it.layout)).collect();
+        kinds.push(kind_of(matrix.layout));
+        kinds.sort_unstable();
+        kinds.dedup();
+        let fits = self.products.len() < N_PRODUCTS_MAX
+            && self.add.is_none()
+            && kinds.len() <= 2
+            && self.products.iter().all(|it| it.piece.arena == piece.arena);
+        let is_taken = fits && is_apart && op.bias.is_none() && x.is_none_or(|x| x == op.x);
+        if is_taken {
+            self.products.push(Product { op, layout: matrix.layout, piece });
+        }
+        is_taken
+    }
+
+    /// Gate and up come first then.
+    fn takes_swiglu(&mut self, op: &'a SwiGlu) -> bool {
+        let place = |heads: Heads| self.products.iter().position(|product| product.op.out == heads);
+        let (Some(gate), Some(up)) = (place(op.gate), place(op.up)) else {
+            return false;
+        };
+        let kind = |idx: usize| kind_of(self.products[idx].layout);
+        let is_taken = self.swiglu.is_none()
+            && self.add.is_none()
+            && op.limit.is_none()
+            && op.out == op.gate
+            && kind(gate) == kind(up);
+        if is_taken {
+            let pair = [self.products[gate], self.products[up]];
+            self.products.retain(|it| it.op.out != op.gate && it.op.out != op.up);
+            self.products.splice(0..0, pair);
+            self.swiglu = Some(op);
+        }
+        is_taken
+    }
+
+    fn takes_add(&mut self, op: &'a Add) -> bool {
+        let [product] = self.products.as_slice() else {
+            return false;
+        };
+        let is_row = |heads: Heads| heads.n_heads == 1;
+        let product = product.op;
+        let is_taken = self.norm.is_none()
+            && self.swiglu.is_none()
+            && self.add.is_none()
+            && (op.x == product.out) != (op.y == product.out)
+            && [op.x, op.y, op.out].into_iter().all(is_row)
+            && op.out.buffer != product.x.buffer
+            && op.out.buffer != product.out.buffer;
+        if is_taken {
+            self.add = Some(op);
+        }
+        is_taken
+    }
+
+    /// Appends the steps.
+    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+        let n_outputs = self.products.iter().map(|it| it.layout.n_rows).sum();
+        let n_cols = self.products[0].layout.n_cols;
+        let sizes = compiler.subgroup_sizes();
+        let matvec = Matvec::new((n_outputs, n_cols), 1, sizes);
+        let shader = self.constants().shader(matvec, Sums::on(compiler));
+        let pair_end = if self.swiglu.is_some() { 2 } else { 1 };
+        let n_groups =
+            |product: &Product<'_>| product.piece.n_rows.div_ceil(matvec.outs_per_group());
+        let n_groups: u32 = n_groups(&self.products[0])
+            + self.products[pair_end..].iter().map(n_groups).sum::<u32>();
+        let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
+        let arena = self.products[0].piece.arena;
+        let params = self.params(compiler);
+        compiler.step(&shader, &params, grid)?.weights(arena).when(1..=1);
+        compiler.apart(self.ops, 2)
+    }
+
+    fn params(&self, compiler: &Compiler<'_>) -> ProductsParams {
+        let first = |heads: Heads| compiler.view(&heads).first;
+        let x = self.products[0].op.x;
+        let part = |idx: usize| match self.products.get(idx) {
+            None => Part::default(),
+            Some(Product { op, piece, .. }) => Part {
+                codes: piece.codes,
+                scales: piece.scales,
+                biases: piece.biases,
+                n_outputs: piece.n_rows,
+                out: first(op.out),
+            },
+        };
+        let (residual, sum) = self.add.map_or((x, x), |add| {
+            (if add.x == self.products[0].op.out { add.y } else { add.x }, add.out)
+        });
+        ProductsParams {
+            x: first(self.norm.map_or(x, |norm| norm.x)),
+            normed: first(x),
+            gain: self.norm.map_or(0, |norm| compiler.vector(norm.gain)),
+            epsilon: self.norm.map_or(0.0, |norm| norm.epsilon),
+            n_cols: narrow(x.head_dim),
+            residual: first(residual),
+            sum: first(sum),
+            part_0: part(0),
+            part_1: part(1),
+            part_2: part(2),
+            part_3: part(3),
+        }
+    }
+
+    fn constants(&self) -> Constants {
+        let kinds: Vec<u32> = self.products.iter().map(|it| kind_of(it.layout)).collect();
+        let other_kind = kinds.iter().copied().find(|kind| *kind != kinds[0]);
+        let others = (0..).zip(&kinds).filter(|(_, kind)| **kind != kinds[0]);
+        Constants {
+            kinds: [kinds[0], other_kind.unwrap_or(kinds[0])],
+            others: others.map(|(idx, _)| 1_u32 << idx).sum(),
+            n_products: narrow(kinds.len()),
+            extra: match (self.norm, self.swiglu, self.add) {
+                (Some(_), None, _) => Extra::Norm,
+                (Some(_), Some(_), _) => Extra::NormAndPair,
+                (None, Some(_), _) => Extra::Pair,
+                (None, None, Some(_)) => Extra::Sum,
+                (None, None, None) => Extra::Nothing,
+            },
+        }
+    }
+}
+
+/// Whether it norms whole rows from one buffer to another.
+fn is_of_a_row(norm: &RmsNorm) -> bool {
+    norm.gate.is_none()
+        && norm.x.n_heads == 1
+        && norm.out.n_heads == 1
+        && norm.x.buffer != norm.out.buffer
+}
+
+/// What is done beside products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extra {
+    Nothing,
+    Norm,
+    Pair,
+    NormAndPair,
+    Sum,
+}
+
+/// What of a group is constant in its shader.
+#[derive(Clone, Copy, Debug)]
+struct Constants {
+    /// Of the first, and of those of `others`.
+    kinds: [u32; 2],
+    /// A bit for each product.
+    others: u32,
+    n_products: u32,
+    extra: Extra,
+}
+
+impl Constants {
+    fn shader(self, matvec: Matvec, sums: Sums) -> Shader {
+        let has_pair = matches!(self.extra, Extra::Pair | Extra::NormAndPair);
+        let shader = matvec
+            .shader(NAME, include_str!("fused_products.wgsl"))
+            .with("KIND", self.kinds[0])
+            .with("OTHER_KIND", self.kinds[1])
+            .with("OTHERS", self.others)
+            .with("N_PRODUCTS", self.n_products)
+            .with("N_MATRICES", if has_pair { 2_u32 } else { 1 })
+            .with("HAS_NORM", matches!(self.extra, Extra::Norm | Extra::NormAndPair))
+            .with("HAS_SUM", self.extra == Extra::Sum)
+            .piece(include_str!("functions.wgsl"))
+            .weights(Lanes::Four);
+        sums.add_to(shader, N_INVOCATIONS)
+    }
+}
+
+/// For tests.
+pub(super) fn shaders() -> Vec<Shader> {
+    let layouts = decode_matrix::examples();
+    let of_two = Constants { kinds: [0; 2], others: 0, n_products: 2, extra: Extra::Pair };
+    let four = Constants { others: 0b1001, n_products: 4, extra: Extra::NormAndPair, ..of_two };
+    let one = Constants { n_products: 1, extra: Extra::Sum, ..of_two };
+    let three = Constants { n_products: 3, extra: Extra::Norm, ..of_two };
+    let plain = Constants { extra: Extra::Nothing, ..three };
+    let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
+    let mut shaders = Vec::new();
+    for (matvec, sums) in matvecs.zip(Sums::ALL) {
+        for (&layout, &other) in layouts.iter().zip(layouts.iter().rev()) {
+            let kinds = [kind_of(layout), kind_of(other)];
+            shaders.push(Constants { kinds, ..four }.shader(matvec, sums));
+        }
+        for constants in [of_two, one, three, plain] {
+            let kinds = [kind_of(layouts[1]); 2];
+            shaders.push(Constants { kinds, ..constants }.shader(matvec, sums));
+        }
+    }
+    shaders
+}
+
+/// For tests.
+pub(super) fn fields() -> Vec<(&'static str, usize)> {
+    ProductsParams::fields()
+}

@@ -1,0 +1,166 @@
+// Products of one row with several matrices in one dispatch, outputs along x: each workgroup has
+// outputs of one of them. Where HAS_NORM, the row is normed first; where there are two of
+// N_MATRICES, the first product is a gate, the second what it is multiplied to, and they share
+// workgroups; where HAS_SUM, the only product is added to a residual.
+
+struct Part {
+    codes: u32,
+    scales: u32,
+    biases: u32,
+    n_outputs: u32,
+    // Where the outputs go.
+    out: u32,
+}
+
+struct Params {
+    step: Step,
+    x: u32,
+    normed: u32,
+    gain: u32,
+    epsilon: f32,
+    n_cols: u32,
+    residual: u32,
+    sum: u32,
+    part_0: Part,
+    part_1: Part,
+    part_2: Part,
+    part_3: Part,
+}
+
+const HAS_PAIR: bool = N_MATRICES == 2u;
+
+fn part_of(idx: u32) -> Part {
+    switch idx {
+        case 0u: {
+            return params.part_0;
+        }
+        case 1u: {
+            return params.part_1;
+        }
+        case 2u: {
+            return params.part_2;
+        }
+        default: {
+            return params.part_3;
+        }
+    }
+}
+
+fn matrix_of(part: Part) -> Matrix {
+    return Matrix(part.codes, part.scales, part.biases, part.n_outputs, params.n_cols);
+}
+
+// Workgroups that begin with a product; the second of a pair has none of its own.
+fn n_groups_of(idx: u32) -> u32 {
+    let n = (part_of(idx).n_outputs + N_TEAMS * OUTS - 1u) / (N_TEAMS * OUTS);
+    return select(n, 0u, HAS_PAIR && idx == 1u);
+}
+
+fn root_of(lanes: Lanes) -> f32 {
+    var squares = 0.0;
+    for (var col = lanes.lane; col < params.n_cols; col += N_INVOCATIONS) {
+        squares += ws[params.x + col] * ws[params.x + col];
+    }
+    return sqrt(sum_of_lanes(squares, lanes) / f32(params.n_cols) + params.epsilon);
+}
+
+fn input(col: u32, root: f32) -> f32 {
+    if col >= params.n_cols {
+        return 0.0;
+    }
+    let value = ws[params.x + col];
+    if HAS_NORM {
+        return value / root * vectors[params.gain + col];
+    }
+    return value;
+}
+
+// Fills `x_block` from unit `first` on.
+fn stage_input(invocation: u32, first: u32, root: f32) {
+    for (var i = invocation; i < UNIT_QUADS * BLOCK_UNITS; i += N_INVOCATIONS) {
+        let col = first * UNIT_COLS + i * 4u;
+        x_block[i % UNIT_QUADS * BLOCK_UNITS + i / UNIT_QUADS] = vec4<f32>(
+            input(col, root),
+            input(col + 1u, root),
+            input(col + 2u, root),
+            input(col + 3u, root),
+        );
+    }
+}
+
+// Writes what came out of output `idx`, whose sum is number `out` of a team.
+fn store(which: u32, idx: u32, team: u32, out: u32) {
+    let place = part_of(which).out + idx;
+    let product = total_of(team, out);
+    if HAS_PAIR && which == 0u {
+        let up = total_of(team, OUTS + out);
+        ws[params.part_1.out + idx] = up;
+        ws[place] = silu(product) * up;
+        return;
+    }
+    ws[place] = product;
+    if HAS_SUM {
+        ws[params.sum + idx] = ws[params.residual + idx] + product;
+    }
+}
+
+@compute @workgroup_size(N_INVOCATIONS)
+fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
+    let team = lanes.lane / TEAM;
+    let lane = lanes.lane % TEAM;
+    var which = 0u;
+    var own = group.x;
+    for (var idx = 0u; idx + 1u < N_PRODUCTS; idx++) {
+        let n_groups = n_groups_of(idx);
+        if which == idx && own >= n_groups {
+            which = idx + 1u;
+            own -= n_groups;
+        }
+    }
+    let matrix = matrix_of(part_of(which));
+    let is_other = ((OTHERS >> which) & 1u) == 1u;
+    let is_pair = HAS_PAIR && which == 0u;
+    let first_out = (own * N_TEAMS + team) * OUTS;
+    var root = 1.0;
+    var sums: array<f32, N_SUMS>;
+    for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
+        // Weights are on their way while the row is normed.
+        if OTHERS != 0u && is_other {
+            load(OTHER_KIND, matrix, first_out, first, lane, 0u);
+        } else {
+            load(KIND, matrix, first_out, first, lane, 0u);
+        }
+        if is_pair {
+            load(KIND, matrix_of(params.part_1), first_out, first, lane, N_MATRICES - 1u);
+        }
+        if HAS_NORM && first == 0u {
+            root = root_of(lanes);
+        }
+        workgroupBarrier();
+        stage_input(lanes.lane, first, root);
+        workgroupBarrier();
+        if OTHERS != 0u && is_other {
+            add_products(OTHER_KIND, matrix, first_out, first, lane, 0u, &sums);
+        } else {
+            add_products(KIND, matrix, first_out, first, lane, 0u, &sums);
+        }
+        if is_pair {
+            let up = matrix_of(params.part_1);
+            add_products(KIND, up, first_out, first, lane, N_MATRICES - 1u, &sums);
+        }
+    }
+    share(team, lane, &sums);
+    workgroupBarrier();
+    for (var i = lanes.lane; i < N_TEAMS * OUTS; i += N_INVOCATIONS) {
+        let idx = own * N_TEAMS * OUTS + i;
+        if idx < matrix.n_rows {
+            store(which, idx, i / OUTS, i % OUTS);
+        }
+    }
+    // Others read the normed row too.
+    if HAS_NORM && group.x == 0u {
+        for (var col = lanes.lane; col < params.n_cols; col += N_INVOCATIONS) {
+            ws[params.normed + col] = input(col, root);
+        }
+    }
+}

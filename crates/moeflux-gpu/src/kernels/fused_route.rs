@@ -1,0 +1,116 @@
+//! The choice of experts and a product that does not wait for it, side by side as one step for one
+//! row: the last product of the shared expert costs no time of its own.
+//!
+//! **Invariant:** as the two ops alone; two rows and more take their steps.
+
+use moeflux::error::Result;
+use moeflux::ops::{MatMul, Op, Purpose, Route};
+use moeflux_kernels::MatrixLayout;
+
+use super::decode_matrix::{self, kind_of};
+use super::matvec::{Matvec, N_INVOCATIONS};
+use super::reduce::Sums;
+use super::route::{self, Choice};
+use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::memory::weights::Piece;
+use crate::params::{Params, View, params};
+use crate::shader::{Lanes, Shader};
+use crate::step::{Extent, Grid};
+
+/// Name of the shader.
+pub(super) const NAME: &str = "route and product";
+
+params! {
+    struct BothParams {
+        logits: View,
+        correction: u32,
+        factor: f32,
+        guess: View,
+        x: u32,
+        out: u32,
+        n_cols: u32,
+        n_outputs: u32,
+        codes: u32,
+        scales: u32,
+        biases: u32,
+    }
+}
+
+/// A router's choice, and a product behind it in the list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChoiceAndProduct<'a> {
+    ops: &'a [Op],
+    route: &'a Route,
+    product: &'a MatMul,
+    layout: MatrixLayout,
+    piece: Piece,
+}
+
+impl<'a> ChoiceAndProduct<'a> {
+    /// How many ops.
+    pub(super) const N_OPS: usize = 2;
+
+    /// The first ops of a list, if they are these.
+    pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
+        let [Op::Route(route), Op::MatMul(product), ..] = ops else {
+            return None;
+        };
+        let matrix = compiler.matrix(product.weight);
+        let &[piece] = matrix.pieces.as_slice() else {
+            return None;
+        };
+        let is_apart = ![product.x.buffer, route.logits.buffer].contains(&product.out.buffer);
+        let fits = route.purpose == Purpose::Use && product.bias.is_none() && is_apart;
+        let layout = matrix.layout;
+        fits.then_some(Self { ops: &ops[..Self::N_OPS], route, product, layout, piece })
+    }
+
+    /// Appends the steps.
+    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+        let Self { ops, route, product, layout, piece } = *self;
+        let sizes = compiler.subgroup_sizes();
+        let matvec = Matvec::new((layout.n_rows, layout.n_cols), 1, sizes);
+        let (choice, chosen) = route::described(route, compiler)?;
+        let params = BothParams {
+            logits: chosen.logits,
+            correction: chosen.correction,
+            factor: chosen.factor,
+            guess: chosen.guess,
+            x: compiler.view(&product.x).first,
+            out: compiler.view(&product.out).first,
+            n_cols: narrow(layout.n_cols),
+            n_outputs: piece.n_rows,
+            codes: piece.codes,
+            scales: piece.scales,
+            biases: piece.biases,
+        };
+        let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group()) + 1;
+        let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
+        let shader = shader((Sums::on(compiler), choice), (layout, matvec));
+        compiler.step(&shader, &params, grid)?.weights(piece.arena).when(1..=1);
+        compiler.apart(ops, 2)
+    }
+}
+
+fn shader((sums, choice): (Sums, Choice), (layout, matvec): (MatrixLayout, Matvec)) -> Shader {
+    let shader = matvec
+        .shader(NAME, include_str!("fused_route.wgsl"))
+        .with("KIND", kind_of(layout))
+        .weights(Lanes::Four);
+    sums.add_to(choice.add_to(shader), N_INVOCATIONS)
+}
+
+/// For tests.
+pub(super) fn shaders() -> Vec<Shader> {
+    let choices = Sums::ALL.into_iter().zip(Choice::examples());
+    let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
+    let layouts = [decode_matrix::examples()[1], decode_matrix::examples()[9]];
+    let products = layouts.into_iter().zip(matvecs);
+    choices.zip(products).map(|(choice, product)| shader(choice, product)).collect()
+}
+
+/// For tests.
+pub(super) fn fields() -> Vec<(&'static str, usize)> {
+    BothParams::fields()
+}
