@@ -87,10 +87,20 @@ impl Layout {
             session_bytes: 2 * state.fixed_bytes() + context_bytes,
             n_positions: streaming.context,
         };
+        let room_bytes = config.device.as_ref().and_then(|device| device.room_bytes());
+        let fits_device = |n_rows: usize| {
+            let needed_bytes = needs(n_rows).bytes() - program_bytes + experts.all_bytes;
+            room_bytes.is_some_and(|room| needed_bytes <= room)
+        };
         let n_rows_max = match config.n_rows_max {
             Some(n_rows_max) => n_rows_max.get(),
             None => rows_of_a_step(streaming, &|n_rows| {
                 let needs = needs(n_rows);
+                if fits_device(N_ROWS_DEFAULT) {
+                    let share = room_bytes.unwrap_or(0) / WORKSPACE_SHARE;
+                    let is_small = fits_device(n_rows) && needs.workspace_bytes <= share;
+                    return if is_small { Fit::MoreIsBetter } else { Fit::Enough };
+                }
                 match place(&needs, &experts, limit_bytes) {
                     Err(_) => Fit::TooMany,
                     Ok(Placement::Resident | Placement::OnDevice) => Fit::Enough,
@@ -103,7 +113,6 @@ impl Layout {
         };
         check_rows(n_rows_max)?;
         let needs = needs(n_rows_max);
-        let room_bytes = config.device.as_ref().and_then(|device| device.room_bytes());
         let device_expert_bytes =
             room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes));
         let is_on_device = device_expert_bytes.is_some_and(|room| experts.all_bytes <= room);
@@ -158,7 +167,8 @@ enum Fit {
     MoreIsBetter,
 }
 
-/// More rows for a longer context where that saves reads; fewer where there is no room for them.
+/// More rows for a longer context where that saves reads, or where a device has room: it makes
+/// weights of an expert's codes once for all rows of a step. Fewer where there is no room for them.
 fn rows_of_a_step(streaming: &StreamingConfig, fit: &dyn Fn(usize) -> Fit) -> usize {
     let mut n_rows = N_ROWS_DEFAULT;
     while n_rows > N_ROWS_LEAST && fit(n_rows) == Fit::TooMany {
