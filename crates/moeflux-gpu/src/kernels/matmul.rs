@@ -1,5 +1,5 @@
-//! [`MatMul`]: for a few rows, or a few outputs, each weight is read once and used at once; else in
-//! tiles, by cooperative matrices where the device has them and may round.
+//! [`MatMul`]: for a few rows each weight is read once and used at once; for many rows in tiles, by
+//! cooperative matrices where the device has them and may round.
 
 use moeflux::error::Result;
 use moeflux::ops::MatMul;
@@ -28,8 +28,6 @@ const NAMES: [&str; 3] = ["matmul", "matmul_tile", "matmul_coop"];
 
 /// Most rows that are not computed in tiles.
 const ROWS_FEW: u32 = 8;
-/// So few outputs would leave most of a tile empty.
-const OUTPUTS_FEW: u32 = 32;
 
 params! {
     struct MatMulParams {
@@ -97,17 +95,14 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
             bias: op.bias.map_or(NONE, |bias| compiler.vector(bias)),
         };
         let shape = (piece.n_rows as usize, layout.n_cols);
-        let rows_few = if piece.n_rows > OUTPUTS_FEW { ROWS_FEW } else { u32::MAX };
-        for (rows, at_once) in [(1..=1, 1), (2..=rows_few, ROWS_SEVERAL)] {
+        for (rows, at_once) in [(1..=1, 1), (2..=ROWS_FEW, ROWS_SEVERAL)] {
             let matvec = Matvec::new(shape, at_once, subgroup_sizes);
             let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group());
             let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(at_once));
             let shader = few_shader(layout, matvec);
             compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
         }
-        if piece.n_rows > OUTPUTS_FEW {
-            many((layout, piece), compiler, &params)?;
-        }
+        many((layout, piece), compiler, &params)?;
     }
     Ok(())
 }
