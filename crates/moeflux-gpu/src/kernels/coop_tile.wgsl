@@ -44,7 +44,7 @@ fn input_of(invocation: u32, i: u32) -> u32 {
     return i * (N_INVOCATIONS / UNIT_QUADS) + invocation / UNIT_QUADS;
 }
 
-// Row of the tile that an invocation makes weights of.
+// Row of the tile that an invocation makes weights of, unless the kernel says otherwise.
 fn own_out(invocation: u32) -> u32 {
     return invocation % TILE_OUTS;
 }
@@ -86,11 +86,11 @@ fn keep_quads(kind: u32, matrix: Matrix, row: u32, unit: u32, out: u32, first: u
 }
 
 // and those that are the invocation's own. Which they are is a constant in each branch.
-fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, invocation: u32) {
+fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, invocation: u32, out: u32) {
     if invocation < TILE_OUTS {
-        keep_quads(kind, matrix, row, unit, own_out(invocation), 0u);
+        keep_quads(kind, matrix, row, unit, out, 0u);
     } else {
-        keep_quads(kind, matrix, row, unit, own_out(invocation), UNIT_QUADS - W_QUADS);
+        keep_quads(kind, matrix, row, unit, out, UNIT_QUADS - W_QUADS);
     }
 }
 

@@ -34,7 +34,7 @@ fn main(
     for (var unit = 0u; unit < n_units; unit++) {
         workgroupBarrier();
         keep_x(invocation);
-        keep_w(KIND, down, own_row, unit, invocation);
+        keep_w(KIND, down, own_row, unit, invocation, own_out(invocation));
         workgroupBarrier();
         load_x(invocation, min(unit + 1u, n_units - 1u));
         load_w(KIND, down, own_row, min(unit + 1u, n_units - 1u));

@@ -91,6 +91,7 @@ fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
         .piece(include_str!("expert_inputs.wgsl"))
 }
 
+/// Gate and up are of one kind.
 fn gate_up_coop(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
     let shader = COOP_TILE.shader("expert_gate_up_coop", include_str!("expert_gate_up_coop.wgsl"));
     gate_up_shader(shader, kinds, cuts)
@@ -147,7 +148,6 @@ fn shaders() -> Vec<Shader> {
             shaders.push(gate_up_many((gate, gate), cuts));
             shaders.push(down_few(gate, matvec));
             shaders.push(down_many(gate));
-            shaders.push(gate_up_coop((gate, up), cuts));
             shaders.push(gate_up_coop((gate, gate), cuts));
             shaders.push(down_coop(gate));
         }
@@ -176,8 +176,10 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let RouteShape { top_k, n_experts } = compiler.route();
     let inner = ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)?;
     let layouts = [slot.gate.layout, slot.up.layout, slot.down.layout];
-    let takes_coop =
-        [compiler.view(&op.x), inner].into_iter().all(|x| CoopTile::takes(compiler, x, &layouts));
+    let takes_coop = kind_of(slot.gate.layout) == kind_of(slot.up.layout)
+        && [compiler.view(&op.x), inner]
+            .into_iter()
+            .all(|x| CoopTile::takes(compiler, x, &layouts));
     let tile_inputs = if takes_coop { COOP_TILE.n_inputs() } else { TILE.n_inputs() };
     let n_tiles_most =
         narrow(n_experts) + compiler.n_rows_max().div_ceil(tile_inputs) * narrow(top_k);

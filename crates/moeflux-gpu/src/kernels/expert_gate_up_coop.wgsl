@@ -4,29 +4,21 @@
 
 const N_OUTS: u32 = TILE_OUTS / 2u;
 
+// All invocations of a subgroup read the same matrix. Both are of one kind: branches that differ
+// within a subgroup may not come together again where matrices are multiplied.
 fn is_up(invocation: u32) -> bool {
-    return own_out(invocation) / 16u % 2u == 1u;
+    return invocation / 32u % 2u == 1u;
 }
 
+// Row of gate or up among those of the tile.
 fn row_of_gate_or_up(invocation: u32) -> u32 {
-    let out = own_out(invocation);
-    return out / 32u * 16u + out % 16u;
+    return invocation / 64u * 32u + invocation % 32u;
 }
 
-fn load_gate_or_up(invocation: u32, matrix: Matrix, row: u32, unit: u32) {
-    if GATE_KIND == UP_KIND || !is_up(invocation) {
-        load_w(GATE_KIND, matrix, row, unit);
-    } else {
-        load_w(UP_KIND, matrix, row, unit);
-    }
-}
-
-fn keep_gate_or_up(invocation: u32, matrix: Matrix, row: u32, unit: u32) {
-    if GATE_KIND == UP_KIND || !is_up(invocation) {
-        keep_w(GATE_KIND, matrix, row, unit, invocation);
-    } else {
-        keep_w(UP_KIND, matrix, row, unit, invocation);
-    }
+// And where it lies there.
+fn out_of_gate_or_up(invocation: u32) -> u32 {
+    let row = row_of_gate_or_up(invocation);
+    return row / 16u * 32u + invocation / 32u % 2u * 16u + row % 16u;
 }
 
 fn own_matrix(invocation: u32, slot: u32) -> Matrix {
@@ -66,17 +58,18 @@ fn main(
     let first_out = group.x * N_OUTS;
     let matrix = own_matrix(invocation, slot);
     let own_row = first_out + row_of_gate_or_up(invocation);
+    let out = out_of_gate_or_up(invocation);
     let n_units = n_units_of(first_matrix(slot));
     begin_sums();
     load_x(invocation, 0u);
-    load_gate_or_up(invocation, matrix, own_row, 0u);
+    load_w(GATE_KIND, matrix, own_row, 0u);
     for (var unit = 0u; unit < n_units; unit++) {
         workgroupBarrier();
         keep_x(invocation);
-        keep_gate_or_up(invocation, matrix, own_row, unit);
+        keep_w(GATE_KIND, matrix, own_row, unit, invocation, out);
         workgroupBarrier();
         load_x(invocation, min(unit + 1u, n_units - 1u));
-        load_gate_or_up(invocation, matrix, own_row, min(unit + 1u, n_units - 1u));
+        load_w(GATE_KIND, matrix, own_row, min(unit + 1u, n_units - 1u));
         add_tile(subgroup);
     }
     show_sums(Stand(subgroup, lane, group));
