@@ -1,5 +1,6 @@
 //! Where the time of a prompt and of an answer goes on a GPU, kernel by kernel:
-//! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS [ROWS_AT_ONCE]]]]`.
+//! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS
+//! [ROWS_AT_ONCE]]]]`.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
 
 use std::num::NonZeroUsize;

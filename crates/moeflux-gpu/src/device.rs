@@ -54,7 +54,8 @@ impl Gpu {
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
         let (matrices, experimental_features) = if facts.matrix_edge.is_some() {
             // SAFETY: of what is experimental only cooperative matrices are asked for, and kernels
-            // use them as their specification says: whole subgroups, within bounds, in uniform flow.
+            // use them as their specification says: by whole subgroups, within bounds, in uniform
+            // flow.
             (MATRIX_FEATURES, unsafe { wgpu::ExperimentalFeatures::enabled() })
         } else {
             (wgpu::Features::empty(), wgpu::ExperimentalFeatures::disabled())
