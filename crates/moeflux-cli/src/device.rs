@@ -47,5 +47,6 @@ fn gpu(args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {
         Budget::Auto => None,
         Budget::Bytes(n_bytes) => Some(n_bytes),
     };
-    Ok(Arc::new(GpuMaker::new(gpu, memory_bytes)))
+    let maker = GpuMaker::new(gpu, memory_bytes);
+    Ok(Arc::new(if args.precise { maker } else { maker.staging_f16() }))
 }

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use moeflux::backend::Backend;
+use moeflux::backend::{Arithmetic, Backend};
 use moeflux::error::Result;
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, MatrixId, Position, TokenId};
 use moeflux::ops::{
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let affine = |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
     let is_small = std::env::args().any(|arg| arg == "--small");
     let scale = if is_small { 8 } else { 1 };
-    for (kind, outputs, inputs) in [
+    let vectors = [
         (affine(4, 64), 8192, 2048),
         (affine(4, 64), 2048, 2048),
         (affine(4, 64), 512, 2048),
@@ -53,18 +53,29 @@ fn main() -> Result<()> {
         (MatrixKind::Float(FloatKind::Bf16), 8192, 2048),
         (MatrixKind::Float(FloatKind::Bf16), 256, 2048),
         (MatrixKind::Fp8Block, 8192, 2048),
-    ] {
+    ];
+    // `--many` leaves out what an answer is made of.
+    let n_vectors = if std::env::args().any(|arg| arg == "--many") { 0 } else { vectors.len() };
+    for (kind, outputs, inputs) in vectors.into_iter().take(n_vectors) {
         let layout = MatrixLayout { kind, n_rows: outputs / scale, n_cols: inputs };
         products(&gpu, layout, &[1, 4, 8], scale)?;
     }
-    for (outputs, inputs) in [(8192, 2048), (2048, 4096), (512, 2048)] {
-        let layout = MatrixLayout { kind: affine(4, 64), n_rows: outputs / scale, n_cols: inputs };
+    for (outputs, inputs) in [(8192_usize, 2048), (2048, 4096), (512, 2048), (1, 2048)] {
+        let layout =
+            MatrixLayout { kind: affine(4, 64), n_rows: outputs.div_ceil(scale), n_cols: inputs };
         products(&gpu, layout, &[32, 128, 512, 2048 / scale], scale)?;
     }
     for n_rows in [1, 4, 64, 512, 2048 / scale] {
         experts(&gpu, affine(4, 64), (256 / scale, 8), n_rows)?;
     }
     Ok(())
+}
+
+/// `--precise` measures the kernels in f32.
+fn config() -> GpuConfig {
+    let is_precise = std::env::args().any(|arg| arg == "--precise");
+    let arithmetic = if is_precise { Arithmetic::F32 } else { Arithmetic::F16Staged };
+    GpuConfig { arithmetic, ..GpuConfig::default() }
 }
 
 /// Prints the times of products with one kind of matrix.
@@ -85,13 +96,8 @@ fn products(
         ops.push(Op::MatMul(MatMul { weight, bias: None, x, out }));
     }
     let n_rows_max = rows.iter().copied().max().unwrap_or(1);
-    let mut backend = GpuBackend::new(
-        std::sync::Arc::clone(gpu),
-        &weights,
-        &workspace,
-        n_rows_max,
-        GpuConfig::default(),
-    )?;
+    let mut backend =
+        GpuBackend::new(std::sync::Arc::clone(gpu), &weights, &workspace, n_rows_max, config())?;
     for &n_rows in rows {
         submit(&mut backend, &embed, n_rows)?;
         let seconds = seconds_of(&mut backend, &Plan::new(ops.clone()), n_rows, out.buffer)?
@@ -133,7 +139,7 @@ fn experts(
         let (shared, shared_gate, residual, out) = (None, None, x, sum);
         ops.push(Op::Combine(Combine { sum, shared, shared_gate, residual, out }));
     }
-    let config = GpuConfig { expert_bytes_max: 4 << 30, ..GpuConfig::default() };
+    let config = GpuConfig { expert_bytes_max: 4 << 30, ..config() };
     let gpu = std::sync::Arc::clone(gpu);
     let mut backend = GpuBackend::new(gpu, &weights, &workspace, n_rows, config)?;
     let wide = filled(MatrixLayout { kind, n_rows: inner, n_cols: hidden }, 1)?;

@@ -1,5 +1,6 @@
 //! Where the time of a prompt and of an answer goes on a GPU, kernel by kernel:
-//! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS]]]`.
+//! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS
+//! [ROWS_AT_ONCE]]]]`.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
 
 use std::num::NonZeroUsize;
@@ -30,11 +31,11 @@ fn main() -> Result<()> {
     gpu.begin_profile()?;
     let config = EngineConfig {
         backend: BackendKind::Cpu,
-        device: Some(Arc::new(GpuMaker::new(Arc::clone(&gpu), None))),
+        device: Some(Arc::new(GpuMaker::new(Arc::clone(&gpu), None).staging_f16())),
         arithmetic: Arithmetic::F32,
         kernels: None,
         n_threads: NonZeroUsize::MIN,
-        n_rows_max: None,
+        n_rows_max: NonZeroUsize::new(number(4, 0)),
         streaming: StreamingConfig::default(),
     };
     let go_on = &mut |_| ControlFlow::Continue(());

@@ -82,6 +82,9 @@ pub struct AdapterFacts {
     pub subgroup_sizes: Option<(u32, u32)>,
     /// Whether kernels can compute in half precision.
     pub has_f16: bool,
+    /// Edge of the matrices that subgroups of 32 multiply in half precision, with sums in single:
+    /// those that there are kernels for.
+    pub matrix_edge: Option<u32>,
     /// Whether kernels can be timed.
     pub has_timestamps: bool,
     /// Why it cannot be used, if it cannot.
@@ -106,6 +109,12 @@ pub(crate) const PARAM_BYTES_MAX: u32 = 128;
 const BINDING_BYTES_MIN: u64 = 64 << 20;
 const WORKGROUP_BYTES_MIN: u32 = 16 << 10;
 pub(crate) const N_INVOCATIONS_MIN: u32 = 256;
+/// Rows and columns of cooperative matrices.
+const MATRIX_EDGE: u32 = 16;
+/// What kernels with cooperative matrices ask for.
+pub(crate) const MATRIX_FEATURES: wgpu::Features = wgpu::Features::SHADER_F16
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
 
 /// An adapter that can be opened.
 #[derive(Debug)]
@@ -203,10 +212,21 @@ fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
         subgroup_sizes: has(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         has_f16: has(wgpu::Features::SHADER_F16),
+        matrix_edge: (has(MATRIX_FEATURES)
+            && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32)
+            && adapter.cooperative_matrix_properties().iter().any(is_of_f16))
+        .then_some(MATRIX_EDGE),
         has_timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
         lacks: lacks(&limits, features),
         name: info.name,
     }
+}
+
+/// Whether kernels with cooperative matrices are written for such.
+fn is_of_f16(it: &wgpu::CooperativeMatrixProperties) -> bool {
+    [it.m_size, it.n_size, it.k_size] == [MATRIX_EDGE; 3]
+        && it.ab_type == wgpu::CooperativeScalarType::F16
+        && it.cr_type == wgpu::CooperativeScalarType::F32
 }
 
 /// Why an adapter with these limits cannot be used.
@@ -258,6 +278,7 @@ mod tests {
             workgroup_bytes_max: 1 << 15,
             subgroup_sizes: None,
             has_f16: false,
+            matrix_edge: None,
             has_timestamps: false,
             lacks: None,
         }
@@ -299,6 +320,27 @@ mod tests {
             not_found(None, &[]).to_string(),
             "GPU: no driver for Vulkan, Metal or DX12 was found"
         );
+    }
+
+    #[test]
+    fn matrices_of_other_sizes_or_kinds_are_not_taken() {
+        use wgpu::CooperativeScalarType::{F16, F32};
+        for (size, ab_type, cr_type, expected) in [
+            (16, F16, F32, true),
+            (8, F16, F32, false),
+            (16, F16, F16, false),
+            (16, F32, F32, false),
+        ] {
+            let properties = wgpu::CooperativeMatrixProperties {
+                m_size: size,
+                n_size: size,
+                k_size: size,
+                ab_type,
+                cr_type,
+                saturating_accumulation: false,
+            };
+            assert_eq!(is_of_f16(&properties), expected, "{properties:?}");
+        }
     }
 
     #[test]

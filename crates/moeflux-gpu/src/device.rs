@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use moeflux::backend::Arithmetic;
 use moeflux::error::{Error, Result};
 
-use crate::adapter::{Adapter, AdapterFacts};
+use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES};
+use crate::kernels::MATRIX_WORKGROUP_BYTES;
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::shader::{Layouts, Shader};
@@ -50,11 +52,19 @@ impl Gpu {
             | wgpu::Features::SHADER_F16
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        let (matrices, experimental_features) = if facts.matrix_edge.is_some() {
+            // SAFETY: of what is experimental only cooperative matrices are asked for, and kernels
+            // use them as their specification says: by whole subgroups, within bounds, in uniform
+            // flow.
+            (MATRIX_FEATURES, unsafe { wgpu::ExperimentalFeatures::enabled() })
+        } else {
+            (wgpu::Features::empty(), wgpu::ExperimentalFeatures::disabled())
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("moeflux"),
-            required_features: adapter.inner.features() & useful,
+            required_features: adapter.inner.features() & (useful | matrices),
             required_limits: adapter.inner.limits(),
-            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            experimental_features,
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         };
@@ -135,6 +145,13 @@ impl Gpu {
 
     pub(crate) fn layouts(&self) -> &Layouts {
         &self.layouts
+    }
+
+    /// Whether products of many rows are staged in half precision for cooperative matrices.
+    pub(crate) fn stages_f16(&self, arithmetic: Arithmetic) -> bool {
+        arithmetic == Arithmetic::F16Staged
+            && self.facts.matrix_edge.is_some()
+            && self.facts.workgroup_bytes_max >= MATRIX_WORKGROUP_BYTES
     }
 
     /// Most workgroups in one direction.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use moeflux::backend::Backend;
+use moeflux::backend::{Arithmetic, Backend};
 use moeflux::config::{DeviceMaker, DeviceParts};
 use moeflux::error::Result;
 
@@ -22,13 +22,21 @@ const ROOM_SHARE_OF_SHARED: u64 = 2;
 pub struct GpuMaker {
     gpu: Arc<Gpu>,
     memory_bytes: Option<u64>,
+    arithmetic: Arithmetic,
 }
 
 impl GpuMaker {
     /// On this GPU, with at most so many bytes; by default what it can spare.
     #[must_use]
     pub fn new(gpu: Arc<Gpu>, memory_bytes: Option<u64>) -> Self {
-        Self { gpu, memory_bytes }
+        Self { gpu, memory_bytes, arithmetic: Arithmetic::F32 }
+    }
+
+    /// Lets products of many rows round weights and activations to half precision, where the GPU
+    /// is faster so.
+    #[must_use]
+    pub fn staging_f16(self) -> Self {
+        Self { arithmetic: Arithmetic::F16Staged, ..self }
     }
 
     /// The device.
@@ -50,10 +58,10 @@ impl DeviceMaker for GpuMaker {
     }
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
-        let config = match parts.expert_bytes {
-            Some(expert_bytes_max) => GpuConfig { expert_bytes_max, ..GpuConfig::default() },
-            None => GpuConfig::default(),
-        };
+        let mut config = GpuConfig { arithmetic: self.arithmetic, ..GpuConfig::default() };
+        if let Some(expert_bytes_max) = parts.expert_bytes {
+            config.expert_bytes_max = expert_bytes_max;
+        }
         let gpu = Arc::clone(&self.gpu);
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);
         let mut backend = GpuBackend::new(gpu, parts.weights, workspace, n_rows_max, config)?;

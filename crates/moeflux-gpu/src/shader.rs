@@ -62,17 +62,32 @@ pub(crate) struct Shader {
     source: &'static str,
     consts: Vec<(&'static str, Const)>,
     pieces: Vec<&'static str>,
+    workspace: Lanes,
     weights: Option<Lanes>,
     state: Option<Lanes>,
+    is_cooperative: bool,
 }
 
 const COMMON: &str = include_str!("kernels/common.wgsl");
+const VALUES: &str = include_str!("kernels/values.wgsl");
+const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
+/// What text with cooperative matrices begins with.
+const COOPERATIVE: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 impl Shader {
     /// The kernel of a file: an entry point `main` and a struct `Params`.
     #[must_use]
     pub(crate) const fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, consts: Vec::new(), pieces: Vec::new(), weights: None, state: None }
+        Self {
+            name,
+            source,
+            consts: Vec::new(),
+            pieces: Vec::new(),
+            workspace: Lanes::One,
+            weights: None,
+            state: None,
+            is_cooperative: false,
+        }
     }
 
     /// With `const NAME: u32 = value;` or `bool`.
@@ -87,6 +102,26 @@ impl Shader {
     pub(crate) fn piece(mut self, piece: &'static str) -> Self {
         self.pieces.push(piece);
         self
+    }
+
+    /// Sees `ws` so; by single values unless this is said.
+    #[must_use]
+    pub(crate) const fn workspace(mut self, lanes: Lanes) -> Self {
+        self.workspace = lanes;
+        self
+    }
+
+    /// Computes with cooperative matrices, in half precision.
+    #[must_use]
+    pub(crate) const fn cooperative(mut self) -> Self {
+        self.is_cooperative = true;
+        self
+    }
+
+    /// Whether it computes with cooperative matrices.
+    #[cfg(test)]
+    pub(crate) const fn is_cooperative(&self) -> bool {
+        self.is_cooperative
     }
 
     /// Reads `weights`.
@@ -118,7 +153,7 @@ impl Shader {
     /// The whole text.
     #[must_use]
     pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text = if self.is_cooperative { COOPERATIVE.to_owned() } else { String::new() };
         for (name, value) in &self.consts {
             let line = match value {
                 Const::Whole(value) => format!("const {name}: u32 = {value}u;\n"),
@@ -133,7 +168,7 @@ impl Shader {
                 "@group({group}) @binding({binding}) var<storage, {access}> {name}: {kind};"
             );
         };
-        bind(0, 0, "read_write", "ws", "array<f32>");
+        bind(0, 0, "read_write", "ws", &self.workspace.of("f32"));
         bind(0, 1, "read", "batch", "array<vec4<u32>>");
         bind(0, 2, "read_write", "routes", "array<vec2<u32>>");
         bind(0, 3, "read", "slots", "array<u32>");
@@ -147,6 +182,10 @@ impl Shader {
         }
         text += "var<immediate> params: Params;\n";
         text += COMMON;
+        text += match self.workspace {
+            Lanes::One => VALUES,
+            Lanes::Four => VALUES_OF_QUADS,
+        };
         for piece in &self.pieces {
             text += piece;
         }

@@ -22,6 +22,7 @@ pub(super) fn text(facts: &AdapterFacts) -> String {
         None => "no subgroups".to_owned(),
     });
     parts.push(if facts.has_f16 { "f16" } else { "no f16" }.to_owned());
+    parts.extend(facts.matrix_edge.map(|edge| format!("matrices of {edge} x {edge}")));
     if let Some(lacks) = &facts.lacks {
         parts.push(format!("cannot be used: {lacks}"));
     }
@@ -41,6 +42,7 @@ pub(super) fn json(facts: &AdapterFacts) -> Value {
         "workgroup_bytes_max": facts.workgroup_bytes_max,
         "subgroup_sizes": facts.subgroup_sizes,
         "has_f16": facts.has_f16,
+        "matrix_edge": facts.matrix_edge,
         "has_timestamps": facts.has_timestamps,
         "lacks": facts.lacks,
     })
@@ -65,16 +67,18 @@ mod tests {
             workgroup_bytes_max: 48 << 10,
             subgroup_sizes: Some((32, 32)),
             has_f16: true,
+            matrix_edge: Some(16),
             has_timestamps: true,
             lacks: None,
         };
         let line = "X 100 (discrete, vulkan, x 1.2), memory 80.00 GiB, buffers of 4.00 GiB, seen \
-                    at once 2.00 GiB, subgroups of 32, f16";
+                    at once 2.00 GiB, subgroups of 32, f16, matrices of 16 x 16";
         assert_eq!(text(&facts), line);
         let other = AdapterFacts {
             memory_bytes: None,
             subgroup_sizes: None,
             has_f16: false,
+            matrix_edge: None,
             lacks: Some("too old".into()),
             ..facts
         };

@@ -37,13 +37,21 @@ pub struct GpuConfig {
     pub fuses: bool,
     /// Whether kernels may use subgroups where the adapter has them.
     pub uses_subgroups: bool,
+    /// [`Arithmetic::F16Staged`] where the adapter multiplies matrices in half precision and that
+    /// is asked for; otherwise f32.
+    pub arithmetic: Arithmetic,
     /// Bytes of routed experts on the device at most.
     pub expert_bytes_max: u64,
 }
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        Self { fuses: true, uses_subgroups: true, expert_bytes_max: 1 << 30 }
+        Self {
+            fuses: true,
+            uses_subgroups: true,
+            arithmetic: Arithmetic::F32,
+            expert_bytes_max: 1 << 30,
+        }
     }
 }
 
@@ -249,7 +257,9 @@ fn model_group(
 impl Backend for GpuBackend {
     fn names(&self) -> DeviceNames {
         let isa = self.gpu.facts().api;
-        DeviceNames { backend: "gpu", arithmetic: Arithmetic::F32, isa }
+        let stages_f16 = self.gpu.stages_f16(self.config.arithmetic);
+        let arithmetic = if stages_f16 { Arithmetic::F16Staged } else { Arithmetic::F32 };
+        DeviceNames { backend: "gpu", arithmetic, isa }
     }
 
     fn n_rows_max(&self) -> usize {

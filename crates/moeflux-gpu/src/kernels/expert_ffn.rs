@@ -11,6 +11,7 @@ use moeflux::error::Result;
 use moeflux::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
 
+use super::coop_tile::CoopTile;
 use super::decode_matrix::{self, kind_of};
 use super::matvec::Matvec;
 use super::tile::Tile;
@@ -34,13 +35,21 @@ pub(super) const KERNEL: Kernel = Kernel {
 /// Name of the kernel of gate and up for few rows.
 pub(super) const GATE_UP: &str = "expert_gate_up";
 
-const NAMES: [&str; 5] =
-    [GATE_UP, "expert_down", "expert_pairs", "expert_gate_up_tile", "expert_down_tile"];
+const NAMES: [&str; 7] = [
+    GATE_UP,
+    "expert_down",
+    "expert_pairs",
+    "expert_gate_up_tile",
+    "expert_down_tile",
+    "expert_gate_up_coop",
+    "expert_down_coop",
+];
 
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
-/// Tiles of pairs.
+/// Tiles of pairs, and those for cooperative matrices.
 const TILE: Tile = Tile::LARGE;
+const COOP_TILE: CoopTile = CoopTile::SMALL;
 /// Pairs per expert, on average, from which on tiles pay.
 const PAIRS_OF_TILES: usize = 2;
 
@@ -83,7 +92,17 @@ fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), cuts: bool, matvec: Matvec) 
 
 fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
     let shader = TILE.shader("expert_gate_up_tile", include_str!("expert_gate_up_tile.wgsl"));
-    gate_up_shader(shader, kinds, cuts).piece(include_str!("expert_tile.wgsl"))
+    gate_up_shader(shader, kinds, cuts)
+        .piece(include_str!("expert_tile.wgsl"))
+        .piece(include_str!("expert_inputs.wgsl"))
+}
+
+/// Gate and up are of one kind.
+fn gate_up_coop(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+    let shader = COOP_TILE.shader("expert_gate_up_coop", include_str!("expert_gate_up_coop.wgsl"));
+    gate_up_shader(shader, kinds, cuts)
+        .piece(include_str!("expert_tile.wgsl"))
+        .piece(include_str!("expert_quads.wgsl"))
 }
 
 fn down_few(layout: MatrixLayout, matvec: Matvec) -> Shader {
@@ -99,14 +118,25 @@ fn down_many(layout: MatrixLayout) -> Shader {
         .with("KIND", kind_of(layout))
         .piece(PARAMS)
         .piece(include_str!("expert_tile.wgsl"))
+        .piece(include_str!("expert_inputs.wgsl"))
         .weights(Lanes::Four)
 }
 
-fn sort(n_experts: u32) -> Shader {
+fn down_coop(layout: MatrixLayout) -> Shader {
+    COOP_TILE
+        .shader("expert_down_coop", include_str!("expert_down_coop.wgsl"))
+        .with("KIND", kind_of(layout))
+        .piece(PARAMS)
+        .piece(include_str!("expert_tile.wgsl"))
+        .piece(include_str!("expert_quads.wgsl"))
+        .weights(Lanes::Four)
+}
+
+fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
     Shader::new("expert_pairs", include_str!("expert_pairs.wgsl"))
         .with("N_INVOCATIONS", N_SORTING)
         .with("N_EXPERTS", n_experts)
-        .with("TILE_INPUTS", TILE.n_inputs())
+        .with("TILE_INPUTS", tile_inputs)
         .piece(decode_matrix::PIECE)
         .piece(PARAMS)
         .weights(Lanes::Four)
@@ -114,7 +144,7 @@ fn sort(n_experts: u32) -> Shader {
 
 fn shaders() -> Vec<Shader> {
     let mut shaders = fused_down::shaders();
-    shaders.extend([sort(8), sort(512)]);
+    shaders.extend([sort(8, TILE.n_inputs()), sort(512, COOP_TILE.n_inputs())]);
     let layouts = decode_matrix::examples();
     let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
     for (matvec, cuts) in matvecs.zip([false, true]) {
@@ -125,6 +155,8 @@ fn shaders() -> Vec<Shader> {
             shaders.push(gate_up_many((gate, gate), cuts));
             shaders.push(down_few(gate, matvec));
             shaders.push(down_many(gate));
+            shaders.push(gate_up_coop((gate, gate), cuts));
+            shaders.push(down_coop(gate));
         }
     }
     shaders
@@ -155,8 +187,14 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let slot = compiler.slot_shape(op.layer)?;
     let RouteShape { top_k, n_experts } = compiler.route();
     let inner = inner_values(compiler, &slot)?;
+    let layouts = [slot.gate.layout, slot.up.layout, slot.down.layout];
+    let takes_coop = kind_of(slot.gate.layout) == kind_of(slot.up.layout)
+        && [compiler.view(&op.x), inner]
+            .into_iter()
+            .all(|x| CoopTile::takes(compiler, x, &layouts));
+    let tile_inputs = if takes_coop { COOP_TILE.n_inputs() } else { TILE.n_inputs() };
     let n_tiles_most =
-        narrow(n_experts) + compiler.n_rows_max().div_ceil(TILE.n_inputs()) * narrow(top_k);
+        narrow(n_experts) + compiler.n_rows_max().div_ceil(tile_inputs) * narrow(top_k);
     let base = ExpertParams {
         // All ranks have the same inputs.
         x: View { head_stride: 0, ..compiler.view(&op.x) },
@@ -173,7 +211,7 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
         up_biases: slot.up.biases,
         limit: op.limit.unwrap_or(0.0),
         tiles: room(compiler, "tiles of pairs", n_tiles_most)?,
-        pairs: room(compiler, "pairs by expert", n_tiles_most * TILE.n_inputs())?,
+        pairs: room(compiler, "pairs by expert", n_tiles_most * tile_inputs)?,
     };
     let gate_up = of(base, slot.gate);
     let out = partials(compiler, op.sum.head_dim)?;
@@ -181,7 +219,8 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let both = (&slot, &gate_up, &down);
     let rows_few = narrow((PAIRS_OF_TILES * n_experts / top_k).max(1));
     few(op, compiler, both, 1..=rows_few)?;
-    many(op, compiler, both, rows_few + 1..=u32::MAX)
+    let tiles = if takes_coop { Tiles::Coop } else { Tiles::Plain };
+    many(op, compiler, (both, tiles), rows_few + 1..=u32::MAX)
 }
 
 /// Parameters for the product with a matrix.
@@ -224,25 +263,54 @@ fn few(
     Ok(())
 }
 
+/// How pairs are computed in tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tiles {
+    /// In f32.
+    Plain,
+    /// By cooperative matrices, staged in half precision.
+    Coop,
+}
+
+impl Tiles {
+    const fn n_inputs(self) -> u32 {
+        match self {
+            Self::Plain => TILE.n_inputs(),
+            Self::Coop => COOP_TILE.n_inputs(),
+        }
+    }
+
+    const fn n_groups(self, n_outputs: u32) -> u32 {
+        match self {
+            Self::Plain => Tile::n_groups(n_outputs),
+            Self::Coop => CoopTile::n_groups(n_outputs),
+        }
+    }
+}
+
 fn many(
     op: &ExpertFfn,
     compiler: &mut Compiler<'_>,
-    (slot, gate_up, down): Both<'_>,
+    ((slot, gate_up, down), tiles): (Both<'_>, Tiles),
     rows: RangeInclusive<u32>,
 ) -> Result<()> {
     let route = compiler.route();
     let (top_k, n_experts) = (narrow(route.top_k), narrow(route.n_experts));
     let grid = |n_outputs| {
-        let tiles = Extent::rows_times(top_k, TILE.n_inputs()).and(n_experts);
-        Grid::new(Extent::fixed(Tile::n_groups(n_outputs)), tiles)
+        let n_tiles = Extent::rows_times(top_k, tiles.n_inputs()).and(n_experts);
+        Grid::new(Extent::fixed(tiles.n_groups(n_outputs)), n_tiles)
+    };
+    let (kinds, cuts) = ((slot.gate.layout, slot.up.layout), op.limit.is_some());
+    let (gate_up_shader, down_shader) = match tiles {
+        Tiles::Plain => (gate_up_many(kinds, cuts), down_many(slot.down.layout)),
+        Tiles::Coop => (gate_up_coop(kinds, cuts), down_coop(slot.down.layout)),
     };
     let sorting = Grid::new(Extent::fixed(1), Extent::fixed(1));
-    let step = compiler.step(&sort(n_experts), gate_up, sorting)?;
+    let step = compiler.step(&sort(n_experts, tiles.n_inputs()), gate_up, sorting)?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
-    let shader = gate_up_many((slot.gate.layout, slot.up.layout), op.limit.is_some());
-    let step = compiler.step(&shader, gate_up, grid(gate_up.n_outputs * 2))?;
+    let step = compiler.step(&gate_up_shader, gate_up, grid(gate_up.n_outputs * 2))?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
-    let step = compiler.step(&down_many(slot.down.layout), down, grid(down.n_outputs))?;
+    let step = compiler.step(&down_shader, down, grid(down.n_outputs))?;
     step.over(Over::Experts(op.layer)).when(rows);
     Ok(())
 }

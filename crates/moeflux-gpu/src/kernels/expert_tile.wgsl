@@ -1,19 +1,12 @@
 // Tiles of pairs, as `expert_pairs.wgsl` leaves them.
 
 fn slot_of_tile(invocation: u32, tile: u32) -> u32 {
-    let expert = ws[params.tiles + tile];
+    let expert = value_at(params.tiles + tile);
     return slot_of(invocation, select(u32(max(expert, 0.0)), NONE, expert < 0.0));
 }
 
 // Number `idx` of a tile's pairs, or NONE.
 fn pair_of(tile: u32, idx: u32) -> u32 {
-    let pair = ws[params.pairs + tile * TILE_INPUTS + idx];
+    let pair = value_at(params.pairs + tile * TILE_INPUTS + idx);
     return select(u32(max(pair, 0.0)), NONE, pair < 0.0);
-}
-
-fn find_inputs(invocation: u32, tile: u32) {
-    for (var i = 0u; i < PER_LANE; i++) {
-        let pair = pair_of(tile, input_of(invocation, i));
-        x_at[i] = select(place_of_pair(params.x, pair), NONE, pair == NONE);
-    }
 }

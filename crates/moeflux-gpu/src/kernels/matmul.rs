@@ -1,15 +1,18 @@
-//! [`MatMul`]: for a few rows each weight is read once and used at once; for many rows in tiles.
+//! [`MatMul`]: for a few rows each weight is read once and used at once; for many rows in tiles, by
+//! cooperative matrices where the device has them and may round.
 
 use moeflux::error::Result;
 use moeflux::ops::MatMul;
 use moeflux_kernels::MatrixLayout;
 
+use super::coop_tile::{self, CoopTile};
 use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, ROWS_SEVERAL};
 use super::tile::Tile;
 use super::{Kernel, fused_products};
 use crate::compiler::Compiler;
 use crate::memory::narrow;
+use crate::memory::weights::Piece;
 use crate::params::{NONE, Params as _, View, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
@@ -20,9 +23,11 @@ pub(super) const KERNEL: Kernel = Kernel {
     shaders,
     params: || {
         let fused = (fused_products::NAME, fused_products::fields());
-        vec![("matmul", MatMulParams::fields()), ("matmul_tile", MatMulParams::fields()), fused]
+        NAMES.map(|name| (name, MatMulParams::fields())).into_iter().chain([fused]).collect()
     },
 };
+
+const NAMES: [&str; 3] = ["matmul", "matmul_tile", "matmul_coop"];
 
 /// Most rows that are not computed in tiles.
 const ROWS_FEW: u32 = 8;
@@ -59,9 +64,17 @@ fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
         .weights(Lanes::Four)
 }
 
+fn coop_shader(layout: MatrixLayout, tile: CoopTile) -> Shader {
+    tile.shader("matmul_coop", include_str!("matmul_coop.wgsl"))
+        .with("KIND", kind_of(layout))
+        .piece(include_str!("matmul_store.wgsl"))
+        .weights(Lanes::Four)
+}
+
 fn shaders() -> Vec<Shader> {
     let mut shaders = fused_products::shaders();
     for layout in decode_matrix::examples() {
+        shaders.extend(CoopTile::examples().into_iter().map(|tile| coop_shader(layout, tile)));
         shaders.extend(Matvec::examples().into_iter().map(|matvec| few_shader(layout, matvec)));
         shaders.extend(Tile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
     }
@@ -92,13 +105,36 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
             let shader = few_shader(layout, matvec);
             compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
         }
-        for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
-            let grid = Grid::new(
-                Extent::fixed(Tile::n_groups(piece.n_rows)),
-                Extent::rows(tile.n_inputs()),
-            );
-            let shader = tile_shader(layout, tile);
-            compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
+        many((layout, piece), compiler, &params)?;
+    }
+    Ok(())
+}
+
+/// Steps for more rows than a few, of a weight's piece.
+fn many(
+    (layout, piece): (MatrixLayout, &Piece),
+    compiler: &mut Compiler<'_>,
+    params: &MatMulParams,
+) -> Result<()> {
+    let takes_coop = CoopTile::takes(compiler, params.x, &[layout]);
+    let rows_most = if takes_coop { coop_tile::ROWS_FIRST - 1 } else { u32::MAX };
+    for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
+        let grid =
+            Grid::new(Extent::fixed(Tile::n_groups(piece.n_rows)), Extent::rows(tile.n_inputs()));
+        let shader = tile_shader(layout, tile);
+        let rows = *rows.start()..=rows_most.min(*rows.end());
+        compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
+    }
+    if takes_coop {
+        let first_large = CoopTile::first_large(piece.n_rows);
+        for (rows, tile) in [
+            (coop_tile::ROWS_FIRST..=first_large - 1, CoopTile::SMALL),
+            (first_large..=u32::MAX, CoopTile::LARGE),
+        ] {
+            let n_groups = Extent::fixed(CoopTile::n_groups(piece.n_rows));
+            let grid = Grid::new(n_groups, Extent::rows(tile.n_inputs()));
+            let shader = coop_shader(layout, tile);
+            compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
         }
     }
     Ok(())

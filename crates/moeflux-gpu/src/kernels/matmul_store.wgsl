@@ -5,5 +5,5 @@ fn store(row: u32, idx: u32, product: f32) {
     if params.bias != NONE {
         value += vectors[params.bias + output];
     }
-    ws[place_of(params.out, params.step.first_row + row, 0u) + output] = value;
+    set_value(place_of(params.out, params.step.first_row + row, 0u) + output, value);
 }

@@ -9,6 +9,7 @@ mod attend;
 mod attention;
 mod causal_conv;
 mod combine;
+mod coop_tile;
 mod decode_matrix;
 mod delta_gates;
 mod embed;
@@ -35,6 +36,7 @@ mod swiglu;
 mod tests;
 mod tile;
 
+pub(crate) use coop_tile::WORKGROUP_BYTES as MATRIX_WORKGROUP_BYTES;
 pub(crate) use route::guess_cols;
 
 use moeflux::error::{Error, Result};

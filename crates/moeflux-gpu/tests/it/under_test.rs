@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use moeflux::backend::Backend;
+use moeflux::backend::{Arithmetic, Backend};
 use moeflux::error::Result;
 use moeflux::ops::Workspace;
 use moeflux::weights::Weights;
@@ -19,6 +19,18 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         make: |weights, sizes, _| made(weights, sizes, GpuConfig::default()),
         is_exact: false,
         covers,
+        ..REFERENCE
+    },
+    BackendUnderTest {
+        name: "gpu, staged in half precision",
+        make: |weights, sizes, _| {
+            let config = GpuConfig { arithmetic: Arithmetic::F16Staged, ..GpuConfig::default() };
+            made(weights, sizes, config)
+        },
+        is_exact: false,
+        // Each factor has a relative error of at most 2^-11, squared 2.4e-7.
+        limit: |_| 1e-5,
+        covers: |maker| covers(maker) && rounds(maker.op),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -45,6 +57,11 @@ fn made(
 /// Whether an op has other kernels without subgroups, or is fused with others.
 fn differs_without(op: &str) -> bool {
     ["rms_norm", "l2_norm", "route", "gated_delta"].contains(&op)
+}
+
+/// Whether an op has other kernels where products may be rounded.
+fn rounds(op: &str) -> bool {
+    ["matmul", "expert_ffn"].contains(&op)
 }
 
 /// Cases whose ops have kernels. Inputs come by embeddings of f32, which there are always.

@@ -21,6 +21,8 @@ use crate::weights::ExpertView;
 pub enum Arithmetic {
     /// Activations, keys and values as f32.
     F32,
+    /// The same, but products of many rows take weights and activations as f16 and sum in f32.
+    F16Staged,
     /// Activations as int8 per group of the weights, keys and values as f16.
     Int8,
     /// The same, with keys and values as codes of 8 bits and queries as int8.
@@ -32,7 +34,7 @@ impl Arithmetic {
     #[must_use]
     pub const fn kv_kind(self) -> KvKind {
         match self {
-            Self::F32 => KvKind::F32,
+            Self::F32 | Self::F16Staged => KvKind::F32,
             Self::Int8 => KvKind::F16,
             Self::Int8Kv8 => KvKind::Codes,
         }
@@ -49,6 +51,7 @@ impl Arithmetic {
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
+            Self::F16Staged => "f16",
             Self::Int8 => "int8",
             Self::Int8Kv8 => "int8-kv8",
         }

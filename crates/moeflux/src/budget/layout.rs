@@ -87,23 +87,23 @@ impl Layout {
             session_bytes: 2 * state.fixed_bytes() + context_bytes,
             n_positions: streaming.context,
         };
+        let room_bytes = config.device.as_ref().and_then(|device| device.room_bytes());
+        let on_device = |needs: &Needs| {
+            let needed_bytes = needs.bytes() - program_bytes + experts.all_bytes;
+            room_bytes.filter(|room| needed_bytes <= *room)
+        };
         let n_rows_max = match config.n_rows_max {
             Some(n_rows_max) => n_rows_max.get(),
-            None => rows_of_a_step(streaming, &|n_rows| {
-                let needs = needs(n_rows);
-                match place(&needs, &experts, limit_bytes) {
-                    Err(_) => Fit::TooMany,
-                    Ok(Placement::Resident | Placement::OnDevice) => Fit::Enough,
-                    Ok(Placement::Streaming { .. }) => {
-                        let share = limit_bytes.unwrap_or(u64::MAX) / WORKSPACE_SHARE;
-                        if needs.workspace_bytes > share { Fit::Enough } else { Fit::MoreIsBetter }
-                    }
-                }
-            }),
+            None => {
+                let is_on_device = on_device(&needs(N_ROWS_DEFAULT)).is_some();
+                rows_of_a_step(streaming, &|n_rows| match needs(n_rows) {
+                    needs if is_on_device => fit_of(&needs, on_device(&needs)),
+                    needs => fit_in_memory(&needs, &experts, limit_bytes),
+                })
+            }
         };
         check_rows(n_rows_max)?;
         let needs = needs(n_rows_max);
-        let room_bytes = config.device.as_ref().and_then(|device| device.room_bytes());
         let device_expert_bytes =
             room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes));
         let is_on_device = device_expert_bytes.is_some_and(|room| experts.all_bytes <= room);
@@ -158,7 +158,24 @@ enum Fit {
     MoreIsBetter,
 }
 
-/// More rows for a longer context where that saves reads; fewer where there is no room for them.
+/// How a step fits so many bytes; `None`: it does not.
+fn fit_of(needs: &Needs, room_bytes: Option<u64>) -> Fit {
+    match room_bytes {
+        Some(room) if needs.workspace_bytes <= room / WORKSPACE_SHARE => Fit::MoreIsBetter,
+        _ => Fit::Enough,
+    }
+}
+
+fn fit_in_memory(needs: &Needs, experts: &ExpertNeeds, limit_bytes: Option<u64>) -> Fit {
+    match place(needs, experts, limit_bytes) {
+        Err(_) => Fit::TooMany,
+        Ok(Placement::Resident | Placement::OnDevice) => Fit::Enough,
+        Ok(Placement::Streaming { .. }) => fit_of(needs, limit_bytes.or(Some(u64::MAX))),
+    }
+}
+
+/// More rows for a longer context where that saves reads, or where a device has room: it makes
+/// weights of an expert's codes once for all rows of a step. Fewer where there is no room for them.
 fn rows_of_a_step(streaming: &StreamingConfig, fit: &dyn Fn(usize) -> Fit) -> usize {
     let mut n_rows = N_ROWS_DEFAULT;
     while n_rows > N_ROWS_LEAST && fit(n_rows) == Fit::TooMany {

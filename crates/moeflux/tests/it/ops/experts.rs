@@ -41,6 +41,18 @@ pub(super) const MAKERS: &[Maker] = &[
             experts(CaseBuilder::with_sessions(Rng::new(seed), &[40, 7]), kinds, (4, 2))
         },
     },
+    Maker {
+        op: "expert_ffn",
+        what: "many rows, gate and up of one kind",
+        n_cases: 8,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let eight_bits = Affine { bits: 8, group: 32, scale: FloatKind::F16 };
+            let kind = if seed % 2 == 0 { four_bits(64) } else { MatrixKind::Affine(eight_bits) };
+            let kinds = [kind, kind, four_bits(32)];
+            experts(CaseBuilder::with_sessions(Rng::new(seed), &[70, 90]), kinds, (4, 2))
+        },
+    },
 ];
 
 fn four_bits(group: u8) -> MatrixKind {

@@ -1,0 +1,58 @@
+// out = weight . x + bias for many rows, by cooperative matrices: tiles of outputs along x, of rows
+// along y.
+
+struct Params {
+    step: Step,
+    x: View,
+    out: View,
+    n_cols: u32,
+    first_output: u32,
+    n_outputs: u32,
+    codes: u32,
+    scales: u32,
+    biases: u32,
+    bias: u32,
+}
+
+fn take_sums(stand: Stand, first: u32) {
+    let idx = stand.group.x * TILE_OUTS + out_shown(stand) + stand.lane;
+    for (var i = 0u; i < 16u; i++) {
+        let row = stand.group.y * TILE_INPUTS + input_shown(stand, first, i);
+        if row < params.step.n_rows && idx < params.n_outputs {
+            store(row, idx, sum_shown(stand, i, stand.lane));
+        }
+    }
+}
+
+@compute @workgroup_size(N_INVOCATIONS)
+fn main(
+    @builtin(local_invocation_index) invocation: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_invocation_id) lane: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+) {
+    let matrix =
+        Matrix(params.codes, params.scales, params.biases, params.n_outputs, params.n_cols);
+    let first_row = group.y * TILE_INPUTS;
+    for (var i = 0u; i < X_QUADS; i++) {
+        let row = first_row + input_of(invocation, i);
+        let place = place_of(params.x, params.step.first_row + row, 0u) / 4u;
+        x_at[i] = select(NONE, place, row < params.step.n_rows);
+    }
+    let first_out = group.x * TILE_OUTS;
+    let own_row = first_out + own_out(invocation);
+    let n_units = n_units_of(matrix);
+    begin_sums();
+    load_x(invocation, 0u);
+    load_w(KIND, matrix, own_row, 0u);
+    for (var unit = 0u; unit < n_units; unit++) {
+        workgroupBarrier();
+        keep_x(invocation);
+        keep_w(KIND, matrix, own_row, unit, invocation, own_out(invocation));
+        workgroupBarrier();
+        load_x(invocation, min(unit + 1u, n_units - 1u));
+        load_w(KIND, matrix, own_row, min(unit + 1u, n_units - 1u));
+        add_tile(subgroup);
+    }
+    show_sums(Stand(subgroup, lane, group));
+}
