@@ -51,7 +51,8 @@ impl Gpu {
             | wgpu::Features::SUBGROUP
             | wgpu::Features::SHADER_F16
             | wgpu::Features::TIMESTAMP_QUERY
-            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES
+            | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
         let (matrices, experimental_features) = if facts.matrix_edge.is_some() {
             // SAFETY: of what is experimental only cooperative matrices are asked for, and kernels
             // use them as their specification says: by whole subgroups, within bounds, in uniform
@@ -191,6 +192,8 @@ impl Gpu {
         n_bytes: u64,
         usage: wgpu::BufferUsages,
     ) -> Result<wgpu::Buffer> {
+        // What only the host writes is filled as soon as it is there.
+        let mapped_at_creation = usage.contains(wgpu::BufferUsages::MAP_WRITE);
         // Bindings of no bytes do not exist.
         let size = n_bytes.max(16).next_multiple_of(16);
         let no_room = |advice: String| Error::NoRoom {
@@ -207,12 +210,17 @@ impl Gpu {
         }
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let descriptor =
-            wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+            wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation };
         let buffer = self.device.create_buffer(&descriptor);
         match block_on(scope.pop()) {
             Some(_) => Err(no_room("its memory is full".to_owned())),
             None => self.check().map(|()| buffer),
         }
+    }
+
+    /// Whether kernels can read what lies in the host's memory.
+    pub(crate) fn sees_host(&self) -> bool {
+        self.device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
     }
 
     /// The pipeline of a shader, one for each text.
@@ -309,6 +317,18 @@ impl Gpu {
         self.wait_for(None)
     }
 
+    /// Hears what the device has done since, and waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`].
+    pub(crate) fn poll(&self) -> Result<()> {
+        let polled = self.device.poll(wgpu::PollType::Poll);
+        self.check()?;
+        polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
+        Ok(())
+    }
+
     /// Waits for a submission, or for all of them.
     fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
@@ -340,9 +360,7 @@ impl Gpu {
                 break answer;
             }
             std::thread::yield_now();
-            let polled = self.device.poll(wgpu::PollType::Poll);
-            self.check()?;
-            polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
+            self.poll()?;
         };
         answer.map_err(|e| self.error(&format!("its memory cannot be read back: {e}")))?;
         let view = slice.get_mapped_range();

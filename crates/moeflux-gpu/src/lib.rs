@@ -21,4 +21,5 @@ mod pipeline;
 pub mod profile;
 mod recorder;
 mod shader;
+mod staging;
 mod step;

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::adapter::PARAM_BYTES_MAX;
+use crate::backend::Tiers;
 
 /// How a kernel sees a buffer of 4-byte values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,11 +28,21 @@ impl Lanes {
     }
 }
 
+/// What a kernel has as group 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum WeightGroup {
+    /// One buffer: an arena, or slots.
+    Alone,
+    /// Slots in two buffers, and what counts the uses of experts.
+    Tiers,
+}
+
 /// Which groups of bindings a kernel has beside group 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Groups {
-    /// Group 1, `weights`; group 2, `first` and `second` of a layer's state.
-    are_there: [bool; 2],
+    weights: Option<WeightGroup>,
+    /// Group 2, `first` and `second` of a layer's state.
+    has_state: bool,
 }
 
 /// Where a constant's value comes from.
@@ -64,10 +75,13 @@ pub(crate) struct Shader {
     pieces: Vec<&'static str>,
     workspace: Lanes,
     weights: Option<Lanes>,
+    tiers: Tiers,
     state: Option<Lanes>,
     is_cooperative: bool,
 }
 
+const STORED: &str = include_str!("kernels/stored.wgsl");
+const STORED_IN_TIERS: &str = include_str!("kernels/stored_in_tiers.wgsl");
 const COMMON: &str = include_str!("kernels/common.wgsl");
 const VALUES: &str = include_str!("kernels/values.wgsl");
 const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
@@ -85,6 +99,7 @@ impl Shader {
             pieces: Vec::new(),
             workspace: Lanes::One,
             weights: None,
+            tiers: Tiers::Device,
             state: None,
             is_cooperative: false,
         }
@@ -131,6 +146,13 @@ impl Shader {
         self
     }
 
+    /// The weights are experts, which lie so.
+    #[must_use]
+    pub(crate) const fn tiers(mut self, tiers: Tiers) -> Self {
+        self.tiers = tiers;
+        self
+    }
+
     /// Reads and writes `first` and `second` of a layer's state.
     #[must_use]
     pub(crate) const fn state(mut self, lanes: Lanes) -> Self {
@@ -147,7 +169,12 @@ impl Shader {
     /// Its groups.
     #[must_use]
     pub(crate) const fn groups(&self) -> Groups {
-        Groups { are_there: [self.weights.is_some(), self.state.is_some()] }
+        let weights = match (self.weights, self.tiers) {
+            (None, _) => None,
+            (Some(_), Tiers::Device) => Some(WeightGroup::Alone),
+            (Some(_), Tiers::DeviceAndHost) => Some(WeightGroup::Tiers),
+        };
+        Groups { weights, has_state: self.state.is_some() }
     }
 
     /// The whole text.
@@ -175,6 +202,10 @@ impl Shader {
         bind(0, 4, "read", "vectors", "array<f32>");
         if let Some(lanes) = self.weights {
             bind(1, 0, "read", "weights", &lanes.of("u32"));
+            if self.tiers == Tiers::DeviceAndHost {
+                bind(1, 1, "read", "far", &lanes.of("u32"));
+                bind(1, 2, "read_write", "uses", "array<atomic<u32>>");
+            }
         }
         if let Some(lanes) = self.state {
             bind(2, 0, "read_write", "first", &lanes.of("f32"));
@@ -185,6 +216,11 @@ impl Shader {
         text += match self.workspace {
             Lanes::One => VALUES,
             Lanes::Four => VALUES_OF_QUADS,
+        };
+        text += match (self.weights, self.tiers) {
+            (None, _) => "",
+            (Some(_), Tiers::Device) => STORED,
+            (Some(_), Tiers::DeviceAndHost) => STORED_IN_TIERS,
         };
         for piece in &self.pieces {
             text += piece;
@@ -201,6 +237,8 @@ pub(crate) struct Layouts {
     pub(crate) model: wgpu::BindGroupLayout,
     /// Group 1.
     pub(crate) weights: wgpu::BindGroupLayout,
+    /// Group 1 over experts in two places.
+    pub(crate) tiers: wgpu::BindGroupLayout,
     /// Group 2.
     pub(crate) state: wgpu::BindGroupLayout,
     pipelines: Mutex<HashMap<Groups, Arc<wgpu::PipelineLayout>>>,
@@ -228,6 +266,7 @@ impl Layouts {
         Self {
             model: layout("model", &[false, true, false, true, true]),
             weights: layout("weights", &[true]),
+            tiers: layout("experts", &[true, true, false]),
             state: layout("state", &[false, false]),
             pipelines: Mutex::default(),
         }
@@ -239,8 +278,11 @@ impl Layouts {
         let made = known.entry(groups).or_insert_with(|| {
             let mut layouts = vec![
                 Some(&self.model),
-                groups.are_there[0].then_some(&self.weights),
-                groups.are_there[1].then_some(&self.state),
+                groups.weights.map(|weights| match weights {
+                    WeightGroup::Alone => &self.weights,
+                    WeightGroup::Tiers => &self.tiers,
+                }),
+                groups.has_state.then_some(&self.state),
             ];
             while layouts.last().is_some_and(Option::is_none) {
                 layouts.pop();

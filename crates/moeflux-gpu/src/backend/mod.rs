@@ -28,7 +28,18 @@ use crate::memory::weights::DeviceWeights;
 use crate::memory::workspace::DeviceWorkspace;
 use crate::params::View;
 use crate::recorder::{ReadBack, Recorder};
+use crate::staging::Flow;
 use crate::step::Step;
+
+/// Where the experts lie that kernels see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tiers {
+    /// In the device's memory.
+    #[default]
+    Device,
+    /// Some in the device's memory, some in the host's.
+    DeviceAndHost,
+}
 
 /// How a backend is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +51,10 @@ pub struct GpuConfig {
     /// [`Arithmetic::F16Staged`] where the adapter multiplies matrices in half precision and that
     /// is asked for; otherwise f32.
     pub arithmetic: Arithmetic,
-    /// Bytes of routed experts on the device at most.
+    /// Bytes of routed experts in the device's memory at most.
     pub expert_bytes_max: u64,
+    /// Whether those that are kept beyond that lie in the host's memory, where kernels read them.
+    pub tiers: Tiers,
 }
 
 impl Default for GpuConfig {
@@ -51,6 +64,7 @@ impl Default for GpuConfig {
             uses_subgroups: true,
             arithmetic: Arithmetic::F32,
             expert_bytes_max: 1 << 30,
+            tiers: Tiers::Device,
         }
     }
 }
@@ -135,7 +149,7 @@ impl GpuBackend {
         let workspace = DeviceWorkspace::new(&gpu, workspace, n_rows_max)?;
         let weights = DeviceWeights::upload(&gpu, weights)?;
         let batches = Batches::new(&gpu, workspace.n_rows_max)?;
-        let experts = DeviceExperts::new(&gpu, config.expert_bytes_max)?;
+        let experts = DeviceExperts::new(&gpu, config.expert_bytes_max, config.tiers)?;
         let route_pairs = gpu.buffer("routes", 16, STORAGE)?;
         let model_group =
             model_group(&gpu, (&workspace, &weights), &batches, &route_pairs, &experts);
@@ -364,8 +378,13 @@ impl Backend for GpuBackend {
         let Routed { shape, n_rows, .. } = self.routed;
         let mut first = 0;
         while first < arrived.len() {
-            let device = (&*self.gpu, self.n_submissions);
-            let taken = self.experts.take(device, (layer, shape.n_experts), (arrived, first))?;
+            let of_layer = (layer, shape.n_experts);
+            let mut flow = Flow {
+                gpu: &self.gpu,
+                recorder: &mut self.recorder,
+                submission: self.n_submissions,
+            };
+            let taken = self.experts.take(&mut flow, of_layer, (arrived, first))?;
             let Some(taken) = taken else {
                 self.flush();
                 continue;
@@ -382,7 +401,19 @@ impl Backend for GpuBackend {
         n_experts: usize,
         view: &ExpertView<'_>,
     ) -> Result<()> {
-        self.experts.keep(&self.gpu, at, n_experts, view)
+        while !self.experts.keep(
+            &mut Flow {
+                gpu: &self.gpu,
+                recorder: &mut self.recorder,
+                submission: self.n_submissions,
+            },
+            at,
+            n_experts,
+            view,
+        )? {
+            self.flush();
+        }
+        self.gpu.check()
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {

@@ -14,7 +14,7 @@ const FORM_AFFINE: u32 = 4u;
 // Rows and columns under one FP8 scale.
 const FP8_BLOCK: u32 = 128u;
 
-// Where a matrix lies in `weights`, in words.
+// Where a matrix lies, in words: see `stored.wgsl`.
 struct Matrix {
     codes: u32,
     scales: u32,
@@ -59,10 +59,6 @@ fn n_units_of(matrix: Matrix) -> u32 {
     return (matrix.n_cols + UNIT_COLS - 1u) / UNIT_COLS;
 }
 
-fn word(at: u32) -> u32 {
-    return weights[at >> 2u][at & 3u];
-}
-
 // Word `idx` of a row of so many bytes that begins anywhere; what lies behind the row is zero.
 fn loose_word(matrix: Matrix, row_bytes: u32, row: u32, idx: u32) -> u32 {
     let begin = idx * 4u;
@@ -72,9 +68,9 @@ fn loose_word(matrix: Matrix, row_bytes: u32, row: u32, idx: u32) -> u32 {
     let byte = row * row_bytes + begin;
     let at = matrix.codes + (byte >> 2u);
     let shift = (byte & 3u) * 8u;
-    var value = word(at) >> shift;
+    var value = stored_word(at) >> shift;
     if shift > 0u {
-        value |= word(at + 1u) << (32u - shift);
+        value |= stored_word(at + 1u) << (32u - shift);
     }
     let n_left = row_bytes - begin;
     if n_left < 4u {
@@ -92,8 +88,8 @@ fn load_chunk(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     if form_of(kind) == FORM_FP8 {
         if is_whole(kind) {
             let at = (matrix.codes + row * matrix.n_cols / 4u) / 4u + unit * 2u;
-            chunk.low = weights[at];
-            chunk.high = weights[at + 1u];
+            chunk.low = stored_quad(at);
+            chunk.high = stored_quad(at + 1u);
         } else {
             for (var i = 0u; i < 4u; i++) {
                 chunk.low[i] = loose_word(matrix, matrix.n_cols, row, unit * 8u + i);
@@ -109,22 +105,22 @@ fn load_packed(bits: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     var chunk: Chunk;
     let at = matrix.codes + (row * (matrix.n_cols / UNIT_COLS) + unit) * bits;
     if bits == 4u {
-        chunk.low = weights[at >> 2u];
+        chunk.low = stored_quad(at >> 2u);
     } else if bits == 8u {
-        chunk.low = weights[at >> 2u];
-        chunk.high = weights[(at >> 2u) + 1u];
+        chunk.low = stored_quad(at >> 2u);
+        chunk.high = stored_quad((at >> 2u) + 1u);
     } else {
-        chunk.low.x = word(at);
-        chunk.low.y = word(at + 1u);
+        chunk.low.x = stored_word(at);
+        chunk.low.y = stored_word(at + 1u);
         if bits > 2u {
-            chunk.low.z = word(at + 2u);
+            chunk.low.z = stored_word(at + 2u);
         }
         if bits > 3u {
-            chunk.low.w = word(at + 3u);
-            chunk.high.x = word(at + 4u);
+            chunk.low.w = stored_word(at + 3u);
+            chunk.high.x = stored_word(at + 4u);
         }
         if bits > 5u {
-            chunk.high.y = word(at + 5u);
+            chunk.high.y = stored_word(at + 5u);
         }
     }
     return chunk;
@@ -189,7 +185,7 @@ fn float_quad(kind: u32, matrix: Matrix, row: u32, quad: u32) -> vec4<f32> {
     if form_of(kind) == FORM_F32 {
         if is_whole(kind) {
             let at = (matrix.codes + row * matrix.n_cols) / 4u + quad;
-            return bitcast<vec4<f32>>(weights[at]);
+            return bitcast<vec4<f32>>(stored_quad(at));
         }
         var words: vec4<u32>;
         for (var i = 0u; i < 4u; i++) {
@@ -199,7 +195,7 @@ fn float_quad(kind: u32, matrix: Matrix, row: u32, quad: u32) -> vec4<f32> {
     }
     var words: vec2<u32>;
     if is_whole(kind) {
-        let pair = weights[(matrix.codes + row * matrix.n_cols / 2u) / 4u + quad / 2u];
+        let pair = stored_quad((matrix.codes + row * matrix.n_cols / 2u) / 4u + quad / 2u);
         words = select(pair.xy, pair.zw, (quad & 1u) == 1u);
     } else {
         words.x = loose_word(matrix, matrix.n_cols * 2u, row, quad * 2u);
@@ -215,9 +211,9 @@ fn float_quad(kind: u32, matrix: Matrix, row: u32, quad: u32) -> vec4<f32> {
 // Number `idx` of the values that begin at a word.
 fn stored_float(form: u32, first: u32, idx: u32) -> f32 {
     if form == FORM_F32 {
-        return bitcast<f32>(word(first + idx));
+        return bitcast<f32>(stored_word(first + idx));
     }
-    let half = (word(first + (idx >> 1u)) >> ((idx & 1u) * 16u)) & 0xffffu;
+    let half = (stored_word(first + (idx >> 1u)) >> ((idx & 1u) * 16u)) & 0xffffu;
     if form == FORM_F16 {
         return unpack2x16float(half).x;
     }

@@ -16,6 +16,7 @@ use super::decode_matrix::{self, kind_of};
 use super::matvec::Matvec;
 use super::tile::Tile;
 use super::{Kernel, fused_down};
+use crate::backend::Tiers;
 use crate::compiler::{Compiler, RouteShape, SlotMatrix, SlotShape};
 use crate::memory::narrow;
 use crate::params::{Params as _, View, params};
@@ -159,6 +160,9 @@ fn shaders() -> Vec<Shader> {
             shaders.push(down_coop(gate));
         }
     }
+    let in_tiers = |it: &Shader| it.clone().tiers(Tiers::DeviceAndHost);
+    let others: Vec<_> = shaders.iter().map(in_tiers).collect();
+    shaders.extend(others);
     shaders
 }
 
@@ -254,11 +258,13 @@ fn few(
     };
     let (gate, up) = (slot.gate.layout, slot.up.layout);
     let plan = matvec(gate);
-    let shader = gate_up_few((gate, up), op.limit.is_some(), plan);
+    let tiers = compiler.config().tiers;
+    let shader = gate_up_few((gate, up), op.limit.is_some(), plan).tiers(tiers);
     let step = compiler.step(&shader, gate_up, grid(gate_up, plan))?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
     let plan = matvec(slot.down.layout);
-    let step = compiler.step(&down_few(slot.down.layout, plan), down, grid(down, plan))?;
+    let shader = down_few(slot.down.layout, plan).tiers(tiers);
+    let step = compiler.step(&shader, down, grid(down, plan))?;
     step.over(Over::Experts(op.layer)).when(rows);
     Ok(())
 }
@@ -306,11 +312,14 @@ fn many(
         Tiles::Coop => (gate_up_coop(kinds, cuts), down_coop(slot.down.layout)),
     };
     let sorting = Grid::new(Extent::fixed(1), Extent::fixed(1));
-    let step = compiler.step(&sort(n_experts, tiles.n_inputs()), gate_up, sorting)?;
-    step.over(Over::Experts(op.layer)).when(rows.clone());
-    let step = compiler.step(&gate_up_shader, gate_up, grid(gate_up.n_outputs * 2))?;
-    step.over(Over::Experts(op.layer)).when(rows.clone());
-    let step = compiler.step(&down_shader, down, grid(down.n_outputs))?;
-    step.over(Over::Experts(op.layer)).when(rows);
+    for (shader, params, grid) in [
+        (sort(n_experts, tiles.n_inputs()), gate_up, sorting),
+        (gate_up_shader, gate_up, grid(gate_up.n_outputs * 2)),
+        (down_shader, down, grid(down.n_outputs)),
+    ] {
+        let shader = shader.tiers(compiler.config().tiers);
+        let step = compiler.step(&shader, params, grid)?;
+        step.over(Over::Experts(op.layer)).when(rows.clone());
+    }
     Ok(())
 }

@@ -47,7 +47,7 @@ fn slot_of_pair(invocation: u32, pair: u32) -> u32 {
 }
 
 fn first_matrix(slot: u32) -> Matrix {
-    let first = slot * params.n_words;
+    let first = word_of_slot(slot, params.n_words);
     return Matrix(
         first + params.codes,
         first + params.scales,

@@ -1,6 +1,6 @@
 // The matrix of up, and what becomes of gate and up. Comparisons keep NaN, which `min` may lose.
 fn up_matrix(slot: u32) -> Matrix {
-    let first = slot * params.n_words;
+    let first = word_of_slot(slot, params.n_words);
     return Matrix(
         first + params.up_codes,
         first + params.up_scales,

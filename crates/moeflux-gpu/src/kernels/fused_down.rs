@@ -152,6 +152,7 @@ impl<'a> DownAndSum<'a> {
         let n_groups = params.n_outputs.div_ceil(down.outs_per_group());
         let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
         let shader = down.shader(slot.down.layout, combine::shared_of(combine));
+        let shader = shader.tiers(compiler.config().tiers);
         let step = compiler.step(&shader, &params, grid)?;
         step.over(Over::Experts(layer)).when(1..=1).among(layer, Buffers::One);
         Ok(())

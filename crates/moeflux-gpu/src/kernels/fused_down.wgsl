@@ -35,7 +35,8 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 fn down_of(rank: u32) -> Matrix {
-    let first = slots[params.step.place + routes[rank].x] * params.n_words;
+    let slot = slots[params.step.place + routes[rank].x];
+    let first = word_of_slot(slot, params.n_words);
     return Matrix(
         first + params.codes,
         first + params.scales,

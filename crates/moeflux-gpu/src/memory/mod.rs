@@ -17,3 +17,7 @@ pub(crate) fn narrow(n: usize) -> u32 {
 pub(crate) const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
     .union(wgpu::BufferUsages::COPY_DST);
+
+/// The usages of buffers in the host's memory that kernels see: drivers put there what the host
+/// reads, and what it writes into memory of the device.
+pub(crate) const HOST_STORAGE: wgpu::BufferUsages = STORAGE.union(wgpu::BufferUsages::MAP_READ);

@@ -108,6 +108,25 @@ pub(crate) fn bind(gpu: &Gpu, buffer: &wgpu::Buffer) -> wgpu::BindGroup {
     })
 }
 
+/// Two buffers of slots as group 1, and where the uses of experts are counted from `uses_at` on.
+pub(crate) fn bind_tiers(
+    gpu: &Gpu,
+    [near, far]: [&wgpu::Buffer; 2],
+    (uses, uses_at): (&wgpu::Buffer, u64),
+) -> wgpu::BindGroup {
+    let counted = wgpu::BufferBinding { buffer: uses, offset: uses_at, size: None };
+    let resources =
+        [near.as_entire_binding(), far.as_entire_binding(), wgpu::BindingResource::Buffer(counted)];
+    let entries = (0..).zip(resources);
+    let entries: Vec<_> =
+        entries.map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+    gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
+        label: None,
+        layout: &gpu.layouts().tiers,
+        entries: &entries,
+    })
+}
+
 fn upload_piece(
     gpu: &Gpu,
     (matrix, piece): (&Matrix<'_>, &Piece),

@@ -1,0 +1,197 @@
+//! All experts of a layer: near, in the device's memory, or far, in the host's, where kernels read
+//! them as well, only slower.
+//!
+//! **Invariant:** each expert has one slot, and the tables say which. Buffers are bound in pairs,
+//! one of each memory; an expert is in the table of the pair that its slot's buffer belongs to.
+
+use moeflux::error::Result;
+use moeflux::ids::ExpertIdx;
+
+use super::{ABSENT, Bound};
+use crate::device::Gpu;
+use crate::memory::{HOST_STORAGE, STORAGE, narrow};
+
+/// What marks slots of the host's memory in tables: see `stored_in_tiers.wgsl`.
+const FAR_SLOT: u32 = 1 << 31;
+
+/// Kernels reckon places in words, and keep a bit of them for what is far.
+const BUFFER_BYTES_MAX: u64 = 1 << 32;
+
+/// Which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tier {
+    /// The device's.
+    Near,
+    /// The host's.
+    Far,
+}
+
+/// A slot among all of a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TierSlot {
+    pub(super) tier: Tier,
+    pub(super) idx: usize,
+}
+
+/// How a layer's experts are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Division {
+    pub(super) n_experts: usize,
+    /// The rest is far.
+    pub(super) n_near: usize,
+    pub(super) slot_bytes: u64,
+    /// Slots of a buffer at most.
+    n_per_buffer: usize,
+}
+
+impl Division {
+    /// As many near as `near_bytes` hold, or all if that is none.
+    pub(super) fn new(
+        gpu: &Gpu,
+        n_experts: usize,
+        slot_bytes: u64,
+        near_bytes: Option<u64>,
+    ) -> Result<Self> {
+        let n_bound = gpu.storage_bytes_max().min(BUFFER_BYTES_MAX) / slot_bytes;
+        if n_bound == 0 {
+            let problem = format!("an expert has {slot_bytes} bytes, more than its kernels see");
+            return Err(gpu.error(&problem));
+        }
+        let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(n_experts);
+        let n_near = near_bytes.map_or(n_experts, |n_bytes| whole(n_bytes / slot_bytes));
+        Ok(Self { n_experts, n_near, slot_bytes, n_per_buffer: whole(n_bound) })
+    }
+
+    /// Slots of the buffers of a memory.
+    fn buffers(&self, tier: Tier) -> impl Iterator<Item = usize> {
+        let n_slots = match tier {
+            Tier::Near => self.n_near,
+            Tier::Far => self.n_experts - self.n_near,
+        };
+        let n_per_buffer = self.n_per_buffer;
+        (0..n_slots).step_by(n_per_buffer.max(1)).map(move |at| n_per_buffer.min(n_slots - at))
+    }
+
+    /// Where an expert is in the beginning.
+    const fn first_slot(&self, expert: ExpertIdx) -> TierSlot {
+        match expert.0.checked_sub(self.n_near) {
+            None => TierSlot { tier: Tier::Near, idx: expert.0 },
+            Some(idx) => TierSlot { tier: Tier::Far, idx },
+        }
+    }
+
+    /// The pair of buffers that a slot belongs to, and what tables call it.
+    fn entry(&self, slot: TierSlot) -> (usize, u32) {
+        let mark = if slot.tier == Tier::Far { FAR_SLOT } else { 0 };
+        (slot.idx / self.n_per_buffer, narrow(slot.idx % self.n_per_buffer) | mark)
+    }
+}
+
+/// All experts of a layer.
+#[derive(Debug)]
+pub(super) struct Bank {
+    division: Division,
+    near: Vec<wgpu::Buffer>,
+    far: Vec<wgpu::Buffer>,
+    /// Of each expert.
+    slots: Vec<TierSlot>,
+    pub(super) bound: Vec<Bound>,
+}
+
+impl Bank {
+    /// Room for all experts; `bind` binds a pair of buffers and gives the table of the pair its
+    /// place.
+    pub(super) fn new(
+        gpu: &Gpu,
+        division: Division,
+        bind: &mut dyn FnMut([&wgpu::Buffer; 2]) -> Result<Bound>,
+    ) -> Result<Self> {
+        let make = |tier: Tier, usage: wgpu::BufferUsages| {
+            let buffers = division.buffers(tier).map(|n_slots| {
+                let n_bytes = n_slots as u64 * division.slot_bytes;
+                gpu.buffer("the routed experts of a layer", n_bytes, usage)
+            });
+            buffers.collect::<Result<Vec<_>>>()
+        };
+        let (near, far) = (make(Tier::Near, STORAGE)?, make(Tier::Far, HOST_STORAGE)?);
+        let mut bound = Vec::new();
+        for pair in 0..near.len().max(far.len()) {
+            // Where there is no second buffer its place is taken by one that no table names.
+            let stand_ins = [near.get(pair).or_else(|| far.get(pair)), far.get(pair)];
+            let [Some(first), second] = stand_ins else { continue };
+            bound.push(bind([first, second.unwrap_or(first)])?);
+        }
+        let slots = (0..division.n_experts).map(|it| division.first_slot(ExpertIdx(it))).collect();
+        Ok(Self { division, near, far, slots, bound })
+    }
+
+    /// Where an expert lies: its buffer, and its first byte there.
+    pub(super) fn place(&self, expert: ExpertIdx) -> (&wgpu::Buffer, u64) {
+        self.place_of(self.slots[expert.0])
+    }
+
+    fn place_of(&self, slot: TierSlot) -> (&wgpu::Buffer, u64) {
+        let n_per_buffer = self.division.n_per_buffer;
+        let buffers = match slot.tier {
+            Tier::Near => &self.near,
+            Tier::Far => &self.far,
+        };
+        let begin = (slot.idx % n_per_buffer) as u64 * self.division.slot_bytes;
+        (&buffers[slot.idx / n_per_buffer], begin)
+    }
+
+    /// The table of each pair of buffers.
+    pub(super) fn tables(&self) -> Vec<Vec<u32>> {
+        let mut tables = vec![vec![ABSENT; self.division.n_experts]; self.bound.len()];
+        for (expert, slot) in self.slots.iter().enumerate() {
+            let (pair, entry) = self.division.entry(*slot);
+            tables[pair][expert] = entry;
+        }
+        tables
+    }
+
+    /// Bytes in the device's memory and in the host's.
+    pub(super) fn n_bytes(&self) -> [u64; 2] {
+        let sum = |buffers: &[wgpu::Buffer]| buffers.iter().map(wgpu::Buffer::size).sum();
+        [sum(&self.near), sum(&self.far)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn division(n_experts: usize, n_near: usize, n_per_buffer: usize) -> Division {
+        Division { n_experts, n_near, slot_bytes: 256, n_per_buffer }
+    }
+
+    #[test]
+    fn every_expert_has_one_slot_of_its_own() {
+        for (n_experts, n_near, n_per_buffer) in
+            [(8, 8, 8), (8, 2, 8), (8, 0, 8), (9, 4, 3), (7, 7, 2), (5, 1, 1)]
+        {
+            let it = division(n_experts, n_near, n_per_buffer);
+            let counts = [Tier::Near, Tier::Far].map(|tier| it.buffers(tier).collect::<Vec<_>>());
+            assert_eq!(counts.iter().flatten().sum::<usize>(), n_experts);
+            let mut seen = Vec::new();
+            for expert in 0..n_experts {
+                let slot = it.first_slot(ExpertIdx(expert));
+                let (pair, entry) = it.entry(slot);
+                let is_far = usize::from(entry & FAR_SLOT != 0);
+                assert_eq!(is_far == 1, expert >= n_near);
+                let n_slots = counts[is_far][pair];
+                assert!(((entry & !FAR_SLOT) as usize) < n_slots, "{it:?}: expert {expert}");
+                seen.push((pair, entry));
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), n_experts, "{it:?}");
+        }
+    }
+
+    #[test]
+    fn the_text_of_kernels_knows_the_mark() {
+        let text = include_str!("../kernels/stored_in_tiers.wgsl");
+        assert!(text.contains(&format!("const FAR_SLOT: u32 = {FAR_SLOT:#x}u;")));
+    }
+}

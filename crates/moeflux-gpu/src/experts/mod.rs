@@ -1,0 +1,311 @@
+//! Routed experts in slots on the device, found through tables in device memory.
+//!
+//! An expert lies in its slot as in its file: gate, up, down, each codes, scales and biases. Those
+//! that are here for good lie in a bank of their layer, others in a pool for all layers.
+//! **Invariant:** what fills a slot is a command behind those that read what was there before.
+
+mod bank;
+mod pool;
+
+use std::collections::HashMap;
+
+use moeflux::error::Result;
+use moeflux::experts::Arrived;
+use moeflux::ids::{ExpertIdx, LayerIdx};
+use moeflux::weights::ExpertView;
+use moeflux_kernels::{Matrix, MatrixLayout};
+
+use crate::backend::Tiers;
+use crate::compiler::{SlotMatrix, SlotShape};
+use crate::device::Gpu;
+use crate::memory::weights::{PartBytes, bind, bind_tiers};
+use crate::memory::{STORAGE, narrow};
+use crate::staging::{Filling, Flow, Staging};
+use bank::{Bank, Division};
+use pool::{Growth, Pool, SlotPlace};
+
+/// What stands in a table for experts that are not in the bound buffers.
+const ABSENT: u32 = u32::MAX;
+
+/// What a dispatch over experts is bound to: a buffer of slots, and where its table begins.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) bind_group: wgpu::BindGroup,
+    pub(crate) table_at: u32,
+}
+
+/// All slots and tables.
+#[derive(Debug)]
+pub(crate) struct DeviceExperts {
+    /// How experts of each layer lie in their slots.
+    pub(crate) shapes: HashMap<LayerIdx, SlotShape>,
+    /// Tables, as kernels see them.
+    pub(crate) tables: wgpu::Buffer,
+    /// Words of tables in use since the last submission.
+    n_table_words: usize,
+    pools: Vec<Pool>,
+    /// Layers whose experts are here for good.
+    banks: HashMap<LayerIdx, Bank>,
+    /// Where the next table of those goes.
+    n_kept_words: usize,
+    uses: Uses,
+    staging: Staging,
+    /// In the device's memory.
+    bytes_max: u64,
+    n_groups: u64,
+    n_uploaded: u64,
+}
+
+/// Where kernels count how often experts are used, if some lie in the host's memory.
+#[derive(Debug)]
+struct Uses {
+    counts: Option<wgpu::Buffer>,
+    /// Words that belong to layers.
+    n_words: usize,
+}
+
+/// Words of tables that can be recorded before a submission.
+const N_TABLE_WORDS: usize = 1 << 18;
+
+/// End of the tables of experts that are here for good: some for each of 60 layers of 1,024.
+const N_KEPT_WORDS_END: usize = 1 << 20;
+
+/// Counts of layers begin where a binding can.
+const USES_ALIGN_WORDS: usize = 64;
+
+/// How much of a group was taken.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// Experts from the first that was asked for.
+    pub(crate) n: usize,
+    /// What to dispatch over.
+    pub(crate) bound: Vec<Bound>,
+}
+
+impl Uses {
+    fn new(gpu: &Gpu, tiers: Tiers) -> Result<Self> {
+        let n_bytes = ((N_KEPT_WORDS_END - N_TABLE_WORDS) * 4) as u64;
+        let counts = match tiers {
+            Tiers::Device => None,
+            Tiers::DeviceAndHost => Some(gpu.buffer("uses of experts", n_bytes, STORAGE)?),
+        };
+        Ok(Self { counts, n_words: 0 })
+    }
+
+    /// Binds slots, with room to count the uses of experts from a word on.
+    fn bind(&self, gpu: &Gpu, pair: [&wgpu::Buffer; 2], at: usize) -> wgpu::BindGroup {
+        match &self.counts {
+            None => bind(gpu, pair[0]),
+            Some(counts) => bind_tiers(gpu, pair, (counts, (at * 4) as u64)),
+        }
+    }
+}
+
+impl DeviceExperts {
+    /// No experts yet, and room for so many bytes of them in the device's memory.
+    pub(crate) fn new(gpu: &Gpu, bytes_max: u64, tiers: Tiers) -> Result<Self> {
+        Ok(Self {
+            shapes: HashMap::new(),
+            tables: gpu.buffer("tables of experts", (N_KEPT_WORDS_END * 4) as u64, STORAGE)?,
+            n_table_words: 0,
+            pools: Vec::new(),
+            banks: HashMap::new(),
+            n_kept_words: N_TABLE_WORDS,
+            uses: Uses::new(gpu, tiers)?,
+            staging: Staging::default(),
+            bytes_max,
+            n_groups: 0,
+            n_uploaded: 0,
+        })
+    }
+
+    /// Experts that had to be copied to the device so far.
+    pub(crate) fn n_uploaded(&self) -> u64 {
+        self.n_uploaded
+    }
+
+    /// Notes how experts of a layer lie: gate, up and down.
+    pub(crate) fn note_shape(&mut self, layer: LayerIdx, layouts: [MatrixLayout; 3]) -> SlotShape {
+        *self.shapes.entry(layer).or_insert_with(|| shape_of(layouts))
+    }
+
+    /// Where the experts of a layer that are here for good are found.
+    pub(crate) fn bound(&self, layer: LayerIdx) -> &[Bound] {
+        self.banks.get(&layer).map_or(&[], |bank| &bank.bound)
+    }
+
+    /// Bytes of those in the device's memory and in the host's.
+    pub(crate) fn kept_bytes(&self) -> [u64; 2] {
+        let add = |sums: [u64; 2], bank: &Bank| {
+            let n_bytes = bank.n_bytes();
+            [sums[0] + n_bytes[0], sums[1] + n_bytes[1]]
+        };
+        self.banks.values().fold([0, 0], add)
+    }
+
+    /// Keeps an expert for good; the first one of a layer makes room for all of them. `false` if
+    /// what was recorded must be submitted first.
+    pub(crate) fn keep(
+        &mut self,
+        flow: &mut Flow<'_>,
+        (layer, expert): (LayerIdx, ExpertIdx),
+        n_experts: usize,
+        view: &ExpertView<'_>,
+    ) -> Result<bool> {
+        let shape = self.note_shape(layer, layouts_of(view));
+        if !self.banks.contains_key(&layer) {
+            let bank = self.bank_of(flow.gpu, n_experts, &shape)?;
+            self.banks.insert(layer, bank);
+        }
+        let place = self.banks[&layer].place(expert);
+        fill((&mut self.staging, flow), place, (view, &shape))
+    }
+
+    fn bank_of(&mut self, gpu: &Gpu, n_experts: usize, shape: &SlotShape) -> Result<Bank> {
+        // Layers that are still to come have as much of the rest each.
+        let near_bytes = self.uses.counts.as_ref().map(|_| {
+            let n_left = self.shapes.len().saturating_sub(self.banks.len()).max(1);
+            self.bytes_max.saturating_sub(self.kept_bytes()[0]) / n_left as u64
+        });
+        let slot_bytes = u64::from(shape.n_words) * 4;
+        let division = Division::new(gpu, n_experts, slot_bytes, near_bytes)?;
+        let uses_at = self.uses.n_words;
+        self.uses.n_words += n_experts.next_multiple_of(USES_ALIGN_WORDS);
+        let (uses, n_kept_words) = (&self.uses, &mut self.n_kept_words);
+        let mut bind = |pair: [&wgpu::Buffer; 2]| {
+            let table_at = *n_kept_words;
+            *n_kept_words += n_experts;
+            if (*n_kept_words).max(N_TABLE_WORDS + uses.n_words) > N_KEPT_WORDS_END {
+                return Err(gpu.error("more experts than its tables have room for"));
+            }
+            let bind_group = uses.bind(gpu, pair, uses_at);
+            Ok(Bound { bind_group, table_at: narrow(table_at) })
+        };
+        let bank = Bank::new(gpu, division, &mut bind)?;
+        for (bound, table) in bank.bound.iter().zip(bank.tables()) {
+            gpu.write(&self.tables, u64::from(bound.table_at) * 4, bytemuck::cast_slice(&table));
+        }
+        Ok(bank)
+    }
+
+    /// All that was recorded is submitted: tables begin anew.
+    pub(crate) fn submitted(&mut self) {
+        self.n_table_words = 0;
+    }
+
+    /// Brings experts of a group to the device, from place `first` on, as many as have slots at
+    /// once. `None` if commands that were recorded must be submitted before.
+    pub(crate) fn take(
+        &mut self,
+        flow: &mut Flow<'_>,
+        (layer, n_experts): (LayerIdx, usize),
+        (arrived, first): (&Arrived<'_>, usize),
+    ) -> Result<Option<Taken>> {
+        let shape = self.shapes[&layer];
+        let slot_bytes = u64::from(shape.n_words) * 4;
+        let pool_idx = self.pool_of(slot_bytes);
+        self.n_groups += 1;
+        let used_bytes: u64 = self.pools.iter().map(Pool::n_bytes).sum();
+        let room_bytes = self.bytes_max.saturating_sub(used_bytes);
+        let n_before = self.pools[pool_idx].n_bytes();
+        let (gpu, uses) = (flow.gpu, &self.uses);
+        let bind = |buffer: &wgpu::Buffer| uses.bind(gpu, [buffer, buffer], 0);
+        let pool = &mut self.pools[pool_idx];
+        let mut places: Vec<(ExpertIdx, SlotPlace)> = Vec::new();
+        for at in first..arrived.len() {
+            let expert = arrived.expert(at);
+            let room_bytes = room_bytes.saturating_sub(pool.n_bytes() - n_before);
+            let growth = Growth { gpu, room_bytes, bind: &bind };
+            let found = pool.slot_for(&growth, self.n_groups, (layer, expert))?;
+            let Some((slot_idx, is_there)) = found else { break };
+            let place = pool.slots[slot_idx].place;
+            if !is_there {
+                let begin = u64::from(place.slot) * slot_bytes;
+                let target = (&pool.buffers[place.buffer_idx].buffer, begin);
+                let staging = (&mut self.staging, &mut *flow);
+                if !fill(staging, target, (&arrived.view(at), &shape))? {
+                    break;
+                }
+                self.n_uploaded += 1;
+                pool.own(slot_idx, (layer, expert));
+            }
+            pool.slots[slot_idx].last_group = self.n_groups;
+            places.push((expert, place));
+        }
+        let n_words = n_experts * pool.buffers.len();
+        if places.is_empty() || self.n_table_words + n_words > N_TABLE_WORDS {
+            return Ok(None);
+        }
+        let bound = self.tables_of((gpu, pool_idx), n_experts, &places);
+        Ok(Some(Taken { n: places.len(), bound }))
+    }
+
+    /// Writes a table for each buffer that holds some of these experts.
+    fn tables_of(
+        &mut self,
+        (gpu, pool_idx): (&Gpu, usize),
+        n_experts: usize,
+        places: &[(ExpertIdx, SlotPlace)],
+    ) -> Vec<Bound> {
+        let mut bound = Vec::new();
+        for (buffer_idx, buffer) in self.pools[pool_idx].buffers.iter().enumerate() {
+            let mut table = vec![ABSENT; n_experts];
+            let mut here = places.iter().filter(|(_, place)| place.buffer_idx == buffer_idx);
+            if here.clone().next().is_none() {
+                continue;
+            }
+            here.by_ref().for_each(|(expert, place)| table[expert.0] = place.slot);
+            let table_at = self.n_table_words;
+            self.n_table_words += n_experts;
+            gpu.write(&self.tables, (table_at * 4) as u64, bytemuck::cast_slice(&table));
+            let bind_group = buffer.bind_group.clone();
+            bound.push(Bound { bind_group, table_at: narrow(table_at) });
+        }
+        bound
+    }
+
+    fn pool_of(&mut self, slot_bytes: u64) -> usize {
+        let known = self.pools.iter().position(|pool| pool.slot_bytes == slot_bytes);
+        known.unwrap_or_else(|| {
+            self.pools.push(Pool::new(slot_bytes));
+            self.pools.len() - 1
+        })
+    }
+}
+
+/// Copies an expert to a slot that begins at a byte. `false` if what was recorded must be submitted
+/// first.
+fn fill(
+    (staging, flow): (&mut Staging, &mut Flow<'_>),
+    (buffer, begin): (&wgpu::Buffer, u64),
+    (view, shape): (&ExpertView<'_>, &SlotShape),
+) -> Result<bool> {
+    let mut pieces = Vec::with_capacity(9);
+    for (matrix, at) in [(&view.gate, shape.gate), (&view.up, shape.up), (&view.down, shape.down)] {
+        assert_eq!(matrix.layout(), at.layout, "experts of a layer are alike");
+        pieces.push((at.codes as usize * 4, matrix.codes()));
+        pieces.push((at.scales as usize * 4, matrix.scales()));
+        pieces.push((at.biases as usize * 4, matrix.biases()));
+    }
+    let n_bytes = u64::from(shape.n_words) * 4;
+    staging.fill(flow, &Filling { buffer, begin, n_bytes, pieces: &pieces })
+}
+
+/// Those of gate, up and down.
+pub(crate) fn layouts_of(view: &ExpertView<'_>) -> [MatrixLayout; 3] {
+    [&view.gate, &view.up, &view.down].map(Matrix::layout)
+}
+
+/// Gate, up and down after each other.
+fn shape_of(layouts: [MatrixLayout; 3]) -> SlotShape {
+    let mut n_bytes = 0_u64;
+    let [gate, up, down] = layouts.map(|layout| {
+        let [scales, biases, end] = PartBytes::of(layout).places(layout.n_rows);
+        let word = |at: u64| u32::try_from((n_bytes + at) / 4).expect("an expert fits 32 bits");
+        let (codes, scales, biases) = (word(0), word(scales), word(biases));
+        n_bytes += end;
+        SlotMatrix { layout, codes, scales, biases }
+    });
+    let n_words = u32::try_from(n_bytes / 4).expect("an expert fits 32 bits");
+    SlotShape { gate, up, down, n_words }
+}

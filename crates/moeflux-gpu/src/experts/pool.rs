@@ -1,0 +1,122 @@
+//! Slots for experts that come and go: which expert has which, and which leaves for another.
+//!
+//! **Invariant:** a slot is given to another expert only when the group that it was last used for
+//! was recorded as a whole; commands that still read it come before the one that overwrites it.
+
+use std::collections::HashMap;
+
+use moeflux::error::Result;
+use moeflux::ids::{ExpertIdx, LayerIdx};
+
+use crate::device::Gpu;
+use crate::memory::STORAGE;
+
+/// Slots of the first buffer of a pool; each further one is as large as those before together.
+const N_SLOTS_FIRST: usize = 8;
+
+/// An expert's place: which buffer of its pool, and which slot there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SlotPlace {
+    pub(super) buffer_idx: usize,
+    pub(super) slot: u32,
+}
+
+/// A buffer of slots as kernels see it.
+#[derive(Debug)]
+pub(super) struct SlotBuffer {
+    pub(super) buffer: wgpu::Buffer,
+    pub(super) bind_group: wgpu::BindGroup,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) place: SlotPlace,
+    key: Option<(LayerIdx, ExpertIdx)>,
+    /// Group that it was last used for, counted over all groups.
+    pub(super) last_group: u64,
+}
+
+/// Slots of one size.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) slot_bytes: u64,
+    pub(super) buffers: Vec<SlotBuffer>,
+    pub(super) slots: Vec<Slot>,
+    by_key: HashMap<(LayerIdx, ExpertIdx), usize>,
+}
+
+/// What a pool makes buffers with.
+#[derive(Clone, Copy)]
+pub(super) struct Growth<'a> {
+    pub(super) gpu: &'a Gpu,
+    /// Bytes that this pool may still take.
+    pub(super) room_bytes: u64,
+    pub(super) bind: &'a dyn Fn(&wgpu::Buffer) -> wgpu::BindGroup,
+}
+
+impl Pool {
+    pub(super) fn new(slot_bytes: u64) -> Self {
+        let (buffers, slots, by_key) = (Vec::new(), Vec::new(), HashMap::new());
+        Self { slot_bytes, buffers, slots, by_key }
+    }
+
+    /// Bytes of all its buffers.
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.buffers.iter().map(|it| it.buffer.size()).sum()
+    }
+
+    /// The slot of an expert, and whether it is there; `None` if all slots belong to this group.
+    pub(super) fn slot_for(
+        &mut self,
+        growth: &Growth<'_>,
+        group: u64,
+        key: (LayerIdx, ExpertIdx),
+    ) -> Result<Option<(usize, bool)>> {
+        if let Some(&slot_idx) = self.by_key.get(&key) {
+            return Ok(Some((slot_idx, true)));
+        }
+        let free = |slots: &[Slot]| slots.iter().position(|slot| slot.key.is_none());
+        if let Some(slot_idx) = free(&self.slots) {
+            return Ok(Some((slot_idx, false)));
+        }
+        if self.grow(growth)? {
+            return Ok(free(&self.slots).map(|slot_idx| (slot_idx, false)));
+        }
+        let oldest = self.slots.iter().enumerate().min_by_key(|(_, slot)| slot.last_group);
+        let leaving = oldest.filter(|(_, slot)| slot.last_group < group);
+        Ok(leaving.map(|(slot_idx, _)| (slot_idx, false)))
+    }
+
+    /// Adds a buffer, if there is room for one.
+    fn grow(&mut self, growth: &Growth<'_>) -> Result<bool> {
+        let Growth { gpu, room_bytes, bind } = *growth;
+        let wanted = self.slots.len().max(N_SLOTS_FIRST) as u64;
+        let n_room = room_bytes / self.slot_bytes;
+        let n_bound = gpu.storage_bytes_max() / self.slot_bytes;
+        // One slot there is always: without it nothing could be computed.
+        let n_least = u64::from(self.slots.is_empty());
+        let n_slots = wanted.min(n_room).min(n_bound).max(n_least);
+        if n_slots == 0 {
+            return Ok(false);
+        }
+        let buffer = gpu.buffer("slots of experts", n_slots * self.slot_bytes, STORAGE)?;
+        let bind_group = bind(&buffer);
+        let buffer_idx = self.buffers.len();
+        self.buffers.push(SlotBuffer { buffer, bind_group });
+        let n_slots = u32::try_from(n_slots).expect("a binding has fewer slots than words");
+        self.slots.extend((0..n_slots).map(|slot| Slot {
+            place: SlotPlace { buffer_idx, slot },
+            key: None,
+            last_group: 0,
+        }));
+        Ok(true)
+    }
+
+    /// A slot is an expert's from now on.
+    pub(super) fn own(&mut self, slot_idx: usize, key: (LayerIdx, ExpertIdx)) {
+        if let Some(leaving) = self.slots[slot_idx].key.replace(key) {
+            self.by_key.remove(&leaving);
+        }
+        self.by_key.insert(key, slot_idx);
+    }
+}
