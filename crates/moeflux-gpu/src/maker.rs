@@ -9,8 +9,9 @@ use moeflux::config::{DeviceMaker, DeviceParts};
 use moeflux::error::Result;
 
 use crate::adapter::AdapterKind;
-use crate::backend::{GpuBackend, GpuConfig};
+use crate::backend::{GpuBackend, GpuConfig, Tiers};
 use crate::device::Gpu;
+use crate::staging::STAGING_BYTES_MAX;
 
 /// What is left to others of a card's memory, and of memory that the CPU shares: one part of so
 /// many.
@@ -23,13 +24,25 @@ pub struct GpuMaker {
     gpu: Arc<Gpu>,
     memory_bytes: Option<u64>,
     arithmetic: Arithmetic,
+    sees_host: bool,
 }
 
 impl GpuMaker {
     /// On this GPU, with at most so many bytes; by default what it can spare.
     #[must_use]
     pub fn new(gpu: Arc<Gpu>, memory_bytes: Option<u64>) -> Self {
-        Self { gpu, memory_bytes, arithmetic: Arithmetic::F32 }
+        let has_own_memory =
+            matches!(gpu.facts().kind, AdapterKind::Discrete | AdapterKind::Virtual);
+        let sees_host = has_own_memory && gpu.sees_host();
+        Self { gpu, memory_bytes, arithmetic: Arithmetic::F32, sees_host }
+    }
+
+    /// Leaves experts without room on the device in the host's memory, also where both are the
+    /// same: for tests.
+    #[must_use]
+    pub fn seeing_host(self) -> Self {
+        let sees_host = self.gpu.sees_host();
+        Self { sees_host, ..self }
     }
 
     /// Lets products of many rows round weights and activations to half precision, where the GPU
@@ -54,13 +67,22 @@ impl DeviceMaker for GpuMaker {
             _ => ROOM_SHARE_OF_SHARED,
         };
         let spare = |n_bytes: u64| n_bytes - n_bytes / share;
-        self.memory_bytes.or_else(|| facts.memory_bytes.map(spare))
+        let room_bytes = self.memory_bytes.or_else(|| facts.memory_bytes.map(spare));
+        // What experts come through lies there too.
+        room_bytes.map(|n_bytes| n_bytes.saturating_sub(STAGING_BYTES_MAX))
+    }
+
+    fn sees_host(&self) -> bool {
+        self.sees_host
     }
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
         let mut config = GpuConfig { arithmetic: self.arithmetic, ..GpuConfig::default() };
-        if let Some(expert_bytes_max) = parts.expert_bytes {
-            config.expert_bytes_max = expert_bytes_max;
+        if let Some(expert_bytes) = parts.expert_bytes {
+            config.expert_bytes_max = expert_bytes;
+        }
+        if parts.far_bytes > 0 {
+            config.tiers = Tiers::DeviceAndHost;
         }
         let gpu = Arc::clone(&self.gpu);
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);

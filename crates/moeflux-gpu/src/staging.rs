@@ -12,7 +12,7 @@ use crate::device::Gpu;
 use crate::recorder::Recorder;
 
 /// Bytes of blocks at most: enough that writing and copying go on side by side.
-const STAGING_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const STAGING_BYTES_MAX: u64 = 64 << 20;
 
 /// Written by the host, copied by the device.
 const STAGING: wgpu::BufferUsages =

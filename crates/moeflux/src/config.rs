@@ -35,6 +35,12 @@ pub trait DeviceMaker: fmt::Debug + Send + Sync {
     /// there whole, with all its experts.
     fn room_bytes(&self) -> Option<u64>;
 
+    /// Whether kernels read experts where they lie in the host's memory, so that those for which
+    /// the device has no room stay there.
+    fn sees_host(&self) -> bool {
+        false
+    }
+
     /// A backend with these weights.
     ///
     /// # Errors
@@ -56,6 +62,8 @@ pub struct DeviceParts<'a> {
     pub experts: &'a [(LayerIdx, ExpertLayout)],
     /// Bytes of routed experts that there is room for on the device; `None`: nobody can say.
     pub expert_bytes: Option<u64>,
+    /// Bytes of routed experts that will be kept beside those, in the host's memory.
+    pub far_bytes: u64,
 }
 
 /// What an engine may use.

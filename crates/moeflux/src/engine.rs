@@ -110,7 +110,7 @@ impl Engine {
         let mut backend = backend_of(config, (weights, &plan, &layouts), &layout)?;
         let n_rows_max = backend.n_rows_max();
         let experts = match layout.placement {
-            Placement::OnDevice => {
+            Placement::OnDevice { .. } => {
                 for_each_expert(&manifest, &checkpoint, &mut watch, &mut |bank, expert, view| {
                     backend.keep_expert((bank.layer, expert), bank.n_experts, view)
                 })?;
@@ -216,7 +216,7 @@ fn both_loads(
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> impl FnMut(Progress) -> ControlFlow<()> {
     let expert_bytes = match layout.placement {
-        Placement::Resident | Placement::OnDevice => manifest.expert_bytes(),
+        Placement::Resident | Placement::OnDevice { .. } => manifest.expert_bytes(),
         Placement::Streaming { .. } => 0,
     };
     let total_bytes = layout.memory.resident_bytes + expert_bytes;
@@ -255,9 +255,17 @@ fn backend_of(
 ) -> Result<Box<dyn Backend>> {
     let (workspace, n_rows_max) = (&plan.workspace, layout.n_rows_max);
     if let Some(device) = &config.device {
-        let expert_bytes = layout.device_expert_bytes;
+        let (expert_bytes, far_bytes) =
+            (layout.device_expert_bytes, layout.memory.far_expert_bytes);
         let weights = &weights;
-        return device.make(&DeviceParts { weights, plan, n_rows_max, experts, expert_bytes });
+        return device.make(&DeviceParts {
+            weights,
+            plan,
+            n_rows_max,
+            experts,
+            expert_bytes,
+            far_bytes,
+        });
     }
     let weights = Arc::new(weights);
     Ok(match config.backend {

@@ -32,6 +32,31 @@ fn experts_on_the_device_agree_with_other_implementations() {
 }
 
 #[test]
+fn experts_in_two_memories_agree_with_other_implementations() {
+    check_all(ExpertsAt::Both(25));
+}
+
+#[test]
+fn experts_in_two_memories_change_no_bit_of_any_format() {
+    for name in case_names() {
+        let run = |experts| {
+            let (engine, tokens) = engine_of(&name, experts);
+            let memory = engine.memory();
+            let rows = feed_all(&mut engine.session(64).unwrap(), &tokens);
+            (rows, memory.expert_bytes, memory.far_expert_bytes)
+        };
+        let (expected, n_bytes, n_far) = run(ExpertsAt::Device);
+        assert_eq!(n_far, 0, "{name}");
+        for percent in [0, 25, 90] {
+            let (rows, _, n_far) = run(ExpertsAt::Both(percent));
+            let n_near = n_bytes * percent / 100;
+            assert_eq!(n_far, n_bytes - n_near, "{name}: {percent} % near");
+            assert!(rows == expected, "{name}: {percent} % near");
+        }
+    }
+}
+
+#[test]
 fn rows_alone_agree_with_other_implementations() {
     let mut failures = Vec::new();
     for name in case_names() {
@@ -72,7 +97,14 @@ fn where_experts_are_changes_no_bit() {
             feed_all(&mut engine.session(64).unwrap(), &tokens)
         };
         let expected = run(ExpertsAt::Device);
-        for experts in [ExpertsAt::Host, ExpertsAt::Files(0), ExpertsAt::Files(9)] {
+        let others = [
+            ExpertsAt::Host,
+            ExpertsAt::Files(0),
+            ExpertsAt::Files(9),
+            ExpertsAt::Both(0),
+            ExpertsAt::Both(30),
+        ];
+        for experts in others {
             assert!(run(experts) == expected, "{name}: experts at {experts:?}");
         }
     }

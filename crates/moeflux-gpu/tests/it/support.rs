@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use moeflux::backend::Arithmetic;
+use moeflux::blueprint::Blueprint;
+use moeflux::budget::Layout;
 use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::engine::Engine;
 
@@ -33,29 +35,45 @@ pub(crate) enum ExpertsAt {
     Device,
     /// In the host's memory, and in slots for a few on the device.
     Host,
+    /// So many percent on the device, the others in the host's memory, where kernels see them.
+    Both(u64),
     /// In files, with slots for so many in the host's memory.
     Files(usize),
 }
 
 /// An engine on the device, in steps of so many rows.
 pub(crate) fn open(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> Engine {
-    let memory_bytes = match experts {
-        ExpertsAt::Device => 1 << 30,
-        ExpertsAt::Host | ExpertsAt::Files(_) => 1,
+    let config = config_of(dir, n_rows_max, experts);
+    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
+        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+}
+
+fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig {
+    const LARGE: u64 = 1 << 30;
+    let maker = |memory_bytes| GpuMaker::new(gpu(), Some(memory_bytes));
+    let maker = match experts {
+        ExpertsAt::Device => maker(LARGE),
+        ExpertsAt::Host | ExpertsAt::Files(_) => maker(1),
+        ExpertsAt::Both(percent) => {
+            let (blueprint, _) = Blueprint::of_folder(dir).unwrap();
+            let config = config_of(dir, n_rows_max, ExpertsAt::Device);
+            let layout = Layout::new(&blueprint, &config).unwrap();
+            let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
+            let near_bytes = layout.memory.expert_bytes * percent / 100;
+            maker(others_bytes + near_bytes).seeing_host()
+        }
     };
     let n_slots_max = match experts {
         ExpertsAt::Files(n_slots) => Some(n_slots),
-        ExpertsAt::Device | ExpertsAt::Host => None,
+        ExpertsAt::Device | ExpertsAt::Host | ExpertsAt::Both(_) => None,
     };
-    let config = EngineConfig {
+    EngineConfig {
         backend: BackendKind::Cpu,
-        device: Some(Arc::new(GpuMaker::new(gpu(), Some(memory_bytes)))),
+        device: Some(Arc::new(maker)),
         arithmetic: Arithmetic::F32,
         kernels: None,
         n_threads: NonZeroUsize::MIN,
         n_rows_max: NonZeroUsize::new(n_rows_max),
         streaming: StreamingConfig { n_slots_max, ..StreamingConfig::default() },
-    };
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
-        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+    }
 }

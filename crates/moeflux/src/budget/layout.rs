@@ -3,7 +3,7 @@
 use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 
 use crate::blueprint::Blueprint;
-use crate::budget::{ExpertNeeds, Needs, Placement, limit, place};
+use crate::budget::{ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_on_device};
 use crate::config::{
     BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX, StreamingConfig,
 };
@@ -19,6 +19,8 @@ pub struct Memory {
     pub resident_bytes: u64,
     /// Routed experts.
     pub expert_bytes: u64,
+    /// Those of them that a device reads where they lie in the host's memory.
+    pub far_expert_bytes: u64,
     /// Activations of one step.
     pub workspace_bytes: u64,
     /// Per session, whatever its length.
@@ -87,28 +89,34 @@ impl Layout {
             session_bytes: 2 * state.fixed_bytes() + context_bytes,
             n_positions: streaming.context,
         };
-        let room_bytes = config.device.as_ref().and_then(|device| device.room_bytes());
-        let on_device = |needs: &Needs| {
-            let needed_bytes = needs.bytes() - program_bytes + experts.all_bytes;
-            room_bytes.filter(|room| needed_bytes <= *room)
+        let device = config.device.as_ref();
+        let room_bytes = device.and_then(|device| device.room_bytes());
+        let near_bytes = |needs: &Needs| {
+            room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes))
         };
+        let far_budget = match limit_bytes {
+            _ if !device.is_some_and(|device| device.sees_host()) => FarBudget::Unseen,
+            None => FarBudget::Unknown,
+            Some(limit_bytes) => FarBudget::Bytes(limit_bytes),
+        };
+        let on_device =
+            |needs: &Needs| place_on_device(needs, &experts, near_bytes(needs)?, far_budget);
         let n_rows_max = match config.n_rows_max {
             Some(n_rows_max) => n_rows_max.get(),
             None => {
                 let is_on_device = on_device(&needs(N_ROWS_DEFAULT)).is_some();
                 rows_of_a_step(streaming, &|n_rows| match needs(n_rows) {
-                    needs if is_on_device => fit_of(&needs, on_device(&needs)),
+                    needs if is_on_device => fit_of(&needs, on_device(&needs).and(room_bytes)),
                     needs => fit_in_memory(&needs, &experts, limit_bytes),
                 })
             }
         };
         check_rows(n_rows_max)?;
         let needs = needs(n_rows_max);
-        let device_expert_bytes =
-            room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes));
-        let is_on_device = device_expert_bytes.is_some_and(|room| experts.all_bytes <= room);
-        let in_memory =
-            if is_on_device { Placement::OnDevice } else { place(&needs, &experts, limit_bytes)? };
+        let in_memory = match on_device(&needs) {
+            Some(on_device) => on_device,
+            None => place(&needs, &experts, limit_bytes)?,
+        };
         let placement = match streaming.n_slots_max {
             Some(n_slots) if n_slots < shape.n_experts => {
                 Placement::Streaming { n_slots: n_slots.max(experts.n_slots_min) }
@@ -116,21 +124,31 @@ impl Layout {
             _ => in_memory,
         };
         let expert_bytes = match placement {
-            Placement::Resident | Placement::OnDevice => experts.all_bytes,
+            Placement::Resident | Placement::OnDevice { .. } => experts.all_bytes,
             Placement::Streaming { n_slots } => shape.bytes(n_slots),
         };
-        if streaming.budget != Budget::Auto && placement != Placement::OnDevice {
-            let needed_bytes = needs.bytes() - program_bytes + expert_bytes;
+        let far_expert_bytes = match placement {
+            Placement::OnDevice { far_bytes } => far_bytes,
+            Placement::Resident | Placement::Streaming { .. } => 0,
+        };
+        if streaming.budget != Budget::Auto {
+            let needed_bytes = match placement {
+                Placement::OnDevice { far_bytes } => far_bytes,
+                Placement::Resident | Placement::Streaming { .. } => {
+                    needs.bytes() - program_bytes + expert_bytes
+                }
+            };
             check_room("the model", needed_bytes, available_bytes)?;
         }
         let memory = Memory {
             resident_bytes: needs.resident_bytes,
             expert_bytes,
+            far_expert_bytes,
             workspace_bytes: plan.workspace.bytes(n_rows_max),
             session_fixed_bytes: state.fixed_bytes(),
             session_bytes_per_position: per_position,
         };
-        Ok(Self { placement, n_rows_max, memory, device_expert_bytes })
+        Ok(Self { placement, n_rows_max, memory, device_expert_bytes: near_bytes(&needs) })
     }
 }
 
@@ -169,7 +187,7 @@ fn fit_of(needs: &Needs, room_bytes: Option<u64>) -> Fit {
 fn fit_in_memory(needs: &Needs, experts: &ExpertNeeds, limit_bytes: Option<u64>) -> Fit {
     match place(needs, experts, limit_bytes) {
         Err(_) => Fit::TooMany,
-        Ok(Placement::Resident | Placement::OnDevice) => Fit::Enough,
+        Ok(Placement::Resident | Placement::OnDevice { .. }) => Fit::Enough,
         Ok(Placement::Streaming { .. }) => fit_of(needs, limit_bytes.or(Some(u64::MAX))),
     }
 }

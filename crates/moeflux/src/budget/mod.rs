@@ -41,8 +41,11 @@ pub struct ExpertNeeds {
 /// Where the experts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// On the device that computes.
-    OnDevice,
+    /// On the device that computes, or where its kernels see them.
+    OnDevice {
+        /// Bytes of those in the host's memory.
+        far_bytes: u64,
+    },
     /// In memory.
     Resident,
     /// On the drive; so many have room in memory.
@@ -50,6 +53,17 @@ pub enum Placement {
         /// How many.
         n_slots: usize,
     },
+}
+
+/// Memory of the host for experts that a device computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FarBudget {
+    /// Its kernels do not see any.
+    Unseen,
+    /// No limit is known.
+    Unknown,
+    /// So many bytes of the whole process.
+    Bytes(u64),
 }
 
 /// Memory that is left to others where nobody said how much may be used: one part of so many.
@@ -93,6 +107,27 @@ pub fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: Option<u64>) ->
     check(needs, experts, budget_bytes)?;
     let n_slots = experts.shape.n_slots(budget_bytes - needed_bytes);
     Ok(Placement::Streaming { n_slots })
+}
+
+/// Where experts go beside a device that has room for `near_bytes` of them: there, and in the
+/// host's memory if kernels see it; `None` if they have no room in both together.
+#[must_use]
+pub fn place_on_device(
+    needs: &Needs,
+    experts: &ExpertNeeds,
+    near_bytes: u64,
+    far_budget: FarBudget,
+) -> Option<Placement> {
+    let far_bytes = experts.all_bytes.saturating_sub(near_bytes);
+    // The host has the resident weights only until they are on the device.
+    let host_bytes = needs.program_bytes + needs.resident_bytes.max(far_bytes);
+    let has_room = match far_budget {
+        _ if far_bytes == 0 => true,
+        FarBudget::Unseen => false,
+        FarBudget::Unknown => true,
+        FarBudget::Bytes(limit_bytes) => host_bytes <= limit_bytes,
+    };
+    has_room.then_some(Placement::OnDevice { far_bytes })
 }
 
 /// Refuses what is too small.
@@ -166,6 +201,21 @@ mod tests {
         let experts = ExpertNeeds { all_bytes: 0, ..EXPERTS };
         assert_eq!(place(&NEEDS, &experts, Some(160)).unwrap(), Placement::Resident);
         assert!(place(&NEEDS, &experts, Some(159)).is_err());
+    }
+
+    #[test]
+    fn a_device_and_the_host_hold_experts_together() {
+        let placed = |near_bytes, budget| place_on_device(&NEEDS, &EXPERTS, near_bytes, budget);
+        let on_device = |far_bytes| Some(Placement::OnDevice { far_bytes });
+        assert_eq!(placed(1000, FarBudget::Unseen), on_device(0));
+        assert_eq!(placed(999, FarBudget::Unseen), None);
+        assert_eq!(placed(999, FarBudget::Unknown), on_device(1));
+        // Resident weights pass through the host's memory before.
+        assert_eq!(placed(950, FarBudget::Bytes(109)), None);
+        assert_eq!(placed(950, FarBudget::Bytes(110)), on_device(50));
+        assert_eq!(placed(400, FarBudget::Bytes(609)), None);
+        assert_eq!(placed(400, FarBudget::Bytes(610)), on_device(600));
+        assert_eq!(placed(0, FarBudget::Bytes(1010)), on_device(1000));
     }
 
     #[test]
