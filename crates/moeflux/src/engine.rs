@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
-use crate::backend::{Backend, DeviceNames};
+use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
 use crate::budget::{Layout, Memory, Placement};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
@@ -191,6 +191,12 @@ impl Engine {
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.runtime.lock_to_clean_up().experts.stats()
+    }
+
+    /// Where routed experts lie that a device keeps in two memories; `None` where it does not.
+    #[must_use]
+    pub fn tier_stats(&self) -> Option<TierStats> {
+        self.runtime.lock_to_clean_up().backend.tier_stats()
     }
 
     /// Keeps so many experts in memory from now on. Where all of them are, nothing changes.

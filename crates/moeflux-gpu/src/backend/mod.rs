@@ -10,7 +10,7 @@ mod record;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart};
+use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
@@ -191,6 +191,17 @@ impl GpuBackend {
         self.experts.n_uploaded()
     }
 
+    fn begin_step(&mut self) -> Result<()> {
+        while !self.experts.begin_step(&mut Flow {
+            gpu: &self.gpu,
+            recorder: &mut self.recorder,
+            submission: self.n_submissions,
+        })? {
+            self.flush();
+        }
+        Ok(())
+    }
+
     /// Hands all that was recorded to the device.
     fn flush(&mut self) {
         self.recorder.submit();
@@ -340,6 +351,9 @@ impl Backend for GpuBackend {
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
         assert!(batch.rows.len() <= self.workspace.n_rows_max, "a batch fits the workspace");
         let plan_idx = self.compiled(plan)?;
+        if matches!(plan.ops.first(), Some(Op::Embed(_))) {
+            self.begin_step()?;
+        }
         self.record(plan_idx, batch)?;
         self.gpu.check()
     }
@@ -414,6 +428,10 @@ impl Backend for GpuBackend {
             self.flush();
         }
         self.gpu.check()
+    }
+
+    fn tier_stats(&self) -> Option<TierStats> {
+        self.experts.tier_stats()
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {

@@ -130,6 +130,20 @@ impl Bank {
         self.place_of(self.slots[expert.0])
     }
 
+    /// Where experts lie, in their order.
+    pub(super) fn tiers(&self) -> impl Iterator<Item = Tier> {
+        self.slots.iter().map(|slot| slot.tier)
+    }
+
+    pub(super) const fn slot_bytes(&self) -> u64 {
+        self.division.slot_bytes
+    }
+
+    /// Two experts have each other's slots from now on.
+    pub(super) fn swap(&mut self, one: ExpertIdx, other: ExpertIdx) {
+        self.slots.swap(one.0, other.0);
+    }
+
     fn place_of(&self, slot: TierSlot) -> (&wgpu::Buffer, u64) {
         let n_per_buffer = self.division.n_per_buffer;
         let buffers = match slot.tier {

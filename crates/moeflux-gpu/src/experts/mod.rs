@@ -5,10 +5,13 @@
 //! **Invariant:** what fills a slot is a command behind those that read what was there before.
 
 mod bank;
+mod follow;
+mod heat;
 mod pool;
 
 use std::collections::HashMap;
 
+use moeflux::backend::TierStats;
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
 use moeflux::ids::{ExpertIdx, LayerIdx};
@@ -22,6 +25,8 @@ use crate::memory::weights::{PartBytes, bind, bind_tiers};
 use crate::memory::{STORAGE, narrow};
 use crate::staging::{Filling, Flow, Staging};
 use bank::{Bank, Division};
+use follow::Follow;
+use heat::Swap;
 use pool::{Growth, Pool, SlotPlace};
 
 /// What stands in a table for experts that are not in the bound buffers.
@@ -48,7 +53,10 @@ pub(crate) struct DeviceExperts {
     banks: HashMap<LayerIdx, Bank>,
     /// Where the next table of those goes.
     n_kept_words: usize,
+    /// Whether experts have moved since tables were written.
+    are_tables_old: bool,
     uses: Uses,
+    follow: Follow,
     staging: Staging,
     /// In the device's memory.
     bytes_max: u64,
@@ -112,6 +120,8 @@ impl DeviceExperts {
             banks: HashMap::new(),
             n_kept_words: N_TABLE_WORDS,
             uses: Uses::new(gpu, tiers)?,
+            are_tables_old: false,
+            follow: Follow::new(),
             staging: Staging::default(),
             bytes_max,
             n_groups: 0,
@@ -154,7 +164,11 @@ impl DeviceExperts {
     ) -> Result<bool> {
         let shape = self.note_shape(layer, layouts_of(view));
         if !self.banks.contains_key(&layer) {
+            let uses_at = self.uses.n_words;
             let bank = self.bank_of(flow.gpu, n_experts, &shape)?;
+            if bank.n_bytes().iter().all(|n_bytes| *n_bytes > 0) {
+                self.follow.add(layer, uses_at, n_experts);
+            }
             self.banks.insert(layer, bank);
         }
         let place = self.banks[&layer].place(expert);
@@ -186,6 +200,53 @@ impl DeviceExperts {
             gpu.write(&self.tables, u64::from(bound.table_at) * 4, bytemuck::cast_slice(&table));
         }
         Ok(bank)
+    }
+
+    /// Where experts lie and how often they were used, if some are far.
+    pub(crate) fn tier_stats(&self) -> Option<TierStats> {
+        self.uses.counts.as_ref().map(|_| self.follow.stats(self.kept_bytes()))
+    }
+
+    /// A step begins: what is used most is brought near, if it is time for that. `false` if what
+    /// was recorded must be submitted first.
+    pub(crate) fn begin_step(&mut self, flow: &mut Flow<'_>) -> Result<bool> {
+        if let Some(counts) = &self.uses.counts {
+            let (uses, banks) = ((counts, self.uses.n_words), &self.banks);
+            let swaps = self.follow.begin_step(flow, uses, |layer| &banks[&layer])?;
+            self.exchange(flow, &swaps)?;
+        }
+        if !self.are_tables_old {
+            return Ok(true);
+        }
+        self.are_tables_old = !self.write_tables(flow)?;
+        Ok(!self.are_tables_old)
+    }
+
+    fn exchange(&mut self, flow: &mut Flow<'_>, swaps: &[(LayerIdx, Swap)]) -> Result<()> {
+        for (layer, swap) in swaps {
+            let bank = self.banks.get_mut(layer).expect("a layer that is followed has a bank");
+            let places = [swap.arrives, swap.leaves].map(|expert| bank.place(expert));
+            self.follow.exchange(flow, places, bank.slot_bytes())?;
+            bank.swap(swap.arrives, swap.leaves);
+            self.are_tables_old = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the tables of all experts that are here for good by one command. `false` if what was
+    /// recorded must be submitted first.
+    fn write_tables(&mut self, flow: &mut Flow<'_>) -> Result<bool> {
+        let mut words = vec![ABSENT; self.n_kept_words - N_TABLE_WORDS];
+        for bank in self.banks.values() {
+            for (bound, table) in bank.bound.iter().zip(bank.tables()) {
+                let at = bound.table_at as usize - N_TABLE_WORDS;
+                words[at..at + table.len()].copy_from_slice(&table);
+            }
+        }
+        let pieces = [(0, bytemuck::cast_slice(&words))];
+        let (begin, n_bytes) = ((N_TABLE_WORDS * 4) as u64, (words.len() * 4) as u64);
+        let filling = Filling { buffer: &self.tables, begin, n_bytes, pieces: &pieces };
+        self.staging.fill(flow, &filling)
     }
 
     /// All that was recorded is submitted: tables begin anew.

@@ -57,6 +57,26 @@ fn experts_in_two_memories_change_no_bit_of_any_format() {
 }
 
 #[test]
+fn what_is_used_most_comes_near_and_changes_no_bit() {
+    for name in CASES {
+        let case = Case::load(name);
+        let tokens: Vec<_> = case.tokens[..4].iter().copied().cycle().take(150).collect();
+        let run = |experts| {
+            let engine = open(&case.dir, 1, experts);
+            let rows = feed_all(&mut engine.session(tokens.len()).unwrap(), &tokens);
+            (rows, engine.tier_stats())
+        };
+        let (expected, stats) = run(ExpertsAt::Device);
+        assert_eq!(stats, None);
+        let (rows, stats) = run(ExpertsAt::Both(25));
+        assert!(rows == expected, "{name}");
+        let stats = stats.expect("experts are in two memories");
+        assert!(stats.swaps > 0 && stats.near_uses < stats.uses, "{name}: {stats:?}");
+        assert!(stats.near_bytes > 0 && stats.near_bytes < stats.far_bytes, "{name}: {stats:?}");
+    }
+}
+
+#[test]
 fn rows_alone_agree_with_other_implementations() {
     let mut failures = Vec::new();
     for name in case_names() {

@@ -69,6 +69,22 @@ pub struct DeviceNames {
     pub isa: &'static str,
 }
 
+/// Routed experts that are kept on a device, some of them in the host's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// Bytes in the device's memory.
+    pub near_bytes: u64,
+    /// Bytes in the host's.
+    pub far_bytes: u64,
+    /// Uses of experts that were near, of those that were counted; a row that an expert computes is
+    /// one.
+    pub near_uses: u64,
+    /// Uses that were counted.
+    pub uses: u64,
+    /// Experts that came near, each for another.
+    pub swaps: u64,
+}
+
 /// A part of a session's state that can be read and written as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
@@ -164,6 +180,12 @@ pub trait Backend: fmt::Debug + Send {
         let _ = (expert, n_experts, view);
         let backend = self.names().backend;
         Err(Error::Unsupported(format!("{backend} keeps no experts of layer {}", layer.0)))
+    }
+
+    /// Where routed experts lie that are kept in two memories, and how that went so far; `None`
+    /// where they are not.
+    fn tier_stats(&self) -> Option<TierStats> {
+        None
     }
 
     /// One row of a buffer, after all that was submitted. At most the buffer's columns.

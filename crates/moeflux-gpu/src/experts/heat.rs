@@ -1,0 +1,178 @@
+//! Which experts should be near: those that were used most of late.
+//!
+//! **Invariant:** pure arithmetic on counts; a swap brings one expert near and sends one of the same
+//! layer away, and nobody moves twice in a round. Knows nothing of memory.
+
+use moeflux::ids::ExpertIdx;
+
+use super::bank::Tier;
+
+/// What one use is worth.
+const USE: u64 = 16;
+/// Of what an expert is worth so much is lost each round: one part of so many.
+const DECAY_SHARE: u64 = 8;
+/// An expert moves for so many uses more than the other one's: fewer do not pay for its copy.
+const GAIN_MIN: u64 = 4 * USE;
+/// Swaps of a round at most: copies delay the step that they come before.
+const N_SWAPS_MAX: usize = 64;
+
+/// What shall be exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Swap {
+    /// Number of the layer, in the order of counts.
+    pub(super) layer: usize,
+    /// Comes near.
+    pub(super) arrives: ExpertIdx,
+    /// Goes where that one was.
+    pub(super) leaves: ExpertIdx,
+}
+
+/// What happened since the last round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Round {
+    pub(super) swaps: Vec<Swap>,
+    /// Uses of experts that were near, and of all.
+    pub(super) uses: [u64; 2],
+}
+
+/// One expert.
+#[derive(Clone, Copy, Debug, Default)]
+struct Warmth {
+    /// Uses that were counted so far; they wrap around.
+    n_seen: u32,
+    worth: u64,
+}
+
+/// All experts of all layers.
+#[derive(Debug, Default)]
+pub(super) struct Heat {
+    layers: Vec<Vec<Warmth>>,
+}
+
+impl Heat {
+    /// A round: what was counted of each expert since the beginning, and where it is, by layer.
+    pub(super) fn round<'a>(
+        &mut self,
+        layers: impl Iterator<Item = (&'a [u32], &'a [Tier])>,
+    ) -> Round {
+        let mut round = Round::default();
+        let mut gains: Vec<(u64, Swap)> = Vec::new();
+        for (layer, (counts, tiers)) in layers.enumerate() {
+            if layer == self.layers.len() {
+                self.layers.push(vec![Warmth::default(); counts.len()]);
+            }
+            let warmths = &mut self.layers[layer];
+            for ((warmth, &count), tier) in warmths.iter_mut().zip(counts).zip(tiers) {
+                let n_new = u64::from(count.wrapping_sub(warmth.n_seen));
+                warmth.n_seen = count;
+                warmth.worth -= warmth.worth / DECAY_SHARE;
+                warmth.worth += n_new * USE;
+                round.uses[0] += if *tier == Tier::Near { n_new } else { 0 };
+                round.uses[1] += n_new;
+            }
+            gains.extend(gains_of(layer, warmths, tiers));
+        }
+        gains.sort_by_key(|(gain, swap)| (u64::MAX - gain, swap.layer, swap.arrives));
+        round.swaps = gains.into_iter().take(N_SWAPS_MAX).map(|(_, swap)| swap).collect();
+        round
+    }
+}
+
+/// The warmest that are far for the coldest that are near, as long as that pays.
+fn gains_of(layer: usize, warmths: &[Warmth], tiers: &[Tier]) -> Vec<(u64, Swap)> {
+    let of_tier = |tier: Tier| {
+        let there = tiers.iter().enumerate().filter(move |(_, it)| **it == tier);
+        let mut found: Vec<(u64, ExpertIdx)> =
+            there.map(|(expert, _)| (warmths[expert].worth, ExpertIdx(expert))).collect();
+        found.sort_unstable();
+        found
+    };
+    let (near, far) = (of_tier(Tier::Near), of_tier(Tier::Far));
+    let pairs = near.into_iter().zip(far.into_iter().rev());
+    let gains = pairs.map(|((cold, leaves), (warm, arrives))| {
+        (warm.saturating_sub(cold), Swap { layer, arrives, leaves })
+    });
+    gains.take_while(|(gain, _)| *gain >= GAIN_MIN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A layer whose first experts are near.
+    fn tiers(n_near: usize, n: usize) -> Vec<Tier> {
+        (0..n).map(|it| if it < n_near { Tier::Near } else { Tier::Far }).collect()
+    }
+
+    fn apply(swaps: &[Swap], layers: &mut [Vec<Tier>]) {
+        for swap in swaps {
+            let tiers = &mut layers[swap.layer];
+            assert_eq!(tiers[swap.arrives.0], Tier::Far, "{swap:?}");
+            assert_eq!(tiers[swap.leaves.0], Tier::Near, "{swap:?}");
+            tiers[swap.arrives.0] = Tier::Near;
+            tiers[swap.leaves.0] = Tier::Far;
+        }
+    }
+
+    fn round(heat: &mut Heat, counts: &[Vec<u32>], layers: &[Vec<Tier>]) -> Round {
+        heat.round(counts.iter().map(Vec::as_slice).zip(layers.iter().map(Vec::as_slice)))
+    }
+
+    #[test]
+    fn what_is_used_most_comes_near_and_then_all_is_quiet() {
+        let mut heat = Heat::default();
+        let mut layers = vec![tiers(2, 6), tiers(2, 6)];
+        let per_round: [[u32; 6]; 2] = [[1, 2, 30, 3, 40, 1], [50, 1, 1, 1, 1, 20]];
+        // Counts wrap around on their way.
+        let mut counts = vec![vec![u32::MAX - 60; 6]; 2];
+        round(&mut heat, &counts, &layers);
+        heat.layers.iter_mut().flatten().for_each(|it| it.worth = 0);
+        let mut last = Round::default();
+        for _ in 0..4 {
+            for (counts, more) in counts.iter_mut().zip(per_round) {
+                counts.iter_mut().zip(more).for_each(|(it, more)| *it = it.wrapping_add(more));
+            }
+            last = round(&mut heat, &counts, &layers);
+            apply(&last.swaps, &mut layers);
+        }
+        let near = |layer: usize| -> Vec<usize> {
+            (0..6).filter(|expert| layers[layer][*expert] == Tier::Near).collect()
+        };
+        assert_eq!((near(0), near(1)), (vec![2, 4], vec![0, 5]));
+        assert_eq!(last, Round { swaps: Vec::new(), uses: [140, 151] });
+    }
+
+    #[test]
+    fn few_uses_more_move_nobody() {
+        let mut heat = Heat::default();
+        let layers = vec![tiers(1, 2)];
+        assert_eq!(round(&mut heat, &[vec![5, 8]], &layers).swaps, []);
+        let swap = Swap { layer: 0, arrives: ExpertIdx(1), leaves: ExpertIdx(0) };
+        assert_eq!(round(&mut heat, &[vec![5, 10]], &layers).swaps, [swap]);
+    }
+
+    #[test]
+    fn what_was_used_long_ago_leaves() {
+        let mut heat = Heat::default();
+        let layers = vec![tiers(1, 2)];
+        round(&mut heat, &[vec![1000, 0]], &layers);
+        let rounds = (1_u32..100).find(|n| {
+            let swaps = round(&mut heat, &[vec![1000, 8 * n]], &layers).swaps;
+            !swaps.is_empty()
+        });
+        assert!(rounds.is_some_and(|n| (5..40).contains(&n)), "{rounds:?}");
+    }
+
+    #[test]
+    fn a_round_has_a_bound_and_takes_the_best() {
+        let mut heat = Heat::default();
+        let n = 4 * N_SWAPS_MAX;
+        let layers = vec![tiers(n / 2, n)];
+        let counts = (0..n).map(|it| u32::try_from(it).unwrap()).collect();
+        let swaps = round(&mut heat, &[counts], &layers).swaps;
+        assert_eq!(swaps.len(), N_SWAPS_MAX);
+        let best = Swap { layer: 0, arrives: ExpertIdx(n - 1), leaves: ExpertIdx(0) };
+        assert_eq!(swaps[0], best);
+        apply(&swaps, &mut layers.clone());
+    }
+}
