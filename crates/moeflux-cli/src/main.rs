@@ -37,6 +37,7 @@ mod synth;
 #[cfg(test)]
 mod test_dir;
 mod think;
+mod tiers;
 mod verify;
 mod windows;
 

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::machine::{package_energy_uj, rss_bytes_peak};
 use crate::size::binary;
 use crate::streaming;
+use crate::tiers;
 
 /// Times of one answer.
 #[derive(Debug)]
@@ -117,6 +118,9 @@ impl Stats {
         if let Some(stream) = engine.stream_stats() {
             stats["streaming"] = streaming::json(&stream);
         }
+        if let Some(tiers) = engine.tier_stats() {
+            stats["tiers"] = tiers::json(&tiers);
+        }
         stats
     }
 
@@ -152,6 +156,9 @@ impl Stats {
             binary(session_bytes(engine, context)),
             rss_bytes_peak().map_or("unknown".to_owned(), binary)
         );
+        if let Some(tiers) = engine.tier_stats() {
+            eprintln!("{}", tiers::line(&tiers));
+        }
         for line in engine.stream_stats().iter().flat_map(streaming::lines) {
             eprintln!("{line}");
         }

@@ -1,6 +1,6 @@
 //! Where the time of a prompt and of an answer goes on a GPU, kernel by kernel:
 //! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS
-//! [ROWS_AT_ONCE]]]]`.
+//! [ROWS_AT_ONCE [MIB_OF_THE_GPU]]]]]`.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
 
 use std::num::NonZeroUsize;
@@ -29,9 +29,10 @@ fn main() -> Result<()> {
     let (n_prompt, n_answer) = (number(2, 512), number(3, 32));
     let gpu = Gpu::open(&choose(args.get(1).map(String::as_str))?)?;
     gpu.begin_profile()?;
+    let memory_bytes = args.get(5).and_then(|text| text.parse::<u64>().ok()).map(|it| it << 20);
     let config = EngineConfig {
         backend: BackendKind::Cpu,
-        device: Some(Arc::new(GpuMaker::new(Arc::clone(&gpu), None).staging_f16())),
+        device: Some(Arc::new(GpuMaker::new(Arc::clone(&gpu), memory_bytes).staging_f16())),
         arithmetic: Arithmetic::F32,
         kernels: None,
         n_threads: NonZeroUsize::MIN,
@@ -51,6 +52,9 @@ fn main() -> Result<()> {
         session.feed_last(&[token])?;
     }
     print(&format!("{n_answer} tokens after it"), n_answer, &gpu.take_profile());
+    if let Some(tiers) = engine.tier_stats() {
+        println!("{tiers:?}");
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ pub mod device;
 mod experts;
 pub mod kernels;
 pub mod maker;
+mod mapping;
 mod memory;
 mod params;
 mod pipeline;

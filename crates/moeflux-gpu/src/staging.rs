@@ -4,11 +4,10 @@
 //! **Invariant:** a block is written again only when the submission that copies it is done; all
 //! blocks together take no more than they were given, if one alone does not.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use moeflux::error::Result;
 
 use crate::device::Gpu;
+use crate::mapping::Mapping;
 use crate::recorder::Recorder;
 
 /// Bytes of blocks at most: enough that writing and copying go on side by side.
@@ -36,8 +35,6 @@ pub(crate) struct Filling<'a> {
     pub(crate) pieces: &'a [(usize, &'a [u8])],
 }
 
-type Answer = Arc<Mutex<Option<std::result::Result<(), wgpu::BufferAsyncError>>>>;
-
 #[derive(Debug)]
 enum Phase {
     /// The host may write.
@@ -45,7 +42,7 @@ enum Phase {
     /// Copies were recorded for this submission.
     Recorded(u64),
     /// They were submitted; the answer comes when they are done.
-    Mapping(Answer),
+    Mapping(Mapping),
 }
 
 #[derive(Debug)]
@@ -113,26 +110,13 @@ impl Staging {
 
     /// Asks for blocks that were submitted, and takes those that are done.
     fn advance(&mut self, gpu: &Gpu, submission: u64) -> Result<()> {
-        for block in &mut self.blocks {
-            match &block.phase {
+        for Block { buffer, phase } in &mut self.blocks {
+            match phase {
                 Phase::Recorded(at) if *at < submission => {
-                    let answer = Answer::default();
-                    let told = Arc::clone(&answer);
-                    block.buffer.map_async(wgpu::MapMode::Write, .., move |result| {
-                        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                    });
-                    block.phase = Phase::Mapping(answer);
+                    *phase = Phase::Mapping(Mapping::begin(buffer, wgpu::MapMode::Write));
                 }
-                Phase::Mapping(answer) => {
-                    let told = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    if let Some(result) = told {
-                        result.map_err(|e| {
-                            gpu.error(&format!("its memory cannot be written: {e}"))
-                        })?;
-                        block.phase = Phase::Mapped;
-                    }
-                }
-                Phase::Mapped | Phase::Recorded(_) => {}
+                Phase::Mapping(mapping) if mapping.is_done(gpu)? => *phase = Phase::Mapped,
+                Phase::Mapped | Phase::Recorded(_) | Phase::Mapping(_) => {}
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use clap::Args;
+use moeflux::backend::TierStats;
 use moeflux::blueprint::Blueprint;
 use moeflux::engine::Engine;
 use moeflux::error::Result;
@@ -29,6 +30,7 @@ use crate::progress::{Bar, tokens_done};
 use crate::ranges;
 use crate::stats::rate;
 use crate::stream::Stream;
+use crate::tiers;
 use report::{ModelFacts, Report};
 
 /// What `moeflux bench` is told.
@@ -175,6 +177,8 @@ struct Runs {
     rates: Vec<f64>,
     /// What streaming did in all of them.
     stream: Option<StreamStats>,
+    /// Where experts were in all of them, up to the last look at the counts.
+    tiers: Option<TierStats>,
 }
 
 impl Bench<'_> {
@@ -217,13 +221,14 @@ impl Bench<'_> {
         if n_tokens == 0 {
             return Ok(runs);
         }
-        let mut before = None;
+        let (mut before, mut tiers_before) = (None, None);
         for run_idx in 0..=repeat.get() {
             self.rewind()?;
             let tokens = self.tokens.draw(n_tokens);
             if run_idx > 0 {
                 self.measure_drive()?;
                 before = before.or_else(|| self.engine.stream_stats());
+                tiers_before = tiers_before.or_else(|| self.engine.tier_stats());
             }
             let start = clock::instant();
             run(self, &tokens)?;
@@ -235,6 +240,8 @@ impl Bench<'_> {
         self.measure_drive()?;
         let after = self.engine.stream_stats();
         runs.stream = after.zip(before).map(|(after, before)| after.since(&before));
+        let tiers = self.engine.tier_stats().zip(tiers_before);
+        runs.tiers = tiers.map(|(after, before)| tiers::since(&after, &before));
         Ok(runs)
     }
 

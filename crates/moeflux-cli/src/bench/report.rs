@@ -15,6 +15,7 @@ use crate::machine::{Machine, rss_bytes_peak};
 use crate::model;
 use crate::size::binary;
 use crate::streaming;
+use crate::tiers;
 
 /// What is known of the model before it is read.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(super) struct ModelFacts {
     /// Weights that a step of one token reads: all resident ones but the table of embeddings, and
     /// the chosen experts.
     weight_bytes_per_token: u64,
+    /// Those of the chosen experts.
+    routed_bytes_per_token: u64,
 }
 
 impl ModelFacts {
@@ -38,11 +41,13 @@ impl ModelFacts {
             }
             _ => 0,
         });
+        let routed_bytes_per_token = blueprint.routed_bytes_per_token();
         let resident_bytes = manifest.resident_bytes() - tables.sum::<u64>();
         Self {
             dir: checkpoint.dir.display().to_string(),
             file_bytes: checkpoint.files.iter().map(|file| file.len_bytes).sum(),
-            weight_bytes_per_token: resident_bytes + blueprint.routed_bytes_per_token(),
+            weight_bytes_per_token: resident_bytes + routed_bytes_per_token,
+            routed_bytes_per_token,
         }
     }
 }
@@ -95,7 +100,22 @@ impl Report<'_> {
             },
         });
         self.add_streaming(&mut report);
+        for (name, runs) in [("prefill_tiers", &self.prefill), ("decode_tiers", &self.decode)] {
+            if let Some(stats) = &runs.tiers {
+                report[name] = tiers::json(stats);
+            }
+        }
+        if let Some(gb_per_s) = self.far_gb_per_s() {
+            report["decode_far_gb_per_s"] = json!(gb_per_s);
+        }
         report
+    }
+
+    /// What decode reads of experts in the host's memory, over its whole time.
+    fn far_gb_per_s(&self) -> Option<f64> {
+        let near_share = self.decode.tiers.as_ref().and_then(tiers::near_share)?;
+        let far_bytes = (1.0 - near_share) * bytes_as_f64(self.facts.routed_bytes_per_token);
+        Some(median(&self.decode.rates)? * far_bytes / 1e9)
     }
 
     /// The fields of streaming: of each kind of runs, and of decode (or else prefill) at the top.
@@ -153,6 +173,12 @@ impl Report<'_> {
                 lines.push(format!("\n{name}, all runs that count"));
                 lines.extend(streaming::lines(stats));
             }
+        }
+        for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {
+            lines.extend(runs.tiers.as_ref().map(|it| format!("{name}: {}", tiers::line(it))));
+        }
+        if let Some(gb_per_s) = self.far_gb_per_s() {
+            lines.push(format!("decode reads {gb_per_s:.2} GB/s of them from memory"));
         }
         if let Some(speed) = median(&self.drive_speeds) {
             lines.push(format!("\nthe drive alone gives {:.2} GB/s between runs", speed / 1e9));

@@ -4,21 +4,22 @@
 //! **Invariant:** nobody waits for counts; copies and tables change between two steps, in the order
 //! of the queue, so that each step finds each expert once, with the same bytes.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use moeflux::backend::TierStats;
 use moeflux::error::Result;
 use moeflux::ids::LayerIdx;
 
 use super::bank::{Bank, Tier};
 use super::heat::{Heat, Swap};
+use crate::mapping::Mapping;
 use crate::memory::STORAGE;
 use crate::staging::Flow;
 
 /// Steps from one look at the counts to the next.
 const N_STEPS: u32 = 32;
 
-type Answer = Arc<Mutex<Option<std::result::Result<(), wgpu::BufferAsyncError>>>>;
+/// Counts that the host reads.
+const READ_BACK: wgpu::BufferUsages =
+    wgpu::BufferUsages::MAP_READ.union(wgpu::BufferUsages::COPY_DST);
 
 /// How far a look at the counts is.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ enum Look {
     /// A copy of them was recorded for this submission.
     Recorded(u64),
     /// They come when it is done.
-    Mapping(Answer),
+    Mapping(Mapping),
 }
 
 /// A layer that has experts far away.
@@ -88,45 +89,30 @@ impl Follow {
         if self.layers.is_empty() {
             return Ok(Vec::new());
         }
+        let n_bytes = (n_words * 4) as u64;
         let counts = match &self.counts {
-            Some(counts) => counts.clone(),
-            None => {
-                let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-                let made = flow.gpu.buffer("uses of experts", (n_words * 4) as u64, usage)?;
-                self.counts.insert(made).clone()
-            }
+            Some(counts) => counts,
+            None => self.counts.insert(flow.gpu.buffer("uses of experts", n_bytes, READ_BACK)?),
         };
         match &mut self.look {
             Look::In(0) => {
-                let n_bytes = (n_words * 4) as u64;
-                flow.recorder.encoder().copy_buffer_to_buffer(uses, 0, &counts, 0, n_bytes);
+                flow.recorder.encoder().copy_buffer_to_buffer(uses, 0, counts, 0, n_bytes);
                 self.look = Look::Recorded(flow.submission);
             }
             Look::In(n_steps) => *n_steps -= 1,
             Look::Recorded(submission) if *submission < flow.submission => {
-                let answer = Answer::default();
-                let told = Arc::clone(&answer);
-                counts.map_async(wgpu::MapMode::Read, .., move |result| {
-                    *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                });
-                self.look = Look::Mapping(answer);
+                self.look = Look::Mapping(Mapping::begin(counts, wgpu::MapMode::Read));
             }
-            Look::Recorded(_) => {}
-            Look::Mapping(answer) => {
-                let told = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(result) = told {
-                    let failed = |e: &dyn std::fmt::Display| {
-                        flow.gpu.error(&format!("its counts cannot be read back: {e}"))
-                    };
-                    result.map_err(|e| failed(&e))?;
-                    let view = counts.get_mapped_range(..).map_err(|e| failed(&e))?;
-                    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
-                    drop(view);
-                    counts.unmap();
-                    self.look = Look::In(N_STEPS);
-                    return Ok(self.round(&words, bank_of));
-                }
+            Look::Mapping(mapping) if mapping.is_done(flow.gpu)? => {
+                let view = counts.get_mapped_range(..);
+                let view = view.map_err(|e| flow.gpu.error(&format!("no counts: {e}")))?;
+                let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
+                drop(view);
+                counts.unmap();
+                self.look = Look::In(N_STEPS);
+                return Ok(self.round(&words, bank_of));
             }
+            Look::Recorded(_) | Look::Mapping(_) => {}
         }
         Ok(Vec::new())
     }

@@ -1,7 +1,7 @@
 //! Which experts should be near: those that were used most of late.
 //!
-//! **Invariant:** pure arithmetic on counts; a swap brings one expert near and sends one of the same
-//! layer away, and nobody moves twice in a round. Knows nothing of memory.
+//! **Invariant:** pure arithmetic on counts; a swap brings one expert near and sends one of the
+//! same layer away, and nobody moves twice in a round. Knows nothing of memory.
 
 use moeflux::ids::ExpertIdx;
 
@@ -10,11 +10,11 @@ use super::bank::Tier;
 /// What one use is worth.
 const USE: u64 = 16;
 /// Of what an expert is worth so much is lost each round: one part of so many.
-const DECAY_SHARE: u64 = 8;
+const DECAY_SHARE: u64 = 16;
 /// An expert moves for so many uses more than the other one's: fewer do not pay for its copy.
-const GAIN_MIN: u64 = 4 * USE;
+const GAIN_MIN: u64 = 6 * USE;
 /// Swaps of a round at most: copies delay the step that they come before.
-const N_SWAPS_MAX: usize = 64;
+const N_SWAPS_MAX: usize = 96;
 
 /// What shall be exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,9 +146,9 @@ mod tests {
     fn few_uses_more_move_nobody() {
         let mut heat = Heat::default();
         let layers = vec![tiers(1, 2)];
-        assert_eq!(round(&mut heat, &[vec![5, 8]], &layers).swaps, []);
+        assert_eq!(round(&mut heat, &[vec![5, 10]], &layers).swaps, []);
         let swap = Swap { layer: 0, arrives: ExpertIdx(1), leaves: ExpertIdx(0) };
-        assert_eq!(round(&mut heat, &[vec![5, 10]], &layers).swaps, [swap]);
+        assert_eq!(round(&mut heat, &[vec![5, 12]], &layers).swaps, [swap]);
     }
 
     #[test]

@@ -74,12 +74,8 @@ impl Layout {
         let available_bytes = available_memory_bytes();
         let program_bytes = process_memory_bytes().unwrap_or(0);
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
-        let kind = match (&config.device, config.backend) {
-            (Some(_), _) | (None, BackendKind::Reference) => KvKind::F32,
-            (None, BackendKind::Cpu) => config.arithmetic.kv_kind(),
-        };
         let state = &plan.state;
-        let per_position = state.bytes_per_position(kind);
+        let per_position = state.bytes_per_position(kv_kind(config));
         let context_bytes = per_position * streaming.context as u64;
         let needs = |n_rows: usize| Needs {
             program_bytes,
@@ -96,8 +92,7 @@ impl Layout {
         };
         let far_budget = match limit_bytes {
             _ if !device.is_some_and(|device| device.sees_host()) => FarBudget::Unseen,
-            None => FarBudget::Unknown,
-            Some(limit_bytes) => FarBudget::Bytes(limit_bytes),
+            limit_bytes => limit_bytes.map_or(FarBudget::Unknown, FarBudget::Bytes),
         };
         let on_device =
             |needs: &Needs| place_on_device(needs, &experts, near_bytes(needs)?, far_budget);
@@ -123,21 +118,9 @@ impl Layout {
             }
             _ => in_memory,
         };
-        let expert_bytes = match placement {
-            Placement::Resident | Placement::OnDevice { .. } => experts.all_bytes,
-            Placement::Streaming { n_slots } => shape.bytes(n_slots),
-        };
-        let far_expert_bytes = match placement {
-            Placement::OnDevice { far_bytes } => far_bytes,
-            Placement::Resident | Placement::Streaming { .. } => 0,
-        };
+        let [expert_bytes, far_expert_bytes] = experts_of(placement, &experts);
         if streaming.budget != Budget::Auto {
-            let needed_bytes = match placement {
-                Placement::OnDevice { far_bytes } => far_bytes,
-                Placement::Resident | Placement::Streaming { .. } => {
-                    needs.bytes() - program_bytes + expert_bytes
-                }
-            };
+            let needed_bytes = host_bytes(placement, &needs, expert_bytes);
             check_room("the model", needed_bytes, available_bytes)?;
         }
         let memory = Memory {
@@ -149,6 +132,33 @@ impl Layout {
             session_bytes_per_position: per_position,
         };
         Ok(Self { placement, n_rows_max, memory, device_expert_bytes: near_bytes(&needs) })
+    }
+}
+
+/// Bytes of all experts that have room, and of those that a device sees in the host's memory.
+fn experts_of(placement: Placement, experts: &ExpertNeeds) -> [u64; 2] {
+    match placement {
+        Placement::OnDevice { far_bytes } => [experts.all_bytes, far_bytes],
+        Placement::Resident => [experts.all_bytes, 0],
+        Placement::Streaming { n_slots } => [experts.shape.bytes(n_slots), 0],
+    }
+}
+
+/// Bytes that a model takes of the host's memory.
+fn host_bytes(placement: Placement, needs: &Needs, expert_bytes: u64) -> u64 {
+    match placement {
+        Placement::OnDevice { far_bytes } => far_bytes,
+        Placement::Resident | Placement::Streaming { .. } => {
+            needs.bytes() - needs.program_bytes + expert_bytes
+        }
+    }
+}
+
+/// How keys and values are kept.
+fn kv_kind(config: &EngineConfig) -> KvKind {
+    match (&config.device, config.backend) {
+        (Some(_), _) | (None, BackendKind::Reference) => KvKind::F32,
+        (None, BackendKind::Cpu) => config.arithmetic.kv_kind(),
     }
 }
 
