@@ -59,6 +59,41 @@ impl AdapterKind {
     }
 }
 
+/// How an adapter comes to what lies in the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMemory {
+    /// It is its own memory.
+    Shared,
+    /// Kernels read it where it lies.
+    Seen,
+    /// By copies.
+    Copied,
+}
+
+impl HostMemory {
+    const fn of(kind: AdapterKind, features: wgpu::Features) -> Self {
+        match kind {
+            AdapterKind::Integrated | AdapterKind::Software | AdapterKind::Other => Self::Shared,
+            AdapterKind::Discrete | AdapterKind::Virtual
+                if features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS) =>
+            {
+                Self::Seen
+            }
+            AdapterKind::Discrete | AdapterKind::Virtual => Self::Copied,
+        }
+    }
+
+    /// Name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Seen => "seen",
+            Self::Copied => "copied",
+        }
+    }
+}
+
 /// What an adapter is and can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterFacts {
@@ -72,6 +107,8 @@ pub struct AdapterFacts {
     pub driver: String,
     /// Its memory, where the driver says: that of the CPU for those that have none of their own.
     pub memory_bytes: Option<u64>,
+    /// How it comes to the host's memory.
+    pub host_memory: HostMemory,
     /// Largest buffer.
     pub buffer_bytes_max: u64,
     /// Largest part of a buffer that a kernel can see at once.
@@ -206,6 +243,7 @@ fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
         },
         driver: driver.trim().to_owned(),
         memory_bytes: memory_bytes(adapter),
+        host_memory: HostMemory::of(AdapterKind::of(info.device_type), features),
         buffer_bytes_max: limits.max_buffer_size,
         binding_bytes_max: limits.max_storage_buffer_binding_size,
         workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
@@ -273,6 +311,7 @@ mod tests {
             api: "vulkan",
             driver: String::new(),
             memory_bytes: None,
+            host_memory: HostMemory::of(kind, wgpu::Features::empty()),
             buffer_bytes_max: 1 << 30,
             binding_bytes_max: 1 << 30,
             workgroup_bytes_max: 1 << 15,
@@ -340,6 +379,20 @@ mod tests {
                 saturating_accumulation: false,
             };
             assert_eq!(is_of_f16(&properties), expected, "{properties:?}");
+        }
+    }
+
+    #[test]
+    fn a_card_sees_the_hosts_memory_if_its_driver_lets_it() {
+        use AdapterKind::{Discrete, Integrated, Software};
+        let mappable = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+        for (kind, features, expected) in [
+            (Discrete, mappable, HostMemory::Seen),
+            (Discrete, wgpu::Features::empty(), HostMemory::Copied),
+            (Integrated, mappable, HostMemory::Shared),
+            (Software, mappable, HostMemory::Shared),
+        ] {
+            assert_eq!(HostMemory::of(kind, features), expected, "{kind:?}");
         }
     }
 

@@ -8,7 +8,7 @@ use moeflux::backend::{Arithmetic, Backend};
 use moeflux::config::{DeviceMaker, DeviceParts};
 use moeflux::error::Result;
 
-use crate::adapter::AdapterKind;
+use crate::adapter::{AdapterKind, HostMemory};
 use crate::backend::{GpuBackend, GpuConfig, Tiers};
 use crate::device::Gpu;
 use crate::staging::STAGING_BYTES_MAX;
@@ -31,9 +31,7 @@ impl GpuMaker {
     /// On this GPU, with at most so many bytes; by default what it can spare.
     #[must_use]
     pub fn new(gpu: Arc<Gpu>, memory_bytes: Option<u64>) -> Self {
-        let has_own_memory =
-            matches!(gpu.facts().kind, AdapterKind::Discrete | AdapterKind::Virtual);
-        let sees_host = has_own_memory && gpu.sees_host();
+        let sees_host = gpu.facts().host_memory == HostMemory::Seen;
         Self { gpu, memory_bytes, arithmetic: Arithmetic::F32, sees_host }
     }
 

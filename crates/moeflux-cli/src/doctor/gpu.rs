@@ -14,6 +14,7 @@ pub(super) fn here() -> Vec<AdapterFacts> {
 pub(super) fn text(facts: &AdapterFacts) -> String {
     let mut parts = vec![facts.to_string()];
     parts.extend(facts.memory_bytes.map(|n_bytes| format!("memory {}", binary(n_bytes))));
+    parts.push(format!("the host's memory {}", facts.host_memory.name()));
     parts.push(format!("buffers of {}", binary(facts.buffer_bytes_max)));
     parts.push(format!("seen at once {}", binary(facts.binding_bytes_max)));
     parts.push(match facts.subgroup_sizes {
@@ -37,6 +38,7 @@ pub(super) fn json(facts: &AdapterFacts) -> Value {
         "api": facts.api,
         "driver": facts.driver,
         "memory_bytes": facts.memory_bytes,
+        "host_memory": facts.host_memory.name(),
         "buffer_bytes_max": facts.buffer_bytes_max,
         "binding_bytes_max": facts.binding_bytes_max,
         "workgroup_bytes_max": facts.workgroup_bytes_max,
@@ -50,7 +52,7 @@ pub(super) fn json(facts: &AdapterFacts) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use moeflux_gpu::adapter::AdapterKind;
+    use moeflux_gpu::adapter::{AdapterKind, HostMemory};
 
     use super::*;
 
@@ -62,6 +64,7 @@ mod tests {
             api: "vulkan",
             driver: "x 1.2".into(),
             memory_bytes: Some(80 << 30),
+            host_memory: HostMemory::Seen,
             buffer_bytes_max: 4 << 30,
             binding_bytes_max: 2 << 30,
             workgroup_bytes_max: 48 << 10,
@@ -71,8 +74,9 @@ mod tests {
             has_timestamps: true,
             lacks: None,
         };
-        let line = "X 100 (discrete, vulkan, x 1.2), memory 80.00 GiB, buffers of 4.00 GiB, seen \
-                    at once 2.00 GiB, subgroups of 32, f16, matrices of 16 x 16";
+        let line = "X 100 (discrete, vulkan, x 1.2), memory 80.00 GiB, the host's memory seen, \
+                    buffers of 4.00 GiB, seen at once 2.00 GiB, subgroups of 32, f16, matrices of \
+                    16 x 16";
         assert_eq!(text(&facts), line);
         let other = AdapterFacts {
             memory_bytes: None,

@@ -9,6 +9,7 @@ pub(crate) mod machine;
 pub(crate) mod needs;
 pub(crate) mod report;
 pub(crate) mod text;
+mod tiers;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,9 @@ pub(crate) struct PlanArgs {
     /// Memory for all of it, as 24G or 1.5GiB [default: what this machine has available now]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) ram: Option<u64>,
+    /// What a GPU gives beside it: then where experts would be
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_memory: Option<u64>,
     /// What the drive reads, in 10^9 bytes per second [default: what `moeflux doctor` measured
     /// last, of DIR's drive where there is one, or 3]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
@@ -75,6 +79,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let drive_key = subject.exists.then(|| place::key(&args.path));
     let machine = PlanMachine::here(&told, &Measured::load(), drive_key.as_deref());
     let report = Report::new(Needs::new(&blueprint), subject, machine, context as u64);
+    let report = report.beside(args.gpu_memory);
     Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::forecast::{Forecast, Prompt, Speed, forecast};
 use super::machine::{Figure, PlanMachine};
 use super::needs::{KV_KIND, Needs};
+use super::tiers::Tiers;
 
 /// What is planned.
 #[derive(Clone, Debug)]
@@ -29,12 +30,22 @@ pub(super) struct Report {
     pub(super) context: u64,
     /// None if the budget is unknown or too small.
     pub(super) forecast: Option<Forecast>,
+    /// Where experts would be beside a GPU.
+    pub(super) tiers: Option<Tiers>,
 }
 
 impl Report {
     pub(super) fn new(needs: Needs, subject: Subject, machine: PlanMachine, context: u64) -> Self {
         let forecast = machine.gives().and_then(|gives| forecast(&needs, &gives, context));
-        Self { subject, needs, machine, context, forecast }
+        Self { subject, needs, machine, context, forecast, tiers: None }
+    }
+
+    /// The same with a GPU that gives so many bytes.
+    pub(super) fn beside(self, gpu_bytes: Option<u64>) -> Self {
+        let memory_bytes = self.machine.budget.as_ref().map(|(n_bytes, _)| *n_bytes);
+        let both = gpu_bytes.zip(memory_bytes);
+        let tiers = both.map(|(gpu, memory)| Tiers::new(&self.needs, gpu, memory, self.context));
+        Self { tiers, ..self }
     }
 
     /// What a token reads from memory or drive, at the beginning of a session.
@@ -49,7 +60,7 @@ impl Report {
 
     /// The same as JSON.
     pub(super) fn to_json(&self) -> Value {
-        let Self { subject, needs, machine, context, forecast } = self;
+        let Self { subject, needs, machine, context, forecast, tiers } = self;
         let (budget_bytes, budget_source) = machine.budget.clone().unzip();
         json!({
             "model_type": subject.model_type,
@@ -80,6 +91,7 @@ impl Report {
                 "memory": figure_json(&machine.memory, "bytes_per_s"),
                 "compute": figure_json(&machine.compute, "operations_per_s"),
             },
+            "tiers": tiers.map(Tiers::json),
             "forecast": forecast.as_ref().map(forecast_json),
             "advice": self.advice(),
         })

@@ -209,6 +209,7 @@ fn args(path: &Path) -> PlanArgs {
         bits: Some(4),
         group: Some(64),
         ram: Some(64 << 30),
+        gpu_memory: None,
         disk_gbps: Some(3.0),
         mem_gbps: Some(60.0),
         context: None,
@@ -341,6 +342,29 @@ fn a_budget_too_small_says_how_much_is_missing() {
     let everything = json_of(&PlanArgs { ram: Some(all), ..args(&path) });
     assert_eq!(everything["forecast"]["decode_low"]["drive_bytes_per_token"], 0.0);
     assert!(everything["advice"].to_string().contains("everything fits"));
+}
+
+#[test]
+fn experts_beside_a_gpu_are_each_in_one_place() {
+    let asked = args(&published("qwen3.6-35b-a3b.json"));
+    assert_eq!(json_of(&asked)["tiers"], Value::Null);
+    let plan = |ram: u64, gpu: u64| {
+        let plan = json_of(&PlanArgs { ram: Some(ram), gpu_memory: Some(gpu), ..asked.clone() });
+        let count = |key: &str| plan["tiers"][key].as_u64().unwrap();
+        (count("experts_on_gpu"), count("experts_in_memory"), count("experts_on_drive"))
+    };
+    let sizes = json_of(&asked);
+    let bytes = |key: &str| sizes[key].as_u64().unwrap();
+    let (all, slot) = (bytes("all_bytes"), bytes("slot_bytes"));
+    assert_eq!(plan(1 << 30, all), (10_240, 0, 0));
+    let quarter = all - 7_680 * slot;
+    assert_eq!(plan(7_680 * slot, quarter), (2_560, 7_680, 0));
+    // Too little for all of the rest: slots in memory, copies on the GPU.
+    assert_eq!(plan(quarter, quarter), (0, 2_560, 7_680));
+    let page =
+        run(&PlanArgs { ram: Some(7_680 * slot), gpu_memory: Some(quarter), json: false, ..asked });
+    let line = "  experts   2,560 on it, 7,680 in memory, 0 on the drive";
+    assert!(page.unwrap().contains(line));
 }
 
 #[test]

@@ -31,6 +31,10 @@ pub(super) fn render(report: &Report) -> String {
     lines.extend(traffic(report));
     lines.push(String::new());
     lines.extend(machine(report));
+    if let Some(tiers) = report.tiers {
+        lines.push(String::new());
+        lines.extend(tiers.lines());
+    }
     if let Some(forecast) = &report.forecast {
         lines.push(String::new());
         lines.extend(expected(report, forecast));
