@@ -65,12 +65,15 @@ pub(crate) struct Shader {
     workspace: Lanes,
     weights: Option<Lanes>,
     state: Option<Lanes>,
-    is_cooperative: bool,
+    /// What the text begins with.
+    enables: &'static str,
 }
 
 const COMMON: &str = include_str!("kernels/common.wgsl");
 const VALUES: &str = include_str!("kernels/values.wgsl");
 const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
+/// What text in half precision begins with.
+const HALVES: &str = "enable f16;\n";
 /// What text with cooperative matrices begins with.
 const COOPERATIVE: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
@@ -86,7 +89,7 @@ impl Shader {
             workspace: Lanes::One,
             weights: None,
             state: None,
-            is_cooperative: false,
+            enables: "",
         }
     }
 
@@ -114,14 +117,21 @@ impl Shader {
     /// Computes with cooperative matrices, in half precision.
     #[must_use]
     pub(crate) const fn cooperative(mut self) -> Self {
-        self.is_cooperative = true;
+        self.enables = COOPERATIVE;
+        self
+    }
+
+    /// Computes in half precision.
+    #[must_use]
+    pub(crate) const fn halves(mut self) -> Self {
+        self.enables = HALVES;
         self
     }
 
     /// Whether it computes with cooperative matrices.
     #[cfg(test)]
-    pub(crate) const fn is_cooperative(&self) -> bool {
-        self.is_cooperative
+    pub(crate) fn is_cooperative(&self) -> bool {
+        self.enables == COOPERATIVE
     }
 
     /// Reads `weights`.
@@ -153,7 +163,7 @@ impl Shader {
     /// The whole text.
     #[must_use]
     pub(crate) fn text(&self) -> String {
-        let mut text = if self.is_cooperative { COOPERATIVE.to_owned() } else { String::new() };
+        let mut text = self.enables.to_owned();
         for (name, value) in &self.consts {
             let line = match value {
                 Const::Whole(value) => format!("const {name}: u32 = {value}u;\n"),

@@ -5,7 +5,7 @@ use moeflux::error::Result;
 use moeflux::ops::MatMul;
 use moeflux_kernels::MatrixLayout;
 
-use super::coop_tile::{self, CoopTile};
+use super::coop_tile::{self, CoopTile, MatrixUnit};
 use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, ROWS_SEVERAL};
 use super::tile::Tile;
@@ -64,8 +64,8 @@ fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
         .weights(Lanes::Four)
 }
 
-fn coop_shader(layout: MatrixLayout, tile: CoopTile) -> Shader {
-    tile.shader("matmul_coop", include_str!("matmul_coop.wgsl"))
+fn coop_shader(layout: MatrixLayout, (tile, unit): (CoopTile, MatrixUnit)) -> Shader {
+    tile.shader(unit, "matmul_coop", include_str!("matmul_coop.wgsl"))
         .with("KIND", kind_of(layout))
         .piece(include_str!("matmul_store.wgsl"))
         .weights(Lanes::Four)
@@ -116,8 +116,8 @@ fn many(
     compiler: &mut Compiler<'_>,
     params: &MatMulParams,
 ) -> Result<()> {
-    let takes_coop = CoopTile::takes(compiler, params.x, &[layout]);
-    let rows_most = if takes_coop { coop_tile::ROWS_FIRST - 1 } else { u32::MAX };
+    let unit = CoopTile::unit_for(compiler, &[params.x], &[layout]);
+    let rows_most = if unit.is_some() { coop_tile::ROWS_FIRST - 1 } else { u32::MAX };
     for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
         let grid =
             Grid::new(Extent::fixed(Tile::n_groups(piece.n_rows)), Extent::rows(tile.n_inputs()));
@@ -125,15 +125,15 @@ fn many(
         let rows = *rows.start()..=rows_most.min(*rows.end());
         compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
     }
-    if takes_coop {
-        let first_large = CoopTile::first_large(piece.n_rows);
+    if let Some(unit) = unit {
+        let first_large = CoopTile::first_large(unit, piece.n_rows);
         for (rows, tile) in [
             (coop_tile::ROWS_FIRST..=first_large - 1, CoopTile::SMALL),
             (first_large..=u32::MAX, CoopTile::LARGE),
         ] {
             let n_groups = Extent::fixed(CoopTile::n_groups(piece.n_rows));
             let grid = Grid::new(n_groups, Extent::rows(tile.n_inputs()));
-            let shader = coop_shader(layout, tile);
+            let shader = coop_shader(layout, (tile, unit));
             compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
         }
     }
