@@ -63,6 +63,7 @@ pub(crate) struct Shader {
     consts: Vec<(&'static str, Const)>,
     pieces: Vec<&'static str>,
     workspace: Lanes,
+    vectors: Lanes,
     weights: Option<Lanes>,
     state: Option<Lanes>,
     /// What the text begins with.
@@ -87,6 +88,7 @@ impl Shader {
             consts: Vec::new(),
             pieces: Vec::new(),
             workspace: Lanes::One,
+            vectors: Lanes::One,
             weights: None,
             state: None,
             enables: "",
@@ -111,6 +113,13 @@ impl Shader {
     #[must_use]
     pub(crate) const fn workspace(mut self, lanes: Lanes) -> Self {
         self.workspace = lanes;
+        self
+    }
+
+    /// Sees `vectors` so; by single values unless this is said.
+    #[must_use]
+    pub(crate) const fn vectors(mut self, lanes: Lanes) -> Self {
+        self.vectors = lanes;
         self
     }
 
@@ -182,7 +191,7 @@ impl Shader {
         bind(0, 1, "read", "batch", "array<vec4<u32>>");
         bind(0, 2, "read_write", "routes", "array<vec2<u32>>");
         bind(0, 3, "read", "slots", "array<u32>");
-        bind(0, 4, "read", "vectors", "array<f32>");
+        bind(0, 4, "read", "vectors", &self.vectors.of("f32"));
         if let Some(lanes) = self.weights {
             bind(1, 0, "read", "weights", &lanes.of("u32"));
         }

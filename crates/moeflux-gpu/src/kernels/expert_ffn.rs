@@ -253,7 +253,7 @@ fn few(
         Grid::new(Extent::fixed(n_groups), Extent::rows_times(params.top_k, 1))
     };
     let (gate, up) = (slot.gate.layout, slot.up.layout);
-    let plan = matvec(gate);
+    let plan = matvec(gate).of_pairs();
     let shader = gate_up_few((gate, up), op.limit.is_some(), plan);
     let step = compiler.step(&shader, gate_up, grid(gate_up, plan))?;
     step.over(Over::Experts(op.layer)).when(rows.clone());

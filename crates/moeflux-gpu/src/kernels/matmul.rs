@@ -49,10 +49,11 @@ params! {
     }
 }
 
-fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
+fn few_shader(layout: MatrixLayout, matvec: Matvec, lanes: Lanes) -> Shader {
     matvec
         .shader("matmul", include_str!("matmul.wgsl"))
         .with("KIND", kind_of(layout))
+        .workspace(lanes)
         .piece(include_str!("matmul_store.wgsl"))
         .weights(Lanes::Four)
 }
@@ -75,7 +76,10 @@ fn shaders() -> Vec<Shader> {
     let mut shaders = fused_products::shaders();
     for layout in decode_matrix::examples() {
         shaders.extend(CoopTile::examples().into_iter().map(|tile| coop_shader(layout, tile)));
-        shaders.extend(Matvec::examples().into_iter().map(|matvec| few_shader(layout, matvec)));
+        for lanes in [Lanes::One, Lanes::Four] {
+            let few = |matvec| few_shader(layout, matvec, lanes);
+            shaders.extend(Matvec::examples().into_iter().map(few));
+        }
         shaders.extend(Tile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
     }
     shaders
@@ -102,7 +106,10 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
             let matvec = Matvec::new(shape, at_once, subgroup_sizes);
             let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group());
             let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(at_once));
-            let shader = few_shader(layout, matvec);
+            let is_quads = [params.x.first, params.x.row_stride, params.n_cols];
+            let is_quads = is_quads.iter().all(|it| it.is_multiple_of(4));
+            let lanes = if is_quads { Lanes::Four } else { Lanes::One };
+            let shader = few_shader(layout, matvec, lanes);
             compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
         }
         many((layout, piece), compiler, &params)?;
