@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use moeflux::backend::Arithmetic;
 use moeflux::error::{Error, Result};
 
 use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES};
-use crate::kernels::MATRIX_WORKGROUP_BYTES;
+use crate::kernels::{MATRIX_WORKGROUP_BYTES, MatrixUnit};
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::shader::{Layouts, Shader};
@@ -148,11 +147,10 @@ impl Gpu {
         &self.layouts
     }
 
-    /// Whether products of many rows are staged in half precision for cooperative matrices.
-    pub(crate) fn stages_f16(&self, arithmetic: Arithmetic) -> bool {
-        arithmetic == Arithmetic::F16Staged
-            && self.facts.matrix_edge.is_some()
-            && self.facts.workgroup_bytes_max >= MATRIX_WORKGROUP_BYTES
+    /// What multiplies matrices in half precision, if there is such a unit.
+    pub(crate) fn matrix_unit(&self) -> Option<MatrixUnit> {
+        let has_room = self.facts.workgroup_bytes_max >= MATRIX_WORKGROUP_BYTES;
+        self.facts.matrix_edge.filter(|_| has_room).map(|_| MatrixUnit::Cooperative)
     }
 
     /// Most workgroups in one direction.

@@ -74,10 +74,12 @@ pub(crate) struct Shader {
     consts: Vec<(&'static str, Const)>,
     pieces: Vec<&'static str>,
     workspace: Lanes,
+    vectors: Lanes,
     weights: Option<Lanes>,
     tiers: Tiers,
     state: Option<Lanes>,
-    is_cooperative: bool,
+    /// What the text begins with.
+    enables: &'static str,
 }
 
 const STORED: &str = include_str!("kernels/stored.wgsl");
@@ -85,6 +87,8 @@ const STORED_IN_TIERS: &str = include_str!("kernels/stored_in_tiers.wgsl");
 const COMMON: &str = include_str!("kernels/common.wgsl");
 const VALUES: &str = include_str!("kernels/values.wgsl");
 const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
+/// What text in half precision begins with.
+const HALVES: &str = "enable f16;\n";
 /// What text with cooperative matrices begins with.
 const COOPERATIVE: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
@@ -98,10 +102,11 @@ impl Shader {
             consts: Vec::new(),
             pieces: Vec::new(),
             workspace: Lanes::One,
+            vectors: Lanes::One,
             weights: None,
             tiers: Tiers::Device,
             state: None,
-            is_cooperative: false,
+            enables: "",
         }
     }
 
@@ -126,17 +131,31 @@ impl Shader {
         self
     }
 
+    /// Sees `vectors` so; by single values unless this is said.
+    #[must_use]
+    pub(crate) const fn vectors(mut self, lanes: Lanes) -> Self {
+        self.vectors = lanes;
+        self
+    }
+
     /// Computes with cooperative matrices, in half precision.
     #[must_use]
     pub(crate) const fn cooperative(mut self) -> Self {
-        self.is_cooperative = true;
+        self.enables = COOPERATIVE;
+        self
+    }
+
+    /// Computes in half precision.
+    #[must_use]
+    pub(crate) const fn halves(mut self) -> Self {
+        self.enables = HALVES;
         self
     }
 
     /// Whether it computes with cooperative matrices.
     #[cfg(test)]
-    pub(crate) const fn is_cooperative(&self) -> bool {
-        self.is_cooperative
+    pub(crate) fn is_cooperative(&self) -> bool {
+        self.enables == COOPERATIVE
     }
 
     /// Reads `weights`.
@@ -180,7 +199,7 @@ impl Shader {
     /// The whole text.
     #[must_use]
     pub(crate) fn text(&self) -> String {
-        let mut text = if self.is_cooperative { COOPERATIVE.to_owned() } else { String::new() };
+        let mut text = self.enables.to_owned();
         for (name, value) in &self.consts {
             let line = match value {
                 Const::Whole(value) => format!("const {name}: u32 = {value}u;\n"),
@@ -199,7 +218,7 @@ impl Shader {
         bind(0, 1, "read", "batch", "array<vec4<u32>>");
         bind(0, 2, "read_write", "routes", "array<vec2<u32>>");
         bind(0, 3, "read", "slots", "array<u32>");
-        bind(0, 4, "read", "vectors", "array<f32>");
+        bind(0, 4, "read", "vectors", &self.vectors.of("f32"));
         if let Some(lanes) = self.weights {
             bind(1, 0, "read", "weights", &lanes.of("u32"));
             if self.tiers == Tiers::DeviceAndHost {

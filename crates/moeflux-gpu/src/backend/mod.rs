@@ -20,7 +20,7 @@ use moeflux::weights::{ExpertView, Weights};
 use crate::compiler::RouteShape;
 use crate::device::Gpu;
 use crate::experts::{DeviceExperts, layouts_of};
-use crate::kernels::guess_cols;
+use crate::kernels::{MatrixUnit, guess_cols};
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::states::{States, Stretch};
@@ -41,6 +41,15 @@ pub enum Tiers {
     DeviceAndHost,
 }
 
+/// What multiplies matrices in half precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matrices {
+    /// The adapter's unit, if it has one.
+    OfDevice,
+    /// Plain kernels, for tests on adapters that have none: slower than without.
+    Emulated,
+}
+
 /// How a backend is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuConfig {
@@ -51,6 +60,8 @@ pub struct GpuConfig {
     /// [`Arithmetic::F16Staged`] where the adapter multiplies matrices in half precision and that
     /// is asked for; otherwise f32.
     pub arithmetic: Arithmetic,
+    /// What multiplies what was staged.
+    pub matrices: Matrices,
     /// Bytes of routed experts in the device's memory at most.
     pub expert_bytes_max: u64,
     /// Whether those that are kept beyond that lie in the host's memory, where kernels read them.
@@ -63,9 +74,21 @@ impl Default for GpuConfig {
             fuses: true,
             uses_subgroups: true,
             arithmetic: Arithmetic::F32,
+            matrices: Matrices::OfDevice,
             expert_bytes_max: 1 << 30,
             tiers: Tiers::Device,
         }
+    }
+}
+
+impl GpuConfig {
+    /// What multiplies matrices in half precision, where they may be rounded to it.
+    pub(crate) fn matrix_unit(&self, gpu: &Gpu) -> Option<MatrixUnit> {
+        let unit = match self.matrices {
+            Matrices::OfDevice => gpu.matrix_unit(),
+            Matrices::Emulated => gpu.facts().has_f16.then_some(MatrixUnit::Plain),
+        };
+        unit.filter(|_| self.arithmetic == Arithmetic::F16Staged)
     }
 }
 
@@ -282,8 +305,8 @@ fn model_group(
 impl Backend for GpuBackend {
     fn names(&self) -> DeviceNames {
         let isa = self.gpu.facts().api;
-        let stages_f16 = self.gpu.stages_f16(self.config.arithmetic);
-        let arithmetic = if stages_f16 { Arithmetic::F16Staged } else { Arithmetic::F32 };
+        let unit = self.config.matrix_unit(&self.gpu);
+        let arithmetic = unit.map_or(Arithmetic::F32, |_| Arithmetic::F16Staged);
         DeviceNames { backend: "gpu", arithmetic, isa }
     }
 

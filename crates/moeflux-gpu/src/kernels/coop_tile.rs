@@ -1,5 +1,5 @@
 //! How products with many inputs are cut into tiles for cooperative matrices: the constants of
-//! `coop_tile.wgsl`.
+//! `coop_tile.wgsl`, and the unit that multiplies them.
 //!
 //! **Invariant:** both tiles and what is shown of sums take at most [`WORKGROUP_BYTES`]. Weights
 //! and inputs are rounded to half precision, sums are not. Metal never sees these kernels: its
@@ -23,6 +23,15 @@ pub(crate) const WORKGROUP_BYTES: u32 = 36 << 10;
 /// From so many rows on they are taken: with fewer, most of a tile would be empty.
 pub(super) const ROWS_FIRST: u32 = 33;
 
+/// What multiplies tiles in half precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixUnit {
+    /// Cooperative matrices of subgroups.
+    Cooperative,
+    /// Single invocations: for tests of all that is around the unit.
+    Plain,
+}
+
 /// A size of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CoopTile {
@@ -35,16 +44,25 @@ impl CoopTile {
     /// Makes weights of codes half as often, in half as many workgroups.
     pub(super) const LARGE: Self = Self { blocks: 2 };
 
-    /// Whether products with these inputs and weights are computed so: the device has what that
-    /// takes and may round, rows are whole units, and inputs begin at whole quads.
-    pub(super) fn takes(compiler: &Compiler<'_>, x: View, layouts: &[MatrixLayout]) -> bool {
-        compiler.gpu().stages_f16(compiler.config().arithmetic)
-            && [x.first, x.row_stride, x.head_stride].iter().all(|it| it.is_multiple_of(4))
-            && layouts.iter().all(|layout| layout.n_cols.is_multiple_of(UNIT_COLS))
+    /// What computes products with these inputs and weights, if the device has it and may round,
+    /// rows are whole units, and inputs begin at whole quads.
+    pub(super) fn unit_for(
+        compiler: &Compiler<'_>,
+        inputs: &[View],
+        layouts: &[MatrixLayout],
+    ) -> Option<MatrixUnit> {
+        let places = inputs.iter().flat_map(|x| [x.first, x.row_stride, x.head_stride]);
+        let are_quads = places.into_iter().all(|it| it.is_multiple_of(4));
+        let are_units = layouts.iter().all(|layout| layout.n_cols.is_multiple_of(UNIT_COLS));
+        compiler.config().matrix_unit(compiler.gpu()).filter(|_| are_quads && are_units)
     }
 
     /// The rows from which on large tiles are still enough workgroups.
-    pub(super) fn first_large(n_outputs: u32) -> u32 {
+    pub(super) fn first_large(unit: MatrixUnit, n_outputs: u32) -> u32 {
+        if unit == MatrixUnit::Plain {
+            // Devices without the unit need not have the memory either.
+            return u32::MAX;
+        }
         let n_tiles = N_GROUPS_GOOD.div_ceil(Self::n_groups(n_outputs).max(1));
         (n_tiles * Self::LARGE.n_inputs()).max(ROWS_FIRST + 1)
     }
@@ -60,18 +78,30 @@ impl CoopTile {
     }
 
     /// A shader that has these constants, and the pieces that need them.
-    pub(super) fn shader(self, name: &'static str, source: &'static str) -> Shader {
-        Shader::new(name, source)
+    pub(super) fn shader(
+        self,
+        unit: MatrixUnit,
+        name: &'static str,
+        source: &'static str,
+    ) -> Shader {
+        let shader = Shader::new(name, source)
             .with("BLOCKS", self.blocks)
-            .cooperative()
             .workspace(Lanes::Four)
             .piece(decode_matrix::PIECE)
-            .piece(include_str!("coop_tile.wgsl"))
+            .piece(include_str!("coop_tile.wgsl"));
+        match unit {
+            MatrixUnit::Cooperative => shader.cooperative().piece(include_str!("matrix_unit.wgsl")),
+            MatrixUnit::Plain => shader.halves().piece(include_str!("matrix_unit_plain.wgsl")),
+        }
     }
 
-    /// Every size.
-    pub(super) const fn examples() -> [Self; 2] {
-        [Self::SMALL, Self::LARGE]
+    /// Every size, by what it is multiplied.
+    pub(super) const fn examples() -> [(Self, MatrixUnit); 3] {
+        [
+            (Self::SMALL, MatrixUnit::Plain),
+            (Self::SMALL, MatrixUnit::Cooperative),
+            (Self::LARGE, MatrixUnit::Cooperative),
+        ]
     }
 }
 
@@ -82,7 +112,8 @@ mod tests {
     #[test]
     fn large_tiles_need_many_outputs_or_rows() {
         for (n_outputs, expected) in [(16384, 128), (8192, 256), (2048, 1024), (128, 16384)] {
-            assert_eq!(CoopTile::first_large(n_outputs), expected, "{n_outputs} outputs");
+            let first = CoopTile::first_large(MatrixUnit::Cooperative, n_outputs);
+            assert_eq!(first, expected, "{n_outputs} outputs");
         }
     }
 }

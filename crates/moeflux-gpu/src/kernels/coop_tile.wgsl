@@ -1,7 +1,7 @@
 // Products of 128 rows of matrices with 64 * BLOCKS inputs by cooperative matrices. The workgroup
 // holds a unit of columns of all of them, in half precision; each of its subgroups, four for each
-// block of inputs, sums the products of 32 rows with 64 inputs in single precision. The kernel says
-// in `x_at` where inputs begin in `ws`, in quads.
+// block of inputs, sums the products of 32 rows with 64 inputs in single precision: the piece
+// behind this one has the sums. The kernel says in `x_at` where inputs begin in `ws`, in quads.
 
 const N_INVOCATIONS: u32 = 128u * BLOCKS;
 const N_SUBGROUPS: u32 = 4u * BLOCKS;
@@ -16,10 +16,6 @@ const ROW_QUADS: u32 = UNIT_QUADS + 2u;
 // Sums that a subgroup shows at once: 16 inputs, 32 rows of the matrix.
 const N_SHOWN: u32 = 512u;
 
-alias Inputs = coop_mat16x16<f16, A>;
-alias Outputs = coop_mat16x16<f16, B>;
-alias Sums = coop_mat16x16<f32, C>;
-
 var<workgroup> w_tile: array<vec4<f16>, TILE_OUTS * ROW_QUADS>;
 var<workgroup> x_tile: array<vec4<f16>, TILE_INPUTS * ROW_QUADS>;
 var<workgroup> shown: array<f32, N_SUBGROUPS * N_SHOWN>;
@@ -30,16 +26,6 @@ var<private> x_at: array<u32, X_QUADS>;
 var<private> x_next: array<vec4<f32>, X_QUADS>;
 var<private> w_next: Chunk;
 var<private> affine_next: Affine;
-// By 16 inputs, then 16 rows of the matrix. Each has a name, so that it stays in registers.
-var<private> sums_00: Sums;
-var<private> sums_01: Sums;
-var<private> sums_10: Sums;
-var<private> sums_11: Sums;
-var<private> sums_20: Sums;
-var<private> sums_21: Sums;
-var<private> sums_30: Sums;
-var<private> sums_31: Sums;
-
 fn input_of(invocation: u32, i: u32) -> u32 {
     return i * (N_INVOCATIONS / UNIT_QUADS) + invocation / UNIT_QUADS;
 }
@@ -94,71 +80,12 @@ fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, invocation: u32, out: 
     }
 }
 
-fn begin_sums() {
-    sums_00 = Sums();
-    sums_01 = Sums();
-    sums_10 = Sums();
-    sums_11 = Sums();
-    sums_20 = Sums();
-    sums_21 = Sums();
-    sums_30 = Sums();
-    sums_31 = Sums();
-}
-
-// Adds the products of what is in the tiles.
-fn add_tile(subgroup: u32) {
-    let w_at = subgroup % 4u * 32u * ROW_QUADS;
-    let x_first = subgroup / 4u * 64u * ROW_QUADS;
-    for (var quad = 0u; quad < UNIT_QUADS; quad += 4u) {
-        let w_0 = coopLoad<Outputs>(&w_tile[w_at + quad], ROW_QUADS);
-        let w_1 = coopLoad<Outputs>(&w_tile[w_at + 16u * ROW_QUADS + quad], ROW_QUADS);
-        let x_0 = coopLoadT<Inputs>(&x_tile[x_first + quad], ROW_QUADS);
-        let x_1 = coopLoadT<Inputs>(&x_tile[x_first + 16u * ROW_QUADS + quad], ROW_QUADS);
-        let x_2 = coopLoadT<Inputs>(&x_tile[x_first + 32u * ROW_QUADS + quad], ROW_QUADS);
-        let x_3 = coopLoadT<Inputs>(&x_tile[x_first + 48u * ROW_QUADS + quad], ROW_QUADS);
-        sums_00 = coopMultiplyAdd(x_0, w_0, sums_00);
-        sums_01 = coopMultiplyAdd(x_0, w_1, sums_01);
-        sums_10 = coopMultiplyAdd(x_1, w_0, sums_10);
-        sums_11 = coopMultiplyAdd(x_1, w_1, sums_11);
-        sums_20 = coopMultiplyAdd(x_2, w_0, sums_20);
-        sums_21 = coopMultiplyAdd(x_2, w_1, sums_21);
-        sums_30 = coopMultiplyAdd(x_3, w_0, sums_30);
-        sums_31 = coopMultiplyAdd(x_3, w_1, sums_31);
-    }
-}
-
 // Where an invocation stands: what the kernel's `take_sums` is told.
 struct Stand {
     subgroup: u32,
     lane: u32,
     // The tile.
     group: vec3<u32>,
-}
-
-// Shows the sums of 16 inputs of each subgroup after those of others, to the kernel's `take_sums`.
-// All of the workgroup call it together.
-fn show_sums(stand: Stand) {
-    let at = stand.subgroup * N_SHOWN;
-    workgroupBarrier();
-    coopStoreT(sums_00, &shown[at], 32u);
-    coopStoreT(sums_01, &shown[at + 16u], 32u);
-    workgroupBarrier();
-    take_sums(stand, 0u);
-    workgroupBarrier();
-    coopStoreT(sums_10, &shown[at], 32u);
-    coopStoreT(sums_11, &shown[at + 16u], 32u);
-    workgroupBarrier();
-    take_sums(stand, 16u);
-    workgroupBarrier();
-    coopStoreT(sums_20, &shown[at], 32u);
-    coopStoreT(sums_21, &shown[at + 16u], 32u);
-    workgroupBarrier();
-    take_sums(stand, 32u);
-    workgroupBarrier();
-    coopStoreT(sums_30, &shown[at], 32u);
-    coopStoreT(sums_31, &shown[at + 16u], 32u);
-    workgroupBarrier();
-    take_sums(stand, 48u);
 }
 
 // Input of the tile that row `i` of 16 is; `first` is what `take_sums` is told.

@@ -11,7 +11,7 @@ use moeflux::error::Result;
 use moeflux::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
 
-use super::coop_tile::CoopTile;
+use super::coop_tile::{CoopTile, MatrixUnit};
 use super::decode_matrix::{self, kind_of};
 use super::matvec::Matvec;
 use super::tile::Tile;
@@ -99,9 +99,9 @@ fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
 }
 
 /// Gate and up are of one kind.
-fn gate_up_coop(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
-    let shader = COOP_TILE.shader("expert_gate_up_coop", include_str!("expert_gate_up_coop.wgsl"));
-    gate_up_shader(shader, kinds, cuts)
+fn gate_up_coop(unit: MatrixUnit, kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+    let source = include_str!("expert_gate_up_coop.wgsl");
+    gate_up_shader(COOP_TILE.shader(unit, "expert_gate_up_coop", source), kinds, cuts)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_quads.wgsl"))
 }
@@ -123,9 +123,9 @@ fn down_many(layout: MatrixLayout) -> Shader {
         .weights(Lanes::Four)
 }
 
-fn down_coop(layout: MatrixLayout) -> Shader {
+fn down_coop(unit: MatrixUnit, layout: MatrixLayout) -> Shader {
     COOP_TILE
-        .shader("expert_down_coop", include_str!("expert_down_coop.wgsl"))
+        .shader(unit, "expert_down_coop", include_str!("expert_down_coop.wgsl"))
         .with("KIND", kind_of(layout))
         .piece(PARAMS)
         .piece(include_str!("expert_tile.wgsl"))
@@ -156,8 +156,10 @@ fn shaders() -> Vec<Shader> {
             shaders.push(gate_up_many((gate, gate), cuts));
             shaders.push(down_few(gate, matvec));
             shaders.push(down_many(gate));
-            shaders.push(gate_up_coop((gate, gate), cuts));
-            shaders.push(down_coop(gate));
+            for unit in [MatrixUnit::Plain, MatrixUnit::Cooperative] {
+                shaders.push(gate_up_coop(unit, (gate, gate), cuts));
+                shaders.push(down_coop(unit, gate));
+            }
         }
     }
     let in_tiers = |it: &Shader| it.clone().tiers(Tiers::DeviceAndHost);
@@ -192,11 +194,10 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let RouteShape { top_k, n_experts } = compiler.route();
     let inner = inner_values(compiler, &slot)?;
     let layouts = [slot.gate.layout, slot.up.layout, slot.down.layout];
-    let takes_coop = kind_of(slot.gate.layout) == kind_of(slot.up.layout)
-        && [compiler.view(&op.x), inner]
-            .into_iter()
-            .all(|x| CoopTile::takes(compiler, x, &layouts));
-    let tile_inputs = if takes_coop { COOP_TILE.n_inputs() } else { TILE.n_inputs() };
+    let are_alike = kind_of(slot.gate.layout) == kind_of(slot.up.layout);
+    let unit = CoopTile::unit_for(compiler, &[compiler.view(&op.x), inner], &layouts);
+    let tiles = unit.filter(|_| are_alike).map_or(Tiles::Plain, Tiles::Coop);
+    let tile_inputs = tiles.n_inputs();
     let n_tiles_most =
         narrow(n_experts) + compiler.n_rows_max().div_ceil(tile_inputs) * narrow(top_k);
     let base = ExpertParams {
@@ -223,7 +224,6 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let both = (&slot, &gate_up, &down);
     let rows_few = narrow((PAIRS_OF_TILES * n_experts / top_k).max(1));
     few(op, compiler, both, 1..=rows_few)?;
-    let tiles = if takes_coop { Tiles::Coop } else { Tiles::Plain };
     many(op, compiler, (both, tiles), rows_few + 1..=u32::MAX)
 }
 
@@ -257,7 +257,7 @@ fn few(
         Grid::new(Extent::fixed(n_groups), Extent::rows_times(params.top_k, 1))
     };
     let (gate, up) = (slot.gate.layout, slot.up.layout);
-    let plan = matvec(gate);
+    let plan = matvec(gate).of_pairs();
     let tiers = compiler.config().tiers;
     let shader = gate_up_few((gate, up), op.limit.is_some(), plan).tiers(tiers);
     let step = compiler.step(&shader, gate_up, grid(gate_up, plan))?;
@@ -274,22 +274,22 @@ fn few(
 enum Tiles {
     /// In f32.
     Plain,
-    /// By cooperative matrices, staged in half precision.
-    Coop,
+    /// By cooperative matrices or what stands for them, staged in half precision.
+    Coop(MatrixUnit),
 }
 
 impl Tiles {
     const fn n_inputs(self) -> u32 {
         match self {
             Self::Plain => TILE.n_inputs(),
-            Self::Coop => COOP_TILE.n_inputs(),
+            Self::Coop(_) => COOP_TILE.n_inputs(),
         }
     }
 
     const fn n_groups(self, n_outputs: u32) -> u32 {
         match self {
             Self::Plain => Tile::n_groups(n_outputs),
-            Self::Coop => CoopTile::n_groups(n_outputs),
+            Self::Coop(_) => CoopTile::n_groups(n_outputs),
         }
     }
 }
@@ -309,7 +309,7 @@ fn many(
     let (kinds, cuts) = ((slot.gate.layout, slot.up.layout), op.limit.is_some());
     let (gate_up_shader, down_shader) = match tiles {
         Tiles::Plain => (gate_up_many(kinds, cuts), down_many(slot.down.layout)),
-        Tiles::Coop => (gate_up_coop(kinds, cuts), down_coop(slot.down.layout)),
+        Tiles::Coop(unit) => (gate_up_coop(unit, kinds, cuts), down_coop(unit, slot.down.layout)),
     };
     let sorting = Grid::new(Extent::fixed(1), Extent::fixed(1));
     for (shader, params, grid) in [

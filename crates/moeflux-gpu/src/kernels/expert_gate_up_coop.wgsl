@@ -44,12 +44,9 @@ fn take_sums(stand: Stand, first: u32) {
 }
 
 @compute @workgroup_size(N_INVOCATIONS)
-fn main(
-    @builtin(local_invocation_index) invocation: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_invocation_id) lane: u32,
-    @builtin(workgroup_id) group: vec3<u32>,
-) {
+fn main(unit: Unit, @builtin(workgroup_id) group: vec3<u32>) {
+    let invocation = unit.invocation;
+    let stand = stand_of(unit, group);
     let slot = slot_of_tile(invocation, group.y);
     if slot == NONE {
         return;
@@ -63,14 +60,14 @@ fn main(
     begin_sums();
     load_x(invocation, 0u);
     load_w(GATE_KIND, matrix, own_row, 0u);
-    for (var unit = 0u; unit < n_units; unit++) {
+    for (var at = 0u; at < n_units; at++) {
         workgroupBarrier();
         keep_x(invocation);
-        keep_w(GATE_KIND, matrix, own_row, unit, invocation, out);
+        keep_w(GATE_KIND, matrix, own_row, at, invocation, out);
         workgroupBarrier();
-        load_x(invocation, min(unit + 1u, n_units - 1u));
-        load_w(GATE_KIND, matrix, own_row, min(unit + 1u, n_units - 1u));
-        add_tile(subgroup);
+        load_x(invocation, min(at + 1u, n_units - 1u));
+        load_w(GATE_KIND, matrix, own_row, min(at + 1u, n_units - 1u));
+        add_tile(stand);
     }
-    show_sums(Stand(subgroup, lane, group));
+    show_sums(stand);
 }

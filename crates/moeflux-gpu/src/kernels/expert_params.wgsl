@@ -27,7 +27,9 @@ struct Params {
 
 const ABSENT: f32 = -1.0;
 
-var<workgroup> shared_slot: u32;
+// Of four words, so that what lies behind it in workgroup memory begins where cooperative matrices
+// can be loaded from: at multiples of 16 bytes.
+var<workgroup> shared_slot: vec4<u32>;
 
 fn place_of_pair(view: View, pair: u32) -> u32 {
     return place_of(view, params.step.first_row + pair / params.top_k, pair % params.top_k);
@@ -37,9 +39,9 @@ fn place_of_pair(view: View, pair: u32) -> u32 {
 // invocation.
 fn slot_of(invocation: u32, expert: u32) -> u32 {
     if invocation == 0u {
-        shared_slot = select(slots[params.step.place + expert], NONE, expert == NONE);
+        shared_slot.x = select(slots[params.step.place + expert], NONE, expert == NONE);
     }
-    return workgroupUniformLoad(&shared_slot);
+    return workgroupUniformLoad(&shared_slot).x;
 }
 
 fn slot_of_pair(invocation: u32, pair: u32) -> u32 {

@@ -176,8 +176,10 @@ impl<'a> Products<'a> {
         let n_outputs = self.products.iter().map(|it| it.layout.n_rows).sum();
         let n_cols = self.products[0].layout.n_cols;
         let sizes = compiler.subgroup_sizes();
-        let matvec = Matvec::new((n_outputs, n_cols), 1, sizes);
-        let shader = self.constants().shader(matvec, Sums::on(compiler));
+        let whole = Matvec::new((n_outputs, n_cols), 1, sizes);
+        let matvec = if self.swiglu.is_some() { whole.of_pairs() } else { whole };
+        let params = self.params(compiler);
+        let shader = self.constants(&params).shader(matvec, Sums::on(compiler));
         let pair_end = if self.swiglu.is_some() { 2 } else { 1 };
         let n_groups =
             |product: &Product<'_>| product.piece.n_rows.div_ceil(matvec.outs_per_group());
@@ -185,7 +187,6 @@ impl<'a> Products<'a> {
             + self.products[pair_end..].iter().map(n_groups).sum::<u32>();
         let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
         let arena = self.products[0].piece.arena;
-        let params = self.params(compiler);
         compiler.step(&shader, &params, grid)?.weights(arena).when(1..=1);
         compiler.apart(self.ops, 2)
     }
@@ -221,7 +222,8 @@ impl<'a> Products<'a> {
         }
     }
 
-    fn constants(&self) -> Constants {
+    fn constants(&self, params: &ProductsParams) -> Constants {
+        let is_quads = [params.x, params.n_cols, params.gain].iter().all(|it| it % 4 == 0);
         let kinds: Vec<u32> = self.products.iter().map(|it| kind_of(it.layout)).collect();
         let other_kind = kinds.iter().copied().find(|kind| *kind != kinds[0]);
         let others = (0..).zip(&kinds).filter(|(_, kind)| **kind != kinds[0]);
@@ -236,6 +238,7 @@ impl<'a> Products<'a> {
                 (None, None, Some(_)) => Extra::Sum,
                 (None, None, None) => Extra::Nothing,
             },
+            lanes: if is_quads { Lanes::Four } else { Lanes::One },
         }
     }
 }
@@ -267,6 +270,8 @@ struct Constants {
     others: u32,
     n_products: u32,
     extra: Extra,
+    /// Of four if the row is whole quads.
+    lanes: Lanes,
 }
 
 impl Constants {
@@ -281,6 +286,13 @@ impl Constants {
             .with("N_MATRICES", if has_pair { 2_u32 } else { 1 })
             .with("HAS_NORM", matches!(self.extra, Extra::Norm | Extra::NormAndPair))
             .with("HAS_SUM", self.extra == Extra::Sum)
+            .with("IS_QUADS", self.lanes == Lanes::Four)
+            .piece(match self.lanes {
+                Lanes::One => include_str!("vectors.wgsl"),
+                Lanes::Four => include_str!("vectors_of_quads.wgsl"),
+            })
+            .workspace(self.lanes)
+            .vectors(self.lanes)
             .piece(include_str!("functions.wgsl"))
             .weights(Lanes::Four);
         sums.add_to(shader, N_INVOCATIONS)
@@ -290,17 +302,20 @@ impl Constants {
 /// For tests.
 pub(super) fn shaders() -> Vec<Shader> {
     let layouts = decode_matrix::examples();
-    let of_two = Constants { kinds: [0; 2], others: 0, n_products: 2, extra: Extra::Pair };
+    let (kinds, lanes) = ([0; 2], Lanes::Four);
+    let of_two = Constants { kinds, others: 0, n_products: 2, extra: Extra::Pair, lanes };
     let four = Constants { others: 0b1001, n_products: 4, extra: Extra::NormAndPair, ..of_two };
     let one = Constants { n_products: 1, extra: Extra::Sum, ..of_two };
     let three = Constants { n_products: 3, extra: Extra::Norm, ..of_two };
-    let plain = Constants { extra: Extra::Nothing, ..three };
+    let plain = Constants { extra: Extra::Nothing, lanes: Lanes::One, ..three };
     let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
     let mut shaders = Vec::new();
     for (matvec, sums) in matvecs.zip(Sums::ALL) {
         for (&layout, &other) in layouts.iter().zip(layouts.iter().rev()) {
             let kinds = [kind_of(layout), kind_of(other)];
-            shaders.push(Constants { kinds, ..four }.shader(matvec, sums));
+            for lanes in [Lanes::One, Lanes::Four] {
+                shaders.push(Constants { kinds, lanes, ..four }.shader(matvec, sums));
+            }
         }
         for constants in [of_two, one, three, plain] {
             let kinds = [kind_of(layouts[1]); 2];

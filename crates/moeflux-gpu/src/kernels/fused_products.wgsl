@@ -56,51 +56,61 @@ fn n_groups_of(idx: u32) -> u32 {
     return select(n, 0u, HAS_PAIR && idx == 1u);
 }
 
-fn root_of(lanes: Lanes) -> f32 {
+// Column `first` of the row and the three behind it; those behind the last are zero.
+fn input_quad(first: u32) -> vec4<f32> {
+    if IS_QUADS {
+        let is_there = first < params.n_cols;
+        return select(vec4<f32>(), quad_at(params.x + select(0u, first, is_there)), is_there);
+    }
+    var values: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        let is_there = first + i < params.n_cols;
+        values[i] = select(0.0, value_at(params.x + select(0u, first + i, is_there)), is_there);
+    }
+    return values;
+}
+
+fn gain_quad(first: u32) -> vec4<f32> {
+    if IS_QUADS {
+        return vectors_quad(params.gain + first);
+    }
+    var values: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        values[i] = vectors_value(params.gain + min(first + i, params.n_cols - 1u));
+    }
+    return values;
+}
+
+// Fills `x_block` from unit `first` on. A row that is normed is not yet divided by its root: what
+// comes out of products is. Gives the sum of the squares of what this invocation saw.
+fn stage_row(invocation: u32, first: u32) -> f32 {
+    const N_QUADS: u32 = UNIT_QUADS * BLOCK_UNITS;
     var squares = 0.0;
-    for (var col = lanes.lane; col < params.n_cols; col += N_INVOCATIONS) {
-        squares += ws[params.x + col] * ws[params.x + col];
-    }
-    return sqrt(sum_of_lanes(squares, lanes) / f32(params.n_cols) + params.epsilon);
-}
-
-fn input(col: u32, root: f32) -> f32 {
-    if col >= params.n_cols {
-        return 0.0;
-    }
-    let value = ws[params.x + col];
-    if HAS_NORM {
-        return value / root * vectors[params.gain + col];
-    }
-    return value;
-}
-
-// Fills `x_block` from unit `first` on.
-fn stage_input(invocation: u32, first: u32, root: f32) {
-    for (var i = invocation; i < UNIT_QUADS * BLOCK_UNITS; i += N_INVOCATIONS) {
+    for (var i = invocation; i < N_QUADS; i += N_INVOCATIONS) {
         let col = first * UNIT_COLS + i * 4u;
-        x_block[i % UNIT_QUADS * BLOCK_UNITS + i / UNIT_QUADS] = vec4<f32>(
-            input(col, root),
-            input(col + 1u, root),
-            input(col + 2u, root),
-            input(col + 3u, root),
-        );
+        var values = input_quad(col);
+        if HAS_NORM {
+            squares += dot(values, values);
+            values *= gain_quad(col);
+        }
+        x_block[i % UNIT_QUADS * BLOCK_UNITS + i / UNIT_QUADS] = values;
     }
+    return squares;
 }
 
 // Writes what came out of output `idx`, whose sum is number `out` of a team.
-fn store(which: u32, idx: u32, team: u32, out: u32) {
+fn store(which: u32, idx: u32, factor: f32, team: u32, out: u32) {
     let place = part_of(which).out + idx;
-    let product = total_of(team, out);
+    let product = total_of(team, out) * factor;
     if HAS_PAIR && which == 0u {
-        let up = total_of(team, OUTS + out);
-        ws[params.part_1.out + idx] = up;
-        ws[place] = silu(product) * up;
+        let up = total_of(team, OUTS + out) * factor;
+        set_value(params.part_1.out + idx, up);
+        set_value(place, silu(product) * up);
         return;
     }
-    ws[place] = product;
+    set_value(place, product);
     if HAS_SUM {
-        ws[params.sum + idx] = ws[params.residual + idx] + product;
+        set_value(params.sum + idx, value_at(params.residual + idx) + product);
     }
 }
 
@@ -121,10 +131,10 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let is_other = ((OTHERS >> which) & 1u) == 1u;
     let is_pair = HAS_PAIR && which == 0u;
     let first_out = (own * N_TEAMS + team) * OUTS;
-    var root = 1.0;
+    var squares = 0.0;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
-        // Weights are on their way while the row is normed.
+        // Weights are on their way while the row is staged.
         if OTHERS != 0u && is_other {
             load(OTHER_KIND, matrix, first_out, first, lane, 0u);
         } else {
@@ -133,11 +143,10 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         if is_pair {
             load(KIND, matrix_of(params.part_1), first_out, first, lane, N_MATRICES - 1u);
         }
-        if HAS_NORM && first == 0u {
-            root = root_of(lanes);
+        if first > 0u {
+            workgroupBarrier();
         }
-        workgroupBarrier();
-        stage_input(lanes.lane, first, root);
+        squares += stage_row(lanes.lane, first);
         workgroupBarrier();
         if OTHERS != 0u && is_other {
             add_products(OTHER_KIND, matrix, first_out, first, lane, 0u, &sums);
@@ -150,17 +159,24 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         }
     }
     share(team, lane, &sums);
-    workgroupBarrier();
+    var factor = 1.0;
+    if HAS_NORM {
+        let square = sum_of_lanes(squares, lanes) / f32(params.n_cols);
+        factor = 1.0 / sqrt(square + params.epsilon);
+    } else {
+        workgroupBarrier();
+    }
     for (var i = lanes.lane; i < N_TEAMS * OUTS; i += N_INVOCATIONS) {
         let idx = own * N_TEAMS * OUTS + i;
         if idx < matrix.n_rows {
-            store(which, idx, i / OUTS, i % OUTS);
+            store(which, idx, factor, i / OUTS, i % OUTS);
         }
     }
     // Others read the normed row too.
     if HAS_NORM && group.x == 0u {
         for (var col = lanes.lane; col < params.n_cols; col += N_INVOCATIONS) {
-            ws[params.normed + col] = input(col, root);
+            let normed = value_at(params.x + col) * factor * vectors_value(params.gain + col);
+            set_value(params.normed + col, normed);
         }
     }
 }

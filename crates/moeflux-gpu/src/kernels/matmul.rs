@@ -5,7 +5,7 @@ use moeflux::error::Result;
 use moeflux::ops::MatMul;
 use moeflux_kernels::MatrixLayout;
 
-use super::coop_tile::{self, CoopTile};
+use super::coop_tile::{self, CoopTile, MatrixUnit};
 use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, ROWS_SEVERAL};
 use super::tile::Tile;
@@ -49,10 +49,11 @@ params! {
     }
 }
 
-fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
+fn few_shader(layout: MatrixLayout, matvec: Matvec, lanes: Lanes) -> Shader {
     matvec
         .shader("matmul", include_str!("matmul.wgsl"))
         .with("KIND", kind_of(layout))
+        .workspace(lanes)
         .piece(include_str!("matmul_store.wgsl"))
         .weights(Lanes::Four)
 }
@@ -64,8 +65,8 @@ fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
         .weights(Lanes::Four)
 }
 
-fn coop_shader(layout: MatrixLayout, tile: CoopTile) -> Shader {
-    tile.shader("matmul_coop", include_str!("matmul_coop.wgsl"))
+fn coop_shader(layout: MatrixLayout, (tile, unit): (CoopTile, MatrixUnit)) -> Shader {
+    tile.shader(unit, "matmul_coop", include_str!("matmul_coop.wgsl"))
         .with("KIND", kind_of(layout))
         .piece(include_str!("matmul_store.wgsl"))
         .weights(Lanes::Four)
@@ -75,7 +76,10 @@ fn shaders() -> Vec<Shader> {
     let mut shaders = fused_products::shaders();
     for layout in decode_matrix::examples() {
         shaders.extend(CoopTile::examples().into_iter().map(|tile| coop_shader(layout, tile)));
-        shaders.extend(Matvec::examples().into_iter().map(|matvec| few_shader(layout, matvec)));
+        for lanes in [Lanes::One, Lanes::Four] {
+            let few = |matvec| few_shader(layout, matvec, lanes);
+            shaders.extend(Matvec::examples().into_iter().map(few));
+        }
         shaders.extend(Tile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
     }
     shaders
@@ -102,7 +106,10 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
             let matvec = Matvec::new(shape, at_once, subgroup_sizes);
             let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group());
             let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(at_once));
-            let shader = few_shader(layout, matvec);
+            let is_quads = [params.x.first, params.x.row_stride, params.n_cols];
+            let is_quads = is_quads.iter().all(|it| it.is_multiple_of(4));
+            let lanes = if is_quads { Lanes::Four } else { Lanes::One };
+            let shader = few_shader(layout, matvec, lanes);
             compiler.step(&shader, &params, grid)?.weights(piece.arena).when(rows);
         }
         many((layout, piece), compiler, &params)?;
@@ -116,8 +123,8 @@ fn many(
     compiler: &mut Compiler<'_>,
     params: &MatMulParams,
 ) -> Result<()> {
-    let takes_coop = CoopTile::takes(compiler, params.x, &[layout]);
-    let rows_most = if takes_coop { coop_tile::ROWS_FIRST - 1 } else { u32::MAX };
+    let unit = CoopTile::unit_for(compiler, &[params.x], &[layout]);
+    let rows_most = if unit.is_some() { coop_tile::ROWS_FIRST - 1 } else { u32::MAX };
     for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
         let grid =
             Grid::new(Extent::fixed(Tile::n_groups(piece.n_rows)), Extent::rows(tile.n_inputs()));
@@ -125,15 +132,15 @@ fn many(
         let rows = *rows.start()..=rows_most.min(*rows.end());
         compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
     }
-    if takes_coop {
-        let first_large = CoopTile::first_large(piece.n_rows);
+    if let Some(unit) = unit {
+        let first_large = CoopTile::first_large(unit, piece.n_rows);
         for (rows, tile) in [
             (coop_tile::ROWS_FIRST..=first_large - 1, CoopTile::SMALL),
             (first_large..=u32::MAX, CoopTile::LARGE),
         ] {
             let n_groups = Extent::fixed(CoopTile::n_groups(piece.n_rows));
             let grid = Grid::new(n_groups, Extent::rows(tile.n_inputs()));
-            let shader = coop_shader(layout, tile);
+            let shader = coop_shader(layout, (tile, unit));
             compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
         }
     }

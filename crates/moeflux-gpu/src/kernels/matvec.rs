@@ -12,6 +12,9 @@ pub(super) const N_INVOCATIONS: u32 = 256;
 /// Inputs of a workgroup where there are several.
 pub(super) const ROWS_SEVERAL: u32 = 4;
 
+/// Units of a block that an invocation takes at most: so many have room in workgroup memory.
+const UNITS_EACH_MOST: u32 = 2;
+
 /// A layout of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Matvec {
@@ -49,9 +52,14 @@ impl Matvec {
             1024..4096 => 2,
             _ => 4,
         };
-        let units_each = if rows == 1 && outs < 4 && n_units > 32 { 2 } else { 1 };
+        let units_each = if rows == 1 && n_units > 32 { UNITS_EACH_MOST } else { 1 };
         let smallest = subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
         Self { team, units_each, outs, rows, width: smallest.min(team) }
+    }
+
+    /// With half as many outputs at once, where each is of two matrices.
+    pub(super) const fn of_pairs(self) -> Self {
+        Self { outs: self.outs.div_ceil(2), ..self }
     }
 
     /// Invocations that share outputs.

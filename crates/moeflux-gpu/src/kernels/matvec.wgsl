@@ -21,14 +21,13 @@ var<private> affines: array<Affine, N_CHUNKS * N_MATRICES>;
 
 fn x_value(row: u32, col: u32, n_cols: u32) -> f32 {
     let is_there = x_at[row] != NONE && col < n_cols;
-    return select(0.0, ws[select(0u, x_at[row] + col, is_there)], is_there);
+    return select(0.0, value_at(select(0u, x_at[row] + col, is_there)), is_there);
 }
 
 // Four values together: all of them are there or none.
 fn x_quad(row: u32, col: u32, n_cols: u32) -> vec4<f32> {
     let is_there = x_at[row] != NONE && col < n_cols;
-    let at = select(0u, x_at[row] + col, is_there);
-    let values = vec4<f32>(ws[at], ws[at + 1u], ws[at + 2u], ws[at + 3u]);
+    let values = quad_at(select(0u, x_at[row] + col, is_there));
     return select(vec4<f32>(), values, is_there);
 }
 

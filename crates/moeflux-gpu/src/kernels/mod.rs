@@ -36,7 +36,7 @@ mod swiglu;
 mod tests;
 mod tile;
 
-pub(crate) use coop_tile::WORKGROUP_BYTES as MATRIX_WORKGROUP_BYTES;
+pub(crate) use coop_tile::{MatrixUnit, WORKGROUP_BYTES as MATRIX_WORKGROUP_BYTES};
 pub(crate) use route::guess_cols;
 
 use moeflux::error::{Error, Result};

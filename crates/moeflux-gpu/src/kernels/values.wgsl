@@ -6,3 +6,15 @@ fn value_at(at: u32) -> f32 {
 fn set_value(at: u32, value: f32) {
     ws[at] = value;
 }
+
+// Four values from a place on.
+fn quad_at(at: u32) -> vec4<f32> {
+    return vec4<f32>(ws[at], ws[at + 1u], ws[at + 2u], ws[at + 3u]);
+}
+
+fn set_quad(at: u32, values: vec4<f32>) {
+    ws[at] = values.x;
+    ws[at + 1u] = values.y;
+    ws[at + 2u] = values.z;
+    ws[at + 3u] = values.w;
+}

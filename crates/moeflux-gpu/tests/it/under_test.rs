@@ -6,7 +6,7 @@ use moeflux::backend::{Arithmetic, Backend};
 use moeflux::error::Result;
 use moeflux::ops::Workspace;
 use moeflux::weights::Weights;
-use moeflux_gpu::backend::{GpuBackend, GpuConfig};
+use moeflux_gpu::backend::{GpuBackend, GpuConfig, Matrices};
 use moeflux_gpu::kernels::is_done;
 
 use crate::ops::{BackendUnderTest, Maker, REFERENCE};
@@ -29,6 +29,17 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         },
         is_exact: false,
         // Each factor has a relative error of at most 2^-11, squared 2.4e-7.
+        limit: |_| 1e-5,
+        covers: |maker| covers(maker) && rounds(maker.op),
+        ..REFERENCE
+    },
+    BackendUnderTest {
+        name: "gpu, staged in half precision, its matrices by other means",
+        make: |weights, sizes, _| {
+            let (arithmetic, matrices) = (Arithmetic::F16Staged, Matrices::Emulated);
+            made(weights, sizes, GpuConfig { arithmetic, matrices, ..GpuConfig::default() })
+        },
+        is_exact: false,
         limit: |_| 1e-5,
         covers: |maker| covers(maker) && rounds(maker.op),
         ..REFERENCE
