@@ -2,7 +2,7 @@
 //!
 //! A layer's choice goes in, experts come out in groups as they arrive. **Invariant:** what is
 //! handed out stays in memory, unchanged, until the next group is asked for; each expert comes
-//! once.//! Who computes never asks where they came from.
+//! once. Who computes never asks where they came from.
 
 pub mod policy;
 pub mod table;
@@ -11,10 +11,12 @@ pub mod trace;
 pub mod replay;
 mod arrived;
 mod resident;
+mod ahead;
 pub mod stream;
 
+pub use ahead::for_each_expert;
 pub use arrived::{Arrived, ArrivedExpert, Order};
-pub use resident::{ResidentExperts, for_each_expert};
+pub use resident::ResidentExperts;
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};

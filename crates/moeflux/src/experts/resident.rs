@@ -109,7 +109,7 @@ fn read_bank(
     Ok(ResidentBank { layer, n_experts, layout, records })
 }
 
-fn read_record(
+pub(super) fn read_record(
     (bank, expert): (&ExpertBank, ExpertIdx),
     record: &mut [u8],
     files: &Files<'_>,
@@ -120,34 +120,6 @@ fn read_record(
         let target = &mut record[part.record_at..][..part.len_bytes];
         files.read(extent.file_idx, extent.offset_bytes, target, meter)?;
         bank.check_finite(part, expert, target)?;
-    }
-    Ok(())
-}
-
-/// Reads all experts one after another, through memory for one, and hands each to `keep`.
-///
-/// # Errors
-///
-/// As [`ResidentExperts::load`], and what `keep` says.
-pub fn for_each_expert(
-    manifest: &Manifest,
-    checkpoint: &Checkpoint,
-    watch: &mut Watch<'_>,
-    keep: &mut dyn FnMut(&ExpertBank, ExpertIdx, &ExpertView<'_>) -> Result<()>,
-) -> Result<()> {
-    let files = Files::open(checkpoint)?;
-    let mut meter = Meter::new(manifest.expert_bytes(), watch)?;
-    for bank in &manifest.banks {
-        let record_bytes = bank.layout.record_bytes();
-        let mut record = AlignedBytes::zeroed(record_bytes).ok_or_else(|| Error::NoRoom {
-            what: format!("a routed expert of layer {}", bank.layer.0),
-            needed_bytes: record_bytes as u64,
-            advice: "close other programs".to_owned(),
-        })?;
-        for expert in (0..bank.n_experts).map(ExpertIdx) {
-            read_record((bank, expert), &mut record, &files, &mut meter)?;
-            keep(bank, expert, &bank.layout.view(&record))?;
-        }
     }
     Ok(())
 }

@@ -5,9 +5,11 @@ use std::ops::ControlFlow;
 use moeflux_kernels::{FloatKind, Matrix};
 
 use super::*;
+use crate::error::Error;
+use crate::format::Checkpoint;
 use crate::spec::{Family, ModelSpec, QuantParams};
 use crate::weights::tests_support::{Tensors, quantised, spec};
-use crate::weights::{Binder, ExpertShape, Source};
+use crate::weights::{Binder, ExpertShape, ExpertView, Manifest, Progress, Source};
 
 const N_EXPERTS: usize = 5;
 const HIDDEN: usize = 128;
@@ -15,16 +17,20 @@ const INNER: usize = 64;
 const PROJECTIONS: [(&str, usize, usize); 3] =
     [("gate_proj", INNER, HIDDEN), ("up_proj", INNER, HIDDEN), ("down_proj", HIDDEN, INNER)];
 
-fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
-    let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), spec);
+fn bound(checkpoint: &Checkpoint, spec: &ModelSpec) -> Manifest {
+    let mut binder = Binder::new(Source::Checkpoint(checkpoint), spec);
     let shape = ExpertShape { n_experts: N_EXPERTS, hidden: HIDDEN, inner: INNER };
     binder.experts(LayerIdx(3), "m.3.mlp", shape).unwrap();
-    let manifest = binder.finish().unwrap();
+    binder.finish().unwrap()
+}
+
+fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
+    let (_dir, checkpoint) = tensors.open();
+    let manifest = bound(&checkpoint, spec);
     let stored_bytes = tensors.0.iter().map(|tensor| tensor.bytes.len() as u64).sum::<u64>();
     assert_eq!(manifest.expert_bytes(), stored_bytes);
     let mut done_bytes = 0;
-    let watch = &mut |progress: crate::weights::Progress| {
+    let watch = &mut |progress: Progress| {
         done_bytes = progress.done_bytes;
         assert_eq!(progress.total_bytes, stored_bytes);
         ControlFlow::Continue(())
@@ -32,6 +38,31 @@ fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
     let resident = ResidentExperts::load(&manifest, &checkpoint, watch)?;
     assert_eq!(done_bytes, stored_bytes);
     Ok(Experts::Resident(resident))
+}
+
+/// All bytes of an expert.
+fn bytes_of(view: &ExpertView<'_>) -> Vec<u8> {
+    let parts = |it: &Matrix<'_>| [it.codes(), it.scales(), it.biases()].concat();
+    [&view.gate, &view.up, &view.down].map(parts).concat()
+}
+
+/// All experts as a device gets them.
+fn kept(tensors: &Tensors, spec: &ModelSpec) -> Result<Vec<Vec<u8>>> {
+    let (_dir, checkpoint) = tensors.open();
+    let manifest = bound(&checkpoint, spec);
+    let mut done_bytes = 0;
+    let watch = &mut |progress: Progress| {
+        done_bytes = progress.done_bytes;
+        ControlFlow::Continue(())
+    };
+    let mut kept = Vec::new();
+    for_each_expert(&manifest, &checkpoint, watch, &mut |bank, expert, view| {
+        assert_eq!((bank.layer, expert), (LayerIdx(3), ExpertIdx(kept.len())));
+        kept.push(bytes_of(view));
+        Ok(())
+    })?;
+    assert_eq!((kept.len(), done_bytes), (N_EXPERTS, manifest.expert_bytes()));
+    Ok(kept)
 }
 
 /// Takes all experts and compares each of their parts with `expected(expert, projection, part)`.
@@ -44,12 +75,14 @@ fn check<'t>(
     let mut experts = load(tensors, spec).unwrap();
     let chosen: Vec<_> = (0..N_EXPERTS).map(ExpertIdx).collect();
     experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, n_rows: 1 }).unwrap();
+    let kept = kept(tensors, spec).unwrap();
     let mut n_seen = 0;
     while let Some(arrived) = experts.next_ready().unwrap() {
         for place in 0..arrived.len() {
             let (expert, view) = (arrived.expert(place), arrived.view(place));
             assert_eq!(expert.0, n_seen);
             n_seen += 1;
+            assert_eq!(bytes_of(&view), kept[expert.0], "{expert:?}");
             for (projection_idx, matrix) in [view.gate, view.up, view.down].iter().enumerate() {
                 let (_, n_rows, n_cols) = PROJECTIONS[projection_idx];
                 assert_eq!((matrix.layout().n_rows, matrix.layout().n_cols), (n_rows, n_cols));
@@ -203,6 +236,35 @@ fn a_scale_that_is_not_finite_is_named_with_its_place() {
     });
     let name = "m.3.mlp.experts.4.down_proj.weight_scale_inv";
     tensors.bytes_mut(name)[..4].copy_from_slice(&nan);
-    let error = load(&tensors, &spec(Family::DeepseekV3, 4)).unwrap_err().to_string();
-    assert!(error.starts_with(&format!("tensor `{name}`: value 0 is NaN")), "{error}");
+    let spec = spec(Family::DeepseekV3, 4);
+    for error in [load(&tensors, &spec).unwrap_err(), kept(&tensors, &spec).unwrap_err()] {
+        let error = error.to_string();
+        assert!(error.starts_with(&format!("tensor `{name}`: value 0 is NaN")), "{error}");
+    }
+}
+
+#[test]
+fn who_keeps_experts_may_stop_at_any_of_them() {
+    let tensors = each(|tensors, base, n_rows, n_cols| {
+        tensors.add(&format!("{base}.weight"), "BF16", &[n_rows, n_cols]);
+    });
+    let (_dir, checkpoint) = tensors.open();
+    let manifest = bound(&checkpoint, &spec(Family::Qwen3Moe, 4));
+    for n_kept in 0..N_EXPERTS {
+        let mut go_on = |_| ControlFlow::Continue(());
+        let mut n_seen = 0;
+        let done = for_each_expert(&manifest, &checkpoint, &mut go_on, &mut |_, _, _| {
+            n_seen += 1;
+            if n_seen > n_kept { Err(Error::Cancelled) } else { Ok(()) }
+        });
+        assert!(matches!(done, Err(Error::Cancelled)));
+        assert_eq!(n_seen, n_kept + 1);
+        let mut n_told = 0;
+        let mut stop = |_| {
+            n_told += 1;
+            if n_told > n_kept { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let done = for_each_expert(&manifest, &checkpoint, &mut stop, &mut |_, _, _| Ok(()));
+        assert!(matches!(done, Err(Error::Cancelled)));
+    }
 }

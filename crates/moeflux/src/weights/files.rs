@@ -53,7 +53,8 @@ impl<'m, 'w> Meter<'m, 'w> {
         Ok(meter)
     }
 
-    fn add(&mut self, n_bytes: usize) -> Result<()> {
+    /// Counts some more.
+    pub(crate) fn add(&mut self, n_bytes: usize) -> Result<()> {
         self.progress.done_bytes += n_bytes as u64;
         match (self.watch)(self.progress) {
             ControlFlow::Continue(()) => Ok(()),

@@ -1,0 +1,127 @@
+//! All experts one after another, for a device that keeps them: threads read ahead.
+//!
+//! Each thread reads every so many-th expert into records of its own, which go round: filled to the
+//! one who keeps them, empty back. **Invariant:** experts are kept in their order, by the calling
+//! thread; however this ends, no thread is left waiting.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Builder;
+
+use moeflux_io::AlignedBytes;
+
+use crate::error::{Error, Result};
+use crate::experts::resident::read_record;
+use crate::format::Checkpoint;
+use crate::ids::ExpertIdx;
+use crate::weights::{ExpertBank, ExpertView, Files, Manifest, Meter, Watch};
+
+/// Threads that read.
+const N_READERS: usize = 4;
+
+/// Records of each: one is read, one waits, one is kept.
+const N_RECORDS: usize = 3;
+
+/// An expert to be read.
+type Job<'a> = (&'a ExpertBank, ExpertIdx);
+
+/// A thread as the one who keeps its records sees it.
+struct Reader {
+    filled: Receiver<Result<AlignedBytes>>,
+    empty: SyncSender<AlignedBytes>,
+}
+
+/// Reads all experts, and hands them to `keep` in their order.
+///
+/// # Errors
+///
+/// As [`crate::experts::ResidentExperts::load`], and what `keep` says.
+pub fn for_each_expert(
+    manifest: &Manifest,
+    checkpoint: &Checkpoint,
+    watch: &mut Watch<'_>,
+    keep: &mut dyn FnMut(&ExpertBank, ExpertIdx, &ExpertView<'_>) -> Result<()>,
+) -> Result<()> {
+    let files = &Files::open(checkpoint)?;
+    let mut meter = Meter::new(manifest.expert_bytes(), watch)?;
+    let jobs: Vec<Job<'_>> = jobs(manifest);
+    let record_bytes = manifest.banks.iter().map(|bank| bank.layout.record_bytes()).max();
+    let record_bytes = record_bytes.unwrap_or(0);
+    std::thread::scope(|scope| {
+        // None where the system has no threads left: slower, but it works.
+        let readers: Vec<Option<Reader>> = (0..N_READERS)
+            .map(|reader_idx| {
+                let (to_keep, filled) = sync_channel(N_RECORDS);
+                let (empty, to_fill) = sync_channel(N_RECORDS);
+                let mine = jobs.iter().skip(reader_idx).step_by(N_READERS);
+                let work = move || read_all(mine, files, record_bytes, (&to_fill, &to_keep));
+                let thread = Builder::new().name(format!("moeflux-load-{reader_idx}"));
+                thread.spawn_scoped(scope, work).ok().map(|_| Reader { filled, empty })
+            })
+            .collect();
+        for (job_idx, &(bank, expert)) in jobs.iter().enumerate() {
+            let reader = &readers[job_idx % N_READERS];
+            let record = match reader {
+                Some(reader) => reader.filled.recv().unwrap_or_else(|_| {
+                    unreachable!("a thread tells of each of its experts, or why it ended")
+                })?,
+                None => read((bank, expert), files, empty_record(record_bytes)?)?,
+            };
+            meter.add(bank.parts.iter().map(|part| part.len_bytes).sum())?;
+            keep(bank, expert, &bank.layout.view(&record[..bank.layout.record_bytes()]))?;
+            if let Some(reader) = reader {
+                // A thread that has read all of its experts wants no more.
+                reader.empty.send(record).ok();
+            }
+        }
+        Ok(())
+    })
+}
+
+/// In the order of layers and experts.
+fn jobs(manifest: &Manifest) -> Vec<Job<'_>> {
+    fn of_bank(bank: &ExpertBank) -> impl Iterator<Item = Job<'_>> {
+        (0..bank.n_experts).map(move |expert| (bank, ExpertIdx(expert)))
+    }
+    manifest.banks.iter().flat_map(of_bank).collect()
+}
+
+/// A thread's life: ends when all is read, something fails, or nobody listens.
+fn read_all<'a>(
+    jobs: impl Iterator<Item = &'a Job<'a>>,
+    files: &Files<'_>,
+    record_bytes: usize,
+    (to_fill, to_keep): (&Receiver<AlignedBytes>, &SyncSender<Result<AlignedBytes>>),
+) {
+    for (job_idx, job) in jobs.enumerate() {
+        let record = match job_idx {
+            ..N_RECORDS => empty_record(record_bytes),
+            _ => match to_fill.recv() {
+                Ok(record) => Ok(record),
+                Err(_) => return,
+            },
+        };
+        let done = record.and_then(|record| read(*job, files, record));
+        let has_failed = done.is_err();
+        if to_keep.send(done).is_err() || has_failed {
+            return;
+        }
+    }
+}
+
+fn read((bank, expert): Job<'_>, files: &Files<'_>, record: AlignedBytes) -> Result<AlignedBytes> {
+    let mut record = record;
+    let own = &mut record[..bank.layout.record_bytes()];
+    // Who keeps it counts it.
+    let mut unwatched = |_| ControlFlow::Continue(());
+    read_record((bank, expert), own, files, &mut Meter::new(0, &mut unwatched)?)?;
+    Ok(record)
+}
+
+fn empty_record(record_bytes: usize) -> Result<AlignedBytes> {
+    AlignedBytes::zeroed(record_bytes).ok_or_else(|| Error::NoRoom {
+        what: "a routed expert".to_owned(),
+        needed_bytes: record_bytes as u64,
+        advice: "close other programs".to_owned(),
+    })
+}
