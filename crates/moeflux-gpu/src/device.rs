@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use moeflux::error::{Error, Result};
@@ -36,6 +36,8 @@ pub struct Gpu {
     pending_bytes: AtomicUsize,
     /// What kernels took, where that is asked for.
     profile: Mutex<Option<Profile>>,
+    /// What a trial of the matrix unit gave.
+    trusts_matrices: OnceLock<bool>,
 }
 
 impl Gpu {
@@ -96,6 +98,7 @@ impl Gpu {
             pipelines,
             pending_bytes,
             profile: Mutex::default(),
+            trusts_matrices: OnceLock::new(),
         }))
     }
 
@@ -151,6 +154,18 @@ impl Gpu {
     pub(crate) fn matrix_unit(&self) -> Option<MatrixUnit> {
         let has_room = self.facts.workgroup_bytes_max >= MATRIX_WORKGROUP_BYTES;
         self.facts.matrix_edge.filter(|_| has_room).map(|_| MatrixUnit::Cooperative)
+    }
+
+    /// What a trial of that unit gave, made when this is first asked.
+    ///
+    /// # Errors
+    ///
+    /// Those of the trial, which is made again then.
+    pub(crate) fn trusts_matrices(&self, agree: &dyn Fn() -> Result<bool>) -> Result<bool> {
+        match self.trusts_matrices.get() {
+            Some(known) => Ok(*known),
+            None => agree().map(|agree| *self.trusts_matrices.get_or_init(|| agree)),
+        }
     }
 
     /// Most workgroups in one direction.

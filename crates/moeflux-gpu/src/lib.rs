@@ -5,6 +5,8 @@
 //! about where things lie; running it records a dispatch per step. [`shader`] puts the text of
 //! kernels together, [`pipeline`] keeps what the driver makes of it, [`params`] are what it gets.
 //!
+//! [`maker`] is what the engine opens models with; [`trial`] tells it what not to trust.
+//!
 //! Weights, activations and states live in a few large buffers and are addressed by offsets, so
 //! that nothing is bound anew but arenas of weights and states of layers.
 
@@ -24,3 +26,4 @@ mod recorder;
 mod shader;
 mod staging;
 mod step;
+mod trial;

@@ -9,9 +9,10 @@ use moeflux::config::{DeviceMaker, DeviceParts};
 use moeflux::error::Result;
 
 use crate::adapter::{AdapterKind, HostMemory};
-use crate::backend::{GpuBackend, GpuConfig, Tiers};
+use crate::backend::{GpuBackend, GpuConfig, Matrices, Tiers};
 use crate::device::Gpu;
 use crate::staging::STAGING_BYTES_MAX;
+use crate::trial::matrices_agree;
 
 /// What is left to others of a card's memory, and of memory that the CPU shares: one part of so
 /// many.
@@ -55,6 +56,15 @@ impl GpuMaker {
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
+
+    /// The arithmetic that was asked for, or f32 where what it needs does not compute as it should.
+    fn trusted(&self) -> Result<Arithmetic> {
+        let has_unit = self.gpu.matrix_unit().is_some();
+        let is_off = self.arithmetic == Arithmetic::F16Staged
+            && has_unit
+            && !self.gpu.trusts_matrices(&|| matrices_agree(&self.gpu, Matrices::OfDevice))?;
+        Ok(if is_off { Arithmetic::F32 } else { self.arithmetic })
+    }
 }
 
 impl DeviceMaker for GpuMaker {
@@ -75,7 +85,7 @@ impl DeviceMaker for GpuMaker {
     }
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
-        let mut config = GpuConfig { arithmetic: self.arithmetic, ..GpuConfig::default() };
+        let mut config = GpuConfig { arithmetic: self.trusted()?, ..GpuConfig::default() };
         if let Some(expert_bytes) = parts.expert_bytes {
             config.expert_bytes_max = expert_bytes;
         }

@@ -10,8 +10,10 @@ use moeflux::error::Result;
 use crate::device::Gpu;
 use crate::profile::Profiler;
 
-/// After so many dispatches the device begins with them, while others are recorded.
-const N_DISPATCHES_MAX: usize = 128;
+/// After so many dispatches the device begins with them, while others are recorded: soon where it
+/// has nothing to do, later where each submission costs both sides more than it brings.
+const N_DISPATCHES_IDLE: usize = 12;
+const N_DISPATCHES_BUSY: usize = 96;
 
 /// The commands since the last submission.
 #[derive(Debug)]
@@ -21,13 +23,15 @@ pub(crate) struct Recorder {
     pass: Option<wgpu::ComputePass<'static>>,
     encoder: Option<wgpu::CommandEncoder>,
     n_dispatches: usize,
+    /// Whether nothing was submitted since the device was last waited for.
+    is_idle: bool,
     profiler: Option<Profiler>,
 }
 
 impl Recorder {
     pub(crate) fn new(gpu: Arc<Gpu>) -> Result<Self> {
         let profiler = if gpu.is_profiled() { Some(Profiler::new(&gpu)?) } else { None };
-        Ok(Self { gpu, pass: None, encoder: None, n_dispatches: 0, profiler })
+        Ok(Self { gpu, pass: None, encoder: None, n_dispatches: 0, is_idle: true, profiler })
     }
 
     /// The pass for one more dispatch.
@@ -59,7 +63,8 @@ impl Recorder {
 
     /// Whether enough is recorded to be worth a submission.
     pub(crate) fn is_full(&self) -> bool {
-        self.n_dispatches >= N_DISPATCHES_MAX
+        let n_enough = if self.is_idle { N_DISPATCHES_IDLE } else { N_DISPATCHES_BUSY };
+        self.n_dispatches >= n_enough
     }
 
     /// Hands what is recorded to the device, if there is something.
@@ -67,6 +72,7 @@ impl Recorder {
         self.pass = None;
         self.n_dispatches = 0;
         let mut encoder = self.encoder.take()?;
+        self.is_idle = false;
         let profiler = self.profiler.as_mut().filter(|it| !it.is_empty());
         let Some(profiler) = profiler else {
             return Some(self.gpu.queue().submit([encoder.finish()]));
@@ -111,6 +117,7 @@ impl ReadBack {
         let encoder = recorder.encoder();
         encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, 0, n_bytes);
         let submission = recorder.submit();
+        recorder.is_idle = true;
         gpu.read_mapped(&self.buffer, submission, target)
     }
 }

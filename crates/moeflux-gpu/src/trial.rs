@@ -1,0 +1,189 @@
+//! Whether a device's unit for matrices gives what its plain kernels give: a small layer is
+//! computed both ways before the first model is.
+//!
+//! Cooperative matrices are young in drivers, and a driver that loads them from another place than
+//! was said reports nothing. **Invariant:** a unit that is off in any of its uses (products of a
+//! matrix, experts sorted into tiles) is not taken.
+
+use std::sync::Arc;
+
+use moeflux::backend::{Arithmetic, Backend};
+use moeflux::error::Result;
+use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, Position, TokenId};
+use moeflux::ops::{
+    Batch, Combine, Embed, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, Route, RouterKind, Row,
+    Workspace,
+};
+use moeflux::weights::{ExpertView, OwnedMatrix, Weights};
+use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+
+use crate::backend::{GpuBackend, GpuConfig, Matrices};
+use crate::device::Gpu;
+
+/// Tiles of inputs are 64 and 128: some are whole, some are not.
+const N_ROWS: usize = 150;
+/// Columns of all matrices, and outputs of most: a row of tiles and a part of one.
+const WIDTH: usize = 192;
+const N_EXPERTS: usize = 4;
+const TOP_K: usize = 2;
+/// Of the squares of what is expected. Rounding makes some 1e-7; one wrong column in a hundred
+/// makes 1e-2.
+const ERROR_MAX: f64 = 1e-4;
+
+/// Whether the unit agrees.
+///
+/// # Errors
+///
+/// What the device reports.
+pub(crate) fn matrices_agree(gpu: &Arc<Gpu>, matrices: Matrices) -> Result<bool> {
+    let layer = Layer::new()?;
+    let plain = GpuConfig { arithmetic: Arithmetic::F32, ..GpuConfig::default() };
+    let expected = layer.outputs(gpu, plain.clone())?;
+    let staged = GpuConfig { arithmetic: Arithmetic::F16Staged, matrices, ..plain };
+    let outputs = layer.outputs(gpu, staged)?;
+    Ok(outputs.iter().zip(&expected).all(|(x, y)| is_close(x, y)))
+}
+
+/// Nothing that is no number is close to anything.
+fn is_close(values: &[f32], expected: &[f32]) -> bool {
+    let square = |value: f32| f64::from(value) * f64::from(value);
+    let error: f64 = values.iter().zip(expected).map(|(x, y)| square(x - y)).sum();
+    let size: f64 = expected.iter().copied().map(square).sum();
+    error <= ERROR_MAX * size && size > 0.0
+}
+
+/// A product of many rows, and routed experts of them.
+struct Layer {
+    weights: Weights,
+    workspace: Workspace,
+    plan: Plan,
+    outputs: [BufferId; 2],
+    expert: [OwnedMatrix; 3],
+}
+
+impl Layer {
+    fn new() -> Result<Self> {
+        let mut values = Values(1);
+        let (mut weights, mut workspace) = (Weights::default(), Workspace::default());
+        let float = |n_cols| MatrixLayout {
+            kind: MatrixKind::Float(FloatKind::F32),
+            n_rows: N_ROWS,
+            n_cols,
+        };
+        let mut input = |name, n_cols| -> Result<(Heads, Op)> {
+            let table = weights.push_matrix(values.floats(float(n_cols))?);
+            let out = workspace.buffer(name, n_cols);
+            Ok((out, Op::Embed(Embed { table, out })))
+        };
+        let (x, embed) = input("x", WIDTH)?;
+        let (logits, embed_logits) = input("logits", N_EXPERTS)?;
+        let affine = Affine { bits: 4, group: 64, scale: FloatKind::Bf16 };
+        let kind = MatrixKind::Affine(affine);
+        let layout = MatrixLayout { kind, n_rows: WIDTH, n_cols: WIDTH };
+        let weight = weights.push_matrix(values.codes(layout)?);
+        let [product, sum, out] =
+            ["product", "sum", "out"].map(|name| workspace.buffer(name, WIDTH));
+        let router = RouterKind::Softmax { renormalise: true };
+        let route = Route { logits, kind: router, top_k: TOP_K, purpose: Purpose::Use };
+        let (shared, shared_gate, residual) = (None, None, x);
+        let plan = Plan::new(vec![
+            embed,
+            embed_logits,
+            Op::MatMul(MatMul { weight, bias: None, x, out: product }),
+            Op::Route(route),
+            Op::ExpertFfn(ExpertFfn { layer: LayerIdx(0), x, sum, limit: None }),
+            Op::Combine(Combine { sum, shared, shared_gate, residual, out }),
+        ]);
+        let expert = [values.codes(layout)?, values.codes(layout)?, values.codes(layout)?];
+        let outputs = [product.buffer, out.buffer];
+        Ok(Self { weights, workspace, plan, outputs, expert })
+    }
+
+    fn outputs(&self, gpu: &Arc<Gpu>, config: GpuConfig) -> Result<[Vec<f32>; 2]> {
+        let (weights, workspace) = (&self.weights, &self.workspace);
+        let mut backend = GpuBackend::new(Arc::clone(gpu), weights, workspace, N_ROWS, config)?;
+        let [gate, up, down] = &self.expert;
+        for expert in (0..N_EXPERTS).map(ExpertIdx) {
+            let view = ExpertView { gate: gate.view(), up: up.view(), down: down.view() };
+            backend.keep_expert((LayerIdx(0), expert), N_EXPERTS, &view)?;
+        }
+        let row = |(idx, token)| Row { token: TokenId(token), position: Position(idx) };
+        let rows: Vec<Row> = (0..N_ROWS).zip(0..).map(row).collect();
+        backend.submit(&self.plan, &Batch { rows: &rows, segments: &[], outputs: &[] })?;
+        let mut read = |buffer| -> Result<Vec<f32>> {
+            let mut values = vec![0.0; N_ROWS * WIDTH];
+            for (idx, row) in values.chunks_exact_mut(WIDTH).enumerate() {
+                backend.read_row(buffer, idx, row)?;
+            }
+            Ok(values)
+        };
+        let [first, second] = self.outputs;
+        Ok([read(first)?, read(second)?])
+    }
+}
+
+/// Values that look random and are the same each time.
+struct Values(u32);
+
+impl Values {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.0 >> 8
+    }
+
+    /// From -1 to 1.
+    fn next_float(&mut self) -> f32 {
+        let whole = u16::try_from(self.next() >> 8).expect("16 bits are left");
+        f32::from(whole) / 32_768.0 - 1.0
+    }
+
+    fn floats(&mut self, layout: MatrixLayout) -> Result<OwnedMatrix> {
+        let mut matrix = OwnedMatrix::zeroed(layout)?;
+        for value in matrix.parts_mut().0.as_chunks_mut::<4>().0 {
+            *value = self.next_float().to_le_bytes();
+        }
+        Ok(matrix)
+    }
+
+    /// Any codes; scales and biases that make weights of about -1 to 1.
+    fn codes(&mut self, layout: MatrixLayout) -> Result<OwnedMatrix> {
+        let mut matrix = OwnedMatrix::zeroed(layout)?;
+        let (codes, scales, biases) = matrix.parts_mut();
+        codes.fill_with(|| self.next().to_le_bytes()[1]);
+        for (part, factor) in [(scales, 0.125), (biases, 1.0)] {
+            for value in part.as_chunks_mut::<2>().0 {
+                let bytes = (self.next_float() * factor).to_le_bytes();
+                *value = [bytes[2], bytes[3]];
+            }
+        }
+        Ok(matrix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::adapters;
+
+    #[test]
+    fn a_sound_unit_agrees() {
+        let adapters = adapters();
+        let adapter = adapters.first().expect("a GPU, or mesa-vulkan-drivers");
+        let gpu = Gpu::open(adapter).unwrap();
+        assert!(gpu.facts().has_f16, "without f16 both ways are the same");
+        assert!(matrices_agree(&gpu, Matrices::Emulated).unwrap());
+    }
+
+    #[test]
+    fn what_is_off_is_not_close() {
+        let expected: Vec<f32> = (0_u16..1000).map(|idx| f32::from(idx % 7) - 3.0).collect();
+        assert!(is_close(&expected, &expected));
+        let mut values: Vec<f32> = expected.iter().map(|value| value * 1.0005).collect();
+        assert!(is_close(&values, &expected), "rounding");
+        values[123] = f32::NAN;
+        assert!(!is_close(&values, &expected), "no number");
+        values[123] = 40.0;
+        assert!(!is_close(&values, &expected), "a wrong value");
+        assert!(!is_close(&[0.0; 4], &[0.0; 4]), "nothing was computed");
+    }
+}
