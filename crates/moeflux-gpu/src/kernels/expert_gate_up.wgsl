@@ -8,12 +8,12 @@ fn main(
     @builtin(local_invocation_index) invocation: u32,
     @builtin(workgroup_id) group: vec3<u32>,
 ) {
-    if group.x == 0u && invocation == 0u {
-        note_use(routes[params.step.first_row * params.top_k + group.y].x, 1u);
-    }
     let slot = slot_of_pair(invocation, group.y);
     if slot == NONE {
         return;
+    }
+    if group.x == 0u && invocation == 0u {
+        note_use(routes[params.step.first_row * params.top_k + group.y].x, 1u);
     }
     let team = invocation / TEAM;
     let lane = invocation % TEAM;

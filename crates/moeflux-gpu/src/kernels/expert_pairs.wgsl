@@ -65,7 +65,7 @@ fn main(@builtin(local_invocation_index) invocation: u32) {
     for (var expert = first_expert; expert < end_expert; expert++) {
         let n = atomicLoad(&counts[expert]);
         describe(expert, first, n);
-        if n > 0u {
+        if n > 0u && slots[params.step.place + expert] != NONE {
             note_use(expert, n);
         }
         atomicStore(&counts[expert], first * TILE_INPUTS);

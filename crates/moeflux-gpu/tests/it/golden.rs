@@ -1,6 +1,7 @@
 //! Golden cases on a GPU: logits of every family and weight format against transformers and mlx-lm,
 //! wherever the experts are; sessions that come, go and move.
 
+use moeflux::blueprint::Blueprint;
 use moeflux::engine::Engine;
 use moeflux::ids::TokenId;
 
@@ -73,6 +74,14 @@ fn what_is_used_most_comes_near_and_changes_no_bit() {
         let stats = stats.expect("experts are in two memories");
         assert!(stats.swaps > 0 && stats.near_uses < stats.uses, "{name}: {stats:?}");
         assert!(stats.near_bytes > 0 && stats.near_bytes < stats.far_bytes, "{name}: {stats:?}");
+        // Counted up to the last look: whole steps, of all layers with experts.
+        let per_step: usize = {
+            let (blueprint, _) = Blueprint::of_folder(&case.dir).unwrap();
+            blueprint.spec.layers.iter().map(|layer| layer.ffn.top_k()).sum()
+        };
+        let n_steps = stats.uses / per_step as u64;
+        assert_eq!(stats.uses, n_steps * per_step as u64, "{name}: {stats:?}");
+        assert!((32..150).contains(&n_steps), "{name}: {stats:?}");
     }
 }
 
