@@ -26,6 +26,7 @@ pub struct GpuMaker {
     memory_bytes: Option<u64>,
     arithmetic: Arithmetic,
     sees_host: bool,
+    expert_buffer_bytes_max: u64,
 }
 
 impl GpuMaker {
@@ -33,7 +34,13 @@ impl GpuMaker {
     #[must_use]
     pub fn new(gpu: Arc<Gpu>, memory_bytes: Option<u64>) -> Self {
         let sees_host = gpu.facts().host_memory == HostMemory::Seen;
-        Self { gpu, memory_bytes, arithmetic: Arithmetic::F32, sees_host }
+        Self {
+            gpu,
+            memory_bytes,
+            arithmetic: Arithmetic::F32,
+            sees_host,
+            expert_buffer_bytes_max: u64::MAX,
+        }
     }
 
     /// Leaves experts without room on the device in the host's memory, also where both are the
@@ -49,6 +56,12 @@ impl GpuMaker {
     #[must_use]
     pub fn staging_f16(self) -> Self {
         Self { arithmetic: Arithmetic::F16Staged, ..self }
+    }
+
+    /// With at most so many bytes of experts in one buffer: for tests of what large experts do.
+    #[must_use]
+    pub fn with_expert_buffers(self, n_bytes_max: u64) -> Self {
+        Self { expert_buffer_bytes_max: n_bytes_max, ..self }
     }
 
     /// The device.
@@ -86,6 +99,7 @@ impl DeviceMaker for GpuMaker {
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
         let mut config = GpuConfig { arithmetic: self.trusted()?, ..GpuConfig::default() };
+        config.expert_buffer_bytes_max = self.expert_buffer_bytes_max;
         if let Some(expert_bytes) = parts.expert_bytes {
             config.expert_bytes_max = expert_bytes;
         }

@@ -64,7 +64,10 @@ pub struct GpuConfig {
     pub matrices: Matrices,
     /// Bytes of routed experts in the device's memory at most.
     pub expert_bytes_max: u64,
-    /// Whether those that are kept beyond that lie in the host's memory, where kernels read them.
+    /// Bytes of one buffer of them at most; by default as many as kernels see at once.
+    pub expert_buffer_bytes_max: u64,
+    /// Whether those for which `expert_bytes_max` has no room are kept in the host's memory, where
+    /// kernels read them.
     pub tiers: Tiers,
 }
 
@@ -76,6 +79,7 @@ impl Default for GpuConfig {
             arithmetic: Arithmetic::F32,
             matrices: Matrices::OfDevice,
             expert_bytes_max: 1 << 30,
+            expert_buffer_bytes_max: u64::MAX,
             tiers: Tiers::Device,
         }
     }
@@ -172,7 +176,7 @@ impl GpuBackend {
         let workspace = DeviceWorkspace::new(&gpu, workspace, n_rows_max)?;
         let weights = DeviceWeights::upload(&gpu, weights)?;
         let batches = Batches::new(&gpu, workspace.n_rows_max)?;
-        let experts = DeviceExperts::new(&gpu, config.expert_bytes_max, config.tiers)?;
+        let experts = DeviceExperts::new(&gpu, &config)?;
         let route_pairs = gpu.buffer("routes", 16, STORAGE)?;
         let model_group =
             model_group(&gpu, (&workspace, &weights), &batches, &route_pairs, &experts);

@@ -15,7 +15,7 @@ use crate::memory::{HOST_STORAGE, STORAGE, narrow};
 const FAR_SLOT: u32 = 1 << 31;
 
 /// Kernels reckon places in words, and keep a bit of them for what is far.
-const BUFFER_BYTES_MAX: u64 = 1 << 32;
+pub(super) const BUFFER_BYTES_MAX: u64 = 1 << 32;
 
 /// Which memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,19 +47,13 @@ pub(super) struct Division {
 impl Division {
     /// As many near as `near_bytes` hold, or all if that is none.
     pub(super) fn new(
-        gpu: &Gpu,
         n_experts: usize,
         slot_bytes: u64,
-        near_bytes: Option<u64>,
-    ) -> Result<Self> {
-        let n_bound = gpu.storage_bytes_max().min(BUFFER_BYTES_MAX) / slot_bytes;
-        if n_bound == 0 {
-            let problem = format!("an expert has {slot_bytes} bytes, more than its kernels see");
-            return Err(gpu.error(&problem));
-        }
+        (near_bytes, n_per_buffer): (Option<u64>, u64),
+    ) -> Self {
         let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(n_experts);
         let n_near = near_bytes.map_or(n_experts, |n_bytes| whole(n_bytes / slot_bytes));
-        Ok(Self { n_experts, n_near, slot_bytes, n_per_buffer: whole(n_bound) })
+        Self { n_experts, n_near, slot_bytes, n_per_buffer: whole(n_per_buffer) }
     }
 
     /// Slots of the buffers of a memory.

@@ -18,7 +18,7 @@ use moeflux::ids::{ExpertIdx, LayerIdx};
 use moeflux::weights::ExpertView;
 use moeflux_kernels::{Matrix, MatrixLayout};
 
-use crate::backend::Tiers;
+use crate::backend::{GpuConfig, Tiers};
 use crate::compiler::{SlotMatrix, SlotShape};
 use crate::device::Gpu;
 use crate::memory::weights::{PartBytes, bind, bind_tiers};
@@ -60,6 +60,8 @@ pub(crate) struct DeviceExperts {
     staging: Staging,
     /// In the device's memory.
     bytes_max: u64,
+    /// Of one buffer.
+    buffer_bytes_max: u64,
     n_groups: u64,
     n_uploaded: u64,
 }
@@ -110,8 +112,9 @@ impl Uses {
 }
 
 impl DeviceExperts {
-    /// No experts yet, and room for so many bytes of them in the device's memory.
-    pub(crate) fn new(gpu: &Gpu, bytes_max: u64, tiers: Tiers) -> Result<Self> {
+    /// No experts yet.
+    pub(crate) fn new(gpu: &Gpu, config: &GpuConfig) -> Result<Self> {
+        let GpuConfig { expert_bytes_max, expert_buffer_bytes_max, tiers, .. } = *config;
         Ok(Self {
             shapes: HashMap::new(),
             tables: gpu.buffer("tables of experts", (N_KEPT_WORDS_END * 4) as u64, STORAGE)?,
@@ -123,7 +126,8 @@ impl DeviceExperts {
             are_tables_old: false,
             follow: Follow::new(),
             staging: Staging::default(),
-            bytes_max,
+            bytes_max: expert_bytes_max,
+            buffer_bytes_max: gpu.storage_bytes_max().min(expert_buffer_bytes_max),
             n_groups: 0,
             n_uploaded: 0,
         })
@@ -182,7 +186,12 @@ impl DeviceExperts {
             self.bytes_max.saturating_sub(self.kept_bytes()[0]) / n_left as u64
         });
         let slot_bytes = u64::from(shape.n_words) * 4;
-        let division = Division::new(gpu, n_experts, slot_bytes, near_bytes)?;
+        let n_per_buffer = self.buffer_bytes_max.min(bank::BUFFER_BYTES_MAX) / slot_bytes;
+        if n_per_buffer == 0 {
+            let problem = format!("an expert has {slot_bytes} bytes, more than its kernels see");
+            return Err(gpu.error(&problem));
+        }
+        let division = Division::new(n_experts, slot_bytes, (near_bytes, n_per_buffer));
         let uses_at = self.uses.n_words;
         self.uses.n_words += n_experts.next_multiple_of(USES_ALIGN_WORDS);
         let (uses, n_kept_words) = (&self.uses, &mut self.n_kept_words);
@@ -269,14 +278,14 @@ impl DeviceExperts {
         let used_bytes: u64 = self.pools.iter().map(Pool::n_bytes).sum();
         let room_bytes = self.bytes_max.saturating_sub(used_bytes);
         let n_before = self.pools[pool_idx].n_bytes();
-        let (gpu, uses) = (flow.gpu, &self.uses);
+        let (gpu, uses, buffer_bytes_max) = (flow.gpu, &self.uses, self.buffer_bytes_max);
         let bind = |buffer: &wgpu::Buffer| uses.bind(gpu, [buffer, buffer], 0);
         let pool = &mut self.pools[pool_idx];
         let mut places: Vec<(ExpertIdx, SlotPlace)> = Vec::new();
         for at in first..arrived.len() {
             let expert = arrived.expert(at);
             let room_bytes = room_bytes.saturating_sub(pool.n_bytes() - n_before);
-            let growth = Growth { gpu, room_bytes, bind: &bind };
+            let growth = Growth { gpu, room_bytes, buffer_bytes_max, bind: &bind };
             let found = pool.slot_for(&growth, self.n_groups, (layer, expert))?;
             let Some((slot_idx, is_there)) = found else { break };
             let place = pool.slots[slot_idx].place;

@@ -51,6 +51,8 @@ pub(super) struct Growth<'a> {
     pub(super) gpu: &'a Gpu,
     /// Bytes that this pool may still take.
     pub(super) room_bytes: u64,
+    /// Of one buffer.
+    pub(super) buffer_bytes_max: u64,
     pub(super) bind: &'a dyn Fn(&wgpu::Buffer) -> wgpu::BindGroup,
 }
 
@@ -89,10 +91,10 @@ impl Pool {
 
     /// Adds a buffer, if there is room for one.
     fn grow(&mut self, growth: &Growth<'_>) -> Result<bool> {
-        let Growth { gpu, room_bytes, bind } = *growth;
+        let Growth { gpu, room_bytes, buffer_bytes_max, bind } = *growth;
         let wanted = self.slots.len().max(N_SLOTS_FIRST) as u64;
         let n_room = room_bytes / self.slot_bytes;
-        let n_bound = gpu.storage_bytes_max() / self.slot_bytes;
+        let n_bound = buffer_bytes_max / self.slot_bytes;
         // One slot there is always: without it nothing could be computed.
         let n_least = u64::from(self.slots.is_empty());
         let n_slots = wanted.min(n_room).min(n_bound).max(n_least);

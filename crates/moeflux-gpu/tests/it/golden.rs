@@ -58,6 +58,20 @@ fn experts_in_two_memories_change_no_bit_of_any_format() {
 }
 
 #[test]
+fn several_buffers_change_no_bit() {
+    for name in CASES {
+        let run = |experts| {
+            let (engine, tokens) = engine_of(name, experts);
+            feed_all(&mut engine.session(64).unwrap(), &tokens)
+        };
+        let expected = run(ExpertsAt::Device);
+        for percent in [0, 45, 100] {
+            assert!(run(ExpertsAt::Cut(percent)) == expected, "{name}: {percent} % near");
+        }
+    }
+}
+
+#[test]
 fn what_is_used_most_comes_near_and_changes_no_bit() {
     for name in CASES {
         let case = Case::load(name);

@@ -37,6 +37,8 @@ pub(crate) enum ExpertsAt {
     Host,
     /// So many percent on the device, the others in the host's memory, where kernels see them.
     Both(u64),
+    /// The same, in buffers for three of them.
+    Cut(u64),
     /// In files, with slots for so many in the host's memory.
     Files(usize),
 }
@@ -54,18 +56,25 @@ fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig 
     let maker = match experts {
         ExpertsAt::Device => maker(LARGE),
         ExpertsAt::Host | ExpertsAt::Files(_) => maker(1),
-        ExpertsAt::Both(percent) => {
+        ExpertsAt::Both(percent) | ExpertsAt::Cut(percent) => {
             let (blueprint, _) = Blueprint::of_folder(dir).unwrap();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = Layout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
             let near_bytes = layout.memory.expert_bytes * percent / 100;
-            maker(others_bytes + near_bytes).seeing_host()
+            let maker = maker(others_bytes + near_bytes).seeing_host();
+            let n_experts: usize = blueprint.manifest.banks.iter().map(|bank| bank.n_experts).sum();
+            match experts {
+                // Slots are somewhat larger than records.
+                ExpertsAt::Cut(_) => maker
+                    .with_expert_buffers(layout.memory.expert_bytes * 39 / 10 / n_experts as u64),
+                _ => maker,
+            }
         }
     };
     let n_slots_max = match experts {
         ExpertsAt::Files(n_slots) => Some(n_slots),
-        ExpertsAt::Device | ExpertsAt::Host | ExpertsAt::Both(_) => None,
+        ExpertsAt::Device | ExpertsAt::Host | ExpertsAt::Both(_) | ExpertsAt::Cut(_) => None,
     };
     EngineConfig {
         backend: BackendKind::Cpu,
