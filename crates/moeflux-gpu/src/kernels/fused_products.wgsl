@@ -72,7 +72,7 @@ fn input_quad(first: u32) -> vec4<f32> {
 
 fn gain_quad(first: u32) -> vec4<f32> {
     if IS_QUADS {
-        return vectors_quad(params.gain + first);
+        return vectors_quad(params.gain + min(first, params.n_cols - 4u));
     }
     var values: vec4<f32>;
     for (var i = 0u; i < 4u; i++) {
@@ -81,29 +81,40 @@ fn gain_quad(first: u32) -> vec4<f32> {
     return values;
 }
 
-// Fills `x_block` from unit `first` on. A row that is normed is not yet divided by its root: what
-// comes out of products is. Gives the sum of the squares of what this invocation saw.
-fn stage_row(invocation: u32, first: u32) -> f32 {
-    const N_QUADS: u32 = UNIT_QUADS * BLOCK_UNITS;
+// What a row that is normed is multiplied by.
+fn factor_of(lanes: Lanes) -> f32 {
     var squares = 0.0;
-    for (var i = invocation; i < N_QUADS; i += N_INVOCATIONS) {
-        let col = first * UNIT_COLS + i * 4u;
-        var values = input_quad(col);
-        if HAS_NORM {
-            squares += dot(values, values);
-            values *= gain_quad(col);
-        }
+    for (var col = 4u * lanes.lane; col < params.n_cols; col += 4u * N_INVOCATIONS) {
+        let values = input_quad(col);
+        squares += dot(values, values);
+    }
+    return 1.0 / sqrt(sum_of_lanes(squares, lanes) / f32(params.n_cols) + params.epsilon);
+}
+
+// Of the row as it is multiplied: the same values, whether products are in the norm's dispatch or
+// find the normed row.
+fn staged_quad(first: u32, factor: f32) -> vec4<f32> {
+    let values = input_quad(first);
+    if HAS_NORM {
+        return values * factor * gain_quad(first);
+    }
+    return values;
+}
+
+// Fills `x_block` from unit `first` on.
+fn stage_row(invocation: u32, first: u32, factor: f32) {
+    for (var i = invocation; i < UNIT_QUADS * BLOCK_UNITS; i += N_INVOCATIONS) {
+        let values = staged_quad(first * UNIT_COLS + i * 4u, factor);
         x_block[i % UNIT_QUADS * BLOCK_UNITS + i / UNIT_QUADS] = values;
     }
-    return squares;
 }
 
 // Writes what came out of output `idx`, whose sum is number `out` of a team.
-fn store(which: u32, idx: u32, factor: f32, team: u32, out: u32) {
+fn store(which: u32, idx: u32, team: u32, out: u32) {
     let place = part_of(which).out + idx;
-    let product = total_of(team, out) * factor;
+    let product = total_of(team, out);
     if HAS_PAIR && which == 0u {
-        let up = total_of(team, OUTS + out) * factor;
+        let up = total_of(team, OUTS + out);
         set_value(params.part_1.out + idx, up);
         set_value(place, silu(product) * up);
         return;
@@ -131,7 +142,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let is_other = ((OTHERS >> which) & 1u) == 1u;
     let is_pair = HAS_PAIR && which == 0u;
     let first_out = (own * N_TEAMS + team) * OUTS;
-    var squares = 0.0;
+    var factor = 1.0;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
         // Weights are on their way while the row is staged.
@@ -143,10 +154,11 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         if is_pair {
             load(KIND, matrix_of(params.part_1), first_out, first, lane, N_MATRICES - 1u);
         }
-        if first > 0u {
-            workgroupBarrier();
+        if HAS_NORM && first == 0u {
+            factor = factor_of(lanes);
         }
-        squares += stage_row(lanes.lane, first);
+        workgroupBarrier();
+        stage_row(lanes.lane, first, factor);
         workgroupBarrier();
         if OTHERS != 0u && is_other {
             add_products(OTHER_KIND, matrix, first_out, first, lane, 0u, &sums);
@@ -159,24 +171,18 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         }
     }
     share(team, lane, &sums);
-    var factor = 1.0;
-    if HAS_NORM {
-        let square = sum_of_lanes(squares, lanes) / f32(params.n_cols);
-        factor = 1.0 / sqrt(square + params.epsilon);
-    } else {
-        workgroupBarrier();
-    }
+    workgroupBarrier();
     for (var i = lanes.lane; i < N_TEAMS * OUTS; i += N_INVOCATIONS) {
         let idx = own * N_TEAMS * OUTS + i;
         if idx < matrix.n_rows {
-            store(which, idx, factor, i / OUTS, i % OUTS);
+            store(which, idx, i / OUTS, i % OUTS);
         }
     }
     // Others read the normed row too.
     if HAS_NORM && group.x == 0u {
         for (var col = lanes.lane; col < params.n_cols; col += N_INVOCATIONS) {
-            let normed = value_at(params.x + col) * factor * vectors_value(params.gain + col);
-            set_value(params.normed + col, normed);
+            let value = value_at(params.x + col) * factor * vectors_value(params.gain + col);
+            set_value(params.normed + col, value);
         }
     }
 }
