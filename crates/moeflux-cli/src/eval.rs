@@ -185,7 +185,7 @@ impl Run<'_> {
             next.filter(|_| position + 1 >= first_predicted).map(|token| (position + 1, token))
         };
         let watch = &mut |progress: StepProgress| -> ControlFlow<()> {
-            bar.set(*n_done + tokens_done(progress, *n_rows));
+            bar.set(*n_done + tokens_done(progress));
             interrupt.poll()
         };
         let mut position = first;

@@ -98,7 +98,11 @@ impl Layout {
                 let is_on_device = on_device(&needs(N_ROWS_DEFAULT)).is_some();
                 rows_of_a_step(streaming, &|n_rows| match needs(n_rows) {
                     needs if is_on_device => fit_of(&needs, on_device(&needs)),
-                    needs => fit_in_memory(&needs, &experts, limit_bytes),
+                    needs => match fit_in_memory(&needs, &experts, limit_bytes) {
+                        // A prompt borrows from slots while it runs; an answer has more of them.
+                        Fit::MoreIsBetter if config.device.is_none() => Fit::Enough,
+                        fit => fit,
+                    },
                 })
             }
         };
