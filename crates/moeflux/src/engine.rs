@@ -202,7 +202,7 @@ impl Engine {
     /// What streaming has done so far; `None` where all experts are in memory.
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
-        self.runtime.lock_to_clean_up().experts.stats()
+        self.runtime.stream_stats()
     }
 
     /// Keeps so many experts in memory from now on. Where all of them are, nothing changes.

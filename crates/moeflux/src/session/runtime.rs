@@ -10,6 +10,7 @@ use crate::backend::{Backend, DeviceNames};
 use crate::budget::PromptRoom;
 use crate::error::{Error, Result};
 use crate::experts::Experts;
+use crate::experts::stream::StreamStats;
 use crate::forward::{Device, Model};
 use crate::session::feed::StepScratch;
 
@@ -75,6 +76,12 @@ impl Runtime {
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// What streaming has done so far; `None` where all experts are in memory.
+    #[must_use]
+    pub fn stream_stats(&self) -> Option<StreamStats> {
+        self.lock_to_clean_up().experts.stats()
     }
 
     /// The model, to change before anybody shares it.
