@@ -176,7 +176,7 @@ impl Run<'_> {
         (first, fed): (usize, &[TokenId]),
         first_predicted: usize,
     ) -> Result<()> {
-        let Self { session, other, bar, n_done, interrupt, scores } = self;
+        let Self { session, other, bar, n_done, interrupt, scores, .. } = self;
         let is_held = other.is_some();
         let mut held: Vec<Vec<f32>> = Vec::new();
         // The logits of a token predict the one after it.
