@@ -151,7 +151,7 @@ fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc
         n_slots: N_SLOTS,
         slot_bytes: more_bytes.div_ceil(n_lent),
         n_slots_at_once: stream.n_slots_per_slab(),
-        n_slots_least: 4,
+        n_slots_least: 10,
         n_experts: 1000,
     });
     let told = Told::default();
@@ -195,7 +195,7 @@ fn longer_steps_give_the_same_bits_and_everything_comes_back() {
             let expected = run(&usual, tokens);
             assert!(told.rows().is_empty());
             // One step, two and three.
-            for (n_lent, n_rows) in [(6, N_PROMPT), (18, N_PROMPT / 2), (31, N_PROMPT / 3)] {
+            for (n_lent, n_rows) in [(6, N_PROMPT), (12, N_PROMPT / 2), (30, N_PROMPT / 3)] {
                 let (runtime, told) = runtime_of(&case, caching, Some(n_lent)).unwrap();
                 assert!(run(&runtime, tokens) == expected, "{name}: steps of {n_rows} rows");
                 assert_eq!(told.rows(), [n_rows, N_ROWS], "{name}");
@@ -209,9 +209,9 @@ fn longer_steps_give_the_same_bits_and_everything_comes_back() {
 #[test]
 fn progress_tells_how_long_a_step_is() {
     let case = Case::load("qwen3_5_moe-bf16");
-    let (runtime, told) = runtime_of(&case, Caching::Direct, Some(12)).unwrap();
+    let (runtime, told) = runtime_of(&case, Caching::Direct, Some(6)).unwrap();
     let division = runtime.prompt_room().unwrap().division(N_PROMPT);
-    assert_eq!(division, Some(Division { n_rows: N_PROMPT, n_slots_lent: 12 }));
+    assert_eq!(division, Some(Division { n_rows: N_PROMPT, n_slots_lent: 6 }));
     let mut session = Session::new(runtime, 60).unwrap();
     let mut feed = |n_tokens: usize| {
         let mut lens = Vec::new();
@@ -279,7 +279,7 @@ fn prompts_and_answers_of_many_sessions_borrow_together() {
     let tokens = &case.tokens[..N_PROMPT + 8];
     let (usual, _) = runtime_of(&case, Caching::Direct, None).unwrap();
     let expected = run(&usual, tokens);
-    let (runtime, told) = runtime_of(&case, Caching::Direct, Some(18)).unwrap();
+    let (runtime, told) = runtime_of(&case, Caching::Direct, Some(12)).unwrap();
     std::thread::scope(|scope| {
         let prompts = || assert!(run(&runtime, tokens) == expected);
         let answers = || {
