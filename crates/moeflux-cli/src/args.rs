@@ -140,7 +140,8 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Tokens computed together while reading a prompt; changes speed and memory, never the result
-    /// [default: 512; more where experts are streamed, fewer where memory is short]
+    /// [default: 512; for a long prompt more where experts are streamed, fewer where memory is
+    /// short]
     #[arg(long, value_name = "N", value_parser = ranges::chunk)]
     pub(crate) chunk: Option<NonZeroUsize>,
     /// Memory that the whole process may use, as in 24G; what has no room stays on the drive.

@@ -176,7 +176,7 @@ impl Run<'_> {
         (first, fed): (usize, &[TokenId]),
         first_predicted: usize,
     ) -> Result<()> {
-        let Self { session, other, n_rows, bar, n_done, interrupt, scores } = self;
+        let Self { session, other, bar, n_done, interrupt, scores, .. } = self;
         let is_held = other.is_some();
         let mut held: Vec<Vec<f32>> = Vec::new();
         // The logits of a token predict the one after it.
@@ -185,7 +185,7 @@ impl Run<'_> {
             next.filter(|_| position + 1 >= first_predicted).map(|token| (position + 1, token))
         };
         let watch = &mut |progress: StepProgress| -> ControlFlow<()> {
-            bar.set(*n_done + tokens_done(progress, *n_rows));
+            bar.set(*n_done + tokens_done(progress));
             interrupt.poll()
         };
         let mut position = first;

@@ -217,7 +217,7 @@ impl<'a> Answer<'a> {
         match event {
             Event::Reading(progress) => {
                 let bar = || Bar::tokens("reading", progress.n_rows);
-                let n_done = tokens_done(progress, self.engine.n_rows_max());
+                let n_done = tokens_done(progress);
                 self.reading.get_or_insert_with(bar).set(n_done);
             }
             Event::PromptRead => {

@@ -63,9 +63,8 @@ impl Drop for Bar {
 }
 
 /// Tokens that are done, those under way counted by the layers that they have passed.
-pub(crate) fn tokens_done(progress: StepProgress, chunk: usize) -> u64 {
-    let under_way = chunk.min(progress.n_rows - progress.n_rows_done);
-    let passed = under_way * progress.n_layers_done / progress.n_layers.max(1);
+pub(crate) fn tokens_done(progress: StepProgress) -> u64 {
+    let passed = progress.n_rows_now * progress.n_layers_done / progress.n_layers.max(1);
     (progress.n_rows_done + passed) as u64
 }
 
@@ -82,9 +81,14 @@ mod tests {
 
     #[test]
     fn tokens_under_way_count_by_layers() {
-        let progress =
-            StepProgress { n_rows_done: 256, n_rows: 300, n_layers_done: 3, n_layers: 6 };
-        assert_eq!(tokens_done(progress, 256), 256 + 22);
-        assert_eq!(tokens_done(StepProgress { n_rows_done: 0, ..progress }, 256), 128);
+        let progress = StepProgress {
+            n_rows_done: 256,
+            n_rows_now: 44,
+            n_rows: 300,
+            n_layers_done: 3,
+            n_layers: 6,
+        };
+        assert_eq!(tokens_done(progress), 256 + 22);
+        assert_eq!(tokens_done(StepProgress { n_rows_done: 0, n_rows_now: 256, ..progress }), 128);
     }
 }

@@ -138,8 +138,9 @@ pub struct EngineConfig {
     pub kernels: Option<&'static KernelTable>,
     /// Threads that compute.
     pub n_threads: NonZeroUsize,
-    /// Rows computed in one step, at most [`N_ROWS_MAX`]. By default [`N_ROWS_DEFAULT`]; more where
-    /// experts are streamed and the context is long, since each is read once per step.
+    /// Rows computed in one step, at most [`N_ROWS_MAX`]. By default [`N_ROWS_DEFAULT`]; where
+    /// experts are streamed a longer prompt borrows memory of slots for longer steps, since each
+    /// expert is read once per step.
     pub n_rows_max: Option<NonZeroUsize>,
     /// How much memory there is, and how the rest is read.
     pub streaming: StreamingConfig,

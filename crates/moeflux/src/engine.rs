@@ -17,10 +17,12 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
-use crate::budget::{Layout, Memory, Placement};
+use crate::budget::{Layout, Memory, Placement, PromptRoom};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
-use crate::experts::stream::{Drives, Stream, StreamConfig, StreamModel, StreamStats, choose_way};
+use crate::experts::stream::{
+    Drives, N_SLOTS_OF_PROMPT, Stream, StreamConfig, StreamModel, StreamStats, choose_way,
+};
 use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts, for_each_expert};
 use crate::families::ModelPlan;
@@ -128,8 +130,10 @@ impl Engine {
         for bank in &manifest.banks {
             expert_bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
         }
+        let prompt_room = prompt_room(&experts, (&spec, &plan), config, &layout);
         let model = Model { spec, plan, expert_bytes, fingerprint, trace: None };
-        let runtime = Arc::new(Runtime::new(model, backend, experts));
+        let runtime = Runtime::new(model, backend, experts).with_prompt_room(prompt_room);
+        let runtime = Arc::new(runtime);
         Ok(Self { runtime, memory: layout.memory, n_rows_max })
     }
 
@@ -187,10 +191,18 @@ impl Engine {
         self.n_rows_max
     }
 
+    /// Rows of a step while a prompt of so many tokens is read, where nobody else has one.
+    #[must_use]
+    pub fn n_rows_of_prompt(&self, n_tokens: usize) -> usize {
+        let room = self.runtime.prompt_room();
+        let division = room.and_then(|room| room.division(n_tokens));
+        division.map_or(self.n_rows_max, |division| division.n_rows)
+    }
+
     /// What streaming has done so far; `None` where all experts are in memory.
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
-        self.runtime.lock_to_clean_up().experts.stats()
+        self.runtime.stream_stats()
     }
 
     /// Where routed experts lie that a device keeps in two memories; `None` where it does not.
@@ -252,6 +264,37 @@ fn streamed(
     };
     let config = StreamConfig { n_slots, policy, looks_ahead, checks_sums };
     Ok(Experts::Streaming(Box::new(Stream::open(&model, drives, &config)?)))
+}
+
+/// What a long prompt may borrow: nothing where all experts are in memory or somebody said how long
+/// steps are, and on devices, whose workspace is not in the slots' memory.
+fn prompt_room(
+    experts: &Experts,
+    (spec, plan): (&ModelSpec, &ModelPlan),
+    config: &EngineConfig,
+    layout: &Layout,
+) -> Option<PromptRoom> {
+    let (Experts::Streaming(stream), Placement::Streaming { n_slots }) =
+        (experts, layout.placement)
+    else {
+        return None;
+    };
+    if config.device.is_some() || config.n_rows_max.is_some() {
+        return None;
+    }
+    let stats = stream.stats();
+    // With the page cache the pool keeps what it has, and lent is what is left to the system.
+    let is_direct = stream.caching() == Caching::Direct;
+    let n_slots_kept = if is_direct { 0 } else { stats.n_slots };
+    Some(PromptRoom {
+        workspace: plan.workspace.clone(),
+        n_rows: layout.n_rows_max,
+        n_slots,
+        slot_bytes: stats.slot_bytes as u64,
+        n_slots_at_once: if is_direct { stream.n_slots_per_slab() } else { 1 },
+        n_slots_least: N_SLOTS_OF_PROMPT.max(spec.top_k_max()).max(n_slots_kept),
+        n_experts: stats.n_experts,
+    })
 }
 
 fn backend_of(

@@ -73,7 +73,6 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         session: engine.session(context)?,
         tokens: RandomTokens::new(args.seed, blueprint.spec.vocab),
         n_context_tokens: args.context_tokens,
-        chunk: engine.n_rows_max(),
         bar: Bar::tokens("measuring", n_tokens_in_all(args)),
         n_done: 0,
         engine: &engine,
@@ -96,7 +95,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         args,
         facts: &facts,
         device: engine.device_names(),
-        n_rows_max: engine.n_rows_max(),
+        n_rows_max: engine.n_rows_of_prompt(args.prompt_tokens),
         budget: args.model.memory,
         prefill,
         decode,
@@ -159,7 +158,6 @@ struct Bench<'a> {
     session: Session,
     tokens: RandomTokens,
     n_context_tokens: usize,
-    chunk: usize,
     bar: Bar,
     n_done: u64,
     engine: &'a Engine,
@@ -254,9 +252,9 @@ impl Bench<'_> {
     }
 
     fn feed(&mut self, tokens: &[TokenId], wanted: Wanted) -> Result<()> {
-        let Self { session, bar, n_done, chunk, interrupt, .. } = self;
+        let Self { session, bar, n_done, interrupt, .. } = self;
         let watch = &mut |progress: StepProgress| {
-            bar.set(*n_done + tokens_done(progress, *chunk));
+            bar.set(*n_done + tokens_done(progress));
             interrupt.poll()
         };
         session.feed(tokens, wanted, watch, &mut |_, _| Ok(()))?;

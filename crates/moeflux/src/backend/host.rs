@@ -17,6 +17,7 @@ use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
 /// The activation buffers of a model, `n_rows_max` rows each.
 #[derive(Debug)]
 pub struct Buffers {
+    workspace: Workspace,
     buffers: Vec<Buffer>,
     /// How often each may have been written.
     n_writes: Vec<u64>,
@@ -48,12 +49,20 @@ impl Buffers {
     /// Zeroed buffers for steps of at most `n_rows_max` rows.
     #[must_use]
     pub fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
-        let buffers = workspace.buffers().iter().map(|spec| Buffer {
+        let n_writes = vec![0; workspace.buffers().len()];
+        let mut buffers = Self { workspace: workspace.clone(), buffers: Vec::new(), n_writes };
+        buffers.set_rows_max(n_rows_max);
+        buffers
+    }
+
+    /// Zeroed buffers of another size instead of these, whose memory is given back before.
+    pub fn set_rows_max(&mut self, n_rows_max: usize) {
+        self.buffers.clear();
+        self.buffers.extend(self.workspace.buffers().iter().map(|spec| Buffer {
             n_cols: spec.n_cols,
             values: vec![0.0; spec.n_cols * spec.n_rows(n_rows_max)],
-        });
-        let n_writes = vec![0; workspace.buffers().len()];
-        Self { buffers: buffers.collect(), n_writes }
+        }));
+        self.n_writes.iter_mut().for_each(|n_writes| *n_writes += 1);
     }
 
     /// How often a buffer may have been written: what was made of it is true while this stays.

@@ -112,6 +112,17 @@ pub trait Backend: fmt::Debug + Send {
     /// Rows that one step may have at most.
     fn n_rows_max(&self) -> usize;
 
+    /// Makes the workspace larger or smaller, for steps of so many rows at most; what it held is
+    /// lost, and its memory given back before other is asked for. Sessions' states stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] on devices whose workspace stays as it is.
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
+        let backend = self.names().backend;
+        Err(Error::Unsupported(format!("{backend} cannot make steps of {n_rows_max} rows")))
+    }
+
     /// Makes room for a session of at most `context` positions, zeroed.
     ///
     /// # Errors

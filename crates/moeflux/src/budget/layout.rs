@@ -4,9 +4,7 @@ use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 
 use crate::blueprint::Blueprint;
 use crate::budget::{ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_on_device};
-use crate::config::{
-    BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX, StreamingConfig,
-};
+use crate::config::{BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX};
 use crate::error::{Error, Result};
 use crate::experts::stream::slot_shape;
 use crate::ops::KvKind;
@@ -100,7 +98,7 @@ impl Layout {
             Some(n_rows_max) => n_rows_max.get(),
             None => {
                 let is_on_device = on_device(&needs(N_ROWS_DEFAULT)).is_some();
-                rows_of_a_step(streaming, &|n_rows| match needs(n_rows) {
+                rows_of_a_step(config, &|n_rows| match needs(n_rows) {
                     needs if is_on_device => fit_of(&needs, on_device(&needs).and(room_bytes)),
                     needs => fit_in_memory(&needs, &experts, limit_bytes),
                 })
@@ -203,13 +201,17 @@ fn fit_in_memory(needs: &Needs, experts: &ExpertNeeds, limit_bytes: Option<u64>)
 }
 
 /// More rows for a longer context where that saves reads, or where a device has room: it makes
-/// weights of an expert's codes once for all rows of a step. Fewer where there is no room for them.
-fn rows_of_a_step(streaming: &StreamingConfig, fit: &dyn Fn(usize) -> Fit) -> usize {
+/// weights of an expert's codes once for all rows of a step. Without a device a prompt borrows what
+/// that takes while it runs, and answers have the slots. Fewer where there is no room for them.
+fn rows_of_a_step(config: &EngineConfig, fit: &dyn Fn(usize) -> Fit) -> usize {
     let mut n_rows = N_ROWS_DEFAULT;
     while n_rows > N_ROWS_LEAST && fit(n_rows) == Fit::TooMany {
         n_rows /= 2;
     }
-    let n_rows_useful = streaming.context.min(N_ROWS_STREAMING_MAX);
+    let n_rows_useful = match config.device {
+        Some(_) => config.streaming.context.min(N_ROWS_STREAMING_MAX),
+        None => n_rows,
+    };
     while n_rows < n_rows_useful && fit(2 * n_rows) == Fit::MoreIsBetter {
         n_rows *= 2;
     }

@@ -5,8 +5,10 @@
 //! budget that is too small is refused with the least that works.
 
 mod layout;
+mod prompt;
 
 pub use layout::{Layout, Memory, step_bytes};
+pub use prompt::{Division, PromptRoom};
 
 use crate::config::Budget;
 use crate::error::{ByteCount, Error, Result};

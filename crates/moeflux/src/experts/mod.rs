@@ -128,6 +128,20 @@ impl Experts {
         }
     }
 
+    /// Does without so many of the slots, whose memory somebody else may have until fewer are lent:
+    /// it is free when this is over. Whether that could be; no slots can always be lent.
+    ///
+    /// # Errors
+    ///
+    /// When reading does not work any more; [`crate::error::Error::NoRoom`] if slots cannot be had
+    /// back: there are as many as before then, or some more.
+    pub fn lend(&mut self, n_slots: usize) -> Result<bool> {
+        match self {
+            Self::Resident(_) | Self::OnDevice => Ok(n_slots == 0),
+            Self::Streaming(stream) => stream.lend(n_slots),
+        }
+    }
+
     /// What streaming has done so far; `None` where nothing is streamed.
     #[must_use]
     pub fn stats(&self) -> Option<StreamStats> {

@@ -66,6 +66,8 @@ pub struct Device {
     pub experts: Experts,
     /// One row of logits.
     pub logits: Vec<f32>,
+    /// Prompts under way that have longer steps for memory of slots.
+    pub n_borrowers: usize,
 }
 
 /// How far a step has come.
@@ -73,6 +75,8 @@ pub struct Device {
 pub struct StepProgress {
     /// Rows that are complete, of those fed in one call.
     pub n_rows_done: usize,
+    /// Rows that are being computed, behind those.
+    pub n_rows_now: usize,
     /// Rows fed in one call.
     pub n_rows: usize,
     /// Layers that the rows now computed have passed.

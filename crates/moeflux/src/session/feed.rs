@@ -11,6 +11,7 @@ use crate::forward::{Device, Model, StepProgress, Watch, run_head, run_layers};
 use crate::ids::{Position, TokenId};
 use crate::ops::{Batch, Row, Segment};
 use crate::session::checkpoints::RecurrentCopy;
+use crate::session::longer::LongerSteps;
 use crate::session::{Session, torn};
 use crate::spec::ModelSpec;
 
@@ -72,6 +73,7 @@ pub fn step(
         check(feed, &runtime.model().spec)?;
     }
     let n_rows = feeds.iter().map(|feed| feed.tokens.len()).sum();
+    let longer = LongerSteps::begin(&runtime, n_rows)?;
     let mut scratch = runtime.take_scratch();
     let StepScratch { chunk, fed, undos } = &mut scratch;
     fed.clear();
@@ -79,7 +81,12 @@ pub fn step(
     let mut n_rows_done = 0;
     while n_rows_done < n_rows {
         let mut device = runtime.lock()?;
-        chunk.fill(feeds, fed, device.backend.n_rows_max());
+        let n_rows_max = device.backend.n_rows_max();
+        let n_rows_step = match longer {
+            Some(_) => n_rows.div_ceil(n_rows.div_ceil(n_rows_max)),
+            None => n_rows_max,
+        };
+        chunk.fill(feeds, fed, n_rows_step);
         let mut run = Run { model: runtime.model(), device: &mut device, watch, sink };
         run.chunk(feeds, (chunk, undos), (n_rows_done, n_rows))?;
         for part in &chunk.parts {
@@ -222,7 +229,9 @@ impl Run<'_, '_, '_> {
         let n_layers = self.model.plan.layers.len();
         let mut is_asked_to_stop = false;
         let layer_done = &mut |n_layers_done| {
-            let progress = StepProgress { n_rows_done, n_rows, n_layers_done, n_layers };
+            let n_rows_now = chunk.rows.len();
+            let progress =
+                StepProgress { n_rows_done, n_rows_now, n_rows, n_layers_done, n_layers };
             is_asked_to_stop |= (self.watch)(progress).is_break();
             if is_asked_to_stop && may_stop_inside {
                 ControlFlow::Break(())

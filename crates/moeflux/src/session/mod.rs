@@ -5,6 +5,7 @@
 //! cleared or restored. Positions past the end are never read, so that cutting a cache is exact.
 
 mod checkpoints;
+mod longer;
 mod feed;
 mod runtime;
 mod snapshot;

@@ -7,8 +7,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Backend, DeviceNames};
+use crate::budget::PromptRoom;
 use crate::error::{Error, Result};
 use crate::experts::Experts;
+use crate::experts::stream::StreamStats;
 use crate::forward::{Device, Model};
 use crate::session::feed::StepScratch;
 
@@ -22,6 +24,8 @@ pub struct Runtime {
     device: Mutex<Device>,
     /// Lists of steps that are over, for the next ones.
     scratches: Mutex<Vec<StepScratch>>,
+    /// None where slots lend nothing to prompts.
+    prompt_room: Option<PromptRoom>,
 }
 
 /// Who may use the device: tickets are given out in order.
@@ -49,15 +53,35 @@ impl Runtime {
             names,
             turns,
             turned,
-            device: Mutex::new(Device { backend, experts, logits }),
+            device: Mutex::new(Device { backend, experts, logits, n_borrowers: 0 }),
             scratches: Mutex::default(),
+            prompt_room: None,
         }
+    }
+
+    /// Lets long prompts borrow from slots.
+    #[must_use]
+    pub fn with_prompt_room(mut self, prompt_room: Option<PromptRoom>) -> Self {
+        self.prompt_room = prompt_room;
+        self
+    }
+
+    /// What long prompts may borrow; `None` where that is nothing.
+    #[must_use]
+    pub fn prompt_room(&self) -> Option<&PromptRoom> {
+        self.prompt_room.as_ref()
     }
 
     /// The model.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// What streaming has done so far; `None` where all experts are in memory.
+    #[must_use]
+    pub fn stream_stats(&self) -> Option<StreamStats> {
+        self.lock_to_clean_up().experts.stats()
     }
 
     /// The model, to change before anybody shares it.

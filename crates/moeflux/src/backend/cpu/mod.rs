@@ -235,6 +235,18 @@ impl Machine {
         Inputs { buffers: &self.buffers, written, snapshot: &self.scratch.snapshot }
     }
 
+    /// Scratch goes with the workspace: it is as large as its largest use.
+    fn set_rows_max(&mut self, n_rows_max: usize) {
+        self.ready = ReadyInputs::default();
+        self.scratch = Scratch::default();
+        self.experts = ExpertScratch::default();
+        for worker in &mut self.common.workers {
+            *worker.get_mut().unwrap_or_else(PoisonError::into_inner) = Worker::default();
+        }
+        self.buffers.set_rows_max(n_rows_max);
+        self.n_rows_max = n_rows_max;
+    }
+
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) {
         assert!(batch.rows.len() <= self.n_rows_max, "{} rows in a step", batch.rows.len());
         let n_rows = match plan.rows {
@@ -280,6 +292,11 @@ impl Backend for CpuBackend {
 
     fn n_rows_max(&self) -> usize {
         self.machine.n_rows_max
+    }
+
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
+        self.machine.set_rows_max(n_rows_max);
+        Ok(())
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {

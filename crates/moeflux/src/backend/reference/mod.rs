@@ -101,6 +101,13 @@ impl Backend for ReferenceBackend {
         self.n_rows_max
     }
 
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
+        self.partials = Vec::new();
+        self.buffers.set_rows_max(n_rows_max);
+        self.n_rows_max = n_rows_max;
+        Ok(())
+    }
+
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
         self.states.create(spec, KvKind::F32, context)
     }

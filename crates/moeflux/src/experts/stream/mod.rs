@@ -54,6 +54,9 @@ const READ_BYTES: usize = 512 << 10;
 const WAVE_BYTES: usize = 40 << 20;
 const N_WAVE_MIN: usize = 8;
 
+/// With fewer slots a prompt has too few reads under way beside what it keeps and computes.
+pub const N_SLOTS_OF_PROMPT: usize = 64;
+
 /// While tokens are computed one by one, guesses are read as long as fewer bytes are in flight:
 /// with these a drive is busy, and what is demanded waits for few others.
 const GUESS_BYTES: usize = 4 << 20;
@@ -119,9 +122,13 @@ pub struct Stream {
     bank_of_layer: Vec<Option<usize>>,
     memory: SlotMemory,
     table: SlotTable,
+    caching: Caching,
     loader: Loader,
     clock: Arc<dyn Clock>,
     has_mirror: bool,
+    /// Slots that there should be, those lent among them.
+    n_slots_owned: usize,
+    n_slots_lent: usize,
     /// Per slot: how the matrices lie there.
     layouts: Vec<ExpertLayout>,
     /// Per slot: how often its expert was read in vain.
@@ -232,7 +239,7 @@ impl Stream {
         };
         let has_mirror = drives.mirror.is_some();
         let settings = Settings { read_bytes: READ_BYTES, guess_bytes_max: GUESS_BYTES };
-        let Drives { primary, mirror, clock, .. } = drives;
+        let Drives { primary, mirror, caching, clock } = drives;
         let slab_bytes = size::slab_bytes(shape.stride_bytes, n_slots);
         let banks = if config.checks_sums {
             banks_with_sums(manifest, checkpoint)?
@@ -244,9 +251,12 @@ impl Stream {
             bank_of_layer,
             memory: SlotMemory::new(shape.slot_bytes, slab_bytes),
             table: SlotTable::new(table, config.policy),
+            caching,
             loader: Loader::new(primary, mirror, settings, Arc::clone(&clock)),
             clock,
             has_mirror,
+            n_slots_owned: n_slots,
+            n_slots_lent: 0,
             layouts: Vec::new(),
             n_rereads: Vec::new(),
             request: Current::default(),

@@ -50,6 +50,11 @@ impl Pressure {
         self.n_slots_least = self.n_slots_least.min(n_slots);
     }
 
+    /// There are never fewer.
+    pub(super) fn n_slots_least(&self) -> usize {
+        self.n_slots_least
+    }
+
     /// Whether it is time to look.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         now.saturating_sub(self.looked_at) >= LOOK_EVERY

@@ -4,7 +4,7 @@
 //! **Invariant:** memory is taken and given back in slabs; a slab goes only when none of its slots
 //! is in use. The number of slots changes what must be read, never what comes out.
 
-use moeflux_io::{FileIdx, SLOT_ALIGN, SlabIdx, SlotState, lay_out};
+use moeflux_io::{Caching, FileIdx, SLOT_ALIGN, SlabIdx, SlotState, Wait, lay_out};
 
 use crate::error::{Error, Result};
 use crate::experts::stream::Stream;
@@ -74,8 +74,46 @@ impl Stream {
     ///
     /// [`Error::NoRoom`]: there are as many as before then, or some more.
     pub fn resize(&mut self, n_slots: usize) -> Result<()> {
+        self.n_slots_owned = n_slots;
+        let least = self.pressure.n_slots_least().min(n_slots);
+        let n_slots = n_slots.saturating_sub(self.n_slots_lent).max(least);
         self.pressure.set_most(n_slots);
         self.change(n_slots)
+    }
+
+    /// Does without so many slots from now on, whatever others have taken; see
+    /// [`crate::experts::Experts::lend`].
+    pub(in crate::experts) fn lend(&mut self, n_slots: usize) -> Result<bool> {
+        if self.caching == Caching::PageCache {
+            // Copies of the system give way by themselves.
+            return Ok(true);
+        }
+        let n_before = self.n_slots_lent;
+        let n_now = (self.table.n_slots() + n_before).min(self.n_slots_owned);
+        if n_slots > 0 && n_now < n_slots + self.pressure.n_slots_least() {
+            return Ok(false);
+        }
+        self.n_slots_lent = n_slots;
+        self.pressure.set_most(self.n_slots_owned.saturating_sub(n_slots));
+        self.change(n_now - n_slots)?;
+        // What is on its way to slots that go would keep their memory.
+        while self.table.n_closing() > 0 && self.loader.n_jobs() > 0 {
+            self.poll(Wait::Any)?;
+        }
+        self.give_slabs_back();
+        Ok(true)
+    }
+
+    /// Whether the system keeps copies of what is read.
+    #[must_use]
+    pub fn caching(&self) -> Caching {
+        self.caching
+    }
+
+    /// Slots whose memory is asked for and given back together.
+    #[must_use]
+    pub fn n_slots_per_slab(&self) -> usize {
+        self.memory.n_slots_per_slab()
     }
 
     fn change(&mut self, n_slots: usize) -> Result<()> {

@@ -139,7 +139,8 @@ impl Stream {
     }
 
     /// What was done so far.
-    pub(in crate::experts) fn stats(&self) -> StreamStats {
+    #[must_use]
+    pub fn stats(&self) -> StreamStats {
         let table = self.table.counters();
         let loader = self.loader.counts();
         let n_experts = self.banks.iter().map(|bank| bank.bank.n_experts).sum();
