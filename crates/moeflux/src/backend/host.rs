@@ -57,6 +57,10 @@ impl Buffers {
     }
 
     /// Zeroed buffers of another size instead of these, whose memory is given back before.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no room for them.
     pub fn set_rows_max(&mut self, n_rows_max: usize) {
         self.buffers.clear();
         self.buffers.extend(self.workspace.buffers().iter().map(|spec| {
@@ -126,6 +130,10 @@ impl Floats {
     }
 
     /// Begins with these values from now on; what is behind them is of no meaning.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no room for them.
     pub fn copy(&mut self, values: &[f32]) {
         if self.len() < values.len() {
             *self = Self::zeroed(values.len()).expect("memory for a copy of a step's activations");
