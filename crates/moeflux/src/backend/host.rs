@@ -28,8 +28,9 @@ pub struct Buffers {
 pub struct Buffer {
     /// Columns of a row.
     pub n_cols: usize,
-    /// Row after row.
-    pub values: Vec<f32>,
+    /// Row after row, in memory that goes back to the system with them: an allocator may keep what
+    /// slots are to have next.
+    pub values: Floats,
 }
 
 impl Buffer {
@@ -56,11 +57,18 @@ impl Buffers {
     }
 
     /// Zeroed buffers of another size instead of these, whose memory is given back before.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no room for them.
     pub fn set_rows_max(&mut self, n_rows_max: usize) {
         self.buffers.clear();
-        self.buffers.extend(self.workspace.buffers().iter().map(|spec| Buffer {
-            n_cols: spec.n_cols,
-            values: vec![0.0; spec.n_cols * spec.n_rows(n_rows_max)],
+        self.buffers.extend(self.workspace.buffers().iter().map(|spec| {
+            Buffer {
+                n_cols: spec.n_cols,
+                values: Floats::zeroed(spec.n_cols * spec.n_rows(n_rows_max))
+                    .expect("memory for a step's activations"),
+            }
         }));
         self.n_writes.iter_mut().for_each(|n_writes| *n_writes += 1);
     }
@@ -119,6 +127,24 @@ impl Floats {
     #[must_use]
     pub fn zeroed(n_values: usize) -> Option<Self> {
         n_values.checked_mul(size_of::<f32>()).and_then(AlignedBytes::zeroed).map(Self)
+    }
+
+    /// Begins with these values from now on; what is behind them is of no meaning.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no room for them.
+    pub fn copy(&mut self, values: &[f32]) {
+        if self.len() < values.len() {
+            *self = Self::zeroed(values.len()).expect("memory for a copy of a step's activations");
+        }
+        self[..values.len()].copy_from_slice(values);
+    }
+}
+
+impl Default for Floats {
+    fn default() -> Self {
+        Self::zeroed(0).expect("no values take no memory")
     }
 }
 

@@ -211,8 +211,7 @@ impl Machine {
             let source = self.buffers.get(out);
             let snapshot = &mut self.scratch.snapshot;
             snapshot.n_cols = source.n_cols;
-            snapshot.values.clear();
-            snapshot.values.extend_from_slice(&source.values[..n_rows * source.n_cols]);
+            snapshot.values.copy(&source.values[..n_rows * source.n_cols]);
         }
         self.buffers.take(out)
     }
