@@ -19,6 +19,7 @@ use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
 pub struct Buffers {
     workspace: Workspace,
     buffers: Vec<Buffer>,
+    n_rows_max: usize,
     /// How often each may have been written.
     n_writes: Vec<u64>,
 }
@@ -48,29 +49,50 @@ impl Buffer {
 
 impl Buffers {
     /// Zeroed buffers for steps of at most `n_rows_max` rows.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no room for them.
     #[must_use]
     pub fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
         let n_writes = vec![0; workspace.buffers().len()];
-        let mut buffers = Self { workspace: workspace.clone(), buffers: Vec::new(), n_writes };
-        buffers.set_rows_max(n_rows_max);
+        let mut buffers =
+            Self { workspace: workspace.clone(), buffers: Vec::new(), n_rows_max, n_writes };
+        buffers.fill(n_rows_max).expect("memory for a step's activations");
         buffers
     }
 
     /// Zeroed buffers of another size instead of these, whose memory is given back before.
     ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]: they have the size that they had then.
+    ///
     /// # Panics
     ///
-    /// If the system has no room for them.
-    pub fn set_rows_max(&mut self, n_rows_max: usize) {
-        self.buffers.clear();
-        self.buffers.extend(self.workspace.buffers().iter().map(|spec| {
-            Buffer {
-                n_cols: spec.n_cols,
-                values: Floats::zeroed(spec.n_cols * spec.n_rows(n_rows_max))
-                    .expect("memory for a step's activations"),
-            }
-        }));
+    /// If the system does not even give back what it got.
+    pub fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         self.n_writes.iter_mut().for_each(|n_writes| *n_writes += 1);
+        if let Err(e) = self.fill(n_rows_max) {
+            self.fill(self.n_rows_max).expect("memory that was there before");
+            return Err(e);
+        }
+        self.n_rows_max = n_rows_max;
+        Ok(())
+    }
+
+    fn fill(&mut self, n_rows_max: usize) -> Result<()> {
+        self.buffers.clear();
+        for spec in self.workspace.buffers() {
+            let values = Floats::zeroed(spec.n_cols * spec.n_rows(n_rows_max));
+            let values = values.ok_or_else(|| Error::NoRoom {
+                what: format!("a step of {n_rows_max} rows"),
+                needed_bytes: self.workspace.bytes(n_rows_max),
+                advice: "a smaller --chunk needs less".to_owned(),
+            })?;
+            self.buffers.push(Buffer { n_cols: spec.n_cols, values });
+        }
+        Ok(())
     }
 
     /// How often a buffer may have been written: what was made of it is true while this stays.
@@ -325,4 +347,22 @@ impl StatePart {
 
 fn zeroed(n_rows: usize, n_cols: usize) -> Option<Floats> {
     n_rows.checked_mul(n_cols).and_then(Floats::zeroed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_have_no_room_stay_as_they_were() {
+        let mut workspace = Workspace::default();
+        let x = workspace.buffer("x", 4).buffer;
+        let mut buffers = Buffers::new(&workspace, 3);
+        let error = buffers.set_rows_max(1 << 50).unwrap_err();
+        assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+        assert_eq!(buffers.get(x).row(2), [0.0; 4]);
+        assert_eq!(buffers.get(x).values.len(), 12);
+        buffers.set_rows_max(5).unwrap();
+        assert_eq!(buffers.get(x).row(4), [0.0; 4]);
+    }
 }

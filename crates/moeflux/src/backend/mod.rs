@@ -117,7 +117,8 @@ pub trait Backend: fmt::Debug + Send {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] on devices whose workspace stays as it is.
+    /// [`Error::Unsupported`] on devices whose workspace stays as it is; [`Error::NoRoom`]: it has
+    /// the size that it had then.
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         let backend = self.names().backend;
         Err(Error::Unsupported(format!("{backend} cannot make steps of {n_rows_max} rows")))

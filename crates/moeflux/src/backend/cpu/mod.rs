@@ -235,15 +235,16 @@ impl Machine {
     }
 
     /// Scratch goes with the workspace: it is as large as its largest use.
-    fn set_rows_max(&mut self, n_rows_max: usize) {
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         self.ready = ReadyInputs::default();
         self.scratch = Scratch::default();
         self.experts = ExpertScratch::default();
         for worker in &mut self.common.workers {
             *worker.get_mut().unwrap_or_else(PoisonError::into_inner) = Worker::default();
         }
-        self.buffers.set_rows_max(n_rows_max);
+        self.buffers.set_rows_max(n_rows_max)?;
         self.n_rows_max = n_rows_max;
+        Ok(())
     }
 
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) {
@@ -294,8 +295,7 @@ impl Backend for CpuBackend {
     }
 
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
-        self.machine.set_rows_max(n_rows_max);
-        Ok(())
+        self.machine.set_rows_max(n_rows_max)
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {

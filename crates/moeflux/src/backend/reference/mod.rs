@@ -103,7 +103,7 @@ impl Backend for ReferenceBackend {
 
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         self.partials = Vec::new();
-        self.buffers.set_rows_max(n_rows_max);
+        self.buffers.set_rows_max(n_rows_max)?;
         self.n_rows_max = n_rows_max;
         Ok(())
     }
