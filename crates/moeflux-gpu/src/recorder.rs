@@ -69,10 +69,7 @@ impl Recorder {
 
     /// Hands what is recorded to the device, if there is something.
     pub(crate) fn submit(&mut self) -> Option<wgpu::SubmissionIndex> {
-        self.pass = None;
-        self.n_dispatches = 0;
-        let mut encoder = self.encoder.take()?;
-        self.is_idle = false;
+        let mut encoder = self.take()?;
         let profiler = self.profiler.as_mut().filter(|it| !it.is_empty());
         let Some(profiler) = profiler else {
             return Some(self.gpu.queue().submit([encoder.finish()]));
@@ -82,6 +79,26 @@ impl Recorder {
         // A device that fails is found out by the next check.
         profiler.collect(&self.gpu, index.clone()).ok();
         Some(index)
+    }
+
+    /// What is recorded, to be handed over later: see [`Recorder::submit_recorded`].
+    pub(crate) fn finish(&mut self) -> Option<wgpu::CommandBuffer> {
+        self.take().map(wgpu::CommandEncoder::finish)
+    }
+
+    /// Hands over what was recorded elsewhere.
+    pub(crate) fn submit_recorded(&mut self, commands: wgpu::CommandBuffer) {
+        assert!(self.encoder.is_none(), "what was recorded before is submitted before");
+        self.is_idle = false;
+        self.gpu.queue().submit([commands]);
+    }
+
+    fn take(&mut self) -> Option<wgpu::CommandEncoder> {
+        self.pass = None;
+        self.n_dispatches = 0;
+        let encoder = self.encoder.take()?;
+        self.is_idle = false;
+        Some(encoder)
     }
 }
 
@@ -100,17 +117,13 @@ impl ReadBack {
         Ok(Self { buffer: made(gpu, 1 << 16)? })
     }
 
-    /// Copies a stretch of a buffer, as it is after all that was recorded.
-    pub(crate) fn read(
+    /// Begins to copy a stretch of a buffer, as it is after all that was recorded.
+    pub(crate) fn begin(
         &mut self,
         (gpu, recorder): (&Gpu, &mut Recorder),
         (source, offset_bytes): (&wgpu::Buffer, u64),
-        target: &mut [u8],
-    ) -> Result<()> {
-        if target.is_empty() {
-            return Ok(());
-        }
-        let n_bytes = target.len() as u64;
+        n_bytes: u64,
+    ) -> Result<Option<wgpu::SubmissionIndex>> {
         if n_bytes > self.buffer.size() {
             self.buffer = made(gpu, n_bytes.next_power_of_two())?;
         }
@@ -118,6 +131,16 @@ impl ReadBack {
         encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, 0, n_bytes);
         let submission = recorder.submit();
         recorder.is_idle = true;
+        Ok(submission)
+    }
+
+    /// What that submission copies, once it is done.
+    pub(crate) fn end(
+        &self,
+        gpu: &Gpu,
+        submission: Option<wgpu::SubmissionIndex>,
+        target: &mut [u8],
+    ) -> Result<()> {
         gpu.read_mapped(&self.buffer, submission, target)
     }
 }

@@ -8,6 +8,7 @@ use moeflux::ids::LayerIdx;
 use moeflux::ops::{Op, Plan, Purpose, Workspace};
 use moeflux::weights::ExpertLayout;
 
+use super::ahead::Ahead;
 use super::{Compiled, GpuBackend, Routed, model_group};
 use crate::compiler::{Compiler, RouteShape};
 use crate::memory::STORAGE;
@@ -30,6 +31,7 @@ impl GpuBackend {
             self.plan_places.insert(place, known);
             return Ok(known);
         }
+        self.forget_ahead();
         let mut compiler = Compiler {
             gpu: &self.gpu,
             config: &self.config,
@@ -92,6 +94,7 @@ impl GpuBackend {
     /// Begins anew with a workspace of so many rows.
     fn set_rows(&mut self, workspace: &Workspace, n_rows_max: usize) -> Result<()> {
         self.flush();
+        self.ahead = Ahead::default();
         self.plans.clear();
         self.plan_places.clear();
         self.workspace = DeviceWorkspace::new(&self.gpu, workspace, n_rows_max)?;

@@ -4,7 +4,9 @@
 //! is recorded. **Invariant:** commands run in the order of submission; what was recorded keeps
 //! the buffers and rows that it was recorded with.
 
+mod ahead;
 mod compile;
+mod read;
 mod record;
 
 use std::collections::HashMap;
@@ -20,7 +22,7 @@ use moeflux::weights::{ExpertView, Weights};
 use crate::compiler::RouteShape;
 use crate::device::Gpu;
 use crate::experts::{DeviceExperts, layouts_of};
-use crate::kernels::{MatrixUnit, guess_cols};
+use crate::kernels::MatrixUnit;
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::states::{States, Stretch};
@@ -30,6 +32,7 @@ use crate::params::View;
 use crate::recorder::{ReadBack, Recorder};
 use crate::staging::Flow;
 use crate::step::Step;
+use ahead::Ahead;
 
 /// Where the experts lie that kernels see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -107,6 +110,16 @@ struct Compiled {
     steps: Vec<Step>,
 }
 
+impl Compiled {
+    /// Rows of a batch that it computes.
+    const fn n_rows(&self, batch: &Batch<'_>) -> usize {
+        match self.plan.rows {
+            RowSet::All => batch.rows.len(),
+            RowSet::Outputs => batch.outputs.len(),
+        }
+    }
+}
+
 /// What the last batch asked of a router.
 #[derive(Clone, Copy, Debug, Default)]
 struct Routed {
@@ -148,6 +161,7 @@ pub struct GpuBackend {
     /// By the address of the ops that were last found there.
     plan_places: HashMap<usize, usize>,
     recorder: Recorder,
+    ahead: Ahead,
     n_submissions: u64,
     read_back: ReadBack,
     routed: Routed,
@@ -195,6 +209,7 @@ impl GpuBackend {
             plans: Vec::new(),
             plan_places: HashMap::new(),
             recorder,
+            ahead: Ahead::default(),
             n_submissions: 1,
             read_back,
             routed: Routed::default(),
@@ -236,55 +251,6 @@ impl GpuBackend {
         self.batches.submitted();
         self.experts.submitted();
     }
-
-    fn read(&mut self, source: &wgpu::Buffer, offset_bytes: u64, target: &mut [u8]) -> Result<()> {
-        let recorder = (&*self.gpu, &mut self.recorder);
-        let done = self.read_back.read(recorder, (source, offset_bytes), target);
-        self.n_submissions += 1;
-        self.batches.submitted();
-        self.experts.submitted();
-        done
-    }
-
-    fn read_values(&mut self, source: &wgpu::Buffer, first: usize, n: usize) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; n];
-        let target = bytemuck::cast_slice_mut(&mut values);
-        self.read(source, (first * size_of::<f32>()) as u64, target)?;
-        Ok(values)
-    }
-}
-
-impl GpuBackend {
-    fn read_guess(&mut self) -> Result<&Routes> {
-        let Some(Guess { view, shape, n_rows }) = self.guess.take() else {
-            return Ok(&self.guessed);
-        };
-        let (source, row_stride) = (self.workspace.buffer.clone(), view.row_stride as usize);
-        let values = self.read_values(&source, view.first as usize, n_rows * row_stride)?;
-        let Routes { top_k, experts, weights } = &mut self.guessed;
-        *top_k = shape.top_k;
-        experts.clear();
-        weights.clear();
-        for row in values.chunks(row_stride) {
-            let (named, weighed) = row[..guess_cols(shape.top_k)].split_at(shape.top_k);
-            experts.extend(named.iter().map(|it| ExpertIdx(index_of(*it))));
-            weights.extend_from_slice(weighed);
-        }
-        if experts.iter().any(|it| it.0 >= shape.n_experts) {
-            return Err(self.gpu.error("its router named an expert that does not exist"));
-        }
-        Ok(&self.guessed)
-    }
-}
-
-/// An index that a kernel wrote as a float: exact, since no layer has 2^24 experts.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a whole number; what is none becomes one that is checked"
-)]
-fn index_of(value: f32) -> usize {
-    value as usize
 }
 
 fn model_group(
@@ -328,6 +294,7 @@ impl Backend for GpuBackend {
     }
 
     fn reset_state(&mut self, state: StateId) {
+        self.catch_up();
         for memory in self.states.layers(state) {
             for table in memory.tables.iter().filter(|it| it.is_whole()) {
                 self.recorder.encoder().clear_buffer(&table.buffer, 0, None);
@@ -359,6 +326,7 @@ impl Backend for GpuBackend {
 
     fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
         // Writes come before all that is submitted later: what was recorded must be first.
+        self.catch_up();
         self.flush();
         let mut rest = source;
         for stretch in self.states.stretches(state, part) {
@@ -380,39 +348,27 @@ impl Backend for GpuBackend {
         let plan_idx = self.compiled(plan)?;
         if matches!(plan.ops.first(), Some(Op::Embed(_))) {
             self.begin_step()?;
+            self.begin_ahead(batch);
         }
-        self.record(plan_idx, batch)?;
+        if !self.hand_over(plan_idx, batch) {
+            self.record(plan_idx, batch)?;
+        }
         self.gpu.check()
     }
 
     fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
-        if purpose == Purpose::Guess {
-            return self.read_guess();
+        self.ahead.forget_step();
+        match purpose {
+            Purpose::Guess => self.read_guess(),
+            Purpose::Use => self.read_routes(),
         }
-        if !self.routed.is_here {
-            let Routed { shape, n_rows, .. } = self.routed;
-            let mut pairs = vec![[0_u32; 2]; n_rows * shape.top_k];
-            let source = self.route_pairs.clone();
-            self.read(&source, 0, bytemuck::cast_slice_mut(&mut pairs))?;
-            let Routes { top_k, experts, weights } = &mut self.routes;
-            *top_k = shape.top_k;
-            experts.clear();
-            experts.extend(pairs.iter().map(|pair| ExpertIdx(pair[0] as usize)));
-            weights.clear();
-            weights.extend(pairs.iter().map(|pair| f32::from_bits(pair[1])));
-            let last = experts.iter().max();
-            if last.is_some_and(|it| it.0 >= shape.n_experts) {
-                return Err(self.gpu.error("its router chose an expert that does not exist"));
-            }
-            self.routed.is_here = true;
-        }
-        Ok(&self.routes)
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         if arrived.is_empty() {
             return Ok(());
         }
+        self.ahead.forget_step();
         let layer = layer_of(plan);
         self.experts.note_shape(layer, layouts_of(&arrived.view(0)));
         let plan_idx = self.compiled(plan)?;
@@ -442,6 +398,7 @@ impl Backend for GpuBackend {
         n_experts: usize,
         view: &ExpertView<'_>,
     ) -> Result<()> {
+        self.forget_ahead();
         while !self.experts.keep(
             &mut Flow {
                 gpu: &self.gpu,
@@ -462,24 +419,7 @@ impl Backend for GpuBackend {
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
-        let place = self.workspace.place(buffer);
-        let row_stride = place.row_stride as usize;
-        let n_rows = match place.rows {
-            RowSet::All => self.last_rows.0,
-            RowSet::Outputs => self.last_rows.1,
-        };
-        let n_rows = n_rows.max(row_idx + 1);
-        let is_kept =
-            |kept: &KeptRows| kept.buffer == buffer && kept.values.len() >= n_rows * row_stride;
-        if !self.kept_rows.as_ref().is_some_and(is_kept) {
-            let source = self.workspace.buffer.clone();
-            let values = self.read_values(&source, place.first as usize, n_rows * row_stride)?;
-            self.kept_rows = Some(KeptRows { buffer, values });
-        }
-        let kept = self.kept_rows.as_ref().map_or(&[][..], |kept| &kept.values);
-        assert!(target.len() <= place.n_cols, "a row has {} columns", place.n_cols);
-        target.copy_from_slice(&kept[row_idx * row_stride..][..target.len()]);
-        Ok(())
+        self.read_output(buffer, row_idx, target)
     }
 }
 

@@ -1,13 +1,14 @@
 //! Steps become dispatches: bound, with the words that a batch adds.
 
 use moeflux::error::Result;
-use moeflux::ops::{Batch, N_OUTPUTS_MAX, RowSet};
+use moeflux::ops::{Batch, N_OUTPUTS_MAX};
 
 use super::compile::is_choice;
-use super::{GpuBackend, Guess, Routed};
+use super::{Compiled, GpuBackend, Guess, Routed};
 use crate::device::Gpu;
-use crate::experts::Bound;
+use crate::experts::{Bound, DeviceExperts};
 use crate::memory::narrow;
+use crate::memory::states::States;
 use crate::memory::weights::DeviceWeights;
 use crate::recorder::Recorder;
 use crate::step::{Head, Over, Step};
@@ -23,45 +24,26 @@ impl GpuBackend {
             self.flush();
         }
         let batch_at = self.batches.place(&self.gpu, batch);
-        let compiled = &self.plans[plan_idx];
-        let n_rows = match compiled.plan.rows {
-            RowSet::All => batch.rows.len(),
-            RowSet::Outputs => batch.outputs.len(),
-        };
-        let all = Head { first_row: 0, n_rows: narrow(n_rows), batch_at, place: 0 };
         let mut recording = Recording {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
             weights: &self.weights,
             gpu: &self.gpu,
+            experts: &self.experts,
+            states: &self.states,
         };
-        let n_buffers = |layer| self.experts.bound(layer).len();
-        for step in compiled.steps.iter().filter(|step| step.finds(n_buffers)) {
-            match step.over {
-                Over::Rows => recording.dispatch(step, all, None)?,
-                Over::State(layer) => {
-                    for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
-                        let first = &batch.rows[segment.rows.start];
-                        let head = Head {
-                            first_row: narrow(segment.rows.start),
-                            n_rows: narrow(segment.rows.len()),
-                            batch_at,
-                            place: narrow(first.position.0),
-                        };
-                        let memory = self.states.layer(segment.state, layer);
-                        recording.dispatch(step, head, Some(&memory.bind_group))?;
-                    }
-                }
-                Over::Experts(layer) => {
-                    let bound = self.experts.bound(layer);
-                    assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
-                    for bound in bound {
-                        let head = Head { place: bound.table_at, ..all };
-                        recording.dispatch(step, head, Some(&bound.bind_group))?;
-                    }
-                }
-            }
+        recording.plan(&self.plans[plan_idx], batch, batch_at)?;
+        self.note(plan_idx, batch);
+        if self.recorder.is_full() {
+            self.flush();
         }
+        Ok(())
+    }
+
+    /// What can be read back is what this plan leaves for this batch.
+    pub(super) fn note(&mut self, plan_idx: usize, batch: &Batch<'_>) {
+        let compiled = &self.plans[plan_idx];
+        let n_rows = compiled.n_rows(batch);
         if let Some((view, shape)) = compiled.guess {
             self.guess = Some(Guess { view, shape, n_rows });
         }
@@ -70,10 +52,6 @@ impl GpuBackend {
         }
         self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));
         self.kept_rows = None;
-        if self.recorder.is_full() {
-            self.flush();
-        }
-        Ok(())
     }
 
     /// Records the steps of a plan of experts over all rows that were routed, once for each buffer
@@ -93,6 +71,8 @@ impl GpuBackend {
             model_group: &self.model_group,
             weights: &self.weights,
             gpu: &self.gpu,
+            experts: &self.experts,
+            states: &self.states,
         };
         for step in &self.plans[plan_idx].steps {
             for bound in bound {
@@ -109,15 +89,56 @@ impl GpuBackend {
     }
 }
 
-/// What dispatches of one plan have in common.
-struct Recording<'a> {
-    recorder: &'a mut Recorder,
-    model_group: &'a wgpu::BindGroup,
-    weights: &'a DeviceWeights,
-    gpu: &'a Gpu,
+/// What commands are recorded with.
+pub(super) struct Recording<'a> {
+    pub(super) recorder: &'a mut Recorder,
+    pub(super) model_group: &'a wgpu::BindGroup,
+    pub(super) weights: &'a DeviceWeights,
+    pub(super) gpu: &'a Gpu,
+    pub(super) experts: &'a DeviceExperts,
+    pub(super) states: &'a States,
 }
 
 impl Recording<'_> {
+    /// Records the steps of a plan for a batch whose rows are at a place.
+    pub(super) fn plan(
+        &mut self,
+        compiled: &Compiled,
+        batch: &Batch<'_>,
+        batch_at: u32,
+    ) -> Result<()> {
+        let n_rows = narrow(compiled.n_rows(batch));
+        let all = Head { first_row: 0, n_rows, batch_at, place: 0 };
+        let experts = self.experts;
+        for step in compiled.steps.iter().filter(|it| it.finds(|it| experts.bound(it).len())) {
+            match step.over {
+                Over::Rows => self.dispatch(step, all, None)?,
+                Over::State(layer) => {
+                    for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
+                        let first = &batch.rows[segment.rows.start];
+                        let head = Head {
+                            first_row: narrow(segment.rows.start),
+                            n_rows: narrow(segment.rows.len()),
+                            batch_at,
+                            place: narrow(first.position.0),
+                        };
+                        let memory = self.states.layer(segment.state, layer);
+                        self.dispatch(step, head, Some(&memory.bind_group))?;
+                    }
+                }
+                Over::Experts(layer) => {
+                    let bound = experts.bound(layer);
+                    assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
+                    for bound in bound {
+                        let head = Head { place: bound.table_at, ..all };
+                        self.dispatch(step, head, Some(&bound.bind_group))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Records a step; `bound` is the state, or the buffer of experts.
     fn dispatch(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) -> Result<()> {
         let grid = [step.grid.x, step.grid.y, step.grid.z].map(|extent| extent.of(head.n_rows));

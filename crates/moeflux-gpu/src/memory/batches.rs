@@ -4,7 +4,7 @@
 //! for: a batch that differs gets another place, and the places begin anew after a submission.
 
 use moeflux::error::Result;
-use moeflux::ops::{Batch, N_OUTPUTS_MAX};
+use moeflux::ops::{Batch, N_OUTPUTS_MAX, Row};
 
 use crate::device::Gpu;
 use crate::memory::{STORAGE, narrow};
@@ -27,7 +27,7 @@ pub(crate) struct Batches {
 impl Batches {
     pub(crate) fn new(gpu: &Gpu, n_rows_max: usize) -> Result<Self> {
         let n_rows = N_BATCHES * n_rows_max.max(N_OUTPUTS_MAX);
-        let buffer = gpu.buffer("the rows of a step", (n_rows * 16) as u64, STORAGE)?;
+        let buffer = gpu.buffer("the rows of a step", ((n_rows + 1) * 16) as u64, STORAGE)?;
         let (last, scratch) = (Vec::new(), Vec::new());
         Ok(Self { buffer, n_rows, n_used: 0, last, last_at: 0, scratch })
     }
@@ -37,6 +37,17 @@ impl Batches {
         let n_needed = batch.rows.len().max(batch.outputs.len());
         self.fill(batch);
         self.scratch == self.last || self.n_used + n_needed <= self.n_rows
+    }
+
+    /// The place of a row that is alone in its step: behind all others.
+    pub(crate) fn lone_at(&self) -> u32 {
+        narrow(self.n_rows)
+    }
+
+    /// Writes the row of that place, for all that is submitted later.
+    pub(crate) fn write_lone(&self, gpu: &Gpu, row: &Row) {
+        let entry = [row.token.0, narrow(row.position.0), 0, 0];
+        gpu.write(&self.buffer, (self.n_rows * 16) as u64, bytemuck::bytes_of(&entry));
     }
 
     /// All places are free again. The last batch stays where it is.

@@ -1,9 +1,14 @@
 //! Golden cases on a GPU: logits of every family and weight format against transformers and mlx-lm,
 //! wherever the experts are; sessions that come, go and move.
 
+use std::ops::ControlFlow;
+
 use moeflux::blueprint::Blueprint;
 use moeflux::engine::Engine;
+use moeflux::error::Error;
+use moeflux::forward::StepProgress;
 use moeflux::ids::TokenId;
+use moeflux::session::Wanted;
 
 use crate::cases::{Case, Distance, case_names, feed_all};
 use crate::support::{ExpertsAt, open};
@@ -179,6 +184,37 @@ fn sessions_do_not_see_each_other() {
         assert!(feed_all(&mut other, &tokens) == expected, "{name}: after clearing");
         drop(other);
         assert!(feed_all(&mut engine.session(64).unwrap(), &tokens) == expected, "{name}: dropped");
+    }
+}
+
+/// What is recorded before it is asked for is not what is asked for then: another session's row,
+/// a step that ends between two layers, a session that begins anew.
+#[test]
+fn what_was_recorded_ahead_is_not_used_for_another_step() {
+    for name in CASES {
+        let case = Case::load(name);
+        let engine = open(&case.dir, 1, ExpertsAt::Device);
+        let (tokens, n_before) = (&case.tokens[..8], 5);
+        let expected = feed_all(&mut engine.session(8).unwrap(), tokens);
+        let mut sessions = [engine.session(8).unwrap(), engine.session(8).unwrap()];
+        for (token, row) in tokens.iter().zip(&expected) {
+            for session in &mut sessions {
+                assert!(session.feed_last(&[*token]).unwrap() == *row, "{name}: in turn");
+            }
+        }
+        let [mut torn, _] = sessions;
+        for n_layers in [1, 2] {
+            torn.clear();
+            assert!(feed_all(&mut torn, &tokens[..n_before]) == expected[..n_before], "{name}");
+            let watch = &mut |progress: StepProgress| match progress.n_layers_done == n_layers {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            let fed = torn.feed(&tokens[n_before..], Wanted::All, watch, &mut |_, _| Ok(()));
+            assert!(matches!(fed, Err(Error::Cancelled)), "{name}: {fed:?}");
+        }
+        torn.clear();
+        assert!(feed_all(&mut torn, tokens) == expected, "{name}: after interruptions");
     }
 }
 

@@ -2,6 +2,7 @@
 //! any they fail. The suite of ops is the engine's own.
 #![cfg(test)]
 
+mod ahead;
 #[path = "../../../moeflux/tests/it/cases.rs"]
 mod cases;
 mod golden;

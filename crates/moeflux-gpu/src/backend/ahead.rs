@@ -1,0 +1,176 @@
+//! The commands of an answer's next step, recorded while the device computes this one.
+//!
+//! Such steps are alike: one row of one session, one position on. **Invariant:** what was recorded
+//! ahead goes to the device only for the plans and the row that it was recorded for, and not before
+//! these plans are asked for; whatever else is asked for finds all that was asked before recorded.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use moeflux::error::Result;
+use moeflux::ids::{Position, StateId, TokenId};
+use moeflux::ops::{Batch, Row, Segment};
+
+use super::GpuBackend;
+use super::record::Recording;
+use crate::recorder::Recorder;
+
+/// A row that is alone in its step and whose logits are wanted, whichever token it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LoneRow {
+    state: StateId,
+    position: Position,
+}
+
+impl LoneRow {
+    fn of(batch: &Batch<'_>) -> Option<Self> {
+        match (batch.rows, batch.segments, batch.outputs) {
+            ([row], [segment], [0]) => Some(Self { state: segment.state, position: row.position }),
+            _ => None,
+        }
+    }
+
+    const fn next(self) -> Self {
+        Self { state: self.state, position: Position(self.position.0 + 1) }
+    }
+
+    /// The batch of this row; the closure sees it.
+    fn batch<T>(self, token: TokenId, see: impl FnOnce(&Batch<'_>) -> T) -> T {
+        let rows = [Row { token, position: self.position }];
+        let segments = [Segment { state: self.state, rows: 0..1 }];
+        see(&Batch { rows: &rows, segments: &segments, outputs: &[0] })
+    }
+}
+
+/// A step under way and the one after it.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    /// Plans of this step so far, as long as it could be recorded again for the next position.
+    step: Option<(LoneRow, Vec<usize>)>,
+    next: Option<NextStep>,
+}
+
+/// A step that was recorded before it was asked for.
+#[derive(Debug)]
+struct NextStep {
+    row: LoneRow,
+    plans: Vec<usize>,
+    /// Commands, and with how many plans they end.
+    pieces: VecDeque<(usize, wgpu::CommandBuffer)>,
+    /// What the row is, once it is asked for.
+    token: Option<TokenId>,
+    n_asked: usize,
+    /// Plans that the device has commands of, of those asked for.
+    n_handed: usize,
+}
+
+impl Ahead {
+    /// Something other than a plan was asked for, so that the next step is recorded as it comes.
+    pub(super) fn forget_step(&mut self) {
+        self.step = None;
+    }
+
+    fn note(&mut self, plan_idx: usize) {
+        if let Some((_, plans)) = &mut self.step {
+            plans.push(plan_idx);
+        }
+    }
+}
+
+impl GpuBackend {
+    /// A step begins.
+    pub(super) fn begin_ahead(&mut self, batch: &Batch<'_>) {
+        self.catch_up();
+        let row = LoneRow::of(batch);
+        self.ahead.step = row.map(|row| (row, Vec::new()));
+        if self.ahead.next.as_ref().map(|next| next.row) != row {
+            self.ahead.next = None;
+        }
+        let Some(next) = &mut self.ahead.next else { return };
+        next.token = Some(batch.rows[0].token);
+        self.flush();
+        self.batches.write_lone(&self.gpu, &batch.rows[0]);
+    }
+
+    /// Hands over what was recorded ahead for a plan that is asked for now; `false` if that is
+    /// nothing.
+    pub(super) fn hand_over(&mut self, plan_idx: usize, batch: &Batch<'_>) -> bool {
+        self.ahead.note(plan_idx);
+        let Some(next) = self.ahead.next.as_mut().filter(|next| next.token.is_some()) else {
+            return false;
+        };
+        let is_same = next.plans.get(next.n_asked) == Some(&plan_idx);
+        if !is_same || LoneRow::of(batch) != Some(next.row) {
+            self.catch_up();
+            return false;
+        }
+        next.n_asked += 1;
+        let n_asked = next.n_asked;
+        let is_last = n_asked == next.plans.len();
+        while let Some((_, piece)) = next.pieces.pop_front_if(|(end, _)| *end <= n_asked) {
+            self.recorder.submit_recorded(piece);
+            self.n_submissions += 1;
+            next.n_handed = n_asked;
+        }
+        self.batches.submitted();
+        self.experts.submitted();
+        if is_last {
+            self.ahead.next = None;
+        }
+        self.note(plan_idx, batch);
+        true
+    }
+
+    /// Records what was asked for and not handed over, and forgets what was recorded ahead, if its
+    /// step has begun.
+    pub(super) fn catch_up(&mut self) {
+        let next = self.ahead.next.take_if(|next| next.token.is_some());
+        let Some((next, token)) = next.and_then(|next| next.token.map(|token| (next, token)))
+        else {
+            return;
+        };
+        next.row.batch(token, |batch| {
+            let mut plans = next.plans[next.n_handed..next.n_asked].iter();
+            let recorded = plans.try_for_each(|plan_idx| self.record(*plan_idx, batch));
+            recorded.expect("its kernels were made when they were recorded ahead");
+        });
+    }
+
+    /// Forgets what was recorded ahead: it is bound to what is there no longer.
+    pub(super) fn forget_ahead(&mut self) {
+        self.catch_up();
+        self.ahead.next = None;
+    }
+
+    /// Records the step behind this one, if this one was a single row's.
+    pub(super) fn record_ahead(&mut self) {
+        let Some((row, plans)) = self.ahead.step.take() else { return };
+        if self.gpu.is_profiled() {
+            return;
+        }
+        // What fails here fails again, and is reported, when the step is asked for.
+        self.ahead.next = self.recorded(row.next(), plans).ok();
+    }
+
+    fn recorded(&self, row: LoneRow, plans: Vec<usize>) -> Result<NextStep> {
+        let mut recorder = Recorder::new(Arc::clone(&self.gpu))?;
+        let mut recording = Recording {
+            recorder: &mut recorder,
+            model_group: &self.model_group,
+            weights: &self.weights,
+            gpu: &self.gpu,
+            experts: &self.experts,
+            states: &self.states,
+        };
+        let mut pieces = VecDeque::new();
+        for (idx, plan_idx) in plans.iter().enumerate() {
+            row.batch(TokenId(0), |batch| {
+                recording.plan(&self.plans[*plan_idx], batch, self.batches.lone_at())
+            })?;
+            if recording.recorder.is_full() || idx + 1 == plans.len() {
+                pieces.extend(recording.recorder.finish().map(|piece| (idx + 1, piece)));
+            }
+        }
+        Ok(NextStep { row, plans, pieces, token: None, n_asked: 0, n_handed: 0 })
+    }
+}
