@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use moeflux::error::{Error, Result};
 
@@ -336,52 +337,30 @@ impl Gpu {
     ///
     /// [`Error::Device`].
     pub(crate) fn poll(&self) -> Result<()> {
-        let polled = self.device.poll(wgpu::PollType::Poll);
-        self.check()?;
-        polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
-        Ok(())
+        self.wait_while(wgpu::PollType::Poll)
     }
 
     /// Waits for a submission, or for all of them.
-    fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
-        let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
-        self.check()?;
-        polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
-        Ok(())
+    pub(crate) fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        self.wait_while(wgpu::PollType::Wait { submission_index, timeout: None })
     }
 
-    /// Copies the first bytes of a buffer that was made to be mapped, once the submission that
-    /// fills it is done.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Device`].
-    pub(crate) fn read_mapped(
+    /// The same, and no longer than this.
+    pub(crate) fn wait_at_most(
         &self,
-        buffer: &wgpu::Buffer,
-        submission: Option<wgpu::SubmissionIndex>,
-        target: &mut [u8],
+        submission_index: Option<wgpu::SubmissionIndex>,
+        timeout: Duration,
     ) -> Result<()> {
-        let slice = buffer.slice(..target.len() as u64);
-        let mapped = Arc::new(Mutex::new(None));
-        let answer = Arc::clone(&mapped);
-        slice.map_async(wgpu::MapMode::Read, move |result| *lock(&answer) = Some(result));
-        self.wait_for(submission)?;
-        // Another thread that waits for the same device may be the one that calls back.
-        let answer = loop {
-            if let Some(answer) = lock(&mapped).take() {
-                break answer;
-            }
-            std::thread::yield_now();
-            self.poll()?;
-        };
-        answer.map_err(|e| self.error(&format!("its memory cannot be read back: {e}")))?;
-        let view = slice.get_mapped_range();
-        let view = view.map_err(|e| self.error(&format!("reading back failed: {e}")))?;
-        target.copy_from_slice(&view);
-        drop(view);
-        buffer.unmap();
-        Ok(())
+        self.wait_while(wgpu::PollType::Wait { submission_index, timeout: Some(timeout) })
+    }
+
+    fn wait_while(&self, poll: wgpu::PollType) -> Result<()> {
+        let polled = self.device.poll(poll);
+        self.check()?;
+        match polled {
+            Ok(_) | Err(wgpu::PollError::Timeout) => Ok(()),
+            Err(e) => Err(self.error(&format!("waiting for it failed: {e}"))),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod memory;
 mod params;
 mod pipeline;
 pub mod profile;
+mod read_back;
 mod recorder;
 mod shader;
 mod staging;

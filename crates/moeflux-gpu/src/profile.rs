@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use moeflux::error::Result;
 
 use crate::device::Gpu;
+use crate::mapping::Mapping;
+use crate::read_back::copy_mapped;
 
 /// Dispatches of one submission that are timed; others are left out.
 const N_TIMED_MAX: u32 = 1024;
@@ -78,7 +80,11 @@ impl Profiler {
     /// Adds up what the submission took.
     pub(crate) fn collect(&mut self, gpu: &Gpu, index: wgpu::SubmissionIndex) -> Result<()> {
         let mut ticks = vec![0_u64; self.names.len() + 1];
-        gpu.read_mapped(&self.mapped, Some(index), bytemuck::cast_slice_mut(&mut ticks))?;
+        let mapping = Mapping::begin(&self.mapped, wgpu::MapMode::Read);
+        while !mapping.is_done(gpu)? {
+            gpu.wait_for(Some(index.clone()))?;
+        }
+        copy_mapped(gpu, &self.mapped, bytemuck::cast_slice_mut(&mut ticks))?;
         let ns_per_tick = f64::from(gpu.queue().get_timestamp_period());
         gpu.add_to_profile(&mut |profile| {
             for (name, pair) in self.names.iter().zip(ticks.windows(2)) {

@@ -86,6 +86,11 @@ impl Recorder {
         self.take().map(wgpu::CommandEncoder::finish)
     }
 
+    /// What is recorded next finds a device that has nothing to do.
+    pub(crate) const fn device_is_waited_for(&mut self) {
+        self.is_idle = true;
+    }
+
     /// Hands over what was recorded elsewhere.
     pub(crate) fn submit_recorded(&mut self, commands: wgpu::CommandBuffer) {
         assert!(self.encoder.is_none(), "what was recorded before is submitted before");
@@ -104,48 +109,4 @@ impl Recorder {
 
 fn encoder(gpu: &Gpu) -> wgpu::CommandEncoder {
     gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
-}
-
-/// Memory through which values come back.
-#[derive(Debug)]
-pub(crate) struct ReadBack {
-    buffer: wgpu::Buffer,
-}
-
-impl ReadBack {
-    pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
-        Ok(Self { buffer: made(gpu, 1 << 16)? })
-    }
-
-    /// Begins to copy a stretch of a buffer, as it is after all that was recorded.
-    pub(crate) fn begin(
-        &mut self,
-        (gpu, recorder): (&Gpu, &mut Recorder),
-        (source, offset_bytes): (&wgpu::Buffer, u64),
-        n_bytes: u64,
-    ) -> Result<Option<wgpu::SubmissionIndex>> {
-        if n_bytes > self.buffer.size() {
-            self.buffer = made(gpu, n_bytes.next_power_of_two())?;
-        }
-        let encoder = recorder.encoder();
-        encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, 0, n_bytes);
-        let submission = recorder.submit();
-        recorder.is_idle = true;
-        Ok(submission)
-    }
-
-    /// What that submission copies, once it is done.
-    pub(crate) fn end(
-        &self,
-        gpu: &Gpu,
-        submission: Option<wgpu::SubmissionIndex>,
-        target: &mut [u8],
-    ) -> Result<()> {
-        gpu.read_mapped(&self.buffer, submission, target)
-    }
-}
-
-fn made(gpu: &Gpu, n_bytes: u64) -> Result<wgpu::Buffer> {
-    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-    gpu.buffer("values to read back", n_bytes, usage)
 }
