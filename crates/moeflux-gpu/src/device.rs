@@ -10,7 +10,6 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use moeflux::error::{Error, Result};
 
@@ -337,30 +336,19 @@ impl Gpu {
     ///
     /// [`Error::Device`].
     pub(crate) fn poll(&self) -> Result<()> {
-        self.wait_while(wgpu::PollType::Poll)
+        self.polled(wgpu::PollType::Poll)
     }
 
     /// Waits for a submission, or for all of them.
     pub(crate) fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
-        self.wait_while(wgpu::PollType::Wait { submission_index, timeout: None })
+        self.polled(wgpu::PollType::Wait { submission_index, timeout: None })
     }
 
-    /// The same, and no longer than this.
-    pub(crate) fn wait_at_most(
-        &self,
-        submission_index: Option<wgpu::SubmissionIndex>,
-        timeout: Duration,
-    ) -> Result<()> {
-        self.wait_while(wgpu::PollType::Wait { submission_index, timeout: Some(timeout) })
-    }
-
-    fn wait_while(&self, poll: wgpu::PollType) -> Result<()> {
+    fn polled(&self, poll: wgpu::PollType) -> Result<()> {
         let polled = self.device.poll(poll);
         self.check()?;
-        match polled {
-            Ok(_) | Err(wgpu::PollError::Timeout) => Ok(()),
-            Err(e) => Err(self.error(&format!("waiting for it failed: {e}"))),
-        }
+        polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
+        Ok(())
     }
 }
 

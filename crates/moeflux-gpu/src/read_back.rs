@@ -11,11 +11,11 @@ use crate::mapping::Mapping;
 use crate::recorder::Recorder;
 
 /// A thread that sleeps to the end of a wait wakes some 0.1 ms late: the last part of what a wait
-/// usually lasts, and at most this, is spent asking instead.
+/// usually lasts is spent asking instead, and at most this.
 const ASKING_MAX: Duration = Duration::from_micros(300);
 
-/// That part is one of so many.
-const ASKING_PART: u32 = 8;
+/// That part is one of so many; before it the device is asked as often.
+const N_PARTS: u32 = 8;
 
 /// Memory through which values come back.
 #[derive(Debug)]
@@ -60,14 +60,21 @@ impl ReadBack {
     ) -> Result<()> {
         let mapping = Mapping::begin(&self.buffer, wgpu::MapMode::Read);
         let begin = Instant::now();
-        let asking = (self.usual / ASKING_PART).min(ASKING_MAX);
-        gpu.wait_at_most(submission.clone(), self.usual.saturating_sub(asking))?;
+        let part = self.usual / N_PARTS;
+        let asking = part.min(ASKING_MAX);
         while !mapping.is_done(gpu)? {
-            // Another thread that waits for the same device may be the one that hears of it.
-            match begin.elapsed() < self.usual + asking {
-                true => gpu.poll()?,
-                false => gpu.wait_for(submission.clone())?,
+            // Another thread that waits for the same device may be the one that hears of it. No
+            // wait has an end in time: wgpu 30 panics where one ends while another thread waits.
+            let waited = begin.elapsed();
+            if waited > self.usual + asking {
+                gpu.wait_for(submission.clone())?;
+                continue;
             }
+            let rest = self.usual.saturating_sub(waited + asking);
+            if !rest.is_zero() {
+                std::thread::sleep(rest.min(part));
+            }
+            gpu.poll()?;
         }
         self.usual = begin.elapsed();
         copy_mapped(gpu, &self.buffer, target)
