@@ -1,9 +1,10 @@
 //! The tokens that may still be chosen, best first as far as anyone looked.
 //!
-//! **Invariant:** either nothing is sorted and ids ascend, or `entries[..n_sorted]` are the best,
-//! in descending logit and, among equals, ascending id; no logit is minus infinity or not a number.
-//! Sorting a vocabulary of 250,000 costs more than a small model's token; the best few hundred
-//! decide, so only those are sorted.
+//! **Invariant:** `entries[..n_sorted]` are the best, in descending logit and, among equals,
+//! ascending id. Either they stand for all tokens above minus infinity, or `entries` holds what is
+//! left, by ids where nothing is sorted.
+//! A vocabulary has 250,000 tokens and the best few hundred decide: only those are ever copied and
+//! sorted, by one pass over the logits, which otherwise would cost more than a small model's token.
 
 use std::cmp::Ordering;
 
@@ -12,6 +13,9 @@ use crate::sample::exp::exp_negative;
 
 /// How many entries the first look sorts; each further look sorts four times as many.
 const FIRST_LOOK: usize = 256;
+
+/// Logits that are compared with the least of the best ones at a time.
+const N_AT_ONCE: usize = 32;
 
 /// A token and its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,68 +29,86 @@ pub(super) fn index(token: TokenId) -> usize {
     usize::try_from(token.0).expect("a token id fits a usize")
 }
 
-/// What is left to choose from.
-#[derive(Clone, Debug)]
-pub(super) struct Candidates {
+/// Memory that is reused for each token.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scratch {
     entries: Vec<Candidate>,
+}
+
+/// What is left to choose from.
+#[derive(Debug)]
+pub(super) struct Candidates<'s> {
+    /// Numbers or minus infinity.
+    logits: &'s [f32],
+    entries: &'s mut Vec<Candidate>,
     n_sorted: usize,
+    /// Whether nothing was cut: `entries` holds only what is sorted.
+    is_whole: bool,
     best_logit: f32,
     temperature: f64,
 }
 
-impl Candidates {
-    /// Room for a whole vocabulary, so that no later call allocates.
-    pub(super) fn new(vocab: usize) -> Self {
+impl<'s> Candidates<'s> {
+    /// Every token whose logit is above minus infinity.
+    pub(super) fn of(scratch: &'s mut Scratch, logits: &'s [f32], temperature: f32) -> Self {
+        scratch.entries.clear();
         Self {
-            entries: Vec::with_capacity(vocab),
+            logits,
+            entries: &mut scratch.entries,
             n_sorted: 0,
-            best_logit: f32::NEG_INFINITY,
-            temperature: 1.0,
+            is_whole: true,
+            best_logit: highest(logits),
+            temperature: f64::from(temperature),
         }
     }
 
-    /// Takes every token whose logit is above minus infinity. A mask may have written anything, so
-    /// that not-a-number counts as forbidden and plus infinity as the largest number.
-    pub(super) fn fill(&mut self, logits: &[f32], temperature: f32) {
-        self.temperature = f64::from(temperature);
-        self.n_sorted = 0;
-        self.entries.clear();
-        self.entries.extend(
-            (0..)
-                .zip(logits)
-                .filter(|(_, logit)| **logit > f32::NEG_INFINITY)
-                .map(|(id, logit)| Candidate { logit: logit.min(f32::MAX), token: TokenId(id) }),
-        );
-        self.best_logit = self.entries.iter().fold(f32::NEG_INFINITY, |best, c| best.max(c.logit));
+    pub(super) fn is_empty(&self) -> bool {
+        self.best_logit == f32::NEG_INFINITY
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// The highest logit of all that were filled in.
+    /// The highest logit of all.
     pub(super) fn best_logit(&self) -> f32 {
         self.best_logit
     }
 
     /// The probability of an entry as a share of the best one's, at the set temperature.
     pub(super) fn weight(&self, candidate: Candidate) -> f64 {
-        exp_negative((f64::from(candidate.logit) - f64::from(self.best_logit)) / self.temperature)
+        self.weight_of(candidate.logit)
     }
 
-    /// The sum of all weights, in the order of the entries: ids while nothing is sorted, else
-    /// best first. Never a half-sorted order, which the library's sort would decide.
+    fn weight_of(&self, logit: f32) -> f64 {
+        exp_negative((f64::from(logit) - f64::from(self.best_logit)) / self.temperature)
+    }
+
+    /// The sum of all weights, in the order of ids while nothing was cut, else of the entries:
+    /// ids while nothing is sorted, else best first. Never a half-sorted order, which the
+    /// library's sort would decide.
     pub(super) fn total_weight(&self) -> f64 {
-        assert!(self.n_sorted == 0 || self.n_sorted == self.len(), "no half-sorted sums");
-        self.entries.iter().map(|candidate| self.weight(*candidate)).sum()
+        if !self.is_whole {
+            assert!(self.n_sorted == 0 || self.n_sorted == self.entries.len(), "half sorted");
+            return self.entries.iter().map(|candidate| self.weight(*candidate)).sum();
+        }
+        if self.is_empty() {
+            return 0.0;
+        }
+        let mut total = 0.0;
+        for logits in self.logits.chunks(N_AT_ONCE) {
+            // All weights of a chunk first: exponentials side by side, then a sum in order.
+            let mut weights = [0.0; N_AT_ONCE];
+            for (weight, logit) in weights.iter_mut().zip(logits) {
+                *weight = self.weight_of(*logit);
+            }
+            total = weights[..logits.len()].iter().fold(total, |total, weight| total + weight);
+        }
+        total
     }
 
-    /// The entry at `rank` from the best, sorting as much as that needs.
-    pub(super) fn ranked(&mut self, rank: usize) -> Candidate {
-        while self.n_sorted <= rank {
+    /// The entry at `rank` from the best, sorting as much as that needs; `None` behind the last.
+    pub(super) fn ranked(&mut self, rank: usize) -> Option<Candidate> {
+        if self.n_sorted <= rank {
             self.sort_first((self.n_sorted * 4).max(FIRST_LOOK).max(rank + 1));
         }
-        self.entries[rank]
+        self.entries[..self.n_sorted].get(rank).copied()
     }
 
     /// Keeps the best `n_kept`, sorted.
@@ -94,24 +116,35 @@ impl Candidates {
         self.sort_first(n_kept);
         self.entries.truncate(n_kept);
         self.n_sorted = self.entries.len();
+        self.is_whole = false;
     }
 
     /// Keeps entries with at least this weight. The order stays.
     pub(super) fn keep_weights_from(&mut self, least: f64) {
         let (best, temperature) = (f64::from(self.best_logit), self.temperature);
-        let all_sorted = self.n_sorted == self.len();
+        let is_kept = |logit: f32| exp_negative((f64::from(logit) - best) / temperature) >= least;
+        if self.is_whole {
+            self.entries.clear();
+            self.entries.extend(allowed(self.logits).filter(|it| is_kept(it.logit)));
+            (self.n_sorted, self.is_whole) = (0, false);
+            return;
+        }
+        let all_sorted = self.n_sorted == self.entries.len();
         assert!(all_sorted || self.n_sorted == 0, "no half-sorted cut");
-        self.entries.retain(|candidate| {
-            exp_negative((f64::from(candidate.logit) - best) / temperature) >= least
-        });
-        self.n_sorted = if all_sorted { self.len() } else { 0 };
+        self.entries.retain(|candidate| is_kept(candidate.logit));
+        self.n_sorted = if all_sorted { self.entries.len() } else { 0 };
     }
 
     fn sort_first(&mut self, n_wanted: usize) {
-        let n_wanted = n_wanted.min(self.len());
         if n_wanted <= self.n_sorted {
             return;
         }
+        if self.is_whole {
+            take_best(self.logits, n_wanted, self.entries);
+            self.n_sorted = self.entries.len();
+            return;
+        }
+        let n_wanted = n_wanted.min(self.entries.len());
         let rest = &mut self.entries[self.n_sorted..];
         let n_new = n_wanted - self.n_sorted;
         if n_new < rest.len() {
@@ -120,6 +153,51 @@ impl Candidates {
         rest[..n_new].sort_unstable_by(best_first);
         self.n_sorted = n_wanted;
     }
+}
+
+/// The highest of some logits, or minus infinity.
+pub(super) fn highest(logits: &[f32]) -> f32 {
+    let larger = |best: f32, logit: f32| if logit > best { logit } else { best };
+    let mut lanes = [f32::NEG_INFINITY; N_AT_ONCE];
+    let (chunks, rest) = logits.as_chunks::<N_AT_ONCE>();
+    for chunk in chunks {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, *logit);
+        }
+    }
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, logit| larger(best, *logit))
+}
+
+fn allowed(logits: &[f32]) -> impl Iterator<Item = Candidate> {
+    let all = (0..).zip(logits).map(|(id, logit)| Candidate { logit: *logit, token: TokenId(id) });
+    all.filter(|candidate| candidate.logit > f32::NEG_INFINITY)
+}
+
+/// The best `n_wanted`, sorted. What is not above the least of the best so far is passed over: an
+/// equal one with a higher id comes behind it.
+fn take_best(logits: &[f32], n_wanted: usize, best: &mut Vec<Candidate>) {
+    let n_wanted = n_wanted.min(logits.len());
+    let n_max = (2 * n_wanted).max(4 * FIRST_LOOK);
+    let mut least = f32::NEG_INFINITY;
+    best.clear();
+    for (chunk_idx, chunk) in logits.chunks(N_AT_ONCE).enumerate() {
+        if !chunk.iter().fold(false, |is_any, logit| is_any | (*logit > least)) {
+            continue;
+        }
+        for (id, logit) in (chunk_idx * N_AT_ONCE..).zip(chunk) {
+            if *logit > least {
+                let id = u32::try_from(id).expect("a vocabulary has fewer tokens");
+                best.push(Candidate { logit: *logit, token: TokenId(id) });
+            }
+        }
+        if best.len() > n_max {
+            best.select_nth_unstable_by(n_wanted - 1, best_first);
+            best.truncate(n_wanted);
+            least = best[n_wanted - 1].logit;
+        }
+    }
+    best.sort_unstable_by(best_first);
+    best.truncate(n_wanted);
 }
 
 /// A total order without equals, so that an unstable sort has one result.

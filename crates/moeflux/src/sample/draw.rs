@@ -6,12 +6,12 @@ use crate::ids::TokenId;
 use crate::sample::candidates::Candidates;
 
 /// The candidate at the share `unit` of the whole weight; none if there are no candidates.
-pub(super) fn pick(candidates: &mut Candidates, unit: f64) -> Option<TokenId> {
+pub(super) fn pick(candidates: &mut Candidates<'_>, unit: f64) -> Option<TokenId> {
     let target = unit * candidates.total_weight();
     let mut reached = 0.0;
     let mut last = None;
-    for rank in 0..candidates.len() {
-        let candidate = candidates.ranked(rank);
+    for rank in 0.. {
+        let Some(candidate) = candidates.ranked(rank) else { break };
         let weight = candidates.weight(candidate);
         if weight <= 0.0 {
             break;

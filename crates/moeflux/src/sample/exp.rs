@@ -12,30 +12,25 @@ const LEAST: f64 = -708.0;
 const N_TERMS: usize = 14;
 const INVERSE_FACTORIALS: [f64; N_TERMS] = inverse_factorials();
 
-/// e to the power of `x`, for `x` up to 0.
+/// Added to a number far below it, it leaves that number rounded to an integer, ties to even, in the
+/// last bits of the sum.
+const ROUNDS: f64 = 6_755_399_441_055_744.0;
+
+/// e to the power of `x`, for `x` up to 0. Without branches, so that a loop takes several at once.
+#[inline]
 pub(super) fn exp_negative(x: f64) -> f64 {
     debug_assert!(x <= 0.0, "only for exponents up to 0");
-    if x < LEAST {
-        return 0.0;
-    }
-    let power = (x * std::f64::consts::LOG2_E).round_ties_even();
-    let rest = (x - power * LN_2_HIGH) - power * LN_2_LOW;
+    let bounded = if x < LEAST { LEAST } else { x };
+    let rounded = bounded * std::f64::consts::LOG2_E + ROUNDS;
+    let power = rounded - ROUNDS;
+    let rest = (bounded - power * LN_2_HIGH) - power * LN_2_LOW;
     let mut sum = 0.0;
     for factor in INVERSE_FACTORIALS.iter().rev() {
         sum = sum * rest + factor;
     }
-    sum * power_of_two(power)
-}
-
-/// 2 to the power of an integer from -1022 to 0, by its exponent bits.
-fn power_of_two(power: f64) -> f64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the sum is an integer from 1 to 1023"
-    )]
-    let biased = (power + 1023.0) as u64;
-    f64::from_bits(biased << 52)
+    // 2 to the power of an integer from -1022 to 0, by its exponent bits.
+    let scale = f64::from_bits(rounded.to_bits().wrapping_add(1023) << 52);
+    if x < LEAST { 0.0 } else { sum * scale }
 }
 
 const fn inverse_factorials() -> [f64; N_TERMS] {

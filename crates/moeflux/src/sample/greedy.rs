@@ -1,16 +1,12 @@
 //! The highest logit; among equal ones the lowest id.
 
 use crate::ids::TokenId;
+use crate::sample::candidates::highest;
 
 /// The best token, or none if every logit is minus infinity or not a number.
 pub(super) fn pick(logits: &[f32]) -> Option<TokenId> {
-    let mut best = f32::NEG_INFINITY;
-    let mut token = None;
-    for (id, logit) in (0..).zip(logits) {
-        if *logit > best {
-            best = *logit;
-            token = Some(TokenId(id));
-        }
-    }
-    token
+    let best = highest(logits);
+    let is_best = |logit: &f32| *logit > f32::NEG_INFINITY && *logit >= best;
+    let id = logits.iter().position(is_best)?;
+    Some(TokenId(u32::try_from(id).expect("a vocabulary has fewer tokens")))
 }

@@ -4,20 +4,16 @@
 //! of ids. Knows nothing of bias, penalties or cuts: those say what the caller wanted.
 
 use crate::ids::TokenId;
-use crate::sample::candidates::{Candidates, index};
+use crate::sample::candidates::{Candidates, Scratch, index};
 
 /// Scratch and result of one token.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LogProbabilities {
-    ranked: Candidates,
+    scratch: Scratch,
     top: Vec<(TokenId, f32)>,
 }
 
 impl LogProbabilities {
-    pub(super) fn new() -> Self {
-        Self { ranked: Candidates::new(0), top: Vec::new() }
-    }
-
     /// The best tokens of the last `take`.
     pub(super) fn top(&self) -> &[(TokenId, f32)] {
         &self.top
@@ -25,15 +21,14 @@ impl LogProbabilities {
 
     /// Keeps the `n_top` best and returns the log-probability of `token`.
     pub(super) fn take(&mut self, logits: &[f32], token: TokenId, n_top: usize) -> f32 {
-        self.ranked.fill(logits, 1.0);
-        let n_top = n_top.min(self.ranked.len());
-        let best = f64::from(self.ranked.best_logit());
-        let log_total = self.ranked.total_weight().ln();
+        let mut ranked = Candidates::of(&mut self.scratch, logits, 1.0);
+        let best = f64::from(ranked.best_logit());
+        let log_total = ranked.total_weight().ln();
         #[expect(clippy::cast_possible_truncation, reason = "f64 to f32 rounds")]
         let logprob = |logit: f32| (f64::from(logit) - best - log_total) as f32;
         self.top.clear();
         for rank in 0..n_top {
-            let candidate = self.ranked.ranked(rank);
+            let Some(candidate) = ranked.ranked(rank) else { break };
             self.top.push((candidate.token, logprob(candidate.logit)));
         }
         logprob(logits[index(token)])

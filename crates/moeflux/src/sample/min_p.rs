@@ -5,7 +5,7 @@
 use crate::sample::candidates::Candidates;
 
 /// Cuts what is less likely than `min_p` times the best; 0 is off.
-pub(super) fn keep(candidates: &mut Candidates, min_p: f32) {
+pub(super) fn keep(candidates: &mut Candidates<'_>, min_p: f32) {
     if min_p > 0.0 {
         candidates.keep_weights_from(f64::from(min_p));
     }

@@ -30,7 +30,7 @@ pub use crate::sample::defaults::SamplerDefaults;
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::sample::candidates::Candidates;
+use crate::sample::candidates::{Candidates, Scratch};
 use crate::sample::logprobs::LogProbabilities;
 use crate::sample::penalties::Penalties;
 use crate::sample::random::SplitMix64;
@@ -59,7 +59,7 @@ pub struct Sampler {
     random: SplitMix64,
     logits: Vec<f32>,
     penalties: Penalties,
-    candidates: Candidates,
+    scratch: Scratch,
     logprobs: LogProbabilities,
 }
 
@@ -75,8 +75,8 @@ impl Sampler {
             random: SplitMix64::new(config.seed),
             logits: vec![0.0; vocab],
             penalties: Penalties::new(vocab),
-            candidates: Candidates::new(vocab),
-            logprobs: LogProbabilities::new(),
+            scratch: Scratch::default(),
+            logprobs: LogProbabilities::default(),
             config,
         })
     }
@@ -106,15 +106,20 @@ impl Sampler {
         self.penalties.apply(&self.config, history, &mut self.logits)?;
         if let Some(mask) = mask {
             mask.apply(&mut self.logits);
+            // It may have written anything: not-a-number forbids, and infinity is a large number.
+            for logit in &mut self.logits {
+                *logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) };
+            }
         }
         let token = if self.config.temperature == 0.0 {
             greedy::pick(&self.logits)
         } else {
-            self.candidates.fill(&self.logits, self.config.temperature);
-            top_k::keep(&mut self.candidates, self.config.top_k);
-            top_p::keep(&mut self.candidates, self.config.top_p);
-            min_p::keep(&mut self.candidates, self.config.min_p);
-            draw::pick(&mut self.candidates, self.random.next_f64())
+            let temperature = self.config.temperature;
+            let mut candidates = Candidates::of(&mut self.scratch, &self.logits, temperature);
+            top_k::keep(&mut candidates, self.config.top_k);
+            top_p::keep(&mut candidates, self.config.top_p);
+            min_p::keep(&mut candidates, self.config.min_p);
+            draw::pick(&mut candidates, self.random.next_f64())
         };
         let Some(token) = token else {
             return Err(nothing_left(logits));
@@ -128,6 +133,10 @@ impl Sampler {
 /// noise that looks like an answer.
 fn check_logits(logits: &[f32]) -> Result<()> {
     let broken = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+    // Without a way out of the loop it takes many at once.
+    if !logits.iter().fold(false, |is_any, logit| is_any | broken(logit)) {
+        return Ok(());
+    }
     match logits.iter().position(broken) {
         None => Ok(()),
         Some(id) => Err(Error::Input(format!(

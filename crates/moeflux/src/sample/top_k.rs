@@ -5,8 +5,8 @@
 use crate::sample::candidates::Candidates;
 
 /// Cuts to the best `top_k`; 0 is off.
-pub(super) fn keep(candidates: &mut Candidates, top_k: usize) {
-    if top_k > 0 && top_k < candidates.len() {
+pub(super) fn keep(candidates: &mut Candidates<'_>, top_k: usize) {
+    if top_k > 0 {
         candidates.keep_first(top_k);
     }
 }

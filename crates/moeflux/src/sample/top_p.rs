@@ -6,15 +6,15 @@
 use crate::sample::candidates::Candidates;
 
 /// Cuts to the nucleus of `top_p`; 1 is off.
-pub(super) fn keep(candidates: &mut Candidates, top_p: f32) {
-    if top_p >= 1.0 || candidates.len() == 0 {
+pub(super) fn keep(candidates: &mut Candidates<'_>, top_p: f32) {
+    if top_p >= 1.0 || candidates.is_empty() {
         return;
     }
     let enough = f64::from(top_p) * candidates.total_weight();
     let mut before = 0.0;
     let mut n_kept = 0;
-    while n_kept < candidates.len() && (n_kept == 0 || before < enough) {
-        let candidate = candidates.ranked(n_kept);
+    while n_kept == 0 || before < enough {
+        let Some(candidate) = candidates.ranked(n_kept) else { break };
         before += candidates.weight(candidate);
         n_kept += 1;
     }
