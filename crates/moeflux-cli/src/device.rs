@@ -43,6 +43,7 @@ pub(crate) fn say_fallback(error: &Error) {
 
 fn gpu(args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {
     let gpu = Gpu::open(&choose(args.gpu.as_deref())?)?;
+    gpu.keep_pipelines(&crate::cache::folder());
     let memory_bytes = match args.gpu_memory {
         Budget::Auto => None,
         Budget::Bytes(n_bytes) => Some(n_bytes),

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use moeflux::error::{Error, Result};
 
 use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES};
+use crate::kept::{self, KeptPipelines};
 use crate::kernels::{MATRIX_WORKGROUP_BYTES, MatrixUnit};
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
@@ -38,6 +40,7 @@ pub struct Gpu {
     profile: Mutex<Option<Profile>>,
     /// What a trial of the matrix unit gave.
     trusts_matrices: OnceLock<bool>,
+    kept: OnceLock<KeptPipelines>,
 }
 
 impl Gpu {
@@ -53,7 +56,8 @@ impl Gpu {
             | wgpu::Features::SHADER_F16
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES
-            | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+            | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS
+            | wgpu::Features::PIPELINE_CACHE;
         let (matrices, experimental_features) = if facts.matrix_edge.is_some() {
             // SAFETY: of what is experimental only cooperative matrices are asked for, and kernels
             // use them as their specification says: by whole subgroups, within bounds, in uniform
@@ -99,6 +103,7 @@ impl Gpu {
             pending_bytes,
             profile: Mutex::default(),
             trusts_matrices: OnceLock::new(),
+            kept: OnceLock::new(),
         }))
     }
 
@@ -106,6 +111,34 @@ impl Gpu {
     #[must_use]
     pub fn facts(&self) -> &AdapterFacts {
         &self.facts
+    }
+
+    /// Keeps compiled kernels in a file of this folder, where the driver can: those that are there
+    /// are used from now on.
+    pub fn keep_pipelines(&self, folder: &Path) {
+        let path = kept::path_of(folder, &self.device.adapter_info());
+        let has_caches = self.device.features().contains(wgpu::Features::PIPELINE_CACHE);
+        let Some(path) = path.filter(|_| has_caches) else { return };
+        self.kept.get_or_init(|| {
+            let data = kept::read(&path);
+            let descriptor = wgpu::PipelineCacheDescriptor {
+                label: None,
+                data: data.as_deref(),
+                fallback: true,
+            };
+            // SAFETY: the bytes are what an earlier run got of such a cache, since their sum is
+            // right; the driver passes over those of another adapter or version of it.
+            let cache = unsafe { self.device.create_pipeline_cache(&descriptor) };
+            KeptPipelines::new(cache, path, data.as_deref())
+        });
+    }
+
+    /// Writes that file, if kernels were compiled that it does not hold.
+    pub(crate) fn save_pipelines(&self) {
+        if let Some(kept) = self.kept.get() {
+            // A full or read-only disk is no reason not to compute.
+            kept.save().ok();
+        }
     }
 
     /// Times the kernels of all backends that are made from now on; for a person who looks for what
@@ -272,7 +305,7 @@ impl Gpu {
                 zero_initialize_workgroup_memory: false,
                 ..wgpu::PipelineCompilationOptions::default()
             },
-            cache: None,
+            cache: self.kept.get().map(|kept| &kept.cache),
         });
         match block_on(scope.pop()) {
             Some(error) => {

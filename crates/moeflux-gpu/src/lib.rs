@@ -15,6 +15,7 @@ pub mod backend;
 mod compiler;
 pub mod device;
 mod experts;
+mod kept;
 pub mod kernels;
 pub mod maker;
 mod mapping;

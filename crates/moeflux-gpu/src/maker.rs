@@ -110,6 +110,7 @@ impl DeviceMaker for GpuMaker {
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);
         let mut backend = GpuBackend::new(gpu, parts.weights, workspace, n_rows_max, config)?;
         backend.prepare(parts.plan, parts.experts)?;
+        self.gpu.save_pipelines();
         Ok(Box::new(backend))
     }
 }

@@ -3,25 +3,41 @@
 //! **Invariant:** asking never waits; the answer comes once, after the submissions that use the
 //! buffer are done and somebody polled the device.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use moeflux::error::Result;
 
 use crate::device::Gpu;
 
+type Said = Option<std::result::Result<(), wgpu::BufferAsyncError>>;
+
 /// What the driver will say, or has said.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    answer: Arc<Mutex<Option<std::result::Result<(), wgpu::BufferAsyncError>>>>,
+    answer: Arc<Answer>,
+}
+
+#[derive(Debug, Default)]
+struct Answer {
+    said: Mutex<Said>,
+    came: Condvar,
+}
+
+impl Answer {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Mapping {
     /// Asks for a whole buffer; all that uses it must be submitted.
     pub(crate) fn begin(buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Self {
-        let answer = Arc::new(Mutex::new(None));
+        let answer = Arc::new(Answer::default());
         let told = Arc::clone(&answer);
         buffer.map_async(mode, .., move |result| {
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            *told.said() = Some(result);
+            told.came.notify_all();
         });
         Self { answer }
     }
@@ -32,10 +48,18 @@ impl Mapping {
     ///
     /// [`moeflux::error::Error::Device`].
     pub(crate) fn is_done(&self, gpu: &Gpu) -> Result<bool> {
-        match self.answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self.answer.said().take() {
             None => Ok(false),
             Some(Ok(())) => Ok(true),
             Some(Err(e)) => Err(gpu.error(&format!("its memory cannot be seen: {e}"))),
+        }
+    }
+
+    /// Sleeps for so long, or until another thread that polls the device hears the answer.
+    pub(crate) fn sleep(&self, at_most: Duration) {
+        let said = self.answer.said();
+        if said.is_none() {
+            drop(self.answer.came.wait_timeout(said, at_most));
         }
     }
 }

@@ -72,7 +72,7 @@ impl ReadBack {
             }
             let rest = self.usual.saturating_sub(waited + asking);
             if !rest.is_zero() {
-                std::thread::sleep(rest.min(part));
+                mapping.sleep(rest.min(part));
             }
             gpu.poll()?;
         }

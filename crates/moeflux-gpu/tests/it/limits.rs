@@ -1,4 +1,5 @@
-//! What has no room on a device: fewer rows together, or one line that says so.
+//! What has no room on a device: fewer rows together, or one line that says so; and what a device
+//! keeps for the next run.
 
 use moeflux::backend::Backend as _;
 use moeflux::error::Error;
@@ -7,7 +8,7 @@ use moeflux::weights::Weights;
 use moeflux_gpu::backend::{GpuBackend, GpuConfig};
 
 use crate::cases::{Case, Distance, feed_all};
-use crate::support::{ExpertsAt, gpu, open};
+use crate::support::{ExpertsAt, gpu, open, open_kept};
 
 #[test]
 fn more_rows_than_a_binding_holds_become_fewer() {
@@ -40,4 +41,21 @@ fn too_long_a_context_is_refused_in_one_line() {
     let state = backend.create_state(&spec, 16).unwrap();
     backend.drop_state(state);
     gpu().check().unwrap();
+}
+
+#[test]
+fn kernels_that_were_kept_are_the_same() {
+    let folder = std::env::temp_dir().join(format!("moeflux-kernels-{}", std::process::id()));
+    let case = Case::load("qwen3_moe-f32");
+    let run = || feed_all(&mut open_kept(&case.dir, &folder).session(64).unwrap(), &case.tokens);
+    let first = run();
+    let n_kept = || std::fs::read_dir(&folder).map_or(0, Iterator::count);
+    // Drivers of Vulkan can keep kernels; on others there is nothing to write.
+    assert_eq!(n_kept(), usize::from(gpu().facts().api == "vulkan"));
+    assert!(run() == first, "compiled before");
+    for file in std::fs::read_dir(&folder).into_iter().flatten() {
+        std::fs::write(file.unwrap().path(), b"not kernels").unwrap();
+    }
+    assert!(run() == first, "a broken file");
+    std::fs::remove_dir_all(&folder).ok();
 }

@@ -18,14 +18,16 @@ use moeflux_gpu::maker::GpuMaker;
 /// The first adapter that can be used, a software driver too.
 pub(crate) fn gpu() -> Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-    let gpu = GPU.get_or_init(|| {
-        let adapters = adapters();
-        let adapter = adapters
-            .first()
-            .expect("no GPU and no software driver for Vulkan: install mesa-vulkan-drivers");
-        Gpu::open(adapter).expect("the first adapter opens")
-    });
-    Arc::clone(gpu)
+    Arc::clone(GPU.get_or_init(another_gpu))
+}
+
+/// The same adapter, opened once more.
+pub(crate) fn another_gpu() -> Arc<Gpu> {
+    let adapters = adapters();
+    let adapter = adapters
+        .first()
+        .expect("no GPU and no software driver for Vulkan: install mesa-vulkan-drivers");
+    Gpu::open(adapter).expect("the first adapter opens")
 }
 
 /// Where the experts of a model are.
@@ -48,6 +50,17 @@ pub(crate) fn open(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> Engine 
     let config = config_of(dir, n_rows_max, experts);
     Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
         .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+}
+
+/// An engine on a device of its own, whose kernels are kept in a folder.
+pub(crate) fn open_kept(dir: &Path, folder: &Path) -> Engine {
+    let gpu = another_gpu();
+    gpu.keep_pipelines(folder);
+    let config = EngineConfig {
+        device: Some(Arc::new(GpuMaker::new(gpu, Some(1 << 30)))),
+        ..config_of(dir, 16, ExpertsAt::Device)
+    };
+    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig {

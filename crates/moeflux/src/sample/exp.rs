@@ -12,8 +12,8 @@ const LEAST: f64 = -708.0;
 const N_TERMS: usize = 14;
 const INVERSE_FACTORIALS: [f64; N_TERMS] = inverse_factorials();
 
-/// Added to a number far below it, it leaves that number rounded to an integer, ties to even, in the
-/// last bits of the sum.
+/// Added to a number far below it, it leaves that number rounded to an integer, ties to even, in
+/// the last bits of the sum.
 const ROUNDS: f64 = 6_755_399_441_055_744.0;
 
 /// e to the power of `x`, for `x` up to 0. Without branches, so that a loop takes several at once.

@@ -1,0 +1,108 @@
+//! Compiled kernels in a file between runs, so that a model opens without the driver's compiler.
+//!
+//! **Invariant:** a file that is cut off, changed, or of another adapter is as good as none, and
+//! what cannot be written costs the next run time and nothing else.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The first bytes of a file: what it is, and in which form.
+const MAGIC: &[u8; 8] = b"moeflux1";
+
+/// Magic, and the sum of what follows.
+const HEADER_BYTES: usize = 16;
+
+/// A file that is larger is none of ours.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Kernels of one adapter.
+#[derive(Debug)]
+pub(crate) struct KeptPipelines {
+    pub(crate) cache: wgpu::PipelineCache,
+    path: PathBuf,
+    /// The sum of what the file holds.
+    saved_sum: Mutex<u64>,
+}
+
+impl KeptPipelines {
+    /// Made of what [`read`] gave.
+    pub(crate) fn new(cache: wgpu::PipelineCache, path: PathBuf, data: Option<&[u8]>) -> Self {
+        Self { cache, path, saved_sum: Mutex::new(data.map_or(0, xxh3_64)) }
+    }
+
+    /// Writes what was compiled since the file was read or written, as a whole or not at all.
+    pub(crate) fn save(&self) -> io::Result<()> {
+        let Some(data) = self.cache.get_data() else { return Ok(()) };
+        let sum = xxh3_64(&data);
+        let mut saved_sum = self.saved_sum.lock().unwrap_or_else(PoisonError::into_inner);
+        if *saved_sum != sum {
+            write(&self.path, &data)?;
+            *saved_sum = sum;
+        }
+        Ok(())
+    }
+}
+
+/// Where kernels of an adapter lie in a folder, where its interface can keep them.
+pub(crate) fn path_of(folder: &Path, adapter: &wgpu::AdapterInfo) -> Option<PathBuf> {
+    wgpu::util::pipeline_cache_key(adapter).map(|key| folder.join(key))
+}
+
+/// What a file holds, if it is whole.
+pub(crate) fn read(path: &Path) -> Option<Vec<u8>> {
+    let file = fs::File::open(path).ok()?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let (header, data) = bytes.split_at_checked(HEADER_BYTES)?;
+    let (magic, sum) = header.split_at(MAGIC.len());
+    let is_whole = magic == MAGIC && sum == xxh3_64(data).to_le_bytes();
+    is_whole.then(|| data.to_vec())
+}
+
+fn write(path: &Path, data: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Another process may write at the same time: the last one wins, whole.
+    let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
+    let sum = xxh3_64(data).to_le_bytes();
+    let done = fs::write(&unfinished, [&MAGIC[..], &sum, data].concat());
+    let done = done.and_then(|()| fs::rename(&unfinished, path));
+    if done.is_err() {
+        fs::remove_file(&unfinished).ok();
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_file_is_read() {
+        let folder = std::env::temp_dir().join(format!("moeflux-kept-{}", std::process::id()));
+        let path = folder.join("kernels");
+        assert_eq!(read(&path), None, "there is no file");
+        write(&path, b"compiled").unwrap();
+        assert_eq!(read(&path).as_deref(), Some(&b"compiled"[..]));
+        write(&path, b"compiled again").unwrap();
+        assert_eq!(read(&path).as_deref(), Some(&b"compiled again"[..]));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing unfinished is left");
+        let whole = fs::read(&path).unwrap();
+        for n_bytes in 0..whole.len() {
+            fs::write(&path, &whole[..n_bytes]).unwrap();
+            assert_eq!(read(&path), None, "the first {n_bytes} bytes");
+        }
+        for changed in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[changed] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(read(&path), None, "byte {changed} changed");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
