@@ -23,6 +23,11 @@ pub(super) const NAME: &str = "delta layer";
 /// Invocations of a workgroup; values of a head at most.
 const N_LANES: u32 = 256;
 
+/// Heads at once at most, and keys of them in an invocation's registers: sums of four are taken at
+/// once, and registers of a workgroup are few.
+const N_HELD_MAX: usize = 4;
+const N_HELD_KEYS_MAX: usize = 128;
+
 params! {
     struct DeltaLayerParams {
         /// Of the convolution.
@@ -172,6 +177,8 @@ const fn channels_of(heads: Heads) -> usize {
 fn shader(sums: Sums, shape: Shape) -> Shader {
     let value_lanes = shape.value_dim.next_power_of_two();
     let n_parts = N_LANES as usize / value_lanes;
+    let n_own = shape.key_dim.div_ceil(n_parts);
+    let n_held = (N_HELD_KEYS_MAX / n_own).clamp(1, N_HELD_MAX.min(shape.n_shared));
     let channels = shape.n_key_heads * (2 * shape.key_dim + shape.n_shared * shape.value_dim);
     let shader = Shader::new(NAME, include_str!("fused_delta.wgsl"))
         .with("N_CHANNELS", narrow(channels))
@@ -181,11 +188,12 @@ fn shader(sums: Sums, shape: Shape) -> Shader {
         .with("STRIP", narrow(moeflux::ops::DeltaShape::STRIP))
         .with("N_TAPS", narrow(shape.n_taps))
         .with("VALUE_LANES", narrow(value_lanes))
-        .with("N_OWN", narrow(shape.key_dim.div_ceil(n_parts)))
+        .with("N_OWN", narrow(n_own))
+        .with("HELD", narrow(n_held))
         .piece(include_str!("functions.wgsl"))
         .piece(include_str!("gates.wgsl"))
         .state(Lanes::One);
-    sums.add_to(shader, N_LANES)
+    sums.add_fours_to(sums.add_to(shader, N_LANES))
 }
 
 /// For tests.
