@@ -21,23 +21,24 @@ struct Params {
     epsilon: f32,
 }
 
-// Keys of a value are in so many parts, of N_OWN keys in an invocation's registers.
-const N_PARTS: u32 = N_LANES / VALUE_LANES;
+// Four values that lie side by side are shared by N_PARTS neighbouring invocations, each with N_OWN
+// of the keys, N_PARTS apart, in registers. WIDTH of them add up without workgroup memory.
+const N_OWN: u32 = (KEY_DIM + N_PARTS - 1u) / N_PARTS;
+const N_WIDTHS: u32 = N_PARTS / WIDTH;
 const VALUES_AT: u32 = 2u * KEY_DIM;
 const N_MIXED: u32 = VALUES_AT + N_SHARED * VALUE_DIM;
 const MIXED_EACH: u32 = (N_MIXED + N_LANES - 1u) / N_LANES;
 
 // What the convolution gives: the query, the key, then the values of all heads that share them.
 var<workgroup> mixed: array<f32, N_MIXED>;
-// By head at once and invocation: its part of S k and of S q.
-var<workgroup> products: array<vec2<f32>, HELD * N_LANES>;
+var<workgroup> parts: array<vec4<f32>, N_LANES / WIDTH>;
 
 // Of HELD heads at once: an invocation's part of their states, and what else is read of memory, so
 // that all of it is on its way before anything waits.
-var<private> states: array<f32, HELD * N_OWN>;
+var<private> states: array<vec4<f32>, HELD * N_OWN>;
 var<private> decays: array<f32, HELD>;
 var<private> betas: array<f32, HELD>;
-var<private> gates: array<f32, HELD>;
+var<private> gates: array<vec4<f32>, HELD>;
 
 fn channel_of(place: u32, key_head: u32) -> u32 {
     if place < KEY_DIM {
@@ -57,7 +58,7 @@ fn convolve(key_head: u32, lane: u32) {
         if place < N_MIXED {
             let channel = channel_of(place, key_head);
             for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-                inputs[i * N_TAPS + tap] = first[tap * N_CHANNELS + channel];
+                inputs[i * N_TAPS + tap] = kept(tap * N_CHANNELS + channel);
             }
             let newest = place_of(params.x, params.step.first_row, 0u) + channel;
             inputs[i * N_TAPS + N_TAPS - 1u] = ws[newest];
@@ -74,48 +75,31 @@ fn convolve(key_head: u32, lane: u32) {
             }
             mixed[place] = silu(sum);
             for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-                first[tap * N_CHANNELS + channel] = inputs[i * N_TAPS + tap + 1u];
+                keep(tap * N_CHANNELS + channel, inputs[i * N_TAPS + tap + 1u]);
             }
         }
     }
 }
 
-// The sums of squares of the query and the key, and their product, of the first KEY_DIM
-// invocations: such workgroups have no fewer.
-fn squares_of(lane: u32) -> vec4<f32> {
-    var own = vec4(0.0);
-    for (var key = lane; key < KEY_DIM; key += N_LANES) {
-        let q = mixed[key];
-        let k = mixed[KEY_DIM + key];
-        own += vec4(q * q, k * k, q * k, 0.0);
-    }
-    return own;
+// The first of an invocation's four values.
+fn value_of(lane: u32) -> u32 {
+    return lane / N_PARTS * 4u;
 }
 
-// Keys from one on that are this invocation's.
-fn first_key_of(lane: u32) -> u32 {
-    return lane / VALUE_LANES * N_OWN;
+fn key_of(own: u32, lane: u32) -> u32 {
+    return own * N_PARTS + lane % N_PARTS;
 }
 
-// Where an invocation's value of the first key lies in a head's state; those of the next follow
-// `width_of` apart.
-fn state_at(head: u32, lane: u32) -> u32 {
-    let value = lane % VALUE_LANES;
-    let strip = value / STRIP * STRIP;
-    return (head * VALUE_DIM + strip) * KEY_DIM + value - strip
-        + first_key_of(lane) * width_of(lane);
+// Strips of values lie one behind the other, and in each key after key.
+fn state_at(head: u32, key: u32, lane: u32) -> u32 {
+    let strip = value_of(lane) / STRIP * STRIP;
+    let width = min(STRIP, VALUE_DIM - min(strip, VALUE_DIM));
+    return (head * VALUE_DIM + strip) * KEY_DIM + key * width + value_of(lane) - strip;
 }
 
-fn width_of(lane: u32) -> u32 {
-    let value = lane % VALUE_LANES;
-    return min(STRIP, VALUE_DIM - min(value / STRIP * STRIP, VALUE_DIM));
-}
-
-fn n_keys_of(lane: u32) -> u32 {
-    if lane % VALUE_LANES >= VALUE_DIM {
-        return 0u;
-    }
-    return min(N_OWN, KEY_DIM - min(first_key_of(lane), KEY_DIM));
+// Of four values so many are there.
+fn n_values_of(lane: u32) -> u32 {
+    return min(4u, VALUE_DIM - min(value_of(lane), VALUE_DIM));
 }
 
 // Heads behind the last are taken for the last: nothing is written of them.
@@ -125,38 +109,45 @@ fn head_of(key_head: u32, shared_idx: u32) -> u32 {
 
 fn load_heads(key_head: u32, first_shared: u32, lane: u32) {
     let row = params.step.first_row;
-    let n_keys = n_keys_of(lane);
-    let width = width_of(lane);
     for (var held = 0u; held < HELD; held++) {
         let head = head_of(key_head, first_shared + held);
-        let at = state_at(head, lane);
         for (var own = 0u; own < N_OWN; own++) {
-            states[held * N_OWN + own] = 0.0;
-            if own < n_keys {
-                states[held * N_OWN + own] = second[at + own * width];
+            let key = key_of(own, lane);
+            states[held * N_OWN + own] = vec4(0.0);
+            if key < KEY_DIM {
+                states[held * N_OWN + own] = state_four(state_at(head, key, lane), lane);
             }
         }
-        let col = min(lane % VALUE_LANES, VALUE_DIM - 1u);
-        gates[held] = ws[place_of(params.gate, row, head) + col];
+    }
+    for (var held = 0u; held < HELD; held++) {
+        let head = head_of(key_head, first_shared + held);
+        let gate_at = place_of(params.gate, row, head);
+        for (var i = 0u; i < 4u; i++) {
+            gates[held][i] = ws[gate_at + min(value_of(lane) + i, VALUE_DIM - 1u)];
+        }
         let a = ws[place_of(params.a, row, 0u) + head];
         decays[held] = decay_of(a, vectors[params.a_log + head], vectors[params.dt_bias + head]);
         betas[held] = sigmoid(ws[place_of(params.b, row, 0u) + head]);
     }
 }
 
-fn multiply_states(lane: u32) {
-    var sums: array<vec2<f32>, HELD>;
-    for (var own = 0u; own < N_OWN; own++) {
-        // What lies behind the last key meets zeros, but must be a number.
-        let key = min(first_key_of(lane) + own, KEY_DIM - 1u);
-        let factors = vec2(mixed[KEY_DIM + key], mixed[key]);
-        for (var held = 0u; held < HELD; held++) {
-            sums[held] = fma(vec2(states[held * N_OWN + own]), factors, sums[held]);
-        }
+// The sum over the N_PARTS invocations of four values; all of them get it.
+fn sum_of_parts(value: vec4<f32>, lane: u32) -> vec4<f32> {
+    let own = four_sums_of_neighbours(value);
+    if N_WIDTHS == 1u {
+        return own;
     }
-    for (var held = 0u; held < HELD; held++) {
-        products[held * N_LANES + lane] = sums[held];
+    // Sums of an earlier call have been read.
+    workgroupBarrier();
+    if lane % WIDTH == 0u {
+        parts[lane / WIDTH] = own;
     }
+    workgroupBarrier();
+    var sum = vec4(0.0);
+    for (var part = 0u; part < N_WIDTHS; part++) {
+        sum += parts[lane / N_PARTS * N_WIDTHS + part];
+    }
+    return sum;
 }
 
 // Factors of the query and the key, and the product of the two with their factors.
@@ -166,72 +157,92 @@ struct Scales {
     product: f32,
 }
 
-fn scales_of(squares: vec4<f32>) -> Scales {
+fn scales_of(lane: u32) -> Scales {
+    var own = vec4(0.0);
+    for (var idx = 0u; idx < N_OWN; idx++) {
+        let key = key_of(idx, lane);
+        if key < KEY_DIM {
+            let q = mixed[key];
+            let k = mixed[KEY_DIM + key];
+            own += vec4(q * q, k * k, q * k, 0.0);
+        }
+    }
+    let sums = sum_of_parts(own, lane);
     var scales: Scales;
-    scales.q = params.q_factor / sqrt(squares.x + params.key_epsilon);
-    scales.k = params.k_factor / sqrt(squares.y + params.key_epsilon);
-    scales.product = squares.z * scales.q * scales.k;
+    scales.q = params.q_factor / sqrt(sums.x + params.key_epsilon);
+    scales.k = params.k_factor / sqrt(sums.y + params.key_epsilon);
+    scales.product = sums.z * scales.q * scales.k;
     return scales;
 }
 
-// The delta rule of one value of a head; all invocations of a value get its output.
-fn output_of(key_head: u32, shared_idx: u32, held: u32, scales: Scales, lane: u32) -> f32 {
-    let value = lane % VALUE_LANES;
-    if value >= VALUE_DIM || shared_idx >= N_SHARED {
-        return 0.0;
+// The delta rule of four values of a head; all their invocations get the output.
+fn output_of(key_head: u32, shared_idx: u32, held: u32, scales: Scales, lane: u32) -> vec4<f32> {
+    var by_k = vec4(0.0);
+    var by_q = vec4(0.0);
+    for (var own = 0u; own < N_OWN; own++) {
+        // What lies behind the last key meets zeros, but must be a number.
+        let key = min(key_of(own, lane), KEY_DIM - 1u);
+        by_k = fma(states[held * N_OWN + own], vec4(mixed[KEY_DIM + key]), by_k);
+        by_q = fma(states[held * N_OWN + own], vec4(mixed[key]), by_q);
     }
-    var sums = vec2(0.0);
-    for (var part = 0u; part < N_PARTS; part++) {
-        sums += products[held * N_LANES + part * VALUE_LANES + value];
+    by_k = sum_of_parts(by_k, lane);
+    by_q = sum_of_parts(by_q, lane);
+    var v: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        let value = min(value_of(lane) + i, VALUE_DIM - 1u);
+        v[i] = mixed[VALUES_AT + min(shared_idx, N_SHARED - 1u) * VALUE_DIM + value];
     }
     let decay = decays[held];
-    let v = mixed[VALUES_AT + shared_idx * VALUE_DIM + value];
-    let delta = (v - decay * sums.x * scales.k) * betas[held];
-    let at = state_at(head_of(key_head, shared_idx), lane);
-    let n_keys = n_keys_of(lane);
-    let width = width_of(lane);
-    for (var own = 0u; own < N_OWN; own++) {
-        if own < n_keys {
-            let k = mixed[KEY_DIM + first_key_of(lane) + own] * scales.k;
-            second[at + own * width] = decay * states[held * N_OWN + own] + delta * k;
+    let delta = (v - decay * by_k * scales.k) * betas[held];
+    if shared_idx < N_SHARED {
+        for (var own = 0u; own < N_OWN; own++) {
+            let key = key_of(own, lane);
+            if key < KEY_DIM {
+                let k = mixed[KEY_DIM + key] * scales.k;
+                let state = decay * states[held * N_OWN + own] + delta * k;
+                let at = state_at(head_of(key_head, shared_idx), key, lane);
+                set_state_four(at, state, lane);
+            }
         }
     }
-    return decay * sums.y * scales.q + delta * scales.product;
+    return decay * by_q * scales.q + delta * scales.product;
 }
 
 @compute @workgroup_size(N_LANES)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let row = params.step.first_row;
     let lane = lanes.lane;
-    let col = min(lane, VALUE_DIM - 1u);
-    let gain = vectors[params.gain + col];
+    // One invocation of each value writes it.
+    let n_written = select(0u, n_values_of(lane), lane % N_PARTS == 0u);
+    var gain: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        gain[i] = vectors[params.gain + min(value_of(lane) + i, VALUE_DIM - 1u)];
+    }
     var scales: Scales;
     for (var first_shared = 0u; first_shared < N_SHARED; first_shared += HELD) {
         load_heads(group.x, first_shared, lane);
         if first_shared == 0u {
             convolve(group.x, lane);
             workgroupBarrier();
+            scales = scales_of(lane);
         }
-        multiply_states(lane);
-        if first_shared == 0u {
-            scales = scales_of(four_sums_of_lanes(squares_of(lane), lanes));
-        } else {
-            workgroupBarrier();
-        }
-        var outs: array<f32, HELD>;
+        var outs: array<vec4<f32>, HELD>;
         var squares = vec4(0.0);
         for (var held = 0u; held < HELD; held++) {
             outs[held] = output_of(group.x, first_shared + held, held, scales, lane);
-            // One invocation of each value counts.
-            squares[held] = select(0.0, outs[held] * outs[held], lane < VALUE_DIM);
+            for (var i = 0u; i < 4u; i++) {
+                squares[held] += select(0.0, outs[held][i] * outs[held][i], i < n_written);
+            }
         }
         squares = four_sums_of_lanes(squares, lanes);
         for (var held = 0u; held < HELD; held++) {
             let shared_idx = first_shared + held;
-            if lane < VALUE_DIM && shared_idx < N_SHARED {
-                let root = sqrt(squares[held] / f32(VALUE_DIM) + params.epsilon);
-                let out_at = place_of(params.out, row, head_of(group.x, shared_idx));
-                ws[out_at + lane] = outs[held] / root * gain * silu(gates[held]);
+            let out_at = place_of(params.out, row, head_of(group.x, shared_idx)) + value_of(lane);
+            let root = sqrt(squares[held] / f32(VALUE_DIM) + params.epsilon);
+            for (var i = 0u; i < 4u; i++) {
+                if i < n_written && shared_idx < N_SHARED {
+                    ws[out_at + i] = outs[held][i] / root * gain[i] * silu(gates[held][i]);
+                }
             }
         }
     }
