@@ -4,7 +4,9 @@
 //
 // TEAM neighbouring invocations have KEYS_EACH keys of a block and score them for all HEADS; then
 // each invocation has one key of one head while the softmax is taken, and at last four columns of
-// the values for all heads, of every VALUE_TEAMS-th key. Values are on their way meanwhile.
+// the values for all heads, of every VALUE_TEAMS-th key. All that is read of a block is on its way
+// together: reads stand in no branch, and the row's own key, which is not yet kept, is put in its
+// place behind them.
 
 const N_TEAMS: u32 = N_LANES / TEAM;
 const KEYS: u32 = N_TEAMS * KEYS_EACH;
@@ -37,26 +39,66 @@ fn score_of(head: u32, key: u32) -> f32 {
     return score * params.scale;
 }
 
-// Scores of the block that begins at a position.
-fn score_keys(block: u32, end: u32, kv_head: u32, lane: u32) {
+// Of an invocation's keys of a block, and of its values.
+var<private> keys: array<vec4<f32>, FOURS_EACH * KEYS_EACH>;
+var<private> values: array<vec4<f32>, VALUES_EACH>;
+
+// Brings a block in; `last` is the last position of it that is seen.
+fn load_block(block: u32, last: u32, kv_head: u32, lane: u32) {
+    let team = lane / TEAM;
+    let value_team = lane / VALUE_LANES;
+    let value_four = min(lane % VALUE_LANES, VALUE_FOURS - 1u);
+    for (var i = 0u; i < FOURS_EACH; i++) {
+        let four = min(i * TEAM + lane % TEAM, KEY_FOURS - 1u);
+        for (var own = 0u; own < KEYS_EACH; own++) {
+            let position = min(block + own * N_TEAMS + team, last);
+            keys[i * KEYS_EACH + own] = stored_key4(position, kv_head, four);
+        }
+    }
+    for (var i = 0u; i < VALUES_EACH; i++) {
+        let position = min(block + i * VALUE_TEAMS + value_team, last);
+        values[i] = stored_value4(position, kv_head, value_four);
+    }
+    // What lies beyond the last position may be anything.
+    if block + KEYS <= params.step.place {
+        return;
+    }
+    for (var i = 0u; i < FOURS_EACH; i++) {
+        let four = min(i * TEAM + lane % TEAM, KEY_FOURS - 1u);
+        for (var own = 0u; own < KEYS_EACH; own++) {
+            let position = block + own * N_TEAMS + team;
+            if position >= params.step.place {
+                keys[i * KEYS_EACH + own] = vec4(0.0);
+            }
+            if position == params.step.place {
+                keys[i * KEYS_EACH + own] = key4(position, kv_head, four);
+            }
+        }
+    }
+    for (var i = 0u; i < VALUES_EACH; i++) {
+        let position = block + i * VALUE_TEAMS + value_team;
+        if position >= params.step.place {
+            values[i] = vec4(0.0);
+        }
+        if position == params.step.place {
+            values[i] = value4(position, kv_head, value_four);
+        }
+    }
+}
+
+// Scores of the block that was brought in.
+fn score_keys(lane: u32) {
     let team = lane / TEAM;
     let in_team = lane % TEAM;
     var sums: array<f32, KEYS_EACH * HEADS>;
     for (var i = 0u; i < FOURS_EACH; i++) {
         let four = i * TEAM + in_team;
-        var keys: array<vec4<f32>, KEYS_EACH>;
-        for (var own = 0u; own < KEYS_EACH; own++) {
-            let position = block + own * N_TEAMS + team;
-            keys[own] = vec4(0.0);
-            // What lies beyond the last position may be anything.
-            if four < KEY_FOURS && position < end {
-                keys[own] = key4(position, kv_head, four);
-            }
-        }
         for (var head = 0u; head < HEADS; head++) {
-            let query = fours[head * KEY_FOURS + min(four, KEY_FOURS - 1u)];
+            let is_there = four < KEY_FOURS;
+            let at = head * KEY_FOURS + min(four, KEY_FOURS - 1u);
+            let query = select(vec4(0.0), fours[at], is_there);
             for (var own = 0u; own < KEYS_EACH; own++) {
-                sums[own * HEADS + head] += dot(query, keys[own]);
+                sums[own * HEADS + head] += dot(query, keys[i * KEYS_EACH + own]);
             }
         }
     }
@@ -137,15 +179,8 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
 
     workgroupBarrier();
     for (var block = begin; block < end; block += KEYS) {
-        var values: array<vec4<f32>, VALUES_EACH>;
-        for (var i = 0u; i < VALUES_EACH; i++) {
-            let at = block + i * VALUE_TEAMS + value_team;
-            values[i] = vec4(0.0);
-            if has_values && at < end {
-                values[i] = value4(at, kv_head, value_lane);
-            }
-        }
-        score_keys(block, end, kv_head, lane);
+        load_block(block, end - 1u, kv_head, lane);
+        score_keys(lane);
         workgroupBarrier();
         if own_key < KEYS {
             let is_seen = block + own_key < end;

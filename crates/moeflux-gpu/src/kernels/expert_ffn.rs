@@ -86,13 +86,9 @@ fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), cuts
         .weights(Lanes::Four)
 }
 
-fn gate_up_few(
-    kinds: (MatrixLayout, MatrixLayout),
-    cuts: bool,
-    (matvec, lanes): (Matvec, Lanes),
-) -> Shader {
+fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), cuts: bool, matvec: Matvec) -> Shader {
     let shader = matvec.shader(GATE_UP, include_str!("expert_gate_up.wgsl"));
-    gate_up_shader(shader, kinds, cuts).workspace(lanes)
+    gate_up_shader(shader, kinds, cuts)
 }
 
 fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
@@ -154,8 +150,8 @@ fn shaders() -> Vec<Shader> {
     let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
     for (matvec, cuts) in matvecs.zip([false, true]) {
         for (&gate, &up) in layouts.iter().zip(layouts.iter().rev()) {
-            shaders.push(gate_up_few((gate, up), cuts, (matvec, Lanes::One)));
-            shaders.push(gate_up_few((gate, gate), cuts, (matvec, Lanes::Four)));
+            shaders.push(gate_up_few((gate, up), cuts, matvec));
+            shaders.push(gate_up_few((gate, gate), cuts, matvec));
             shaders.push(gate_up_many((gate, up), cuts));
             shaders.push(gate_up_many((gate, gate), cuts));
             shaders.push(down_few(gate, matvec));
@@ -263,10 +259,7 @@ fn few(
     let (gate, up) = (slot.gate.layout, slot.up.layout);
     let plan = matvec(gate).of_pairs();
     let tiers = compiler.config().tiers;
-    let x = &gate_up.x;
-    let is_quads = [x.first, x.row_stride, gate_up.n_cols].iter().all(|it| it.is_multiple_of(4));
-    let lanes = if is_quads { Lanes::Four } else { Lanes::One };
-    let shader = gate_up_few((gate, up), op.limit.is_some(), (plan, lanes)).tiers(tiers);
+    let shader = gate_up_few((gate, up), op.limit.is_some(), plan).tiers(tiers);
     let step = compiler.step(&shader, gate_up, grid(gate_up, plan))?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
     let plan = matvec(slot.down.layout);

@@ -8,9 +8,6 @@ fn main(
     @builtin(local_invocation_index) invocation: u32,
     @builtin(workgroup_id) group: vec3<u32>,
 ) {
-    x_at[0] = place_of_pair(params.x, group.y);
-    // On its way while the slot is found.
-    read_inputs(invocation, 0u, params.n_cols);
     let slot = slot_of_pair(invocation, group.y);
     if slot == NONE {
         return;
@@ -22,16 +19,14 @@ fn main(
     let lane = invocation % TEAM;
     let gate = first_matrix(slot);
     let up = up_matrix(slot);
+    x_at[0] = place_of_pair(params.x, group.y);
     let first_out = (group.x * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(gate); first += BLOCK_UNITS) {
         load(GATE_KIND, gate, first_out, first, lane, 0u);
         load(UP_KIND, up, first_out, first, lane, 1u);
-        if first > 0u {
-            read_inputs(invocation, first, params.n_cols);
-            workgroupBarrier();
-        }
-        share_inputs(invocation);
+        workgroupBarrier();
+        stage(invocation, first, params.n_cols);
         workgroupBarrier();
         add_products(GATE_KIND, gate, first_out, first, lane, 0u, &sums);
         add_products(UP_KIND, up, first_out, first, lane, 1u, &sums);
@@ -43,8 +38,7 @@ fn main(
         let idx = group.x * N_TEAMS * OUTS + i;
         if idx < params.n_outputs {
             let gate_sum = total_of(i / OUTS, i % OUTS);
-            let out = swiglu(gate_sum, total_of(i / OUTS, OUTS + i % OUTS));
-            set_value(out_at + idx, out);
+            ws[out_at + idx] = swiglu(gate_sum, total_of(i / OUTS, OUTS + i % OUTS));
         }
     }
 }

@@ -54,15 +54,12 @@ fn channel_of(place: u32, key_head: u32) -> u32 {
 fn convolve(key_head: u32, lane: u32) {
     var inputs: array<f32, MIXED_EACH * N_TAPS>;
     for (var i = 0u; i < MIXED_EACH; i++) {
-        let place = i * N_LANES + lane;
-        if place < N_MIXED {
-            let channel = channel_of(place, key_head);
-            for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-                inputs[i * N_TAPS + tap] = kept(tap * N_CHANNELS + channel);
-            }
-            let newest = place_of(params.x, params.step.first_row, 0u) + channel;
-            inputs[i * N_TAPS + N_TAPS - 1u] = ws[newest];
+        let channel = channel_of(min(i * N_LANES + lane, N_MIXED - 1u), key_head);
+        for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
+            inputs[i * N_TAPS + tap] = kept(tap * N_CHANNELS + channel);
         }
+        let newest = place_of(params.x, params.step.first_row, 0u) + channel;
+        inputs[i * N_TAPS + N_TAPS - 1u] = ws[newest];
     }
     for (var i = 0u; i < MIXED_EACH; i++) {
         let place = i * N_LANES + lane;
@@ -81,9 +78,9 @@ fn convolve(key_head: u32, lane: u32) {
     }
 }
 
-// The first of an invocation's four values.
+// The first of an invocation's four values; those behind the last have the last's.
 fn value_of(lane: u32) -> u32 {
-    return lane / N_PARTS * 4u;
+    return min(lane / N_PARTS, (VALUE_DIM - 1u) / 4u) * 4u;
 }
 
 fn key_of(own: u32, lane: u32) -> u32 {
@@ -93,13 +90,14 @@ fn key_of(own: u32, lane: u32) -> u32 {
 // Strips of values lie one behind the other, and in each key after key.
 fn state_at(head: u32, key: u32, lane: u32) -> u32 {
     let strip = value_of(lane) / STRIP * STRIP;
-    let width = min(STRIP, VALUE_DIM - min(strip, VALUE_DIM));
+    let width = min(STRIP, VALUE_DIM - strip);
     return (head * VALUE_DIM + strip) * KEY_DIM + key * width + value_of(lane) - strip;
 }
 
-// Of four values so many are there.
+// Of four values so many are there and this invocation's own.
 fn n_values_of(lane: u32) -> u32 {
-    return min(4u, VALUE_DIM - min(value_of(lane), VALUE_DIM));
+    let is_own = lane / N_PARTS * 4u < VALUE_DIM;
+    return select(0u, min(4u, VALUE_DIM - value_of(lane)), is_own);
 }
 
 // Heads behind the last are taken for the last: nothing is written of them.
@@ -113,10 +111,10 @@ fn load_heads(key_head: u32, first_shared: u32, lane: u32) {
         let head = head_of(key_head, first_shared + held);
         for (var own = 0u; own < N_OWN; own++) {
             let key = key_of(own, lane);
-            states[held * N_OWN + own] = vec4(0.0);
-            if key < KEY_DIM {
-                states[held * N_OWN + own] = state_four(state_at(head, key, lane), lane);
-            }
+            // Reads stand in no branch: they are on their way together.
+            let at = state_at(head, min(key, KEY_DIM - 1u), lane);
+            let four = state_four(at, lane);
+            states[held * N_OWN + own] = select(vec4(0.0), four, key < KEY_DIM);
         }
     }
     for (var held = 0u; held < HELD; held++) {

@@ -24,8 +24,6 @@ pub(super) const NAME: &str = "expert down and sum";
 const OUTS: u32 = 2;
 /// Units of columns that a workgroup has of all experts at once.
 const N_UNITS_MAX: u32 = 64;
-/// Outputs' units of rounds that are read together.
-const N_CHUNKS_MAX: u32 = 8;
 /// Words of memory of a workgroup that parts of sums may take.
 const N_PARTS_MAX: u32 = 2 << 10;
 
@@ -74,14 +72,7 @@ impl Down {
         N_INVOCATIONS / self.matvec.team() / self.ranks * OUTS
     }
 
-    /// Rounds that are read together.
-    fn ahead(self) -> u32 {
-        let n_rounds = self.top_k.div_ceil(self.ranks);
-        let fits = n_rounds * self.units_each * OUTS <= N_CHUNKS_MAX;
-        if fits { n_rounds } else { 1 }
-    }
-
-    fn shader(self, layout: MatrixLayout, shared: Shared, lanes: Lanes) -> Shader {
+    fn shader(self, layout: MatrixLayout, shared: Shared) -> Shader {
         Shader::new(NAME, include_str!("fused_down.wgsl"))
             .with("N_INVOCATIONS", N_INVOCATIONS)
             .with("TEAM", self.matvec.team())
@@ -89,8 +80,6 @@ impl Down {
             .with("OUTS", OUTS)
             .with("UNITS_EACH", self.units_each)
             .with("RANKS", self.ranks)
-            .with("AHEAD", self.ahead())
-            .with("IS_QUADS", lanes == Lanes::Four)
             .with("TOP_K", self.top_k)
             .with("KIND", kind_of(layout))
             .with("HAS_SHARED", shared != Shared::None)
@@ -98,7 +87,6 @@ impl Down {
             .piece(decode_matrix::PIECE)
             .piece(self.matvec.neighbours())
             .weights(Lanes::Four)
-            .workspace(lanes)
     }
 }
 
@@ -163,11 +151,7 @@ impl<'a> DownAndSum<'a> {
         };
         let n_groups = params.n_outputs.div_ceil(down.outs_per_group());
         let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
-        let is_quads = [params.inner.first, params.inner.head_stride, params.n_cols]
-            .iter()
-            .all(|it| it.is_multiple_of(4));
-        let lanes = if is_quads { Lanes::Four } else { Lanes::One };
-        let shader = down.shader(slot.down.layout, combine::shared_of(combine), lanes);
+        let shader = down.shader(slot.down.layout, combine::shared_of(combine));
         let shader = shader.tiers(compiler.config().tiers);
         let step = compiler.step(&shader, &params, grid)?;
         step.over(Over::Experts(layer)).when(1..=1).among(layer, Buffers::One);
@@ -183,8 +167,7 @@ pub(super) fn shaders() -> Vec<Shader> {
             [(None, Shared::Gated), (Some((32, 32)), Shared::None), (Some((4, 8)), Shared::Plain)]
         {
             let down = Down::new(layout, 8, sizes);
-            let lanes = if sizes.is_some() { Lanes::Four } else { Lanes::One };
-            shaders.extend(down.map(|down| down.shader(layout, shared, lanes)));
+            shaders.extend(down.map(|down| down.shader(layout, shared)));
         }
     }
     shaders

@@ -180,8 +180,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     var factor = 1.0;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
-        // Weights are on their way while the row is staged, and the row is before them.
-        read_row(lanes.lane, first);
+        // Weights are on their way while the row is staged.
         if OTHERS != 0u && is_other {
             load(OTHER_KIND, matrix, first_out, first, lane, 0u);
         } else {
@@ -190,6 +189,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         if is_pair {
             load(KIND, matrix_of(params.part_1), first_out, first, lane, N_MATRICES - 1u);
         }
+        read_row(lanes.lane, first);
         if first > 0u {
             workgroupBarrier();
         } else if HAS_NORM {

@@ -27,8 +27,8 @@ fn multiply(invocation: u32, group: u32) {
     let first_out = (group * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
-        read_inputs(invocation, first, params.n_cols);
         load(KIND, matrix, first_out, first, lane, 0u);
+        read_inputs(invocation, first, params.n_cols);
         workgroupBarrier();
         share_inputs(invocation);
         workgroupBarrier();
