@@ -2,14 +2,16 @@
 //! the steps for few and for many rows.
 //!
 //! Few rows take their own keys from the rows and keep them in the same step; where many positions
-//! are seen, these are split among workgroups, and a second step puts the splits together. Many
-//! rows keep their keys first. **Invariant:** every key is read once by all queries of a tile.
+//! are seen, these are split among workgroups, and a second step puts the splits together. A row
+//! alone has a kernel of its own. Many rows keep their keys first. **Invariant:** every key is read
+//! once by all queries of a tile.
 
 use std::ops::RangeInclusive;
 
 use moeflux::error::{Error, Result};
 use moeflux::ids::LayerIdx;
 
+use super::matvec::neighbours;
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::Params;
@@ -24,32 +26,29 @@ const N_KEY_LANES: u32 = N_KEYS / 4;
 const N_LANES_MAX: u32 = 256;
 /// Workgroups that fill a device.
 const N_GROUPS_FULL: u32 = 256;
-const N_SPLITS_MAX: u32 = 64;
+const N_SPLITS_MAX: u32 = 128;
 /// Bytes of what splits leave.
 const PARTIAL_BYTES_MAX: u32 = 32 << 20;
-/// Positions that one workgroup sees without help, and that a few share.
-const N_SEEN_ALONE: u32 = 2 * N_KEYS;
-const N_SEEN_FEW: u32 = 16 * N_KEYS;
+/// Into how many splits at most so many positions go: more splits are more to put together.
+const SPLITS_OF_SEEN: [(u32, u32); 4] = [(128, 1), (512, 16), (1024, 32), (2048, 64)];
 
-/// Invocations of the kernels beside the tiles.
+/// Invocations of the kernel that keeps keys.
 const N_LANES_PLAIN: u32 = 64;
+/// Columns of a workgroup that puts splits together.
+const MERGED_COLS: u32 = 64;
 
-/// Which kernel of the three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// Attends.
-    Tile,
-    /// Puts splits together.
-    Merge,
-    /// Keeps keys and values.
-    Append,
-}
+/// Query heads of a key head at most for which there is the kernel of one row: many heads are as
+/// good as many rows.
+const GROUP_OF_ROW_MAX: u32 = 16;
+/// Invocations that share a key there, and parts of the keys that values are summed in.
+const ROW_TEAM: u32 = 16;
+const VALUE_TEAMS_MAX: u32 = 8;
 
 /// What an op is made of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// By [`Part`].
-    pub(super) names: [&'static str; 3],
+    /// Of what attends, puts splits together, keeps keys, and attends for one row.
+    pub(super) names: [&'static str; 4],
     /// Its file.
     pub(super) source: &'static str,
     pub(super) n_kv_heads: u32,
@@ -86,7 +85,53 @@ impl Tile {
     }
 }
 
+/// How the queries of one row are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RowTile {
+    /// Heads of a workgroup; a power of two.
+    heads: u32,
+    keys_each: u32,
+    /// Invocations that add their sums up without workgroup memory.
+    width: u32,
+}
+
+impl RowTile {
+    fn workgroup_bytes(self, form: &Form) -> u32 {
+        let n_keys = N_LANES_MAX / ROW_TEAM * self.keys_each;
+        let n_parts = ROW_TEAM / self.width;
+        let fours = 16 * form.key_fours.max(form.value_fours);
+        self.heads * (fours + 4 * n_keys * (n_parts + 2) + 4)
+    }
+}
+
 impl Form {
+    /// For a row alone, if there are not too many heads for that.
+    fn tile_of_row(&self, limits: Limits) -> Option<RowTile> {
+        let heads = self.group.next_power_of_two().min(8);
+        let smallest = limits.subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
+        let mut tile = RowTile { heads, keys_each: 2, width: smallest.min(ROW_TEAM) };
+        while tile.workgroup_bytes(self) > limits.workgroup_bytes_max && tile.heads > 1 {
+            tile.heads /= 2;
+        }
+        let fits = tile.workgroup_bytes(self) <= limits.workgroup_bytes_max;
+        (fits && self.group <= GROUP_OF_ROW_MAX).then_some(tile)
+    }
+
+    fn row_shader(&self, tile: RowTile) -> Shader {
+        let value_lanes = self.value_fours.next_power_of_two();
+        let shader = self
+            .described(self.names[3], include_str!("attend_row.wgsl"), N_LANES_MAX)
+            .with("FROM_ROWS", true)
+            .with("HEADS", tile.heads)
+            .with("KEYS_EACH", tile.keys_each)
+            .with("TEAM", ROW_TEAM)
+            .with("WIDTH", tile.width)
+            .with("VALUE_LANES", value_lanes)
+            .with("VALUE_TEAMS", (N_LANES_MAX / value_lanes).min(VALUE_TEAMS_MAX))
+            .piece(neighbours(tile.width));
+        self.with_pieces(shader)
+    }
+
     /// For few rows.
     pub(super) fn tile_of_few(&self, workgroup_bytes_max: u32) -> Tile {
         let n_queries = self.group.next_power_of_two().clamp(4, 16);
@@ -117,12 +162,7 @@ impl Form {
         Extent::rows_times(self.group.div_ceil(heads), tile.n_queries / heads)
     }
 
-    pub(super) fn shader(&self, part: Part, tile: Tile) -> Shader {
-        let (name, text, n_lanes) = match part {
-            Part::Tile => (self.names[0], include_str!("attend_tile.wgsl"), tile.n_lanes()),
-            Part::Merge => (self.names[1], include_str!("attend_merge.wgsl"), N_LANES_PLAIN),
-            Part::Append => (self.names[2], include_str!("attend_append.wgsl"), N_LANES_PLAIN),
-        };
+    fn described(&self, name: &'static str, text: &'static str, n_lanes: u32) -> Shader {
         let mut shader = Shader::new(name, text)
             .with("N_LANES", n_lanes)
             .with("N_KV_HEADS", self.n_kv_heads)
@@ -130,18 +170,14 @@ impl Form {
             .with("KEY_FOURS", self.key_fours)
             .with("VALUE_FOURS", self.value_fours)
             .with("HAS_SINKS", self.has_sinks)
-            .with("HAS_GATE", self.has_gate)
-            .with("FROM_ROWS", part == Part::Tile && tile.from_rows);
+            .with("HAS_GATE", self.has_gate);
         for (name, value) in self.consts {
             shader = shader.with(name, value);
         }
-        if part == Part::Tile {
-            shader = shader
-                .with("QUERIES", tile.n_queries)
-                .with("SLICE", tile.slice)
-                .with("TILE_HEADS", self.tile_heads(tile))
-                .with("VALUE_LANES", self.value_fours.next_power_of_two());
-        }
+        shader
+    }
+
+    fn with_pieces(&self, shader: Shader) -> Shader {
         shader
             .piece(include_str!("functions.wgsl"))
             .piece(include_str!("attend_common.wgsl"))
@@ -149,12 +185,37 @@ impl Form {
             .state(Lanes::Four)
     }
 
-    /// Into how many splits many positions go for few rows.
-    fn n_splits(&self, tile: Tile, n_rows_max: u32) -> u32 {
-        let n_groups = self.n_kv_heads * self.group.div_ceil(self.tile_heads(tile));
-        let bytes = self.partial_values(n_rows_max.min(N_ROWS_FEW), 1) * 4;
-        let most = (PARTIAL_BYTES_MAX / bytes).clamp(1, N_SPLITS_MAX);
-        (N_GROUPS_FULL / n_groups).clamp(1, most)
+    fn tile_shader(&self, tile: Tile) -> Shader {
+        let shader = self
+            .described(self.names[0], include_str!("attend_tile.wgsl"), tile.n_lanes())
+            .with("FROM_ROWS", tile.from_rows)
+            .with("QUERIES", tile.n_queries)
+            .with("SLICE", tile.slice)
+            .with("TILE_HEADS", self.tile_heads(tile))
+            .with("VALUE_LANES", self.value_fours.next_power_of_two());
+        self.with_pieces(shader)
+    }
+
+    fn merge_shader(&self) -> Shader {
+        let shader = self
+            .described(self.names[1], include_str!("attend_merge.wgsl"), N_LANES_MAX)
+            .with("FROM_ROWS", false)
+            .with("COLS", MERGED_COLS)
+            .with("SPLITS_MAX", N_SPLITS_MAX);
+        self.with_pieces(shader)
+    }
+
+    fn append_shader(&self) -> Shader {
+        let shader = self
+            .described(self.names[2], include_str!("attend_append.wgsl"), N_LANES_PLAIN)
+            .with("FROM_ROWS", false);
+        self.with_pieces(shader)
+    }
+
+    /// Into how many splits many positions go for so many rows and workgroups that need them all.
+    fn n_splits(&self, n_groups: u32, n_rows: u32) -> u32 {
+        let most = PARTIAL_BYTES_MAX / (self.partial_values(n_rows, 1) * 4);
+        (N_GROUPS_FULL / n_groups).clamp(1, most.clamp(1, N_SPLITS_MAX))
     }
 
     /// Values that the splits of so many rows leave.
@@ -162,13 +223,18 @@ impl Form {
         n_rows * self.n_kv_heads * self.group * n_splits * 4 * (self.value_fours + 1)
     }
 
-    /// All shaders for a device with so much memory of a workgroup.
-    pub(super) fn shaders(&self, workgroup_bytes_max: u32) -> Vec<Shader> {
-        let few = self.tile_of_few(workgroup_bytes_max);
-        let many = self.tile_of_many(workgroup_bytes_max);
-        let parts = [(Part::Tile, few), (Part::Merge, few), (Part::Append, many)];
-        let parts = parts.into_iter().chain([(Part::Tile, many)]);
-        parts.map(|(part, tile)| self.shader(part, tile)).collect()
+    /// All shaders for a device with these limits.
+    pub(super) fn shaders(&self, limits: Limits) -> Vec<Shader> {
+        let few = self.tile_of_few(limits.workgroup_bytes_max);
+        let many = self.tile_of_many(limits.workgroup_bytes_max);
+        let row = self.tile_of_row(limits).map(|tile| self.row_shader(tile));
+        let parts = [
+            self.tile_shader(few),
+            self.tile_shader(many),
+            self.merge_shader(),
+            self.append_shader(),
+        ];
+        parts.into_iter().chain(row).collect()
     }
 
     /// Appends the steps; `params` makes parameters from the number of splits and where these
@@ -192,38 +258,74 @@ impl Form {
                 4 * self.value_fours
             )));
         }
-        let workgroup_bytes_max = compiler.gpu().facts().workgroup_bytes_max;
-        let few = self.tile_of_few(workgroup_bytes_max);
+        let limits = Limits {
+            workgroup_bytes_max: compiler.gpu().facts().workgroup_bytes_max,
+            subgroup_sizes: compiler.subgroup_sizes(),
+        };
         let n_rows_max = compiler.n_rows_max();
-        let n_splits = self.n_splits(few, n_rows_max);
-        let n_values = self.partial_values(n_rows_max.min(N_ROWS_FEW), n_splits);
+        let (few, row) = (self.tile_of_few(limits.workgroup_bytes_max), self.tile_of_row(limits));
+        let n_few = n_rows_max.min(N_ROWS_FEW);
+        let n_groups = self.n_kv_heads * self.group.div_ceil(self.tile_heads(few));
+        let mut kinds = vec![FewRows {
+            shader: self.tile_shader(few),
+            x: self.tiles(few),
+            rows: if row.is_some() { 2..=N_ROWS_FEW } else { 1..=N_ROWS_FEW },
+            n_splits: self.n_splits(n_groups, n_few),
+        }];
+        if let Some(row) = row {
+            let n_tiles = self.group.div_ceil(row.heads);
+            kinds.push(FewRows {
+                shader: self.row_shader(row),
+                x: Extent::fixed(n_tiles),
+                rows: 1..=1,
+                n_splits: self.n_splits(self.n_kv_heads * n_tiles, 1),
+            });
+        }
+        let n_values =
+            |kind: &FewRows| self.partial_values(n_few.min(*kind.rows.end()), kind.n_splits);
+        let n_values = kinds.iter().map(n_values).max().unwrap_or(0);
         let n_cols = n_values.div_ceil(n_rows_max) as usize;
         let partials = compiler.scratch("partial attention", n_cols)?.first;
-        for (seen, n_splits) in ranges(n_splits) {
-            let params = params(n_splits, partials);
-            let grid = Grid {
-                z: Extent::fixed(n_splits),
-                ..Grid::new(self.tiles(few), Extent::fixed(self.n_kv_heads))
-            };
-            compiler
-                .step(&self.shader(Part::Tile, few), &params, grid)?
-                .over(Over::State(layer))
-                .when(1..=N_ROWS_FEW)
-                .when_seen(seen.clone());
-            if n_splits > 1 {
-                let n_heads = Extent::fixed(self.n_kv_heads * self.group);
-                let grid = Grid::new(n_heads, Extent::rows(1));
-                compiler
-                    .step(&self.shader(Part::Merge, few), &params, grid)?
-                    .over(Over::State(layer))
-                    .when(1..=N_ROWS_FEW)
-                    .when_seen(seen);
-            }
+        for kind in &kinds {
+            self.compile_few(compiler, layer, (kind, &|n_splits| params(n_splits, partials)))?;
         }
         if n_rows_max <= N_ROWS_FEW {
             return Ok(());
         }
         self.compile_many(compiler, layer, &params(1, partials))
+    }
+
+    fn compile_few<P: Params>(
+        &self,
+        compiler: &mut Compiler<'_>,
+        layer: LayerIdx,
+        (kind, params): (&FewRows, &dyn Fn(u32) -> P),
+    ) -> Result<()> {
+        for (seen, n_splits) in ranges(kind.n_splits) {
+            let params = params(n_splits);
+            let grid = Grid {
+                z: Extent::fixed(n_splits),
+                ..Grid::new(kind.x, Extent::fixed(self.n_kv_heads))
+            };
+            compiler
+                .step(&kind.shader, &params, grid)?
+                .over(Over::State(layer))
+                .when(kind.rows.clone())
+                .when_seen(seen.clone());
+            if n_splits > 1 {
+                let n_heads = Extent::fixed(self.n_kv_heads * self.group);
+                let grid = Grid {
+                    z: Extent::fixed((4 * self.value_fours).div_ceil(MERGED_COLS)),
+                    ..Grid::new(n_heads, Extent::rows(1))
+                };
+                compiler
+                    .step(&self.merge_shader(), &params, grid)?
+                    .over(Over::State(layer))
+                    .when(kind.rows.clone())
+                    .when_seen(seen);
+            }
+        }
+        Ok(())
     }
 
     fn compile_many<P: Params>(
@@ -236,12 +338,12 @@ impl Form {
         let n_appended = self.n_kv_heads * self.key_fours.max(self.value_fours);
         let n_groups = Extent::fixed(n_appended.div_ceil(N_LANES_PLAIN));
         let grids = [
-            (Part::Append, Grid::new(n_groups, Extent::rows(1))),
-            (Part::Tile, Grid::new(self.tiles(many), Extent::fixed(self.n_kv_heads))),
+            (self.append_shader(), Grid::new(n_groups, Extent::rows(1))),
+            (self.tile_shader(many), Grid::new(self.tiles(many), Extent::fixed(self.n_kv_heads))),
         ];
-        for (part, grid) in grids {
+        for (shader, grid) in grids {
             compiler
-                .step(&self.shader(part, many), params, grid)?
+                .step(&shader, params, grid)?
                 .over(Over::State(layer))
                 .when(N_ROWS_FEW + 1..=u32::MAX);
         }
@@ -249,15 +351,35 @@ impl Form {
     }
 }
 
+/// What of a device decides about kernels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) workgroup_bytes_max: u32,
+    /// Where kernels may use them.
+    pub(super) subgroup_sizes: Option<(u32, u32)>,
+}
+
+/// A kernel for few rows.
+#[derive(Clone, Debug)]
+struct FewRows {
+    shader: Shader,
+    /// Workgroups along x.
+    x: Extent,
+    rows: RangeInclusive<u32>,
+    /// At most.
+    n_splits: u32,
+}
+
 /// Numbers of positions seen, and into how many splits they go.
 fn ranges(n_splits: u32) -> Vec<(RangeInclusive<u32>, u32)> {
-    let few = n_splits.min(N_SEEN_FEW / N_KEYS);
-    let ranges = [
-        (0..=N_SEEN_ALONE, 1),
-        (N_SEEN_ALONE + 1..=N_SEEN_FEW, few),
-        (N_SEEN_FEW + 1..=u32::MAX, n_splits),
-    ];
-    ranges.into()
+    let mut ranges = Vec::new();
+    let mut first = 0;
+    for (last, n_most) in SPLITS_OF_SEEN {
+        ranges.push((first..=last, n_splits.min(n_most)));
+        first = last + 1;
+    }
+    ranges.push((first..=u32::MAX, n_splits));
+    ranges
 }
 
 /// Columns by four.
@@ -271,7 +393,7 @@ mod tests {
 
     fn form(n_kv_heads: u32, group: u32, key_fours: u32, value_fours: u32) -> Form {
         Form {
-            names: ["tile", "merge", "append"],
+            names: ["tile", "merge", "append", "row"],
             source: "",
             n_kv_heads,
             group,
@@ -319,12 +441,26 @@ mod tests {
     #[test]
     fn splits_fill_a_device_and_leave_little() {
         let form = form(2, 8, 64, 64);
-        let few = form.tile_of_few(32 << 10);
-        assert_eq!(form.n_splits(few, 2048), 64);
+        assert_eq!(form.n_splits(2, 8), 128);
         let latent = self::form(1, 128, 144, 128);
-        let few = latent.tile_of_few(32 << 10);
-        let n_splits = latent.n_splits(few, 2048);
-        assert!((8..32).contains(&n_splits), "{n_splits}");
+        let n_splits = latent.n_splits(8, 8);
+        assert!((8..=32).contains(&n_splits), "{n_splits}");
         assert!(latent.partial_values(8, n_splits) * 4 <= PARTIAL_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_kernel_of_one_row_fits_any_workgroup() {
+        for workgroup_bytes_max in [16 << 10, 32 << 10] {
+            for subgroup_sizes in [None, Some((4, 8)), Some((32, 32)), Some((64, 128))] {
+                let limits = Limits { workgroup_bytes_max, subgroup_sizes };
+                for (group, fours) in [(1, 1), (3, 10), (7, 64), (8, 64), (16, 256)] {
+                    let form = form(2, group, fours, fours);
+                    let tile = form.tile_of_row(limits).unwrap();
+                    assert!(tile.workgroup_bytes(&form) <= workgroup_bytes_max, "{tile:?}");
+                    assert!(N_LANES_MAX / tile.heads >= N_LANES_MAX / ROW_TEAM * tile.keys_each);
+                }
+                assert!(form(1, 17, 64, 64).tile_of_row(limits).is_none());
+            }
+        }
     }
 }

@@ -1,22 +1,65 @@
-// Puts the splits of the keys together: heads along x, rows along y.
+// Puts the splits of the keys together: heads along x, rows along y, COLS columns along z. Columns
+// that lie side by side have an invocation each, and SPLIT_LANES of these share the splits.
+
+const SPLIT_LANES: u32 = N_LANES / COLS;
+// Splits that an invocation reads before it knows what they count.
+const N_AHEAD: u32 = 8u;
+
+// By split: its largest score and the sum of its weights; then what it counts instead.
+var<workgroup> peaks: array<vec2<f32>, SPLITS_MAX>;
+var<workgroup> factors: array<f32, SPLITS_MAX>;
+var<workgroup> sums: array<f32, N_LANES>;
+
+fn value_of(row: u32, head: u32, split: u32, col: u32) -> f32 {
+    return ws[partial_at(row, head, min(split, params.n_splits - 1u)) + 4u + col];
+}
 
 @compute @workgroup_size(N_LANES)
 fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let head = group.x;
     let row = group.y;
+    let own = group.z * COLS + lane % COLS;
+    let col = min(own, 4u * VALUE_FOURS - 1u);
+    let first = lane / COLS;
+    var ahead: array<f32, N_AHEAD>;
+    for (var i = 0u; i < N_AHEAD; i++) {
+        ahead[i] = value_of(row, head, first + i * SPLIT_LANES, col);
+    }
+    for (var split = lane; split < params.n_splits; split += N_LANES) {
+        let at = partial_at(row, head, split);
+        peaks[split] = vec2(ws[at], ws[at + 1u]);
+    }
+    workgroupBarrier();
     var largest = -1e30;
     for (var split = 0u; split < params.n_splits; split++) {
-        largest = max(largest, ws[partial_at(row, head, split)]);
+        largest = max(largest, peaks[split].x);
     }
-    for (var col = lane; col < 4u * VALUE_FOURS; col += N_LANES) {
-        var total = 0.0;
-        var sum = 0.0;
-        for (var split = 0u; split < params.n_splits; split++) {
-            let at = partial_at(row, head, split);
-            let factor = exp(ws[at] - largest);
-            total += factor * ws[at + 1u];
-            sum += factor * ws[at + 4u + col];
+    for (var split = lane; split < params.n_splits; split += N_LANES) {
+        factors[split] = exp(peaks[split].x - largest);
+    }
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = 0u; i < N_AHEAD; i++) {
+        let split = first + i * SPLIT_LANES;
+        if split < params.n_splits {
+            sum += factors[split] * ahead[i];
         }
-        put(row, head, col, sum / total);
+    }
+    let behind = first + N_AHEAD * SPLIT_LANES;
+    for (var split = behind; split < params.n_splits; split += SPLIT_LANES) {
+        sum += factors[split] * value_of(row, head, split, col);
+    }
+    sums[lane] = sum;
+    workgroupBarrier();
+    if first == 0u && own < 4u * VALUE_FOURS {
+        var total = 0.0;
+        for (var split = 0u; split < params.n_splits; split++) {
+            total += factors[split] * peaks[split].y;
+        }
+        var all = 0.0;
+        for (var other = 0u; other < SPLIT_LANES; other++) {
+            all += sums[other * COLS + lane];
+        }
+        put(row, head, own, all / total);
     }
 }

@@ -4,7 +4,7 @@ use moeflux::error::Result;
 use moeflux::ops::Attention;
 
 use super::Kernel;
-use super::attend::{Form, fours};
+use super::attend::{Form, Limits, fours};
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::{NONE, Params as _, View, params};
@@ -15,14 +15,16 @@ pub(super) const KERNEL: Kernel = Kernel {
     shaders: || {
         let usual = form((2, 8), (256, 256), (false, true));
         let odd = form((3, 7), (37, 10), (true, false));
-        let mut shaders = usual.shaders(32 << 10);
-        shaders.extend(odd.shaders(16 << 10));
+        let limits =
+            |workgroup_bytes_max, subgroup_sizes| Limits { workgroup_bytes_max, subgroup_sizes };
+        let mut shaders = usual.shaders(limits(32 << 10, Some((32, 32))));
+        shaders.extend(odd.shaders(limits(16 << 10, None)));
         shaders
     },
     params: || NAMES.map(|name| (name, AttentionParams::fields())).into(),
 };
 
-const NAMES: [&str; 3] = ["attention", "attention merge", "attention append"];
+const NAMES: [&str; 4] = ["attention", "attention merge", "attention append", "attention of a row"];
 
 params! {
     struct AttentionParams {

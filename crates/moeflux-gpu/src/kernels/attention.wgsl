@@ -35,12 +35,20 @@ fn query4(row: u32, head: u32, four: u32) -> vec4<f32> {
     return four_of(params.q, row, head, four, KEY_DIM);
 }
 
+fn stored_key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return first[(position * N_KV_HEADS + kv_head) * KEY_FOURS + four];
+}
+
 fn key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
     if FROM_ROWS && position >= params.step.place {
         let row = params.step.first_row + position - params.step.place;
         return four_of(params.k, row, kv_head, four, KEY_DIM);
     }
-    return first[(position * N_KV_HEADS + kv_head) * KEY_FOURS + four];
+    return stored_key4(position, kv_head, four);
+}
+
+fn stored_value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return second[(position * N_KV_HEADS + kv_head) * VALUE_FOURS + four];
 }
 
 fn value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
@@ -48,7 +56,7 @@ fn value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
         let row = params.step.first_row + position - params.step.place;
         return four_of(params.v, row, kv_head, four, VALUE_DIM);
     }
-    return second[(position * N_KV_HEADS + kv_head) * VALUE_FOURS + four];
+    return stored_value4(position, kv_head, four);
 }
 
 // Keeps a row of the segment.

@@ -9,6 +9,7 @@ use moeflux::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, Op, RmsNor
 
 use moeflux::error::Result;
 
+use super::matvec::neighbours;
 use super::reduce::Sums;
 use super::{causal_conv, delta_gates, gated_delta, l2_norm, rms_norm};
 use crate::compiler::Compiler;
@@ -22,6 +23,11 @@ pub(super) const NAME: &str = "delta layer";
 
 /// Invocations of a workgroup; values of a head at most.
 const N_LANES: u32 = 256;
+
+/// Heads at once at most, and keys of four values of them in an invocation's registers: sums of
+/// four are taken at once, and registers are few.
+const N_HELD_MAX: usize = 4;
+const N_HELD_KEYS_MAX: usize = 32;
 
 params! {
     struct DeltaLayerParams {
@@ -146,7 +152,8 @@ impl<'a> DeltaLayer<'a> {
     pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
         let shape = self.shape();
         let grid = Grid::new(Extent::fixed(narrow(shape.n_key_heads)), Extent::fixed(1));
-        let (shader, params) = (shader(Sums::on(compiler), shape), self.params(compiler));
+        let (shader, params) =
+            (shader((Sums::on(compiler), compiler.subgroup_sizes()), shape), self.params(compiler));
         let over = Over::State(self.conv.layer);
         compiler.step(&shader, &params, grid)?.over(over).when(1..=1);
         let first = compiler.steps.len();
@@ -169,10 +176,15 @@ const fn channels_of(heads: Heads) -> usize {
     heads.n_heads * heads.head_dim
 }
 
-fn shader(sums: Sums, shape: Shape) -> Shader {
-    let value_lanes = shape.value_dim.next_power_of_two();
-    let n_parts = N_LANES as usize / value_lanes;
+fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> Shader {
+    let value_lanes = narrow(shape.value_dim.div_ceil(4).next_power_of_two());
+    let n_parts = N_LANES / value_lanes;
+    let smallest = subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
+    let width = if sums == Sums::Subgroups { smallest.min(n_parts) } else { 1 };
+    let n_own = shape.key_dim.div_ceil(n_parts as usize);
+    let n_held = (N_HELD_KEYS_MAX / n_own).clamp(1, N_HELD_MAX.min(shape.n_shared));
     let channels = shape.n_key_heads * (2 * shape.key_dim + shape.n_shared * shape.value_dim);
+    let are_quads = [shape.key_dim, shape.value_dim].iter().all(|it| it.is_multiple_of(4));
     let shader = Shader::new(NAME, include_str!("fused_delta.wgsl"))
         .with("N_CHANNELS", narrow(channels))
         .with("N_SHARED", narrow(shape.n_shared))
@@ -180,19 +192,31 @@ fn shader(sums: Sums, shape: Shape) -> Shader {
         .with("VALUE_DIM", narrow(shape.value_dim))
         .with("STRIP", narrow(moeflux::ops::DeltaShape::STRIP))
         .with("N_TAPS", narrow(shape.n_taps))
-        .with("VALUE_LANES", narrow(value_lanes))
-        .with("N_OWN", narrow(shape.key_dim.div_ceil(n_parts)))
+        .with("N_PARTS", n_parts)
+        .with("WIDTH", width)
+        .with("HELD", narrow(n_held))
         .piece(include_str!("functions.wgsl"))
         .piece(include_str!("gates.wgsl"))
-        .state(Lanes::One);
-    sums.add_to(shader, N_LANES)
+        .piece(neighbours(width));
+    let shader = if are_quads {
+        shader.piece(include_str!("delta_state_of_quads.wgsl")).state(Lanes::Four)
+    } else {
+        shader.piece(include_str!("delta_state.wgsl")).state(Lanes::One)
+    };
+    sums.add_fours_to(sums.add_to(shader, N_LANES))
 }
 
 /// For tests.
 pub(super) fn shaders() -> Vec<Shader> {
     let large = Shape { n_key_heads: 16, n_shared: 2, key_dim: 128, value_dim: 128, n_taps: 4 };
     let odd = Shape { n_key_heads: 2, n_shared: 3, key_dim: 37, value_dim: 21, n_taps: 2 };
-    vec![shader(Sums::Subgroups, large), shader(Sums::Shared, odd)]
+    let subgroups = |sizes| (Sums::Subgroups, Some(sizes));
+    vec![
+        shader(subgroups((32, 32)), large),
+        shader(subgroups((4, 8)), odd),
+        shader((Sums::Shared, None), odd),
+        shader((Sums::Shared, None), large),
+    ]
 }
 
 /// For tests.

@@ -21,15 +21,24 @@ struct Params {
     epsilon: f32,
 }
 
-// Keys of a value are in so many parts, of N_OWN keys in an invocation's registers.
-const N_PARTS: u32 = N_LANES / VALUE_LANES;
+// Four values that lie side by side are shared by N_PARTS neighbouring invocations, each with N_OWN
+// of the keys, N_PARTS apart, in registers. WIDTH of them add up without workgroup memory.
+const N_OWN: u32 = (KEY_DIM + N_PARTS - 1u) / N_PARTS;
+const N_WIDTHS: u32 = N_PARTS / WIDTH;
 const VALUES_AT: u32 = 2u * KEY_DIM;
 const N_MIXED: u32 = VALUES_AT + N_SHARED * VALUE_DIM;
+const MIXED_EACH: u32 = (N_MIXED + N_LANES - 1u) / N_LANES;
 
 // What the convolution gives: the query, the key, then the values of all heads that share them.
 var<workgroup> mixed: array<f32, N_MIXED>;
-// By invocation: its part of S k and of S q.
-var<workgroup> products: array<vec2<f32>, N_LANES>;
+var<workgroup> parts: array<vec4<f32>, N_LANES / WIDTH>;
+
+// Of HELD heads at once: an invocation's part of their states, and what else is read of memory, so
+// that all of it is on its way before anything waits.
+var<private> states: array<vec4<f32>, HELD * N_OWN>;
+var<private> decays: array<f32, HELD>;
+var<private> betas: array<f32, HELD>;
+var<private> gates: array<vec4<f32>, HELD>;
 
 fn channel_of(place: u32, key_head: u32) -> u32 {
     if place < KEY_DIM {
@@ -41,21 +50,102 @@ fn channel_of(place: u32, key_head: u32) -> u32 {
     return params.v_channel + key_head * N_SHARED * VALUE_DIM + place - VALUES_AT;
 }
 
-// One channel's output; what the channel keeps moves on by one.
-fn convolved(channel: u32) -> f32 {
-    let weight_at = params.weight + channel * N_TAPS;
-    let newest = ws[place_of(params.x, params.step.first_row, 0u) + channel];
-    var sum = 0.0;
-    for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-        let at = tap * N_CHANNELS + channel;
-        sum = fma(vectors[weight_at + tap], first[at], sum);
-        var next = newest;
-        if tap + 2u < N_TAPS {
-            next = first[at + N_CHANNELS];
+// Fills `mixed`; what channels keep moves on by one.
+fn convolve(key_head: u32, lane: u32) {
+    var inputs: array<f32, MIXED_EACH * N_TAPS>;
+    for (var i = 0u; i < MIXED_EACH; i++) {
+        let channel = channel_of(min(i * N_LANES + lane, N_MIXED - 1u), key_head);
+        for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
+            inputs[i * N_TAPS + tap] = kept(tap * N_CHANNELS + channel);
         }
-        first[at] = next;
+        let newest = place_of(params.x, params.step.first_row, 0u) + channel;
+        inputs[i * N_TAPS + N_TAPS - 1u] = ws[newest];
     }
-    return silu(fma(vectors[weight_at + N_TAPS - 1u], newest, sum));
+    for (var i = 0u; i < MIXED_EACH; i++) {
+        let place = i * N_LANES + lane;
+        if place < N_MIXED {
+            let channel = channel_of(place, key_head);
+            let weight_at = params.weight + channel * N_TAPS;
+            var sum = 0.0;
+            for (var tap = 0u; tap < N_TAPS; tap++) {
+                sum = fma(vectors[weight_at + tap], inputs[i * N_TAPS + tap], sum);
+            }
+            mixed[place] = silu(sum);
+            for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
+                keep(tap * N_CHANNELS + channel, inputs[i * N_TAPS + tap + 1u]);
+            }
+        }
+    }
+}
+
+// The first of an invocation's four values; those behind the last have the last's.
+fn value_of(lane: u32) -> u32 {
+    return min(lane / N_PARTS, (VALUE_DIM - 1u) / 4u) * 4u;
+}
+
+fn key_of(own: u32, lane: u32) -> u32 {
+    return own * N_PARTS + lane % N_PARTS;
+}
+
+// Strips of values lie one behind the other, and in each key after key.
+fn state_at(head: u32, key: u32, lane: u32) -> u32 {
+    let strip = value_of(lane) / STRIP * STRIP;
+    let width = min(STRIP, VALUE_DIM - strip);
+    return (head * VALUE_DIM + strip) * KEY_DIM + key * width + value_of(lane) - strip;
+}
+
+// Of four values so many are there and this invocation's own.
+fn n_values_of(lane: u32) -> u32 {
+    let is_own = lane / N_PARTS * 4u < VALUE_DIM;
+    return select(0u, min(4u, VALUE_DIM - value_of(lane)), is_own);
+}
+
+// Heads behind the last are taken for the last: nothing is written of them.
+fn head_of(key_head: u32, shared_idx: u32) -> u32 {
+    return key_head * N_SHARED + min(shared_idx, N_SHARED - 1u);
+}
+
+fn load_heads(key_head: u32, first_shared: u32, lane: u32) {
+    let row = params.step.first_row;
+    for (var held = 0u; held < HELD; held++) {
+        let head = head_of(key_head, first_shared + held);
+        for (var own = 0u; own < N_OWN; own++) {
+            let key = key_of(own, lane);
+            // Reads stand in no branch: they are on their way together.
+            let at = state_at(head, min(key, KEY_DIM - 1u), lane);
+            let four = state_four(at, lane);
+            states[held * N_OWN + own] = select(vec4(0.0), four, key < KEY_DIM);
+        }
+    }
+    for (var held = 0u; held < HELD; held++) {
+        let head = head_of(key_head, first_shared + held);
+        let gate_at = place_of(params.gate, row, head);
+        for (var i = 0u; i < 4u; i++) {
+            gates[held][i] = ws[gate_at + min(value_of(lane) + i, VALUE_DIM - 1u)];
+        }
+        let a = ws[place_of(params.a, row, 0u) + head];
+        decays[held] = decay_of(a, vectors[params.a_log + head], vectors[params.dt_bias + head]);
+        betas[held] = sigmoid(ws[place_of(params.b, row, 0u) + head]);
+    }
+}
+
+// The sum over the N_PARTS invocations of four values; all of them get it.
+fn sum_of_parts(value: vec4<f32>, lane: u32) -> vec4<f32> {
+    let own = four_sums_of_neighbours(value);
+    if N_WIDTHS == 1u {
+        return own;
+    }
+    // Sums of an earlier call have been read.
+    workgroupBarrier();
+    if lane % WIDTH == 0u {
+        parts[lane / WIDTH] = own;
+    }
+    workgroupBarrier();
+    var sum = vec4(0.0);
+    for (var part = 0u; part < N_WIDTHS; part++) {
+        sum += parts[lane / N_PARTS * N_WIDTHS + part];
+    }
+    return sum;
 }
 
 // Factors of the query and the key, and the product of the two with their factors.
@@ -65,86 +155,93 @@ struct Scales {
     product: f32,
 }
 
-fn scales_of(lanes: Lanes) -> Scales {
-    var own = vec3(0.0);
-    for (var key = lanes.lane; key < KEY_DIM; key += N_LANES) {
-        let q = mixed[key];
-        let k = mixed[KEY_DIM + key];
-        own += vec3(q * q, k * k, q * k);
+fn scales_of(lane: u32) -> Scales {
+    var own = vec4(0.0);
+    for (var idx = 0u; idx < N_OWN; idx++) {
+        let key = key_of(idx, lane);
+        if key < KEY_DIM {
+            let q = mixed[key];
+            let k = mixed[KEY_DIM + key];
+            own += vec4(q * q, k * k, q * k, 0.0);
+        }
     }
+    let sums = sum_of_parts(own, lane);
     var scales: Scales;
-    scales.q = params.q_factor / sqrt(sum_of_lanes(own.x, lanes) + params.key_epsilon);
-    scales.k = params.k_factor / sqrt(sum_of_lanes(own.y, lanes) + params.key_epsilon);
-    scales.product = sum_of_lanes(own.z, lanes) * scales.q * scales.k;
+    scales.q = params.q_factor / sqrt(sums.x + params.key_epsilon);
+    scales.k = params.k_factor / sqrt(sums.y + params.key_epsilon);
+    scales.product = sums.z * scales.q * scales.k;
     return scales;
 }
 
-// The delta rule of one value of a head; all invocations of a value get its output.
-fn output_of(head: u32, shared_idx: u32, scales: Scales, lane: u32) -> f32 {
-    let row = params.step.first_row;
-    let value = lane % VALUE_LANES;
-    let first_key = lane / VALUE_LANES * N_OWN;
-    let strip = value / STRIP * STRIP;
-    let width = min(STRIP, VALUE_DIM - min(strip, VALUE_DIM));
-    let state_at = (head * VALUE_DIM + strip) * KEY_DIM + value - strip;
-    var state: array<f32, N_OWN>;
+// The delta rule of four values of a head; all their invocations get the output.
+fn output_of(key_head: u32, shared_idx: u32, held: u32, scales: Scales, lane: u32) -> vec4<f32> {
+    var by_k = vec4(0.0);
+    var by_q = vec4(0.0);
     for (var own = 0u; own < N_OWN; own++) {
-        state[own] = 0.0;
-        if value < VALUE_DIM && first_key + own < KEY_DIM {
-            state[own] = second[state_at + (first_key + own) * width];
+        // What lies behind the last key meets zeros, but must be a number.
+        let key = min(key_of(own, lane), KEY_DIM - 1u);
+        by_k = fma(states[held * N_OWN + own], vec4(mixed[KEY_DIM + key]), by_k);
+        by_q = fma(states[held * N_OWN + own], vec4(mixed[key]), by_q);
+    }
+    by_k = sum_of_parts(by_k, lane);
+    by_q = sum_of_parts(by_q, lane);
+    var v: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        let value = min(value_of(lane) + i, VALUE_DIM - 1u);
+        v[i] = mixed[VALUES_AT + min(shared_idx, N_SHARED - 1u) * VALUE_DIM + value];
+    }
+    let decay = decays[held];
+    let delta = (v - decay * by_k * scales.k) * betas[held];
+    if shared_idx < N_SHARED {
+        for (var own = 0u; own < N_OWN; own++) {
+            let key = key_of(own, lane);
+            if key < KEY_DIM {
+                let k = mixed[KEY_DIM + key] * scales.k;
+                let state = decay * states[held * N_OWN + own] + delta * k;
+                let at = state_at(head_of(key_head, shared_idx), key, lane);
+                set_state_four(at, state, lane);
+            }
         }
     }
-    var product = vec2(0.0);
-    for (var own = 0u; own < N_OWN; own++) {
-        if first_key + own < KEY_DIM {
-            product.x = fma(state[own], mixed[KEY_DIM + first_key + own], product.x);
-            product.y = fma(state[own], mixed[first_key + own], product.y);
-        }
-    }
-    // The products of the head before have been read.
-    workgroupBarrier();
-    products[lane] = product;
-    workgroupBarrier();
-    var sums = vec2(0.0);
-    for (var part = 0u; part < N_PARTS; part++) {
-        sums += products[part * VALUE_LANES + value];
-    }
-    let a = ws[place_of(params.a, row, 0u) + head];
-    let decay = decay_of(a, vectors[params.a_log + head], vectors[params.dt_bias + head]);
-    let beta = sigmoid(ws[place_of(params.b, row, 0u) + head]);
-    if value >= VALUE_DIM {
-        return 0.0;
-    }
-    let v = mixed[VALUES_AT + shared_idx * VALUE_DIM + value];
-    let delta = (v - decay * sums.x * scales.k) * beta;
-    for (var own = 0u; own < N_OWN; own++) {
-        if first_key + own < KEY_DIM {
-            let k = mixed[KEY_DIM + first_key + own] * scales.k;
-            second[state_at + (first_key + own) * width] = decay * state[own] + delta * k;
-        }
-    }
-    return decay * sums.y * scales.q + delta * scales.product;
+    return decay * by_q * scales.q + delta * scales.product;
 }
 
 @compute @workgroup_size(N_LANES)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let row = params.step.first_row;
-    for (var place = lanes.lane; place < N_MIXED; place += N_LANES) {
-        mixed[place] = convolved(channel_of(place, group.x));
+    let lane = lanes.lane;
+    // One invocation of each value writes it.
+    let n_written = select(0u, n_values_of(lane), lane % N_PARTS == 0u);
+    var gain: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        gain[i] = vectors[params.gain + min(value_of(lane) + i, VALUE_DIM - 1u)];
     }
-    workgroupBarrier();
-    let scales = scales_of(lanes);
-    for (var shared_idx = 0u; shared_idx < N_SHARED; shared_idx++) {
-        let head = group.x * N_SHARED + shared_idx;
-        let out = output_of(head, shared_idx, scales, lanes.lane);
-        // One invocation of each value counts.
-        let is_first = lanes.lane < VALUE_DIM;
-        let squares = sum_of_lanes(select(0.0, out * out, is_first), lanes);
-        if is_first {
-            let root = sqrt(squares / f32(VALUE_DIM) + params.epsilon);
-            let gate = ws[place_of(params.gate, row, head) + lanes.lane];
-            let normed = out / root * vectors[params.gain + lanes.lane];
-            ws[place_of(params.out, row, head) + lanes.lane] = normed * silu(gate);
+    var scales: Scales;
+    for (var first_shared = 0u; first_shared < N_SHARED; first_shared += HELD) {
+        load_heads(group.x, first_shared, lane);
+        if first_shared == 0u {
+            convolve(group.x, lane);
+            workgroupBarrier();
+            scales = scales_of(lane);
+        }
+        var outs: array<vec4<f32>, HELD>;
+        var squares = vec4(0.0);
+        for (var held = 0u; held < HELD; held++) {
+            outs[held] = output_of(group.x, first_shared + held, held, scales, lane);
+            for (var i = 0u; i < 4u; i++) {
+                squares[held] += select(0.0, outs[held][i] * outs[held][i], i < n_written);
+            }
+        }
+        squares = four_sums_of_lanes(squares, lanes);
+        for (var held = 0u; held < HELD; held++) {
+            let shared_idx = first_shared + held;
+            let out_at = place_of(params.out, row, head_of(group.x, shared_idx)) + value_of(lane);
+            let root = sqrt(squares[held] / f32(VALUE_DIM) + params.epsilon);
+            for (var i = 0u; i < 4u; i++) {
+                if i < n_written && shared_idx < N_SHARED {
+                    ws[out_at + i] = outs[held][i] / root * gain[i] * silu(gates[held][i]);
+                }
+            }
         }
     }
 }

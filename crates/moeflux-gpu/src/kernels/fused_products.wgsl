@@ -81,31 +81,60 @@ fn gain_quad(first: u32) -> vec4<f32> {
     return values;
 }
 
-// What a row that is normed is multiplied by.
+// The gains of what this invocation brings of a block.
+var<private> gains: array<vec4<f32>, INPUTS_EACH>;
+// Of the output that this invocation stores.
+var<private> residual: f32;
+
+// Reads the row from unit `first` on.
+fn read_row(invocation: u32, first: u32) {
+    for (var own = 0u; own < INPUTS_EACH; own++) {
+        let i = own * N_INVOCATIONS + invocation;
+        inputs[own] = input_quad(first * UNIT_COLS + i * 4u);
+        if HAS_NORM {
+            gains[own] = gain_quad(first * UNIT_COLS + i * 4u);
+        }
+    }
+}
+
+// What a row that is normed is multiplied by; its first block has been read. The order of the sum
+// depends on the row's length alone: so the factor is the same in all plans.
 fn factor_of(lanes: Lanes) -> f32 {
     var squares = 0.0;
-    for (var col = 4u * lanes.lane; col < params.n_cols; col += 4u * N_INVOCATIONS) {
+    for (var own = 0u; own < INPUTS_EACH; own++) {
+        squares += dot(inputs[own], inputs[own]);
+    }
+    let behind = INPUTS_EACH * N_INVOCATIONS + lanes.lane;
+    for (var col = 4u * behind; col < params.n_cols; col += 4u * N_INVOCATIONS) {
         let values = input_quad(col);
         squares += dot(values, values);
     }
     return 1.0 / sqrt(sum_of_lanes(squares, lanes) / f32(params.n_cols) + params.epsilon);
 }
 
-// Of the row as it is multiplied: the same values, whether products are in the norm's dispatch or
-// find the normed row.
-fn staged_quad(first: u32, factor: f32) -> vec4<f32> {
-    let values = input_quad(first);
-    if HAS_NORM {
-        return values * factor * gain_quad(first);
+// Fills `x_block` with the row as it is multiplied: the same values, whether products are in the
+// norm's dispatch or find the normed row. One workgroup leaves that, as others read it too.
+fn share_row(invocation: u32, group: u32, first: u32, factor: f32) {
+    for (var own = 0u; own < INPUTS_EACH; own++) {
+        let i = own * N_INVOCATIONS + invocation;
+        if i < BLOCK_QUADS {
+            var values = inputs[own];
+            if HAS_NORM {
+                values = values * factor * gains[own];
+            }
+            x_block[place_of_input(i)] = values;
+            if HAS_NORM && group == 0u {
+                leave_normed(first * UNIT_COLS + i * 4u, values);
+            }
+        }
     }
-    return values;
 }
 
-// Fills `x_block` from unit `first` on.
-fn stage_row(invocation: u32, first: u32, factor: f32) {
-    for (var i = invocation; i < UNIT_QUADS * BLOCK_UNITS; i += N_INVOCATIONS) {
-        let values = staged_quad(first * UNIT_COLS + i * 4u, factor);
-        x_block[i % UNIT_QUADS * BLOCK_UNITS + i / UNIT_QUADS] = values;
+fn leave_normed(first: u32, values: vec4<f32>) {
+    for (var i = 0u; i < 4u; i++) {
+        if first + i < params.n_cols {
+            set_value(params.normed + first + i, values[i]);
+        }
     }
 }
 
@@ -121,7 +150,7 @@ fn store(which: u32, idx: u32, team: u32, out: u32) {
     }
     set_value(place, product);
     if HAS_SUM {
-        set_value(params.sum + idx, value_at(params.residual + idx) + product);
+        set_value(params.sum + idx, residual + product);
     }
 }
 
@@ -142,6 +171,12 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let is_other = ((OTHERS >> which) & 1u) == 1u;
     let is_pair = HAS_PAIR && which == 0u;
     let first_out = (own * N_TEAMS + team) * OUTS;
+    // Outputs of a workgroup are fewer than its invocations.
+    let own_out = own * N_TEAMS * OUTS + lanes.lane;
+    let has_out = lanes.lane < N_TEAMS * OUTS && own_out < matrix.n_rows;
+    if HAS_SUM && has_out {
+        residual = value_at(params.residual + own_out);
+    }
     var factor = 1.0;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
@@ -154,11 +189,13 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         if is_pair {
             load(KIND, matrix_of(params.part_1), first_out, first, lane, N_MATRICES - 1u);
         }
-        if HAS_NORM && first == 0u {
+        read_row(lanes.lane, first);
+        if first > 0u {
+            workgroupBarrier();
+        } else if HAS_NORM {
             factor = factor_of(lanes);
         }
-        workgroupBarrier();
-        stage_row(lanes.lane, first, factor);
+        share_row(lanes.lane, group.x, first, factor);
         workgroupBarrier();
         if OTHERS != 0u && is_other {
             add_products(OTHER_KIND, matrix, first_out, first, lane, 0u, &sums);
@@ -172,17 +209,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     }
     share(team, lane, &sums);
     workgroupBarrier();
-    for (var i = lanes.lane; i < N_TEAMS * OUTS; i += N_INVOCATIONS) {
-        let idx = own * N_TEAMS * OUTS + i;
-        if idx < matrix.n_rows {
-            store(which, idx, i / OUTS, i % OUTS);
-        }
-    }
-    // Others read the normed row too.
-    if HAS_NORM && group.x == 0u {
-        for (var col = lanes.lane; col < params.n_cols; col += N_INVOCATIONS) {
-            let value = value_at(params.x + col) * factor * vectors_value(params.gain + col);
-            set_value(params.normed + col, value);
-        }
+    if has_out {
+        store(which, own_out, lanes.lane / OUTS, lanes.lane % OUTS);
     }
 }

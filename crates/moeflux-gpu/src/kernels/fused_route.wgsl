@@ -28,8 +28,9 @@ fn multiply(invocation: u32, group: u32) {
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
         load(KIND, matrix, first_out, first, lane, 0u);
+        read_inputs(invocation, first, params.n_cols);
         workgroupBarrier();
-        stage(invocation, first, params.n_cols);
+        share_inputs(invocation);
         workgroupBarrier();
         add_products(KIND, matrix, first_out, first, lane, 0u, &sums);
     }

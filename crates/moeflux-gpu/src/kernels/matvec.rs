@@ -98,10 +98,7 @@ impl Matvec {
 
     /// The piece that adds sums of neighbours up.
     pub(super) const fn neighbours(self) -> &'static str {
-        match self.width {
-            1 => include_str!("neighbours_none.wgsl"),
-            _ => include_str!("neighbours_subgroup.wgsl"),
-        }
+        neighbours(self.width)
     }
 
     /// Layouts of every shape, for tests without a GPU.
@@ -112,5 +109,13 @@ impl Matvec {
             Self::new((100, 4096), ROWS_SEVERAL, Some((4, 4))),
             Self::new((100, 100), ROWS_SEVERAL, None),
         ]
+    }
+}
+
+/// The piece that adds sums of `width` neighbours up.
+pub(super) const fn neighbours(width: u32) -> &'static str {
+    match width {
+        1 => include_str!("neighbours_none.wgsl"),
+        _ => include_str!("neighbours_subgroup.wgsl"),
     }
 }

@@ -9,11 +9,15 @@ const N_DOTS: u32 = OUTS * ROWS;
 const N_SUMS: u32 = N_DOTS * N_MATRICES;
 // Of each sum so many parts are left when neighbours have added theirs up.
 const N_PARTS: u32 = TEAM / WIDTH;
+// Quads of a block, and how many of all inputs each invocation brings.
+const BLOCK_QUADS: u32 = UNIT_QUADS * BLOCK_UNITS;
+const INPUTS_EACH: u32 = (ROWS * BLOCK_QUADS + N_INVOCATIONS - 1u) / N_INVOCATIONS;
 
 // A lane of each team reads the same four columns of its unit at once: those lie side by side.
 var<workgroup> x_block: array<vec4<f32>, ROWS * UNIT_QUADS * BLOCK_UNITS>;
 var<workgroup> parts: array<f32, N_TEAMS * N_SUMS * N_PARTS>;
 var<private> x_at: array<u32, ROWS>;
+var<private> inputs: array<vec4<f32>, INPUTS_EACH>;
 
 // What is stored of the block, of each of N_MATRICES: on its way while the inputs are staged.
 var<private> chunks: array<Chunk, N_CHUNKS * N_MATRICES>;
@@ -31,17 +35,17 @@ fn x_quad(row: u32, col: u32, n_cols: u32) -> vec4<f32> {
     return select(vec4<f32>(), values, is_there);
 }
 
-// Fills `x_block` from unit `first` on.
-fn stage(invocation: u32, first: u32, n_cols: u32) {
-    const N_QUADS: u32 = UNIT_QUADS * BLOCK_UNITS;
-    for (var row = 0u; row < ROWS; row++) {
-        for (var i = invocation; i < N_QUADS; i += N_INVOCATIONS) {
-            let col = first * UNIT_COLS + i * 4u;
-            let place = (row * UNIT_QUADS + i % UNIT_QUADS) * BLOCK_UNITS + i / UNIT_QUADS;
+// Reads what this invocation brings of the block from unit `first` on.
+fn read_inputs(invocation: u32, first: u32, n_cols: u32) {
+    for (var own = 0u; own < INPUTS_EACH; own++) {
+        let i = own * N_INVOCATIONS + invocation;
+        if i < ROWS * BLOCK_QUADS {
+            let row = i / BLOCK_QUADS;
+            let col = first * UNIT_COLS + i % BLOCK_QUADS * 4u;
             if n_cols % 4u == 0u {
-                x_block[place] = x_quad(row, col, n_cols);
+                inputs[own] = x_quad(row, col, n_cols);
             } else {
-                x_block[place] = vec4<f32>(
+                inputs[own] = vec4<f32>(
                     x_value(row, col, n_cols),
                     x_value(row, col + 1u, n_cols),
                     x_value(row, col + 2u, n_cols),
@@ -50,6 +54,29 @@ fn stage(invocation: u32, first: u32, n_cols: u32) {
             }
         }
     }
+}
+
+// Where a quad of a block stands in `x_block`.
+fn place_of_input(i: u32) -> u32 {
+    let quad = i % BLOCK_QUADS;
+    let row = i / BLOCK_QUADS;
+    return (row * UNIT_QUADS + quad % UNIT_QUADS) * BLOCK_UNITS + quad / UNIT_QUADS;
+}
+
+// Fills `x_block` with what was read.
+fn share_inputs(invocation: u32) {
+    for (var own = 0u; own < INPUTS_EACH; own++) {
+        let i = own * N_INVOCATIONS + invocation;
+        if i < ROWS * BLOCK_QUADS {
+            x_block[place_of_input(i)] = inputs[own];
+        }
+    }
+}
+
+// Fills `x_block` from unit `first` on.
+fn stage(invocation: u32, first: u32, n_cols: u32) {
+    read_inputs(invocation, first, n_cols);
+    share_inputs(invocation);
 }
 
 // Loads the block from unit `first_unit` on of OUTS rows, as that of matrix number `which`. Rows

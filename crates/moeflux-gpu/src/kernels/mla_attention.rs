@@ -4,7 +4,7 @@ use moeflux::error::Result;
 use moeflux::ops::MlaAttention;
 
 use super::Kernel;
-use super::attend::{Form, fours};
+use super::attend::{Form, Limits, fours};
 use crate::compiler::Compiler;
 use crate::memory::narrow;
 use crate::params::{Params as _, View, params};
@@ -13,14 +13,17 @@ pub(super) const KERNEL: Kernel = Kernel {
     op: "mla_attention",
     is_done: true,
     shaders: || {
-        let mut shaders = form(128, (512, 64)).shaders(32 << 10);
-        shaders.extend(form(5, (30, 7)).shaders(16 << 10));
+        let limits =
+            |workgroup_bytes_max, subgroup_sizes| Limits { workgroup_bytes_max, subgroup_sizes };
+        let mut shaders = form(128, (512, 64)).shaders(limits(32 << 10, Some((32, 32))));
+        shaders.extend(form(5, (30, 7)).shaders(limits(16 << 10, Some((4, 8)))));
         shaders
     },
     params: || NAMES.map(|name| (name, MlaAttentionParams::fields())).into(),
 };
 
-const NAMES: [&str; 3] = ["mla_attention", "mla_attention merge", "mla_attention append"];
+const NAMES: [&str; 4] =
+    ["mla_attention", "mla_attention merge", "mla_attention append", "mla_attention of a row"];
 
 params! {
     struct MlaAttentionParams {

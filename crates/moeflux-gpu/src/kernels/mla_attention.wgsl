@@ -41,14 +41,22 @@ fn row4(row: u32, four: u32) -> vec4<f32> {
     return four_of(params.k_rope, row, 0u, four - VALUE_FOURS, ROPE_DIM);
 }
 
-fn key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    if FROM_ROWS && position >= params.step.place {
-        return row4(params.step.first_row + position - params.step.place, four);
-    }
+fn stored_key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
     if four < VALUE_FOURS {
         return first[position * VALUE_FOURS + four];
     }
     return second[position * ROPE_FOURS + four - VALUE_FOURS];
+}
+
+fn key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    if FROM_ROWS && position >= params.step.place {
+        return row4(params.step.first_row + position - params.step.place, four);
+    }
+    return stored_key4(position, kv_head, four);
+}
+
+fn stored_value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return first[position * VALUE_FOURS + four];
 }
 
 fn value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {

@@ -39,6 +39,14 @@ impl Sums {
         };
         shader.with("N_LANES", n_lanes).piece(piece)
     }
+
+    /// Behind that, adds the piece with `four_sums_of_lanes`.
+    pub(super) fn add_fours_to(self, shader: Shader) -> Shader {
+        shader.piece(match self {
+            Self::Subgroups => include_str!("reduce_four_subgroup.wgsl"),
+            Self::Shared => include_str!("reduce_four_shared.wgsl"),
+        })
+    }
 }
 
 /// Invocations that share the sum of so many values: each takes four or more, as far as there are

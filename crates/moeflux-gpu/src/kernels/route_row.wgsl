@@ -2,17 +2,28 @@
 //
 // Every expert counts those that come before it: with whole numbers as keys there is an order
 // of all experts, so that exactly TOP_K are chosen whatever the logits are. What is no number
-// comes last.
+// comes last. First each is compared with the others of its stretch; those that are among the best
+// TOP_K there are candidates, and compared with each other.
 
 const GROUP_LEN: u32 = N_EXPERTS / N_GROUPS;
 // The key of minus infinity.
 const EXCLUDED: u32 = 0x007fffffu;
 
-// `rank_among_all` compares so many at once, and what is behind the last comes after all others.
-const N_AT_ONCE: u32 = 8u;
-const N_KEYS: u32 = (N_EXPERTS + N_AT_ONCE - 1u) / N_AT_ONCE * N_AT_ONCE;
+const STRETCH: u32 = 32u;
+const N_STRETCHES: u32 = (N_EXPERTS + STRETCH - 1u) / STRETCH;
+const BEST_OF_STRETCH: u32 = min(TOP_K, STRETCH);
+// Ranks are taken of so many at once.
+const N_AT_ONCE: u32 = 4u;
+const N_KEYS: u32 = N_STRETCHES * STRETCH;
+const N_CANDIDATES: u32 = (N_STRETCHES * BEST_OF_STRETCH + N_AT_ONCE - 1u) / N_AT_ONCE * N_AT_ONCE;
+const EXPERTS_EACH: u32 = (N_EXPERTS + N_LANES - 1u) / N_LANES;
 
+// Those behind the last expert come after all others.
 var<workgroup> keys: array<u32, N_KEYS>;
+// By stretch and rank there: keys and experts.
+var<workgroup> candidates: array<vec2<u32>, N_CANDIDATES>;
+// Of the experts that an invocation looks at: read once.
+var<private> logits: array<f32, EXPERTS_EACH>;
 // By group: its best choice and its second.
 var<workgroup> best: array<f32, N_GROUPS>;
 var<workgroup> second: array<f32, N_GROUPS>;
@@ -49,16 +60,33 @@ fn rank_among(first: u32, end: u32, expert: u32) -> u32 {
     return rank;
 }
 
-// How many of all experts come before one. Reads that do not wait for each other are written out:
-// not every driver unrolls a loop.
-fn rank_among_all(expert: u32) -> u32 {
+// How many of its stretch come before an expert. Reads that do not wait for each other are written
+// out, here and below: not every driver unrolls a loop.
+fn rank_in_stretch(expert: u32) -> u32 {
     let key = keys[expert];
+    let first = expert / STRETCH * STRETCH;
     var rank = 0u;
-    for (var other = 0u; other < N_KEYS; other += N_AT_ONCE) {
-        let first = comes_before(other, key, expert) + comes_before(other + 1u, key, expert);
-        let second = comes_before(other + 2u, key, expert) + comes_before(other + 3u, key, expert);
-        let third = comes_before(other + 4u, key, expert) + comes_before(other + 5u, key, expert);
-        let last = comes_before(other + 6u, key, expert) + comes_before(other + 7u, key, expert);
+    for (var other = first; other < first + STRETCH; other += N_AT_ONCE) {
+        let two = comes_before(other, key, expert) + comes_before(other + 1u, key, expert);
+        let more = comes_before(other + 2u, key, expert) + comes_before(other + 3u, key, expert);
+        rank += two + more;
+    }
+    return rank;
+}
+
+fn is_before(other: vec2<u32>, candidate: vec2<u32>) -> u32 {
+    let is_lower = other.x == candidate.x && other.y < candidate.y;
+    return select(0u, 1u, other.x > candidate.x || is_lower);
+}
+
+// How many candidates come before one: of those among the best TOP_K, how many experts do.
+fn rank_of_candidate(candidate: vec2<u32>) -> u32 {
+    var rank = 0u;
+    for (var other = 0u; other < N_CANDIDATES; other += N_AT_ONCE) {
+        let first = is_before(candidates[other], candidate);
+        let second = is_before(candidates[other + 1u], candidate);
+        let third = is_before(candidates[other + 2u], candidate);
+        let last = is_before(candidates[other + 3u], candidate);
         rank += (first + second) + (third + last);
     }
     return rank;
@@ -129,39 +157,60 @@ fn weight_of(logit: f32) -> f32 {
 
 fn choose(lanes: Lanes, row: u32) {
     let logits_at = place_of(params.logits, row, 0u);
-    for (var expert = lanes.lane; expert < N_EXPERTS; expert += N_LANES) {
-        keys[expert] = key_of(choice_of(ws[logits_at + expert], expert));
-        if expert % 32u == 0u {
-            atomicStore(&chosen[expert / 32u], 0u);
+    for (var own = 0u; own < EXPERTS_EACH; own++) {
+        let expert = own * N_LANES + lanes.lane;
+        logits[own] = 0.0;
+        if expert < N_EXPERTS {
+            logits[own] = ws[logits_at + expert];
+            keys[expert] = key_of(choice_of(logits[own], expert));
+            if expert % 32u == 0u {
+                atomicStore(&chosen[expert / 32u], 0u);
+            }
         }
     }
     for (var behind = N_EXPERTS + lanes.lane; behind < N_KEYS; behind += N_LANES) {
         keys[behind] = 0u;
+    }
+    for (var place = lanes.lane; place < N_CANDIDATES; place += N_LANES) {
+        candidates[place] = vec2(0u, NONE);
     }
     workgroupBarrier();
     if N_GROUPS > 1u {
         exclude_groups(logits_at, lanes.lane);
     }
     for (var expert = lanes.lane; expert < N_EXPERTS; expert += N_LANES) {
-        let rank = rank_among_all(expert);
-        if rank < TOP_K {
-            atomicOr(&chosen[expert / 32u], 1u << (expert % 32u));
-        }
-        if rank == 0u {
-            largest = ws[logits_at + expert];
+        let rank = rank_in_stretch(expert);
+        if rank < BEST_OF_STRETCH {
+            candidates[expert / STRETCH * BEST_OF_STRETCH + rank] = vec2(keys[expert], expert);
         }
     }
     workgroupBarrier();
-    var own = 0.0;
-    for (var expert = lanes.lane; expert < N_EXPERTS; expert += N_LANES) {
-        let counts = is_chosen(expert) || !(IS_SIGMOID || RENORMALISES);
-        own += select(0.0, weight_of(ws[logits_at + expert]), counts);
+    for (var place = lanes.lane; place < N_CANDIDATES; place += N_LANES) {
+        let candidate = candidates[place];
+        let rank = rank_of_candidate(candidate);
+        if rank < TOP_K && candidate.y != NONE {
+            atomicOr(&chosen[candidate.y / 32u], 1u << (candidate.y % 32u));
+            if rank == 0u {
+                largest = ws[logits_at + candidate.y];
+            }
+        }
     }
-    let sum = sum_of_lanes(own, lanes);
+    workgroupBarrier();
+    var weights_of: array<f32, EXPERTS_EACH>;
+    var own_sum = 0.0;
+    for (var own = 0u; own < EXPERTS_EACH; own++) {
+        let expert = own * N_LANES + lanes.lane;
+        weights_of[own] = weight_of(logits[own]);
+        if expert < N_EXPERTS && (is_chosen(expert) || !(IS_SIGMOID || RENORMALISES)) {
+            own_sum += weights_of[own];
+        }
+    }
+    let sum = sum_of_lanes(own_sum, lanes);
     let divisor = select(sum, select(1.0, sum + 1e-20, RENORMALISES), IS_SIGMOID);
-    for (var expert = lanes.lane; expert < N_EXPERTS; expert += N_LANES) {
-        if is_chosen(expert) {
-            let weight = weight_of(ws[logits_at + expert]) / divisor * params.factor;
+    for (var own = 0u; own < EXPERTS_EACH; own++) {
+        let expert = own * N_LANES + lanes.lane;
+        if expert < N_EXPERTS && is_chosen(expert) {
+            let weight = weights_of[own] / divisor * params.factor;
             let rank = place_among_chosen(expert);
             if GUESSES {
                 let guess_at = place_of(params.guess, row, 0u) + rank;

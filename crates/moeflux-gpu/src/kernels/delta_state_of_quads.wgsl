@@ -1,0 +1,20 @@
+// The state of a delta layer by four values where heads are whole fours of them.
+
+fn kept(at: u32) -> f32 {
+    return first[at >> 2u][at & 3u];
+}
+
+fn keep(at: u32, value: f32) {
+    first[at >> 2u][at & 3u] = value;
+}
+
+// `at` is in the state, whatever the invocation.
+fn state_four(at: u32, lane: u32) -> vec4<f32> {
+    return second[at >> 2u];
+}
+
+fn set_state_four(at: u32, four: vec4<f32>, lane: u32) {
+    if n_values_of(lane) > 0u {
+        second[at >> 2u] = four;
+    }
+}
