@@ -23,6 +23,7 @@ mod params;
 mod pipeline;
 pub mod profile;
 mod recorder;
+mod seen;
 mod shader;
 mod staging;
 mod step;

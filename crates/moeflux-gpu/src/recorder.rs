@@ -100,11 +100,12 @@ impl ReadBack {
         Ok(Self { buffer: made(gpu, 1 << 16)? })
     }
 
-    /// Copies a stretch of a buffer, as it is after all that was recorded.
+    /// Copies stretches of buffers, one behind the other, as they are after all that was recorded:
+    /// so many bytes from a place on.
     pub(crate) fn read(
         &mut self,
         (gpu, recorder): (&Gpu, &mut Recorder),
-        (source, offset_bytes): (&wgpu::Buffer, u64),
+        sources: &[(&wgpu::Buffer, u64, u64)],
         target: &mut [u8],
     ) -> Result<()> {
         if target.is_empty() {
@@ -115,7 +116,11 @@ impl ReadBack {
             self.buffer = made(gpu, n_bytes.next_power_of_two())?;
         }
         let encoder = recorder.encoder();
-        encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, 0, n_bytes);
+        let mut at = 0;
+        for &(source, offset_bytes, n_bytes) in sources {
+            encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, at, n_bytes);
+            at += n_bytes;
+        }
         let submission = recorder.submit();
         recorder.is_idle = true;
         gpu.read_mapped(&self.buffer, submission, target)

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
+use moeflux::experts::stream::{SeenSlots, SlotSight};
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use moeflux::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use moeflux::weights::{ExpertView, Weights};
@@ -28,6 +29,7 @@ use crate::memory::weights::DeviceWeights;
 use crate::memory::workspace::DeviceWorkspace;
 use crate::params::View;
 use crate::recorder::{ReadBack, Recorder};
+use crate::seen::can_see;
 use crate::staging::Flow;
 use crate::step::Step;
 
@@ -124,6 +126,12 @@ struct Guess {
     n_rows: usize,
 }
 
+impl Guess {
+    const fn n_values(&self) -> usize {
+        self.n_rows * self.view.row_stride as usize
+    }
+}
+
 /// Rows that were read back together.
 #[derive(Debug)]
 struct KeptRows {
@@ -218,6 +226,14 @@ impl GpuBackend {
         self.experts.n_uploaded()
     }
 
+    /// Reads streamed experts where they lie in the host's memory, in such slots, if the driver lets
+    /// kernels do that. Before plans are compiled.
+    pub fn see_slots(&mut self, slots: &SeenSlots) {
+        if can_see(self.gpu.device()) {
+            self.experts.see_slots(&self.gpu, slots);
+        }
+    }
+
     fn begin_step(&mut self) -> Result<()> {
         while !self.experts.begin_step(&mut Flow {
             gpu: &self.gpu,
@@ -237,9 +253,9 @@ impl GpuBackend {
         self.experts.submitted();
     }
 
-    fn read(&mut self, source: &wgpu::Buffer, offset_bytes: u64, target: &mut [u8]) -> Result<()> {
+    fn read(&mut self, sources: &[(&wgpu::Buffer, u64, u64)], target: &mut [u8]) -> Result<()> {
         let recorder = (&*self.gpu, &mut self.recorder);
-        let done = self.read_back.read(recorder, (source, offset_bytes), target);
+        let done = self.read_back.read(recorder, sources, target);
         self.n_submissions += 1;
         self.batches.submitted();
         self.experts.submitted();
@@ -248,24 +264,31 @@ impl GpuBackend {
 
     fn read_values(&mut self, source: &wgpu::Buffer, first: usize, n: usize) -> Result<Vec<f32>> {
         let mut values = vec![0.0; n];
-        let target = bytemuck::cast_slice_mut(&mut values);
-        self.read(source, (first * size_of::<f32>()) as u64, target)?;
+        let target: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        let stretch = (source, (first * size_of::<f32>()) as u64, target.len() as u64);
+        self.read(&[stretch], target)?;
         Ok(values)
     }
 }
 
 impl GpuBackend {
     fn read_guess(&mut self) -> Result<&Routes> {
-        let Some(Guess { view, shape, n_rows }) = self.guess.take() else {
-            return Ok(&self.guessed);
-        };
-        let (source, row_stride) = (self.workspace.buffer.clone(), view.row_stride as usize);
-        let values = self.read_values(&source, view.first as usize, n_rows * row_stride)?;
+        if let Some(guess) = self.guess.take() {
+            let source = self.workspace.buffer.clone();
+            let (first, n_values) = (guess.view.first as usize, guess.n_values());
+            let values = self.read_values(&source, first, n_values)?;
+            self.keep_guess(guess, &values)?;
+        }
+        Ok(&self.guessed)
+    }
+
+    fn keep_guess(&mut self, guess: Guess, values: &[f32]) -> Result<()> {
+        let Guess { view, shape, .. } = guess;
         let Routes { top_k, experts, weights } = &mut self.guessed;
         *top_k = shape.top_k;
         experts.clear();
         weights.clear();
-        for row in values.chunks(row_stride) {
+        for row in values.chunks(view.row_stride as usize) {
             let (named, weighed) = row[..guess_cols(shape.top_k)].split_at(shape.top_k);
             experts.extend(named.iter().map(|it| ExpertIdx(index_of(*it))));
             weights.extend_from_slice(weighed);
@@ -273,7 +296,7 @@ impl GpuBackend {
         if experts.iter().any(|it| it.0 >= shape.n_experts) {
             return Err(self.gpu.error("its router named an expert that does not exist"));
         }
-        Ok(&self.guessed)
+        Ok(())
     }
 }
 
@@ -391,15 +414,28 @@ impl Backend for GpuBackend {
         }
         if !self.routed.is_here {
             let Routed { shape, n_rows, .. } = self.routed;
-            let mut pairs = vec![[0_u32; 2]; n_rows * shape.top_k];
-            let source = self.route_pairs.clone();
-            self.read(&source, 0, bytemuck::cast_slice_mut(&mut pairs))?;
+            // What was asked beforehand comes with it.
+            let guess = self.guess.take();
+            let n_guessed = guess.as_ref().map_or(0, Guess::n_values);
+            let n_words = 2 * n_rows * shape.top_k;
+            let mut words = vec![0_u32; n_words + n_guessed];
+            let (chosen, workspace) = (self.route_pairs.clone(), self.workspace.buffer.clone());
+            let guessed_at = guess.as_ref().map_or(0, |guess| u64::from(guess.view.first) * 4);
+            let stretches =
+                [(&chosen, 0, n_words as u64 * 4), (&workspace, guessed_at, n_guessed as u64 * 4)];
+            let n_stretches = 1 + usize::from(guess.is_some());
+            self.read(&stretches[..n_stretches], bytemuck::cast_slice_mut(&mut words))?;
+            let (pairs, values) = words.split_at(n_words);
+            if let Some(guess) = guess {
+                self.keep_guess(guess, bytemuck::cast_slice(values))?;
+            }
+            let pairs = pairs.chunks_exact(2);
             let Routes { top_k, experts, weights } = &mut self.routes;
             *top_k = shape.top_k;
             experts.clear();
-            experts.extend(pairs.iter().map(|pair| ExpertIdx(pair[0] as usize)));
+            experts.extend(pairs.clone().map(|pair| ExpertIdx(pair[0] as usize)));
             weights.clear();
-            weights.extend(pairs.iter().map(|pair| f32::from_bits(pair[1])));
+            weights.extend(pairs.map(|pair| f32::from_bits(pair[1])));
             let last = experts.iter().max();
             if last.is_some_and(|it| it.0 >= shape.n_experts) {
                 return Err(self.gpu.error("its router chose an expert that does not exist"));
@@ -433,6 +469,10 @@ impl Backend for GpuBackend {
             self.record_experts(plan_idx, n_rows, &taken.bound)?;
             first += taken.n;
         }
+        // The device computes these while others are on their way.
+        if arrived.seen(0).is_some() {
+            self.flush();
+        }
         self.gpu.check()
     }
 
@@ -459,6 +499,14 @@ impl Backend for GpuBackend {
 
     fn tier_stats(&self) -> Option<TierStats> {
         self.experts.tier_stats()
+    }
+
+    fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
+        self.experts.slot_sight()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {

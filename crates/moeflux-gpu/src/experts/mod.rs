@@ -8,14 +8,17 @@ mod bank;
 mod follow;
 mod heat;
 mod pool;
+mod sight;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use moeflux::backend::TierStats;
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
+use moeflux::experts::stream::{SeenSlots, SlotSight};
 use moeflux::ids::{ExpertIdx, LayerIdx};
-use moeflux::weights::ExpertView;
+use moeflux::weights::{ExpertView, MatrixSpan};
 use moeflux_kernels::{Matrix, MatrixLayout};
 
 use crate::backend::{GpuConfig, Tiers};
@@ -28,6 +31,7 @@ use bank::{Bank, Division};
 use follow::Follow;
 use heat::Swap;
 use pool::{Growth, Pool, SlotPlace};
+use sight::Sight;
 
 /// What stands in a table for experts that are not in the bound buffers.
 const ABSENT: u32 = u32::MAX;
@@ -58,6 +62,8 @@ pub(crate) struct DeviceExperts {
     uses: Uses,
     follow: Follow,
     staging: Staging,
+    /// Slots in the host's memory that kernels see.
+    sight: Option<Arc<Sight>>,
     /// In the device's memory.
     bytes_max: u64,
     /// Of one buffer.
@@ -82,6 +88,14 @@ const N_KEPT_WORDS_END: usize = 1 << 20;
 
 /// Counts of layers begin where a binding can.
 const USES_ALIGN_WORDS: usize = 64;
+
+/// A group that kernels read where it lies.
+#[derive(Debug)]
+struct SeenGroup {
+    n: usize,
+    /// What shows each slab, and the slots of experts there.
+    slabs: Vec<(wgpu::BindGroup, Vec<(ExpertIdx, u32)>)>,
+}
 
 /// How much of a group was taken.
 #[derive(Debug)]
@@ -126,6 +140,7 @@ impl DeviceExperts {
             are_tables_old: false,
             follow: Follow::new(),
             staging: Staging::default(),
+            sight: None,
             bytes_max: expert_bytes_max,
             buffer_bytes_max: gpu.storage_bytes_max().min(expert_buffer_bytes_max),
             n_groups: 0,
@@ -136,6 +151,20 @@ impl DeviceExperts {
     /// Experts that had to be copied to the device so far.
     pub(crate) fn n_uploaded(&self) -> u64 {
         self.n_uploaded
+    }
+
+    /// Reads experts where they lie in such slots, from now on; copies lie like them.
+    pub(crate) fn see_slots(&mut self, gpu: &Arc<Gpu>, slots: &SeenSlots) {
+        let n_words = narrow(slots.stride_bytes / 4);
+        for (layer, layout) in &slots.layouts {
+            let [gate, up, down] = [layout.gate, layout.up, layout.down].map(matrix_of);
+            self.shapes.insert(*layer, SlotShape { gate, up, down, n_words });
+        }
+        self.sight = Some(Arc::new(Sight::new(gpu)));
+    }
+
+    pub(crate) fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
+        self.sight.clone().map(|sight| sight as Arc<dyn SlotSight>)
     }
 
     /// Notes how experts of a layer lie: gate, up and down.
@@ -271,6 +300,9 @@ impl DeviceExperts {
         (layer, n_experts): (LayerIdx, usize),
         (arrived, first): (&Arrived<'_>, usize),
     ) -> Result<Option<Taken>> {
+        if let Some(seen) = self.seen(arrived, first) {
+            return Ok(self.take_seen(flow.gpu, n_experts, seen));
+        }
         let shape = self.shapes[&layer];
         let slot_bytes = u64::from(shape.n_words) * 4;
         let pool_idx = self.pool_of(slot_bytes);
@@ -308,6 +340,42 @@ impl DeviceExperts {
         }
         let bound = self.tables_of((gpu, pool_idx), n_experts, &places);
         Ok(Some(Taken { n: places.len(), bound }))
+    }
+
+    /// Where kernels find the experts of a group from place `first` on; `None` unless they see all.
+    fn seen(&self, arrived: &Arrived<'_>, first: usize) -> Option<SeenGroup> {
+        let sight = self.sight.as_ref()?;
+        let mut seen = SeenGroup { n: arrived.len() - first, slabs: Vec::new() };
+        for at in first..arrived.len() {
+            let slot = arrived.seen(at)?;
+            let expert = (arrived.expert(at), narrow(slot.place));
+            let bind_group = sight.bind_group(slot.slab)?;
+            match seen.slabs.iter_mut().find(|(known, _)| *known == bind_group) {
+                Some((_, experts)) => experts.push(expert),
+                None => seen.slabs.push((bind_group, vec![expert])),
+            }
+        }
+        Some(seen)
+    }
+
+    /// Writes a table for each slab. `None` if what was recorded must be submitted first.
+    fn take_seen(&mut self, gpu: &Gpu, n_experts: usize, seen: SeenGroup) -> Option<Taken> {
+        let n_words = n_experts * seen.slabs.len();
+        if self.n_table_words + n_words > N_TABLE_WORDS {
+            return None;
+        }
+        let first_at = self.n_table_words;
+        let mut tables = vec![ABSENT; n_words];
+        let mut bound = Vec::with_capacity(seen.slabs.len());
+        for (table, (bind_group, experts)) in tables.chunks_exact_mut(n_experts).zip(seen.slabs) {
+            for (expert, slot) in experts {
+                table[expert.0] = slot;
+            }
+            bound.push(Bound { bind_group, table_at: narrow(self.n_table_words) });
+            self.n_table_words += n_experts;
+        }
+        gpu.write(&self.tables, (first_at * 4) as u64, bytemuck::cast_slice(&tables));
+        Some(Taken { n: seen.n, bound })
     }
 
     /// Writes a table for each buffer that holds some of these experts.
@@ -359,6 +427,13 @@ fn fill(
     }
     let n_bytes = u64::from(shape.n_words) * 4;
     staging.fill(flow, &Filling { buffer, begin, n_bytes, pieces: &pieces })
+}
+
+/// A matrix in a slot that was filled from a file.
+fn matrix_of(span: MatrixSpan) -> SlotMatrix {
+    let MatrixSpan { layout, codes_at, scales_at, biases_at } = span;
+    let [codes, scales, biases] = [codes_at, scales_at, biases_at].map(|at| narrow(at / 4));
+    SlotMatrix { layout, codes, scales, biases }
 }
 
 /// Those of gate, up and down.

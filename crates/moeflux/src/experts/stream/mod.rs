@@ -13,6 +13,7 @@ mod stats;
 mod open;
 mod pressure;
 mod probe;
+mod seen;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -37,6 +38,7 @@ use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
 use bank::StreamBank;
 use pressure::Pressure;
 pub use probe::{choose_way, drive_speed, probe_of};
+pub use seen::{SeenSlot, SeenSlots, SlotSight};
 pub use size::{SlotShape, slot_shape};
 pub use stats::StreamStats;
 
@@ -137,6 +139,8 @@ pub struct Stream {
     ahead: Ahead,
     pressure: Pressure,
     watch: MemoryWatch,
+    /// A device that reads slots where they lie.
+    sight: Option<Arc<dyn SlotSight>>,
     finished: Vec<Finished>,
     /// Why a demanded expert did not come.
     failure: Option<Error>,
@@ -163,6 +167,10 @@ struct Current {
     pending: Vec<Taken>,
     /// Given out.
     given: Vec<Taken>,
+    /// Whether these stay as they are until the next layer is asked for.
+    is_lasting: bool,
+    /// Given out before, and not over yet.
+    held: Vec<Taken>,
 }
 
 /// What is read before it is asked for.
@@ -180,8 +188,9 @@ struct Ahead {
     /// Being read, or read since the last choice.
     begun: Vec<Guess>,
     begun_layer: LayerIdx,
+    /// When the drive last had nothing to do but what was guessed.
     guessed_at: Option<Duration>,
-    /// From a guess to the choice, of late.
+    /// From then to the next choice, of late.
     gap: Duration,
     step: stats::StepMeter,
 }
@@ -192,6 +201,7 @@ pub(super) struct Group<'a> {
     memory: &'a SlotMemory,
     layouts: &'a [ExpertLayout],
     taken: &'a [Taken],
+    is_lasting: bool,
 }
 
 impl<'a> Group<'a> {
@@ -206,6 +216,12 @@ impl<'a> Group<'a> {
     pub(super) fn view(&self, place: usize) -> ExpertView<'a> {
         let slot = self.taken[place].slot;
         self.layouts[slot.0].view(self.memory.bytes(slot))
+    }
+
+    pub(super) fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
+        let slot = self.taken[place].slot;
+        let slab = self.memory.slab(self.memory.slab_of(slot)).filter(|_| self.is_lasting)?;
+        Some(SeenSlot { slab, place: slot.0 % self.memory.n_slots_per_slab() })
     }
 }
 
@@ -263,6 +279,7 @@ impl Stream {
             ahead: Ahead::new(config.looks_ahead, (n_ranks > 0).then(|| LookAhead::new(look))),
             pressure: Pressure::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
             watch: MemoryWatch::open(),
+            sight: None,
             finished: Vec::new(),
             failure: None,
             is_broken: false,
@@ -275,6 +292,8 @@ impl Stream {
 
     /// Asks for the experts of a layer.
     pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
+        // The choice of this layer comes behind all that read the slots of the one before.
+        self.release_held();
         self.check_alive()?;
         let Request { layer, chosen, n_rows } = *request;
         let n_experts = self.bank(layer).bank.n_experts;
@@ -294,21 +313,28 @@ impl Stream {
         self.end_guessing();
         // What was guessed may have come meanwhile: it is checked while the rest is being read.
         self.begin_reads();
-        self.poll(Wait::Poll)
+        let polled = self.poll(Wait::Poll);
+        self.ahead.step.asked_at = self.clock.now();
+        polled
     }
 
     /// Experts that have arrived; waits until there are some.
     pub(super) fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
+        if self.request.is_lasting {
+            self.request.held.append(&mut self.request.given);
+        }
         self.release_given();
         loop {
             self.begin_reads();
             self.poll(Wait::Poll)?;
             if self.take_group() {
                 let Self { memory, layouts, request, .. } = self;
-                let group = Group { memory, layouts, taken: &request.given };
+                let (taken, is_lasting) = (&request.given, request.is_lasting);
+                let group = Group { memory, layouts, taken, is_lasting };
                 return Ok(Some(Arrived::of_group(group, request.order)));
             }
             if self.request.pending.is_empty() && self.request.wanted.is_empty() {
+                self.ahead.guessed_at = Some(self.clock.now());
                 return Ok(None);
             }
             assert!(self.loader.n_jobs() > 0, "who waits for experts waits for reads");
@@ -321,6 +347,7 @@ impl Stream {
     /// Forgets what was asked for.
     pub(super) fn give_up(&mut self) {
         self.release_given();
+        self.release_held();
         while let Some(taken) = self.request.pending.pop() {
             self.table.release(taken.slot);
         }
@@ -401,7 +428,17 @@ impl Stream {
                 given.extend(pending.drain(..n));
             }
         }
+        // Who waits for slots must not wait for a device too.
+        let is_seen = self.sight.is_some() && self.bank(self.request.layer).seen.is_some();
+        let Current { order, wanted, given, is_lasting, .. } = &mut self.request;
+        *is_lasting = is_seen && *order == Order::Any && wanted.is_empty();
         !given.is_empty()
+    }
+
+    fn release_held(&mut self) {
+        for taken in self.request.held.drain(..) {
+            self.table.release(taken.slot);
+        }
     }
 
     fn release_given(&mut self) {
