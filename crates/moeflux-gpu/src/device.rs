@@ -10,10 +10,11 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use moeflux::error::{Error, Result};
 
-use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES};
+use crate::adapter::{Adapter, AdapterFacts, AdapterKind, MATRIX_FEATURES};
 use crate::kernels::{MATRIX_WORKGROUP_BYTES, MatrixUnit};
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
@@ -22,6 +23,9 @@ use crate::shader::{Layouts, Shader};
 
 /// Uploads wait for the device after so many bytes, so that copies on their way take no more.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
+
+/// An answer that takes longer is waited for asleep.
+const LOOK_OUT: Duration = Duration::from_millis(2);
 
 /// An opened GPU, shared by all backends on it.
 #[derive(Debug)]
@@ -353,6 +357,20 @@ impl Gpu {
         Ok(())
     }
 
+    /// Looks for an answer again and again for a while: who sleeps until a card has one is woken
+    /// later than most of them come. A software driver needs the time itself.
+    fn look_out<T>(&self, answer: &Mutex<Option<T>>) -> Result<()> {
+        if !matches!(self.facts.kind, AdapterKind::Discrete | AdapterKind::Virtual) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        while lock(answer).is_none() && began.elapsed() < LOOK_OUT {
+            self.poll()?;
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
     /// Copies the first bytes of a buffer that was made to be mapped, once the submission that
     /// fills it is done.
     ///
@@ -369,6 +387,7 @@ impl Gpu {
         let mapped = Arc::new(Mutex::new(None));
         let answer = Arc::clone(&mapped);
         slice.map_async(wgpu::MapMode::Read, move |result| *lock(&answer) = Some(result));
+        self.look_out(&mapped)?;
         self.wait_for(submission)?;
         // Another thread that waits for the same device may be the one that calls back.
         let answer = loop {

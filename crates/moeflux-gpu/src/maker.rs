@@ -110,7 +110,7 @@ impl DeviceMaker for GpuMaker {
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);
         let mut backend = GpuBackend::new(gpu, parts.weights, workspace, n_rows_max, config)?;
         if let Some(slots) = parts.slots {
-            backend.see_slots(slots);
+            backend.see_slots(slots)?;
         }
         backend.prepare(parts.plan, parts.experts)?;
         Ok(Box::new(backend))

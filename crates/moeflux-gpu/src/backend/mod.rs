@@ -13,7 +13,7 @@ use std::sync::Arc;
 use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
-use moeflux::experts::stream::{SeenSlots, SlotSight};
+use moeflux::experts::stream::{Move, SeenSlots, SlotSight};
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use moeflux::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use moeflux::weights::{ExpertView, Weights};
@@ -228,10 +228,15 @@ impl GpuBackend {
 
     /// Reads streamed experts where they lie in the host's memory, in such slots, if the driver lets
     /// kernels do that. Before plans are compiled.
-    pub fn see_slots(&mut self, slots: &SeenSlots) {
+    ///
+    /// # Errors
+    ///
+    /// [`moeflux::error::Error::NoRoom`].
+    pub fn see_slots(&mut self, slots: &SeenSlots) -> Result<()> {
         if can_see(self.gpu.device()) {
-            self.experts.see_slots(&self.gpu, slots);
+            self.experts.see_slots(&self.gpu, slots)?;
         }
+        Ok(())
     }
 
     fn begin_step(&mut self) -> Result<()> {
@@ -450,7 +455,10 @@ impl Backend for GpuBackend {
             return Ok(());
         }
         let layer = layer_of(plan);
-        self.experts.note_shape(layer, layouts_of(&arrived.view(0)));
+        // What lies near or is seen has its shape already.
+        if let Some(at) = (0..arrived.len()).find(|at| arrived.near(*at).is_none()) {
+            self.experts.note_shape(layer, layouts_of(&arrived.view(at)));
+        }
         let plan_idx = self.compiled(plan)?;
         let Routed { shape, n_rows, .. } = self.routed;
         let mut first = 0;
@@ -470,7 +478,7 @@ impl Backend for GpuBackend {
             first += taken.n;
         }
         // The device computes these while others are on their way.
-        if arrived.seen(0).is_some() {
+        if (0..arrived.len()).all(|at| arrived.near(at).is_some() || arrived.seen(at).is_some()) {
             self.flush();
         }
         self.gpu.check()
@@ -503,6 +511,20 @@ impl Backend for GpuBackend {
 
     fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
         self.experts.slot_sight()
+    }
+
+    fn bring_near(&mut self, expert: &Move<'_>) -> Result<()> {
+        while !self.experts.bring_near(
+            &mut Flow {
+                gpu: &self.gpu,
+                recorder: &mut self.recorder,
+                submission: self.n_submissions,
+            },
+            expert,
+        )? {
+            self.flush();
+        }
+        self.gpu.check()
     }
 
     fn is_remote(&self) -> bool {

@@ -7,6 +7,7 @@
 mod bank;
 mod follow;
 mod heat;
+mod near;
 mod pool;
 mod sight;
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use moeflux::backend::TierStats;
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
-use moeflux::experts::stream::{SeenSlots, SlotSight};
+use moeflux::experts::stream::{Move, SeenSlots, SlotSight};
 use moeflux::ids::{ExpertIdx, LayerIdx};
 use moeflux::weights::{ExpertView, MatrixSpan};
 use moeflux_kernels::{Matrix, MatrixLayout};
@@ -30,6 +31,7 @@ use crate::staging::{Filling, Flow, Staging};
 use bank::{Bank, Division};
 use follow::Follow;
 use heat::Swap;
+use near::NearPlaces;
 use pool::{Growth, Pool, SlotPlace};
 use sight::Sight;
 
@@ -64,6 +66,8 @@ pub(crate) struct DeviceExperts {
     staging: Staging,
     /// Slots in the host's memory that kernels see.
     sight: Option<Arc<Sight>>,
+    /// Places for streamed experts that need no slot there.
+    near: NearPlaces,
     /// In the device's memory.
     bytes_max: u64,
     /// Of one buffer.
@@ -96,6 +100,9 @@ struct SeenGroup {
     /// What shows each slab, and the slots of experts there.
     slabs: Vec<(wgpu::BindGroup, Vec<(ExpertIdx, u32)>)>,
 }
+
+/// Slots of the pool that are left to prompts.
+const N_SLOTS_OF_PROMPT: u64 = 32;
 
 /// How much of a group was taken.
 #[derive(Debug)]
@@ -141,6 +148,7 @@ impl DeviceExperts {
             follow: Follow::new(),
             staging: Staging::default(),
             sight: None,
+            near: NearPlaces::default(),
             bytes_max: expert_bytes_max,
             buffer_bytes_max: gpu.storage_bytes_max().min(expert_buffer_bytes_max),
             n_groups: 0,
@@ -154,13 +162,35 @@ impl DeviceExperts {
     }
 
     /// Reads experts where they lie in such slots, from now on; copies lie like them.
-    pub(crate) fn see_slots(&mut self, gpu: &Arc<Gpu>, slots: &SeenSlots) {
+    pub(crate) fn see_slots(&mut self, gpu: &Arc<Gpu>, slots: &SeenSlots) -> Result<()> {
         let n_words = narrow(slots.stride_bytes / 4);
         for (layer, layout) in &slots.layouts {
             let [gate, up, down] = [layout.gate, layout.up, layout.down].map(matrix_of);
             self.shapes.insert(*layer, SlotShape { gate, up, down, n_words });
         }
-        self.sight = Some(Arc::new(Sight::new(gpu)));
+        // A prompt's experts come through slots of the pool.
+        let slot_bytes = slots.stride_bytes as u64;
+        let n_bytes = self.bytes_max.saturating_sub(N_SLOTS_OF_PROMPT * slot_bytes);
+        self.near = NearPlaces::new(gpu, slot_bytes, (n_bytes, self.buffer_bytes_max))?;
+        self.bytes_max -= self.near.n_places as u64 * slot_bytes;
+        self.sight = Some(Arc::new(Sight::new(gpu, self.near.n_places)));
+        Ok(())
+    }
+
+    /// Brings an expert to a place in the device's own memory. `false` if what was recorded must be
+    /// submitted first.
+    pub(crate) fn bring_near(&mut self, flow: &mut Flow<'_>, expert: &Move<'_>) -> Result<bool> {
+        let (target, begin) = self.near.place(expert.to);
+        let shape = self.shapes[&expert.layer];
+        let Some(seen) = self.sight.as_ref().and_then(|it| it.see(expert.from.slab)) else {
+            let staging = (&mut self.staging, flow);
+            return fill(staging, (target, begin), (&expert.view, &shape));
+        };
+        let n_bytes = u64::from(shape.n_words) * 4;
+        let from = expert.from.place as u64 * n_bytes;
+        let encoder = flow.recorder.encoder();
+        encoder.copy_buffer_to_buffer(&seen.buffer, from, target, begin, n_bytes);
+        Ok(true)
     }
 
     pub(crate) fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
@@ -315,6 +345,9 @@ impl DeviceExperts {
         let pool = &mut self.pools[pool_idx];
         let mut places: Vec<(ExpertIdx, SlotPlace)> = Vec::new();
         for at in first..arrived.len() {
+            if arrived.near(at).is_some() {
+                break;
+            }
             let expert = arrived.expert(at);
             let room_bytes = room_bytes.saturating_sub(pool.n_bytes() - n_before);
             let growth = Growth { gpu, room_bytes, buffer_bytes_max, bind: &bind };
@@ -342,20 +375,28 @@ impl DeviceExperts {
         Ok(Some(Taken { n: places.len(), bound }))
     }
 
-    /// Where kernels find the experts of a group from place `first` on; `None` unless they see all.
+    /// Where kernels find the first experts of a group from place `first` on that need no copy;
+    /// `None` if there are none.
     fn seen(&self, arrived: &Arrived<'_>, first: usize) -> Option<SeenGroup> {
         let sight = self.sight.as_ref()?;
-        let mut seen = SeenGroup { n: arrived.len() - first, slabs: Vec::new() };
+        let mut seen = SeenGroup { n: 0, slabs: Vec::new() };
         for at in first..arrived.len() {
-            let slot = arrived.seen(at)?;
-            let expert = (arrived.expert(at), narrow(slot.place));
-            let bind_group = sight.bind_group(slot.slab)?;
+            let found = match (arrived.near(at), arrived.seen(at)) {
+                (Some(place), _) => Some(self.near.bound(place)),
+                (None, Some(slot)) => {
+                    sight.see(slot.slab).map(|it| (it.bind_group, narrow(slot.place)))
+                }
+                (None, None) => None,
+            };
+            let Some((bind_group, slot)) = found else { break };
+            seen.n += 1;
+            let expert = (arrived.expert(at), slot);
             match seen.slabs.iter_mut().find(|(known, _)| *known == bind_group) {
                 Some((_, experts)) => experts.push(expert),
                 None => seen.slabs.push((bind_group, vec![expert])),
             }
         }
-        Some(seen)
+        (seen.n > 0).then_some(seen)
     }
 
     /// Writes a table for each slab. `None` if what was recorded must be submitted first.

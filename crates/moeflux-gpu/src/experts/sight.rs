@@ -20,31 +20,41 @@ pub(crate) struct Sight {
     gpu: Arc<Gpu>,
     /// By the address of the first byte.
     slabs: Mutex<HashMap<usize, Shown>>,
+    /// Places in the device's own memory.
+    n_near: usize,
 }
 
 #[derive(Debug)]
 struct Shown {
-    /// What kernels are bound to, until the slab is not wanted any more.
-    bind_group: Option<wgpu::BindGroup>,
+    /// Until the slab is not wanted any more.
+    seen: Option<Seen>,
     is_gone: Arc<AtomicBool>,
 }
 
+/// A slab for kernels and copies.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) buffer: wgpu::Buffer,
+    pub(super) bind_group: wgpu::BindGroup,
+}
+
 impl Sight {
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Self {
-        Self { gpu: Arc::clone(gpu), slabs: Mutex::default() }
+    pub(super) fn new(gpu: &Arc<Gpu>, n_near: usize) -> Self {
+        Self { gpu: Arc::clone(gpu), slabs: Mutex::default(), n_near }
     }
 
-    /// What a kernel that reads a slab is bound to; `None` where the driver refuses.
-    pub(super) fn bind_group(&self, slab: &Slab) -> Option<wgpu::BindGroup> {
+    /// A slab, shown if it was not yet; `None` where the driver refuses.
+    pub(super) fn see(&self, slab: &Slab) -> Option<Seen> {
         let mut slabs = self.slabs.lock().unwrap_or_else(PoisonError::into_inner);
         let address = slab.address().addr().get();
-        if let Some(Shown { bind_group: Some(known), .. }) = slabs.get(&address) {
+        if let Some(Shown { seen: Some(known), .. }) = slabs.get(&address) {
             return Some(known.clone());
         }
         let SeenSlab { buffer, is_gone } = see(self.gpu.device(), slab)?;
         let bind_group = bind(&self.gpu, &buffer);
-        slabs.insert(address, Shown { bind_group: Some(bind_group.clone()), is_gone });
-        Some(bind_group)
+        let seen = Seen { buffer, bind_group };
+        slabs.insert(address, Shown { seen: Some(seen.clone()), is_gone });
+        Some(seen)
     }
 }
 
@@ -53,7 +63,7 @@ impl SlotSight for Sight {
         let mut slabs = self.slabs.lock().unwrap_or_else(PoisonError::into_inner);
         let address = slab.address().addr().get();
         let Some(shown) = slabs.get_mut(&address) else { return true };
-        shown.bind_group = None;
+        shown.seen = None;
         // What was submitted keeps it; what was only recorded keeps it longer.
         let has_waited = self.gpu.wait().is_ok();
         let is_gone = has_waited && shown.is_gone.load(Ordering::Acquire);
@@ -61,5 +71,9 @@ impl SlotSight for Sight {
             slabs.remove(&address);
         }
         is_gone
+    }
+
+    fn n_near(&self) -> usize {
+        self.n_near
     }
 }

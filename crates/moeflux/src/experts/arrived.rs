@@ -104,6 +104,16 @@ impl<'a> Arrived<'a> {
         }
     }
 
+    /// The place on the device that has the expert at a place in its own memory, if it has: then
+    /// there is no view of it.
+    #[must_use]
+    pub fn near(&self, place: usize) -> Option<usize> {
+        match self.source {
+            Source::Views(_) | Source::Bank(..) => None,
+            Source::Group(group) => group.near(place),
+        }
+    }
+
     /// The matrices of the expert at a place.
     #[must_use]
     pub fn view(&self, place: usize) -> ExpertView<'a> {

@@ -160,6 +160,9 @@ fn run_experts(
     backend.submit(&moe.shared, batch)?;
     while let Some(arrived) = experts.next_ready()? {
         backend.submit_experts(&moe.experts, &arrived)?;
+        while let Some(next) = experts.next_move() {
+            backend.bring_near(&next)?;
+        }
     }
     backend.submit(&moe.combine, batch)
 }

@@ -13,6 +13,7 @@ mod stats;
 mod open;
 mod pressure;
 mod probe;
+mod near;
 mod seen;
 
 use std::ops::ControlFlow;
@@ -36,6 +37,8 @@ use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
 
 use bank::StreamBank;
+pub use near::Move;
+use near::{Near, near_place};
 use pressure::Pressure;
 pub use probe::{choose_way, drive_speed, probe_of};
 pub use seen::{SeenSlot, SeenSlots, SlotSight};
@@ -141,6 +144,8 @@ pub struct Stream {
     watch: MemoryWatch,
     /// A device that reads slots where they lie.
     sight: Option<Arc<dyn SlotSight>>,
+    /// What it has in its own memory.
+    near: Near,
     finished: Vec<Finished>,
     /// Why a demanded expert did not come.
     failure: Option<Error>,
@@ -218,8 +223,15 @@ impl<'a> Group<'a> {
         self.layouts[slot.0].view(self.memory.bytes(slot))
     }
 
+    pub(super) fn near(&self, place: usize) -> Option<usize> {
+        near_place(self.taken[place].slot)
+    }
+
     pub(super) fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
         let slot = self.taken[place].slot;
+        if near_place(slot).is_some() {
+            return None;
+        }
         let slab = self.memory.slab(self.memory.slab_of(slot)).filter(|_| self.is_lasting)?;
         Some(SeenSlot { slab, place: slot.0 % self.memory.n_slots_per_slab() })
     }
@@ -280,6 +292,7 @@ impl Stream {
             pressure: Pressure::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
             watch: MemoryWatch::open(),
             sight: None,
+            near: Near::default(),
             finished: Vec::new(),
             failure: None,
             is_broken: false,
@@ -293,6 +306,7 @@ impl Stream {
     /// Asks for the experts of a layer.
     pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
         // The choice of this layer comes behind all that read the slots of the one before.
+        self.end_moves();
         self.release_held();
         self.check_alive()?;
         let Request { layer, chosen, n_rows } = *request;
@@ -311,6 +325,7 @@ impl Stream {
             |(expert, &n_uses): (usize, &u32)| Wanted { expert: ExpertIdx(expert), n_uses };
         current.wanted.extend(uses.map(wanted));
         self.end_guessing();
+        self.ask_near();
         // What was guessed may have come meanwhile: it is checked while the rest is being read.
         self.begin_reads();
         let polled = self.poll(Wait::Poll);
@@ -321,7 +336,8 @@ impl Stream {
     /// Experts that have arrived; waits until there are some.
     pub(super) fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
         if self.request.is_lasting {
-            self.request.held.append(&mut self.request.given);
+            let Current { given, held, .. } = &mut self.request;
+            held.append(given);
         }
         self.release_given();
         loop {
@@ -349,7 +365,7 @@ impl Stream {
         self.release_given();
         self.release_held();
         while let Some(taken) = self.request.pending.pop() {
-            self.table.release(taken.slot);
+            self.release(taken.slot);
         }
         self.request.wanted.clear();
         self.failure = None;
@@ -370,11 +386,12 @@ impl Stream {
         }
         let Self { request, table, .. } = self;
         let Current { layer, order, wanted, window, taken, pending, .. } = request;
+        let n_pending = pending.iter().filter(|it| near_place(it.slot).is_none()).count();
         // In ascending order one that is in memory may have to wait for one that is not: there is
         // a slot for each that is leased.
         let n_window = match order {
             Order::Any => wanted.len(),
-            Order::Ascending => wanted.len().min(table.n_slots().saturating_sub(pending.len())),
+            Order::Ascending => wanted.len().min(table.n_slots().saturating_sub(n_pending)),
         };
         window.clear();
         window.extend(wanted.drain(..n_window));
@@ -408,14 +425,14 @@ impl Stream {
 
     fn n_reading(&self) -> usize {
         let pending = self.request.pending.iter();
-        pending.filter(|it| self.memory.state(it.slot) != SlotState::Ready).count()
+        pending.filter(|it| !is_there(&self.memory, it)).count()
     }
 
     /// Moves what may be computed now to `given`; whether there is something.
     fn take_group(&mut self) -> bool {
         let Current { order, wanted, pending, given, .. } = &mut self.request;
         let memory = &self.memory;
-        let is_ready = |it: &Taken| memory.state(it.slot) == SlotState::Ready;
+        let is_ready = |it: &Taken| is_there(memory, it);
         match order {
             Order::Any => {
                 given.extend(pending.iter().filter(|it| is_ready(it)));
@@ -436,14 +453,20 @@ impl Stream {
     }
 
     fn release_held(&mut self) {
-        for taken in self.request.held.drain(..) {
-            self.table.release(taken.slot);
+        while let Some(taken) = self.request.held.pop() {
+            self.release(taken.slot);
         }
     }
 
     fn release_given(&mut self) {
-        for taken in self.request.given.drain(..) {
-            self.table.release(taken.slot);
+        while let Some(taken) = self.request.given.pop() {
+            self.release(taken.slot);
+        }
+    }
+
+    fn release(&mut self, slot: SlotIdx) {
+        if near_place(slot).is_none() {
+            self.table.release(slot);
         }
     }
 
@@ -473,6 +496,11 @@ fn banks_with_sums(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Vec<S
         Ok(StreamBank::new(bank.clone(), Some(&sums)))
     });
     banks.collect()
+}
+
+/// Whether an expert may be computed.
+fn is_there(memory: &SlotMemory, taken: &Taken) -> bool {
+    near_place(taken.slot).is_some() || memory.state(taken.slot) == SlotState::Ready
 }
 
 /// A slot is filled by one job at a time, which has its number.

@@ -8,6 +8,7 @@ use std::fmt;
 use moeflux_io::{Filling, Slab, SlotIdx};
 
 use crate::experts::stream::bank::StreamBank;
+use crate::experts::stream::near::Near;
 use crate::experts::stream::{Stream, slot_shape};
 use crate::ids::LayerIdx;
 use crate::weights::{ExpertBank, ExpertLayout};
@@ -20,6 +21,9 @@ pub trait SlotSight: fmt::Debug + Send + Sync {
     /// Nobody wants what lies in a slab any more. Whether the device does without it from now on:
     /// if not, work that was given to it may still read there.
     fn forget(&self, slab: &Slab) -> bool;
+
+    /// Experts that the device keeps in its own memory, each as it lies in a slot: see [`crate::experts::stream::Move`].
+    fn n_near(&self) -> usize;
 }
 
 /// How slots look to a device.
@@ -83,6 +87,11 @@ impl Stream {
         for bank in &mut self.banks {
             bank.seen = bank.seen_layout(block_bytes);
         }
+        let n_experts = self.bank_of_layer.iter().map(|bank| match bank {
+            Some(bank_idx) => self.banks[*bank_idx].bank.n_experts,
+            None => 0,
+        });
+        self.near = Near::new(sight.n_near(), n_experts);
         self.sight = Some(sight);
     }
 
