@@ -10,9 +10,10 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use moeflux::error::{Error, Result};
+use moeflux_io::{Clock as _, RealClock};
 
 use crate::adapter::{Adapter, AdapterFacts, AdapterKind, MATRIX_FEATURES};
 use crate::kernels::{MATRIX_WORKGROUP_BYTES, MatrixUnit};
@@ -363,8 +364,8 @@ impl Gpu {
         if !matches!(self.facts.kind, AdapterKind::Discrete | AdapterKind::Virtual) {
             return Ok(());
         }
-        let began = Instant::now();
-        while lock(answer).is_none() && began.elapsed() < LOOK_OUT {
+        let clock = RealClock::new();
+        while lock(answer).is_none() && clock.now() < LOOK_OUT {
             self.poll()?;
             std::hint::spin_loop();
         }

@@ -226,8 +226,8 @@ impl GpuBackend {
         self.experts.n_uploaded()
     }
 
-    /// Reads streamed experts where they lie in the host's memory, in such slots, if the driver lets
-    /// kernels do that. Before plans are compiled.
+    /// Reads streamed experts where they lie in the host's memory, in such slots, if the driver
+    /// lets kernels do that. Before plans are compiled.
     ///
     /// # Errors
     ///

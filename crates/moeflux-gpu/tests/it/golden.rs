@@ -178,6 +178,26 @@ fn experts_of_files_and_of_the_device_change_no_bit() {
 }
 
 #[test]
+fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
+    for name in CASES {
+        let case = Case::load(name);
+        let tokens: Vec<_> = case.tokens.iter().copied().cycle().take(60).collect();
+        let run = |experts| {
+            let engine = open(&case.dir, 64, experts);
+            let mut session = engine.session(64).unwrap();
+            let rows = feed_all(&mut session, &tokens);
+            let more = feed_all(&mut session, &tokens[..1]);
+            session.clear();
+            (rows, more, feed_all(&mut session, &tokens))
+        };
+        let expected = run(ExpertsAt::Device);
+        for experts in [ExpertsAt::Files(0), ExpertsAt::Files(9), ExpertsAt::FilesAndDevice(9, 6)] {
+            assert!(run(experts) == expected, "{name}: experts at {experts:?}");
+        }
+    }
+}
+
+#[test]
 fn slots_that_come_and_go_change_no_bit() {
     for name in CASES {
         let (engine, tokens) = engine_of(name, ExpertsAt::Device);

@@ -3,7 +3,9 @@
 use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 
 use crate::blueprint::Blueprint;
-use crate::budget::{ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_on_device};
+use crate::budget::{
+    ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_beside_device, place_on_device,
+};
 use crate::config::{BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX};
 use crate::error::{Error, Result};
 use crate::experts::stream::slot_shape;
@@ -108,10 +110,7 @@ impl Layout {
         let needs = needs(n_rows_max);
         let in_memory = match on_device(&needs) {
             Some(on_device) => on_device,
-            None => {
-                let placement = place(&needs, &experts, limit_bytes)?;
-                with_slots(placement, &host_needs(needs, far_budget), &experts, limit_bytes)
-            }
+            None => place_beside_device(&needs, &experts, (limit_bytes, far_budget))?,
         };
         let placement = match streaming.n_slots_max {
             Some(n_slots) if n_slots < shape.n_experts => {
@@ -121,8 +120,7 @@ impl Layout {
         };
         let [expert_bytes, far_expert_bytes] = experts_of(placement, &experts);
         if streaming.budget != Budget::Auto {
-            let needs = host_needs(needs, far_budget);
-            let needed_bytes = host_bytes(placement, &needs, expert_bytes);
+            let needed_bytes = host_bytes(placement, &needs.of_host(far_budget), expert_bytes);
             check_room("the model", needed_bytes, available_bytes)?;
         }
         let memory = Memory {
@@ -134,31 +132,6 @@ impl Layout {
             session_bytes_per_position: per_position,
         };
         Ok(Self { placement, n_rows_max, memory, device_expert_bytes: near_bytes(&needs) })
-    }
-}
-
-/// What the host's memory needs beside a device with memory of its own: the resident weights pass
-/// through it before there are slots.
-fn host_needs(needs: Needs, far_budget: FarBudget) -> Needs {
-    match far_budget {
-        FarBudget::Unseen => needs,
-        FarBudget::Unknown | FarBudget::Bytes(_) => Needs { resident_bytes: 0, ..needs },
-    }
-}
-
-/// The same placement with slots for all that the host's memory has room for.
-fn with_slots(
-    placement: Placement,
-    host_needs: &Needs,
-    experts: &ExpertNeeds,
-    limit_bytes: Option<u64>,
-) -> Placement {
-    match (placement, limit_bytes) {
-        (Placement::Streaming { .. }, Some(limit_bytes)) => {
-            let room_bytes = limit_bytes.saturating_sub(host_needs.bytes());
-            Placement::Streaming { n_slots: experts.shape.n_slots(room_bytes) }
-        }
-        (placement, _) => placement,
     }
 }
 

@@ -13,7 +13,7 @@ use moeflux_io::{Class, SlotState, Wait};
 use crate::error::Result;
 use crate::experts::predict::{LookAhead, Stage};
 use crate::experts::stream::stats::StepMeter;
-use crate::experts::stream::{Ahead, GUESS_BYTES, N_ROWS_ANY_ORDER, Order, Stream, job_of};
+use crate::experts::stream::{Ahead, N_ROWS_ANY_ORDER, Order, Stream, job_of};
 use crate::experts::table::Guess;
 use crate::ids::{ExpertIdx, LayerIdx};
 
@@ -175,12 +175,9 @@ impl Stream {
     fn n_guesses(&self) -> usize {
         let n_bytes = self.ahead.gap.as_secs_f64() * self.loader.speed();
         let n_experts = (n_bytes / self.memory.slot_bytes() as f64).ceil() as usize;
-        // Where a router is asked once, and early, what is guessed has the time of a whole layer:
-        // as much is under way as keeps a drive busy.
-        let n_early = match self.sight {
-            Some(_) => GUESS_BYTES.div_ceil(self.memory.slot_bytes()),
-            None => 0,
-        };
+        // A device is asked once, early: with one expert more the drive is not down to its last
+        // reads when the choice is known. Yet more would be of ranks that are wrong more often.
+        let n_early = usize::from(self.sight.is_some());
         (n_experts + n_early).clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
     }
 

@@ -22,7 +22,8 @@ pub trait SlotSight: fmt::Debug + Send + Sync {
     /// if not, work that was given to it may still read there.
     fn forget(&self, slab: &Slab) -> bool;
 
-    /// Experts that the device keeps in its own memory, each as it lies in a slot: see [`crate::experts::stream::Move`].
+    /// Experts that the device keeps in its own memory, each as it lies in a slot: see
+    /// [`crate::experts::stream::Move`].
     fn n_near(&self) -> usize;
 }
 
