@@ -19,6 +19,7 @@ use crate::kept::{self, KeptPipelines};
 use crate::kernels::{MATRIX_WORKGROUP_BYTES, MatrixUnit};
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
+use crate::seen;
 use crate::shader::{Layouts, Shader};
 
 /// Uploads wait for the device after so many bytes, so that copies on their way take no more.
@@ -74,11 +75,13 @@ impl Gpu {
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         };
-        let opened = block_on(adapter.inner.request_device(&descriptor));
-        let (device, queue) = opened.map_err(|e| Error::Device {
-            device: facts.name.clone(),
-            problem: format!("the driver does not open it: {}", one_line(&e.to_string())),
-        })?;
+        let (device, queue) = match seen::open(&adapter.inner, &descriptor) {
+            Some(opened) => opened,
+            None => block_on(adapter.inner.request_device(&descriptor)).map_err(|e| {
+                let problem = format!("the driver does not open it: {}", one_line(&e.to_string()));
+                Error::Device { device: facts.name.clone(), problem }
+            })?,
+        };
         let failure = Arc::new(Mutex::new(None));
         let seen = Arc::clone(&failure);
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {

@@ -25,6 +25,7 @@ mod pipeline;
 pub mod profile;
 mod read_back;
 mod recorder;
+mod seen;
 mod shader;
 mod staging;
 mod step;

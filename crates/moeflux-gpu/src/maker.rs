@@ -109,6 +109,9 @@ impl DeviceMaker for GpuMaker {
         let gpu = Arc::clone(&self.gpu);
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);
         let mut backend = GpuBackend::new(gpu, parts.weights, workspace, n_rows_max, config)?;
+        if let Some(slots) = parts.slots {
+            backend.see_slots(slots)?;
+        }
         backend.prepare(parts.plan, parts.experts)?;
         self.gpu.save_pipelines();
         Ok(Box::new(backend))

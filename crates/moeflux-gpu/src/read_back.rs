@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use moeflux::error::Result;
 
+use crate::adapter::AdapterKind;
 use crate::device::Gpu;
 use crate::mapping::Mapping;
 use crate::recorder::Recorder;
@@ -17,6 +18,9 @@ const ASKING_MAX: Duration = Duration::from_micros(300);
 /// That part is one of so many; before it the device is asked as often.
 const N_PARTS: u32 = 8;
 
+/// A wait that is usually shorter, as that for a choice is, is spent asking as a whole.
+const SHORT: Duration = Duration::from_millis(2);
+
 /// Memory through which values come back.
 #[derive(Debug)]
 pub(crate) struct ReadBack {
@@ -25,23 +29,36 @@ pub(crate) struct ReadBack {
     usual: Duration,
 }
 
+/// So many bytes of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch<'a> {
+    pub(crate) source: &'a wgpu::Buffer,
+    pub(crate) offset_bytes: u64,
+    pub(crate) n_bytes: u64,
+}
+
 impl ReadBack {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
         Ok(Self { buffer: made(gpu, 1 << 16)?, usual: Duration::ZERO })
     }
 
-    /// Begins to copy a stretch of a buffer, as it is after all that was recorded.
+    /// Begins to copy stretches of buffers, one behind the other, as they are after all that was
+    /// recorded.
     pub(crate) fn begin(
         &mut self,
         (gpu, recorder): (&Gpu, &mut Recorder),
-        (source, offset_bytes): (&wgpu::Buffer, u64),
-        n_bytes: u64,
+        stretches: &[Stretch<'_>],
     ) -> Result<Option<wgpu::SubmissionIndex>> {
+        let n_bytes = stretches.iter().map(|it| it.n_bytes).sum::<u64>();
         if n_bytes > self.buffer.size() {
             self.buffer = made(gpu, n_bytes.next_power_of_two())?;
         }
         let encoder = recorder.encoder();
-        encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, 0, n_bytes);
+        let mut at = 0;
+        for &Stretch { source, offset_bytes, n_bytes } in stretches {
+            encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, at, n_bytes);
+            at += n_bytes;
+        }
         let submission = recorder.submit();
         recorder.device_is_waited_for();
         Ok(submission)
@@ -60,19 +77,21 @@ impl ReadBack {
     ) -> Result<()> {
         let mapping = Mapping::begin(&self.buffer, wgpu::MapMode::Read);
         let begin = Instant::now();
+        // A software driver needs the time itself.
+        let asks = gpu.facts().kind != AdapterKind::Software;
         let part = self.usual / N_PARTS;
         let asking = part.min(ASKING_MAX);
+        let asleep = if self.usual > SHORT { self.usual - asking } else { Duration::ZERO };
         while !mapping.is_done(gpu)? {
             // Another thread that waits for the same device may be the one that hears of it. No
             // wait has an end in time: wgpu 30 panics where one ends while another thread waits.
             let waited = begin.elapsed();
-            if waited > self.usual + asking {
+            if !asks || waited > (self.usual + asking).max(SHORT) {
                 gpu.wait_for(submission.clone())?;
                 continue;
             }
-            let rest = self.usual.saturating_sub(waited + asking);
-            if !rest.is_zero() {
-                mapping.sleep(rest.min(part));
+            if waited < asleep {
+                mapping.sleep((asleep - waited).min(part));
             }
             gpu.poll()?;
         }

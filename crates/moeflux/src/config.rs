@@ -10,6 +10,7 @@ use moeflux_kernels::KernelTable;
 use crate::backend::{Arithmetic, Backend};
 use crate::error::Result;
 use crate::experts::policy::PolicyKind;
+use crate::experts::stream::SeenSlots;
 use crate::families::ModelPlan;
 use crate::ids::LayerIdx;
 use crate::weights::{ExpertLayout, Weights};
@@ -64,6 +65,8 @@ pub struct DeviceParts<'a> {
     pub expert_bytes: Option<u64>,
     /// Bytes of routed experts that will be kept beside those, in the host's memory.
     pub far_bytes: u64,
+    /// How slots look from which experts will be computed, where they are streamed.
+    pub slots: Option<&'a SeenSlots>,
 }
 
 /// What an engine may use.

@@ -21,7 +21,8 @@ use crate::budget::{Layout, Memory, Placement, PromptRoom};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
-    Drives, N_SLOTS_OF_PROMPT, Stream, StreamConfig, StreamModel, StreamStats, choose_way,
+    Drives, N_SLOTS_OF_PROMPT, SeenSlots, Stream, StreamConfig, StreamModel, StreamStats,
+    choose_way,
 };
 use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts, for_each_expert};
@@ -109,7 +110,10 @@ impl Engine {
         let weights = weights::load(&manifest, &checkpoint, copies, &mut watch)?;
         let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
         let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
-        let mut backend = backend_of(config, (weights, &plan, &layouts), &layout)?;
+        let mut drives = is_streaming.then(|| drives(&checkpoint)).transpose()?;
+        let slots = drives.as_ref().map(|it| SeenSlots::new(&manifest.banks, it.block_bytes()));
+        let parts = (weights, &plan, layouts.as_slice());
+        let mut backend = backend_of(config, parts, (&layout, slots.as_ref()))?;
         let n_rows_max = backend.n_rows_max();
         let experts = match layout.placement {
             Placement::OnDevice { .. } => {
@@ -122,8 +126,13 @@ impl Engine {
                 Experts::Resident(ResidentExperts::load(&manifest, &checkpoint, &mut watch)?)
             }
             Placement::Streaming { n_slots } => {
-                let model = (&spec, &manifest);
-                streamed(model, &checkpoint, drives(&checkpoint)?, (n_slots, config))?
+                let drives = drives.take().expect("what is streamed has drives");
+                let mut stream =
+                    streamed((&spec, &manifest), &checkpoint, drives, (n_slots, config))?;
+                if let Some(sight) = backend.slot_sight() {
+                    stream.show_to(sight);
+                }
+                Experts::Streaming(Box::new(stream))
             }
         };
         let mut expert_bytes = vec![0; spec.layers.len()];
@@ -254,7 +263,7 @@ fn streamed(
     checkpoint: &Checkpoint,
     drives: Drives,
     (n_slots, config): (usize, &EngineConfig),
-) -> Result<Experts> {
+) -> Result<Stream> {
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
     let StreamingConfig { policy, looks_ahead, checks_sums, .. } = config.streaming;
     let model = StreamModel { manifest, checkpoint, top_k: &top_k, n_ranks: spec.n_named() };
@@ -263,7 +272,7 @@ fn streamed(
         Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
     };
     let config = StreamConfig { n_slots, policy, looks_ahead, checks_sums };
-    Ok(Experts::Streaming(Box::new(Stream::open(&model, drives, &config)?)))
+    Stream::open(&model, drives, &config)
 }
 
 /// What a long prompt may borrow: nothing where all experts are in memory or somebody said how long
@@ -300,7 +309,7 @@ fn prompt_room(
 fn backend_of(
     config: &EngineConfig,
     (weights, plan, experts): (Weights, &ModelPlan, &[(LayerIdx, ExpertLayout)]),
-    layout: &Layout,
+    (layout, slots): (&Layout, Option<&SeenSlots>),
 ) -> Result<Box<dyn Backend>> {
     let (workspace, n_rows_max) = (&plan.workspace, layout.n_rows_max);
     if let Some(device) = &config.device {
@@ -314,6 +323,7 @@ fn backend_of(
             experts,
             expert_bytes,
             far_bytes,
+            slots,
         });
     }
     let weights = Arc::new(weights);

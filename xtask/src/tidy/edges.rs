@@ -13,7 +13,7 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("moeflux", &["moeflux-io", "moeflux-kernels", "moeflux-threads"]),
     ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-demo", &[]),
-    ("moeflux-gpu", &["moeflux", "moeflux-kernels"]),
+    ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-fuzz", &["moeflux"]),
     ("xtask", &[]),
 ];

@@ -13,8 +13,9 @@ use serde_json::{Map, Value};
 /// Names have five digits.
 const N_SHARDS_MAX: usize = 99_999;
 
-/// Headers are padded so that the data begins at a multiple of this.
-const HEADER_ALIGN: usize = 8;
+/// Headers are padded so that the data begins at a multiple of this, as large as what a device
+/// loads at once.
+const HEADER_ALIGN: usize = 64;
 
 /// One file of tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]

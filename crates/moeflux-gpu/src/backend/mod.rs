@@ -15,6 +15,7 @@ use std::sync::Arc;
 use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
+use moeflux::experts::stream::{Move, SeenSlots, SlotSight};
 use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use moeflux::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use moeflux::weights::{ExpertView, Weights};
@@ -31,6 +32,7 @@ use crate::memory::workspace::DeviceWorkspace;
 use crate::params::View;
 use crate::read_back::ReadBack;
 use crate::recorder::Recorder;
+use crate::seen::can_see;
 use crate::staging::Flow;
 use crate::step::Step;
 use ahead::Ahead;
@@ -138,6 +140,12 @@ struct Guess {
     n_rows: usize,
 }
 
+impl Guess {
+    const fn n_values(&self) -> usize {
+        self.n_rows * self.view.row_stride as usize
+    }
+}
+
 /// Rows that were read back together.
 #[derive(Debug)]
 struct KeptRows {
@@ -232,6 +240,19 @@ impl GpuBackend {
     #[must_use]
     pub fn n_experts_uploaded(&self) -> u64 {
         self.experts.n_uploaded()
+    }
+
+    /// Reads streamed experts where they lie in the host's memory, in such slots, if the driver
+    /// lets kernels do that. Before plans are compiled.
+    ///
+    /// # Errors
+    ///
+    /// [`moeflux::error::Error::NoRoom`].
+    pub fn see_slots(&mut self, slots: &SeenSlots) -> Result<()> {
+        if can_see(self.gpu.device()) {
+            self.experts.see_slots(&self.gpu, slots)?;
+        }
+        Ok(())
     }
 
     fn begin_step(&mut self) -> Result<()> {
@@ -371,7 +392,10 @@ impl Backend for GpuBackend {
         }
         self.ahead.forget_step();
         let layer = layer_of(plan);
-        self.experts.note_shape(layer, layouts_of(&arrived.view(0)));
+        // What lies near or is seen has its shape already.
+        if let Some(at) = (0..arrived.len()).find(|at| arrived.near(*at).is_none()) {
+            self.experts.note_shape(layer, layouts_of(&arrived.view(at)));
+        }
         let plan_idx = self.compiled(plan)?;
         let Routed { shape, n_rows, .. } = self.routed;
         let mut first = 0;
@@ -389,6 +413,10 @@ impl Backend for GpuBackend {
             };
             self.record_experts(plan_idx, n_rows, &taken.bound)?;
             first += taken.n;
+        }
+        // The device computes these while others are on their way.
+        if (0..arrived.len()).all(|at| arrived.near(at).is_some() || arrived.seen(at).is_some()) {
+            self.flush();
         }
         self.gpu.check()
     }
@@ -417,6 +445,28 @@ impl Backend for GpuBackend {
 
     fn tier_stats(&self) -> Option<TierStats> {
         self.experts.tier_stats()
+    }
+
+    fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
+        self.experts.slot_sight()
+    }
+
+    fn bring_near(&mut self, expert: &Move<'_>) -> Result<()> {
+        while !self.experts.bring_near(
+            &mut Flow {
+                gpu: &self.gpu,
+                recorder: &mut self.recorder,
+                submission: self.n_submissions,
+            },
+            expert,
+        )? {
+            self.flush();
+        }
+        self.gpu.check()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {

@@ -8,21 +8,15 @@ use moeflux::ops::{Routes, RowSet};
 
 use super::{GpuBackend, Guess, KeptRows, Routed};
 use crate::kernels::guess_cols;
+use crate::read_back::Stretch;
 
 impl GpuBackend {
-    pub(super) fn read(
-        &mut self,
-        source: &wgpu::Buffer,
-        offset_bytes: u64,
-        target: &mut [u8],
-    ) -> Result<()> {
+    pub(super) fn read(&mut self, stretches: &[Stretch<'_>], target: &mut [u8]) -> Result<()> {
         if target.is_empty() {
             return Ok(());
         }
         self.catch_up();
-        let recorder = (&*self.gpu, &mut self.recorder);
-        let n_bytes = target.len() as u64;
-        let coming = self.read_back.begin(recorder, (source, offset_bytes), n_bytes)?;
+        let coming = self.read_back.begin((&self.gpu, &mut self.recorder), stretches)?;
         self.n_submissions += 1;
         self.batches.submitted();
         self.experts.submitted();
@@ -37,22 +31,26 @@ impl GpuBackend {
         n: usize,
     ) -> Result<Vec<f32>> {
         let mut values = vec![0.0; n];
-        let target = bytemuck::cast_slice_mut(&mut values);
-        self.read(source, (first * size_of::<f32>()) as u64, target)?;
+        self.read(&[values_of(source, first, n)], bytemuck::cast_slice_mut(&mut values))?;
         Ok(values)
     }
 
     pub(super) fn read_guess(&mut self) -> Result<&Routes> {
-        let Some(Guess { view, shape, n_rows }) = self.guess.take() else {
-            return Ok(&self.guessed);
-        };
-        let (source, row_stride) = (self.workspace.buffer.clone(), view.row_stride as usize);
-        let values = self.read_values(&source, view.first as usize, n_rows * row_stride)?;
+        if let Some(guess) = self.guess.take() {
+            let source = self.workspace.buffer.clone();
+            let values = self.read_values(&source, guess.view.first as usize, guess.n_values())?;
+            self.keep_guess(guess, &values)?;
+        }
+        Ok(&self.guessed)
+    }
+
+    fn keep_guess(&mut self, guess: Guess, values: &[f32]) -> Result<()> {
+        let Guess { view, shape, .. } = guess;
         let Routes { top_k, experts, weights } = &mut self.guessed;
         *top_k = shape.top_k;
         experts.clear();
         weights.clear();
-        for row in values.chunks(row_stride) {
+        for row in values.chunks(view.row_stride as usize) {
             let (named, weighed) = row[..guess_cols(shape.top_k)].split_at(shape.top_k);
             experts.extend(named.iter().map(|it| ExpertIdx(index_of(*it))));
             weights.extend_from_slice(weighed);
@@ -60,27 +58,41 @@ impl GpuBackend {
         if experts.iter().any(|it| it.0 >= shape.n_experts) {
             return Err(self.gpu.error("its router named an expert that does not exist"));
         }
-        Ok(&self.guessed)
+        Ok(())
     }
 
     pub(super) fn read_routes(&mut self) -> Result<&Routes> {
-        if !self.routed.is_here {
-            let Routed { shape, n_rows, .. } = self.routed;
-            let mut pairs = vec![[0_u32; 2]; n_rows * shape.top_k];
-            let source = self.route_pairs.clone();
-            self.read(&source, 0, bytemuck::cast_slice_mut(&mut pairs))?;
-            let Routes { top_k, experts, weights } = &mut self.routes;
-            *top_k = shape.top_k;
-            experts.clear();
-            experts.extend(pairs.iter().map(|pair| ExpertIdx(pair[0] as usize)));
-            weights.clear();
-            weights.extend(pairs.iter().map(|pair| f32::from_bits(pair[1])));
-            let last = experts.iter().max();
-            if last.is_some_and(|it| it.0 >= shape.n_experts) {
-                return Err(self.gpu.error("its router chose an expert that does not exist"));
-            }
-            self.routed.is_here = true;
+        if self.routed.is_here {
+            return Ok(&self.routes);
         }
+        let Routed { shape, n_rows, .. } = self.routed;
+        // What was asked beforehand comes with it.
+        let guess = self.guess.take();
+        let n_guessed = guess.as_ref().map_or(0, Guess::n_values);
+        let n_words = 2 * n_rows * shape.top_k;
+        let mut words = vec![0_u32; n_words + n_guessed];
+        let (chosen, workspace) = (self.route_pairs.clone(), self.workspace.buffer.clone());
+        let guessed_at = guess.as_ref().map_or(0, |guess| guess.view.first as usize);
+        let stretches =
+            [values_of(&chosen, 0, n_words), values_of(&workspace, guessed_at, n_guessed)];
+        let n_stretches = 1 + usize::from(guess.is_some());
+        self.read(&stretches[..n_stretches], bytemuck::cast_slice_mut(&mut words))?;
+        let (pairs, values) = words.split_at(n_words);
+        if let Some(guess) = guess {
+            self.keep_guess(guess, bytemuck::cast_slice(values))?;
+        }
+        let pairs = pairs.as_chunks::<2>().0.iter();
+        let Routes { top_k, experts, weights } = &mut self.routes;
+        *top_k = shape.top_k;
+        experts.clear();
+        experts.extend(pairs.clone().map(|pair| ExpertIdx(pair[0] as usize)));
+        weights.clear();
+        weights.extend(pairs.map(|pair| f32::from_bits(pair[1])));
+        let last = experts.iter().max();
+        if last.is_some_and(|it| it.0 >= shape.n_experts) {
+            return Err(self.gpu.error("its router chose an expert that does not exist"));
+        }
+        self.routed.is_here = true;
         Ok(&self.routes)
     }
 
@@ -101,8 +113,8 @@ impl GpuBackend {
         let n_rows = n_rows.max(row_idx + 1);
         let source = self.workspace.buffer.clone();
         if n_rows == 1 {
-            let offset_bytes = (first * size_of::<f32>()) as u64;
-            return self.read(&source, offset_bytes, bytemuck::cast_slice_mut(target));
+            let stretch = values_of(&source, first, target.len());
+            return self.read(&[stretch], bytemuck::cast_slice_mut(target));
         }
         let is_kept =
             |kept: &KeptRows| kept.buffer == buffer && kept.values.len() >= n_rows * row_stride;
@@ -114,6 +126,12 @@ impl GpuBackend {
         target.copy_from_slice(&kept[row_idx * row_stride..][..target.len()]);
         Ok(())
     }
+}
+
+/// So many values, or words, from one on.
+const fn values_of(source: &wgpu::Buffer, first: usize, n: usize) -> Stretch<'_> {
+    const VALUE_BYTES: u64 = size_of::<f32>() as u64;
+    Stretch { source, offset_bytes: first as u64 * VALUE_BYTES, n_bytes: n as u64 * VALUE_BYTES }
 }
 
 /// An index that a kernel wrote as a float: exact, since no layer has 2^24 experts.

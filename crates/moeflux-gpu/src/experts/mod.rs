@@ -7,15 +7,19 @@
 mod bank;
 mod follow;
 mod heat;
+mod near;
 mod pool;
+mod sight;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use moeflux::backend::TierStats;
 use moeflux::error::Result;
 use moeflux::experts::Arrived;
+use moeflux::experts::stream::{Move, SeenSlots, SlotSight};
 use moeflux::ids::{ExpertIdx, LayerIdx};
-use moeflux::weights::ExpertView;
+use moeflux::weights::{ExpertView, MatrixSpan};
 use moeflux_kernels::{Matrix, MatrixLayout};
 
 use crate::backend::{GpuConfig, Tiers};
@@ -27,7 +31,9 @@ use crate::staging::{Filling, Flow, Staging};
 use bank::{Bank, Division};
 use follow::Follow;
 use heat::Swap;
+use near::NearPlaces;
 use pool::{Growth, Pool, SlotPlace};
+use sight::Sight;
 
 /// What stands in a table for experts that are not in the bound buffers.
 const ABSENT: u32 = u32::MAX;
@@ -58,6 +64,10 @@ pub(crate) struct DeviceExperts {
     uses: Uses,
     follow: Follow,
     staging: Staging,
+    /// Slots in the host's memory that kernels see.
+    sight: Option<Arc<Sight>>,
+    /// Places for streamed experts that need no slot there.
+    near: NearPlaces,
     /// In the device's memory.
     bytes_max: u64,
     /// Of one buffer.
@@ -82,6 +92,17 @@ const N_KEPT_WORDS_END: usize = 1 << 20;
 
 /// Counts of layers begin where a binding can.
 const USES_ALIGN_WORDS: usize = 64;
+
+/// A group that kernels read where it lies.
+#[derive(Debug)]
+struct SeenGroup {
+    n: usize,
+    /// What shows each slab, and the slots of experts there.
+    slabs: Vec<(wgpu::BindGroup, Vec<(ExpertIdx, u32)>)>,
+}
+
+/// Slots of the pool that are left to prompts.
+const N_SLOTS_OF_PROMPT: u64 = 32;
 
 /// How much of a group was taken.
 #[derive(Debug)]
@@ -126,6 +147,8 @@ impl DeviceExperts {
             are_tables_old: false,
             follow: Follow::new(),
             staging: Staging::default(),
+            sight: None,
+            near: NearPlaces::default(),
             bytes_max: expert_bytes_max,
             buffer_bytes_max: gpu.storage_bytes_max().min(expert_buffer_bytes_max),
             n_groups: 0,
@@ -136,6 +159,42 @@ impl DeviceExperts {
     /// Experts that had to be copied to the device so far.
     pub(crate) fn n_uploaded(&self) -> u64 {
         self.n_uploaded
+    }
+
+    /// Reads experts where they lie in such slots, from now on; copies lie like them.
+    pub(crate) fn see_slots(&mut self, gpu: &Arc<Gpu>, slots: &SeenSlots) -> Result<()> {
+        let n_words = narrow(slots.stride_bytes / 4);
+        for (layer, layout) in &slots.layouts {
+            let [gate, up, down] = [layout.gate, layout.up, layout.down].map(matrix_of);
+            self.shapes.insert(*layer, SlotShape { gate, up, down, n_words });
+        }
+        // A prompt's experts come through slots of the pool.
+        let slot_bytes = slots.stride_bytes as u64;
+        let n_bytes = self.bytes_max.saturating_sub(N_SLOTS_OF_PROMPT * slot_bytes);
+        self.near = NearPlaces::new(gpu, slot_bytes, (n_bytes, self.buffer_bytes_max))?;
+        self.bytes_max -= self.near.n_places as u64 * slot_bytes;
+        self.sight = Some(Arc::new(Sight::new(gpu, self.near.n_places)));
+        Ok(())
+    }
+
+    /// Brings an expert to a place in the device's own memory. `false` if what was recorded must be
+    /// submitted first.
+    pub(crate) fn bring_near(&mut self, flow: &mut Flow<'_>, expert: &Move<'_>) -> Result<bool> {
+        let (target, begin) = self.near.place(expert.to);
+        let shape = self.shapes[&expert.layer];
+        let Some(seen) = self.sight.as_ref().and_then(|it| it.see(expert.from.slab)) else {
+            let staging = (&mut self.staging, flow);
+            return fill(staging, (target, begin), (&expert.view, &shape));
+        };
+        let n_bytes = u64::from(shape.n_words) * 4;
+        let from = expert.from.place as u64 * n_bytes;
+        let encoder = flow.recorder.encoder();
+        encoder.copy_buffer_to_buffer(&seen.buffer, from, target, begin, n_bytes);
+        Ok(true)
+    }
+
+    pub(crate) fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
+        self.sight.clone().map(|sight| sight as Arc<dyn SlotSight>)
     }
 
     /// Notes how experts of a layer lie: gate, up and down.
@@ -271,6 +330,9 @@ impl DeviceExperts {
         (layer, n_experts): (LayerIdx, usize),
         (arrived, first): (&Arrived<'_>, usize),
     ) -> Result<Option<Taken>> {
+        if let Some(seen) = self.seen(arrived, first) {
+            return Ok(self.take_seen(flow.gpu, n_experts, seen));
+        }
         let shape = self.shapes[&layer];
         let slot_bytes = u64::from(shape.n_words) * 4;
         let pool_idx = self.pool_of(slot_bytes);
@@ -283,6 +345,9 @@ impl DeviceExperts {
         let pool = &mut self.pools[pool_idx];
         let mut places: Vec<(ExpertIdx, SlotPlace)> = Vec::new();
         for at in first..arrived.len() {
+            if arrived.near(at).is_some() {
+                break;
+            }
             let expert = arrived.expert(at);
             let room_bytes = room_bytes.saturating_sub(pool.n_bytes() - n_before);
             let growth = Growth { gpu, room_bytes, buffer_bytes_max, bind: &bind };
@@ -308,6 +373,50 @@ impl DeviceExperts {
         }
         let bound = self.tables_of((gpu, pool_idx), n_experts, &places);
         Ok(Some(Taken { n: places.len(), bound }))
+    }
+
+    /// Where kernels find the first experts of a group from place `first` on that need no copy;
+    /// `None` if there are none.
+    fn seen(&self, arrived: &Arrived<'_>, first: usize) -> Option<SeenGroup> {
+        let sight = self.sight.as_ref()?;
+        let mut seen = SeenGroup { n: 0, slabs: Vec::new() };
+        for at in first..arrived.len() {
+            let found = match (arrived.near(at), arrived.seen(at)) {
+                (Some(place), _) => Some(self.near.bound(place)),
+                (None, Some(slot)) => {
+                    sight.see(slot.slab).map(|it| (it.bind_group, narrow(slot.place)))
+                }
+                (None, None) => None,
+            };
+            let Some((bind_group, slot)) = found else { break };
+            seen.n += 1;
+            let expert = (arrived.expert(at), slot);
+            match seen.slabs.iter_mut().find(|(known, _)| *known == bind_group) {
+                Some((_, experts)) => experts.push(expert),
+                None => seen.slabs.push((bind_group, vec![expert])),
+            }
+        }
+        (seen.n > 0).then_some(seen)
+    }
+
+    /// Writes a table for each slab. `None` if what was recorded must be submitted first.
+    fn take_seen(&mut self, gpu: &Gpu, n_experts: usize, seen: SeenGroup) -> Option<Taken> {
+        let n_words = n_experts * seen.slabs.len();
+        if self.n_table_words + n_words > N_TABLE_WORDS {
+            return None;
+        }
+        let first_at = self.n_table_words;
+        let mut tables = vec![ABSENT; n_words];
+        let mut bound = Vec::with_capacity(seen.slabs.len());
+        for (table, (bind_group, experts)) in tables.chunks_exact_mut(n_experts).zip(seen.slabs) {
+            for (expert, slot) in experts {
+                table[expert.0] = slot;
+            }
+            bound.push(Bound { bind_group, table_at: narrow(self.n_table_words) });
+            self.n_table_words += n_experts;
+        }
+        gpu.write(&self.tables, (first_at * 4) as u64, bytemuck::cast_slice(&tables));
+        Some(Taken { n: seen.n, bound })
     }
 
     /// Writes a table for each buffer that holds some of these experts.
@@ -359,6 +468,13 @@ fn fill(
     }
     let n_bytes = u64::from(shape.n_words) * 4;
     staging.fill(flow, &Filling { buffer, begin, n_bytes, pieces: &pieces })
+}
+
+/// A matrix in a slot that was filled from a file.
+fn matrix_of(span: MatrixSpan) -> SlotMatrix {
+    let MatrixSpan { layout, codes_at, scales_at, biases_at } = span;
+    let [codes, scales, biases] = [codes_at, scales_at, biases_at].map(|at| narrow(at / 4));
+    SlotMatrix { layout, codes, scales, biases }
 }
 
 /// Those of gate, up and down.

@@ -159,6 +159,68 @@ fn where_experts_are_changes_no_bit() {
 }
 
 #[test]
+fn experts_of_files_and_of_the_device_change_no_bit() {
+    for name in CASES {
+        let case = Case::load(name);
+        let tokens: Vec<_> = case.tokens.iter().copied().cycle().take(150).collect();
+        let run = |experts| {
+            let engine = open(&case.dir, 1, experts);
+            let rows = feed_all(&mut engine.session(tokens.len()).unwrap(), &tokens);
+            (rows, engine.stream_stats())
+        };
+        let (expected, _) = run(ExpertsAt::Device);
+        let mut hits = Vec::new();
+        for n_near in [0, 4, 8] {
+            let (rows, stats) = run(ExpertsAt::FilesAndDevice(12, n_near));
+            assert!(rows == expected, "{name}: {n_near} on the device");
+            let stats = stats.expect("experts are streamed");
+            println!("{name}: {n_near}: {stats:?}");
+            assert!(stats.near_hits <= stats.hits);
+            hits.push(stats.near_hits);
+        }
+        assert!(hits[0] == 0 && hits[0] < hits[1] && hits[1] < hits[2], "{name}: {hits:?}");
+    }
+}
+
+#[test]
+fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
+    for name in CASES {
+        let case = Case::load(name);
+        let tokens: Vec<_> = case.tokens.iter().copied().cycle().take(60).collect();
+        let run = |experts| {
+            let engine = open(&case.dir, 64, experts);
+            let mut session = engine.session(64).unwrap();
+            let rows = feed_all(&mut session, &tokens);
+            let more = feed_all(&mut session, &tokens[..1]);
+            session.clear();
+            (rows, more, feed_all(&mut session, &tokens))
+        };
+        let expected = run(ExpertsAt::Device);
+        for experts in [ExpertsAt::Files(0), ExpertsAt::Files(9), ExpertsAt::FilesAndDevice(9, 6)] {
+            assert!(run(experts) == expected, "{name}: experts at {experts:?}");
+        }
+    }
+}
+
+#[test]
+fn slots_that_come_and_go_change_no_bit() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name, ExpertsAt::Device);
+        let run = |engine: &Engine| {
+            let mut session = engine.session(64).unwrap();
+            let rows = tokens.iter().map(|token| feed_all(&mut session, &[*token]));
+            rows.flatten().collect::<Vec<_>>()
+        };
+        let expected = run(&engine);
+        let (engine, _) = engine_of(name, ExpertsAt::FilesAndDevice(20, 4));
+        for n_slots in [20, 8, 24, 9] {
+            engine.set_slots(n_slots).unwrap();
+            assert!(run(&engine) == expected, "{name}: {n_slots} slots");
+        }
+    }
+}
+
+#[test]
 fn one_row_per_step_is_close_to_many() {
     for name in CASES {
         let case = Case::load(name);

@@ -10,6 +10,7 @@ use moeflux::blueprint::Blueprint;
 use moeflux::budget::Layout;
 use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::engine::Engine;
+use moeflux::experts::stream::slot_shape;
 
 use moeflux_gpu::adapter::adapters;
 use moeflux_gpu::device::Gpu;
@@ -43,6 +44,8 @@ pub(crate) enum ExpertsAt {
     Cut(u64),
     /// In files, with slots for so many in the host's memory.
     Files(usize),
+    /// The same, with places for so many more in the device's own.
+    FilesAndDevice(usize, u64),
 }
 
 /// An engine on the device, in steps of so many rows.
@@ -69,6 +72,15 @@ fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig 
     let maker = match experts {
         ExpertsAt::Device => maker(LARGE),
         ExpertsAt::Host | ExpertsAt::Files(_) => maker(1),
+        ExpertsAt::FilesAndDevice(_, n_near) => {
+            let (blueprint, _) = Blueprint::of_folder(dir).unwrap();
+            let config = config_of(dir, n_rows_max, ExpertsAt::Device);
+            let layout = Layout::new(&blueprint, &config).unwrap();
+            let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
+            let slot_bytes = slot_shape(&blueprint.manifest.banks, 512).stride_bytes as u64;
+            // Some of them are a prompt's.
+            maker(others_bytes + (n_near + 32) * slot_bytes)
+        }
         ExpertsAt::Both(percent) | ExpertsAt::Cut(percent) => {
             let (blueprint, _) = Blueprint::of_folder(dir).unwrap();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
@@ -86,7 +98,7 @@ fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig 
         }
     };
     let n_slots_max = match experts {
-        ExpertsAt::Files(n_slots) => Some(n_slots),
+        ExpertsAt::Files(n_slots) | ExpertsAt::FilesAndDevice(n_slots, _) => Some(n_slots),
         ExpertsAt::Device | ExpertsAt::Host | ExpertsAt::Both(_) | ExpertsAt::Cut(_) => None,
     };
     EngineConfig {

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -56,6 +57,13 @@ impl Slab {
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.0.bytes.len()
+    }
+
+    /// Its first byte, for devices that read it where it lies: only what lies in slots that are
+    /// ready, and that nobody fills meanwhile.
+    #[must_use]
+    pub fn address(&self) -> NonNull<u8> {
+        self.0.bytes.address()
     }
 
     /// The address of one of its bytes, or of its end.

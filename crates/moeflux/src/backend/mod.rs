@@ -9,9 +9,11 @@ pub mod kv;
 pub mod reference;
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
+use crate::experts::stream::{Move, SlotSight};
 use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use crate::ops::{Batch, KvKind, Plan, Purpose, Routes, StateSpec};
 use crate::weights::ExpertView;
@@ -198,6 +200,28 @@ pub trait Backend: fmt::Debug + Send {
     /// where they are not.
     fn tier_stats(&self) -> Option<TierStats> {
         None
+    }
+
+    /// How this device sees slots of the host's memory, if it reads experts there.
+    fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
+        None
+    }
+
+    /// Brings a streamed expert to a place in the device's own memory: as many as
+    /// [`SlotSight::n_near`] says.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed; [`Error::Unsupported`] on devices that have no such places.
+    fn bring_near(&mut self, expert: &Move<'_>) -> Result<()> {
+        let backend = self.names().backend;
+        Err(Error::Unsupported(format!("{backend} has no place {}", expert.to)))
+    }
+
+    /// Whether choices come back only by waiting for a device: then all that is asked of routers at
+    /// a time is asked at once.
+    fn is_remote(&self) -> bool {
+        false
     }
 
     /// One row of a buffer, after all that was submitted. At most the buffer's columns.

@@ -3,7 +3,9 @@
 use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 
 use crate::blueprint::Blueprint;
-use crate::budget::{ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_on_device};
+use crate::budget::{
+    ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_beside_device, place_on_device,
+};
 use crate::config::{BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX};
 use crate::error::{Error, Result};
 use crate::experts::stream::slot_shape;
@@ -108,7 +110,7 @@ impl Layout {
         let needs = needs(n_rows_max);
         let in_memory = match on_device(&needs) {
             Some(on_device) => on_device,
-            None => place(&needs, &experts, limit_bytes)?,
+            None => place_beside_device(&needs, &experts, (limit_bytes, far_budget))?,
         };
         let placement = match streaming.n_slots_max {
             Some(n_slots) if n_slots < shape.n_experts => {
@@ -118,7 +120,7 @@ impl Layout {
         };
         let [expert_bytes, far_expert_bytes] = experts_of(placement, &experts);
         if streaming.budget != Budget::Auto {
-            let needed_bytes = host_bytes(placement, &needs, expert_bytes);
+            let needed_bytes = host_bytes(placement, &needs.of_host(far_budget), expert_bytes);
             check_room("the model", needed_bytes, available_bytes)?;
         }
         let memory = Memory {

@@ -80,6 +80,16 @@ impl Needs {
     pub fn bytes(&self) -> u64 {
         self.program_bytes + self.resident_bytes + self.workspace_bytes + self.session_bytes
     }
+
+    /// What stays in the host's memory beside a device with memory of its own: resident weights
+    /// pass through it before there are slots.
+    #[must_use]
+    pub fn of_host(self, far_budget: FarBudget) -> Self {
+        match far_budget {
+            FarBudget::Unseen => self,
+            FarBudget::Unknown | FarBudget::Bytes(_) => Self { resident_bytes: 0, ..self },
+        }
+    }
 }
 
 /// Bytes that a process of `program_bytes` may have, if that is known; `available_bytes` can be had
@@ -109,6 +119,26 @@ pub fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: Option<u64>) ->
     check(needs, experts, budget_bytes)?;
     let n_slots = experts.shape.n_slots(budget_bytes - needed_bytes);
     Ok(Placement::Streaming { n_slots })
+}
+
+/// The same with slots for all that the host's memory has room for when the device has its part.
+///
+/// # Errors
+///
+/// As [`place`].
+pub fn place_beside_device(
+    needs: &Needs,
+    experts: &ExpertNeeds,
+    (budget_bytes, far_budget): (Option<u64>, FarBudget),
+) -> Result<Placement> {
+    let placement = place(needs, experts, budget_bytes)?;
+    Ok(match (placement, budget_bytes) {
+        (Placement::Streaming { .. }, Some(budget_bytes)) => {
+            let room_bytes = budget_bytes.saturating_sub(needs.of_host(far_budget).bytes());
+            Placement::Streaming { n_slots: experts.shape.n_slots(room_bytes) }
+        }
+        (placement, _) => placement,
+    })
 }
 
 /// Where experts go beside a device that has room for `near_bytes` of them: there, and in the
@@ -203,6 +233,17 @@ mod tests {
         let experts = ExpertNeeds { all_bytes: 0, ..EXPERTS };
         assert_eq!(place(&NEEDS, &experts, Some(160)).unwrap(), Placement::Resident);
         assert!(place(&NEEDS, &experts, Some(159)).is_err());
+    }
+
+    #[test]
+    fn slots_have_the_room_of_what_the_device_has() {
+        let placed =
+            |far_budget| place_beside_device(&NEEDS, &EXPERTS, (Some(760), far_budget)).unwrap();
+        let streaming = |n_slots| Placement::Streaming { n_slots };
+        assert_eq!(placed(FarBudget::Unseen), streaming(60));
+        assert_eq!(placed(FarBudget::Bytes(760)), streaming(70));
+        let far_budget = FarBudget::Bytes(239);
+        assert!(place_beside_device(&NEEDS, &EXPERTS, (Some(239), far_budget)).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! asked for, so that handing out a group allocates nothing.
 
 use crate::experts::resident::ResidentBank;
-use crate::experts::stream::Group;
+use crate::experts::stream::{Group, SeenSlot};
 use crate::ids::ExpertIdx;
 use crate::weights::ExpertView;
 
@@ -92,6 +92,25 @@ impl<'a> Arrived<'a> {
             Source::Views(experts) => experts[place].expert,
             Source::Bank(_, experts) => experts[place],
             Source::Group(group) => group.expert(place),
+        }
+    }
+
+    /// Where a device may read the expert at a place, if it may: until the next layer is asked for.
+    #[must_use]
+    pub fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
+        match self.source {
+            Source::Views(_) | Source::Bank(..) => None,
+            Source::Group(group) => group.seen(place),
+        }
+    }
+
+    /// The place on the device that has the expert at a place in its own memory, if it has: then
+    /// there is no view of it.
+    #[must_use]
+    pub fn near(&self, place: usize) -> Option<usize> {
+        match self.source {
+            Source::Views(_) | Source::Bank(..) => None,
+            Source::Group(group) => group.near(place),
         }
     }
 

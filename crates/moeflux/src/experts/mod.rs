@@ -21,7 +21,7 @@ pub use resident::ResidentExperts;
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
 use predict::Stage;
-use stream::{Stream, StreamStats};
+use stream::{Move, Stream, StreamStats};
 
 /// What the rows of a step chose in one layer.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,15 @@ impl Experts {
             Self::Resident(resident) => Ok(resident.next_ready()),
             Self::OnDevice => Ok(None),
             Self::Streaming(stream) => stream.next_ready(),
+        }
+    }
+
+    /// What a device should bring to its own memory before it is given anything else, of what it
+    /// was given last: asked until there is nothing more.
+    pub fn next_move(&mut self) -> Option<Move<'_>> {
+        match self {
+            Self::Resident(_) | Self::OnDevice => None,
+            Self::Streaming(stream) => stream.next_move(),
         }
     }
 

@@ -105,10 +105,10 @@ pub fn run_layers(
     assert!(n_rows <= device.backend.n_rows_max(), "a batch fits the workspace");
     device.experts.begin_step(n_rows);
     device.backend.submit(&model.plan.embed, batch)?;
-    guess(model, device, batch, (LayerIdx(0), Stage::Late))?;
+    guess_late(model, device, batch, LayerIdx(0))?;
     for (layer_idx, layer) in model.plan.layers.iter().enumerate() {
         run_layer(model, device, batch, (LayerIdx(layer_idx), layer))?;
-        guess(model, device, batch, (LayerIdx(layer_idx + 1), Stage::Late))?;
+        guess_late(model, device, batch, LayerIdx(layer_idx + 1))?;
         if layer_done(layer_idx + 1).is_break() {
             return Err(Error::Cancelled);
         }
@@ -146,31 +146,53 @@ fn run_experts(
     batch: &Batch<'_>,
     (layer, moe): (LayerIdx, &MoePlan),
 ) -> Result<()> {
+    let next = LayerIdx(layer.0 + 1);
+    let is_remote = device.backend.is_remote();
+    let is_asking = is_remote && ask(model, device, batch, next)?;
     let routes = device.backend.routes(Purpose::Use)?;
     model.note_routes(layer, routes)?;
     let request = Request { layer, chosen: &routes.experts, n_rows: batch.rows.len() };
     device.experts.request(&request)?;
-    guess(model, device, batch, (LayerIdx(layer.0 + 1), Stage::Early))?;
+    if is_asking || (!is_remote && ask(model, device, batch, next)?) {
+        guess(device, (next, Stage::Early))?;
+    }
     let Device { backend, experts, .. } = device;
     backend.submit(&moe.shared, batch)?;
     while let Some(arrived) = experts.next_ready()? {
         backend.submit_experts(&moe.experts, &arrived)?;
+        while let Some(next) = experts.next_move() {
+            backend.bring_near(&next)?;
+        }
     }
     backend.submit(&moe.combine, batch)
 }
 
 /// Lets a layer's router say beforehand what it would choose, where that is worth asking.
-fn guess(
+fn ask(model: &Model, device: &mut Device, batch: &Batch<'_>, layer: LayerIdx) -> Result<bool> {
+    let next = model.plan.layers.get(layer.0).and_then(|layer| layer.moe.as_ref());
+    let Some(moe) = next.filter(|_| device.experts.is_asking(batch.rows.len())) else {
+        return Ok(false);
+    };
+    device.backend.submit(&moe.guess, batch)?;
+    Ok(true)
+}
+
+/// The same once more, when the layer before is done: its own choice comes so soon behind that on a
+/// device which has to be waited for that this would only delay it.
+fn guess_late(
     model: &Model,
     device: &mut Device,
     batch: &Batch<'_>,
-    (layer, stage): (LayerIdx, Stage),
+    layer: LayerIdx,
 ) -> Result<()> {
-    let next = model.plan.layers.get(layer.0).and_then(|layer| layer.moe.as_ref());
-    let Some(moe) = next.filter(|_| device.experts.is_asking(batch.rows.len())) else {
+    if device.backend.is_remote() || !ask(model, device, batch, layer)? {
         return Ok(());
-    };
-    device.backend.submit(&moe.guess, batch)?;
+    }
+    guess(device, (layer, Stage::Late))
+}
+
+/// Hears what a router said beforehand.
+fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
     let routes = device.backend.routes(Purpose::Guess)?;
     device.experts.guess((layer, stage), (&routes.experts, &routes.weights))
 }

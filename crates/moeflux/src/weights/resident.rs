@@ -3,6 +3,8 @@
 //! **Invariant:** parts of a matrix start at multiples of 64 bytes; vectors are f32, finite or as
 //! stored.
 
+use std::ops::Range;
+
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{Matrix, MatrixLayout};
 
@@ -127,6 +129,20 @@ impl ExpertLayout {
             biases_at: next(span.layout.bias_bytes()),
         });
         Self { gate, up, down }
+    }
+
+    /// Where its parts lie that have bytes, in the order of the record.
+    pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        [self.gate, self.up, self.down].into_iter().flat_map(|span| {
+            let layout = span.layout;
+            let parts = [
+                (span.codes_at, layout.code_bytes()),
+                (span.scales_at, layout.scale_bytes()),
+                (span.biases_at, layout.bias_bytes()),
+            ];
+            let parts = parts.into_iter().filter(|(_, n_bytes)| *n_bytes > 0);
+            parts.map(|(at, n_bytes)| at..at + n_bytes)
+        })
     }
 
     /// Bytes of a record in memory.

@@ -57,7 +57,7 @@ impl Stream {
         (layer, stage): (LayerIdx, Stage),
         (experts, weights): (&[ExpertIdx], &[f32]),
     ) -> Result<()> {
-        let Self { ahead, table, .. } = self;
+        let Self { ahead, table, near, .. } = self;
         let Ahead { look: Some(look), likely, ranked, weighed, .. } = ahead else {
             return Ok(());
         };
@@ -72,9 +72,10 @@ impl Stream {
         look.choose(
             (layer, stage),
             ranked,
-            &|expert| table.slot_of(layer, expert).is_none(),
+            &|expert| table.slot_of(layer, expert).is_none() && !near.has(layer, expert),
             likely,
         );
+        likely.retain(|expert| !near.has(layer, *expert));
         self.call_off_unlikely(layer);
         let n_max = self.n_guesses();
         let Self { ahead: Ahead { likely, guesses, .. }, table, .. } = self;
@@ -109,7 +110,8 @@ impl Stream {
         }
         let Ahead { likely, guesses, .. } = &mut self.ahead;
         likely.clear();
-        likely.extend((0..n_experts).map(ExpertIdx));
+        let near = &self.near;
+        likely.extend((0..n_experts).map(ExpertIdx).filter(|it| !near.has(next, *it)));
         self.table.guess(next, likely, n_max, guesses);
         self.begin_guesses(next);
     }
@@ -173,7 +175,10 @@ impl Stream {
     fn n_guesses(&self) -> usize {
         let n_bytes = self.ahead.gap.as_secs_f64() * self.loader.speed();
         let n_experts = (n_bytes / self.memory.slot_bytes() as f64).ceil() as usize;
-        n_experts.clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
+        // A device is asked once, early: with one expert more the drive is not down to its last
+        // reads when the choice is known. Yet more would be of ranks that are wrong more often.
+        let n_early = usize::from(self.sight.is_some());
+        (n_experts + n_early).clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
     }
 
     /// What was guessed of the layer and is not likely any more: what is not yet read of it never

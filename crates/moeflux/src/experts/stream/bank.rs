@@ -16,6 +16,8 @@ pub(super) struct StreamBank {
     pub(super) bank: ExpertBank,
     /// Of each whole record; none where none are stored, or none shall be compared.
     sums: Option<Vec<u64>>,
+    /// How they lie for a device that reads slots.
+    pub(super) seen: Option<ExpertLayout>,
 }
 
 /// What is wrong with an expert that was read.
@@ -35,7 +37,7 @@ impl StreamBank {
             assert_eq!(sums.len(), bank.n_experts * size_of::<u64>(), "a sum for each record");
             sums.chunks_exact(size_of::<u64>()).map(sum).collect()
         });
-        Self { sums, bank }
+        Self { sums, bank, seen: None }
     }
 
     /// The parts of an expert and their places in a slot.

@@ -57,7 +57,7 @@ impl Stream {
     }
 
     fn settle(&mut self, finished: Finished) {
-        let Finished { id, filling, outcome } = finished;
+        let Finished { id, mut filling, outcome } = finished;
         let slot = filling.slot();
         let Some((layer, expert)) = self.table.expert_in(slot) else {
             unreachable!("{id:?} filled a slot that nobody waits for")
@@ -71,6 +71,8 @@ impl Stream {
                 self.stats.check += self.clock.now().saturating_sub(began);
                 match checked {
                     Ok(()) => {
+                        let seen = self.bank(layer).seen;
+                        self.settle_parts(&mut filling, seen);
                         self.memory.finish(filling);
                         self.table.loaded(slot);
                         return;

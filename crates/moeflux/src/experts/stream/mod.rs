@@ -13,6 +13,8 @@ mod stats;
 mod open;
 mod pressure;
 mod probe;
+mod near;
+mod seen;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -35,8 +37,11 @@ use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
 
 use bank::StreamBank;
+pub use near::Move;
+use near::{Near, near_place};
 use pressure::Pressure;
 pub use probe::{choose_way, drive_speed, probe_of};
+pub use seen::{SeenSlot, SeenSlots, SlotSight};
 pub use size::{SlotShape, slot_shape};
 pub use stats::StreamStats;
 
@@ -137,6 +142,10 @@ pub struct Stream {
     ahead: Ahead,
     pressure: Pressure,
     watch: MemoryWatch,
+    /// A device that reads slots where they lie.
+    sight: Option<Arc<dyn SlotSight>>,
+    /// What it has in its own memory.
+    near: Near,
     finished: Vec<Finished>,
     /// Why a demanded expert did not come.
     failure: Option<Error>,
@@ -163,6 +172,10 @@ struct Current {
     pending: Vec<Taken>,
     /// Given out.
     given: Vec<Taken>,
+    /// Whether these stay as they are until the next layer is asked for.
+    is_lasting: bool,
+    /// Given out before, and not over yet.
+    held: Vec<Taken>,
 }
 
 /// What is read before it is asked for.
@@ -180,8 +193,9 @@ struct Ahead {
     /// Being read, or read since the last choice.
     begun: Vec<Guess>,
     begun_layer: LayerIdx,
+    /// When the drive last had nothing to do but what was guessed.
     guessed_at: Option<Duration>,
-    /// From a guess to the choice, of late.
+    /// From then to the next choice, of late.
     gap: Duration,
     step: stats::StepMeter,
 }
@@ -192,6 +206,7 @@ pub(super) struct Group<'a> {
     memory: &'a SlotMemory,
     layouts: &'a [ExpertLayout],
     taken: &'a [Taken],
+    is_lasting: bool,
 }
 
 impl<'a> Group<'a> {
@@ -206,6 +221,19 @@ impl<'a> Group<'a> {
     pub(super) fn view(&self, place: usize) -> ExpertView<'a> {
         let slot = self.taken[place].slot;
         self.layouts[slot.0].view(self.memory.bytes(slot))
+    }
+
+    pub(super) fn near(&self, place: usize) -> Option<usize> {
+        near_place(self.taken[place].slot)
+    }
+
+    pub(super) fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
+        let slot = self.taken[place].slot;
+        if near_place(slot).is_some() {
+            return None;
+        }
+        let slab = self.memory.slab(self.memory.slab_of(slot)).filter(|_| self.is_lasting)?;
+        Some(SeenSlot { slab, place: slot.0 % self.memory.n_slots_per_slab() })
     }
 }
 
@@ -263,6 +291,8 @@ impl Stream {
             ahead: Ahead::new(config.looks_ahead, (n_ranks > 0).then(|| LookAhead::new(look))),
             pressure: Pressure::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
             watch: MemoryWatch::open(),
+            sight: None,
+            near: Near::default(),
             finished: Vec::new(),
             failure: None,
             is_broken: false,
@@ -275,6 +305,9 @@ impl Stream {
 
     /// Asks for the experts of a layer.
     pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
+        // The choice of this layer comes behind all that read the slots of the one before.
+        self.end_moves();
+        self.release_held();
         self.check_alive()?;
         let Request { layer, chosen, n_rows } = *request;
         let n_experts = self.bank(layer).bank.n_experts;
@@ -292,23 +325,32 @@ impl Stream {
             |(expert, &n_uses): (usize, &u32)| Wanted { expert: ExpertIdx(expert), n_uses };
         current.wanted.extend(uses.map(wanted));
         self.end_guessing();
+        self.ask_near();
         // What was guessed may have come meanwhile: it is checked while the rest is being read.
         self.begin_reads();
-        self.poll(Wait::Poll)
+        let polled = self.poll(Wait::Poll);
+        self.ahead.step.asked_at = self.clock.now();
+        polled
     }
 
     /// Experts that have arrived; waits until there are some.
     pub(super) fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
+        if self.request.is_lasting {
+            let Current { given, held, .. } = &mut self.request;
+            held.append(given);
+        }
         self.release_given();
         loop {
             self.begin_reads();
             self.poll(Wait::Poll)?;
             if self.take_group() {
                 let Self { memory, layouts, request, .. } = self;
-                let group = Group { memory, layouts, taken: &request.given };
+                let (taken, is_lasting) = (&request.given, request.is_lasting);
+                let group = Group { memory, layouts, taken, is_lasting };
                 return Ok(Some(Arrived::of_group(group, request.order)));
             }
             if self.request.pending.is_empty() && self.request.wanted.is_empty() {
+                self.ahead.guessed_at = Some(self.clock.now());
                 return Ok(None);
             }
             assert!(self.loader.n_jobs() > 0, "who waits for experts waits for reads");
@@ -321,8 +363,9 @@ impl Stream {
     /// Forgets what was asked for.
     pub(super) fn give_up(&mut self) {
         self.release_given();
+        self.release_held();
         while let Some(taken) = self.request.pending.pop() {
-            self.table.release(taken.slot);
+            self.release(taken.slot);
         }
         self.request.wanted.clear();
         self.failure = None;
@@ -343,11 +386,12 @@ impl Stream {
         }
         let Self { request, table, .. } = self;
         let Current { layer, order, wanted, window, taken, pending, .. } = request;
+        let n_pending = pending.iter().filter(|it| near_place(it.slot).is_none()).count();
         // In ascending order one that is in memory may have to wait for one that is not: there is
         // a slot for each that is leased.
         let n_window = match order {
             Order::Any => wanted.len(),
-            Order::Ascending => wanted.len().min(table.n_slots().saturating_sub(pending.len())),
+            Order::Ascending => wanted.len().min(table.n_slots().saturating_sub(n_pending)),
         };
         window.clear();
         window.extend(wanted.drain(..n_window));
@@ -381,14 +425,14 @@ impl Stream {
 
     fn n_reading(&self) -> usize {
         let pending = self.request.pending.iter();
-        pending.filter(|it| self.memory.state(it.slot) != SlotState::Ready).count()
+        pending.filter(|it| !is_there(&self.memory, it)).count()
     }
 
     /// Moves what may be computed now to `given`; whether there is something.
     fn take_group(&mut self) -> bool {
         let Current { order, wanted, pending, given, .. } = &mut self.request;
         let memory = &self.memory;
-        let is_ready = |it: &Taken| memory.state(it.slot) == SlotState::Ready;
+        let is_ready = |it: &Taken| is_there(memory, it);
         match order {
             Order::Any => {
                 given.extend(pending.iter().filter(|it| is_ready(it)));
@@ -401,12 +445,28 @@ impl Stream {
                 given.extend(pending.drain(..n));
             }
         }
+        // Who waits for slots must not wait for a device too.
+        let is_seen = self.sight.is_some() && self.bank(self.request.layer).seen.is_some();
+        let Current { order, wanted, given, is_lasting, .. } = &mut self.request;
+        *is_lasting = is_seen && *order == Order::Any && wanted.is_empty();
         !given.is_empty()
     }
 
+    fn release_held(&mut self) {
+        while let Some(taken) = self.request.held.pop() {
+            self.release(taken.slot);
+        }
+    }
+
     fn release_given(&mut self) {
-        for taken in self.request.given.drain(..) {
-            self.table.release(taken.slot);
+        while let Some(taken) = self.request.given.pop() {
+            self.release(taken.slot);
+        }
+    }
+
+    fn release(&mut self, slot: SlotIdx) {
+        if near_place(slot).is_none() {
+            self.table.release(slot);
         }
     }
 
@@ -436,6 +496,11 @@ fn banks_with_sums(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Vec<S
         Ok(StreamBank::new(bank.clone(), Some(&sums)))
     });
     banks.collect()
+}
+
+/// Whether an expert may be computed.
+fn is_there(memory: &SlotMemory, taken: &Taken) -> bool {
+    near_place(taken.slot).is_some() || memory.state(taken.slot) == SlotState::Ready
 }
 
 /// A slot is filled by one job at a time, which has its number.

@@ -167,6 +167,9 @@ impl Stream {
                 return;
             }
             let slab = self.memory.slab(place).expect("the last slab is there");
+            if self.sight.as_ref().is_some_and(|sight| !sight.forget(slab)) {
+                return;
+            }
             self.loader.slab_removed(slab);
             self.memory.shrink(place);
         }

@@ -8,7 +8,7 @@ use crate::experts::stream::{GUESS_BYTES, N_ROWS_ANY_ORDER, Stream};
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamStats {
-    /// Experts that have room in memory.
+    /// Experts that have room in memory, that of a device among it.
     pub n_slots: usize,
     /// Bytes of one slot.
     pub slot_bytes: usize,
@@ -16,6 +16,8 @@ pub struct StreamStats {
     pub n_experts: usize,
     /// Experts that were in memory when they were asked for.
     pub hits: u64,
+    /// Of these, in a device's own memory.
+    pub near_hits: u64,
     /// Experts whose read had begun when they were asked for.
     pub on_their_way: u64,
     /// Experts whose read began when they were asked for.
@@ -52,6 +54,7 @@ impl StreamStats {
     pub fn since(&self, before: &Self) -> Self {
         Self {
             hits: self.hits - before.hits,
+            near_hits: self.near_hits - before.near_hits,
             on_their_way: self.on_their_way - before.on_their_way,
             misses: self.misses - before.misses,
             guesses: self.guesses - before.guesses,
@@ -146,10 +149,11 @@ impl Stream {
         let n_experts = self.banks.iter().map(|bank| bank.bank.n_experts).sum();
         let [first, second] = loader.lanes;
         StreamStats {
-            n_slots: self.table.n_slots(),
+            n_slots: self.table.n_slots() + self.near.n_places(),
             slot_bytes: self.memory.slot_bytes(),
             n_experts,
-            hits: table.hits,
+            hits: table.hits + self.near.hits,
+            near_hits: self.near.hits,
             on_their_way: table.on_their_way,
             misses: table.misses,
             guesses: table.guesses,

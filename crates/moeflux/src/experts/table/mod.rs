@@ -295,6 +295,19 @@ impl SlotTable {
         }
     }
 
+    /// Nobody needs the expert of an idle slot here any more: the slot is free.
+    ///
+    /// # Panics
+    ///
+    /// If it is in use.
+    pub fn forget(&mut self, slot: SlotIdx) {
+        // One that was given up is empty already.
+        if matches!(self.slots[slot.0].state, State::Ready(_)) {
+            self.evict(slot);
+            self.set_free(slot);
+        }
+    }
+
     /// The expert in a slot or on its way there.
     #[must_use]
     pub fn expert_in(&self, slot: SlotIdx) -> Option<(LayerIdx, ExpertIdx)> {

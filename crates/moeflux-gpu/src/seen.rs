@@ -1,0 +1,184 @@
+//! Memory of the host that kernels read where it lies: a slab of slots as a buffer, without a copy.
+//!
+//! **Invariant:** the driver's claim to a slab ends with the buffer, when no submission uses it any
+//! more, and until then the slab stays. Knows nothing of what lies there, nor who writes it when:
+//! that nobody does while a kernel reads is for those who lend slots. Beside `device.rs` the only
+//! file here with `unsafe`.
+#![expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+#[cfg(target_vendor = "apple")]
+use moeflux_io::Slab;
+
+/// A slab as kernels see it.
+#[derive(Debug)]
+pub(crate) struct SeenSlab {
+    pub(crate) buffer: wgpu::Buffer,
+    /// Whether the driver's claim has ended.
+    pub(crate) is_gone: Arc<AtomicBool>,
+}
+
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) use vulkan::{can_see, open, see};
+
+/// Vulkan's way.
+#[cfg(not(target_vendor = "apple"))]
+mod vulkan {
+    use std::ffi::CStr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use ash::ext::external_memory_host as extension;
+    use ash::vk;
+    use moeflux_io::Slab;
+    use wgpu::hal::api::Vulkan;
+    use wgpu::hal::vulkan::{Buffer, CreateDeviceCallbackArgs};
+
+    use super::SeenSlab;
+
+    const NAME: &CStr = extension::NAME;
+
+    /// Memory that the host asked for, as it pleased.
+    const HOST: vk::ExternalMemoryHandleTypeFlags =
+        vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+
+    /// Opens an adapter so that it can see slabs; `None` where it cannot, or does not open so.
+    pub(crate) fn open(
+        adapter: &wgpu::Adapter,
+        descriptor: &wgpu::DeviceDescriptor<'_>,
+    ) -> Option<(wgpu::Device, wgpu::Queue)> {
+        // SAFETY: what is seen of the driver's adapter is used here and not kept.
+        let inner = unsafe { adapter.as_hal::<Vulkan>() }?;
+        if !inner.physical_device_capabilities().supports_extension(NAME) {
+            return None;
+        }
+        let add = Box::new(|args: CreateDeviceCallbackArgs<'_, '_, '_>| args.extensions.push(NAME));
+        let (features, limits) = (descriptor.required_features, &descriptor.required_limits);
+        let hints = &descriptor.memory_hints;
+        // SAFETY: the adapter has the one extension that is added, and nothing is taken away.
+        let opened = unsafe { inner.open_with_callback(features, limits, hints, Some(add)) };
+        // SAFETY: it was opened on this adapter just now, with these features.
+        unsafe { adapter.create_device_from_hal(opened.ok()?, descriptor) }.ok()
+    }
+
+    /// Whether a device was opened so that it can see slabs.
+    pub(crate) fn can_see(device: &wgpu::Device) -> bool {
+        // SAFETY: what is seen of the driver's device is used here and not kept.
+        let inner = unsafe { device.as_hal::<Vulkan>() };
+        inner.is_some_and(|inner| inner.enabled_device_extensions().contains(&NAME))
+    }
+
+    /// A slab as a buffer that kernels read and copies come from; `None` where the driver refuses.
+    pub(crate) fn see(device: &wgpu::Device, slab: &Slab) -> Option<SeenSlab> {
+        let imported = import(device, slab)?;
+        let (raw, is_gone) = (imported.buffer, Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&is_gone);
+        let let_go = Box::new(move || {
+            drop(imported);
+            told.store(true, Ordering::Release);
+        });
+        // SAFETY: what was imported lives as long as the callback, which the buffer outlives.
+        let inner = unsafe { Buffer::from_raw_externally_owned(raw, let_go) };
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("slots in the host's memory"),
+            size: slab.len_bytes() as u64,
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        };
+        // SAFETY: made on this device with this size and these usages; a slab is written from the
+        // beginning, with zeros.
+        let buffer = unsafe { device.create_buffer_from_hal::<Vulkan>(inner, &descriptor) };
+        Some(SeenSlab { buffer, is_gone })
+    }
+
+    /// What the driver made of a slab.
+    struct Imported {
+        device: ash::Device,
+        buffer: vk::Buffer,
+        memory: vk::DeviceMemory,
+        /// Goes last.
+        _slab: Slab,
+    }
+
+    impl Drop for Imported {
+        fn drop(&mut self) {
+            // SAFETY: made on this device, which its buffers keep; nothing uses it any more.
+            unsafe { self.device.destroy_buffer(self.buffer, None) };
+            // SAFETY: as above, and no buffer lies there any more.
+            unsafe { self.device.free_memory(self.memory, None) };
+        }
+    }
+
+    fn import(device: &wgpu::Device, slab: &Slab) -> Option<Imported> {
+        // SAFETY: what is seen of the driver's device is used here; functions of it are kept no
+        // longer than a buffer of it.
+        let inner = unsafe { device.as_hal::<Vulkan>() }?;
+        let device = inner.raw_device().clone();
+        let instance = inner.shared_instance().raw_instance();
+        let mut limits = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut limits);
+        let physical = inner.raw_physical_device();
+        // SAFETY: the device belongs to the instance.
+        unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+        let align = usize::try_from(limits.min_imported_host_pointer_alignment).ok()?.max(1);
+        let (address, n_bytes) = (slab.address().as_ptr(), slab.len_bytes());
+        if !address.addr().is_multiple_of(align) || !n_bytes.is_multiple_of(align) {
+            return None;
+        }
+        let host = extension::Device::new(instance, &device);
+        let ask = host.fp().get_memory_host_pointer_properties_ext;
+        let mut seen = vk::MemoryHostPointerPropertiesEXT::default();
+        // SAFETY: the extension is there, or the slab would not have been shown; the slab is there.
+        unsafe { ask(device.handle(), HOST, address.cast(), &mut seen) }.result().ok()?;
+        let n_bytes = n_bytes as u64;
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(HOST);
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::TRANSFER_SRC;
+        let info = vk::BufferCreateInfo::default().size(n_bytes).usage(usage);
+        // SAFETY: a buffer as the specification has it.
+        let buffer = unsafe { device.create_buffer(&info.push_next(&mut external), None) }.ok()?;
+        // SAFETY: made just now.
+        let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
+        let kinds = needs.memory_type_bits & seen.memory_type_bits;
+        let memory = (kinds != 0 && needs.size <= n_bytes).then(|| {
+            let mut pointer = vk::ImportMemoryHostPointerInfoEXT::default().handle_type(HOST);
+            pointer.p_host_pointer = address.cast();
+            let info = vk::MemoryAllocateInfo::default().allocation_size(n_bytes);
+            let info = info.memory_type_index(kinds.trailing_zeros()).push_next(&mut pointer);
+            // SAFETY: the slab has so many bytes, aligned as the driver asks, of this kind; it
+            // stays until the memory is freed.
+            unsafe { device.allocate_memory(&info, None) }.ok()
+        });
+        let Some(memory) = memory.flatten() else {
+            // SAFETY: made above, and used by nobody.
+            unsafe { device.destroy_buffer(buffer, None) };
+            return None;
+        };
+        let imported = Imported { device, buffer, memory, _slab: slab.clone() };
+        // SAFETY: both were made above, and the buffer lies nowhere yet.
+        unsafe { imported.device.bind_buffer_memory(buffer, memory, 0) }.ok()?;
+        Some(imported)
+    }
+}
+
+/// Where nobody found a way yet.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn open(
+    _: &wgpu::Adapter,
+    _: &wgpu::DeviceDescriptor<'_>,
+) -> Option<(wgpu::Device, wgpu::Queue)> {
+    None
+}
+
+/// Where nobody found a way yet.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn can_see(_: &wgpu::Device) -> bool {
+    false
+}
+
+/// Where nobody found a way yet.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn see(_: &wgpu::Device, _: &Slab) -> Option<SeenSlab> {
+    None
+}

@@ -1,0 +1,179 @@
+//! Experts that a device keeps in its own memory, and that need no slot here.
+//!
+//! What is used is brought there while there is room; then what is used much more takes the place
+//! of what is used least. **Invariant:** an expert lies in one memory: its slot is free as soon as
+//! the device is done with it, and what leaves the device is read from the drive again.
+
+use moeflux_io::SlotIdx;
+
+use crate::experts::stream::{SeenSlot, Stream};
+use crate::experts::table::Taken;
+use crate::ids::{ExpertIdx, LayerIdx};
+use crate::weights::ExpertView;
+
+/// Marks places on the device among slots.
+const NEAR: usize = 1 << (usize::BITS - 1);
+
+/// Experts that move for one layer at most: a copy delays what is computed behind it.
+const N_MOVES_MAX: usize = 2;
+
+/// An expert takes another one's place for so many more uses: fewer may be chance.
+const GAIN_MIN: u32 = 8;
+
+/// Half of all uses are forgotten after so many layers of steps.
+const N_LAYERS_HALF: u32 = 4096;
+
+/// An expert that shall be brought to the device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Move<'a> {
+    /// Where it lies.
+    pub from: SeenSlot<'a>,
+    /// Its matrices there.
+    pub view: ExpertView<'a>,
+    /// Whose it is.
+    pub layer: LayerIdx,
+    /// Its place on the device.
+    pub to: usize,
+}
+
+/// All places on the device.
+#[derive(Debug, Default)]
+pub(super) struct Near {
+    /// Who is there.
+    places: Vec<Option<(LayerIdx, ExpertIdx)>>,
+    n_free: usize,
+    /// By layer and expert.
+    experts: Vec<Vec<Known>>,
+    n_layers_left: u32,
+    n_moves_left: usize,
+    /// On their way there: their slots are leased until the device has been heard of again.
+    moving: Vec<Taken>,
+    pub(super) hits: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    place: Option<usize>,
+    n_uses: u32,
+}
+
+impl Near {
+    /// So many places, for layers of so many experts.
+    pub(super) fn new(n_places: usize, n_experts: impl Iterator<Item = usize>) -> Self {
+        Self {
+            places: vec![None; n_places],
+            n_free: n_places,
+            experts: n_experts.map(|n| vec![Known::default(); n]).collect(),
+            n_layers_left: N_LAYERS_HALF,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn n_places(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn has(&self, layer: LayerIdx, expert: ExpertIdx) -> bool {
+        self.place(layer, expert).is_some()
+    }
+
+    fn place(&self, layer: LayerIdx, expert: ExpertIdx) -> Option<usize> {
+        self.experts.get(layer.0)?.get(expert.0)?.place
+    }
+
+    /// A layer is asked for.
+    fn begin_layer(&mut self) {
+        if self.places.is_empty() {
+            return;
+        }
+        self.n_moves_left = N_MOVES_MAX;
+        self.n_layers_left -= 1;
+        if self.n_layers_left == 0 {
+            self.n_layers_left = N_LAYERS_HALF;
+            self.experts.iter_mut().flatten().for_each(|it| it.n_uses /= 2);
+        }
+    }
+
+    /// Somebody wants an expert: its place, if it has one.
+    fn ask(&mut self, layer: LayerIdx, expert: ExpertIdx) -> Option<SlotIdx> {
+        let known = self.experts.get_mut(layer.0)?.get_mut(expert.0)?;
+        known.n_uses = known.n_uses.saturating_add(1);
+        self.hits += u64::from(known.place.is_some());
+        known.place.map(|place| SlotIdx(place | NEAR))
+    }
+
+    /// A place for an expert, if it is worth one.
+    fn take(&mut self, (layer, expert): (LayerIdx, ExpertIdx)) -> Option<usize> {
+        let place = if self.n_free > 0 {
+            self.n_free -= 1;
+            self.places.iter().position(Option::is_none).expect("some place is free")
+        } else {
+            let n_uses =
+                |(layer, expert): (LayerIdx, ExpertIdx)| self.experts[layer.0][expert.0].n_uses;
+            let whole = self.places.iter().enumerate();
+            let used = whole.filter_map(|(place, it)| it.map(|it| (n_uses(it), place)));
+            let (least, place) = used.min()?;
+            if n_uses((layer, expert)) < least.saturating_add(GAIN_MIN) {
+                return None;
+            }
+            place
+        };
+        if let Some((layer, expert)) = self.places[place].replace((layer, expert)) {
+            self.experts[layer.0][expert.0].place = None;
+        }
+        self.experts[layer.0][expert.0].place = Some(place);
+        Some(place)
+    }
+}
+
+/// The place on the device that stands for a slot.
+pub(super) fn near_place(slot: SlotIdx) -> Option<usize> {
+    (slot.0 & NEAR != 0).then_some(slot.0 & !NEAR)
+}
+
+impl Stream {
+    /// Takes what the device has out of what is wanted.
+    pub(super) fn ask_near(&mut self) {
+        let Self { near, request, .. } = self;
+        let (layer, pending) = (request.layer, &mut request.pending);
+        near.begin_layer();
+        request.wanted.retain(|wanted| {
+            let Some(slot) = near.ask(layer, wanted.expert) else { return true };
+            let found = crate::experts::table::Found::InMemory;
+            pending.push(Taken { expert: wanted.expert, slot, found });
+            false
+        });
+    }
+
+    /// What the device should bring to its own memory now, of what it was given.
+    pub(in crate::experts) fn next_move(&mut self) -> Option<Move<'_>> {
+        let Self { near, request, memory, layouts, .. } = self;
+        if !request.is_lasting || near.n_moves_left == 0 {
+            return None;
+        }
+        near.n_moves_left -= 1;
+        let layer = request.layer;
+        let given = request.given.iter().enumerate();
+        let given = given.filter(|(_, it)| near_place(it.slot).is_none());
+        let most = given.max_by_key(|(_, it)| near.experts[layer.0][it.expert.0].n_uses);
+        let (at, &taken) = most?;
+        let Some(to) = near.take((layer, taken.expert)) else {
+            near.n_moves_left = 0;
+            return None;
+        };
+        request.given.remove(at);
+        near.moving.push(taken);
+        let slab = memory.slab(memory.slab_of(taken.slot))?;
+        let from = SeenSlot { slab, place: taken.slot.0 % memory.n_slots_per_slab() };
+        let view = layouts[taken.slot.0].view(memory.bytes(taken.slot));
+        Some(Move { from, view, layer, to })
+    }
+
+    /// What was on its way to the device is there: its slots are free.
+    pub(super) fn end_moves(&mut self) {
+        for taken in self.near.moving.drain(..) {
+            self.table.release(taken.slot);
+            self.table.forget(taken.slot);
+        }
+    }
+}
