@@ -41,7 +41,8 @@ pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
     let rate = stats.read_bytes_per_s().map_or("-".to_owned(), |it| format!("{:.2}", it / 1e9));
     vec![
         format!(
-            "experts   {} of {} in memory; {} of {n_asked} asked for were there{near}, {} on their way",
+            "experts   {} of {} in memory; {} of {n_asked} asked for were there{near}, \
+             {} on their way",
             stats.n_slots, stats.n_experts, stats.hits, stats.on_their_way
         ),
         format!(
