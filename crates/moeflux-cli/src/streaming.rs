@@ -12,6 +12,7 @@ pub(crate) fn json(stats: &StreamStats) -> Value {
         "expert_slot_bytes": stats.slot_bytes,
         "experts": stats.n_experts,
         "expert_hits": stats.hits,
+        "expert_hits_on_device": stats.near_hits,
         "expert_on_their_way": stats.on_their_way,
         "expert_misses": stats.misses,
         "expert_bytes_read": stats.read_bytes(),
@@ -33,10 +34,15 @@ pub(crate) fn json(stats: &StreamStats) -> Value {
 /// For people: where experts came from, and what waiting for them took.
 pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
     let n_asked = stats.hits + stats.on_their_way + stats.misses;
+    let near = match stats.near_hits {
+        0 => String::new(),
+        n_near => format!(" ({n_near} on the device)"),
+    };
     let rate = stats.read_bytes_per_s().map_or("-".to_owned(), |it| format!("{:.2}", it / 1e9));
     vec![
         format!(
-            "experts   {} of {} in memory; {} of {n_asked} asked for were there, {} on their way",
+            "experts   {} of {} in memory; {} of {n_asked} asked for were there{near}, \
+             {} on their way",
             stats.n_slots, stats.n_experts, stats.hits, stats.on_their_way
         ),
         format!(

@@ -12,7 +12,7 @@ use crate::device::Gpu;
 use crate::memory::STORAGE;
 
 /// Slots of the first buffer of a pool; each further one is as large as those before together.
-const N_SLOTS_FIRST: usize = 8;
+const N_SLOTS_FIRST: usize = 32;
 
 /// An expert's place: which buffer of its pool, and which slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -203,6 +203,27 @@ fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
 }
 
 #[test]
+fn steps_that_are_called_off_leave_streamed_experts_as_they_are() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name, ExpertsAt::Device);
+        let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
+        let (engine, _) = engine_of(name, ExpertsAt::FilesAndDevice(9, 4));
+        for n_layers in 1..4 {
+            let mut session = engine.session(64).unwrap();
+            let stop = &mut |progress: StepProgress| match progress.n_layers_done >= n_layers {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            let fed = session.feed(&tokens, Wanted::Last, stop, &mut |_, _| Ok(()));
+            assert!(fed.is_err(), "{name}: after {n_layers} layers");
+            drop(session);
+            let rows = feed_all(&mut engine.session(64).unwrap(), &tokens);
+            assert!(rows == expected, "{name}: after {n_layers} layers");
+        }
+    }
+}
+
+#[test]
 fn slots_that_come_and_go_change_no_bit() {
     for name in CASES {
         let (engine, tokens) = engine_of(name, ExpertsAt::Device);

@@ -177,3 +177,59 @@ impl Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYER: LayerIdx = LayerIdx(1);
+
+    fn near(n_places: usize) -> Near {
+        Near::new(n_places, [0, 8].into_iter())
+    }
+
+    fn who(near: &Near) -> Vec<usize> {
+        (0..8).filter(|it| near.has(LAYER, ExpertIdx(*it))).collect()
+    }
+
+    #[test]
+    fn places_are_taken_until_all_are_and_then_by_what_is_used_much_more() {
+        let mut near = near(2);
+        for expert in [3, 5] {
+            assert_eq!(near.ask(LAYER, ExpertIdx(expert)), None);
+            assert!(near.take((LAYER, ExpertIdx(expert))).is_some());
+        }
+        assert_eq!(who(&near), [3, 5]);
+        near.ask(LAYER, ExpertIdx(5));
+        assert_eq!(near.hits, 1);
+        for n_uses in 1..=GAIN_MIN + 1 {
+            assert_eq!(near.ask(LAYER, ExpertIdx(6)), None);
+            // Expert 3 was asked for once.
+            let taken = near.take((LAYER, ExpertIdx(6)));
+            assert_eq!(taken.is_some(), n_uses == 1 + GAIN_MIN, "after {n_uses} uses");
+        }
+        assert_eq!(who(&near), [5, 6]);
+        let slot = near.ask(LAYER, ExpertIdx(6)).unwrap();
+        assert_eq!(near_place(slot), near.place(LAYER, ExpertIdx(6)));
+        assert_eq!(near_place(SlotIdx(7)), None);
+    }
+
+    #[test]
+    fn uses_are_forgotten_by_and_by() {
+        let mut near = near(1);
+        assert!((0..40).all(|_| near.ask(LAYER, ExpertIdx(2)).is_none()));
+        assert_eq!(near.take((LAYER, ExpertIdx(2))), Some(0));
+        (0..2 * N_LAYERS_HALF).for_each(|_| near.begin_layer());
+        assert!((0..=10 + GAIN_MIN).all(|_| near.ask(LAYER, ExpertIdx(1)).is_none()));
+        assert_eq!(near.take((LAYER, ExpertIdx(1))), Some(0));
+        assert_eq!(who(&near), [1]);
+    }
+
+    #[test]
+    fn without_places_nothing_is_near() {
+        let mut near = Near::default();
+        near.begin_layer();
+        assert_eq!(near.ask(LAYER, ExpertIdx(0)), None);
+        assert_eq!((near.n_places(), near.hits), (0, 0));
+    }
+}
