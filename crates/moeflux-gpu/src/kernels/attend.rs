@@ -40,6 +40,8 @@ const MERGED_COLS: u32 = 64;
 /// Query heads of a key head at most for which there is the kernel of one row: many heads are as
 /// good as many rows.
 const GROUP_OF_ROW_MAX: u32 = 16;
+/// Of these a workgroup has so many: with 8 registers are few, with 2 keys are read too often.
+const HEADS_OF_ROW_MAX: u32 = 4;
 /// Invocations that share a key there, and parts of the keys that values are summed in.
 const ROW_TEAM: u32 = 16;
 const VALUE_TEAMS_MAX: u32 = 8;
@@ -107,7 +109,7 @@ impl RowTile {
 impl Form {
     /// For a row alone, if there are not too many heads for that.
     fn tile_of_row(&self, limits: Limits) -> Option<RowTile> {
-        let heads = self.group.next_power_of_two().min(8);
+        let heads = self.group.next_power_of_two().min(HEADS_OF_ROW_MAX);
         let smallest = limits.subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
         let mut tile = RowTile { heads, keys_each: 2, width: smallest.min(ROW_TEAM) };
         while tile.workgroup_bytes(self) > limits.workgroup_bytes_max && tile.heads > 1 {

@@ -27,7 +27,7 @@ const N_LANES: u32 = 256;
 /// Heads at once at most, and keys of four values of them in an invocation's registers: sums of
 /// four are taken at once, and registers are few.
 const N_HELD_MAX: usize = 4;
-const N_HELD_KEYS_MAX: usize = 32;
+const N_HELD_KEYS_MAX: usize = 16;
 
 params! {
     struct DeltaLayerParams {

@@ -1,7 +1,10 @@
 //! Cases of gated DeltaNet: the convolution, the gates, the rule, and all of them in one layer.
 
 use moeflux::ids::LayerIdx;
-use moeflux::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, Op, RmsNorm};
+use moeflux::ops::{
+    CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, MatMul, Op, RmsNorm,
+};
+use moeflux_kernels::{FloatKind, MatrixKind};
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};
@@ -89,6 +92,23 @@ pub(super) const MAKERS: &[Maker] = &[
             whole_layer(builder, |rng| (2, 2 * rng.between(1, 2), 128, 128))
         },
     },
+    Maker {
+        op: "gated_delta",
+        what: "behind its projections",
+        n_cases: 6,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| behind_projections(CaseBuilder::new(seed), shape),
+    },
+    Maker {
+        op: "gated_delta",
+        what: "behind its projections, as wide as in models",
+        n_cases: 1,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let builder = CaseBuilder::with_sessions(Rng::new(seed), &[7, 2]);
+            behind_projections(builder, |_| (2, 4, 128, 128))
+        },
+    },
 ];
 
 fn causal_conv(mut builder: CaseBuilder) -> Case {
@@ -142,8 +162,45 @@ fn gated_delta(mut builder: CaseBuilder, shape: Shape, decay: fn(&mut Rng) -> f3
     builder.finish(vec![normed(k), op])
 }
 
+/// A layer from its normed inputs on: convolution and projections of one input.
+fn behind_projections(mut builder: CaseBuilder, shape: Shape) -> Case {
+    let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
+    let [key_cols, value_cols] = [n_key_heads * key_dim, n_heads * value_dim];
+    let conv_cols = 2 * key_cols + value_cols;
+    let hidden = builder.rng.pick(&[20, 64, 96]);
+    let x = builder.input("x", hidden);
+    let normed = builder.input("normed", hidden);
+    let gain = builder.normal_vector(hidden, 1.0);
+    let norm = RmsNorm { x, gain, gate: None, out: normed, epsilon: 1e-6 };
+    let mut ops = vec![Op::RmsNorm(norm)];
+    let parts = [("qkv", conv_cols), ("z", value_cols), ("b", n_heads), ("a", n_heads)];
+    let [qkv, z, b, a] = parts.map(|(name, n_cols)| {
+        let weight = builder.matrix(MatrixKind::Float(FloatKind::F32), n_cols, hidden);
+        let out = builder.output(name, n_cols);
+        ops.push(Op::MatMul(MatMul { weight, bias: None, x: normed, out }));
+        out
+    });
+    ops.extend(layer_of(&mut builder, (n_key_heads, n_heads, key_dim, value_dim), [qkv, z, b, a]));
+    builder.finish(ops)
+}
+
 fn whole_layer(mut builder: CaseBuilder, shape: Shape) -> Case {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
+    let value_cols = n_heads * value_dim;
+    let x = builder.input("x", 2 * n_key_heads * key_dim + value_cols);
+    let [a, b] = ["a", "b"].map(|name| builder.input(name, n_heads));
+    let gate = builder.input("z", value_cols);
+    let shape = (n_key_heads, n_heads, key_dim, value_dim);
+    let ops = layer_of(&mut builder, shape, [x, gate, b, a]);
+    builder.finish(ops)
+}
+
+/// The ops of a layer behind its projections: what the convolution takes, then the gates.
+fn layer_of(
+    builder: &mut CaseBuilder,
+    (n_key_heads, n_heads, key_dim, value_dim): (usize, usize, usize, usize),
+    [x, gate, b, a]: [Heads; 4],
+) -> Vec<Op> {
     let [key_cols, value_cols] = [n_key_heads * key_dim, n_heads * value_dim];
     let (n_taps, conv_cols) = (4, 2 * key_cols + value_cols);
     let state = LayerState::Recurrent {
@@ -152,20 +209,18 @@ fn whole_layer(mut builder: CaseBuilder, shape: Shape) -> Case {
         delta_values: value_cols * key_dim,
     };
     let layer: LayerIdx = builder.layer(state);
-    let x = builder.input("x", conv_cols);
     let weight = builder.normal_vector(conv_cols * n_taps, 0.0);
-    let qkv = builder.input("qkv", conv_cols);
-    let [a, b] = ["a", "b"].map(|name| builder.input(name, n_heads));
+    let qkv = builder.input("mixed", conv_cols);
     let [a_log, dt_bias] = [0.0, 0.0].map(|mean| builder.normal_vector(n_heads, mean));
     let [decay, beta] = ["decay", "beta"].map(|name| builder.input(name, n_heads));
     let q = qkv.narrow(0, key_cols).split(n_key_heads);
     let k = qkv.narrow(key_cols, key_cols).split(n_key_heads);
     let v = qkv.narrow(2 * key_cols, value_cols).split(n_heads);
     let out = builder.output_heads("out", (n_heads, value_dim));
-    let gate = Some(builder.heads("z", (n_heads, value_dim)));
+    let gate = Some(gate.split(n_heads));
     let gain = builder.normal_vector(value_dim, 1.0);
     let factor = builder.rng.pick(&[1.0, 0.25]);
-    builder.finish(vec![
+    vec![
         Op::CausalConv(CausalConv { layer, x, weight, n_taps, out: qkv }),
         Op::L2Norm(L2Norm { x: q, epsilon: 1e-6, factor }),
         normed(k),
@@ -173,5 +228,5 @@ fn whole_layer(mut builder: CaseBuilder, shape: Shape) -> Case {
         Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out }),
         // With a small epsilon the norm would magnify the error of an output near zero.
         Op::RmsNorm(RmsNorm { x: out, gain, gate, out, epsilon: 0.1 }),
-    ])
+    ]
 }
