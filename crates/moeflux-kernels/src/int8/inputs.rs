@@ -45,6 +45,21 @@ pub struct IntInputs<'a> {
     pub(crate) laid: &'a LaidRows,
 }
 
+impl LaidRows {
+    /// The rows that [`crate::KernelTable::lay`] laid down here, for products of the same table:
+    /// these picks of these rows, which have not changed since.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many, or no such rows.
+    #[must_use]
+    pub fn inputs<'a>(&'a self, rows: &'a IntRows, picks: &'a [usize]) -> IntInputs<'a> {
+        assert!(self.n_rows == 0 || self.n_rows == picks.len(), "rows that were laid down");
+        assert!(picks.iter().all(|&pick| pick < rows.n_rows()), "picked rows");
+        IntInputs { rows, picks, laid: self }
+    }
+}
+
 /// Memory of one thread that products need beside their operands.
 #[derive(Debug, Default)]
 pub struct IntScratch {

@@ -77,7 +77,9 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
         let activations = prepared(table, layout.kind, x);
         for n_picks in (0..=x.len()).filter(|n| *n < 4 || *n == x.len()) {
             let picks = &picks[..n_picks];
-            let x = table.lay(&activations, picks, &mut laid);
+            table.lay(&activations, picks, &mut laid);
+            // As often as there are products.
+            let x = laid.inputs(&activations, picks);
             let product = IntProduct { matrix, rows: rows.clone(), x };
             let mut out = vec![f32::NAN; product.n_outputs()];
             table.int_matmul(&product, &mut scratch, &mut out);

@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{KernelTable, ROWS_PER_BLOCK, RowOp, Rows};
+use moeflux_kernels::{KernelTable, LaidRows, ROWS_PER_BLOCK, RowOp, Rows};
 use moeflux_threads::Columns;
 
 use crate::backend::cpu::elementwise::COLS_PER_PART;
 use crate::backend::cpu::linear::{BLOCKS_AT_ONCE, copy_row};
-use crate::backend::cpu::product::{ReadyRows, n_blocks};
+use crate::backend::cpu::product::{LAY_COST, ReadyRows, n_blocks};
 use crate::backend::cpu::split::{Items, Parts};
 use crate::backend::cpu::{Common, Machine, Source, Worker, grown};
 use crate::experts::{Arrived, Order};
@@ -29,6 +29,8 @@ pub(super) struct ExpertScratch {
     identity: Vec<usize>,
     /// Inputs of down: one row per use.
     down_x: ReadyRows,
+    /// The same expert by expert, as the kernels want them.
+    down_laid: Vec<LaidRows>,
     /// Per expert `[block of inner, use, value of the block]`.
     inner: Vec<f32>,
     /// Per expert `[block of hidden, use, value of the block]`.
@@ -47,6 +49,24 @@ impl ExpertScratch {
     /// A new choice: nothing is in the sum.
     pub(super) fn begin(&mut self) {
         self.n_summed = 0;
+    }
+}
+
+impl ExpertScratch {
+    /// Makes the inputs of down ready, expert by expert: all threads meet all of them.
+    fn lay_down(&mut self, common: &Common) {
+        let Self { groups, identity, down_x, down_laid, .. } = self;
+        if down_laid.len() < groups.len() {
+            down_laid.resize_with(groups.len(), LaidRows::default);
+        }
+        let n_uses = groups.last().map_or(0, |group| group.uses.end);
+        let cost = n_uses.div_ceil(groups.len().max(1)) * LAY_COST;
+        let items = Items { n_items: groups.len(), align: 1, cost, place: |i| i };
+        common.split.ranges(down_laid, &items, &|range, laid| {
+            for (group, laid) in groups[range].iter().zip(laid) {
+                down_x.lay(common.table, &identity[group.uses.clone()], laid);
+            }
+        });
     }
 }
 
@@ -122,7 +142,8 @@ impl Machine {
     /// expert.
     fn sum_down(&mut self, op: &ExpertFfn, arrived: &Arrived<'_>, is_first: bool) {
         let Self { common, buffers, routes, experts, .. } = self;
-        let ExpertScratch { groups, uses, identity, down_x, .. } = experts;
+        experts.lay_down(common);
+        let ExpertScratch { groups, uses, identity, down_x, down_laid, .. } = experts;
         let out = buffers.get_mut(op.sum.buffer);
         let (row_len, first_col) = (out.n_cols, op.sum.first_col);
         let n_rows = routes.experts.len() / routes.top_k;
@@ -132,14 +153,14 @@ impl Machine {
         let items = Items { n_items: n_blocks(n_hidden), align: 1, cost, place };
         let values = &mut out.values[..n_rows * row_len];
         common.split.columns((values, row_len), &items, &|blocks, mut sums| {
-            let Worker { laid, product, values, .. } = &mut *common.worker();
+            let Worker { product, values, .. } = &mut *common.worker();
             if is_first {
                 (0..n_rows).for_each(|row_idx| sums.row_mut(row_idx).fill(0.0));
             }
-            for group in &*groups {
+            for (group, laid) in groups.iter().zip(&*down_laid) {
                 let matrix = arrived.view(group.arrived_idx).down;
                 let uses = &uses[group.uses.clone()];
-                let x = down_x.picked(common.table, &identity[group.uses.clone()], laid);
+                let x = down_x.laid(&identity[group.uses.clone()], laid);
                 for first in blocks.clone().step_by(BLOCKS_AT_ONCE) {
                     let end = blocks.end.min(first + BLOCKS_AT_ONCE);
                     let rows = first * ROWS_PER_BLOCK..n_hidden.min(end * ROWS_PER_BLOCK);

@@ -9,15 +9,11 @@ use moeflux_kernels::{
     IntScratch, KernelTable, Matrix, ROWS_PER_BLOCK, Rows, TransposedProduct, decode_row,
 };
 
-use crate::backend::cpu::product::{Picked, ReadyRows, n_blocks};
+use crate::backend::cpu::product::{PANEL_ROWS, Picked, n_blocks};
 use crate::backend::cpu::split::Items;
 use crate::backend::cpu::{Common, Machine, Worker, grown};
 use crate::backend::host::Buffer;
 use crate::ops::{Batch, Embed, HeadMatMul, MatMul, Orientation};
-
-/// Rows of a step that meet a matrix at a time: enough to make unpacking weights cheap, few enough
-/// that they stay in the second cache.
-const PANEL_ROWS: usize = 128;
 
 /// Blocks of matrix rows whose outputs are brought to their rows at a time, from the second cache.
 pub(super) const BLOCKS_AT_ONCE: usize = 8;
@@ -35,14 +31,14 @@ impl Machine {
     pub(super) fn matmul(&mut self, op: &MatMul, n_rows: usize) {
         assert_ne!(op.x.buffer, op.out.buffer, "a product reads another buffer than it writes");
         let mut out = self.take_output(op.out.buffer, &[], n_rows);
-        let Self { common, buffers, scratch, ready, .. } = self;
+        let Self { common, buffers, ready, .. } = self;
         let matrix = common.weights.matrix(op.weight);
         let bias = op.bias.map(|bias| common.weights.vector(bias));
         let x = ready.of(common, (buffers, &op.x), matrix.layout(), n_rows);
-        let picks = identity(&mut scratch.identity, n_rows);
         for first in (0..n_rows).step_by(PANEL_ROWS) {
             let rows = first..n_rows.min(first + PANEL_ROWS);
-            let product = PanelProduct { matrix, bias, x, picks: &picks[rows.clone()] };
+            let x = x.panel(first / PANEL_ROWS, n_rows);
+            let product = PanelProduct { matrix, bias, x, n_rows: rows.len() };
             let (n_cols, cols) = (out.n_cols, op.out.cols(0));
             if rows.len() == 1 && cols.len().is_multiple_of(ROWS_PER_BLOCK) {
                 product.run_one(common, &mut out.row_mut(rows.start)[cols]);
@@ -93,8 +89,8 @@ fn identity(indices: &mut Vec<usize>, n: usize) -> &[usize] {
 struct PanelProduct<'a> {
     matrix: Matrix<'a>,
     bias: Option<&'a [f32]>,
-    x: &'a ReadyRows,
-    picks: &'a [usize],
+    x: Picked<'a>,
+    n_rows: usize,
 }
 
 impl PanelProduct<'_> {
@@ -105,34 +101,32 @@ impl PanelProduct<'_> {
         let cost = ROWS_PER_BLOCK * layout.n_cols;
         let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
         common.split.ranges(out, &items, &|blocks, out| {
-            let Worker { laid, product: scratch, .. } = &mut *common.worker();
-            let x = self.x.picked(common.table, self.picks, laid);
+            let scratch = &mut common.worker().product;
             let end = layout.n_rows.min(blocks.end * ROWS_PER_BLOCK);
             let rows = blocks.start * ROWS_PER_BLOCK..end;
-            self.multiply((common.table, scratch), &x, rows, out);
+            self.multiply((common.table, scratch), rows, out);
         });
     }
 
     /// The outputs of all rows, to their columns of a matrix, which begin at `first_col`.
     fn run(&self, common: &Common, (out, row_len): (&mut [f32], usize), first_col: usize) {
         let layout = self.matrix.layout();
-        let picks = self.picks;
+        let n_rows = self.n_rows;
         let place = |block_idx| first_col + layout.n_rows.min(block_idx * ROWS_PER_BLOCK);
         let cost = ROWS_PER_BLOCK * layout.n_cols;
         let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
         common.split.columns((out, row_len), &items, &|blocks, mut out| {
-            let Worker { laid, product: scratch, values, .. } = &mut *common.worker();
-            let x = self.x.picked(common.table, picks, laid);
+            let Worker { product: scratch, values, .. } = &mut *common.worker();
             let task_start = blocks.start * ROWS_PER_BLOCK;
             for first in blocks.clone().step_by(BLOCKS_AT_ONCE) {
                 let end = blocks.end.min(first + BLOCKS_AT_ONCE);
                 let rows = first * ROWS_PER_BLOCK..layout.n_rows.min(end * ROWS_PER_BLOCK);
-                let n_values = (end - first) * ROWS_PER_BLOCK * picks.len();
+                let n_values = (end - first) * ROWS_PER_BLOCK * n_rows;
                 let values = grown(values, n_values, 0.0);
-                self.multiply((common.table, &mut *scratch), &x, rows.clone(), values);
-                for row_idx in 0..picks.len() {
+                self.multiply((common.table, &mut *scratch), rows.clone(), values);
+                for row_idx in 0..n_rows {
                     let out = &mut out.row_mut(row_idx)[rows.start - task_start..][..rows.len()];
-                    copy_row(values, (row_idx, picks.len()), out);
+                    copy_row(values, (row_idx, n_rows), out);
                 }
             }
         });
@@ -142,11 +136,10 @@ impl PanelProduct<'_> {
     fn multiply(
         &self,
         kernels: (&KernelTable, &mut IntScratch),
-        x: &Picked<'_>,
         rows: Range<usize>,
         out: &mut [f32],
     ) {
-        x.multiply(kernels, (self.matrix, rows.clone()), out);
+        self.x.multiply(kernels, (self.matrix, rows.clone()), out);
         let Some(bias) = self.bias else { return };
         let block_values = out.len() / n_blocks(rows.len());
         let biases = bias[rows].chunks(ROWS_PER_BLOCK);

@@ -13,6 +13,7 @@ use moeflux_kernels::{
 
 use crate::backend::Arithmetic;
 use crate::backend::cpu::Common;
+use crate::backend::cpu::split::Items;
 use crate::backend::host::Buffers;
 use crate::ops::Heads;
 
@@ -22,7 +23,15 @@ pub(super) struct ReadyRows {
     are_ints: bool,
     floats: Activations,
     ints: IntRows,
+    /// All rows, panel by panel, as the kernels want them: matrices and threads share them.
+    panels: Vec<LaidRows>,
+    /// 0, 1, 2, ..
+    identity: Vec<usize>,
 }
+
+/// Rows of a step that meet a matrix at a time: enough to make unpacking weights cheap, few enough
+/// that they stay in the second cache.
+pub(super) const PANEL_ROWS: usize = 128;
 
 /// Inputs of several products that were made ready and are kept while their buffer stays as it is:
 /// queries, keys and values are made of the same rows, and so are shared and routed experts.
@@ -31,6 +40,9 @@ pub(super) struct ReadyInputs {
     entries: [(Option<Key>, ReadyRows); N_KEPT],
     next_entry: usize,
 }
+
+/// Laying a row down counts as much as touching so many values.
+pub(super) const LAY_COST: usize = 512;
 
 /// As many ways to quantise as the matrices have that share an input.
 const N_KEPT: usize = 3;
@@ -93,6 +105,7 @@ impl ReadyInputs {
         rows.prepare(common, layout, n_rows, &|row_idx, fill| {
             fill(buffers.head(x, row_idx, 0));
         });
+        rows.lay_panels(common, n_rows);
         *entry_key = Some(key);
         entry_idx
     }
@@ -143,7 +156,7 @@ impl ReadyRows {
         source: &impl Fn(usize, &mut dyn FnMut(&[f32])),
     ) {
         let MatrixLayout { kind, n_cols, .. } = layout;
-        let Self { are_ints, floats, ints } = self;
+        let Self { are_ints, floats, ints, .. } = self;
         *are_ints = takes_ints(common.arithmetic, kind);
         if *are_ints {
             ints.reshape(kind, n_rows, n_cols);
@@ -158,6 +171,51 @@ impl ReadyRows {
                     floats.fill(common.table, row_idx, x);
                 }
             });
+        }
+    }
+
+    /// Makes panels of all rows ready, for [`ReadyRows::panel`].
+    fn lay_panels(&mut self, common: &Common, n_rows: usize) {
+        self.identity.extend(self.identity.len()..n_rows);
+        if !self.are_ints {
+            return;
+        }
+        let (ints, identity) = (&self.ints, &self.identity[..n_rows]);
+        let n_items = n_rows.div_ceil(PANEL_ROWS);
+        if self.panels.len() < n_items {
+            self.panels.resize_with(n_items, LaidRows::default);
+        }
+        let items = Items { n_items, align: 1, cost: n_rows * LAY_COST / n_items, place: |i| i };
+        common.split.ranges(&mut self.panels, &items, &|range, panels| {
+            for (panel_idx, panel) in range.zip(panels) {
+                common.table.lay(ints, panel_of(identity, panel_idx), panel);
+            }
+        });
+    }
+
+    /// A panel of the rows, ready for any number of products.
+    pub(super) fn panel(&self, panel_idx: usize, n_rows: usize) -> Picked<'_> {
+        let picks = panel_of(&self.identity[..n_rows], panel_idx);
+        if self.are_ints {
+            Picked::Ints(self.panels[panel_idx].inputs(&self.ints, picks))
+        } else {
+            Picked::Floats(&self.floats, picks)
+        }
+    }
+
+    /// Makes some rows ready, for [`ReadyRows::laid`].
+    pub(super) fn lay(&self, table: &KernelTable, picks: &[usize], laid: &mut LaidRows) {
+        if self.are_ints {
+            table.lay(&self.ints, picks, laid);
+        }
+    }
+
+    /// The rows that [`ReadyRows::lay`] was given.
+    pub(super) fn laid<'a>(&'a self, picks: &'a [usize], laid: &'a LaidRows) -> Picked<'a> {
+        if self.are_ints {
+            Picked::Ints(laid.inputs(&self.ints, picks))
+        } else {
+            Picked::Floats(&self.floats, picks)
         }
     }
 
@@ -180,6 +238,11 @@ impl ReadyRows {
             Picked::Floats(&self.floats, picks)
         }
     }
+}
+
+/// The picks of a panel.
+fn panel_of(picks: &[usize], panel_idx: usize) -> &[usize] {
+    &picks[panel_idx * PANEL_ROWS..picks.len().min((panel_idx + 1) * PANEL_ROWS)]
 }
 
 /// Rows of activations in the order of a product's outputs.

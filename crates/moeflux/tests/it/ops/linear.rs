@@ -171,7 +171,7 @@ fn matmul_of_many_rows(seed: u64) -> Case {
     let mut rng = Rng::new(seed);
     let kind = common_kind(&mut rng);
     let n_rows = rng.between(40, 80);
-    product(CaseBuilder::with_sessions(rng, &[17, 64, 30]), kind, n_rows, 256)
+    product(CaseBuilder::with_sessions(rng, &[17, 200, 30]), kind, n_rows, 256)
 }
 
 fn matmul_of_many_rows_of_every_kind(seed: u64) -> Case {

@@ -239,7 +239,10 @@ fn every_table_gives_the_bits_of_the_best() {
             for table in other_tables() {
                 let mut device = backend.backend_by(table, case);
                 assert_eq!(device.names().isa, table.name());
-                let schedule = Schedule::Random(which.seed);
+                // Some steps are large: rows go by in panels.
+                let is_whole = which.seed.is_multiple_of(2);
+                let schedule =
+                    if is_whole { Schedule::AtOnce } else { Schedule::Random(which.seed) };
                 let outcome = Run::whole(case, device.as_mut(), schedule);
                 backend.check_same(which, table.name(), &outcome, &expected);
             }
