@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 
 use crate::ids::TokenId;
-use crate::sample::exp::exp_negative;
+use crate::sample::exp::{exp_negative, exp_negative_f32};
 
 /// How many entries the first look sorts; each further look sorts four times as many.
 const FIRST_LOOK: usize = 256;
@@ -35,6 +35,13 @@ pub(super) struct Scratch {
     entries: Vec<Candidate>,
 }
 
+impl Scratch {
+    /// Room for a whole vocabulary, so that no later token allocates.
+    pub(super) fn new(vocab: usize) -> Self {
+        Self { entries: Vec::with_capacity(vocab) }
+    }
+}
+
 /// What is left to choose from.
 #[derive(Debug)]
 pub(super) struct Candidates<'s> {
@@ -46,6 +53,8 @@ pub(super) struct Candidates<'s> {
     is_whole: bool,
     best_logit: f32,
     temperature: f64,
+    /// The temperature where f32 computes.
+    divisor: f32,
 }
 
 impl<'s> Candidates<'s> {
@@ -59,6 +68,7 @@ impl<'s> Candidates<'s> {
             is_whole: true,
             best_logit: highest(logits),
             temperature: f64::from(temperature),
+            divisor: temperature,
         }
     }
 
@@ -73,16 +83,12 @@ impl<'s> Candidates<'s> {
 
     /// The probability of an entry as a share of the best one's, at the set temperature.
     pub(super) fn weight(&self, candidate: Candidate) -> f64 {
-        self.weight_of(candidate.logit)
+        exp_negative((f64::from(candidate.logit) - f64::from(self.best_logit)) / self.temperature)
     }
 
-    fn weight_of(&self, logit: f32) -> f64 {
-        exp_negative((f64::from(logit) - f64::from(self.best_logit)) / self.temperature)
-    }
-
-    /// The sum of all weights, in the order of ids while nothing was cut, else of the entries:
-    /// ids while nothing is sorted, else best first. Never a half-sorted order, which the
-    /// library's sort would decide.
+    /// The sum of all weights. While nothing was cut, to some 1e-7 of itself; else of the entries in
+    /// their order: ids while nothing is sorted, else best first. Never a half-sorted order, which
+    /// the library's sort would decide.
     pub(super) fn total_weight(&self) -> f64 {
         if !self.is_whole {
             assert!(self.n_sorted == 0 || self.n_sorted == self.entries.len(), "half sorted");
@@ -91,16 +97,22 @@ impl<'s> Candidates<'s> {
         if self.is_empty() {
             return 0.0;
         }
-        let mut total = 0.0;
-        for logits in self.logits.chunks(N_AT_ONCE) {
-            // All weights of a chunk first: exponentials side by side, then a sum in order.
-            let mut weights = [0.0; N_AT_ONCE];
-            for (weight, logit) in weights.iter_mut().zip(logits) {
-                *weight = self.weight_of(*logit);
+        // Each lane adds up every so manieth weight, on any machine.
+        let (best, divisor) = (self.best_logit, self.divisor);
+        let weight = |logit: &f32| exp_negative_f32((logit - best) / divisor);
+        let (chunks, rest) = self.logits.as_chunks::<N_AT_ONCE>();
+        let mut lanes = [0.0_f64; N_AT_ONCE];
+        for chunk in chunks {
+            let mut weights = [0.0_f32; N_AT_ONCE];
+            for (weighed, logit) in weights.iter_mut().zip(chunk) {
+                *weighed = weight(logit);
             }
-            total = weights[..logits.len()].iter().fold(total, |total, weight| total + weight);
+            for (lane, weight) in lanes.iter_mut().zip(&weights) {
+                *lane += f64::from(*weight);
+            }
         }
-        total
+        let rest = rest.iter().map(|logit| f64::from(weight(logit)));
+        lanes.into_iter().chain(rest).sum()
     }
 
     /// The entry at `rank` from the best, sorting as much as that needs; `None` behind the last.

@@ -1,6 +1,6 @@
-//! An exponential that is the same on every platform.
+//! Exponentials that are the same on every platform.
 //!
-//! **Invariant:** additions and multiplications of f64 only, in one order, so that a seed replays
+//! **Invariant:** additions and multiplications only, in one order, so that a seed replays
 //! everywhere; the system's own `exp` differs in the last bit between systems.
 
 /// ln 2 in two parts: the first has trailing zeros, so that a small integer times it is exact.
@@ -33,6 +33,32 @@ pub(super) fn exp_negative(x: f64) -> f64 {
     if x < LEAST { 0.0 } else { sum * scale }
 }
 
+/// Those of f32: ln 2 in two parts, the least exponent, and what rounds.
+const LN_2_HIGH_F32: f32 = 0.693_359_4;
+const LN_2_LOW_F32: f32 = -2.121_944_4e-4;
+const LEAST_F32: f32 = -87.0;
+const ROUNDS_F32: f32 = 12_582_912.0;
+/// 1/7! to 1/2!: the next term is below 1e-8 where they are used, |x| <= ln 2 / 2.
+const TERMS_F32: [f32; 6] =
+    [1.984_127e-4, 1.388_889e-3, 8.333_334e-3, 4.166_666_6e-2, 1.666_666_7e-1, 0.5];
+
+/// The same to some 1e-7 of itself, for sums over a whole vocabulary: the last bit of a logit of 20
+/// makes ten times as much.
+#[inline]
+pub(super) fn exp_negative_f32(x: f32) -> f32 {
+    let bounded = if x < LEAST_F32 { LEAST_F32 } else { x };
+    let rounded = bounded * std::f32::consts::LOG2_E + ROUNDS_F32;
+    let power = rounded - ROUNDS_F32;
+    let rest = (bounded - power * LN_2_HIGH_F32) - power * LN_2_LOW_F32;
+    let mut sum = TERMS_F32[0];
+    for factor in &TERMS_F32[1..] {
+        sum = sum * rest + factor;
+    }
+    let sum = (sum * rest + 1.0) * rest + 1.0;
+    let scale = f32::from_bits(rounded.to_bits().wrapping_add(127) << 23);
+    if x < LEAST_F32 { 0.0 } else { sum * scale }
+}
+
 const fn inverse_factorials() -> [f64; N_TERMS] {
     let mut factors = [1.0; N_TERMS];
     let mut factorial = 1.0;
@@ -59,6 +85,19 @@ mod tests {
             assert!((got - expected).abs() <= 4.0 * f64::EPSILON * expected, "{x}: {got}");
             x -= 0.013_7;
         }
+    }
+
+    #[test]
+    fn that_of_f32_agrees_to_a_few_of_its_last_bits() {
+        let mut x = 0.0_f32;
+        while x > LEAST_F32 {
+            let (got, expected) = (f64::from(exp_negative_f32(x)), f64::from(x).exp());
+            assert!((got - expected).abs() <= 2e-7 * expected, "{x}: {got}");
+            x -= 0.001_37;
+        }
+        assert_eq!(exp_negative_f32(0.0).to_bits(), 1.0_f32.to_bits());
+        assert_eq!(exp_negative_f32(-88.0).to_bits(), 0.0_f32.to_bits());
+        assert_eq!(exp_negative_f32(f32::NEG_INFINITY).to_bits(), 0.0_f32.to_bits());
     }
 
     #[test]

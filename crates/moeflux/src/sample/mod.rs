@@ -75,7 +75,7 @@ impl Sampler {
             random: SplitMix64::new(config.seed),
             logits: vec![0.0; vocab],
             penalties: Penalties::new(vocab),
-            scratch: Scratch::default(),
+            scratch: Scratch::new(vocab),
             logprobs: LogProbabilities::default(),
             config,
         })
