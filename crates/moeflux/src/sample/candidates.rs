@@ -86,9 +86,9 @@ impl<'s> Candidates<'s> {
         exp_negative((f64::from(candidate.logit) - f64::from(self.best_logit)) / self.temperature)
     }
 
-    /// The sum of all weights. While nothing was cut, to some 1e-7 of itself; else of the entries in
-    /// their order: ids while nothing is sorted, else best first. Never a half-sorted order, which
-    /// the library's sort would decide.
+    /// The sum of all weights. While nothing was cut, to some 1e-7 of itself; else of the entries
+    /// in their order: ids while nothing is sorted, else best first. Never a half-sorted order,
+    /// which the library's sort would decide.
     pub(super) fn total_weight(&self) -> f64 {
         if !self.is_whole {
             assert!(self.n_sorted == 0 || self.n_sorted == self.entries.len(), "half sorted");
