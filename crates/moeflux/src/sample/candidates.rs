@@ -97,7 +97,7 @@ impl<'s> Candidates<'s> {
         if self.is_empty() {
             return 0.0;
         }
-        // Each lane adds up every so manieth weight, on any machine.
+        // A lane for every place of a chunk, whatever the machine has: one order of additions.
         let (best, divisor) = (self.best_logit, self.divisor);
         let weight = |logit: &f32| exp_negative_f32((logit - best) / divisor);
         let (chunks, rest) = self.logits.as_chunks::<N_AT_ONCE>();
