@@ -1,7 +1,8 @@
 //! An opened GPU: buffers, pipelines, and what goes wrong with them, as errors of the engine.
 //!
 //! **Invariant:** no call panics and no callback does: what the driver reports is kept and comes
-//! back from the next [`Gpu::check`] as one line. The only file here with `unsafe`.
+//! back from the next [`Gpu::check`] as one line. Beside `seen.rs` the only file here
+//! with `unsafe`.
 #![expect(unsafe_code, reason = "wgpu leaves it to the caller to promise that loops end")]
 
 use std::collections::HashMap;

@@ -110,10 +110,10 @@ impl GpuBackend {
         while let Some((_, piece)) = next.pieces.pop_front_if(|(end, _)| *end <= n_asked) {
             self.recorder.submit_recorded(piece);
             self.n_submissions += 1;
+            self.batches.submitted();
+            self.experts.submitted();
             next.n_handed = n_asked;
         }
-        self.batches.submitted();
-        self.experts.submitted();
         if is_last {
             self.ahead.next = None;
         }

@@ -52,9 +52,7 @@ pub(super) struct Candidates<'s> {
     /// Whether nothing was cut: `entries` holds only what is sorted.
     is_whole: bool,
     best_logit: f32,
-    temperature: f64,
-    /// The temperature where f32 computes.
-    divisor: f32,
+    temperature: f32,
 }
 
 impl<'s> Candidates<'s> {
@@ -67,8 +65,7 @@ impl<'s> Candidates<'s> {
             n_sorted: 0,
             is_whole: true,
             best_logit: highest(logits),
-            temperature: f64::from(temperature),
-            divisor: temperature,
+            temperature,
         }
     }
 
@@ -83,7 +80,7 @@ impl<'s> Candidates<'s> {
 
     /// The probability of an entry as a share of the best one's, at the set temperature.
     pub(super) fn weight(&self, candidate: Candidate) -> f64 {
-        exp_negative((f64::from(candidate.logit) - f64::from(self.best_logit)) / self.temperature)
+        weight_of(candidate.logit, self.best_logit, self.temperature)
     }
 
     /// The sum of all weights. While nothing was cut, to some 1e-7 of itself; else of the entries
@@ -98,8 +95,8 @@ impl<'s> Candidates<'s> {
             return 0.0;
         }
         // A lane for every place of a chunk, whatever the machine has: one order of additions.
-        let (best, divisor) = (self.best_logit, self.divisor);
-        let weight = |logit: &f32| exp_negative_f32((logit - best) / divisor);
+        let (best, temperature) = (self.best_logit, self.temperature);
+        let weight = |logit: &f32| exp_negative_f32((logit - best) / temperature);
         let (chunks, rest) = self.logits.as_chunks::<N_AT_ONCE>();
         let mut lanes = [0.0_f64; N_AT_ONCE];
         for chunk in chunks {
@@ -133,8 +130,8 @@ impl<'s> Candidates<'s> {
 
     /// Keeps entries with at least this weight. The order stays.
     pub(super) fn keep_weights_from(&mut self, least: f64) {
-        let (best, temperature) = (f64::from(self.best_logit), self.temperature);
-        let is_kept = |logit: f32| exp_negative((f64::from(logit) - best) / temperature) >= least;
+        let (best, temperature) = (self.best_logit, self.temperature);
+        let is_kept = |logit: f32| weight_of(logit, best, temperature) >= least;
         if self.is_whole {
             self.entries.clear();
             self.entries.extend(allowed(self.logits).filter(|it| is_kept(it.logit)));
@@ -165,6 +162,11 @@ impl<'s> Candidates<'s> {
         rest[..n_new].sort_unstable_by(best_first);
         self.n_sorted = n_wanted;
     }
+}
+
+/// The probability of a logit as a share of the best one's.
+fn weight_of(logit: f32, best: f32, temperature: f32) -> f64 {
+    exp_negative((f64::from(logit) - f64::from(best)) / f64::from(temperature))
 }
 
 /// The highest of some logits, or minus infinity.
