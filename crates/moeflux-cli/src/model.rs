@@ -27,12 +27,44 @@ use crate::progress::Bar;
 /// A model's path: what was given, or the folder of the model in the box, unpacked.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
     match given {
-        Some(path) => Ok(path.to_owned()),
+        Some(path) => {
+            check_there(path)?;
+            Ok(path.to_owned())
+        }
         None => {
             let root = cache::folder();
             moeflux_demo::unpack(&root).map_err(Error::io("unpack the model in the box to", &root))
         }
     }
+}
+
+/// Says what a model is to those who name something else: no folder, or one above it.
+fn check_there(path: &Path) -> Result<()> {
+    const WHAT: &str = "a model is the folder with its config.json and *.safetensors";
+    // Who names a file is told by those who take files.
+    if path.extension().is_some_and(|it| it == "json" || it == "safetensors") {
+        return Ok(());
+    }
+    if !path.exists() {
+        return Err(Error::malformed(path, format!("there is no such folder; {WHAT}")));
+    }
+    if !path.is_dir() || path.join("config.json").exists() {
+        return Ok(());
+    }
+    let mut below: Vec<PathBuf> = folders(path).chain(folders(&path.join("snapshots"))).collect();
+    below.retain(|it| it.join("config.json").is_file());
+    below.sort();
+    let problem = match below.as_slice() {
+        [] => format!("it has no config.json; {WHAT}"),
+        [model, ..] => format!("it has no config.json, but {} has one", model.display()),
+    };
+    Err(Error::malformed(path, problem))
+}
+
+/// The folders in a folder; none of what cannot be listed.
+fn folders(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|it| it.is_dir())
 }
 
 /// Whether a folder has weights, or a config at most.

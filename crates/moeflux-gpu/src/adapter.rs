@@ -223,7 +223,7 @@ fn not_found(wanted: Option<&str>, names: &[String]) -> Error {
     let device = wanted.map_or("GPU".to_owned(), |wanted| format!("GPU {wanted:?}"));
     let problem = match (names.is_empty(), wanted) {
         (true, _) => "no driver for Vulkan, Metal or DX12 was found".to_owned(),
-        (false, Some(_)) => format!("not found; there are {there}"),
+        (false, Some(_)) => format!("not found; --gpu takes one of {there}"),
         (false, None) => format!("there is only software ({there}); --gpu 0 takes it"),
     };
     Error::Device { device, problem }
@@ -349,7 +349,7 @@ mod tests {
         let names = ["X (discrete, vulkan)".to_owned()];
         assert_eq!(
             not_found(Some("Y"), &names).to_string(),
-            "GPU \"Y\": not found; there are 0: X (discrete, vulkan)"
+            "GPU \"Y\": not found; --gpu takes one of 0: X (discrete, vulkan)"
         );
         assert_eq!(
             not_found(None, &names).to_string(),

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use moeflux::error::{Error, Result};
 use moeflux::ids::{LayerIdx, MatrixId, VectorId};
-use moeflux::ops::{Heads, Op, Plan};
+use moeflux::ops::{Heads, Op, Plan, RowSet};
 use moeflux_kernels::MatrixLayout;
 
 use crate::backend::GpuConfig;
@@ -195,7 +195,22 @@ impl Compiler<'_> {
     ///
     /// [`Error::NoRoom`].
     pub(crate) fn scratch(&mut self, name: &'static str, n_cols: usize) -> Result<View> {
-        self.workspace.scratch(self.gpu, name, narrow(n_cols))
+        self.workspace.scratch(self.gpu, name, (narrow(n_cols), RowSet::All))
+    }
+
+    /// The same for rows of the kind that a view has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`].
+    pub(crate) fn scratch_beside(
+        &mut self,
+        heads: &Heads,
+        name: &'static str,
+        n_cols: usize,
+    ) -> Result<View> {
+        let rows = self.workspace.place(heads.buffer).rows;
+        self.workspace.scratch(self.gpu, name, (narrow(n_cols), rows))
     }
 
     /// Appends a dispatch over all rows, to be refined.

@@ -26,6 +26,7 @@ pub struct GpuMaker {
     memory_bytes: Option<u64>,
     arithmetic: Arithmetic,
     sees_host: bool,
+    sees_slots: bool,
     expert_buffer_bytes_max: u64,
 }
 
@@ -39,6 +40,7 @@ impl GpuMaker {
             memory_bytes,
             arithmetic: Arithmetic::F32,
             sees_host,
+            sees_slots: true,
             expert_buffer_bytes_max: u64::MAX,
         }
     }
@@ -49,6 +51,13 @@ impl GpuMaker {
     pub fn seeing_host(self) -> Self {
         let sees_host = self.gpu.sees_host();
         Self { sees_host, ..self }
+    }
+
+    /// Copies streamed experts to the device, also where kernels could read them in the host's
+    /// slots: for tests.
+    #[must_use]
+    pub fn copying_slots(self) -> Self {
+        Self { sees_slots: false, ..self }
     }
 
     /// Lets products of many rows round weights and activations to half precision, where the GPU
@@ -109,7 +118,7 @@ impl DeviceMaker for GpuMaker {
         let gpu = Arc::clone(&self.gpu);
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);
         let mut backend = GpuBackend::new(gpu, parts.weights, workspace, n_rows_max, config)?;
-        if let Some(slots) = parts.slots {
+        if let Some(slots) = parts.slots.filter(|_| self.sees_slots) {
             backend.see_slots(slots)?;
         }
         backend.prepare(parts.plan, parts.experts)?;

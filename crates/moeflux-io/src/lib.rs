@@ -46,7 +46,7 @@ pub use measure::{Load, Measured, Offsets, measure};
 pub use memory::{available_memory_bytes, process_memory_bytes};
 pub use mounts::{Mount, mount_of, mounts};
 pub use probe::{Probe, Probed};
-pub use simulated::{Contents, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
+pub use simulated::{Contents, FaultSwitch, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
 pub use threads::{N_THREADS_MAX, ThreadsDrive};
 #[cfg(target_os = "linux")]

@@ -1,13 +1,13 @@
 //! A drive that exists in memory only, with faults from a seed, on a virtual clock.
 //!
 //! **Invariant:** what happens to a read is a pure function of (seed, file, offset, attempt): no
-//! order of calls and no threads change a replay. As a drive that reads directly it refuses what
-//! is not aligned. Waiting moves the clock; nothing else takes time.
+//! order of calls and no threads change a replay, other than by a [`FaultSwitch`]. As a drive that
+//! reads directly it refuses what is not aligned. Waiting moves the clock; nothing else takes time.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
@@ -90,6 +90,35 @@ impl Faults {
     pub const AWAY_REGION_BYTES: u64 = 1 << 20;
 }
 
+/// Exchanges the faults of a drive that somebody else has by now. Reads that are not over meet the
+/// new ones.
+#[derive(Clone, Debug, Default)]
+pub struct FaultSwitch(Arc<Mutex<Switched>>);
+
+#[derive(Debug, Default)]
+struct Switched {
+    /// Not yet heard by the drive.
+    faults: Option<Faults>,
+    n_reads: u64,
+}
+
+impl FaultSwitch {
+    /// These faults from the next read on, which is number 0.
+    pub fn set(&self, faults: Faults) {
+        *self.lock() = Switched { faults: Some(faults), n_reads: 0 };
+    }
+
+    /// Reads that were submitted since.
+    #[must_use]
+    pub fn n_reads(&self) -> u64 {
+        self.lock().n_reads
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Switched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// How fast the drive is.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -119,6 +148,7 @@ pub struct SimulatedDrive {
     depth: usize,
     pace: Pace,
     faults: Faults,
+    switch: FaultSwitch,
     clock: VirtualClock,
     /// When the drive has passed on all that was asked for.
     free_at: Duration,
@@ -157,6 +187,7 @@ impl SimulatedDrive {
             depth,
             pace: Pace::default(),
             faults: Faults::default(),
+            switch: FaultSwitch::default(),
             clock,
             free_at: Duration::ZERO,
             in_flight: Vec::with_capacity(depth),
@@ -170,6 +201,12 @@ impl SimulatedDrive {
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults, ..self }
+    }
+
+    /// With faults that this switch may exchange.
+    #[must_use]
+    pub fn with_switch(self, switch: FaultSwitch) -> Self {
+        Self { switch, ..self }
     }
 
     /// With a pace of its own.
@@ -224,6 +261,16 @@ impl SimulatedDrive {
             }
         }
         Fate::Well
+    }
+
+    /// Takes notice of the switch.
+    fn hear(&mut self) {
+        let mut switched = self.switch.lock();
+        switched.n_reads += 1;
+        if let Some(faults) = switched.faults.take() {
+            self.faults = faults;
+            (self.n_submitted, self.nth_place) = (0, None);
+        }
     }
 
     /// Carries a read out.
@@ -331,6 +378,7 @@ impl BlockRead for SimulatedDrive {
 
     fn submit(&mut self, read: Read) {
         assert!(self.in_flight.len() < self.depth, "at most `depth` reads are in flight");
+        self.hear();
         let place = (read.file, read.offset_bytes);
         if self.faults.nth.is_some_and(|nth| nth.n == self.n_submitted) {
             self.nth_place = Some(place);

@@ -7,10 +7,10 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::error::{Error, Result};
-use crate::forward::StepProgress;
+use crate::forward::{Logits, StepProgress};
 use crate::ids::TokenId;
 use crate::sample::{LogitMask, Sampler};
-use crate::session::{Session, Wanted};
+use crate::session::Session;
 use crate::text::{EndTokens, StopStrings, TextStream};
 
 /// Everything one answer is made with.
@@ -95,6 +95,24 @@ impl fmt::Debug for Generation<'_> {
     }
 }
 
+/// The logits of the last token, all or the best: one of both is empty.
+#[derive(Debug, Default)]
+struct LastLogits {
+    all: Vec<f32>,
+    best: Vec<(TokenId, f32)>,
+}
+
+impl LastLogits {
+    fn keep(&mut self, logits: Logits<'_>) {
+        self.all.clear();
+        self.best.clear();
+        match logits {
+            Logits::All(row) => self.all.extend_from_slice(row),
+            Logits::Best(best) => self.best.extend_from_slice(best),
+        }
+    }
+}
+
 impl Generation<'_> {
     /// Feeds the prompt and generates the answer.
     ///
@@ -102,13 +120,11 @@ impl Generation<'_> {
     ///
     /// What feeding or sampling reports; being asked to stop is no error.
     pub fn run(mut self, prompt: &[TokenId], listener: &mut Listener<'_>) -> Result<Finish> {
-        let mut logits = Vec::new();
+        let mut logits = LastLogits::default();
+        let n_best = self.n_best_needed();
         let watch = &mut |progress| listener(Event::Reading(progress));
-        let fed = self.session.feed(prompt, Wanted::Last, watch, &mut |_, row| {
-            logits.extend_from_slice(row);
-            Ok(())
-        });
-        match fed {
+        let keep = &mut |found: Logits<'_>| logits.keep(found);
+        match self.session.feed_to_choose(prompt, n_best, watch, keep) {
             Err(Error::Cancelled) => return Ok(Finish::Cancelled),
             other => other?,
         }
@@ -124,10 +140,20 @@ impl Generation<'_> {
         Ok(finish)
     }
 
-    fn answer(&mut self, logits: &mut [f32], listener: &mut Listener<'_>) -> Result<Finish> {
+    /// A mask may forbid any of the best.
+    fn n_best_needed(&self) -> Option<usize> {
+        self.sampler.n_best_needed().filter(|_| self.mask.is_none())
+    }
+
+    fn answer(&mut self, logits: &mut LastLogits, listener: &mut Listener<'_>) -> Result<Finish> {
+        let n_best = self.n_best_needed();
         for n_tokens in 1..=self.n_tokens_max {
             let mask = self.mask.as_mut().map(|mask| &mut **mask as &mut dyn LogitMask);
-            let choice = self.sampler.sample(logits, self.session.tokens(), mask)?;
+            let choice = if logits.best.is_empty() {
+                self.sampler.sample(&logits.all, self.session.tokens(), mask)?
+            } else {
+                self.sampler.sample_best(&logits.best)?
+            };
             let token = choice.token;
             if self.end_tokens.contains(token) {
                 return Ok(Finish::EndToken);
@@ -151,11 +177,8 @@ impl Generation<'_> {
                 return Ok(Finish::ContextFull);
             }
             let watch = &mut |_| listener(Event::Working);
-            let fed = self.session.feed(&[token], Wanted::Last, watch, &mut |_, row| {
-                logits.copy_from_slice(row);
-                Ok(())
-            });
-            match fed {
+            let keep = &mut |found: Logits<'_>| logits.keep(found);
+            match self.session.feed_to_choose(&[token], n_best, watch, keep) {
                 Err(Error::Cancelled) => return Ok(Finish::Cancelled),
                 other => other?,
             }

@@ -33,15 +33,18 @@ use crate::stream::Stream;
 use crate::tiers;
 use report::{ModelFacts, Report};
 
+/// What `generate` asks for where it samples nothing: of a GPU's logits one comes back.
+const AS_GREEDY: usize = 1;
+
 /// What `moeflux bench` is told.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens of a prompt, the last one's logits wanted; 0: no prompts
+    /// Tokens of a prompt, the last one's best logit wanted; 0: no prompts
     #[arg(long, value_name = "P", default_value_t = 512)]
     prompt_tokens: usize,
-    /// Tokens of an answer, each a step of its own with its logits; 0: no answers
+    /// Tokens of an answer, each a step of its own with its best logit; 0: no answers
     #[arg(long, value_name = "N", default_value_t = 64)]
     gen_tokens: usize,
     /// Tokens in the session before each run, not timed
@@ -186,7 +189,7 @@ impl Bench<'_> {
             return Ok(());
         }
         let tokens = self.tokens.draw(self.n_context_tokens);
-        self.feed(&tokens, Wanted::None)?;
+        self.feed(&tokens, None)?;
         self.session.checkpoint(self.n_context_tokens)
     }
 
@@ -244,20 +247,24 @@ impl Bench<'_> {
     }
 
     fn prefill(&mut self, tokens: &[TokenId]) -> Result<()> {
-        self.feed(tokens, Wanted::Last)
+        self.feed(tokens, Some(AS_GREEDY))
     }
 
     fn decode(&mut self, tokens: &[TokenId]) -> Result<()> {
-        tokens.chunks(1).try_for_each(|token| self.feed(token, Wanted::Last))
+        tokens.chunks(1).try_for_each(|token| self.feed(token, Some(AS_GREEDY)))
     }
 
-    fn feed(&mut self, tokens: &[TokenId], wanted: Wanted) -> Result<()> {
+    /// Feeds tokens; the last one's best logits come back, if any are asked for.
+    fn feed(&mut self, tokens: &[TokenId], n_best: Option<usize>) -> Result<()> {
         let Self { session, bar, n_done, interrupt, .. } = self;
         let watch = &mut |progress: StepProgress| {
             bar.set(*n_done + tokens_done(progress));
             interrupt.poll()
         };
-        session.feed(tokens, wanted, watch, &mut |_, _| Ok(()))?;
+        match n_best {
+            None => session.feed(tokens, Wanted::None, watch, &mut |_, _| Ok(()))?,
+            Some(_) => session.feed_to_choose(tokens, n_best, watch, &mut |_| ())?,
+        }
         *n_done += tokens.len() as u64;
         Ok(())
     }

@@ -22,6 +22,18 @@ fn tensor_names(header: &Value) -> Vec<String> {
 }
 
 #[test]
+fn a_folder_above_a_model() {
+    let dir = TempDir::of_case(CASE);
+    std::fs::remove_file(dir.file("config.json")).unwrap();
+    check(&dir, &["has no config.json", "a model is the folder"]);
+    // As the cache of Hugging Face has it.
+    let snapshot = dir.file("snapshots/0123abcd");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::write(snapshot.join("config.json"), "{}").unwrap();
+    check(&dir, &["has no config.json, but ", "snapshots/0123abcd has one"]);
+}
+
+#[test]
 fn a_truncated_file() {
     let dir = TempDir::of_case(CASE);
     let bytes = std::fs::read(dir.file(SHARD)).unwrap();
@@ -179,7 +191,8 @@ fn a_folder_without_a_model() {
     check(&dir, &["config.json"]);
     let missing = dir.file("nowhere");
     let missing = missing.to_str().unwrap();
-    check_fails(&["logits", "--model", missing, "--tokens", "1", "--out", "x.npy"], &["nowhere"]);
+    let words = ["nowhere", "no such folder", "config.json"];
+    check_fails(&["logits", "--model", missing, "--tokens", "1", "--out", "x.npy"], &words);
 }
 
 #[test]

@@ -70,6 +70,12 @@ impl Ahead {
         self.step = None;
     }
 
+    /// A session is gone: so is its step, whatever of it the device has not got yet, and the next.
+    pub(super) fn forget_state(&mut self, state: StateId) {
+        self.step.take_if(|(row, _)| row.state == state);
+        self.next.take_if(|next| next.row.state == state);
+    }
+
     fn note(&mut self, plan_idx: usize) {
         if let Some((_, plans)) = &mut self.step {
             plans.push(plan_idx);

@@ -78,6 +78,7 @@ impl GpuBackend {
     fn compile_all(&mut self, plan: &ModelPlan) -> Result<()> {
         self.compiled(&plan.embed)?;
         self.compiled(&plan.head)?;
+        self.compiled(&plan.head_and_best)?;
         for layer in &plan.layers {
             let mixer = self.compiled(&layer.mixer)?;
             let Some(moe) = &layer.moe else { continue };

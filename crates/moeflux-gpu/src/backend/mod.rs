@@ -311,7 +311,9 @@ impl Backend for GpuBackend {
     }
 
     fn drop_state(&mut self, state: StateId) {
-        // What was recorded for the session keeps its buffers until it has run.
+        // What was recorded for the session keeps its buffers until it has run; nothing can be
+        // recorded any more.
+        self.ahead.forget_state(state);
         self.states.remove(state);
     }
 

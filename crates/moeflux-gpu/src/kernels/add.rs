@@ -10,12 +10,8 @@ use crate::params::{Params as _, View, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "add",
-    is_done: true,
-    shaders: || vec![shader()],
-    params: || vec![("add", AddParams::fields())],
-};
+pub(super) const KERNEL: Kernel =
+    Kernel { op: "add", shaders: || vec![shader()], params: || vec![("add", AddParams::fields())] };
 
 /// Invocations of a workgroup, each for one column.
 const N_COLS: u32 = 64;

@@ -11,7 +11,6 @@ use crate::params::{NONE, Params as _, View, params};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "attention",
-    is_done: true,
     shaders: || {
         let usual = form((2, 8), (256, 256), (false, true));
         let odd = form((3, 7), (37, 10), (true, false));

@@ -14,7 +14,6 @@ use crate::step::{Extent, Grid, Over};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "causal_conv",
-    is_done: true,
     shaders: || Part::ALL.map(|part| shader(part, 4)).into(),
     params: || Part::ALL.map(|part| (part.name(), CausalConvParams::fields())).into(),
 };

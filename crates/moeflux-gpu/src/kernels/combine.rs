@@ -13,7 +13,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "combine",
-    is_done: true,
     shaders: || [Shared::None, Shared::Plain, Shared::Gated].map(shader).to_vec(),
     params: || vec![("combine", CombineParams::fields())],
 };

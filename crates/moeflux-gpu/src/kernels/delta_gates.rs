@@ -12,7 +12,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "delta_gates",
-    is_done: true,
     shaders: || vec![shader()],
     params: || vec![("delta_gates", DeltaGatesParams::fields())],
 };

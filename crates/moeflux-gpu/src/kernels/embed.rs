@@ -14,7 +14,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "embed",
-    is_done: true,
     shaders: || decode_matrix::examples().into_iter().map(shader).collect(),
     params: || vec![("embed", EmbedParams::fields())],
 };

@@ -25,7 +25,6 @@ use crate::step::{Extent, Grid, Over};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "expert_ffn",
-    is_done: true,
     shaders,
     params: || {
         let fused = (fused_down::NAME, fused_down::fields());

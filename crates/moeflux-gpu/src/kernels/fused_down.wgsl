@@ -121,7 +121,9 @@ fn total_of(rank: u32, out: u32) -> f32 {
 }
 
 fn combined(idx: u32, out: u32) -> f32 {
-    var sum = 0.0;
+    // The row is alone: 0, but a driver does not know. Of two products whose sum is known to begin
+    // with 0 it may round either first, and the other kernel has it round the first.
+    var sum = f32(params.step.first_row);
     for (var rank = 0u; rank < TOP_K; rank++) {
         sum = fma(bitcast<f32>(routes[rank].y), total_of(rank, out), sum);
     }

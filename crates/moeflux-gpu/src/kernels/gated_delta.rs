@@ -15,7 +15,6 @@ use crate::step::{Extent, Grid, Over};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "gated_delta",
-    is_done: true,
     shaders: || {
         let shape = DeltaShape { key_dim: 128, value_dim: 128 };
         let all = [KeyLanes::Subgroup(8), KeyLanes::Subgroup(4), KeyLanes::Shared];

@@ -17,7 +17,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "head_matmul",
-    is_done: true,
     shaders,
     params: || NAMES.iter().map(|name| (*name, HeadMatMulParams::fields())).collect(),
 };

@@ -13,7 +13,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "l2_norm",
-    is_done: true,
     shaders: || Sums::ALL.map(|sums| shader(sums, 32)).into(),
     params: || vec![("l2_norm", L2NormParams::fields())],
 };

@@ -19,7 +19,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "matmul",
-    is_done: true,
     shaders,
     params: || {
         let fused = (fused_products::NAME, fused_products::fields());

@@ -11,7 +11,6 @@ use crate::params::{Params as _, View, params};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "mla_attention",
-    is_done: true,
     shaders: || {
         let limits =
             |workgroup_bytes_max, subgroup_sizes| Limits { workgroup_bytes_max, subgroup_sizes };

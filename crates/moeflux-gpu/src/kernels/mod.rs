@@ -7,6 +7,7 @@
 mod add;
 mod attend;
 mod attention;
+mod best;
 mod causal_conv;
 mod combine;
 mod coop_tile;
@@ -50,8 +51,6 @@ use crate::shader::Shader;
 pub(crate) struct Kernel {
     /// As [`Op::name`] calls it.
     pub(crate) op: &'static str,
-    /// Whether every case of the op suite is asked of it.
-    pub(crate) is_done: bool,
     /// Its shaders: one of each text that differs in more than a constant, and of each constant
     /// that changes what is compiled.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
@@ -63,12 +62,13 @@ pub(crate) struct Kernel {
 
 impl std::fmt::Debug for Kernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kernel").field("op", &self.op).field("is_done", &self.is_done).finish()
+        f.debug_struct("Kernel").field("op", &self.op).finish()
     }
 }
 
 /// All kernels.
-pub(crate) const KERNELS: [Kernel; 17] = [
+#[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
+pub(crate) const KERNELS: [Kernel; 18] = [
     embed::KERNEL,
     select_rows::KERNEL,
     rms_norm::KERNEL,
@@ -86,13 +86,8 @@ pub(crate) const KERNELS: [Kernel; 17] = [
     route::KERNEL,
     expert_ffn::KERNEL,
     combine::KERNEL,
+    best::KERNEL,
 ];
-
-/// Whether every case of an op can be run.
-#[must_use]
-pub fn is_done(op: &str) -> bool {
-    KERNELS.iter().any(|kernel| kernel.op == op && kernel.is_done)
-}
 
 /// Appends the steps of an op.
 pub(crate) fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
@@ -114,6 +109,7 @@ pub(crate) fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
         Op::Route(op) => route::compile(op, compiler),
         Op::ExpertFfn(op) => expert_ffn::compile(op, compiler),
         Op::Combine(op) => combine::compile(op, compiler),
+        Op::Best(op) => best::compile(op, compiler),
         other => Err(unsupported(other.name())),
     }
 }

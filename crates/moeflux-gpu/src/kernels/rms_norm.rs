@@ -13,7 +13,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "rms_norm",
-    is_done: true,
     shaders: || {
         let variants = [(Sums::Subgroups, true), (Sums::Shared, false)];
         variants.map(|(sums, has_gate)| shader(sums, 64, has_gate)).into()

@@ -13,7 +13,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "rope",
-    is_done: true,
     shaders: || {
         let alone = [Pairing::Halves, Pairing::Neighbours].map(shader);
         alone.into_iter().chain(fused_heads::shaders()).collect()

@@ -13,7 +13,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "route",
-    is_done: true,
     shaders: || {
         let alone = Choice::examples().into_iter().zip(Sums::ALL);
         alone.map(|(choice, sums)| shader(sums, choice)).chain(fused_route::shaders()).collect()

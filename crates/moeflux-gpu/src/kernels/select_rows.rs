@@ -12,7 +12,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "select_rows",
-    is_done: true,
     shaders: || vec![shader()],
     params: || vec![("select_rows", SelectRowsParams::fields())],
 };

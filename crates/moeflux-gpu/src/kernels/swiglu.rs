@@ -12,7 +12,6 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "swiglu",
-    is_done: true,
     shaders: || [false, true].map(shader).into(),
     params: || vec![("swiglu", SwiGluParams::fields())],
 };

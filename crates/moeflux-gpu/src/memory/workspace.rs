@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use moeflux::error::{Error, Result};
 use moeflux::ids::BufferId;
-use moeflux::ops::{Heads, RowSet, Workspace};
+use moeflux::ops::{Heads, N_OUTPUTS_MAX, RowSet, Workspace};
 
 use crate::device::Gpu;
 use crate::memory::{STORAGE, narrow};
@@ -31,7 +31,7 @@ pub(crate) struct DeviceWorkspace {
     pub(crate) buffer: wgpu::Buffer,
     pub(crate) n_rows_max: usize,
     places: Vec<Place>,
-    scratch: HashMap<&'static str, (u32, View)>,
+    scratch: HashMap<(&'static str, RowSet), (u32, View)>,
     /// Values that have a place.
     n_values: u64,
 }
@@ -71,14 +71,24 @@ impl DeviceWorkspace {
         }
     }
 
-    /// So many values per row, for kernels alone; asked again under the same name, it is shared.
-    pub(crate) fn scratch(&mut self, gpu: &Gpu, name: &'static str, n_cols: u32) -> Result<View> {
-        let known = self.scratch.get(name).filter(|(known_cols, _)| *known_cols >= n_cols);
+    /// So many values per row of a set, for kernels alone; asked again under the same name for the
+    /// same set, it is shared.
+    pub(crate) fn scratch(
+        &mut self,
+        gpu: &Gpu,
+        name: &'static str,
+        (n_cols, rows): (u32, RowSet),
+    ) -> Result<View> {
+        let known = self.scratch.get(&(name, rows)).filter(|(known_cols, _)| *known_cols >= n_cols);
         if let Some(&(_, view)) = known {
             return Ok(view);
         }
         let row_stride = n_cols.next_multiple_of(4);
-        let n_new = u64::from(row_stride) * self.n_rows_max as u64;
+        let n_rows = match rows {
+            RowSet::All => self.n_rows_max,
+            RowSet::Outputs => N_OUTPUTS_MAX,
+        };
+        let n_new = u64::from(row_stride) * n_rows as u64;
         let first = self.n_values;
         let n_values = first + n_new;
         if n_values > gpu.storage_bytes_max() / 4 {
@@ -94,7 +104,7 @@ impl DeviceWorkspace {
         self.n_values = n_values;
         let first = u32::try_from(first).expect("places in a buffer fit 32 bits");
         let view = View { first, row_stride, head_stride: row_stride };
-        self.scratch.insert(name, (n_cols, view));
+        self.scratch.insert((name, rows), (n_cols, view));
         Ok(view)
     }
 

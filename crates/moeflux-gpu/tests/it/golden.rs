@@ -158,6 +158,21 @@ fn where_experts_are_changes_no_bit() {
     }
 }
 
+/// Kernels that take several ops together round as those of each op do, for every kind of weight
+/// and number of experts.
+#[test]
+fn rows_alone_are_the_same_with_experts_of_files() {
+    for name in case_names() {
+        let case = Case::load(&name);
+        let tokens = &case.tokens[..case.tokens.len().min(6)];
+        let run = |experts| {
+            let engine = open(&case.dir, 1, experts);
+            feed_all(&mut engine.session(tokens.len()).unwrap(), tokens)
+        };
+        assert!(run(ExpertsAt::Files(9)) == run(ExpertsAt::Device), "{name}");
+    }
+}
+
 #[test]
 fn experts_of_files_and_of_the_device_change_no_bit() {
     for name in CASES {
@@ -298,6 +313,32 @@ fn what_was_recorded_ahead_is_not_used_for_another_step() {
         }
         torn.clear();
         assert!(feed_all(&mut torn, tokens) == expected, "{name}: after interruptions");
+    }
+}
+
+/// Its row was recorded, and the one behind it; both are nobody's then.
+#[test]
+fn a_session_that_goes_in_the_middle_of_a_step_leaves_nothing_behind() {
+    for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
+        for (name, n_before) in CASES.into_iter().flat_map(|it| [(it, 0), (it, 3)]) {
+            let case = Case::load(name);
+            let engine = open(&case.dir, 1, experts);
+            let tokens = &case.tokens[..6];
+            let expected = feed_all(&mut engine.session(8).unwrap(), tokens);
+            let mut other = engine.session(8).unwrap();
+            feed_all(&mut other, &tokens[..4]);
+            let mut going = engine.session(8).unwrap();
+            for token in &tokens[..n_before] {
+                feed_all(&mut going, &[*token]);
+            }
+            let stop = &mut |_| ControlFlow::Break(());
+            let fed = going.feed(&tokens[n_before..], Wanted::All, stop, &mut |_, _| Ok(()));
+            assert!(matches!(fed, Err(Error::Cancelled)), "{name}: {fed:?}");
+            drop(going);
+            // Something comes back from the device before the next step, and then the step.
+            other.save_state(&mut Vec::new()).unwrap();
+            assert!(feed_all(&mut other, &tokens[4..]) == expected[4..], "{name}, {experts:?}");
+        }
     }
 }
 

@@ -5,6 +5,10 @@
 mod ahead;
 #[path = "../../../moeflux/tests/it/cases.rs"]
 mod cases;
+mod choosing;
+#[path = "../../../moeflux/tests/it/drives.rs"]
+mod drives;
+mod faults;
 mod golden;
 mod limits;
 #[path = "../../../moeflux/tests/it/ops/mod.rs"]
@@ -12,4 +16,6 @@ mod ops;
 #[path = "../../../moeflux/tests/it/random.rs"]
 mod random;
 mod support;
+#[path = "../../../moeflux/tests/it/temp_dir.rs"]
+mod temp_dir;
 mod under_test;

@@ -31,6 +31,9 @@ pub(crate) fn another_gpu() -> Arc<Gpu> {
     Gpu::open(adapter).expect("the first adapter opens")
 }
 
+/// Of the drives that slots are reckoned for.
+pub(crate) const BLOCK_BYTES: usize = 512;
+
 /// Where the experts of a model are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpertsAt {
@@ -44,6 +47,8 @@ pub(crate) enum ExpertsAt {
     Cut(u64),
     /// In files, with slots for so many in the host's memory.
     Files(usize),
+    /// The same, copied to the device even where kernels could see them.
+    CopiedFiles(usize),
     /// The same, with places for so many more in the device's own.
     FilesAndDevice(usize, u64),
 }
@@ -66,18 +71,20 @@ pub(crate) fn open_kept(dir: &Path, folder: &Path) -> Engine {
     Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig {
+/// How such an engine is opened.
+pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig {
     const LARGE: u64 = 1 << 30;
     let maker = |memory_bytes| GpuMaker::new(gpu(), Some(memory_bytes));
     let maker = match experts {
         ExpertsAt::Device => maker(LARGE),
         ExpertsAt::Host | ExpertsAt::Files(_) => maker(1),
+        ExpertsAt::CopiedFiles(_) => maker(1).copying_slots(),
         ExpertsAt::FilesAndDevice(_, n_near) => {
             let (blueprint, _) = Blueprint::of_folder(dir).unwrap();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = Layout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
-            let slot_bytes = slot_shape(&blueprint.manifest.banks, 512).stride_bytes as u64;
+            let slot_bytes = slot_shape(&blueprint.manifest.banks, BLOCK_BYTES).stride_bytes as u64;
             // Some of them are a prompt's.
             maker(others_bytes + (n_near + 32) * slot_bytes)
         }
@@ -98,7 +105,9 @@ fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig 
         }
     };
     let n_slots_max = match experts {
-        ExpertsAt::Files(n_slots) | ExpertsAt::FilesAndDevice(n_slots, _) => Some(n_slots),
+        ExpertsAt::Files(n_slots)
+        | ExpertsAt::CopiedFiles(n_slots)
+        | ExpertsAt::FilesAndDevice(n_slots, _) => Some(n_slots),
         ExpertsAt::Device | ExpertsAt::Host | ExpertsAt::Both(_) | ExpertsAt::Cut(_) => None,
     };
     EngineConfig {

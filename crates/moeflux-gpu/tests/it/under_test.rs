@@ -7,9 +7,8 @@ use moeflux::error::Result;
 use moeflux::ops::Workspace;
 use moeflux::weights::Weights;
 use moeflux_gpu::backend::{GpuBackend, GpuConfig, Matrices};
-use moeflux_gpu::kernels::is_done;
 
-use crate::ops::{BackendUnderTest, Maker, REFERENCE};
+use crate::ops::{BackendUnderTest, REFERENCE};
 use crate::support::gpu;
 
 /// The backends under test: with all that the adapter has, and with the least.
@@ -18,7 +17,6 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         name: "gpu",
         make: |weights, sizes, _| made(weights, sizes, GpuConfig::default()),
         is_exact: false,
-        covers,
         ..REFERENCE
     },
     BackendUnderTest {
@@ -30,7 +28,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         is_exact: false,
         // Each factor has a relative error of at most 2^-11, squared 2.4e-7.
         limit: |_| 1e-5,
-        covers: |maker| covers(maker) && rounds(maker.op),
+        covers: |maker| rounds(maker.op),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -42,7 +40,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         is_exact: false,
         limit: |_| 1e-5,
         // Where the adapter has a unit, the backend above has tested all that is around it.
-        covers: |maker| covers(maker) && rounds(maker.op) && gpu().facts().matrix_edge.is_none(),
+        covers: |maker| rounds(maker.op) && gpu().facts().matrix_edge.is_none(),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -52,7 +50,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
             made(weights, sizes, config)
         },
         is_exact: false,
-        covers: |maker| covers(maker) && differs_without(maker.op),
+        covers: |maker| differs_without(maker.op),
         ..REFERENCE
     },
 ];
@@ -74,10 +72,4 @@ fn differs_without(op: &str) -> bool {
 /// Whether an op has other kernels where products may be rounded.
 fn rounds(op: &str) -> bool {
     ["matmul", "expert_ffn"].contains(&op)
-}
-
-/// Cases whose ops have kernels. Inputs come by embeddings of f32, which there are always.
-fn covers(maker: &Maker) -> bool {
-    let is_there = |op: &&str| *op == "embed" || is_done(op);
-    is_done(maker.op) && maker.op_names().iter().all(is_there)
 }

@@ -3,6 +3,7 @@
 //! **Invariant:** a backend interprets plans; it never learns which model they belong to, and
 //! never waits for the disk.
 
+mod best;
 pub mod cpu;
 pub mod host;
 pub mod kv;
@@ -219,7 +220,7 @@ pub trait Backend: fmt::Debug + Send {
     }
 
     /// Whether choices come back only by waiting for a device: then all that is asked of routers at
-    /// a time is asked at once.
+    /// a time is asked at once, and no more logits come back than are needed.
     fn is_remote(&self) -> bool {
         false
     }

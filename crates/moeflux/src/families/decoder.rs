@@ -4,8 +4,8 @@ use crate::error::Result;
 use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla};
 use crate::ids::LayerIdx;
 use crate::ops::{
-    Add, Embed, Heads, LayerState, MatMul, Op, Plan, RmsNorm, RowSet, SelectRows, StateSpec,
-    Workspace,
+    Add, Best, Embed, Heads, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows,
+    StateSpec, Workspace,
 };
 use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec};
 use crate::weights::Binder;
@@ -90,6 +90,7 @@ pub fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPlan> {
 
     let selected = workspace.output_buffer("selected", spec.hidden);
     let logits = workspace.output_buffer("logits", spec.vocab);
+    let best = workspace.output_buffer("best", 2 * N_BEST_MAX.min(spec.vocab));
     let gain = binder.norm("model.norm.weight", spec.hidden)?;
     let output = if spec.tied_embeddings {
         table
@@ -105,7 +106,9 @@ pub fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPlan> {
             Op::MatMul(MatMul { weight: output, bias: None, x: selected, out: logits }),
         ],
     };
-    Ok(ModelPlan { workspace, state, embed, layers, head, logits })
+    let mut head_and_best = head.clone();
+    head_and_best.ops.push(Op::Best(Best { x: logits, out: best }));
+    Ok(ModelPlan { workspace, state, embed, layers, head, logits, head_and_best, best })
 }
 
 fn layer_plan(site: &mut Site<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {

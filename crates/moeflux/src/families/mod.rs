@@ -30,6 +30,10 @@ pub struct ModelPlan {
     pub head: Plan,
     /// Where `head` leaves the logits.
     pub logits: Heads,
+    /// `head`, and which logits are the best.
+    pub head_and_best: Plan,
+    /// Where `head_and_best` leaves these: see [`crate::ops::Best`].
+    pub best: Heads,
 }
 
 /// One decoder layer. A sparse layer's decision stands between `mixer` and the rest.

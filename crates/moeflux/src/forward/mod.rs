@@ -12,7 +12,7 @@ use crate::experts::predict::Stage;
 use crate::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
 use crate::experts::{Experts, Request};
 use crate::families::{LayerPlan, ModelPlan, MoePlan};
-use crate::ids::LayerIdx;
+use crate::ids::{LayerIdx, TokenId};
 use crate::ops::{Batch, N_OUTPUTS_MAX, Purpose, Routes};
 use crate::spec::{FfnSpec, ModelSpec};
 
@@ -66,8 +66,19 @@ pub struct Device {
     pub experts: Experts,
     /// One row of logits.
     pub logits: Vec<f32>,
+    /// The best of a row.
+    pub best: Vec<(TokenId, f32)>,
     /// Prompts under way that have longer steps for memory of slots.
     pub n_borrowers: usize,
+}
+
+/// What comes back of a wanted row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Logits<'a> {
+    /// One logit per token of the vocabulary.
+    All(&'a [f32]),
+    /// The best ones, best first; of equals the one of the lower token.
+    Best(&'a [(TokenId, f32)]),
 }
 
 /// How far a step has come.
@@ -198,26 +209,54 @@ fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
 }
 
 /// Computes the logits of the rows in [`Batch::outputs`], after [`run_layers`]; `sink` gets each
-/// row's place in `outputs` and its logits. `logits` is scratch of one row.
+/// row's place in `outputs` and its logits: all of them, or the best where so many are enough and
+/// the others would have to be fetched from a device.
 ///
 /// # Errors
 ///
 /// What the device reports.
 pub fn run_head(
     model: &Model,
-    backend: &mut dyn Backend,
+    device: &mut Device,
     batch: &Batch<'_>,
-    logits: &mut [f32],
-    sink: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    n_best: Option<usize>,
+    sink: &mut dyn FnMut(usize, Logits<'_>) -> Result<()>,
 ) -> Result<()> {
+    let Device { backend, logits, best, .. } = device;
+    let ModelPlan { head, head_and_best, .. } = &model.plan;
+    let n_found = model.plan.best.head_dim / 2;
+    let n_best = n_best.filter(|n_best| backend.is_remote() && *n_best <= n_found);
+    let (plan, found) = match n_best {
+        Some(_) => (head_and_best, model.plan.best),
+        None => (head, model.plan.logits),
+    };
     let mut n_done = 0;
     for outputs in batch.outputs.chunks(N_OUTPUTS_MAX) {
-        backend.submit(&model.plan.head, &Batch { outputs, ..*batch })?;
+        backend.submit(plan, &Batch { outputs, ..*batch })?;
         for row_idx in 0..outputs.len() {
-            backend.read_row(model.plan.logits.buffer, row_idx, logits)?;
-            sink(n_done + row_idx, logits)?;
+            let row = &mut logits[..found.head_dim];
+            backend.read_row(found.buffer, row_idx, row)?;
+            let Some(n_best) = n_best else {
+                sink(n_done + row_idx, Logits::All(row))?;
+                continue;
+            };
+            let (values, tokens) = row.split_at(n_found);
+            best.clear();
+            best.extend(tokens.iter().map(|it| token_of(*it)).zip(values.iter().copied()));
+            best.truncate(n_best);
+            sink(n_done + row_idx, Logits::Best(best))?;
         }
         n_done += outputs.len();
     }
     Ok(())
+}
+
+/// A token that a device names by a number: exact, since [`crate::ops::Best`] takes fewer columns.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a whole number; what is none becomes one that the vocabulary has or has not"
+)]
+fn token_of(number: f32) -> TokenId {
+    TokenId(number as u32)
 }

@@ -55,6 +55,8 @@ pub enum Op {
     ExpertFfn(ExpertFfn),
     /// See [`Combine`].
     Combine(Combine),
+    /// See [`Best`].
+    Best(Best),
 }
 
 /// `out[row] = table[token of row]`.
@@ -364,6 +366,21 @@ pub struct Combine {
     pub out: Heads,
 }
 
+/// The largest values of a row, largest first, then the columns that they stand in, as numbers. Of
+/// equals, 0 and -0 among them, the one further left comes first. What is not a number is larger
+/// than all: who looks at the first sees that something broke.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Best {
+    /// One head of fewer than 2^24 columns, which a number names exactly.
+    pub x: Heads,
+    /// One head: so many values, at most [`N_BEST_MAX`] and at most the columns of `x`, and as many
+    /// columns; another buffer than `x`.
+    pub out: Heads,
+}
+
+/// Values that [`Best`] finds at most.
+pub const N_BEST_MAX: usize = 64;
+
 impl Op {
     /// Name for plans, profiles and test failures.
     #[must_use]
@@ -386,6 +403,7 @@ impl Op {
             Self::Route(_) => "route",
             Self::ExpertFfn(_) => "expert_ffn",
             Self::Combine(_) => "combine",
+            Self::Best(_) => "best",
         }
     }
 
@@ -444,6 +462,7 @@ impl Op {
             Self::Route(op) => vec![op.logits],
             Self::ExpertFfn(op) => vec![op.x, op.sum],
             Self::Combine(op) => with(&[op.sum, op.residual, op.out], &[op.shared, op.shared_gate]),
+            Self::Best(op) => vec![op.x, op.out],
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::ops::{BufferSpec, Heads, Op, Workspace};
 
 /// Which rows a plan's ops run over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowSet {
     /// Every row of the batch.
     All,

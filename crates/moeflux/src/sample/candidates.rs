@@ -69,6 +69,24 @@ impl<'s> Candidates<'s> {
         }
     }
 
+    /// The best of them all, and no other: best first, of equals the lower id.
+    pub(super) fn of_best(
+        scratch: &'s mut Scratch,
+        best: &[(TokenId, f32)],
+        temperature: f32,
+    ) -> Self {
+        let entries = &mut scratch.entries;
+        entries.clear();
+        entries.extend(
+            best.iter()
+                .map(|&(token, logit)| Candidate { logit, token })
+                .take_while(|candidate| candidate.logit > f32::NEG_INFINITY),
+        );
+        let best_logit = entries.first().map_or(f32::NEG_INFINITY, |best| best.logit);
+        let n_sorted = entries.len();
+        Self { logits: &[], entries, n_sorted, is_whole: false, best_logit, temperature }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.best_logit == f32::NEG_INFINITY
     }

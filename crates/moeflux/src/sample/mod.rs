@@ -115,11 +115,8 @@ impl Sampler {
             greedy::pick(&self.logits)
         } else {
             let temperature = self.config.temperature;
-            let mut candidates = Candidates::of(&mut self.scratch, &self.logits, temperature);
-            top_k::keep(&mut candidates, self.config.top_k);
-            top_p::keep(&mut candidates, self.config.top_p);
-            min_p::keep(&mut candidates, self.config.min_p);
-            draw::pick(&mut candidates, self.random.next_f64())
+            let candidates = Candidates::of(&mut self.scratch, &self.logits, temperature);
+            drawn(candidates, &self.config, &mut self.random)
         };
         let Some(token) = token else {
             return Err(nothing_left(logits));
@@ -127,25 +124,82 @@ impl Sampler {
         let logprob = self.config.n_logprobs.map(|n_top| self.logprobs.take(logits, token, n_top));
         Ok(Choice { token, logprob, top: self.logprobs.top() })
     }
+
+    /// On how many of the best logits a choice without a mask depends; `None`: on all of them.
+    #[must_use]
+    pub fn n_best_needed(&self) -> Option<usize> {
+        let config = &self.config;
+        let changes_logits = !config.logit_bias.is_empty() || !penalties::is_off(config);
+        if changes_logits || config.n_logprobs.is_some() {
+            return None;
+        }
+        if config.temperature == 0.0 { Some(1) } else { Some(config.top_k).filter(|k| *k > 0) }
+    }
+
+    /// Chooses the token that [`Sampler::sample`] would choose without a mask, from the best logits
+    /// alone: [`Sampler::n_best_needed`] of them, best first, of equals the lower token.
+    ///
+    /// # Errors
+    /// A logit that is not a number or plus infinity, or nothing but minus infinity.
+    ///
+    /// # Panics
+    /// If the choice depends on more.
+    pub fn sample_best(&mut self, best: &[(TokenId, f32)]) -> Result<Choice<'_>> {
+        let n_needed = self.n_best_needed().expect("the best are enough");
+        assert!(best.len() == n_needed.min(self.logits.len()), "as many as are needed");
+        if let Some((token, logit)) = best.iter().find(|(_, logit)| is_broken(*logit)) {
+            return Err(broken(*token, *logit, self.logits.len()));
+        }
+        let token = if self.config.temperature == 0.0 {
+            best.first().filter(|it| it.1 > f32::NEG_INFINITY).map(|it| it.0)
+        } else {
+            let temperature = self.config.temperature;
+            let candidates = Candidates::of_best(&mut self.scratch, best, temperature);
+            drawn(candidates, &self.config, &mut self.random)
+        };
+        let Some(token) = token else {
+            return Err(nothing_left(&[]));
+        };
+        Ok(Choice { token, logprob: None, top: &[] })
+    }
+}
+
+/// What the cuts leave of candidates, and one of those.
+fn drawn(
+    mut candidates: Candidates<'_>,
+    config: &SamplerConfig,
+    random: &mut SplitMix64,
+) -> Option<TokenId> {
+    top_k::keep(&mut candidates, config.top_k);
+    top_p::keep(&mut candidates, config.top_p);
+    min_p::keep(&mut candidates, config.min_p);
+    draw::pick(&mut candidates, random.next_f64())
 }
 
 /// One broken logit means that the model's arithmetic broke: a token chosen around it would be
 /// noise that looks like an answer.
 fn check_logits(logits: &[f32]) -> Result<()> {
-    let broken = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
     // Without a way out of the loop it takes many at once.
-    if !logits.iter().fold(false, |is_any, logit| is_any | broken(logit)) {
+    if !logits.iter().fold(false, |is_any, logit| is_any | is_broken(*logit)) {
         return Ok(());
     }
-    match logits.iter().position(broken) {
+    match (0..).zip(logits).find(|(_, logit)| is_broken(**logit)) {
         None => Ok(()),
-        Some(id) => Err(Error::Input(format!(
-            "the logit of token {id} is {} (of {} logits): the model's weights or arithmetic are \
-             broken; check the checkpoint for NaN, or compare with the reference backend",
-            logits[id],
-            logits.len()
-        ))),
+        Some((id, logit)) => Err(broken(TokenId(id), *logit, logits.len())),
     }
+}
+
+fn is_broken(logit: f32) -> bool {
+    logit.is_nan() || logit == f32::INFINITY
+}
+
+fn broken(token: TokenId, logit: f32, n_logits: usize) -> Error {
+    Error::Input(format!(
+        "the logit of token {} is {logit} (of {n_logits} logits): the model's weights or \
+         arithmetic are broken; check the checkpoint for NaN, or compare with the reference \
+         backend",
+        token.0
+    ))
 }
 
 fn nothing_left(logits: &[f32]) -> Error {

@@ -54,7 +54,8 @@ impl Penalties {
     }
 }
 
-fn is_off(config: &SamplerConfig) -> bool {
+/// Whether no penalty changes anything.
+pub(super) fn is_off(config: &SamplerConfig) -> bool {
     let unit = 1.0..=1.0;
     unit.contains(&config.repetition_penalty)
         && config.frequency_penalty == 0.0

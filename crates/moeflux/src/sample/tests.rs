@@ -278,3 +278,62 @@ fn scratch_does_not_grow_after_the_first_token() {
     }
     assert!(addresses[1..].iter().all(|address| *address == addresses[0]));
 }
+
+/// What a device would find: so many of the best, of equals the lower token first.
+fn best_of(logits: &[f32], n: usize) -> Vec<(TokenId, f32)> {
+    let mut best: Vec<(TokenId, f32)> =
+        (0..).zip(logits).map(|(id, logit)| (TokenId(id), *logit)).collect();
+    best.sort_by(|left, right| right.1.partial_cmp(&left.1).unwrap());
+    best.truncate(n);
+    best
+}
+
+#[test]
+#[expect(clippy::cast_possible_truncation, reason = "any logits will do")]
+fn the_best_are_enough_where_they_say_so() {
+    let mut random = SplitMix64::new(7);
+    let cuts = [(1, 1.0, 0.0), (20, 0.95, 0.0), (64, 0.3, 0.1), (64, 1.0, 0.6)];
+    let warm = cuts.map(|(top_k, top_p, min_p)| SamplerConfig {
+        seed: 3,
+        ..SamplerConfig { top_k, top_p, min_p, ..config(0.7) }
+    });
+    for config in warm.into_iter().chain([config(0.0)]) {
+        let mut of_all = Sampler::new(config.clone(), 300).unwrap();
+        let mut of_best = of_all.clone();
+        let n_best = of_all.n_best_needed().unwrap();
+        for round in 0..50 {
+            // Few values, so that the cut falls between equals, and some that are never chosen.
+            let logits: Vec<f32> = (0..300)
+                .map(|_| match (random.next_f64() * 12.0).floor() {
+                    0.0 => BANNED,
+                    value if round % 2 == 0 => value as f32 / 4.0,
+                    _ => (random.next_f64() * 9.0) as f32,
+                })
+                .collect();
+            let expected = of_all.sample(&logits, &[], None).unwrap().token;
+            let chosen = of_best.sample_best(&best_of(&logits, n_best)).unwrap().token;
+            assert_eq!(chosen, expected, "{config:?}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn what_looks_at_all_logits_says_so() {
+    let needed = |config: SamplerConfig| Sampler::new(config, 9).unwrap().n_best_needed();
+    assert_eq!(needed(config(0.0)), Some(1));
+    assert_eq!(needed(SamplerConfig { top_k: 5, ..config(1.0) }), Some(5));
+    assert_eq!(needed(config(1.0)), None);
+    assert_eq!(needed(SamplerConfig { top_p: 0.9, ..config(1.0) }), None);
+    assert_eq!(needed(SamplerConfig { presence_penalty: 1.0, ..config(0.0) }), None);
+    assert_eq!(needed(SamplerConfig { n_logprobs: Some(0), ..config(0.0) }), None);
+    assert_eq!(needed(SamplerConfig { logit_bias: vec![(TokenId(1), 1.0)], ..config(0.0) }), None);
+}
+
+#[test]
+fn broken_logits_among_the_best_are_named() {
+    let mut sampler = Sampler::new(config(0.0), 9).unwrap();
+    let error = sampler.sample_best(&[(TokenId(4), f32::NAN)]).unwrap_err().to_string();
+    assert!(error.contains("the logit of token 4 is NaN (of 9 logits)"), "{error}");
+    let error = sampler.sample_best(&[(TokenId(4), BANNED)]).unwrap_err().to_string();
+    assert!(error.contains("no token is left"), "{error}");
+}

@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, Model, StepProgress, Watch, run_head, run_layers};
+use crate::forward::{Device, Logits, Model, StepProgress, Watch, run_head, run_layers};
 use crate::ids::{Position, TokenId};
 use crate::ops::{Batch, Row, Segment};
 use crate::session::checkpoints::RecurrentCopy;
@@ -64,6 +64,19 @@ pub fn step(
     watch: &mut Watch<'_>,
     sink: &mut dyn FnMut(OutputOf, &[f32]) -> Result<()>,
 ) -> Result<()> {
+    step_to_choose(feeds, None, watch, &mut |of, logits| match logits {
+        Logits::All(row) => sink(of, row),
+        Logits::Best(_) => unreachable!("all logits were asked for"),
+    })
+}
+
+/// As [`step`], where the best logits are enough: so many of each wanted row.
+pub(super) fn step_to_choose(
+    feeds: &mut [Feed<'_>],
+    n_best: Option<usize>,
+    watch: &mut Watch<'_>,
+    sink: &mut dyn FnMut(OutputOf, Logits<'_>) -> Result<()>,
+) -> Result<()> {
     let Some(first) = feeds.first() else { return Ok(()) };
     let runtime = Arc::clone(&first.session.runtime);
     for feed in &*feeds {
@@ -87,7 +100,7 @@ pub fn step(
             None => n_rows_max,
         };
         chunk.fill(feeds, fed, n_rows_step);
-        let mut run = Run { model: runtime.model(), device: &mut device, watch, sink };
+        let mut run = Run { model: runtime.model(), device: &mut device, n_best, watch, sink };
         run.chunk(feeds, (chunk, undos), (n_rows_done, n_rows))?;
         for part in &chunk.parts {
             fed[part.feed_idx] += part.rows.len();
@@ -212,8 +225,9 @@ enum Undo {
 struct Run<'a, 'w, 's> {
     model: &'a Model,
     device: &'a mut Device,
+    n_best: Option<usize>,
     watch: &'a mut Watch<'w>,
-    sink: &'a mut (dyn FnMut(OutputOf, &[f32]) -> Result<()> + 's),
+    sink: &'a mut (dyn FnMut(OutputOf, Logits<'_>) -> Result<()> + 's),
 }
 
 impl Run<'_, '_, '_> {
@@ -252,10 +266,9 @@ impl Run<'_, '_, '_> {
     }
 
     fn emit(&mut self, chunk: &Chunk) -> Result<()> {
-        let Device { backend, logits, .. } = &mut *self.device;
         let sink = &mut self.sink;
-        run_head(self.model, backend.as_mut(), &chunk.batch(), logits, &mut |output_idx, row| {
-            sink(chunk.output_of(output_idx), row)
+        run_head(self.model, self.device, &chunk.batch(), self.n_best, &mut |output_idx, logits| {
+            sink(chunk.output_of(output_idx), logits)
         })
     }
 

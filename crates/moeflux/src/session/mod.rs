@@ -11,13 +11,14 @@ mod runtime;
 mod snapshot;
 
 pub use checkpoints::N_CHECKPOINTS_DEFAULT;
+use feed::step_to_choose;
 pub use feed::{Feed, OutputOf, Wanted, step};
 pub use runtime::Runtime;
 
 use std::sync::Arc;
 
 use crate::error::{ByteCount, Error, Result};
-use crate::forward::Watch;
+use crate::forward::{Logits, Watch};
 use crate::ids::{StateId, TokenId};
 use crate::ops::{KvKind, StateSpec};
 use crate::session::checkpoints::Checkpoints;
@@ -81,6 +82,27 @@ impl Session {
         sink: &mut dyn FnMut(OutputOf, &[f32]) -> Result<()>,
     ) -> Result<()> {
         step(&mut [Feed { session: self, tokens, wanted }], watch, sink)
+    }
+
+    /// Feeds tokens of which the last is followed by a choice; `sink` gets its logits, or at least
+    /// the best so many where others would have to be fetched: see
+    /// [`crate::sample::Sampler::n_best_needed`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::feed`]; [`Error::Input`] if there are no tokens.
+    pub fn feed_to_choose(
+        &mut self,
+        tokens: &[TokenId],
+        n_best: Option<usize>,
+        watch: &mut Watch<'_>,
+        sink: &mut dyn FnMut(Logits<'_>),
+    ) -> Result<()> {
+        let feed = Feed { session: self, tokens, wanted: Wanted::Last };
+        step_to_choose(&mut [feed], n_best, watch, &mut |_, logits| {
+            sink(logits);
+            Ok(())
+        })
     }
 
     /// Feeds tokens and returns the logits of the last.

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
 use crate::forward::{Device, Model};
+use crate::ops::N_BEST_MAX;
 use crate::session::feed::StepScratch;
 
 /// A model and its device.
@@ -45,7 +46,9 @@ impl Runtime {
     /// A model on a device whose weights are those of the model.
     #[must_use]
     pub fn new(model: Model, backend: Box<dyn Backend>, experts: Experts) -> Self {
-        let logits = vec![0.0; model.spec.vocab];
+        // The best of a vocabulary smaller than their list, with their numbers, are more values.
+        let logits = vec![0.0; model.spec.vocab.max(model.plan.best.head_dim)];
+        let best = Vec::with_capacity(N_BEST_MAX);
         let names = backend.names();
         let (turns, turned) = (Mutex::default(), Condvar::new());
         Self {
@@ -53,7 +56,7 @@ impl Runtime {
             names,
             turns,
             turned,
-            device: Mutex::new(Device { backend, experts, logits, n_borrowers: 0 }),
+            device: Mutex::new(Device { backend, experts, logits, best, n_borrowers: 0 }),
             scratches: Mutex::default(),
             prompt_room: None,
         }

@@ -238,7 +238,7 @@ fn a_panic_in_a_step_is_not_drift() {
 fn a_state_of_a_twin_is_refused() {
     // Same names, shapes and sizes, other experts: as a fine-tuned model of the same family.
     let case = Case::load("qwen3_next-bf16");
-    let twin = crate::support::TempDir::copy_of(&case.dir);
+    let twin = crate::temp_dir::TempDir::copy_of(&case.dir);
     for entry in std::fs::read_dir(twin.path()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "safetensors") {

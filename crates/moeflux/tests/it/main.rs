@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod cases;
+mod drives;
 mod failures;
 mod generate;
 mod golden;
@@ -12,4 +13,5 @@ mod random;
 mod sessions;
 mod streaming;
 mod support;
+mod temp_dir;
 mod under_test;

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use moeflux_kernels::{IntScratch, KernelTable, LaidRows};
 use moeflux_threads::Pool;
 
+use crate::backend::best::best;
 use crate::backend::cpu::attention::{AttentionScratch, TaskScratch};
 use crate::backend::cpu::elementwise::Turns;
 use crate::backend::cpu::experts::ExpertScratch;
@@ -279,6 +280,7 @@ impl Machine {
             Op::Add(op) => self.add(op, n_rows),
             Op::Route(op) => self.route(op, n_rows),
             Op::Combine(op) => self.combine(op, n_rows),
+            Op::Best(op) => best(op, &mut self.buffers, n_rows),
             Op::ExpertFfn(_) => unreachable!("experts are submitted with their weights"),
         }
     }

@@ -20,6 +20,7 @@ mod router;
 
 use std::sync::Arc;
 
+use crate::backend::best::best;
 use crate::backend::host::{Buffers, States};
 use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::Result;
@@ -78,6 +79,7 @@ impl ReferenceBackend {
             Op::Route(op) => self.route(op, n_rows),
             Op::ExpertFfn(_) => unreachable!("expert plans go to submit_experts"),
             Op::Combine(op) => self.combine(op, n_rows),
+            Op::Best(op) => best(op, &mut self.buffers, n_rows),
         }
     }
 

@@ -368,6 +368,7 @@ impl Stream {
             self.release(taken.slot);
         }
         self.request.wanted.clear();
+        self.near.give_up(self.request.layer);
         self.failure = None;
     }
 

@@ -102,6 +102,16 @@ impl Near {
         known.place.map(|place| SlotIdx(place | NEAR))
     }
 
+    /// What is on its way may never come: a device that failed has done some of it, or nothing.
+    /// Nobody finds it there, and its slots stay leased until the device has been heard of again.
+    pub(super) fn give_up(&mut self, layer: LayerIdx) {
+        for taken in &self.moving {
+            let Some(place) = self.experts[layer.0][taken.expert.0].place.take() else { continue };
+            self.places[place] = None;
+            self.n_free += 1;
+        }
+    }
+
     /// A place for an expert, if it is worth one.
     fn take(&mut self, (layer, expert): (LayerIdx, ExpertIdx)) -> Option<usize> {
         let place = if self.n_free > 0 {

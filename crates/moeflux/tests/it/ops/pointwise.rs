@@ -1,6 +1,6 @@
 //! Cases of norms, rope, activations and sums, in place and not.
 
-use moeflux::ops::{Add, Heads, L2Norm, Op, RmsNorm, Rope, SwiGlu};
+use moeflux::ops::{Add, Best, Heads, L2Norm, Op, RmsNorm, Rope, SelectRows, SwiGlu};
 use moeflux::spec::Pairing;
 
 use super::case::{Case, CaseBuilder};
@@ -8,6 +8,20 @@ use super::{Arithmetic, Maker};
 use crate::random::Rng;
 
 pub(super) const MAKERS: &[Maker] = &[
+    Maker {
+        op: "best",
+        what: "few columns and many",
+        n_cases: 12,
+        arithmetic: Arithmetic::Copy,
+        make: |seed| best(seed, Rng::normal),
+    },
+    Maker {
+        op: "best",
+        what: "equals, and zeros of both signs",
+        n_cases: 12,
+        arithmetic: Arithmetic::Copy,
+        make: |seed| best(seed, |rng| rng.pick(&[0.0, -0.0, 1.5, -1.5, f32::MIN])),
+    },
     Maker {
         op: "rms_norm",
         what: "heads, gates, in place or not",
@@ -65,6 +79,19 @@ pub(super) const MAKERS: &[Maker] = &[
         make: add,
     },
 ];
+
+fn best(seed: u64, value: fn(&mut Rng) -> f32) -> Case {
+    let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[3, 20]);
+    let (n_cols, n_best) =
+        builder.rng.pick(&[(1, 1), (50, 50), (1024, 64), (1025, 64), (5000, 7), (20_001, 64)]);
+    let x = builder.input_of("x", n_cols, value);
+    let selected = builder.workspace.output_buffer("selected", n_cols);
+    let out = builder.tail_output("best", 2 * n_best);
+    builder.finish_tail(vec![
+        Op::SelectRows(SelectRows { x, out: selected }),
+        Op::Best(Best { x: selected, out }),
+    ])
+}
 
 fn shape(rng: &mut Rng) -> (usize, usize) {
     (rng.between(1, 5), rng.between(1, 140))

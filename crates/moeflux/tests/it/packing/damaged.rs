@@ -9,7 +9,7 @@ use moeflux::pack::{Coverage, DamagedPart};
 
 use super::{AS_IT_IS, edit_config, pack, quantised, verified};
 use crate::cases::golden_dir;
-use crate::support::TempDir;
+use crate::temp_dir::TempDir;
 
 /// Flips one bit of a file.
 fn flip(path: &Path, at: usize) {

@@ -18,7 +18,8 @@ use moeflux::weights::Extent;
 use serde_json::Value;
 
 use crate::cases::{Case, case_names, feed_all, golden_dir};
-use crate::support::{TempDir, open};
+use crate::support::open;
+use crate::temp_dir::TempDir;
 
 const AS_IT_IS: PackOptions =
     PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::new(2).unwrap() };

@@ -3,6 +3,7 @@
 
 mod faults;
 mod longer;
+mod near;
 
 use std::ops::ControlFlow;
 use std::path::Path;

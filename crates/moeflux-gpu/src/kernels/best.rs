@@ -1,0 +1,62 @@
+//! [`Best`]: rounds of sorted chunks, each of which leaves a list of its best for the next round.
+//!
+//! A vocabulary of 248,320 takes three rounds of 243, 16 and 1 workgroups.
+
+use moeflux::error::Result;
+use moeflux::ops::Best;
+
+use super::Kernel;
+use crate::compiler::Compiler;
+use crate::memory::narrow;
+use crate::params::{NONE, Params as _, View, params};
+use crate::shader::Shader;
+use crate::step::{Extent, Grid};
+
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "best",
+    shaders: || vec![shader()],
+    params: || vec![("best", BestParams::fields())],
+};
+
+/// Values that a workgroup sorts: a power of two, and two for each of its invocations at least.
+const CHUNK: u32 = 1024;
+
+/// Invocations of a workgroup.
+const LANES: u32 = 256;
+
+params! {
+    struct BestParams {
+        x: View,
+        out: View,
+        n: u32,
+        columns_at: u32,
+        n_best: u32,
+        out_columns_at: u32,
+    }
+}
+
+fn shader() -> Shader {
+    Shader::new("best", include_str!("best.wgsl")).with("CHUNK", CHUNK).with("LANES", LANES)
+}
+
+pub(super) fn compile(op: &Best, compiler: &mut Compiler<'_>) -> Result<()> {
+    let n_best = narrow(op.out.head_dim / 2);
+    let (mut x, mut n, mut columns_at) = (compiler.view(&op.x), narrow(op.x.head_dim), NONE);
+    let mut lists = ["best of chunks", "best of their best"].into_iter().cycle();
+    while n > CHUNK {
+        let n_left = n / CHUNK * n_best + n_best.min(n % CHUNK);
+        let name = lists.next().expect("a cycle has no end");
+        let out = compiler.scratch_beside(&op.x, name, 2 * n_left as usize)?;
+        let params = BestParams { x, out, n, columns_at, n_best, out_columns_at: n_left };
+        round(&params, compiler)?;
+        (x, n, columns_at) = (out, n_left, n_left);
+    }
+    let out = compiler.view(&op.out);
+    round(&BestParams { x, out, n, columns_at, n_best, out_columns_at: n_best }, compiler)
+}
+
+fn round(params: &BestParams, compiler: &mut Compiler<'_>) -> Result<()> {
+    let grid = Grid::new(Extent::fixed(params.n.div_ceil(CHUNK)), Extent::rows(1));
+    compiler.step(&shader(), params, grid)?;
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! Checkpoints on simulated drives that fail as they are told: what tests of all crates that
+//! stream experts share.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use moeflux::config::EngineConfig;
+use moeflux::engine::Engine;
+use moeflux::error::{Error, Result};
+use moeflux::experts::stream::Drives;
+use moeflux::format::Checkpoint;
+use moeflux::pack::{PackOptions, Packing, SourceFate};
+use moeflux_io::{
+    BLOCK_BYTES, BlockRead, Caching, FaultSwitch, Faults, SimulatedDrive, SimulatedFile,
+    VirtualClock,
+};
+
+use crate::temp_dir::TempDir;
+
+/// Faults that go away when a read is repeated.
+pub(crate) fn transient(seed: u64) -> Faults {
+    Faults {
+        seed,
+        n_short: 120,
+        n_interrupted: 60,
+        n_again: 60,
+        n_failed: 40,
+        n_away: 60,
+        n_attempts_away: 2,
+        ..Faults::default()
+    }
+}
+
+/// The packed form of a checkpoint, whose records have checksums.
+pub(crate) fn packed(dir: &Path) -> TempDir {
+    let packed = TempDir::new();
+    let options =
+        PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::MIN };
+    let packing = Packing::prepare(dir, packed.path(), &options).unwrap();
+    packing.run(&mut |_| ControlFlow::Continue(())).unwrap();
+    packed
+}
+
+/// A checkpoint on simulated drives.
+#[derive(Clone, Debug)]
+pub(crate) struct Simulated<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) faults: Faults,
+    /// Of the mirror, if there is one.
+    pub(crate) mirror: Option<Faults>,
+    /// Exchanges the faults of the first drive.
+    pub(crate) switch: FaultSwitch,
+    /// Of both.
+    pub(crate) block_bytes: usize,
+}
+
+impl<'a> Simulated<'a> {
+    /// On one drive with these faults.
+    pub(crate) fn new(dir: &'a Path, faults: Faults) -> Self {
+        let (switch, block_bytes) = (FaultSwitch::default(), BLOCK_BYTES);
+        Self { dir, faults, mirror: None, switch, block_bytes }
+    }
+
+    /// An engine over it.
+    pub(crate) fn open(&self, config: &EngineConfig) -> Engine {
+        let clock = VirtualClock::default();
+        let drives = &mut |checkpoint: &Checkpoint| {
+            let drive = |faults: Faults| {
+                let files = checkpoint.files.iter().map(|file| {
+                    let bytes = std::fs::read(&file.path).unwrap();
+                    SimulatedFile::of(&file.path.to_string_lossy(), bytes)
+                });
+                let drive = SimulatedDrive::new(files.collect(), 8, clock.clone());
+                drive.with_faults(faults).with_block(self.block_bytes)
+            };
+            let mirror = self.mirror.map(drive);
+            Ok(Drives {
+                primary: Box::new(drive(self.faults).with_switch(self.switch.clone())),
+                mirror: mirror.map(|it| -> Box<dyn BlockRead> { Box::new(it) }),
+                caching: Caching::Direct,
+                clock: Arc::new(clock.clone()),
+            })
+        };
+        Engine::open_on(self.dir, config, drives, &mut |_| ControlFlow::Continue(())).unwrap()
+    }
+}
+
+/// Whether what came out is what should, or else an error that names expert, layer, file and bytes.
+pub(crate) fn is_right<T: PartialEq>(outcome: &Result<T>, expected: &T, what: &str) -> bool {
+    match outcome {
+        Ok(found) => {
+            assert!(found == expected, "{what}: other logits");
+            true
+        }
+        Err(error @ Error::Expert { problem, .. }) => {
+            let names_bytes = problem.contains("bytes at offset");
+            assert!(names_bytes && problem.contains(".safetensors"), "{what}: {error}");
+            false
+        }
+        Err(other) => panic!("{what}: {other}"),
+    }
+}

@@ -1,0 +1,88 @@
+//! Experts that a device brings to its own memory: asked for as the engine asks, by a device that
+//! says itself what came.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use moeflux::blueprint::Blueprint;
+use moeflux::experts::policy::PolicyKind;
+use moeflux::experts::stream::{Drives, SlotSight, Stream, StreamConfig, StreamModel};
+use moeflux::experts::{Experts, Request};
+use moeflux::ids::{ExpertIdx, LayerIdx};
+use moeflux_io::{Caching, Slab};
+
+use crate::cases::Case;
+
+/// A device that sees every slot, and has so many places of its own.
+#[derive(Debug)]
+struct Places(usize);
+
+impl SlotSight for Places {
+    fn forget(&self, _: &Slab) -> bool {
+        true
+    }
+
+    fn n_near(&self) -> usize {
+        self.0
+    }
+}
+
+/// A model whose experts are streamed, and a layer of it.
+fn streamed(n_places: usize) -> (Experts, LayerIdx) {
+    let case = Case::load("mlx-qwen3_moe-q2-g128-f32");
+    let (Blueprint { spec, manifest, .. }, checkpoint) = Blueprint::of_folder(&case.dir).unwrap();
+    let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
+    let model =
+        StreamModel { manifest: &manifest, checkpoint: &checkpoint, top_k: &top_k, n_ranks: 0 };
+    let config = StreamConfig {
+        n_slots: 4,
+        policy: PolicyKind::Lru,
+        looks_ahead: false,
+        checks_sums: false,
+    };
+    let drives = Drives::open(&checkpoint, Caching::PageCache, None).unwrap();
+    let mut stream = Stream::open(&model, drives, &config).unwrap();
+    stream.show_to(Arc::new(Places(n_places)));
+    (Experts::Streaming(Box::new(stream)), manifest.banks[0].layer)
+}
+
+/// Asks for two experts and moves what should be moved, unless the device breaks; how many were in
+/// its memory already, and how many it was asked to bring there.
+fn ask(experts: &mut Experts, layer: LayerIdx, device: ControlFlow<()>) -> [usize; 2] {
+    let chosen = [ExpertIdx(0), ExpertIdx(1)];
+    experts.begin_step(1);
+    experts.request(&Request { layer, chosen: &chosen, n_rows: 1 }).unwrap();
+    let [mut n_near, mut n_moves] = [0; 2];
+    while let Some(arrived) = experts.next_ready().unwrap() {
+        n_near += (0..arrived.len()).filter(|at| arrived.near(*at).is_some()).count();
+        while experts.next_move().is_some() {
+            n_moves += 1;
+            if device.is_break() {
+                experts.give_up();
+                return [n_near, n_moves];
+            }
+        }
+    }
+    [n_near, n_moves]
+}
+
+#[test]
+fn what_came_near_is_there_from_then_on() {
+    let (mut experts, layer) = streamed(2);
+    assert_eq!(ask(&mut experts, layer, ControlFlow::Continue(()))[0], 0);
+    while ask(&mut experts, layer, ControlFlow::Continue(()))[1] > 0 {}
+    assert_eq!(ask(&mut experts, layer, ControlFlow::Continue(())), [2, 0]);
+}
+
+/// A card without room for a copy leaves the step with an error, and whatever its place holds is
+/// not the expert.
+#[test]
+fn an_expert_that_did_not_come_near_is_not_there() {
+    let (mut experts, layer) = streamed(2);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut experts, layer, ControlFlow::Break(())), [0, 1]);
+    }
+    // One of them is read anew, and may come in a group of its own.
+    while ask(&mut experts, layer, ControlFlow::Continue(()))[1] > 0 {}
+    assert_eq!(ask(&mut experts, layer, ControlFlow::Continue(())), [2, 0]);
+}
