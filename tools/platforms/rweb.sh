@@ -4,6 +4,8 @@
 root="$work/rweb/root"
 if [ ! -e "$work/rweb/done" ]; then
   mkdir -p "$work/rweb/debs" "$root"
+  # Lists of packages that are not of today name an older compiler than the one that is needed.
+  [ "$(id -u)" != 0 ] || apt-get update -qq >&2
   ( cd "$work/rweb/debs"
     std=$(apt-cache depends libstd-rust-web-dev | grep -o 'libstd-rust-web-[0-9.]*$' | tail -1)
     llvm=$(apt-cache depends "$std" | grep -o 'libllvm[0-9]*$' | tail -1)
