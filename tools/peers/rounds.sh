@@ -4,7 +4,7 @@
 # WORKDIR is that of build_llama.sh (for `avx2` both builds); models and twins that are missing there are made. Needs root, 50 GB for
 # all steps, and an idle machine; `taskset -c 0-1` before it gives two cores of more. Steps, of two threads unless they say otherwise:
 #   resident one qwen3_moe deepseek_v3 avx2   answers of 64, prompts of 512, all in memory (one: by one thread)
-#   context prompt                            answers after 8,192 tokens, prompts of 8,192
+#   context prompt                            answers after 8,192 tokens, prompts of 8,192 (half an hour where llama.cpp reads 100 a second)
 #   stream packed stream8g                    answers with 1,024 MB (8g: 2,048) for all, in place and packed
 #   prompts                                   prompts of 512 and 2,048 with 1,024 MB
 set -euo pipefail
@@ -29,21 +29,19 @@ synth() {
   printf '%s/%s' "$work" "$name"
 }
 
-# twin ARCH QUANT [LAYERS EXPERTS]: the same geometry for llama.cpp.
+# twin ARCH QUANT LAYERS EXPERTS: the same geometry for llama.cpp.
 twin() {
-  local arch=$1 quant=$2 file
-  shift 2
-  file=$work/$arch-$quant${1:+-$1}.gguf
-  [ -f "$file" ] || "$python" "$here/mkmoe.py" "$arch" "$quant" "$file" "$@" >&2
+  local file=$work/$1-$2-$3x$4.gguf
+  [ -f "$file" ] || "$python" "$here/mkmoe.py" "$1" "$2" "$file" "$3" "$4" >&2
   printf '%s' "$file"
 }
 
-# turns MODEL ARCH ARGUMENT...: side_by_side.py with both of llama.cpp's forms.
+# turns MODEL ARCH LAYERS ARGUMENT...: side_by_side.py with both of llama.cpp's forms.
 turns() {
-  local model=$1 arch=$2
-  shift 2
+  local model=$1 arch=$2 n_layers=$3
+  shift 3
   "$python" "$here/side_by_side.py" --work "$work" --moeflux "$moeflux" --model "$model" --rounds 3 --threads 2 \
-    --gguf "$(twin "$arch" q4_0)" --gguf "$(twin "$arch" q4_k)" "$@"
+    --gguf "$(twin "$arch" q4_0 "$n_layers" 128)" --gguf "$(twin "$arch" q4_k "$n_layers" 128)" "$@"
 }
 
 # streamed MODEL LIMIT N_TOKENS TWIN: answers, with llama.cpp's best read-ahead.
@@ -58,7 +56,7 @@ streamed() {
 # long_prompt LIMIT N_TOKENS: in turn, llama.cpp by steps of as many tokens as it takes.
 long_prompt() {
   local model gguf
-  model=$(synth q35moe-2g) gguf=$(twin qwen35moe q4_k)
+  model=$(synth q35moe-2g) gguf=$(twin qwen35moe q4_k 8 128)
   for _ in 1 2 3; do
     "$python" "$here/limited.py" --limit "$1" --model "$model" -- "$moeflux" bench --model "$model" --memory "$1" \
       --prompt-tokens "$2" --gen-tokens 0 --repeat 1 --threads 2 --json
@@ -69,17 +67,17 @@ long_prompt() {
 
 run() {
   case $1 in
-  resident) turns "$(synth q35moe-2g)" qwen35moe ;;
-  one) turns "$(synth q35moe-2g)" qwen35moe --threads 1 ;;
-  qwen3_moe) turns "$(synth q3moe-2g)" qwen3moe ;;
-  deepseek_v3) turns "$(synth dsv3-2g)" deepseek2 ;;
-  avx2) turns "$(synth q35moe-2g)" qwen35moe --llama-build build-avx2 --arg=--isa --arg=avx2 ;;
-  context) turns "$(synth q35moe-2g 65536)" qwen35moe --context-tokens 8192 --prompt-tokens 0 --gen-tokens 32 --rounds 2 ;;
-  prompt) turns "$(synth q35moe-2g 65536)" qwen35moe --prompt-tokens 8192 --gen-tokens 0 --rounds 2 ;;
-  stream) streamed "$(synth q35moe-2g)" 1024M 64 "$(twin qwen35moe q4_k)" ;;
+  resident) turns "$(synth q35moe-2g)" qwen35moe 8 ;;
+  one) turns "$(synth q35moe-2g)" qwen35moe 8 --threads 1 ;;
+  qwen3_moe) turns "$(synth q3moe-2g)" qwen3moe 6 ;;
+  deepseek_v3) turns "$(synth dsv3-2g)" deepseek2 9 ;;
+  avx2) turns "$(synth q35moe-2g)" qwen35moe 8 --llama-build build-avx2 --arg=--isa --arg=avx2 ;;
+  context) turns "$(synth q35moe-2g 65536)" qwen35moe 8 --context-tokens 8192 --prompt-tokens 0 --gen-tokens 32 --rounds 2 ;;
+  prompt) turns "$(synth q35moe-2g 65536)" qwen35moe 8 --prompt-tokens 8192 --gen-tokens 0 --rounds 2 ;;
+  stream) streamed "$(synth q35moe-2g)" 1024M 64 "$(twin qwen35moe q4_k 8 128)" ;;
   packed)
     [ -d "$work/q35moe-2g-packed" ] || "$moeflux" pack "$(synth q35moe-2g)" "$work/q35moe-2g-packed"
-    streamed "$work/q35moe-2g-packed" 1024M 64 "$(twin qwen35moe q4_k)"
+    streamed "$work/q35moe-2g-packed" 1024M 64 "$(twin qwen35moe q4_k 8 128)"
     ;;
   stream8g) streamed "$(synth q35moe-8g)" 2048M 48 "$(twin qwen35moe q4_k 16 256)" ;;
   prompts) long_prompt 1024M 512 && long_prompt 1024M 2048 ;;

@@ -39,8 +39,8 @@ pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileChange, FileFacts};
 pub use file::{ReadError, ReadFile};
 pub use loader::{
     Class, Counts, Finished, Job, JobId, Laid, LaneCounts, LoadError, Loader,
-    N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_PARTS_MAX, Outcome, Part,
-    Settings, Source, lay_out,
+    N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_JOBS_USUAL, N_PARTS_MAX,
+    Outcome, Part, Settings, Source, lay_out,
 };
 pub use measure::{Load, Measured, Offsets, measure};
 pub use memory::{available_memory_bytes, process_memory_bytes};

@@ -32,6 +32,10 @@ pub use settle::{N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX};
 /// With reads in flight on two drives, each is waited for so long at a time.
 const ALTERNATING_WAIT: Duration = Duration::from_micros(100);
 
+/// Room for so many jobs is there from the beginning: a token's experts and guesses beside them. How
+/// many of these are under way or end at once is up to time, and no run should allocate late.
+pub const N_JOBS_USUAL: usize = 64;
+
 /// How jobs are divided, and how much room is left to guesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -147,13 +151,13 @@ impl Loader {
             clock,
             settings,
             block_bytes,
-            jobs: Places::default(),
+            jobs: Places::with_capacity(N_JOBS_USUAL),
             reads: Places::with_capacity(depth),
-            queues: [VecDeque::new(), VecDeque::new()],
+            queues: [(); 2].map(|()| VecDeque::with_capacity(N_JOBS_USUAL)),
             open_bytes: 0,
             n_waiting_reads: 0,
             completions: Vec::with_capacity(depth),
-            ended: VecDeque::new(),
+            ended: VecDeque::with_capacity(N_JOBS_USUAL),
             counts: Counts::default(),
         }
     }

@@ -7,12 +7,6 @@ pub(super) struct Places<T> {
     free: Vec<usize>,
 }
 
-impl<T> Default for Places<T> {
-    fn default() -> Self {
-        Self { values: Vec::new(), free: Vec::new() }
-    }
-}
-
 impl<T> Places<T> {
     /// None in use, and room for `n` without another allocation.
     pub(super) fn with_capacity(n: usize) -> Self {

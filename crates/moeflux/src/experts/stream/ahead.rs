@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use moeflux_io::{Class, SlotState, Wait};
+use moeflux_io::{Class, N_JOBS_USUAL, SlotState, Wait};
 
 use crate::error::Result;
 use crate::experts::predict::{LookAhead, Stage};
@@ -29,9 +29,9 @@ impl Ahead {
         Self {
             is_allowed,
             look: look.filter(|_| is_allowed),
-            likely: Vec::new(),
-            guesses: Vec::new(),
-            begun: Vec::new(),
+            likely: Vec::with_capacity(N_JOBS_USUAL),
+            guesses: Vec::with_capacity(N_JOBS_USUAL),
+            begun: Vec::with_capacity(N_JOBS_USUAL),
             ranked: Vec::new(),
             weighed: Vec::new(),
             begun_layer: LayerIdx(0),

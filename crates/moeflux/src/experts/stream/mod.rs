@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux_io::{
-    BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, MemoryWatch, Settings,
-    SlotIdx, SlotMemory, SlotState, Wait,
+    BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, MemoryWatch, N_JOBS_USUAL,
+    Settings, SlotIdx, SlotMemory, SlotState, Wait,
 };
 
 use crate::error::{Error, Result};
@@ -293,7 +293,7 @@ impl Stream {
             watch: MemoryWatch::open(),
             sight: None,
             near: Near::default(),
-            finished: Vec::new(),
+            finished: Vec::with_capacity(N_JOBS_USUAL),
             failure: None,
             is_broken: false,
             paths: checkpoint.files.iter().map(|file| file.path.clone()).collect(),
