@@ -32,8 +32,8 @@ pub use settle::{N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX};
 /// With reads in flight on two drives, each is waited for so long at a time.
 const ALTERNATING_WAIT: Duration = Duration::from_micros(100);
 
-/// Room for so many jobs is there from the beginning: a token's experts and guesses beside them. How
-/// many of these are under way or end at once is up to time, and no run should allocate late.
+/// Room for so many jobs is there from the beginning: a token's experts and guesses beside them.
+/// How many of these are under way or end at once is up to time, and no run should allocate late.
 pub const N_JOBS_USUAL: usize = 64;
 
 /// How jobs are divided, and how much room is left to guesses.
