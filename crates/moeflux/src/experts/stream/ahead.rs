@@ -175,10 +175,7 @@ impl Stream {
     fn n_guesses(&self) -> usize {
         let n_bytes = self.ahead.gap.as_secs_f64() * self.loader.speed();
         let n_experts = (n_bytes / self.memory.slot_bytes() as f64).ceil() as usize;
-        // A device is asked once, early: with one expert more the drive is not down to its last
-        // reads when the choice is known. Yet more would be of ranks that are wrong more often.
-        let n_early = usize::from(self.sight.is_some());
-        (n_experts + n_early).clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
+        n_experts.clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
     }
 
     /// What was guessed of the layer and is not likely any more: what is not yet read of it never
