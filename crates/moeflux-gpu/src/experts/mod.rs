@@ -168,7 +168,7 @@ impl DeviceExperts {
             let [gate, up, down] = [layout.gate, layout.up, layout.down].map(matrix_of);
             self.shapes.insert(*layer, SlotShape { gate, up, down, n_words });
         }
-        // A prompt's experts come through slots of the pool.
+        // A prompt's experts come through slots of the pool where too few are in memory.
         let slot_bytes = slots.stride_bytes as u64;
         let n_bytes = self.bytes_max.saturating_sub(N_SLOTS_OF_PROMPT * slot_bytes);
         self.near = NearPlaces::new(gpu, slot_bytes, (n_bytes, self.buffer_bytes_max))?;

@@ -211,7 +211,10 @@ fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
             (rows, more, feed_all(&mut session, &tokens))
         };
         let expected = run(ExpertsAt::Device);
-        for experts in [ExpertsAt::Files(0), ExpertsAt::Files(9), ExpertsAt::FilesAndDevice(9, 6)] {
+        // Copied to the device, or read where they lie.
+        let files = [0, 9, 64].map(ExpertsAt::Files);
+        let files_and_device = [9, 64].map(|n_slots| ExpertsAt::FilesAndDevice(n_slots, 6));
+        for experts in files.into_iter().chain(files_and_device) {
             assert!(run(experts) == expected, "{name}: experts at {experts:?}");
         }
     }
@@ -219,20 +222,24 @@ fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
 
 #[test]
 fn steps_that_are_called_off_leave_streamed_experts_as_they_are() {
-    for name in CASES {
-        let (engine, tokens) = engine_of(name, ExpertsAt::Device);
-        let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
-        let (engine, _) = engine_of(name, ExpertsAt::FilesAndDevice(9, 4));
+    // Copied to the device, or read where they lie.
+    let ways = [(16, 9), (33, 64)];
+    for (name, (n_rows, n_slots)) in CASES.into_iter().flat_map(|it| ways.map(|way| (it, way))) {
+        let case = Case::load(name);
+        let tokens = &case.tokens[..case.tokens.len().min(33)];
+        let engine = open(&case.dir, n_rows, ExpertsAt::Device);
+        let expected = feed_all(&mut engine.session(64).unwrap(), tokens);
+        let engine = open(&case.dir, n_rows, ExpertsAt::FilesAndDevice(n_slots, 4));
         for n_layers in 1..4 {
             let mut session = engine.session(64).unwrap();
             let stop = &mut |progress: StepProgress| match progress.n_layers_done >= n_layers {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             };
-            let fed = session.feed(&tokens, Wanted::Last, stop, &mut |_, _| Ok(()));
+            let fed = session.feed(tokens, Wanted::Last, stop, &mut |_, _| Ok(()));
             assert!(fed.is_err(), "{name}: after {n_layers} layers");
             drop(session);
-            let rows = feed_all(&mut engine.session(64).unwrap(), &tokens);
+            let rows = feed_all(&mut engine.session(64).unwrap(), tokens);
             assert!(rows == expected, "{name}: after {n_layers} layers");
         }
     }

@@ -446,11 +446,8 @@ impl Stream {
                 given.extend(pending.drain(..n));
             }
         }
-        // Who waits for slots must not wait for a device too.
-        let is_seen = self.sight.is_some() && self.bank(self.request.layer).seen.is_some();
-        let Current { order, wanted, given, is_lasting, .. } = &mut self.request;
-        *is_lasting = is_seen && *order == Order::Any && wanted.is_empty();
-        !given.is_empty()
+        self.request.is_lasting = self.is_lasting();
+        !self.request.given.is_empty()
     }
 
     fn release_held(&mut self) {

@@ -9,12 +9,15 @@ use moeflux_io::{Filling, Slab, SlotIdx};
 
 use crate::experts::stream::bank::StreamBank;
 use crate::experts::stream::near::Near;
-use crate::experts::stream::{Stream, slot_shape};
+use crate::experts::stream::{Current, Order, Stream, slot_shape};
 use crate::ids::LayerIdx;
 use crate::weights::{ExpertBank, ExpertLayout};
 
 /// Devices load so many bytes at once.
 const PART_ALIGN: usize = 16;
+
+/// A device that reads a prompt's experts where they lie keeps one of so many slots at most.
+const LASTING_SHARE: usize = 2;
 
 /// A device's sight of slabs, which it takes as it needs them.
 pub trait SlotSight: fmt::Debug + Send + Sync {
@@ -94,6 +97,22 @@ impl Stream {
         });
         self.near = Near::new(sight.n_near(), n_experts);
         self.sight = Some(sight);
+    }
+
+    /// Whether a device reads slots of this layer where they lie. Who waits for slots must not wait
+    /// for a device too: then there have to be enough for all that the layer asks for.
+    pub(super) fn is_lasting(&self) -> bool {
+        let Current { layer, order, n_uses, wanted, .. } = &self.request;
+        if self.sight.is_none() || self.bank(*layer).seen.is_none() {
+            return false;
+        }
+        match order {
+            Order::Any => wanted.is_empty(),
+            Order::Ascending => {
+                let n_experts = n_uses.iter().filter(|n_uses| **n_uses > 0).count();
+                n_experts * LASTING_SHARE <= self.table.n_slots()
+            }
+        }
     }
 
     /// What was read lies as a device wants it, from now on.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use moeflux::blueprint::Blueprint;
 use moeflux::experts::policy::PolicyKind;
-use moeflux::experts::stream::{Drives, SlotSight, Stream, StreamConfig, StreamModel};
+use moeflux::experts::stream::{
+    Drives, N_ROWS_ANY_ORDER, SlotSight, Stream, StreamConfig, StreamModel,
+};
 use moeflux::experts::{Experts, Request};
 use moeflux::ids::{ExpertIdx, LayerIdx};
 use moeflux_io::{Caching, Slab};
@@ -85,4 +87,23 @@ fn an_expert_that_did_not_come_near_is_not_there() {
     // One of them is read anew, and may come in a group of its own.
     while ask(&mut experts, layer, ControlFlow::Continue(()))[1] > 0 {}
     assert_eq!(ask(&mut experts, layer, ControlFlow::Continue(())), [2, 0]);
+}
+
+/// A device reads a prompt's experts where they lie, if it leaves half of the slots to others.
+#[test]
+fn a_prompt_is_seen_if_it_leaves_slots_to_others() {
+    for (chosen, is_seen) in [(&[0, 1][..], true), (&[0, 1, 2], false)] {
+        let (mut experts, layer) = streamed(0);
+        let chosen: Vec<ExpertIdx> = chosen.iter().copied().map(ExpertIdx).collect();
+        let n_rows = N_ROWS_ANY_ORDER + 1;
+        experts.begin_step(n_rows);
+        experts.request(&Request { layer, chosen: &chosen, n_rows }).unwrap();
+        let [mut n_arrived, mut n_seen] = [0; 2];
+        while let Some(arrived) = experts.next_ready().unwrap() {
+            n_arrived += arrived.len();
+            n_seen += (0..arrived.len()).filter(|at| arrived.seen(*at).is_some()).count();
+        }
+        assert_eq!(n_arrived, chosen.len());
+        assert_eq!(n_seen, if is_seen { n_arrived } else { 0 });
+    }
 }
