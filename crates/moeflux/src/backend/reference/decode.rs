@@ -1,8 +1,8 @@
-//! Weights from their stored bytes to f32, one value at a time.
+//! Weights from their stored bytes to f32, a row at a time.
 //!
 //! **Invariant:** reads bytes at any address, and each value as its format's definition says:
-//! codes bit by bit from the little-endian stream of their row; `code * scale + bias` in f32
-//! with two roundings, as mlx computes it.
+//! codes from the little-endian bit stream of their row; `code * scale + bias` in f32 with two
+//! roundings, as mlx computes it.
 
 use half::{bf16, f16};
 use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, Matrix, MatrixKind};
@@ -11,24 +11,28 @@ use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, Matrix, MatrixKind};
 pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
     let layout = matrix.layout();
     assert!(row_idx < layout.n_rows, "row {row_idx} of {layout:?}");
-    (0..layout.n_cols).map(|col_idx| value(matrix, row_idx, col_idx)).collect()
-}
-
-fn value(matrix: &Matrix<'_>, row_idx: usize, col_idx: usize) -> f32 {
-    let codes = matrix.row(row_idx);
-    match matrix.layout().kind {
-        MatrixKind::Float(kind) => float(kind, codes, col_idx),
+    let (codes, n_cols) = (matrix.row(row_idx), layout.n_cols);
+    match layout.kind {
+        MatrixKind::Float(kind) => (0..n_cols).map(|col_idx| float(kind, codes, col_idx)).collect(),
         MatrixKind::Fp8Block => {
-            let n_block_cols = matrix.layout().n_cols.div_ceil(FP8_BLOCK);
-            let block_idx = row_idx / FP8_BLOCK * n_block_cols + col_idx / FP8_BLOCK;
-            fp8_e4m3(codes[col_idx]) * float(FloatKind::F32, matrix.scales(), block_idx)
+            let first_block_idx = row_idx / FP8_BLOCK * n_cols.div_ceil(FP8_BLOCK);
+            let value = |(col_idx, code): (usize, &u8)| {
+                let block_idx = first_block_idx + col_idx / FP8_BLOCK;
+                fp8_e4m3(*code) * float(FloatKind::F32, matrix.scales(), block_idx)
+            };
+            codes.iter().enumerate().map(value).collect()
         }
         MatrixKind::Affine(affine) => {
             let group = usize::from(affine.group);
-            let group_idx = row_idx * (matrix.layout().n_cols / group) + col_idx / group;
-            let scale = float(affine.scale, matrix.scales(), group_idx);
-            let bias = float(affine.scale, matrix.biases(), group_idx);
-            f32::from(code(affine, codes, col_idx)) * scale + bias
+            let n_groups = n_cols / group;
+            let values = |group_idx: usize| {
+                let idx = row_idx * n_groups + group_idx;
+                let scale = float(affine.scale, matrix.scales(), idx);
+                let bias = float(affine.scale, matrix.biases(), idx);
+                let cols = group_idx * group..(group_idx + 1) * group;
+                cols.map(move |col_idx| f32::from(code(affine, codes, col_idx)) * scale + bias)
+            };
+            (0..n_groups).flat_map(values).collect()
         }
     }
 }
@@ -45,13 +49,12 @@ fn float(kind: FloatKind, bytes: &[u8], idx: usize) -> f32 {
 
 /// The code of a column: bit `b` of it is bit `col_idx * bits + b` of the row.
 fn code(affine: Affine, codes: &[u8], col_idx: usize) -> u8 {
-    let mut code = 0;
-    for bit_idx in 0..usize::from(affine.bits) {
-        let at = col_idx * usize::from(affine.bits) + bit_idx;
-        let bit = codes[at / 8] >> (at % 8) & 1;
-        code |= bit << bit_idx;
-    }
-    code
+    let bits = usize::from(affine.bits);
+    let at = col_idx * bits;
+    // The last code ends in the last byte.
+    let next = codes.get(at / 8 + 1).copied().unwrap_or(0);
+    let [low, _] = (u16::from_le_bytes([codes[at / 8], next]) >> (at % 8)).to_le_bytes();
+    low & (u8::MAX >> (8 - bits))
 }
 
 /// Sign, four bits of exponent (bias 7), three of mantissa; no infinities, all ones is NaN.
