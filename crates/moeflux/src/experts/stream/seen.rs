@@ -16,7 +16,7 @@ use crate::weights::{ExpertBank, ExpertLayout};
 /// Devices load so many bytes at once.
 const PART_ALIGN: usize = 16;
 
-/// A device that reads a prompt's experts where they lie keeps one of so many slots at most.
+/// Of so many slots one at most is kept for a device that reads a prompt's experts where they lie.
 const LASTING_SHARE: usize = 2;
 
 /// A device's sight of slabs, which it takes as it needs them.
