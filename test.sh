@@ -34,7 +34,8 @@ ensure_gpu() {
   [ "$(uname -s)" = Linux ] || return 0
   local drivers
   drivers=$(find /usr/share/vulkan/icd.d /etc/vulkan/icd.d -name '*.json' 2>/dev/null || true)
-  if [ -z "$drivers" ] || ! ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1'; then
+  # All of it is read: where a pipe's reader leaves early, its writer fails, and so does the pipe.
+  if [ -z "$drivers" ] || [[ $(ldconfig -p 2>/dev/null) != *libvulkan.so.1* ]]; then
     install 'a driver for Vulkan' mesa-vulkan-drivers libvulkan1
   fi
 }
