@@ -45,6 +45,16 @@ impl Upcoming {
         }
     }
 
+    /// So many bytes from an address, which need not be anybody's, to be asked for in so many
+    /// steps.
+    #[inline(always)]
+    pub(crate) fn stretch(address: *const u8, n_bytes: usize, n_steps: usize) -> Self {
+        let n_left = n_bytes.div_ceil(LINE_BYTES);
+        let lines_per_step = n_left.div_ceil(n_steps.max(1));
+        let (lines_per_row, left_in_row) = (n_left, n_left);
+        Self { address, n_left, lines_per_row, left_in_row, gap_bytes: 0, lines_per_step }
+    }
+
     /// No rows.
     #[inline(always)]
     pub(crate) fn nothing() -> Self {
@@ -61,11 +71,16 @@ impl Upcoming {
     /// Asks for a step's share.
     #[inline(always)]
     pub(crate) fn step(&mut self) {
-        for _ in 0..self.lines_per_step.min(self.n_left) {
-            prefetch(self.address);
-            self.n_left -= 1;
-            self.left_in_row -= 1;
-            self.address = self.address.wrapping_add(LINE_BYTES);
+        let mut n_now = self.lines_per_step.min(self.n_left);
+        self.n_left -= n_now;
+        while n_now > 0 {
+            let n_of_row = n_now.min(self.left_in_row);
+            for line_idx in 0..n_of_row {
+                prefetch(self.address.wrapping_add(line_idx * LINE_BYTES));
+            }
+            self.address = self.address.wrapping_add(n_of_row * LINE_BYTES);
+            self.left_in_row -= n_of_row;
+            n_now -= n_of_row;
             if self.left_in_row == 0 {
                 self.left_in_row = self.lines_per_row;
                 self.address = self.address.wrapping_add(self.gap_bytes);

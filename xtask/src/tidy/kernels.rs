@@ -3,7 +3,7 @@
 //! The tests run every table that `dispatch.rs` offers. It takes them from `x86_64::tables` and
 //! `aarch64::tables`, and these from one module per instruction set, a file or a folder: `avx2::`.
 //! A file in such a folder is either a table of its own, `avx2::vnni::`, or shared by its tables:
-//! its `mod.rs` must use it.
+//! its `mod.rs` must use it, or a table beside it.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -33,6 +33,11 @@ fn check_folder(tree: &Tree, architecture: &str) -> Vec<Finding> {
         if let Some((outer, name)) = module.rsplit_once("::")
             && !defines_table(&file.code)
         {
+            let around = format!("{folder}{}/", outer.replace("::", "/"));
+            let mut tables = tree.under(&around).filter(|it| defines_table(&it.code));
+            if tables.any(|it| is_named(&it.code, &format!("use super::{name}"))) {
+                continue;
+            }
             let outer_file = format!("{folder}{}/mod.rs", outer.replace("::", "/"));
             uses[0] = (outer_file, format!("use {name}"));
         }
@@ -98,6 +103,10 @@ mod tests {
         let integers = ("avx2/integers.rs", "fn add() {}");
         check_tables(&[parent, ("avx2/mod.rs", "use integers::{add};"), integers], 0);
         check_tables(&[parent, ("avx2/mod.rs", "mod integers;"), integers], 1);
+        let beside = ("avx2/vnni.rs", "use super::integers::{add};\nfn table() {}");
+        check_tables(&[parent, ("avx2/mod.rs", "mod integers;"), integers, beside], 0);
+        let no_table = ("avx2/more.rs", "use super::integers::{add};");
+        check_tables(&[parent, ("avx2/mod.rs", "use more;"), integers, no_table], 1);
     }
 
     #[test]

@@ -103,6 +103,7 @@ impl Padded {
 }
 
 /// Sixteen rows of a matrix.
+#[derive(Clone, Copy)]
 pub(crate) struct Block<'a> {
     pub(crate) matrix: Matrix<'a>,
     pub(crate) affine: Affine,

@@ -1,6 +1,6 @@
 //! Picked rows of activations, ready for products.
 //!
-//! Tables whose units take tiles lay the rows down once, for all matrices that they meet.
+//! Tables that take strips or tiles lay the rows down once, for all matrices that they meet.
 //! **Invariant:** what was laid down are the picked rows; memory grows to the largest use and is
 //! kept.
 
@@ -28,10 +28,13 @@ pub(crate) struct Square(pub(crate) [Lanes; LANES]);
 
 /// Rows of activations as a table's unit wants them; nothing for tables that take them as they are.
 #[derive(Debug, Default)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "tiles are x86-64's"))]
 pub struct LaidRows {
-    /// Rows that were laid down.
+    /// Rows that were laid down, in strips of sixteen.
     pub(crate) n_rows: usize,
+    /// Lines of a strip.
+    pub(crate) strip_lines: usize,
+    /// Groups of a row.
+    pub(crate) n_groups: usize,
     pub(crate) values: Vec<Line>,
     pub(crate) factors: Vec<Factors>,
 }
@@ -41,7 +44,6 @@ pub struct LaidRows {
 pub struct IntInputs<'a> {
     pub(crate) rows: &'a IntRows,
     pub(crate) picks: &'a [usize],
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "tiles are x86-64's"))]
     pub(crate) laid: &'a LaidRows,
 }
 

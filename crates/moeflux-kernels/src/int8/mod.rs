@@ -19,6 +19,7 @@ mod inputs;
 mod product;
 mod rows;
 mod simd;
+mod strips;
 
 pub use inputs::{IntInputs, IntScratch, LaidRows};
 pub use product::IntProduct;
@@ -36,4 +37,5 @@ pub(crate) use {
     inputs::{Factors, Line, Square, room},
     rows::Row,
     simd::PIECE,
+    strips::strip_lines,
 };

@@ -11,10 +11,12 @@ use crate::int8::block::{Block, Padded, RowBlock, take_apart};
 use crate::int8::inputs::IntInputs;
 use crate::int8::rows::Row;
 use crate::int8::simd::{IntSimd, PIECE};
+use crate::int8::strips::meet_strips;
 use crate::lanes::{LANES, Lanes};
+use crate::upcoming::Upcoming;
 
 /// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first cache.
-const TILE_COLS: usize = 512;
+pub(super) const TILE_COLS: usize = 512;
 
 /// Groups of a tile at most.
 const TILE_GROUPS: usize = TILE_COLS / PIECE;
@@ -49,7 +51,7 @@ impl IntProduct<'_> {
 }
 
 /// How codes leave their bytes, a piece of columns at a time.
-trait Unpack {
+pub(super) trait Unpack {
     /// Whether codes may have more than 4 bits.
     const WIDE: bool;
 
@@ -123,14 +125,22 @@ fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
 
 /// What a block of sixteen rows needs beside its codes: a tile's scales and biases.
 #[repr(align(64))]
-struct Scales {
-    values: [[Lanes; 2]; TILE_GROUPS],
+pub(super) struct Scales {
+    pub(super) values: [[Lanes; 2]; TILE_GROUPS],
+}
+
+impl Scales {
+    pub(super) const ZEROS: Self = Self { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
 }
 
 /// Codes of a tile, four columns of sixteen rows at a time.
 #[repr(align(64))]
-struct Tile {
-    quads: [[u8; 4 * LANES]; TILE_QUADS],
+pub(super) struct Tile {
+    pub(super) quads: [[u8; 4 * LANES]; TILE_QUADS],
+}
+
+impl Tile {
+    pub(super) const ZEROS: Self = Self { quads: [[0; 4 * LANES]; TILE_QUADS] };
 }
 
 /// `out[block of rows][pick][row of the block]`.
@@ -162,7 +172,10 @@ fn all_blocks<U: Unpack, S: IntSimd>(
     }
     let matrix_rows = product.matrix.layout().n_rows.max(LANES);
     let matrix = padded.at_least_sixteen_rows(&product.matrix);
-    let mut scales = Scales { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
+    if S::TAKES_STRIPS && n_picks > 1 {
+        return meet_strips::<U, S>(simd, product, (matrix, affine), out);
+    }
+    let mut scales = Scales::ZEROS;
     let mut tile = None;
     let first_rows = product.rows.clone().step_by(LANES);
     for (row_idx, out) in first_rows.zip(out.chunks_exact_mut(LANES * n_picks)) {
@@ -173,7 +186,7 @@ fn all_blocks<U: Unpack, S: IntSimd>(
         if let ([pick], [out]) = (product.x.picks, &mut *out) {
             block.stream::<U, S>(simd, product.x.rows.row(*pick), &mut scales, out);
         } else {
-            let tile = tile.get_or_insert(Tile { quads: [[0; 4 * LANES]; TILE_QUADS] });
+            let tile = tile.get_or_insert(Tile::ZEROS);
             block.meet::<U, S>(simd, product, (&mut scales, tile), out);
         }
         if first_row != row_idx {
@@ -211,35 +224,64 @@ impl Block<'_> {
         out: &mut [Lanes],
     ) {
         let codes = self.codes();
+        let mut upcoming = self.behind(1, out.len());
         out.fill([0.0; LANES]);
         for first_col in (0..self.matrix.layout().n_cols).step_by(TILE_COLS) {
             let part = self.part(simd, first_col, &mut scales.values);
             part.unpack::<U, S>(simd, &codes, tile);
-            let n_done = part.meet_all::<U, 8, S>(simd, tile, product, (0, &mut *out));
-            let n_done = part.meet_all::<U, 4, S>(simd, tile, product, (n_done, &mut *out));
-            let n_done = part.meet_all::<U, 2, S>(simd, tile, product, (n_done, &mut *out));
-            part.meet_all::<U, 1, S>(simd, tile, product, (n_done, &mut *out));
+            let mut picks = Picks { inputs: &product.x, n_done: 0, out: &mut *out };
+            part.meet_all::<U, 8, S>(simd, tile, &mut picks, &mut upcoming);
+            part.meet_all::<U, 4, S>(simd, tile, &mut picks, &mut upcoming);
+            part.meet_all::<U, 2, S>(simd, tile, &mut picks, &mut upcoming);
+            part.meet_all::<U, 1, S>(simd, tile, &mut picks, &mut upcoming);
         }
     }
 
     /// A tile's columns, with their scales and biases brought into the order of lanes.
     #[inline(always)]
-    fn part<'a, S: IntSimd>(
+    pub(super) fn part<'a, S: IntSimd>(
         &self,
         simd: S,
         first_col: usize,
         scales: &'a mut [[Lanes; 2]],
     ) -> Part<'a> {
-        let group = usize::from(self.affine.group);
-        let cols = first_col..self.matrix.layout().n_cols.min(first_col + TILE_COLS);
-        let groups = cols.start / group..cols.end / group;
+        let cols = self.cols(first_col);
+        let groups = self.groups(&cols);
         self.lay_scales(simd, groups.clone(), scales);
-        Part { cols, groups, scales, pieces_per_group: group / PIECE }
+        Part { cols, groups, scales, pieces_per_group: usize::from(self.affine.group) / PIECE }
+    }
+
+    /// As many codes as `n_blocks` from this one on have, and which follow them in memory: to be
+    /// asked for group by group, while each meets rows of activations in eights and a rest.
+    #[inline(always)]
+    pub(super) fn behind(&self, n_blocks: usize, n_rows: usize) -> Upcoming {
+        let layout = self.matrix.layout();
+        let n_bytes = n_blocks * LANES * layout.row_bytes();
+        let next = self.codes().row(0).as_ptr().wrapping_add(n_bytes);
+        let n_passes = n_rows / 8 + (n_rows % 8).count_ones() as usize;
+        Upcoming::stretch(
+            next,
+            n_bytes,
+            n_passes * (layout.n_cols / usize::from(self.affine.group)),
+        )
+    }
+
+    /// The columns of a tile.
+    #[inline(always)]
+    pub(super) fn cols(&self, first_col: usize) -> Range<usize> {
+        first_col..self.matrix.layout().n_cols.min(first_col + TILE_COLS)
+    }
+
+    /// The groups of some columns.
+    #[inline(always)]
+    pub(super) fn groups(&self, cols: &Range<usize>) -> Range<usize> {
+        let group = usize::from(self.affine.group);
+        cols.start / group..cols.end / group
     }
 }
 
 /// Some columns of a block of rows.
-struct Part<'a> {
+pub(super) struct Part<'a> {
     cols: Range<usize>,
     groups: Range<usize>,
     scales: &'a [[Lanes; 2]],
@@ -292,39 +334,41 @@ impl Part<'_> {
 
     /// Lays the codes of these columns down.
     #[inline(always)]
-    fn unpack<U: Unpack, S: IntSimd>(&self, simd: S, rows: &RowBlock<'_>, tile: &mut Tile) {
+    pub(super) fn unpack<U: Unpack, S: IntSimd>(
+        &self,
+        simd: S,
+        rows: &RowBlock<'_>,
+        tile: &mut Tile,
+    ) {
         let (targets, _) = tile.quads.as_chunks_mut::<8>();
         let pieces = self.cols.start / PIECE..self.cols.end / PIECE;
-        let piece_bytes = PIECE * rows.bits / 8;
         for (piece_idx, targets) in pieces.zip(targets) {
-            rows.prefetch_next(simd, piece_idx * piece_bytes, piece_bytes);
             let codes = U::piece(simd, rows, piece_idx);
             simd.lay(&codes, targets);
         }
     }
 
-    /// As many picks as there are in steps of `PICKS`, from `n_done`, meet the tile; returns how
-    /// many are done then.
+    /// As many picks as there are in steps of `PICKS` meet the tile.
     #[inline(always)]
     fn meet_all<U: Unpack, const PICKS: usize, S: IntSimd>(
         &self,
         simd: S,
         tile: &Tile,
-        product: &IntProduct<'_>,
-        (mut n_done, out): (usize, &mut [Lanes]),
-    ) -> usize {
-        while let Some((now, _)) = product.x.picks[n_done..].split_first_chunk::<PICKS>() {
+        picks: &mut Picks<'_>,
+        upcoming: &mut Upcoming,
+    ) {
+        while let Some((now, _)) = picks.inputs.picks[picks.n_done..].split_first_chunk::<PICKS>() {
             let mut x = [Row::default(); PICKS];
             for (x, &pick) in x.iter_mut().zip(now) {
-                let row = product.x.rows.row(pick);
+                let row = picks.inputs.rows.row(pick);
                 let values = &row.values[self.cols.clone()];
                 let groups = self.groups.clone();
                 *x = Row { values, steps: &row.steps[groups.clone()], sums: &row.sums[groups] };
             }
-            self.meet::<U, PICKS, S>(simd, tile, &x, &mut out[n_done..][..PICKS]);
-            n_done += PICKS;
+            let out = &mut picks.out[picks.n_done..][..PICKS];
+            self.meet::<U, PICKS, S>(simd, tile, &x, out, upcoming);
+            picks.n_done += PICKS;
         }
-        n_done
     }
 
     #[inline(always)]
@@ -334,6 +378,7 @@ impl Part<'_> {
         tile: &Tile,
         x: &[Row<'_>; PICKS],
         out: &mut [Lanes],
+        upcoming: &mut Upcoming,
     ) {
         let (quads, _) = tile.quads.as_chunks::<8>();
         let mut acc = [simd.splat(0.0); PICKS];
@@ -342,6 +387,7 @@ impl Part<'_> {
         }
         let group = self.pieces_per_group * PIECE;
         for g in 0..self.groups.len() {
+            upcoming.step();
             let laid = &quads[g * self.pieces_per_group..][..self.pieces_per_group];
             let mut values: [&[i8]; PICKS] = [&[]; PICKS];
             for t in 0..PICKS {
@@ -364,6 +410,13 @@ impl Part<'_> {
             simd.store(acc[t], &mut out[t]);
         }
     }
+}
+
+/// Picked rows, and how many of them have met a tile.
+struct Picks<'a> {
+    inputs: &'a IntInputs<'a>,
+    n_done: usize,
+    out: &'a mut [Lanes],
 }
 
 /// Adds a group's term to each row's output; `factors` are the activations' step and sum, and the

@@ -39,6 +39,10 @@ pub(crate) trait IntSimd: Simd {
     /// What products of one row are summed in, before rows are brought together.
     type Products: Copy;
 
+    /// Whether the table lays several rows of activations down in strips, which its products then
+    /// take; sums may be of any number of pieces there, and take codes of any width for wide.
+    const TAKES_STRIPS: bool = false;
+
     /// Sixteen bytes of rows `r`, `r + 4`, `r + 8`, `r + 12`, for an `r` below 4.
     fn gather(self, pieces: [&[u8; 16]; 4]) -> Self::Quads;
 
@@ -330,12 +334,15 @@ macro_rules! int_simd_by_functions {
     (
         $token:ty, $quads:ty, $ints:ty, $sums:ty, $products:ty
         $(, tiles: $lay:ident, $dot_laid:ident)?
+        $(, strips: $takes_strips:literal)?
     ) => {
         impl $crate::int8::IntSimd for $token {
             type Quads = $quads;
             type Ints = $ints;
             type Sums = $sums;
             type Products = $products;
+
+            $(const TAKES_STRIPS: bool = $takes_strips;)?
 
             int_simd_by_functions! { @methods
                 gather(pieces: [&[u8; 16]; 4]) -> $quads;

@@ -5,6 +5,7 @@
 
 pub(super) mod amx;
 mod integers;
+mod strips;
 pub(super) mod vnni;
 
 use std::arch::x86_64::{

@@ -8,15 +8,16 @@ use super::integers::{
     add_ints, broadcast, floats, gather, half_floats, high_halves, interleave, join, load_quads,
     low_halves, merge, no_ints, prefetch, row_codes, row_values, store_quads, transpose,
 };
+use super::strips::{Columns, lay_picks};
 use super::{
     KERNELS, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store, store4,
     widened,
 };
 use crate::dispatch::KernelTable;
-use crate::int8::{IntProduct, IntScratch, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, IntRows, IntScratch, LaidRows, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 
-static TABLE: KernelTable = KernelTable { name: "avx512vnni", int_matmul, ..KERNELS };
+static TABLE: KernelTable = KernelTable { name: "avx512vnni", lay_inputs, int_matmul, ..KERNELS };
 
 pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
     let is_available = super::table().is_some() && is_x86_feature_detected!("avx512vnni");
@@ -37,7 +38,15 @@ impl Avx512Vnni {
 }
 
 simd_by_functions!(Avx512Vnni, __m512, __m128, tile rows: 4);
-int_simd_by_functions!(Avx512Vnni, __m512i, __m512i, __m512i, __m512i);
+int_simd_by_functions!(Avx512Vnni, __m512i, __m512i, __m512i, __m512i, strips: true);
+
+/// One row meets codes as they leave memory, and is taken as it is.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn lay_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
+    if picks.len() > 1 {
+        lay_picks(rows, picks, Columns::AsGiven, laid);
+    }
+}
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {

@@ -1,21 +1,17 @@
-//! Lays matrix codes and activations down as tiles want them.
+//! Lays matrix codes down as tiles want them.
 //!
-//! A tile of codes is 64 columns of sixteen matrix rows, a line of 64 bytes for each row. A tile of
-//! activations is the same columns of sixteen picked rows: a line for every four columns, four
-//! bytes of each row in it. **Invariant:** both have the columns of a piece in the same order: even
-//! ones before odd ones where codes have 4 bits, ascending otherwise.
+//! A tile of codes is 64 columns of sixteen matrix rows, a line of 64 bytes for each row.
+//! **Invariant:** the columns of a piece stand as in a strip of activations for tiles: even ones
+//! before odd ones where codes have 4 bits, ascending otherwise.
 
 use std::arch::x86_64::{
-    __m512i, _mm256_loadu_si256, _mm512_castsi256_si512, _mm512_castsi512_ps,
-    _mm512_gf2p8affine_epi64_epi8, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi32,
-    _mm512_set_epi64, _mm512_setzero_si512, _mm512_shuffle_i64x2, _mm512_store_si512,
+    _mm256_loadu_si256, _mm512_castsi256_si512, _mm512_gf2p8affine_epi64_epi8, _mm512_set_epi64,
+    _mm512_shuffle_i64x2,
 };
 use std::ops::Range;
 
-use super::super::integers::{join, transpose};
-use super::super::store;
-use super::tiles::LINE;
-use crate::int8::{Factors, Line, PIECE, Row, RowBlock, take_apart};
+use super::super::strips::store_line;
+use crate::int8::{Line, PIECE, RowBlock, take_apart};
 use crate::lanes::LANES;
 
 /// Lays 4-bit codes down, from byte `at` of each row.
@@ -65,81 +61,4 @@ pub(super) fn lay_any(rows: &RowBlock<'_>, pieces: Range<usize>, tiles: &mut [Li
             take_apart(rows.bits, packed, &mut halves[i % 2]);
         }
     }
-}
-
-/// Lays at most sixteen rows of activations down, filled up with zeros, and their steps and sums
-/// group by group.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn lay_rows<const EVEN_ODD: bool>(
-    rows: &[Row<'_>],
-    tiles: &mut [Line],
-    factors: &mut [Factors],
-) {
-    let (tiles, _) = tiles.as_chunks_mut::<LANES>();
-    for (i, tile) in tiles.iter_mut().enumerate() {
-        let mut words = [_mm512_setzero_si512(); LANES];
-        for (words, row) in words.iter_mut().zip(rows) {
-            *words = load_bytes(&row.values[i * LINE..]);
-        }
-        let words = transposed(words);
-        for (k, line) in tile.iter_mut().enumerate() {
-            // Of each piece, the quads of even columns come first.
-            let from = if EVEN_ODD { k / 8 * 8 + k % 4 * 2 + k / 4 % 2 } else { k };
-            store_line(words[from], line);
-        }
-    }
-    for (i, factors) in factors.chunks_mut(LANES).enumerate() {
-        let mut steps = [_mm512_setzero_si512(); LANES];
-        let mut sums = steps;
-        for ((steps, sums), row) in steps.iter_mut().zip(&mut sums).zip(rows) {
-            *steps = load_floats(&row.steps[i * LANES..]);
-            *sums = load_floats(&row.sums[i * LANES..]);
-        }
-        let (steps, sums) = (transposed(steps), transposed(sums));
-        for (factors, (steps, sums)) in factors.iter_mut().zip(steps.into_iter().zip(sums)) {
-            let [to_steps, to_sums] = &mut factors.0;
-            store(_mm512_castsi512_ps(steps), to_steps);
-            store(_mm512_castsi512_ps(sums), to_sums);
-        }
-    }
-}
-
-/// Sixteen words of sixteen rows, word by word.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = rows;
-    let (abcd, efgh) = (transpose([a, b, c, d]), transpose([e, f, g, h]));
-    let (ijkl, mnop) = (transpose([i, j, k, l]), transpose([m, n, o, p]));
-    let [a, e, i, m] = join([abcd[0], efgh[0], ijkl[0], mnop[0]]);
-    let [b, f, j, n] = join([abcd[1], efgh[1], ijkl[1], mnop[1]]);
-    let [c, g, k, o] = join([abcd[2], efgh[2], ijkl[2], mnop[2]]);
-    let [d, h, l, p] = join([abcd[3], efgh[3], ijkl[3], mnop[3]]);
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
-}
-
-/// The first 64 bytes, or as many as there are.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn load_bytes(bytes: &[i8]) -> __m512i {
-    let mask = u64::MAX >> (LINE - bytes.len().clamp(1, LINE));
-    // SAFETY: masked bytes are not read, and the others exist.
-    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr()) }
-}
-
-/// The bits of the first sixteen values, or of as many as there are.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn load_floats(values: &[f32]) -> __m512i {
-    let mask = u16::MAX >> (LANES - values.len().clamp(1, LANES));
-    // SAFETY: masked values are not read, and the others exist.
-    unsafe { _mm512_maskz_loadu_epi32(mask, values.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn store_line(bytes: __m512i, line: &mut Line) {
-    // SAFETY: 64 writable bytes at a multiple of 64.
-    unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), bytes) }
 }

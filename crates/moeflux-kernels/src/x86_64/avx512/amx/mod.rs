@@ -13,17 +13,18 @@ mod tiles;
 use std::arch::x86_64::{_mm512_castps_si512, _mm512_castsi512_ps};
 use std::ops::Range;
 
+use super::strips::{Columns, lay_picks, transposed};
 use super::vnni::Avx512Vnni;
 use super::{KERNELS, load, splat, store};
 use crate::dispatch::KernelTable;
 use crate::format::{Affine, MatrixKind};
 use crate::int8::{
-    Block, Factors, IntProduct, IntRows, IntScratch, LaidRows, Line, PIECE, Row, RowBlock, Square,
-    matmul, room,
+    Block, IntProduct, IntRows, IntScratch, LaidRows, Line, PIECE, RowBlock, Square, matmul, room,
+    strip_lines,
 };
 use crate::lanes::{LANES, Lanes};
-use crate::x86_64::prefetch;
-use layout::{lay_any, lay_nibbles, lay_rows, transposed};
+use crate::upcoming::Upcoming;
+use layout::{lay_any, lay_nibbles};
 use square::{GROUPS, Products, SIDE, Side, Strip, add_square};
 use tiles::{Amx, LINE, TILE_BYTES, TileRows, TileUnit};
 
@@ -40,15 +41,18 @@ pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
 fn lay_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
-    if picks.len() >= PICKS_MIN {
-        lay_picks(rows, picks, laid);
+    match picks.len() {
+        0 | 1 => {}
+        2..PICKS_MIN => lay_picks(rows, picks, Columns::AsGiven, laid),
+        PICKS_MIN.. => lay_picks(rows, picks, Columns::OfTiles, laid),
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    match (product.matrix.layout().kind, Amx::get()) {
-        (MatrixKind::Affine(affine), Some(mut amx)) if product.x.laid.n_rows > 0 => {
+    match product.matrix.layout().kind {
+        MatrixKind::Affine(affine) if product.x.laid.n_rows >= PICKS_MIN => {
+            let mut amx = Amx::get().expect("the table is had only where the unit is");
             let _configured = amx.configured(usize::from(affine.group));
             multiply(&mut amx, (product, affine), scratch, out);
         }
@@ -61,12 +65,18 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
 pub(crate) fn emulated() -> Option<&'static KernelTable> {
     static TABLE: KernelTable = KernelTable {
         name: "amx, emulated",
-        lay_inputs: lay_picks,
+        lay_inputs: lay_all_inputs,
         int_matmul: int_matmul_emulated,
         ..KERNELS
     };
     let is_available = super::vnni::table().is_some() && is_x86_feature_detected!("gfni");
     is_available.then_some(&TABLE)
+}
+
+#[cfg(any(test, feature = "emulated"))]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
+fn lay_all_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
+    lay_picks(rows, picks, Columns::OfTiles, laid);
 }
 
 #[cfg(any(test, feature = "emulated"))]
@@ -77,31 +87,6 @@ fn int_matmul_emulated(product: &IntProduct<'_>, scratch: &mut IntScratch, out: 
         let mut unit = tiles::Emulated::new(usize::from(affine.group));
         multiply(&mut unit, (product, affine), scratch, out);
     }
-}
-
-/// Lays picked rows down in strips of sixteen.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
-fn lay_picks(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
-    let (shape, n_strips) = (rows.shape(), picks.len().div_ceil(LANES));
-    let strip_lines = strip_lines(shape.n_cols);
-    let values = room(&mut laid.values, n_strips * strip_lines, Line([0; LINE]));
-    let factors = room(&mut laid.factors, n_strips * shape.n_groups, Factors([[0.0; LANES]; 2]));
-    let strips = values.chunks_mut(strip_lines).zip(factors.chunks_mut(shape.n_groups));
-    for ((values, factors), picks) in strips.zip(picks.chunks(LANES)) {
-        let mut strip = [Row::default(); LANES];
-        strip.iter_mut().zip(picks).for_each(|(row, &pick)| *row = rows.row(pick));
-        if shape.is_even_odd() {
-            lay_rows::<true>(&strip[..picks.len()], values, factors);
-        } else {
-            lay_rows::<false>(&strip[..picks.len()], values, factors);
-        }
-    }
-    laid.n_rows = picks.len();
-}
-
-/// Lines of a strip of sixteen rows of activations.
-fn strip_lines(n_cols: usize) -> usize {
-    n_cols.div_ceil(LINE) * LANES
 }
 
 /// The product, with tiles that have the shapes for its groups.
@@ -180,7 +165,9 @@ impl Blocks<'_> {
         assert!(n_strips * strip_lines <= laid.values.len(), "strips that were laid down");
         let (some, more) = sums.split_at_mut(n_strips);
         let n_steps = n_groups.div_ceil(GROUPS) * n_strips.div_ceil(SIDE);
-        let mut ahead = Ahead::new(self, n_blocks, n_steps);
+        let n_bytes = n_blocks * LANES * self.row_bytes;
+        let first = self.codes[0].as_ref().map_or(std::ptr::null(), |it| it.row(0).as_ptr());
+        let mut upcoming = Upcoming::stretch(first.wrapping_add(n_bytes), n_bytes, n_steps);
         for first_group in (0..n_groups).step_by(GROUPS) {
             let groups = first_group..n_groups.min(first_group + GROUPS);
             let cols = groups.start * group..groups.end * group;
@@ -197,7 +184,7 @@ impl Blocks<'_> {
                 Strip { values: values.as_ptr().cast(), factors }
             };
             for first in (0..n_strips).step_by(SIDE) {
-                ahead.ask();
+                upcoming.step();
                 let n_now = SIDE.min(n_strips - first);
                 let strips = [strip(first), strip(first + n_now - 1)];
                 let more = if n_blocks == SIDE { &mut more[first..][..n_now] } else { &mut [] };
@@ -224,31 +211,6 @@ fn prepared(rows: &RowBlock<'_>, cols: &Range<usize>, lines: &mut [Line]) -> Til
         lay_any(rows, cols.start / PIECE..cols.end / PIECE, lines);
     }
     TileRows { first: lines.as_ptr().cast(), stride: LINE, step: TILE_BYTES }
-}
-
-/// Asks, step by step, for the codes that follow these blocks in memory.
-struct Ahead {
-    next: *const u8,
-    n_bytes: usize,
-    n_steps: usize,
-    step_idx: usize,
-}
-
-impl Ahead {
-    fn new(blocks: &Blocks<'_>, n_blocks: usize, n_steps: usize) -> Self {
-        let n_bytes = n_blocks * LANES * blocks.row_bytes;
-        let first = blocks.codes[0].as_ref().map_or(std::ptr::null(), |it| it.row(0).as_ptr());
-        Self { next: first.wrapping_add(n_bytes), n_bytes, n_steps, step_idx: 0 }
-    }
-
-    #[inline(always)]
-    fn ask(&mut self) {
-        let place = |step_idx: usize| step_idx * self.n_bytes / self.n_steps;
-        for line in (place(self.step_idx)..place(self.step_idx + 1)).step_by(LINE) {
-            prefetch(self.next.wrapping_add(line));
-        }
-        self.step_idx += 1;
-    }
 }
 
 /// From sixteen activations of each matrix row to sixteen matrix rows of each activation.

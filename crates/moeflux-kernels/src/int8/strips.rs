@@ -1,0 +1,204 @@
+//! Products with strips: sixteen rows of activations laid down together, to be read as one stream.
+//!
+//! A line of a strip is four columns of its rows. Two blocks of matrix rows meet eight rows of a
+//! strip at a time: that many sums have registers, and what is loaded is used more than once. What
+//! was added up so far stays in memory.
+//! **Invariant:** an output's groups are added in ascending order, as everywhere.
+
+use std::ops::Range;
+
+use crate::format::{Affine, Matrix};
+use crate::int8::block::Block;
+use crate::int8::inputs::{Factors, LaidRows, Line};
+use crate::int8::product::{IntProduct, Scales, TILE_COLS, Tile, Unpack};
+use crate::int8::simd::IntSimd;
+use crate::lanes::{LANES, Lanes};
+use crate::upcoming::Upcoming;
+
+/// Columns of a line.
+const LINE_COLS: usize = 4;
+
+/// Blocks of matrix rows that meet a strip together.
+const PAIR: usize = 2;
+
+/// Lines of a strip of so many columns: whole tiles of sixteen.
+pub(crate) fn strip_lines(n_cols: usize) -> usize {
+    n_cols.next_multiple_of(LINE_COLS * LANES) / LINE_COLS
+}
+
+/// `out[block of rows][pick][row of the block]`.
+#[inline(always)]
+pub(super) fn meet_strips<U: Unpack, S: IntSimd>(
+    simd: S,
+    product: &IntProduct<'_>,
+    (matrix, affine): (Matrix<'_>, Affine),
+    out: &mut [f32],
+) {
+    let laid = product.x.laid;
+    assert_eq!(laid.n_rows, product.x.picks.len(), "rows that were laid down");
+    let last_row = matrix.layout().n_rows - LANES;
+    let mut laid_blocks = LaidBlocks::new();
+    let (out, _) = out.as_chunks_mut::<LANES>();
+    let pairs = product.rows.clone().step_by(PAIR * LANES);
+    for (row_idx, out) in pairs.zip(out.chunks_mut(PAIR * laid.n_rows)) {
+        // Near the end of the matrix a block begins earlier and its first lanes are dropped.
+        let first_rows = [row_idx.min(last_row), (row_idx + LANES).min(last_row)];
+        let blocks = first_rows.map(|first_row| Block { matrix, affine, first_row });
+        if out.len() > laid.n_rows {
+            laid_blocks.meet_all::<U, PAIR, S>(simd, &blocks, laid, out);
+        } else {
+            laid_blocks.meet_all::<U, 1, S>(simd, &[blocks[0]], laid, out);
+        }
+        for (i, out) in out.chunks_mut(laid.n_rows).enumerate() {
+            let dropped = row_idx + i * LANES - first_rows[i];
+            if dropped > 0 {
+                out.iter_mut().for_each(|lanes| lanes.rotate_left(dropped));
+            }
+        }
+    }
+}
+
+/// Some columns of blocks, laid down.
+struct LaidBlocks {
+    tiles: [Tile; PAIR],
+    scales: [Scales; PAIR],
+    /// What follows them in memory.
+    upcoming: Upcoming,
+}
+
+impl LaidBlocks {
+    fn new() -> Self {
+        let (tiles, scales) = ([Tile::ZEROS; PAIR], [Scales::ZEROS; PAIR]);
+        Self { tiles, scales, upcoming: Upcoming::nothing() }
+    }
+
+    /// Some blocks meet all strips.
+    #[inline(always)]
+    fn meet_all<U: Unpack, const BLOCKS: usize, S: IntSimd>(
+        &mut self,
+        simd: S,
+        blocks: &[Block<'_>; BLOCKS],
+        laid: &LaidRows,
+        out: &mut [Lanes],
+    ) {
+        out.fill([0.0; LANES]);
+        self.upcoming = blocks[0].behind(BLOCKS, laid.n_rows);
+        for first_col in (0..blocks[0].matrix.layout().n_cols).step_by(TILE_COLS) {
+            let targets = self.scales.iter_mut().zip(&mut self.tiles);
+            for (block, (scales, tile)) in blocks.iter().zip(targets) {
+                let part = block.part(simd, first_col, &mut scales.values);
+                part.unpack::<U, S>(simd, &block.codes(), tile);
+            }
+            let cols = blocks[0].cols(first_col);
+            let groups = blocks[0].groups(&cols);
+            let lines = cols.start / LINE_COLS..cols.end / LINE_COLS;
+            let strips = laid.values.chunks_exact(laid.strip_lines);
+            let strips = strips.zip(laid.factors.chunks_exact(laid.n_groups));
+            let first_rows = (0..laid.n_rows).step_by(LANES);
+            for (first_row, (values, factors)) in first_rows.zip(strips) {
+                let strip =
+                    Strip { lines: &values[lines.clone()], factors: &factors[groups.clone()] };
+                let end = laid.n_rows.min(first_row + LANES);
+                let mut rows = Rows { first_row, done: first_row, end, n_rows: laid.n_rows };
+                self.meet::<BLOCKS, 8, S>(simd, strip, &mut rows, out);
+                self.meet::<BLOCKS, 4, S>(simd, strip, &mut rows, out);
+                self.meet::<BLOCKS, 2, S>(simd, strip, &mut rows, out);
+                self.meet::<BLOCKS, 1, S>(simd, strip, &mut rows, out);
+            }
+        }
+    }
+
+    /// As many of the rows as there are in steps of `ROWS` meet the blocks.
+    #[inline(always)]
+    fn meet<const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
+        &mut self,
+        simd: S,
+        strip: Strip<'_>,
+        rows: &mut Rows,
+        out: &mut [Lanes],
+    ) {
+        let group_lines = strip.lines.len() / strip.factors.len();
+        while rows.done + ROWS <= rows.end {
+            let at = rows.done - rows.first_row;
+            for (g, factors) in strip.factors.iter().enumerate() {
+                self.upcoming.step();
+                let lines = g * group_lines..(g + 1) * group_lines;
+                let ints = self.dot::<BLOCKS, ROWS, S>(simd, strip.lines, lines, at);
+                let [steps, sums] = &factors.0;
+                let (steps, sums) = (&steps[at..][..ROWS], &sums[at..][..ROWS]);
+                for b in 0..BLOCKS {
+                    let out = &mut out[b * rows.n_rows + rows.done..][..ROWS];
+                    add(simd, &self.scales[b].values[g], (steps, sums), &ints[b], out);
+                }
+            }
+            rows.done += ROWS;
+        }
+    }
+
+    /// The sums of a group's codes times rows of a strip from place `at`.
+    #[inline(always)]
+    fn dot<const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
+        &self,
+        simd: S,
+        strip: &[Line],
+        lines: Range<usize>,
+        at: usize,
+    ) -> [[S::Ints; ROWS]; BLOCKS] {
+        let mut sums = [[simd.open(simd.no_ints()); ROWS]; BLOCKS];
+        for i in lines {
+            let mut codes = [simd.load_quads(&self.tiles[0].quads[i]); BLOCKS];
+            #[expect(clippy::needless_range_loop, reason = "iterators move arrays to memory")]
+            for b in 1..BLOCKS {
+                codes[b] = simd.load_quads(&self.tiles[b].quads[i]);
+            }
+            let (x, _) = strip[i].0[LINE_COLS * at..][..LINE_COLS * ROWS].as_chunks();
+            for t in 0..ROWS {
+                let [p, q, r, s]: [u8; LINE_COLS] = x[t];
+                let x = [p.cast_signed(), q.cast_signed(), r.cast_signed(), s.cast_signed()];
+                for b in 0..BLOCKS {
+                    sums[b][t] = simd.add_products::<true>(sums[b][t], codes[b], x);
+                }
+            }
+        }
+        let mut ints = [[simd.no_ints(); ROWS]; BLOCKS];
+        for b in 0..BLOCKS {
+            for t in 0..ROWS {
+                ints[b][t] = simd.close::<true>(ints[b][t], sums[b][t]);
+            }
+        }
+        ints
+    }
+}
+
+/// Adds a group's terms to what rows of a strip have of a block.
+#[inline(always)]
+fn add<const ROWS: usize, S: IntSimd>(
+    simd: S,
+    [scales, biases]: &[Lanes; 2],
+    (steps, sums): (&[f32], &[f32]),
+    ints: &[S::Ints; ROWS],
+    out: &mut [Lanes],
+) {
+    let (scales, biases) = (simd.load(scales), simd.load(biases));
+    for t in 0..ROWS {
+        let factor = simd.mul(scales, simd.splat(steps[t]));
+        let acc = simd.fma(factor, simd.floats(ints[t]), simd.load(&out[t]));
+        simd.store(simd.fma(biases, simd.splat(sums[t]), acc), &mut out[t]);
+    }
+}
+
+/// Some columns of a strip.
+#[derive(Clone, Copy)]
+struct Strip<'a> {
+    lines: &'a [Line],
+    factors: &'a [Factors],
+}
+
+/// Rows of a strip, and how far they are.
+struct Rows {
+    first_row: usize,
+    done: usize,
+    end: usize,
+    /// Of all strips.
+    n_rows: usize,
+}
