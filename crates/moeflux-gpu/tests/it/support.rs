@@ -1,9 +1,10 @@
-//! The device that all tests share, since making one costs more than most cases; engines on it.
+//! The device of a test, since making one costs more than most cases; engines on it.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
 use moeflux::backend::Arithmetic;
 use moeflux::blueprint::Blueprint;
@@ -16,10 +17,27 @@ use moeflux_gpu::adapter::adapters;
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::GpuMaker;
 
-/// The first adapter that can be used, a software driver too.
+/// Devices, the one last asked for at the end, and the threads they are for.
+static DEVICES: Mutex<Vec<(ThreadId, Arc<Gpu>)>> = Mutex::new(Vec::new());
+
+/// The first adapter that can be used, a software driver too: one device for each test, as long as
+/// there are not more tests at a time than cores. A software driver compiles the kernels of a
+/// device in one thread, and keeps them as long as the device.
 pub(crate) fn gpu() -> Arc<Gpu> {
-    static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-    Arc::clone(GPU.get_or_init(another_gpu))
+    let devices = || DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let this = thread::current().id();
+    let own = devices().extract_if(.., |(owner, _)| *owner == this).next();
+    let own = own.unwrap_or_else(|| (this, another_gpu()));
+    let n_left = thread::available_parallelism().map_or(0, |n_cores| n_cores.get() - 1);
+    let mut devices = devices();
+    let n_gone = devices.len().saturating_sub(n_left);
+    let gone: Vec<_> = devices.drain(..n_gone).collect();
+    let device = Arc::clone(&own.1);
+    devices.push(own);
+    // Letting go of a device takes a while.
+    drop(devices);
+    drop(gone);
+    device
 }
 
 /// The same adapter, opened once more.

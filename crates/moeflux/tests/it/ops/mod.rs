@@ -112,16 +112,17 @@ impl Maker {
     }
 }
 
+const TOPICS: [&[Maker]; 6] = [
+    linear::MAKERS,
+    pointwise::MAKERS,
+    attention::MAKERS,
+    delta::MAKERS,
+    router::MAKERS,
+    experts::MAKERS,
+];
+
 fn makers() -> impl Iterator<Item = &'static Maker> {
-    let topics = [
-        linear::MAKERS,
-        pointwise::MAKERS,
-        attention::MAKERS,
-        delta::MAKERS,
-        router::MAKERS,
-        experts::MAKERS,
-    ];
-    topics.into_iter().flatten()
+    TOPICS.into_iter().flatten()
 }
 
 /// Says which case failed, and how to see it again.
@@ -139,9 +140,13 @@ impl fmt::Display for Which {
     }
 }
 
-/// Calls `check` with every case of every maker.
-fn for_each_case(backend: &BackendUnderTest, check: impl Fn(Which, &Case)) {
-    for maker in makers().filter(|maker| (backend.covers)(maker)) {
+/// Calls `check` with every case of some makers.
+fn for_each_case(
+    backend: &BackendUnderTest,
+    makers: impl Iterator<Item = &'static Maker>,
+    check: impl Fn(Which, &Case),
+) {
+    for maker in makers.filter(|maker| (backend.covers)(maker)) {
         for seed in 0..maker.n_cases {
             check(Which { backend: backend.name, maker, seed }, &(maker.make)(seed));
         }
@@ -161,6 +166,41 @@ impl BackendUnderTest {
 
     fn run(&self, case: &Case, schedule: Schedule) -> Outcome {
         Run::whole(case, self.backend(case).as_mut(), schedule)
+    }
+
+    /// Steps do not change values, nor does a session that was there before.
+    fn check_steps(&self, which: Which, case: &Case, expected: &Outcome) {
+        let one_by_one = self.run(case, Schedule::OneByOne);
+        self.check_same(which, "one by one", &one_by_one, expected);
+        let mut device = self.backend(case);
+        for schedule in [Schedule::AtOnce, Schedule::Random(which.seed + 1)] {
+            let outcome = Run::whole(case, device.as_mut(), schedule);
+            self.check_same(which, &format!("{schedule:?}, one device"), &outcome, expected);
+        }
+    }
+
+    /// A session is fresh after a reset, and what was saved of it continues in another one.
+    fn check_state(&self, which: Which, case: &Case, expected: &Outcome) {
+        let mut device = self.backend(case);
+        let mut run = Run::new(case, device.as_mut());
+        let mut rng = Rng::new(which.seed);
+        for pieces in steps(case, Schedule::Random(which.seed)) {
+            run.step(&pieces);
+            let session_idx = rng.below(case.sessions.len());
+            let parts = run.save(session_idx);
+            run.restore(session_idx, &parts);
+        }
+        self.check_same(which, "saved and restored", &run.finish(), expected);
+
+        let mut run = Run::new(case, device.as_mut());
+        for pieces in steps(case, Schedule::Random(which.seed)) {
+            run.step(&pieces);
+        }
+        run.reset();
+        for pieces in steps(case, Schedule::AtOnce) {
+            run.step(&pieces);
+        }
+        self.check_same(which, "after a reset", &run.finish(), expected);
     }
 
     /// Checks a second run of the same case on the same backend.
@@ -212,13 +252,48 @@ fn worst_of<'a>(
 }
 
 #[test]
-fn every_op_agrees_with_the_reference() {
+fn products() {
+    check_topic(linear::MAKERS);
+}
+
+#[test]
+fn values_and_norms() {
+    check_topic(pointwise::MAKERS);
+}
+
+#[test]
+fn attentions() {
+    check_topic(attention::MAKERS);
+}
+
+#[test]
+fn delta_rules() {
+    check_topic(delta::MAKERS);
+}
+
+#[test]
+fn routers() {
+    check_topic(router::MAKERS);
+}
+
+#[test]
+fn routed_experts() {
+    check_topic(experts::MAKERS);
+}
+
+/// Every case of a topic, on every backend. All that is asked of a case is asked at once, while its
+/// kernels are there: devices compile some for each.
+fn check_topic(makers: &'static [Maker]) {
     for backend in BACKENDS {
-        for_each_case(backend, |which, case| {
+        for_each_case(backend, makers.iter(), |which, case| {
             let expected = REFERENCE.run(case, Schedule::AtOnce);
             let outcome = backend.run(case, Schedule::Random(which.seed));
             let limit = (backend.limit)(which.maker.arithmetic);
             assert_close(which, "against the reference", &outcome, &expected, limit);
+            backend.check_steps(which, case, &outcome);
+            if !case.state.layers.is_empty() {
+                backend.check_state(which, case, &outcome);
+            }
         });
     }
 }
@@ -234,7 +309,7 @@ fn other_tables() -> impl Iterator<Item = &'static KernelTable> {
 #[test]
 fn every_table_gives_the_bits_of_the_best() {
     for backend in BACKENDS.iter().filter(|it| it.has_tables) {
-        for_each_case(backend, |which, case| {
+        for_each_case(backend, makers(), |which, case| {
             let expected = backend.run(case, Schedule::AtOnce);
             for table in other_tables() {
                 let mut device = backend.backend_by(table, case);
@@ -246,78 +321,6 @@ fn every_table_gives_the_bits_of_the_best() {
                 let outcome = Run::whole(case, device.as_mut(), schedule);
                 backend.check_same(which, table.name(), &outcome, &expected);
             }
-        });
-    }
-}
-
-#[test]
-fn steps_do_not_change_values() {
-    for backend in BACKENDS {
-        for_each_case(backend, |which, case| {
-            let expected = backend.run(case, Schedule::AtOnce);
-            for schedule in [Schedule::OneByOne, Schedule::Random(which.seed)] {
-                let outcome = backend.run(case, schedule);
-                backend.check_same(which, &format!("{schedule:?}"), &outcome, &expected);
-            }
-        });
-    }
-}
-
-#[test]
-fn sessions_after_a_dropped_one_are_fresh() {
-    for backend in BACKENDS {
-        for_each_case(backend, |which, case| {
-            let mut device = backend.backend(case);
-            let expected = Run::whole(case, device.as_mut(), Schedule::AtOnce);
-            let outcome = Run::whole(case, device.as_mut(), Schedule::Random(which.seed));
-            backend.check_same(which, "second run", &outcome, &expected);
-        });
-    }
-}
-
-/// Cases with a state, and sessions long enough to be cut.
-fn for_each_stateful_case(backend: &BackendUnderTest, check: impl Fn(Which, &Case)) {
-    for_each_case(backend, |which, case| {
-        if !case.state.layers.is_empty() {
-            check(which, case);
-        }
-    });
-}
-
-#[test]
-fn a_reset_session_is_fresh() {
-    for backend in BACKENDS {
-        for_each_stateful_case(backend, |which, case| {
-            let expected = backend.run(case, Schedule::AtOnce);
-            let mut device = backend.backend(case);
-            let mut run = Run::new(case, device.as_mut());
-            for pieces in steps(case, Schedule::Random(which.seed)) {
-                run.step(&pieces);
-            }
-            run.reset();
-            for pieces in steps(case, Schedule::AtOnce) {
-                run.step(&pieces);
-            }
-            backend.check_same(which, "after a reset", &run.finish(), &expected);
-        });
-    }
-}
-
-#[test]
-fn a_saved_state_continues_in_another_session() {
-    for backend in BACKENDS {
-        for_each_stateful_case(backend, |which, case| {
-            let expected = backend.run(case, Schedule::AtOnce);
-            let mut device = backend.backend(case);
-            let mut run = Run::new(case, device.as_mut());
-            let mut rng = Rng::new(which.seed);
-            for pieces in steps(case, Schedule::Random(which.seed)) {
-                run.step(&pieces);
-                let session_idx = rng.below(case.sessions.len());
-                let parts = run.save(session_idx);
-                run.restore(session_idx, &parts);
-            }
-            backend.check_same(which, "saved and restored", &run.finish(), &expected);
         });
     }
 }
