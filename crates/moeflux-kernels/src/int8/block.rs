@@ -13,8 +13,9 @@ use crate::lanes::{LANES, Lanes};
 /// Bytes that the CPU fetches at once.
 const LINE: usize = 64;
 
-/// Blocks up to this size fit the first cache together with the next one.
-const NEAR_BYTES_MAX: usize = 8 << 10;
+/// As far ahead at least is asked for what comes to the second cache: 4 KiB are read before they
+/// are there.
+const AHEAD_BYTES_MIN: usize = 8 << 10;
 
 /// Groups whose scales are brought into lanes without vectors, at a time.
 const FULL_GROUPS: usize = 16;
@@ -58,14 +59,16 @@ impl<'a> RowBlock<'a> {
         pieces
     }
 
-    /// Asks for a part of the next sixteen rows, which follow these in memory: as much of it as
-    /// bytes `at .. at + n_bytes` are of each of these rows.
+    /// Asks for a part of the next sixteen rows, which follow these in memory, or of later ones: as
+    /// much of it as bytes `at .. at + n_bytes` are of each of these rows.
     #[inline(always)]
     pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
         let block_bytes = LANES * self.row_bytes;
-        let next = self.bytes.as_ptr().wrapping_add(block_bytes + LANES * at);
+        let is_near = block_bytes <= S::NEAR_BYTES_MAX;
+        let ahead = if is_near { block_bytes } else { block_bytes.max(AHEAD_BYTES_MIN) };
+        let next = self.bytes.as_ptr().wrapping_add(ahead + LANES * at);
         for line in (0..LANES * n_bytes).step_by(LINE) {
-            if block_bytes <= NEAR_BYTES_MAX {
+            if is_near {
                 simd.prefetch::<true>(next.wrapping_add(line));
             } else {
                 simd.prefetch::<false>(next.wrapping_add(line));

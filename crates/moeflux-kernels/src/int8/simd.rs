@@ -43,6 +43,10 @@ pub(crate) trait IntSimd: Simd {
     /// take; sums may be of any number of pieces there, and take codes of any width for wide.
     const TAKES_STRIPS: bool = false;
 
+    /// Sixteen rows up to this size are asked for into the first cache, which has room for them
+    /// beside the next sixteen.
+    const NEAR_BYTES_MAX: usize = 8 << 10;
+
     /// Sixteen bytes of rows `r`, `r + 4`, `r + 8`, `r + 12`, for an `r` below 4.
     fn gather(self, pieces: [&[u8; 16]; 4]) -> Self::Quads;
 
@@ -335,6 +339,7 @@ macro_rules! int_simd_by_functions {
         $token:ty, $quads:ty, $ints:ty, $sums:ty, $products:ty
         $(, tiles: $lay:ident, $dot_laid:ident)?
         $(, strips: $takes_strips:literal)?
+        $(, near bytes: $near_bytes_max:literal)?
     ) => {
         impl $crate::int8::IntSimd for $token {
             type Quads = $quads;
@@ -343,6 +348,7 @@ macro_rules! int_simd_by_functions {
             type Products = $products;
 
             $(const TAKES_STRIPS: bool = $takes_strips;)?
+            $(const NEAR_BYTES_MAX: usize = $near_bytes_max;)?
 
             int_simd_by_functions! { @methods
                 gather(pieces: [&[u8; 16]; 4]) -> $quads;

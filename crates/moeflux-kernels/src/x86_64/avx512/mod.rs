@@ -45,7 +45,7 @@ pub(super) fn table() -> Option<&'static KernelTable> {
 struct Avx512(());
 
 simd_by_functions!(Avx512, __m512, __m128, tile rows: 4);
-int_simd_by_functions!(Avx512, __m512i, __m512i, Sums, __m512i);
+int_simd_by_functions!(Avx512, __m512i, __m512i, Sums, __m512i, near bytes: 0);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
