@@ -1,7 +1,8 @@
 //! Int8 products: the generic body behind every table.
 //!
 //! Sixteen rows of the matrix go by at a time. One row of activations meets the codes as they
-//! leave memory; several meet a tile of them that was laid down in the first cache.
+//! leave memory; several meet a tile of them that was laid down in the first cache, row by row or,
+//! where a table lays them down in strips, as those come.
 //! **Invariant:** an output's groups are added in ascending order, whatever the path.
 
 use std::ops::Range;
