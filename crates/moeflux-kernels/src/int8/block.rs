@@ -7,8 +7,11 @@ use std::ops::Range;
 
 use crate::decode::{biases, scales};
 use crate::format::{Affine, FloatKind, Matrix};
-use crate::int8::simd::{Ahead, HalfKind, IntSimd, LINE, PIECE};
+use crate::int8::simd::{HalfKind, IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
+
+/// Bytes that the CPU fetches at once.
+const LINE: usize = 64;
 
 /// As far ahead at least is asked for what comes to the second cache: 4 KiB are read before they
 /// are there.
@@ -56,21 +59,21 @@ impl<'a> RowBlock<'a> {
         pieces
     }
 
-    /// A part of the next sixteen rows, which follow these in memory, or of later ones: as bytes
-    /// from `at` are of each of these rows.
-    #[inline(always)]
-    pub(crate) fn ahead<S: IntSimd>(&self, at: usize) -> Ahead {
-        let block_bytes = LANES * self.row_bytes;
-        // Known while compiling where it is never so.
-        let is_near = S::NEAR_BYTES_MAX > 0 && block_bytes <= S::NEAR_BYTES_MAX;
-        let n_bytes = if is_near { block_bytes } else { block_bytes.max(AHEAD_BYTES_MIN) };
-        Ahead { address: self.bytes.as_ptr().wrapping_add(n_bytes + LANES * at), is_near }
-    }
-
-    /// Asks for as much of those rows as bytes `at .. at + n_bytes` are of each of these.
+    /// Asks for a part of the next sixteen rows, which follow these in memory, or of later ones: as
+    /// much of it as bytes `at .. at + n_bytes` are of each of these rows.
     #[inline(always)]
     pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
-        self.ahead::<S>(at).ask(simd, 0..(LANES * n_bytes).div_ceil(LINE));
+        let block_bytes = LANES * self.row_bytes;
+        let is_near = block_bytes <= S::NEAR_BYTES_MAX;
+        let ahead = if is_near { block_bytes } else { block_bytes.max(AHEAD_BYTES_MIN) };
+        let next = self.bytes.as_ptr().wrapping_add(ahead + LANES * at);
+        for line in (0..LANES * n_bytes).step_by(LINE) {
+            if is_near {
+                simd.prefetch::<true>(next.wrapping_add(line));
+            } else {
+                simd.prefetch::<false>(next.wrapping_add(line));
+            }
+        }
     }
 }
 

@@ -306,7 +306,8 @@ impl Part<'_> {
         let (fours, rest) = if U::WIDE { (&[][..], values) } else { (fours, rest) };
         for (i, x) in fours.iter().enumerate() {
             let at = (self.cols.start + i * 4 * PIECE) / 2;
-            let [a, b, c, d] = simd.dot_rows(&rows.pieces(at), x, rows.ahead::<S>(at));
+            rows.prefetch_next(simd, at, 2 * PIECE);
+            let [a, b, c, d] = simd.dot_rows(&rows.pieces(at), x);
             match self.pieces_per_group {
                 1 => {
                     acc = add_group(simd, factors.next(), a, acc);

@@ -3,16 +3,11 @@
 //! **Invariant:** every implementation gives the bits of [`Portable`]: integers are exact, and
 //! floats go through [`Simd`].
 
-use std::ops::Range;
-
 use crate::codes::{from_bf16, from_f16};
 use crate::lanes::{LANES, Lanes, Portable, Simd};
 
 /// Columns that are taken at a time: the smallest group.
 pub(crate) const PIECE: usize = 32;
-
-/// Bytes that the CPU fetches at once.
-pub(crate) const LINE: usize = 64;
 
 /// Sixteen bytes of each of sixteen rows.
 pub(crate) type Pieces<'a> = [&'a [u8; 16]; LANES];
@@ -25,29 +20,6 @@ pub(crate) type LaidQuads = [u8; 4 * LANES];
 pub(crate) enum HalfKind {
     F16,
     Bf16,
-}
-
-/// Memory to be asked for, any.
-#[derive(Clone, Copy)]
-pub(crate) struct Ahead {
-    pub(crate) address: *const u8,
-    /// Into the first cache.
-    pub(crate) is_near: bool,
-}
-
-impl Ahead {
-    /// Asks for some lines of 64 bytes.
-    #[inline(always)]
-    pub(crate) fn ask<S: IntSimd>(self, simd: S, lines: Range<usize>) {
-        for line_idx in lines {
-            let address = self.address.wrapping_add(line_idx * LINE);
-            if self.is_near {
-                simd.prefetch::<true>(address);
-            } else {
-                simd.prefetch::<false>(address);
-            }
-        }
-    }
 }
 
 /// An instruction set that this CPU has, for integers. Lane `r` belongs to row `r`.
@@ -138,19 +110,11 @@ pub(crate) trait IntSimd: Simd {
     fn prefetch<const NEAR: bool>(self, address: *const u8);
 
     /// The sums of 4-bit codes times `x` over four pieces of columns, rows read in one go each: the
-    /// way with the fewest operations where codes meet one row of activations only. As much memory
-    /// is asked for as is read, between the rows: all at once stopped two threads for a tenth of
-    /// their time.
+    /// way with the fewest operations where codes meet one row of activations only.
     #[inline(always)]
-    fn dot_rows(
-        self,
-        rows: &[&[u8; 64]; LANES],
-        x: &[i8; 4 * PIECE],
-        ahead: Ahead,
-    ) -> [Self::Ints; 4] {
+    fn dot_rows(self, rows: &[&[u8; 64]; LANES], x: &[i8; 4 * PIECE]) -> [Self::Ints; 4] {
         let mut fours = [self.products(rows[0], x); 4];
         for (i, four) in fours.iter_mut().enumerate() {
-            ahead.ask(self, 4 * i..4 * (i + 1));
             *four = self.merge([
                 self.products(rows[4 * i], x),
                 self.products(rows[4 * i + 1], x),
