@@ -38,8 +38,7 @@ fn check_folder(tree: &Tree, architecture: &str) -> Vec<Finding> {
             if tables.any(|it| is_named(&it.code, &format!("use super::{name}"))) {
                 continue;
             }
-            let outer_file = format!("{folder}{}/mod.rs", outer.replace("::", "/"));
-            uses[0] = (outer_file, format!("use {name}"));
+            uses[0] = (format!("{around}mod.rs"), format!("use {name}"));
         }
         for (path, name) in uses {
             if !is_named(code_of(&path), &name) {

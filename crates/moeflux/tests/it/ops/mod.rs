@@ -112,17 +112,29 @@ impl Maker {
     }
 }
 
-const TOPICS: [&[Maker]; 6] = [
-    linear::MAKERS,
-    pointwise::MAKERS,
-    attention::MAKERS,
-    delta::MAKERS,
-    router::MAKERS,
-    experts::MAKERS,
-];
+/// The makers of all topics, and a test of each topic.
+macro_rules! topics {
+    ($($test:ident: $topic:ident;)*) => {
+        fn makers() -> impl Iterator<Item = &'static Maker> {
+            [$($topic::MAKERS),*].into_iter().flatten()
+        }
 
-fn makers() -> impl Iterator<Item = &'static Maker> {
-    TOPICS.into_iter().flatten()
+        $(
+            #[test]
+            fn $test() {
+                check_topic($topic::MAKERS);
+            }
+        )*
+    };
+}
+
+topics! {
+    products: linear;
+    values_and_norms: pointwise;
+    attentions: attention;
+    delta_rules: delta;
+    routers: router;
+    routed_experts: experts;
 }
 
 /// Says which case failed, and how to see it again.
@@ -249,36 +261,6 @@ fn worst_of<'a>(
     worst.map_or_else(String::new, |(at, (value, expected))| {
         format!("largest difference at value {at}: {value:e}, not {expected:e}")
     })
-}
-
-#[test]
-fn products() {
-    check_topic(linear::MAKERS);
-}
-
-#[test]
-fn values_and_norms() {
-    check_topic(pointwise::MAKERS);
-}
-
-#[test]
-fn attentions() {
-    check_topic(attention::MAKERS);
-}
-
-#[test]
-fn delta_rules() {
-    check_topic(delta::MAKERS);
-}
-
-#[test]
-fn routers() {
-    check_topic(router::MAKERS);
-}
-
-#[test]
-fn routed_experts() {
-    check_topic(experts::MAKERS);
 }
 
 /// Every case of a topic, on every backend. All that is asked of a case is asked at once, while its
