@@ -79,7 +79,7 @@ macro_rules! kernel_table {
             scratch: &mut $crate::int8::IntScratch,
             out: &mut [f32],
         ) {
-            $crate::int8::matmul($simd, product, &mut scratch.padded, out);
+            $crate::int8::matmul($simd, product, scratch, out);
         }
 
         $(#[target_feature(enable = $features)])?

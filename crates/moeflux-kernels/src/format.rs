@@ -41,6 +41,15 @@ pub struct Affine {
     pub scale: FloatKind,
 }
 
+impl Affine {
+    /// Groups of so many columns: without a division, for kernels ask often.
+    #[inline(always)]
+    pub(crate) fn n_groups(self, n_cols: usize) -> usize {
+        debug_assert!(self.group.is_power_of_two(), "groups of {}", self.group);
+        n_cols >> self.group.trailing_zeros()
+    }
+}
+
 /// How the values of a matrix are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixKind {

@@ -16,6 +16,7 @@ mod timing;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
     Activations, Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
     MatrixKind, MatrixLayout, Product, available,
@@ -72,8 +73,10 @@ fn main() -> Result<(), String> {
     if let Some(word) = words.iter().find(|word| !is_known(word)) {
         return Err(format!("`{word}` is none of {} or a kind of weights", names.join(", ")));
     }
+    // As weights lie: in large pages where the system has them.
+    let mut memory = AlignedBytes::zeroed(effort.pool_bytes).ok_or("no memory for weights")?;
     // Normal numbers whatever they are read as: bf16 and f16 scales near 0.01 and 1, any codes.
-    let memory = vec![0x3c; effort.pool_bytes];
+    memory.fill(0x3c);
     let limits = Limits::measure(&memory, effort);
     print!("{limits}");
     println!(

@@ -143,24 +143,22 @@ impl<'a> Block<'a> {
         groups: Range<usize>,
         target: &mut [[Lanes; 2]],
     ) {
-        let row_bytes = 2 * (self.matrix.layout().n_cols / usize::from(self.affine.group));
+        let row_bytes = 2 * self.affine.n_groups(self.matrix.layout().n_cols);
         let scales = RowBlock::new(self.matrix.scales(), (16, row_bytes), self.first_row);
         let biases = RowBlock::new(self.matrix.biases(), (16, row_bytes), self.first_row);
         for (first, target) in groups.clone().step_by(8).zip(target.chunks_mut(8)) {
-            let n_bytes = 2 * (groups.end - first).min(8);
-            scales.prefetch_next(simd, 2 * first, n_bytes);
-            biases.prefetch_next(simd, 2 * first, n_bytes);
-            let words = if n_bytes == 16 {
+            let n_groups = (groups.end - first).min(8);
+            let words = if n_groups == 8 {
+                scales.prefetch_next(simd, 2 * first, 16);
+                biases.prefetch_next(simd, 2 * first, 16);
                 simd.scale_words(&scales.pieces(2 * first), &biases.pieces(2 * first))
             } else {
-                let (mut some_scales, mut some_biases) = ([[0; 16]; LANES], [[0; 16]; LANES]);
-                copy_pieces(&scales, 2 * first, n_bytes, &mut some_scales);
-                copy_pieces(&biases, 2 * first, n_bytes, &mut some_biases);
-                let scales = RowBlock::new(some_scales.as_flattened(), (16, 16), 0);
-                let biases = RowBlock::new(some_biases.as_flattened(), (16, 16), 0);
-                simd.scale_words(&scales.pieces(0), &biases.pieces(0))
+                let scales = few_pieces(&scales, 2 * first, 2 * n_groups);
+                let biases = few_pieces(&biases, 2 * first, 2 * n_groups);
+                simd.scale_words(&scales.each_ref(), &biases.each_ref())
             };
-            for (words, target) in words.iter().zip(target) {
+            let n_laid = target.len().min(n_groups);
+            for (words, target) in words.iter().zip(&mut target[..n_laid]) {
                 let [scales, biases] = simd.half_floats(kind, *words);
                 simd.store(scales, &mut target[0]);
                 simd.store(biases, &mut target[1]);
@@ -184,21 +182,24 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Copies fewer than sixteen bytes of each row.
-#[inline(always)]
-fn copy_pieces(rows: &RowBlock<'_>, at: usize, n_bytes: usize, target: &mut [[u8; 16]; LANES]) {
+/// Fewer than sixteen bytes of each row. A function of its own, lest its addresses be made wherever
+/// there are sixteen.
+#[inline(never)]
+fn few_pieces(rows: &RowBlock<'_>, at: usize, n_bytes: usize) -> [[u8; 16]; LANES] {
+    let mut pieces = [[0; 16]; LANES];
     match n_bytes {
         // Sizes that the compiler knows are single moves.
-        2 => copy_known::<2>(rows, at, target),
-        4 => copy_known::<4>(rows, at, target),
-        8 => copy_known::<8>(rows, at, target),
+        2 => copy_known::<2>(rows, at, &mut pieces),
+        4 => copy_known::<4>(rows, at, &mut pieces),
+        8 => copy_known::<8>(rows, at, &mut pieces),
         _ => {
-            for (r, piece) in target.iter_mut().enumerate() {
+            for (r, piece) in pieces.iter_mut().enumerate() {
                 let row = &rows.row(r)[at..][..n_bytes];
                 piece.iter_mut().zip(row).for_each(|(it, &byte)| *it = byte);
             }
         }
     }
+    pieces
 }
 
 #[inline(always)]

@@ -6,6 +6,7 @@
 
 use crate::int8::block::Padded;
 use crate::int8::rows::IntRows;
+use crate::int8::simd::LINE_COLS;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::LANES;
 use crate::lanes::Lanes;
@@ -14,6 +15,11 @@ use crate::lanes::Lanes;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [u8; 64]);
+
+/// Values of a row of activations, in the order in which a line of 4-bit codes comes apart.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct RowValues(pub(crate) [i8; LINE_COLS]);
 
 /// Two factors of sixteen lanes.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +73,8 @@ impl LaidRows {
 pub struct IntScratch {
     /// A matrix of few rows.
     pub(crate) padded: Padded,
+    /// One row of activations.
+    pub(crate) values: Vec<RowValues>,
     #[cfg(target_arch = "x86_64")]
     pub(crate) codes: Vec<Line>,
     #[cfg(target_arch = "x86_64")]

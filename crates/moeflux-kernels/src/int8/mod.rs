@@ -19,6 +19,7 @@ mod inputs;
 mod product;
 mod rows;
 mod simd;
+mod stream;
 mod strips;
 
 pub use inputs::{IntInputs, IntScratch, LaidRows};

@@ -8,10 +8,11 @@
 use std::ops::Range;
 
 use crate::format::{Affine, Matrix, MatrixKind};
-use crate::int8::block::{Block, Padded, RowBlock, take_apart};
-use crate::int8::inputs::IntInputs;
+use crate::int8::block::{Block, RowBlock, take_apart};
+use crate::int8::inputs::{IntInputs, IntScratch};
 use crate::int8::rows::Row;
 use crate::int8::simd::{IntSimd, PIECE};
+use crate::int8::stream::meet_one;
 use crate::int8::strips::meet_strips;
 use crate::lanes::{LANES, Lanes};
 use crate::upcoming::Upcoming;
@@ -61,7 +62,7 @@ pub(super) trait Unpack {
 }
 
 /// 4 bits: two codes in a byte.
-struct Nibbles;
+pub(super) struct Nibbles;
 
 /// 8 bits.
 struct Bytes;
@@ -149,14 +150,14 @@ impl Tile {
 pub(crate) fn matmul<S: IntSimd>(
     simd: S,
     product: &IntProduct<'_>,
-    padded: &mut Padded,
+    scratch: &mut IntScratch,
     out: &mut [f32],
 ) {
     let MatrixKind::Affine(affine) = product.matrix.layout().kind else { return };
     match affine.bits {
-        4 => all_blocks::<Nibbles, S>(simd, (product, affine), padded, out),
-        8 => all_blocks::<Bytes, S>(simd, (product, affine), padded, out),
-        _ => all_blocks::<Stream, S>(simd, (product, affine), padded, out),
+        4 => all_blocks::<Nibbles, S>(simd, (product, affine), scratch, out),
+        8 => all_blocks::<Bytes, S>(simd, (product, affine), scratch, out),
+        _ => all_blocks::<Stream, S>(simd, (product, affine), scratch, out),
     }
 }
 
@@ -164,7 +165,7 @@ pub(crate) fn matmul<S: IntSimd>(
 fn all_blocks<U: Unpack, S: IntSimd>(
     simd: S,
     (product, affine): (&IntProduct<'_>, Affine),
-    padded: &mut Padded,
+    scratch: &mut IntScratch,
     out: &mut [f32],
 ) {
     let n_picks = product.x.picks.len();
@@ -172,24 +173,22 @@ fn all_blocks<U: Unpack, S: IntSimd>(
         return;
     }
     let matrix_rows = product.matrix.layout().n_rows.max(LANES);
-    let matrix = padded.at_least_sixteen_rows(&product.matrix);
+    let matrix = scratch.padded.at_least_sixteen_rows(&product.matrix);
     if S::TAKES_STRIPS && n_picks > 1 {
         return meet_strips::<U, S>(simd, product, (matrix, affine), out);
     }
+    if n_picks == 1 {
+        return meet_one::<U, S>(simd, product, (matrix, affine), &mut scratch.values, out);
+    }
     let mut scales = Scales::ZEROS;
-    let mut tile = None;
+    let mut tile = Tile::ZEROS;
     let first_rows = product.rows.clone().step_by(LANES);
     for (row_idx, out) in first_rows.zip(out.chunks_exact_mut(LANES * n_picks)) {
         // Near the end of the matrix the block begins earlier and its first lanes are dropped.
         let first_row = row_idx.min(matrix_rows - LANES);
         let block = Block { matrix, affine, first_row };
         let (out, _) = out.as_chunks_mut::<LANES>();
-        if let ([pick], [out]) = (product.x.picks, &mut *out) {
-            block.stream::<U, S>(simd, product.x.rows.row(*pick), &mut scales, out);
-        } else {
-            let tile = tile.get_or_insert(Tile::ZEROS);
-            block.meet::<U, S>(simd, product, (&mut scales, tile), out);
-        }
+        block.meet::<U, S>(simd, product, (&mut scales, &mut tile), out);
         if first_row != row_idx {
             out.iter_mut().for_each(|lanes| lanes.rotate_left(row_idx - first_row));
         }
@@ -197,24 +196,6 @@ fn all_blocks<U: Unpack, S: IntSimd>(
 }
 
 impl Block<'_> {
-    /// One row of activations meets the codes as they come.
-    #[inline(always)]
-    fn stream<U: Unpack, S: IntSimd>(
-        &self,
-        simd: S,
-        x: Row<'_>,
-        scales: &mut Scales,
-        out: &mut Lanes,
-    ) {
-        let codes = self.codes();
-        let mut acc = simd.splat(0.0);
-        for first_col in (0..self.matrix.layout().n_cols).step_by(TILE_COLS) {
-            let part = self.part(simd, first_col, &mut scales.values);
-            acc = part.stream::<U, S>(simd, &codes, x, acc);
-        }
-        simd.store(acc, out);
-    }
-
     /// Several rows of activations meet the codes, laid down in tiles.
     #[inline(always)]
     fn meet<U: Unpack, S: IntSimd>(
@@ -276,61 +257,23 @@ impl Block<'_> {
     /// The groups of some columns.
     #[inline(always)]
     pub(super) fn groups(&self, cols: &Range<usize>) -> Range<usize> {
-        let group = usize::from(self.affine.group);
-        cols.start / group..cols.end / group
+        self.affine.n_groups(cols.start)..self.affine.n_groups(cols.end)
     }
 }
 
 /// Some columns of a block of rows.
 pub(super) struct Part<'a> {
-    cols: Range<usize>,
-    groups: Range<usize>,
-    scales: &'a [[Lanes; 2]],
-    pieces_per_group: usize,
+    pub(super) cols: Range<usize>,
+    pub(super) groups: Range<usize>,
+    pub(super) scales: &'a [[Lanes; 2]],
+    pub(super) pieces_per_group: usize,
 }
 
 impl Part<'_> {
+    /// Columns of a group.
     #[inline(always)]
-    fn stream<U: Unpack, S: IntSimd>(
-        &self,
-        simd: S,
-        rows: &RowBlock<'_>,
-        x: Row<'_>,
-        mut acc: S::Vector,
-    ) -> S::Vector {
-        let group = self.pieces_per_group * PIECE;
-        let values = &x.values[self.cols.clone()];
-        let (steps, sums) = (&x.steps[self.groups.clone()], &x.sums[self.groups.clone()]);
-        let mut factors = steps.iter().zip(sums).zip(self.scales);
-        let (fours, rest) = values.as_chunks::<{ 4 * PIECE }>();
-        let (fours, rest) = if U::WIDE { (&[][..], values) } else { (fours, rest) };
-        for (i, x) in fours.iter().enumerate() {
-            let at = (self.cols.start + i * 4 * PIECE) / 2;
-            rows.prefetch_next(simd, at, 2 * PIECE);
-            let [a, b, c, d] = simd.dot_rows(&rows.pieces(at), x);
-            match self.pieces_per_group {
-                1 => {
-                    acc = add_group(simd, factors.next(), a, acc);
-                    acc = add_group(simd, factors.next(), b, acc);
-                    acc = add_group(simd, factors.next(), c, acc);
-                    acc = add_group(simd, factors.next(), d, acc);
-                }
-                2 => {
-                    acc = add_group(simd, factors.next(), simd.add_ints(a, b), acc);
-                    acc = add_group(simd, factors.next(), simd.add_ints(c, d), acc);
-                }
-                _ => {
-                    let all = simd.add_ints(simd.add_ints(a, b), simd.add_ints(c, d));
-                    acc = add_group(simd, factors.next(), all, acc);
-                }
-            }
-        }
-        let first_col = self.cols.end - rest.len();
-        for (i, x) in rest.chunks_exact(group).enumerate() {
-            let ints = dot_group::<U, S>(simd, rows, x, first_col + i * group);
-            acc = add_group(simd, factors.next(), ints, acc);
-        }
-        acc
+    pub(super) fn group(&self) -> usize {
+        self.pieces_per_group * PIECE
     }
 
     /// Lays the codes of these columns down.
@@ -386,7 +329,7 @@ impl Part<'_> {
         for t in 0..PICKS {
             acc[t] = simd.load(&out[t]);
         }
-        let group = self.pieces_per_group * PIECE;
+        let group = self.group();
         for g in 0..self.groups.len() {
             upcoming.step();
             let laid = &quads[g * self.pieces_per_group..][..self.pieces_per_group];
@@ -420,16 +363,16 @@ struct Picks<'a> {
     out: &'a mut [Lanes],
 }
 
-/// Adds a group's term to each row's output; `factors` are the activations' step and sum, and the
-/// rows' scales and biases.
+/// Adds a group's term to each row's output: the activations' step and sum, and the rows' scales
+/// and biases.
 #[inline(always)]
-fn add_group<S: IntSimd>(
+pub(super) fn add_group<S: IntSimd>(
     simd: S,
-    factors: Option<((&f32, &f32), &[Lanes; 2])>,
+    (step, sum): (f32, f32),
+    [scales, biases]: &[Lanes; 2],
     ints: S::Ints,
     acc: S::Vector,
 ) -> S::Vector {
-    let Some(((&step, &sum), [scales, biases])) = factors else { return acc };
     let factor = simd.mul(simd.load(scales), simd.splat(step));
     let acc = simd.fma(factor, simd.floats(ints), acc);
     simd.fma(simd.load(biases), simd.splat(sum), acc)
@@ -437,7 +380,12 @@ fn add_group<S: IntSimd>(
 
 /// The sum of codes times `x` over a group from column `col`, for each row.
 #[inline(always)]
-fn dot_group<U: Unpack, S: IntSimd>(simd: S, rows: &RowBlock<'_>, x: &[i8], col: usize) -> S::Ints {
+pub(super) fn dot_group<U: Unpack, S: IntSimd>(
+    simd: S,
+    rows: &RowBlock<'_>,
+    x: &[i8],
+    col: usize,
+) -> S::Ints {
     let mut ints = simd.no_ints();
     let (pieces, _) = x.as_chunks::<PIECE>();
     for (i, x) in pieces.iter().enumerate() {

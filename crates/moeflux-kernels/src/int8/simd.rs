@@ -9,6 +9,9 @@ use crate::lanes::{LANES, Lanes, Portable, Simd};
 /// Columns that are taken at a time: the smallest group.
 pub(crate) const PIECE: usize = 32;
 
+/// Columns whose 4-bit codes are a line: what comes from memory at once.
+pub(crate) const LINE_COLS: usize = 4 * PIECE;
+
 /// Sixteen bytes of each of sixteen rows.
 pub(crate) type Pieces<'a> = [&'a [u8; 16]; LANES];
 
@@ -95,31 +98,41 @@ pub(crate) trait IntSimd: Simd {
     /// Integers below 2^24, exactly.
     fn floats(self, ints: Self::Ints) -> Self::Vector;
 
-    /// Products of the 4-bit codes of 128 columns of one row, each piece of columns in lanes of
-    /// its own.
-    fn products(self, row: &[u8; 64], x: &[i8; 4 * PIECE]) -> Self::Products;
+    /// Brings values into the order in which [`IntSimd::products`] wants them.
+    fn lay_values(self, x: &[i8; LINE_COLS], target: &mut [i8; LINE_COLS]);
 
-    /// Brings four rows together.
-    fn merge(self, rows: [Self::Products; 4]) -> Self::Products;
+    /// Products of a line of 4-bit codes of one row with values that were laid, each piece of
+    /// columns in lanes of its own.
+    fn products(self, line: &[u8; LINE_COLS / 2], x: &[i8; LINE_COLS]) -> Self::Products;
 
-    /// Brings four times four rows together: for each piece, row by row.
+    /// Brings four together, each a row's or each a line's: for each piece, one by one.
+    fn merge(self, products: [Self::Products; 4]) -> Self::Products;
+
+    /// Turns four rows of merged lines round: for each line, of each piece, row by row.
+    fn turn(self, rows: [Self::Products; 4]) -> [Self::Products; 4];
+
+    /// Brings four times four rows of a line together: for each piece, row by row.
     fn join(self, rows: [Self::Products; 4]) -> [Self::Ints; 4];
 
     /// Asks for memory that will be read soon: to the first cache if `NEAR`, else to the second.
     /// Any address will do.
     fn prefetch<const NEAR: bool>(self, address: *const u8);
 
-    /// The sums of 4-bit codes times `x` over four pieces of columns, rows read in one go each: the
-    /// way with the fewest operations where codes meet one row of activations only.
+    /// The sums of a line of 4-bit codes of each row times values that were laid: for each piece,
+    /// row by row.
     #[inline(always)]
-    fn dot_rows(self, rows: &[&[u8; 64]; LANES], x: &[i8; 4 * PIECE]) -> [Self::Ints; 4] {
-        let mut fours = [self.products(rows[0], x); 4];
+    fn dot_rows(
+        self,
+        lines: &[&[u8; LINE_COLS / 2]; LANES],
+        x: &[i8; LINE_COLS],
+    ) -> [Self::Ints; 4] {
+        let mut fours = [self.products(lines[0], x); 4];
         for (i, four) in fours.iter_mut().enumerate() {
             *four = self.merge([
-                self.products(rows[4 * i], x),
-                self.products(rows[4 * i + 1], x),
-                self.products(rows[4 * i + 2], x),
-                self.products(rows[4 * i + 3], x),
+                self.products(lines[4 * i], x),
+                self.products(lines[4 * i + 1], x),
+                self.products(lines[4 * i + 2], x),
+                self.products(lines[4 * i + 3], x),
             ]);
         }
         self.join(fours)
@@ -300,8 +313,12 @@ impl IntSimd for Portable {
         ints.map(|it| it as f32)
     }
 
-    fn products(self, row: &[u8; 64], x: &[i8; 4 * PIECE]) -> [[i32; 4]; 4] {
-        let (words, x) = (row.as_chunks::<4>().0, x.as_chunks::<8>().0);
+    fn lay_values(self, x: &[i8; LINE_COLS], target: &mut [i8; LINE_COLS]) {
+        *target = *x;
+    }
+
+    fn products(self, line: &[u8; LINE_COLS / 2], x: &[i8; LINE_COLS]) -> [[i32; 4]; 4] {
+        let (words, x) = (line.as_chunks::<4>().0, x.as_chunks::<8>().0);
         let mut pieces = [[0; 4]; 4];
         for (i, (word, x)) in words.iter().zip(x).enumerate() {
             let low = word.iter().zip(&x[..4]).map(|(&it, &x)| i32::from(it & 15) * i32::from(x));
@@ -311,8 +328,14 @@ impl IntSimd for Portable {
         pieces
     }
 
-    fn merge(self, rows: [[[i32; 4]; 4]; 4]) -> [[i32; 4]; 4] {
-        std::array::from_fn(|piece| std::array::from_fn(|r| rows[r][piece][0]))
+    fn merge(self, products: [[[i32; 4]; 4]; 4]) -> [[i32; 4]; 4] {
+        std::array::from_fn(|piece| std::array::from_fn(|i| products[i][piece][0]))
+    }
+
+    fn turn(self, rows: [[[i32; 4]; 4]; 4]) -> [[[i32; 4]; 4]; 4] {
+        std::array::from_fn(|line| {
+            std::array::from_fn(|piece| std::array::from_fn(|r| rows[r][piece][line]))
+        })
     }
 
     fn join(self, rows: [[[i32; 4]; 4]; 4]) -> [[i32; LANES]; 4] {
@@ -363,8 +386,10 @@ macro_rules! int_simd_by_functions {
                 open(ints: $ints) -> $sums;
                 add_ints(a: $ints, b: $ints) -> $ints;
                 floats(ints: $ints) -> Self::Vector;
-                products(row: &[u8; 64], x: &[i8; 128]) -> $products;
-                merge(rows: [$products; 4]) -> $products;
+                lay_values(x: &[i8; 128], target: &mut [i8; 128]) -> ();
+                products(line: &[u8; 64], x: &[i8; 128]) -> $products;
+                merge(products: [$products; 4]) -> $products;
+                turn(rows: [$products; 4]) -> [$products; 4];
                 join(rows: [$products; 4]) -> [$ints; 4];
             }
 

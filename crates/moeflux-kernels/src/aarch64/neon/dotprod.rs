@@ -5,14 +5,15 @@
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int32x4_t, uint8x16_t, vaddvq_s32, vdupq_n_s8, vdupq_n_s32, vdupq_n_u8,
-    veorq_u8, vpaddq_s32, vreinterpretq_s8_u8, vsubq_s32,
+    veorq_u8, vpaddq_s32, vreinterpretq_s8_u8, vreinterpretq_s32_u8, vreinterpretq_u8_s32,
+    vsubq_s32,
 };
 use std::arch::asm;
 
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, floats, gather, half_floats, high_halves,
-    interleave, lay, load_quads, load_values, low_halves, no_ints, prefetch, row_codes, row_values,
-    store_quads, transpose,
+    interleave, lay, lay_values, line_codes, line_values, load_quads, load_values, low_halves,
+    no_ints, prefetch, store_quads, transpose, transpose_words,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
@@ -39,7 +40,7 @@ int_simd_by_functions!(Dotprod, ByteQuarters, IntQuarters, Sums, Products, tiles
 
 #[target_feature(enable = "neon,dotprod")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(Dotprod(()), product, &mut scratch.padded, out);
+    matmul(Dotprod(()), product, scratch, out);
 }
 
 /// The sums of rows, and what is to be taken from each of them: -128 times the activations.
@@ -84,8 +85,8 @@ pub(super) type Products = [int32x4_t; 4];
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn products(row: &[u8; 64], x: &[i8; 128]) -> Products {
-    let ([a, b, c, d], x) = (row_codes(row), row_values(x));
+fn products(line: &[u8; 64], x: &[i8; 128]) -> Products {
+    let ([a, b, c, d], x) = (line_codes(line), line_values(x));
     [
         piece_products(a, x[0]),
         piece_products(b, x[1]),
@@ -101,7 +102,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
     sdot(sums, signed::<false>(high), odd)
 }
 
-/// One lane for each of four rows.
+/// One lane for each of four.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
@@ -117,6 +118,26 @@ pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
 #[target_feature(enable = "neon")]
 fn merge_piece([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
     vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn turn([a, b, c, d]: [Products; 4]) -> [Products; 4] {
+    let [e, f, g, h] = turn_piece([a[0], b[0], c[0], d[0]]);
+    let [i, j, k, l] = turn_piece([a[1], b[1], c[1], d[1]]);
+    let [m, n, o, p] = turn_piece([a[2], b[2], c[2], d[2]]);
+    let [q, r, s, t] = turn_piece([a[3], b[3], c[3], d[3]]);
+    [[e, i, m, q], [f, j, n, r], [g, k, o, s], [h, l, p, t]]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn turn_piece([a, b, c, d]: [int32x4_t; 4]) -> [int32x4_t; 4] {
+    let (a, b) = (vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(b));
+    let (c, d) = (vreinterpretq_u8_s32(c), vreinterpretq_u8_s32(d));
+    let [a, b, c, d] = transpose_words([a, b, c, d]);
+    let (a, b) = (vreinterpretq_s32_u8(a), vreinterpretq_s32_u8(b));
+    [a, b, vreinterpretq_s32_u8(c), vreinterpretq_s32_u8(d)]
 }
 
 #[inline]

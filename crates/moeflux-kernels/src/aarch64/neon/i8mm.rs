@@ -11,11 +11,11 @@ use std::arch::aarch64::{
 };
 use std::arch::asm;
 
-use super::dotprod::{Products, join, merge};
+use super::dotprod::{Products, join, merge, turn};
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, floats, gather, half_floats, high_halves,
-    interleave, load_quads, load_values, low_halves, no_ints, prefetch, row_codes, row_values,
-    store_quads, transpose,
+    interleave, lay_values, line_codes, line_values, load_quads, load_values, low_halves, no_ints,
+    prefetch, store_quads, transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
@@ -43,7 +43,7 @@ int_simd_by_functions!(
 
 #[target_feature(enable = "neon,i8mm")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(I8mm(()), product, &mut scratch.padded, out);
+    matmul(I8mm(()), product, scratch, out);
 }
 
 #[inline]
@@ -71,8 +71,8 @@ fn close<const WIDE: bool>(_: IntQuarters, sums: IntQuarters) -> IntQuarters {
 
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn products(row: &[u8; 64], x: &[i8; 128]) -> Products {
-    let ([a, b, c, d], x) = (row_codes(row), row_values(x));
+fn products(line: &[u8; 64], x: &[i8; 128]) -> Products {
+    let ([a, b, c, d], x) = (line_codes(line), line_values(x));
     [
         piece_products(a, x[0]),
         piece_products(b, x[1]),

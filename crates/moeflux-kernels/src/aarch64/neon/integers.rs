@@ -10,10 +10,10 @@ use std::arch::aarch64::{
     vandq_u32, vcvt_f32_f16, vcvtq_f32_s32, vdupq_n_s16, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32,
     vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8, vmovn_u32, vmull_s8, vpadalq_s16,
     vpaddlq_s16, vpaddq_s16, vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32,
-    vreinterpretq_s8_u8, vreinterpretq_s32_s8, vreinterpretq_u8_u16, vreinterpretq_u8_u64,
-    vreinterpretq_u16_u8, vreinterpretq_u32_u8, vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32,
-    vshrn_n_u32, vshrq_n_u8, vst1q_u8, vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64,
-    vzip2q_u16, vzip2q_u32, vzip2q_u64,
+    vreinterpretq_s8_u8, vreinterpretq_s16_u8, vreinterpretq_s32_s8, vreinterpretq_u8_s16,
+    vreinterpretq_u8_u16, vreinterpretq_u8_u64, vreinterpretq_u16_u8, vreinterpretq_u32_u8,
+    vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32, vshrn_n_u32, vshrq_n_u8, vst1q_s8, vst1q_u8,
+    vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64, vzip2q_u16, vzip2q_u32, vzip2q_u64,
 };
 use std::arch::asm;
 
@@ -66,7 +66,7 @@ pub(super) fn transpose([a, b, c, d]: [ByteQuarters; 4]) -> [ByteQuarters; 4] {
 /// Transposes 4 x 4 words.
 #[inline]
 #[target_feature(enable = "neon")]
-fn transpose_words([a, b, c, d]: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+pub(super) fn transpose_words([a, b, c, d]: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
     let (a, b) = (vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b));
     let (c, d) = (vreinterpretq_u32_u8(c), vreinterpretq_u32_u8(d));
     let (ab, cd) = (vzip1q_u32(a, b), vzip1q_u32(c, d));
@@ -223,11 +223,11 @@ pub(super) fn broadcast(values: [i8; 4]) -> int8x16_t {
     vreinterpretq_s8_s32(vdupq_n_s32(i32::from_le_bytes(bytes)))
 }
 
-/// Codes of 128 columns: for each sixteen bytes, low halves and high halves.
+/// Codes of a line: for each sixteen bytes, low halves and high halves.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn row_codes(row: &[u8; 64]) -> [[uint8x16_t; 2]; 4] {
-    let [a, b, c, d] = load_quads(row);
+pub(super) fn line_codes(line: &[u8; 64]) -> [[uint8x16_t; 2]; 4] {
+    let [a, b, c, d] = load_quads(line);
     [both_halves(a), both_halves(b), both_halves(c), both_halves(d)]
 }
 
@@ -237,20 +237,33 @@ fn both_halves(bytes: uint8x16_t) -> [uint8x16_t; 2] {
     [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
 }
 
-/// Values of 128 columns in the order of [`row_codes`].
+/// To the order of [`line_codes`].
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn row_values(x: &[i8; 128]) -> [[int8x16_t; 2]; 4] {
-    let (x, _) = x.as_chunks::<32>();
-    [piece_values(&x[0]), piece_values(&x[1]), piece_values(&x[2]), piece_values(&x[3])]
+pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
+    let (pieces, _) = target.as_chunks_mut::<32>();
+    for (x, target) in x.as_chunks::<32>().0.iter().zip(pieces) {
+        let (x, _) = x.as_chunks::<16>();
+        let (a, b) = (load_words(&x[0]), load_words(&x[1]));
+        let halves = [vuzp1q_s32(a, b), vuzp2q_s32(a, b)];
+        for (target, half) in target.as_chunks_mut::<16>().0.iter_mut().zip(halves) {
+            // SAFETY: sixteen writable bytes.
+            unsafe { vst1q_s8(target.as_mut_ptr(), vreinterpretq_s8_s32(half)) };
+        }
+    }
 }
 
+/// Values of a line in the order of [`line_codes`].
 #[inline]
 #[target_feature(enable = "neon")]
-fn piece_values(x: &[i8; 32]) -> [int8x16_t; 2] {
+pub(super) fn line_values(x: &[i8; 128]) -> [[int8x16_t; 2]; 4] {
     let (x, _) = x.as_chunks::<16>();
-    let (a, b) = (load_words(&x[0]), load_words(&x[1]));
-    [vreinterpretq_s8_s32(vuzp1q_s32(a, b)), vreinterpretq_s8_s32(vuzp2q_s32(a, b))]
+    [
+        [load_values(&x[0]), load_values(&x[1])],
+        [load_values(&x[2]), load_values(&x[3])],
+        [load_values(&x[4]), load_values(&x[5])],
+        [load_values(&x[6]), load_values(&x[7])],
+    ]
 }
 
 #[inline]
@@ -264,8 +277,8 @@ pub(super) type Products = [int16x8_t; 4];
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn products(row: &[u8; 64], x: &[i8; 128]) -> Products {
-    let ([a, b, c, d], x) = (row_codes(row), row_values(x));
+pub(super) fn products(line: &[u8; 64], x: &[i8; 128]) -> Products {
+    let ([a, b, c, d], x) = (line_codes(line), line_values(x));
     [
         piece_products(a, x[0]),
         piece_products(b, x[1]),
@@ -284,7 +297,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
     vmlal_high_s8(sums, high, odd)
 }
 
-/// Two lanes for each of four rows: sixteen products in each, at most 16 * 15 * 127 < 2^15.
+/// Two lanes for each of four: sixteen products in each, at most 16 * 15 * 127 < 2^15.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
@@ -300,6 +313,27 @@ pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
 #[target_feature(enable = "neon")]
 fn merge_piece([a, b, c, d]: [int16x8_t; 4]) -> int16x8_t {
     vpaddq_s16(vpaddq_s16(a, b), vpaddq_s16(c, d))
+}
+
+/// Transposes pairs of lanes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn turn([a, b, c, d]: [Products; 4]) -> [Products; 4] {
+    let [e, f, g, h] = turn_piece([a[0], b[0], c[0], d[0]]);
+    let [i, j, k, l] = turn_piece([a[1], b[1], c[1], d[1]]);
+    let [m, n, o, p] = turn_piece([a[2], b[2], c[2], d[2]]);
+    let [q, r, s, t] = turn_piece([a[3], b[3], c[3], d[3]]);
+    [[e, i, m, q], [f, j, n, r], [g, k, o, s], [h, l, p, t]]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn turn_piece([a, b, c, d]: [int16x8_t; 4]) -> [int16x8_t; 4] {
+    let (a, b) = (vreinterpretq_u8_s16(a), vreinterpretq_u8_s16(b));
+    let (c, d) = (vreinterpretq_u8_s16(c), vreinterpretq_u8_s16(d));
+    let [a, b, c, d] = transpose_words([a, b, c, d]);
+    let (a, b) = (vreinterpretq_s16_u8(a), vreinterpretq_s16_u8(b));
+    [a, b, vreinterpretq_s16_u8(c), vreinterpretq_s16_u8(d)]
 }
 
 #[inline]

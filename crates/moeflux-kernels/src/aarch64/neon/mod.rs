@@ -19,8 +19,8 @@ use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use integers::{
     ByteQuarters, IntQuarters, Products, Sums, add_ints, add_products, close, dot_laid, floats,
-    gather, half_floats, high_halves, interleave, join, lay, load_quads, low_halves, merge,
-    no_ints, open, prefetch, products, store_quads, transpose,
+    gather, half_floats, high_halves, interleave, join, lay, lay_values, load_quads, low_halves,
+    merge, no_ints, open, prefetch, products, store_quads, transpose, turn,
 };
 
 kernel_table!("neon", Neon(()), features: "neon");

@@ -164,39 +164,45 @@ pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m256i {
     _mm256_set1_epi32(i32::from_le_bytes(bytes))
 }
 
-/// Codes of 128 columns: for each half of the bytes, low halves and high halves of bytes.
+/// Codes of a line: for each half of its bytes, low halves and high halves of bytes.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn row_codes(row: &[u8; 64]) -> [IntPair; 2] {
-    let [a, b] = load_quads(row);
+pub(super) fn line_codes(line: &[u8; 64]) -> [IntPair; 2] {
+    let [a, b] = load_quads(line);
     [low_halves([a, _mm256_srli_epi16::<4>(a)]), low_halves([b, _mm256_srli_epi16::<4>(b)])]
 }
 
-/// Values of 128 columns in the order of [`row_codes`].
+/// To the order of [`line_codes`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn row_values(x: &[i8; 128]) -> [IntPair; 2] {
-    let (halves, _) = x.as_chunks::<64>();
-    [half_row_values(&halves[0]), half_row_values(&halves[1])]
+pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
+    let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    let (halves, _) = target.as_chunks_mut::<64>();
+    for (target, [a, b]) in halves.iter_mut().zip(line_values(x)) {
+        let a = _mm256_permutevar8x32_epi32(a, order);
+        let b = _mm256_permutevar8x32_epi32(b, order);
+        let parts = [low_parts(a, b), high_parts(a, b)];
+        for (target, part) in target.as_chunks_mut::<32>().0.iter_mut().zip(parts) {
+            // SAFETY: 32 writable bytes; the store needs no alignment.
+            unsafe { _mm256_storeu_si256(target.as_mut_ptr().cast(), part) };
+        }
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn half_row_values(x: &[i8; 64]) -> IntPair {
-    let (halves, _) = x.as_chunks::<32>();
-    let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+pub(super) fn line_values(x: &[i8; 128]) -> [IntPair; 2] {
+    let (parts, _) = x.as_chunks::<32>();
     // SAFETY: 32 readable bytes; the load needs no alignment.
-    let load = |half: &[i8; 32]| unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
-    let a = _mm256_permutevar8x32_epi32(load(&halves[0]), order);
-    let b = _mm256_permutevar8x32_epi32(load(&halves[1]), order);
-    [_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b)]
+    let load = |part: &[i8; 32]| unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
+    [[load(&parts[0]), load(&parts[1])], [load(&parts[2]), load(&parts[3])]]
 }
 
 /// Each half of a register holds a piece of columns, four products per lane.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn products(row: &[u8; 64], x: &[i8; 128]) -> IntPair {
-    let ([a, b], [x, y]) = (row_codes(row), row_values(x));
+pub(super) fn products(line: &[u8; 64], x: &[i8; 128]) -> IntPair {
+    let ([a, b], [x, y]) = (line_codes(line), line_values(x));
     [half_products(a, x), half_products(b, y)]
 }
 

@@ -6,8 +6,8 @@ use std::arch::x86_64::{__m128, __m256i, _mm256_dpbusd_avx_epi32, _mm256_setzero
 
 use super::integers::{
     IntPair, add_ints, broadcast, floats, gather, half_floats, high_halves, interleave, join,
-    load_quads, low_halves, merge, no_ints, prefetch, row_codes, row_values, store_quads,
-    transpose,
+    lay_values, line_codes, line_values, load_quads, low_halves, merge, no_ints, prefetch,
+    store_quads, transpose, transpose as turn,
 };
 use super::{
     KERNELS, Pair, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
@@ -33,7 +33,7 @@ int_simd_by_functions!(AvxVnni, IntPair, IntPair, IntPair, IntPair);
 
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(AvxVnni(()), product, &mut scratch.padded, out);
+    matmul(AvxVnni(()), product, scratch, out);
 }
 
 #[inline]
@@ -51,8 +51,8 @@ fn add_products<const WIDE: bool>([low, high]: IntPair, codes: IntPair, x: [i8; 
 
 #[inline]
 #[target_feature(enable = "avx2,f16c,avxvnni")]
-fn products(row: &[u8; 64], x: &[i8; 128]) -> IntPair {
-    let ([a, b], [x, y]) = (row_codes(row), row_values(x));
+fn products(line: &[u8; 64], x: &[i8; 128]) -> IntPair {
+    let ([a, b], [x, y]) = (line_codes(line), line_values(x));
     [half_products(a, x), half_products(b, y)]
 }
 

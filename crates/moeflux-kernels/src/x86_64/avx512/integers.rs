@@ -124,32 +124,42 @@ pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(bytes))
 }
 
-/// Codes of 128 columns: low halves of bytes, and high halves.
+/// Codes of a line: low halves of bytes, and high halves.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn row_codes(row: &[u8; 64]) -> [__m512i; 2] {
-    let bytes = load_quads(row);
+pub(super) fn line_codes(line: &[u8; 64]) -> [__m512i; 2] {
+    let bytes = load_quads(line);
     [low_halves(bytes), high_halves(bytes)]
 }
 
-/// Values of 128 columns in the order of [`row_codes`].
+/// To the order of [`line_codes`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn row_values(x: &[i8; 128]) -> [__m512i; 2] {
+pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
+    let [a, b] = line_values(x);
+    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    let halves = [_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b)];
+    for (target, half) in target.as_chunks_mut::<64>().0.iter_mut().zip(halves) {
+        // SAFETY: 64 writable bytes; the store needs no alignment.
+        unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), half) };
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn line_values(x: &[i8; 128]) -> [__m512i; 2] {
     let (halves, _) = x.as_chunks::<64>();
     // SAFETY: 64 readable bytes; the load needs no alignment.
     let load = |half: &[i8; 64]| unsafe { _mm512_loadu_si512(half.as_ptr().cast()) };
-    let (a, b) = (load(&halves[0]), load(&halves[1]));
-    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-    [_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b)]
+    [load(&halves[0]), load(&halves[1])]
 }
 
 /// Each quarter of a register holds a piece of columns, four products per lane.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn products(row: &[u8; 64], x: &[i8; 128]) -> __m512i {
-    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+pub(super) fn products(line: &[u8; 64], x: &[i8; 128]) -> __m512i {
+    let ([low, high], [even, odd]) = (line_codes(line), line_values(x));
     let (low, high) = (_mm512_maddubs_epi16(low, even), _mm512_maddubs_epi16(high, odd));
     _mm512_madd_epi16(_mm512_add_epi16(low, high), _mm512_set1_epi16(1))
 }

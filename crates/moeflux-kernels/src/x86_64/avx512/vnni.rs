@@ -5,8 +5,9 @@
 use std::arch::x86_64::{__m128, __m512, __m512i, _mm512_dpbusd_epi32};
 
 use super::integers::{
-    add_ints, broadcast, floats, gather, half_floats, high_halves, interleave, join, load_quads,
-    low_halves, merge, no_ints, prefetch, row_codes, row_values, store_quads, transpose,
+    add_ints, broadcast, floats, gather, half_floats, high_halves, interleave, join, lay_values,
+    line_codes, line_values, load_quads, low_halves, merge, no_ints, prefetch, store_quads,
+    transpose, transpose as turn,
 };
 use super::strips::{Columns, lay_picks};
 use super::{
@@ -54,7 +55,7 @@ fn lay_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(Avx512Vnni(()), product, &mut scratch.padded, out);
+    matmul(Avx512Vnni(()), product, scratch, out);
 }
 
 #[inline]
@@ -71,8 +72,8 @@ fn add_products<const WIDE: bool>(sums: __m512i, codes: __m512i, x: [i8; 4]) -> 
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn products(row: &[u8; 64], x: &[i8; 128]) -> __m512i {
-    let ([low, high], [even, odd]) = (row_codes(row), row_values(x));
+fn products(line: &[u8; 64], x: &[i8; 128]) -> __m512i {
+    let ([low, high], [even, odd]) = (line_codes(line), line_values(x));
     _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(no_ints(), low, even), high, odd)
 }
 

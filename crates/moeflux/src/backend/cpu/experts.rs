@@ -17,6 +17,9 @@ use crate::backend::cpu::{Common, Machine, Source, Worker, grown};
 use crate::experts::{Arrived, Order};
 use crate::ops::{Combine, ExpertFfn, Op, Plan, Routes};
 
+/// Blocks of outputs that are added to the sums at a time, where an expert has few uses.
+const OUTPUT_BLOCKS_AT_ONCE: usize = 256;
+
 /// Scratch of the expert step; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 pub(super) struct ExpertScratch {
@@ -161,8 +164,9 @@ impl Machine {
                 let matrix = arrived.view(group.arrived_idx).down;
                 let uses = &uses[group.uses.clone()];
                 let x = down_x.laid(&identity[group.uses.clone()], laid);
-                for first in blocks.clone().step_by(BLOCKS_AT_ONCE) {
-                    let end = blocks.end.min(first + BLOCKS_AT_ONCE);
+                let n_at_once = BLOCKS_AT_ONCE.max(OUTPUT_BLOCKS_AT_ONCE / uses.len());
+                for first in blocks.clone().step_by(n_at_once) {
+                    let end = blocks.end.min(first + n_at_once);
                     let rows = first * ROWS_PER_BLOCK..n_hidden.min(end * ROWS_PER_BLOCK);
                     let n_values = (end - first) * ROWS_PER_BLOCK * uses.len();
                     let values = grown(values, n_values, 0.0);

@@ -56,7 +56,7 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
             let _configured = amx.configured(usize::from(affine.group));
             multiply(&mut amx, (product, affine), scratch, out);
         }
-        _ => matmul(Avx512Vnni::of_table(), product, &mut scratch.padded, out),
+        _ => matmul(Avx512Vnni::of_table(), product, scratch, out),
     }
 }
 
@@ -102,7 +102,7 @@ fn multiply<T: TileUnit>(
     let n_strips = n_picks.div_ceil(LANES);
     let group = usize::from(affine.group);
     let n_groups = layout.n_cols / group;
-    let IntScratch { codes, scales, sums, padded } = scratch;
+    let IntScratch { codes, scales, sums, padded, .. } = scratch;
     let matrix = padded.at_least_sixteen_rows(&product.matrix);
     let sums = room(sums, SIDE * n_strips, Square([[0.0; LANES]; LANES]));
     let codes = room(codes, SIDE * strip_lines(GROUPS * group), Line([0; LINE]));
