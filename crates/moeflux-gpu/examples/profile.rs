@@ -1,6 +1,6 @@
 //! Where the time of a prompt and of an answer goes on a GPU, kernel by kernel:
 //! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS
-//! [ROWS_AT_ONCE [MIB_OF_THE_GPU]]]]]`.
+//! [ROWS_AT_ONCE [MIB_OF_THE_GPU [MIB_OF_MEMORY]]]]]]`.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
 
 use std::num::NonZeroUsize;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::config::{BackendKind, Budget, EngineConfig, StreamingConfig};
 use moeflux::engine::Engine;
 use moeflux::error::{Error, Result};
 use moeflux::ids::TokenId;
@@ -30,6 +30,10 @@ fn main() -> Result<()> {
     let gpu = Gpu::open(&choose(args.get(1).map(String::as_str))?)?;
     gpu.begin_profile()?;
     let memory_bytes = args.get(5).and_then(|text| text.parse::<u64>().ok()).map(|it| it << 20);
+    let budget = match args.get(6).and_then(|text| text.parse::<u64>().ok()) {
+        Some(mib) => Budget::Bytes(mib << 20),
+        None => Budget::Auto,
+    };
     let config = EngineConfig {
         backend: BackendKind::Cpu,
         device: Some(Arc::new(GpuMaker::new(Arc::clone(&gpu), memory_bytes).staging_f16())),
@@ -37,7 +41,7 @@ fn main() -> Result<()> {
         kernels: None,
         n_threads: NonZeroUsize::MIN,
         n_rows_max: NonZeroUsize::new(number(4, 0)),
-        streaming: StreamingConfig::default(),
+        streaming: StreamingConfig { budget, ..StreamingConfig::default() },
     };
     let go_on = &mut |_| ControlFlow::Continue(());
     let engine = Engine::open(Path::new(dir), &config, go_on)?;

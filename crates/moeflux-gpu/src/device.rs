@@ -175,11 +175,15 @@ impl Gpu {
         }
     }
 
-    pub(crate) fn device(&self) -> &wgpu::Device {
+    /// The device itself, for those who measure it.
+    #[must_use]
+    pub fn device(&self) -> &wgpu::Device {
         &self.device
     }
 
-    pub(crate) fn queue(&self) -> &wgpu::Queue {
+    /// Its queue, likewise.
+    #[must_use]
+    pub fn queue(&self) -> &wgpu::Queue {
         &self.queue
     }
 

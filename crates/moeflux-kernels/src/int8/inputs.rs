@@ -68,9 +68,30 @@ impl LaidRows {
     }
 }
 
+/// How narrow rows of codes are read by one row of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// Sixteen at a time, a line of each, asking for what follows.
+    Together,
+    /// One after the other, asking for nothing.
+    InTurn,
+}
+
+impl Default for RowOrder {
+    /// The faster one on this CPU, as far as that was measured.
+    fn default() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if crate::x86_64::fetches_streams() {
+            return Self::InTurn;
+        }
+        Self::Together
+    }
+}
+
 /// Memory of one thread that products need beside their operands.
 #[derive(Debug, Default)]
 pub struct IntScratch {
+    pub(crate) row_order: RowOrder,
     /// A matrix of few rows.
     pub(crate) padded: Padded,
     /// One row of activations.

@@ -22,6 +22,8 @@ mod simd;
 mod stream;
 mod strips;
 
+#[cfg(test)]
+pub(crate) use inputs::RowOrder;
 pub use inputs::{IntInputs, IntScratch, LaidRows};
 pub use product::IntProduct;
 pub(crate) use product::matmul;

@@ -178,7 +178,8 @@ fn all_blocks<U: Unpack, S: IntSimd>(
         return meet_strips::<U, S>(simd, product, (matrix, affine), out);
     }
     if n_picks == 1 {
-        return meet_one::<U, S>(simd, product, (matrix, affine), &mut scratch.values, out);
+        let scratch = (scratch.row_order, &mut scratch.values);
+        return meet_one::<U, S>(simd, product, (matrix, affine), scratch, out);
     }
     let mut scales = Scales::ZEROS;
     let mut tile = Tile::ZEROS;

@@ -1,0 +1,222 @@
+//! What a GPU gives at most, to compare figures with: copies in its memory, what it reads of the
+//! host's, what a dispatch and an answer cost:
+//! `cargo run --release -p moeflux-gpu --example ceilings -- [GPU]`.
+#![expect(clippy::print_stdout, reason = "an example says what it found")]
+#![expect(clippy::disallowed_methods, reason = "it measures a device, whose time is the real one")]
+
+use std::time::{Duration, Instant};
+
+use moeflux::error::{Error, Result};
+use moeflux_gpu::adapter::choose;
+use moeflux_gpu::device::Gpu;
+
+/// Rounds; the middle one is the figure, and the outer ones are stated.
+const N_ROUNDS: usize = 9;
+
+/// Copied at a time.
+const COPY_BYTES: u64 = 1 << 28;
+
+const N_DISPATCHES: u32 = 1000;
+
+const N_ANSWERS: u32 = 50;
+
+/// Does next to nothing, behind what did it before.
+const COUNT: &str = "@group(0) @binding(0) var<storage, read_write> words: array<vec4<u32>>;
+    @compute @workgroup_size(1) fn main() { words[0].x += 1u; }";
+
+/// Workgroups that read [`COPY_BYTES`], 16 bytes at a time.
+const READ_GROUPS: u32 = 4096;
+
+/// Each of 256 threads reads 16 values, all of them next to each other's.
+const READ: &str = "@group(0) @binding(0) var<storage, read_write> words: array<vec4<u32>>;
+    @compute @workgroup_size(256) fn main(
+        @builtin(workgroup_id) group: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32,
+    ) {
+        var sum = vec4<u32>();
+        for (var i = 0u; i < 16u; i++) { sum ^= words[(group.x * 16u + i) * 256u + thread]; }
+        if all(sum == vec4<u32>(1u, 2u, 3u, 4u)) { words[0] = sum; }
+    }";
+
+fn main() -> Result<()> {
+    let wanted = std::env::args().nth(1);
+    let gpu = Gpu::open(&choose(wanted.as_deref())?)?;
+    println!("{}", gpu.facts());
+    let bench = Bench { device: gpu.device(), queue: gpu.queue() };
+    let near = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
+    // What is mapped to be read lies in the host's memory.
+    let pinned = near | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
+    // Each byte is read and written.
+    bench.copies("copies in its memory, read and written", near, 2.0)?;
+    bench.reads("reads of its memory by a kernel", near)?;
+    bench.copies("copies from pinned memory of the host", pinned, 1.0)?;
+    bench.reads("reads of pinned memory by a kernel", pinned)?;
+    bench.dispatches()?;
+    bench.answers("submission and answer, one after the other", Duration::ZERO)?;
+    bench.answers("submission and answer, after 2 ms of rest", Duration::from_millis(2))
+}
+
+struct Bench<'a> {
+    device: &'a wgpu::Device,
+    queue: &'a wgpu::Queue,
+}
+
+impl Bench<'_> {
+    fn buffer(&self, size: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
+        let descriptor =
+            wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        self.device.create_buffer(&descriptor)
+    }
+
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
+    /// Submits, and waits until all is done.
+    fn run(&self, encoder: wgpu::CommandEncoder) -> Result<Duration> {
+        let commands = encoder.finish();
+        let begin = Instant::now();
+        self.queue.submit([commands]);
+        let waited = self.device.poll(wgpu::PollType::wait_indefinitely());
+        waited.map_err(|e| failed(&e.to_string()))?;
+        Ok(begin.elapsed())
+    }
+
+    fn copies(&self, what: &str, usage: wgpu::BufferUsages, times: f64) -> Result<()> {
+        let source = self.buffer(COPY_BYTES, usage);
+        let target = self.buffer(COPY_BYTES, wgpu::BufferUsages::COPY_DST);
+        let copy = |n: u32| {
+            let mut encoder = self.encoder();
+            for _ in 0..n {
+                encoder.copy_buffer_to_buffer(&source, 0, &target, 0, COPY_BYTES);
+            }
+            self.run(encoder)
+        };
+        copy(2)?;
+        let rounds = rounds(|| {
+            // What a submission costs is in both.
+            let (few, many) = (copy(1)?, copy(9)?);
+            Ok(8.0 * COPY_BYTES as f64 * times / (many.as_secs_f64() - few.as_secs_f64()) / 1e9)
+        })?;
+        print(what, &rounds, "GB/s");
+        Ok(())
+    }
+
+    fn reads(&self, what: &str, usage: wgpu::BufferUsages) -> Result<()> {
+        let kernel = self.kernel(READ, &self.buffer(COPY_BYTES, usage));
+        let read = |n: u32| self.dispatched(&kernel, (n, READ_GROUPS));
+        read(2)?;
+        let rounds = rounds(|| {
+            let took = read(9)?.saturating_sub(read(1)?);
+            Ok(8.0 * COPY_BYTES as f64 / took.as_secs_f64() / 1e9)
+        })?;
+        print(what, &rounds, "GB/s");
+        Ok(())
+    }
+
+    /// Dispatches of a kernel that does next to nothing, each behind the one before.
+    fn dispatches(&self) -> Result<()> {
+        let kernel = self.kernel(COUNT, &self.buffer(16, wgpu::BufferUsages::STORAGE));
+        let dispatch = |n: u32| self.dispatched(&kernel, (n, 1));
+        dispatch(N_DISPATCHES)?;
+        let rounds = rounds(|| {
+            let took = dispatch(2 * N_DISPATCHES)?.saturating_sub(dispatch(N_DISPATCHES)?);
+            Ok(took.as_secs_f64() * 1e6 / f64::from(N_DISPATCHES))
+        })?;
+        print("a dispatch behind another", &rounds, "us");
+        Ok(())
+    }
+
+    /// A kernel and the buffer that it works on.
+    fn kernel(
+        &self,
+        source: &'static str,
+        buffer: &wgpu::Buffer,
+    ) -> (wgpu::ComputePipeline, wgpu::BindGroup) {
+        let source = wgpu::ShaderSource::Wgsl(source.into());
+        let descriptor = wgpu::ShaderModuleDescriptor { label: None, source };
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: None,
+            module: &self.device.create_shader_module(descriptor),
+            entry_point: None,
+            compilation_options: wgpu::PipelineCompilationOptions::default(),
+            cache: None,
+        });
+        let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &[wgpu::BindGroupEntry { binding: 0, resource: buffer.as_entire_binding() }],
+        });
+        (pipeline, group)
+    }
+
+    /// Dispatches of so many workgroups each, and how long they take.
+    fn dispatched(
+        &self,
+        (pipeline, group): &(wgpu::ComputePipeline, wgpu::BindGroup),
+        (n, n_groups): (u32, u32),
+    ) -> Result<Duration> {
+        let mut encoder = self.encoder();
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        pass.set_pipeline(pipeline);
+        pass.set_bind_group(0, group, &[]);
+        (0..n).for_each(|_| pass.dispatch_workgroups(n_groups, 1, 1));
+        drop(pass);
+        self.run(encoder)
+    }
+
+    /// From a submission to its value on the host.
+    fn answers(&self, what: &str, rest: Duration) -> Result<()> {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let (source, target) =
+            (self.buffer(64, wgpu::BufferUsages::COPY_SRC), self.buffer(64, usage));
+        let rounds = rounds(|| {
+            let mut took = Duration::ZERO;
+            for _ in 0..N_ANSWERS {
+                if !rest.is_zero() {
+                    std::thread::park_timeout(rest);
+                }
+                took += self.answer(&source, &target)?;
+            }
+            Ok(took.as_secs_f64() * 1e6 / f64::from(N_ANSWERS))
+        })?;
+        print(what, &rounds, "us");
+        Ok(())
+    }
+
+    fn answer(&self, source: &wgpu::Buffer, target: &wgpu::Buffer) -> Result<Duration> {
+        let begin = Instant::now();
+        let mut encoder = self.encoder();
+        encoder.copy_buffer_to_buffer(source, 0, target, 0, 64);
+        self.queue.submit([encoder.finish()]);
+        let (say, said) = std::sync::mpsc::channel();
+        target.map_async(wgpu::MapMode::Read, .., move |result| drop(say.send(result)));
+        let answer = loop {
+            self.device.poll(wgpu::PollType::Poll).map_err(|e| failed(&e.to_string()))?;
+            if let Ok(answer) = said.try_recv() {
+                break answer;
+            }
+        };
+        answer.map_err(|e| failed(&e.to_string()))?;
+        let took = begin.elapsed();
+        target.unmap();
+        Ok(took)
+    }
+}
+
+fn failed(problem: &str) -> Error {
+    Error::Device { device: "the GPU".to_owned(), problem: problem.to_owned() }
+}
+
+/// Figures in ascending order.
+fn rounds(mut round: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
+    let mut rounds = (0..N_ROUNDS).map(|_| round()).collect::<Result<Vec<f64>>>()?;
+    rounds.sort_by(f64::total_cmp);
+    Ok(rounds)
+}
+
+fn print(what: &str, rounds: &[f64], unit: &str) {
+    let middle = rounds[rounds.len() / 2];
+    println!("{what:44} {middle:8.1} {unit} [{:.1} .. {:.1}]", rounds[0], rounds[rounds.len() - 1]);
+}
