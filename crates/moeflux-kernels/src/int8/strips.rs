@@ -22,6 +22,7 @@ const LINE_COLS: usize = 4;
 const PAIR: usize = 2;
 
 /// Lines of a strip of so many columns: whole tiles of sixteen.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn strip_lines(n_cols: usize) -> usize {
     n_cols.next_multiple_of(LINE_COLS * LANES) / LINE_COLS
 }
