@@ -33,7 +33,8 @@ pub(super) fn meet_one<U: Unpack, S: IntSimd>(
     out: &mut [f32],
 ) {
     let row = product.x.rows.row(product.x.picks[0]);
-    let x = Inputs { row, lines: lay_values(simd, row.values, values) };
+    let lines = if U::WIDE { &[][..] } else { lay_values(simd, row.values, values) };
+    let x = Inputs { row, lines };
     let last_row = matrix.layout().n_rows - LANES;
     let is_narrow = !U::WIDE && matrix.layout().n_cols <= TILE_COLS;
     let is_in_turn = is_narrow && order == RowOrder::InTurn;
@@ -56,7 +57,8 @@ pub(super) fn meet_one<U: Unpack, S: IntSimd>(
 /// One row of activations.
 struct Inputs<'a> {
     row: Row<'a>,
-    /// Its values as lines of 4-bit codes meet them: as many as make whole lines.
+    /// Its values as lines of 4-bit codes meet them, as many as make whole lines; nothing for wider
+    /// codes.
     lines: &'a [RowValues],
 }
 

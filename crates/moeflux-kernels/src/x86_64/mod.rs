@@ -19,8 +19,9 @@ pub(crate) fn prefetch(address: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
 }
 
-/// Whether this CPU fetches a stream of memory ahead faster than it answers requests for it. AMD's
-/// do (a Zen 4 by half and more), Intel's do not (an Emerald Rapids loses a fifth).
+/// Whether this CPU fetches a stream of memory ahead faster than it answers requests for it. Taken
+/// for granted of its maker's: measured on a Zen 4 (faster by half and more) and an Emerald Rapids
+/// (slower by a fifth).
 pub(crate) fn fetches_streams() -> bool {
     let vendor = __cpuid(0);
     let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);

@@ -13,7 +13,7 @@ use std::arch::asm;
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, floats, gather, half_floats, high_halves,
     interleave, lay, lay_values, line_codes, line_values, load_quads, load_values, low_halves,
-    no_ints, prefetch, store_quads, transpose, transpose_words,
+    no_ints, prefetch, store_quads, transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
@@ -120,22 +120,24 @@ fn merge_piece([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
     vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d))
 }
 
+/// Lanes are the words that [`transpose`] moves.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn turn([a, b, c, d]: [Products; 4]) -> [Products; 4] {
-    let [e, f, g, h] = turn_piece([a[0], b[0], c[0], d[0]]);
-    let [i, j, k, l] = turn_piece([a[1], b[1], c[1], d[1]]);
-    let [m, n, o, p] = turn_piece([a[2], b[2], c[2], d[2]]);
-    let [q, r, s, t] = turn_piece([a[3], b[3], c[3], d[3]]);
-    [[e, i, m, q], [f, j, n, r], [g, k, o, s], [h, l, p, t]]
+    let [a, b, c, d] = transpose([to_bytes(a), to_bytes(b), to_bytes(c), to_bytes(d)]);
+    [of_bytes(a), of_bytes(b), of_bytes(c), of_bytes(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn turn_piece([a, b, c, d]: [int32x4_t; 4]) -> [int32x4_t; 4] {
+fn to_bytes([a, b, c, d]: Products) -> ByteQuarters {
     let (a, b) = (vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(b));
-    let (c, d) = (vreinterpretq_u8_s32(c), vreinterpretq_u8_s32(d));
-    let [a, b, c, d] = transpose_words([a, b, c, d]);
+    [a, b, vreinterpretq_u8_s32(c), vreinterpretq_u8_s32(d)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn of_bytes([a, b, c, d]: ByteQuarters) -> Products {
     let (a, b) = (vreinterpretq_s32_u8(a), vreinterpretq_s32_u8(b));
     [a, b, vreinterpretq_s32_u8(c), vreinterpretq_s32_u8(d)]
 }

@@ -66,7 +66,7 @@ pub(super) fn transpose([a, b, c, d]: [ByteQuarters; 4]) -> [ByteQuarters; 4] {
 /// Transposes 4 x 4 words.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn transpose_words([a, b, c, d]: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+fn transpose_words([a, b, c, d]: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
     let (a, b) = (vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b));
     let (c, d) = (vreinterpretq_u32_u8(c), vreinterpretq_u32_u8(d));
     let (ab, cd) = (vzip1q_u32(a, b), vzip1q_u32(c, d));
@@ -315,23 +315,24 @@ fn merge_piece([a, b, c, d]: [int16x8_t; 4]) -> int16x8_t {
     vpaddq_s16(vpaddq_s16(a, b), vpaddq_s16(c, d))
 }
 
-/// Transposes pairs of lanes.
+/// Pairs of lanes are the words that [`transpose`] moves.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn turn([a, b, c, d]: [Products; 4]) -> [Products; 4] {
-    let [e, f, g, h] = turn_piece([a[0], b[0], c[0], d[0]]);
-    let [i, j, k, l] = turn_piece([a[1], b[1], c[1], d[1]]);
-    let [m, n, o, p] = turn_piece([a[2], b[2], c[2], d[2]]);
-    let [q, r, s, t] = turn_piece([a[3], b[3], c[3], d[3]]);
-    [[e, i, m, q], [f, j, n, r], [g, k, o, s], [h, l, p, t]]
+    let [a, b, c, d] = transpose([to_bytes(a), to_bytes(b), to_bytes(c), to_bytes(d)]);
+    [of_bytes(a), of_bytes(b), of_bytes(c), of_bytes(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn turn_piece([a, b, c, d]: [int16x8_t; 4]) -> [int16x8_t; 4] {
+fn to_bytes([a, b, c, d]: Products) -> ByteQuarters {
     let (a, b) = (vreinterpretq_u8_s16(a), vreinterpretq_u8_s16(b));
-    let (c, d) = (vreinterpretq_u8_s16(c), vreinterpretq_u8_s16(d));
-    let [a, b, c, d] = transpose_words([a, b, c, d]);
+    [a, b, vreinterpretq_u8_s16(c), vreinterpretq_u8_s16(d)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn of_bytes([a, b, c, d]: ByteQuarters) -> Products {
     let (a, b) = (vreinterpretq_s16_u8(a), vreinterpretq_s16_u8(b));
     [a, b, vreinterpretq_s16_u8(c), vreinterpretq_s16_u8(d)]
 }
