@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::decode::{biases, scales};
 use crate::format::{Affine, FloatKind, Matrix};
+use crate::int8::inputs::Fetching;
 use crate::int8::simd::{HalfKind, IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 
@@ -17,6 +18,9 @@ const LINE: usize = 64;
 /// are there.
 const AHEAD_BYTES_MIN: usize = 8 << 10;
 
+/// The same for scales and biases that come to the first cache.
+const NEAR_SCALES_AHEAD_BYTES_MIN: usize = 2 << 10;
+
 /// Groups whose scales are brought into lanes without vectors, at a time.
 const FULL_GROUPS: usize = 16;
 
@@ -25,6 +29,20 @@ pub(crate) struct RowBlock<'a> {
     bytes: &'a [u8],
     pub(crate) row_bytes: usize,
     pub(crate) bits: usize,
+    ahead: Ahead,
+}
+
+/// How what follows rows is asked for.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// Into the first cache, room or not.
+    is_near: bool,
+    /// As far ahead at least, except where the first cache has room.
+    bytes_min: usize,
+}
+
+impl Ahead {
+    const FAR: Self = Self { is_near: false, bytes_min: AHEAD_BYTES_MIN };
 }
 
 impl<'a> RowBlock<'a> {
@@ -37,7 +55,7 @@ impl<'a> RowBlock<'a> {
     ) -> Self {
         let bytes = &bytes[first_row * row_bytes..];
         assert!(LANES * row_bytes <= bytes.len(), "sixteen rows");
-        Self { bytes, row_bytes, bits }
+        Self { bytes, row_bytes, bits, ahead: Ahead::FAR }
     }
 
     #[inline(always)]
@@ -64,16 +82,21 @@ impl<'a> RowBlock<'a> {
     #[inline(always)]
     pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
         let block_bytes = LANES * self.row_bytes;
-        let is_near = block_bytes <= S::NEAR_BYTES_MAX;
-        let ahead = if is_near { block_bytes } else { block_bytes.max(AHEAD_BYTES_MIN) };
+        let has_room = block_bytes <= S::NEAR_BYTES_MAX && !self.ahead.is_near;
+        let ahead = if has_room { block_bytes } else { block_bytes.max(self.ahead.bytes_min) };
         let next = self.bytes.as_ptr().wrapping_add(ahead + LANES * at);
-        for line in (0..LANES * n_bytes).step_by(LINE) {
-            if is_near {
-                simd.prefetch::<true>(next.wrapping_add(line));
-            } else {
-                simd.prefetch::<false>(next.wrapping_add(line));
-            }
+        if has_room || self.ahead.is_near {
+            ask::<true, S>(simd, next, LANES * n_bytes);
+        } else {
+            ask::<false, S>(simd, next, LANES * n_bytes);
         }
+    }
+}
+
+#[inline(always)]
+fn ask<const NEAR: bool, S: IntSimd>(simd: S, address: *const u8, n_bytes: usize) {
+    for line in (0..n_bytes).step_by(LINE) {
+        simd.prefetch::<NEAR>(address.wrapping_add(line));
     }
 }
 
@@ -111,13 +134,35 @@ pub(crate) struct Block<'a> {
     pub(crate) matrix: Matrix<'a>,
     pub(crate) affine: Affine,
     pub(crate) first_row: usize,
+    pub(crate) fetching: Fetching,
 }
 
 impl<'a> Block<'a> {
+    /// Sixteen rows from `first_row`.
+    #[inline(always)]
+    pub(crate) fn new((matrix, affine): (Matrix<'a>, Affine), first_row: usize) -> Self {
+        Self { matrix, affine, first_row, fetching: Fetching::Requests }
+    }
+
     #[inline(always)]
     pub(crate) fn codes(&self) -> RowBlock<'a> {
         let (bits, row_bytes) = (self.affine.bits, self.matrix.layout().row_bytes());
-        RowBlock::new(self.matrix.codes(), (usize::from(bits), row_bytes), self.first_row)
+        let is_near = self.fetching == Fetching::NearRequests;
+        let ahead = Ahead { is_near, bytes_min: AHEAD_BYTES_MIN };
+        let shape = (usize::from(bits), row_bytes);
+        RowBlock { ahead, ..RowBlock::new(self.matrix.codes(), shape, self.first_row) }
+    }
+
+    /// The same rows of scales or biases.
+    #[inline(always)]
+    fn halves(&self, bytes: &'a [u8]) -> RowBlock<'a> {
+        let row_bytes = 2 * self.affine.n_groups(self.matrix.layout().n_cols);
+        let ahead = if self.fetching == Fetching::NearRequests {
+            Ahead { is_near: true, bytes_min: NEAR_SCALES_AHEAD_BYTES_MIN }
+        } else {
+            Ahead::FAR
+        };
+        RowBlock { ahead, ..RowBlock::new(bytes, (16, row_bytes), self.first_row) }
     }
 
     /// Scales and biases of some groups, in the order of lanes.
@@ -143,9 +188,8 @@ impl<'a> Block<'a> {
         groups: Range<usize>,
         target: &mut [[Lanes; 2]],
     ) {
-        let row_bytes = 2 * self.affine.n_groups(self.matrix.layout().n_cols);
-        let scales = RowBlock::new(self.matrix.scales(), (16, row_bytes), self.first_row);
-        let biases = RowBlock::new(self.matrix.biases(), (16, row_bytes), self.first_row);
+        let (scales, biases) =
+            (self.halves(self.matrix.scales()), self.halves(self.matrix.biases()));
         for (first, target) in groups.clone().step_by(8).zip(target.chunks_mut(8)) {
             let n_groups = (groups.end - first).min(8);
             let words = if n_groups == 8 {

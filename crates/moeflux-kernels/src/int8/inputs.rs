@@ -68,30 +68,32 @@ impl LaidRows {
     }
 }
 
-/// How narrow rows of codes are read by one row of activations.
+/// How one row of activations has the codes that it meets brought from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RowOrder {
-    /// Sixteen at a time, a line of each, asking for what follows.
-    Together,
-    /// One after the other, asking for nothing.
-    InTurn,
+pub(crate) enum Fetching {
+    /// Sixteen rows go by at a time, a line of each; what follows is asked for, into the first
+    /// cache where the table says that it has room and else into the second.
+    Requests,
+    /// The same, always into the first cache: what that has no room for falls into the second.
+    NearRequests,
+    /// Narrow rows go by one after the other, asking for nothing; wide ones by `Requests`.
+    Streams,
 }
 
-impl Default for RowOrder {
-    /// The faster one on this CPU, as far as that was measured.
+impl Default for Fetching {
+    /// The fastest on this CPU, as far as that was measured.
     fn default() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if crate::x86_64::fetches_streams() {
-            return Self::InTurn;
-        }
-        Self::Together
+        return crate::x86_64::fetching();
+        #[cfg(not(target_arch = "x86_64"))]
+        Self::Requests
     }
 }
 
 /// Memory of one thread that products need beside their operands.
 #[derive(Debug, Default)]
 pub struct IntScratch {
-    pub(crate) row_order: RowOrder,
+    pub(crate) fetching: Fetching,
     /// A matrix of few rows.
     pub(crate) padded: Padded,
     /// One row of activations.

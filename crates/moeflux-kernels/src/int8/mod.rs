@@ -22,8 +22,8 @@ mod simd;
 mod stream;
 mod strips;
 
-#[cfg(test)]
-pub(crate) use inputs::RowOrder;
+#[cfg(any(test, target_arch = "x86_64"))]
+pub(crate) use inputs::Fetching;
 pub use inputs::{IntInputs, IntScratch, LaidRows};
 pub use product::IntProduct;
 pub(crate) use product::matmul;

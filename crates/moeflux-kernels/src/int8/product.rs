@@ -178,7 +178,7 @@ fn all_blocks<U: Unpack, S: IntSimd>(
         return meet_strips::<U, S>(simd, product, (matrix, affine), out);
     }
     if n_picks == 1 {
-        let scratch = (scratch.row_order, &mut scratch.values);
+        let scratch = (scratch.fetching, &mut scratch.values);
         return meet_one::<U, S>(simd, product, (matrix, affine), scratch, out);
     }
     let mut scales = Scales::ZEROS;
@@ -187,7 +187,7 @@ fn all_blocks<U: Unpack, S: IntSimd>(
     for (row_idx, out) in first_rows.zip(out.chunks_exact_mut(LANES * n_picks)) {
         // Near the end of the matrix the block begins earlier and its first lanes are dropped.
         let first_row = row_idx.min(matrix_rows - LANES);
-        let block = Block { matrix, affine, first_row };
+        let block = Block::new((matrix, affine), first_row);
         let (out, _) = out.as_chunks_mut::<LANES>();
         block.meet::<U, S>(simd, product, (&mut scales, &mut tile), out);
         if first_row != row_idx {

@@ -1,15 +1,15 @@
 //! One row of activations meets codes as they leave memory.
 //!
 //! Sixteen rows of 4-bit codes go by together, a line of each at a time, and what follows them in
-//! memory is asked for. On some CPUs narrow rows are read one after the other instead, as they lie:
-//! memory then goes by as one stream, which is fetched ahead without being asked for. Their sums
-//! wait until sixteen rows have theirs. With wide rows that takes too long: while sums are added up
-//! the stream stops.
+//! memory is asked for, into whichever cache suits the CPU. On some CPUs narrow rows are read one
+//! after the other instead, as they lie: memory then goes by as one stream, which is fetched ahead
+//! without being asked for. Their sums wait until sixteen rows have theirs. With wide rows that
+//! takes too long: while sums are added up the stream stops.
 //! **Invariant:** an output's groups are added in ascending order, as everywhere.
 
 use crate::format::{Affine, Matrix};
 use crate::int8::block::{Block, RowBlock};
-use crate::int8::inputs::{RowOrder, RowValues};
+use crate::int8::inputs::{Fetching, RowValues};
 use crate::int8::product::{
     IntProduct, Nibbles, Part, Scales, TILE_COLS, Unpack, add_group, dot_group,
 };
@@ -29,7 +29,7 @@ pub(super) fn meet_one<U: Unpack, S: IntSimd>(
     simd: S,
     product: &IntProduct<'_>,
     (matrix, affine): (Matrix<'_>, Affine),
-    (order, values): (RowOrder, &mut Vec<RowValues>),
+    (fetching, values): (Fetching, &mut Vec<RowValues>),
     out: &mut [f32],
 ) {
     let row = product.x.rows.row(product.x.picks[0]);
@@ -37,14 +37,14 @@ pub(super) fn meet_one<U: Unpack, S: IntSimd>(
     let x = Inputs { row, lines };
     let last_row = matrix.layout().n_rows - LANES;
     let is_narrow = !U::WIDE && matrix.layout().n_cols <= TILE_COLS;
-    let is_in_turn = is_narrow && order == RowOrder::InTurn;
+    let is_in_turn = is_narrow && fetching == Fetching::Streams;
     let mut sums = [simd.products(&[0; LINE_COLS / 2], &[0; LINE_COLS]); LANES];
     let mut scales = Scales::ZEROS;
     let (out, _) = out.as_chunks_mut::<LANES>();
     for (row_idx, out) in product.rows.clone().step_by(LANES).zip(out) {
         // Near the end of the matrix a block begins earlier and its first lanes are dropped.
         let first_row = row_idx.min(last_row);
-        let block = Block { matrix, affine, first_row };
+        let block = Block { fetching, ..Block::new((matrix, affine), first_row) };
         if is_in_turn {
             block.meet_row_by_row(simd, &x, (&mut sums, &mut scales), out);
         } else {

@@ -44,7 +44,7 @@ pub(super) fn meet_strips<U: Unpack, S: IntSimd>(
     for (row_idx, out) in pairs.zip(out.chunks_mut(PAIR * laid.n_rows)) {
         // Near the end of the matrix a block begins earlier and its first lanes are dropped.
         let first_rows = [row_idx.min(last_row), (row_idx + LANES).min(last_row)];
-        let blocks = first_rows.map(|first_row| Block { matrix, affine, first_row });
+        let blocks = first_rows.map(|first_row| Block::new((matrix, affine), first_row));
         if out.len() > laid.n_rows {
             laid_blocks.meet_all::<U, PAIR, S>(simd, &blocks, laid, out);
         } else {

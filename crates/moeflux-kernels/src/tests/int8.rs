@@ -1,7 +1,7 @@
 //! Int8 products against the arithmetic that the module's documentation states, and against f64.
 
 use super::{Random, Stored, affine_kinds, nmse, same_bits};
-use crate::int8::RowOrder;
+use crate::int8::Fetching;
 use crate::{
     Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, MatrixKind,
     ROWS_PER_BLOCK, available, emulated,
@@ -83,13 +83,15 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
             let x = laid.inputs(&activations, picks);
             let product = IntProduct { matrix, rows: rows.clone(), x };
             let mut out = vec![f32::NAN; product.n_outputs()];
-            scratch.row_order = RowOrder::Together;
+            scratch.fetching = Fetching::Requests;
             table.int_matmul(&product, &mut scratch, &mut out);
             let what = format!("{} {layout:?}, {n_picks} rows", table.name());
-            let mut in_turn = vec![f32::NAN; product.n_outputs()];
-            scratch.row_order = RowOrder::InTurn;
-            table.int_matmul(&product, &mut scratch, &mut in_turn);
-            same_bits(&in_turn, &out, &what);
+            for fetching in [Fetching::NearRequests, Fetching::Streams] {
+                let mut same = vec![f32::NAN; product.n_outputs()];
+                scratch.fetching = fetching;
+                table.int_matmul(&product, &mut scratch, &mut same);
+                same_bits(&same, &out, &what);
+            }
             for (i, &pick) in picks.iter().enumerate() {
                 let blocks = out.chunks(ROWS_PER_BLOCK * n_picks);
                 let actual: Vec<f32> = blocks

@@ -117,7 +117,7 @@ fn multiply<T: TileUnit>(
         let mut blocks = [const { None }; SIDE];
         for (i, (it, scales)) in blocks.iter_mut().zip(scales.chunks_mut(n_groups)).enumerate() {
             if i < n_blocks {
-                let block = Block { matrix, affine, first_row: first_row(i) };
+                let block = Block::new((matrix, affine), first_row(i));
                 block.lay_scales(Avx512Vnni::of_table(), 0..n_groups, scales);
                 *it = Some(block.codes());
             }
