@@ -4,7 +4,6 @@
 //! more, and until then the slab stays. Knows nothing of what lies there, nor who writes it when:
 //! that nobody does while a kernel reads is for those who lend slots. Beside `device.rs` the only
 //! file here with `unsafe`.
-#![expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +24,7 @@ pub(crate) use vulkan::{can_see, open, see};
 
 /// Vulkan's way.
 #[cfg(not(target_vendor = "apple"))]
+#[expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
 mod vulkan {
     use std::ffi::CStr;
     use std::sync::Arc;
