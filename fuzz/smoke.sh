@@ -27,6 +27,8 @@ unset RUSTC_BOOTSTRAP RUSTFLAGS
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
 mkdir -p artifacts
+# Targets that read files write them there.
+export TMPDIR=$found
 for corpus in corpus/*; do
     name=$(basename "$corpus")
     echo "== $name, $seconds s"

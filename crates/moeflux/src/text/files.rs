@@ -2,38 +2,57 @@
 //!
 //! **Invariant:** nothing longer than the caller's limit is read, whatever the file's length says.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::format::read_file_if_there;
 
 /// Most bytes of a JSON file that configures something. The largest published ones, with
-/// thousands of added tokens, have about 2 MB.
-pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
+/// thousands of added tokens, have about 2 MB. As a tree, a list of numbers takes 80 times as much
+/// memory.
+pub(super) const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
-/// The bytes of a file, or `None` if there is no such file.
-pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io("read", path)(error)),
-    };
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells a file at the limit from one above it.
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
-    if u64::try_from(bytes.len()).is_ok_and(|len| len > bytes_max) {
-        let problem = format!("longer than {bytes_max} bytes, the limit for this kind of file");
-        return Err(Error::malformed(path, problem));
+/// Most characters of a problem that quotes a file.
+const PROBLEM_CHARS_MAX: usize = 300;
+
+/// Most characters of a word that a problem quotes before it says what is wrong.
+const WORD_CHARS_MAX: usize = 60;
+
+/// A problem as one line of bounded length, whatever it quotes.
+pub(super) fn one_line(problem: &str) -> String {
+    bounded(problem, PROBLEM_CHARS_MAX)
+}
+
+/// A word of a file, short enough to say something after it.
+pub(super) fn shown(word: &str) -> String {
+    bounded(word, WORD_CHARS_MAX)
+}
+
+fn bounded(text: &str, n_chars_max: usize) -> String {
+    let mut line = String::new();
+    let mut n_chars = 0;
+    for character in text.chars() {
+        // Written out: control characters, and those that reorder or break a line.
+        let is_harmful = character.is_control()
+            || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        n_chars += if is_harmful { character.escape_default().count() } else { 1 };
+        if n_chars > n_chars_max {
+            line.push_str("..");
+            break;
+        }
+        match is_harmful {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
     }
-    Ok(Some(bytes))
+    line
 }
 
 /// The text of a file.
 pub(super) fn read_text(path: &Path, bytes_max: u64) -> Result<Option<String>> {
-    let Some(bytes) = read(path, bytes_max)? else { return Ok(None) };
+    let Some(bytes) = read_file_if_there(path, bytes_max)? else { return Ok(None) };
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Some(text)),
         Err(error) => {
@@ -45,7 +64,7 @@ pub(super) fn read_text(path: &Path, bytes_max: u64) -> Result<Option<String>> {
 
 /// The JSON object in a file.
 pub(super) fn read_object(path: &Path) -> Result<Option<Value>> {
-    let Some(bytes) = read(path, CONFIG_BYTES_MAX)? else { return Ok(None) };
+    let Some(bytes) = read_file_if_there(path, CONFIG_BYTES_MAX)? else { return Ok(None) };
     let value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Error::malformed(path, format!("not JSON: {error}")))?;
     if !value.is_object() {
@@ -64,14 +83,16 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("x.json");
         std::fs::write(&path, b"12345").unwrap();
-        assert_eq!(read(&path, 5).unwrap().unwrap(), b"12345");
-        assert!(read(&path, 4).unwrap_err().to_string().contains("longer than 4 bytes"));
-        assert!(read(&dir.join("none"), 5).unwrap().is_none());
-        assert!(read(&dir, 5).unwrap_err().to_string().starts_with("cannot read"));
+        assert_eq!(read_text(&path, 5).unwrap().unwrap(), "12345");
+        assert!(read_text(&path, 4).unwrap_err().to_string().contains("the limit of 4 "));
+        assert!(read_text(&dir.join("none"), 5).unwrap().is_none());
+        assert!(read_text(&dir, 5).unwrap_err().to_string().starts_with("cannot open"));
         assert!(read_object(&path).unwrap_err().to_string().ends_with("not a JSON object"));
         std::fs::write(&path, b"{\"a\":").unwrap();
         assert!(read_object(&path).unwrap_err().to_string().contains("not JSON: EOF"));
         std::fs::write(&path, b"ab\xff").unwrap();
+        assert_eq!(one_line("a\nb\u{1b}[1m\u{202e}"), "a\\nb\\u{1b}[1m\\u{202e}");
+        assert_eq!(one_line(&"x".repeat(1000)).len(), 302);
         assert!(read_text(&path, 9).unwrap_err().to_string().ends_with("not UTF-8 at byte 2"));
         std::fs::remove_dir_all(&dir).unwrap();
     }

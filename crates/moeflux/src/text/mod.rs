@@ -10,7 +10,8 @@
 mod byte_level;
 mod eos;
 mod files;
-mod preflight;
+mod pattern;
+mod pipeline;
 mod special;
 mod stop;
 mod stream;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::text::files::read_object;
+use crate::text::files::{one_line, read_object};
 
 const ROLES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -85,7 +85,7 @@ impl SpecialTokens {
 
 fn wrong(path: &Path, key: &str, value: &Value) -> Error {
     let shown: String = value.to_string().chars().take(60).collect();
-    Error::malformed(path, format!("`{key}` is {shown}, which this program cannot read"))
+    Error::malformed(path, one_line(&format!("`{key}` is {shown}, which this program cannot read")))
 }
 
 fn listed(path: &Path, json: &Value) -> Result<Vec<ListedToken>> {

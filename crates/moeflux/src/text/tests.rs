@@ -208,8 +208,8 @@ fn folders_that_cannot_be_used_say_why() {
         ("{", "not a tokenizer: EOF"),
         ("[]", "not a tokenizer"),
         ("{}", "not a tokenizer"),
-        (r#"{"version": "2.0"}"#, "Unknown tokenizer version"),
-        (r#"{"added_tokens": [{"id": -1, "content": "x"}]}"#, "`added_tokens`: invalid value"),
+        (r#"{"version": "2.0"}"#, "unknown tokenizer version"),
+        (r#"{"added_tokens": [{"id": -1, "content": "x"}]}"#, "invalid value: integer `-1`"),
     ] {
         folder.write("tokenizer.json", contents);
         let error = folder.refused(300);

@@ -5,42 +5,37 @@
 //! their vocabulary. Knows no chat template and no stream.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde_json::Value;
 use tokenizers::{
-    AddedToken, DecoderWrapper, Model, NormalizedString, Normalizer, OffsetType,
-    PreTokenizedString, PreTokenizer,
+    AddedToken, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer,
 };
 
 use crate::error::{Error, Result};
+use crate::format::read_file_if_there;
 use crate::ids::TokenId;
 use crate::text::byte_level::byte_of;
-use crate::text::files::read;
-use crate::text::preflight;
+use crate::text::files::one_line;
+use crate::text::pipeline::{AddedTokens, Around, Declared, Inner, Pipeline};
 use crate::text::special::SpecialTokens;
 
 /// Most bytes of `tokenizer.json`; the largest published ones have about 35 MB.
-pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
-/// Most bytes of one text: far above any context, and a bound on the tokenizer's own tables.
+pub const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes of one text, as long as its tokenizer may make it before it is split: far above any
+/// context, and a bound on the tokenizer's own tables.
 pub const TEXT_BYTES_MAX: usize = 64 << 20;
 
 /// A checkpoint's tokenizer.
 #[derive(Debug)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    path: PathBuf,
+    inner: Inner,
+    around: Around,
     special: SpecialTokens,
     is_special: HashMap<u32, bool>,
     vocab_size: usize,
     is_byte_level: bool,
-}
-
-/// The part of the file that is checked against what the library made of it.
-#[derive(Deserialize)]
-struct DeclaredToken {
-    id: u32,
-    content: String,
+    text_bytes_max: usize,
 }
 
 impl Tokenizer {
@@ -52,7 +47,7 @@ impl Tokenizer {
     /// says; an id that has no embedding row.
     pub fn open(dir: &Path, vocab_rows: usize) -> Result<Self> {
         let path = dir.join("tokenizer.json");
-        let Some(bytes) = read(&path, TOKENIZER_BYTES_MAX)? else {
+        let Some(bytes) = read_file_if_there(&path, TOKENIZER_BYTES_MAX)? else {
             return Err(Error::malformed(&path, missing(dir)));
         };
         let special = SpecialTokens::open(dir)?;
@@ -65,45 +60,32 @@ impl Tokenizer {
         special: SpecialTokens,
         vocab_rows: usize,
     ) -> Result<Self> {
-        let mut json = preflight::parse(path, bytes)?;
-        let declared: Vec<DeclaredToken> = match json["added_tokens"].take() {
-            Value::Null => Vec::new(),
-            list => serde_json::from_value(list)
-                .map_err(|error| Error::malformed(path, format!("`added_tokens`: {error}")))?,
-        };
-        drop(json);
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
-            .map_err(|error| Error::malformed(path, format!("not a tokenizer: {error}")))?;
-        // Batch settings of the file's maker: they would cut or pad a prompt without a word.
-        inner.with_padding(None);
-        inner
-            .with_truncation(None)
-            .map_err(|error| Error::malformed(path, format!("truncation: {error}")))?;
-        for token in &declared {
-            check_id(path, &inner, &token.content, token.id)?;
-        }
-        add_listed(&mut inner, &special)?;
-        let largest = inner.get_vocab(true).into_values().max();
-        let vocab_size = largest
-            .and_then(|largest| usize::try_from(largest).ok()?.checked_add(1))
-            .ok_or_else(|| Error::malformed(path, "a tokenizer without tokens"))?;
+        let Pipeline { mut inner, added, around, is_byte_level, growth, largest_id } =
+            Pipeline::parse(path, bytes)?;
+        let listed = add_listed(&mut inner, &special)?;
+        let added: Vec<&Declared> = added.iter().chain(listed.iter()).collect();
+        let largest_id = added.iter().map(|token| token.id).fold(largest_id, u32::max);
+        let vocab_size = usize::try_from(largest_id).map_or(usize::MAX, |id| id.saturating_add(1));
         if vocab_size > vocab_rows {
             return Err(Error::malformed(
                 path,
                 format!(
-                    "the largest token id is {}, but the model has {vocab_rows} embedding rows: \
-                     this tokenizer belongs to another model",
-                    vocab_size - 1
+                    "the largest token id is {largest_id}, but the model has {vocab_rows} \
+                     embedding rows: this tokenizer belongs to another model"
                 ),
             ));
         }
-        let is_special = inner
-            .get_added_tokens_decoder()
-            .into_iter()
-            .map(|(id, token)| (id, token.special))
-            .collect();
-        let is_byte_level = matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
-        Ok(Self { inner, special, is_special, vocab_size, is_byte_level })
+        let is_special = added.iter().map(|it| (it.id, it.token.special)).collect();
+        Ok(Self {
+            path: path.to_owned(),
+            inner,
+            around,
+            special,
+            is_special,
+            vocab_size,
+            is_byte_level,
+            text_bytes_max: TEXT_BYTES_MAX / growth,
+        })
     }
 
     /// One more than the largest token id.
@@ -124,8 +106,8 @@ impl Tokenizer {
     /// # Errors
     /// A text that is too long, or that the tokenizer refuses.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>> {
-        check_length(text)?;
-        let encoding = self.inner.encode_fast(text, false).map_err(refused)?;
+        self.check_length(text)?;
+        let encoding = self.inner.encode_fast(text, false).map_err(|error| self.refused(&error))?;
         Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
     }
 
@@ -135,9 +117,9 @@ impl Tokenizer {
     /// # Errors
     /// A text that is too long, or that the tokenizer refuses.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<TokenId>> {
-        check_length(text)?;
-        let encoding = self.inner.encode_fast(text, true).map_err(refused)?;
-        let mut ids: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
+        let mut ids = self.around.before.clone();
+        ids.append(&mut self.encode(text)?);
+        ids.extend_from_slice(&self.around.behind);
         let bos = self.special.role("bos_token").and_then(|text| self.id_of(text));
         if let Some(bos) = bos.filter(|bos| self.special.add_bos && ids.first() != Some(bos)) {
             ids.insert(0, bos);
@@ -150,7 +132,8 @@ impl Tokenizer {
     /// # Errors
     /// A text that is too long, or that the tokenizer refuses.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<TokenId>> {
-        check_length(text)?;
+        self.check_length(text)?;
+        let refused = |error: tokenizers::Error| self.refused(&error);
         let mut normal = NormalizedString::from(text);
         if let Some(normalizer) = self.inner.get_normalizer() {
             normalizer.normalize(&mut normal).map_err(refused)?;
@@ -163,6 +146,21 @@ impl Tokenizer {
         pieces.tokenize(|piece| model.tokenize(piece.get())).map_err(refused)?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(refused)?;
         Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
+    }
+
+    fn check_length(&self, text: &str) -> Result<()> {
+        if text.len() <= self.text_bytes_max {
+            return Ok(());
+        }
+        Err(Error::Input(format!(
+            "a text of {} bytes is too long; the limit is {}",
+            text.len(),
+            self.text_bytes_max
+        )))
+    }
+
+    fn refused(&self, error: &tokenizers::Error) -> Error {
+        Error::malformed(&self.path, one_line(&format!("cannot encode this text: {error}")))
     }
 
     /// The text of some tokens, special ones included. Ids without a token have no text; bytes
@@ -241,48 +239,18 @@ fn missing(dir: &Path) -> String {
     }
 }
 
-fn check_length(text: &str) -> Result<()> {
-    if text.len() <= TEXT_BYTES_MAX {
-        return Ok(());
-    }
-    Err(Error::Input(format!(
-        "a text of {} bytes is too long; the limit is {TEXT_BYTES_MAX}",
-        text.len()
-    )))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
-fn refused(error: tokenizers::Error) -> Error {
-    Error::Input(format!("the tokenizer refuses the text: {error}"))
-}
-
-/// The library numbers added tokens itself; a file with gaps would give other ids without a word.
-fn check_id(path: &Path, inner: &tokenizers::Tokenizer, content: &str, id: u32) -> Result<()> {
-    match inner.token_to_id(content) {
-        Some(got) if got == id => Ok(()),
-        got => Err(Error::malformed(
-            path,
-            format!(
-                "added token `{content}` should have id {id}, but its place in the vocabulary \
-                 gives {}; the file's ids have gaps or repeat",
-                got.map_or_else(|| "none".to_owned(), |got| got.to_string())
-            ),
-        )),
-    }
-}
-
 /// Tokens that only `tokenizer_config.json` knows, as transformers adds them: in order of ids.
-fn add_listed(inner: &mut tokenizers::Tokenizer, special: &SpecialTokens) -> Result<()> {
-    let missing: Vec<_> =
-        special.listed.iter().filter(|token| inner.token_to_id(&token.content).is_none()).collect();
-    let tokens = missing.iter().map(|token| AddedToken::from(token.content.clone(), token.special));
-    inner
-        .add_tokens(tokens)
-        .map_err(|error| Error::malformed(&special.path, format!("added tokens: {error}")))?;
-    for token in missing {
-        check_id(&special.path, inner, &token.content, token.id.0)?;
-    }
-    Ok(())
+fn add_listed(inner: &mut Inner, special: &SpecialTokens) -> Result<AddedTokens> {
+    let missing = special.listed.iter().filter(|it| inner.token_to_id(&it.content).is_none());
+    let missing = missing.map(|it| Declared {
+        id: it.id.0,
+        token: AddedToken::from(it.content.clone(), it.special),
+    });
+    let added = AddedTokens::new(missing).map_err(|problem| {
+        Error::malformed(&special.path, one_line(&format!("`added_tokens_decoder`: {problem}")))
+    })?;
+    added.add_to(&special.path, inner)?;
+    Ok(added)
 }
 
 #[cfg(test)]

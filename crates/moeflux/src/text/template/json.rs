@@ -5,14 +5,21 @@
 
 use std::fmt::Write as _;
 
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
+
+use crate::text::template::meter::{Meter, units};
+use crate::text::template::values::walk;
 
 /// Deepest nesting; the messages themselves are parsed with the same limit.
 const DEPTH_MAX: usize = 128;
+/// Work of a value, and of a byte of a string.
+const VALUE_WORK: u64 = 60;
+const STRING_WORK: u64 = 4;
 
 /// The filter, with the arguments of `json.dumps` that templates use.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
+pub(super) fn tojson(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+    let (value, options): (&Value, Kwargs) = from_args(args)?;
     let indent: Option<Value> = options.get("indent")?;
     let indent = indent.filter(|indent| !indent.is_none());
     let indent = match indent {
@@ -27,6 +34,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
         Some(_) => return Err(refused("separators must be two strings")),
     };
     let mut writer = Writer {
+        meter,
         out: String::new(),
         indent: indent.as_deref(),
         between,
@@ -36,14 +44,19 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     };
     options.assert_all_used()?;
     writer.value(value, 0)?;
-    Ok(Value::from(writer.out))
+    meter.text(writer.out)
 }
 
 fn refused(why: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("tojson: {why}"))
 }
 
+fn is_escaped(character: char, is_ascii: bool) -> bool {
+    matches!(character, '"' | '\\' | '\0'..'\u{20}') || (is_ascii && character > '\u{7f}')
+}
+
 struct Writer<'a> {
+    meter: &'a Meter,
     out: String,
     indent: Option<&'a str>,
     between: &'a str,
@@ -57,12 +70,15 @@ impl Writer<'_> {
         if depth > DEPTH_MAX {
             return Err(refused("nested too deeply"));
         }
+        self.meter.work(VALUE_WORK)?;
+        // The longest number, and what stands around an item on its line.
+        self.reserve(400 + self.between.len() + self.after_key.len() + self.line_bytes(depth))?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number if value.is_integer() => self.out.push_str(&value.to_string()),
             ValueKind::Number => self.float(f64::try_from(value.clone())?),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default())?,
             ValueKind::Seq | ValueKind::Iterable => self.list(value, depth)?,
             ValueKind::Map => self.object(value, depth)?,
             kind => return Err(refused(&format!("{kind} is not JSON serializable"))),
@@ -83,8 +99,11 @@ impl Writer<'_> {
     }
 
     fn object(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        self.meter.room(64 * units(value.len().unwrap_or(0)))?;
         let mut keys: Vec<Value> = value.try_iter()?.collect();
         if self.is_sorted {
+            let rounds = u64::from(keys.len().max(1).ilog2() + 1);
+            self.meter.work(walk(value).saturating_mul(6 * rounds))?;
             keys.sort();
         }
         self.out.push('{');
@@ -101,7 +120,7 @@ impl Writer<'_> {
     /// Keys are strings; Python writes other simple keys as their JSON in quotes.
     fn key(&mut self, key: &Value) -> Result<(), Error> {
         match key.kind() {
-            ValueKind::String => self.string(key.as_str().unwrap_or_default()),
+            ValueKind::String => self.string(key.as_str().unwrap_or_default())?,
             ValueKind::None | ValueKind::Bool | ValueKind::Number => {
                 self.out.push('"');
                 self.value(key, 0)?;
@@ -126,6 +145,22 @@ impl Writer<'_> {
         self.out.push(bracket);
     }
 
+    /// Bytes of a line's beginning and of the next closing bracket's.
+    fn line_bytes(&self, depth: usize) -> usize {
+        self.indent.map_or(0, |indent| 2 * (indent.len() * (depth + 1) + 1))
+    }
+
+    /// Asks for room before the text grows.
+    fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+        self.meter.work(units(bytes) / 4)?;
+        let wanted = self.out.len() + bytes;
+        if wanted > self.out.capacity() {
+            self.meter.room(units(wanted).saturating_mul(3))?;
+            self.out.reserve(bytes);
+        }
+        Ok(())
+    }
+
     fn new_line(&mut self, depth: usize) {
         if let Some(indent) = self.indent {
             self.out.push('\n');
@@ -133,7 +168,11 @@ impl Writer<'_> {
         }
     }
 
-    fn string(&mut self, text: &str) {
+    fn string(&mut self, text: &str) -> Result<(), Error> {
+        // Escapes are rare: room for the text, then for what it has grown by.
+        self.meter.work(units(text.len()).saturating_mul(STRING_WORK))?;
+        let n_escaped = text.chars().filter(|it| is_escaped(*it, self.is_ascii)).count();
+        self.reserve(text.len() + 12 * n_escaped + 2)?;
         self.out.push('"');
         for character in text.chars() {
             match character {
@@ -150,6 +189,7 @@ impl Writer<'_> {
             }
         }
         self.out.push('"');
+        Ok(())
     }
 
     fn escape(&mut self, character: char) {

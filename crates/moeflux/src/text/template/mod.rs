@@ -1,26 +1,35 @@
 //! Turns a conversation into the text that the model was trained on, by the checkpoint's template.
 //!
 //! Templates are Jinja as transformers sets it up: blocks trimmed on both sides, loop controls, a
-//! few functions more. minijinja renders them; Python's string methods, `tojson` and `strftime_now`
-//! are added here.
-//! **Invariant:** rendering ends: instructions and output have limits. One line of error names the
-//! template's line and the reason. Knows no tokenizer, reads no clock.
+//! few functions more. minijinja parses them and runs instructions that `compile` makes; Python's
+//! string methods, `tojson` and `strftime_now` are added here.
+//! **Invariant:** a template is a stranger's program: rendering ends in a text or in one line that
+//! names the template's line and the reason, soon and in bounded memory, the same on every machine.
+//! Knows no tokenizer, reads no clock.
 
+mod check;
+mod compile;
+mod meter;
+mod values;
+mod operators;
+mod charges;
 mod json;
+mod filters;
 mod python;
 mod time;
+mod functions;
+mod render;
 
-use std::fmt::Write as _;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, ErrorKind, Value, syntax::SyntaxConfig};
+use minijinja::Value;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Result};
 use crate::text::files::{read_object, read_text};
 use crate::text::special::SpecialTokens;
+use crate::text::template::meter::{Meter, WORK_MAX};
 
 /// Most bytes of a template; published ones have up to 30 KB.
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
@@ -32,8 +41,6 @@ pub const FUEL_MAX: u64 = 20_000_000;
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
-/// Most characters of a reason in an error.
-const REASON_CHARS_MAX: usize = 300;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,21 +71,27 @@ impl Message {
     }
 
     /// The keys that templates read. Reasoning has two names, as transformers gives it.
-    fn to_json(&self) -> Json {
-        let mut json = Map::new();
-        json.insert("role".into(), Json::String(self.role.clone()));
-        json.insert("content".into(), self.content.clone());
+    fn to_value(&self, meter: &Meter) -> std::result::Result<Value, minijinja::Error> {
+        let mut entries = vec![
+            ("role", Value::from(self.role.as_str())),
+            ("content", values::from_json(meter, &self.content)?),
+        ];
         if let Some(reasoning) = &self.reasoning {
-            json.insert("reasoning_content".into(), Json::String(reasoning.clone()));
-            json.insert("thinking".into(), Json::String(reasoning.clone()));
+            let reasoning = Value::from(reasoning.as_str());
+            entries.push(("reasoning_content", reasoning.clone()));
+            entries.push(("thinking", reasoning));
         }
         if let Some(calls) = &self.tool_calls {
-            json.insert("tool_calls".into(), calls.clone());
+            entries.push(("tool_calls", values::from_json(meter, calls)?));
         }
+        let n_known = entries.len();
         for (key, value) in &self.extra {
-            json.entry(key).or_insert_with(|| value.clone());
+            if entries[..n_known].iter().all(|(known, _)| known != key) {
+                entries.push((key, values::from_json(meter, value)?));
+            }
         }
-        Json::Object(json)
+        let (keys, values) = entries.into_iter().map(|(key, it)| (Value::from(key), it)).unzip();
+        values::given_map(meter, keys, values)
     }
 }
 
@@ -98,11 +111,11 @@ pub struct TemplateOptions {
     pub extra: Map<String, Json>,
 }
 
-/// A checkpoint's chat template, compiled.
+/// A checkpoint's chat template, which has been compiled once without an error.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
-    has_tool_use: bool,
+    default: String,
+    tool_use: Option<String>,
     path: PathBuf,
     special: SpecialTokens,
 }
@@ -142,24 +155,37 @@ impl ChatTemplate {
     /// # Errors
     /// What the template itself refuses, a construct that fails, or a limit: with line and reason.
     pub fn render(&self, messages: &[Message], options: &TemplateOptions) -> Result<String> {
-        let name = if self.has_tool_use && options.tools.is_some() { TOOL_USE } else { DEFAULT };
-        let failed = |error: &minijinja::Error| failed(&self.path, error);
-        let template = self.environment.get_template(name).map_err(|error| failed(&error))?;
-        let context = Value::from_pairs(self.variables(messages, options));
-        let mut output = Limited { bytes: Vec::new() };
-        template.render_captured_to(context, &mut output).map_err(|error| failed(&error))?;
-        String::from_utf8(output.bytes)
-            .map_err(|_| Error::malformed(&self.path, "the template wrote half a character"))
+        self.render_within(WORK_MAX, messages, options)
     }
 
-    fn variables(&self, messages: &[Message], options: &TemplateOptions) -> Vec<(String, Value)> {
-        let messages: Vec<Json> = messages.iter().map(Message::to_json).collect();
+    fn render_within(
+        &self,
+        work_max: u64,
+        messages: &[Message],
+        options: &TemplateOptions,
+    ) -> Result<String> {
+        let tool_use = self.tool_use.as_ref().filter(|_| options.tools.is_some());
+        let source = tool_use.unwrap_or(&self.default);
+        render::render(&self.path, source, work_max, |meter| {
+            Ok(Value::from_pairs(self.variables(meter, messages, options)?))
+        })
+    }
+
+    fn variables(
+        &self,
+        meter: &Arc<Meter>,
+        messages: &[Message],
+        options: &TemplateOptions,
+    ) -> std::result::Result<Vec<(String, Value)>, minijinja::Error> {
+        let messages = messages.iter().map(|message| message.to_value(meter));
+        let messages = messages.collect::<std::result::Result<Vec<Value>, _>>()?;
+        let tools = options.tools.as_ref().unwrap_or(&Json::Null);
         let mut variables: Vec<(String, Value)> = vec![
-            ("messages".into(), Value::from(Serde(&messages))),
-            ("tools".into(), Value::from(Serde(&options.tools))),
+            ("messages".into(), values::given(meter, messages)?),
+            ("tools".into(), values::from_json(meter, tools)?),
             ("documents".into(), Value::from(())),
             ("add_generation_prompt".into(), Value::from(options.add_generation_prompt)),
-            ("strftime_now".into(), time::strftime_now(options.now_seconds)),
+            ("strftime_now".into(), time::strftime_now(meter, options.now_seconds)),
         ];
         if let Some(thinking) = options.enable_thinking {
             variables.push(("enable_thinking".into(), Value::from(thinking)));
@@ -169,9 +195,9 @@ impl ChatTemplate {
         }
         // Later pairs win.
         for (key, value) in &options.extra {
-            variables.push((key.clone(), Value::from(Serde(value))));
+            variables.push((key.clone(), values::from_json(meter, value)?));
         }
-        variables
+        Ok(variables)
     }
 
     fn compile(
@@ -179,18 +205,14 @@ impl ChatTemplate {
         sources: Vec<(String, String)>,
         special: SpecialTokens,
     ) -> Result<Self> {
-        let mut environment = environment();
+        let (mut default, mut tool_use) = (None, None);
         for (name, source) in sources {
-            environment
-                .add_template_owned(name, without_generation_tags(&source))
-                .map_err(|error| failed(path, &error))?;
+            let source = without_generation_tags(&source);
+            render::try_compile(path, &source)?;
+            *(if name == TOOL_USE { &mut tool_use } else { &mut default }) = Some(source);
         }
-        let has = |name| environment.get_template(name).is_ok();
-        let has_tool_use = has(TOOL_USE);
-        if !has(DEFAULT) {
-            return Err(Error::malformed(path, "no chat template is named `default`"));
-        }
-        Ok(Self { has_tool_use, environment, path: path.to_owned(), special })
+        let none = || Error::malformed(path, "no chat template is named `default`");
+        Ok(Self { default: default.ok_or_else(none)?, tool_use, path: path.to_owned(), special })
     }
 }
 
@@ -213,28 +235,6 @@ fn sources(path: &Path, json: &Json) -> Result<Option<Vec<(String, String)>>> {
     };
     Ok(Some(list.into_iter().filter(|(name, _)| name == DEFAULT || name == TOOL_USE).collect()))
 }
-
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.expect("the default delimiters differ"));
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_debug(false);
-    environment.set_fuel(Some(FUEL_MAX));
-    environment.set_unknown_method_callback(python::method);
-    environment.add_filter("tojson", json::tojson);
-    environment.add_test("sequence", python::is_sequence);
-    environment.add_test("iterable", python::is_iterable);
-    environment.add_function("raise_exception", raise_exception);
-    environment
-}
-
-fn raise_exception(message: &str) -> std::result::Result<Value, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{REFUSAL}{message}")))
-}
-
-/// Marks an error as the template's own words, which need no introduction by the library.
-const REFUSAL: &str = "the template refuses: ";
 
 /// `{% generation %}` marks what the assistant wrote, for training; to everyone else it is a block
 /// that is always there.
@@ -265,50 +265,7 @@ fn without_generation_tags(source: &str) -> String {
     result
 }
 
-/// One line: file, line of the template, reason.
-fn failed(path: &Path, error: &minijinja::Error) -> Error {
-    let mut reason = match error.kind() {
-        ErrorKind::OutOfFuel => format!("more than {FUEL_MAX} instructions; an endless loop?"),
-        ErrorKind::WriteFailure => format!("more than {OUTPUT_BYTES_MAX} bytes of text"),
-        kind => match error.detail() {
-            Some(detail) if detail.starts_with(REFUSAL) => detail.to_owned(),
-            Some(detail) => format!("{kind}: {detail}"),
-            None => kind.to_string(),
-        },
-    };
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        // Writing to a string cannot fail.
-        let _infallible = write!(reason, ": {cause}");
-        source = cause.source();
-    }
-    let reason: String = reason
-        .chars()
-        .map(|character| if character.is_control() { ' ' } else { character })
-        .take(REASON_CHARS_MAX)
-        .collect();
-    let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
-    Error::malformed(path, format!("chat template{line}: {reason}"))
-}
-
-/// Bytes up to the limit.
-struct Limited {
-    bytes: Vec<u8>,
-}
-
-impl io::Write for Limited {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > OUTPUT_BYTES_MAX {
-            return Err(io::Error::other("the template writes too much"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;

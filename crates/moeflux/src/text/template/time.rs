@@ -4,8 +4,11 @@
 //! the C locale. Years 1 to 9999.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use minijinja::{Error, ErrorKind, Value};
+
+use crate::text::template::meter::{Meter, units};
 
 const DAY_SECONDS: i64 = 86_400;
 const MONTHS: [&str; 12] = [
@@ -29,16 +32,20 @@ const SECONDS_MIN: i64 = -62_135_596_800;
 const SECONDS_MAX: i64 = 253_402_300_799;
 
 /// The function as a value, for a time or for none.
-pub(super) fn strftime_now(now_seconds: Option<i64>) -> Value {
+pub(super) fn strftime_now(meter: &Arc<Meter>, now_seconds: Option<i64>) -> Value {
+    let meter = Arc::clone(meter);
     Value::from_function(move |format: &str| -> Result<Value, Error> {
+        // Two bytes of a format are at most ten of a date.
+        meter.work(units(format.len()).saturating_mul(200))?;
+        meter.room(units(format.len()).saturating_mul(12))?;
         let refused = |why: &str| Error::new(ErrorKind::InvalidOperation, why.to_owned());
         let now = now_seconds.ok_or_else(|| refused("strftime_now: no time was given"))?;
         if !(SECONDS_MIN..=SECONDS_MAX).contains(&now) {
             return Err(refused("strftime_now: the time is outside of the years 1 to 9999"));
         }
-        strftime(format, now)
-            .map(Value::from)
-            .ok_or_else(|| refused(&format!("strftime_now: cannot write `{format}`")))
+        let date = strftime(format, now)
+            .ok_or_else(|| refused(&format!("strftime_now: cannot write `{format}`")))?;
+        meter.text(date)
     })
 }
 

@@ -1,0 +1,283 @@
+//! Runs a pattern's program over a text and counts its steps.
+//!
+//! It tries branches in order and goes back where one fails, as the expression's author expects.
+//! A run of characters from which nothing led on is remembered: `\s+$` would otherwise try each
+//! space of a long run with all the spaces behind it.
+//! **Invariant:** matches ascend and do not overlap, on characters' bounds; every operation, every
+//! character and every way back takes a step of the budget.
+
+use std::cell::Cell;
+
+use tokenizers::Offsets;
+use tokenizers::pattern::Pattern as Find;
+
+use crate::text::pattern::{Op, Pattern, Place};
+
+/// Steps that any text has.
+const STEPS_MIN: usize = 4 << 20;
+/// More steps for each byte. Published expressions take 5 to 20, the worst texts for them 60.
+const STEPS_PER_BYTE: usize = 256;
+/// Most ways back that are remembered: 160 MB. Published expressions have a few at a time.
+const WAYS_BACK_MAX: usize = 4 << 20;
+
+/// The steps that are left for one text and all patterns that split it.
+#[derive(Debug)]
+pub(in crate::text) struct Steps(Cell<usize>);
+
+impl Steps {
+    pub(in crate::text) fn for_bytes(n_bytes: usize) -> Self {
+        Self(Cell::new(n_bytes.saturating_mul(STEPS_PER_BYTE).saturating_add(STEPS_MIN)))
+    }
+
+    fn take(&self, n_steps: usize) -> Result<(), String> {
+        let left = self.0.get().checked_sub(n_steps).ok_or_else(|| {
+            "its expression for splitting takes too many steps on this text".to_owned()
+        })?;
+        self.0.set(left);
+        Ok(())
+    }
+}
+
+/// A pattern and what its searches may cost, as the library's `split` wants it.
+#[derive(Debug)]
+pub(in crate::text) struct Search<'a> {
+    pub(in crate::text) pattern: &'a Pattern,
+    pub(in crate::text) steps: &'a Steps,
+    /// Whether the text between matches counts as the match.
+    pub(in crate::text) is_inverted: bool,
+}
+
+impl Find for Search<'_> {
+    fn find_matches(&self, text: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
+        if text.is_empty() {
+            return Ok(vec![((0, 0), self.is_inverted)]);
+        }
+        let mut parts = Vec::new();
+        let mut end = 0;
+        for (start, next_end) in self.pattern.find_all(text, self.steps)? {
+            if end < start {
+                parts.push(((end, start), self.is_inverted));
+            }
+            parts.push(((start, next_end), !self.is_inverted));
+            end = next_end;
+        }
+        if end < text.len() {
+            parts.push(((end, text.len()), self.is_inverted));
+        }
+        Ok(parts)
+    }
+}
+
+impl Pattern {
+    /// All matches, each from where the last one ended. An empty one right behind another is none.
+    pub(super) fn find_all(&self, text: &str, steps: &Steps) -> Result<Vec<Offsets>, String> {
+        let mut run =
+            Run { pattern: self, text, steps, ways: Vec::new(), dead: vec![None; self.ops.len()] };
+        let mut found = Vec::new();
+        let mut last_end = None;
+        let mut start = 0;
+        loop {
+            let end = run.from(0, start)?;
+            if let Some(end) = end.filter(|end| *end > start || last_end != Some(start)) {
+                found.push((start, end));
+                last_end = Some(end);
+                if end > start {
+                    start = end;
+                    continue;
+                }
+            }
+            match text[start..].chars().next() {
+                Some(character) => start += character.len_utf8(),
+                None => return Ok(found),
+            }
+        }
+    }
+}
+
+/// What to try when the present way fails.
+#[derive(Clone, Copy)]
+enum Way {
+    Branch {
+        op: usize,
+        at: usize,
+    },
+    /// A greedy run from `start` to `end`, given up to `at`, down to `least`.
+    Fewer {
+        op: usize,
+        start: usize,
+        end: usize,
+        least: usize,
+        at: usize,
+    },
+    /// A lazy run at `at` that may take `n_more`.
+    More {
+        op: usize,
+        at: usize,
+        n_more: usize,
+    },
+}
+
+struct Run<'a> {
+    pattern: &'a Pattern,
+    text: &'a str,
+    steps: &'a Steps,
+    ways: Vec<Way>,
+    /// For a greedy run: from where to where it was tried with all its ends, in vain.
+    dead: Vec<Option<(usize, usize)>>,
+}
+
+impl Run<'_> {
+    /// Where the first way from an operation to its `Accept` ends, if there is one.
+    fn from(&mut self, op: usize, at: usize) -> Result<Option<usize>, String> {
+        let n_ways = self.ways.len();
+        let mut next = Some((op, at));
+        loop {
+            self.steps.take(1)?;
+            if let Some((op, at)) = next {
+                if self.pattern.ops[op] == Op::Accept {
+                    self.ways.truncate(n_ways);
+                    return Ok(Some(at));
+                }
+                next = self.step(op, at)?;
+            } else if self.ways.len() > n_ways {
+                next = self.back()?;
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn step(&mut self, op: usize, at: usize) -> Result<Option<(usize, usize)>, String> {
+        let next = op + 1;
+        Ok(match self.pattern.ops[op] {
+            Op::Set(set) => self.after_one(set, at).map(|at| (next, at)),
+            Op::Greedy { set, min, max } => self.greedy(op, at, (set, min, max))?,
+            Op::Lazy { set, min, max } => {
+                let (least, n_taken) = self.after_many(set, at, min)?;
+                if n_taken < min {
+                    return Ok(None);
+                }
+                self.add_way(Way::More { op, at: least, n_more: max - min })?;
+                Some((next, least))
+            }
+            Op::Split { first, second } => {
+                self.add_way(Way::Branch { op: second, at })?;
+                Some((first, at))
+            }
+            Op::Jump(op) => Some((op, at)),
+            Op::Ahead { is_wanted, end } => {
+                (self.from(next, at)?.is_some() == is_wanted).then_some((end + 1, at))
+            }
+            Op::Behind { is_wanted, n_chars, end } => {
+                self.steps.take(n_chars)?;
+                let mut before = self.text[..at].char_indices().rev();
+                let start = match n_chars {
+                    0 => Some(at),
+                    n_chars => before.nth(n_chars - 1).map(|(start, _)| start),
+                };
+                let found = match start {
+                    Some(start) => self.from(next, start)?.is_some(),
+                    None => false,
+                };
+                (found == is_wanted).then_some((end + 1, at))
+            }
+            Op::Atomic { end } => self.from(next, at)?.map(|at| (end + 1, at)),
+            Op::Assert(place) => self.is_at(place, at).then_some((next, at)),
+            Op::Accept => None,
+        })
+    }
+
+    fn greedy(
+        &mut self,
+        op: usize,
+        at: usize,
+        (set, min, max): (usize, usize, usize),
+    ) -> Result<Option<(usize, usize)>, String> {
+        let is_endless = max == usize::MAX;
+        if is_endless && self.dead[op].is_some_and(|(from, to)| (from..=to).contains(&at)) {
+            return Ok(None);
+        }
+        let (least, n_taken) = self.after_many(set, at, min)?;
+        if n_taken < min {
+            return Ok(None);
+        }
+        let (end, _) = self.after_many(set, least, max - min)?;
+        if least < end || is_endless && at < end {
+            self.add_way(Way::Fewer { op, start: at, end, least, at: end })?;
+        }
+        Ok(Some((op + 1, end)))
+    }
+
+    /// The next way back, or none if the one that was taken up leads nowhere.
+    fn back(&mut self) -> Result<Option<(usize, usize)>, String> {
+        Ok(match self.ways.pop() {
+            None => None,
+            Some(Way::Branch { op, at }) => Some((op, at)),
+            Some(Way::Fewer { op, start, end, least, at }) if at <= least => {
+                if matches!(self.pattern.ops[op], Op::Greedy { max: usize::MAX, .. }) {
+                    self.dead[op] = Some((start, end));
+                }
+                None
+            }
+            Some(Way::Fewer { op, start, end, least, at }) => {
+                let at = self.text[..at].char_indices().next_back().map_or(0, |(at, _)| at);
+                self.add_way(Way::Fewer { op, start, end, least, at })?;
+                Some((op + 1, at))
+            }
+            Some(Way::More { op, at, n_more }) => {
+                let (Some(n_more), Op::Lazy { set, .. }) =
+                    (n_more.checked_sub(1), self.pattern.ops[op])
+                else {
+                    return Ok(None);
+                };
+                let Some(at) = self.after_one(set, at) else { return Ok(None) };
+                self.add_way(Way::More { op, at, n_more })?;
+                Some((op + 1, at))
+            }
+        })
+    }
+
+    fn add_way(&mut self, way: Way) -> Result<(), String> {
+        if self.ways.len() >= WAYS_BACK_MAX {
+            return Err("its expression for splitting branches too often on this text".to_owned());
+        }
+        self.ways.push(way);
+        Ok(())
+    }
+
+    fn after_one(&self, set: usize, at: usize) -> Option<usize> {
+        let character = self.text[at..].chars().next()?;
+        self.pattern.sets[set].contains(character).then(|| at + character.len_utf8())
+    }
+
+    /// Where a run of at most `n_max` characters ends, and how many it has.
+    fn after_many(&self, set: usize, at: usize, n_max: usize) -> Result<(usize, usize), String> {
+        let set = &self.pattern.sets[set];
+        let (mut end, mut n_taken) = (at, 0);
+        for character in self.text[at..].chars() {
+            if n_taken >= n_max || !set.contains(character) {
+                break;
+            }
+            end += character.len_utf8();
+            n_taken += 1;
+        }
+        self.steps.take(n_taken)?;
+        Ok((end, n_taken))
+    }
+
+    fn is_at(&self, place: Place, at: usize) -> bool {
+        let (before, after) = self.text.split_at(at);
+        match place {
+            Place::StartText => before.is_empty(),
+            Place::EndText => after.is_empty(),
+            Place::StartLine => before.is_empty() || before.ends_with('\n'),
+            Place::EndLine => after.is_empty() || after.starts_with('\n'),
+            Place::WordBoundary { is_wanted, set } => {
+                let is_word = |character| self.pattern.sets[set].contains(character);
+                let is_before = before.chars().next_back().is_some_and(is_word);
+                let is_after = after.chars().next().is_some_and(is_word);
+                (is_before != is_after) == is_wanted
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Turns the regular expression of a `tokenizer.json` into a small program, and a text into the
+//! places where it matches.
+//!
+//! The expression is read by the parser of fancy-regex, which the tokenizers library uses too, so
+//! that both understand the same. Its matcher is not used: the library takes its giving up in the
+//! middle of a text for the end of the matches, and looking ahead costs it nothing that it counts.
+//! **Invariant:** a program has at most `OPS_MAX` operations; a search either finds what
+//! leftmost-first matching finds, or says that its steps are used up. Knows no tokens.
+
+mod matcher;
+mod sets;
+
+use fancy_regex::{Assertion, Expr, LookAround};
+
+use crate::text::pattern::sets::{Set, Sets};
+
+pub(super) use crate::text::pattern::matcher::{Search, Steps};
+
+/// Most bytes of an expression. The longest published one, a list of letters, has 1.5 kB.
+const EXPRESSION_BYTES_MAX: usize = 8 << 10;
+/// Most operations of a program; the published ones have about 60.
+const OPS_MAX: usize = 4096;
+/// Most visits of an expression's nodes while it is compiled: repetitions of nothing emit nothing.
+const VISITS_MAX: usize = 1 << 16;
+/// Largest number in `{2,5}`; the published ones have 3. Each try may walk that far.
+const REPEAT_MAX: usize = 1000;
+/// How deep groups may nest: compiling and looking around recurse.
+const DEPTH_MAX: usize = 64;
+
+/// A compiled expression.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    ops: Vec<Op>,
+    sets: Vec<Set>,
+}
+
+/// One operation; places are indices into the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    /// One character of a set.
+    Set(usize),
+    /// As many characters of a set as possible, from `min` to `max`, then fewer, in this order.
+    Greedy {
+        set: usize,
+        min: usize,
+        max: usize,
+    },
+    /// `min` characters of a set, then more, up to `max`, in this order.
+    Lazy {
+        set: usize,
+        min: usize,
+        max: usize,
+    },
+    /// `first` is tried before `second`.
+    Split {
+        first: usize,
+        second: usize,
+    },
+    Jump(usize),
+    /// The operations up to `end` match from here on; nothing is consumed.
+    Ahead {
+        is_wanted: bool,
+        end: usize,
+    },
+    /// They match from `n_chars` before.
+    Behind {
+        is_wanted: bool,
+        n_chars: usize,
+        end: usize,
+    },
+    /// Their first match is consumed; no other is tried.
+    Atomic {
+        end: usize,
+    },
+    Assert(Place),
+    /// The end of a program, or of what stands inside the three above.
+    Accept,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    StartText,
+    EndText,
+    StartLine,
+    EndLine,
+    /// Between a character of words and another, or not so. The set is that of words.
+    WordBoundary {
+        is_wanted: bool,
+        set: usize,
+    },
+}
+
+impl Pattern {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// Why it cannot be: its syntax, its size, or something that published files do not use.
+    pub(super) fn new(expression: &str) -> Result<Self, String> {
+        if expression.len() > EXPRESSION_BYTES_MAX {
+            return Err(format!(
+                "an expression of {} bytes; the limit is {EXPRESSION_BYTES_MAX}",
+                expression.len()
+            ));
+        }
+        let tree = Expr::parse_tree(expression).map_err(|error| error.to_string())?;
+        let mut compiler = Compiler::default();
+        compiler.emit(&tree.expr, 0)?;
+        compiler.push(Op::Accept)?;
+        Ok(Self { ops: compiler.ops, sets: compiler.sets.into_vec() })
+    }
+
+    /// Matches a text as it is.
+    ///
+    /// # Errors
+    /// A text that is empty or too long.
+    pub(super) fn literal(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a pattern without characters".to_owned());
+        }
+        Self::new(&fancy_regex::escape(text))
+    }
+}
+
+#[derive(Default)]
+struct Compiler {
+    ops: Vec<Op>,
+    sets: Sets,
+    n_visits: usize,
+}
+
+impl Compiler {
+    fn push(&mut self, op: Op) -> Result<usize, String> {
+        if self.ops.len() >= OPS_MAX {
+            return Err(format!("an expression of more than {OPS_MAX} operations"));
+        }
+        self.ops.push(op);
+        Ok(self.ops.len() - 1)
+    }
+
+    fn emit(&mut self, expr: &Expr, depth: usize) -> Result<(), String> {
+        self.n_visits += 1;
+        if depth > DEPTH_MAX || self.n_visits > VISITS_MAX {
+            return Err("an expression of too many repeated or nested parts".to_owned());
+        }
+        let depth = depth + 1;
+        if let Some(set) = self.set_of(expr)? {
+            self.push(Op::Set(set))?;
+            return Ok(());
+        }
+        match expr {
+            Expr::Empty => Ok(()),
+            Expr::Concat(parts) => parts.iter().try_for_each(|part| self.emit(part, depth)),
+            Expr::Alt(branches) => self.emit_branches(branches, depth),
+            Expr::Group(child) => self.emit(child, depth),
+            Expr::Repeat { child, lo, hi, greedy } => {
+                let times = Times { min: *lo, max: *hi, is_greedy: *greedy };
+                self.emit_repeat(child, times, depth)
+            }
+            Expr::Literal { val, casei } => {
+                for character in val.chars() {
+                    let set = self.sets.character(character, *casei)?;
+                    self.push(Op::Set(set))?;
+                }
+                Ok(())
+            }
+            Expr::AtomicGroup(child) => {
+                let place = self.push(Op::Accept)?;
+                self.emit(child, depth)?;
+                let end = self.push(Op::Accept)?;
+                self.ops[place] = Op::Atomic { end };
+                Ok(())
+            }
+            Expr::LookAround(child, kind) => self.emit_look(child, *kind, depth),
+            Expr::Assertion(assertion) => {
+                let place = self.place(*assertion)?;
+                self.push(Op::Assert(place))?;
+                Ok(())
+            }
+            _ => {
+                Err("a reference, condition or reset inside an expression is not supported"
+                    .to_owned())
+            }
+        }
+    }
+
+    fn emit_branches(&mut self, branches: &[Expr], depth: usize) -> Result<(), String> {
+        let Some((last, others)) = branches.split_last() else { return Ok(()) };
+        let mut jumps = Vec::new();
+        for branch in others {
+            let split = self.push(Op::Accept)?;
+            self.emit(branch, depth)?;
+            jumps.push(self.push(Op::Accept)?);
+            self.ops[split] = Op::Split { first: split + 1, second: self.ops.len() };
+        }
+        self.emit(last, depth)?;
+        for jump in jumps {
+            self.ops[jump] = Op::Jump(self.ops.len());
+        }
+        Ok(())
+    }
+
+    fn emit_repeat(&mut self, child: &Expr, times: Times, depth: usize) -> Result<(), String> {
+        let Times { min, max, is_greedy } = times;
+        let is_bounded = max != usize::MAX;
+        if min > REPEAT_MAX || is_bounded && max > REPEAT_MAX || min > max {
+            return Err(format!("a repetition of more than {REPEAT_MAX}, or of none"));
+        }
+        if let Some(set) = self.set_of(child)? {
+            let op = match is_greedy {
+                true => Op::Greedy { set, min, max },
+                false => Op::Lazy { set, min, max },
+            };
+            self.push(op)?;
+            return Ok(());
+        }
+        for _ in 0..min {
+            self.emit(child, depth)?;
+        }
+        let mut splits = Vec::new();
+        if is_bounded {
+            for _ in min..max {
+                splits.push(self.push(Op::Accept)?);
+                self.emit(child, depth)?;
+            }
+        } else {
+            if least(child) == 0 {
+                return Err("an endless repetition of what may be empty is not supported".into());
+            }
+            splits.push(self.push(Op::Accept)?);
+            self.emit(child, depth)?;
+            self.push(Op::Jump(splits[0]))?;
+        }
+        let after = self.ops.len();
+        for split in splits {
+            let (inside, after) = (split + 1, after);
+            self.ops[split] = match is_greedy {
+                true => Op::Split { first: inside, second: after },
+                false => Op::Split { first: after, second: inside },
+            };
+        }
+        Ok(())
+    }
+
+    fn emit_look(&mut self, child: &Expr, kind: LookAround, depth: usize) -> Result<(), String> {
+        let place = self.push(Op::Accept)?;
+        self.emit(child, depth)?;
+        let end = self.push(Op::Accept)?;
+        let is_wanted = matches!(kind, LookAround::LookAhead | LookAround::LookBehind);
+        self.ops[place] = match kind {
+            LookAround::LookAhead | LookAround::LookAheadNeg => Op::Ahead { is_wanted, end },
+            LookAround::LookBehind | LookAround::LookBehindNeg => {
+                let n_chars = exact(child)
+                    .ok_or("looking behind over a varying number of characters is not supported")?;
+                Op::Behind { is_wanted, n_chars, end }
+            }
+        };
+        Ok(())
+    }
+
+    fn place(&mut self, assertion: Assertion) -> Result<Place, String> {
+        let is_wanted = matches!(assertion, Assertion::WordBoundary);
+        match assertion {
+            Assertion::StartText => Ok(Place::StartText),
+            Assertion::EndText => Ok(Place::EndText),
+            Assertion::StartLine { crlf: false } => Ok(Place::StartLine),
+            Assertion::EndLine { crlf: false } => Ok(Place::EndLine),
+            Assertion::WordBoundary | Assertion::NotWordBoundary => {
+                Ok(Place::WordBoundary { is_wanted, set: self.sets.class(r"\w", false)? })
+            }
+            _ => Err("this kind of word or line boundary is not supported".to_owned()),
+        }
+    }
+
+    /// The set of an expression that matches one character whatever stands around it.
+    fn set_of(&mut self, expr: &Expr) -> Result<Option<usize>, String> {
+        match expr {
+            Expr::Any { newline: true } => self.sets.class("(?s:.)", false).map(Some),
+            Expr::Any { newline: false } => self.sets.class(".", false).map(Some),
+            Expr::Delegate { inner, casei, .. } => self.sets.class(inner, *casei).map(Some),
+            Expr::Literal { val, casei } => {
+                let mut characters = val.chars();
+                match (characters.next(), characters.next()) {
+                    (Some(one), None) => self.sets.character(one, *casei).map(Some),
+                    _ => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    min: usize,
+    max: usize,
+    is_greedy: bool,
+}
+
+/// The fewest characters that an expression matches.
+fn least(expr: &Expr) -> usize {
+    match expr {
+        Expr::Any { .. } | Expr::Delegate { .. } => 1,
+        Expr::Literal { val, .. } => val.chars().count(),
+        Expr::Concat(parts) => parts.iter().map(least).fold(0, usize::saturating_add),
+        Expr::Alt(branches) => branches.iter().map(least).min().unwrap_or(0),
+        Expr::Group(child) | Expr::AtomicGroup(child) => least(child),
+        Expr::Repeat { child, lo, .. } => least(child).saturating_mul(*lo),
+        _ => 0,
+    }
+}
+
+/// The number of characters that an expression always matches, if there is one.
+fn exact(expr: &Expr) -> Option<usize> {
+    match expr {
+        Expr::Empty | Expr::Assertion(_) | Expr::LookAround(..) => Some(0),
+        Expr::Any { .. } | Expr::Delegate { .. } => Some(1),
+        Expr::Literal { val, .. } => Some(val.chars().count()),
+        Expr::Concat(parts) => {
+            parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(exact(part)?))
+        }
+        Expr::Alt(branches) => {
+            let (first, others) = branches.split_first()?;
+            let first = exact(first)?;
+            others.iter().all(|branch| exact(branch) == Some(first)).then_some(first)
+        }
+        Expr::Group(child) | Expr::AtomicGroup(child) => exact(child),
+        Expr::Repeat { child, lo, hi, .. } if lo == hi => exact(child)?.checked_mul(*lo),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Tokens that are found in a text before it is split, and have an id each.
+//!
+//! **Invariant:** after `check`, contents and ids are different, and an id that the vocabulary has
+//! is that of the same text. The library numbers these tokens itself: `add_to` compares.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use tokenizers::{AddedToken, NormalizedString, Normalizer};
+
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+use crate::text::files::{one_line, shown};
+use crate::text::pipeline::Inner;
+use crate::text::pipeline::model::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, Vocabulary};
+
+/// Most added tokens. Most files have some dozens; those with codes of images have thousands.
+const ADDED_TOKENS_MAX: usize = 1 << 16;
+/// Most bytes of their contents together: the automaton that finds them has a state for each.
+const ADDED_BYTES_MAX: usize = 1 << 20;
+
+/// A token with the id that its file gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(in crate::text) struct Declared {
+    pub(in crate::text) id: u32,
+    #[serde(flatten)]
+    pub(in crate::text) token: AddedToken,
+}
+
+/// The added tokens of a file, by ascending id.
+#[derive(Clone, Debug, Default)]
+pub(in crate::text) struct AddedTokens {
+    tokens: Vec<Declared>,
+    ids: HashMap<String, TokenId>,
+}
+
+impl AddedTokens {
+    /// Checks tokens for themselves: their number, sizes, and that none repeats.
+    pub(in crate::text) fn new(
+        tokens: impl IntoIterator<Item = Declared>,
+    ) -> std::result::Result<Self, String> {
+        let mut added = Self::default();
+        let mut n_bytes = 0;
+        for token in tokens {
+            let text = &token.token.content;
+            n_bytes += text.len();
+            if text.is_empty() {
+                return Err(format!("token {} has no text", token.id));
+            }
+            if text.len() > TOKEN_BYTES_MAX || token.id > TOKEN_ID_MAX {
+                return Err(format!(
+                    "token {} has {} bytes; the limits are {TOKEN_BYTES_MAX}, and \
+                     {TOKEN_ID_MAX} for an id",
+                    token.id,
+                    text.len()
+                ));
+            }
+            if added.tokens.len() >= ADDED_TOKENS_MAX || n_bytes > ADDED_BYTES_MAX {
+                return Err(format!(
+                    "more than {ADDED_TOKENS_MAX} tokens, or {ADDED_BYTES_MAX} bytes of them"
+                ));
+            }
+            added.ids.insert(text.clone(), TokenId(token.id));
+            added.tokens.push(token);
+        }
+        added.tokens.sort_by_key(|token| token.id);
+        added.tokens.dedup();
+        for pair in added.tokens.windows(2) {
+            if pair[0].id == pair[1].id {
+                return Err(format!(
+                    "`{}` and `{}` have the same id {}",
+                    shown(&pair[0].token.content),
+                    shown(&pair[1].token.content),
+                    pair[0].id
+                ));
+            }
+        }
+        if added.ids.len() < added.tokens.len() {
+            return Err("the same text has two ids".to_owned());
+        }
+        Ok(added)
+    }
+
+    pub(in crate::text) fn id_of(&self, text: &str) -> Option<TokenId> {
+        self.ids.get(text).copied()
+    }
+
+    pub(in crate::text) fn iter(&self) -> impl Iterator<Item = &Declared> {
+        self.tokens.iter()
+    }
+
+    /// Compares the tokens with the vocabulary.
+    pub(super) fn check(&self, vocabulary: &Vocabulary) -> std::result::Result<(), String> {
+        for Declared { id, token } in &self.tokens {
+            let same_text = vocabulary.id_of(&token.content);
+            if same_text.is_some_and(|known| known.0 != *id)
+                || same_text.is_none() && vocabulary.has_id(TokenId(*id))
+            {
+                return Err(format!(
+                    "token `{}` has id {id}, which is not what the vocabulary says",
+                    shown(&token.content)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the tokens that are not there yet, and compares what ids they got.
+    pub(in crate::text) fn add_to(&self, path: &Path, inner: &mut Inner) -> Result<()> {
+        let refused = |problem: String| Error::malformed(path, one_line(&problem));
+        let mut found = HashMap::new();
+        for Declared { id, token } in &self.tokens {
+            let text = found_text(token, inner)
+                .map_err(|problem| refused(format!("added token {id}: {problem}")))?;
+            if let Some(other) = found.insert((text, token.normalized), id) {
+                return Err(refused(format!(
+                    "added tokens {other} and {id} are the same text when they are normalized"
+                )));
+            }
+        }
+        inner
+            .add_tokens(self.tokens.iter().map(|declared| declared.token.clone()))
+            .map_err(|error| refused(format!("added tokens: {error}")))?;
+        for Declared { id, token } in &self.tokens {
+            let got = inner.token_to_id(&token.content);
+            if got != Some(*id) {
+                return Err(refused(format!(
+                    "added token `{}` should have id {id}, but its place in the vocabulary gives \
+                     {}; the file's ids have gaps or repeat",
+                    shown(&token.content),
+                    got.map_or_else(|| "none".to_owned(), |got| got.to_string())
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the library will look for. Refuses what it would look for in vain, or again and again in
+/// the same spaces.
+fn found_text(token: &AddedToken, inner: &Inner) -> std::result::Result<String, String> {
+    let mut text = NormalizedString::from(token.content.as_str());
+    if let Some(normalizer) = inner.get_normalizer().filter(|_| token.normalized) {
+        normalizer.normalize(&mut text).map_err(|error| error.to_string())?;
+    }
+    if text.get().is_empty() {
+        return Err("nothing is left of it when it is normalized".to_owned());
+    }
+    if (token.lstrip || token.rstrip) && text.get().chars().all(char::is_whitespace) {
+        return Err("it is of spaces, and takes the spaces beside it as well".to_owned());
+    }
+    Ok(text.get().to_owned())
+}
+
+impl<'de> Deserialize<'de> for AddedTokens {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> std::result::Result<Self, D::Error> {
+        json.deserialize_seq(List)
+    }
+}
+
+struct List;
+
+impl<'de> Visitor<'de> for List {
+    type Value = AddedTokens;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of added tokens")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(
+        self,
+        mut list: A,
+    ) -> std::result::Result<AddedTokens, A::Error> {
+        let mut tokens: Vec<Declared> = Vec::new();
+        while let Some(token) = list.next_element()? {
+            if tokens.len() > ADDED_TOKENS_MAX {
+                break;
+            }
+            tokens.push(token);
+        }
+        AddedTokens::new(tokens)
+            .map_err(|problem| A::Error::custom(format!("`added_tokens`: {problem}")))
+    }
+}

@@ -1,0 +1,72 @@
+//! Turns `decoder` into the library's steps from the texts of tokens to the text of all.
+//!
+//! **Invariant:** no step fails or panics, and all together multiply a text at most `GROWTH_MAX`
+//! times.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokenizers::DecoderWrapper;
+use tokenizers::decoders::byte_fallback::ByteFallback;
+use tokenizers::decoders::fuse::Fuse;
+use tokenizers::decoders::sequence::Sequence;
+use tokenizers::decoders::strip::Strip;
+use tokenizers::normalizers::Replace;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+use crate::text::pipeline::pre_tokenizer::{MetaspaceText, metaspace};
+use crate::text::pipeline::{PatternText, add_step, multiplied, part, replaced};
+
+/// The steps, if there are any.
+pub(super) struct Decoder {
+    pub(super) steps: Option<Sequence>,
+    /// Whether tokens are written in the alphabet of bytes and nothing else is done to them.
+    pub(super) is_byte_level: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum Step {
+    // What its fields say concerns encoding.
+    ByteLevel,
+    ByteFallback,
+    Fuse,
+    Metaspace(MetaspaceText),
+    Replace { pattern: PatternText, content: String },
+    Strip { content: char, start: usize, stop: usize },
+    Sequence { decoders: Vec<Step> },
+}
+
+/// Reads the part.
+pub(super) fn read(json: Option<&RawValue>) -> Result<Decoder, String> {
+    let mut steps = Vec::new();
+    let mut growth = 1;
+    if let Some(step) = part::<Step>(json)? {
+        add(&mut steps, &mut growth, step)?;
+    }
+    let is_byte_level = matches!(steps[..], [DecoderWrapper::ByteLevel(_)]);
+    let steps = (!steps.is_empty()).then(|| Sequence::new(steps));
+    Ok(Decoder { steps, is_byte_level })
+}
+
+fn add(steps: &mut Vec<DecoderWrapper>, growth: &mut usize, step: Step) -> Result<(), String> {
+    let step: DecoderWrapper = match step {
+        Step::ByteLevel => ByteLevel::default().into(),
+        Step::ByteFallback => ByteFallback::default().into(),
+        Step::Fuse => Fuse::default().into(),
+        Step::Metaspace(text) => metaspace(&text)?.into(),
+        Step::Replace { pattern, content } => {
+            let (pattern, factor) = replaced(pattern, &content)?;
+            *growth = multiplied(*growth, factor)?;
+            Replace::new(pattern, content).map_err(|error| error.to_string())?.into()
+        }
+        // The library cuts more than a token has, if it is told to.
+        Step::Strip { stop: 1.., .. } => {
+            return Err("cutting characters from the end of tokens is not supported".to_owned());
+        }
+        Step::Strip { content, start, stop } => Strip::new(content, start, stop).into(),
+        Step::Sequence { decoders } => {
+            return decoders.into_iter().try_for_each(|step| add(steps, growth, step));
+        }
+    };
+    add_step(steps, step)
+}

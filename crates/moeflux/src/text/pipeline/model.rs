@@ -1,0 +1,239 @@
+//! Turns `model` into the library's byte-pair encoder.
+//!
+//! Settings for training, such as `dropout`, are not read: with them a text would have other
+//! tokens each time.
+//! **Invariant:** every text of the vocabulary has an id of its own, and what two tokens merge into
+//! is one of them.
+
+use std::fmt;
+
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use tokenizers::models::bpe::{BPE, Vocab};
+
+use crate::ids::TokenId;
+use crate::text::files::shown;
+
+/// Most tokens of a vocabulary; the largest published ones have 262,144.
+const TOKENS_MAX: usize = 1 << 19;
+/// Largest id: a table of bits over all ids is small.
+pub(super) const TOKEN_ID_MAX: u32 = (1 << 22) - 1;
+/// Most bytes of a token; published runs of spaces and dashes have up to 1,024. A model that
+/// repeats the longest one writes that much at each step.
+pub(super) const TOKEN_BYTES_MAX: usize = 4096;
+/// Most merges; the largest published files have 514,906.
+const MERGES_MAX: usize = 1 << 20;
+
+/// The model as its file has it.
+#[derive(Deserialize)]
+pub(super) struct Model {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    vocab: Vocabulary,
+    merges: Merges,
+    unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    fuse_unk: Option<bool>,
+    byte_fallback: Option<bool>,
+    ignore_merges: Option<bool>,
+}
+
+/// Tokens by their text.
+pub(super) struct Vocabulary {
+    ids: Vocab,
+    used: Vec<u64>,
+}
+
+struct Merges(Vec<(String, String)>);
+
+struct Merge(Option<(String, String)>);
+
+impl Model {
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocab
+    }
+
+    /// The library's model.
+    pub(super) fn build(self) -> Result<BPE, String> {
+        if let Some(kind) = self.kind.filter(|kind| kind != "BPE") {
+            return Err(format!("type `{}` is not supported; BPE is", shown(&kind)));
+        }
+        let affixes = [&self.continuing_subword_prefix, &self.end_of_word_suffix];
+        if affixes.into_iter().flatten().any(|affix| !affix.is_empty()) {
+            return Err("a prefix or suffix of subwords is not supported".to_owned());
+        }
+        let ids = self.vocab.ids;
+        if ids.is_empty() {
+            return Err("a vocabulary without tokens".to_owned());
+        }
+        if let Some(unknown) = self.unk_token.as_ref().filter(|text| !ids.contains_key(*text)) {
+            return Err(format!(
+                "`unk_token` is `{}`, which the vocabulary does not have",
+                shown(unknown)
+            ));
+        }
+        let has_byte = |byte: u8| ids.contains_key(format!("<0x{byte:02X}>").as_str());
+        if self.byte_fallback == Some(true)
+            && self.unk_token.is_none()
+            && !(0..=u8::MAX).all(has_byte)
+        {
+            return Err("`byte_fallback` without a token for every byte, `<0x00>` to `<0xFF>`: \
+                        some characters would vanish"
+                .to_owned());
+        }
+        let longest = ids.keys().map(String::len).max().unwrap_or(0);
+        let too_long = |(left, right): &(String, String)| left.len() + right.len() > longest;
+        if let Some(place) = self.merges.0.iter().position(too_long) {
+            return Err(format!(
+                "merge {} makes a token that the vocabulary does not have",
+                place + 1
+            ));
+        }
+        let mut builder = BPE::builder()
+            .vocab_and_merges(ids, self.merges.0)
+            .fuse_unk(self.fuse_unk.unwrap_or(false))
+            .byte_fallback(self.byte_fallback.unwrap_or(false))
+            .ignore_merges(self.ignore_merges.unwrap_or(false));
+        if let Some(unknown) = self.unk_token {
+            builder = builder.unk_token(unknown);
+        }
+        builder.build().map_err(|error| error.to_string())
+    }
+}
+
+impl Vocabulary {
+    pub(super) fn id_of(&self, text: &str) -> Option<TokenId> {
+        self.ids.get(text).copied().map(TokenId)
+    }
+
+    pub(super) fn has_id(&self, id: TokenId) -> bool {
+        let (word, bit) = place(id.0);
+        self.used.get(word).is_some_and(|word| word & bit != 0)
+    }
+
+    /// Zero in an empty vocabulary, of which no model is made.
+    pub(super) fn largest_id(&self) -> u32 {
+        self.ids.values().copied().max().unwrap_or(0)
+    }
+
+    fn insert(&mut self, text: String, id: u32) -> Result<(), String> {
+        if self.ids.len() >= TOKENS_MAX {
+            return Err(format!("a vocabulary of more than {TOKENS_MAX} tokens"));
+        }
+        if text.len() > TOKEN_BYTES_MAX || id > TOKEN_ID_MAX {
+            return Err(format!(
+                "token {id} has {} bytes; the limits are {TOKEN_BYTES_MAX}, and {TOKEN_ID_MAX} for \
+                 an id",
+                text.len()
+            ));
+        }
+        if self.has_id(TokenId(id)) {
+            return Err(format!("two tokens have id {id}, `{}` is one of them", shown(&text)));
+        }
+        let (word, bit) = place(id);
+        if self.used.len() <= word {
+            self.used.resize(word + 1, 0);
+        }
+        self.used[word] |= bit;
+        match self.ids.insert(text, id) {
+            None => Ok(()),
+            Some(other) => Err(format!("one text has ids {other} and {id}")),
+        }
+    }
+}
+
+/// The word and the bit of an id in a table of bits.
+fn place(id: u32) -> (usize, u64) {
+    (usize::try_from(id / 64).unwrap_or(usize::MAX), 1 << (id % 64))
+}
+
+impl<'de> Deserialize<'de> for Vocabulary {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_map(VocabularyMap)
+    }
+}
+
+struct VocabularyMap;
+
+impl<'de> Visitor<'de> for VocabularyMap {
+    type Value = Vocabulary;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the vocabulary of a BPE model: ids by text")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
+        let mut vocabulary = Vocabulary { ids: Vocab::new(), used: Vec::new() };
+        while let Some((text, id)) = map.next_entry()? {
+            vocabulary
+                .insert(text, id)
+                .map_err(|problem| A::Error::custom(format!("`vocab`: {problem}")))?;
+        }
+        Ok(vocabulary)
+    }
+}
+
+impl<'de> Deserialize<'de> for Merges {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_seq(MergeList)
+    }
+}
+
+struct MergeList;
+
+impl<'de> Visitor<'de> for MergeList {
+    type Value = Merges;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of merges")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges, A::Error> {
+        let mut merges = Vec::new();
+        while let Some(Merge(merge)) = list.next_element()? {
+            if merges.len() >= MERGES_MAX {
+                return Err(A::Error::custom(format!("`merges`: more than {MERGES_MAX}")));
+            }
+            merges.extend(merge);
+        }
+        Ok(Merges(merges))
+    }
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_any(MergePair)
+    }
+}
+
+struct MergePair;
+
+impl<'de> Visitor<'de> for MergePair {
+    type Value = Merge;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a merge: \"a b\" or [\"a\", \"b\"]")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, pair: &str) -> Result<Merge, E> {
+        // The first line of a merges file, which some converters kept.
+        if pair.starts_with("#version") {
+            return Ok(Merge(None));
+        }
+        let mut words = pair.split(' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some(left), Some(right), None) => Ok(Merge(Some((left.to_owned(), right.to_owned())))),
+            _ => Err(E::custom("a merge that is not of two tokens")),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Merge, A::Error> {
+        let (left, right, end) =
+            (pair.next_element()?, pair.next_element()?, pair.next_element::<String>()?);
+        match (left, right, end) {
+            (Some(left), Some(right), None) => Ok(Merge(Some((left, right)))),
+            _ => Err(A::Error::custom("a merge that is not of two tokens")),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Counts what a rendering does and holds, in units that do not depend on the machine.
+//!
+//! Work is charged before it is done, about one unit per nanosecond. Bytes are those that live at
+//! the same time: lists and maps give theirs back when they are dropped; long texts are watched by
+//! weak references, which tell how many still live when room gets short.
+//! **Invariant:** past a limit every charge fails, so a template cannot go on by ignoring an error.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use minijinja::{Error, ErrorKind, Value};
+
+use crate::text::template::OUTPUT_BYTES_MAX;
+
+/// Most work of one rendering, half a second to a second. A message takes thousands of units, and
+/// up to five per byte of its text, so that the longest output is within it.
+pub(super) const WORK_MAX: u64 = 500_000_000;
+/// Most bytes of values that live at the same time, beside the messages and the output: with both
+/// of these as long as they may be, the process grows by 256 MB at most.
+pub(super) const VALUES_BYTES_MAX: u64 = 96 << 20;
+
+/// Texts from this length on are watched; shorter ones count where a list holds them.
+const WATCHED_BYTES_MIN: usize = 128;
+/// How much may be made between two looks at what still lives: each look visits all watched texts.
+const SWEEP_BYTES: u64 = 16 << 20;
+/// Work of a look at one watched text.
+const SWEEP_WORK: u64 = 10;
+
+/// The counts of one rendering.
+#[derive(Debug)]
+pub(super) struct Meter {
+    work_max: u64,
+    work: AtomicU64,
+    containers_bytes: Arc<AtomicU64>,
+    texts: Mutex<Texts>,
+}
+
+#[derive(Debug, Default)]
+struct Texts {
+    watched: Vec<(Weak<str>, u64)>,
+    watched_bytes: u64,
+    sweep_at_bytes: u64,
+    /// Bytes in each capture that is open, innermost last.
+    captures: Vec<u64>,
+    captured_bytes: u64,
+    output_bytes: u64,
+    is_full: bool,
+}
+
+/// A container's bytes, counted as long as it lives.
+#[derive(Debug)]
+pub(super) struct Held {
+    count: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.count.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A number of bytes or items as a charge.
+pub(super) fn units(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// A template's mistake, or a limit, in words.
+pub(super) fn refused(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, why.into())
+}
+
+impl Meter {
+    pub(super) fn new(work_max: u64) -> Self {
+        Self {
+            work_max,
+            work: AtomicU64::new(0),
+            containers_bytes: Arc::default(),
+            texts: Mutex::default(),
+        }
+    }
+
+    fn texts(&self) -> MutexGuard<'_, Texts> {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Charges work that is about to be done.
+    pub(super) fn work(&self, amount: u64) -> Result<(), Error> {
+        // Saturating: a sum that wrapped would begin anew.
+        let before = self.work.load(Ordering::Relaxed);
+        let after = before.saturating_add(amount);
+        self.work.store(after, Ordering::Relaxed);
+        if after > self.work_max {
+            let max = self.work_max;
+            let reason = "units of work: too many operations on long values";
+            return Err(refused(format!("more than {max} {reason}")));
+        }
+        Ok(())
+    }
+
+    /// Whether a rendering that seems to have succeeded passed a limit on the way.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.work(0)?;
+        if self.texts().is_full { Err(too_large()) } else { Ok(()) }
+    }
+
+    /// Asks for room for values that are about to be made.
+    pub(super) fn room(&self, bytes: u64) -> Result<(), Error> {
+        self.room_in(&mut self.texts(), bytes)
+    }
+
+    fn room_in(&self, texts: &mut Texts, bytes: u64) -> Result<(), Error> {
+        let wanted = |texts: &Texts| {
+            let captured = texts.captured_bytes.saturating_mul(2);
+            let containers = self.containers_bytes.load(Ordering::Relaxed);
+            containers.saturating_add(texts.watched_bytes + captured).saturating_add(bytes)
+        };
+        let is_due = texts.watched_bytes >= texts.sweep_at_bytes.max(SWEEP_BYTES);
+        if is_due || wanted(texts) > VALUES_BYTES_MAX {
+            self.work(SWEEP_WORK * units(texts.watched.len()))?;
+            texts.watched.retain(|(text, _)| text.strong_count() > 0);
+            texts.watched_bytes = texts.watched.iter().map(|(_, bytes)| bytes).sum();
+            texts.sweep_at_bytes = texts.watched_bytes + SWEEP_BYTES;
+        }
+        if texts.is_full || wanted(texts) > VALUES_BYTES_MAX {
+            texts.is_full = true;
+            return Err(too_large());
+        }
+        Ok(())
+    }
+
+    /// A text as a value, watched if it is long.
+    pub(super) fn text(&self, text: String) -> Result<Value, Error> {
+        let value = Value::from(text);
+        self.watch(&value)?;
+        Ok(value)
+    }
+
+    /// Counts a long text that is a value already.
+    pub(super) fn watch(&self, value: &Value) -> Result<(), Error> {
+        let Some(bytes) = value.as_str().map(str::len) else { return Ok(()) };
+        if bytes < WATCHED_BYTES_MIN {
+            return Ok(());
+        }
+        let Some(text) = value.to_str() else { return Ok(()) };
+        let mut texts = self.texts();
+        self.room_in(&mut texts, units(bytes))?;
+        // The second count of the same text ends with the first: only the bytes are too many.
+        texts.watched.push((Arc::downgrade(&text), units(bytes)));
+        texts.watched_bytes += units(bytes);
+        Ok(())
+    }
+
+    /// Counts a container's bytes until the result is dropped.
+    pub(super) fn hold(&self, bytes: u64) -> Result<Held, Error> {
+        self.room(bytes)?;
+        self.containers_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Held { count: Arc::clone(&self.containers_bytes), bytes })
+    }
+
+    /// Counts bytes that live until the rendering ends.
+    pub(super) fn hold_for_good(&self, bytes: u64) -> Result<(), Error> {
+        self.room(bytes)?;
+        self.containers_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Counts a container that is there before the template: no room is asked for.
+    pub(super) fn hold_nothing(&self) -> Held {
+        Held { count: Arc::clone(&self.containers_bytes), bytes: 0 }
+    }
+
+    /// What is written from now on is kept as a value.
+    pub(super) fn begin_capture(&self) {
+        self.texts().captures.push(0);
+    }
+
+    pub(super) fn end_capture(&self) {
+        let mut texts = self.texts();
+        let bytes = texts.captures.pop().unwrap_or(0);
+        texts.captured_bytes -= bytes;
+    }
+
+    /// Counts bytes that are about to be written to the innermost capture or the output.
+    pub(super) fn write(&self, bytes: usize) -> Result<(), Error> {
+        let bytes = units(bytes);
+        self.work(bytes / 2)?;
+        let mut texts = self.texts();
+        if texts.captures.is_empty() {
+            texts.output_bytes += bytes;
+            if texts.output_bytes > units(OUTPUT_BYTES_MAX) {
+                return Err(Error::from(ErrorKind::WriteFailure));
+            }
+            return Ok(());
+        }
+        self.room_in(&mut texts, bytes.saturating_mul(2))?;
+        if let Some(capture) = texts.captures.last_mut() {
+            *capture += bytes;
+        }
+        texts.captured_bytes += bytes;
+        Ok(())
+    }
+}
+
+fn too_large() -> Error {
+    refused(format!("more than {VALUES_BYTES_MAX} bytes of values at the same time"))
+}

@@ -1,0 +1,170 @@
+//! Compiles and renders on a thread of its own.
+//!
+//! A template is compiled anew for each rendering, which is a small part of it: its instructions
+//! borrow from its text, and nothing else has to hold both.
+//! **Invariant:** whatever recursion the limits allow fits on [`STACK_BYTES`].
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use minijinja::machinery::{Instructions, eval, make_string_output, parse};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{AutoEscape, Environment, Error as Fault, ErrorKind, Output, Value};
+
+use crate::error::{Error, Result};
+use crate::text::template::check::{Refusal, check};
+use crate::text::template::compile::compile;
+use crate::text::template::functions::REFUSAL;
+use crate::text::template::meter::Meter;
+use crate::text::template::values::walk;
+use crate::text::template::{FUEL_MAX, OUTPUT_BYTES_MAX, filters, functions};
+
+/// The stack of the thread. The deepest tree has some 4,000 levels, of a few KB each in a build
+/// without optimisation, and the deepest calls take as much; only pages in use take memory.
+pub(super) const STACK_BYTES: usize = 32 << 20;
+
+/// Most characters of a reason in an error.
+const REASON_CHARS_MAX: usize = 300;
+
+/// What it costs to write a short value.
+const EMIT_WORK: u64 = 40;
+
+/// Whether a template can be compiled.
+pub(super) fn try_compile(path: &Path, source: &str) -> Result<()> {
+    on_thread(path, || instructions(path, source).map(|_| ()))
+}
+
+/// The text that a template writes, with the variables that `variables` makes.
+pub(super) fn render<F>(path: &Path, source: &str, work_max: u64, variables: F) -> Result<String>
+where
+    F: FnOnce(&Arc<Meter>) -> std::result::Result<Value, Fault> + Send,
+{
+    on_thread(path, || {
+        let code = instructions(path, source)?;
+        let meter = Arc::new(Meter::new(work_max));
+        write(&code, &meter, variables).map_err(|fault| failed(path, &fault))
+    })
+}
+
+fn write<F>(
+    code: &Instructions<'_>,
+    meter: &Arc<Meter>,
+    variables: F,
+) -> std::result::Result<String, Fault>
+where
+    F: FnOnce(&Arc<Meter>) -> std::result::Result<Value, Fault>,
+{
+    let environment = environment(meter);
+    let variables = variables(meter)?;
+    let blocks = BTreeMap::new();
+    let mut text = String::new();
+    let mut output = make_string_output(&mut text);
+    eval(&environment, code, variables, &blocks, &mut output, AutoEscape::None)?;
+    meter.check()?;
+    Ok(text)
+}
+
+/// Runs what recurses as deep as a template says.
+fn on_thread<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, work);
+        let thread = thread.map_err(Error::io("start a thread for", path))?;
+        let stopped = |_| Err(Error::malformed(path, "chat template: its engine gave up"));
+        thread.join().unwrap_or_else(stopped)
+    })
+}
+
+fn syntax() -> SyntaxConfig {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    syntax.expect("the default delimiters differ")
+}
+
+fn instructions<'s>(path: &'s Path, source: &'s str) -> Result<Instructions<'s>> {
+    let refused = |refusal: Refusal| {
+        let Refusal { line, reason } = refusal;
+        Error::malformed(path, format!("chat template, line {line}: {reason}"))
+    };
+    check(source, syntax()).map_err(refused)?;
+    let tree = parse(source, "", syntax()).map_err(|fault| failed(path, &fault))?;
+    compile(&tree, "", source).map_err(refused)
+}
+
+fn environment(meter: &Arc<Meter>) -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_debug(false);
+    environment.set_fuel(Some(FUEL_MAX));
+    let own = Arc::clone(meter);
+    environment.set_formatter(move |output, _state, value| emit(&own, output, value));
+    filters::add(&mut environment, meter);
+    functions::add(&mut environment, meter);
+    environment
+}
+
+/// Writes a value to the output or a capture.
+fn emit(meter: &Meter, output: &mut Output<'_>, value: &Value) -> std::result::Result<(), Fault> {
+    meter.work(EMIT_WORK)?;
+    if let Some(text) = value.as_str() {
+        meter.write(text.len())?;
+        return output.write_str(text).map_err(Fault::from);
+    }
+    meter.work(walk(value).saturating_mul(4))?;
+    let mut written = Written { meter, output, limit: None };
+    let result = write!(written, "{value}");
+    match written.limit {
+        Some(fault) => Err(fault),
+        None => result.map_err(Fault::from),
+    }
+}
+
+/// Charges what a value prints.
+struct Written<'a, 'o> {
+    meter: &'a Meter,
+    output: &'a mut Output<'o>,
+    limit: Option<Fault>,
+}
+
+impl std::fmt::Write for Written<'_, '_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        if let Err(fault) = self.meter.write(text.len()) {
+            self.limit = Some(fault);
+            return Err(std::fmt::Error);
+        }
+        self.output.write_str(text)
+    }
+}
+
+/// One line: file, line of the template, reason.
+fn failed(path: &Path, error: &Fault) -> Error {
+    let mut reason = match error.kind() {
+        ErrorKind::OutOfFuel => format!("more than {FUEL_MAX} instructions; an endless loop?"),
+        ErrorKind::WriteFailure => format!("more than {OUTPUT_BYTES_MAX} bytes of text"),
+        kind => match error.detail() {
+            Some(detail) if detail.starts_with(REFUSAL) => detail.to_owned(),
+            Some(detail) => format!("{kind}: {detail}"),
+            None => kind.to_string(),
+        },
+    };
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        // Writing to a string cannot fail.
+        let _infallible = write!(reason, ": {cause}");
+        source = cause.source();
+    }
+    let reason: String = reason
+        .chars()
+        .map(|character| if is_plain(character) { character } else { ' ' })
+        .take(REASON_CHARS_MAX)
+        .collect();
+    let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
+    Error::malformed(path, format!("chat template{line}: {reason}"))
+}
+
+/// Whether a character stays on its line and leaves the direction of the others alone.
+fn is_plain(character: char) -> bool {
+    !character.is_control()
+        && !matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}

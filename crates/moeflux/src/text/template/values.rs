@@ -1,0 +1,384 @@
+//! The lists, maps and namespaces that templates handle.
+//!
+//! Each knows how deep it is and what it costs to walk, so that a charge needs no walk.
+//! **Invariant:** a value is at most [`DEPTH_MAX`] deep and holds no namespace and no loop
+//! variable, so there are no cycles: it can be printed, compared and dropped by recursion.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, ValueKind};
+use minijinja::{Error, Value};
+use serde_json::Value as Json;
+
+use crate::text::template::meter::{Held, Meter, refused, units};
+
+/// Deepest nesting. Messages are parsed with a limit of 128; a template wraps these a little.
+pub(super) const DEPTH_MAX: u32 = 160;
+
+/// What walking over a value without parts costs.
+const LEAF_WORK: u64 = 16;
+const LIST_ENTRY_BYTES: u64 = 32;
+const MAP_ENTRY_BYTES: u64 = 96;
+/// Most names of a namespace.
+const NAMES_MAX: usize = 1000;
+
+/// How deep a value is, and what one walk over all of it costs. Parts that occur twice count
+/// twice, since walks visit them twice.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    depth: u32,
+    walk: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Sequence {
+    List,
+    Tuple,
+    /// A tuple of `groupby`, whose two items have names.
+    Group,
+}
+
+#[derive(Debug)]
+pub(super) struct List {
+    items: Vec<Value>,
+    kind: Sequence,
+    shape: Shape,
+    _held: Held,
+}
+
+impl Object for List {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.items.get(key.as_usize()?).cloned()
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        let index = ["grouper", "list"].iter().position(|name| *name == key)?;
+        (self.kind == Sequence::Group).then(|| self.items.get(index).cloned()).flatten()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.items.len())
+    }
+
+    fn custom_cmp(self: &Arc<Self>, other: &DynObject) -> Option<Ordering> {
+        let other = other.downcast_ref::<Self>()?;
+        let is_tuple = |list: &Self| list.kind != Sequence::List;
+        match is_tuple(self).cmp(&is_tuple(other)) {
+            Ordering::Equal => None,
+            order => Some(order),
+        }
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kind, self.items.as_slice()) {
+            (Sequence::List, items) => f.debug_list().entries(items).finish(),
+            (_, [one]) if !f.alternate() => write!(f, "({one:?},)"),
+            (_, items) => {
+                let mut tuple = f.debug_tuple("");
+                for item in items {
+                    tuple.field(item);
+                }
+                if items.is_empty() { f.write_str("()") } else { tuple.finish() }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Map {
+    /// A map of the library, with its order and its hashing.
+    inner: DynObject,
+    shape: Shape,
+    _held: Held,
+}
+
+impl Object for Map {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.inner.get_value(key)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.inner.get_value_by_str(key)
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.inner.enumerate()
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        self.inner.enumerator_len()
+    }
+}
+
+/// What `namespace()` makes: the only value that changes.
+#[derive(Debug, Default)]
+pub(super) struct Namespace {
+    values: Mutex<BTreeMap<String, Value>>,
+}
+
+impl Object for Namespace {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.values().get(key).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.values().keys().map(|key| Value::from(key.as_str())).collect())
+    }
+}
+
+impl Namespace {
+    fn values(&self) -> MutexGuard<'_, BTreeMap<String, Value>> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set(&self, name: &str, value: &Value) -> Result<(), Error> {
+        shape(value)?;
+        let mut values = self.values();
+        if values.len() >= NAMES_MAX && !values.contains_key(name) {
+            return Err(refused(format!("more than {NAMES_MAX} names in a namespace")));
+        }
+        values.insert(name.to_owned(), value.clone());
+        Ok(())
+    }
+}
+
+/// Whether a value is the variable of a loop, which changes and holds its neighbours.
+pub(super) fn is_loop(value: &Value) -> bool {
+    value.as_object().is_some_and(|object| {
+        !is_own(object) && object.repr() == ObjectRepr::Map && {
+            object.get_value_by_str("depth0").is_some()
+        }
+    })
+}
+
+fn is_own(object: &DynObject) -> bool {
+    object.downcast_ref::<List>().is_some()
+        || object.downcast_ref::<Map>().is_some()
+        || object.downcast_ref::<Namespace>().is_some()
+}
+
+/// What a walk over the whole value costs: its bytes of text, and something for each part.
+pub(super) fn walk(value: &Value) -> u64 {
+    if let Some(text) = value.as_str() {
+        return LEAF_WORK + units(text.len());
+    }
+    let Some(object) = value.as_object() else { return LEAF_WORK };
+    if let Some(list) = object.downcast_ref::<List>() {
+        list.shape.walk
+    } else if let Some(map) = object.downcast_ref::<Map>() {
+        map.shape.walk
+    } else if let Some(namespace) = object.downcast_ref::<Namespace>() {
+        let values = namespace.values();
+        values.iter().fold(LEAF_WORK, |sum, (key, value)| {
+            sum.saturating_add(units(key.len()) + LEAF_WORK).saturating_add(walk(value))
+        })
+    } else {
+        LEAF_WORK * 8
+    }
+}
+
+/// How deep a value is; 0 if it has no parts.
+pub(super) fn depth(value: &Value) -> u64 {
+    let Some(object) = value.as_object() else { return 0 };
+    let shape = object
+        .downcast_ref::<List>()
+        .map(|list| list.shape)
+        .or_else(|| object.downcast_ref::<Map>().map(|map| map.shape));
+    shape.map_or(1, |shape| u64::from(shape.depth))
+}
+
+/// The number of items, characters or entries.
+pub(super) fn n_items(value: &Value) -> u64 {
+    match value.as_str() {
+        Some(text) => units(text.len()),
+        None => value.len().map_or(0, units),
+    }
+}
+
+/// The shape of a value that a container or a namespace is about to hold.
+fn shape(value: &Value) -> Result<Shape, Error> {
+    let leaf = |bytes| Shape { depth: 0, walk: walk(value), bytes };
+    if let Some(text) = value.as_str() {
+        // Longer texts are counted by themselves.
+        return Ok(leaf(units(text.len()).min(128) + 16));
+    }
+    let Some(object) = value.as_object() else { return Ok(leaf(0)) };
+    if let Some(list) = object.downcast_ref::<List>() {
+        Ok(list.shape)
+    } else if let Some(map) = object.downcast_ref::<Map>() {
+        Ok(map.shape)
+    } else if object.downcast_ref::<Namespace>().is_some() {
+        Err(refused("a namespace can be held by a variable only, not by a value"))
+    } else if is_loop(value) {
+        Err(refused("a loop variable cannot be held by a value"))
+    } else if matches!(object.repr(), ObjectRepr::Map | ObjectRepr::Plain) && !value.is_kwargs() {
+        Ok(leaf(0)) // A function or a macro: they have no parts that are values.
+    } else {
+        Err(refused("a value of this kind cannot be held by another"))
+    }
+}
+
+fn shape_of(parts: &[Value], own_bytes: u64) -> Result<Shape, Error> {
+    let mut whole = Shape { depth: 0, walk: LEAF_WORK, bytes: own_bytes };
+    for part in parts {
+        let part_shape = shape(part)?;
+        whole.depth = whole.depth.max(part_shape.depth);
+        whole.walk = whole.walk.saturating_add(part_shape.walk);
+        if part.as_object().is_none() {
+            whole.bytes += part_shape.bytes;
+        }
+    }
+    whole.depth += 1;
+    if whole.depth > DEPTH_MAX {
+        return Err(refused(format!("a value nested more than {DEPTH_MAX} deep")));
+    }
+    Ok(whole)
+}
+
+/// A list of items that exist; its bytes are counted.
+pub(super) fn list(meter: &Meter, items: Vec<Value>) -> Result<Value, Error> {
+    sequence(meter, items, Sequence::List)
+}
+
+pub(super) fn sequence(meter: &Meter, items: Vec<Value>, kind: Sequence) -> Result<Value, Error> {
+    meter.work(4 * LEAF_WORK + 12 * units(items.len()))?;
+    let shape = shape_of(&items, LIST_ENTRY_BYTES * (units(items.len()) + 4))?;
+    let held = meter.hold(shape.bytes)?;
+    Ok(Value::from_object(List { items, kind, shape, _held: held }))
+}
+
+/// A map; of equal keys the last wins.
+pub(super) fn map(meter: &Meter, pairs: Vec<(Value, Value)>) -> Result<Value, Error> {
+    let n_pairs = units(pairs.len());
+    meter.work(200 + 120 * n_pairs)?;
+    let (keys, values): (Vec<Value>, Vec<Value>) = pairs.into_iter().unzip();
+    let of_keys = shape_of(&keys, MAP_ENTRY_BYTES * (n_pairs + 2))?;
+    let of_values = shape_of(&values, 0)?;
+    meter.work(of_keys.walk.saturating_mul(6))?;
+    let shape = Shape {
+        depth: of_keys.depth.max(of_values.depth),
+        walk: of_keys.walk.saturating_add(of_values.walk),
+        bytes: of_keys.bytes + of_values.bytes,
+    };
+    let held = meter.hold(shape.bytes)?;
+    Ok(map_of(keys.into_iter().zip(values), shape, held))
+}
+
+fn map_of(pairs: impl Iterator<Item = (Value, Value)>, shape: Shape, held: Held) -> Value {
+    let inner = Value::from_pairs(pairs);
+    let inner = inner.as_object().cloned().expect("a map is an object");
+    Value::from_object(Map { inner, shape, _held: held })
+}
+
+/// The kind of a sequence, `None` for other values.
+pub(super) fn sequence_kind(value: &Value) -> Option<Sequence> {
+    Some(value.downcast_object_ref::<List>()?.kind)
+}
+
+/// The items of a list or tuple.
+pub(super) fn items(value: &Value) -> Option<&[Value]> {
+    Some(&value.downcast_object_ref::<List>()?.items)
+}
+
+pub(super) fn is_map(value: &Value) -> bool {
+    value.downcast_object_ref::<Map>().is_some()
+}
+
+/// A value that the library made, as one of ours: iterators become lists, long texts are watched.
+pub(super) fn keep(meter: &Meter, value: Value) -> Result<Value, Error> {
+    keep_at(meter, value, 0)
+}
+
+fn keep_at(meter: &Meter, value: Value, level: u32) -> Result<Value, Error> {
+    if value.as_str().is_some() {
+        meter.watch(&value)?;
+        return Ok(value);
+    }
+    let Some(object) = value.as_object() else { return Ok(value) };
+    if is_own(object) {
+        return Ok(value);
+    }
+    // What the library returns is at most pairs in groups in a list.
+    if level > 4 {
+        return Err(refused("a value of this kind cannot be held by another"));
+    }
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            let kind = if value.is_tuple() { Sequence::Tuple } else { Sequence::List };
+            let mut items = Vec::new();
+            for item in value.try_iter()? {
+                meter.work(LEAF_WORK)?;
+                if items.len() == items.capacity() {
+                    meter.room(2 * LIST_ENTRY_BYTES * units(items.len()))?;
+                }
+                items.push(keep_at(meter, item, level + 1)?);
+            }
+            sequence(meter, items, kind)
+        }
+        ValueKind::Map if value.is_kwargs() => {
+            let keys = value.try_iter()?;
+            let pairs: Result<Vec<_>, Error> =
+                keys.map(|key| value.get_item(&key).map(|item| (key, item))).collect();
+            map(meter, pairs?)
+        }
+        _ => Ok(value),
+    }
+}
+
+/// A message's JSON. It is there whatever the template does, so its bytes are not counted.
+pub(super) fn from_json(meter: &Meter, json: &Json) -> Result<Value, Error> {
+    from_json_at(meter, json, 0)
+}
+
+fn from_json_at(meter: &Meter, json: &Json, level: u32) -> Result<Value, Error> {
+    if level >= DEPTH_MAX {
+        return Err(refused(format!("a message nested more than {DEPTH_MAX} deep")));
+    }
+    let part = |json| from_json_at(meter, json, level + 1);
+    Ok(match json {
+        Json::Null => Value::from(()),
+        Json::Bool(is_true) => Value::from(*is_true),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (_, Some(number)) => Value::from(number),
+            _ => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => given(meter, items.iter().map(part).collect::<Result<_, _>>()?)?,
+        Json::Object(entries) => {
+            let keys = entries.keys().map(|key| Value::from(key.as_str())).collect();
+            given_map(meter, keys, entries.values().map(part).collect::<Result<_, _>>()?)?
+        }
+    })
+}
+
+/// A list that is there whatever the template does.
+pub(super) fn given(meter: &Meter, items: Vec<Value>) -> Result<Value, Error> {
+    let shape = shape_of(&items, 0)?;
+    let held = meter.hold_nothing();
+    Ok(Value::from_object(List { items, kind: Sequence::List, shape, _held: held }))
+}
+
+/// A map that is there whatever the template does.
+pub(super) fn given_map(
+    meter: &Meter,
+    keys: Vec<Value>,
+    values: Vec<Value>,
+) -> Result<Value, Error> {
+    let of_keys = shape_of(&keys, 0)?;
+    let mut shape = shape_of(&values, 0)?;
+    shape.walk = shape.walk.saturating_add(of_keys.walk);
+    Ok(map_of(keys.into_iter().zip(values), shape, meter.hold_nothing()))
+}

@@ -1,0 +1,101 @@
+//! Tokenizers from strangers, and those that are published: a table of hostile files, each of
+//! which must end in one line or work, and families' pipelines against the tokenizers library.
+//!
+//! A program rather than a list of tests, so that `tools/check/tokenizers.sh` can give each file a
+//! process of its own with limits of memory and time. Without one of the words below it checks
+//! everything in its own process:
+//! `--write DIR` (a folder for each case), `--open DIR`, `--families`, `--write-family NAME DIR`,
+//! `--encode DIR` (texts as JSON strings, a line each, become lists of ids).
+#![expect(clippy::unwrap_used, clippy::panic, reason = "it checks, and fails as tests do")]
+#![expect(clippy::too_many_lines, reason = "tables")]
+#![expect(clippy::print_stdout, reason = "the script that runs this reads its answers")]
+
+mod attacks;
+mod cases;
+mod families;
+mod probe;
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+use crate::cases::{Case, Expected};
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["--write", dir] => {
+            for case in all_cases() {
+                let dir = Path::new(dir).join(&case.name);
+                std::fs::create_dir(&dir).unwrap();
+                case.write(&dir);
+            }
+        }
+        ["--open", dir] => println!("{}", probe::open(Path::new(dir)).unwrap_or_else(|it| it)),
+        ["--families"] => families::NAMES.iter().for_each(|name| println!("{name}")),
+        ["--write-family", name, dir] => {
+            let text = families::family(name).to_string();
+            std::fs::write(Path::new(dir).join("tokenizer.json"), text).unwrap();
+        }
+        ["--encode", dir] => encode_lines(Path::new(dir)),
+        _ => check_all(),
+    }
+}
+
+fn all_cases() -> Vec<Case> {
+    cases::all().into_iter().chain(attacks::all()).collect()
+}
+
+fn check_all() {
+    let dir = Folder::new();
+    let cases = all_cases();
+    let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), cases.len(), "two cases have one name");
+    assert!(cases.len() >= 100, "{} cases", cases.len());
+    let mut wrong = Vec::new();
+    for case in &cases {
+        case.write(&dir.0);
+        let outcome = probe::open(&dir.0);
+        match (&case.expected, &outcome) {
+            (Expected::Works, Ok(_)) => {}
+            (Expected::Refused(part), Err(line)) if line.contains(part) => {
+                probe::check_line(&dir.0, line);
+            }
+            _ => {
+                wrong.push(format!("{}: {:?} expected, but {outcome:?}", case.name, case.expected));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    families::check(&dir.0);
+    println!("{} cases, {} families", cases.len(), families::NAMES.len());
+}
+
+fn encode_lines(dir: &Path) {
+    let tokenizer = moeflux::text::Tokenizer::open(dir, usize::MAX).unwrap();
+    for line in std::io::stdin().lock().lines() {
+        let text: String = serde_json::from_str(&line.unwrap()).unwrap();
+        let tokens = tokenizer.encode(&text).unwrap();
+        let ids: Vec<u32> = tokens.iter().map(|token| token.0).collect();
+        println!("{}", serde_json::json!({"ids": ids, "text": tokenizer.decode(&tokens)}));
+    }
+}
+
+/// A folder that is removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let dir = std::env::temp_dir().join(format!("moeflux-tokenizers-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}

@@ -1,0 +1,51 @@
+//! Chat templates: what is accepted renders a conversation with everything in it, or says why not;
+//! rendering ends, and its text is bounded.
+#![no_main]
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use moeflux::text::{ChatTemplate, Message, OUTPUT_BYTES_MAX, SpecialTokens, TemplateOptions};
+use moeflux_fuzz::check_refusal;
+use serde_json::json;
+
+static CONVERSATION: LazyLock<(Vec<Message>, TemplateOptions)> = LazyLock::new(|| {
+    let mut parts = Message::new("user", "");
+    parts.content = json!([{"type": "text", "text": "a\u{e9}\n<b> "}, {"type": "image"}]);
+    let mut calls = Message::new("assistant", " ");
+    calls.reasoning = Some("first\nthen".into());
+    let arguments = json!({"x": [1, -2.5, null, true], "y": {"z": "\"'\\"}});
+    calls.tool_calls = Some(json!([
+        {"type": "function", "id": "c0", "function": {"name": "f", "arguments": arguments}}
+    ]));
+    let mut result = Message::new("tool", "17");
+    result.extra.insert("tool_call_id".into(), json!("c0"));
+    result.extra.insert("name".into(), json!("f"));
+    let messages =
+        vec![Message::new("system", "s"), parts, calls, result, Message::new("user", "\u{1f600}")];
+    let tool = json!({"type": "function", "function": {"name": "f", "description": "d",
+        "parameters": {"type": "object", "properties": {"x": {"type": "array"}}}}});
+    let options = TemplateOptions {
+        add_generation_prompt: true,
+        enable_thinking: Some(true),
+        tools: Some(json!([tool])),
+        now_seconds: Some(1_700_000_000),
+        ..TemplateOptions::default()
+    };
+    (messages, options)
+});
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(source) = std::str::from_utf8(input) else { return };
+    let path = Path::new("chat_template.jinja");
+    let template = match ChatTemplate::from_source(path, source, SpecialTokens::default()) {
+        Ok(template) => template,
+        Err(error) => return check_refusal(&error),
+    };
+    let (messages, options) = &*CONVERSATION;
+    match template.render(messages, options) {
+        Ok(text) => assert!(text.len() <= OUTPUT_BYTES_MAX),
+        Err(error) => check_refusal(&error),
+    }
+});

@@ -1,0 +1,44 @@
+//! `generation_config.json`: what is accepted are values that a sampler takes, and the same when
+//! they are written and read again; end tokens ascend.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use moeflux::sample::{Sampler, SamplerDefaults};
+use moeflux::text::{EndTokens, Tokenizer};
+use moeflux_fuzz::{Folder, check_refusal};
+use serde_json::{Value, json};
+
+static RIG: LazyLock<(Folder, Tokenizer)> = LazyLock::new(|| {
+    let folder = Folder::new("generation-config");
+    folder
+        .write("tokenizer.json", br#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#);
+    let tokenizer = Tokenizer::open(folder.path(), 1).expect("a tokenizer of one token");
+    (folder, tokenizer)
+});
+
+fuzz_target!(|input: &[u8]| {
+    let (folder, tokenizer) = &*RIG;
+    folder.write("generation_config.json", input);
+    match EndTokens::open(folder.path(), tokenizer) {
+        Ok(ends) => assert!(ends.tokens().is_sorted_by(|a, b| a < b)),
+        Err(error) => check_refusal(&error),
+    }
+    let Ok(json) = serde_json::from_slice::<Value>(input) else { return };
+    let defaults = match SamplerDefaults::from_generation_config(&json) {
+        Ok(defaults) => defaults,
+        Err(error) => return check_refusal(&error),
+    };
+    let config = defaults.config(7);
+    let again = json!({
+        "do_sample": true, "temperature": config.temperature, "top_k": config.top_k,
+        "top_p": config.top_p, "min_p": config.min_p,
+        "repetition_penalty": config.repetition_penalty,
+    });
+    let again = SamplerDefaults::from_generation_config(&again).expect("its own values");
+    assert_eq!(again.config(7), config);
+    let mut sampler = Sampler::new(config, 4).expect("values in their ranges");
+    let choice = sampler.sample(&[0.5, -1e4, 3.0, 1e4], &[], None).expect("finite logits");
+    assert!(choice.token.0 < 4);
+});

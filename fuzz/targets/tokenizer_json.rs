@@ -1,0 +1,46 @@
+//! Tokenizers: what is accepted has ids below the model's rows, and takes any text and any ids.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use moeflux::ids::TokenId;
+use moeflux::text::Tokenizer;
+use moeflux_fuzz::{Folder, check_refusal};
+
+const N_ROWS: usize = 4096;
+
+/// Spaces, digits, marks, scripts, a special token, and what no normaliser leaves alone.
+const TEXT: &str = "Hello  world\n\t'll 1234<|im_end|> \u{e9}e\u{301}\u{fb01}\u{3042}\u{1f600}\0";
+
+static FOLDER: LazyLock<Folder> = LazyLock::new(|| Folder::new("tokenizer"));
+
+fuzz_target!(|input: &[u8]| {
+    FOLDER.write("tokenizer.json", input);
+    let tokenizer = match Tokenizer::open(FOLDER.path(), N_ROWS) {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return check_refusal(&error),
+    };
+    let n_ids = tokenizer.vocab_size();
+    assert!((1..=N_ROWS).contains(&n_ids));
+    let own = String::from_utf8_lossy(&input[..input.len().min(200)]);
+    for text in [TEXT, &own, ""] {
+        for encoded in
+            [tokenizer.encode(text), tokenizer.encode_prompt(text), tokenizer.encode_plain(text)]
+        {
+            match encoded {
+                Ok(ids) => {
+                    assert!(ids.iter().all(|id| (id.0 as usize) < n_ids), "{ids:?} of {n_ids}");
+                    let _text = tokenizer.decode(&ids);
+                }
+                Err(error) => check_refusal(&error),
+            }
+        }
+    }
+    // One more than there are.
+    for id in (0..=n_ids).map(|id| TokenId(u32::try_from(id).expect("few rows"))) {
+        let text = tokenizer.token_text(id);
+        assert!(text.is_some() || tokenizer.token_bytes(id).is_empty(), "{id:?}");
+        let _is_special = tokenizer.is_special(id);
+    }
+});
