@@ -78,6 +78,6 @@ if [ "$(uname -sm)" = 'Linux x86_64' ]; then
   step instructions tools/instructions/check.py
 fi
 if [ -x fuzz/smoke.sh ]; then
-  step fuzz fuzz/smoke.sh 20
+  step fuzz fuzz/smoke.sh 7
 fi
 printf 'test.sh: all passed in %d s\n' "$SECONDS"

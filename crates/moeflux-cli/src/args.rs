@@ -154,7 +154,8 @@ pub(crate) struct ModelArgs {
     /// Folder on a second drive with the same files: reads are spread over both
     #[arg(long, value_name = "DIR")]
     pub(crate) mirror: Option<PathBuf>,
-    /// Whether packed experts are compared with their checksums as they are read
+    /// Whether all weights are compared with their checksums as they are read, where there are any:
+    /// in packed folders, and in folders that `moeflux doctor --deep` has written some to
     #[arg(long, value_enum, default_value = "on")]
     pub(crate) checksums: Checksums,
     /// At most so many experts in memory, whatever --memory says

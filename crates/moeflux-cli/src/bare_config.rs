@@ -3,13 +3,11 @@
 //! **Invariant:** what the config says of quantisation is set aside: it describes files that are
 //! not there.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use moeflux::blueprint::Blueprint;
 use moeflux::error::{Error, Result};
-use moeflux::format::RawConfig;
+use moeflux::format::{RawConfig, read_file};
 use moeflux::spec::{ModelSpec, QuantParams};
 use moeflux::weights::ImaginedCheckpoint;
 use serde_json::{Map, Value, json};
@@ -44,14 +42,7 @@ impl BareConfig {
     /// [`Error::Io`]; [`Error::Malformed`] if it is no JSON object.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let file = File::open(&path).map_err(Error::io("open", &path))?;
-        let mut bytes = Vec::new();
-        let limited = file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes);
-        limited.map_err(Error::io("read", &path))?;
-        if bytes.len() as u64 > CONFIG_BYTES_MAX {
-            let problem = format!("has more than {CONFIG_BYTES_MAX} bytes: this is no config");
-            return Err(Error::malformed(&path, problem));
-        }
+        let bytes = read_file(&path, CONFIG_BYTES_MAX)?;
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
         let Value::Object(mut root) = value else {

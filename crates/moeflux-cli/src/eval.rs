@@ -11,6 +11,7 @@ use clap::Args;
 use moeflux::backend::DeviceNames;
 use moeflux::engine::Engine;
 use moeflux::error::{Error, Result};
+use moeflux::format::read_file;
 use moeflux::forward::StepProgress;
 use moeflux::ids::TokenId;
 use moeflux::session::{Session, Wanted};
@@ -74,6 +75,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);
     let longest = windows.lens().max().unwrap_or(1);
     let engine = model::open(&dir, &args.model, longest, &interrupt)?;
+    model::check_same(&spec, &engine, &dir)?;
     let other = match args.compare_backend {
         Some(name) => Some(model::open_on(name, (&dir, longest), &args.model, &interrupt)?),
         None => None,
@@ -96,8 +98,11 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     Ok(print::line(&report(args, &engine, &scores, (&windows, n_bytes)))?)
 }
 
+/// More text than anybody waits for.
+const TEXT_BYTES_MAX: u64 = 1 << 30;
+
 fn read_text(args: &EvalArgs) -> Result<String> {
-    let bytes = std::fs::read(&args.file).map_err(Error::io("read", &args.file))?;
+    let bytes = read_file(&args.file, TEXT_BYTES_MAX)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Error::malformed(&args.file, format!("is not UTF-8: the byte at {at} fits no character"))

@@ -96,6 +96,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
 
     let before_load = clock::instant();
     let engine = model::open(dir, &args.model, context, &interrupt)?;
+    model::check_same(&spec, &engine, dir)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };

@@ -48,6 +48,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Outcome {
     let mut npy = NpyWriter::create(out.path(), args.tokens.len(), spec.vocab)?;
 
     let engine = model::open(&dir, &args.model, context, &interrupt)?;
+    model::check_same(&spec, &engine, &dir)?;
     let mut session = engine.session(context)?;
     let watch = &mut |_| interrupt.poll();
     session.feed(&args.tokens, Wanted::All, watch, &mut |_, logits| npy.write_row(logits))?;

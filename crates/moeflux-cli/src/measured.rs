@@ -8,6 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use moeflux::error::{Error, Result};
+use moeflux::format::read_file;
 use moeflux_io::Caching;
 use serde_json::{Map, Value, json};
 
@@ -48,8 +49,7 @@ impl Measured {
     }
 
     fn load_from(file: PathBuf, machine: String) -> Self {
-        let is_short = fs::metadata(&file).is_ok_and(|it| it.len() <= FILE_BYTES_MAX);
-        let text = if is_short { fs::read(&file).unwrap_or_default() } else { Vec::new() };
+        let text = read_file(&file, FILE_BYTES_MAX).unwrap_or_default();
         let root = match serde_json::from_slice(&text) {
             Ok(Value::Object(root)) => root,
             _ => Map::new(),

@@ -2,7 +2,6 @@
 //! weights, with a progress bar.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -11,10 +10,10 @@ use moeflux::config::{EngineConfig, StreamingConfig};
 use moeflux::engine::{Engine, PROBE_TIME, kernels_named};
 use moeflux::error::{Error, Result};
 use moeflux::experts::stream::{Drives, choose_way};
-use moeflux::format::Checkpoint;
+use moeflux::format::{Checkpoint, PACK_JOURNAL};
 use moeflux::ids::TokenId;
 use moeflux::spec::ModelSpec;
-use moeflux_io::Caching;
+use moeflux_io::{Caching, create_file};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
@@ -41,14 +40,16 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
 /// Says what a model is to those who name something else: no folder, or one above it.
 fn check_there(path: &Path) -> Result<()> {
     const WHAT: &str = "a model is the folder with its config.json and *.safetensors";
-    // Who names a file is told by those who take files.
-    if path.extension().is_some_and(|it| it == "json" || it == "safetensors") {
+    check_named(path)?;
+    if path.is_file() || !path.is_dir() && has_end(path, "json") {
         return Ok(());
     }
     if !path.exists() {
         return Err(Error::malformed(path, format!("there is no such folder; {WHAT}")));
     }
-    if !path.is_dir() || path.join("config.json").exists() {
+    // A pack that is not finished is told by who reads its journal.
+    let has = |name: &str| path.join(name).exists();
+    if !path.is_dir() || has("config.json") || has(PACK_JOURNAL) {
         return Ok(());
     }
     let mut below: Vec<PathBuf> = folders(path).chain(folders(&path.join("snapshots"))).collect();
@@ -59,6 +60,39 @@ fn check_there(path: &Path) -> Result<()> {
         [model, ..] => format!("it has no config.json, but {} has one", model.display()),
     };
     Err(Error::malformed(path, problem))
+}
+
+/// Says what to name instead of a file, or of what has the name of one. A config is taken by some
+/// commands, which judge it.
+pub(crate) fn check_named(path: &Path) -> Result<()> {
+    let is_named_as_file = ["safetensors", "gguf"].iter().any(|it| has_end(path, it));
+    if path.is_dir() || !(path.is_file() || is_named_as_file) {
+        return Ok(());
+    }
+    let problem = if has_end(path, "json") {
+        return Ok(());
+    } else if has_end(path, "gguf") || begins_as_gguf(path) {
+        "is a GGUF file, which moeflux does not read yet: give it the folder of the model's \
+         safetensors, which is another repository on Hugging Face, without GGUF in its name"
+            .to_owned()
+    } else if has_end(path, "safetensors") {
+        let dir = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let dir = dir.unwrap_or(Path::new(".")).display();
+        format!("is one file of a model: name its folder {dir}")
+    } else {
+        "is a file: a model is the folder with its config.json and *.safetensors".to_owned()
+    };
+    Err(Error::malformed(path, problem))
+}
+
+fn has_end(path: &Path, end: &str) -> bool {
+    path.extension().is_some_and(|it| it.eq_ignore_ascii_case(end))
+}
+
+fn begins_as_gguf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let file = moeflux_io::ReadFile::open(path).ok();
+    file.is_some_and(|file| file.read_exact_at(0, &mut magic).is_ok()) && &magic == b"GGUF"
 }
 
 /// The folders in a folder; none of what cannot be listed.
@@ -84,6 +118,16 @@ pub(crate) fn spec(dir: &Path) -> Result<ModelSpec> {
     Ok(blueprint.spec)
 }
 
+/// Refuses an engine of another config than the one that tokens and limits were checked with.
+pub(crate) fn check_same(spec: &ModelSpec, engine: &Engine, dir: &Path) -> Result<()> {
+    if engine.spec() == spec {
+        return Ok(());
+    }
+    let problem = "was written to while the model was opened: wait until nothing writes to the \
+                   model's folder, then try again";
+    Err(Error::malformed(&dir.join("config.json"), problem))
+}
+
 /// Reads the model; sessions will hold `context` tokens.
 pub(crate) fn open(
     dir: &Path,
@@ -95,7 +139,7 @@ pub(crate) fn open(
         return open_on(args.backend, (dir, context), args, interrupt);
     };
     // Before the weights are read: a place that cannot be written is refused at once.
-    let file = File::create(path).map_err(Error::io("create", path))?;
+    let file = create_file(path).map_err(Error::io("create", path))?;
     let mut engine = open_on(args.backend, (dir, context), args, interrupt)?;
     engine.begin_trace(Box::new(file), path)?;
     Ok(engine)
@@ -216,5 +260,41 @@ pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize)
             "token {} at place {at} is not in the vocabulary of {}",
             tokens[at].0, spec.vocab
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use moeflux::backend::Arithmetic;
+    use moeflux::config::BackendKind;
+
+    use super::*;
+    use crate::test_dir::TestDir;
+
+    #[test]
+    fn a_config_that_changed_before_the_weights_were_read_is_refused() {
+        let root = TestDir::new("same");
+        let dir = moeflux_demo::unpack(root.path()).unwrap();
+        let before = spec(&dir).unwrap();
+        let config = EngineConfig {
+            backend: BackendKind::Cpu,
+            device: None,
+            arithmetic: Arithmetic::Int8,
+            kernels: None,
+            n_threads: NonZeroUsize::MIN,
+            n_rows_max: Some(NonZeroUsize::MIN),
+            streaming: StreamingConfig::default(),
+        };
+        let open = || Engine::open(&dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+        check_same(&before, &open(), &dir).unwrap();
+        let path = dir.join("config.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let changed = text.replacen("\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1e-05", 1);
+        assert_ne!(text, changed);
+        std::fs::write(&path, changed).unwrap();
+        let error = check_same(&before, &open(), &dir).unwrap_err().to_string();
+        assert!(error.contains("config.json: was written to"), "{error}");
     }
 }

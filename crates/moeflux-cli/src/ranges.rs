@@ -44,9 +44,21 @@ pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_ROWS_MAX)
 }
 
+/// Every process is larger: who gives less has forgotten the unit.
+const BUDGET_BYTES_MIN: u64 = 1 << 20;
+
 /// Parses `--memory`.
 pub(crate) fn budget(text: &str) -> Parsed<Budget> {
-    if text == "auto" { Ok(Budget::Auto) } else { size::parse(text).map(Budget::Bytes) }
+    if text == "auto" {
+        return Ok(Budget::Auto);
+    }
+    let n_bytes = size::parse(text)?;
+    if n_bytes < BUDGET_BYTES_MIN {
+        let number = text.trim().trim_end_matches(|it: char| !it.is_ascii_digit());
+        let meant = if n_bytes == 0 { "24" } else { number };
+        return Err(format!("{n_bytes} bytes are too few for any model; for gigabytes, {meant}G"));
+    }
+    Ok(Budget::Bytes(n_bytes))
 }
 
 /// Parses `--slots`.

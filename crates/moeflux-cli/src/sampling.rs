@@ -1,10 +1,10 @@
 //! Sampling options: what is not given comes from the model's `generation_config.json`.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
 use clap::Args;
 use moeflux::error::{Error, Result};
+use moeflux::format::read_file_if_there;
 use moeflux::ids::TokenId;
 use moeflux::sample::{SamplerConfig, SamplerDefaults};
 
@@ -76,11 +76,13 @@ impl SamplingArgs {
     }
 }
 
+/// Published ones have a few hundred bytes.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
 fn defaults_of(dir: &Path) -> Result<SamplerDefaults> {
     let path = dir.join("generation_config.json");
-    let bytes = match std::fs::read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(SamplerDefaults::default()),
-        read => read.map_err(Error::io("read", &path))?,
+    let Some(bytes) = read_file_if_there(&path, CONFIG_BYTES_MAX)? else {
+        return Ok(SamplerDefaults::default());
     };
     let json = serde_json::from_slice(&bytes)
         .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;

@@ -36,7 +36,8 @@ pub(crate) struct VerifyArgs {
 pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
     let n_threads = args.threads.unwrap_or_else(model::n_cores).get();
     let mut bar = None;
-    let verified = verify(&args.dir, n_threads, &mut |progress| {
+    let dir = model::path(Some(&args.dir))?;
+    let verified = verify(&dir, n_threads, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("verifying", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()

@@ -32,6 +32,9 @@ pub const FILES: [DemoFile; 6] = [
     DemoFile { name: "config.json", bytes: include_bytes!("../model/config.json") },
 ];
 
+/// How names of files begin that are being written.
+const PARTIAL: &str = ".partial-";
+
 /// The checkpoint as a folder below `root`, written there the first time.
 ///
 /// # Errors
@@ -44,20 +47,39 @@ pub fn unpack(root: &Path) -> io::Result<PathBuf> {
         let path = dir.join(file.name);
         if !is_there(&path, file.bytes)? {
             // Another process may unpack at the same time: whoever renames last writes the same.
-            let partial = dir.join(format!(".partial-{}-{}", std::process::id(), file.name));
+            let partial = dir.join(format!("{PARTIAL}{}-{}", std::process::id(), file.name));
             fs::write(&partial, file.bytes)?;
-            fs::rename(&partial, &path)?;
+            match fs::rename(&partial, &path) {
+                // Another process was sooner, and has swept.
+                Err(_) if is_there(&path, file.bytes)? => {}
+                renamed => renamed?,
+            }
         }
     }
+    sweep(&dir)?;
     Ok(dir)
+}
+
+/// Removes what processes have left that were killed while they unpacked.
+fn sweep(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(PARTIAL) {
+            // Another process may sweep at the same time.
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+    Ok(())
 }
 
 /// Every byte is compared, a few milliseconds: another model of the same shape has files of the
 /// same lengths.
 fn is_there(path: &Path, bytes: &[u8]) -> io::Result<bool> {
-    match fs::read(path) {
+    match fs::metadata(path) {
+        // Reading a pipe would wait for ever; renaming puts a file in its place.
+        Ok(found) => Ok(found.is_file() && fs::read(path)? == bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        read => Ok(read? == bytes),
+        Err(error) => Err(error),
     }
 }
 

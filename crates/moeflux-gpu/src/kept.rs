@@ -4,11 +4,12 @@
 //! what cannot be written costs the next run time and nothing else.
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use xxhash_rust::xxh3::xxh3_64;
+use moeflux::format::read_file;
+use twox_hash::XxHash3_64;
 
 /// The first bytes of a file: what it is, and in which form.
 const MAGIC: &[u8; 8] = b"moeflux1";
@@ -31,13 +32,13 @@ pub(crate) struct KeptPipelines {
 impl KeptPipelines {
     /// Made of what [`read`] gave.
     pub(crate) fn new(cache: wgpu::PipelineCache, path: PathBuf, data: Option<&[u8]>) -> Self {
-        Self { cache, path, saved_sum: Mutex::new(data.map_or(0, xxh3_64)) }
+        Self { cache, path, saved_sum: Mutex::new(data.map_or(0, XxHash3_64::oneshot)) }
     }
 
     /// Writes what was compiled since the file was read or written, as a whole or not at all.
     pub(crate) fn save(&self) -> io::Result<()> {
         let Some(data) = self.cache.get_data() else { return Ok(()) };
-        let sum = xxh3_64(&data);
+        let sum = XxHash3_64::oneshot(&data);
         let mut saved_sum = self.saved_sum.lock().unwrap_or_else(PoisonError::into_inner);
         if *saved_sum != sum {
             write(&self.path, &data)?;
@@ -54,12 +55,10 @@ pub(crate) fn path_of(folder: &Path, adapter: &wgpu::AdapterInfo) -> Option<Path
 
 /// What a file holds, if it is whole.
 pub(crate) fn read(path: &Path) -> Option<Vec<u8>> {
-    let file = fs::File::open(path).ok()?;
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let bytes = read_file(path, FILE_BYTES_MAX).ok()?;
     let (header, data) = bytes.split_at_checked(HEADER_BYTES)?;
     let (magic, sum) = header.split_at(MAGIC.len());
-    let is_whole = magic == MAGIC && sum == xxh3_64(data).to_le_bytes();
+    let is_whole = magic == MAGIC && sum == XxHash3_64::oneshot(data).to_le_bytes();
     is_whole.then(|| data.to_vec())
 }
 
@@ -67,9 +66,10 @@ fn write(path: &Path, data: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Another process may write at the same time: the last one wins, whole.
-    let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
-    let sum = xxh3_64(data).to_le_bytes();
+    // One name for all processes, so that one that is killed leaves a file that the next one takes.
+    // Where two write at the same time, a mixture is found by its sum, and compiled again.
+    let unfinished = path.with_extension("unfinished");
+    let sum = XxHash3_64::oneshot(data).to_le_bytes();
     let done = fs::write(&unfinished, [&MAGIC[..], &sum, data].concat());
     let done = done.and_then(|()| fs::rename(&unfinished, path));
     if done.is_err() {

@@ -8,7 +8,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::direct::{FileChange, FileFacts};
+use crate::direct::FileFacts;
+use crate::identity::FileChange;
 use crate::slots::{Piece, Slab};
 
 /// One of the files that a drive was given, from 0.

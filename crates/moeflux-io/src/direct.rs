@@ -4,11 +4,11 @@
 //! directly keeps offset, length and address at multiples of [`DriveFile::block_bytes`].
 //! Remembers what the file was when it was opened, and can tell when it no longer is that.
 
-use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+
+use crate::identity::{FileChange, FileIdentity, open_regular};
 
 /// Which way bytes go from the drive into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct DriveFile {
     path: PathBuf,
     caching: Caching,
     block_bytes: usize,
-    identity: Identity,
+    identity: FileIdentity,
 }
 
 /// What is known of a drive's file.
@@ -43,21 +43,12 @@ pub struct FileFacts<'a> {
     pub block_bytes: usize,
 }
 
-/// What a file was at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    len_bytes: u64,
-    modified: Option<SystemTime>,
-    /// Device and number, where files have such.
-    number: (u64, u64),
-}
-
 impl DriveFile {
     /// Opens `path`, directly if that is asked for and the file system can do it.
     ///
     /// # Errors
     ///
-    /// What the system says; a directory is refused as such.
+    /// What the system says; what is no regular file is refused by its kind.
     pub fn open(path: &Path, caching: Caching) -> io::Result<Self> {
         let opened = match caching {
             Caching::Direct => system::open_direct(path)?,
@@ -65,13 +56,9 @@ impl DriveFile {
         };
         let (file, block_bytes, caching) = match opened {
             Some((file, block_bytes)) => (file, block_bytes, Caching::Direct),
-            None => (File::open(path)?, 1, Caching::PageCache),
+            None => (open_regular(path, 0)?.0, 1, Caching::PageCache),
         };
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
-        }
-        let identity = Identity::of(&metadata);
+        let identity = FileIdentity::of(&file, &file.metadata()?)?;
         Ok(Self { file, path: path.to_owned(), caching, block_bytes, identity })
     }
 
@@ -116,15 +103,14 @@ impl DriveFile {
     /// What has become of it.
     pub fn check_unchanged(&self) -> Result<(), FileChange> {
         let metadata = self.file.metadata().map_err(FileChange::Unreadable)?;
-        let (before, now) = (self.identity, Identity::of(&metadata));
-        if now.len_bytes != before.len_bytes {
-            let (was_bytes, is_bytes) = (before.len_bytes, now.len_bytes);
-            Err(FileChange::Length { was_bytes, is_bytes })
-        } else if now != before {
-            Err(FileChange::Written)
-        } else {
-            Ok(())
-        }
+        let now = FileIdentity::of(&self.file, &metadata).map_err(FileChange::Unreadable)?;
+        self.identity.check(now)
+    }
+
+    /// What the file was when it was opened.
+    #[must_use]
+    pub fn identity(&self) -> FileIdentity {
+        self.identity
     }
 
     /// Asks the system to forget its copies of the file, for measurements of the drive. Copies
@@ -146,79 +132,28 @@ impl DriveFile {
     }
 }
 
-impl Identity {
-    fn of(metadata: &Metadata) -> Self {
-        let (len_bytes, modified) = (metadata.len(), metadata.modified().ok());
-        Self { len_bytes, modified, number: system::number(metadata) }
-    }
-}
-
-/// How a file differs from what was opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum FileChange {
-    /// It was cut or extended.
-    Length {
-        /// Length when it was opened.
-        was_bytes: u64,
-        /// Length now.
-        is_bytes: u64,
-    },
-    /// It was written to since.
-    Written,
-    /// The system does not say any more.
-    Unreadable(io::Error),
-}
-
-impl fmt::Display for FileChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Length { was_bytes, is_bytes } => write!(
-                f,
-                "had {was_bytes} bytes when it was opened and has {is_bytes} now: open it anew"
-            ),
-            Self::Written => write!(f, "was written to since it was opened: open it anew"),
-            Self::Unreadable(source) => write!(f, "cannot be looked at any more: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for FileChange {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unreadable(source) => Some(source),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(unix)]
 mod system {
-    use std::fs::{File, Metadata};
+    use std::fs::File;
     use std::io;
-    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::os::unix::fs::FileExt;
     use std::path::Path;
+
+    use crate::identity::open_regular;
 
     pub(super) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
         file.read_at(target, offset_bytes)
-    }
-
-    pub(super) fn number(metadata: &Metadata) -> (u64, u64) {
-        (metadata.dev(), metadata.ino())
     }
 
     /// The file and its block size, or `None` where its file system reads through the page cache
     /// only.
     #[cfg(target_os = "linux")]
     pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
-        use std::os::unix::fs::OpenOptionsExt;
-
         use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
 
         let flags = OFlags::DIRECT.bits().cast_signed();
-        let opened = File::options().read(true).custom_flags(flags).open(path);
-        let file = match opened {
-            Ok(file) => file,
+        let file = match open_regular(path, flags) {
+            Ok((file, _)) => file,
             Err(error) if is_refusal(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -248,7 +183,7 @@ mod system {
 
     #[cfg(target_vendor = "apple")]
     pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
-        let file = File::open(path)?;
+        let (file, _) = open_regular(path, 0)?;
         let is_direct = rustix::fs::fcntl_nocache(&file, true).is_ok();
         Ok(is_direct.then_some((file, super::BLOCK_BYTES)))
     }
@@ -272,12 +207,14 @@ mod system {
 
 #[cfg(windows)]
 mod system {
-    use std::fs::{File, Metadata};
+    use std::fs::File;
     use std::io;
-    use std::os::windows::fs::{FileExt, OpenOptionsExt};
+    use std::os::windows::fs::FileExt;
     use std::path::Path;
 
-    const FILE_FLAG_NO_BUFFERING: u32 = 0x2000_0000;
+    use crate::identity::open_regular;
+
+    const FILE_FLAG_NO_BUFFERING: i32 = 0x2000_0000;
 
     pub(super) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
         match file.seek_read(target, offset_bytes) {
@@ -287,14 +224,9 @@ mod system {
         }
     }
 
-    pub(super) fn number(_: &Metadata) -> (u64, u64) {
-        (0, 0)
-    }
-
     pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
-        let opened = File::options().read(true).custom_flags(FILE_FLAG_NO_BUFFERING).open(path);
-        match opened {
-            Ok(file) => Ok(Some((file, super::BLOCK_BYTES))),
+        match open_regular(path, FILE_FLAG_NO_BUFFERING) {
+            Ok((file, _)) => Ok(Some((file, super::BLOCK_BYTES))),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
             Err(error) => Err(error),
         }

@@ -8,11 +8,13 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use crate::identity::{FileIdentity, open_regular};
+
 /// A file that is read by offset.
 #[derive(Debug)]
 pub struct ReadFile {
     file: File,
-    len_bytes: u64,
+    identity: FileIdentity,
 }
 
 impl ReadFile {
@@ -20,32 +22,56 @@ impl ReadFile {
     ///
     /// # Errors
     ///
-    /// What the system says; a directory is refused as such.
+    /// What the system says; what is no regular file is refused by its kind.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
+        let (file, metadata) = open_regular(path, 0)?;
+        let identity = FileIdentity::of(&file, &metadata)?;
+        Ok(Self { file, identity })
+    }
+
+    /// The same for a file that may be absent. A link that leads nowhere is not absent.
+    ///
+    /// # Errors
+    ///
+    /// As [`ReadFile::open`].
+    pub fn open_if_there(path: &Path) -> io::Result<Option<Self>> {
+        match Self::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
         }
-        Ok(Self { file, len_bytes: metadata.len() })
     }
 
     /// Length when the file was opened.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        self.identity.len_bytes
+    }
+
+    /// What the file was when it was opened.
+    #[must_use]
+    pub fn identity(&self) -> FileIdentity {
+        self.identity
     }
 
     /// Asks the system to forget what it keeps of the file in memory, so that reads come from the
     /// drive; does nothing where the system does not listen.
     pub fn forget_cached(&self) {
+        self.forget_cached_range(0, 0);
+    }
+
+    /// The same for `len_bytes` from `offset_bytes`; for all that follows if that is 0.
+    pub fn forget_cached_range(&self, offset_bytes: u64, len_bytes: u64) {
         #[cfg(target_os = "linux")]
         {
+            let len = std::num::NonZeroU64::new(len_bytes);
             // What was written and has not reached the drive stays: sync first.
-            let advised = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+            let dont_need = rustix::fs::Advice::DontNeed;
+            let advised = rustix::fs::fadvise(&self.file, offset_bytes, len, dont_need);
             // A file system that keeps it serves it.
             let _ = advised;
         }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset_bytes, len_bytes);
     }
 
     /// Fills all of `target` from `offset_bytes`, however many system calls that takes.

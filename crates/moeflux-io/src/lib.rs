@@ -10,6 +10,7 @@
 
 mod mix;
 mod aligned;
+mod identity;
 mod file;
 mod mounts;
 mod control_group;
@@ -35,8 +36,9 @@ pub use aligned::AlignedBytes;
 pub use block::{BlockRead, Completion, End, FileIdx, Read, Wait};
 pub use clock::{Clock, RealClock, VirtualClock};
 pub use control_group::{ControlGroup, tightest_control_group};
-pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileChange, FileFacts};
+pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileFacts};
 pub use file::{ReadError, ReadFile};
+pub use identity::{FileChange, FileIdentity, create_file};
 pub use loader::{
     Class, Counts, Finished, Job, JobId, Laid, LaneCounts, LoadError, Loader,
     N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_JOBS_USUAL, N_PARTS_MAX,

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
 use crate::clock::{Clock, VirtualClock};
-use crate::direct::{BLOCK_BYTES, FileChange, FileFacts};
+use crate::direct::{BLOCK_BYTES, FileFacts};
+use crate::identity::FileChange;
 use crate::mix::mixed;
 use crate::slots::{Piece, Slab};
 

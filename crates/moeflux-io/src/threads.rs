@@ -11,7 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
-use crate::direct::{DriveFile, FileChange, FileFacts};
+use crate::direct::{DriveFile, FileFacts};
+use crate::identity::FileChange;
 use crate::slots::Slab;
 
 /// More threads than any drive gains from.

@@ -6,7 +6,7 @@
 
 use crate::format::{Affine, FloatKind, Matrix, MatrixKind};
 
-/// Magnitudes beyond it are cut to it: no difference of two overflows.
+/// Larger magnitudes are no numbers: up to it, no difference of two overflows.
 const LARGEST: f32 = f32::from_bits((127 + 100) << 23);
 
 /// Groups whose codes would be worth less have none: beyond, `1 / scale` could overflow.
@@ -101,7 +101,7 @@ impl CodeShape {
 
     /// Rounds a vector: a group's bias is its least value, rounded down, a code is worth a 255th of
     /// what lies between that and the largest, rounded up, and `code = rint((value - bias) /
-    /// scale)`. Magnitudes above 2^100 count as that; a group that holds a NaN is all NaN.
+    /// scale)`. A group that holds a NaN or a magnitude above 2^100 is all NaN.
     ///
     /// # Panics
     ///
@@ -125,16 +125,14 @@ impl CodeShape {
 #[expect(clippy::cast_possible_truncation, reason = "a code is at most 255")]
 #[expect(clippy::cast_sign_loss, reason = "a code is not negative")]
 fn round_group(values: &[f32], codes: &mut [u8]) -> [u16; 2] {
-    let in_range = |value: f32| value.clamp(-LARGEST, LARGEST);
-    let (mut least, mut largest, mut is_nan) = (LARGEST, -LARGEST, false);
+    let (mut least, mut largest, mut is_whole) = (LARGEST, -LARGEST, true);
     for &value in values {
-        let value = in_range(value);
         least = if value < least { value } else { least };
         largest = if value > largest { value } else { largest };
-        is_nan |= value.is_nan();
+        is_whole &= value.abs() <= LARGEST;
     }
     codes.fill(0);
-    if is_nan {
+    if !is_whole {
         return [0x7fc0, 0];
     }
     let bias = rounded_down(least);
@@ -145,7 +143,7 @@ fn round_group(values: &[f32], codes: &mut [u8]) -> [u16; 2] {
     let scale = rounded_up(scale);
     let (bias_value, inverse) = (widened(bias), 1.0 / widened(scale));
     for (code, &value) in codes.iter_mut().zip(values) {
-        let rounded = ((in_range(value) - bias_value) * inverse).round_ties_even();
+        let rounded = ((value - bias_value) * inverse).round_ties_even();
         *code = rounded.clamp(0.0, CODE_MAX) as u8;
     }
     [scale, bias]
@@ -246,9 +244,10 @@ mod tests {
         let tiny = [1e-40, -1e-40, 0.0];
         kept(&tiny).iter().for_each(|it| assert!(it.abs() <= 2e-38, "{it}"));
         assert!(kept(&[1.0, f32::NAN, 2.0]).iter().all(|it| it.is_nan()));
-        for it in kept(&[f32::INFINITY, f32::NEG_INFINITY, 0.0, f32::MAX]) {
-            assert!(it.is_finite() && it.abs() < 1e31);
+        for too_large in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -LARGEST.next_up()] {
+            assert!(kept(&[0.0, too_large]).iter().all(|it| it.is_nan()), "{too_large}");
         }
+        assert!(kept(&[LARGEST, -LARGEST]).iter().all(|it| it.is_finite()));
         let mut values = vec![1.0; 128];
         values[100] = f32::NAN;
         let kept = kept(&values);

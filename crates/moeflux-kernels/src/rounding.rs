@@ -3,15 +3,15 @@
 //! **Invariant:** integer operations and one addition, so that every CPU gives the same bits. What
 //! is read back is exact (see `codes`).
 
-/// The largest finite value of half precision, 65504, as f32.
-const LARGEST: u32 = 0x477f_e000;
+/// The least magnitude that half precision cannot hold, 65520: half a place above 65504.
+const TOO_LARGE: u32 = 0x477f_f000;
 
 /// The smallest normal value of half precision, 2^-14, as f32.
 const NORMAL_MIN: u32 = 0x3880_0000;
 
-/// Rounds to the nearest value of half precision, to the even one of two; a larger magnitude than
-/// 65504 becomes 65504 of its sign, infinity too, so that one value out of range spoils one score
-/// and not a whole text. NaN stays NaN.
+/// Rounds to the nearest value of half precision, to the even one of two. A magnitude that rounds
+/// to more than 65504 becomes NaN, infinity too, so that a value out of range is seen. NaN stays
+/// NaN.
 ///
 /// # Panics
 ///
@@ -28,15 +28,14 @@ pub fn round_to_f16(values: &[f32], out: &mut [u16]) {
 fn rounded(value: f32) -> u16 {
     let sign = (value.to_bits() >> 16) & 0x8000;
     let magnitude = value.to_bits() & 0x7fff_ffff;
-    let in_range = magnitude.min(LARGEST);
     // Half of the last place that stays, less one where the last bit is even; then the exponent's
     // bias of 127 becomes 15.
-    let to_even = 0x0fff + ((in_range >> 13) & 1);
-    let normal = (in_range.wrapping_add(to_even) >> 13).wrapping_sub(112 << 10);
+    let to_even = 0x0fff + ((magnitude >> 13) & 1);
+    let normal = (magnitude.wrapping_add(to_even) >> 13).wrapping_sub(112 << 10);
     // The last place of 0.5 is 2^-24, the unit of subnormals: the addition rounds.
-    let units = (f32::from_bits(in_range) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
-    let finite = if in_range < NORMAL_MIN { units } else { normal };
-    let bits = if magnitude > f32::INFINITY.to_bits() { 0x7e00 } else { finite };
+    let units = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
+    let finite = if magnitude < NORMAL_MIN { units } else { normal };
+    let bits = if magnitude >= TOO_LARGE { 0x7e00 } else { finite };
     (bits | sign) as u16
 }
 
@@ -56,7 +55,7 @@ mod tests {
             let expected = half::f16::from_f32(value);
             let expected = match value {
                 _ if value.is_nan() => half::f16::from_bits(0x7e00).copysign(expected),
-                _ if expected.is_infinite() => half::f16::MAX.copysign(expected),
+                _ if expected.is_infinite() => half::f16::from_bits(0x7e00).copysign(expected),
                 _ => expected,
             };
             assert_eq!(bits(value), expected.to_bits(), "{value:e}, {:x}", value.to_bits());
@@ -78,11 +77,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_becomes_infinite() {
+    fn what_is_too_large_is_no_number() {
         assert_eq!(bits(65_504.0), 0x7bff);
-        assert_eq!(bits(65_520.0), 0x7bff);
-        assert_eq!(bits(f32::MAX), 0x7bff);
-        assert_eq!(bits(f32::NEG_INFINITY), 0xfbff);
+        assert_eq!(bits(65_520.0_f32.next_down()), 0x7bff);
+        assert_eq!(bits(65_520.0), 0x7e00);
+        assert_eq!(bits(f32::MAX), 0x7e00);
+        assert_eq!(bits(f32::NEG_INFINITY), 0xfe00);
         assert_eq!(bits(-f32::NAN) & 0x7fff, 0x7e00);
     }
 }

@@ -37,14 +37,15 @@ pub enum RowOp<'a> {
         /// As many as values.
         dt_bias: &'a [f32],
     },
-    /// `x = x * (1 / sqrt(mean of squares + epsilon)) * gain`.
+    /// `x = x * (1 / sqrt(mean of squares + epsilon)) * gain`; NaN where the mean is not finite,
+    /// since a factor of 0 would hide that.
     RmsNorm {
         /// As many as values.
         gain: &'a [f32],
         /// Added to the mean.
         epsilon: f32,
     },
-    /// `x = x * (1 / sqrt(sum of squares + epsilon)) * factor`.
+    /// `x = x * (1 / sqrt(sum of squares + epsilon)) * factor`; NaN where the sum is not finite.
     L2Norm {
         /// Added to the sum.
         epsilon: f32,
@@ -183,7 +184,7 @@ fn squares<S: Simd>(simd: S, values: &[f32]) -> f32 {
 #[expect(clippy::cast_precision_loss, reason = "a row has far fewer than 2^24 columns")]
 fn rms_norm<S: Simd>(simd: S, values: &mut [f32], gain: &[f32], epsilon: f32) {
     let mean = squares(simd, values) / values.len() as f32;
-    let factor = 1.0 / (mean + epsilon).sqrt();
+    let factor = inverse_root(mean + epsilon);
     for (value, &gain) in values.iter_mut().zip(gain) {
         *value = *value * factor * gain;
     }
@@ -191,10 +192,16 @@ fn rms_norm<S: Simd>(simd: S, values: &mut [f32], gain: &[f32], epsilon: f32) {
 
 #[inline(always)]
 fn l2_norm<S: Simd>(simd: S, values: &mut [f32], epsilon: f32, last_factor: f32) {
-    let factor = 1.0 / (squares(simd, values) + epsilon).sqrt();
+    let factor = inverse_root(squares(simd, values) + epsilon);
     for value in values {
         *value = *value * factor * last_factor;
     }
+}
+
+/// NaN of what is not finite: values whose squares overflow must not become zeros.
+#[inline(always)]
+fn inverse_root(value: f32) -> f32 {
+    if value.is_finite() { 1.0 / value.sqrt() } else { f32::NAN }
 }
 
 #[inline(always)]

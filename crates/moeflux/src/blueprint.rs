@@ -7,7 +7,7 @@ use std::hash::Hasher as _;
 use std::path::Path;
 
 use moeflux_kernels::FloatKind;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
@@ -83,7 +83,7 @@ impl Blueprint {
     /// is safe.
     #[must_use]
     pub fn header_fingerprint(&self, checkpoint: &Checkpoint) -> u64 {
-        let mut hash = Xxh3::new();
+        let mut hash = XxHash3_64::new();
         hash.write(format!("{:?}", self.spec).as_bytes());
         for file in &checkpoint.files {
             hash.write_u64(file.header_hash);

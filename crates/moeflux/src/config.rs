@@ -104,7 +104,8 @@ pub struct StreamingConfig {
     pub mirror: Option<PathBuf>,
     /// Whether experts may be read before they are asked for.
     pub looks_ahead: bool,
-    /// Whether what is read of packed experts is compared with its checksum, each time.
+    /// Whether all that is read of weights is compared with its checksum, each time, where there
+    /// are checksums: in packed folders, and where `moeflux doctor --deep` has written some.
     pub checks_sums: bool,
     /// Which expert leaves when another needs its slot.
     pub policy: PolicyKind,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use moeflux_io::Caching;
 use moeflux_kernels::{KernelTable, Matrix};
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
@@ -27,7 +27,7 @@ use crate::experts::stream::{
 use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts, for_each_expert};
 use crate::families::ModelPlan;
-use crate::format::Checkpoint;
+use crate::format::{Checkpoint, Sums};
 use crate::forward::Model;
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::session::{Runtime, Session};
@@ -105,9 +105,11 @@ impl Engine {
         let layout = Layout::new(&blueprint, config)?;
         let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
         let copies = if is_streaming { Copies::Dropped } else { Copies::Kept };
+        let sums = if config.streaming.checks_sums { Sums::of(&checkpoint)? } else { None };
+        let sums = sums.map(Arc::new);
         let Blueprint { spec, plan, manifest } = blueprint;
         let mut watch = both_loads(&layout, &manifest, watch);
-        let weights = weights::load(&manifest, &checkpoint, copies, &mut watch)?;
+        let weights = weights::load(&manifest, &checkpoint, (sums.as_deref(), copies), &mut watch)?;
         let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
         let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
         let mut drives = is_streaming.then(|| drives(&checkpoint)).transpose()?;
@@ -117,24 +119,28 @@ impl Engine {
         let n_rows_max = backend.n_rows_max();
         let experts = match layout.placement {
             Placement::OnDevice { .. } => {
-                for_each_expert(&manifest, &checkpoint, &mut watch, &mut |bank, expert, view| {
+                let source = (&checkpoint, sums.as_deref());
+                for_each_expert(&manifest, source, &mut watch, &mut |bank, expert, view| {
                     backend.keep_expert((bank.layer, expert), bank.n_experts, view)
                 })?;
                 Experts::OnDevice
             }
             Placement::Resident => {
-                Experts::Resident(ResidentExperts::load(&manifest, &checkpoint, &mut watch)?)
+                let source = (&checkpoint, sums.as_deref());
+                Experts::Resident(ResidentExperts::load(&manifest, source, &mut watch)?)
             }
             Placement::Streaming { n_slots } => {
                 let drives = drives.take().expect("what is streamed has drives");
-                let mut stream =
-                    streamed((&spec, &manifest), &checkpoint, drives, (n_slots, config))?;
+                let source = (&checkpoint, sums);
+                let mut stream = streamed((&spec, &manifest), source, drives, (n_slots, config))?;
                 if let Some(sight) = backend.slot_sight() {
                     stream.show_to(sight);
                 }
                 Experts::Streaming(Box::new(stream))
             }
         };
+        // Bytes that were read before a change and others from behind it are no model.
+        checkpoint.check_unchanged()?;
         let mut expert_bytes = vec![0; spec.layers.len()];
         for bank in &manifest.banks {
             expert_bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
@@ -260,18 +266,18 @@ fn both_loads(
 /// Experts that are read from drives into so many slots.
 fn streamed(
     (spec, manifest): (&ModelSpec, &Manifest),
-    checkpoint: &Checkpoint,
+    (checkpoint, sums): (&Checkpoint, Option<Arc<Sums>>),
     drives: Drives,
     (n_slots, config): (usize, &EngineConfig),
 ) -> Result<Stream> {
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
-    let StreamingConfig { policy, looks_ahead, checks_sums, .. } = config.streaming;
-    let model = StreamModel { manifest, checkpoint, top_k: &top_k, n_ranks: spec.n_named() };
+    let StreamingConfig { policy, looks_ahead, .. } = config.streaming;
+    let model = StreamModel { manifest, checkpoint, sums, top_k: &top_k, n_ranks: spec.n_named() };
     let n_slots = match drives.caching {
         Caching::Direct => n_slots,
         Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
     };
-    let config = StreamConfig { n_slots, policy, looks_ahead, checks_sums };
+    let config = StreamConfig { n_slots, policy, looks_ahead };
     Stream::open(&model, drives, &config)
 }
 
@@ -345,7 +351,7 @@ fn fingerprint(
     (manifest, weights): (&Manifest, &Weights),
     checkpoint: &Checkpoint,
 ) -> Result<u64> {
-    let mut hash = Xxh3::new();
+    let mut hash = XxHash3_64::new();
     hash.write_u64(header_fingerprint);
     for matrix_idx in 0..manifest.matrices.len() {
         hash_matrix(&mut hash, &weights.matrix(MatrixId(matrix_idx)));
@@ -358,7 +364,7 @@ fn fingerprint(
     Ok(hash.finish())
 }
 
-fn hash_matrix(hash: &mut Xxh3, matrix: &Matrix<'_>) {
+fn hash_matrix(hash: &mut XxHash3_64, matrix: &Matrix<'_>) {
     for part in [matrix.codes(), matrix.scales(), matrix.biases()] {
         hash.write(&part[..part.len().min(FINGERPRINT_BYTES)]);
     }

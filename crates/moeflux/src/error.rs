@@ -56,6 +56,15 @@ pub enum Error {
     /// The caller's tokens, text or parameters cannot be used.
     #[error("{0}")]
     Input(String),
+    /// Weights that are damaged, or too large for the arithmetic, gave NaN or infinity.
+    #[error(
+        "{place}: gives values that are NaN or infinite: the weights are damaged (`moeflux verify` \
+         reads all of them) or too large for this arithmetic (--precise computes in f32)"
+    )]
+    NonFinite {
+        /// The layer and the operation.
+        place: String,
+    },
     /// There is not enough memory or disk.
     #[error("{what}: needs {}; {advice}", ByteCount(*needed_bytes))]
     NoRoom {

@@ -15,6 +15,7 @@ mod length;
 mod lex;
 mod map;
 mod numbers;
+mod opens;
 mod ops;
 mod tree;
 mod walls;
@@ -46,7 +47,7 @@ impl fmt::Display for Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     layers::check,
     edges::check,
     header::check,
@@ -58,6 +59,7 @@ const RULES: [Rule; 12] = [
     files::check,
     attributes::check,
     banned::check,
+    opens::check,
     map::check,
 ];
 

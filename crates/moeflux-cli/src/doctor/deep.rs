@@ -4,19 +4,20 @@
 //! **Invariant:** damage is a line each, with tensor, file and bytes. Checksums are written when
 //! all was read, or not at all; those that are there are never replaced.
 
+use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
 use moeflux::error::{ByteCount, Error, Result};
-use moeflux::format::Checkpoint;
+use moeflux::format::{Checkpoint, FileSums, ShardFile, SumsDocument, TensorUnit, tensor_units};
 use moeflux::pack::verify;
 use moeflux_io::ReadFile;
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
-use super::sums::{self, Sums, Unit, Unwritten, name_of};
+use super::sums::{Unwritten, name_of};
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
 
@@ -98,8 +99,8 @@ pub(super) fn deep(
     if checkpoint.packed.is_some() {
         return packed(dir, n_threads, interrupt);
     }
-    let units = sums::units(&checkpoint);
-    let earlier = Sums::load(sums_path)?;
+    let units = tensor_units(&checkpoint);
+    let earlier = SumsDocument::load(sums_path)?;
     let unwritten = if earlier.is_none() { Some(Unwritten::begin(sums_path)?) } else { None };
     let files = open(&checkpoint)?;
     let n_bytes = units.iter().map(|unit| unit.len_bytes).sum();
@@ -110,6 +111,7 @@ pub(super) fn deep(
         stop: AtomicBool::new(false),
     };
     let found = run.all(n_threads, n_bytes, interrupt)?;
+    checkpoint.check_unchanged()?;
     let n_sums = units.len();
     if let Some(earlier) = earlier {
         let damages = compare(&checkpoint, &earlier, &units, &found);
@@ -122,7 +124,7 @@ pub(super) fn deep(
         all.push(sum.map_err(|problem| Error::malformed(path, place(unit, &problem)))?);
     }
     if let Some(unwritten) = unwritten {
-        unwritten.finish(&Sums::new(&checkpoint, &units, &all))?;
+        unwritten.finish(&SumsDocument::new(&checkpoint, &units, &all))?;
     }
     let compared = Compared::Nothing(sums_path.to_owned());
     Ok(Deep { compared, n_bytes, n_sums, damages: Vec::new() })
@@ -144,18 +146,18 @@ fn packed(dir: &Path, n_threads: usize, interrupt: &Interrupt) -> Result<Deep> {
 }
 
 fn open(checkpoint: &Checkpoint) -> Result<Vec<ReadFile>> {
-    let open = |path: &PathBuf| {
-        let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    let open = |shard: &ShardFile| {
+        let file = shard.open()?;
         // What the drive has is looked at, not what memory has of it.
         file.forget_cached();
         Ok(file)
     };
-    checkpoint.files.iter().map(|shard| open(&shard.path)).collect()
+    checkpoint.files.iter().map(open).collect()
 }
 
 /// Which tensor and which of its bytes, as said after a file's name.
-fn place(unit: &Unit, problem: &str) -> String {
-    let Unit { first_bytes, len_bytes, tensor, slice, .. } = unit;
+fn place(unit: &TensorUnit, problem: &str) -> String {
+    let TensorUnit { first_bytes, len_bytes, tensor, slice, .. } = unit;
     let slice = slice.map(|number| format!(", slice {number}")).unwrap_or_default();
     let end = first_bytes + len_bytes;
     format!("tensor `{}`{slice}, bytes {first_bytes} to {end}: {problem}", tensor.escape_debug())
@@ -166,8 +168,8 @@ type Found = std::result::Result<u64, String>;
 
 fn compare(
     checkpoint: &Checkpoint,
-    earlier: &Sums,
-    units: &[Unit],
+    earlier: &SumsDocument,
+    units: &[TensorUnit],
     found: &[Found],
 ) -> Vec<String> {
     let mut damages = Vec::new();
@@ -176,7 +178,7 @@ fn compare(
         let path = shard.path.display();
         let sums = earlier.files.get(&name_of(&shard.path));
         let is_same =
-            |it: &sums::FileSums| it.len_bytes == shard.len_bytes && it.header == shard.header_hash;
+            |it: &FileSums| it.len_bytes == shard.len_bytes && it.header == shard.header_hash;
         match sums {
             None => damages.push(format!("{path}: was not there when the checksums were written")),
             Some(sums) if !is_same(sums) => damages.push(format!(
@@ -195,7 +197,7 @@ fn compare(
             .map(|name| format!("{}: is not there any more", checkpoint.dir.join(name).display())),
     );
     // Units of a tensor follow one another.
-    let mut last: Option<(&Unit, usize)> = None;
+    let mut last: Option<(&TensorUnit, usize)> = None;
     for (unit, found) in units.iter().zip(found) {
         let number = match last {
             Some((before, number)) if before.tensor == unit.tensor => number + 1,
@@ -219,7 +221,7 @@ fn compare(
 /// What the threads share.
 struct Run<'a> {
     files: &'a [ReadFile],
-    units: &'a [Unit],
+    units: &'a [TensorUnit],
     next: AtomicUsize,
     stop: AtomicBool,
 }
@@ -267,16 +269,16 @@ impl Run<'_> {
     }
 }
 
-fn sum(file: &ReadFile, unit: &Unit, chunk: &mut [u8]) -> Found {
-    let mut hash = Xxh3::new();
+fn sum(file: &ReadFile, unit: &TensorUnit, chunk: &mut [u8]) -> Found {
+    let mut hash = XxHash3_64::new();
     let mut done_bytes = 0;
     while done_bytes < unit.len_bytes {
         let left = usize::try_from(unit.len_bytes - done_bytes).unwrap_or(usize::MAX);
         let part = &mut chunk[..left.min(CHUNK_BYTES)];
         let read = file.read_exact_at(unit.first_bytes + done_bytes, part);
         read.map_err(|error| error.to_string())?;
-        hash.update(part);
+        hash.write(part);
         done_bytes += part.len() as u64;
     }
-    Ok(hash.digest())
+    Ok(hash.finish())
 }

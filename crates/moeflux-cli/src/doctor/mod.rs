@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use moeflux::blueprint::Blueprint;
 use moeflux::error::{Error, Result};
+use moeflux::format::SUMS_FILE_NAME;
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
@@ -100,7 +101,7 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     // First: what is wrong with a model or the place for its checksums is said at once.
     let deep = match args.deep {
         true => {
-            let sums = args.sums.clone().unwrap_or_else(|| dir.join(sums::FILE_NAME));
+            let sums = args.sums.clone().unwrap_or_else(|| dir.join(SUMS_FILE_NAME));
             Some(deep(&dir, &sums, model::n_cores().get(), interrupt)?)
         }
         false => None,

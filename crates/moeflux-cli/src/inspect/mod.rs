@@ -6,7 +6,6 @@
 mod report;
 mod text;
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -76,14 +75,6 @@ fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
 }
 
 fn of_config(path: &Path, args: &InspectArgs) -> Outcome<Report> {
-    if path.extension() == Some(OsStr::new("safetensors")) {
-        let dir = path.parent().unwrap_or(Path::new("."));
-        return Err(Failure::Usage(format!(
-            "{} is one file of a model: inspect its folder {}",
-            path.display(),
-            dir.display()
-        )));
-    }
     let config = BareConfig::open(path)?;
     let params = config.params(args.bits, args.group)?;
     let blueprint = config.blueprint(params)?;

@@ -101,7 +101,7 @@ fn what_cannot_be_inspected_is_refused_with_the_way_out() {
     fs::copy(published("q3moe-2g.json"), &config).unwrap();
     check(&dir, &["no *.safetensors", "moeflux inspect", "config.json"]);
     check(&InspectArgs { bits: Some(4), ..dir }, &["--bits", "leave them out"]);
-    check(&args(&temp.path().join("model.safetensors")), &["inspect its folder"]);
+    check(&args(&temp.path().join("model.safetensors")), &["one file of a model: name its folder"]);
     check(&args(&temp.path().join("missing.json")), &["missing.json"]);
     fs::write(&config, "{]").unwrap();
     check(&args(&config), &["config.json", "is not JSON"]);

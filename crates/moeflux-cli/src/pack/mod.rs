@@ -68,6 +68,7 @@ impl PackArgs {
 ///
 /// What is wrong with the source, the folder or the disk; [`Error::Cancelled`] soon after Ctrl-C.
 pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
+    model::check_named(&args.source)?;
     let packing = Packing::prepare(&args.source, &args.target, &args.options())?;
     disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
     if packing.is_resumed() {

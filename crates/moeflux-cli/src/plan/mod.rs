@@ -12,7 +12,7 @@ pub(crate) mod text;
 mod tiers;
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use moeflux::blueprint::Blueprint;
@@ -85,14 +85,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
 
 fn open(args: &PlanArgs) -> Outcome<(Blueprint, Subject)> {
     let path = &args.path;
-    if path.extension().is_some_and(|it| it == "safetensors") {
-        let dir = path.parent().unwrap_or(Path::new("."));
-        return Err(Failure::Usage(format!(
-            "{} is one file of a model: plan its folder {}",
-            path.display(),
-            dir.display()
-        )));
-    }
+    model::check_named(path)?;
     let is_bare = !path.is_dir() || !model::has_weights(path)?;
     if is_bare {
         let config = BareConfig::open(path)?;

@@ -34,6 +34,74 @@ fn a_folder_above_a_model() {
 }
 
 #[test]
+fn a_file_in_place_of_a_folder() {
+    let dir = TempDir::of_case(CASE);
+    let gguf = dir.file("model-Q4_K_M.gguf");
+    std::fs::write(&gguf, b"GGUF\x03\0\0\0").unwrap();
+    std::fs::copy(&gguf, dir.file("model.bin")).unwrap();
+    std::fs::write(dir.file("notes.txt"), "x").unwrap();
+    for (name, words) in [
+        ("model-Q4_K_M.gguf", "is a GGUF file"),
+        ("model.bin", "is a GGUF file"),
+        (SHARD, "is one file of a model: name its folder"),
+        ("notes.txt", "a model is the folder"),
+    ] {
+        let path = dir.file(name);
+        let path = path.to_str().unwrap();
+        check_fails(&["logits", "--model", path, "--tokens", "1", "--out", "x.npy"], &[words]);
+        check_fails(&["verify", path], &[words]);
+    }
+}
+
+#[test]
+fn a_pack_that_is_not_finished() {
+    let dir = TempDir::of_case(CASE);
+    std::fs::remove_file(dir.file("config.json")).unwrap();
+    std::fs::write(dir.file("moeflux-pack.journal"), "{}").unwrap();
+    check(&dir, &["holds a pack that is not finished", "moeflux pack"]);
+}
+
+#[test]
+fn a_file_of_something_else_beside_the_model() {
+    let dir = TempDir::of_case(CASE);
+    std::fs::remove_file(dir.file("model.safetensors.index.json")).unwrap();
+    let header = br#"{"lora_A.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
+    std::fs::write(dir.file("adapter_model.safetensors"), bytes).unwrap();
+    check(&dir, &["lora_A.weight", "in `adapter_model.safetensors`", "move it away"]);
+}
+
+#[test]
+fn memory_without_a_unit() {
+    for (given, meant) in [("24", "24G"), ("0", "24G"), ("512K", "512G")] {
+        let output = crate::support::moeflux(&["bench", "--memory", given]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("too few for any model") && said.contains(meant), "{said}");
+    }
+}
+
+/// What a process takes differs from run to run.
+#[test]
+fn the_least_memory_that_an_error_names_is_enough() {
+    let dir = TempDir::synthetic();
+    let model = dir.file("model");
+    let model = model.to_str().unwrap();
+    let run = |memory: &str| {
+        let args = ["bench", "--model", model, "--memory", memory, "--prompt-tokens", "4"];
+        crate::support::moeflux(&[&args[..], &["--gen-tokens", "1", "--repeat", "1"]].concat())
+    };
+    for _ in 0..20 {
+        let refused = run("2M");
+        let said = String::from_utf8(refused.stderr).unwrap();
+        let (_, behind) = said.split_once('(').unwrap();
+        let (least, _) = behind.split_once(" bytes)").unwrap();
+        let enough = run(&least.replace(',', ""));
+        assert!(enough.status.success(), "{said}{}", String::from_utf8_lossy(&enough.stderr));
+    }
+}
+
+#[test]
 fn a_truncated_file() {
     let dir = TempDir::of_case(CASE);
     let bytes = std::fs::read(dir.file(SHARD)).unwrap();

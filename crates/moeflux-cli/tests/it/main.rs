@@ -9,6 +9,7 @@ mod evaluating;
 mod generating;
 mod gpus;
 mod packing;
+mod pipes;
 mod planning;
 mod support;
 mod tracing;

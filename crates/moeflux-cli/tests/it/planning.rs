@@ -65,7 +65,6 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
         (&["plan", &config, "--ram", "lots"], "is not a size"),
         (&["plan", &config, "--bits", "7"], "choose one of"),
         (&["plan", case, "--bits", "4"], "leave them out"),
-        (&["plan", "x/model.safetensors"], "plan its folder x"),
         (&["plan"], "required"),
         (&["doctor", case, "--file-size", "1K"], "4M or more"),
         (&["doctor", case, "--sums", "x.json"], "--deep"),
@@ -76,6 +75,7 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
         assert!(output.stdout.is_empty() && stderr.contains(words), "{args:?}: {stderr}");
     }
     check_fails(&["plan", "/nonexistent.json"], &["/nonexistent.json"]);
+    check_fails(&["plan", "x/model.safetensors"], &["one file of a model: name its folder x"]);
     check_fails(&["doctor", "/nonexistent"], &["/nonexistent"]);
     check_fails(&["doctor", &config], &["is a file", "name its folder"]);
 }

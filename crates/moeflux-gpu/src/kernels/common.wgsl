@@ -39,3 +39,9 @@ fn row_of_output(output: u32) -> u32 {
     return batch[params.step.batch_at + output].w;
 }
 
+// The root that a norm divides by: NaN where squares have overflowed, since a division by infinity
+// would turn broken values into zeros.
+fn root_of(squares: f32) -> f32 {
+    let bits = bitcast<u32>(sqrt(squares));
+    return bitcast<f32>(select(bits, bits | 0x00400000u, (bits & 0x7f800000u) == 0x7f800000u));
+}

@@ -167,8 +167,8 @@ fn scales_of(lane: u32) -> Scales {
     }
     let sums = sum_of_parts(own, lane);
     var scales: Scales;
-    scales.q = params.q_factor / sqrt(sums.x + params.key_epsilon);
-    scales.k = params.k_factor / sqrt(sums.y + params.key_epsilon);
+    scales.q = params.q_factor / root_of(sums.x + params.key_epsilon);
+    scales.k = params.k_factor / root_of(sums.y + params.key_epsilon);
     scales.product = sums.z * scales.q * scales.k;
     return scales;
 }
@@ -236,7 +236,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         for (var held = 0u; held < HELD; held++) {
             let shared_idx = first_shared + held;
             let out_at = place_of(params.out, row, head_of(group.x, shared_idx)) + value_of(lane);
-            let root = sqrt(squares[held] / f32(VALUE_DIM) + params.epsilon);
+            let root = root_of(squares[held] / f32(VALUE_DIM) + params.epsilon);
             for (var i = 0u; i < 4u; i++) {
                 if i < n_written && shared_idx < N_SHARED {
                     ws[out_at + i] = outs[held][i] / root * gain[i] * silu(gates[held][i]);

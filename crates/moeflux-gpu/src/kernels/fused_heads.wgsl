@@ -45,7 +45,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         normed[col] = x;
         squares += x * x;
     }
-    let root = sqrt(sum_of_lanes(squares, lanes) / f32(HEAD_DIM) + params.epsilon);
+    let root = root_of(sum_of_lanes(squares, lanes) / f32(HEAD_DIM) + params.epsilon);
     for (var col = lanes.lane; col < HEAD_DIM; col += N_LANES) {
         normed[col] = normed[col] / root * vectors[gain + col];
     }

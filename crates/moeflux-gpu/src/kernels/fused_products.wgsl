@@ -109,7 +109,7 @@ fn factor_of(lanes: Lanes) -> f32 {
         let values = input_quad(col);
         squares += dot(values, values);
     }
-    return 1.0 / sqrt(sum_of_lanes(squares, lanes) / f32(params.n_cols) + params.epsilon);
+    return 1.0 / root_of(sum_of_lanes(squares, lanes) / f32(params.n_cols) + params.epsilon);
 }
 
 // Fills `x_block` with the row as it is multiplied: the same values, whether products are in the

@@ -15,7 +15,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     for (var col = lanes.lane; col < params.head_dim; col += N_LANES) {
         squares += ws[at + col] * ws[at + col];
     }
-    let root = sqrt(sum_of_lanes(squares, lanes) + params.epsilon);
+    let root = root_of(sum_of_lanes(squares, lanes) + params.epsilon);
     for (var col = lanes.lane; col < params.head_dim; col += N_LANES) {
         ws[at + col] = ws[at + col] / root * params.factor;
     }

@@ -19,7 +19,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         squares += ws[x_at + col] * ws[x_at + col];
     }
     let mean = sum_of_lanes(squares, lanes) / f32(params.head_dim);
-    let root = sqrt(mean + params.epsilon);
+    let root = root_of(mean + params.epsilon);
     let gate_at = place_of(params.gate, row, group.x);
     let out_at = place_of(params.out, row, group.x);
     for (var col = lanes.lane; col < params.head_dim; col += N_LANES) {

@@ -11,6 +11,7 @@ mod drives;
 mod faults;
 mod golden;
 mod limits;
+mod overflow;
 #[path = "../../../moeflux/tests/it/ops/mod.rs"]
 mod ops;
 #[path = "../../../moeflux/tests/it/random.rs"]

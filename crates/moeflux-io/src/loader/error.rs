@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::direct::FileChange;
+use crate::identity::FileChange;
 
 /// What went wrong for good.
 #[derive(Debug)]

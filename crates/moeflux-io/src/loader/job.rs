@@ -54,6 +54,12 @@ impl Part {
     const NONE: Self =
         Self { file: FileIdx(0), offset_bytes: 0, len_bytes: 0, slot_offset_bytes: 0 };
 
+    /// Its bytes in the file.
+    #[must_use]
+    pub fn file_range(&self) -> Range<u64> {
+        self.offset_bytes..self.offset_bytes + self.len_bytes as u64
+    }
+
     /// How many bytes of its first block lie before it.
     fn lead_bytes(&self, block_bytes: usize) -> usize {
         let lead = self.offset_bytes % block_bytes as u64;

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::aligned::{AlignedBytes, HUGE_PAGE_BYTES};
+use crate::aligned::{AlignedMemory, HUGE_PAGE_BYTES};
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +47,8 @@ pub enum SlotState {
 pub struct Slab(Arc<SlabMemory>);
 
 struct SlabMemory {
-    bytes: AlignedBytes,
+    /// Parts of it are written while others are read.
+    memory: AlignedMemory,
     /// How many pieces of each slot are out.
     n_pieces: Box<[AtomicU32]>,
 }
@@ -56,20 +57,20 @@ impl Slab {
     /// Its size.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
-        self.0.bytes.len()
+        self.0.memory.len_bytes()
     }
 
     /// Its first byte, for devices that read it where it lies: only what lies in slots that are
     /// ready, and that nobody fills meanwhile.
     #[must_use]
     pub fn address(&self) -> NonNull<u8> {
-        self.0.bytes.address()
+        self.0.memory.address()
     }
 
     /// The address of one of its bytes, or of its end.
     pub(crate) fn byte(&self, offset_bytes: usize) -> *mut u8 {
         assert!(offset_bytes <= self.len_bytes(), "a byte of the slab");
-        self.0.bytes.address().as_ptr().wrapping_add(offset_bytes)
+        self.0.memory.address().as_ptr().wrapping_add(offset_bytes)
     }
 
     /// Whether both are handles to the same memory.
@@ -179,9 +180,9 @@ impl SlotMemory {
     pub fn grow(&mut self) -> Option<SlabIdx> {
         let n_slots = self.n_slots_per_slab;
         let slab_bytes = self.stride_bytes.checked_mul(n_slots)?;
-        let bytes = AlignedBytes::zeroed(slab_bytes.max(HUGE_PAGE_BYTES))?;
+        let memory = AlignedMemory::zeroed(slab_bytes.max(HUGE_PAGE_BYTES))?;
         let n_pieces = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
-        let slab = Slab(Arc::new(SlabMemory { bytes, n_pieces }));
+        let slab = Slab(Arc::new(SlabMemory { memory, n_pieces }));
         let place = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
         if place == self.slabs.len() {
             self.slabs.push(None);
@@ -323,10 +324,15 @@ impl Filling {
     ///
     /// # Panics
     ///
-    /// If the range begins before the end of the last one, or ends behind the slot.
+    /// If the range begins before the end of the last one, or ends behind the slot; if more pieces
+    /// are out than can be counted, as empty ones may be that were never dropped.
     pub fn take(&mut self, range: Range<usize>) -> Piece {
         assert!(range.start >= self.n_taken_bytes, "pieces are taken from front to back");
         assert!(range.start <= range.end && range.end <= self.len_bytes, "a piece of the slot");
+        // A count that wrapped would say that no piece is out. Only this filling raises it, so
+        // that it cannot rise between the look and the addition.
+        let n_out = self.memory.n_pieces().load(Ordering::Relaxed);
+        assert!(n_out < u32::MAX, "{:?}: its pieces can be counted", self.slot);
         self.n_taken_bytes = range.end;
         self.memory.n_pieces().fetch_add(1, Ordering::Relaxed);
         let mut memory = self.memory.clone();

@@ -139,20 +139,28 @@ fn check(memory: &SlotMemory, model: &Model, seed: u64) {
     }
 }
 
+/// Nothing but the count of pieces says that the others have written.
 #[test]
 fn pieces_are_written_elsewhere_while_other_slots_are_read() {
     let mut memory = memory_of(1);
     fill(&mut memory, SlotIdx(0), 7);
-    let mut filling = memory.begin_fill(SlotIdx(1));
-    let pieces = [filling.take(0..400), filling.take(400..1000)];
-    std::thread::scope(|scope| {
-        for mut piece in pieces {
-            scope.spawn(move || piece.rest_mut().fill(9));
-        }
-        assert_eq!(memory.bytes(SlotIdx(0)), [7; 1000]);
-    });
-    memory.finish(filling);
-    assert_eq!(memory.bytes(SlotIdx(1)), [9; 1000]);
+    for round in 0..if cfg!(miri) { 4 } else { 50 } {
+        let mut filling = memory.begin_fill(SlotIdx(1));
+        let pieces = [filling.take(0..400), filling.take(400..1000)];
+        std::thread::scope(|scope| {
+            let spawn = |mut piece: Piece| scope.spawn(move || piece.rest_mut().fill(round));
+            let writers = pieces.map(spawn);
+            assert_eq!(memory.bytes(SlotIdx(0)), [7; 1000]);
+            while filling.n_pieces() > 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(filling.bytes()[..1000], [round; 1000]);
+            memory.finish(filling);
+            assert_eq!(memory.bytes(SlotIdx(1)), [round; 1000]);
+            // ThreadSanitizer sees a join, and not that a scope waits for its threads.
+            writers.into_iter().for_each(|it| it.join().unwrap());
+        });
+    }
 }
 
 #[test]
@@ -230,6 +238,14 @@ fn pieces_do_not_overlap() {
 fn pieces_end_with_the_slot() {
     let mut filling = memory_of(1).begin_fill(SlotIdx(0));
     let _piece = filling.take(0..SLOT_ALIGN + 1);
+}
+
+#[test]
+#[should_panic(expected = "its pieces can be counted")]
+fn the_count_of_pieces_does_not_wrap() {
+    let mut filling = memory_of(1).begin_fill(SlotIdx(0));
+    filling.memory.n_pieces().store(u32::MAX, Ordering::Relaxed);
+    let _piece = filling.take(0..0);
 }
 
 #[test]

@@ -14,7 +14,8 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
-use crate::direct::{Caching, DriveFile, FileChange, FileFacts};
+use crate::direct::{Caching, DriveFile, FileFacts};
+use crate::identity::FileChange;
 use crate::slots::{Piece, Slab};
 use crate::uring::registered::Registered;
 
@@ -281,9 +282,11 @@ impl BlockRead for UringDrive {
     }
 
     fn submit(&mut self, read: Read) {
-        let index = self.free.pop().expect("at most `depth` reads are in flight");
+        let &index = self.free.last().expect("at most `depth` reads are in flight");
         let user_data = user_data(index, self.entries[index as usize].generation);
+        // A file that the drive does not have ends here: nothing has changed, and nothing waits.
         let description = self.describe(&read, user_data);
+        self.free.pop();
         self.entries[index as usize].read = Some((read.tag, read.piece));
         self.backlog.push_back(description);
     }

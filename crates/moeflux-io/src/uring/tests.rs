@@ -38,6 +38,18 @@ fn every_depth_up_to_the_limit_is_had() {
 }
 
 #[test]
+fn a_read_of_a_file_that_is_not_there_leaves_nothing_to_wait_for() {
+    let Some(mut drive) = drive_or_typed_refusal(Vec::new(), 1) else { return };
+    let mut memory = SlotMemory::new(SLOT_ALIGN, SLOT_ALIGN);
+    memory.grow().unwrap();
+    let piece = memory.begin_fill(SlotIdx(0)).take(0..SLOT_ALIGN);
+    let read = Read { tag: 0, file: FileIdx(0), offset_bytes: 0, attempt: 0, piece };
+    let submitted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drive.submit(read)));
+    assert!(submitted.is_err());
+    assert_eq!(drive.n_in_flight(), 0);
+}
+
+#[test]
 fn marks_of_reads_are_taken_apart_again() {
     for (index, generation) in [(0, 0), (7, u32::MAX), (u32::MAX - 1, 3)] {
         assert_eq!(entry_index(user_data(index, generation)), index);

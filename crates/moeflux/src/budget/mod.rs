@@ -74,6 +74,10 @@ const ROOM_SHARE: u64 = 16;
 /// And at least so much.
 const ROOM_BYTES_MIN: u64 = 256 << 20;
 
+/// A process is larger or smaller than it was in its last run by less than this: the least that is
+/// named must be enough in the next one.
+const PROGRAM_MARGIN_BYTES: u64 = 4 << 20;
+
 impl Needs {
     /// All of it.
     #[must_use]
@@ -175,7 +179,7 @@ fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> 
     let rounded = |n_bytes: u64| ByteCount(n_bytes).rounded();
     Err(Error::NoRoom {
         what: format!("the model within {} of memory", rounded(budget_bytes)),
-        needed_bytes: least_bytes,
+        needed_bytes: least_bytes + PROGRAM_MARGIN_BYTES,
         advice: format!(
             "that is {} for what every token needs, {} for a step, {} for {} tokens of context, \
              {} for experts and {} for this program: a shorter --context, a smaller --chunk or \
@@ -185,7 +189,7 @@ fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> 
             rounded(needs.session_bytes),
             needs.n_positions,
             rounded(least_expert_bytes),
-            rounded(needs.program_bytes),
+            rounded(needs.program_bytes + PROGRAM_MARGIN_BYTES),
         ),
     })
 }
@@ -219,7 +223,7 @@ mod tests {
     fn the_least_that_works_is_named_and_works() {
         let error = place(&NEEDS, &EXPERTS, Some(239)).unwrap_err();
         let Error::NoRoom { needed_bytes, .. } = &error else { panic!("{error}") };
-        assert_eq!(*needed_bytes, 240);
+        assert_eq!(*needed_bytes, 240 + PROGRAM_MARGIN_BYTES);
         let text = error.to_string();
         for part in ["100 bytes for what", "30 bytes for 7 tokens", "80 bytes for experts"] {
             assert!(text.contains(part), "{text}");

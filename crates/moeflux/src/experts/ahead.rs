@@ -4,17 +4,16 @@
 //! one who keeps them, empty back. **Invariant:** experts are kept in their order, by the calling
 //! thread; however this ends, no thread is left waiting.
 
-use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
 
 use moeflux_io::AlignedBytes;
 
 use crate::error::{Error, Result};
-use crate::experts::resident::read_record;
-use crate::format::Checkpoint;
+use crate::experts::resident::push_record;
+use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
-use crate::weights::{ExpertBank, ExpertView, Files, Manifest, Meter, Watch};
+use crate::weights::{ExpertBank, ExpertView, Files, Manifest, Meter, Watch, fill_here};
 
 /// Threads that read.
 const N_READERS: usize = 4;
@@ -38,11 +37,11 @@ struct Reader {
 /// As [`crate::experts::ResidentExperts::load`], and what `keep` says.
 pub fn for_each_expert(
     manifest: &Manifest,
-    checkpoint: &Checkpoint,
+    (checkpoint, sums): (&Checkpoint, Option<&Sums>),
     watch: &mut Watch<'_>,
     keep: &mut dyn FnMut(&ExpertBank, ExpertIdx, &ExpertView<'_>) -> Result<()>,
 ) -> Result<()> {
-    let files = &Files::open(checkpoint)?;
+    let files = &Files::open(checkpoint)?.with_sums(sums);
     let mut meter = Meter::new(manifest.expert_bytes(), watch)?;
     let jobs: Vec<Job<'_>> = jobs(manifest);
     let record_bytes = manifest.banks.iter().map(|bank| bank.layout.record_bytes()).max();
@@ -111,10 +110,10 @@ fn read_all<'a>(
 
 fn read((bank, expert): Job<'_>, files: &Files<'_>, record: AlignedBytes) -> Result<AlignedBytes> {
     let mut record = record;
-    let own = &mut record[..bank.layout.record_bytes()];
+    let mut segments = Vec::new();
+    push_record((bank, expert), &mut record[..bank.layout.record_bytes()], &mut segments);
     // Who keeps it counts it.
-    let mut unwatched = |_| ControlFlow::Continue(());
-    read_record((bank, expert), own, files, &mut Meter::new(0, &mut unwatched)?)?;
+    fill_here(segments, files)?;
     Ok(record)
 }
 

@@ -7,10 +7,11 @@ use moeflux_io::{AlignedBytes, available_memory_bytes};
 use crate::error::{Error, Result};
 use crate::experts::Request;
 use crate::experts::arrived::Arrived;
-use crate::format::Checkpoint;
+use crate::format::{Checkpoint, Sums};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{
-    ExpertBank, ExpertLayout, ExpertView, Files, Manifest, Meter, Origin, Watch, check_room,
+    ExpertBank, ExpertLayout, ExpertView, Files, Manifest, Meter, Origin, PartRole, Searched,
+    Segment, Watch, check_room, fill,
 };
 
 /// All experts of a model.
@@ -35,7 +36,7 @@ pub(super) struct ResidentBank {
 }
 
 impl ResidentExperts {
-    /// Reads all experts into memory.
+    /// Reads all experts into memory, and compares them with `sums` where there are some.
     ///
     /// # Errors
     ///
@@ -46,16 +47,24 @@ impl ResidentExperts {
     /// If the manifest is of an imagined checkpoint.
     pub fn load(
         manifest: &Manifest,
-        checkpoint: &Checkpoint,
+        (checkpoint, sums): (&Checkpoint, Option<&Sums>),
         watch: &mut Watch<'_>,
     ) -> Result<Self> {
         assert!(manifest.origin == Origin::Checkpoint, "imagined experts cannot be read");
         let needed_bytes = manifest.banks.iter().map(ExpertBank::memory_bytes).sum();
         check_room("the routed experts", needed_bytes, available_memory_bytes())?;
-        let files = Files::open(checkpoint)?;
+        let files = Files::open(checkpoint)?.with_sums(sums);
         let mut meter = Meter::new(manifest.expert_bytes(), watch)?;
-        let banks = manifest.banks.iter().map(|bank| read_bank(bank, &files, &mut meter));
-        let banks = banks.collect::<Result<_>>()?;
+        let mut banks: Vec<ResidentBank> =
+            manifest.banks.iter().map(ResidentBank::empty).collect::<Result<_>>()?;
+        let mut segments = Vec::new();
+        for (bank, memory) in manifest.banks.iter().zip(&mut banks) {
+            let records = memory.records.chunks_exact_mut(bank.layout.record_bytes());
+            for (expert, record) in (0..bank.n_experts).map(ExpertIdx).zip(records) {
+                push_record((bank, expert), record, &mut segments);
+            }
+        }
+        fill(segments, &files, &mut meter)?;
         Ok(Self { banks, bank_idx: 0, experts: Vec::new(), is_given: true })
     }
 
@@ -82,44 +91,49 @@ impl ResidentExperts {
 }
 
 impl ResidentBank {
+    fn empty(bank: &ExpertBank) -> Result<Self> {
+        let no_room = || Error::NoRoom {
+            what: format!("the routed experts of layer {}", bank.layer.0),
+            needed_bytes: bank.memory_bytes(),
+            advice: "close other programs, or give a smaller --memory: experts are then streamed"
+                .to_owned(),
+        };
+        let n_bytes = usize::try_from(bank.memory_bytes()).ok();
+        let records = n_bytes.and_then(AlignedBytes::zeroed).ok_or_else(no_room)?;
+        let ExpertBank { layer, n_experts, layout, .. } = *bank;
+        Ok(Self { layer, n_experts, layout, records })
+    }
+
     pub(super) fn view(&self, expert: ExpertIdx) -> ExpertView<'_> {
         let record_bytes = self.layout.record_bytes();
         self.layout.view(&self.records[expert.0 * record_bytes..][..record_bytes])
     }
 }
 
-fn read_bank(
-    bank: &ExpertBank,
-    files: &Files<'_>,
-    meter: &mut Meter<'_, '_>,
-) -> Result<ResidentBank> {
-    let record_bytes = bank.layout.record_bytes();
-    let no_room = || Error::NoRoom {
-        what: format!("the routed experts of layer {}", bank.layer.0),
-        needed_bytes: bank.memory_bytes(),
-        advice: "close other programs, or give a smaller --memory: experts are then streamed"
-            .to_owned(),
-    };
-    let n_bytes = usize::try_from(bank.memory_bytes()).ok();
-    let mut records = n_bytes.and_then(AlignedBytes::zeroed).ok_or_else(no_room)?;
-    for (expert_idx, record) in records.chunks_exact_mut(record_bytes).enumerate() {
-        read_record((bank, ExpertIdx(expert_idx)), record, files, meter)?;
+/// Where the bytes of an expert come from, and where in its record they go.
+pub(super) fn push_record<'a>(
+    (bank, expert): (&'a ExpertBank, ExpertIdx),
+    record: &'a mut [u8],
+    segments: &mut Vec<Segment<'a>>,
+) {
+    if let Some(records) = &bank.records {
+        let extent = records.extent(expert);
+        let searched = Searched::Record { bank, expert };
+        let at = extent.offset_bytes;
+        segments.push(Segment { file_idx: extent.file_idx, at, target: record, searched });
+        return;
     }
-    let ExpertBank { layer, n_experts, layout, .. } = *bank;
-    Ok(ResidentBank { layer, n_experts, layout, records })
-}
-
-pub(super) fn read_record(
-    (bank, expert): (&ExpertBank, ExpertIdx),
-    record: &mut [u8],
-    files: &Files<'_>,
-    meter: &mut Meter<'_, '_>,
-) -> Result<()> {
+    let (mut rest, mut skipped) = (record, 0);
     for part in &bank.parts {
+        let (_, from_part) = rest.split_at_mut(part.record_at - skipped);
+        let (target, behind) = from_part.split_at_mut(part.len_bytes);
+        (rest, skipped) = (behind, part.record_at + part.len_bytes);
         let extent = part.extent(expert);
-        let target = &mut record[part.record_at..][..part.len_bytes];
-        files.read(extent.file_idx, extent.offset_bytes, target, meter)?;
-        bank.check_finite(part, expert, target)?;
+        let searched = match part.role {
+            PartRole::Codes => Searched::Nothing,
+            PartRole::Scales(_) => Searched::Part { bank, part, expert, first_value: 0 },
+        };
+        let at = extent.offset_bytes;
+        segments.push(Segment { file_idx: extent.file_idx, at, target, searched });
     }
-    Ok(())
 }

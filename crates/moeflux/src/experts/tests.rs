@@ -35,7 +35,7 @@ fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
         assert_eq!(progress.total_bytes, stored_bytes);
         ControlFlow::Continue(())
     };
-    let resident = ResidentExperts::load(&manifest, &checkpoint, watch)?;
+    let resident = ResidentExperts::load(&manifest, (&checkpoint, None), watch)?;
     assert_eq!(done_bytes, stored_bytes);
     Ok(Experts::Resident(resident))
 }
@@ -56,7 +56,7 @@ fn kept(tensors: &Tensors, spec: &ModelSpec) -> Result<Vec<Vec<u8>>> {
         ControlFlow::Continue(())
     };
     let mut kept = Vec::new();
-    for_each_expert(&manifest, &checkpoint, watch, &mut |bank, expert, view| {
+    for_each_expert(&manifest, (&checkpoint, None), watch, &mut |bank, expert, view| {
         assert_eq!((bank.layer, expert), (LayerIdx(3), ExpertIdx(kept.len())));
         kept.push(bytes_of(view));
         Ok(())
@@ -253,7 +253,7 @@ fn who_keeps_experts_may_stop_at_any_of_them() {
     for n_kept in 0..N_EXPERTS {
         let mut go_on = |_| ControlFlow::Continue(());
         let mut n_seen = 0;
-        let done = for_each_expert(&manifest, &checkpoint, &mut go_on, &mut |_, _, _| {
+        let done = for_each_expert(&manifest, (&checkpoint, None), &mut go_on, &mut |_, _, _| {
             n_seen += 1;
             if n_seen > n_kept { Err(Error::Cancelled) } else { Ok(()) }
         });
@@ -264,7 +264,8 @@ fn who_keeps_experts_may_stop_at_any_of_them() {
             n_told += 1;
             if n_told > n_kept { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let done = for_each_expert(&manifest, &checkpoint, &mut stop, &mut |_, _, _| Ok(()));
+        let done =
+            for_each_expert(&manifest, (&checkpoint, None), &mut stop, &mut |_, _, _| Ok(()));
         assert!(matches!(done, Err(Error::Cancelled)));
     }
 }

@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use super::dtype::DType;
 use super::index::{ShardIndex, parse_index};
 use super::packed::{PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN, SumTable};
+use super::quoted;
 use super::safetensors::{FileHeader, read_header};
-use super::{quoted, read_small_file};
+use super::shard::ShardFile;
+use super::whole::read_file_if_there;
 use crate::error::{Error, Result};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
@@ -35,19 +37,6 @@ pub struct TensorEntry {
     pub offset_bytes: u64,
     /// Bytes of all values.
     pub len_bytes: u64,
-}
-
-/// One file of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardFile {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Its length when it was opened.
-    pub len_bytes: u64,
-    /// XXH3 of the header's bytes: tells one checkpoint from another of the same shapes.
-    pub header_hash: u64,
-    /// First byte after the header.
-    pub data_at: u64,
 }
 
 /// What the files of a packed folder say besides their tensors.
@@ -128,13 +117,44 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// What has the byte at `at` of a file, for messages: a tensor, or an expert of a packed layer.
+    #[must_use]
+    pub fn name_at(&self, file_idx: usize, at: u64) -> String {
+        let has_it = |entry: &&TensorEntry| {
+            let end = entry.offset_bytes + entry.len_bytes;
+            entry.file_idx == file_idx && (entry.offset_bytes..end).contains(&at)
+        };
+        if let Some(entry) = self.tensors.values().find(has_it) {
+            return format!("tensor `{}`", quoted(&entry.name));
+        }
+        let banks = self.packed.iter().flat_map(|packed| &packed.banks);
+        for (prefix, (bank_file_idx, bank)) in banks {
+            let Some(file) = self.files.get(file_idx).filter(|_| *bank_file_idx == file_idx) else {
+                continue;
+            };
+            let skipped = at.saturating_sub(file.data_at + bank.begin_bytes);
+            let expert_idx = skipped.checked_div(bank.record_bytes as u64).unwrap_or(0);
+            return format!("expert {expert_idx} of `{}`", quoted(prefix));
+        }
+        "header".to_owned()
+    }
+
+    /// Checks that no file was replaced or written to since its header was read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] that names the file.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.files.iter().try_for_each(ShardFile::check_unchanged)
+    }
+
     fn empty(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), files: Vec::new(), tensors: BTreeMap::new(), packed: None }
     }
 
     fn add_file(&mut self, path: PathBuf, file: FileHeader) -> Result<()> {
         let file_idx = self.files.len();
-        let FileHeader { header, packed, data_at, len_bytes, hash } = file;
+        let FileHeader { header, packed, data_at, len_bytes, hash, identity } = file;
         let first = self.files.first().map(|first| first.path.clone());
         let own_names = match packed {
             Some(packed) => self.add_packed(&path, packed, data_at)?,
@@ -148,7 +168,7 @@ impl Checkpoint {
             }
             None => Vec::new(),
         };
-        self.files.push(ShardFile { path, len_bytes, header_hash: hash, data_at });
+        self.files.push(ShardFile { path, len_bytes, header_hash: hash, data_at, identity });
         for tensor in header.tensors {
             if own_names.contains(&tensor.name) {
                 continue;
@@ -302,10 +322,7 @@ fn list_shards(dir: &Path) -> Result<Vec<String>> {
 }
 
 fn read_index(path: &Path) -> Result<Option<ShardIndex>> {
-    if !path.try_exists().map_err(Error::io("look for", path))? {
-        return Ok(None);
-    }
-    let bytes = read_small_file(path, INDEX_BYTES_MAX)?;
+    let Some(bytes) = read_file_if_there(path, INDEX_BYTES_MAX)? else { return Ok(None) };
     parse_index(&bytes).map(Some).map_err(|problem| Error::malformed(path, problem.0))
 }
 

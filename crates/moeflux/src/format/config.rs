@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{quoted, read_small_file};
+use super::quoted;
+use super::whole::read_file;
 use crate::error::{Error, Result};
 
 /// The largest published ones (a quantisation entry per tensor) have about 1 MB.
@@ -37,7 +38,7 @@ impl RawConfig {
     /// [`Error::Io`] if it cannot be read, [`Error::Malformed`] if it is no JSON object.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join("config.json");
-        let bytes = read_small_file(&path, CONFIG_BYTES_MAX)?;
+        let bytes = read_file(&path, CONFIG_BYTES_MAX)?;
         Self::parse(&path, &bytes)
     }
 

@@ -13,10 +13,13 @@ mod new_file;
 mod npy;
 mod packed;
 mod safetensors;
+mod shard;
+mod sums;
 #[cfg(test)]
 mod tests;
+mod whole;
 
-pub use checkpoint::{Checkpoint, Packed, ShardFile, TensorEntry, canonical_name};
+pub use checkpoint::{Checkpoint, Packed, TensorEntry, canonical_name};
 pub use config::{RawConfig, Section};
 pub use dtype::DType;
 pub use header::{Header, HeaderTensor, parse_header};
@@ -28,13 +31,13 @@ pub use packed::{
     PackedNorms, PackedRole, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
 };
 pub use safetensors::{HEADER_BYTES_MAX, header_bytes};
+pub use shard::ShardFile;
+pub use sums::{FileSums, SUMS_FILE_NAME, SumUnit, Sums, SumsDocument, TensorUnit, tensor_units};
+pub(crate) use sums::{PackedTable, own_sum};
+pub(crate) use whole::read_into;
+pub use whole::{read_file, read_file_if_there};
 
 use std::fmt;
-use std::path::Path;
-
-use moeflux_io::{ReadError, ReadFile};
-
-use crate::error::{Error, Result};
 
 /// What is wrong with a file's bytes, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,31 +62,4 @@ fn quoted(text: &str) -> String {
         line.push_str("...");
     }
     line
-}
-
-/// Reads a whole file that must not be larger than `bytes_max`.
-fn read_small_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
-    let file = ReadFile::open(path).map_err(Error::io("open", path))?;
-    let len_bytes = file.len_bytes();
-    if len_bytes > bytes_max {
-        let problem = format!("has {len_bytes} bytes, more than the limit of {bytes_max}");
-        return Err(Error::malformed(path, problem));
-    }
-    read_range(&file, path, 0, len_bytes)
-}
-
-/// Reads `len_bytes` from `offset_bytes`; the caller has checked both against the file's length.
-fn read_range(file: &ReadFile, path: &Path, offset_bytes: u64, len_bytes: u64) -> Result<Vec<u8>> {
-    let len = usize::try_from(len_bytes)
-        .map_err(|_| Error::malformed(path, format!("{len_bytes} bytes do not fit in memory")))?;
-    let mut bytes = vec![0; len];
-    read_into(file, path, offset_bytes, &mut bytes)?;
-    Ok(bytes)
-}
-
-fn read_into(file: &ReadFile, path: &Path, offset_bytes: u64, target: &mut [u8]) -> Result<()> {
-    file.read_exact_at(offset_bytes, target).map_err(|error| match error {
-        ReadError::Device { source, .. } => Error::io("read", path)(source),
-        other => Error::malformed(path, other.to_string()),
-    })
 }

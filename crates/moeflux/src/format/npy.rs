@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use moeflux_io::create_file;
+
 use crate::error::{Error, Result};
 
 /// NumPy aligns the data to this.
@@ -31,7 +33,7 @@ impl NpyWriter {
     ///
     /// [`Error::Io`].
     pub fn create(path: &Path, n_rows: usize, n_cols: usize) -> Result<Self> {
-        let file = File::create(path).map_err(Error::io("create", path))?;
+        let file = create_file(path).map_err(Error::io("create", path))?;
         let mut file = BufWriter::new(file);
         file.write_all(&header(n_rows, n_cols)).map_err(Error::io("write", path))?;
         Ok(Self { file, path: path.to_owned(), n_cols, n_rows_left: n_rows })

@@ -5,12 +5,13 @@
 
 use std::path::Path;
 
-use moeflux_io::ReadFile;
-use xxhash_rust::xxh3::xxh3_64;
+use moeflux_io::{FileIdentity, ReadFile};
+use twox_hash::XxHash3_64;
 
 use super::header::{Header, PREFIX_BYTES, parse_header};
 use super::packed::{PackedFile, parse_packed};
-use super::{FETCH_AGAIN, Problem, read_into, read_range};
+use super::whole::{read_into, read_range};
+use super::{FETCH_AGAIN, Problem};
 use crate::error::{Error, Result};
 
 /// The limit of the reference implementation. A 397B checkpoint with one name per expert has 35 MB.
@@ -31,6 +32,8 @@ pub(super) struct FileHeader {
     pub(super) len_bytes: u64,
     /// XXH3 of the header's bytes.
     pub(super) hash: u64,
+    /// Of the file, if it was one.
+    pub(super) identity: Option<FileIdentity>,
 }
 
 impl FileHeader {
@@ -41,7 +44,14 @@ impl FileHeader {
         let data_bytes = len_bytes.saturating_sub(data_at);
         let header = parse_header(bytes, data_bytes).map_err(refused)?;
         let packed = parse_packed(&header).map_err(refused)?;
-        Ok(Self { header, packed, data_at, len_bytes, hash: xxh3_64(bytes) })
+        Ok(Self {
+            header,
+            packed,
+            data_at,
+            len_bytes,
+            hash: XxHash3_64::oneshot(bytes),
+            identity: None,
+        })
     }
 }
 
@@ -49,10 +59,12 @@ impl FileHeader {
 pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
     let bytes = read_header_bytes(&file, path)?;
-    FileHeader::of_bytes(path, &bytes, file.len_bytes())
+    let header = FileHeader::of_bytes(path, &bytes, file.len_bytes())?;
+    Ok(FileHeader { identity: Some(file.identity()), ..header })
 }
 
-fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>> {
+/// The bytes of a header, without its length.
+pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>> {
     let len_bytes = file.len_bytes();
     if len_bytes < PREFIX_BYTES {
         let problem = format!("has only {len_bytes} bytes: {FETCH_AGAIN}");

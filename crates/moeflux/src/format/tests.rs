@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::error::Error;
 
 const SOUND: &str = r#"{"__metadata__":{"format":"pt"},
     "b":{"dtype":"F32","shape":[2,3],"data_offsets":[4,28]},

@@ -3,6 +3,8 @@
 //! plan -> routes -> lease -> plan, layer by layer. **Invariant:** the rows of a batch may belong
 //! to one session or to many; each row's result is the same in any company.
 
+mod finite;
+
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
@@ -66,6 +68,8 @@ pub struct Device {
     pub experts: Experts,
     /// One row of logits.
     pub logits: Vec<f32>,
+    /// One row of any other buffer.
+    pub row: Vec<f32>,
     /// The best of a row.
     pub best: Vec<(TokenId, f32)>,
     /// Prompts under way that have longer steps for memory of slots.
@@ -118,13 +122,17 @@ pub fn run_layers(
     device.backend.submit(&model.plan.embed, batch)?;
     guess_late(model, device, batch, LayerIdx(0))?;
     for (layer_idx, layer) in model.plan.layers.iter().enumerate() {
-        run_layer(model, device, batch, (LayerIdx(layer_idx), layer))?;
+        let ran = run_layer(model, device, batch, (LayerIdx(layer_idx), layer));
+        if matches!(ran, Err(Error::NonFinite { .. })) {
+            return Err(finite::locate(model, device, batch));
+        }
+        ran?;
         guess_late(model, device, batch, LayerIdx(layer_idx + 1))?;
         if layer_done(layer_idx + 1).is_break() {
             return Err(Error::Cancelled);
         }
     }
-    Ok(())
+    finite::check_stream(model, device, batch)
 }
 
 fn run_layer(
@@ -161,6 +169,9 @@ fn run_experts(
     let is_remote = device.backend.is_remote();
     let is_asking = is_remote && ask(model, device, batch, next)?;
     let routes = device.backend.routes(Purpose::Use)?;
+    if !finite::all_finite(&routes.weights) {
+        return Err(Error::NonFinite { place: format!("layer {}, route", layer.0) });
+    }
     model.note_routes(layer, routes)?;
     let request = Request { layer, chosen: &routes.experts, n_rows: batch.rows.len() };
     device.experts.request(&request)?;
@@ -222,20 +233,25 @@ pub fn run_head(
     n_best: Option<usize>,
     sink: &mut dyn FnMut(usize, Logits<'_>) -> Result<()>,
 ) -> Result<()> {
-    let Device { backend, logits, best, .. } = device;
     let ModelPlan { head, head_and_best, .. } = &model.plan;
     let n_found = model.plan.best.head_dim / 2;
-    let n_best = n_best.filter(|n_best| backend.is_remote() && *n_best <= n_found);
+    let n_best = n_best.filter(|n| device.backend.is_remote() && *n <= n_found);
     let (plan, found) = match n_best {
         Some(_) => (head_and_best, model.plan.best),
         None => (head, model.plan.logits),
     };
     let mut n_done = 0;
     for outputs in batch.outputs.chunks(N_OUTPUTS_MAX) {
-        backend.submit(plan, &Batch { outputs, ..*batch })?;
+        device.backend.submit(plan, &Batch { outputs, ..*batch })?;
         for row_idx in 0..outputs.len() {
+            let Device { backend, logits, best, .. } = &mut *device;
             let row = &mut logits[..found.head_dim];
             backend.read_row(found.buffer, row_idx, row)?;
+            // The best ones begin with what is no number, if there is any.
+            let judged = if n_best.is_some() { &row[..n_found] } else { &*row };
+            if !finite::all_finite(judged) {
+                return Err(finite::locate(model, device, batch));
+            }
             let Some(n_best) = n_best else {
                 sink(n_done + row_idx, Logits::All(row))?;
                 continue;

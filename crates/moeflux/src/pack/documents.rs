@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 
+use moeflux_io::ReadFile;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
 const SOURCE_KEY: &str = "source_quantization_config";
 
 /// The largest tokenizers have 30 MB. Anything larger is no document.
-const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
+pub(super) const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
 
 /// Ends of names of weights in other formats, and of what is not whole.
 const NO_DOCUMENTS: [&str; 16] = [
@@ -62,9 +63,11 @@ pub(super) fn documents(dir: &Path) -> Result<Vec<String>> {
             || name == "config.json"
             || NO_DOCUMENTS.iter().any(|end| name.ends_with(end));
         // Follows links: a cache has nothing else.
-        let is_document = fs::metadata(entry.path())
-            .is_ok_and(|it| it.is_file() && it.len() <= DOCUMENT_BYTES_MAX);
-        if is_document && !is_other {
+        if is_other || entry.path().is_dir() {
+            continue;
+        }
+        let file = ReadFile::open(&entry.path()).map_err(Error::io("open", &entry.path()))?;
+        if file.len_bytes() <= DOCUMENT_BYTES_MAX {
             names.push(name);
         }
     }

@@ -4,16 +4,20 @@
 //! alone, so that a run goes on when files of the source are gone. What it says is checked as if it
 //! came from a stranger.
 
-use std::fs::File;
-use std::io::Read as _;
+use std::hash::Hasher as _;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
+use moeflux_io::FileIdentity;
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, HEADER_BYTES_MAX, header_bytes};
+use crate::format::{Checkpoint, HEADER_BYTES_MAX, header_bytes, read_file, read_file_if_there};
 use crate::spec::QuantParams;
+
+/// The largest published ones have about 1 MB.
+pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 const FORMAT: &str = "moeflux-pack-journal";
 const VERSION: u64 = 1;
@@ -39,6 +43,8 @@ pub(super) struct Journal {
 pub(super) struct JournalFile {
     pub(super) name: String,
     pub(super) len_bytes: u64,
+    /// When it was last written to, in nanoseconds since 1970, if the system says so.
+    pub(super) modified_ns: Option<u64>,
     /// The header without its length.
     pub(super) header: String,
 }
@@ -58,7 +64,8 @@ impl Journal {
         for shard in &checkpoint.files {
             let name = shard.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let header = text_of(&shard.path, header_bytes(&shard.path)?)?;
-            files.push(JournalFile { name, len_bytes: shard.len_bytes, header });
+            let modified_ns = shard.identity.and_then(modified_ns);
+            files.push(JournalFile { name, len_bytes: shard.len_bytes, modified_ns, header });
         }
         Ok(Self { params, config, files, is_read_back: false })
     }
@@ -69,9 +76,7 @@ impl Journal {
     ///
     /// [`Error::Malformed`] if this program did not write it so.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io("open", path))?;
-        let mut bytes = Vec::new();
-        file.take(JOURNAL_BYTES_MAX).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
+        let bytes = read_file(path, JOURNAL_BYTES_MAX)?;
         Self::parse(&bytes).ok_or_else(|| {
             let problem = "is no journal of this version of moeflux: remove the whole folder and \
                            pack again, unless the source was replaced: then finish with the \
@@ -100,7 +105,8 @@ impl Journal {
         let file = |value: &Value| {
             let name = text(value, "name").filter(|name| is_plain_name(name))?;
             let len_bytes = value.get("len_bytes")?.as_u64()?;
-            Some(JournalFile { name, len_bytes, header: text(value, "header")? })
+            let modified_ns = value.get("modified_ns").and_then(Value::as_u64);
+            Some(JournalFile { name, len_bytes, modified_ns, header: text(value, "header")? })
         };
         let files = value.get("files")?.as_array()?;
         let journal = Self {
@@ -115,8 +121,13 @@ impl Journal {
     /// As it is stored.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let file = |file: &JournalFile| {
-            let JournalFile { name, len_bytes, header } = file;
-            json!({"name": name, "len_bytes": len_bytes, "header": header})
+            let JournalFile { name, len_bytes, modified_ns, header } = file;
+            json!({
+                "name": name,
+                "len_bytes": len_bytes,
+                "modified_ns": modified_ns,
+                "header": header,
+            })
         };
         let files: Vec<Value> = self.files.iter().map(file).collect();
         let value = json!({
@@ -146,10 +157,10 @@ impl Journal {
 
     /// A number for source and options: the same for the same.
     pub(super) fn pack(&self) -> u64 {
-        let mut hash = Xxh3::new();
+        let mut hash = XxHash3_64::new();
         let mut add = |bytes: &[u8]| {
-            hash.update(&(bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
+            hash.write(&(bytes.len() as u64).to_le_bytes());
+            hash.write(bytes);
         };
         add(&[u8::try_from(VERSION).unwrap_or(0)]);
         add(self.params.map_or([0, 0], |params| [params.bits, params.group]).as_slice());
@@ -159,7 +170,7 @@ impl Journal {
             add(&file.len_bytes.to_le_bytes());
             add(file.header.as_bytes());
         }
-        hash.digest()
+        hash.finish()
     }
 
     /// Checks that the files which are still there are those that were begun with.
@@ -178,17 +189,39 @@ impl Journal {
             if !path.exists() {
                 continue;
             }
-            let len_bytes = std::fs::metadata(&path).map_err(Error::io("look at", &path))?.len();
-            if len_bytes != file.len_bytes || header_bytes(&path)? != file.header.as_bytes() {
+            let found = FileIdentity::of_path(&path).map_err(Error::io("look at", &path))?;
+            if found.len_bytes != file.len_bytes || header_bytes(&path)? != file.header.as_bytes() {
                 return Err(refused(&path));
+            }
+            let (before, now) = (file.modified_ns, modified_ns(found));
+            if let (Some(before), Some(now)) = (before, now)
+                && before != now
+            {
+                return Err(written_since(&path, before));
             }
         }
         let path = source.join("config.json");
-        match std::fs::read(&path) {
-            Ok(bytes) if bytes != self.config.as_bytes() => Err(refused(&path)),
+        match read_file_if_there(&path, CONFIG_BYTES_MAX)? {
+            Some(bytes) if bytes != self.config.as_bytes() => Err(refused(&path)),
             _ => Ok(()),
         }
     }
+}
+
+fn modified_ns(identity: FileIdentity) -> Option<u64> {
+    let since_1970 = identity.modified?.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since_1970.as_nanos()).ok()
+}
+
+/// What was packed before a change and what would be packed after it need not belong together.
+fn written_since(path: &Path, before_ns: u64) -> Error {
+    let (seconds, rest_ns) = (before_ns / 1_000_000_000, before_ns % 1_000_000_000);
+    let problem = format!(
+        "was written to since the interrupted pack began: remove the target folder and pack again; \
+         if its bytes are the same and only its time is another, `touch -d @{seconds}.{rest_ns:09} \
+         FILE` puts that back"
+    );
+    Error::malformed(path, problem)
 }
 
 fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String> {

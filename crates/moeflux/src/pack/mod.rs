@@ -22,19 +22,21 @@ mod write;
 pub use plan::RECORD_BYTES_MAX;
 pub use verify::{Coverage, Damage, DamagedPart, Verified, verify};
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use moeflux_io::ReadFile;
+
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig};
+use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig, read_file, read_into};
 use crate::spec::QuantParams;
 use crate::weights::Watch;
+use documents::DOCUMENT_BYTES_MAX;
 use file::FilePlan;
 use folder::Folder;
-use journal::Journal;
+use journal::{CONFIG_BYTES_MAX, Journal};
 use plan::{Plan, Request};
 use source::SourceFiles;
 use write::Steps;
@@ -49,9 +51,6 @@ pub const WORKING_BYTES_MAX: usize =
 
 const CONFIG_NAME: &str = "config.json";
 const INDEX_NAME: &str = "model.safetensors.index.json";
-
-/// The largest published ones have about 1 MB.
-const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// What becomes of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +141,10 @@ impl Packing {
             files.check_deletable()?;
         }
         let is_done: Result<_> = plan.files.iter().map(|file| is_whole(file, target)).collect();
+        if !is_resumed {
+            // Its headers were read once for the table of contents, once for the journal.
+            checkpoint.check_unchanged()?;
+        }
         let packing = Self {
             source: source.to_owned(),
             target: target.to_owned(),
@@ -230,7 +233,7 @@ impl Packing {
         for name in documents::documents(&self.source)? {
             if !folder.path(&name).exists() {
                 steps.before()?;
-                folder.put(&name, &read_document(&self.source.join(&name))?)?;
+                folder.put(&name, &read_file(&self.source.join(&name), DOCUMENT_BYTES_MAX)?)?;
             }
         }
         self.dispose(&mut steps)?;
@@ -241,6 +244,9 @@ impl Packing {
             }
             let file = &self.plan.files[file_idx];
             write::write_file(file, (&self.files, &folder), n_threads, &mut steps)?;
+            for shard_idx in file.sources() {
+                self.files.check_unchanged(shard_idx)?;
+            }
             if self.journal.is_read_back {
                 write::read_back(file, &folder.partial(&file.name), &mut steps)?;
             }
@@ -333,17 +339,14 @@ impl Packing {
 /// Whether a file under its name is what the plan asks for.
 fn is_whole(plan: &FilePlan, target: &Path) -> Result<bool> {
     let path = target.join(&plan.name);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(Error::io("open", &path)(error)),
-    };
-    let len_bytes = file.metadata().map_err(Error::io("look at", &path))?.len();
-    let mut header = Vec::new();
-    let limit = plan.header.len() as u64;
-    file.take(limit).read_to_end(&mut header).map_err(Error::io("read", &path))?;
-    if len_bytes == plan.len_bytes() && header == plan.header {
-        return Ok(true);
+    let opened = ReadFile::open_if_there(&path).map_err(Error::io("open", &path))?;
+    let Some(file) = opened else { return Ok(false) };
+    if file.len_bytes() == plan.len_bytes() {
+        let mut header = vec![0; plan.header.len()];
+        read_into(&file, &path, 0, &mut header)?;
+        if header == plan.header {
+            return Ok(true);
+        }
     }
     let problem = "is not what this pack writes there: remove it, or pack to another folder";
     Err(Error::malformed(&path, problem))
@@ -412,17 +415,8 @@ fn check_options(journal: &Journal, options: &PackOptions, target: &Path) -> Res
 
 fn read_config(source: &Path) -> Result<String> {
     let path = source.join(CONFIG_NAME);
-    let file = File::open(&path).map_err(Error::io("open", &path))?;
-    let mut text = String::new();
-    let limited = file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text);
-    limited.map_err(Error::io("read", &path))?;
-    if text.len() as u64 > CONFIG_BYTES_MAX {
-        let problem = format!("has more than {CONFIG_BYTES_MAX} bytes: this is no config");
-        return Err(Error::malformed(&path, problem));
-    }
-    Ok(text)
-}
-
-fn read_document(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(Error::io("read", path))
+    String::from_utf8(read_file(&path, CONFIG_BYTES_MAX)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::malformed(&path, format!("is not UTF-8 at byte {at}: this is no config"))
+    })
 }

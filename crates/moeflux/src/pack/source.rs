@@ -23,6 +23,7 @@ pub(super) struct SourceFiles {
 
 #[derive(Debug)]
 struct SourceShard {
+    shard: ShardFile,
     path: PathBuf,
     file: Option<ReadFile>,
     disposal: Disposal,
@@ -50,7 +51,7 @@ impl SourceFiles {
     ///
     /// # Errors
     ///
-    /// If a file is there and has another length than the table of contents says.
+    /// If a file is there and is not the one whose header is known.
     pub(super) fn open(checkpoint: &Checkpoint) -> Result<Self> {
         let shards: Result<_> = checkpoint.files.iter().map(SourceShard::open).collect();
         Ok(Self { shards: shards? })
@@ -70,11 +71,23 @@ impl SourceFiles {
         };
         file.read_exact_at(offset_bytes, target).map_err(|error| match error {
             ReadError::Device { source, .. } => Error::io("read", &shard.path)(source),
-            other => Error::malformed(
-                &shard.path,
-                format!("{other}: the file changed while it was packed"),
-            ),
+            // It was long enough when its header was checked: what became of it says more.
+            other => self.check_unchanged(file_idx).err().unwrap_or_else(|| {
+                let problem = format!("{other}: the file changed while it was packed");
+                Error::malformed(&shard.path, problem)
+            }),
         })
+    }
+
+    /// Refuses a file that was replaced or written to since its header was read: what was read of
+    /// it may be a mixture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`].
+    pub(super) fn check_unchanged(&self, file_idx: usize) -> Result<()> {
+        let SourceShard { shard, file, .. } = &self.shards[file_idx];
+        if file.is_some() { shard.check_unchanged() } else { Ok(()) }
     }
 
     /// Whether the file is there.
@@ -121,8 +134,9 @@ impl SourceFiles {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`]; as [`SourceFiles::check_unchanged`], then nothing is deleted.
     pub(super) fn delete(&mut self, file_idx: usize) -> Result<()> {
+        self.check_unchanged(file_idx)?;
         let shard = &mut self.shards[file_idx];
         // Its room is given back when nobody has it open.
         shard.file = None;
@@ -135,23 +149,14 @@ impl SourceFiles {
 
 impl SourceShard {
     fn open(shard: &ShardFile) -> Result<Self> {
-        let ShardFile { path, len_bytes, .. } = shard;
-        let file = match ReadFile::open(path) {
-            Ok(file) => Some(file),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::io("open", path)(error)),
-        };
-        if let Some(file) = &file
-            && file.len_bytes() != *len_bytes
-        {
-            let problem = format!(
-                "has {} bytes, but had {len_bytes} when its header was read: the file changed",
-                file.len_bytes()
-            );
-            return Err(Error::malformed(path, problem));
-        }
+        let path = &shard.path;
+        // What an interrupted deletion leaves is a link to nothing.
+        let file = if path.exists() { Some(shard.open()?) } else { None };
         let disposal = Disposal::of(path)?;
-        Ok(Self { path: path.clone(), file, disposal })
+        // A run that goes on knows headers from its journal only.
+        let identity = shard.identity.or(file.as_ref().map(ReadFile::identity));
+        let shard = ShardFile { identity, ..shard.clone() };
+        Ok(Self { path: path.clone(), shard, file, disposal })
     }
 }
 

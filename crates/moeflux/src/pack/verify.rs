@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::Hasher as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,13 +15,12 @@ use std::thread::Builder;
 
 use moeflux_io::ReadFile;
 use moeflux_kernels::FloatKind;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, Packed, header_bytes};
+use crate::format::{Checkpoint, Packed, PackedTable};
 use crate::ids::{ExpertIdx, LayerIdx};
-use crate::pack::write::own_sum;
 use crate::weights::{
     ExpertBank, Manifest, PartRole, Places, Progress, VectorSource, Watch, first_non_finite,
 };
@@ -124,7 +124,7 @@ pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Ver
     let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
     let mut files = Vec::new();
     for shard in &checkpoint.files {
-        let file = ReadFile::open(&shard.path).map_err(Error::io("open", &shard.path))?;
+        let file = shard.open()?;
         file.forget_cached();
         files.push(file);
     }
@@ -151,6 +151,7 @@ pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Ver
         is_stopped: AtomicBool::new(false),
     };
     damages.extend(run.all(n_threads.clamp(1, N_THREADS_MAX), n_bytes, watch)?);
+    checkpoint.check_unchanged()?;
     let n_tensors = checkpoint.tensors.len();
     Ok(Verified { coverage, n_bytes, n_records, n_tensors, damages })
 }
@@ -217,13 +218,9 @@ fn packed_units(
     let searched = searched_tensors(manifest);
     let mut units = Vec::new();
     for (file_idx, shard) in checkpoint.files.iter().enumerate() {
-        let table = &packed.sums[file_idx];
-        let table_at = shard.data_at + table.begin_bytes;
-        let mut bytes = vec![0; (table.n_sums + 1) * size_of::<u64>()];
-        let read = files[file_idx].read_exact_at(table_at, &mut bytes);
-        read.map_err(|error| Error::malformed(&shard.path, error.to_string()))?;
-        let (sums, own) = bytes.split_at(table.n_sums * size_of::<u64>());
-        if own_sum(&header_bytes(&shard.path)?, sums).to_le_bytes() != own {
+        let table = PackedTable::read((checkpoint, packed), file_idx, &files[file_idx])?;
+        let table_at = table.first_bytes;
+        if !table.is_whole {
             damages.push(Damage {
                 part: DamagedPart::Checksums,
                 file: shard.path.clone(),
@@ -232,8 +229,7 @@ fn packed_units(
                 problem: format!("they, or the checksums from byte {table_at}, were changed"),
             });
         }
-        let (sums, _) = sums.as_chunks::<8>();
-        let sums: Vec<u64> = sums.iter().map(|sum| u64::from_le_bytes(*sum)).collect();
+        let sums: Vec<u64> = table.units.iter().map(|unit| unit.sum).collect();
         let bank = manifest
             .banks
             .iter()
@@ -390,7 +386,7 @@ impl Run<'_> {
         buffer: &mut Vec<u8>,
         news: &Sender<News>,
     ) -> std::result::Result<(), String> {
-        let mut hash = Xxh3::new();
+        let mut hash = XxHash3_64::new();
         let mut non_finite = None;
         let mut done_bytes = 0;
         while done_bytes < unit.len_bytes && !self.is_stopped.load(Ordering::Relaxed) {
@@ -400,7 +396,7 @@ impl Run<'_> {
                 self.files[unit.file_idx].read_exact_at(unit.first_bytes + done_bytes, buffer);
             read.map_err(|error| format!("cannot be read: {error}"))?;
             if unit.sum.is_some() {
-                hash.update(buffer);
+                hash.write(buffer);
             }
             non_finite = non_finite.or(unit.first_non_finite(done_bytes, buffer));
             done_bytes += n_bytes;
@@ -409,8 +405,8 @@ impl Run<'_> {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if let Some(sum) = unit.sum.filter(|sum| *sum != hash.digest()) {
-            return Err(format!("checksum {:016x}, should be {sum:016x}", hash.digest()));
+        if let Some(sum) = unit.sum.filter(|sum| *sum != hash.finish()) {
+            return Err(format!("checksum {:016x}, should be {sum:016x}", hash.finish()));
         }
         match non_finite {
             None => Ok(()),

@@ -4,13 +4,15 @@
 //! back compares the drive with what was meant. Memory is a window of pieces and one record.
 
 use std::fs::File;
+use std::hash::Hasher as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux_io::{ReadError, ReadFile};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
+use crate::format::own_sum;
 use crate::ids::ExpertIdx;
 use crate::pack::compute::compute;
 use crate::pack::file::{FilePlan, Job, PIECE_BYTES, Put};
@@ -98,7 +100,7 @@ struct Writer<'a, 's, 'w> {
 /// Checksums in the making.
 enum Sums {
     /// By tensor.
-    Tensors(Vec<Xxh3>),
+    Tensors(Vec<XxHash3_64>),
     /// The record that is being put together, and the sums of those before it.
     Records { record: Vec<u8>, done: Vec<u64> },
 }
@@ -106,7 +108,7 @@ enum Sums {
 impl Sums {
     fn new(plan: &FilePlan) -> Self {
         match plan.record_bytes() {
-            0 => Self::Tensors(vec![Xxh3::new(); plan.n_sums()]),
+            0 => Self::Tensors(vec![XxHash3_64::new(); plan.n_sums()]),
             n_bytes => Self::Records { record: vec![0; n_bytes], done: Vec::new() },
         }
     }
@@ -114,7 +116,7 @@ impl Sums {
     /// The table as it is stored.
     fn finish(&self, plan: &FilePlan) -> Vec<u8> {
         let sums = match self {
-            Self::Tensors(hashes) => hashes.iter().map(Xxh3::digest).collect(),
+            Self::Tensors(hashes) => hashes.iter().map(XxHash3_64::finish).collect(),
             Self::Records { done, .. } => done.clone(),
         };
         assert_eq!(sums.len(), plan.n_sums(), "checksums of {}", plan.name);
@@ -125,14 +127,6 @@ impl Sums {
     }
 }
 
-/// The last of a file's checksums: over its header and the others.
-pub(super) fn own_sum(header_text: &[u8], sums: &[u8]) -> u64 {
-    let mut hash = Xxh3::new();
-    hash.update(header_text);
-    hash.update(sums);
-    hash.digest()
-}
-
 impl Writer<'_, '_, '_> {
     fn take(&mut self, job: &Job, bytes: &[u8], is_last: bool) -> Result<()> {
         let mut rest = bytes;
@@ -141,7 +135,7 @@ impl Writer<'_, '_, '_> {
             rest = behind;
             match (*put, &mut self.sums) {
                 (Put::Tensor { tensor_idx, file_bytes, .. }, Sums::Tensors(hashes)) => {
-                    hashes[tensor_idx].update(part);
+                    hashes[tensor_idx].write(part);
                     self.put(file_bytes, part)?;
                 }
                 (Put::Record { at, len, .. }, Sums::Records { record, .. }) => {
@@ -162,7 +156,7 @@ impl Writer<'_, '_, '_> {
             unreachable!("a record in a file of records")
         };
         assert_eq!(done.len(), expert.0, "records come in order");
-        done.push(xxh3_64(record));
+        done.push(XxHash3_64::oneshot(record));
         let record = std::mem::take(record);
         let first = self.plan.header.len() as u64;
         let written = self.put(first + expert.0 as u64 * record.len() as u64, &record);
@@ -199,17 +193,17 @@ pub(super) fn read_back(plan: &FilePlan, path: &Path, steps: &mut Steps<'_, '_>)
     }
     let mut buffer = vec![0; PIECE_BYTES];
     for ((first, len_bytes), sum) in plan.summed().into_iter().zip(sums.chunks_exact(8)) {
-        let mut hash = Xxh3::new();
+        let mut hash = XxHash3_64::new();
         let mut at = first;
         while at < first + len_bytes {
             let left = usize::try_from(first + len_bytes - at).unwrap_or(usize::MAX);
             let chunk = &mut buffer[..left.min(PIECE_BYTES)];
             read(&file, path, at, chunk)?;
-            hash.update(chunk);
+            hash.write(chunk);
             at += chunk.len() as u64;
             steps.add(chunk.len() as u64)?;
         }
-        if hash.digest().to_le_bytes() != sum {
+        if hash.finish().to_le_bytes() != sum {
             return Err(differs(path, first, len_bytes));
         }
     }

@@ -261,7 +261,14 @@ impl Run<'_, '_, '_> {
             let tokens = chunk.rows[part.rows.clone()].iter().map(|row| row.token);
             feeds[part.feed_idx].session.tokens.extend(tokens);
         }
-        self.emit(chunk)?;
+        let emitted = self.emit(chunk);
+        if matches!(emitted, Err(Error::NonFinite { .. })) {
+            // Finding the place has walked the rows again, and recurrent states with them.
+            for part in &chunk.parts {
+                feeds[part.feed_idx].session.is_torn = self.model.plan.state.is_recurrent();
+            }
+        }
+        emitted?;
         if is_asked_to_stop { Err(Error::Cancelled) } else { Ok(()) }
     }
 

@@ -48,7 +48,7 @@ impl Runtime {
     pub fn new(model: Model, backend: Box<dyn Backend>, experts: Experts) -> Self {
         // The best of a vocabulary smaller than their list, with their numbers, are more values.
         let logits = vec![0.0; model.spec.vocab.max(model.plan.best.head_dim)];
-        let best = Vec::with_capacity(N_BEST_MAX);
+        let (row, best) = (Vec::new(), Vec::with_capacity(N_BEST_MAX));
         let names = backend.names();
         let (turns, turned) = (Mutex::default(), Condvar::new());
         Self {
@@ -56,7 +56,7 @@ impl Runtime {
             names,
             turns,
             turned,
-            device: Mutex::new(Device { backend, experts, logits, best, n_borrowers: 0 }),
+            device: Mutex::new(Device { backend, experts, logits, row, best, n_borrowers: 0 }),
             scratches: Mutex::default(),
             prompt_room: None,
         }

@@ -10,9 +10,10 @@
 //! Little-endian. **Invariant:** a refused load leaves the session as it was: everything is
 //! checked before anything is written.
 
+use std::hash::Hasher as _;
 use std::io::{self, Write};
 
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use crate::backend::{Backend, StatePart};
 use crate::error::{Error, Result};
@@ -35,7 +36,7 @@ impl Session {
             return Err(Error::SavedState("the session's last step failed half-way".into()));
         }
         let not_written = |error: io::Error| Error::SavedState(format!("cannot write: {error}"));
-        let mut out = Hashed { out, hash: Xxh3::new() };
+        let mut out = Hashed { out, hash: XxHash3_64::new() };
         out.write_all(&self.header()).map_err(not_written)?;
         out.write_all(&(self.tokens.len() as u64).to_le_bytes()).map_err(not_written)?;
         for token in &self.tokens {
@@ -49,7 +50,7 @@ impl Session {
             drop(device);
             out.write_all(&bytes).map_err(not_written)?;
         }
-        let checksum = out.hash.digest();
+        let checksum = out.hash.finish();
         out.out.write_all(&checksum.to_le_bytes()).map_err(not_written)
     }
 
@@ -168,7 +169,7 @@ fn check_payload(
         )));
     }
     let (hashed, checksum) = all.split_at(all.len() - CHECKSUM_BYTES);
-    if xxhash_rust::xxh3::xxh3_64(hashed).to_le_bytes() != checksum {
+    if XxHash3_64::oneshot(hashed).to_le_bytes() != checksum {
         return Err(Error::SavedState("its checksum does not fit: it is damaged".into()));
     }
     Ok(())
@@ -217,13 +218,13 @@ impl<'a> Reader<'a> {
 /// Hashes what it passes on.
 struct Hashed<'a> {
     out: &'a mut dyn Write,
-    hash: Xxh3,
+    hash: XxHash3_64,
 }
 
 impl Write for Hashed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n_bytes = self.out.write(bytes)?;
-        self.hash.update(&bytes[..n_bytes]);
+        self.hash.write(&bytes[..n_bytes]);
         Ok(n_bytes)
     }
 

@@ -24,8 +24,29 @@ const CONTEXT_MAX: usize = 1 << 30;
 /// more: four numbers of the config are multiplied for them.
 const EXPERT_VALUES_MAX: u128 = 1 << 60;
 
-/// Names of the number of routed experts: a config without any of them is of a dense model.
-const EXPERT_COUNT_KEYS: [&str; 3] = ["num_experts", "n_routed_experts", "num_local_experts"];
+/// Names of the number of routed experts.
+const EXPERT_COUNT_KEYS: [&str; 4] =
+    ["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"];
+
+/// Parts of the names of other families that have experts.
+const MORE_SPARSE_TYPES: [&str; 16] = [
+    "moe",
+    "gpt_oss",
+    "mixtral",
+    "minimax",
+    "deepseek_v",
+    "kimi",
+    "glm4",
+    "glm_",
+    "dbrx",
+    "jamba",
+    "llama4",
+    "hunyuan",
+    "hy_v",
+    "arctic",
+    "grok",
+    "step3",
+];
 
 const KNOWN_TYPES: &str =
     "qwen3_moe, qwen3_next, qwen3_5_moe, qwen3_5_moe_text, deepseek_v3, kimi_k2, glm4_moe";
@@ -75,13 +96,16 @@ pub(super) struct Config<'a> {
 
 impl Config<'_> {
     fn unknown_type(&self) -> Error {
-        let has_experts = EXPERT_COUNT_KEYS.iter().any(|key| self.text.value(key).is_some());
-        let advice = if has_experts {
-            format!("this family is not known; known are {KNOWN_TYPES}")
+        let name = self.root.value("model_type").and_then(|it| it.as_str()).unwrap_or_default();
+        // Configs may leave out what is their family's default.
+        let is_sparse = MORE_SPARSE_TYPES.iter().any(|part| name.contains(part))
+            || EXPERT_COUNT_KEYS.iter().any(|key| self.text.value(key).is_some());
+        let advice = if is_sparse {
+            format!("this family is not supported yet; supported are {KNOWN_TYPES}")
         } else {
             format!(
-                "this is not a Mixture-of-Experts family, and moeflux runs nothing else; known are \
-                 {KNOWN_TYPES}"
+                "this is a dense model as far as its config says, and moeflux runs \
+                 Mixture-of-Experts models; supported are {KNOWN_TYPES}"
             )
         };
         self.root.unsupported("model_type", &advice)

@@ -1,18 +1,16 @@
-//! Bytes of a checkpoint into memory, with progress, and the checks that only bytes allow.
+//! The files of a checkpoint while they are read, with progress, and the checks that only bytes
+//! allow.
 //!
-//! **Invariant:** a target is filled whole or there is an error; between two calls of the watcher
-//! at most [`CHUNK_BYTES`] are read. Knows extents, never shapes.
+//! **Invariant:** only files whose headers were read are read from. Knows extents, never shapes.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
-use moeflux_io::{ReadError, ReadFile};
+use moeflux_io::ReadFile;
 use moeflux_kernels::FloatKind;
 
 use crate::error::{ByteCount, Error, Result};
-use crate::format::Checkpoint;
-
-/// Small enough to cancel within a moment, large enough for a drive's full speed.
-const CHUNK_BYTES: usize = 32 << 20;
+use crate::format::{Checkpoint, ShardFile, SumUnit, Sums, read_into};
 
 /// Values are searched so many bytes at a time.
 const STRETCH_BYTES: usize = 4096;
@@ -68,26 +66,20 @@ impl<'m, 'w> Meter<'m, 'w> {
 pub(crate) struct Files<'a> {
     checkpoint: &'a Checkpoint,
     files: Vec<ReadFile>,
+    sums: Option<&'a Sums>,
     copies: Copies,
 }
 
 impl<'a> Files<'a> {
-    /// Opens all files, and refuses those whose length is not what it was.
+    /// Opens all files, and refuses those that are not what they were.
     pub(crate) fn open(checkpoint: &'a Checkpoint) -> Result<Self> {
-        let mut files = Vec::with_capacity(checkpoint.files.len());
-        for shard in &checkpoint.files {
-            let file = ReadFile::open(&shard.path).map_err(Error::io("open", &shard.path))?;
-            let (now, before) = (file.len_bytes(), shard.len_bytes);
-            if now != before {
-                let problem = format!(
-                    "has {now} bytes, but had {before} when its header was read: the file changed \
-                     while loading"
-                );
-                return Err(Error::malformed(&shard.path, problem));
-            }
-            files.push(file);
-        }
-        Ok(Self { checkpoint, files, copies: Copies::Kept })
+        let files = checkpoint.files.iter().map(ShardFile::open).collect::<Result<_>>()?;
+        Ok(Self { checkpoint, files, sums: None, copies: Copies::Kept })
+    }
+
+    /// The same, compared with these sums.
+    pub(crate) fn with_sums(self, sums: Option<&'a Sums>) -> Self {
+        Self { sums, ..self }
     }
 
     /// The same, with or without copies of what is read.
@@ -95,27 +87,38 @@ impl<'a> Files<'a> {
         Self { copies, ..self }
     }
 
-    /// Fills `target`.
-    pub(crate) fn read(
+    /// What bytes are to be compared with.
+    pub(crate) fn sums(&self) -> Option<&'a Sums> {
+        self.sums
+    }
+
+    pub(crate) fn path(&self, file_idx: usize) -> &'a Path {
+        &self.checkpoint.files[file_idx].path
+    }
+
+    /// The error about bytes that do not have their sum.
+    pub(crate) fn mismatch(
         &self,
-        file_idx: usize,
-        offset_bytes: u64,
-        target: &mut [u8],
-        meter: &mut Meter<'_, '_>,
-    ) -> Result<()> {
-        let path = &self.checkpoint.files[file_idx].path;
-        let mut at = offset_bytes;
-        for chunk in target.chunks_mut(CHUNK_BYTES) {
-            let read = self.files[file_idx].read_exact_at(at, chunk);
-            read.map_err(|error| match error {
-                ReadError::Device { source, .. } => Error::io("read", path)(source),
-                other => Error::malformed(path, format!("{other}: the file changed while loading")),
-            })?;
-            at += chunk.len() as u64;
-            if self.copies == Copies::Dropped {
-                self.files[file_idx].forget_cached();
-            }
-            meter.add(chunk.len())?;
+        (file_idx, unit): (usize, SumUnit),
+        found: u64,
+        n_reads: u32,
+    ) -> Error {
+        let name = self.checkpoint.name_at(file_idx, unit.first_bytes);
+        let how = self.sums.map(|sums| sums.mismatch(&unit, found, n_reads)).unwrap_or_default();
+        Error::malformed(self.path(file_idx), format!("{name}: {how}"))
+    }
+
+    /// Asks the system to read a file from the drive from now on.
+    pub(crate) fn forget_cached(&self, file_idx: usize) {
+        self.files[file_idx].forget_cached();
+    }
+
+    /// Fills `target`, as it comes.
+    pub(crate) fn read(&self, file_idx: usize, at: u64, target: &mut [u8]) -> Result<()> {
+        let file = &self.files[file_idx];
+        read_into(file, self.path(file_idx), at, target)?;
+        if self.copies == Copies::Dropped {
+            file.forget_cached_range(at, target.len() as u64);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! model would be computed wrongly.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, TensorEntry};
@@ -54,20 +55,38 @@ pub(super) fn skipped(
     }
     match unknown.as_slice() {
         [] => Ok(groups.into_values().collect()),
-        [first, others @ ..] => Err(left_over(first, others.len())),
+        [first, others @ ..] => {
+            let is_used = |(name, entry): (&String, &TensorEntry)| {
+                entry.file_idx == first.file_idx && taken.contains(name.as_str())
+            };
+            let is_stray = !tensors.iter().any(is_used);
+            Err(left_over(checkpoint, (first, others.len()), is_stray))
+        }
     }
 }
 
-fn left_over(first: &TensorEntry, n_others: usize) -> Error {
+/// `is_stray`: nothing of the file is used.
+fn left_over(
+    checkpoint: &Checkpoint,
+    (first, n_others): (&TensorEntry, usize),
+    is_stray: bool,
+) -> Error {
     let and_others = match n_others {
         0 => String::new(),
         n => format!(" ({n} more are not either)"),
     };
+    let path = checkpoint.files.get(first.file_idx).map(|file| file.path.as_path());
+    let file = path.and_then(Path::file_name).unwrap_or_default().display();
+    let advice = if is_stray {
+        "nothing else of that file is: move it away if it is not of this model"
+    } else {
+        "without it the model would be computed wrongly"
+    };
     Error::tensor(
         &first.name,
         format!(
-            "of shape {:?} is not part of the model that config.json describes{and_others}: \
-             without it the model would be computed wrongly",
+            "in `{file}`, of shape {:?}, is not part of the model that config.json describes\
+             {and_others}: {advice}",
             first.shape
         ),
     )

@@ -3,24 +3,23 @@
 //! **Invariant:** what comes out is whole and its scales and vectors are finite, or it is an error.
 //! Plain values and codes are not searched: a matrix of gigabytes is read at the drive's speed.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use half::{bf16, f16};
 use moeflux_io::available_memory_bytes;
 use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind};
 
 use crate::error::Result;
-use crate::format::Checkpoint;
+use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
-use crate::weights::files::{
-    Copies, Files, Meter, Watch, check_room, first_non_finite, part_error,
-};
+use crate::weights::files::{Copies, Files, Meter, Watch, check_room};
+use crate::weights::fill::{Searched, Segment, fill};
 use crate::weights::manifest::{
     Extent, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
 };
 use crate::weights::resident::{OwnedMatrix, Weights};
 
-/// Reads the resident tensors.
+/// Reads the resident tensors, and compares them with `sums` where there are some.
 ///
 /// # Errors
 ///
@@ -33,21 +32,36 @@ use crate::weights::resident::{OwnedMatrix, Weights};
 pub fn load(
     manifest: &Manifest,
     checkpoint: &Checkpoint,
-    copies: Copies,
+    (sums, copies): (Option<&Sums>, Copies),
     watch: &mut Watch<'_>,
 ) -> Result<Weights> {
     assert!(manifest.origin == Origin::Checkpoint, "imagined weights cannot be read");
     let needed_bytes = manifest.resident_bytes();
     check_room("the resident weights", needed_bytes, available_memory_bytes())?;
-    let files = Files::open(checkpoint)?.with_copies(copies);
+    let files = Files::open(checkpoint)?.with_sums(sums).with_copies(copies);
     let mut meter = Meter::new(stored_bytes(manifest), watch)?;
-    let mut weights = Weights::default();
-    for source in &manifest.matrices {
-        weights.push_matrix(read_matrix(source, &files, &mut meter)?);
+    let zeroed = manifest.matrices.iter().map(|source| OwnedMatrix::zeroed(source.layout));
+    let mut matrices: Vec<OwnedMatrix> = zeroed.collect::<Result<_>>()?;
+    let mut vectors: Vec<Vec<u8>> =
+        manifest.vectors.iter().map(|vector| vec![0; vector_bytes(vector)]).collect();
+    let names: Vec<[String; 3]> = manifest.matrices.iter().map(part_names).collect();
+    let mut segments = Vec::new();
+    for ((source, matrix), names) in manifest.matrices.iter().zip(&mut matrices).zip(&names) {
+        push_matrix((source, matrix), names, &mut segments);
     }
-    for source in &manifest.vectors {
+    for (source, bytes) in manifest.vectors.iter().zip(&mut vectors) {
+        if let VectorSource::Stored(stored) = source {
+            segments.push(vector_segment(stored, bytes));
+        }
+    }
+    fill(segments, &files, &mut meter)?;
+    let mut weights = Weights::default();
+    for matrix in matrices {
+        weights.push_matrix(matrix);
+    }
+    for (source, bytes) in manifest.vectors.iter().zip(vectors) {
         weights.push_vector(match source {
-            VectorSource::Stored(stored) => read_vector(stored, &files, &mut meter)?,
+            VectorSource::Stored(stored) => values_of(stored, &bytes),
             VectorSource::Constant(values) => values.clone(),
         });
     }
@@ -66,15 +80,13 @@ pub(crate) fn expert_samples(
     n_bytes: usize,
 ) -> Result<Vec<Vec<u8>>> {
     let files = Files::open(checkpoint)?.with_copies(Copies::Dropped);
-    let watch = &mut |_| ControlFlow::Continue(());
-    let mut meter = Meter::new(0, watch)?;
     let mut samples = Vec::new();
     for bank in &manifest.banks {
         for expert in [ExpertIdx(0), ExpertIdx(bank.n_experts - 1)] {
             for part in &bank.parts {
                 let extent = part.extent(expert);
                 let mut sample = vec![0; part.len_bytes.min(n_bytes)];
-                files.read(extent.file_idx, extent.offset_bytes, &mut sample, &mut meter)?;
+                files.read(extent.file_idx, extent.offset_bytes, &mut sample)?;
                 samples.push(sample);
             }
         }
@@ -84,16 +96,21 @@ pub(crate) fn expert_samples(
 
 fn stored_bytes(manifest: &Manifest) -> u64 {
     let matrices = manifest.matrices.iter().map(|matrix| matrix.layout.total_bytes() as u64);
-    let vectors = manifest.vectors.iter().map(|vector| match vector {
-        VectorSource::Stored(stored) => stored.extent.len_bytes,
-        VectorSource::Constant(_) => 0,
-    });
+    let vectors = manifest.vectors.iter().map(|vector| vector_bytes(vector) as u64);
     matrices.sum::<u64>() + vectors.sum::<u64>()
+}
+
+/// Bytes of a vector as stored.
+fn vector_bytes(vector: &VectorSource) -> usize {
+    match vector {
+        VectorSource::Stored(stored) => stored.n_values * stored.kind.bytes(),
+        VectorSource::Constant(_) => 0,
+    }
 }
 
 /// One part of a matrix in a file: units of so many rows.
 struct Part<'a> {
-    name: String,
+    name: &'a str,
     /// `None`: the kind has no such part.
     extent: Option<Extent>,
     rows_per_unit: usize,
@@ -103,23 +120,32 @@ struct Part<'a> {
     target: &'a mut [u8],
 }
 
-fn read_matrix(
-    source: &MatrixSource,
-    files: &Files<'_>,
-    meter: &mut Meter<'_, '_>,
-) -> Result<OwnedMatrix> {
-    let mut matrix = OwnedMatrix::zeroed(source.layout)?;
+/// Names of a matrix's codes, scales and biases in messages.
+fn part_names(source: &MatrixSource) -> [String; 3] {
+    let scales = match source.layout.kind {
+        MatrixKind::Float(_) => "",
+        MatrixKind::Fp8Block => "weight_scale_inv",
+        MatrixKind::Affine(_) => "scales",
+    };
+    ["weight", scales, "biases"].map(|part| format!("{}.{part}", source.name))
+}
+
+fn push_matrix<'a>(
+    (source, matrix): (&MatrixSource, &'a mut OwnedMatrix),
+    names: &'a [String; 3],
+    segments: &mut Vec<Segment<'a>>,
+) {
     let layout = source.layout;
-    let (rows_per_unit, scale_kind, scales_name) = match layout.kind {
-        MatrixKind::Float(kind) => (1, kind, ""),
-        MatrixKind::Fp8Block => (FP8_BLOCK, FloatKind::F32, "weight_scale_inv"),
-        MatrixKind::Affine(affine) => (1, affine.scale, "scales"),
+    let (rows_per_unit, scale_kind) = match layout.kind {
+        MatrixKind::Float(kind) => (1, kind),
+        MatrixKind::Fp8Block => (FP8_BLOCK, FloatKind::F32),
+        MatrixKind::Affine(affine) => (1, affine.scale),
     };
     let unit_bytes = layout.scale_bytes() / layout.n_rows.div_ceil(rows_per_unit);
     let (codes, scales, biases) = matrix.parts_mut();
-    let name = |part: &str| format!("{}.{part}", source.name);
+    let [codes_name, scales_name, biases_name] = names;
     let codes = Part {
-        name: name("weight"),
+        name: codes_name,
         extent: Some(source.codes),
         rows_per_unit: 1,
         unit_bytes: layout.row_bytes(),
@@ -128,7 +154,7 @@ fn read_matrix(
     };
     let searched = Some(scale_kind);
     let scales = Part {
-        name: name(scales_name),
+        name: scales_name,
         extent: source.scales,
         rows_per_unit,
         unit_bytes,
@@ -136,7 +162,7 @@ fn read_matrix(
         target: scales,
     };
     let biases = Part {
-        name: name("biases"),
+        name: biases_name,
         extent: source.biases,
         rows_per_unit,
         unit_bytes,
@@ -144,55 +170,47 @@ fn read_matrix(
         target: biases,
     };
     for part in [codes, scales, biases] {
-        read_part(part, &source.rows, files, meter)?;
+        push_part(part, &source.rows, segments);
     }
-    Ok(matrix)
 }
 
-/// Gathers the wanted rows of a part, one range after the other.
-fn read_part(
-    part: Part<'_>,
-    rows: &[Range<usize>],
-    files: &Files<'_>,
-    meter: &mut Meter<'_, '_>,
-) -> Result<()> {
+/// The wanted rows of a part, one range after the other.
+fn push_part<'a>(part: Part<'a>, rows: &[Range<usize>], segments: &mut Vec<Segment<'a>>) {
     let Part { name, extent, rows_per_unit, unit_bytes, searched, target } = part;
     let Some(extent) = extent else {
         assert!(target.is_empty(), "`{name}` has no extent");
-        return Ok(());
+        return;
     };
-    let mut filled = 0;
+    let mut rest = target;
     for range in rows {
         let skip_bytes = (range.start / rows_per_unit * unit_bytes) as u64;
         let n_bytes = range.len().div_ceil(rows_per_unit) * unit_bytes;
         assert!(skip_bytes + n_bytes as u64 <= extent.len_bytes, "`{name}` has rows {range:?}");
-        let chunk = &mut target[filled..][..n_bytes];
-        files.read(extent.file_idx, extent.offset_bytes + skip_bytes, chunk, meter)?;
-        filled += n_bytes;
-        let Some(kind) = searched else { continue };
-        if let Some(value_idx) = first_non_finite(chunk, kind) {
-            return Err(part_error(&name, skip_bytes / kind.bytes() as u64 + value_idx as u64));
-        }
+        let (target, behind) = rest.split_at_mut(n_bytes);
+        rest = behind;
+        let searched = searched.map_or(Searched::Nothing, |kind| Searched::Tensor {
+            name,
+            kind,
+            first_value: skip_bytes / kind.bytes() as u64,
+        });
+        let at = extent.offset_bytes + skip_bytes;
+        segments.push(Segment { file_idx: extent.file_idx, at, target, searched });
     }
-    assert_eq!(filled, target.len(), "rows of `{name}`");
-    Ok(())
+    assert!(rest.is_empty(), "rows of `{name}`");
 }
 
-fn read_vector(
-    stored: &StoredVector,
-    files: &Files<'_>,
-    meter: &mut Meter<'_, '_>,
-) -> Result<Vec<f32>> {
-    let mut bytes = vec![0; stored.n_values * stored.kind.bytes()];
-    files.read(stored.extent.file_idx, stored.extent.offset_bytes, &mut bytes, meter)?;
-    if let Some(value_idx) = first_non_finite(&bytes, stored.kind) {
-        return Err(part_error(&stored.name, value_idx as u64));
-    }
-    let mut values = widened(&bytes, stored.kind);
+fn vector_segment<'a>(stored: &'a StoredVector, target: &'a mut [u8]) -> Segment<'a> {
+    let StoredVector { name, kind, extent, .. } = stored;
+    let searched = Searched::Tensor { name, kind: *kind, first_value: 0 };
+    Segment { file_idx: extent.file_idx, at: extent.offset_bytes, target, searched }
+}
+
+fn values_of(stored: &StoredVector, bytes: &[u8]) -> Vec<f32> {
+    let mut values = widened(bytes, stored.kind);
     if stored.adds_one {
         values.iter_mut().for_each(|value| *value += 1.0);
     }
-    Ok(values)
+    values
 }
 
 fn widened(bytes: &[u8], kind: FloatKind) -> Vec<f32> {

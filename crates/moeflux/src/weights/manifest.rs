@@ -141,8 +141,6 @@ pub struct Records {
     pub first_bytes: u64,
     /// Bytes from one expert to the next, padding included: a multiple of the same.
     pub record_bytes: usize,
-    /// XXH3-64 of each whole record, as `u64`, little endian.
-    pub sums: Extent,
 }
 
 impl Records {
@@ -205,17 +203,18 @@ impl ExpertBank {
         }
     }
 
-    /// Refuses scales and biases of an expert that are not finite.
+    /// Refuses scales and biases of an expert, from the `first_value`-th on, that are not finite.
     pub(crate) fn check_finite(
         &self,
         part: &BankPart,
-        expert: ExpertIdx,
+        (expert, first_value): (ExpertIdx, usize),
         bytes: &[u8],
     ) -> Result<()> {
         let PartRole::Scales(kind) = part.role else { return Ok(()) };
         match first_non_finite(bytes, kind) {
             None => Ok(()),
             Some(value_idx) => {
+                let value_idx = first_value + value_idx;
                 let (tensor, value_idx) = self.scale_place(part, expert, value_idx);
                 Err(part_error(&tensor, value_idx))
             }

@@ -5,6 +5,7 @@
 mod bank;
 mod binder;
 mod files;
+mod fill;
 mod imagined;
 mod leftover;
 mod load;
@@ -18,6 +19,7 @@ pub use bank::ExpertShape;
 pub use binder::{Binder, Source};
 pub use files::{Copies, Progress, Watch};
 pub(crate) use files::{Files, Meter, check_room, first_non_finite};
+pub(crate) use fill::{Searched, Segment, fill, fill_here};
 pub(crate) use imagined::params_of_mlx;
 pub use imagined::{Imagined, ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
 pub(crate) use load::expert_samples;

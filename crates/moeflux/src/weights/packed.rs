@@ -7,15 +7,14 @@
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
-use crate::format::{DType, Packed, PackedBank, PackedKind, PackedMatrix, RECORD_ALIGN, ShardFile};
+use crate::format::{DType, PackedBank, PackedKind, PackedMatrix, RECORD_ALIGN, ShardFile};
 use crate::spec::{QuantParams, Quantisation};
-use crate::weights::manifest::{Extent, Records};
+use crate::weights::manifest::Records;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 
 /// A packed layer as it was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundBank<'a> {
-    pub(super) packed: &'a Packed,
     pub(super) file: &'a ShardFile,
     pub(super) file_idx: usize,
     pub(super) bank: &'a PackedBank,
@@ -69,18 +68,12 @@ impl FoundBank<'_> {
         Ok(layout)
     }
 
-    /// Where the records and their sums lie.
+    /// Where the records lie.
     pub(super) fn records(&self) -> Records {
-        let sums = &self.packed.sums[self.file_idx];
         Records {
             file_idx: self.file_idx,
             first_bytes: self.file.data_at + self.bank.begin_bytes,
             record_bytes: self.bank.record_bytes,
-            sums: Extent {
-                file_idx: self.file_idx,
-                offset_bytes: self.file.data_at + sums.begin_bytes,
-                len_bytes: (sums.n_sums * size_of::<u64>()) as u64,
-            },
         }
     }
 

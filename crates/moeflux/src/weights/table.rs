@@ -108,7 +108,7 @@ impl<'a> Table<'a> {
         let (prefix, (file_idx, bank)) = packed.banks.get_key_value(prefix)?;
         assert!(taken.insert(prefix), "records of `{prefix}` are bound twice");
         let file = &checkpoint.files[*file_idx];
-        Some(FoundBank { packed, file, file_idx: *file_idx, bank })
+        Some(FoundBank { file, file_idx: *file_idx, bank })
     }
 
     /// Makes the tensors of a matrix up, if they are imagined, and notes how they are quantised.

@@ -14,7 +14,7 @@ use crate::spec::{Family, ModelSpec, QuantParams};
 const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
 
 fn load_all(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Weights> {
-    load(manifest, checkpoint, Copies::Kept, &mut |_| ControlFlow::Continue(()))
+    load(manifest, checkpoint, (None, Copies::Kept), &mut |_| ControlFlow::Continue(()))
 }
 
 /// Binds and finishes; the error if there is one.
@@ -173,8 +173,8 @@ fn missing_and_left_over_tensors_are_named() {
     tensors.add("w.weight", "F16", &[4, 8]).add("model.strange", "F16", &[4, 1]);
     tensors.add("model.strange.too", "F16", &[4, 1]);
     let error = matrix_error(&tensors, &spec, 4, 8);
-    let expected = "tensor `model.strange`: of shape [4, 1] is not part of the model that \
-                    config.json describes (1 more are not either)";
+    let expected = "tensor `model.strange`: in `model.safetensors`, of shape [4, 1], is not part \
+                    of the model that config.json describes (1 more are not either)";
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -447,8 +447,8 @@ fn a_file_cut_after_its_header_was_read_is_an_error() {
     let len = std::fs::metadata(&path).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len - 3).unwrap();
     let error = load_all(&manifest, &checkpoint).unwrap_err().to_string();
-    assert!(error.contains(&format!("has {} bytes, but had {len}", len - 3)), "{error}");
-    assert!(error.contains("the file changed while loading"), "{error}");
+    assert!(error.contains(&format!("had {len} bytes and has {} now", len - 3)), "{error}");
+    assert!(error.contains("after its header was read"), "{error}");
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(load_all(&manifest, &checkpoint), Err(Error::Io { action: "open", .. })));
 }
@@ -469,8 +469,9 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
         seen.push(progress.done_bytes);
         ControlFlow::Continue(())
     };
-    load(&manifest, &checkpoint, Copies::Kept, watch).unwrap();
-    assert_eq!(seen, [0, 64, 76]);
+    load(&manifest, &checkpoint, (None, Copies::Kept), watch).unwrap();
+    // Two tensors are read at once: either may be first.
+    assert!(seen == [0, 64, 76] || seen == [0, 12, 76], "{seen:?}");
     for n_calls in 0..3 {
         let mut n_left = n_calls;
         let watch = &mut |_: Progress| {
@@ -478,7 +479,10 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
             if n_left < 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         assert!(
-            matches!(load(&manifest, &checkpoint, Copies::Kept, watch), Err(Error::Cancelled)),
+            matches!(
+                load(&manifest, &checkpoint, (None, Copies::Kept), watch),
+                Err(Error::Cancelled)
+            ),
             "{n_calls}"
         );
     }
@@ -516,7 +520,8 @@ fn experts_must_be_stored_alike_and_be_there() {
     tensors.0.iter_mut().for_each(|tensor| tensor.dtype = "BF16");
     tensors.add("m.experts.4.gate_proj.weight", "BF16", &[32, 64]);
     let error = bind_error(&tensors, &spec, bind);
-    assert!(error.contains("`m.experts.4.gate_proj.weight`: of shape [32, 64] is not"), "{error}");
+    let expected = "`m.experts.4.gate_proj.weight`: in `model.safetensors`, of shape [32, 64], is";
+    assert!(error.contains(expected), "{error}");
 
     let error = bind_error(Tensors::default().add("x", "F32", &[1]), &spec, bind);
     assert!(error.starts_with("tensor `m.experts.0.gate_proj.weight`: is missing"), "{error}");

@@ -3,6 +3,8 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use moeflux::error::Result;
+use moeflux::format::{Checkpoint, DType};
 use moeflux::ids::TokenId;
 use moeflux::session::{Session, Wanted};
 
@@ -53,14 +55,39 @@ pub(crate) fn golden_dir() -> PathBuf {
 
 /// Feeds tokens and collects all their logits.
 pub(crate) fn feed_all(session: &mut Session, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+    try_feed_all(session, tokens).unwrap()
+}
+
+/// The same, where that may fail.
+pub(crate) fn try_feed_all(session: &mut Session, tokens: &[TokenId]) -> Result<Vec<Vec<f32>>> {
     let mut rows = Vec::new();
     let watch = &mut |_| ControlFlow::Continue(());
-    let fed = session.feed(tokens, Wanted::All, watch, &mut |_, logits| {
+    session.feed(tokens, Wanted::All, watch, &mut |_, logits| {
         rows.push(logits.to_vec());
         Ok(())
-    });
-    fed.unwrap();
-    rows
+    })?;
+    Ok(rows)
+}
+
+/// Writes a value to all places of a tensor.
+pub(crate) fn fill_tensor(dir: &Path, name: &str, value: f32) {
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let entry = checkpoint.tensors.get(name).expect(name);
+    let path = &checkpoint.files[entry.file_idx].path;
+    let mut bytes = std::fs::read(path).unwrap();
+    let at = usize::try_from(entry.offset_bytes).unwrap();
+    let tensor = &mut bytes[at..][..usize::try_from(entry.len_bytes).unwrap()];
+    match entry.dtype {
+        DType::Bf16 => {
+            let high = value.to_le_bytes();
+            tensor.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&high[2..]));
+        }
+        DType::F32 => {
+            tensor.chunks_exact_mut(4).for_each(|it| it.copy_from_slice(&value.to_le_bytes()));
+        }
+        other => panic!("{name} is {other}"),
+    }
+    std::fs::write(path, bytes).unwrap();
 }
 
 fn read_tokens(path: &Path) -> Vec<TokenId> {

@@ -104,8 +104,9 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
     let (blueprint, checkpoint) = Blueprint::of_folder(dir).unwrap();
     let Blueprint { spec, plan, manifest } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
-    let weights = Arc::new(weights::load(&manifest, &checkpoint, Copies::Kept, watch).unwrap());
-    let experts = ResidentExperts::load(&manifest, &checkpoint, watch).unwrap();
+    let weights =
+        Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Kept), watch).unwrap());
+    let experts = ResidentExperts::load(&manifest, (&checkpoint, None), watch).unwrap();
     let inner = ReferenceBackend::new(weights, &plan.workspace, 32).unwrap();
     let fuse = Fuse::default();
     let backend = Box::new(Failing { inner, fuse: fuse.clone() });

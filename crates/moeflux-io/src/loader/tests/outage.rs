@@ -4,7 +4,8 @@ use std::io;
 
 use super::*;
 use crate::block::End;
-use crate::direct::{FileChange, FileFacts};
+use crate::direct::FileFacts;
+use crate::identity::FileChange;
 
 /// A simulated drive that fails whatever ends before a certain time; or whose calls all fail.
 #[derive(Debug)]

@@ -104,7 +104,8 @@ pub(super) fn swiglu(gate: &[f64], up: &[f64], limit: Option<f32>) -> Vec<f64> {
         None => pairs.map(|(&gate, &up)| silu(gate) * up).collect(),
         Some(limit) => pairs
             .map(|(&gate, &up)| {
-                let gate = gate.min(limit);
+                // Comparisons keep NaN, which `min` would lose.
+                let gate = if gate > limit { limit } else { gate };
                 let up = up.clamp(-limit, limit);
                 gate * sigmoid(LIMITED_SIGMOID_FACTOR * gate) * (up + 1.0)
             })

@@ -3,19 +3,23 @@
 //! **Invariant:** an expert's parts keep their order; a packed record lies in its slot as in its
 //! file, and is checked against its sum.
 
-use moeflux_io::{FileIdx, Laid, lay_out};
-use xxhash_rust::xxh3::xxh3_64;
+use std::hash::Hasher as _;
+use std::sync::Arc;
+
+use moeflux_io::{FileIdx, Laid, Part, lay_out};
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
+use crate::format::{SumUnit, Sums};
 use crate::ids::ExpertIdx;
-use crate::weights::{ExpertBank, ExpertLayout, Extent, Records};
+use crate::weights::{ExpertBank, ExpertLayout, Extent};
 
 /// The experts of one layer on a drive.
 #[derive(Debug)]
 pub(super) struct StreamBank {
     pub(super) bank: ExpertBank,
-    /// Of each whole record; none where none are stored, or none shall be compared.
-    sums: Option<Vec<u64>>,
+    /// What bytes are compared with; none where none are known, or none shall be compared.
+    sums: Option<Arc<Sums>>,
     /// How they lie for a device that reads slots.
     pub(super) seen: Option<ExpertLayout>,
 }
@@ -24,19 +28,14 @@ pub(super) struct StreamBank {
 #[derive(Debug)]
 pub(super) enum Flaw {
     /// Not the bytes that were written: they may be right elsewhere, or the next time.
-    Sum { found: u64, expected: u64 },
+    Sum { file_idx: usize, unit: SumUnit, found: u64 },
     /// As it is stored.
     Stored(Error),
 }
 
 impl StreamBank {
-    /// The experts of `bank`, to be compared with these bytes of its records' sums, if any.
-    pub(super) fn new(bank: ExpertBank, sums: Option<&[u8]>) -> Self {
-        let sum = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, &it| sum << 8 | u64::from(it));
-        let sums = sums.map(|sums| {
-            assert_eq!(sums.len(), bank.n_experts * size_of::<u64>(), "a sum for each record");
-            sums.chunks_exact(size_of::<u64>()).map(sum).collect()
-        });
+    /// The experts of `bank`, to be compared with these sums, if any.
+    pub(super) fn new(bank: ExpertBank, sums: Option<Arc<Sums>>) -> Self {
         Self { sums, bank, seen: None }
     }
 
@@ -75,17 +74,65 @@ impl StreamBank {
         bytes: &[u8],
         block_bytes: usize,
     ) -> std::result::Result<(), Flaw> {
-        if let Some(Records { record_bytes, .. }) = self.bank.records {
-            let Some(sums) = &self.sums else { return Ok(()) };
-            let (found, expected) = (xxh3_64(&bytes[..record_bytes]), sums[expert.0]);
-            return if found == expected { Ok(()) } else { Err(Flaw::Sum { found, expected }) };
-        }
         let laid = self.lay_out(expert, block_bytes);
-        let parts = self.bank.parts.iter().zip(laid.parts());
-        let checked: Result<()> = parts.into_iter().try_for_each(|(part, at)| {
-            let bytes = &bytes[at.slot_offset_bytes..][..at.len_bytes];
-            self.bank.check_finite(part, expert, bytes)
-        });
+        if let Some(sums) = &self.sums {
+            check_sums(sums, &laid, bytes)?;
+        }
+        let checked: Result<()> = match self.bank.records {
+            // What has its sum is what was packed, and that was searched.
+            Some(_) if self.sums.is_some() => Ok(()),
+            Some(_) => self.bank.parts.iter().try_for_each(|part| {
+                let bytes = &bytes[part.record_at..][..part.len_bytes];
+                self.bank.check_finite(part, (expert, 0), bytes)
+            }),
+            None => self.bank.parts.iter().zip(laid.parts()).try_for_each(|(part, at)| {
+                let bytes = &bytes[at.slot_offset_bytes..][..at.len_bytes];
+                self.bank.check_finite(part, (expert, 0), bytes)
+            }),
+        };
         checked.map_err(Flaw::Stored)
     }
+}
+
+/// Compares all runs whose bytes are in a slot. A run of which a slot has only some, which a sum of
+/// many small slices is, cannot be compared.
+fn check_sums(sums: &Sums, laid: &Laid, bytes: &[u8]) -> std::result::Result<(), Flaw> {
+    for part in laid.parts() {
+        let file_idx = part.file.0 as usize;
+        let range = part.file_range();
+        let begun = sums.overlapping(file_idx, &range).iter();
+        for unit in begun.filter(|unit| range.contains(&unit.first_bytes)) {
+            match sum_of(unit, part, laid, bytes) {
+                Some(found) if found != unit.sum => {
+                    return Err(Flaw::Sum { file_idx, unit: *unit, found });
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sum of a run, which begins in a part and goes on in those that follow it in the file.
+fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64> {
+    // Nearly always, and without an allocation.
+    let range = first.file_range();
+    if unit.end_bytes() <= range.end {
+        let skipped = usize::try_from(unit.first_bytes - range.start).ok()?;
+        let n_bytes = usize::try_from(unit.len_bytes).ok()?;
+        let own = &bytes[first.slot_offset_bytes + skipped..][..n_bytes];
+        return Some(XxHash3_64::oneshot(own));
+    }
+    let mut hash = XxHash3_64::new();
+    let mut at = unit.first_bytes;
+    while at < unit.end_bytes() {
+        let has_it = |part: &&Part| part.file == first.file && part.file_range().contains(&at);
+        let part = laid.parts().iter().find(has_it)?;
+        let range = part.file_range();
+        let skipped = usize::try_from(at - range.start).ok()?;
+        let n_bytes = usize::try_from(unit.end_bytes().min(range.end) - at).ok()?;
+        hash.write(&bytes[part.slot_offset_bytes + skipped..][..n_bytes]);
+        at += n_bytes as u64;
+    }
+    Some(hash.finish())
 }

@@ -83,7 +83,7 @@ impl Stream {
                         self.submit((layer, expert), filling, Class::Demand);
                         return;
                     }
-                    Err(flaw) => self.describe((layer, expert), &flaw),
+                    Err(flaw) => self.describe(&flaw),
                 }
             }
             // Somebody came to want it after it had been called off.
@@ -101,22 +101,14 @@ impl Stream {
         }
     }
 
-    fn describe(&self, (layer, expert): (LayerIdx, ExpertIdx), flaw: &Flaw) -> String {
-        let bank = &self.bank(layer).bank;
-        match (flaw, &bank.records) {
-            (Flaw::Sum { found, expected }, Some(records)) => {
-                let extent = records.extent(expert);
-                let n_reads = N_REREADS_MAX + 1;
-                format!(
-                    "{}: {} bytes at offset {} have checksum {found:016x}, not {expected:016x}, \
-                     in {n_reads} reads: the file is damaged, `moeflux verify` names all of it",
-                    self.paths[extent.file_idx].display(),
-                    extent.len_bytes,
-                    extent.offset_bytes,
-                )
+    fn describe(&self, flaw: &Flaw) -> String {
+        match (flaw, &self.sums) {
+            (&Flaw::Sum { file_idx, unit, found }, Some(sums)) => {
+                let path = self.paths[file_idx].display();
+                format!("{path}: {}", sums.mismatch(&unit, found, N_REREADS_MAX + 1))
             }
+            (Flaw::Sum { .. }, None) => unreachable!("sums were compared"),
             (Flaw::Stored(error), _) => error.to_string(),
-            (Flaw::Sum { .. }, None) => unreachable!("only records have sums"),
         }
     }
 }

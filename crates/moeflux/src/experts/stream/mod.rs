@@ -16,7 +16,6 @@ mod probe;
 mod near;
 mod seen;
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +31,9 @@ use crate::experts::arrived::{Arrived, Order};
 use crate::experts::policy::PolicyKind;
 use crate::experts::predict::{LookAhead, LookAheadShape};
 use crate::experts::table::{Found, Guess, SlotTable, TableShape, Taken, Wanted};
-use crate::format::Checkpoint;
+use crate::format::{Checkpoint, Sums};
 use crate::ids::{ExpertIdx, LayerIdx};
-use crate::weights::{ExpertLayout, ExpertView, Files, Manifest, Meter};
+use crate::weights::{ExpertBank, ExpertLayout, ExpertView, Manifest};
 
 use bank::StreamBank;
 pub use near::Move;
@@ -93,12 +92,14 @@ impl Drives {
 }
 
 /// Whose experts are streamed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct StreamModel<'a> {
     /// Where they lie.
     pub manifest: &'a Manifest,
     /// In which files.
     pub checkpoint: &'a Checkpoint,
+    /// What is read is compared with these, if any.
+    pub sums: Option<Arc<Sums>>,
     /// Experts that a row chooses in each layer of the model; 0 in dense ones.
     pub top_k: &'a [usize],
     /// Experts that a layer's router names beforehand.
@@ -114,8 +115,6 @@ pub struct StreamConfig {
     pub policy: PolicyKind,
     /// Whether the next layer's experts may be guessed.
     pub looks_ahead: bool,
-    /// Whether packed records are compared with their sums.
-    pub checks_sums: bool,
 }
 
 /// Experts on a drive.
@@ -153,6 +152,7 @@ pub struct Stream {
     is_broken: bool,
     /// Of the checkpoint's files, for messages.
     paths: Vec<PathBuf>,
+    sums: Option<Arc<Sums>>,
     stats: StreamStats,
 }
 
@@ -242,13 +242,13 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]; when the checksums of packed records cannot be read.
+    /// [`Error::NoRoom`].
     ///
     /// # Panics
     ///
     /// If the model has no experts.
     pub fn open(model: &StreamModel<'_>, drives: Drives, config: &StreamConfig) -> Result<Self> {
-        let StreamModel { manifest, checkpoint, top_k, n_ranks } = *model;
+        let StreamModel { manifest, checkpoint, ref sums, top_k, n_ranks } = *model;
         let shape = slot_shape(&manifest.banks, drives.block_bytes());
         let n_slots = config.n_slots.clamp(1, shape.n_experts);
         let mut n_experts = vec![0; top_k.len()];
@@ -269,11 +269,8 @@ impl Stream {
         let settings = Settings { read_bytes: READ_BYTES, guess_bytes_max: GUESS_BYTES };
         let Drives { primary, mirror, caching, clock } = drives;
         let slab_bytes = size::slab_bytes(shape.stride_bytes, n_slots);
-        let banks = if config.checks_sums {
-            banks_with_sums(manifest, checkpoint)?
-        } else {
-            manifest.banks.iter().map(|bank| StreamBank::new(bank.clone(), None)).collect()
-        };
+        let bank = |bank: &ExpertBank| StreamBank::new(bank.clone(), sums.clone());
+        let banks = manifest.banks.iter().map(bank).collect();
         let mut stream = Self {
             banks,
             bank_of_layer,
@@ -296,6 +293,7 @@ impl Stream {
             finished: Vec::with_capacity(N_JOBS_USUAL),
             failure: None,
             is_broken: false,
+            sums: sums.clone(),
             paths: checkpoint.files.iter().map(|file| file.path.clone()).collect(),
             stats: StreamStats::default(),
         };
@@ -480,20 +478,6 @@ impl Stream {
         let bank_idx = self.bank_of_layer[layer.0];
         &self.banks[bank_idx.unwrap_or_else(|| unreachable!("layer {} has no experts", layer.0))]
     }
-}
-
-/// The layers' experts with the sums of their records.
-fn banks_with_sums(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Vec<StreamBank>> {
-    let files = Files::open(checkpoint)?;
-    let watch = &mut |_| ControlFlow::Continue(());
-    let mut meter = Meter::new(0, watch)?;
-    let banks = manifest.banks.iter().map(|bank| {
-        let Some(records) = &bank.records else { return Ok(StreamBank::new(bank.clone(), None)) };
-        let mut sums = vec![0; bank.n_experts * size_of::<u64>()];
-        files.read(records.sums.file_idx, records.sums.offset_bytes, &mut sums, &mut meter)?;
-        Ok(StreamBank::new(bank.clone(), Some(&sums)))
-    });
-    banks.collect()
 }
 
 /// Whether an expert may be computed.

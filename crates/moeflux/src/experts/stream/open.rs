@@ -25,34 +25,31 @@ impl Drives {
     /// same on the mirror.
     pub fn open(checkpoint: &Checkpoint, caching: Caching, mirror: Option<&Path>) -> Result<Self> {
         let paths: Vec<PathBuf> = checkpoint.files.iter().map(|file| file.path.clone()).collect();
-        let primary = drive_of(checkpoint, &paths, caching)?;
+        let primary = drive_of(&paths, caching, &|shard_idx, file| {
+            checkpoint.files[shard_idx].check_identity(file.identity())
+        })?;
         let mirrored = |folder: &Path| {
             let name = |path: &PathBuf| path.file_name().map(|name| folder.join(name));
             let paths: Vec<PathBuf> = paths.iter().filter_map(name).collect();
-            drive_of(checkpoint, &paths, caching)
+            drive_of(&paths, caching, &|shard_idx, file| {
+                checkpoint.files[shard_idx].check_copy(file.path())
+            })
         };
         let mirror = mirror.map(mirrored).transpose()?;
         Ok(Self { primary, mirror, caching, clock: Arc::new(RealClock::new()) })
     }
 }
 
+/// Opens files as a drive; `check` judges each when it is open.
 fn drive_of(
-    checkpoint: &Checkpoint,
     paths: &[PathBuf],
     caching: Caching,
+    check: &dyn Fn(usize, &DriveFile) -> Result<()>,
 ) -> Result<Box<dyn BlockRead>> {
     let open = || {
-        let opened = paths.iter().zip(&checkpoint.files).map(|(path, shard)| {
+        let opened = paths.iter().enumerate().map(|(shard_idx, path)| {
             let file = DriveFile::open(path, caching).map_err(Error::io("open", path))?;
-            let (now, before) = (file.len_bytes(), shard.len_bytes);
-            if now != before {
-                let problem = format!(
-                    "has {now} bytes, but {} has {before}: the file changed, or is no copy",
-                    shard.path.display()
-                );
-                return Err(Error::malformed(path, problem));
-            }
-            Ok(file)
+            check(shard_idx, &file).map(|()| file)
         });
         opened.collect::<Result<Vec<DriveFile>>>()
     };

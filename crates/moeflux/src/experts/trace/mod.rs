@@ -9,6 +9,8 @@
 mod read;
 mod write;
 
+use twox_hash::XxHash3_64;
+
 use crate::ids::LayerIdx;
 
 pub use write::TraceWriter;
@@ -24,6 +26,10 @@ pub const N_LAYERS_MAX: usize = 4096;
 
 /// An expert's index is written in two bytes.
 pub const N_EXPERTS_MAX: usize = 1 << 16;
+
+/// Experts of all layers: forty times those of the largest model. Who replays a trace has tables
+/// of so many, whatever else it holds; a few kB of header could claim a hundred million.
+pub const N_ALL_EXPERTS_MAX: usize = 1 << 20;
 
 /// More experts per token than any model has.
 pub const TOP_K_MAX: usize = 1024;
@@ -197,7 +203,7 @@ mod code {
 
 /// Checksum of the bytes of block `block_idx`; the header has no number of its own.
 fn checksum(bytes: &[u8], block_idx: u64) -> [u8; 4] {
-    let [a, b, c, d, ..] = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, block_idx).to_le_bytes();
+    let [a, b, c, d, ..] = XxHash3_64::oneshot_with_seed(block_idx, bytes).to_le_bytes();
     [a, b, c, d]
 }
 

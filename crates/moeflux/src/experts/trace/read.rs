@@ -3,15 +3,14 @@
 //! **Invariant:** no length from the file is believed before it is compared with the bytes that
 //! are there; damage anywhere is found, and its place named.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use super::{
-    BlockHead, FILE_BYTES_MAX, LayerShape, MAGIC, N_EXPERTS_MAX, N_LAYERS_MAX, N_ROWS_MAX,
-    StepKind, TOP_K_MAX, Trace, TraceHeader, TraceUse, VERSION, checksum, code,
+    BlockHead, FILE_BYTES_MAX, LayerShape, MAGIC, N_ALL_EXPERTS_MAX, N_EXPERTS_MAX, N_LAYERS_MAX,
+    N_ROWS_MAX, StepKind, TOP_K_MAX, Trace, TraceHeader, TraceUse, VERSION, checksum, code,
 };
 use crate::error::{Error, Result, grouped};
+use crate::format::read_file;
 use crate::ids::LayerIdx;
 
 /// Magic, version, number of layers, fingerprint.
@@ -33,15 +32,7 @@ impl Trace {
     ///
     /// [`Error::Io`]; as [`Trace::parse`].
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io("open", path))?;
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            let problem =
-                format!("has more than {} bytes: record fewer tokens", grouped(FILE_BYTES_MAX));
-            return Err(Error::malformed(path, problem));
-        }
-        Self::parse(&bytes, path)
+        Self::parse(&read_file(path, FILE_BYTES_MAX)?, path)
     }
 
     /// Takes a trace's bytes apart. `path` is for messages.
@@ -129,7 +120,15 @@ fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
         Ok(LayerShape { n_experts, top_k, record_bytes: u64_at(bytes, 8) })
     };
     let layers = table.chunks_exact(LAYER_BYTES).enumerate().map(layer);
-    Ok(TraceHeader { fingerprint: u64_at(preamble, 16), layers: layers.collect::<Parsed<_>>()? })
+    let layers = layers.collect::<Parsed<_>>()?;
+    let header = TraceHeader { fingerprint: u64_at(preamble, 16), layers };
+    let n_experts = header.n_experts();
+    if n_experts > N_ALL_EXPERTS_MAX {
+        let what =
+            format!("{n_experts} experts in all, and at most {N_ALL_EXPERTS_MAX} are known,");
+        return fault(table_at, what);
+    }
+    Ok(header)
 }
 
 struct Reader {

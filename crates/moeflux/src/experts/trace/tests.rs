@@ -140,6 +140,32 @@ fn lies_with_a_fitting_checksum_are_refused_before_anything_is_made_for_them() {
     check_refused(&bytes, "a step of 4294967295 rows");
 }
 
+#[test]
+fn a_small_file_cannot_claim_more_experts_than_any_model_has() {
+    let file_of = |n_layers: u32| {
+        let mut file = MAGIC.to_vec();
+        [VERSION, n_layers, 0, 0].iter().for_each(|it| file.extend(it.to_le_bytes()));
+        for _ in 0..n_layers {
+            file.extend([1 << 16, 1_u32, 7, 0].iter().flat_map(|it: &u32| it.to_le_bytes()));
+        }
+        let sum = checksum(&file, u64::MAX);
+        file.extend(sum);
+        let end = [code::END, 0, 0, 0, 0, 0, 0, 0];
+        file.extend(end);
+        file.extend(checksum(&end, 0));
+        file
+    };
+    assert_eq!(parse(&file_of(16)).unwrap().header().n_experts(), N_ALL_EXPERTS_MAX);
+    check_refused(
+        &file_of(17),
+        "1114112 experts in all, and at most 1048576 are known, at byte 24",
+    );
+    let out = Box::new(Shared::default());
+    let layer = LayerShape { n_experts: 1 << 16, top_k: 1, record_bytes: 7 };
+    let header = TraceHeader { fingerprint: 0, layers: vec![layer; 17] };
+    assert!(TraceWriter::new(out, Path::new("t"), header).is_err());
+}
+
 /// Xorshift: a seed repeats a run.
 fn random(seed: &mut u64) -> usize {
     *seed ^= *seed << 13;

@@ -8,8 +8,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::{
-    MAGIC, N_EXPERTS_MAX, N_LAYERS_MAX, N_ROWS_MAX, StepKind, TOP_K_MAX, TraceHeader, VERSION,
-    checksum, code,
+    MAGIC, N_ALL_EXPERTS_MAX, N_EXPERTS_MAX, N_LAYERS_MAX, N_ROWS_MAX, StepKind, TOP_K_MAX,
+    TraceHeader, VERSION, checksum, code,
 };
 use crate::error::{Error, Result};
 use crate::ids::{ExpertIdx, LayerIdx};
@@ -114,10 +114,11 @@ fn check(header: &TraceHeader) -> Result<()> {
             && (layer.n_experts == 0) == (layer.top_k == 0)
             && layer.top_k <= top_k_max
     });
-    if header.layers.len() > N_LAYERS_MAX || !is_known {
+    let is_too_large = header.layers.len() > N_LAYERS_MAX || header.n_experts() > N_ALL_EXPERTS_MAX;
+    if is_too_large || !is_known {
         return Err(Error::Unsupported(format!(
-            "a trace takes at most {N_LAYERS_MAX} layers, {N_EXPERTS_MAX} experts in a layer and \
-             {TOP_K_MAX} per token: this model has more"
+            "a trace takes at most {N_LAYERS_MAX} layers, {N_EXPERTS_MAX} experts in a layer, \
+             {N_ALL_EXPERTS_MAX} in all and {TOP_K_MAX} per token: this model has more"
         )));
     }
     Ok(())

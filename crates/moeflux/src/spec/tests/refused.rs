@@ -85,7 +85,12 @@ fn features_that_are_not_known_are_refused_by_name() {
         (DEEPSEEK, "scoring_func", json!("softmax"), "only \"sigmoid\""),
         (DEEPSEEK, "topk_method", json!("greedy"), "only \"noaux_tc\""),
         (DEEPSEEK, "moe_layer_freq", json!(2), "only 1"),
-        (QWEN3, "model_type", json!("mixtral"), "family is not known; known are qwen3_moe,"),
+        (
+            QWEN3,
+            "model_type",
+            json!("mixtral"),
+            "family is not supported yet; supported are qwen3_moe,",
+        ),
     ];
     for (text, key, value, expected) in cases {
         refuses(text, key, value, &[expected]);
@@ -98,7 +103,13 @@ fn a_dense_model_is_called_one() {
     let mut config = with(QWEN3, "model_type", json!("qwen3"));
     config.as_object_mut().unwrap().remove("num_experts");
     let message = parse(&config).unwrap_err().to_string();
-    assert!(message.contains("`model_type` is \"qwen3\": this is not a Mixture-of-Experts family"));
+    assert!(message.contains("`model_type` is \"qwen3\": this is a dense model"), "{message}");
+    // What a config leaves out is its family's default, and some of these have experts.
+    for sparse in ["gpt_oss", "mixtral", "minimax_m2", "qwen2_moe", "glm4_moe_lite", "kimi_k25"] {
+        config["model_type"] = json!(sparse);
+        let message = parse(&config).unwrap_err().to_string();
+        assert!(message.contains(&format!("\"{sparse}\": this family is not supported yet")));
+    }
 }
 
 #[test]

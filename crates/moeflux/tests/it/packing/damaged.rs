@@ -1,5 +1,7 @@
 //! Damaged packs: every flipped bit is found by `verify`, every wrong header refused in one line.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use moeflux::blueprint::Blueprint;
@@ -12,10 +14,13 @@ use crate::cases::golden_dir;
 use crate::temp_dir::TempDir;
 
 /// Flips one bit of a file.
-fn flip(path: &Path, at: usize) {
-    let mut bytes = std::fs::read(path).unwrap();
-    bytes[at] ^= 0x10;
-    std::fs::write(path, bytes).unwrap();
+pub(crate) fn flip(path: &Path, at: usize) {
+    let mut file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.seek(SeekFrom::Start(at as u64)).unwrap();
+    file.read_exact(&mut byte).unwrap();
+    file.seek(SeekFrom::Start(at as u64)).unwrap();
+    file.write_all(&[byte[0] ^ 0x10]).unwrap();
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod damaged;
 
+pub(crate) use damaged::flip;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -21,14 +23,14 @@ use crate::cases::{Case, case_names, feed_all, golden_dir};
 use crate::support::open;
 use crate::temp_dir::TempDir;
 
-const AS_IT_IS: PackOptions =
+pub(crate) const AS_IT_IS: PackOptions =
     PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::new(2).unwrap() };
 
-fn quantised(bits: u8, group: u8) -> PackOptions {
+pub(crate) fn quantised(bits: u8, group: u8) -> PackOptions {
     PackOptions { params: Some(QuantParams { bits, group }), ..AS_IT_IS }
 }
 
-fn pack(source: &Path, target: &Path, options: &PackOptions) -> Result<PackReport> {
+pub(crate) fn pack(source: &Path, target: &Path, options: &PackOptions) -> Result<PackReport> {
     Packing::prepare(source, target, options)?.run(&mut |_| ControlFlow::Continue(()))
 }
 
@@ -419,16 +421,21 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
     edit_config(source.path(), |config| config["rope_theta"] = 5.into());
     refused(source.path(), target.path(), &AS_IT_IS, "is not the file that the interrupted pack");
     std::fs::copy(case.join("config.json"), source.path().join("config.json")).unwrap();
-    std::fs::remove_file(source.path().join("model-00003-of-00003.safetensors")).unwrap();
+    let last = source.path().join("model-00003-of-00003.safetensors");
+    let modified = std::fs::metadata(&last).unwrap().modified().unwrap();
+    std::fs::remove_file(&last).unwrap();
     refused(source.path(), target.path(), &AS_IT_IS, "put it back");
+    std::fs::copy(case.join("model-00003-of-00003.safetensors"), &last).unwrap();
+    refused(source.path(), target.path(), &AS_IT_IS, "`touch -d @");
+    std::fs::File::options().write(true).open(&last).unwrap().set_modified(modified).unwrap();
     let journal = target.path().join("moeflux-pack.journal");
     let text = std::fs::read_to_string(&journal).unwrap();
     for damaged in [text.replacen("BF16", "F16 ", 1), text[..text.len() / 2].to_owned()] {
         std::fs::write(&journal, damaged).unwrap();
-        refused(&case, target.path(), &AS_IT_IS, "no journal");
+        refused(source.path(), target.path(), &AS_IT_IS, "no journal");
     }
     std::fs::write(&journal, text).unwrap();
-    pack(&case, target.path(), &AS_IT_IS).unwrap();
+    pack(source.path(), target.path(), &AS_IT_IS).unwrap();
     refused(&case, target.path(), &AS_IT_IS, "a finished pack");
     refused(target.path(), TempDir::new().path(), &AS_IT_IS, "is packed already");
 }

@@ -125,22 +125,19 @@ fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc
         return None;
     }
     let watch = &mut |_| ControlFlow::Continue(());
-    let weights = Arc::new(weights::load(&manifest, &checkpoint, Copies::Dropped, watch).unwrap());
+    let weights =
+        Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Dropped), watch).unwrap());
     let inner = CpuBackend::new(weights, &plan.workspace, N_ROWS, 2).unwrap();
     let inner = inner.with_arithmetic(Arithmetic::Int8);
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
     let model = StreamModel {
         manifest: &manifest,
         checkpoint: &checkpoint,
+        sums: None,
         top_k: &top_k,
         n_ranks: spec.n_named(),
     };
-    let config = StreamConfig {
-        n_slots: N_SLOTS,
-        policy: PolicyKind::DEFAULT,
-        looks_ahead: true,
-        checks_sums: true,
-    };
+    let config = StreamConfig { n_slots: N_SLOTS, policy: PolicyKind::DEFAULT, looks_ahead: true };
     let drives = Drives::open(&checkpoint, caching, None).unwrap();
     let stream = Stream::open(&model, drives, &config).unwrap();
     let more_bytes =

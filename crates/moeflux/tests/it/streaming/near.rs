@@ -34,14 +34,14 @@ fn streamed(n_places: usize) -> (Experts, LayerIdx) {
     let case = Case::load("mlx-qwen3_moe-q2-g128-f32");
     let (Blueprint { spec, manifest, .. }, checkpoint) = Blueprint::of_folder(&case.dir).unwrap();
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
-    let model =
-        StreamModel { manifest: &manifest, checkpoint: &checkpoint, top_k: &top_k, n_ranks: 0 };
-    let config = StreamConfig {
-        n_slots: 4,
-        policy: PolicyKind::Lru,
-        looks_ahead: false,
-        checks_sums: false,
+    let model = StreamModel {
+        manifest: &manifest,
+        checkpoint: &checkpoint,
+        sums: None,
+        top_k: &top_k,
+        n_ranks: 0,
     };
+    let config = StreamConfig { n_slots: 4, policy: PolicyKind::Lru, looks_ahead: false };
     let drives = Drives::open(&checkpoint, Caching::PageCache, None).unwrap();
     let mut stream = Stream::open(&model, drives, &config).unwrap();
     stream.show_to(Arc::new(Places(n_places)));

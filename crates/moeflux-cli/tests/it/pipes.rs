@@ -1,0 +1,133 @@
+//! A pipe, or a link that leads nowhere, in the place of any file of a model: no command waits.
+#![cfg(unix)]
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::TempDir;
+
+/// Longer than any command below takes on the slowest machine; a pipe makes one wait for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Exit code and stderr of a command, which is killed if it does not end.
+fn run(args: &[&str]) -> (Option<i32>, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_moeflux"))
+        .args(args)
+        .env("NODEVICE_SELECT", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let reader = std::thread::Builder::new().spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).unwrap();
+        sender.send(text).unwrap();
+    });
+    let said = receiver.recv_timeout(PATIENCE);
+    if said.is_err() {
+        child.kill().unwrap();
+    }
+    let status = child.wait().unwrap();
+    reader.unwrap().join().unwrap();
+    (status.code(), said.expect("the command ends"))
+}
+
+fn make_pipe(path: &Path) {
+    std::fs::remove_file(path).ok();
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// A model with every file that a command may look for.
+fn whole_model() -> TempDir {
+    let dir = TempDir::of_bytes_case();
+    let text = r#"{"chat_template": "{{ messages[0].content }}"}"#;
+    std::fs::write(dir.file("tokenizer_config.json"), text).unwrap();
+    std::fs::write(dir.file("generation_config.json"), "{}").unwrap();
+    dir
+}
+
+#[test]
+fn no_command_waits_for_a_pipe() {
+    let out = TempDir::new();
+    let [npy, packed, text] =
+        ["out.npy", "packed", "text"].map(|it| out.file(it).to_str().unwrap().to_owned());
+    std::fs::write(&text, "some text").unwrap();
+    for name in [
+        "config.json",
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "moeflux-sums.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "generation_config.json",
+    ] {
+        let model = whole_model();
+        make_pipe(&model.file(name));
+        let dir = model.path().to_str().unwrap();
+        let commands: [&[&str]; 7] = [
+            &["generate", "--chat", "hi", "-n", "1", "--model", dir],
+            &["logits", "--tokens", "1", "--out", &npy, "--model", dir],
+            &["eval", "--file", &text, "--context", "4", "--model", dir],
+            &["inspect", dir],
+            &["plan", dir],
+            &["verify", dir],
+            &["pack", dir, &packed],
+        ];
+        // It measures the drive first.
+        let doctor: [&str; 3] = ["doctor", "--deep", dir];
+        let is_deep = ["model.safetensors", "moeflux-sums.json"].contains(&name);
+        let mut n_refused = 0;
+        for args in commands.into_iter().chain(is_deep.then_some(&doctor[..])) {
+            let (code, said) = run(args);
+            if code == Some(1) && said.contains("is a pipe") {
+                n_refused += 1;
+                assert!(said.contains(name) && said.trim().lines().count() == 1, "{said}");
+            }
+            std::fs::remove_dir_all(out.file("packed")).ok();
+        }
+        assert!(n_refused > 0, "{name}: nobody has read it");
+        assert!(name != "config.json" || n_refused >= 6, "{name}: {n_refused} have read it");
+    }
+}
+
+#[test]
+fn files_that_are_named_are_no_pipes_either() {
+    let dir = TempDir::new();
+    let pipe = dir.file("pipe");
+    make_pipe(&pipe);
+    let pipe = pipe.to_str().unwrap();
+    let out = dir.file("out");
+    let out = out.to_str().unwrap();
+    let commands: [&[&str]; 6] = [
+        &["eval", "--file", pipe],
+        &["replay", pipe],
+        &["synth", "--config", pipe, "--out", out],
+        &["inspect", pipe],
+        &["plan", pipe],
+        &["logits", "--tokens", "1", "--out", pipe],
+    ];
+    for args in commands {
+        let (code, said) = run(args);
+        assert_eq!(code, Some(1), "{args:?}: {said}");
+        assert!(said.contains("is a pipe"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn an_optional_file_that_leads_nowhere_is_not_absent() {
+    for name in ["chat_template.jinja", "generation_config.json", "tokenizer_config.json"] {
+        let model = whole_model();
+        std::fs::remove_file(model.file(name)).ok();
+        std::os::unix::fs::symlink("../blobs/0123", model.file(name)).unwrap();
+        let dir = model.path().to_str().unwrap();
+        let (code, said) = run(&["generate", "--chat", "hi", "-n", "1", "--model", dir]);
+        assert_eq!(code, Some(1), "{name}: {said}");
+        assert!(said.contains(name) && said.contains("link to ../blobs/0123"), "{said}");
+    }
+}

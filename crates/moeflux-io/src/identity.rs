@@ -1,0 +1,302 @@
+//! Opening regular files, and telling whether a file is still the one that was opened.
+//!
+//! **Invariant:** nothing here waits: a pipe that nobody writes to, a socket and a device are
+//! refused by kind. Does not know what files contain.
+
+use std::fmt;
+use std::fs::{self, File, FileType, Metadata};
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// What a file was at one moment: enough to notice that it was replaced or written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Its length.
+    pub len_bytes: u64,
+    /// When it was last written to, where the file system says so.
+    pub modified: Option<SystemTime>,
+    /// Device and inode, or volume and index on Windows.
+    number: (u64, u64),
+}
+
+impl FileIdentity {
+    /// Of the file at `path`, as it is now.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; [`FileChange::Unreadable`] says it in one line.
+    pub fn of_path(path: &Path) -> io::Result<Self> {
+        let (file, metadata) = open_regular(path, 0)?;
+        Self::of(&file, &metadata)
+    }
+
+    pub(crate) fn of(file: &File, metadata: &Metadata) -> io::Result<Self> {
+        let (len_bytes, modified) = (metadata.len(), metadata.modified().ok());
+        Ok(Self { len_bytes, modified, number: system::number(file, metadata)? })
+    }
+
+    /// Compares what a file was with what it is `now`.
+    ///
+    /// # Errors
+    ///
+    /// How it differs.
+    pub fn check(self, now: Self) -> Result<(), FileChange> {
+        if now.number != self.number {
+            Err(FileChange::Replaced)
+        } else if now.len_bytes != self.len_bytes {
+            let (was_bytes, is_bytes) = (self.len_bytes, now.len_bytes);
+            Err(FileChange::Length { was_bytes, is_bytes })
+        } else if now.modified != self.modified {
+            Err(FileChange::Written)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// How a file differs from what was opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileChange {
+    /// Another file has its name now.
+    Replaced,
+    /// It was cut or extended.
+    Length {
+        /// Length when it was opened.
+        was_bytes: u64,
+        /// Length now.
+        is_bytes: u64,
+    },
+    /// It was written to since.
+    Written,
+    /// The system does not say any more.
+    Unreadable(io::Error),
+}
+
+impl fmt::Display for FileChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Replaced => f.write_str("was replaced by another file: open it anew"),
+            Self::Length { was_bytes, is_bytes } => write!(
+                f,
+                "had {was_bytes} bytes when it was opened and has {is_bytes} now: open it anew"
+            ),
+            Self::Written => write!(f, "was written to since it was opened: open it anew"),
+            Self::Unreadable(source) => write!(f, "cannot be looked at any more: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for FileChange {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unreadable(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Opens a regular file for reading, with these flags of the system besides.
+///
+/// # Errors
+///
+/// What the system says; anything but a regular file is refused by its kind, and a link that leads
+/// nowhere is told apart from a missing file.
+pub(crate) fn open_regular(path: &Path, flags: i32) -> io::Result<(File, Metadata)> {
+    // Some devices act when they are opened, so the kind is looked at first. The path may lead
+    // elsewhere a moment later, so the open must not wait either, and is looked at again.
+    let metadata = fs::metadata(path).map_err(|error| explained(path, error))?;
+    check_regular(metadata.file_type())?;
+    let file = system::open(path, flags).map_err(|error| explained(path, error))?;
+    let metadata = file.metadata()?;
+    check_regular(metadata.file_type())?;
+    system::make_blocking(&file)?;
+    Ok((file, metadata))
+}
+
+/// Creates a file, or empties the one that is there. A pipe that nobody reads is an error.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn create_file(path: &Path) -> io::Result<File> {
+    let file = system::create(path)?;
+    system::make_blocking(&file)?;
+    Ok(file)
+}
+
+/// A missing file whose name is there is a link that leads nowhere: an optional file must not be
+/// taken for absent then.
+fn explained(path: &Path, error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::NotFound {
+        return error;
+    }
+    match fs::read_link(path) {
+        Ok(target) => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("is a link to {}, which is not there", target.display()),
+        ),
+        Err(_) => error,
+    }
+}
+
+fn check_regular(kind: FileType) -> io::Result<()> {
+    if kind.is_file() {
+        return Ok(());
+    }
+    if kind.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
+    }
+    let problem = format!("is {}, not a regular file", system::kind_name(kind));
+    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
+}
+
+#[cfg(unix)]
+mod system {
+    use std::fs::{File, FileType, Metadata};
+    use std::io;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+    use std::path::Path;
+
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    pub(super) fn open(path: &Path, flags: i32) -> io::Result<File> {
+        let flags = flags | OFlags::NONBLOCK.bits().cast_signed();
+        File::options().read(true).custom_flags(flags).open(path)
+    }
+
+    pub(super) fn create(path: &Path) -> io::Result<File> {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = File::options();
+        let opened = options.write(true).create(true).truncate(true).custom_flags(flags).open(path);
+        opened.map_err(|error| match error.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => {
+                io::Error::new(error.kind(), "is a pipe or device that nobody reads")
+            }
+            _ => error,
+        })
+    }
+
+    /// `io_uring` would not wait for the drive where this flag is left on a file.
+    pub(super) fn make_blocking(file: &File) -> io::Result<()> {
+        let flags = fcntl_getfl(file)?;
+        Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "other systems ask the file, which may fail")]
+    pub(super) fn number(_: &File, metadata: &Metadata) -> io::Result<(u64, u64)> {
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    pub(super) fn kind_name(kind: FileType) -> &'static str {
+        if kind.is_fifo() {
+            "a pipe"
+        } else if kind.is_socket() {
+            "a socket"
+        } else if kind.is_block_device() || kind.is_char_device() {
+            "a device"
+        } else {
+            "of an unknown kind"
+        }
+    }
+}
+
+#[cfg(windows)]
+mod system {
+    use std::fs::{File, FileType, Metadata};
+    use std::io;
+    use std::os::windows::fs::OpenOptionsExt;
+    use std::path::Path;
+
+    pub(super) fn open(path: &Path, flags: i32) -> io::Result<File> {
+        File::options().read(true).custom_flags(flags.cast_unsigned()).open(path)
+    }
+
+    pub(super) fn create(path: &Path) -> io::Result<File> {
+        File::create(path)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "other systems change a flag, which may fail")]
+    pub(super) fn make_blocking(_: &File) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn number(file: &File, _: &Metadata) -> io::Result<(u64, u64)> {
+        let facts = winapi_util::file::information(file)?;
+        Ok((facts.volume_serial_number(), facts.file_index()))
+    }
+
+    pub(super) fn kind_name(_: FileType) -> &'static str {
+        "a device"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::TempFolder;
+
+    #[test]
+    fn changes_are_told_apart() {
+        let folder = TempFolder::new("identity-changes");
+        let path = folder.write("f", b"0123456789");
+        let look = || FileIdentity::of_path(&path).unwrap();
+        let before = look();
+        before.check(look()).unwrap();
+
+        let file = File::options().write(true).open(&path).unwrap();
+        let earlier = file.metadata().unwrap().modified().unwrap() - Duration::from_secs(5);
+        file.set_modified(earlier).unwrap();
+        assert!(matches!(before.check(look()), Err(FileChange::Written)));
+        file.set_len(4).unwrap();
+        let change = before.check(look()).unwrap_err();
+        assert!(matches!(change, FileChange::Length { was_bytes: 10, is_bytes: 4 }));
+
+        // Same length, same time, another file.
+        let other = folder.write("other", b"0123456789");
+        let file = File::options().write(true).open(&other).unwrap();
+        file.set_modified(before.modified.unwrap()).unwrap();
+        fs::rename(&other, &path).unwrap();
+        let change = before.check(look()).unwrap_err();
+        assert!(change.to_string().starts_with("was replaced"), "{change}");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn only_regular_files_are_opened_and_nothing_waits() {
+        let folder = TempFolder::new("identity-kinds");
+        let pipe = folder.path().join("pipe");
+        // `mkfifo` of rustix does not exist on every system, the command does.
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&pipe, &link).unwrap();
+        let error = create_file(&pipe).unwrap_err();
+        assert_eq!(error.to_string(), "is a pipe or device that nobody reads");
+        for (path, kind) in [
+            (&*pipe, "is a pipe, not a regular file"),
+            (&link, "is a pipe, not a regular file"),
+            (&socket, "is a socket, not a regular file"),
+            (Path::new("/dev/zero"), "is a device, not a regular file"),
+            (folder.path(), "is a directory"),
+        ] {
+            assert_eq!(open_regular(path, 0).unwrap_err().to_string(), kind, "{}", path.display());
+        }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_link_that_leads_nowhere_is_not_an_absent_file() {
+        let folder = TempFolder::new("identity-links");
+        let (link, gone) = (folder.path().join("link"), folder.path().join("gone"));
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        let error = open_regular(&link, 0).unwrap_err();
+        assert_eq!(error.to_string(), "is a link to nowhere, which is not there");
+        assert_ne!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(open_regular(&gone, 0).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

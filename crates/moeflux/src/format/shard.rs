@@ -1,0 +1,107 @@
+//! One file of a checkpoint, opened again and again, and noticed when it is not the same any more.
+//!
+//! **Invariant:** what is opened here is the file whose header was read, by its identity and by its
+//! header: bytes of two models never mix.
+
+use std::path::{Path, PathBuf};
+
+use moeflux_io::{FileChange, FileIdentity, ReadFile};
+use twox_hash::XxHash3_64;
+
+use super::safetensors::read_header_bytes;
+use crate::error::{Error, Result};
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length when it was opened.
+    pub len_bytes: u64,
+    /// XXH3 of the header's bytes: tells one checkpoint from another of the same shapes.
+    pub header_hash: u64,
+    /// First byte after the header.
+    pub data_at: u64,
+    /// What it was before its header was read; `None` if only its header is known.
+    pub identity: Option<FileIdentity>,
+}
+
+impl ShardFile {
+    /// Opens the file again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is not the file any more whose header was read.
+    pub fn open(&self) -> Result<ReadFile> {
+        let file = ReadFile::open(&self.path).map_err(Error::io("open", &self.path))?;
+        self.check_identity(file.identity())?;
+        let header = read_header_bytes(&file, &self.path)?;
+        if file.len_bytes() != self.len_bytes || XxHash3_64::oneshot(&header) != self.header_hash {
+            return Err(self.changed(&FileChange::Written));
+        }
+        Ok(file)
+    }
+
+    /// Compares the file with what was opened under its name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if they differ.
+    pub fn check_identity(&self, now: FileIdentity) -> Result<()> {
+        let Some(before) = self.identity else { return Ok(()) };
+        before.check(now).map_err(|change| self.changed(&change))
+    }
+
+    /// Compares the file with what has its name now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if they differ.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let now = FileIdentity::of_path(&self.path);
+        self.check_identity(now.map_err(|error| self.changed(&FileChange::Unreadable(error)))?)
+    }
+
+    /// Checks that the file at `path` has the same length and header: a copy of this one, as far as
+    /// can be told without reading all of both.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] that names `path`.
+    pub fn check_copy(&self, path: &Path) -> Result<()> {
+        let file = ReadFile::open(path).map_err(Error::io("open the mirror's", path))?;
+        let (now, expected) = (file.len_bytes(), self.len_bytes);
+        let differs = |how: &str| {
+            let original = self.path.display();
+            let problem = format!(
+                "of the mirror is no copy of {original}: {how}; copy the model's folder to the \
+                 mirror again"
+            );
+            Error::malformed(path, problem)
+        };
+        if now != expected {
+            return Err(differs(&format!("it has {now} bytes, not {expected}")));
+        }
+        let header = read_header_bytes(&file, path)?;
+        if XxHash3_64::oneshot(&header) != self.header_hash {
+            return Err(differs("its header is another"));
+        }
+        Ok(())
+    }
+
+    fn changed(&self, change: &FileChange) -> Error {
+        let what = match change {
+            FileChange::Replaced => "was replaced by another file".to_owned(),
+            FileChange::Length { was_bytes, is_bytes } => {
+                format!("had {was_bytes} bytes and has {is_bytes} now")
+            }
+            FileChange::Unreadable(error) => format!("cannot be looked at any more ({error})"),
+            _ => "was written to".to_owned(),
+        };
+        let problem = format!(
+            "{what} after its header was read: wait until nothing writes to the model's folder, \
+             then try again"
+        );
+        Error::malformed(&self.path, problem)
+    }
+}

@@ -1,0 +1,184 @@
+//! Checksums of a checkpoint's bytes, from its packed files or from a file beside them.
+//!
+//! **Invariant:** a sum belongs to a run of bytes of one file; runs do not overlap and ascend. That
+//! the sums themselves are whole was checked before they come out. Reads no tensor's bytes.
+
+mod document;
+mod units;
+
+pub use document::{FileSums, SUMS_FILE_NAME, SumsDocument};
+pub use units::{TensorUnit, tensor_units};
+
+use std::hash::Hasher as _;
+use std::ops::Range;
+use std::path::Path;
+
+use moeflux_io::ReadFile;
+use twox_hash::XxHash3_64;
+
+use super::checkpoint::{Checkpoint, Packed};
+use super::shard::ShardFile;
+use super::whole::read_range;
+use crate::error::{Error, Result};
+
+/// A run of bytes of a file, and its XXH3-64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumUnit {
+    /// First byte.
+    pub first_bytes: u64,
+    /// Number of bytes.
+    pub len_bytes: u64,
+    /// What they hash to.
+    pub sum: u64,
+}
+
+impl SumUnit {
+    /// The byte after the last.
+    #[must_use]
+    pub fn end_bytes(&self) -> u64 {
+        self.first_bytes + self.len_bytes
+    }
+}
+
+/// All checksums that are known of a checkpoint's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sums {
+    /// Of each of [`Checkpoint::files`], ascending.
+    by_file: Vec<Vec<SumUnit>>,
+    /// What finds all damage, for messages.
+    advice: &'static str,
+}
+
+impl Sums {
+    /// Those of a packed folder, or of `moeflux-sums.json` in another one. `None` if there are
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if the sums are damaged, or belong to other files.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Option<Self>> {
+        if let Some(packed) = &checkpoint.packed {
+            return Self::of_packed(checkpoint, packed).map(Some);
+        }
+        let path = checkpoint.dir.join(SUMS_FILE_NAME);
+        let Some(document) = SumsDocument::load(&path)? else { return Ok(None) };
+        Self::of_document(checkpoint, &document, &path).map(Some)
+    }
+
+    fn of_packed(checkpoint: &Checkpoint, packed: &Packed) -> Result<Self> {
+        let mut by_file = Vec::with_capacity(checkpoint.files.len());
+        for (file_idx, shard) in checkpoint.files.iter().enumerate() {
+            let table = PackedTable::read((checkpoint, packed), file_idx, &shard.open()?)?;
+            if !table.is_whole {
+                let problem = "its header or checksums are damaged: `moeflux verify` names all \
+                               that is; copy the file again";
+                return Err(Error::malformed(&shard.path, problem));
+            }
+            by_file.push(table.units.into_iter().filter(|unit| unit.len_bytes > 0).collect());
+        }
+        Ok(Self { by_file, advice: "`moeflux verify`" })
+    }
+
+    fn of_document(checkpoint: &Checkpoint, document: &SumsDocument, path: &Path) -> Result<Self> {
+        let mut by_file = vec![Vec::new(); checkpoint.files.len()];
+        let mut sums = document.sums_of(checkpoint, path)?;
+        for unit in tensor_units(checkpoint) {
+            let Some(sum) = sums(&unit) else {
+                let tensor = unit.tensor.escape_debug();
+                let problem = format!("has no sum of tensor `{tensor}`: {}", document::WAY_OUT);
+                return Err(Error::malformed(path, problem));
+            };
+            let TensorUnit { file_idx, first_bytes, len_bytes, .. } = unit;
+            if let Some(units) = by_file.get_mut(file_idx) {
+                units.push(SumUnit { first_bytes, len_bytes, sum });
+            }
+        }
+        Ok(Self { by_file, advice: "`moeflux doctor --deep`" })
+    }
+
+    /// The runs that have bytes in `range` of a file.
+    #[must_use]
+    pub fn overlapping(&self, file_idx: usize, range: &Range<u64>) -> &[SumUnit] {
+        let units = self.by_file.get(file_idx).map_or(&[][..], Vec::as_slice);
+        let first = units.partition_point(|unit| unit.end_bytes() <= range.start);
+        let end = units.partition_point(|unit| unit.first_bytes < range.end);
+        units.get(first..end).unwrap_or_default()
+    }
+
+    /// What to say of a run whose bytes have another sum than they should.
+    #[must_use]
+    pub fn mismatch(&self, unit: &SumUnit, found: u64, n_reads: u32) -> String {
+        let SumUnit { first_bytes, len_bytes, sum } = unit;
+        format!(
+            "{len_bytes} bytes at offset {first_bytes} have checksum {found:016x}, not {sum:016x}, \
+             in {n_reads} reads: the file is damaged, {} names all of it",
+            self.advice
+        )
+    }
+}
+
+/// The sums of one packed file, as it stores them.
+#[derive(Clone, Debug)]
+pub(crate) struct PackedTable {
+    /// By record of a file of experts, by tensor of another one.
+    pub(crate) units: Vec<SumUnit>,
+    /// First byte of the table.
+    pub(crate) first_bytes: u64,
+    /// Whether header and sums have the sum that is stored of them.
+    pub(crate) is_whole: bool,
+}
+
+impl PackedTable {
+    pub(crate) fn read(
+        (checkpoint, packed): (&Checkpoint, &Packed),
+        file_idx: usize,
+        file: &ReadFile,
+    ) -> Result<Self> {
+        let (Some(shard), Some(table)) =
+            (checkpoint.files.get(file_idx), packed.sums.get(file_idx))
+        else {
+            unreachable!("file {file_idx} has a table of sums")
+        };
+        let ShardFile { path, data_at, .. } = shard;
+        let first_bytes = data_at + table.begin_bytes;
+        // Cannot overflow: the header was checked against the file's length.
+        let n_bytes = (table.n_sums as u64 + 1) * size_of::<u64>() as u64;
+        let bytes = read_range(file, path, first_bytes, n_bytes)?;
+        let (sums, own) = bytes.split_at(bytes.len().saturating_sub(size_of::<u64>()));
+        let header = read_range(file, path, 8, data_at.saturating_sub(8))?;
+        let is_whole = own_sum(&header, sums).to_le_bytes() == own;
+        let (sums, _) = sums.as_chunks::<8>();
+        let sums = sums.iter().map(|sum| u64::from_le_bytes(*sum));
+        let unit = |((first_bytes, len_bytes), sum)| SumUnit { first_bytes, len_bytes, sum };
+        let units = summed_runs((checkpoint, packed), file_idx).into_iter().zip(sums).map(unit);
+        Ok(Self { units: units.collect(), first_bytes, is_whole })
+    }
+}
+
+/// What the sums of a packed file are of, first byte and length, in their order.
+fn summed_runs((checkpoint, packed): (&Checkpoint, &Packed), file_idx: usize) -> Vec<(u64, u64)> {
+    let bank = packed.banks.values().find(|(bank_file_idx, _)| *bank_file_idx == file_idx);
+    if let (Some((_, bank)), Some(shard)) = (bank, checkpoint.files.get(file_idx)) {
+        let record_bytes = bank.record_bytes as u64;
+        let first = shard.data_at + bank.begin_bytes;
+        return (0..bank.n_experts as u64)
+            .map(|expert| (first + expert * record_bytes, record_bytes))
+            .collect();
+    }
+    let in_file = checkpoint.tensors.values().filter(|entry| entry.file_idx == file_idx);
+    let mut runs: Vec<_> = in_file.map(|entry| (entry.offset_bytes, entry.len_bytes)).collect();
+    runs.sort_unstable();
+    runs
+}
+
+/// The sum that a packed file ends with: of its header, without the length before it, and of the
+/// sums before it.
+pub(crate) fn own_sum(header_text: &[u8], sums: &[u8]) -> u64 {
+    let mut hash = XxHash3_64::new();
+    hash.write(header_text);
+    hash.write(sums);
+    hash.finish()
+}
+
+#[cfg(test)]
+mod tests;

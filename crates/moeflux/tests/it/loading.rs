@@ -1,0 +1,313 @@
+//! What happens to files while a model is loaded from them, and before: damage is found wherever
+//! the bytes go, and two models are never mixed.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use moeflux::backend::Arithmetic;
+use moeflux::blueprint::Blueprint;
+use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::engine::Engine;
+use moeflux::error::Result;
+use moeflux::experts::for_each_expert;
+use moeflux::format::{
+    Checkpoint, PACK_JOURNAL, SUMS_FILE_NAME, Sums, SumsDocument, TensorUnit, tensor_units,
+};
+use moeflux::ids::{ExpertIdx, TokenId};
+use moeflux::pack::{PackOptions, Packing, SourceFate};
+use twox_hash::XxHash3_64;
+
+use crate::cases::golden_dir;
+use crate::packing::{AS_IT_IS, flip, pack, quantised};
+use crate::support::config;
+use crate::temp_dir::TempDir;
+
+/// A layer of gated DeltaNet, rows of two matrices side by side, shared experts, two files.
+const CASE: &str = "mlx-qwen3_5_moe-q4-g64-bf16";
+
+fn resident() -> EngineConfig {
+    config(BackendKind::Cpu, Arithmetic::Int8, (64, 2))
+}
+
+fn unchecked() -> EngineConfig {
+    let streaming = StreamingConfig { checks_sums: false, ..StreamingConfig::default() };
+    EngineConfig { streaming, ..resident() }
+}
+
+fn open(dir: &Path, config: &EngineConfig) -> Result<Engine> {
+    Engine::open(dir, config, &mut |_| ControlFlow::Continue(()))
+}
+
+/// What is said of a model that must not be opened. An engine is too much to print.
+#[track_caller]
+fn refused(opened: Result<Engine>, what: &str) -> String {
+    match opened {
+        Ok(_) => panic!("{what} was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Writes the sums of a folder as `moeflux doctor --deep` does.
+fn write_sums(dir: &Path) {
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let files: Vec<Vec<u8>> =
+        checkpoint.files.iter().map(|shard| std::fs::read(&shard.path).unwrap()).collect();
+    let units = tensor_units(&checkpoint);
+    let sum = |unit: &TensorUnit| {
+        let first = usize::try_from(unit.first_bytes).unwrap();
+        XxHash3_64::oneshot(
+            &files[unit.file_idx][first..][..usize::try_from(unit.len_bytes).unwrap()],
+        )
+    };
+    let sums: Vec<u64> = units.iter().map(sum).collect();
+    let document = SumsDocument::new(&checkpoint, &units, &sums);
+    std::fs::write(dir.join(SUMS_FILE_NAME), document.to_json().to_string()).unwrap();
+}
+
+/// Reads all experts as for a device that keeps them.
+fn keep_all(dir: &Path) -> Result<()> {
+    let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
+    let sums = Sums::of(&checkpoint)?;
+    let source = (&checkpoint, sums.as_ref());
+    let watch = &mut |_| ControlFlow::Continue(());
+    for_each_expert(&blueprint.manifest, source, watch, &mut |_, _, _| Ok(()))
+}
+
+/// One flipped bit at many places of all files: refused when loaded for the CPU, and when experts
+/// are loaded for a device if it is one of theirs.
+fn check_flips(dir: &Path) {
+    open(dir, &resident()).unwrap();
+    keep_all(dir).unwrap();
+    let (blueprint, checkpoint) = Blueprint::of_folder(dir).unwrap();
+    let parts = blueprint.manifest.banks.iter().flat_map(|bank| {
+        let experts = (0..bank.n_experts).map(ExpertIdx);
+        experts.flat_map(|expert| bank.parts.iter().map(move |part| part.extent(expert)))
+    });
+    let parts: Vec<_> = parts.collect();
+    let (mut n_experts, mut n_unseen) = (0, 0);
+    for (file_idx, shard) in checkpoint.files.iter().enumerate() {
+        let data_at = usize::try_from(shard.data_at).unwrap();
+        let len = usize::try_from(shard.len_bytes).unwrap();
+        for at in (data_at..len).step_by(4999).chain([data_at, len - 1]) {
+            let name = checkpoint.name_at(file_idx, at as u64);
+            if name.contains("vision") || name.contains("mtp") {
+                // Nothing reads it.
+                continue;
+            }
+            flip(&shard.path, at);
+            let error = refused(open(dir, &resident()), &name);
+            let is_experts = parts.iter().any(|part| {
+                let range = part.offset_bytes..part.offset_bytes + part.len_bytes;
+                part.file_idx == file_idx && range.contains(&(at as u64))
+            });
+            if is_experts {
+                let kept = keep_all(dir).expect_err("a flipped bit of an expert").to_string();
+                assert!(kept.contains("checksum"), "{at}: {kept}");
+                n_experts += 1;
+            }
+            n_unseen += usize::from(open(dir, &unchecked()).is_ok());
+            flip(&shard.path, at);
+            let name = shard.path.file_name().unwrap().to_str().unwrap();
+            assert!(error.contains(name) && !error.contains('\n'), "{at}: {error}");
+            assert!(error.contains("checksum") && error.contains("damaged"), "{at}: {error}");
+        }
+    }
+    assert!(n_experts > 5 && n_unseen > 20, "{n_experts} of experts, {n_unseen} unseen");
+}
+
+#[test]
+fn a_flipped_bit_of_a_pack_is_refused_wherever_it_goes() {
+    let packed = TempDir::new();
+    pack(&golden_dir().join(CASE), packed.path(), &AS_IT_IS).unwrap();
+    check_flips(packed.path());
+}
+
+#[test]
+fn a_flipped_bit_is_refused_where_the_doctor_has_written_sums() {
+    let dir = TempDir::copy_of(&golden_dir().join(CASE));
+    write_sums(dir.path());
+    check_flips(dir.path());
+}
+
+#[test]
+fn sums_of_another_model_are_refused_with_a_way_out() {
+    let dir = TempDir::copy_of(&golden_dir().join(CASE));
+    write_sums(dir.path());
+    let other = TempDir::copy_of(&golden_dir().join("mlx-qwen3_moe-q4-g32-bf16"));
+    std::fs::copy(dir.path().join(SUMS_FILE_NAME), other.path().join(SUMS_FILE_NAME)).unwrap();
+    let error = refused(open(other.path(), &resident()), "sums of another model");
+    assert!(error.contains(SUMS_FILE_NAME) && error.contains("delete it"), "{error}");
+    open(other.path(), &unchecked()).unwrap();
+}
+
+/// What somebody does to a file of a model while it is loaded.
+#[derive(Clone, Copy, Debug)]
+enum Meddling {
+    /// Another file of the same length gets its name.
+    Replace,
+    /// A byte is written.
+    Write,
+    Cut,
+}
+
+impl Meddling {
+    fn apply(self, path: &Path) {
+        let bytes = std::fs::read(path).unwrap();
+        match self {
+            Self::Replace => {
+                let other = path.with_extension("other");
+                std::fs::write(&other, bytes).unwrap();
+                let modified = std::fs::metadata(path).unwrap().modified().unwrap();
+                File::options().write(true).open(&other).unwrap().set_modified(modified).unwrap();
+                std::fs::rename(&other, path).unwrap();
+            }
+            Self::Write => {
+                let modified = || std::fs::metadata(path).unwrap().modified().unwrap();
+                let before = modified();
+                flip(path, bytes.len() - 1);
+                // A file system's clock may stand still for some milliseconds.
+                while modified() == before {
+                    flip(path, bytes.len() - 1);
+                    flip(path, bytes.len() - 1);
+                }
+            }
+            Self::Cut => {
+                let file = File::options().write(true).open(path).unwrap();
+                file.set_len(bytes.len() as u64 - 1).unwrap();
+            }
+        }
+    }
+}
+
+/// The file changes at some call of the watcher, from the one before anything is read.
+#[test]
+fn a_file_that_changes_while_a_model_loads_is_refused() {
+    let packed = TempDir::new();
+    pack(&golden_dir().join(CASE), packed.path(), &AS_IT_IS).unwrap();
+    for source in [&golden_dir().join(CASE), packed.path()] {
+        for meddling in [Meddling::Replace, Meddling::Write, Meddling::Cut] {
+            for n_calls in [0, 1, 7] {
+                check_meddling(source, meddling, n_calls);
+            }
+        }
+    }
+}
+
+fn check_meddling(source: &Path, meddling: Meddling, n_calls: usize) {
+    let dir = TempDir::copy_of(source);
+    let path = Checkpoint::open(dir.path()).unwrap().files[0].path.clone();
+    let mut n_done = 0;
+    let opened = Engine::open(dir.path(), &unchecked(), &mut |_| {
+        if n_done == n_calls {
+            meddling.apply(&path);
+        }
+        n_done += 1;
+        ControlFlow::Continue(())
+    });
+    assert!(n_done > n_calls, "{n_done} calls");
+    let error = refused(opened, "two models");
+    let name = path.file_name().unwrap().to_str().unwrap();
+    assert!(error.contains(name), "{meddling:?} at {n_calls}: {error}");
+}
+
+/// The source changes at some step of a pack: no pack comes out, and nothing is deleted.
+#[test]
+fn a_source_that_changes_while_it_is_packed_is_refused_and_kept() {
+    for fate in [SourceFate::Kept, SourceFate::Replaced] {
+        for meddling in [Meddling::Write, Meddling::Cut] {
+            for n_calls in [0, 3, 12] {
+                let options = PackOptions { fate, ..quantised(4, 32) };
+                check_changing_source(&options, meddling, n_calls);
+            }
+        }
+    }
+}
+
+fn check_changing_source(options: &PackOptions, meddling: Meddling, n_calls: usize) {
+    let source = TempDir::copy_of(&golden_dir().join("qwen3_moe-bf16"));
+    let target = TempDir::new();
+    let path = Checkpoint::open(source.path()).unwrap().files[0].path.clone();
+    let packing = Packing::prepare(source.path(), target.path(), options).unwrap();
+    let mut n_done = 0;
+    let packed = packing.run(&mut |_| {
+        if n_done == n_calls {
+            meddling.apply(&path);
+        }
+        n_done += 1;
+        ControlFlow::Continue(())
+    });
+    let error = packed.unwrap_err().to_string();
+    let expected = match meddling {
+        Meddling::Cut => "now after its header",
+        Meddling::Write | Meddling::Replace => "was written to",
+    };
+    assert!(n_done > n_calls && error.contains(expected), "{meddling:?} at {n_calls}: {error}");
+    assert!(path.exists() && !target.path().join("config.json").exists());
+    // A run that goes on does not take it either.
+    if target.path().join(PACK_JOURNAL).exists() {
+        let again = pack(source.path(), target.path(), options).unwrap_err().to_string();
+        let is_named = matches!(meddling, Meddling::Cut) || again.contains("touch -d @");
+        assert!(is_named && path.exists(), "{again}");
+    }
+}
+
+/// Every file of another pack has the same length and shapes.
+#[test]
+fn a_mirror_of_another_pack_is_refused_as_such() {
+    let (packed, other) = (TempDir::new(), TempDir::new());
+    let source = TempDir::copy_of(&golden_dir().join("qwen3_moe-bf16"));
+    pack(source.path(), packed.path(), &AS_IT_IS).unwrap();
+    let path = source.path().join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text} ")).unwrap();
+    pack(source.path(), other.path(), &AS_IT_IS).unwrap();
+    let streaming = StreamingConfig {
+        mirror: Some(other.path().to_owned()),
+        n_slots_max: Some(4),
+        ..StreamingConfig::default()
+    };
+    let config = EngineConfig { streaming, ..resident() };
+    let error = refused(open(packed.path(), &config), "a mirror");
+    assert!(error.contains("mirror") && error.contains("its header is another"), "{error}");
+    let streaming = StreamingConfig { mirror: Some(packed.path().to_owned()), ..config.streaming };
+    open(packed.path(), &EngineConfig { streaming, ..config }).unwrap();
+}
+
+/// Streamed experts of a folder that is not packed are compared with the doctor's sums as well.
+#[test]
+fn a_flipped_bit_of_a_streamed_expert_is_refused() {
+    let dir = TempDir::copy_of(&golden_dir().join(CASE));
+    write_sums(dir.path());
+    let (blueprint, checkpoint) = Blueprint::of_folder(dir.path()).unwrap();
+    let tokens: Vec<_> = (0..60).map(TokenId).collect();
+    let run = |checks_sums| {
+        let streaming =
+            StreamingConfig { checks_sums, n_slots_max: Some(4), ..StreamingConfig::default() };
+        let engine = open(dir.path(), &EngineConfig { streaming, ..resident() })?;
+        let mut session = engine.session(tokens.len())?;
+        crate::cases::try_feed_all(&mut session, &tokens)
+    };
+    let expected = run(true).unwrap();
+    let mut n_found = 0;
+    for bank in &blueprint.manifest.banks {
+        for part in &bank.parts {
+            for expert in (0..bank.n_experts).step_by(5).map(ExpertIdx) {
+                let extent = part.extent(expert);
+                let path = &checkpoint.files[extent.file_idx].path;
+                let at = usize::try_from(extent.offset_bytes + extent.len_bytes - 1).unwrap();
+                flip(path, at);
+                match run(true) {
+                    Err(error) => {
+                        n_found += 1;
+                        assert!(error.to_string().contains("checksum"), "{error}");
+                    }
+                    // Nobody chose it.
+                    Ok(found) => assert!(found == expected),
+                }
+                flip(path, at);
+            }
+        }
+    }
+    assert!(n_found > 10, "{n_found}");
+}

@@ -1,0 +1,77 @@
+//! A config and the headers of a folder's files, packed or not, up to a model: what is accepted has
+//! every matrix, vector, expert and checksum inside of its file.
+//!
+//! Input: JSON, `{"config": {..}, "files": [{"name": .., "len_bytes": .., "header": {..}}]}`.
+#![no_main]
+
+use std::path::Path;
+
+use libfuzzer_sys::fuzz_target;
+use moeflux::blueprint::Blueprint;
+use moeflux::format::{Checkpoint, RawConfig};
+use moeflux::ids::ExpertIdx;
+use moeflux::weights::{Extent, VectorSource};
+use moeflux_fuzz::check_refusal;
+use serde_json::Value;
+
+/// Names, lengths and headers.
+fn files_of(value: &Value) -> Option<Vec<(String, u64, String)>> {
+    let file = |file: &Value| {
+        let name = file.get("name")?.as_str()?.to_owned();
+        Some((name, file.get("len_bytes")?.as_u64()?, file.get("header")?.to_string()))
+    };
+    value.get("files")?.as_array()?.iter().map(file).collect()
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(value) = serde_json::from_slice::<Value>(input) else { return };
+    let Some(files) = files_of(&value) else { return };
+    let config = value.get("config").unwrap_or(&Value::Null).to_string();
+    let headers = files.iter().map(|(name, len, text)| (name.as_str(), *len, text.as_bytes()));
+    let checkpoint = match Checkpoint::of_headers(Path::new("m"), headers) {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return check_refusal(&error),
+    };
+    let raw = match RawConfig::parse(Path::new("config.json"), config.as_bytes()) {
+        Ok(raw) => raw,
+        Err(error) => return check_refusal(&error),
+    };
+    let blueprint = match Blueprint::of_parts(&raw, &checkpoint) {
+        Ok(blueprint) => blueprint,
+        Err(error) => return check_refusal(&error),
+    };
+    let check = |extent: &Extent| {
+        let file = &checkpoint.files[extent.file_idx];
+        let end = extent.offset_bytes.checked_add(extent.len_bytes).expect("a place in a file");
+        assert!(file.data_at <= extent.offset_bytes && end <= file.len_bytes, "{extent:?}");
+    };
+    for matrix in &blueprint.manifest.matrices {
+        check(&matrix.codes);
+        matrix.scales.iter().chain(&matrix.biases).for_each(check);
+        assert!(matrix.rows.iter().all(|rows| rows.end <= matrix.stored_rows));
+    }
+    for vector in &blueprint.manifest.vectors {
+        if let VectorSource::Stored(stored) = vector {
+            check(&stored.extent);
+        }
+    }
+    for bank in &blueprint.manifest.banks {
+        let record_bytes = bank.layout.record_bytes();
+        let mut record_at = 0;
+        for part in &bank.parts {
+            assert!(record_at <= part.record_at, "parts do not overlap: {bank:?}");
+            record_at = part.record_at + part.len_bytes;
+            assert!(record_at <= record_bytes, "{bank:?}");
+        }
+        for expert in [0, bank.n_experts - 1].map(ExpertIdx) {
+            bank.parts.iter().for_each(|part| check(&part.extent(expert)));
+            if let Some(records) = &bank.records {
+                check(&records.extent(expert));
+                check(&records.sums);
+            }
+        }
+        let _bytes = (bank.memory_bytes(), bank.stored_bytes());
+    }
+    let _number = blueprint.header_fingerprint(&checkpoint);
+    let _bytes = blueprint.routed_bytes_per_token();
+});

@@ -1,0 +1,103 @@
+//! Journals of interrupted packs: what is accepted is planned within its files, and nothing is
+//! written before a run.
+//!
+//! Input: the journal, whose `pack` is made right. Files that it names are there, as it says, if
+//! they are not too long.
+#![no_main]
+
+use std::fs::{self, File};
+use std::hash::Hasher as _;
+use std::io::Write as _;
+use std::num::NonZeroUsize;
+use std::path::{Component, Path};
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use moeflux::format::PACK_JOURNAL;
+use moeflux::pack::{PackOptions, Packing, SourceFate};
+use moeflux::spec::QuantParams;
+use moeflux_fuzz::{Folder, check_refusal};
+use serde_json::{Value, json};
+use twox_hash::XxHash3_64;
+
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+static FOLDERS: LazyLock<(Folder, Folder)> =
+    LazyLock::new(|| (Folder::new("pack-source"), Folder::new("pack-target")));
+
+fn small(value: &Value, key: &str) -> u8 {
+    value.get(key).and_then(Value::as_u64).and_then(|it| u8::try_from(it).ok()).unwrap_or(0)
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or("")
+}
+
+fn len_bytes(file: &Value) -> u64 {
+    file.get("len_bytes").and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// What the journal's `pack` should be.
+fn pack_of(journal: &Value, files: &[Value]) -> u64 {
+    let mut hash = XxHash3_64::new();
+    let mut add = |bytes: &[u8]| {
+        hash.write(&(bytes.len() as u64).to_le_bytes());
+        hash.write(bytes);
+    };
+    add(&[1]);
+    add(&[small(journal, "bits"), small(journal, "group_size")]);
+    add(text(journal, "config").as_bytes());
+    for file in files {
+        add(text(file, "name").as_bytes());
+        add(&len_bytes(file).to_le_bytes());
+        add(text(file, "header").as_bytes());
+    }
+    hash.finish()
+}
+
+/// A file of the source with this header, if the folder is where its name leads.
+fn put_file(source: &Path, file: &Value) {
+    let (name, header) = (text(file, "name"), text(file, "header"));
+    let components: Vec<_> = Path::new(name).components().collect();
+    if !matches!(components[..], [Component::Normal(_)]) || len_bytes(file) > FILE_BYTES_MAX {
+        return;
+    }
+    // Names may be longer than the system takes.
+    let Ok(mut out) = File::create(source.join(name)) else { return };
+    let written = out.write_all(&(header.len() as u64).to_le_bytes());
+    written.and_then(|()| out.write_all(header.as_bytes())).expect("room for a header");
+    out.set_len(len_bytes(file)).expect("a file with a hole");
+}
+
+fn names(dir: &Path) -> Vec<std::ffi::OsString> {
+    let entries = fs::read_dir(dir).expect("the folder is there");
+    entries.map(|entry| entry.expect("its entry").file_name()).collect()
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(mut journal) = serde_json::from_slice::<Value>(input) else { return };
+    let (source, target) = (FOLDERS.0.path(), FOLDERS.1.path());
+    for name in names(source) {
+        fs::remove_file(source.join(name)).expect("a file of ours");
+    }
+    let files = journal.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
+    files.iter().for_each(|file| put_file(source, file));
+    let pack = pack_of(&journal, &files);
+    if let Some(map) = journal.as_object_mut() {
+        map.insert("pack".to_owned(), json!(format!("{pack:016x}")));
+    }
+    FOLDERS.1.write(PACK_JOURNAL, journal.to_string().as_bytes());
+
+    let (bits, group) = (small(&journal, "bits"), small(&journal, "group_size"));
+    let params = (bits != 0).then_some(QuantParams { bits, group });
+    let options = PackOptions { params, fate: SourceFate::Kept, n_threads: NonZeroUsize::MIN };
+    match Packing::prepare(source, target, &options) {
+        Ok(packing) => {
+            assert!(packing.is_resumed() && packing.n_files() > 0);
+            assert_eq!(packing.remaining_bytes(), packing.total_bytes());
+            assert!(packing.room_bytes() <= packing.total_bytes());
+        }
+        Err(error) => check_refusal(&error),
+    }
+    assert_eq!(names(target), [PACK_JOURNAL], "nothing is written");
+});
