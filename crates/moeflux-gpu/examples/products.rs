@@ -17,7 +17,8 @@ use moeflux::ops::{
 };
 use moeflux::weights::{ExpertView, OwnedMatrix, Weights};
 use moeflux_gpu::adapter::adapters;
-use moeflux_gpu::backend::{GpuBackend, GpuConfig};
+use moeflux_gpu::backend::GpuBackend;
+use moeflux_gpu::config::GpuConfig;
 use moeflux_gpu::device::Gpu;
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 

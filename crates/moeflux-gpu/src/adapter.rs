@@ -4,10 +4,13 @@
 //! cannot be met. Knows nothing of models.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use moeflux::error::{ByteCount, Error, Result};
 
-use crate::device::{block_on, memory_bytes};
+use crate::seen::memory_bytes;
 
 /// What an adapter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,6 +301,18 @@ fn lacks(limits: &wgpu::Limits, features: wgpu::Features) -> Option<String> {
             ByteCount(BINDING_BYTES_MIN)
         )
     })
+}
+
+/// Waits for a future. Those of wgpu's own drivers are ready at once.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
 }
 
 #[cfg(test)]

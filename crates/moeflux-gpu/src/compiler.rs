@@ -9,13 +9,12 @@ use moeflux::ids::{LayerIdx, MatrixId, VectorId};
 use moeflux::ops::{Heads, Op, Plan, RowSet};
 use moeflux_kernels::MatrixLayout;
 
-use crate::backend::GpuConfig;
+use crate::config::GpuConfig;
 use crate::device::Gpu;
 use crate::kernels::{self, fuse};
-use crate::memory::narrow;
 use crate::memory::weights::{DeviceMatrix, DeviceWeights};
 use crate::memory::workspace::DeviceWorkspace;
-use crate::params::{Params, View};
+use crate::params::{Params, View, narrow};
 use crate::shader::Shader;
 use crate::step::{Grid, Over, Step};
 

@@ -6,18 +6,16 @@
 #![expect(unsafe_code, reason = "wgpu leaves it to the caller to promise that loops end")]
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
 
+use moeflux::backend::Arithmetic;
 use moeflux::error::{Error, Result};
 
-use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES};
+use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES, block_on};
+use crate::config::{GpuConfig, MATRIX_WORKGROUP_BYTES, Matrices, MatrixUnit};
 use crate::kept::{self, KeptPipelines};
-use crate::kernels::{MATRIX_WORKGROUP_BYTES, MatrixUnit};
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::seen;
@@ -197,7 +195,17 @@ impl Gpu {
         self.facts.matrix_edge.filter(|_| has_room).map(|_| MatrixUnit::Cooperative)
     }
 
-    /// What a trial of that unit gave, made when this is first asked.
+    /// What multiplies matrices in half precision for such a backend, where they may be rounded
+    /// to it.
+    pub(crate) fn matrix_unit_for(&self, config: &GpuConfig) -> Option<MatrixUnit> {
+        let unit = match config.matrices {
+            Matrices::OfDevice => self.matrix_unit(),
+            Matrices::Emulated => self.facts.has_f16.then_some(MatrixUnit::Plain),
+        };
+        unit.filter(|_| config.arithmetic == Arithmetic::F16Staged)
+    }
+
+    /// What a trial of the device's own unit gave, made when this is first asked.
     ///
     /// # Errors
     ///
@@ -393,25 +401,6 @@ impl Gpu {
     }
 }
 
-/// Memory of an adapter, where its driver says.
-#[cfg(not(target_vendor = "apple"))]
-pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    // SAFETY: what is seen of the driver's adapter is read here and not kept.
-    let inner = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
-    let (instance, device) = (inner.shared_instance().raw_instance(), inner.raw_physical_device());
-    // SAFETY: both belong to the adapter, which lives until the end of this call.
-    let properties = unsafe { instance.get_physical_device_memory_properties(device) };
-    let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
-    // Local memory comes first in each driver's list of preferences, and is its largest heap.
-    heaps.iter().filter(|heap| !heap.flags.is_empty()).map(|heap| heap.size).max()
-}
-
-/// Memory of an adapter, where its driver says.
-#[cfg(target_vendor = "apple")]
-pub(crate) fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
-    None
-}
-
 fn note(failure: &Mutex<Option<String>>, message: String) {
     // The first failure is the cause of the others.
     lock(failure).get_or_insert(message);
@@ -424,16 +413,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Waits for a future. Those of wgpu's own drivers are ready at once.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        std::thread::yield_now();
-    }
 }

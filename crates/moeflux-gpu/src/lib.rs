@@ -13,6 +13,7 @@
 pub mod adapter;
 pub mod backend;
 mod compiler;
+pub mod config;
 pub mod device;
 mod experts;
 mod kept;

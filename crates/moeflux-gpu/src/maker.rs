@@ -9,7 +9,8 @@ use moeflux::config::{DeviceMaker, DeviceParts};
 use moeflux::error::Result;
 
 use crate::adapter::{AdapterKind, HostMemory};
-use crate::backend::{GpuBackend, GpuConfig, Matrices, Tiers};
+use crate::backend::GpuBackend;
+use crate::config::{GpuConfig, Matrices, Tiers};
 use crate::device::Gpu;
 use crate::staging::STAGING_BYTES_MAX;
 use crate::trial::matrices_agree;

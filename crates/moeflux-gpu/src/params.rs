@@ -20,6 +20,11 @@ impl View {
     pub(crate) const NOWHERE: Self = Self { first: 0, row_stride: 0, head_stride: 0 };
 }
 
+/// A place or count that fits 32 bits because the buffer it is in does.
+pub(crate) fn narrow(n: usize) -> u32 {
+    u32::try_from(n).expect("places in a buffer fit 32 bits")
+}
+
 /// Stands for "not there" in parameters.
 pub(crate) const NONE: u32 = u32::MAX;
 

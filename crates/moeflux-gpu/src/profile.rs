@@ -62,7 +62,7 @@ impl Profiler {
 
     /// A dispatch was recorded.
     pub(crate) fn note(&mut self, pass: &mut wgpu::ComputePass<'static>, name: &'static str) {
-        let n_noted = crate::memory::narrow(self.names.len());
+        let n_noted = crate::params::narrow(self.names.len());
         if n_noted < N_TIMED_MAX {
             self.names.push(name);
             pass.write_timestamp(&self.queries, n_noted + 1);
@@ -72,7 +72,7 @@ impl Profiler {
     /// The last commands of a submission.
     pub(crate) fn end(&self, encoder: &mut wgpu::CommandEncoder) {
         let n_bytes = (self.names.len() as u64 + 1) * 8;
-        let n_queries = crate::memory::narrow(self.names.len()) + 1;
+        let n_queries = crate::params::narrow(self.names.len()) + 1;
         encoder.resolve_query_set(&self.queries, 0..n_queries, &self.resolved, 0);
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.mapped, 0, n_bytes);
     }

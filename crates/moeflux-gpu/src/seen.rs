@@ -1,4 +1,5 @@
-//! Memory of the host that kernels read where it lies: a slab of slots as a buffer, without a copy.
+//! Memory of the host that kernels read where it lies: a slab of slots as a buffer, without a copy;
+//! and how much memory a driver says its adapter has.
 //!
 //! **Invariant:** the driver's claim to a slab ends with the buffer, when no submission uses it any
 //! more, and until then the slab stays. Knows nothing of what lies there, nor who writes it when:
@@ -20,7 +21,7 @@ pub(crate) struct SeenSlab {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-pub(crate) use vulkan::{can_see, open, see};
+pub(crate) use vulkan::{can_see, memory_bytes, open, see};
 
 /// Vulkan's way.
 #[cfg(not(target_vendor = "apple"))]
@@ -61,6 +62,19 @@ mod vulkan {
         let opened = unsafe { inner.open_with_callback(features, limits, hints, Some(add)) };
         // SAFETY: it was opened on this adapter just now, with these features.
         unsafe { adapter.create_device_from_hal(opened.ok()?, descriptor) }.ok()
+    }
+
+    /// Memory of an adapter, where its driver says.
+    pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+        // SAFETY: what is seen of the driver's adapter is read here and not kept.
+        let inner = unsafe { adapter.as_hal::<Vulkan>() }?;
+        let (instance, device) =
+            (inner.shared_instance().raw_instance(), inner.raw_physical_device());
+        // SAFETY: both belong to the adapter, which lives until the end of this call.
+        let properties = unsafe { instance.get_physical_device_memory_properties(device) };
+        let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
+        // Local memory comes first in each driver's list of preferences, and is its largest heap.
+        heaps.iter().filter(|heap| !heap.flags.is_empty()).map(|heap| heap.size).max()
     }
 
     /// Whether a device was opened so that it can see slabs.
@@ -168,6 +182,12 @@ pub(crate) fn open(
     _: &wgpu::Adapter,
     _: &wgpu::DeviceDescriptor<'_>,
 ) -> Option<(wgpu::Device, wgpu::Queue)> {
+    None
+}
+
+/// Memory of an adapter, where its driver says.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
     None
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::adapter::PARAM_BYTES_MAX;
-use crate::backend::Tiers;
+use crate::config::Tiers;
 
 /// How a kernel sees a buffer of 4-byte values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

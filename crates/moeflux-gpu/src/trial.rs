@@ -17,7 +17,8 @@ use moeflux::ops::{
 use moeflux::weights::{ExpertView, OwnedMatrix, Weights};
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
-use crate::backend::{GpuBackend, GpuConfig, Matrices};
+use crate::backend::GpuBackend;
+use crate::config::{GpuConfig, Matrices};
 use crate::device::Gpu;
 
 /// Tiles of inputs are 64 and 128: some are whole, some are not.

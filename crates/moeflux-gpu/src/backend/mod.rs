@@ -21,9 +21,9 @@ use moeflux::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspac
 use moeflux::weights::{ExpertView, Weights};
 
 use crate::compiler::RouteShape;
+use crate::config::GpuConfig;
 use crate::device::Gpu;
 use crate::experts::{DeviceExperts, layouts_of};
-use crate::kernels::MatrixUnit;
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::states::{States, Stretch};
@@ -36,71 +36,6 @@ use crate::seen::can_see;
 use crate::staging::Flow;
 use crate::step::Step;
 use ahead::Ahead;
-
-/// Where the experts lie that kernels see.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Tiers {
-    /// In the device's memory.
-    #[default]
-    Device,
-    /// Some in the device's memory, some in the host's.
-    DeviceAndHost,
-}
-
-/// What multiplies matrices in half precision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Matrices {
-    /// The adapter's unit, if it has one.
-    OfDevice,
-    /// Plain kernels, for tests on adapters that have none: slower than without.
-    Emulated,
-}
-
-/// How a backend is made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuConfig {
-    /// Whether ops that follow each other may run as one.
-    pub fuses: bool,
-    /// Whether kernels may use subgroups where the adapter has them.
-    pub uses_subgroups: bool,
-    /// [`Arithmetic::F16Staged`] where the adapter multiplies matrices in half precision and that
-    /// is asked for; otherwise f32.
-    pub arithmetic: Arithmetic,
-    /// What multiplies what was staged.
-    pub matrices: Matrices,
-    /// Bytes of routed experts in the device's memory at most.
-    pub expert_bytes_max: u64,
-    /// Bytes of one buffer of them at most; by default as many as kernels see at once.
-    pub expert_buffer_bytes_max: u64,
-    /// Whether those for which `expert_bytes_max` has no room are kept in the host's memory, where
-    /// kernels read them.
-    pub tiers: Tiers,
-}
-
-impl Default for GpuConfig {
-    fn default() -> Self {
-        Self {
-            fuses: true,
-            uses_subgroups: true,
-            arithmetic: Arithmetic::F32,
-            matrices: Matrices::OfDevice,
-            expert_bytes_max: 1 << 30,
-            expert_buffer_bytes_max: u64::MAX,
-            tiers: Tiers::Device,
-        }
-    }
-}
-
-impl GpuConfig {
-    /// What multiplies matrices in half precision, where they may be rounded to it.
-    pub(crate) fn matrix_unit(&self, gpu: &Gpu) -> Option<MatrixUnit> {
-        let unit = match self.matrices {
-            Matrices::OfDevice => gpu.matrix_unit(),
-            Matrices::Emulated => gpu.facts().has_f16.then_some(MatrixUnit::Plain),
-        };
-        unit.filter(|_| self.arithmetic == Arithmetic::F16Staged)
-    }
-}
 
 /// A compiled plan.
 #[derive(Debug)]
@@ -297,7 +232,7 @@ fn model_group(
 impl Backend for GpuBackend {
     fn names(&self) -> DeviceNames {
         let isa = self.gpu.facts().api;
-        let unit = self.config.matrix_unit(&self.gpu);
+        let unit = self.gpu.matrix_unit_for(&self.config);
         let arithmetic = unit.map_or(Arithmetic::F32, |_| Arithmetic::F16Staged);
         DeviceNames { backend: "gpu", arithmetic, isa }
     }

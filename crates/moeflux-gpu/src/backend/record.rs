@@ -7,9 +7,9 @@ use super::compile::is_choice;
 use super::{Compiled, GpuBackend, Guess, Routed};
 use crate::device::Gpu;
 use crate::experts::{Bound, DeviceExperts};
-use crate::memory::narrow;
 use crate::memory::states::States;
 use crate::memory::weights::DeviceWeights;
+use crate::params::narrow;
 use crate::recorder::Recorder;
 use crate::step::{Head, Over, Step};
 

@@ -9,7 +9,8 @@ use moeflux::ids::ExpertIdx;
 
 use super::{ABSENT, Bound};
 use crate::device::Gpu;
-use crate::memory::{HOST_STORAGE, STORAGE, narrow};
+use crate::memory::{HOST_STORAGE, STORAGE};
+use crate::params::narrow;
 
 /// What marks slots of the host's memory in tables: see `stored_in_tiers.wgsl`.
 const FAR_SLOT: u32 = 1 << 31;

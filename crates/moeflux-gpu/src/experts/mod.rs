@@ -22,11 +22,12 @@ use moeflux::ids::{ExpertIdx, LayerIdx};
 use moeflux::weights::{ExpertView, MatrixSpan};
 use moeflux_kernels::{Matrix, MatrixLayout};
 
-use crate::backend::{GpuConfig, Tiers};
 use crate::compiler::{SlotMatrix, SlotShape};
+use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
+use crate::memory::STORAGE;
 use crate::memory::weights::{PartBytes, bind, bind_tiers};
-use crate::memory::{STORAGE, narrow};
+use crate::params::narrow;
 use crate::staging::{Filling, Flow, Staging};
 use bank::{Bank, Division};
 use follow::Follow;

@@ -7,8 +7,9 @@ use moeflux::error::Result;
 
 use super::bank::BUFFER_BYTES_MAX;
 use crate::device::Gpu;
+use crate::memory::STORAGE;
 use crate::memory::weights::bind;
-use crate::memory::{STORAGE, narrow};
+use crate::params::narrow;
 
 /// All places.
 #[derive(Debug, Default)]

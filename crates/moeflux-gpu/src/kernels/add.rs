@@ -5,8 +5,7 @@ use moeflux::ops::Add;
 
 use super::Kernel;
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 

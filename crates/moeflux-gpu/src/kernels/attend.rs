@@ -13,8 +13,7 @@ use moeflux::ids::LayerIdx;
 
 use super::matvec::neighbours;
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::Params;
+use crate::params::{Params, narrow};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 

@@ -6,8 +6,7 @@ use moeflux::ops::Attention;
 use super::Kernel;
 use super::attend::{Form, Limits, fours};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{NONE, Params as _, View, params};
+use crate::params::{NONE, Params as _, View, narrow, params};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "attention",

@@ -7,8 +7,7 @@ use moeflux::ops::Best;
 
 use super::Kernel;
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{NONE, Params as _, View, params};
+use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 

@@ -7,8 +7,7 @@ use moeflux::ops::CausalConv;
 
 use super::Kernel;
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 

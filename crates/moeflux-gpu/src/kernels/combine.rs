@@ -6,8 +6,7 @@ use moeflux::ops::Combine;
 use super::Kernel;
 use super::expert_ffn::partials;
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{NONE, Params as _, View, params};
+use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 

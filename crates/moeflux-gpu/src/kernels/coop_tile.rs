@@ -1,13 +1,15 @@
 //! How products with many inputs are cut into tiles for cooperative matrices: the constants of
-//! `coop_tile.wgsl`, and the unit that multiplies them.
+//! `coop_tile.wgsl`.
 //!
-//! **Invariant:** both tiles and what is shown of sums take at most [`WORKGROUP_BYTES`]. Weights
-//! and inputs are rounded to half precision, sums are not. Metal never sees these kernels: its
-//! matrices are 8 x 8, and those of 16 x 16 are what an adapter must have for them.
+//! **Invariant:** both tiles and what is shown of sums take at most
+//! [`crate::config::MATRIX_WORKGROUP_BYTES`]. Weights and inputs are rounded to half precision,
+//! sums are not. Metal never sees these kernels: its matrices are 8 x 8, and those of 16 x 16 are
+//! what an adapter must have for them.
 
 use moeflux_kernels::MatrixLayout;
 
 use crate::compiler::Compiler;
+use crate::config::MatrixUnit;
 use crate::kernels::decode_matrix::{self, UNIT_COLS};
 use crate::params::View;
 use crate::shader::{Lanes, Shader};
@@ -17,20 +19,8 @@ const TILE_OUTS: u32 = 128;
 /// Workgroups that keep every core of a large card busy.
 const N_GROUPS_GOOD: u32 = 128;
 
-/// What adapters need for the largest tile.
-pub(crate) const WORKGROUP_BYTES: u32 = 36 << 10;
-
 /// From so many rows on they are taken: with fewer, most of a tile would be empty.
 pub(super) const ROWS_FIRST: u32 = 33;
-
-/// What multiplies tiles in half precision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixUnit {
-    /// Cooperative matrices of subgroups.
-    Cooperative,
-    /// Single invocations: for tests of all that is around the unit.
-    Plain,
-}
 
 /// A size of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +44,7 @@ impl CoopTile {
         let places = inputs.iter().flat_map(|x| [x.first, x.row_stride, x.head_stride]);
         let are_quads = places.into_iter().all(|it| it.is_multiple_of(4));
         let are_units = layouts.iter().all(|layout| layout.n_cols.is_multiple_of(UNIT_COLS));
-        compiler.config().matrix_unit(compiler.gpu()).filter(|_| are_quads && are_units)
+        compiler.gpu().matrix_unit_for(compiler.config()).filter(|_| are_quads && are_units)
     }
 
     /// The rows from which on large tiles are still enough workgroups.

@@ -7,8 +7,7 @@ use moeflux_kernels::MatrixLayout;
 use super::Kernel;
 use super::decode_matrix::{self, kind_of};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 

@@ -11,15 +11,14 @@ use moeflux::error::Result;
 use moeflux::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
 
-use super::coop_tile::{CoopTile, MatrixUnit};
+use super::coop_tile::CoopTile;
 use super::decode_matrix::{self, kind_of};
 use super::matvec::Matvec;
 use super::tile::Tile;
 use super::{Kernel, fused_down};
-use crate::backend::Tiers;
 use crate::compiler::{Compiler, RouteShape, SlotMatrix, SlotShape};
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::config::{MatrixUnit, Tiers};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 

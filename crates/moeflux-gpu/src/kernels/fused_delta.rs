@@ -13,8 +13,7 @@ use super::matvec::neighbours;
 use super::reduce::Sums;
 use super::{causal_conv, delta_gates, gated_delta, l2_norm, rms_norm};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params, View, params};
+use crate::params::{Params, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 

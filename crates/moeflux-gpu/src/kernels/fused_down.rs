@@ -12,8 +12,7 @@ use super::decode_matrix::{self, UNIT_COLS, kind_of};
 use super::expert_ffn;
 use super::matvec::{Matvec, N_INVOCATIONS};
 use crate::compiler::{Compiler, SlotShape};
-use crate::memory::narrow;
-use crate::params::{Params, View, params};
+use crate::params::{Params, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Buffers, Extent, Grid, Over};
 

@@ -9,8 +9,7 @@ use moeflux::spec::Pairing;
 
 use super::reduce::{Sums, lanes_for};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params, View, params};
+use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 

@@ -12,9 +12,8 @@ use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, N_INVOCATIONS};
 use super::reduce::Sums;
 use crate::compiler::Compiler;
-use crate::memory::narrow;
 use crate::memory::weights::Piece;
-use crate::params::{Field, Params, params};
+use crate::params::{Field, Params, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 

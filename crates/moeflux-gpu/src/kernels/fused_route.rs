@@ -12,9 +12,8 @@ use super::matvec::{Matvec, N_INVOCATIONS};
 use super::reduce::Sums;
 use super::route::{self, Choice};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
 use crate::memory::weights::Piece;
-use crate::params::{Params, View, params};
+use crate::params::{Params, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 

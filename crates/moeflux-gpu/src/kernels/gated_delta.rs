@@ -8,8 +8,7 @@ use moeflux::ops::{DeltaShape, GatedDelta};
 
 use super::{Kernel, fused_delta};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 

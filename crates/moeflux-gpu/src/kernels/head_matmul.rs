@@ -9,9 +9,8 @@ use super::decode_matrix::{self, UNIT_COLS, kind_of};
 use super::matvec::{Matvec, ROWS_SEVERAL};
 use super::tile::Tile;
 use crate::compiler::Compiler;
-use crate::memory::narrow;
 use crate::memory::weights::Piece;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 

@@ -5,15 +5,15 @@ use moeflux::error::Result;
 use moeflux::ops::MatMul;
 use moeflux_kernels::MatrixLayout;
 
-use super::coop_tile::{self, CoopTile, MatrixUnit};
+use super::coop_tile::{self, CoopTile};
 use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, ROWS_SEVERAL};
 use super::tile::Tile;
 use super::{Kernel, fused_products};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
+use crate::config::MatrixUnit;
 use crate::memory::weights::Piece;
-use crate::params::{NONE, Params as _, View, params};
+use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 

@@ -6,8 +6,7 @@ use moeflux::ops::MlaAttention;
 use super::Kernel;
 use super::attend::{Form, Limits, fours};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "mla_attention",

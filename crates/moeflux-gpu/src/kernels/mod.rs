@@ -37,7 +37,6 @@ mod swiglu;
 mod tests;
 mod tile;
 
-pub(crate) use coop_tile::{MatrixUnit, WORKGROUP_BYTES as MATRIX_WORKGROUP_BYTES};
 pub(crate) use route::guess_cols;
 
 use moeflux::error::{Error, Result};

@@ -53,7 +53,7 @@ impl Sums {
 /// so many.
 pub(super) fn lanes_for(n_values: usize) -> u32 {
     let n_lanes = n_values.div_ceil(4).next_power_of_two().clamp(N_LANES.0, N_LANES.1);
-    crate::memory::narrow(n_lanes)
+    crate::params::narrow(n_lanes)
 }
 
 #[cfg(test)]

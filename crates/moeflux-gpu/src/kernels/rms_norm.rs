@@ -6,8 +6,7 @@ use moeflux::ops::RmsNorm;
 use super::Kernel;
 use super::reduce::{Sums, lanes_for};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 

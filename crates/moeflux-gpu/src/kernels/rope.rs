@@ -6,8 +6,7 @@ use moeflux::spec::Pairing;
 
 use super::{Kernel, fused_heads};
 use crate::compiler::Compiler;
-use crate::memory::narrow;
-use crate::params::{Params as _, View, params};
+use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 

@@ -6,8 +6,7 @@ use moeflux::ops::{Purpose, Route, RouterKind};
 use super::reduce::{Sums, lanes_for};
 use super::{Kernel, fused_route};
 use crate::compiler::{Compiler, RouteShape};
-use crate::memory::narrow;
-use crate::params::{NONE, Params as _, View, params};
+use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 

@@ -7,7 +7,8 @@ use naga::back::{hlsl, msl};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ShaderStage, TypeInner};
 
-use super::{KERNELS, MATRIX_WORKGROUP_BYTES};
+use super::KERNELS;
+use crate::config::MATRIX_WORKGROUP_BYTES;
 use crate::shader::Shader;
 
 /// Metal's memory of a threadgroup.

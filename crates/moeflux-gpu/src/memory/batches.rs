@@ -7,7 +7,8 @@ use moeflux::error::Result;
 use moeflux::ops::{Batch, N_OUTPUTS_MAX, Row};
 
 use crate::device::Gpu;
-use crate::memory::{STORAGE, narrow};
+use crate::memory::STORAGE;
+use crate::params::narrow;
 
 /// Batches that can be recorded before they must be submitted, when all are as large as can be.
 const N_BATCHES: usize = 4;

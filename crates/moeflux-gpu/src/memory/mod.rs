@@ -8,11 +8,6 @@ pub(crate) mod states;
 pub(crate) mod weights;
 pub(crate) mod workspace;
 
-/// A place or count that fits 32 bits because the buffer it is in does.
-pub(crate) fn narrow(n: usize) -> u32 {
-    u32::try_from(n).expect("places in a buffer fit 32 bits")
-}
-
 /// The usages of buffers that kernels see and that can be filled and read back.
 pub(crate) const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)

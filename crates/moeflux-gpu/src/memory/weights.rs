@@ -10,7 +10,8 @@ use moeflux::weights::Weights;
 use moeflux_kernels::{FP8_BLOCK, Matrix, MatrixKind, MatrixLayout};
 
 use crate::device::Gpu;
-use crate::memory::{STORAGE, narrow};
+use crate::memory::STORAGE;
+use crate::params::narrow;
 
 /// Rows of common widths begin where a transaction of the device's memory does.
 pub(crate) const PART_ALIGN: u64 = 256;

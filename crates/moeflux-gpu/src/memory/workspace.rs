@@ -10,8 +10,8 @@ use moeflux::ids::BufferId;
 use moeflux::ops::{Heads, N_OUTPUTS_MAX, RowSet, Workspace};
 
 use crate::device::Gpu;
-use crate::memory::{STORAGE, narrow};
-use crate::params::View;
+use crate::memory::STORAGE;
+use crate::params::{View, narrow};
 
 /// Activations that scratch needs beside the model's own, at most: one part of so many.
 const SCRATCH_SHARE: u64 = 2;

@@ -4,7 +4,8 @@ use moeflux::backend::Backend as _;
 use moeflux::ids::{Position, StateId, TokenId};
 use moeflux::ops::{Add, Batch, Embed, Heads, Op, Plan, Row, Segment, StateSpec, Workspace};
 use moeflux::weights::{OwnedMatrix, Weights};
-use moeflux_gpu::backend::{GpuBackend, GpuConfig};
+use moeflux_gpu::backend::GpuBackend;
+use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
 use crate::support::gpu;

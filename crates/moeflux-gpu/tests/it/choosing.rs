@@ -8,7 +8,8 @@ use moeflux::ids::{Position, TokenId};
 use moeflux::ops::{Batch, Best, Embed, Op, Plan, Row, Segment, StateSpec, Workspace};
 use moeflux::session::Session;
 use moeflux::weights::{OwnedMatrix, Weights};
-use moeflux_gpu::backend::{GpuBackend, GpuConfig};
+use moeflux_gpu::backend::GpuBackend;
+use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
 use crate::cases::Case;

@@ -5,7 +5,8 @@ use moeflux::backend::Backend as _;
 use moeflux::error::Error;
 use moeflux::ops::{LayerState, StateSpec, Workspace};
 use moeflux::weights::Weights;
-use moeflux_gpu::backend::{GpuBackend, GpuConfig};
+use moeflux_gpu::backend::GpuBackend;
+use moeflux_gpu::config::GpuConfig;
 
 use crate::cases::{Case, Distance, feed_all};
 use crate::support::{ExpertsAt, gpu, open, open_kept};

@@ -6,7 +6,8 @@ use moeflux::backend::{Arithmetic, Backend};
 use moeflux::error::Result;
 use moeflux::ops::Workspace;
 use moeflux::weights::Weights;
-use moeflux_gpu::backend::{GpuBackend, GpuConfig, Matrices};
+use moeflux_gpu::backend::GpuBackend;
+use moeflux_gpu::config::{GpuConfig, Matrices};
 
 use crate::ops::{BackendUnderTest, REFERENCE};
 use crate::support::gpu;
