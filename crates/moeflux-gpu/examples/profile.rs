@@ -15,8 +15,8 @@ use moeflux::error::{Error, Result};
 use moeflux::ids::TokenId;
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
+use moeflux_gpu::device::profile::Profile;
 use moeflux_gpu::maker::GpuMaker;
-use moeflux_gpu::profile::Profile;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();

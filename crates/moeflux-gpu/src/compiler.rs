@@ -1,17 +1,18 @@
-//! Turns the ops of a plan into steps, and tells kernels where things lie.
+//! What kernels are told while a plan is compiled: where things lie, and what was asked for; and
+//! the steps that they leave.
 //!
-//! **Invariant:** a plan is compiled once; steps hold only what does not change between batches.
+//! **Invariant:** steps hold only what does not change between batches. Knows no kernel: which one
+//! an op has is for [`crate::kernels`].
 
 use std::collections::HashMap;
 
 use moeflux::error::{Error, Result};
 use moeflux::ids::{LayerIdx, MatrixId, VectorId};
-use moeflux::ops::{Heads, Op, Plan, RowSet};
+use moeflux::ops::{Heads, RowSet};
 use moeflux_kernels::MatrixLayout;
 
 use crate::config::GpuConfig;
 use crate::device::Gpu;
-use crate::kernels::{self, fuse};
 use crate::memory::weights::{DeviceMatrix, DeviceWeights};
 use crate::memory::workspace::DeviceWorkspace;
 use crate::params::{Params, View, narrow};
@@ -67,56 +68,6 @@ pub(crate) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    /// Appends the steps of a plan.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unsupported`] for an op that has no kernel; [`Error::Device`].
-    pub(crate) fn plan(&mut self, plan: &Plan) -> Result<()> {
-        let fuses = self.config().fuses;
-        let ops = if fuses { fuse::ordered(&plan.ops) } else { plan.ops.clone() };
-        let mut rest = ops.as_slice();
-        while let Some((op, after)) = rest.split_first() {
-            let n_fused = if fuses { fuse::compile_fused(rest, self)? } else { 0 };
-            if n_fused == 0 {
-                self.op(op)?;
-                rest = after;
-            } else {
-                rest = &rest[n_fused..];
-            }
-        }
-        Ok(())
-    }
-
-    /// Appends the steps of an op.
-    ///
-    /// # Errors
-    ///
-    /// As [`Compiler::plan`].
-    pub(crate) fn op(&mut self, op: &Op) -> Result<()> {
-        kernels::compile(op, self)
-    }
-
-    /// Appends the steps of ops that other steps are for where there are fewer rows than so many.
-    ///
-    /// # Errors
-    ///
-    /// As [`Compiler::plan`].
-    pub(crate) fn apart(&mut self, ops: &[Op], n_rows_least: u32) -> Result<()> {
-        let first = self.steps.len();
-        for op in ops {
-            self.op(op)?;
-        }
-        for mut step in self.steps.split_off(first) {
-            let rows = n_rows_least.max(*step.n_rows.start())..=*step.n_rows.end();
-            if !rows.is_empty() {
-                step.when(rows);
-                self.steps.push(step);
-            }
-        }
-        Ok(())
-    }
-
     /// The device: its limits and features decide which kernel is taken.
     #[must_use]
     pub(crate) fn gpu(&self) -> &Gpu {

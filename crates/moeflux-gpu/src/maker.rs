@@ -12,7 +12,7 @@ use crate::adapter::{AdapterKind, HostMemory};
 use crate::backend::GpuBackend;
 use crate::config::{GpuConfig, Matrices, Tiers};
 use crate::device::Gpu;
-use crate::staging::STAGING_BYTES_MAX;
+use crate::device::staging::STAGING_BYTES_MAX;
 use crate::trial::matrices_agree;
 
 /// What is left to others of a card's memory, and of memory that the CPU shares: one part of so

@@ -3,8 +3,8 @@
 //!
 //! **Invariant:** the driver's claim to a slab ends with the buffer, when no submission uses it any
 //! more, and until then the slab stays. Knows nothing of what lies there, nor who writes it when:
-//! that nobody does while a kernel reads is for those who lend slots. Beside `device.rs` the only
-//! file here with `unsafe`.
+//! that nobody does while a kernel reads is for those who lend slots. Beside `device/mod.rs` the
+//! only file of this crate with `unsafe`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use moeflux::ids::LayerIdx;
 
-use crate::pipeline::Pipeline;
+use crate::device::pipeline::Pipeline;
 
 /// Workgroups in one direction: `times * ceil(rows / per_rows) + more`, or `times`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use moeflux::ops::{Batch, Row, Segment};
 
 use super::GpuBackend;
 use super::record::Recording;
-use crate::recorder::Recorder;
+use crate::device::recorder::Recorder;
 
 /// A row that is alone in its step and whose logits are wanted, whichever token it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,12 +5,13 @@
 use moeflux::error::{Error, Result};
 use moeflux::families::ModelPlan;
 use moeflux::ids::LayerIdx;
-use moeflux::ops::{Op, Plan, Purpose, Workspace};
+use moeflux::ops::{Plan, Workspace};
 use moeflux::weights::ExpertLayout;
 
 use super::ahead::Ahead;
-use super::{Compiled, GpuBackend, Routed, model_group};
+use super::{Compiled, GpuBackend, Routed, is_choice, model_group};
 use crate::compiler::{Compiler, RouteShape};
+use crate::kernels;
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::workspace::DeviceWorkspace;
@@ -42,7 +43,7 @@ impl GpuBackend {
             guess: None,
             steps: Vec::new(),
         };
-        compiler.plan(plan)?;
+        kernels::compile_plan(plan, &mut compiler)?;
         let Compiler { route, guess, steps, .. } = compiler;
         self.grow(route)?;
         self.plans.push(Compiled { plan: plan.clone(), routes: [before, route], guess, steps });
@@ -132,9 +133,4 @@ impl GpuBackend {
         }
         Ok(())
     }
-}
-
-/// Whether the op chooses the experts that are computed.
-pub(super) fn is_choice(op: &Op) -> bool {
-    matches!(op, Op::Route(route) if route.purpose == Purpose::Use)
 }

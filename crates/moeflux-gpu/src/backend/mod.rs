@@ -4,10 +4,10 @@
 //! is recorded. **Invariant:** commands run in the order of submission; what was recorded keeps
 //! the buffers and rows that it was recorded with.
 
+mod record;
 mod ahead;
 mod compile;
 mod read;
-mod record;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,6 +23,9 @@ use moeflux::weights::{ExpertView, Weights};
 use crate::compiler::RouteShape;
 use crate::config::GpuConfig;
 use crate::device::Gpu;
+use crate::device::read_back::ReadBack;
+use crate::device::recorder::Recorder;
+use crate::device::staging::Flow;
 use crate::experts::{DeviceExperts, layouts_of};
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
@@ -30,10 +33,7 @@ use crate::memory::states::{States, Stretch};
 use crate::memory::weights::DeviceWeights;
 use crate::memory::workspace::DeviceWorkspace;
 use crate::params::View;
-use crate::read_back::ReadBack;
-use crate::recorder::Recorder;
 use crate::seen::can_see;
-use crate::staging::Flow;
 use crate::step::Step;
 use ahead::Ahead;
 
@@ -56,6 +56,11 @@ impl Compiled {
             RowSet::Outputs => batch.outputs.len(),
         }
     }
+}
+
+/// Whether the op chooses the experts that are computed.
+fn is_choice(op: &Op) -> bool {
+    matches!(op, Op::Route(route) if route.purpose == Purpose::Use)
 }
 
 /// What the last batch asked of a router.

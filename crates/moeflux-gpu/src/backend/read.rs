@@ -7,8 +7,8 @@ use moeflux::ids::{BufferId, ExpertIdx};
 use moeflux::ops::{Routes, RowSet};
 
 use super::{GpuBackend, Guess, KeptRows, Routed};
+use crate::device::read_back::Stretch;
 use crate::kernels::guess_cols;
-use crate::read_back::Stretch;
 
 impl GpuBackend {
     pub(super) fn read(&mut self, stretches: &[Stretch<'_>], target: &mut [u8]) -> Result<()> {

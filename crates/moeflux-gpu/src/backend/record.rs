@@ -3,14 +3,13 @@
 use moeflux::error::Result;
 use moeflux::ops::{Batch, N_OUTPUTS_MAX};
 
-use super::compile::is_choice;
-use super::{Compiled, GpuBackend, Guess, Routed};
+use super::{Compiled, GpuBackend, Guess, Routed, is_choice};
 use crate::device::Gpu;
+use crate::device::recorder::Recorder;
 use crate::experts::{Bound, DeviceExperts};
 use crate::memory::states::States;
 use crate::memory::weights::DeviceWeights;
 use crate::params::narrow;
-use crate::recorder::Recorder;
 use crate::step::{Head, Over, Step};
 
 impl GpuBackend {

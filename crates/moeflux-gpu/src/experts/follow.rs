@@ -10,9 +10,9 @@ use moeflux::ids::LayerIdx;
 
 use super::bank::{Bank, Tier};
 use super::heat::{Heat, Swap};
-use crate::mapping::Mapping;
+use crate::device::mapping::Mapping;
+use crate::device::staging::Flow;
 use crate::memory::STORAGE;
-use crate::staging::Flow;
 
 /// Steps from one look at the counts to the next.
 const N_STEPS: u32 = 32;

@@ -5,8 +5,8 @@
 //! **Invariant:** what fills a slot is a command behind those that read what was there before.
 
 mod bank;
-mod follow;
 mod heat;
+mod follow;
 mod near;
 mod pool;
 mod sight;
@@ -25,10 +25,10 @@ use moeflux_kernels::{Matrix, MatrixLayout};
 use crate::compiler::{SlotMatrix, SlotShape};
 use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
+use crate::device::staging::{Filling, Flow, Staging};
 use crate::memory::STORAGE;
 use crate::memory::weights::{PartBytes, bind, bind_tiers};
 use crate::params::narrow;
-use crate::staging::{Filling, Flow, Staging};
 use bank::{Bank, Division};
 use follow::Follow;
 use heat::Swap;

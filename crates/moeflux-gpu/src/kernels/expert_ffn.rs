@@ -11,11 +11,11 @@ use moeflux::error::Result;
 use moeflux::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
 
+use super::Kernel;
 use super::coop_tile::CoopTile;
 use super::decode_matrix::{self, kind_of};
 use super::matvec::Matvec;
 use super::tile::Tile;
-use super::{Kernel, fused_down};
 use crate::compiler::{Compiler, RouteShape, SlotMatrix, SlotShape};
 use crate::config::{MatrixUnit, Tiers};
 use crate::params::{Params as _, View, narrow, params};
@@ -25,10 +25,7 @@ use crate::step::{Extent, Grid, Over};
 pub(super) const KERNEL: Kernel = Kernel {
     op: "expert_ffn",
     shaders,
-    params: || {
-        let fused = (fused_down::NAME, fused_down::fields());
-        NAMES.iter().map(|name| (*name, ExpertParams::fields())).chain([fused]).collect()
-    },
+    params: || NAMES.map(|name| (name, ExpertParams::fields())).to_vec(),
 };
 
 /// Name of the kernel of gate and up for few rows.
@@ -142,8 +139,7 @@ fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
 }
 
 fn shaders() -> Vec<Shader> {
-    let mut shaders = fused_down::shaders();
-    shaders.extend([sort(8, TILE.n_inputs()), sort(512, COOP_TILE.n_inputs())]);
+    let mut shaders = vec![sort(8, TILE.n_inputs()), sort(512, COOP_TILE.n_inputs())];
     let layouts = decode_matrix::examples();
     let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
     for (matvec, cuts) in matvecs.zip([false, true]) {

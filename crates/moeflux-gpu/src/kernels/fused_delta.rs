@@ -11,14 +11,17 @@ use moeflux::error::Result;
 
 use super::matvec::neighbours;
 use super::reduce::Sums;
-use super::{causal_conv, delta_gates, gated_delta, l2_norm, rms_norm};
+use super::{Kernel, causal_conv, delta_gates, gated_delta, l2_norm, rms_norm};
 use crate::compiler::Compiler;
 use crate::params::{Params, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 
+pub(super) const KERNEL: Kernel =
+    Kernel { op: NAME, shaders, params: || vec![(NAME, DeltaLayerParams::fields())] };
+
 /// Name of the shader.
-pub(super) const NAME: &str = "delta layer";
+const NAME: &str = "delta layer";
 
 /// Invocations of a workgroup; values of a head at most.
 const N_LANES: u32 = 256;
@@ -205,8 +208,7 @@ fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> S
     sums.add_fours_to(sums.add_to(shader, N_LANES))
 }
 
-/// For tests.
-pub(super) fn shaders() -> Vec<Shader> {
+fn shaders() -> Vec<Shader> {
     let large = Shape { n_key_heads: 16, n_shared: 2, key_dim: 128, value_dim: 128, n_taps: 4 };
     let odd = Shape { n_key_heads: 2, n_shared: 3, key_dim: 37, value_dim: 21, n_taps: 2 };
     let subgroups = |sizes| (Sums::Subgroups, Some(sizes));
@@ -216,9 +218,4 @@ pub(super) fn shaders() -> Vec<Shader> {
         shader((Sums::Shared, None), odd),
         shader((Sums::Shared, None), large),
     ]
-}
-
-/// For tests.
-pub(super) fn fields() -> Vec<(&'static str, usize)> {
-    DeltaLayerParams::fields()
 }

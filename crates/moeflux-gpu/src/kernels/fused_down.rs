@@ -7,17 +7,22 @@ use moeflux::error::Result;
 use moeflux::ops::{Combine, ExpertFfn, Heads, Op};
 use moeflux_kernels::MatrixLayout;
 
+use super::Kernel;
 use super::combine::{self, Shared};
 use super::decode_matrix::{self, UNIT_COLS, kind_of};
 use super::expert_ffn;
 use super::matvec::{Matvec, N_INVOCATIONS};
 use crate::compiler::{Compiler, SlotShape};
+use crate::config::Tiers;
 use crate::params::{Params, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Buffers, Extent, Grid, Over};
 
+pub(super) const KERNEL: Kernel =
+    Kernel { op: NAME, shaders, params: || vec![(NAME, DownParams::fields())] };
+
 /// Name of the shader.
-pub(super) const NAME: &str = "expert down and sum";
+const NAME: &str = "expert down and sum";
 
 /// Outputs of a team.
 const OUTS: u32 = 2;
@@ -158,21 +163,17 @@ impl<'a> DownAndSum<'a> {
     }
 }
 
-/// For tests.
-pub(super) fn shaders() -> Vec<Shader> {
+fn shaders() -> Vec<Shader> {
     let mut shaders = Vec::new();
     for layout in decode_matrix::examples() {
         for (sizes, shared) in
             [(None, Shared::Gated), (Some((32, 32)), Shared::None), (Some((4, 8)), Shared::Plain)]
         {
             let down = Down::new(layout, 8, sizes);
-            shaders.extend(down.map(|down| down.shader(layout, shared)));
+            let alone = down.map(|down| down.shader(layout, shared));
+            let in_tiers = alone.clone().map(|it| it.tiers(Tiers::DeviceAndHost));
+            shaders.extend(alone.into_iter().chain(in_tiers));
         }
     }
     shaders
-}
-
-/// For tests.
-pub(super) fn fields() -> Vec<(&'static str, usize)> {
-    DownParams::fields()
 }

@@ -7,14 +7,18 @@ use moeflux::error::Result;
 use moeflux::ops::{Op, RmsNorm, Rope};
 use moeflux::spec::Pairing;
 
+use super::Kernel;
 use super::reduce::{Sums, lanes_for};
 use crate::compiler::Compiler;
 use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
+pub(super) const KERNEL: Kernel =
+    Kernel { op: NAME, shaders, params: || vec![(NAME, TurnedHeadsParams::fields())] };
+
 /// Name of the shader.
-pub(super) const NAME: &str = "norm and rope of heads";
+const NAME: &str = "norm and rope of heads";
 
 /// Columns of a head at most: they are kept in a workgroup's memory.
 const N_COLS_MAX: usize = 1024;
@@ -115,15 +119,9 @@ fn shader(sums: Sums, head_dim: usize, pairing: Pairing) -> Shader {
     sums.add_to(shader, lanes_for(head_dim))
 }
 
-/// For tests.
-pub(super) fn shaders() -> Vec<Shader> {
+fn shaders() -> Vec<Shader> {
     vec![
         shader(Sums::Subgroups, 256, Pairing::Halves),
         shader(Sums::Shared, 128, Pairing::Neighbours),
     ]
-}
-
-/// For tests.
-pub(super) fn fields() -> Vec<(&'static str, usize)> {
-    TurnedHeadsParams::fields()
 }

@@ -11,14 +11,18 @@ use moeflux_kernels::MatrixLayout;
 use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, N_INVOCATIONS};
 use super::reduce::Sums;
+use super::{Kernel, compile_apart};
 use crate::compiler::Compiler;
 use crate::memory::weights::Piece;
 use crate::params::{Field, Params, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 
+pub(super) const KERNEL: Kernel =
+    Kernel { op: NAME, shaders, params: || vec![(NAME, ProductsParams::fields())] };
+
 /// Name of the shader.
-pub(super) const NAME: &str = "products of a row";
+const NAME: &str = "products of a row";
 
 /// Products of a step at most: so many have room in its parameters.
 const N_PRODUCTS_MAX: usize = 4;
@@ -187,7 +191,7 @@ impl<'a> Products<'a> {
         let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
         let arena = self.products[0].piece.arena;
         compiler.step(&shader, &params, grid)?.weights(arena).when(1..=1);
-        compiler.apart(self.ops, 2)
+        compile_apart(self.ops, compiler, 2)
     }
 
     fn params(&self, compiler: &Compiler<'_>) -> ProductsParams {
@@ -298,8 +302,7 @@ impl Constants {
     }
 }
 
-/// For tests.
-pub(super) fn shaders() -> Vec<Shader> {
+fn shaders() -> Vec<Shader> {
     let layouts = decode_matrix::examples();
     let (kinds, lanes) = ([0; 2], Lanes::Four);
     let of_two = Constants { kinds, others: 0, n_products: 2, extra: Extra::Pair, lanes };
@@ -322,9 +325,4 @@ pub(super) fn shaders() -> Vec<Shader> {
         }
     }
     shaders
-}
-
-/// For tests.
-pub(super) fn fields() -> Vec<(&'static str, usize)> {
-    ProductsParams::fields()
 }

@@ -11,14 +11,18 @@ use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, N_INVOCATIONS};
 use super::reduce::Sums;
 use super::route::{self, Choice};
+use super::{Kernel, compile_apart};
 use crate::compiler::Compiler;
 use crate::memory::weights::Piece;
 use crate::params::{Params, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 
+pub(super) const KERNEL: Kernel =
+    Kernel { op: NAME, shaders, params: || vec![(NAME, BothParams::fields())] };
+
 /// Name of the shader.
-pub(super) const NAME: &str = "route and product";
+const NAME: &str = "route and product";
 
 params! {
     struct BothParams {
@@ -88,7 +92,7 @@ impl<'a> ChoiceAndProduct<'a> {
         let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
         let shader = shader((Sums::on(compiler), choice), (layout, matvec));
         compiler.step(&shader, &params, grid)?.weights(piece.arena).when(1..=1);
-        compiler.apart(ops, 2)
+        compile_apart(ops, compiler, 2)
     }
 }
 
@@ -100,16 +104,10 @@ fn shader((sums, choice): (Sums, Choice), (layout, matvec): (MatrixLayout, Matve
     sums.add_to(choice.add_to(shader), N_INVOCATIONS)
 }
 
-/// For tests.
-pub(super) fn shaders() -> Vec<Shader> {
+fn shaders() -> Vec<Shader> {
     let choices = Sums::ALL.into_iter().zip(Choice::examples());
     let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
     let layouts = [decode_matrix::examples()[1], decode_matrix::examples()[9]];
     let products = layouts.into_iter().zip(matvecs);
     choices.zip(products).map(|(choice, product)| shader(choice, product)).collect()
-}
-
-/// For tests.
-pub(super) fn fields() -> Vec<(&'static str, usize)> {
-    BothParams::fields()
 }

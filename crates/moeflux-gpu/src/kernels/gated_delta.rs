@@ -6,7 +6,7 @@
 use moeflux::error::Result;
 use moeflux::ops::{DeltaShape, GatedDelta};
 
-use super::{Kernel, fused_delta};
+use super::Kernel;
 use crate::compiler::Compiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
@@ -17,13 +17,9 @@ pub(super) const KERNEL: Kernel = Kernel {
     shaders: || {
         let shape = DeltaShape { key_dim: 128, value_dim: 128 };
         let all = [KeyLanes::Subgroup(8), KeyLanes::Subgroup(4), KeyLanes::Shared];
-        let alone = all.map(|key_lanes| shader(key_lanes, shape));
-        alone.into_iter().chain(fused_delta::shaders()).collect()
+        all.map(|key_lanes| shader(key_lanes, shape)).to_vec()
     },
-    params: || {
-        let alone = ("gated_delta", GatedDeltaParams::fields());
-        vec![alone, (fused_delta::NAME, fused_delta::fields())]
-    },
+    params: || vec![("gated_delta", GatedDeltaParams::fields())],
 };
 
 /// Rows brought in together, and what their keys and queries may take of a workgroup's memory.

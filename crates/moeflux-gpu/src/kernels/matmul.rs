@@ -5,11 +5,11 @@ use moeflux::error::Result;
 use moeflux::ops::MatMul;
 use moeflux_kernels::MatrixLayout;
 
+use super::Kernel;
 use super::coop_tile::{self, CoopTile};
 use super::decode_matrix::{self, kind_of};
 use super::matvec::{Matvec, ROWS_SEVERAL};
 use super::tile::Tile;
-use super::{Kernel, fused_products};
 use crate::compiler::Compiler;
 use crate::config::MatrixUnit;
 use crate::memory::weights::Piece;
@@ -20,10 +20,7 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel = Kernel {
     op: "matmul",
     shaders,
-    params: || {
-        let fused = (fused_products::NAME, fused_products::fields());
-        NAMES.map(|name| (name, MatMulParams::fields())).into_iter().chain([fused]).collect()
-    },
+    params: || NAMES.map(|name| (name, MatMulParams::fields())).to_vec(),
 };
 
 const NAMES: [&str; 3] = ["matmul", "matmul_tile", "matmul_coop"];
@@ -72,7 +69,7 @@ fn coop_shader(layout: MatrixLayout, (tile, unit): (CoopTile, MatrixUnit)) -> Sh
 }
 
 fn shaders() -> Vec<Shader> {
-    let mut shaders = fused_products::shaders();
+    let mut shaders = Vec::new();
     for layout in decode_matrix::examples() {
         shaders.extend(CoopTile::examples().into_iter().map(|tile| coop_shader(layout, tile)));
         for lanes in [Lanes::One, Lanes::Four] {

@@ -1,54 +1,56 @@
-//! The ops as kernels: a Rust file and a WGSL file each.
+//! A plan into steps: the ops as kernels, a Rust file and a WGSL file each.
 //!
 //! `compile` of a file turns its op into steps; its [`Kernel`] says what it covers, and lists
 //! shaders so that tests can look at all of them without a GPU.
 //! **Invariant:** a kernel knows its op alone; what several ops do together stands in `fuse.rs`.
 
-mod add;
-mod attend;
-mod attention;
-mod best;
-mod causal_conv;
-mod combine;
-mod coop_tile;
 mod decode_matrix;
-mod delta_gates;
+mod reduce;
+mod matvec;
+mod tile;
+mod coop_tile;
+mod attend;
+
 mod embed;
+mod select_rows;
+mod rms_norm;
+mod l2_norm;
+mod matmul;
+mod head_matmul;
+mod rope;
+mod attention;
+mod mla_attention;
+mod causal_conv;
+mod delta_gates;
+mod gated_delta;
+mod swiglu;
+mod add;
+mod route;
 mod expert_ffn;
-pub(crate) mod fuse;
+mod combine;
+mod best;
+
 mod fused_delta;
 mod fused_down;
 mod fused_heads;
 mod fused_products;
 mod fused_route;
-mod gated_delta;
-mod head_matmul;
-mod l2_norm;
-mod matmul;
-mod matvec;
-mod mla_attention;
-mod reduce;
-mod rms_norm;
-mod rope;
-mod route;
-mod select_rows;
-mod swiglu;
+mod fuse;
 #[cfg(test)]
 mod tests;
-mod tile;
 
 pub(crate) use route::guess_cols;
 
 use moeflux::error::{Error, Result};
-use moeflux::ops::Op;
+use moeflux::ops::{Op, Plan};
 
 use crate::compiler::Compiler;
 use crate::params::Fields;
 use crate::shader::Shader;
 
-/// What the file of an op says of itself.
+/// What the file of an op, or of several as one, says of itself.
 pub(crate) struct Kernel {
-    /// As [`Op::name`] calls it.
+    /// As [`Op::name`] calls it; of several ops, what their shader is called.
     pub(crate) op: &'static str,
     /// Its shaders: one of each text that differs in more than a constant, and of each constant
     /// that changes what is compiled.
@@ -67,7 +69,7 @@ impl std::fmt::Debug for Kernel {
 
 /// All kernels.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
-pub(crate) const KERNELS: [Kernel; 18] = [
+pub(crate) const KERNELS: [Kernel; 23] = [
     embed::KERNEL,
     select_rows::KERNEL,
     rms_norm::KERNEL,
@@ -86,10 +88,60 @@ pub(crate) const KERNELS: [Kernel; 18] = [
     expert_ffn::KERNEL,
     combine::KERNEL,
     best::KERNEL,
+    fused_delta::KERNEL,
+    fused_down::KERNEL,
+    fused_heads::KERNEL,
+    fused_products::KERNEL,
+    fused_route::KERNEL,
 ];
 
+/// Appends the steps of a plan.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] for an op that has no kernel; [`Error::Device`].
+pub(crate) fn compile_plan(plan: &Plan, compiler: &mut Compiler<'_>) -> Result<()> {
+    let fuses = compiler.config().fuses;
+    let ops = if fuses { fuse::ordered(&plan.ops) } else { plan.ops.clone() };
+    let mut rest = ops.as_slice();
+    while let Some((op, after)) = rest.split_first() {
+        let n_fused = if fuses { fuse::compile_fused(rest, compiler)? } else { 0 };
+        if n_fused == 0 {
+            compile(op, compiler)?;
+            rest = after;
+        } else {
+            rest = &rest[n_fused..];
+        }
+    }
+    Ok(())
+}
+
+/// Appends the steps of ops that other steps are for where there are fewer rows than so many.
+///
+/// # Errors
+///
+/// As [`compile_plan`].
+fn compile_apart(ops: &[Op], compiler: &mut Compiler<'_>, n_rows_least: u32) -> Result<()> {
+    let first = compiler.steps.len();
+    for op in ops {
+        compile(op, compiler)?;
+    }
+    for mut step in compiler.steps.split_off(first) {
+        let rows = n_rows_least.max(*step.n_rows.start())..=*step.n_rows.end();
+        if !rows.is_empty() {
+            step.when(rows);
+            compiler.steps.push(step);
+        }
+    }
+    Ok(())
+}
+
 /// Appends the steps of an op.
-pub(crate) fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
+///
+/// # Errors
+///
+/// As [`compile_plan`].
+fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
     match op {
         Op::Embed(op) => embed::compile(op, compiler),
         Op::SelectRows(op) => select_rows::compile(op, compiler),

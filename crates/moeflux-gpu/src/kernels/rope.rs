@@ -4,7 +4,7 @@ use moeflux::error::Result;
 use moeflux::ops::Rope;
 use moeflux::spec::Pairing;
 
-use super::{Kernel, fused_heads};
+use super::Kernel;
 use crate::compiler::Compiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
@@ -12,14 +12,8 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "rope",
-    shaders: || {
-        let alone = [Pairing::Halves, Pairing::Neighbours].map(shader);
-        alone.into_iter().chain(fused_heads::shaders()).collect()
-    },
-    params: || {
-        let fused = (fused_heads::NAME, fused_heads::fields());
-        vec![("rope", RopeParams::fields()), fused]
-    },
+    shaders: || [Pairing::Halves, Pairing::Neighbours].map(shader).to_vec(),
+    params: || vec![("rope", RopeParams::fields())],
 };
 
 /// Invocations of a workgroup, each for one pair.

@@ -3,8 +3,8 @@
 use moeflux::error::Result;
 use moeflux::ops::{Purpose, Route, RouterKind};
 
+use super::Kernel;
 use super::reduce::{Sums, lanes_for};
-use super::{Kernel, fused_route};
 use crate::compiler::{Compiler, RouteShape};
 use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::Shader;
@@ -13,13 +13,10 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel = Kernel {
     op: "route",
     shaders: || {
-        let alone = Choice::examples().into_iter().zip(Sums::ALL);
-        alone.map(|(choice, sums)| shader(sums, choice)).chain(fused_route::shaders()).collect()
+        let kinds = Choice::examples().into_iter().zip(Sums::ALL);
+        kinds.map(|(choice, sums)| shader(sums, choice)).collect()
     },
-    params: || {
-        let fused = (fused_route::NAME, fused_route::fields());
-        vec![("route", RouteParams::fields()), fused]
-    },
+    params: || vec![("route", RouteParams::fields())],
 };
 
 params! {

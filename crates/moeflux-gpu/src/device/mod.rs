@@ -1,9 +1,16 @@
 //! An opened GPU: buffers, pipelines, and what goes wrong with them, as errors of the engine.
 //!
 //! **Invariant:** no call panics and no callback does: what the driver reports is kept and comes
-//! back from the next [`Gpu::check`] as one line. Beside `seen.rs` the only file here
+//! back from the next [`Gpu::check`] as one line. Beside `seen.rs` the only file of this crate
 //! with `unsafe`.
-#![expect(unsafe_code, reason = "wgpu leaves it to the caller to promise that loops end")]
+
+mod kept;
+pub(crate) mod pipeline;
+pub(crate) mod mapping;
+pub mod profile;
+pub(crate) mod recorder;
+pub(crate) mod read_back;
+pub(crate) mod staging;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,11 +22,11 @@ use moeflux::error::{Error, Result};
 
 use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES, block_on};
 use crate::config::{GpuConfig, MATRIX_WORKGROUP_BYTES, Matrices, MatrixUnit};
-use crate::kept::{self, KeptPipelines};
-use crate::pipeline::Pipeline;
-use crate::profile::Profile;
 use crate::seen;
 use crate::shader::{Layouts, Shader};
+use kept::KeptPipelines;
+use pipeline::Pipeline;
+use profile::Profile;
 
 /// Uploads wait for the device after so many bytes, so that copies on their way take no more.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
@@ -43,6 +50,7 @@ pub struct Gpu {
     kept: OnceLock<KeptPipelines>,
 }
 
+#[expect(unsafe_code, reason = "wgpu leaves it to the caller to promise that loops end")]
 impl Gpu {
     /// Opens an adapter with all it gives.
     ///

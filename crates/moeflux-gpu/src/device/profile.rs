@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use moeflux::error::Result;
 
 use crate::device::Gpu;
-use crate::mapping::Mapping;
-use crate::read_back::copy_mapped;
+use crate::device::mapping::{Mapping, copy_mapped};
 
 /// Dispatches of one submission that are timed; others are left out.
 const N_TIMED_MAX: u32 = 1024;

@@ -8,8 +8,8 @@ use moeflux::error::Result;
 
 use crate::adapter::AdapterKind;
 use crate::device::Gpu;
-use crate::mapping::Mapping;
-use crate::recorder::Recorder;
+use crate::device::mapping::{Mapping, copy_mapped};
+use crate::device::recorder::Recorder;
 
 /// A thread that sleeps to the end of a wait wakes some 0.1 ms late: the last part of what a wait
 /// usually lasts is spent asking instead, and at most this.
@@ -98,16 +98,6 @@ impl ReadBack {
         self.usual = begin.elapsed();
         copy_mapped(gpu, &self.buffer, target)
     }
-}
-
-/// Copies the first bytes of a buffer that is mapped, and unmaps it.
-pub(crate) fn copy_mapped(gpu: &Gpu, buffer: &wgpu::Buffer, target: &mut [u8]) -> Result<()> {
-    let view = buffer.get_mapped_range(..target.len() as u64);
-    let view = view.map_err(|e| gpu.error(&format!("reading back failed: {e}")))?;
-    target.copy_from_slice(&view);
-    drop(view);
-    buffer.unmap();
-    Ok(())
 }
 
 fn made(gpu: &Gpu, n_bytes: u64) -> Result<wgpu::Buffer> {

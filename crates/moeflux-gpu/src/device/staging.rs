@@ -7,8 +7,8 @@
 use moeflux::error::Result;
 
 use crate::device::Gpu;
-use crate::mapping::Mapping;
-use crate::recorder::Recorder;
+use crate::device::mapping::Mapping;
+use crate::device::recorder::Recorder;
 
 /// Bytes of blocks at most: enough that writing and copying go on side by side.
 pub(crate) const STAGING_BYTES_MAX: u64 = 64 << 20;

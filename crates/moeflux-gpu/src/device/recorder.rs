@@ -8,7 +8,7 @@ use std::sync::Arc;
 use moeflux::error::Result;
 
 use crate::device::Gpu;
-use crate::profile::Profiler;
+use crate::device::profile::Profiler;
 
 /// After so many dispatches the device begins with them, while others are recorded: soon where it
 /// has nothing to do, later where each submission costs both sides more than it brings.

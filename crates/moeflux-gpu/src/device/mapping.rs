@@ -1,4 +1,4 @@
-//! A buffer on its way into the host's sight.
+//! A buffer on its way into the host's sight, and the copy once it is there.
 //!
 //! **Invariant:** asking never waits; the answer comes once, after the submissions that use the
 //! buffer are done and somebody polled the device.
@@ -62,4 +62,14 @@ impl Mapping {
             drop(self.answer.came.wait_timeout(said, at_most));
         }
     }
+}
+
+/// Copies the first bytes of a buffer that is mapped, and unmaps it.
+pub(crate) fn copy_mapped(gpu: &Gpu, buffer: &wgpu::Buffer, target: &mut [u8]) -> Result<()> {
+    let view = buffer.get_mapped_range(..target.len() as u64);
+    let view = view.map_err(|e| gpu.error(&format!("reading back failed: {e}")))?;
+    target.copy_from_slice(&view);
+    drop(view);
+    buffer.unmap();
+    Ok(())
 }
