@@ -1,48 +1,13 @@
-//! What can be typed: subcommands and the options that several of them share.
+//! The options that several subcommands share.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use moeflux::backend::Arithmetic;
 use moeflux::config::{BackendKind, Budget};
 
 use crate::ranges;
-
-/// Runs Mixture-of-Experts language models.
-#[derive(Debug, Parser)]
-#[command(name = "moeflux", version, about, max_term_width = 100)]
-pub(crate) struct Cli {
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-/// One thing to do.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Continue a prompt; text streams as it comes
-    Generate(crate::generate::GenerateArgs),
-    /// Write the logits of every token to a .npy file, float32 [n_tokens, vocab]
-    Logits(crate::logits::LogitsArgs),
-    /// Perplexity and bits per byte of a text; with a second backend, how well the two agree
-    Eval(crate::eval::EvalArgs),
-    /// Measure how fast a model reads and answers
-    Bench(crate::bench::BenchArgs),
-    /// What other memory budgets and policies would have hit, from a routing trace
-    Replay(crate::replay::ReplayArgs),
-    /// What a model is and how large, from headers or a config alone
-    Inspect(crate::inspect::InspectArgs),
-    /// What a model needs of a machine and how fast it would be there, before it is downloaded
-    Plan(crate::plan::PlanArgs),
-    /// What this machine and its drives give a model, and what should be looked at
-    Doctor(crate::doctor::DoctorArgs),
-    /// Make a random checkpoint of a geometry: for trying things out, its text is noise
-    Synth(crate::synth::SynthArgs),
-    /// Rewrite a checkpoint so that experts are read in one piece each, with checksums; quantise it
-    Pack(crate::pack::PackArgs),
-    /// Read every byte of a model and compare it with its checksums
-    Verify(crate::verify::VerifyArgs),
-}
 
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,10 +4,10 @@
 //! fails.
 
 use std::fs;
+use std::num::NonZeroUsize;
 
 use serde_json::{Value, json};
 
-use crate::model;
 use crate::size::binary;
 
 /// What a record of figures names.
@@ -24,7 +24,7 @@ impl Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
             cpu: cpu_name(&read("/proc/cpuinfo")),
-            n_cores: model::n_cores().get(),
+            n_cores: n_cores().get(),
             memory_bytes: kibibytes(&read("/proc/meminfo"), "MemTotal:"),
         }
     }
@@ -64,6 +64,11 @@ impl Machine {
         let memory = self.memory_bytes.map_or("memory unknown".to_owned(), binary);
         format!("{}, {} cores, {memory}", self.cpu, self.n_cores)
     }
+}
+
+/// Cores that this process may use.
+pub(crate) fn n_cores() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 /// What the processor's package has used so far, in millionths of a joule, where Linux says so and

@@ -3,51 +3,86 @@
 //! Exit status: 0 done, 1 failed, 2 wrong use. Results go to stdout, everything else to stderr.
 #![expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
 
-mod args;
-mod bare_config;
-mod bench;
-mod cache;
 mod clock;
-mod device;
-mod disk;
-mod doctor;
-mod eval;
 mod failure;
-mod generate;
-mod inspect;
-mod interrupt;
-mod logits;
-mod machine;
-mod measured;
-mod model;
-mod out_file;
-mod pack;
-mod place;
-mod plan;
+mod size;
 mod print;
 mod progress;
-mod ranges;
-mod replay;
-mod sampling;
-mod size;
-mod stats;
+mod interrupt;
+mod out_file;
+mod cache;
 mod stream;
+mod ranges;
+mod args;
+mod machine;
+mod measured;
+mod device;
+mod model;
 mod streaming;
+mod tiers;
+mod stats;
+mod disk;
+mod place;
+mod bare_config;
+mod sampling;
+mod think;
+mod windows;
+
+mod generate;
+mod logits;
+mod eval;
+mod bench;
+mod replay;
+mod inspect;
+mod plan;
+mod doctor;
 mod synth;
+mod pack;
+mod verify;
 #[cfg(test)]
 mod test_dir;
-mod think;
-mod tiers;
-mod verify;
-mod windows;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
-use crate::args::{Cli, Command};
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
+
+/// Runs Mixture-of-Experts language models.
+#[derive(Debug, Parser)]
+#[command(name = "moeflux", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// One thing to do.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Continue a prompt; text streams as it comes
+    Generate(generate::GenerateArgs),
+    /// Write the logits of every token to a .npy file, float32 [n_tokens, vocab]
+    Logits(logits::LogitsArgs),
+    /// Perplexity and bits per byte of a text; with a second backend, how well the two agree
+    Eval(eval::EvalArgs),
+    /// Measure how fast a model reads and answers
+    Bench(bench::BenchArgs),
+    /// What other memory budgets and policies would have hit, from a routing trace
+    Replay(replay::ReplayArgs),
+    /// What a model is and how large, from headers or a config alone
+    Inspect(inspect::InspectArgs),
+    /// What a model needs of a machine and how fast it would be there, before it is downloaded
+    Plan(plan::PlanArgs),
+    /// What this machine and its drives give a model, and what should be looked at
+    Doctor(doctor::DoctorArgs),
+    /// Make a random checkpoint of a geometry: for trying things out, its text is noise
+    Synth(synth::SynthArgs),
+    /// Rewrite a checkpoint so that experts are read in one piece each, with checksums; quantise it
+    Pack(pack::PackArgs),
+    /// Read every byte of a model and compare it with its checksums
+    Verify(verify::VerifyArgs),
+}
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {

@@ -20,6 +20,7 @@ use crate::cache;
 use crate::device;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::measured::Measured;
 use crate::progress::Bar;
 
@@ -220,12 +221,7 @@ fn way(io: IoName, checkpoint: &Checkpoint) -> Result<Caching> {
 
 /// Threads that compute: `--threads`, or all cores.
 pub(crate) fn n_threads(args: &ModelArgs) -> NonZeroUsize {
-    args.threads.unwrap_or_else(n_cores)
-}
-
-/// Cores that this process may use.
-pub(crate) fn n_cores() -> NonZeroUsize {
-    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+    args.threads.unwrap_or_else(machine::n_cores)
 }
 
 /// `--context`, or `n_tokens`, at most what the model takes.

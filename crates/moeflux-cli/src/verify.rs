@@ -12,6 +12,7 @@ use moeflux::pack::{Coverage, Verified, verify};
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::model;
 use crate::print;
 use crate::progress::Bar;
@@ -34,7 +35,7 @@ pub(crate) struct VerifyArgs {
 ///
 /// What is wrong with config and headers; that something is damaged.
 pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
-    let n_threads = args.threads.unwrap_or_else(model::n_cores).get();
+    let n_threads = args.threads.unwrap_or_else(machine::n_cores).get();
     let mut bar = None;
     let dir = model::path(Some(&args.dir))?;
     let verified = verify(&dir, n_threads, &mut |progress| {

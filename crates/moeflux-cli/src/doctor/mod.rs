@@ -4,13 +4,13 @@
 //! what it remembers in the cache folder; what the system does not say is left out. A drive that
 //! cannot be measured is a warning, damage found by `--deep` a failure.
 
+mod sums;
 mod deep;
 mod gpu;
 mod memory;
-mod report;
-mod sums;
 mod survey;
 mod system;
+mod report;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ use moeflux::format::SUMS_FILE_NAME;
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::measured::Measured;
 use crate::model;
 use crate::place::{self, Place};
@@ -102,7 +103,7 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     let deep = match args.deep {
         true => {
             let sums = args.sums.clone().unwrap_or_else(|| dir.join(SUMS_FILE_NAME));
-            Some(deep(&dir, &sums, model::n_cores().get(), interrupt)?)
+            Some(deep(&dir, &sums, machine::n_cores().get(), interrupt)?)
         }
         false => None,
     };

@@ -15,11 +15,11 @@ use super::gpu;
 use super::survey::{Survey, Way};
 use super::system::{LockLimit, System};
 use crate::place::Place;
+use crate::plan::advice::speed_range;
 use crate::plan::forecast::Forecast;
 use crate::plan::machine::PlanMachine;
 use crate::plan::needs::Needs;
 use crate::plan::report::forecast_json;
-use crate::plan::text::speed_range;
 
 /// A drive below this makes every miss long.
 const SLOW_BYTES_PER_S: f64 = 1e9;

@@ -15,6 +15,7 @@ use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT, parse_bits, parse_group};
 use crate::disk;
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::model;
 use crate::progress::Bar;
 use crate::ranges;
@@ -57,7 +58,7 @@ impl PackArgs {
         PackOptions {
             params,
             fate: if self.replace { SourceFate::Replaced } else { SourceFate::Kept },
-            n_threads: self.threads.unwrap_or_else(model::n_cores),
+            n_threads: self.threads.unwrap_or_else(machine::n_cores),
         }
     }
 }

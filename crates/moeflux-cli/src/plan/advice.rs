@@ -8,7 +8,6 @@ use moeflux::error::ByteCount;
 use super::forecast::{Bound, Forecast, Gives, forecast};
 use super::machine::PlanMachine;
 use super::needs::Needs;
-use super::text::speed_range;
 use crate::size::binary;
 
 /// Budgets in whole units of this are easier to type.
@@ -92,4 +91,20 @@ fn faster_drive(needs: &Needs, gives: &Gives, context: u64, now: &Forecast) -> O
     let faster = forecast(needs, &faster, context)?;
     let gbps = 2.0 * gives.drive_bytes_per_s / 1e9;
     Some(format!("a drive of {gbps:.2} GB/s: {}", speed_range(&faster)))
+}
+
+/// `0.35 to 0.41 tokens/s`.
+pub(crate) fn speed_range(forecast: &Forecast) -> String {
+    let [low, high] = [forecast.low, forecast.high].map(|it| speed(it.tokens_per_s));
+    if low == high { format!("{low} tokens/s") } else { format!("{low} to {high} tokens/s") }
+}
+
+/// Three digits, as far as they mean anything.
+pub(super) fn speed(tokens_per_s: f64) -> String {
+    match tokens_per_s {
+        100.0.. => format!("{tokens_per_s:.0}"),
+        10.0.. => format!("{tokens_per_s:.1}"),
+        0.1.. => format!("{tokens_per_s:.2}"),
+        _ => format!("{tokens_per_s:.3}"),
+    }
 }

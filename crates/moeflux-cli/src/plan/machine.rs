@@ -7,8 +7,8 @@ use moeflux::error::ByteCount;
 
 use super::forecast::Gives;
 use super::needs::float;
+use crate::machine;
 use crate::measured::{Measured, Rate, ago};
-use crate::model;
 use crate::size::binary;
 
 /// A drive of which nothing is known: that of a usual laptop.
@@ -66,7 +66,7 @@ impl PlanMachine {
             available().map(|bytes| (bytes, "available on this machine now".to_owned()))
         });
         let kernels = moeflux_kernels::best().name();
-        let (value, source) = compute(kernels, float(model::n_cores().get() as u64));
+        let (value, source) = compute(kernels, float(machine::n_cores().get() as u64));
         Self {
             budget,
             drive: figure(told.drive_gbps, "--disk-gbps", measured.drive(drive_key), DRIVE_GBPS),

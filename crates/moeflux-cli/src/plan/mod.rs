@@ -3,13 +3,13 @@
 //! **Invariant:** reads headers or a `config.json` only and measures nothing, so that it answers in
 //! well under a tenth of a second; every figure that was assumed says so.
 
-mod advice;
+pub(crate) mod needs;
 pub(crate) mod forecast;
 pub(crate) mod machine;
-pub(crate) mod needs;
+mod tiers;
+pub(crate) mod advice;
 pub(crate) mod report;
 pub(crate) mod text;
-mod tiers;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

@@ -5,6 +5,7 @@
 use moeflux::config::N_ROWS_DEFAULT;
 use moeflux::error::{ByteCount, grouped};
 
+use super::advice::speed;
 use super::forecast::{Forecast, Prompt, Speed};
 use super::machine::Figure;
 use super::needs::{KV_KIND, float};
@@ -144,22 +145,6 @@ fn prompt(prompt: &Prompt) -> String {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded for people")]
 fn bytes(n_bytes: f64) -> String {
     ByteCount(n_bytes.max(0.0).round() as u64).rounded()
-}
-
-/// `0.35 to 0.41 tokens/s`.
-pub(crate) fn speed_range(forecast: &Forecast) -> String {
-    let [low, high] = [forecast.low, forecast.high].map(|it| speed(it.tokens_per_s));
-    if low == high { format!("{low} tokens/s") } else { format!("{low} to {high} tokens/s") }
-}
-
-/// Three digits, as far as they mean anything.
-fn speed(tokens_per_s: f64) -> String {
-    match tokens_per_s {
-        100.0.. => format!("{tokens_per_s:.0}"),
-        10.0.. => format!("{tokens_per_s:.1}"),
-        0.1.. => format!("{tokens_per_s:.2}"),
-        _ => format!("{tokens_per_s:.3}"),
-    }
 }
 
 /// A point of a list, broken between words.
