@@ -3,20 +3,7 @@
 //! **Invariant:** columns beyond `n_cols` are zero; sums belong to the values. Memory grows to the
 //! largest use and is kept.
 
-use crate::dispatch::KernelTable;
-use crate::format::{FP8_BLOCK, MatrixKind};
-
-/// Columns of a group of plain floats.
-const FLOAT_GROUP: usize = 64;
-
-/// Columns that make one term of an output's sum.
-pub(crate) const fn group_cols(kind: MatrixKind) -> usize {
-    match kind {
-        MatrixKind::Float(_) => FLOAT_GROUP,
-        MatrixKind::Fp8Block => FP8_BLOCK,
-        MatrixKind::Affine(affine) => affine.group as usize,
-    }
-}
+use crate::format::{MatrixKind, group_cols};
 
 /// Rows of activations for matrices of one group size.
 #[derive(Clone, Debug, Default)]
@@ -52,19 +39,6 @@ impl Activations {
         if self.sums.len() < n_sums {
             self.sums.resize(n_sums, 0.0);
         }
-    }
-
-    /// Writes one row.
-    ///
-    /// # Panics
-    ///
-    /// If `values` is not one row, or there is no such row.
-    pub fn fill(&mut self, table: &KernelTable, row_idx: usize, values: &[f32]) {
-        let (row, rows_values, rows_sums) = self.rows_mut();
-        assert!(row_idx < row.n_rows, "row {row_idx} of {}", row.n_rows);
-        let target = &mut rows_values[row_idx * row.stride..][..row.stride];
-        let sums = &mut rows_sums[row_idx * row.sums_per_row..][..row.sums_per_row];
-        row.fill(table, values, target, sums);
     }
 
     /// The rows' memory, for threads that share the filling: `stride` values and `sums_per_row`
@@ -129,32 +103,5 @@ pub struct RowShape {
     pub stride: usize,
     /// Sums of a row; zero for kinds without biases.
     pub sums_per_row: usize,
-    group_cols: usize,
-}
-
-impl RowShape {
-    /// Writes one row and its sums.
-    ///
-    /// # Panics
-    ///
-    /// If a length is not that of one row.
-    pub fn fill(&self, table: &KernelTable, values: &[f32], row: &mut [f32], sums: &mut [f32]) {
-        assert_eq!(values.len(), self.n_cols, "values of a row");
-        row[..self.n_cols].copy_from_slice(values);
-        self.finish(table, row, sums);
-    }
-
-    /// Completes a row whose first `n_cols` values are written: padding and sums.
-    ///
-    /// # Panics
-    ///
-    /// If a length is not that of one row.
-    pub fn finish(&self, table: &KernelTable, row: &mut [f32], sums: &mut [f32]) {
-        assert_eq!(row.len(), self.stride, "memory of a row");
-        assert_eq!(sums.len(), self.sums_per_row, "sums of a row");
-        row[self.n_cols..].fill(0.0);
-        if self.sums_per_row != 0 {
-            table.group_sums(row, self.group_cols, sums);
-        }
-    }
+    pub(crate) group_cols: usize,
 }

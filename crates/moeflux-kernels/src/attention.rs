@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use crate::codes::from_f16;
 use crate::kept::{Kept, KeptRows};
-use crate::lanes::{LANES, Lanes, Simd, padded};
+use crate::lanes::{LANES, Lanes, Simd, larger, padded};
+use crate::rounding::from_f16;
 use crate::upcoming::Upcoming;
 use crate::vector::{Rows, exp_shifted};
 
@@ -364,10 +364,4 @@ fn scale_and_max<S: Simd>(simd: S, scores: &mut [f32], scale: f32) -> f32 {
         *score *= scale;
         larger(*score, max)
     })
-}
-
-/// `b` where they are equal or not comparable.
-#[inline(always)]
-pub(crate) fn larger(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
 }

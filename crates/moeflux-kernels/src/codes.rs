@@ -4,6 +4,7 @@
 //! Knows neither scales nor groups.
 
 use crate::lanes::{LANES, Simd};
+use crate::rounding::{exact, from_bf16, from_f16};
 
 /// A way values are stored.
 pub(crate) trait Codes {
@@ -109,32 +110,13 @@ impl Codes for E4m3 {
     }
 }
 
-/// The value of an f16's bits, without branches or denormal operands, which are slow on some CPUs.
-#[inline(always)]
-pub(crate) fn from_f16(bits: u16) -> f32 {
-    let magnitude = u32::from(bits & 0x7fff);
-    let sign = u32::from(bits & 0x8000) << 16;
-    let normal = (magnitude << 13) + (112 << 23);
-    let subnormal = (float(magnitude) * (1.0 / 16_777_216.0)).to_bits();
-    let special = (magnitude << 13) | 0x7f80_0000;
-    let value = if magnitude < 0x0400 { subnormal } else { normal };
-    let value = if magnitude >= 0x7c00 { special } else { value };
-    f32::from_bits(value | sign)
-}
-
-/// The value of a bf16's bits.
-#[inline(always)]
-pub(crate) fn from_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
 /// The value of an e4m3's bits: exponent bias 7, subnormals in steps of 2^-9.
 #[inline(always)]
 pub(crate) fn from_e4m3(bits: u8) -> f32 {
     let magnitude = u32::from(bits & 0x7f);
     let sign = u32::from(bits & 0x80) << 24;
     let normal = (magnitude << 20) + (120 << 23);
-    let subnormal = (float(magnitude) * (1.0 / 512.0)).to_bits();
+    let subnormal = (exact(magnitude) * (1.0 / 512.0)).to_bits();
     let value = if magnitude < 8 { subnormal } else { normal };
     let value = if magnitude == 0x7f { f32::NAN.to_bits() } else { value };
     f32::from_bits(value | sign)
@@ -152,11 +134,4 @@ fn word(bytes: &[u8]) -> u64 {
 #[expect(clippy::cast_possible_truncation, reason = "upper bits belong to the next quad")]
 fn low_half(word: u64) -> u32 {
     word as u32
-}
-
-/// A number below 2^24, exactly. By way of `i32`, which every instruction set converts.
-#[inline(always)]
-#[expect(clippy::cast_possible_wrap, reason = "far below 2^31")]
-fn float(code: u32) -> f32 {
-    code as i32 as f32
 }

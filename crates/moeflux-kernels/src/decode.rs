@@ -2,11 +2,10 @@
 //!
 //! **Invariant:** affine is `code * scale + bias` in two roundings; FP8 is `value * scale` in one.
 
-use crate::activations::group_cols;
-use crate::codes::{from_bf16, from_f16};
-use crate::format::{FP8_BLOCK, FloatKind, Matrix, MatrixKind};
-use crate::lanes::{LANES, Portable};
-use crate::product::unpack_cols;
+use crate::codes::{Bf16, Bytes, Codes, E4m3, F16, F32, Packed};
+use crate::format::{FP8_BLOCK, FloatKind, Matrix, MatrixKind, group_cols};
+use crate::lanes::{LANES, Lanes, Portable, Simd};
+use crate::rounding::{from_bf16, from_f16};
 
 /// Writes the weights of row `row_idx` to `out`.
 ///
@@ -82,5 +81,48 @@ fn floats(bytes: &[u8], kind: FloatKind, first: usize, out: &mut [f32]) {
                 .zip(values)
                 .for_each(|(it, value)| *it = from_bf16(u16::from_le_bytes(*value)));
         }
+    }
+}
+
+/// Codes or values of one row from `first_col`; columns beyond the row are zero.
+#[inline(always)]
+pub(crate) fn unpack_cols<S: Simd>(
+    simd: S,
+    matrix: &Matrix<'_>,
+    row_idx: usize,
+    (first_col, out): (usize, &mut [Lanes]),
+) {
+    let row = matrix.row(row_idx);
+    match matrix.layout().kind {
+        MatrixKind::Float(FloatKind::F32) => unpack::<F32, S>(simd, row, first_col, out),
+        MatrixKind::Float(FloatKind::F16) => unpack::<F16, S>(simd, row, first_col, out),
+        MatrixKind::Float(FloatKind::Bf16) => unpack::<Bf16, S>(simd, row, first_col, out),
+        MatrixKind::Fp8Block => unpack::<E4m3, S>(simd, row, first_col, out),
+        MatrixKind::Affine(affine) => match affine.bits {
+            2 => unpack::<Packed<2>, S>(simd, row, first_col, out),
+            3 => unpack::<Packed<3>, S>(simd, row, first_col, out),
+            4 => unpack::<Packed<4>, S>(simd, row, first_col, out),
+            5 => unpack::<Packed<5>, S>(simd, row, first_col, out),
+            6 => unpack::<Packed<6>, S>(simd, row, first_col, out),
+            _ => unpack::<Bytes, S>(simd, row, first_col, out),
+        },
+    }
+}
+
+#[inline(always)]
+fn unpack<C: Codes, S: Simd>(simd: S, row: &[u8], first_col: usize, out: &mut [Lanes]) {
+    let bytes = &row[first_col / LANES * C::BYTES..];
+    let n_whole = (bytes.len() / C::BYTES).min(out.len());
+    let (whole, rest) = out.split_at_mut(n_whole);
+    for (lanes, bytes) in whole.iter_mut().zip(bytes.chunks_exact(C::BYTES)) {
+        simd.store(C::unpack(simd, bytes), lanes);
+    }
+    if let Some((last, beyond)) = rest.split_first_mut() {
+        // Only floats and FP8 have ragged rows; their zero bytes are zeros.
+        let tail = &bytes[n_whole * C::BYTES..];
+        let mut filled = [0; 64];
+        filled[..tail.len()].copy_from_slice(tail);
+        simd.store(C::unpack(simd, &filled[..C::BYTES]), last);
+        beyond.fill([0.0; LANES]);
     }
 }

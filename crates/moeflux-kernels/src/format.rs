@@ -8,6 +8,9 @@ use std::fmt;
 /// Rows and columns that share one scale in the FP8 checkpoints of DeepSeek.
 pub const FP8_BLOCK: usize = 128;
 
+/// Columns of a group of plain floats.
+const FLOAT_GROUP: usize = 64;
+
 /// A floating-point storage type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FloatKind {
@@ -257,5 +260,14 @@ impl<'a> Matrix<'a> {
     pub fn row(&self, row_idx: usize) -> &'a [u8] {
         let row_bytes = self.layout.row_bytes();
         &self.codes[row_idx * row_bytes..][..row_bytes]
+    }
+}
+
+/// Columns that make one term of an output's sum.
+pub(crate) const fn group_cols(kind: MatrixKind) -> usize {
+    match kind {
+        MatrixKind::Float(_) => FLOAT_GROUP,
+        MatrixKind::Fp8Block => FP8_BLOCK,
+        MatrixKind::Affine(affine) => affine.group as usize,
     }
 }

@@ -4,14 +4,19 @@
 //! every implementation gives the bits of [`Portable`]; all functions are always inlined into a
 //! function that enables the features.
 
-use crate::attention::larger;
-use crate::codes::from_f16;
+use crate::rounding::from_f16;
 
 /// Lanes of a sum.
 pub(crate) const LANES: usize = 16;
 
 /// One value per lane.
 pub(crate) type Lanes = [f32; LANES];
+
+/// `b` where they are equal or not comparable.
+#[inline(always)]
+pub(crate) fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
 
 /// An instruction set that this CPU has.
 pub(crate) trait Simd: Copy {

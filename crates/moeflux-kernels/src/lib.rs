@@ -41,30 +41,31 @@
 //! computed together, nor on how rows are split over threads.
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]
 
-mod activations;
-mod attention;
-mod codes;
-mod decode;
-mod delta;
-mod dispatch;
+mod cpu;
+mod rounding;
 mod format;
 mod gates;
-mod int8;
-mod kept;
 mod lanes;
-mod product;
-mod rounding;
-mod rowop;
-mod scalar;
-mod upcoming;
+mod codes;
 mod vector;
+mod decode;
+mod activations;
+mod product;
+mod kept;
+mod upcoming;
+mod attention;
 mod weighted;
-
+mod delta;
+mod rowop;
+mod int8;
+mod table;
+mod fill;
+mod scalar;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
-
+mod dispatch;
 #[cfg(test)]
 mod tests;
 
@@ -74,12 +75,13 @@ pub use decode::decode_row;
 pub use delta::DeltaRun;
 #[cfg(any(test, feature = "emulated"))]
 pub use dispatch::emulated;
-pub use dispatch::{KernelTable, available, best, by_name};
+pub use dispatch::{available, best, by_name};
 pub use format::{Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout};
 pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
 pub use kept::{CodeShape, Kept, KeptRows};
 pub use product::{Product, ROWS_PER_BLOCK, TransposedProduct};
 pub use rounding::round_to_f16;
 pub use rowop::{RopePairs, RowOp};
+pub use table::KernelTable;
 pub use vector::Rows;
 pub use weighted::WeightedRows;

@@ -1,7 +1,7 @@
-//! f32 rounded to half precision, for caches.
+//! f32 rounded to half precision, for caches, and read back from it and from bfloat16.
 //!
-//! **Invariant:** integer operations and one addition, so that every CPU gives the same bits. What
-//! is read back is exact (see `codes`).
+//! **Invariant:** integer operations and one f32 operation, so that every CPU gives the same bits.
+//! What is read back is exact.
 
 /// The least magnitude that half precision cannot hold, 65520: half a place above 65504.
 const TOO_LARGE: u32 = 0x477f_f000;
@@ -37,6 +37,32 @@ fn rounded(value: f32) -> u16 {
     let finite = if magnitude < NORMAL_MIN { units } else { normal };
     let bits = if magnitude >= TOO_LARGE { 0x7e00 } else { finite };
     (bits | sign) as u16
+}
+
+/// The value of an f16's bits, without branches or denormal operands, which are slow on some CPUs.
+#[inline(always)]
+pub(crate) fn from_f16(bits: u16) -> f32 {
+    let magnitude = u32::from(bits & 0x7fff);
+    let sign = u32::from(bits & 0x8000) << 16;
+    let normal = (magnitude << 13) + (112 << 23);
+    let subnormal = (exact(magnitude) * (1.0 / 16_777_216.0)).to_bits();
+    let special = (magnitude << 13) | 0x7f80_0000;
+    let value = if magnitude < 0x0400 { subnormal } else { normal };
+    let value = if magnitude >= 0x7c00 { special } else { value };
+    f32::from_bits(value | sign)
+}
+
+/// The value of a bf16's bits.
+#[inline(always)]
+pub(crate) fn from_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// A number below 2^24, exactly. By way of `i32`, which every instruction set converts.
+#[inline(always)]
+#[expect(clippy::cast_possible_wrap, reason = "far below 2^31")]
+pub(crate) fn exact(code: u32) -> f32 {
+    code as i32 as f32
 }
 
 #[cfg(test)]

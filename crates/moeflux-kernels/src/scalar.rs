@@ -2,7 +2,7 @@
 //!
 //! Slow on purpose where the hardware has no fused multiply-add: the library's is exact.
 
-use crate::dispatch::kernel_table;
 use crate::lanes::Portable;
+use crate::table::kernel_table;
 
 kernel_table!("scalar", Portable);

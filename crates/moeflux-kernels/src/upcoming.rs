@@ -4,6 +4,7 @@
 //! for in bursts, reading a cache and computing took as long as one after the other.
 //! **Invariant:** changes speed, never a result.
 
+use crate::cpu::prefetch;
 use crate::kept::{Kept, KeptRows};
 
 /// What memory comes in.
@@ -87,15 +88,4 @@ impl Upcoming {
             }
         }
     }
-}
-
-/// Asks for memory that will be read soon; any address will do.
-#[inline(always)]
-fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    crate::x86_64::prefetch(address);
-    #[cfg(target_arch = "aarch64")]
-    crate::aarch64::prefetch(address);
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = address;
 }

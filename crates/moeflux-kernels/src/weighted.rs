@@ -7,10 +7,10 @@
 use std::ops::Range;
 
 use crate::attention::{BLOCK_POSITIONS, Stored, Table};
-use crate::codes::from_bf16;
 use crate::format::{Matrix, MatrixKind};
 use crate::kept::{Kept, KeptRows};
 use crate::lanes::{LANES, Simd};
+use crate::rounding::from_bf16;
 use crate::upcoming::Upcoming;
 use crate::vector::dot_lanes;
 

@@ -4,22 +4,7 @@
 
 mod neon;
 
-use std::arch::asm;
-
-use crate::dispatch::KernelTable;
-
-/// Asks for memory that will be read soon, into the second cache. Any address will do.
-#[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
-    // SAFETY: a hint: no address faults.
-    unsafe {
-        asm!(
-            "prfm pldl2keep, [{}]",
-            in(reg) address,
-            options(nostack, readonly, preserves_flags),
-        );
-    }
-}
+use crate::table::KernelTable;
 
 /// The tables that this CPU can run, slowest first.
 pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {

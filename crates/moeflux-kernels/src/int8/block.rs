@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
+use crate::cpu::Fetching;
 use crate::decode::{biases, scales};
 use crate::format::{Affine, FloatKind, Matrix};
-use crate::int8::inputs::Fetching;
 use crate::int8::simd::{HalfKind, IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 

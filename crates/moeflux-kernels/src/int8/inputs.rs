@@ -1,15 +1,17 @@
-//! Picked rows of activations, ready for products.
+//! Picked rows of activations, ready for products, and what a product is.
 //!
 //! Tables that take strips or tiles lay the rows down once, for all matrices that they meet.
 //! **Invariant:** what was laid down are the picked rows; memory grows to the largest use and is
 //! kept.
 
+use std::ops::Range;
+
+use crate::cpu::Fetching;
+use crate::format::Matrix;
 use crate::int8::block::Padded;
 use crate::int8::rows::IntRows;
 use crate::int8::simd::LINE_COLS;
-#[cfg(target_arch = "x86_64")]
-use crate::lanes::LANES;
-use crate::lanes::Lanes;
+use crate::lanes::{LANES, Lanes};
 
 /// A cache line.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,17 @@ pub struct IntInputs<'a> {
     pub(crate) laid: &'a LaidRows,
 }
 
+/// `matrix . x` for some rows of both, in int8 arithmetic.
+#[derive(Clone, Debug)]
+pub struct IntProduct<'a> {
+    /// The weights: affine.
+    pub matrix: Matrix<'a>,
+    /// Rows of the matrix: outputs.
+    pub rows: Range<usize>,
+    /// Inputs, in the order of the outputs.
+    pub x: IntInputs<'a>,
+}
+
 impl LaidRows {
     /// The rows that [`crate::KernelTable::lay`] laid down here, for products of the same table:
     /// these picks of these rows, which have not changed since.
@@ -68,25 +81,18 @@ impl LaidRows {
     }
 }
 
-/// How one row of activations has the codes that it meets brought from memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fetching {
-    /// Sixteen rows go by at a time, a line of each; what follows is asked for, into the first
-    /// cache where the table says that it has room and else into the second.
-    Requests,
-    /// The same, always into the first cache: what that has no room for falls into the second.
-    NearRequests,
-    /// Narrow rows go by one after the other, asking for nothing; wide ones by `Requests`.
-    Streams,
-}
+impl IntProduct<'_> {
+    /// Values of the output: whole blocks.
+    #[must_use]
+    pub fn n_outputs(&self) -> usize {
+        self.rows.len().next_multiple_of(LANES) * self.x.picks.len()
+    }
 
-impl Default for Fetching {
-    /// The fastest on this CPU, as far as that was measured.
-    fn default() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        return crate::x86_64::fetching();
-        #[cfg(not(target_arch = "x86_64"))]
-        Self::Requests
+    pub(crate) fn check(&self, out: &[f32]) {
+        let layout = self.matrix.layout();
+        assert!(self.rows.start <= self.rows.end && self.rows.end <= layout.n_rows, "rows");
+        assert!(self.x.rows.suits(layout.kind, layout.n_cols), "activations for {layout:?}");
+        assert_eq!(out.len(), self.n_outputs(), "outputs");
     }
 }
 

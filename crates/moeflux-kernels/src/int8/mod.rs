@@ -14,18 +14,16 @@
 //! computed together, nor on how rows are split over threads. Sixteen rows of a matrix are
 //! computed at a time, one in each lane; their codes are brought into that order on the way.
 
+mod simd;
+mod rows;
 mod block;
 mod inputs;
-mod product;
-mod rows;
-mod simd;
+mod tile;
 mod stream;
 mod strips;
+mod product;
 
-#[cfg(any(test, target_arch = "x86_64"))]
-pub(crate) use inputs::Fetching;
-pub use inputs::{IntInputs, IntScratch, LaidRows};
-pub use product::IntProduct;
+pub use inputs::{IntInputs, IntProduct, IntScratch, LaidRows};
 pub(crate) use product::matmul;
 pub use rows::{IntRowShape, IntRows, QuantisedRow};
 pub(crate) use rows::{Order, quantise};

@@ -3,7 +3,6 @@
 //! **Invariant:** values stand in the order in which a matrix's codes come out of its words; steps
 //! and sums belong to the values. Memory grows to the largest use and is kept.
 
-use crate::dispatch::KernelTable;
 use crate::format::{Affine, MatrixKind};
 
 /// Groups whose largest magnitude is below it are zeros: beyond, `127 / m` could overflow.
@@ -45,7 +44,7 @@ pub struct IntRowShape {
     pub n_cols: usize,
     /// Groups of a row: each has a step and a sum.
     pub n_groups: usize,
-    order: Order,
+    pub(crate) order: Order,
 }
 
 /// The memory of one row, to be written with [`IntRowShape::fill`].
@@ -96,19 +95,6 @@ impl IntRows {
         }
     }
 
-    /// Writes one row.
-    ///
-    /// # Panics
-    ///
-    /// If `x` is not one row, or there is no such row.
-    pub fn fill(&mut self, table: &KernelTable, row_idx: usize, x: &[f32]) {
-        let (shape, values, factors) = self.rows_mut();
-        assert!(row_idx < shape.n_rows, "row {row_idx} of {}", shape.n_rows);
-        let values = &mut values[row_idx * shape.n_cols..][..shape.n_cols];
-        let factors = &mut factors[row_idx * 2 * shape.n_groups..][..2 * shape.n_groups];
-        shape.fill(table, x, QuantisedRow { values, factors });
-    }
-
     /// The rows' memory, for threads that share the filling: `n_cols` values and twice `n_groups`
     /// factors per row.
     pub fn rows_mut(&mut self) -> (IntRowShape, &mut [i8], &mut [f32]) {
@@ -154,18 +140,6 @@ impl IntRowShape {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_even_odd(&self) -> bool {
         self.order == Order::EvenOdd
-    }
-
-    /// Rounds one row.
-    ///
-    /// # Panics
-    ///
-    /// If a length is not that of one row.
-    pub fn fill(&self, table: &KernelTable, x: &[f32], row: QuantisedRow<'_>) {
-        assert_eq!(x.len(), self.n_cols, "values of a row");
-        assert_eq!(row.values.len(), self.n_cols, "memory of a row");
-        assert_eq!(row.factors.len(), 2 * self.n_groups, "steps and sums of a row");
-        table.quantise(x, self.order, row);
     }
 }
 

@@ -3,8 +3,8 @@
 //! **Invariant:** every implementation gives the bits of [`Portable`]: integers are exact, and
 //! floats go through [`Simd`].
 
-use crate::codes::{from_bf16, from_f16};
 use crate::lanes::{LANES, Lanes, Portable, Simd};
+use crate::rounding::{from_bf16, from_f16};
 
 /// Columns that are taken at a time: the smallest group.
 pub(crate) const PIECE: usize = 32;

@@ -7,14 +7,13 @@
 //! takes too long: while sums are added up the stream stops.
 //! **Invariant:** an output's groups are added in ascending order, as everywhere.
 
+use crate::cpu::Fetching;
 use crate::format::{Affine, Matrix};
 use crate::int8::block::{Block, RowBlock};
-use crate::int8::inputs::{Fetching, RowValues};
-use crate::int8::product::{
-    IntProduct, Nibbles, Part, Scales, TILE_COLS, Unpack, add_group, dot_group,
-};
+use crate::int8::inputs::{IntProduct, RowValues};
 use crate::int8::rows::Row;
 use crate::int8::simd::{IntSimd, LINE_COLS, PIECE};
+use crate::int8::tile::{Nibbles, Part, Scales, TILE_COLS, Unpack, add_group, dot_group};
 use crate::lanes::{LANES, Lanes};
 
 /// Lines of a tile.

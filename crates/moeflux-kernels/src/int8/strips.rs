@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use crate::format::{Affine, Matrix};
 use crate::int8::block::Block;
-use crate::int8::inputs::{Factors, LaidRows, Line};
-use crate::int8::product::{IntProduct, Scales, TILE_COLS, Tile, Unpack};
+use crate::int8::inputs::{Factors, IntProduct, LaidRows, Line};
 use crate::int8::simd::IntSimd;
+use crate::int8::tile::{Scales, TILE_COLS, Tile, Unpack};
 use crate::lanes::{LANES, Lanes};
 use crate::upcoming::Upcoming;
 

@@ -1,7 +1,7 @@
 //! Int8 products against the arithmetic that the module's documentation states, and against f64.
 
 use super::{Random, Stored, affine_kinds, nmse, same_bits};
-use crate::int8::Fetching;
+use crate::cpu::Fetching;
 use crate::{
     Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, MatrixKind,
     ROWS_PER_BLOCK, available, emulated,

@@ -7,10 +7,10 @@ mod int8;
 
 use half::{bf16, f16};
 
-use crate::activations::group_cols;
+use crate::format::group_cols;
 use crate::{
     Activations, Affine, FloatKind, KernelTable, Matrix, MatrixKind, MatrixLayout, Product, Rows,
-    TransposedProduct, available, best, by_name, codes, decode_row,
+    TransposedProduct, available, best, by_name, codes, decode_row, rounding,
 };
 
 /// Mean squared error over mean square of a product in f32 against f64: rounding of 4,096 terms
@@ -395,8 +395,8 @@ fn every_small_float_decodes() {
         same_bits(&[codes::from_e4m3(bits)], &[e4m3(bits)], "e4m3");
     }
     for bits in 0..=u16::MAX {
-        same_bits(&[codes::from_f16(bits)], &[f16::from_bits(bits).to_f32()], "f16");
-        same_bits(&[codes::from_bf16(bits)], &[bf16::from_bits(bits).to_f32()], "bf16");
+        same_bits(&[rounding::from_f16(bits)], &[f16::from_bits(bits).to_f32()], "f16");
+        same_bits(&[rounding::from_bf16(bits)], &[bf16::from_bits(bits).to_f32()], "bf16");
     }
 }
 

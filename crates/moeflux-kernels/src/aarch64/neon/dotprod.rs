@@ -19,9 +19,9 @@ use super::{
     KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
     store4, widened,
 };
-use crate::dispatch::KernelTable;
 use crate::int8::{IntProduct, IntScratch, LaidQuads, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use crate::table::KernelTable;
 
 static TABLE: KernelTable = KernelTable { name: "dotprod", int_matmul, ..KERNELS };
 

@@ -201,7 +201,7 @@ pub(super) fn floats([a, b, c, d]: IntQuarters) -> Quarters {
 #[target_feature(enable = "neon")]
 pub(super) fn prefetch<const NEAR: bool>(address: *const u8) {
     if !NEAR {
-        crate::aarch64::prefetch(address);
+        crate::cpu::prefetch(address);
         return;
     }
     // SAFETY: a hint: no address faults.

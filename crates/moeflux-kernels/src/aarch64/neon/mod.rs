@@ -3,9 +3,9 @@
 //! One by four outputs take sixteen of the thirty-two registers.
 //! **Invariant:** a [`Neon`] exists only inside the functions of this table.
 
+mod integers;
 pub(super) mod dotprod;
 pub(super) mod i8mm;
-mod integers;
 
 use std::arch::aarch64::{
     float32x4_t, vaddq_f32, vandq_u32, vbslq_f32, vcgtq_f32, vcvt_f32_f16, vcvtq_f32_u32,
@@ -14,9 +14,9 @@ use std::arch::aarch64::{
     vpaddq_f32, vreinterpret_f16_u16, vshlq_u32, vst1q_f32, vuzp1q_f32,
 };
 
-use crate::dispatch::{KernelTable, kernel_table};
 use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use crate::table::{KernelTable, kernel_table};
 use integers::{
     ByteQuarters, IntQuarters, Products, Sums, add_ints, add_products, close, dot_laid, floats,
     gather, half_floats, high_halves, interleave, join, lay, lay_values, load_quads, low_halves,

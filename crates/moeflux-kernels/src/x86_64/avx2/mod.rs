@@ -14,9 +14,9 @@ use std::arch::x86_64::{
     _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_srlv_epi32, _mm256_storeu_ps,
 };
 
-use crate::dispatch::{KernelTable, kernel_table};
 use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use crate::table::{KernelTable, kernel_table};
 use integers::{
     IntPair, Sums, add_ints, add_products, close, floats, gather, half_floats, high_halves,
     interleave, join, lay_values, load_quads, low_halves, merge, no_ints, open, prefetch, products,

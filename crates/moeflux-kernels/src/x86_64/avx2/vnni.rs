@@ -13,9 +13,9 @@ use super::{
     KERNELS, Pair, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
     store4, widened,
 };
-use crate::dispatch::KernelTable;
 use crate::int8::{IntProduct, IntScratch, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use crate::table::KernelTable;
 
 static TABLE: KernelTable = KernelTable { name: "avxvnni", int_matmul, ..KERNELS };
 

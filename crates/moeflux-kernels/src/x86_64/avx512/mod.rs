@@ -3,10 +3,10 @@
 //! Four by four outputs take sixteen of the thirty-two registers.
 //! **Invariant:** an [`Avx512`] exists only inside the functions of this table.
 
-pub(super) mod amx;
 mod integers;
 mod strips;
 pub(super) mod vnni;
+pub(super) mod amx;
 
 use std::arch::x86_64::{
     __m128, __m512, __m512i, _mm_fmadd_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_setr_epi32,
@@ -17,9 +17,9 @@ use std::arch::x86_64::{
     _mm512_set1_ps, _mm512_setr_epi32, _mm512_shuffle_f32x4, _mm512_srlv_epi32, _mm512_storeu_ps,
 };
 
-use crate::dispatch::{KernelTable, kernel_table};
 use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use crate::table::{KernelTable, kernel_table};
 use integers::{
     Sums, add_ints, add_products, close, floats, gather, half_floats, high_halves, interleave,
     join, lay_values, load_quads, low_halves, merge, no_ints, open, prefetch, products,

@@ -14,9 +14,9 @@ use super::{
     KERNELS, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store, store4,
     widened,
 };
-use crate::dispatch::KernelTable;
 use crate::int8::{IntProduct, IntRows, IntScratch, LaidRows, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
+use crate::table::KernelTable;
 
 static TABLE: KernelTable = KernelTable { name: "avx512vnni", lay_inputs, int_matmul, ..KERNELS };
 

@@ -7,8 +7,8 @@
 //! round at the end.
 
 mod layout;
-mod square;
 mod tiles;
+mod square;
 
 use std::arch::x86_64::{_mm512_castps_si512, _mm512_castsi512_ps};
 use std::ops::Range;
@@ -16,13 +16,13 @@ use std::ops::Range;
 use super::strips::{Columns, lay_picks, transposed};
 use super::vnni::Avx512Vnni;
 use super::{KERNELS, load, splat, store};
-use crate::dispatch::KernelTable;
 use crate::format::{Affine, MatrixKind};
 use crate::int8::{
     Block, IntProduct, IntRows, IntScratch, LaidRows, Line, PIECE, RowBlock, Square, matmul, room,
     strip_lines,
 };
 use crate::lanes::{LANES, Lanes};
+use crate::table::KernelTable;
 use crate::upcoming::Upcoming;
 use layout::{lay_any, lay_nibbles};
 use square::{GROUPS, Products, SIDE, Side, Strip, add_square};

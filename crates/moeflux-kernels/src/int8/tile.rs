@@ -1,0 +1,223 @@
+//! Tiles: some columns of sixteen rows of a matrix, their codes taken out of their bytes, and the
+//! scales and biases that belong to them.
+//!
+//! **Invariant:** a tile is made of whole groups. Knows what codes meet only a group at a time.
+
+use std::ops::Range;
+
+use crate::int8::block::{Block, RowBlock, take_apart};
+use crate::int8::simd::{IntSimd, PIECE};
+use crate::lanes::{LANES, Lanes};
+use crate::upcoming::Upcoming;
+
+/// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first cache.
+pub(super) const TILE_COLS: usize = 512;
+
+/// Groups of a tile at most.
+const TILE_GROUPS: usize = TILE_COLS / PIECE;
+
+/// Quads of a tile.
+const TILE_QUADS: usize = TILE_COLS / 4;
+
+/// How codes leave their bytes, a piece of columns at a time.
+pub(super) trait Unpack {
+    /// Whether codes may have more than 4 bits.
+    const WIDE: bool;
+
+    /// The codes of columns `PIECE * piece_idx ..`, in the order of the activations.
+    fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8];
+}
+
+/// 4 bits: two codes in a byte.
+pub(super) struct Nibbles;
+
+/// 8 bits.
+pub(super) struct Bytes;
+
+/// Any other width: one stream of bits. Taken apart without vectors, whatever the width, so that
+/// the rest is compiled once.
+pub(super) struct Stream;
+
+impl Unpack for Nibbles {
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8] {
+        let [a, b, c, d] = simd.quads(&rows.pieces(PIECE / 2 * piece_idx));
+        let (a, b, c, d) = (halves(simd, a), halves(simd, b), halves(simd, c), halves(simd, d));
+        [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
+    }
+}
+
+impl Unpack for Bytes {
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8] {
+        let [a, b, c, d] = simd.quads(&rows.pieces(PIECE * piece_idx));
+        let [e, f, g, h] = simd.quads(&rows.pieces(PIECE * piece_idx + PIECE / 2));
+        [a, b, c, d, e, f, g, h]
+    }
+}
+
+impl Unpack for Stream {
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8] {
+        let mut bytes = [[0; PIECE]; LANES];
+        let piece_bytes = rows.bits * PIECE / 8;
+        for (r, bytes) in bytes.iter_mut().enumerate() {
+            take_apart(rows.bits, &rows.row(r)[piece_idx * piece_bytes..][..piece_bytes], bytes);
+        }
+        let bytes = RowBlock::new(bytes.as_flattened(), (8, PIECE), 0);
+        Bytes::piece(simd, &bytes, 0)
+    }
+}
+
+/// `ints + sum of codes * x` over a piece.
+#[inline(always)]
+fn dot<U: Unpack, S: IntSimd>(
+    simd: S,
+    codes: &[S::Quads; 8],
+    x: &[i8; PIECE],
+    ints: S::Ints,
+) -> S::Ints {
+    if U::WIDE { simd.dot::<true>(codes, x, ints) } else { simd.dot::<false>(codes, x, ints) }
+}
+
+/// The low and the high half of each byte.
+#[inline(always)]
+fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
+    [simd.low_halves(quads), simd.high_halves(quads)]
+}
+
+/// What a block of sixteen rows needs beside its codes: a tile's scales and biases.
+#[repr(align(64))]
+pub(super) struct Scales {
+    pub(super) values: [[Lanes; 2]; TILE_GROUPS],
+}
+
+impl Scales {
+    pub(super) const ZEROS: Self = Self { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
+}
+
+/// Codes of a tile, four columns of sixteen rows at a time.
+#[repr(align(64))]
+pub(super) struct Tile {
+    pub(super) quads: [[u8; 4 * LANES]; TILE_QUADS],
+}
+
+impl Tile {
+    pub(super) const ZEROS: Self = Self { quads: [[0; 4 * LANES]; TILE_QUADS] };
+}
+
+impl Block<'_> {
+    /// A tile's columns, with their scales and biases brought into the order of lanes.
+    #[inline(always)]
+    pub(super) fn part<'a, S: IntSimd>(
+        &self,
+        simd: S,
+        first_col: usize,
+        scales: &'a mut [[Lanes; 2]],
+    ) -> Part<'a> {
+        let cols = self.cols(first_col);
+        let groups = self.groups(&cols);
+        self.lay_scales(simd, groups.clone(), scales);
+        Part { cols, groups, scales, pieces_per_group: usize::from(self.affine.group) / PIECE }
+    }
+
+    /// As many codes as `n_blocks` from this one on have, and which follow them in memory: to be
+    /// asked for group by group, while each meets rows of activations in eights and a rest.
+    #[inline(always)]
+    pub(super) fn behind(&self, n_blocks: usize, n_rows: usize) -> Upcoming {
+        let layout = self.matrix.layout();
+        let n_bytes = n_blocks * LANES * layout.row_bytes();
+        let next = self.codes().row(0).as_ptr().wrapping_add(n_bytes);
+        let n_passes = n_rows / 8 + (n_rows % 8).count_ones() as usize;
+        Upcoming::stretch(
+            next,
+            n_bytes,
+            n_passes * (layout.n_cols / usize::from(self.affine.group)),
+        )
+    }
+
+    /// The columns of a tile.
+    #[inline(always)]
+    pub(super) fn cols(&self, first_col: usize) -> Range<usize> {
+        first_col..self.matrix.layout().n_cols.min(first_col + TILE_COLS)
+    }
+
+    /// The groups of some columns.
+    #[inline(always)]
+    pub(super) fn groups(&self, cols: &Range<usize>) -> Range<usize> {
+        self.affine.n_groups(cols.start)..self.affine.n_groups(cols.end)
+    }
+}
+
+/// Some columns of a block of rows.
+pub(super) struct Part<'a> {
+    pub(super) cols: Range<usize>,
+    pub(super) groups: Range<usize>,
+    pub(super) scales: &'a [[Lanes; 2]],
+    pub(super) pieces_per_group: usize,
+}
+
+impl Part<'_> {
+    /// Columns of a group.
+    #[inline(always)]
+    pub(super) fn group(&self) -> usize {
+        self.pieces_per_group * PIECE
+    }
+
+    /// Lays the codes of these columns down.
+    #[inline(always)]
+    pub(super) fn unpack<U: Unpack, S: IntSimd>(
+        &self,
+        simd: S,
+        rows: &RowBlock<'_>,
+        tile: &mut Tile,
+    ) {
+        let (targets, _) = tile.quads.as_chunks_mut::<8>();
+        let pieces = self.cols.start / PIECE..self.cols.end / PIECE;
+        for (piece_idx, targets) in pieces.zip(targets) {
+            let codes = U::piece(simd, rows, piece_idx);
+            simd.lay(&codes, targets);
+        }
+    }
+}
+
+/// Adds a group's term to each row's output: the activations' step and sum, and the rows' scales
+/// and biases.
+#[inline(always)]
+pub(super) fn add_group<S: IntSimd>(
+    simd: S,
+    (step, sum): (f32, f32),
+    [scales, biases]: &[Lanes; 2],
+    ints: S::Ints,
+    acc: S::Vector,
+) -> S::Vector {
+    let factor = simd.mul(simd.load(scales), simd.splat(step));
+    let acc = simd.fma(factor, simd.floats(ints), acc);
+    simd.fma(simd.load(biases), simd.splat(sum), acc)
+}
+
+/// The sum of codes times `x` over a group from column `col`, for each row.
+#[inline(always)]
+pub(super) fn dot_group<U: Unpack, S: IntSimd>(
+    simd: S,
+    rows: &RowBlock<'_>,
+    x: &[i8],
+    col: usize,
+) -> S::Ints {
+    let mut ints = simd.no_ints();
+    let (pieces, _) = x.as_chunks::<PIECE>();
+    for (i, x) in pieces.iter().enumerate() {
+        let piece_idx = col / PIECE + i;
+        let piece_bytes = PIECE * rows.bits / 8;
+        rows.prefetch_next(simd, piece_idx * piece_bytes, piece_bytes);
+        let codes = U::piece(simd, rows, piece_idx);
+        ints = dot::<U, S>(simd, &codes, x, ints);
+    }
+    ints
+}
