@@ -1,7 +1,7 @@
 //! Grouped-query attention: projections, norms per head, rope, softmax, output.
 
 use crate::error::Result;
-use crate::families::decoder::Site;
+use crate::families::site::Site;
 use crate::ops::{Attention, Heads, Op, RmsNorm, Rope};
 use crate::spec::{AttentionBias, AttentionSpec};
 

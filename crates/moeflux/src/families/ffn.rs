@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::families::MoePlan;
-use crate::families::decoder::Site;
+use crate::families::site::Site;
 use crate::ops::{
     Combine, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, RmsNorm, Route, RouterKind, SwiGlu,
 };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::families::decoder::Site;
+use crate::families::site::Site;
 use crate::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, MatMul, Op, RmsNorm};
 use crate::spec::{Family, GatedDeltaSpec};
 

@@ -2,7 +2,7 @@
 //! queries go there and the output comes back.
 
 use crate::error::Result;
-use crate::families::decoder::Site;
+use crate::families::site::Site;
 use crate::ids::MatrixId;
 use crate::ops::{HeadMatMul, Heads, MlaAttention, Op, Orientation, RmsNorm, Rope};
 use crate::spec::MlaSpec;

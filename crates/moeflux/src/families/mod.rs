@@ -5,11 +5,12 @@
 //! **Invariant:** each tensor that a family has is bound here, under its published name; what
 //! stays unbound is left over, and refused by the binder. Nothing here reads a weight.
 
+mod site;
 mod attention;
-mod decoder;
 mod ffn;
 mod gated_delta;
 mod mla;
+mod decoder;
 
 pub use decoder::build;
 
