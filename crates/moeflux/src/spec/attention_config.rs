@@ -1,6 +1,6 @@
 //! Grouped-query attention and gated DeltaNet, as the families' configs describe them.
 
-use super::parse::Config;
+use super::config::Config;
 use super::rope_config;
 use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, Pairing};
 use crate::error::Result;

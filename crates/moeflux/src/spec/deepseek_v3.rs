@@ -1,6 +1,7 @@
 //! `deepseek_v3` and `kimi_k2`: latent attention, grouped sigmoid routing, dense first layers.
 
-use super::parse::{Config, Frame};
+use super::config::Config;
+use super::frame::Frame;
 use super::rope_config;
 use super::{
     Family, FfnSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing, RouterSpec,

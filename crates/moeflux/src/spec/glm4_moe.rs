@@ -1,8 +1,9 @@
 //! `glm4_moe`: plain attention with half of each head rotated, DeepSeek's router.
 
 use super::attention_config::{AttentionTraits, attention};
+use super::config::Config;
 use super::deepseek_v3::{RouterDefaults, ffns};
-use super::parse::{Config, Frame};
+use super::frame::Frame;
 use super::{AttentionBias, Family, LayerSpec, MixerSpec, ModelSpec};
 use crate::error::Result;
 

@@ -3,16 +3,18 @@
 //! **Invariant:** a [`ModelSpec`] that exists was checked; nothing later asks whether a number of
 //! heads is zero or divides another. Knows nothing of files or tensors' names.
 
+mod rope;
+mod config;
+mod quantisation;
+mod frame;
+mod rope_config;
 mod attention_config;
+mod qwen3_moe;
+mod qwen3_next;
+mod qwen3_5_moe;
 mod deepseek_v3;
 mod glm4_moe;
 mod parse;
-mod quantisation;
-mod qwen3_5_moe;
-mod qwen3_moe;
-mod qwen3_next;
-mod rope;
-mod rope_config;
 #[cfg(test)]
 mod tests;
 

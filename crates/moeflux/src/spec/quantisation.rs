@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::parse::Config;
+use super::config::Config;
 use super::{QuantParams, Quantisation};
 use crate::error::{Error, Result};
 use crate::format::{Section, canonical_name};

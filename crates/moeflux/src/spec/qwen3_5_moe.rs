@@ -1,6 +1,7 @@
 //! `qwen3_5_moe`: as `qwen3_next`, but every layer has experts and the router always normalises.
 
-use super::parse::{Config, Frame};
+use super::config::Config;
+use super::frame::Frame;
 use super::qwen3_next::{mixers, moe};
 use super::{Family, LayerSpec, ModelSpec};
 use crate::error::Result;

@@ -1,7 +1,8 @@
 //! `qwen3_moe`: normed queries and keys, a softmax router, no shared expert.
 
 use super::attention_config::{AttentionTraits, attention};
-use super::parse::{Config, Frame};
+use super::config::Config;
+use super::frame::Frame;
 use super::{AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, RouterSpec};
 use crate::error::Result;
 

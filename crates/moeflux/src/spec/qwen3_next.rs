@@ -1,7 +1,8 @@
 //! `qwen3_next`: gated DeltaNet with gated attention between, a gated shared expert.
 
 use super::attention_config::{AttentionTraits, attention, gated_delta};
-use super::parse::{Config, Frame};
+use super::config::Config;
+use super::frame::Frame;
 use super::{
     AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, RouterSpec,
     SharedExpertSpec,

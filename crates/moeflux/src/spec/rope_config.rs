@@ -4,7 +4,7 @@
 //! Follows transformers 5.23: a `rope_scaling` that is not empty replaces `rope_parameters` as a
 //! whole; keys inside go before keys at the top. Keys of multi-axis ropes change nothing for text.
 
-use super::parse::Config;
+use super::config::Config;
 use super::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 use crate::error::Result;
 use crate::format::Section;

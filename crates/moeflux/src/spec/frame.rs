@@ -1,0 +1,80 @@
+//! What every family's config has: sizes of the whole model, its end tokens, its quantisation.
+//!
+//! **Invariant:** sizes are within the limits below.
+
+use super::config::Config;
+use super::{Family, LayerSpec, ModelSpec, Quantisation, quantisation};
+use crate::error::Result;
+use crate::ids::TokenId;
+
+/// Forty times the deepest known.
+const N_LAYERS_MAX: usize = 4096;
+const VOCAB_MAX: usize = 1 << 24;
+const CONTEXT_MAX: usize = 1 << 30;
+
+/// What every family has.
+pub(super) struct Frame {
+    pub(super) hidden: usize,
+    pub(super) n_layers: usize,
+    vocab: usize,
+    context_max: usize,
+    norm_epsilon: f32,
+    is_tied: bool,
+    eos: Vec<TokenId>,
+    quantisation: Quantisation,
+}
+
+impl Frame {
+    pub(super) fn parse(config: &Config<'_>, default_epsilon: f64) -> Result<Self> {
+        if config.text.str_opt("hidden_act")?.is_some_and(|name| name != "silu") {
+            let advice = "only \"silu\" is supported";
+            return Err(config.text.unsupported("hidden_act", advice));
+        }
+        Ok(Self {
+            hidden: config.width("hidden_size")?,
+            n_layers: config.count("num_hidden_layers", N_LAYERS_MAX)?,
+            vocab: config.count("vocab_size", VOCAB_MAX)?,
+            context_max: config.count("max_position_embeddings", CONTEXT_MAX)?,
+            norm_epsilon: config.positive_or("rms_norm_eps", default_epsilon)?,
+            is_tied: is_tied(config)?,
+            eos: eos(config)?,
+            quantisation: quantisation::parse(config)?,
+        })
+    }
+
+    pub(super) fn into_spec(self, family: Family, layers: Vec<LayerSpec>) -> ModelSpec {
+        assert_eq!(layers.len(), self.n_layers, "layers of a spec");
+        ModelSpec {
+            family,
+            hidden: self.hidden,
+            vocab: self.vocab,
+            context_max: self.context_max,
+            norm_epsilon: self.norm_epsilon,
+            tied_embeddings: self.is_tied,
+            layers,
+            eos: self.eos,
+            quantisation: self.quantisation,
+        }
+    }
+}
+
+/// Of a model with an outer config, the outer one decides, as in transformers.
+fn is_tied(config: &Config<'_>) -> Result<bool> {
+    let key = "tie_word_embeddings";
+    let outer = config.root.bool_opt(key)?;
+    Ok(outer.or(config.text.bool_opt(key)?).unwrap_or(false))
+}
+
+/// One token or a list of them, in the language model's part or at the top.
+fn eos(config: &Config<'_>) -> Result<Vec<TokenId>> {
+    let key = "eos_token_id";
+    let section = if config.text.value(key).is_some() { &config.text } else { &config.root };
+    let ids = match section.value(key) {
+        None => Vec::new(),
+        Some(value) if value.is_array() => section.usize_list_opt(key)?.unwrap_or_default(),
+        Some(_) => vec![section.usize_at(key)?],
+    };
+    let as_token = |id| u32::try_from(id).map(TokenId);
+    let tokens: std::result::Result<Vec<_>, _> = ids.into_iter().map(as_token).collect();
+    tokens.map_err(|_| section.wrong(key, "tokens below 2^32"))
+}
