@@ -5,13 +5,13 @@
 //! **Invariant:** an op's fields are static facts of the model; nothing here computes.
 
 mod batch;
-mod plan;
 mod shape;
+mod plan;
 
 pub use batch::{Batch, Routes, Row, Segment};
-pub use plan::{Plan, RowSet};
+pub use plan::Plan;
 pub use shape::{
-    BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, StateSpec, Workspace,
+    BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, RowSet, StateSpec, Workspace,
 };
 
 use crate::ids::{LayerIdx, MatrixId, VectorId};

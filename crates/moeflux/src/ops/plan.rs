@@ -2,16 +2,7 @@
 
 use std::fmt;
 
-use crate::ops::{BufferSpec, Heads, Op, Workspace};
-
-/// Which rows a plan's ops run over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RowSet {
-    /// Every row of the batch.
-    All,
-    /// Only rows whose logits are wanted; the plan begins with [`Op::SelectRows`].
-    Outputs,
-}
+use crate::ops::{BufferSpec, Heads, Op, RowSet, Workspace};
 
 /// Operations that run in order over the same rows.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,11 +3,19 @@
 use moeflux_kernels::CodeShape;
 
 use crate::ids::BufferId;
-use crate::ops::RowSet;
 
 /// Rows of buffers that hold output rows only. Logits are as wide as the vocabulary: a chunk of
 /// 512 rows of 248,320 would take 485 MiB, so that wanted logits are computed 16 rows at a time.
 pub const N_OUTPUTS_MAX: usize = 16;
+
+/// Which rows a plan's ops run over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowSet {
+    /// Every row of the batch.
+    All,
+    /// Only rows whose logits are wanted; the plan begins with [`Op::SelectRows`].
+    Outputs,
+}
 
 /// A view of one buffer's rows as heads: head `h` covers the `head_dim` columns from
 /// `first_col + h * stride`. A plain row is one head.
