@@ -3,6 +3,7 @@
 //! **Invariant:** what is handed out stays as it is while it is borrowed. A view is made when it is
 //! asked for, so that handing out a group allocates nothing.
 
+use crate::experts::Order;
 use crate::experts::resident::ResidentBank;
 use crate::experts::stream::{Group, SeenSlot};
 use crate::ids::ExpertIdx;
@@ -15,17 +16,6 @@ pub struct ArrivedExpert<'a> {
     pub expert: ExpertIdx,
     /// Its matrices.
     pub view: ExpertView<'a>,
-}
-
-/// In which order the groups of a layer come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// All experts of a group behind those of the groups before, and ascending within it: what
-    /// they give may be added up as they come.
-    Ascending,
-    /// In any order: what they give is kept for its turn.
-    #[default]
-    Any,
 }
 
 /// Some experts of a layer.

@@ -9,13 +9,13 @@ pub mod table;
 pub mod predict;
 pub mod trace;
 pub mod replay;
-mod arrived;
 mod resident;
 mod ahead;
 pub mod stream;
+mod arrived;
 
 pub use ahead::for_each_expert;
-pub use arrived::{Arrived, ArrivedExpert, Order};
+pub use arrived::{Arrived, ArrivedExpert};
 pub use resident::ResidentExperts;
 
 use crate::error::Result;
@@ -32,6 +32,17 @@ pub struct Request<'a> {
     pub chosen: &'a [ExpertIdx],
     /// How many rows.
     pub n_rows: usize,
+}
+
+/// In which order the groups of a layer come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// All experts of a group behind those of the groups before, and ascending within it: what
+    /// they give may be added up as they come.
+    Ascending,
+    /// In any order: what they give is kept for its turn.
+    #[default]
+    Any,
 }
 
 /// All experts of a model.
@@ -82,9 +93,14 @@ impl Experts {
     /// [`crate::error::Error::Expert`] when one cannot be read.
     pub fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
         match self {
-            Self::Resident(resident) => Ok(resident.next_ready()),
+            Self::Resident(resident) => {
+                Ok(resident.next_ready().map(|(bank, experts)| Arrived::of_bank(bank, experts)))
+            }
             Self::OnDevice => Ok(None),
-            Self::Streaming(stream) => stream.next_ready(),
+            Self::Streaming(stream) => {
+                let group = stream.next_ready()?;
+                Ok(group.map(|(group, order)| Arrived::of_group(group, order)))
+            }
         }
     }
 

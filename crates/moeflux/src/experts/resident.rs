@@ -6,7 +6,6 @@ use moeflux_io::{AlignedBytes, available_memory_bytes};
 
 use crate::error::{Error, Result};
 use crate::experts::Request;
-use crate::experts::arrived::Arrived;
 use crate::format::{Checkpoint, Sums};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{
@@ -82,11 +81,12 @@ impl ResidentExperts {
         self.is_given = self.experts.is_empty();
     }
 
-    pub(super) fn next_ready(&mut self) -> Option<Arrived<'_>> {
+    /// All that was asked for, once.
+    pub(super) fn next_ready(&mut self) -> Option<(&ResidentBank, &[ExpertIdx])> {
         if std::mem::replace(&mut self.is_given, true) {
             return None;
         }
-        Some(Arrived::of_bank(&self.banks[self.bank_idx], &self.experts))
+        Some((&self.banks[self.bank_idx], &self.experts))
     }
 }
 

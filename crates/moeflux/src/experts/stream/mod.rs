@@ -7,9 +7,9 @@
 
 mod bank;
 mod fill;
-mod ahead;
 mod size;
 mod stats;
+mod ahead;
 mod open;
 mod pressure;
 mod probe;
@@ -22,15 +22,14 @@ use std::time::Duration;
 
 use moeflux_io::{
     BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, MemoryWatch, N_JOBS_USUAL,
-    Settings, SlotIdx, SlotMemory, SlotState, Wait,
+    Settings, Slab, SlotIdx, SlotMemory, SlotState, Wait,
 };
 
 use crate::error::{Error, Result};
-use crate::experts::Request;
-use crate::experts::arrived::{Arrived, Order};
 use crate::experts::policy::PolicyKind;
 use crate::experts::predict::{LookAhead, LookAheadShape};
 use crate::experts::table::{Found, Guess, SlotTable, TableShape, Taken, Wanted};
+use crate::experts::{Order, Request};
 use crate::format::{Checkpoint, Sums};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertBank, ExpertLayout, ExpertView, Manifest};
@@ -40,7 +39,7 @@ pub use near::Move;
 use near::{Near, near_place};
 use pressure::Pressure;
 pub use probe::{choose_way, drive_speed, probe_of};
-pub use seen::{SeenSlot, SeenSlots, SlotSight};
+pub use seen::{SeenSlots, SlotSight};
 pub use size::{SlotShape, slot_shape};
 pub use stats::StreamStats;
 
@@ -200,6 +199,15 @@ struct Ahead {
     step: stats::StepMeter,
 }
 
+/// A slot for a device to read, which stays as it is until the layer after is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenSlot<'a> {
+    /// Where it lies.
+    pub slab: &'a Slab,
+    /// Which slot of the slab.
+    pub place: usize,
+}
+
 /// Some leased slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group<'a> {
@@ -331,8 +339,8 @@ impl Stream {
         polled
     }
 
-    /// Experts that have arrived; waits until there are some.
-    pub(super) fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
+    /// Experts that have arrived, and in which order groups come; waits until there are some.
+    pub(super) fn next_ready(&mut self) -> Result<Option<(Group<'_>, Order)>> {
         if self.request.is_lasting {
             let Current { given, held, .. } = &mut self.request;
             held.append(given);
@@ -345,7 +353,7 @@ impl Stream {
                 let Self { memory, layouts, request, .. } = self;
                 let (taken, is_lasting) = (&request.given, request.is_lasting);
                 let group = Group { memory, layouts, taken, is_lasting };
-                return Ok(Some(Arrived::of_group(group, request.order)));
+                return Ok(Some((group, request.order)));
             }
             if self.request.pending.is_empty() && self.request.wanted.is_empty() {
                 self.ahead.guessed_at = Some(self.clock.now());

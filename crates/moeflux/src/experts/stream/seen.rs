@@ -52,15 +52,6 @@ impl SeenSlots {
     }
 }
 
-/// A slot for a device to read, which stays as it is until the layer after is asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct SeenSlot<'a> {
-    /// Where it lies.
-    pub slab: &'a Slab,
-    /// Which slot of the slab.
-    pub place: usize,
-}
-
 impl StreamBank {
     /// How experts lie in slots that a device reads; `None` if it cannot.
     pub(super) fn seen_layout(&self, block_bytes: usize) -> Option<ExpertLayout> {
