@@ -7,10 +7,11 @@ use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::spec::Quantisation;
-use crate::weights::manifest::{BankPart, ExpertBank, Extent, PartRole, Places};
-use crate::weights::packed::{FoundBank, WantedMatrix};
+use crate::weights::found::{Extent, FoundBank, Wanted};
+use crate::weights::manifest::{BankPart, ExpertBank, PartRole, Places};
+use crate::weights::packed::WantedMatrix;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
-use crate::weights::stored::{StoredMatrix, Wanted};
+use crate::weights::stored::StoredMatrix;
 use crate::weights::table::{Table, missing};
 
 /// Sizes of a layer's routed experts.

@@ -14,12 +14,13 @@ use crate::format::{Checkpoint, PackedNorms};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{Family, ModelSpec, Quantisation};
 use crate::weights::bank::{BankRequest, ExpertShape};
+use crate::weights::found::Wanted;
 use crate::weights::imagined::{Imagination, Imagined};
 use crate::weights::leftover;
 use crate::weights::manifest::{
     ExpertBank, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
 };
-use crate::weights::stored::{StoredMatrix, Wanted, unstacked};
+use crate::weights::stored::{StoredMatrix, unstacked};
 use crate::weights::table::Table;
 
 /// Where tensors come from.

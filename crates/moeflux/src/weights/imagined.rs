@@ -9,10 +9,7 @@ use moeflux_kernels::FloatKind;
 
 use crate::format::DType;
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
-use crate::weights::manifest::Extent;
-use crate::weights::packed::dtype_of;
-use crate::weights::stored::Wanted;
-use crate::weights::table::Found;
+use crate::weights::found::{Extent, Found, Wanted, dtype_of};
 
 /// How an imagined checkpoint is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

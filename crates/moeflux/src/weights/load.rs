@@ -14,9 +14,8 @@ use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
 use crate::weights::files::{Copies, Files, Meter, Watch, check_room};
 use crate::weights::fill::{Searched, Segment, fill};
-use crate::weights::manifest::{
-    Extent, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
-};
+use crate::weights::found::Extent;
+use crate::weights::manifest::{Manifest, MatrixSource, Origin, StoredVector, VectorSource};
 use crate::weights::resident::{OwnedMatrix, Weights};
 
 /// Reads the resident tensors, and compares them with `sums` where there are some.

@@ -10,19 +10,9 @@ use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
 use crate::weights::files::{first_non_finite, part_error};
+use crate::weights::found::Extent;
 use crate::weights::imagined::ImaginedCheckpoint;
 use crate::weights::resident::ExpertLayout;
-
-/// A run of bytes in one of a checkpoint's files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Which of [`crate::format::Checkpoint::files`].
-    pub file_idx: usize,
-    /// First byte.
-    pub offset_bytes: u64,
-    /// Number of bytes.
-    pub len_bytes: u64,
-}
 
 /// A resident matrix and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]

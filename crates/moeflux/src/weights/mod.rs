@@ -2,33 +2,36 @@
 //!
 //! **Invariant:** every tensor of a checkpoint is bound once, skipped by name, or an error.
 
-mod bank;
-mod binder;
+mod found;
 mod files;
-mod fill;
 mod imagined;
+mod resident;
+mod manifest;
+mod fill;
 mod leftover;
 mod load;
-mod manifest;
 mod packed;
-mod resident;
-mod stored;
 mod table;
+mod stored;
+mod bank;
+mod binder;
 
 pub use bank::ExpertShape;
 pub use binder::{Binder, Source};
 pub use files::{Copies, Progress, Watch};
 pub(crate) use files::{Files, Meter, check_room, first_non_finite};
 pub(crate) use fill::{Searched, Segment, fill, fill_here};
+pub use found::Extent;
+pub(crate) use found::dtype_of;
 pub(crate) use imagined::params_of_mlx;
 pub use imagined::{Imagined, ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
 pub(crate) use load::expert_samples;
 pub use load::load;
 pub use manifest::{
-    BankPart, ExpertBank, Extent, KindCount, Manifest, MatrixSource, Origin, PartRole, Places,
-    Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
+    BankPart, ExpertBank, KindCount, Manifest, MatrixSource, Origin, PartRole, Places, Records,
+    SkipReason, SkippedGroup, StoredVector, VectorSource,
 };
-pub(crate) use packed::{described, dtype_of};
+pub(crate) use packed::described;
 pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
 
 #[cfg(test)]

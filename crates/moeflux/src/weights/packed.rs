@@ -7,18 +7,11 @@
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
-use crate::format::{DType, PackedBank, PackedKind, PackedMatrix, RECORD_ALIGN, ShardFile};
+use crate::format::{DType, PackedKind, PackedMatrix, RECORD_ALIGN};
 use crate::spec::{QuantParams, Quantisation};
+use crate::weights::found::{FoundBank, dtype_of};
 use crate::weights::manifest::Records;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
-
-/// A packed layer as it was found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FoundBank<'a> {
-    pub(super) file: &'a ShardFile,
-    pub(super) file_idx: usize,
-    pub(super) bank: &'a PackedBank,
-}
 
 /// A matrix of a record that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -152,15 +145,6 @@ pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
     };
     let (codes_at, scales_at, biases_at) = places(span);
     PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at }
-}
-
-/// The type of a float's tensor.
-pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
-    match kind {
-        FloatKind::F32 => DType::F32,
-        FloatKind::F16 => DType::F16,
-        FloatKind::Bf16 => DType::Bf16,
-    }
 }
 
 fn float_kind(dtype: DType) -> FloatKind {

@@ -8,33 +8,8 @@ use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::format::DType;
 use crate::spec::{QuantParams, Quantisation};
-use crate::weights::manifest::Extent;
-use crate::weights::table::{Found, Table};
-
-/// A matrix that is asked for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'n> {
-    /// Name without `.weight`: scales and overrides go by it.
-    pub(super) base: &'n str,
-    /// Matrices in one tensor of three dimensions; `None`: a tensor of two.
-    pub(super) n_stack: Option<usize>,
-    pub(super) n_rows: usize,
-    pub(super) n_cols: usize,
-}
-
-impl Wanted<'_> {
-    /// Refuses sizes that no file can have, so that later products of them cannot overflow.
-    pub(super) fn check_size(&self) -> Result<()> {
-        let n_rows = self.n_rows.saturating_mul(self.n_stack.unwrap_or(1));
-        let layout = MatrixLayout::new(MatrixKind::Float(FloatKind::F32), n_rows, self.n_cols);
-        layout.map(drop).map_err(|error| Error::tensor(self.base, error.to_string()))
-    }
-
-    /// The shape of a part whose single matrix has `n_rows` and `n_cols`.
-    fn shape(&self, n_rows: usize, n_cols: usize) -> Vec<usize> {
-        self.n_stack.into_iter().chain([n_rows, n_cols]).collect()
-    }
-}
+use crate::weights::found::{Extent, Found, Wanted};
+use crate::weights::table::Table;
 
 /// A matrix, or a stack of them, as stored.
 #[derive(Clone, Copy, Debug)]

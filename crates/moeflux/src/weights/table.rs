@@ -5,66 +5,11 @@
 
 use std::collections::HashSet;
 
-use moeflux_kernels::FloatKind;
-
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, DType, TensorEntry};
+use crate::format::Checkpoint;
 use crate::spec::Quantisation;
+use crate::weights::found::{Found, FoundBank, Wanted};
 use crate::weights::imagined::Imagination;
-use crate::weights::manifest::Extent;
-use crate::weights::packed::FoundBank;
-use crate::weights::stored::Wanted;
-
-/// A tensor that exists, or could.
-#[derive(Clone, Debug)]
-pub(super) struct Found {
-    /// As the source names it, for messages.
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) shape: Vec<usize>,
-    pub(super) extent: Extent,
-}
-
-impl Found {
-    /// An error about this tensor.
-    pub(super) fn error(&self, problem: impl Into<String>) -> Error {
-        Error::tensor(&self.name, problem)
-    }
-
-    /// The float type of the values, if they are floats that vectors and scales may have.
-    pub(super) fn float_kind(&self) -> Option<FloatKind> {
-        match self.dtype {
-            DType::F32 => Some(FloatKind::F32),
-            DType::F16 => Some(FloatKind::F16),
-            DType::Bf16 => Some(FloatKind::Bf16),
-            _ => None,
-        }
-    }
-
-    /// Checks the shape.
-    pub(super) fn expect_shape(&self, shape: &[usize]) -> Result<()> {
-        if self.shape == shape {
-            return Ok(());
-        }
-        let found = &self.shape;
-        Err(self.error(format!("has shape {found:?}, but config.json asks for {shape:?}")))
-    }
-}
-
-impl From<&TensorEntry> for Found {
-    fn from(entry: &TensorEntry) -> Self {
-        Self {
-            name: entry.name.clone(),
-            dtype: entry.dtype,
-            shape: entry.shape.clone(),
-            extent: Extent {
-                file_idx: entry.file_idx,
-                offset_bytes: entry.offset_bytes,
-                len_bytes: entry.len_bytes,
-            },
-        }
-    }
-}
 
 /// Tensors by canonical name.
 #[derive(Debug)]

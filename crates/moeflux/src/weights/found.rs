@@ -1,0 +1,112 @@
+//! What is asked for of a source, and what is found there.
+//!
+//! **Invariant:** plain data and questions about it. Who asks, and who answers, is not known here.
+
+use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+
+use crate::error::{Error, Result};
+use crate::format::{DType, PackedBank, ShardFile, TensorEntry};
+
+/// A run of bytes in one of a checkpoint's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Which of [`crate::format::Checkpoint::files`].
+    pub file_idx: usize,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Number of bytes.
+    pub len_bytes: u64,
+}
+
+/// A matrix that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'n> {
+    /// Name without `.weight`: scales and overrides go by it.
+    pub(super) base: &'n str,
+    /// Matrices in one tensor of three dimensions; `None`: a tensor of two.
+    pub(super) n_stack: Option<usize>,
+    pub(super) n_rows: usize,
+    pub(super) n_cols: usize,
+}
+
+impl Wanted<'_> {
+    /// Refuses sizes that no file can have, so that later products of them cannot overflow.
+    pub(super) fn check_size(&self) -> Result<()> {
+        let n_rows = self.n_rows.saturating_mul(self.n_stack.unwrap_or(1));
+        let layout = MatrixLayout::new(MatrixKind::Float(FloatKind::F32), n_rows, self.n_cols);
+        layout.map(drop).map_err(|error| Error::tensor(self.base, error.to_string()))
+    }
+
+    /// The shape of a part whose single matrix has `n_rows` and `n_cols`.
+    pub(super) fn shape(&self, n_rows: usize, n_cols: usize) -> Vec<usize> {
+        self.n_stack.into_iter().chain([n_rows, n_cols]).collect()
+    }
+}
+
+/// A tensor that exists, or could.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// As the source names it, for messages.
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) extent: Extent,
+}
+
+impl Found {
+    /// An error about this tensor.
+    pub(super) fn error(&self, problem: impl Into<String>) -> Error {
+        Error::tensor(&self.name, problem)
+    }
+
+    /// The float type of the values, if they are floats that vectors and scales may have.
+    pub(super) fn float_kind(&self) -> Option<FloatKind> {
+        match self.dtype {
+            DType::F32 => Some(FloatKind::F32),
+            DType::F16 => Some(FloatKind::F16),
+            DType::Bf16 => Some(FloatKind::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Checks the shape.
+    pub(super) fn expect_shape(&self, shape: &[usize]) -> Result<()> {
+        if self.shape == shape {
+            return Ok(());
+        }
+        let found = &self.shape;
+        Err(self.error(format!("has shape {found:?}, but config.json asks for {shape:?}")))
+    }
+}
+
+impl From<&TensorEntry> for Found {
+    fn from(entry: &TensorEntry) -> Self {
+        Self {
+            name: entry.name.clone(),
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
+            extent: Extent {
+                file_idx: entry.file_idx,
+                offset_bytes: entry.offset_bytes,
+                len_bytes: entry.len_bytes,
+            },
+        }
+    }
+}
+
+/// A packed layer as it was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundBank<'a> {
+    pub(super) file: &'a ShardFile,
+    pub(super) file_idx: usize,
+    pub(super) bank: &'a PackedBank,
+}
+
+/// The type of a float's tensor.
+pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
+    match kind {
+        FloatKind::F32 => DType::F32,
+        FloatKind::F16 => DType::F16,
+        FloatKind::Bf16 => DType::Bf16,
+    }
+}
