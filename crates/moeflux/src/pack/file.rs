@@ -9,7 +9,6 @@ use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::format::{DType, NewTensor, PackedRole, RECORD_ALIGN, new_header, packed_metadata};
 use crate::ids::ExpertIdx;
-use crate::pack::plan::{HeadPart, HeadPartKind};
 use crate::pack::rows::FloatRows;
 use crate::weights::{ExpertBank, ExpertLayout, Extent, MatrixSpan, PartRole};
 
@@ -41,6 +40,48 @@ pub(super) enum Product {
     Rows { rows: FloatRows, layout: MatrixLayout },
     /// The same of some rows of each head.
     Heads { rows: FloatRows, part: HeadPart, layout: MatrixLayout },
+}
+
+/// The heads of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heads {
+    pub(super) n_heads: usize,
+    pub(super) nope_dim: usize,
+    pub(super) v_dim: usize,
+    pub(super) kv_rank: usize,
+}
+
+/// One of the two matrices that mlx-lm makes of `kv_b_proj`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeadPart {
+    pub(super) heads: Heads,
+    pub(super) kind: HeadPartKind,
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadPartKind {
+    /// `embed_q`: of each head the rows of the keys, transposed.
+    Keys,
+    /// `unembed_out`: of each head the rows of the values.
+    Values,
+}
+
+impl HeadPart {
+    /// Heads, rows and columns of the result.
+    pub(super) fn shape(self) -> (usize, usize, usize) {
+        let Heads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
+        match self.kind {
+            HeadPartKind::Keys => (n_heads, kv_rank, nope_dim),
+            HeadPartKind::Values => (n_heads, v_dim, kv_rank),
+        }
+    }
+
+    /// Rows of the result, all heads together.
+    pub(super) fn n_rows(self) -> usize {
+        let (n_heads, n_rows, _) = self.shape();
+        n_heads * n_rows
+    }
 }
 
 /// How records come to be.

@@ -6,16 +6,16 @@
 //! the same, byte for byte, as of a run that nothing ended. Memory is at most
 //! [`WORKING_BYTES_MAX`], whatever the model, and what its headers take.
 
-mod compute;
-mod documents;
-mod file;
 mod folder;
 mod journal;
 mod pipeline;
-mod plan;
 mod quantise;
-mod rows;
 mod source;
+mod rows;
+mod file;
+mod compute;
+mod plan;
+mod documents;
 mod verify;
 mod write;
 

@@ -16,7 +16,7 @@ use crate::format::{
     canonical_name,
 };
 use crate::ids::ExpertIdx;
-use crate::pack::file::{FilePlan, OutTensor, Product, RecordPlan};
+use crate::pack::file::{FilePlan, HeadPart, HeadPartKind, Heads, OutTensor, Product, RecordPlan};
 use crate::pack::rows::FloatRows;
 use crate::spec::{MixerSpec, QuantParams};
 use crate::weights::{
@@ -310,48 +310,6 @@ fn target_kind(params: Option<QuantParams>, cast: FloatKind) -> MatrixKind {
 
 fn layout_of(base: &str, kind: MatrixKind, n_rows: usize, n_cols: usize) -> Result<MatrixLayout> {
     MatrixLayout::new(kind, n_rows, n_cols).map_err(|error| Error::tensor(base, error.to_string()))
-}
-
-/// The heads of latent attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heads {
-    pub(super) n_heads: usize,
-    pub(super) nope_dim: usize,
-    pub(super) v_dim: usize,
-    pub(super) kv_rank: usize,
-}
-
-/// One of the two matrices that mlx-lm makes of `kv_b_proj`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HeadPart {
-    pub(super) heads: Heads,
-    pub(super) kind: HeadPartKind,
-}
-
-/// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HeadPartKind {
-    /// `embed_q`: of each head the rows of the keys, transposed.
-    Keys,
-    /// `unembed_out`: of each head the rows of the values.
-    Values,
-}
-
-impl HeadPart {
-    /// Heads, rows and columns of the result.
-    pub(super) fn shape(self) -> (usize, usize, usize) {
-        let Heads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
-        match self.kind {
-            HeadPartKind::Keys => (n_heads, kv_rank, nope_dim),
-            HeadPartKind::Values => (n_heads, v_dim, kv_rank),
-        }
-    }
-
-    /// Rows of the result, all heads together.
-    fn n_rows(self) -> usize {
-        let (n_heads, n_rows, _) = self.shape();
-        n_heads * n_rows
-    }
 }
 
 impl Item {
