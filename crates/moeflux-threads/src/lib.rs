@@ -4,12 +4,12 @@
 //! started it has returned; so tasks may borrow. Knows nothing of what the tasks compute.
 #![allow(unsafe_code, reason = "borrowed tasks on other threads; every block is documented")]
 
-mod pool;
+mod waiting;
 mod section;
+mod pool;
 mod slices;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 pub use pool::Pool;
 pub use slices::Columns;

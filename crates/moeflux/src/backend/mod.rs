@@ -3,10 +3,10 @@
 //! **Invariant:** a backend interprets plans; it never learns which model they belong to, and
 //! never waits for the disk.
 
+pub mod kv;
+pub mod host;
 mod best;
 pub mod cpu;
-pub mod host;
-pub mod kv;
 pub mod reference;
 
 use std::fmt;

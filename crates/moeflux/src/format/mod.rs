@@ -4,20 +4,20 @@
 //! describes. Nothing here reads a tensor's bytes or knows what a tensor means.
 #![deny(clippy::indexing_slicing)]
 
-mod checkpoint;
-mod config;
 mod dtype;
 mod header;
 mod index;
 mod new_file;
 mod npy;
 mod packed;
+mod whole;
+mod config;
 mod safetensors;
 mod shard;
+mod checkpoint;
 mod sums;
 #[cfg(test)]
 mod tests;
-mod whole;
 
 pub use checkpoint::{Checkpoint, Packed, TensorEntry, canonical_name};
 pub use config::{RawConfig, Section};

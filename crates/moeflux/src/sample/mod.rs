@@ -11,12 +11,12 @@
 //! **Invariant:** the token depends on logits, history, mask, config and the number of draws so
 //! far, and on nothing else; it is never a masked one. Knows no text.
 
-mod bias;
-mod candidates;
 mod config;
 mod defaults;
-mod draw;
 mod exp;
+mod candidates;
+mod bias;
+mod draw;
 mod greedy;
 mod logprobs;
 mod min_p;

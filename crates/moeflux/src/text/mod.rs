@@ -8,15 +8,15 @@
 //! error that names the file. Knows no model, no sampler and no clock.
 
 mod byte_level;
-mod eos;
 mod files;
 mod pattern;
 mod pipeline;
 mod special;
 mod stop;
-mod stream;
 mod template;
 mod tokenizer;
+mod eos;
+mod stream;
 
 pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
 pub use crate::text::eos::EndTokens;

@@ -4,14 +4,14 @@
 //! `moeflux_kernels` and the ops state; so results do not depend on threads, on how rows are cut
 //! into steps, or on which sessions share a step. Never waits for the disk.
 
-mod attention;
-mod delta;
-mod elementwise;
-mod experts;
-mod linear;
-mod product;
 mod router;
 mod split;
+mod attention;
+mod elementwise;
+mod delta;
+mod product;
+mod linear;
+mod experts;
 #[cfg(test)]
 mod tests;
 

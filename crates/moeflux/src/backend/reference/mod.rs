@@ -11,12 +11,12 @@
 mod attention;
 mod decode;
 mod delta;
-mod experts;
-#[cfg(test)]
-mod fixture;
 mod linear;
 mod pointwise;
+mod experts;
 mod router;
+#[cfg(test)]
+mod fixture;
 
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 //! **Invariant:** a sum belongs to a run of bytes of one file; runs do not overlap and ascend. That
 //! the sums themselves are whole was checked before they come out. Reads no tensor's bytes.
 
-mod document;
 mod units;
+mod document;
 
 pub use document::{FileSums, SUMS_FILE_NAME, SumsDocument};
 pub use units::{TensorUnit, tensor_units};

@@ -7,12 +7,12 @@
 //! **Invariant:** what comes out neither panics nor grows a text more than `GROWTH_MAX` times, and
 //! gives the same tokens each time; what is not known here is an error that names it.
 
-mod added;
-mod decoder;
 mod model;
+mod added;
 mod normalizer;
 mod post_processor;
 mod pre_tokenizer;
+mod decoder;
 
 use std::path::Path;
 

@@ -8,8 +8,8 @@
 //! **Invariant:** a result depends on the row's position alone, not on how work is cut into jobs:
 //! so a long context spreads over many threads, and many queries share what is read of a block.
 
-mod jobs;
 mod merge;
+mod jobs;
 mod rounded;
 mod task;
 
