@@ -1,124 +1,182 @@
-//! One direction: a module of the engine may name only modules declared above it in `lib.rs`.
+//! One direction: a module may name only modules that are declared above it.
 //!
-//! Paths are found by text, through `crate::` and through `super::` that climbs to the crate root.
-//! **Invariant:** a path to the root that the text does not show in full (a group, a glob, an
-//! alias, a name that is no module) is a finding itself, so that none escapes.
+//! The order of `mod` lines is the order of dependence, in every crate: in `lib.rs` or `main.rs`,
+//! and in the file of every module that has children. So there is no circle between siblings. A
+//! parent may name all of its children, and a child what its parent defines, but not what the
+//! parent only passes on from a child that stands lower. Modules for tests are exempt.
+//! **Invariant:** a path that the text does not show in full (a glob or an alias of a module
+//! around, a group or a name right below the root) is a finding itself, so that none escapes.
+
+use std::collections::BTreeMap;
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
+use crate::tidy::paths::{self, Child, NamedPath};
 use crate::tidy::tree::{File, Tree};
 
-const SOURCE: &str = "crates/moeflux/src/";
-const LIB: &str = "crates/moeflux/src/lib.rs";
+const ENGINE: &str = "crates/moeflux/src/lib.rs";
+
+/// Files whose children still name each other in a circle: a session's runtime keeps the lists of
+/// the steps that run on it. One that has no circle any more must be removed from here.
+const CIRCLES: [&str; 1] = ["crates/moeflux/src/session/mod.rs"];
 
 /// Names that stand lower than their user, or that hide what is used.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let Some(lib) = tree.get(LIB) else {
-        return vec![Finding::new(LIB, 1, "missing: it states the order of modules")];
-    };
-    let order = declared_modules(&lib.code);
-    let files = tree.under(SOURCE).filter(|file| file.is_rust() && file.path != LIB);
-    files.flat_map(|file| violations(&order, file)).collect()
+    let roots = tree.rust().filter(|file| is_root(&file.path));
+    let mut findings: Vec<Finding> =
+        roots.flat_map(|root| Crate::new(tree, &root.path).findings()).collect();
+    for order in CIRCLES.into_iter().filter(|order| tree.get(order).is_some()) {
+        let n_before = findings.len();
+        findings.retain(|finding| !is_between_children(finding, order));
+        if findings.len() == n_before {
+            let message = "has no circle any more: remove it from `CIRCLES` in layers.rs";
+            findings.push(Finding::new(order, 1, message));
+        }
+    }
+    if tree.get(ENGINE).is_none() {
+        findings.push(Finding::new(ENGINE, 1, "missing: it states the order of modules"));
+    }
+    findings
 }
 
 /// The modules of the engine, in order.
 pub(super) fn modules(tree: &Tree) -> Vec<&str> {
-    tree.get(LIB).map_or_else(Vec::new, |lib| declared_modules(&lib.code))
+    let children = tree.get(ENGINE).map_or_else(Vec::new, |lib| paths::children(&lib.code));
+    children.iter().map(|child| child.name).collect()
 }
 
-fn declared_modules(lib_code: &str) -> Vec<&str> {
-    lib_code.lines().filter_map(declared_module).collect()
+/// Whether a finding is of a child that names one that stands lower in the file `order`.
+fn is_between_children(finding: &Finding, order: &str) -> bool {
+    let folder = order.trim_end_matches("mod.rs");
+    let inside = order.split_once("/src/").map_or(order, |(_, inside)| inside);
+    finding.path.starts_with(folder) && finding.message.ends_with(&format!(" in {inside}"))
 }
 
-fn declared_module(line: &str) -> Option<&str> {
-    let (visibility, name) = line.trim().strip_suffix(';')?.rsplit_once("mod ")?;
-    matches!(visibility.trim(), "" | "pub" | "pub(crate)").then_some(name)
+fn is_root(path: &str) -> bool {
+    path.ends_with("/src/lib.rs") || path.ends_with("/src/main.rs")
 }
 
-fn violations(order: &[&str], file: &File) -> Vec<Finding> {
-    let own_path = module_path(&file.path);
-    let own = own_path[0];
-    let rank = |module: &str| order.iter().position(|&it| it == module);
-    let Some(own_rank) = rank(own) else {
-        let message = format!("module `{own}` is not declared in lib.rs");
-        return vec![Finding::new(&file.path, 1, message)];
-    };
-    let judge = |name: RootName<'_>| {
-        let message = match (name.text, rank(name.text)) {
-            (_, Some(rank)) if rank <= own_rank => return None,
-            (used, Some(_)) => format!("`{own}` may not use `{used}`: it stands lower in lib.rs"),
-            ("", None) => "name a module in full: no group, glob or alias of the root".to_owned(),
-            (used, None) => format!("`{used}` is no module of lib.rs: name it by its module"),
+/// A module's names, from the crate's root.
+type ModulePath<'a> = Vec<&'a str>;
+
+/// A module with a file of its own.
+struct Module<'a> {
+    file: &'a File,
+    children: Vec<Child<'a>>,
+    paths: Vec<NamedPath<'a>>,
+}
+
+/// The modules of one crate.
+struct Crate<'a> {
+    modules: BTreeMap<ModulePath<'a>, Module<'a>>,
+}
+
+impl<'a> Crate<'a> {
+    fn new(tree: &'a Tree, root: &'a str) -> Self {
+        let folder = &root[..=root.rfind('/').unwrap_or_default()];
+        let files = tree.under(folder).filter(|file| file.is_rust());
+        let module = |file: &'a File| {
+            let own = module_path(&file.path[folder.len()..]);
+            let children = paths::children(&file.code);
+            let paths = paths::paths(&file.code, &own);
+            (own, Module { file, children, paths })
         };
-        Some(Finding::new(&file.path, lex::line_number(&file.code, name.at), message))
-    };
-    root_names(&file.code, own_path.len()).into_iter().filter_map(judge).collect()
-}
+        Self { modules: files.map(module).collect() }
+    }
 
-/// `["experts", "table"]` for `crates/moeflux/src/experts/table.rs`.
-fn module_path(path: &str) -> Vec<&str> {
-    let inside = path.strip_prefix(SOURCE).unwrap_or(path);
-    let inside = inside.strip_suffix(".rs").unwrap_or(inside);
-    inside.strip_suffix("/mod").unwrap_or(inside).split('/').collect()
-}
+    fn findings(&self) -> Vec<Finding> {
+        self.modules.iter().flat_map(|(own, module)| self.violations(own, module)).collect()
+    }
 
-/// What follows a path that begins at the crate root; empty if that is not an identifier.
-struct RootName<'a> {
-    at: usize,
-    text: &'a str,
-}
-
-/// Every name after a path to the root, in a file whose module is `file_depth` below the root.
-fn root_names(code: &str, file_depth: usize) -> Vec<RootName<'_>> {
-    let mut names = Vec::new();
-    let mut braces = Vec::new();
-    let mut at = 0;
-    let mut previous = "";
-    let mut opens_module = false;
-    while at < code.len() {
-        let word = lex::leading_word(&code[at..]);
-        let step = code[at..].chars().next().map_or(1, char::len_utf8);
-        match &code[at..at + word.len().max(step)] {
-            "{" => braces.push(std::mem::take(&mut opens_module)),
-            "}" => drop(braces.pop()),
-            ";" => opens_module = false,
-            // `pub(crate)` and `pub(super)` name no module.
-            "crate" | "super" if previous == "(" && code[at + word.len()..].starts_with(')') => {}
-            "crate" => names.push(RootName { at, text: after_path(&code[at + word.len()..]) }),
-            "super" => {
-                let depth = file_depth + braces.iter().filter(|&&is_module| is_module).count();
-                let (n_supers, rest) = climb(&code[at..]);
-                if n_supers >= depth {
-                    names.push(RootName { at, text: after_path(rest) });
-                }
-                at = code.len() - rest.len();
-                continue;
+    fn violations(&self, own: &[&'a str], module: &Module<'a>) -> Vec<Finding> {
+        for (depth, name) in own.iter().enumerate() {
+            let parent = &own[..depth];
+            let Some((_, child)) = self.child(parent, name) else {
+                let order = self.file_name(parent);
+                let message = format!("module `{name}` is not declared in {order}");
+                return vec![Finding::new(&module.file.path, 1, message)];
+            };
+            if child.is_test {
+                return Vec::new();
             }
-            _ if previous == "mod" => opens_module = true,
-            _ => {}
         }
-        let len = word.len().max(step);
-        if !code[at..at + len].trim().is_empty() {
-            previous = &code[at..at + len];
-        }
-        at += len;
+        let judge = |path: &NamedPath<'a>| {
+            let message = self.violation(own, &path.names)?;
+            let line_number = lex::line_number(&module.file.code, path.at);
+            Some(Finding::new(&module.file.path, line_number, message))
+        };
+        module.paths.iter().filter_map(judge).collect()
     }
-    names
+
+    /// What is wrong with module `own` naming `names`.
+    fn violation(&self, own: &[&'a str], names: &[&'a str]) -> Option<String> {
+        let (used, item) = self.resolved(names);
+        let n_common = own.iter().zip(&used).take_while(|(own, used)| own == used).count();
+        let around = &own[..n_common];
+        if n_common == own.len() {
+            return None;
+        }
+        if n_common == used.len() {
+            let order = self.file_name(around);
+            return match (item, around) {
+                (None | Some("*"), []) => {
+                    Some("name a module in full: no group, glob or alias of the root".to_owned())
+                }
+                (None | Some("*"), _) => Some(
+                    "name what is used: no glob or alias of a module around this one".to_owned(),
+                ),
+                (Some(item), []) => {
+                    Some(format!("`{item}` is no module of {order}: name it by its module"))
+                }
+                (Some(_), _) => None,
+            };
+        }
+        let (user, used) = (own[n_common], used[n_common]);
+        let (own_rank, _) = self.child(around, user)?;
+        let (rank, child) = self.child(around, used)?;
+        let is_above = rank < own_rank || child.is_test;
+        let order = self.file_name(around);
+        (!is_above).then(|| format!("`{user}` may not use `{used}`: it stands lower in {order}"))
+    }
+
+    /// The module that a path leads to, and what it names there, if that is not the module.
+    fn resolved(&self, names: &[&'a str]) -> (ModulePath<'a>, Option<&'a str>) {
+        let is_module = |n: &usize| self.child(&names[..*n], names[*n]).is_some();
+        let n_names = (0..names.len()).take_while(is_module).count();
+        let Some(&item) = names.get(n_names) else { return (names.to_vec(), None) };
+        let own = &names[..n_names];
+        // What the root passes on is for other crates.
+        let module = self.modules.get(own).filter(|_| !own.is_empty());
+        let is_from_child = |path: &&NamedPath<'a>| {
+            let is_below = path.names.len() > n_names + 1 && path.names.starts_with(own);
+            is_below && path.alias == Some(item)
+        };
+        match module.and_then(|module| module.paths.iter().find(is_from_child)) {
+            Some(passed_on) => self.resolved(&passed_on.names),
+            None => (own.to_vec(), Some(item)),
+        }
+    }
+
+    /// The place of a child among those of `parent`, and the child.
+    fn child(&self, parent: &[&'a str], name: &str) -> Option<(usize, Child<'a>)> {
+        let children = &self.modules.get(parent)?.children;
+        children.iter().copied().enumerate().find(|(_, child)| child.name == name)
+    }
+
+    /// The file that declares the children of `parent`: without folders for the crate's root.
+    fn file_name(&self, parent: &[&'a str]) -> String {
+        let path = self.modules.get(parent).map_or("its parent", |module| &module.file.path);
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let folders = if name == "mod.rs" { parent } else { &parent[..parent.len().max(1) - 1] };
+        folders.iter().map(|folder| format!("{folder}/")).collect::<String>() + name
+    }
 }
 
-/// How many `super` follow each other, and what comes after the last.
-fn climb(code: &str) -> (usize, &str) {
-    let mut n_supers = 1;
-    let mut rest = &code["super".len()..];
-    while let Some(next) = rest.strip_prefix("::super") {
-        n_supers += 1;
-        rest = next;
-    }
-    (n_supers, rest)
-}
-
-fn after_path(rest: &str) -> &str {
-    rest.strip_prefix("::").map_or("", lex::leading_word)
+/// `["experts", "table"]` for `experts/table.rs`; nothing for the root.
+fn module_path(path: &str) -> ModulePath<'_> {
+    let inside = path.strip_suffix(".rs").unwrap_or(path);
+    let inside = inside.strip_suffix("/mod").unwrap_or(inside);
+    if matches!(inside, "lib" | "main") { Vec::new() } else { inside.split('/').collect() }
 }
 
 #[cfg(test)]
@@ -127,14 +185,25 @@ mod tests {
 
     const LIB_RS: &str = "//! x\npub mod ids;\nmod experts;\npub(crate) mod ops;\n#[cfg(test)]\n";
 
+    /// Findings of a tree of files in `crates/moeflux/src/`, by line.
     #[track_caller]
-    fn check_file(path: &str, text: &str, expected: &[(usize, &str)]) {
-        let path = format!("{SOURCE}{path}");
-        let tree = Tree::of(&[(LIB, LIB_RS), (&path, text)]);
-        let found = check(&tree);
+    fn check_files(files: &[(&str, &str)], expected: &[(usize, &str)]) {
+        let paths = files.iter().map(|(path, _)| format!("crates/moeflux/src/{path}"));
+        let paths: Vec<String> = paths.collect();
+        let files = paths.iter().zip(files).map(|(path, (_, text))| (path.as_str(), *text));
+        let found = check(&Tree::of(&files.collect::<Vec<_>>()));
         let found: Vec<(usize, &str)> =
             found.iter().map(|finding| (finding.line_number, finding.message.as_str())).collect();
         assert_eq!(found, expected);
+    }
+
+    #[track_caller]
+    fn check_file(path: &str, text: &str, expected: &[(usize, &str)]) {
+        let parent = path.split_once('/').map(|(parent, _)| format!("{parent}/mod.rs"));
+        let parent = parent.filter(|parent| parent != path);
+        let parent = parent.iter().map(|parent| (parent.as_str(), "mod table;"));
+        let files: Vec<_> = [("lib.rs", LIB_RS), (path, text)].into_iter().chain(parent).collect();
+        check_files(&files, expected);
     }
 
     const OPS_FROM_EXPERTS: &str = "`experts` may not use `ops`: it stands lower in lib.rs";
@@ -151,7 +220,6 @@ mod tests {
     fn downward_names_fail() {
         check_file("experts.rs", "\nuse crate::ops::Op;", &[(2, OPS_FROM_EXPERTS)]);
         check_file("experts/table.rs", "fn f(x: crate::ops::Op) {}", &[(1, OPS_FROM_EXPERTS)]);
-        check_file("experts.rs", "pub(in crate::ops) fn f() {}", &[(1, OPS_FROM_EXPERTS)]);
     }
 
     #[test]
@@ -194,8 +262,89 @@ mod tests {
 
     #[test]
     fn an_undeclared_module_is_found() {
+        check_file("stray.rs", "", &[(1, "module `stray` is not declared in lib.rs")]);
         let message = "module `stray` is not declared in lib.rs";
-        check_file("stray.rs", "", &[(1, message)]);
-        check_file("stray/deep.rs", "", &[(1, message)]);
+        check_files(&[("lib.rs", ""), ("stray/deep.rs", "")], &[(1, message)]);
+        let message = "module `deep` is not declared in experts/mod.rs";
+        check_files(
+            &[("lib.rs", "mod experts;"), ("experts/mod.rs", ""), ("experts/deep.rs", "")],
+            &[(1, message)],
+        );
+    }
+
+    #[test]
+    fn tests_may_name_all() {
+        check_file("ids.rs", "#[cfg(test)]\nmod tests {\n    use crate::ops::Op;\n}", &[]);
+        let lib = ("lib.rs", "mod ids;\nmod ops;\n#[cfg(test)]\nmod tests;");
+        let tests = ("tests/mod.rs", "use crate::*;\nuse super::ops::Op;");
+        check_files(&[lib, tests, ("ids.rs", "use crate::tests::same;")], &[]);
+    }
+
+    /// Findings of a file `experts/{name}.rs` beside others: `table`, then `policy`, then `stream`.
+    #[track_caller]
+    fn check_sibling(name: &str, text: &str, expected: &[(usize, &str)]) {
+        let parent = "mod table;\nmod policy;\nmod stream;\nuse table::Slot;\n\
+                      pub(crate) use stream::Stream;\npub(crate) struct Experts;";
+        let stream = ("experts/stream/mod.rs", "mod fill;");
+        let path = format!("experts/{name}.rs");
+        let files = [("lib.rs", "mod experts;"), ("experts/mod.rs", parent), (&path, text), stream];
+        check_files(&files[..if path == stream.0 { 3 } else { 4 }], expected);
+    }
+
+    const STREAM_FROM_POLICY: &str =
+        "`policy` may not use `stream`: it stands lower in experts/mod.rs";
+
+    #[test]
+    fn siblings_above_and_parents_pass() {
+        check_sibling("policy", "use super::table::{Slot, SlotIdx};\nuse super::Experts;", &[]);
+        check_sibling("policy", "use crate::experts::{Experts, table};", &[]);
+        check_sibling("policy", "use super::Slot;", &[]);
+        check_sibling("stream/fill", "use super::Job;\nuse crate::experts::policy::Lru;", &[]);
+        check_sibling("stream/mod", "mod fill;\nuse fill::Fill;\nself::fill::begin();", &[]);
+    }
+
+    #[test]
+    fn siblings_below_fail() {
+        let expected = &[(1, STREAM_FROM_POLICY)];
+        check_sibling("policy", "use super::stream::Stream;", expected);
+        check_sibling("policy", "use crate::experts::stream::fill::Fill;", expected);
+        check_sibling("policy", "use super::{Experts, stream};", expected);
+        let expected = &[(1, "`table` may not use `policy`: it stands lower in experts/mod.rs")];
+        check_sibling("table", "use super::policy::Lru;", expected);
+        let (lib, parent) = (("lib.rs", "mod a;"), ("a.rs", "mod b;\nmod c;"));
+        let expected = &[(1, "`b` may not use `c`: it stands lower in a.rs")];
+        check_files(&[lib, parent, ("a/b.rs", "use super::c::C;")], expected);
+    }
+
+    #[test]
+    fn what_a_parent_passes_on_is_its_childs() {
+        check_sibling("policy", "use super::Stream;", &[(1, STREAM_FROM_POLICY)]);
+        check_sibling("policy", "use crate::experts::Stream;", &[(1, STREAM_FROM_POLICY)]);
+    }
+
+    #[test]
+    fn globs_and_aliases_of_parents_fail() {
+        let message = "name what is used: no glob or alias of a module around this one";
+        check_sibling("policy", "use super::*;", &[(1, message)]);
+        check_sibling("policy", "use crate::experts as e;", &[(1, message)]);
+        check_sibling("policy", "pub(in crate::experts) fn f() {}", &[]);
+    }
+
+    #[test]
+    fn known_circles_pass_as_long_as_they_are_there() {
+        let (lib, order) =
+            (("lib.rs", "mod session;"), ("session/mod.rs", "mod feed;\nmod runtime;"));
+        check_files(&[lib, order, ("session/feed.rs", "use super::runtime::Runtime;")], &[]);
+        let message = "has no circle any more: remove it from `CIRCLES` in layers.rs";
+        check_files(&[lib, order, ("session/feed.rs", "")], &[(1, message)]);
+    }
+
+    #[test]
+    fn every_crate_is_judged() {
+        let main = ("crates/a/src/main.rs", "mod b;\nmod c;\nuse c::C;");
+        let b = ("crates/a/src/b.rs", "use crate::c::C;");
+        let found = check(&Tree::of(&[(ENGINE, ""), main, b]));
+        let message = "`b` may not use `c`: it stands lower in main.rs";
+        assert_eq!(found, [Finding::new("crates/a/src/b.rs", 1, message)]);
     }
 }
