@@ -100,17 +100,12 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
     let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
-    let generation = Generation {
-        session: &mut session,
-        sampler: &mut sampler,
-        mask: None,
-        stream: TextStream::new(&tokenizer, special),
-        stops,
-        end_tokens: &end_tokens,
-        n_tokens_max: args.n_tokens,
-    };
+    let stream = TextStream::new(&tokenizer, special);
+    let generation = Generation::new(&mut sampler, stream, &end_tokens, args.n_tokens)
+        .with_stops(stops)
+        .cancelled_by(interrupt.flag());
     let mut answer = Answer::new(args, &tokenizer, (load, tokens.len(), &engine));
-    let finish = generation.run(&tokens, &mut |event| answer.hear(event, &interrupt));
+    let finish = generation.run(&mut session, &tokens, &mut |event| answer.hear(event, &interrupt));
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
     let finish = finish?;
@@ -225,7 +220,6 @@ impl<'a> Answer<'a> {
                 self.reading = None;
                 self.stats.prompt_read();
             }
-            Event::Working => {}
             Event::Token { token, logprob, top } => {
                 self.stats.token(self.args.json.then_some(self.engine));
                 self.tokens.push(token);

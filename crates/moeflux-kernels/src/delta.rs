@@ -1,4 +1,5 @@
-//! The gated delta rule over a run of tokens: the state of some values of one head, in place.
+//! The gated delta rule over a run of tokens: the state of some values of one head, in place or
+//! from one place to another.
 //!
 //! A state lies in strips of 16 values, each `[key][16 values]` (the last strip may be narrower):
 //! lanes are values, so that no sum runs across lanes, and a strip stays in the first cache while
@@ -20,6 +21,11 @@ pub struct DeltaRun<'a> {
     pub decay: &'a [f32],
     /// How much of the difference is written, per token.
     pub beta: &'a [f32],
+    /// The state before the first token, where that is to stay as it is.
+    pub before: Option<&'a [f32]>,
+    /// Whether a state that comes from `before` is too large to be found in a cache by the next
+    /// run: after a single token it is stored past the cache.
+    pub is_large: bool,
 }
 
 impl DeltaRun<'_> {
@@ -29,7 +35,13 @@ impl DeltaRun<'_> {
         assert_eq!((self.decay.len(), self.beta.len()), (n_tokens, n_tokens), "gates");
         assert_eq!(self.q.row_len, self.k.row_len, "key dimension");
         assert_eq!(state.len(), n_values * self.k.row_len, "state of these values");
+        assert!(self.before.is_none_or(|it| it.len() == state.len()), "state before these tokens");
         assert_eq!(out.len(), n_tokens * n_values, "outputs");
+    }
+
+    /// Lines that are written once and were not read are not worth a place in the cache.
+    fn goes_past_cache(&self) -> bool {
+        self.is_large && self.before.is_some() && self.v.n_rows == 1
     }
 }
 
@@ -43,6 +55,9 @@ trait Strip {
     fn load<S: Simd>(&self, simd: S, key_idx: usize) -> S::Vector;
 
     fn store<S: Simd>(&mut self, simd: S, key_idx: usize, vector: S::Vector);
+
+    /// The same, for values that are not read soon.
+    fn store_past_cache<S: Simd>(&mut self, simd: S, key_idx: usize, vector: S::Vector);
 }
 
 /// Sixteen values.
@@ -65,6 +80,11 @@ impl Strip for &mut [Lanes] {
     #[inline(always)]
     fn store<S: Simd>(&mut self, simd: S, key_idx: usize, vector: S::Vector) {
         simd.store(vector, &mut self[key_idx]);
+    }
+
+    #[inline(always)]
+    fn store_past_cache<S: Simd>(&mut self, simd: S, key_idx: usize, vector: S::Vector) {
+        simd.store_past_cache(vector, &mut self[key_idx]);
     }
 }
 
@@ -96,6 +116,63 @@ impl Strip for Narrow<'_> {
         simd.store(vector, &mut lanes);
         self.values[key_idx * self.width..][..self.width].copy_from_slice(&lanes[..self.width]);
     }
+
+    #[inline(always)]
+    fn store_past_cache<S: Simd>(&mut self, simd: S, key_idx: usize, vector: S::Vector) {
+        self.store(simd, key_idx, vector);
+    }
+}
+
+/// Where the state is read that a token finds.
+trait Found<S: Simd, T: Strip, const W: usize> {
+    fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W];
+}
+
+/// Where the token before left it.
+struct Left;
+
+/// There, but it has not decayed yet: the first token of a run.
+struct Undecayed<V>(V);
+
+/// The same in strips of another state.
+struct UndecayedElsewhere<'a, V, const W: usize> {
+    strips: [&'a [f32]; W],
+    decay: V,
+}
+
+impl<S: Simd, T: Strip, const W: usize> Found<S, T, W> for Left {
+    #[inline(always)]
+    fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W] {
+        load_all(simd, strips, key_idx)
+    }
+}
+
+impl<S: Simd, T: Strip, const W: usize> Found<S, T, W> for Undecayed<S::Vector> {
+    #[inline(always)]
+    fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W] {
+        let mut s = load_all(simd, strips, key_idx);
+        for s in &mut s {
+            *s = simd.mul(*s, self.0);
+        }
+        s
+    }
+}
+
+impl<S: Simd, T: Strip, const W: usize> Found<S, T, W> for UndecayedElsewhere<'_, S::Vector, W> {
+    #[inline(always)]
+    fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W] {
+        let mut s = [self.decay; W];
+        for w in 0..W {
+            let width = strips[w].width();
+            let values = &self.strips[w][key_idx * width..][..width];
+            let vector = match values.first_chunk() {
+                Some(lanes) => simd.load(lanes),
+                None => simd.load(&padded(values)),
+            };
+            s[w] = simd.mul(vector, self.decay);
+        }
+        s
+    }
 }
 
 #[inline(always)]
@@ -114,32 +191,58 @@ pub(crate) fn delta_rule<S: Simd>(simd: S, run: &DeltaRun<'_>, state: &mut [f32]
         let width = n_left.min(n_strips * LANES);
         let (part, tail) = rest.split_at_mut(width * n_keys);
         rest = tail;
+        let before = run.before.map(|it| &it[first * n_keys..][..width * n_keys]);
         if width == 2 * LANES {
+            let before =
+                before.map(|it| it.split_at(LANES * n_keys)).map(|(low, high)| [low, high]);
             let (low, high) = part.as_chunks_mut::<LANES>().0.split_at_mut(n_keys);
-            all_tokens(simd, run, [low, high], (first, out));
+            all_tokens(simd, run, (before, [low, high]), (first, out));
         } else if width == LANES {
-            all_tokens(simd, run, [part.as_chunks_mut::<LANES>().0], (first, out));
+            let strips = [part.as_chunks_mut::<LANES>().0];
+            all_tokens(simd, run, (before.map(|it| [it]), strips), (first, out));
         } else {
-            all_tokens(simd, run, [Narrow { values: part, width }], (first, out));
+            let strips = [Narrow { values: part, width }];
+            all_tokens(simd, run, (before.map(|it| [it]), strips), (first, out));
         }
         first += width;
+    }
+    if run.goes_past_cache() {
+        simd.drain();
     }
 }
 
 /// All tokens over `W` strips, which begin with value `first`.
-///
-/// The state is gone over once per token and once more at the beginning: while a token's
-/// difference is written and its output taken, the state decays for the next token and meets its
-/// key.
 #[inline(always)]
 fn all_tokens<S: Simd, T: Strip, const W: usize>(
     simd: S,
     run: &DeltaRun<'_>,
-    mut strips: [T; W],
+    (before, strips): (Option<[&[f32]; W]>, [T; W]),
+    out: (usize, &mut [f32]),
+) {
+    let decay = simd.splat(run.decay[0]);
+    match before {
+        Some(before) => {
+            // Says once what the loops over keys would check at each.
+            let n_values: [usize; W] = std::array::from_fn(|w| strips[w].width() * run.k.row_len);
+            assert!((0..W).all(|w| before[w].len() == n_values[w]), "a state for every key");
+            walk(simd, run, (UndecayedElsewhere { strips: before, decay }, strips), out);
+        }
+        None => walk(simd, run, (Undecayed(decay), strips), out),
+    }
+}
+
+/// The state is gone over once per token and once more at the beginning: while a token's
+/// difference is written and its output taken, the state decays for the next token and meets its
+/// key. Before the first token it is only read, twice, so that it is written once.
+#[inline(always)]
+fn walk<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
+    simd: S,
+    run: &DeltaRun<'_>,
+    (found, mut strips): (F, [T; W]),
     (first, out): (usize, &mut [f32]),
 ) {
     let (n_tokens, n_values) = (run.v.n_rows, run.v.row_len);
-    let mut held = decay_and_meet(simd, &mut strips, run.k.row(0), run.decay[0]);
+    let mut held = meet(simd, &strips, &found, run.k.row(0));
     for token_idx in 0..n_tokens {
         let v = &run.v.row(token_idx)[first..];
         let beta = simd.splat(run.beta[token_idx]);
@@ -150,15 +253,22 @@ fn all_tokens<S: Simd, T: Strip, const W: usize>(
             let difference = simd.fma(held[w], minus, lanes_at(simd, &strips[w], v, w));
             deltas[w] = simd.mul(difference, beta);
         }
-        let (q, k) = (run.q.row(token_idx), run.k.row(token_idx));
-        let sums = if token_idx + 1 < n_tokens {
+        let token = (run.q.row(token_idx), run.k.row(token_idx), deltas);
+        let sums;
+        if token_idx + 1 < n_tokens {
             let next = (run.k.row(token_idx + 1), run.decay[token_idx + 1]);
-            let sums;
-            (sums, held) = write_and_go_on(simd, &mut strips, (q, k, deltas), next);
-            sums
+            (sums, held) = if token_idx == 0 {
+                write_and_go_on(simd, (&mut strips, &found), token, next)
+            } else {
+                write_and_go_on(simd, (&mut strips, &Left), token, next)
+            };
+        } else if run.goes_past_cache() {
+            sums = write_last::<S, T, F, W, true>(simd, (&mut strips, &found), token);
+        } else if token_idx == 0 {
+            sums = write_last::<S, T, F, W, false>(simd, (&mut strips, &found), token);
         } else {
-            write_last(simd, &mut strips, (q, k, deltas))
-        };
+            sums = write_last::<S, T, Left, W, false>(simd, (&mut strips, &Left), token);
+        }
         let out = &mut out[token_idx * n_values + first..];
         for w in 0..W {
             let mut lanes = [0.0; LANES];
@@ -174,34 +284,31 @@ fn lanes_at<S: Simd>(simd: S, strip: &impl Strip, values: &[f32], w: usize) -> S
     simd.load(&padded(&values[w * LANES..][..strip.width()]))
 }
 
-/// `S *= decay`; returns `S k`.
+/// `S k` of what is found.
 #[inline(always)]
-fn decay_and_meet<S: Simd, T: Strip, const W: usize>(
+fn meet<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
     simd: S,
-    strips: &mut [T; W],
+    strips: &[T; W],
+    found: &F,
     k: &[f32],
-    decay: f32,
 ) -> [S::Vector; W] {
     spare_checks(strips, k.len());
-    let decay = simd.splat(decay);
     let mut held = [simd.splat(0.0); W];
     for (key_idx, &k) in k.iter().enumerate() {
         let k = simd.splat(k);
-        let mut s = load_all(simd, strips, key_idx);
+        let s = found.load(simd, strips, key_idx);
         for w in 0..W {
-            s[w] = simd.mul(s[w], decay);
             held[w] = simd.fma(s[w], k, held[w]);
         }
-        store_all(simd, strips, key_idx, s);
     }
     held
 }
 
 /// `S += delta k^T` and `S q`; then `S *= decay` and `S k` for the next token. Returns both.
 #[inline(always)]
-fn write_and_go_on<S: Simd, T: Strip, const W: usize>(
+fn write_and_go_on<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
     simd: S,
-    strips: &mut [T; W],
+    (strips, found): (&mut [T; W], &F),
     (q, k, deltas): (&[f32], &[f32], [S::Vector; W]),
     (next_k, next_decay): (&[f32], f32),
 ) -> ([S::Vector; W], [S::Vector; W]) {
@@ -211,7 +318,7 @@ fn write_and_go_on<S: Simd, T: Strip, const W: usize>(
     let (mut sums, mut held) = ([zero; W], [zero; W]);
     for (key_idx, ((&q, &k), &next_k)) in q.iter().zip(k).zip(next_k).enumerate() {
         let (q, k, next_k) = (simd.splat(q), simd.splat(k), simd.splat(next_k));
-        let mut s = load_all(simd, strips, key_idx);
+        let mut s = found.load(simd, strips, key_idx);
         for w in 0..W {
             s[w] = simd.fma(deltas[w], k, s[w]);
             sums[w] = simd.fma(s[w], q, sums[w]);
@@ -225,21 +332,27 @@ fn write_and_go_on<S: Simd, T: Strip, const W: usize>(
 
 /// `S += delta k^T`; returns `S q`.
 #[inline(always)]
-fn write_last<S: Simd, T: Strip, const W: usize>(
+fn write_last<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize, const PAST_CACHE: bool>(
     simd: S,
-    strips: &mut [T; W],
+    (strips, found): (&mut [T; W], &F),
     (q, k, deltas): (&[f32], &[f32], [S::Vector; W]),
 ) -> [S::Vector; W] {
     spare_checks(strips, q.len());
     let mut sums = [simd.splat(0.0); W];
     for (key_idx, (&q, &k)) in q.iter().zip(k).enumerate() {
         let (q, k) = (simd.splat(q), simd.splat(k));
-        let mut s = load_all(simd, strips, key_idx);
+        let mut s = found.load(simd, strips, key_idx);
         for w in 0..W {
             s[w] = simd.fma(deltas[w], k, s[w]);
             sums[w] = simd.fma(s[w], q, sums[w]);
         }
-        store_all(simd, strips, key_idx, s);
+        if PAST_CACHE {
+            for (strip, vector) in strips.iter_mut().zip(s) {
+                strip.store_past_cache(simd, key_idx, vector);
+            }
+        } else {
+            store_all(simd, strips, key_idx, s);
+        }
     }
     sums
 }
@@ -339,6 +452,8 @@ mod tests {
                 },
                 decay: &self.decay[tokens.clone()],
                 beta: &self.beta[tokens],
+                before: None,
+                is_large: false,
             }
         }
 
@@ -414,6 +529,34 @@ mod tests {
                 let what = format!("{} {shape:?}", table.name());
                 same_bits(&out, &stated, &what);
                 same_bits(&state, &in_strips(&after, k_dim), &what);
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_that_stays_gives_the_bits_of_one_that_changes() {
+        let mut random = Random(32);
+        for shape in SHAPES {
+            let (k_dim, v_dim, n) = shape;
+            let tokens = Tokens::random(&mut random, shape);
+            let before = random.values(k_dim * v_dim);
+            for (table, n) in available().iter().flat_map(|it| [(it, 1), (it, n)]) {
+                let mut changed = before.clone();
+                let mut expected = vec![0.0; n * v_dim];
+                table.delta_rule(&tokens.run(0..n, 0, v_dim), &mut changed, &mut expected);
+                // Lines as they lie in memory, and none of them.
+                for (first, is_large) in [(0, false), (0, true), (3, true)] {
+                    let mut memory = vec![f32::NAN; 32 + before.len()];
+                    let aligned = memory.as_ptr().align_offset(64) + first;
+                    let after = &mut memory[aligned..][..before.len()];
+                    let run = tokens.run(0..n, 0, v_dim);
+                    let run = DeltaRun { before: Some(&before), is_large, ..run };
+                    let mut out = vec![0.0; n * v_dim];
+                    table.delta_rule(&run, after, &mut out);
+                    let what = format!("{} {shape:?} {first} {is_large}", table.name());
+                    same_bits(&out, &expected, &what);
+                    same_bits(after, &changed, &what);
+                }
             }
         }
     }

@@ -41,6 +41,13 @@ pub(crate) trait Simd: Copy {
     /// Lanes to memory.
     fn store(self, vector: Self::Vector, lanes: &mut Lanes);
 
+    /// Lanes to memory that is not read soon: where they fill a cache line, the line is not read
+    /// first. Other threads see them behind [`Simd::drain`].
+    fn store_past_cache(self, vector: Self::Vector, lanes: &mut Lanes);
+
+    /// Waits until what was stored past the cache is visible in the order of the program.
+    fn drain(self);
+
     /// `a + b`.
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -110,6 +117,12 @@ impl Simd for Portable {
     fn store(self, vector: Lanes, lanes: &mut Lanes) {
         *lanes = vector;
     }
+
+    fn store_past_cache(self, vector: Lanes, lanes: &mut Lanes) {
+        *lanes = vector;
+    }
+
+    fn drain(self) {}
 
     fn add(self, a: Lanes, b: Lanes) -> Lanes {
         std::array::from_fn(|j| a[j] + b[j])
@@ -185,6 +198,8 @@ macro_rules! simd_by_functions {
                 splat(value: f32) -> $vector;
                 load(lanes: &Lanes) -> $vector;
                 store(vector: $vector, lanes: &mut Lanes) -> ();
+                store_past_cache(vector: $vector, lanes: &mut Lanes) -> ();
+                drain() -> ();
                 add(a: $vector, b: $vector) -> $vector;
                 mul(a: $vector, b: $vector) -> $vector;
                 max(a: $vector, b: $vector) -> $vector;

@@ -282,6 +282,7 @@ impl KernelTable {
     /// Per token `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q`, for some values
     /// of one head's state `S[value][key]`. The state lies in strips of 16 values, the last of
     /// which may be narrower: `[strip][key][value of the strip]`; outputs as `[token][value]`.
+    /// `state` is changed, or written where the run says what was before.
     ///
     /// # Panics
     ///

@@ -1,34 +1,44 @@
-//! A prompt becomes an answer, token by token: feed, sample, decode, until something ends it.
+//! A prompt becomes an answer, token by token: sample, decode, until something ends it.
 //!
+//! A [`Generation`] takes the logits behind a token and says which token is next. The caller feeds
+//! it, alone or with others in one step; [`Generation::run`] is the loop for one session.
 //! **Invariant:** the session holds the prompt and every token that was reported and fed; a token
 //! that ends the answer is neither. Knows no clock: who listens takes the time.
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::atomic::AtomicBool;
 
 use crate::error::{Error, Result};
 use crate::forward::{Logits, StepProgress};
 use crate::ids::TokenId;
-use crate::sample::{LogitMask, Sampler};
-use crate::session::Session;
+use crate::sample::{Choice, LogitMask, Sampler};
+use crate::session::{Feed, Session, StepOutput, step};
 use crate::text::{EndTokens, StopStrings, TextStream};
 
-/// Everything one answer is made with.
+/// One answer while it is made.
 pub struct Generation<'a> {
-    /// Where tokens are fed.
-    pub session: &'a mut Session,
-    /// Chooses tokens.
-    pub sampler: &'a mut Sampler,
-    /// Forbids some.
-    pub mask: Option<&'a mut dyn LogitMask>,
-    /// Turns them into text.
-    pub stream: TextStream<'a>,
-    /// Strings that end the answer.
-    pub stops: StopStrings,
-    /// Tokens that end the answer.
-    pub end_tokens: &'a EndTokens,
-    /// Tokens of the answer at most.
-    pub n_tokens_max: usize,
+    sampler: &'a mut Sampler,
+    mask: Option<&'a mut dyn LogitMask>,
+    stream: TextStream<'a>,
+    stops: StopStrings,
+    end_tokens: &'a EndTokens,
+    n_tokens_max: usize,
+    cancel: Option<&'a AtomicBool>,
+    /// Tokens of the answer so far.
+    n_tokens: usize,
+}
+
+/// What the logits behind a token gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen<'g> {
+    /// What was chosen; also a token that ends the answer.
+    pub choice: Choice<'g>,
+    /// More of the answer's text that is certain.
+    pub text: &'g str,
+    /// Why the answer ends here. Otherwise the chosen token is to be fed, and the logits behind it
+    /// are wanted.
+    pub finish: Option<Finish>,
 }
 
 /// What happens on the way.
@@ -49,8 +59,6 @@ pub enum Event<'a> {
     },
     /// More of the answer's text is certain.
     Text(&'a str),
-    /// A layer of the answer's next token was computed: nothing to see, but a chance to end.
-    Working,
 }
 
 /// Hears of events; `Break` ends the answer. The text of a token that was heard of follows even so.
@@ -88,51 +96,128 @@ impl Finish {
 impl fmt::Debug for Generation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Generation");
-        shown.field("session", &self.session).field("sampler", &self.sampler);
-        shown.field("has_mask", &self.mask.is_some());
+        shown.field("sampler", &self.sampler).field("has_mask", &self.mask.is_some());
         shown.field("stops", &self.stops).field("end_tokens", &self.end_tokens);
-        shown.field("n_tokens_max", &self.n_tokens_max).finish_non_exhaustive()
+        shown.field("n_tokens", &self.n_tokens).field("n_tokens_max", &self.n_tokens_max);
+        shown.finish_non_exhaustive()
     }
 }
 
-/// The logits of the last token, all or the best: one of both is empty.
-#[derive(Debug, Default)]
-struct LastLogits {
-    all: Vec<f32>,
-    best: Vec<(TokenId, f32)>,
+/// A mask that does not let an answer end before it may.
+struct Unfinished<'m> {
+    mask: &'m mut dyn LogitMask,
+    end_tokens: &'m EndTokens,
 }
 
-impl LastLogits {
-    fn keep(&mut self, logits: Logits<'_>) {
-        self.all.clear();
-        self.best.clear();
-        match logits {
-            Logits::All(row) => self.all.extend_from_slice(row),
-            Logits::Best(best) => self.best.extend_from_slice(best),
+impl LogitMask for Unfinished<'_> {
+    fn apply(&mut self, logits: &mut [f32]) {
+        self.mask.apply(logits);
+        if !self.mask.may_end() {
+            for token in self.end_tokens.tokens() {
+                if let Some(logit) = logits.get_mut(token.0 as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
         }
     }
 }
 
-impl Generation<'_> {
+impl<'a> Generation<'a> {
+    /// An answer of at most this many tokens.
+    #[must_use]
+    pub fn new(
+        sampler: &'a mut Sampler,
+        stream: TextStream<'a>,
+        end_tokens: &'a EndTokens,
+        n_tokens_max: usize,
+    ) -> Self {
+        let (mask, stops, cancel) = (None, StopStrings::default(), None);
+        Self { sampler, mask, stream, stops, end_tokens, n_tokens_max, cancel, n_tokens: 0 }
+    }
+
+    /// Forbids tokens.
+    #[must_use]
+    pub fn with_mask(self, mask: Option<&'a mut dyn LogitMask>) -> Self {
+        Self { mask, ..self }
+    }
+
+    /// Ends the answer before any of these strings.
+    #[must_use]
+    pub fn with_stops(self, stops: StopStrings) -> Self {
+        Self { stops, ..self }
+    }
+
+    /// Lets [`Generation::run`] end once the flag is set. It is looked at between layers.
+    #[must_use]
+    pub fn cancelled_by(self, flag: &'a AtomicBool) -> Self {
+        Self { cancel: Some(flag), ..self }
+    }
+
+    /// How many of the best logits [`Generation::accept`] needs; `None`: all of them.
+    #[must_use]
+    pub fn n_best_needed(&self) -> Option<usize> {
+        // A mask may forbid any of the best.
+        self.sampler.n_best_needed().filter(|_| self.mask.is_none())
+    }
+
+    /// Chooses a token by the logits behind the session's last one.
+    ///
+    /// # Errors
+    ///
+    /// What sampling reports.
+    pub fn accept(&mut self, logits: Logits<'_>, session: &Session) -> Result<Chosen<'_>> {
+        let Self { sampler, mask, stream, stops, end_tokens, .. } = self;
+        let choice = match (logits, mask) {
+            (Logits::Best(best), _) => sampler.sample_best(best)?,
+            (Logits::All(logits), None) => sampler.sample(logits, session.tokens(), None)?,
+            (Logits::All(logits), Some(mask)) => {
+                let mut unfinished = Unfinished { mask: &mut **mask, end_tokens };
+                let choice = sampler.sample(logits, session.tokens(), Some(&mut unfinished))?;
+                if !end_tokens.contains(choice.token) {
+                    mask.accept(choice.token);
+                }
+                choice
+            }
+        };
+        if end_tokens.contains(choice.token) {
+            return Ok(Chosen { choice, text: "", finish: Some(Finish::EndToken) });
+        }
+        self.n_tokens += 1;
+        let piece = stream.push(choice.token);
+        stops.push(piece);
+        let finish = if stops.stopped().is_some() {
+            Some(Finish::StopString)
+        } else if self.n_tokens >= self.n_tokens_max {
+            Some(Finish::Length)
+        } else if session.tokens().len() == session.context() {
+            Some(Finish::ContextFull)
+        } else {
+            None
+        };
+        Ok(Chosen { choice, text: stops.text(), finish })
+    }
+
+    /// Text that was held back, once the answer has ended.
+    pub fn rest(&mut self) -> String {
+        self.stops.push(self.stream.finish()).to_owned() + self.stops.finish()
+    }
+
     /// Feeds the prompt and generates the answer.
     ///
     /// # Errors
     ///
     /// What feeding or sampling reports; being asked to stop is no error.
-    pub fn run(mut self, prompt: &[TokenId], listener: &mut Listener<'_>) -> Result<Finish> {
-        let mut logits = LastLogits::default();
-        let n_best = self.n_best_needed();
-        let watch = &mut |progress| listener(Event::Reading(progress));
-        let keep = &mut |found: Logits<'_>| logits.keep(found);
-        match self.session.feed_to_choose(prompt, n_best, watch, keep) {
-            Err(Error::Cancelled) => return Ok(Finish::Cancelled),
+    pub fn run(
+        mut self,
+        session: &mut Session,
+        prompt: &[TokenId],
+        listener: &mut Listener<'_>,
+    ) -> Result<Finish> {
+        let finish = match self.run_to_end(session, prompt, listener) {
+            Err(Error::Cancelled) => Finish::Cancelled,
             other => other?,
-        }
-        if listener(Event::PromptRead).is_break() {
-            return Ok(Finish::Cancelled);
-        }
-        let finish = self.answer(&mut logits, listener)?;
-        let rest = self.stops.push(self.stream.finish()).to_owned() + self.stops.finish();
+        };
+        let rest = self.rest();
         if !rest.is_empty() {
             // Whether to go on is no question any more.
             let _: ControlFlow<()> = listener(Event::Text(&rest));
@@ -140,49 +225,40 @@ impl Generation<'_> {
         Ok(finish)
     }
 
-    /// A mask may forbid any of the best.
-    fn n_best_needed(&self) -> Option<usize> {
-        self.sampler.n_best_needed().filter(|_| self.mask.is_none())
-    }
-
-    fn answer(&mut self, logits: &mut LastLogits, listener: &mut Listener<'_>) -> Result<Finish> {
+    fn run_to_end(
+        &mut self,
+        session: &mut Session,
+        prompt: &[TokenId],
+        listener: &mut Listener<'_>,
+    ) -> Result<Finish> {
         let n_best = self.n_best_needed();
-        for n_tokens in 1..=self.n_tokens_max {
-            let mask = self.mask.as_mut().map(|mask| &mut **mask as &mut dyn LogitMask);
-            let choice = if logits.best.is_empty() {
-                self.sampler.sample(&logits.all, self.session.tokens(), mask)?
-            } else {
-                self.sampler.sample_best(&logits.best)?
-            };
+        let mut output = StepOutput::default();
+        let watch = &mut |progress| listener(Event::Reading(progress));
+        session.feed_to_choose(prompt, n_best, watch, &mut output)?;
+        if listener(Event::PromptRead).is_break() || self.n_tokens_max == 0 {
+            let is_empty = self.n_tokens_max == 0;
+            return Ok(if is_empty { Finish::Length } else { Finish::Cancelled });
+        }
+        loop {
+            let logits = output.last_of(0).expect("the last row's logits are wanted");
+            let Chosen { choice, text, finish } = self.accept(logits, session)?;
             let token = choice.token;
-            if self.end_tokens.contains(token) {
+            if finish == Some(Finish::EndToken) {
                 return Ok(Finish::EndToken);
             }
             let event = Event::Token { token, logprob: choice.logprob, top: choice.top };
             let mut is_asked_to_end = listener(event).is_break();
-            let text = self.stops.push(self.stream.push(token));
             if !text.is_empty() {
                 is_asked_to_end |= listener(Event::Text(text)).is_break();
             }
-            if is_asked_to_end {
-                return Ok(Finish::Cancelled);
+            match finish {
+                _ if is_asked_to_end => return Ok(Finish::Cancelled),
+                Some(finish) => return Ok(finish),
+                None => {}
             }
-            if self.stops.stopped().is_some() {
-                return Ok(Finish::StopString);
-            }
-            if n_tokens == self.n_tokens_max {
-                return Ok(Finish::Length);
-            }
-            if self.session.tokens().len() == self.session.context() {
-                return Ok(Finish::ContextFull);
-            }
-            let watch = &mut |_| listener(Event::Working);
-            let keep = &mut |found: Logits<'_>| logits.keep(found);
-            match self.session.feed_to_choose(&[token], n_best, watch, keep) {
-                Err(Error::Cancelled) => return Ok(Finish::Cancelled),
-                other => other?,
-            }
+            let mut feeds = [Feed::answer(session, &token).best(n_best).cancelled_by(self.cancel)];
+            step(&mut feeds, &mut output)?;
+            feeds[0].outcome()?;
         }
-        Ok(Finish::Length)
     }
 }

@@ -16,23 +16,11 @@ use crate::tidy::tree::{File, Tree};
 
 const ENGINE: &str = "crates/moeflux/src/lib.rs";
 
-/// Files whose children still name each other in a circle: a session's runtime keeps the lists of
-/// the steps that run on it. One that has no circle any more must be removed from here.
-const CIRCLES: [&str; 1] = ["crates/moeflux/src/session/mod.rs"];
-
 /// Names that stand lower than their user, or that hide what is used.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let roots = tree.rust().filter(|file| is_root(&file.path));
     let mut findings: Vec<Finding> =
         roots.flat_map(|root| Crate::new(tree, &root.path).findings()).collect();
-    for order in CIRCLES.into_iter().filter(|order| tree.get(order).is_some()) {
-        let n_before = findings.len();
-        findings.retain(|finding| !is_between_children(finding, order));
-        if findings.len() == n_before {
-            let message = "has no circle any more: remove it from `CIRCLES` in layers.rs";
-            findings.push(Finding::new(order, 1, message));
-        }
-    }
     if tree.get(ENGINE).is_none() {
         findings.push(Finding::new(ENGINE, 1, "missing: it states the order of modules"));
     }
@@ -43,13 +31,6 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 pub(super) fn modules(tree: &Tree) -> Vec<&str> {
     let children = tree.get(ENGINE).map_or_else(Vec::new, |lib| paths::children(&lib.code));
     children.iter().map(|child| child.name).collect()
-}
-
-/// Whether a finding is of a child that names one that stands lower in the file `order`.
-fn is_between_children(finding: &Finding, order: &str) -> bool {
-    let folder = order.trim_end_matches("mod.rs");
-    let inside = order.split_once("/src/").map_or(order, |(_, inside)| inside);
-    finding.path.starts_with(folder) && finding.message.ends_with(&format!(" in {inside}"))
 }
 
 fn is_root(path: &str) -> bool {
@@ -328,15 +309,6 @@ mod tests {
         check_sibling("policy", "use super::*;", &[(1, message)]);
         check_sibling("policy", "use crate::experts as e;", &[(1, message)]);
         check_sibling("policy", "pub(in crate::experts) fn f() {}", &[]);
-    }
-
-    #[test]
-    fn known_circles_pass_as_long_as_they_are_there() {
-        let (lib, order) =
-            (("lib.rs", "mod session;"), ("session/mod.rs", "mod feed;\nmod runtime;"));
-        check_files(&[lib, order, ("session/feed.rs", "use super::runtime::Runtime;")], &[]);
-        let message = "has no circle any more: remove it from `CIRCLES` in layers.rs";
-        check_files(&[lib, order, ("session/feed.rs", "")], &[(1, message)]);
     }
 
     #[test]

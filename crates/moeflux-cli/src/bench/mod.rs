@@ -17,7 +17,7 @@ use moeflux::error::Result;
 use moeflux::experts::stream::{StreamStats, drive_speed, probe_of};
 use moeflux::forward::StepProgress;
 use moeflux::ids::TokenId;
-use moeflux::session::{Session, Wanted};
+use moeflux::session::{Feed, Session, StepOutput, Wanted, step};
 use moeflux_io::{Caching, Probe};
 
 use crate::args::{IoName, ModelArgs};
@@ -87,6 +87,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         },
         drive_speeds: Vec::new(),
         interrupt: &interrupt,
+        output: StepOutput::default(),
     };
     bench.fill_context()?;
     let prefill = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
@@ -169,6 +170,7 @@ struct Bench<'a> {
     /// Bytes per second that the drive alone gave, between runs.
     drive_speeds: Vec<f64>,
     interrupt: &'a Interrupt,
+    output: StepOutput,
 }
 
 /// Runs of one kind that count.
@@ -251,19 +253,28 @@ impl Bench<'_> {
     }
 
     fn decode(&mut self, tokens: &[TokenId]) -> Result<()> {
-        tokens.chunks(1).try_for_each(|token| self.feed(token, Some(AS_GREEDY)))
+        for token in tokens {
+            let Self { session, output, interrupt, .. } = self;
+            let feed = Feed::answer(session, token).best(Some(AS_GREEDY));
+            let mut feeds = [feed.cancelled_by(Some(interrupt.flag()))];
+            step(&mut feeds, output)?;
+            feeds[0].outcome()?;
+            self.n_done += 1;
+            self.bar.set(self.n_done);
+        }
+        Ok(())
     }
 
     /// Feeds tokens; the last one's best logits come back, if any are asked for.
     fn feed(&mut self, tokens: &[TokenId], n_best: Option<usize>) -> Result<()> {
-        let Self { session, bar, n_done, interrupt, .. } = self;
+        let Self { session, bar, n_done, interrupt, output, .. } = self;
         let watch = &mut |progress: StepProgress| {
             bar.set(*n_done + tokens_done(progress));
             interrupt.poll()
         };
         match n_best {
             None => session.feed(tokens, Wanted::None, watch, &mut |_, _| Ok(()))?,
-            Some(_) => session.feed_to_choose(tokens, n_best, watch, &mut |_| ())?,
+            Some(_) => session.feed_to_choose(tokens, n_best, watch, output)?,
         }
         *n_done += tokens.len() as u64;
         Ok(())

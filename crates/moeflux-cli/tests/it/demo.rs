@@ -14,8 +14,7 @@ use moeflux::generate::{Event, Generation};
 use moeflux::sample::{Sampler, SamplerConfig};
 use moeflux::session::Session;
 use moeflux::text::{
-    ChatTemplate, EndTokens, Message, SpecialText, StopStrings, TemplateOptions, TextStream,
-    Tokenizer,
+    ChatTemplate, EndTokens, Message, SpecialText, TemplateOptions, TextStream, Tokenizer,
 };
 use serde_json::{Value, json};
 
@@ -72,15 +71,9 @@ impl Chat {
             TemplateOptions { add_generation_prompt: true, tools, ..TemplateOptions::default() };
         let prompt = self.template.render(&[Message::new("user", request)], &options).unwrap();
         self.session.clear();
-        let generation = Generation {
-            session: &mut self.session,
-            sampler: &mut self.sampler,
-            mask: None,
-            stream: TextStream::new(&self.tokenizer, SpecialText::Shown),
-            stops: StopStrings::new(Vec::new()).unwrap(),
-            end_tokens: &self.end_tokens,
-            n_tokens_max,
-        };
+        let stream = TextStream::new(&self.tokenizer, SpecialText::Shown);
+        let (sampler, end_tokens) = (&mut self.sampler, &self.end_tokens);
+        let generation = Generation::new(sampler, stream, end_tokens, n_tokens_max);
         let mut answer = String::new();
         let listener = &mut |event: Event<'_>| {
             if let Event::Text(text) = event {
@@ -88,7 +81,8 @@ impl Chat {
             }
             ControlFlow::Continue(())
         };
-        generation.run(&self.tokenizer.encode(&prompt).unwrap(), listener).unwrap();
+        let prompt = self.tokenizer.encode(&prompt).unwrap();
+        generation.run(&mut self.session, &prompt, listener).unwrap();
         answer
     }
 }

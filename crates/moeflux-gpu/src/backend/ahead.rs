@@ -9,35 +9,42 @@ use std::sync::Arc;
 
 use moeflux::error::Result;
 use moeflux::ids::{Position, StateId, TokenId};
-use moeflux::ops::{Batch, Row, Segment};
+use moeflux::ops::{Batch, Row, RowKind, Segment};
 
 use super::GpuBackend;
 use super::record::Recording;
 use crate::device::recorder::Recorder;
+use crate::memory::states::States;
 
 /// A row that is alone in its step and whose logits are wanted, whichever token it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LoneRow {
     state: StateId,
     position: Position,
+    /// Half of recurrent layers' buffers that is the state.
+    half: u32,
 }
 
 impl LoneRow {
-    fn of(batch: &Batch<'_>) -> Option<Self> {
+    fn of(batch: &Batch<'_>, states: &States) -> Option<Self> {
         match (batch.rows, batch.segments, batch.outputs) {
-            ([row], [segment], [0]) => Some(Self { state: segment.state, position: row.position }),
+            ([row], [segment], [0]) => {
+                let (state, position) = (segment.state, row.position);
+                Some(Self { state, position, half: states.half(state) })
+            }
             _ => None,
         }
     }
 
     const fn next(self) -> Self {
-        Self { state: self.state, position: Position(self.position.0 + 1) }
+        let position = Position(self.position.0 + 1);
+        Self { state: self.state, position, half: 1 - self.half }
     }
 
     /// The batch of this row; the closure sees it.
     fn batch<T>(self, token: TokenId, see: impl FnOnce(&Batch<'_>) -> T) -> T {
         let rows = [Row { token, position: self.position }];
-        let segments = [Segment { state: self.state, rows: 0..1 }];
+        let segments = [Segment::new(self.state, 0..1, RowKind::Answer)];
         see(&Batch { rows: &rows, segments: &segments, outputs: &[0] })
     }
 }
@@ -87,7 +94,7 @@ impl GpuBackend {
     /// A step begins.
     pub(super) fn begin_ahead(&mut self, batch: &Batch<'_>) {
         self.catch_up();
-        let row = LoneRow::of(batch);
+        let row = LoneRow::of(batch, &self.states);
         self.ahead.step = row.map(|row| (row, Vec::new()));
         if self.ahead.next.as_ref().map(|next| next.row) != row {
             self.ahead.next = None;
@@ -105,8 +112,9 @@ impl GpuBackend {
         let Some(next) = self.ahead.next.as_mut().filter(|next| next.token.is_some()) else {
             return false;
         };
+        let row = LoneRow::of(batch, &self.states);
         let is_same = next.plans.get(next.n_asked) == Some(&plan_idx);
-        if !is_same || LoneRow::of(batch) != Some(next.row) {
+        if !is_same || row != Some(next.row) {
             self.catch_up();
             return false;
         }
@@ -167,6 +175,7 @@ impl GpuBackend {
             gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
+            n_steps_ahead: 1,
         };
         let mut pieces = VecDeque::new();
         for (idx, plan_idx) in plans.iter().enumerate() {

@@ -266,6 +266,12 @@ impl Backend for GpuBackend {
         }
     }
 
+    fn commit_state(&mut self, state: StateId) {
+        // What was recorded and not handed over is the step's that is committed here.
+        self.catch_up();
+        self.states.commit(state);
+    }
+
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
         let stretches = self.states.stretches(state, part);
         stretches.iter().map(|it| it.n_saved * size_of::<f32>()).sum()
@@ -293,7 +299,7 @@ impl Backend for GpuBackend {
         self.catch_up();
         self.flush();
         let mut rest = source;
-        for stretch in self.states.stretches(state, part) {
+        for stretch in self.states.targets(state, part) {
             let (source, after) = rest.split_at(stretch.n_saved * size_of::<f32>());
             let saved: Vec<f32> = bytemuck::pod_collect_to_vec(source);
             let mut stored = vec![0.0; stretch.n_stored];
@@ -409,6 +415,14 @@ impl Backend for GpuBackend {
 
     fn is_remote(&self) -> bool {
         true
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.forget_ahead();
+        let encoder = self.recorder.encoder();
+        self.workspace.exchange_rows((&self.gpu, encoder), buffer, n_rows)?;
+        self.kept_rows = None;
+        self.gpu.check()
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {

@@ -1,13 +1,13 @@
 //! Steps become dispatches: bound, with the words that a batch adds.
 
 use moeflux::error::Result;
-use moeflux::ops::{Batch, N_OUTPUTS_MAX};
+use moeflux::ops::{Batch, N_OUTPUTS_MAX, Segment};
 
 use super::{Compiled, GpuBackend, Guess, Routed, is_choice};
 use crate::device::Gpu;
 use crate::device::recorder::Recorder;
 use crate::experts::{Bound, DeviceExperts};
-use crate::memory::states::States;
+use crate::memory::states::{LayerMemory, States};
 use crate::memory::weights::DeviceWeights;
 use crate::params::narrow;
 use crate::step::{Head, Over, Step};
@@ -30,6 +30,7 @@ impl GpuBackend {
             gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
+            n_steps_ahead: 0,
         };
         recording.plan(&self.plans[plan_idx], batch, batch_at)?;
         self.note(plan_idx, batch);
@@ -72,6 +73,7 @@ impl GpuBackend {
             gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
+            n_steps_ahead: 0,
         };
         for step in &self.plans[plan_idx].steps {
             for bound in bound {
@@ -96,6 +98,8 @@ pub(super) struct Recording<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) experts: &'a DeviceExperts,
     pub(super) states: &'a States,
+    /// Steps that will have been committed before these commands run.
+    pub(super) n_steps_ahead: u32,
 }
 
 impl Recording<'_> {
@@ -114,14 +118,13 @@ impl Recording<'_> {
                 Over::Rows => self.dispatch(step, all, None)?,
                 Over::State(layer) => {
                     for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
-                        let first = &batch.rows[segment.rows.start];
+                        let memory = self.states.layer(segment.state, layer);
                         let head = Head {
                             first_row: narrow(segment.rows.start),
                             n_rows: narrow(segment.rows.len()),
                             batch_at,
-                            place: narrow(first.position.0),
+                            place: self.place_in(memory, (batch, segment)),
                         };
-                        let memory = self.states.layer(segment.state, layer);
                         self.dispatch(step, head, Some(&memory.bind_group))?;
                     }
                 }
@@ -136,6 +139,16 @@ impl Recording<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Where a segment's rows begin in a layer's memory: their position, or which half is the
+    /// state.
+    fn place_in(&self, memory: &LayerMemory, (batch, segment): (&Batch<'_>, &Segment)) -> u32 {
+        if memory.is_recurrent() {
+            (self.states.half(segment.state) + self.n_steps_ahead) % 2
+        } else {
+            narrow(batch.rows[segment.rows.start].position.0)
+        }
     }
 
     /// Records a step; `bound` is the state, or the buffer of experts.

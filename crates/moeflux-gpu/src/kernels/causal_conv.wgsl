@@ -15,6 +15,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if channel >= params.n_channels {
         return;
     }
+    let found_at = params.step.place * (N_TAPS - 1u) * params.n_channels;
     let weight_at = params.weight + channel * N_TAPS;
     var sum = 0.0;
     for (var tap = 0u; tap < N_TAPS; tap++) {
@@ -22,7 +23,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let place = id.y + tap;
         var x = 0.0;
         if place < N_TAPS - 1u {
-            x = first[place * params.n_channels + channel];
+            x = first[found_at + place * params.n_channels + channel];
         } else {
             let row = params.step.first_row + place - (N_TAPS - 1u);
             x = ws[place_of(params.x, row, 0u) + channel];

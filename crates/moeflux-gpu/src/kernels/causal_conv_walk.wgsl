@@ -15,13 +15,16 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if channel >= params.n_channels {
         return;
     }
+    let n_kept = (N_TAPS - 1u) * params.n_channels;
+    let found_at = params.step.place * n_kept;
+    let left_at = n_kept - found_at;
     var weight: array<f32, N_TAPS>;
     var inputs: array<f32, N_TAPS>;
     for (var tap = 0u; tap < N_TAPS; tap++) {
         weight[tap] = vectors[params.weight + channel * N_TAPS + tap];
     }
     for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-        inputs[tap + 1u] = first[tap * params.n_channels + channel];
+        inputs[tap + 1u] = first[found_at + tap * params.n_channels + channel];
     }
     for (var i = 0u; i < params.step.n_rows; i++) {
         let row = params.step.first_row + i;
@@ -35,6 +38,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         ws[place_of(params.out, row, 0u) + channel] = silu(sum);
     }
     for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-        first[tap * params.n_channels + channel] = inputs[tap + 1u];
+        first[left_at + tap * params.n_channels + channel] = inputs[tap + 1u];
     }
 }

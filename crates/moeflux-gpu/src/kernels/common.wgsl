@@ -8,7 +8,9 @@ struct Step {
     n_rows: u32,
     // Where the rows of the batch begin in `batch`.
     batch_at: u32,
-    // Over a state: position of the first row. Over experts: where their table begins in `slots`.
+    // Over a state: position of the first row; of recurrent layers the half of its buffers that is
+    // the state, where the other half takes what the rows make of it. Over experts: where their
+    // table begins in `slots`.
     place: u32,
 }
 

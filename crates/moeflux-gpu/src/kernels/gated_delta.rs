@@ -17,7 +17,7 @@ pub(super) const KERNEL: Kernel = Kernel {
     shaders: || {
         let shape = DeltaShape { key_dim: 128, value_dim: 128 };
         let all = [KeyLanes::Subgroup(8), KeyLanes::Subgroup(4), KeyLanes::Shared];
-        all.map(|key_lanes| shader(key_lanes, shape)).to_vec()
+        all.map(|key_lanes| shader(key_lanes, 32, shape)).to_vec()
     },
     params: || vec![("gated_delta", GatedDeltaParams::fields())],
 };
@@ -65,7 +65,7 @@ impl KeyLanes {
     }
 }
 
-fn shader(key_lanes: KeyLanes, shape: DeltaShape) -> Shader {
+fn shader(key_lanes: KeyLanes, n_heads: usize, shape: DeltaShape) -> Shader {
     let piece = match key_lanes {
         KeyLanes::Subgroup(_) => include_str!("reduce_keys_subgroup.wgsl"),
         KeyLanes::Shared => include_str!("reduce_keys_shared.wgsl"),
@@ -75,6 +75,7 @@ fn shader(key_lanes: KeyLanes, shape: DeltaShape) -> Shader {
     let row_bytes = 2 * n_own * n_key_lanes * 16;
     let n_rows = N_ROWS_BLOCK.min(BLOCK_BYTES_MAX / row_bytes).max(1);
     Shader::new("gated_delta", include_str!("gated_delta.wgsl"))
+        .with("N_HEADS", narrow(n_heads))
         .with("KEY_DIM", narrow(shape.key_dim))
         .with("VALUE_DIM", narrow(shape.value_dim))
         .with("STRIP", narrow(DeltaShape::STRIP))
@@ -98,7 +99,7 @@ pub(super) fn compile(op: &GatedDelta, compiler: &mut Compiler<'_>) -> Result<()
     let shape = DeltaShape { key_dim: op.k.head_dim, value_dim: op.v.head_dim };
     let n_strips = shape.value_dim.div_ceil(DeltaShape::STRIP);
     let grid = Grid::new(Extent::fixed(narrow(n_strips)), Extent::fixed(narrow(op.v.n_heads)));
-    let shader = shader(KeyLanes::on(compiler), shape);
+    let shader = shader(KeyLanes::on(compiler), op.v.n_heads, shape);
     compiler.step(&shader, &params, grid)?.over(Over::State(op.layer));
     Ok(())
 }

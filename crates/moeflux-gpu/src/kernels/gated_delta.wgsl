@@ -17,6 +17,7 @@ struct Params {
 
 // Keys of a row, rounded up to what all invocations hold: those beyond KEY_DIM are zeros.
 const KEYS: u32 = N_OWN * N_KEY_LANES;
+const N_STATE: u32 = N_HEADS * VALUE_DIM * KEY_DIM;
 const N_INVOCATIONS: u32 = STRIP * N_KEY_LANES;
 
 var<workgroup> queries: array<vec4<f32>, N_ROWS * KEYS>;
@@ -53,13 +54,16 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let key_lane = lane % N_KEY_LANES;
     let state_at = (head * VALUE_DIM + strip_first) * KEY_DIM + value;
 
+    let found_at = params.step.place * N_STATE + state_at;
+    let left_at = (1u - params.step.place) * N_STATE + state_at;
+
     var state: array<vec4<f32>, N_OWN>;
     for (var own = 0u; own < N_OWN; own++) {
         for (var i = 0u; i < 4u; i++) {
             let key = 4u * (own * N_KEY_LANES + key_lane) + i;
             state[own][i] = 0.0;
             if is_value && key < KEY_DIM {
-                state[own][i] = second[state_at + key * width];
+                state[own][i] = second[found_at + key * width];
             }
         }
     }
@@ -102,7 +106,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         for (var i = 0u; i < 4u; i++) {
             let key = 4u * (own * N_KEY_LANES + key_lane) + i;
             if is_value && key < KEY_DIM {
-                second[state_at + key * width] = state[own][i];
+                second[left_at + key * width] = state[own][i];
             }
         }
     }

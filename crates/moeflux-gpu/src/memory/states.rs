@@ -1,7 +1,8 @@
 //! What layers remember of sessions, in two buffers per layer and session.
 //!
 //! Keys and values (or latents and rotated keys) lie as `[position, head, channel]`, with channels
-//! padded to a multiple of four; recurrent layers as on the host. **Invariant:** what is read out
+//! padded to a multiple of four; recurrent layers as on the host, twice: a step reads one half and
+//! writes the other. **Invariant:** what is read out
 //! has the host backends' form, without padding: `[position, head, channel]` of each table in turn.
 
 use std::collections::HashMap;
@@ -39,7 +40,7 @@ impl Table {
 pub(crate) enum Form {
     /// Per position: heads of so many channels.
     Positions { n_heads: usize, head_dim: usize },
-    /// So many values, whatever the number of positions.
+    /// So many values in each half, whatever the number of positions.
     Whole { n_values: usize },
 }
 
@@ -57,6 +58,14 @@ impl Form {
         match self {
             Self::Positions { n_heads, head_dim } => n_positions * n_heads * padded(head_dim),
             Self::Whole { n_values } => n_values,
+        }
+    }
+
+    /// Values of a buffer with room for so many positions.
+    const fn buffer_values(self, n_positions: usize) -> usize {
+        match self {
+            Self::Positions { .. } => self.stored_values(n_positions),
+            Self::Whole { n_values } => 2 * n_values,
         }
     }
 
@@ -95,6 +104,13 @@ pub(crate) struct LayerMemory {
     pub(crate) bind_group: wgpu::BindGroup,
 }
 
+impl LayerMemory {
+    /// Whether it is a recurrent layer's.
+    pub(crate) fn is_recurrent(&self) -> bool {
+        self.tables[0].is_whole()
+    }
+}
+
 /// A stretch of a table, as it is saved and as it lies on the device, in values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch<'a> {
@@ -108,7 +124,15 @@ pub(crate) struct Stretch<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct States {
     n_created: u64,
-    states: HashMap<StateId, Vec<LayerMemory>>,
+    states: HashMap<StateId, State>,
+}
+
+/// What all layers remember of one session.
+#[derive(Debug)]
+struct State {
+    layers: Vec<LayerMemory>,
+    /// Half of recurrent layers' buffers that is the state.
+    half: u32,
 }
 
 impl States {
@@ -131,7 +155,7 @@ impl States {
         })?;
         self.n_created += 1;
         let id = StateId(self.n_created);
-        self.states.insert(id, layers);
+        self.states.insert(id, State { layers, half: 0 });
         Ok(id)
     }
 
@@ -140,6 +164,21 @@ impl States {
     }
 
     pub(crate) fn layers(&self, id: StateId) -> &[LayerMemory] {
+        &self.state(id).layers
+    }
+
+    /// Half of recurrent layers' buffers that is the state.
+    pub(crate) fn half(&self, id: StateId) -> u32 {
+        self.state(id).half
+    }
+
+    /// Makes what a step wrote the state.
+    pub(crate) fn commit(&mut self, id: StateId) {
+        let state = self.states.get_mut(&id).expect("a state lives as long as its session");
+        state.half = 1 - state.half;
+    }
+
+    fn state(&self, id: StateId) -> &State {
         self.states.get(&id).expect("a state lives as long as its session")
     }
 
@@ -149,6 +188,15 @@ impl States {
 
     /// Where a part lies: none of a layer of another kind.
     pub(crate) fn stretches(&self, id: StateId, part: StatePart) -> Vec<Stretch<'_>> {
+        self.stretches_in(self.half(id), id, part)
+    }
+
+    /// Where a part goes: of recurrent layers what becomes the state.
+    pub(crate) fn targets(&self, id: StateId, part: StatePart) -> Vec<Stretch<'_>> {
+        self.stretches_in(1 - self.half(id), id, part)
+    }
+
+    fn stretches_in(&self, half: u32, id: StateId, part: StatePart) -> Vec<Stretch<'_>> {
         let tables = &self.layer(id, part.layer()).tables;
         let stretches = tables.iter().filter_map(|table| match (part, table.form) {
             (StatePart::Positions { first, n, .. }, Form::Positions { .. }) => Some(Stretch {
@@ -159,7 +207,8 @@ impl States {
             }),
             (StatePart::Recurrent { .. }, Form::Whole { n_values }) => {
                 let (n_stored, n_saved) = (n_values, n_values);
-                Some(Stretch { table, first_stored: 0, n_stored, n_saved })
+                let first_stored = half as usize * n_values;
+                Some(Stretch { table, first_stored, n_stored, n_saved })
             }
             _ => None,
         });
@@ -182,7 +231,7 @@ fn memory_of(gpu: &Gpu, layer: &LayerState, context: usize) -> Result<LayerMemor
         }
     };
     let table = |form: Form| -> Result<Table> {
-        let n_bytes = (form.stored_values(context) * size_of::<f32>()) as u64;
+        let n_bytes = (form.buffer_values(context) * size_of::<f32>()) as u64;
         Ok(Table { buffer: gpu.buffer("the state of a session", n_bytes, STORAGE)?, form })
     };
     let tables = [table(forms[0])?, table(forms[1])?];

@@ -34,6 +34,8 @@ pub(crate) struct DeviceWorkspace {
     scratch: HashMap<(&'static str, RowSet), (u32, View)>,
     /// Values that have a place.
     n_values: u64,
+    /// Rows that were exchanged with a buffer's first ones, and where the next ones go.
+    aside: Option<[wgpu::Buffer; 2]>,
 }
 
 impl DeviceWorkspace {
@@ -55,7 +57,7 @@ impl DeviceWorkspace {
             return Err(gpu.error(&problem));
         }
         let buffer = gpu.buffer("the activations of a step", n_values * 4, STORAGE)?;
-        Ok(Self { buffer, n_rows_max, places, scratch: HashMap::new(), n_values })
+        Ok(Self { buffer, n_rows_max, places, scratch: HashMap::new(), n_values, aside: None })
     }
 
     pub(crate) fn place(&self, buffer: BufferId) -> Place {
@@ -106,6 +108,27 @@ impl DeviceWorkspace {
         let view = View { first, row_stride, head_stride: row_stride };
         self.scratch.insert((name, rows), (n_cols, view));
         Ok(view)
+    }
+
+    /// Exchanges the first rows of a buffer with those that were exchanged before, or zeros.
+    pub(crate) fn exchange_rows(
+        &mut self,
+        (gpu, encoder): (&Gpu, &mut wgpu::CommandEncoder),
+        buffer: BufferId,
+        n_rows: usize,
+    ) -> Result<()> {
+        let place = self.place(buffer);
+        let n_bytes = 4 * u64::from(place.row_stride) * n_rows as u64;
+        let at_bytes = 4 * u64::from(place.first);
+        if self.aside.as_ref().is_none_or(|[aside, _]| aside.size() < n_bytes) {
+            let made = || gpu.buffer("rows set aside", n_bytes, STORAGE);
+            self.aside = Some([made()?, made()?]);
+        }
+        let Some([kept, next]) = &mut self.aside else { unreachable!("both were made") };
+        encoder.copy_buffer_to_buffer(&self.buffer, at_bytes, next, 0, n_bytes);
+        encoder.copy_buffer_to_buffer(kept, 0, &self.buffer, at_bytes, n_bytes);
+        std::mem::swap(kept, next);
+        Ok(())
     }
 
     /// A larger buffer, if places were given out that the present one does not have.

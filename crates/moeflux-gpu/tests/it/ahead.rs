@@ -2,7 +2,9 @@
 
 use moeflux::backend::Backend as _;
 use moeflux::ids::{Position, StateId, TokenId};
-use moeflux::ops::{Add, Batch, Embed, Heads, Op, Plan, Row, Segment, StateSpec, Workspace};
+use moeflux::ops::{
+    Add, Batch, Embed, Heads, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace,
+};
 use moeflux::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
@@ -49,8 +51,11 @@ impl Doubling {
     }
 
     fn ask_for(&mut self, plan_idx: usize, (token, position): (u32, usize)) {
+        if plan_idx == 0 && position > 0 {
+            self.backend.commit_state(self.state);
+        }
         let rows = [Row { token: TokenId(token), position: Position(position) }];
-        let segments = [Segment { state: self.state, rows: 0..1 }];
+        let segments = [Segment::new(self.state, 0..1, RowKind::Answer)];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &[0] };
         self.backend.submit(&self.plans[plan_idx], &batch).unwrap();
     }

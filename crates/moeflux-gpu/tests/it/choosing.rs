@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use moeflux::backend::Backend as _;
 use moeflux::forward::Logits;
 use moeflux::ids::{Position, TokenId};
-use moeflux::ops::{Batch, Best, Embed, Op, Plan, Row, Segment, StateSpec, Workspace};
-use moeflux::session::Session;
+use moeflux::ops::{Batch, Best, Embed, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace};
+use moeflux::session::{Session, StepOutput};
 use moeflux::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
@@ -28,11 +28,12 @@ fn best_of(row: &[f32]) -> Vec<(TokenId, f32)> {
 fn fed(session: &mut Session, tokens: &[TokenId], n_best: usize) -> Vec<(TokenId, f32)> {
     let mut found = Vec::new();
     let watch = &mut |_| ControlFlow::Continue(());
-    let keep = &mut |logits: Logits<'_>| match logits {
+    let mut output = StepOutput::default();
+    session.feed_to_choose(tokens, Some(n_best), watch, &mut output).unwrap();
+    match output.last_of(0).unwrap() {
         Logits::Best(best) => found.extend_from_slice(best),
         Logits::All(row) => found.extend(best_of(row)),
-    };
-    session.feed_to_choose(tokens, Some(n_best), watch, keep).unwrap();
+    }
     found
 }
 
@@ -76,7 +77,7 @@ fn what_is_not_a_number_is_found_first() {
         GpuBackend::new(gpu(), &weights, &workspace, 1, GpuConfig::default()).unwrap();
     let state = backend.create_state(&StateSpec { layers: Vec::new() }, 1).unwrap();
     let rows = [Row { token: TokenId(0), position: Position(0) }];
-    let segments = [Segment { state, rows: 0..1 }];
+    let segments = [Segment::new(state, 0..1, RowKind::Answer)];
     backend.submit(&plan, &Batch { rows: &rows, segments: &segments, outputs: &[0] }).unwrap();
     let mut found = [0.0; 8];
     backend.read_row(out.buffer, 0, &mut found).unwrap();

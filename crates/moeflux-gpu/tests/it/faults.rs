@@ -182,14 +182,14 @@ fn each_read_in_turn_may_fail() {
     }
 }
 
-/// The step that failed is taken back, or its session says that it was not; others see nothing.
+/// The step that failed is taken back; others see nothing.
 #[test]
 fn sessions_go_on_when_the_drive_is_back() {
     for name in CASES {
         let it = Subject::new(name);
         for experts in [WAYS[1], WAYS[2]] {
             let (engine, faults) = switched(it.packed.path(), experts);
-            let [mut n_failed, mut n_torn] = [0; 2];
+            let mut n_failed = 0;
             for n in [0, 2, 4, 7, 10, 13] {
                 let what = format!("{name}, {experts:?}, without read {n}");
                 let mut session = engine.session(N_TOKENS).unwrap();
@@ -200,20 +200,9 @@ fn sessions_go_on_when_the_drive_is_back() {
                 n_failed += 1;
                 faults.set(Faults::default());
                 assert!(it.runs(&engine, &what), "{what}: another session");
-                let watch = &mut |_| ControlFlow::Continue(());
-                match session.feed(&[], Wanted::None, watch, &mut |_, _| Ok(())) {
-                    Ok(()) => {}
-                    Err(Error::Input(problem)) if problem.contains("failed half-way") => {
-                        n_torn += 1;
-                        session.clear();
-                    }
-                    Err(other) => panic!("{what}: {other}"),
-                }
                 assert!(it.goes_on(&mut session, &what), "{what}: the session that failed");
             }
-            println!("{name}, {experts:?}: {n_failed} failed, {n_torn} torn");
             assert!(n_failed > 1, "{name}, {experts:?}: {n_failed} failed");
-            assert_eq!(n_torn > 0, name == CASES[0], "{name}, {experts:?}");
         }
     }
 }

@@ -16,6 +16,7 @@ mod overflow;
 mod ops;
 #[path = "../../../moeflux/tests/it/random.rs"]
 mod random;
+mod steps;
 mod support;
 #[path = "../../../moeflux/tests/it/temp_dir.rs"]
 mod temp_dir;

@@ -22,6 +22,8 @@ pub struct Buffers {
     n_rows_max: usize,
     /// How often each may have been written.
     n_writes: Vec<u64>,
+    /// Rows that were exchanged with a buffer's first ones.
+    aside: Vec<f32>,
 }
 
 /// One activation buffer.
@@ -55,9 +57,9 @@ impl Buffers {
     /// If the system has no room for them.
     #[must_use]
     pub fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
-        let n_writes = vec![0; workspace.buffers().len()];
+        let (n_writes, aside) = (vec![0; workspace.buffers().len()], Vec::new());
         let mut buffers =
-            Self { workspace: workspace.clone(), buffers: Vec::new(), n_rows_max, n_writes };
+            Self { workspace: workspace.clone(), buffers: Vec::new(), n_rows_max, n_writes, aside };
         buffers.fill(n_rows_max).expect("memory for a step's activations");
         buffers
     }
@@ -111,6 +113,16 @@ impl Buffers {
     pub fn get_mut(&mut self, id: BufferId) -> &mut Buffer {
         self.n_writes[id.0] += 1;
         &mut self.buffers[id.0]
+    }
+
+    /// Exchanges the first rows of a buffer with those that were exchanged before, or zeros.
+    pub fn exchange_rows(&mut self, id: BufferId, n_rows: usize) {
+        self.n_writes[id.0] += 1;
+        let Self { buffers, aside, .. } = self;
+        let Buffer { n_cols, values } = &mut buffers[id.0];
+        let n_values = *n_cols * n_rows;
+        aside.resize(n_values.max(aside.len()), 0.0);
+        values[..n_values].swap_with_slice(&mut aside[..n_values]);
     }
 
     /// The values of one head of one row.
@@ -194,20 +206,63 @@ pub enum LayerMemory {
         /// Values or rotated keys.
         second: KvTable,
     },
-    /// Folded history.
+    /// Folded history: what it is and what a step makes of it, in turn.
     Recurrent {
-        /// `[taps - 1, channels]`, oldest first.
-        conv: Floats,
-        /// Head after head, each as [`crate::ops::DeltaShape`] says.
-        delta: Floats,
+        /// One of them is the state.
+        halves: Box<[Recurrent; 2]>,
+        /// What the last step kept at its marks.
+        marks: Vec<Recurrent>,
     },
+}
+
+/// Folded history of a recurrent layer at one moment.
+#[derive(Debug)]
+pub struct Recurrent {
+    /// `[taps - 1, channels]`, oldest first.
+    pub conv: Floats,
+    /// Head after head, each as [`crate::ops::DeltaShape`] says.
+    pub delta: Floats,
+}
+
+impl Recurrent {
+    fn zeroed(state: &LayerState) -> Option<Self> {
+        let LayerState::Recurrent { conv_rows, conv_cols, delta_values } = *state else {
+            unreachable!("only recurrent layers fold their history")
+        };
+        Some(Self { conv: zeroed(conv_rows, conv_cols)?, delta: zeroed(delta_values, 1)? })
+    }
+
+    fn n_bytes(&self) -> usize {
+        size_of_val::<[f32]>(&self.conv) + size_of_val::<[f32]>(&self.delta)
+    }
+
+    fn read(&self, target: &mut [u8]) {
+        let (head, tail) = target.split_at_mut(size_of_val::<[f32]>(&self.conv));
+        head.copy_from_slice(cast_slice::<f32, u8>(&self.conv));
+        tail.copy_from_slice(cast_slice::<f32, u8>(&self.delta));
+    }
+
+    fn write(&mut self, source: &[u8]) {
+        let (head, tail) = source.split_at(size_of_val::<[f32]>(&self.conv));
+        cast_slice_mut::<f32, u8>(&mut self.conv).copy_from_slice(head);
+        cast_slice_mut::<f32, u8>(&mut self.delta).copy_from_slice(tail);
+    }
+}
+
+/// What all layers remember of one session.
+#[derive(Debug)]
+struct State {
+    spec: StateSpec,
+    layers: Vec<LayerMemory>,
+    /// Which half of recurrent layers is the state.
+    current: usize,
 }
 
 /// The states of all sessions.
 #[derive(Debug, Default)]
 pub struct States {
     n_created: u64,
-    states: HashMap<StateId, Vec<LayerMemory>>,
+    states: HashMap<StateId, State>,
 }
 
 impl States {
@@ -236,17 +291,18 @@ impl States {
                     let table = |n_cols| table((1, n_cols)).ok_or_else(no_room);
                     LayerMemory::Positions { first: table(latent_cols)?, second: table(rope_cols)? }
                 }
-                LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
+                LayerState::Recurrent { .. } => {
+                    let half = || Recurrent::zeroed(layer).ok_or_else(no_room);
                     LayerMemory::Recurrent {
-                        conv: zeroed(conv_rows, conv_cols).ok_or_else(no_room)?,
-                        delta: zeroed(delta_values, 1).ok_or_else(no_room)?,
+                        halves: Box::new([half()?, half()?]),
+                        marks: Vec::new(),
                     }
                 }
             });
         }
         self.n_created += 1;
         let id = StateId(self.n_created);
-        self.states.insert(id, layers);
+        self.states.insert(id, State { spec: spec.clone(), layers, current: 0 });
         Ok(id)
     }
 
@@ -257,27 +313,121 @@ impl States {
 
     /// Zeroes the recurrent layers.
     pub fn reset(&mut self, id: StateId) {
-        for layer in self.layers_mut(id) {
-            if let LayerMemory::Recurrent { conv, delta } = layer {
-                conv.fill(0.0);
-                delta.fill(0.0);
+        let State { layers, current, .. } = self.state_mut(id);
+        for layer in layers {
+            if let LayerMemory::Recurrent { halves, .. } = layer {
+                halves[*current].conv.fill(0.0);
+                halves[*current].delta.fill(0.0);
             }
         }
+    }
+
+    /// Makes what a step wrote of recurrent layers their state.
+    pub fn commit(&mut self, id: StateId) {
+        let state = self.state_mut(id);
+        state.current = 1 - state.current;
+    }
+
+    /// Room for this many marks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]: there are none then.
+    pub fn set_marks(&mut self, id: StateId, n_marks: usize) -> Result<()> {
+        let State { spec, layers, .. } = self.state_mut(id);
+        for layer in &mut *layers {
+            if let LayerMemory::Recurrent { marks, .. } = layer {
+                marks.clear();
+            }
+        }
+        for (state, layer) in spec.layers.iter().zip(layers) {
+            let LayerMemory::Recurrent { marks, .. } = layer else { continue };
+            for _ in 0..n_marks {
+                marks.push(Recurrent::zeroed(state).ok_or_else(|| Error::NoRoom {
+                    what: format!("{n_marks} copies of a session's recurrent state"),
+                    needed_bytes: spec.fixed_bytes().saturating_mul(n_marks as u64),
+                    advice: "keep fewer positions of a prompt".to_owned(),
+                })?);
+            }
+        }
+        Ok(())
     }
 
     /// One layer of a session.
     #[must_use]
     pub fn layer(&self, id: StateId, layer: LayerIdx) -> &LayerMemory {
-        &self.states.get(&id).expect("a state lives as long as its session")[layer.0]
+        &self.state(id).layers[layer.0]
     }
 
     /// One layer of a session, to write.
     pub fn layer_mut(&mut self, id: StateId, layer: LayerIdx) -> &mut LayerMemory {
-        &mut self.layers_mut(id)[layer.0]
+        &mut self.state_mut(id).layers[layer.0]
     }
 
-    fn layers_mut(&mut self, id: StateId) -> &mut Vec<LayerMemory> {
+    /// Folded history of a recurrent layer.
+    ///
+    /// # Panics
+    ///
+    /// For a layer that folds none.
+    #[must_use]
+    pub fn recurrent(&self, id: StateId, layer: LayerIdx) -> &Recurrent {
+        let State { layers, current, .. } = self.state(id);
+        let LayerMemory::Recurrent { halves, .. } = &layers[layer.0] else {
+            unreachable!("this layer folds no history")
+        };
+        &halves[*current]
+    }
+
+    /// Where a part of a step finds the folded history of a layer, and where it leaves it: the
+    /// first part finds the state, each other what the one before it left at its mark, and the last
+    /// leaves what may become the state.
+    ///
+    /// # Panics
+    ///
+    /// For a layer that folds none, and if there are fewer marks.
+    pub fn link(
+        &mut self,
+        id: StateId,
+        layer: LayerIdx,
+        (part_idx, n_marks): (usize, usize),
+    ) -> (&Recurrent, &mut Recurrent) {
+        let State { layers, current, .. } = self.state_mut(id);
+        let LayerMemory::Recurrent { halves, marks } = &mut layers[layer.0] else {
+            unreachable!("this layer folds no history")
+        };
+        assert!(n_marks <= marks.len(), "{n_marks} marks, and room for {}", marks.len());
+        let [first, second] = &mut **halves;
+        let (state, next) = if *current == 0 { (first, second) } else { (second, first) };
+        let (found, left) = marks[..n_marks].split_at_mut(part_idx);
+        (found.last().unwrap_or(state), left.first_mut().unwrap_or(next))
+    }
+
+    /// Bytes of the folded history of all layers.
+    #[must_use]
+    pub fn fixed_bytes(&self, id: StateId) -> u64 {
+        self.state(id).spec.fixed_bytes()
+    }
+
+    fn state(&self, id: StateId) -> &State {
+        self.states.get(&id).expect("a state lives as long as its session")
+    }
+
+    fn state_mut(&mut self, id: StateId) -> &mut State {
         self.states.get_mut(&id).expect("a state lives as long as its session")
+    }
+
+    /// The folded history that a part is.
+    fn folded(&self, id: StateId, part: StatePart) -> Option<&Recurrent> {
+        let State { layers, current, .. } = self.state(id);
+        match (part, &layers[part.layer().0]) {
+            (StatePart::Recurrent { .. }, LayerMemory::Recurrent { halves, .. }) => {
+                Some(&halves[*current])
+            }
+            (StatePart::Marked { mark_idx, .. }, LayerMemory::Recurrent { marks, .. }) => {
+                Some(&marks[mark_idx])
+            }
+            _ => None,
+        }
     }
 
     /// Bytes of a part.
@@ -287,10 +437,7 @@ impl States {
             (StatePart::Positions { n, .. }, LayerMemory::Positions { first, second }) => {
                 first.n_bytes(n) + second.n_bytes(n)
             }
-            (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
-                size_of_val::<[f32]>(conv) + size_of_val::<[f32]>(delta)
-            }
-            _ => 0,
+            _ => self.folded(id, part).map_or(0, Recurrent::n_bytes),
         }
     }
 
@@ -305,18 +452,17 @@ impl States {
                 first.read((at, n), head);
                 second.read((at, n), tail);
             }
-            (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
-                let (head, tail) = target.split_at_mut(size_of_val::<[f32]>(conv));
-                head.copy_from_slice(cast_slice::<f32, u8>(conv));
-                tail.copy_from_slice(cast_slice::<f32, u8>(delta));
-            }
-            _ => assert!(target.is_empty(), "a layer has only its own kind of state"),
+            _ => match self.folded(id, part) {
+                Some(folded) => folded.read(target),
+                None => assert!(target.is_empty(), "a layer has only its own kind of state"),
+            },
         }
     }
 
-    /// Overwrites a part.
+    /// Overwrites a part; of recurrent layers that which [`States::commit`] makes their state.
     pub fn write(&mut self, id: StateId, part: StatePart, source: &[u8]) {
-        match (part, self.layer_mut(id, part.layer())) {
+        let State { layers, current, .. } = self.state_mut(id);
+        match (part, &mut layers[part.layer().0]) {
             (
                 StatePart::Positions { first: at, n, .. },
                 LayerMemory::Positions { first, second },
@@ -325,10 +471,8 @@ impl States {
                 first.write((at, n), head);
                 second.write((at, n), tail);
             }
-            (StatePart::Recurrent { .. }, LayerMemory::Recurrent { conv, delta }) => {
-                let (head, tail) = source.split_at(size_of_val::<[f32]>(conv));
-                cast_slice_mut::<f32, u8>(conv).copy_from_slice(head);
-                cast_slice_mut::<f32, u8>(delta).copy_from_slice(tail);
+            (StatePart::Recurrent { .. }, LayerMemory::Recurrent { halves, .. }) => {
+                halves[1 - *current].write(source);
             }
             _ => assert!(source.is_empty(), "a layer has only its own kind of state"),
         }
@@ -340,7 +484,9 @@ impl StatePart {
     #[must_use]
     pub const fn layer(self) -> LayerIdx {
         match self {
-            Self::Positions { layer, .. } | Self::Recurrent { layer } => layer,
+            Self::Positions { layer, .. }
+            | Self::Recurrent { layer }
+            | Self::Marked { layer, .. } => layer,
         }
     }
 }

@@ -105,6 +105,13 @@ pub enum StatePart {
         /// Whose.
         layer: LayerIdx,
     },
+    /// The same behind a mark of the last step: see [`crate::ops::Segment::marks`]. Only read.
+    Marked {
+        /// Whose.
+        layer: LayerIdx,
+        /// Which mark.
+        mark_idx: usize,
+    },
 }
 
 /// A device that holds a model's workspace and its sessions' states, and runs plans in order.
@@ -140,6 +147,29 @@ pub trait Backend: fmt::Debug + Send {
     /// Zeroes the recurrent parts of a session's state; positions need no clearing.
     fn reset_state(&mut self, state: StateId);
 
+    /// Makes what the last step, or [`Backend::write_state`], wrote of a session's recurrent layers
+    /// their state. Before that, and where it is not called, they have the state from before.
+    fn commit_state(&mut self, state: StateId);
+
+    /// Makes room for what the next step keeps at this many marks of a session, and forgets what
+    /// was kept before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::Unsupported`] where [`Backend::takes_marks`] says so.
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
+        if n_marks == 0 {
+            return Ok(());
+        }
+        let backend = self.names().backend;
+        Err(Error::Unsupported(format!("{backend} keeps no states of {} inside a step", state.0)))
+    }
+
+    /// Whether segments may have marks.
+    fn takes_marks(&self) -> bool {
+        false
+    }
+
     /// Bytes of a part of a state.
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize;
 
@@ -150,7 +180,9 @@ pub trait Backend: fmt::Debug + Send {
     /// When the device failed.
     fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()>;
 
-    /// Overwrites a part of a state. `source` has [`Backend::state_part_bytes`] bytes.
+    /// Overwrites a part of a state. `source` has [`Backend::state_part_bytes`] bytes. What is
+    /// written of recurrent layers counts from [`Backend::commit_state`] on, when all of them must
+    /// have been written.
     ///
     /// # Errors
     ///
@@ -224,6 +256,13 @@ pub trait Backend: fmt::Debug + Send {
     fn is_remote(&self) -> bool {
         false
     }
+
+    /// Exchanges the first rows of a buffer with rows kept beside it: zeros at first.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()>;
 
     /// One row of a buffer, after all that was submitted. At most the buffer's columns.
     ///

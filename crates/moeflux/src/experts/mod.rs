@@ -30,8 +30,8 @@ pub struct Request<'a> {
     pub layer: LayerIdx,
     /// Those of each row, row by row.
     pub chosen: &'a [ExpertIdx],
-    /// How many rows.
-    pub n_rows: usize,
+    /// Whether the rows are few or answers': then experts come in any order.
+    pub is_small: bool,
 }
 
 /// In which order the groups of a layer come.
@@ -57,11 +57,11 @@ pub enum Experts {
 }
 
 impl Experts {
-    /// A step of so many rows begins.
-    pub fn begin_step(&mut self, n_rows: usize) {
+    /// A step of this many rows begins; it is small if they are few or answers'.
+    pub fn begin_step(&mut self, n_rows: usize, is_small: bool) {
         match self {
             Self::Resident(_) | Self::OnDevice => {}
-            Self::Streaming(stream) => stream.begin_step(n_rows),
+            Self::Streaming(stream) => stream.begin_step(n_rows, is_small),
         }
     }
 
@@ -113,11 +113,11 @@ impl Experts {
         }
     }
 
-    /// Whether a layer's router should be asked before its turn, for a step of so many rows.
-    pub fn is_asking(&mut self, n_rows: usize) -> bool {
+    /// Whether a layer's router should be asked before its turn.
+    pub fn is_asking(&mut self, is_small: bool) -> bool {
         match self {
             Self::Resident(_) | Self::OnDevice => false,
-            Self::Streaming(stream) => stream.is_asking(n_rows),
+            Self::Streaming(stream) => stream.is_asking(is_small),
         }
     }
 

@@ -74,7 +74,7 @@ fn check<'t>(
 ) {
     let mut experts = load(tensors, spec).unwrap();
     let chosen: Vec<_> = (0..N_EXPERTS).map(ExpertIdx).collect();
-    experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, n_rows: 1 }).unwrap();
+    experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, is_small: true }).unwrap();
     let kept = kept(tensors, spec).unwrap();
     let mut n_seen = 0;
     while let Some(arrived) = experts.next_ready().unwrap() {
@@ -201,7 +201,7 @@ fn only_what_was_asked_for_comes_and_once() {
     let mut experts = load(&tensors, &spec(Family::Qwen3Moe, 4)).unwrap();
     let mut ask = |chosen: &[usize]| {
         let chosen: Vec<_> = chosen.iter().copied().map(ExpertIdx).collect();
-        experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, n_rows: 2 }).unwrap();
+        experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, is_small: true }).unwrap();
         let mut came = Vec::new();
         while let Some(arrived) = experts.next_ready().unwrap() {
             came.extend((0..arrived.len()).map(|place| arrived.expert(place).0));

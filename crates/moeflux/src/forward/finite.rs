@@ -7,9 +7,9 @@
 //! nothing; where it fails, it is walked once more to name the place.
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, Model, run_layer};
+use crate::forward::{Device, Model, run_layer, stream};
 use crate::ids::LayerIdx;
-use crate::ops::{Batch, Heads, Op, Plan};
+use crate::ops::{Batch, Heads, Plan};
 
 /// Refuses a step whose residual stream is not finite. Where that would have to be fetched from a
 /// device, logits are judged alone.
@@ -68,14 +68,6 @@ fn within_layer(
         }
     }
     Ok(format!("layer {broken_idx}, routed experts"))
-}
-
-/// What all layers add to.
-fn stream(model: &Model) -> Heads {
-    let Some(Op::Embed(embed)) = model.plan.embed.ops.first() else {
-        unreachable!("a model begins with its embedding")
-    };
-    embed.out
 }
 
 fn is_finite(device: &mut Device, view: &Heads, batch: &Batch<'_>) -> Result<bool> {

@@ -3,7 +3,10 @@
 //! plan -> routes -> lease -> plan, layer by layer. **Invariant:** the rows of a batch may belong
 //! to one session or to many; each row's result is the same in any company.
 
+mod logits;
 mod finite;
+
+pub use logits::{LogitRows, Logits};
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
@@ -11,11 +14,12 @@ use std::sync::{Mutex, PoisonError};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::experts::predict::Stage;
+use crate::experts::stream::N_ROWS_ANY_ORDER;
 use crate::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
 use crate::experts::{Experts, Request};
 use crate::families::{LayerPlan, ModelPlan, MoePlan};
 use crate::ids::{LayerIdx, TokenId};
-use crate::ops::{Batch, N_OUTPUTS_MAX, Purpose, Routes};
+use crate::ops::{Batch, Heads, Op, Purpose, Routes};
 use crate::spec::{FfnSpec, ModelSpec};
 
 /// A model ready to run, apart from the device it runs on.
@@ -49,12 +53,11 @@ impl Model {
         TraceHeader { fingerprint: self.fingerprint, layers: layers.collect() }
     }
 
-    fn note_routes(&self, layer: LayerIdx, routes: &Routes) -> Result<()> {
+    fn note_routes(&self, batch: &Batch<'_>, layer: LayerIdx, routes: &Routes) -> Result<()> {
         let Some(trace) = &self.trace else { return Ok(()) };
         let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(writer) = &mut *trace else { return Ok(()) };
-        let is_one = routes.experts.len() == routes.top_k;
-        let kind = if is_one { StepKind::Decode } else { StepKind::Prefill };
+        let kind = if batch.is_answer() { StepKind::Decode } else { StepKind::Prefill };
         writer.layer(kind, layer, &routes.experts)
     }
 }
@@ -66,23 +69,21 @@ pub struct Device {
     pub backend: Box<dyn Backend>,
     /// Brings the routed experts.
     pub experts: Experts,
-    /// One row of logits.
-    pub logits: Vec<f32>,
-    /// One row of any other buffer.
+    /// One row of any buffer.
     pub row: Vec<f32>,
-    /// The best of a row.
-    pub best: Vec<(TokenId, f32)>,
     /// Prompts under way that have longer steps for memory of slots.
     pub n_borrowers: usize,
+    /// A step that waits between two layers.
+    pub held: Option<Held>,
 }
 
-/// What comes back of a wanted row.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Logits<'a> {
-    /// One logit per token of the vocabulary.
-    All(&'a [f32]),
-    /// The best ones, best first; of equals the one of the lower token.
-    Best(&'a [(TokenId, f32)]),
+/// A step that waits between two layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its rows.
+    pub n_rows: usize,
+    /// Whether its first rows were exchanged, so that others can be computed in their place.
+    pub is_aside: bool,
 }
 
 /// How far a step has come.
@@ -103,36 +104,49 @@ pub struct StepProgress {
 /// Called after every layer; `Break` asks the work to stop.
 pub type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 
-/// Runs all layers over the rows of `batch`. `layer_done` is told the number of layers passed;
-/// when it breaks, the step ends with [`Error::Cancelled`] and the sessions' states are between
-/// two positions.
+/// Runs the next layer over the rows of `batch`: the first behind the embedding. In between other
+/// batches may run, if the rows of [`stream`] are as they were when this one goes on. Until the
+/// states of its sessions are committed, a batch can be begun again.
 ///
 /// # Errors
 ///
-/// What the device or the experts' store report, or [`Error::Cancelled`].
-pub fn run_layers(
+/// What the device or the experts' store report.
+pub fn run_next_layer(
     model: &Model,
     device: &mut Device,
     batch: &Batch<'_>,
-    layer_done: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    layer: LayerIdx,
 ) -> Result<()> {
-    let n_rows = batch.rows.len();
-    assert!(n_rows <= device.backend.n_rows_max(), "a batch fits the workspace");
-    device.experts.begin_step(n_rows);
-    device.backend.submit(&model.plan.embed, batch)?;
-    guess_late(model, device, batch, LayerIdx(0))?;
-    for (layer_idx, layer) in model.plan.layers.iter().enumerate() {
-        let ran = run_layer(model, device, batch, (LayerIdx(layer_idx), layer));
-        if matches!(ran, Err(Error::NonFinite { .. })) {
-            return Err(finite::locate(model, device, batch));
-        }
-        ran?;
-        guess_late(model, device, batch, LayerIdx(layer_idx + 1))?;
-        if layer_done(layer_idx + 1).is_break() {
-            return Err(Error::Cancelled);
-        }
+    if layer.0 == 0 {
+        assert!(batch.rows.len() <= device.backend.n_rows_max(), "a batch fits the workspace");
+        device.experts.begin_step(batch.rows.len(), is_small(batch));
+        device.backend.submit(&model.plan.embed, batch)?;
+        guess_late(model, device, batch, layer)?;
     }
-    finite::check_stream(model, device, batch)
+    let ran = run_layer(model, device, batch, (layer, &model.plan.layers[layer.0]));
+    if matches!(ran, Err(Error::NonFinite { .. })) {
+        return Err(finite::locate(model, device, batch));
+    }
+    ran?;
+    let next = LayerIdx(layer.0 + 1);
+    if next.0 == model.plan.layers.len() {
+        return finite::check_stream(model, device, batch);
+    }
+    guess_late(model, device, batch, next)
+}
+
+/// What all layers add to: all that a batch leaves from one layer to the next, but for states.
+#[must_use]
+pub fn stream(model: &Model) -> Heads {
+    let Some(Op::Embed(embed)) = model.plan.embed.ops.first() else {
+        unreachable!("a model begins with its embedding")
+    };
+    embed.out
+}
+
+/// Whether experts may come in any order: outputs that wait for their turn take little memory.
+fn is_small(batch: &Batch<'_>) -> bool {
+    batch.is_answer() || batch.rows.len() <= N_ROWS_ANY_ORDER
 }
 
 fn run_layer(
@@ -147,7 +161,7 @@ fn run_layer(
     if matches!(device.experts, Experts::OnDevice) {
         device.backend.submit(&moe.whole, batch)?;
         return match model.trace {
-            Some(_) => model.note_routes(layer, device.backend.routes(Purpose::Use)?),
+            Some(_) => model.note_routes(batch, layer, device.backend.routes(Purpose::Use)?),
             None => Ok(()),
         };
     }
@@ -172,8 +186,8 @@ fn run_experts(
     if !finite::all_finite(&routes.weights) {
         return Err(Error::NonFinite { place: format!("layer {}, route", layer.0) });
     }
-    model.note_routes(layer, routes)?;
-    let request = Request { layer, chosen: &routes.experts, n_rows: batch.rows.len() };
+    model.note_routes(batch, layer, routes)?;
+    let request = Request { layer, chosen: &routes.experts, is_small: is_small(batch) };
     device.experts.request(&request)?;
     if is_asking || (!is_remote && ask(model, device, batch, next)?) {
         guess(device, (next, Stage::Early))?;
@@ -192,7 +206,7 @@ fn run_experts(
 /// Lets a layer's router say beforehand what it would choose, where that is worth asking.
 fn ask(model: &Model, device: &mut Device, batch: &Batch<'_>, layer: LayerIdx) -> Result<bool> {
     let next = model.plan.layers.get(layer.0).and_then(|layer| layer.moe.as_ref());
-    let Some(moe) = next.filter(|_| device.experts.is_asking(batch.rows.len())) else {
+    let Some(moe) = next.filter(|_| device.experts.is_asking(is_small(batch))) else {
         return Ok(false);
     };
     device.backend.submit(&moe.guess, batch)?;
@@ -219,9 +233,9 @@ fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
     device.experts.guess((layer, stage), (&routes.experts, &routes.weights))
 }
 
-/// Computes the logits of the rows in [`Batch::outputs`], after [`run_layers`]; `sink` gets each
-/// row's place in `outputs` and its logits: all of them, or the best where so many are enough and
-/// the others would have to be fetched from a device.
+/// Computes the logits of the rows in [`Batch::outputs`], at most [`crate::ops::N_OUTPUTS_MAX`],
+/// behind the last layer; `logits` gets a row for each: all of its logits, or as many of the best
+/// as `n_best` says, where the others would have to be fetched from a device.
 ///
 /// # Errors
 ///
@@ -230,39 +244,36 @@ pub fn run_head(
     model: &Model,
     device: &mut Device,
     batch: &Batch<'_>,
-    n_best: Option<usize>,
-    sink: &mut dyn FnMut(usize, Logits<'_>) -> Result<()>,
+    n_best: &[Option<usize>],
+    logits: &mut LogitRows,
 ) -> Result<()> {
-    let ModelPlan { head, head_and_best, .. } = &model.plan;
-    let n_found = model.plan.best.head_dim / 2;
-    let n_best = n_best.filter(|n| device.backend.is_remote() && *n <= n_found);
-    let (plan, found) = match n_best {
-        Some(_) => (head_and_best, model.plan.best),
-        None => (head, model.plan.logits),
-    };
-    let mut n_done = 0;
-    for outputs in batch.outputs.chunks(N_OUTPUTS_MAX) {
-        device.backend.submit(plan, &Batch { outputs, ..*batch })?;
-        for row_idx in 0..outputs.len() {
-            let Device { backend, logits, best, .. } = &mut *device;
-            let row = &mut logits[..found.head_dim];
-            backend.read_row(found.buffer, row_idx, row)?;
-            // The best ones begin with what is no number, if there is any.
-            let judged = if n_best.is_some() { &row[..n_found] } else { &*row };
-            if !finite::all_finite(judged) {
-                return Err(finite::locate(model, device, batch));
+    let ModelPlan { head, head_and_best, logits: all, best, .. } = &model.plan;
+    let n_found = best.head_dim / 2;
+    let is_remote = device.backend.is_remote();
+    let n_best = n_best.iter().map(|it| it.filter(|n| is_remote && *n <= n_found));
+    let finds_best = n_best.clone().any(|it| it.is_some());
+    device.backend.submit(if finds_best { head_and_best } else { head }, batch)?;
+    for (row_idx, n_best) in n_best.enumerate() {
+        let is_finite = match n_best {
+            None => {
+                let row = logits.push_all(all.head_dim);
+                device.backend.read_row(all.buffer, row_idx, row)?;
+                finite::all_finite(row)
             }
-            let Some(n_best) = n_best else {
-                sink(n_done + row_idx, Logits::All(row))?;
-                continue;
-            };
-            let (values, tokens) = row.split_at(n_found);
-            best.clear();
-            best.extend(tokens.iter().map(|it| token_of(*it)).zip(values.iter().copied()));
-            best.truncate(n_best);
-            sink(n_done + row_idx, Logits::Best(best))?;
+            Some(n_best) => {
+                let Device { backend, row, .. } = &mut *device;
+                row.resize(best.head_dim, 0.0);
+                backend.read_row(best.buffer, row_idx, row)?;
+                let (values, tokens) = row.split_at(n_found);
+                let tokens = tokens.iter().map(|it| token_of(*it));
+                logits.push_best(tokens.zip(values.iter().copied()).take(n_best));
+                // They begin with what is no number, if there is any.
+                finite::all_finite(values)
+            }
+        };
+        if !is_finite {
+            return Err(finite::locate(model, device, batch));
         }
-        n_done += outputs.len();
     }
     Ok(())
 }

@@ -14,6 +14,16 @@ pub struct Row {
     pub position: Position,
 }
 
+/// What rows are for. It says how they are computed where that matters, so that a row's values do
+/// not depend on how many others share its step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowKind {
+    /// The newest token of an answer.
+    Answer,
+    /// Tokens that were there before, such as a prompt's.
+    Prompt,
+}
+
 /// Rows of one session: they follow each other, at consecutive positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -21,6 +31,26 @@ pub struct Segment {
     pub state: StateId,
     /// Which rows of the batch.
     pub rows: Range<usize>,
+    /// What they are for.
+    pub kind: RowKind,
+    /// Behind how many of its rows the state of recurrent layers is kept: ascending, between none
+    /// and all.
+    pub marks: Vec<usize>,
+}
+
+impl Segment {
+    /// Rows of a session, without marks.
+    #[must_use]
+    pub const fn new(state: StateId, rows: Range<usize>, kind: RowKind) -> Self {
+        Self { state, rows, kind, marks: Vec::new() }
+    }
+
+    /// The rows from mark to mark, one part more than there are marks.
+    pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let ends = self.marks.iter().map(|mark| self.rows.start + mark);
+        let begins = std::iter::once(self.rows.start).chain(ends.clone());
+        begins.zip(ends.chain(std::iter::once(self.rows.end))).map(|(begin, end)| begin..end)
+    }
 }
 
 /// The rows of one step, of one session or of many.
@@ -33,6 +63,14 @@ pub struct Batch<'a> {
     /// Rows whose logits are wanted, ascending; at most [`crate::ops::N_OUTPUTS_MAX`] when a plan
     /// over output rows runs.
     pub outputs: &'a [usize],
+}
+
+impl Batch<'_> {
+    /// Whether all rows are answers'.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        self.segments.iter().all(|segment| segment.kind == RowKind::Answer)
+    }
 }
 
 /// Which experts each row chose, in ascending index, and how much each counts.

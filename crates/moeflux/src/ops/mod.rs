@@ -8,7 +8,7 @@ mod batch;
 mod shape;
 mod plan;
 
-pub use batch::{Batch, Routes, Row, Segment};
+pub use batch::{Batch, Routes, Row, RowKind, Segment};
 pub use plan::Plan;
 pub use shape::{
     BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, RowSet, StateSpec, Workspace,

@@ -39,6 +39,16 @@ use crate::sample::random::SplitMix64;
 pub trait LogitMask {
     /// Sets the logits of forbidden tokens to minus infinity. One logit per vocabulary entry.
     fn apply(&mut self, logits: &mut [f32]);
+
+    /// Hears which token was chosen; of tokens that end the answer it does not hear.
+    fn accept(&mut self, token: TokenId) {
+        let _ = token;
+    }
+
+    /// Whether the answer may end here. Where it may not, tokens that end it are forbidden as well.
+    fn may_end(&self) -> bool {
+        true
+    }
 }
 
 /// What was chosen. Borrows from its sampler, so that a token costs no allocation.

@@ -5,8 +5,11 @@
 //! does not grow with the text. **Invariant:** every checkpoint's position is at most the session's
 //! length; at most `n_max` are kept, and making one more drops the least recently made or used.
 
+use std::sync::Arc;
+
 use crate::backend::{Backend, StatePart};
 use crate::error::{Error, Result};
+use crate::forward::Device;
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
@@ -21,15 +24,22 @@ pub(super) struct RecurrentCopy {
 }
 
 impl RecurrentCopy {
-    /// Copies the recurrent layers of a session.
-    pub(super) fn of(backend: &mut dyn Backend, state: StateId, spec: &StateSpec) -> Result<Self> {
+    /// Copies the recurrent layers of a session, or what its last step kept at a mark.
+    pub(super) fn of(
+        backend: &mut dyn Backend,
+        (state, mark_idx): (StateId, Option<usize>),
+        spec: &StateSpec,
+    ) -> Result<Self> {
         let mut layers = Vec::new();
         for (layer_idx, layer_state) in spec.layers.iter().enumerate() {
             if !matches!(layer_state, LayerState::Recurrent { .. }) {
                 continue;
             }
             let layer = LayerIdx(layer_idx);
-            let part = StatePart::Recurrent { layer };
+            let part = match mark_idx {
+                Some(mark_idx) => StatePart::Marked { layer, mark_idx },
+                None => StatePart::Recurrent { layer },
+            };
             let mut bytes = zeroed_bytes(backend.state_part_bytes(state, part))?;
             backend.read_state(state, part, &mut bytes)?;
             layers.push((layer, bytes));
@@ -37,11 +47,12 @@ impl RecurrentCopy {
         Ok(Self { layers })
     }
 
-    /// Overwrites the recurrent layers of the session it was copied from.
+    /// Overwrites the recurrent layers of a session, all or none of them.
     pub(super) fn put_back(&self, backend: &mut dyn Backend, state: StateId) -> Result<()> {
         for (layer, bytes) in &self.layers {
             backend.write_state(state, StatePart::Recurrent { layer: *layer }, bytes)?;
         }
+        backend.commit_state(state);
         Ok(())
     }
 }
@@ -93,7 +104,7 @@ impl Checkpoints {
         self.kept.retain(|(at, _)| *at != position);
     }
 
-    fn keep(&mut self, position: usize, copy: RecurrentCopy) {
+    pub(super) fn keep(&mut self, position: usize, copy: RecurrentCopy) {
         self.forget(position);
         self.kept.push((position, copy));
         let n_over = self.kept.len().saturating_sub(self.n_max);
@@ -117,18 +128,23 @@ impl Session {
     ///
     /// [`Error::Input`] for a position that cannot be kept.
     pub fn checkpoint(&mut self, position: usize) -> Result<()> {
+        let runtime = Arc::clone(&self.runtime);
+        self.checkpoint_on(&mut *runtime.lock()?, position)
+    }
+
+    pub(super) fn checkpoint_on(&mut self, device: &mut Device, position: usize) -> Result<()> {
         let len = self.tokens.len();
-        if self.is_torn || position > len || (position < len && self.is_recurrent()) {
+        if position > len || (position < len && self.is_recurrent()) {
             return Err(Error::Input(format!(
-                "cannot keep position {position}: the session stands at {len}{}",
-                if self.is_torn { " after a step that failed" } else { "" }
+                "cannot keep position {position}: the session stands at {len}"
             )));
         }
         if self.checkpoints.n_max == 0 {
             return Err(Error::Input("this session keeps no checkpoints: its limit is 0".into()));
         }
+        self.apply_reset(device);
         let spec = &self.runtime.model().plan.state;
-        let copy = RecurrentCopy::of(self.runtime.lock()?.backend.as_mut(), self.state, spec)?;
+        let copy = RecurrentCopy::of(device.backend.as_mut(), (self.state, None), spec)?;
         self.checkpoints.keep(position, copy);
         Ok(())
     }
@@ -143,10 +159,7 @@ impl Session {
         let Some(copy) = self.checkpoints.touch(position) else {
             return Err(Error::NoCheckpoint { wanted: position, available });
         };
-        let mut device = self.runtime.lock()?;
-        self.is_torn = true;
-        copy.put_back(device.backend.as_mut(), self.state)?;
-        drop(device);
+        copy.put_back(self.runtime.lock()?.backend.as_mut(), self.state)?;
         self.cut(position);
         Ok(())
     }

@@ -4,39 +4,51 @@
 //! that borrow is over, however it ended, all is as it was before the first. A session that feeds
 //! single tokens meanwhile has fewer slots, and the same bytes.
 
+use std::sync::Arc;
+
 use crate::budget::Division;
 use crate::error::Result;
 use crate::forward::Device;
-use crate::session::Runtime;
+use crate::session::runtime::Runtime;
 
-/// A prompt that has longer steps, until this is dropped; the device must not be locked then.
+/// A prompt that has longer steps, until this is dropped.
 #[derive(Debug)]
-pub(super) struct LongerSteps<'a> {
-    runtime: &'a Runtime,
-    n_rows_usual: usize,
+pub(super) struct LongerSteps {
+    runtime: Arc<Runtime>,
 }
 
-impl<'a> LongerSteps<'a> {
-    /// Borrows for a prompt of so many rows; `None` where there is nothing to gain.
-    pub(super) fn begin(runtime: &'a Runtime, n_rows: usize) -> Result<Option<Self>> {
+impl LongerSteps {
+    /// Borrows for a prompt of this many rows; `None` where there is nothing to gain.
+    pub(super) fn begin(runtime: &Arc<Runtime>, n_rows: usize) -> Result<Option<Self>> {
         let Some(room) = runtime.prompt_room() else { return Ok(None) };
         let Some(division) = room.division(n_rows) else { return Ok(None) };
+        let _turn = runtime.workspace()?;
         let mut device = runtime.lock()?;
         if !borrow(&mut device, division, room.n_rows)? {
             return Ok(None);
         }
         device.n_borrowers += 1;
-        Ok(Some(Self { runtime, n_rows_usual: room.n_rows }))
+        Ok(Some(Self { runtime: Arc::clone(runtime) }))
     }
 }
 
-impl Drop for LongerSteps<'_> {
+impl Drop for LongerSteps {
     fn drop(&mut self) {
+        // A step of this thread that is under way gives the memory back when it ends.
+        let _turn = self.runtime.workspace().ok();
         let mut device = self.runtime.lock_to_clean_up();
         device.n_borrowers -= 1;
-        if device.n_borrowers == 0 {
-            give_back(&mut device, self.n_rows_usual);
-        }
+        give_back(&self.runtime, &mut device);
+    }
+}
+
+/// Gives memory back that is not borrowed any more, unless a step is under way.
+pub(super) fn give_back(runtime: &Runtime, device: &mut Device) {
+    if let Some(room) = runtime.prompt_room()
+        && device.n_borrowers == 0
+        && device.held.is_none()
+    {
+        give_all_back(device, room.n_rows);
     }
 }
 
@@ -52,14 +64,14 @@ fn borrow(device: &mut Device, division: Division, n_rows_usual: usize) -> Resul
     }
     let has_borrowed = device.n_borrowers > 0;
     if !has_borrowed {
-        give_back(device, n_rows_usual);
+        give_all_back(device, n_rows_usual);
     }
     lent.map(|_| has_borrowed)
 }
 
 /// Slots that cannot be had back now come when there is memory again; a workspace that was made
 /// larger can be made smaller.
-fn give_back(device: &mut Device, n_rows_usual: usize) {
+fn give_all_back(device: &mut Device, n_rows_usual: usize) {
     let Device { backend, experts, .. } = device;
     if backend.n_rows_max() == n_rows_usual || backend.set_rows_max(n_rows_usual).is_ok() {
         drop(experts.lend(0));

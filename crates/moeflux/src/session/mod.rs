@@ -1,24 +1,31 @@
 //! One timeline of tokens: what was fed, what the device remembers of it, and ways back.
 //!
-//! **Invariant:** `tokens` is exactly what the device's state holds. A step that fails leaves the
-//! session as it was before, or marks it torn, and a torn session refuses to go on until it is
-//! cleared or restored. Positions past the end are never read, so that cutting a cache is exact.
+//! **Invariant:** `tokens` is exactly what the device's state holds. A step that fails or is
+//! cancelled leaves the session as it was before. Positions past the end are never read, so that
+//! cutting a cache is exact.
 
 mod checkpoints;
-mod longer;
+mod turns;
 mod feed;
+mod output;
+mod chunk;
 mod runtime;
+mod longer;
+mod step;
+mod whole;
 mod snapshot;
 
 pub use checkpoints::N_CHECKPOINTS_DEFAULT;
-use feed::step_to_choose;
-pub use feed::{Feed, OutputOf, Wanted, step};
+pub use chunk::N_ROWS_BESIDE;
+pub use feed::{Feed, Wanted};
+pub use output::{OutputOf, StepOutput};
 pub use runtime::Runtime;
+pub use step::{StepUnderWay, step};
 
 use std::sync::Arc;
 
 use crate::error::{ByteCount, Error, Result};
-use crate::forward::{Logits, Watch};
+use crate::forward::Device;
 use crate::ids::{StateId, TokenId};
 use crate::ops::{KvKind, StateSpec};
 use crate::session::checkpoints::Checkpoints;
@@ -31,7 +38,8 @@ pub struct Session {
     context: usize,
     tokens: Vec<TokenId>,
     checkpoints: Checkpoints,
-    is_torn: bool,
+    /// The device still holds what was forgotten.
+    is_reset_due: bool,
 }
 
 impl Session {
@@ -53,7 +61,7 @@ impl Session {
         let state = runtime.lock()?.backend.create_state(&runtime.model().plan.state, context)?;
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
         let tokens = Vec::with_capacity(context);
-        Ok(Self { runtime, state, context, tokens, checkpoints, is_torn: false })
+        Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
     }
 
     /// What the session is made of.
@@ -68,64 +76,18 @@ impl Session {
         self.context
     }
 
-    /// Feeds tokens; `sink` gets the wanted logits, row by row.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Input`] for unknown tokens and a full context, before anything has changed;
-    /// otherwise what the step reports.
-    pub fn feed(
-        &mut self,
-        tokens: &[TokenId],
-        wanted: Wanted,
-        watch: &mut Watch<'_>,
-        sink: &mut dyn FnMut(OutputOf, &[f32]) -> Result<()>,
-    ) -> Result<()> {
-        step(&mut [Feed { session: self, tokens, wanted }], watch, sink)
-    }
-
-    /// Feeds tokens of which the last is followed by a choice; `sink` gets its logits, or at least
-    /// the best so many where others would have to be fetched: see
-    /// [`crate::sample::Sampler::n_best_needed`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::feed`]; [`Error::Input`] if there are no tokens.
-    pub fn feed_to_choose(
-        &mut self,
-        tokens: &[TokenId],
-        n_best: Option<usize>,
-        watch: &mut Watch<'_>,
-        sink: &mut dyn FnMut(Logits<'_>),
-    ) -> Result<()> {
-        let feed = Feed { session: self, tokens, wanted: Wanted::Last };
-        step_to_choose(&mut [feed], n_best, watch, &mut |_, logits| {
-            sink(logits);
-            Ok(())
-        })
-    }
-
-    /// Feeds tokens and returns the logits of the last.
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::feed`]; [`Error::Input`] if there are no tokens.
-    pub fn feed_last(&mut self, tokens: &[TokenId]) -> Result<Vec<f32>> {
-        let mut last = Vec::new();
-        let watch = &mut |_| std::ops::ControlFlow::Continue(());
-        self.feed(tokens, Wanted::Last, watch, &mut |_, logits| {
-            last.extend_from_slice(logits);
-            Ok(())
-        })?;
-        Ok(last)
-    }
-
     /// Forgets everything, checkpoints too.
     pub fn clear(&mut self) {
-        self.runtime.lock_to_clean_up().backend.reset_state(self.state);
+        self.is_reset_due = true;
         self.tokens.clear();
         self.checkpoints.clear();
-        self.is_torn = false;
+    }
+
+    /// Lets the device forget as well, before it is asked for the state.
+    fn apply_reset(&mut self, device: &mut Device) {
+        if std::mem::take(&mut self.is_reset_due) {
+            device.backend.reset_state(self.state);
+        }
     }
 
     /// Cuts the session to its first `len` tokens.
@@ -139,7 +101,7 @@ impl Session {
         if len > n_tokens {
             return Err(Error::Input(format!("cannot cut {n_tokens} tokens to {len}")));
         }
-        if len == n_tokens && !self.is_torn {
+        if len == n_tokens {
             return Ok(());
         }
         if len == 0 {
@@ -153,9 +115,6 @@ impl Session {
         if self.checkpoints.has(len) {
             return self.restore(len);
         }
-        if len == n_tokens {
-            return Err(torn());
-        }
         Err(Error::CannotTruncateRecurrentState { len: n_tokens, wanted: len })
     }
 
@@ -167,15 +126,7 @@ impl Session {
     fn cut(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.checkpoints.drop_after(len);
-        self.is_torn = false;
     }
-}
-
-/// A step failed half-way, and the recurrent state with it.
-fn torn() -> Error {
-    Error::Input(
-        "this session's last step failed half-way; clear it or restore a checkpoint".into(),
-    )
 }
 
 /// Memory that the system hands out on credit is only found missing when it is written: by then it

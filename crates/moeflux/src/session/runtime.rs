@@ -4,7 +4,7 @@
 //! long prompt of one session delays another's token by one chunk, not by the whole prompt.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Backend, DeviceNames};
 use crate::budget::PromptRoom;
@@ -12,52 +12,46 @@ use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
 use crate::forward::{Device, Model};
-use crate::ops::N_BEST_MAX;
-use crate::session::feed::StepScratch;
+use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
+use crate::session::output::StepOutput;
+use crate::session::turns::{Turn, Turnstile};
 
 /// A model and its device.
 #[derive(Debug)]
 pub struct Runtime {
     model: Model,
     names: DeviceNames,
-    turns: Mutex<Turns>,
-    turned: Condvar,
+    turns: Arc<Turnstile>,
     device: Mutex<Device>,
-    /// Lists of steps that are over, for the next ones.
-    scratches: Mutex<Vec<StepScratch>>,
+    /// Steps that may be held between two layers take turns at the workspace.
+    workspace: Arc<Turnstile>,
+    /// Lists of steps that are over, for the next ones: a token costs no allocation.
+    chunks: Mutex<Vec<Chunk>>,
+    outputs: Mutex<Vec<StepOutput>>,
     /// None where slots lend nothing to prompts.
     prompt_room: Option<PromptRoom>,
-}
-
-/// Who may use the device: tickets are given out in order.
-#[derive(Debug, Default)]
-struct Turns {
-    next: u64,
-    serving: u64,
 }
 
 /// The device, for one piece of work; the next in line has it afterwards.
 pub(crate) struct DeviceGuard<'a> {
     device: MutexGuard<'a, Device>,
-    runtime: &'a Runtime,
+    _turn: Turn,
 }
 
 impl Runtime {
     /// A model on a device whose weights are those of the model.
     #[must_use]
     pub fn new(model: Model, backend: Box<dyn Backend>, experts: Experts) -> Self {
-        // The best of a vocabulary smaller than their list, with their numbers, are more values.
-        let logits = vec![0.0; model.spec.vocab.max(model.plan.best.head_dim)];
-        let (row, best) = (Vec::new(), Vec::with_capacity(N_BEST_MAX));
         let names = backend.names();
-        let (turns, turned) = (Mutex::default(), Condvar::new());
+        let device = Device { backend, experts, row: Vec::new(), n_borrowers: 0, held: None };
         Self {
             model,
             names,
-            turns,
-            turned,
-            device: Mutex::new(Device { backend, experts, logits, row, best, n_borrowers: 0 }),
-            scratches: Mutex::default(),
+            turns: Arc::default(),
+            device: Mutex::new(device),
+            workspace: Arc::default(),
+            chunks: Mutex::default(),
+            outputs: Mutex::default(),
             prompt_room: None,
         }
     }
@@ -105,51 +99,54 @@ impl Runtime {
     /// [`Error::Unsupported`] if a panic once left the device in the middle of its work: its
     /// buffers are then in no known state.
     pub(crate) fn lock(&self) -> Result<DeviceGuard<'_>> {
-        self.wait_for_turn();
+        let turn = self.turns.enter();
         match self.device.lock() {
-            Ok(device) => Ok(DeviceGuard { device, runtime: self }),
-            Err(poisoned) => {
-                drop(DeviceGuard { device: poisoned.into_inner(), runtime: self });
-                Err(Error::Unsupported(
-                    "a panic stopped this engine in the middle of a step: open it again".into(),
-                ))
-            }
+            Ok(device) => Ok(DeviceGuard { device, _turn: turn }),
+            Err(_) => Err(Error::Unsupported(
+                "a panic stopped this engine in the middle of a step: open it again".into(),
+            )),
         }
     }
 
     /// The device for giving a session's room back, which works in any state.
     pub(crate) fn lock_to_clean_up(&self) -> DeviceGuard<'_> {
-        self.wait_for_turn();
+        let turn = self.turns.enter();
         let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        DeviceGuard { device, runtime: self }
+        DeviceGuard { device, _turn: turn }
+    }
+
+    /// The workspace, for a step that may be held between two layers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if this thread holds such a step already: it would wait for itself.
+    pub(super) fn workspace(&self) -> Result<Turn> {
+        self.workspace.enter_once().ok_or_else(|| {
+            Error::Input(format!(
+                "this thread has a step under way: finish or drop it before a step that is not \
+                 at most {N_ROWS_BESIDE} rows of answers"
+            ))
+        })
     }
 
     /// Lists for a step.
-    pub(super) fn take_scratch(&self) -> StepScratch {
-        let mut scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
-        scratches.pop().unwrap_or_default()
+    pub(super) fn take_chunk(&self) -> Chunk {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
     /// Keeps the lists of a step that is over.
-    pub(super) fn keep_scratch(&self, scratch: StepScratch) {
-        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    pub(super) fn keep_chunk(&self, chunk: Chunk) {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
     }
 
-    fn wait_for_turn(&self) {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let ticket = turns.next;
-        turns.next += 1;
-        while turns.serving != ticket {
-            turns = self.turned.wait(turns).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Room for what a step gives back.
+    pub(super) fn take_output(&self) -> StepOutput {
+        self.outputs.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
-}
 
-impl Drop for DeviceGuard<'_> {
-    fn drop(&mut self) {
-        let mut turns = self.runtime.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.serving += 1;
-        self.runtime.turned.notify_all();
+    /// Keeps that for the next step.
+    pub(super) fn keep_output(&self, output: StepOutput) {
+        self.outputs.lock().unwrap_or_else(PoisonError::into_inner).push(output);
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::hash::Hasher as _;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use twox_hash::XxHash3_64;
 
@@ -30,11 +31,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::SavedState`] if writing fails or the session is torn; what the device reports.
+    /// [`Error::SavedState`] if writing fails; what the device reports.
     pub fn save_state(&mut self, out: &mut dyn Write) -> Result<()> {
-        if self.is_torn {
-            return Err(Error::SavedState("the session's last step failed half-way".into()));
-        }
+        let runtime = Arc::clone(&self.runtime);
+        self.apply_reset(&mut *runtime.lock()?);
         let not_written = |error: io::Error| Error::SavedState(format!("cannot write: {error}"));
         let mut out = Hashed { out, hash: XxHash3_64::new() };
         out.write_all(&self.header()).map_err(not_written)?;
@@ -59,7 +59,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::SavedState`] if the bytes are damaged, of another model, arithmetic or version, or
-    /// longer than the context: the session is then as it was.
+    /// longer than the context: the session is then as it was. What the device reports: the session
+    /// is empty then.
     pub fn load_state(&mut self, bytes: &[u8]) -> Result<()> {
         let header = self.header();
         let mut reader = Reader { rest: bytes };
@@ -83,24 +84,23 @@ impl Session {
                 token.0
             )));
         }
-        let runtime = std::sync::Arc::clone(&self.runtime);
+        let runtime = Arc::clone(&self.runtime);
         let mut device = runtime.lock()?;
         let spec = &runtime.model().plan.state;
         let payload = reader.rest;
         check_payload(device.backend.as_ref(), self.state, (spec, n_tokens), (bytes, payload))?;
 
         // From here on nothing of the old session is left, should the device fail.
-        self.is_torn = true;
-        self.tokens.clear();
-        self.checkpoints.clear();
+        self.clear();
         let mut at = 0;
         for part in parts(spec, n_tokens) {
             let n_bytes = device.backend.state_part_bytes(self.state, part);
             device.backend.write_state(self.state, part, &payload[at..][..n_bytes])?;
             at += n_bytes;
         }
+        device.backend.commit_state(self.state);
+        self.is_reset_due = false;
         self.tokens = tokens;
-        self.is_torn = false;
         Ok(())
     }
 

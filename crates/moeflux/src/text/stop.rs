@@ -12,7 +12,7 @@ pub const STOP_STRINGS_MAX: usize = 16;
 pub const STOP_STRING_BYTES_MAX: usize = 1_024;
 
 /// The strings, and the text that waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopStrings {
     strings: Vec<String>,
     waiting: String,
@@ -59,6 +59,12 @@ impl StopStrings {
             let n_certain = self.waiting.len() - self.n_unfinished();
             self.text.extend(self.waiting.drain(..n_certain));
         }
+        &self.text
+    }
+
+    /// What the last push gave.
+    #[must_use]
+    pub fn text(&self) -> &str {
         &self.text
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use moeflux::config::BackendKind;
 use moeflux::engine::Engine;
@@ -23,6 +23,25 @@ const CASE: &str = "qwen3_moe-f32";
 struct Script {
     tokens: Vec<u32>,
     n_done: usize,
+}
+
+/// Allows all, and no end before so many tokens were chosen.
+#[derive(Default)]
+struct AtLeast {
+    n_min: usize,
+    heard: Vec<TokenId>,
+}
+
+impl LogitMask for AtLeast {
+    fn apply(&mut self, _: &mut [f32]) {}
+
+    fn accept(&mut self, token: TokenId) {
+        self.heard.push(token);
+    }
+
+    fn may_end(&self) -> bool {
+        self.heard.len() >= self.n_min
+    }
 }
 
 impl LogitMask for Script {
@@ -55,12 +74,22 @@ struct Asked<'a> {
     ends: &'a [u32],
     n_tokens_max: usize,
     context: usize,
+    /// Whether the flag is set when text comes.
+    is_flagged: bool,
 }
 
 impl Default for Asked<'_> {
     fn default() -> Self {
         let sampling = SamplerConfig::greedy();
-        Self { script: None, sampling, stops: &[], ends: &[], n_tokens_max: 8, context: 64 }
+        Self {
+            script: None,
+            sampling,
+            stops: &[],
+            ends: &[],
+            n_tokens_max: 8,
+            context: 64,
+            is_flagged: false,
+        }
     }
 }
 
@@ -102,17 +131,15 @@ impl Stage {
             .script
             .map(|bytes| Script { tokens: bytes.iter().map(|&b| b.into()).collect(), n_done: 0 });
         let end_tokens = EndTokens::new(asked.ends.iter().copied().map(TokenId).collect());
-        let generation = Generation {
-            session: &mut session,
-            sampler: &mut sampler,
-            mask: script.as_mut().map(|script| script as &mut dyn LogitMask),
-            stream: TextStream::new(&self.tokenizer, SpecialText::Hidden),
-            stops: StopStrings::new(asked.stops.iter().map(|s| (*s).to_owned()).collect()).unwrap(),
-            end_tokens: &end_tokens,
-            n_tokens_max: asked.n_tokens_max,
-        };
+        let stream = TextStream::new(&self.tokenizer, SpecialText::Hidden);
+        let stops = asked.stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let flag = AtomicBool::new(false);
+        let generation = Generation::new(&mut sampler, stream, &end_tokens, asked.n_tokens_max)
+            .with_mask(script.as_mut().map(|script| script as &mut dyn LogitMask))
+            .with_stops(StopStrings::new(stops).unwrap())
+            .cancelled_by(&flag);
         let (mut text, mut tokens, mut events) = (String::new(), Vec::new(), Vec::new());
-        let finish = generation.run(&PROMPT, &mut |event| {
+        let finish = generation.run(&mut session, &PROMPT, &mut |event| {
             events.push(match event {
                 Event::Reading(_) => "reading",
                 Event::PromptRead => "read",
@@ -124,8 +151,11 @@ impl Stage {
                     text.push_str(piece);
                     "text"
                 }
-                Event::Working => "working",
             });
+            // Set behind a token that goes on, the flag ends the step that feeds it.
+            if asked.is_flagged && matches!(event, Event::Text(_)) {
+                flag.store(true, Ordering::Relaxed);
+            }
             if is_enough(&event) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let held = session.tokens().to_vec();
@@ -150,6 +180,30 @@ fn an_end_token_is_neither_text_nor_fed() {
     let heard = Stage::new().run(&asked);
     assert_eq!((heard.finish, heard.text.as_str()), (Finish::EndToken, "ab"));
     assert_eq!(heard.held, [&PROMPT[..], &heard.tokens].concat());
+}
+
+#[test]
+fn a_mask_hears_tokens_and_says_when_it_may_end() {
+    let stage = Stage::new();
+    for n_min in [0, 3, 5] {
+        let mut session = stage.engine.session(64).unwrap();
+        let mut sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
+        let mut mask = AtLeast { n_min, ..AtLeast::default() };
+        // All but the lowest tokens end the answer, and the model prefers one of those.
+        let end_tokens = EndTokens::new((3..256).map(TokenId).collect());
+        let stream = TextStream::new(&stage.tokenizer, SpecialText::Shown);
+        let generation = Generation::new(&mut sampler, stream, &end_tokens, 8);
+        let mut tokens = Vec::new();
+        let finish =
+            generation.with_mask(Some(&mut mask)).run(&mut session, &PROMPT, &mut |event| {
+                if let Event::Token { token, .. } = event {
+                    tokens.push(token);
+                }
+                ControlFlow::Continue(())
+            });
+        assert_eq!(finish.unwrap(), Finish::EndToken);
+        assert!(tokens.len() >= n_min && mask.heard == tokens, "{tokens:?}");
+    }
 }
 
 #[test]
@@ -198,7 +252,8 @@ fn any_event_may_end_it() {
     assert_eq!((heard.text.as_str(), heard.held.len()), ("ab", PROMPT.len() + 1));
     let heard = cancelled_at(|event| matches!(event, Event::Text("b")));
     assert_eq!((heard.text.as_str(), heard.tokens.len()), ("ab", 2));
-    let heard = cancelled_at(|event| matches!(event, Event::Working));
+    let heard = stage.run(&Asked { script: Some(b"abc"), is_flagged: true, ..Asked::default() });
+    assert_eq!(heard.finish, Finish::Cancelled);
     assert_eq!((heard.text.as_str(), heard.tokens.len()), ("a", 1));
     assert_eq!(heard.held, PROMPT);
 }

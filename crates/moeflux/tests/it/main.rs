@@ -13,6 +13,7 @@ mod packing;
 mod plans;
 mod random;
 mod sessions;
+mod steps;
 mod streaming;
 mod support;
 mod temp_dir;

@@ -6,8 +6,9 @@ use moeflux::backend::Arithmetic;
 use moeflux::config::BackendKind;
 use moeflux::engine::Engine;
 use moeflux::error::Error;
+use moeflux::forward::Logits;
 use moeflux::ids::TokenId;
-use moeflux::session::{Feed, Wanted, step};
+use moeflux::session::{Feed, StepOutput, Wanted, step};
 
 use crate::cases::{Case, feed_all};
 use crate::support::{open, open_as};
@@ -21,10 +22,6 @@ fn engine_of(name: &str) -> (Engine, Vec<TokenId>) {
     (open(&case.dir, BackendKind::Cpu, 32), tokens)
 }
 
-fn go_on(_: moeflux::forward::StepProgress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
-}
-
 #[test]
 fn company_changes_nothing() {
     for name in CASES {
@@ -36,15 +33,22 @@ fn company_changes_nothing() {
         let mut sessions = [engine.session(64).unwrap(), engine.session(64).unwrap()];
         let [one, two] = &mut sessions;
         let mut rows = [Vec::new(), Vec::new()];
-        let feeds = &mut [
-            Feed { session: one, tokens: first, wanted: Wanted::All },
-            Feed { session: two, tokens: second, wanted: Wanted::All },
-        ];
-        step(feeds, &mut go_on, &mut |output, logits| {
-            rows[output.feed_idx].push(logits.to_vec());
-            Ok(())
-        })
-        .unwrap();
+        let mut output = StepOutput::default();
+        let none: &[TokenId] = &[];
+        let pairs = 0..second.len().div_ceil(16);
+        for (first, second) in pairs.map(|at| (first.chunks(16).nth(at), second.chunks(16).nth(at)))
+        {
+            let feed = |session, tokens: Option<_>| {
+                let wanted = if tokens.is_some() { Wanted::All } else { Wanted::None };
+                Feed::prompt(session, tokens.unwrap_or(none)).wanting(wanted)
+            };
+            let feeds = &mut [feed(&mut *one, first), feed(&mut *two, second)];
+            step(feeds, &mut output).unwrap();
+            for (of, logits) in output.iter() {
+                let Logits::All(row) = logits else { panic!("all were asked for") };
+                rows[of.feed_idx].push(row.to_vec());
+            }
+        }
         assert!(rows == [first_alone, second_alone], "{name}");
     }
 }
@@ -75,10 +79,10 @@ fn two_engines_live_in_one_process() {
     session_one.feed_last(&tokens_one).unwrap();
     assert!(feed_all(&mut session_two, &tokens_two) == expected_two);
     let feeds = &mut [
-        Feed { session: &mut session_one, tokens: &tokens_one[..1], wanted: Wanted::Last },
-        Feed { session: &mut session_two, tokens: &tokens_two[..1], wanted: Wanted::Last },
+        Feed::answer(&mut session_one, &tokens_one[0]),
+        Feed::answer(&mut session_two, &tokens_two[0]),
     ];
-    assert!(matches!(step(feeds, &mut go_on, &mut |_, _| Ok(())), Err(Error::Input(_))));
+    assert!(matches!(step(feeds, &mut StepOutput::default()), Err(Error::Input(_))));
 }
 
 #[test]
@@ -304,15 +308,15 @@ fn a_cancelled_prompt_leaves_whole_chunks() {
 }
 
 #[test]
-fn a_cancelled_short_step_is_completed_first() {
+fn a_cancelled_short_step_is_taken_back() {
     let (engine, tokens) = engine_of("qwen3_next-bf16");
     let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
     let mut session = engine.session(64).unwrap();
     let mut stop = |_| ControlFlow::Break(());
     let outcome = session.feed(&tokens[..3], Wanted::None, &mut stop, &mut |_, _| Ok(()));
     assert!(matches!(outcome, Err(Error::Cancelled)));
-    assert_eq!(session.tokens(), &tokens[..3]);
-    assert!(feed_all(&mut session, &tokens[3..]) == expected[3..]);
+    assert!(session.tokens().is_empty());
+    assert!(feed_all(&mut session, &tokens) == expected);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use super::integers::{
     no_ints, prefetch, store_quads, transpose,
 };
 use super::{
-    KERNELS, Quarters, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
-    store4, widened,
+    KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,
+    store, store_past_cache, store4, widened,
 };
 use crate::int8::{IntProduct, IntScratch, LaidQuads, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};

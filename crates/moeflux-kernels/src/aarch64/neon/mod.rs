@@ -61,6 +61,17 @@ fn store(vector: Quarters, lanes: &mut Lanes) {
     }
 }
 
+/// These CPUs notice when whole lines are written, and do not read them first.
+#[inline]
+#[target_feature(enable = "neon")]
+fn store_past_cache(vector: Quarters, lanes: &mut Lanes) {
+    store(vector, lanes);
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn drain() {}
+
 #[inline]
 #[target_feature(enable = "neon")]
 fn add(a: Quarters, b: Quarters) -> Quarters {

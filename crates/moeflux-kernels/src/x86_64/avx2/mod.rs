@@ -8,10 +8,11 @@ pub(super) mod vnni;
 
 use std::arch::x86_64::{
     __m128, __m256, _mm_add_ps, _mm_fmadd_ps, _mm_loadl_epi64, _mm_loadu_ps, _mm_loadu_si128,
-    _mm_movehl_ps, _mm_movelh_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_si256,
-    _mm256_castps256_ps128, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps,
-    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_mul_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_srlv_epi32, _mm256_storeu_ps,
+    _mm_movehl_ps, _mm_movelh_ps, _mm_sfence, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps,
+    _mm256_and_si256, _mm256_castps256_ps128, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+    _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_srlv_epi32,
+    _mm256_storeu_ps, _mm256_stream_ps,
 };
 
 use crate::int8::int_simd_by_functions;
@@ -70,6 +71,25 @@ fn store(vector: Pair, lanes: &mut Lanes) {
         // SAFETY: eight writable values; the store needs no alignment.
         unsafe { _mm256_storeu_ps(half.as_mut_ptr(), values) };
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn store_past_cache(vector: Pair, lanes: &mut Lanes) {
+    if !lanes.as_ptr().cast::<[__m256; 2]>().is_aligned() {
+        return store(vector, lanes);
+    }
+    let (halves, _) = lanes.as_chunks_mut::<8>();
+    for (values, half) in vector.into_iter().zip(halves) {
+        // SAFETY: eight writable values at a multiple of 32 bytes; `drain` orders the store.
+        unsafe { _mm256_stream_ps(half.as_mut_ptr(), values) };
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn drain() {
+    _mm_sfence();
 }
 
 #[inline]

@@ -10,8 +10,8 @@ use super::integers::{
     store_quads, transpose, transpose as turn,
 };
 use super::{
-    KERNELS, Pair, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store,
-    store4, widened,
+    KERNELS, Pair, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,
+    store, store_past_cache, store4, widened,
 };
 use crate::int8::{IntProduct, IntScratch, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};

@@ -10,11 +10,12 @@ pub(super) mod amx;
 
 use std::arch::x86_64::{
     __m128, __m512, __m512i, _mm_fmadd_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_setr_epi32,
-    _mm_storeu_ps, _mm256_loadu_si256, _mm512_add_ps, _mm512_and_si512, _mm512_broadcast_i32x4,
-    _mm512_castps512_ps128, _mm512_castsi128_si512, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-    _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps,
-    _mm512_permute_ps, _mm512_permutexvar_epi32, _mm512_permutexvar_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setr_epi32, _mm512_shuffle_f32x4, _mm512_srlv_epi32, _mm512_storeu_ps,
+    _mm_sfence, _mm_storeu_ps, _mm256_loadu_si256, _mm512_add_ps, _mm512_and_si512,
+    _mm512_broadcast_i32x4, _mm512_castps512_ps128, _mm512_castsi128_si512, _mm512_cvtepi32_ps,
+    _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps,
+    _mm512_mul_ps, _mm512_permute_ps, _mm512_permutexvar_epi32, _mm512_permutexvar_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_shuffle_f32x4, _mm512_srlv_epi32,
+    _mm512_storeu_ps, _mm512_stream_ps,
 };
 
 use crate::int8::int_simd_by_functions;
@@ -66,6 +67,22 @@ fn load(lanes: &Lanes) -> __m512 {
 fn store(vector: __m512, lanes: &mut Lanes) {
     // SAFETY: sixteen writable values; the store needs no alignment.
     unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), vector) };
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn store_past_cache(vector: __m512, lanes: &mut Lanes) {
+    if !lanes.as_ptr().cast::<__m512>().is_aligned() {
+        return store(vector, lanes);
+    }
+    // SAFETY: sixteen writable values at a multiple of 64 bytes; `drain` orders the store.
+    unsafe { _mm512_stream_ps(lanes.as_mut_ptr(), vector) };
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn drain() {
+    _mm_sfence();
 }
 
 #[inline]

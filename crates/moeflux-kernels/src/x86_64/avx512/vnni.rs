@@ -11,8 +11,8 @@ use super::integers::{
 };
 use super::strips::{Columns, lay_picks};
 use super::{
-    KERNELS, add, bytes, codes, fma, fma4, load, load4, max, mul, reduce4, splat, store, store4,
-    widened,
+    KERNELS, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat, store,
+    store_past_cache, store4, widened,
 };
 use crate::int8::{IntProduct, IntRows, IntScratch, LaidRows, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};

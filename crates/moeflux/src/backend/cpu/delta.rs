@@ -11,14 +11,18 @@ use crate::backend::cpu::attention::segment_of;
 use crate::backend::cpu::elementwise::{COLS_PER_PART, EXP_COST, HeadsOf};
 use crate::backend::cpu::split::Parts;
 use crate::backend::cpu::{Common, Machine, Source, grown};
-use crate::backend::host::{Buffers, LayerMemory};
-use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta, Heads};
+use crate::backend::host::Buffers;
+use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta, Heads, Segment};
 
 /// A value of the convolution counts as much as reading so many values.
 const CONV_COST: usize = 8;
 
 /// Tokens whose queries and keys are packed together: 64 KiB for 128 keys.
 const BLOCK_TOKENS: usize = 64;
+
+/// A session's recurrent state of at least this size is not in a cache any more when the next token
+/// comes: the weights of a model with such a state have passed through it.
+const LARGE_STATE_BYTES: u64 = 4 << 20;
 
 /// Tasks per thread that the delta rule is cut into at least, where the state allows it.
 const TASKS_PER_THREAD: usize = 4;
@@ -39,9 +43,7 @@ impl Machine {
         let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(CONV_COST * COLS_PER_PART);
         common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
             let segment = segment_of(batch, row_idx);
-            let LayerMemory::Recurrent { conv, .. } = states.layer(segment.state, op.layer) else {
-                unreachable!("a convolution keeps its last inputs");
-            };
+            let conv = &states.recurrent(segment.state, op.layer).conv;
             let (first_col, row_len) = (part_idx * COLS_PER_PART, out.len());
             // Kept inputs and the segment's rows are one sequence: this row's begin at `at`.
             let at = row_idx - segment.rows.start;
@@ -66,18 +68,15 @@ impl Machine {
     fn keep_conv_inputs(&mut self, op: &CausalConv, batch: &Batch<'_>) {
         let (n_cols, n_kept) = (op.x.head_dim, op.n_taps - 1);
         for segment in batch.segments {
-            let memory = self.states.layer_mut(segment.state, op.layer);
-            let LayerMemory::Recurrent { conv, .. } = memory else {
-                unreachable!("a convolution keeps its last inputs");
-            };
-            for kept_idx in 0..n_kept {
-                let at = segment.rows.len() + kept_idx;
-                match at.checked_sub(n_kept) {
-                    None => conv.copy_within(at * n_cols..(at + 1) * n_cols, kept_idx * n_cols),
-                    Some(i) => {
-                        let source = self.buffers.head(&op.x, segment.rows.start + i, 0);
-                        conv[kept_idx * n_cols..][..n_cols].copy_from_slice(source);
-                    }
+            for (part_idx, rows) in segment.parts().enumerate() {
+                let place = (part_idx, segment.marks.len());
+                let (found, left) = self.states.link(segment.state, op.layer, place);
+                for (kept_idx, left) in left.conv.chunks_exact_mut(n_cols).enumerate() {
+                    let at = rows.len() + kept_idx;
+                    left.copy_from_slice(match at.checked_sub(n_kept) {
+                        None => &found.conv[at * n_cols..][..n_cols],
+                        Some(i) => self.buffers.head(&op.x, rows.start + i, 0),
+                    });
                 }
             }
         }
@@ -113,26 +112,29 @@ impl Machine {
         let row_values = n_heads * v_dim;
         // Per segment [head, part, token, value]: heads are computed whole, rows are written whole.
         let outputs = grown(&mut scratch.values, batch.rows.len() * row_values, 0.0);
-        for segment in batch.segments {
-            let memory = states.layer_mut(segment.state, op.layer);
-            let LayerMemory::Recurrent { delta, .. } = memory else {
-                unreachable!("the delta rule folds its history");
-            };
-            assert_eq!(delta.len(), row_values * k_dim, "state of the delta rule");
-            let n_tokens = segment.rows.len();
-            let outputs = &mut outputs[segment.rows.start * row_values..][..n_tokens * row_values];
+        let walks = batch.segments.iter().flat_map(|segment| {
+            segment.parts().enumerate().map(move |(part_idx, rows)| (segment, part_idx, rows))
+        });
+        for (segment, part_idx, rows) in walks {
+            let place = (part_idx, segment.marks.len());
+            let is_large = states.fixed_bytes(segment.state) >= LARGE_STATE_BYTES;
+            let (found, left) = states.link(segment.state, op.layer, place);
+            assert_eq!(left.delta.len(), row_values * k_dim, "state of the delta rule");
+            let n_tokens = rows.len();
+            let outputs = &mut outputs[rows.start * row_values..][..n_tokens * row_values];
             let cost = 4 * n_tokens * n_values * k_dim;
-            let both = (&mut **delta, outputs);
+            let both = (&mut *left.delta, outputs);
             common.split.pairs(both, n_heads * n_parts, cost, &|item, state, out| {
                 let (head_idx, first_value) = (item / n_parts, item % n_parts * n_values);
-                let part = HeadPart { op, buffers, head_idx, first_value, n_values };
-                part.run(common, segment.rows.clone(), (state, out));
+                let part = HeadPart { op, buffers, head_idx, first_value, n_values, is_large };
+                let before = &found.delta[item * n_values * k_dim..][..n_values * k_dim];
+                part.run(common, rows.clone(), (before, state, out));
             });
         }
         let mut out = buffers.take(op.out.buffer);
         let heads = HeadsOf { view: &op.out, n_rows: batch.rows.len(), cost: 1 };
         common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
-            let rows = &segment_of(batch, row_idx).rows;
+            let rows = part_of(segment_of(batch, row_idx), row_idx);
             let outputs = &outputs[rows.start * row_values..];
             for (part_idx, out) in out.chunks_exact_mut(n_values).enumerate() {
                 let run = (head_idx * n_parts + part_idx) * rows.len();
@@ -142,6 +144,12 @@ impl Machine {
         });
         buffers.put(op.out.buffer, out);
     }
+}
+
+/// The rows from mark to mark among which a row is.
+fn part_of(segment: &Segment, row_idx: usize) -> Range<usize> {
+    let part = segment.parts().find(|rows| rows.contains(&row_idx));
+    part.expect("every row of a segment is in a part")
 }
 
 /// Parts of a head's state that are computed apart: more than one where heads are few. A part is
@@ -163,11 +171,17 @@ struct HeadPart<'a> {
     head_idx: usize,
     first_value: usize,
     n_values: usize,
+    is_large: bool,
 }
 
 impl HeadPart<'_> {
-    fn run(&self, common: &Common, rows: Range<usize>, (state, out): (&mut [f32], &mut [f32])) {
-        let Self { op, buffers, head_idx, .. } = *self;
+    fn run(
+        &self,
+        common: &Common,
+        rows: Range<usize>,
+        (before, state, out): (&[f32], &mut [f32], &mut [f32]),
+    ) {
+        let Self { op, buffers, head_idx, is_large, .. } = *self;
         let key_head_idx = head_idx / (op.v.n_heads / op.k.n_heads);
         let k_dim = op.k.head_dim;
         let v = buffers.get(op.v.buffer);
@@ -197,6 +211,8 @@ impl HeadPart<'_> {
                 v: Rows { values: v, n_rows, row_len: self.n_values, stride },
                 decay: &decay[..n_rows],
                 beta: &beta[..n_rows],
+                before: (block_idx == 0).then_some(before),
+                is_large,
             };
             common.table.delta_rule(&run, state, out);
         }

@@ -313,6 +313,18 @@ impl Backend for CpuBackend {
         self.machine.states.reset(state);
     }
 
+    fn commit_state(&mut self, state: StateId) {
+        self.machine.states.commit(state);
+    }
+
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
+        self.machine.states.set_marks(state, n_marks)
+    }
+
+    fn takes_marks(&self) -> bool {
+        true
+    }
+
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
         self.machine.states.part_bytes(state, part)
     }
@@ -341,6 +353,11 @@ impl Backend for CpuBackend {
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         self.machine.submit_experts(plan, arrived);
+        Ok(())
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.machine.buffers.exchange_rows(buffer, n_rows);
         Ok(())
     }
 

@@ -15,7 +15,8 @@ use crate::ids::{ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, Vect
 use crate::ops::{
     Add, Attention, Batch, CausalConv, Combine, DeltaGates, Embed, ExpertFfn, GatedDelta,
     HeadMatMul, Heads, L2Norm, LayerState, MatMul, MlaAttention, Op, Orientation, Plan, Purpose,
-    RmsNorm, Rope, Route, RouterKind, Row, RowSet, Segment, SelectRows, StateSpec, Workspace,
+    RmsNorm, Rope, Route, RouterKind, Row, RowKind, RowSet, Segment, SelectRows, StateSpec,
+    Workspace,
 };
 use crate::spec::Pairing;
 use crate::weights::{ExpertLayout, ExpertView, OwnedMatrix, Weights};
@@ -301,7 +302,7 @@ impl Model {
         let mut segments = Vec::new();
         for (state, part) in parts {
             let first = segments.last().map_or(0, |segment: &Segment| segment.rows.end);
-            segments.push(Segment { state: *state, rows: first..first + part.len() });
+            segments.push(Segment::new(*state, first..first + part.len(), RowKind::Prompt));
         }
         let outputs = [rows.len() - 1];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
@@ -327,6 +328,9 @@ impl Model {
         }
         backend.submit(&self.combine, &batch).unwrap();
         backend.submit(&self.output, &batch).unwrap();
+        for (state, _) in parts {
+            backend.commit_state(*state);
+        }
         let mut results: Vec<Vec<f32>> = (0..rows.len())
             .map(|row_idx| {
                 let mut values = vec![0.0; HIDDEN];

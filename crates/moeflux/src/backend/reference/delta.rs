@@ -3,24 +3,25 @@
 //! **Invariant:** a layer's state is f32 and rounded once per token, so that a session cut into
 //! steps anywhere gives the same values.
 
+use std::ops::Range;
+
 use super::{ReferenceBackend, dot, rounded, sigmoid, silu, widened};
-use crate::backend::host::LayerMemory;
+use crate::backend::host::Recurrent;
 use crate::ids::StateId;
-use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta};
+use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta, Segment};
 
 impl ReferenceBackend {
     pub(super) fn causal_conv(&mut self, op: &CausalConv, batch: &Batch<'_>) {
         let n_channels = op.x.head_dim;
         let taps = widened(self.weights.vector(op.weight));
         assert_eq!(taps.len(), n_channels * op.n_taps, "taps of every channel");
-        for segment in batch.segments {
-            for row_idx in segment.rows.clone() {
+        for (segment, part_idx, rows) in parts(batch) {
+            let place = (part_idx, segment.marks.len());
+            let (found, left) = self.states.link(segment.state, op.layer, place);
+            left.conv.copy_from_slice(&found.conv);
+            for row_idx in rows {
                 let newest = self.buffers.head(&op.x, row_idx, 0).to_vec();
-                let LayerMemory::Recurrent { conv, .. } =
-                    self.states.layer_mut(segment.state, op.layer)
-                else {
-                    unreachable!("a convolution runs on recurrent layers");
-                };
+                let (_, Recurrent { conv, .. }) = self.states.link(segment.state, op.layer, place);
                 assert_eq!(conv.len(), n_channels * (op.n_taps - 1), "inputs kept");
                 // [n_taps, channels], oldest first.
                 let inputs: Vec<f32> = conv.iter().chain(&newest).copied().collect();
@@ -55,27 +56,32 @@ impl ReferenceBackend {
     pub(super) fn gated_delta(&mut self, op: &GatedDelta, batch: &Batch<'_>) {
         assert_eq!(op.q.n_heads, op.k.n_heads, "a query per key");
         assert!(op.v.n_heads.is_multiple_of(op.k.n_heads), "values share keys evenly");
-        for segment in batch.segments {
-            for row_idx in segment.rows.clone() {
+        for (segment, part_idx, rows) in parts(batch) {
+            let place = (part_idx, segment.marks.len());
+            let (found, left) = self.states.link(segment.state, op.layer, place);
+            left.delta.copy_from_slice(&found.delta);
+            for row_idx in rows {
                 for head_idx in 0..op.v.n_heads {
-                    self.delta_head(op, segment.state, row_idx, head_idx);
+                    self.delta_head(op, (segment.state, place), (row_idx, head_idx));
                 }
             }
         }
     }
 
-    /// One value head of one token.
-    fn delta_head(&mut self, op: &GatedDelta, state: StateId, row_idx: usize, head_idx: usize) {
+    /// One value head of one token, in the memory of a part of a step.
+    fn delta_head(
+        &mut self,
+        op: &GatedDelta,
+        (state, place): (StateId, (usize, usize)),
+        (row_idx, head_idx): (usize, usize),
+    ) {
         let key_head_idx = head_idx / (op.v.n_heads / op.k.n_heads);
         let q = self.head(&op.q, row_idx, key_head_idx);
         let k = self.head(&op.k, row_idx, key_head_idx);
         let v = self.head(&op.v, row_idx, head_idx);
         let decay = self.head(&op.decay, row_idx, 0)[head_idx];
         let beta = self.head(&op.beta, row_idx, 0)[head_idx];
-        let LayerMemory::Recurrent { delta: memory, .. } = self.states.layer_mut(state, op.layer)
-        else {
-            unreachable!("the delta rule runs on recurrent layers");
-        };
+        let (_, Recurrent { delta: memory, .. }) = self.states.link(state, op.layer, place);
         let (key_dim, value_dim) = (k.len(), v.len());
         assert_eq!(memory.len(), op.v.n_heads * value_dim * key_dim, "a state per value head");
         let stored = &mut memory[head_idx * value_dim * key_dim..][..value_dim * key_dim];
@@ -95,6 +101,14 @@ impl ReferenceBackend {
         }
         self.set_head(&op.out, row_idx, head_idx, &out);
     }
+}
+
+/// The parts between marks of all segments, each with its number in its segment.
+fn parts<'a>(batch: &Batch<'a>) -> impl Iterator<Item = (&'a Segment, usize, Range<usize>)> {
+    let of = |segment: &'a Segment| {
+        segment.parts().enumerate().map(move |(part_idx, rows)| (segment, part_idx, rows))
+    };
+    batch.segments.iter().flat_map(of)
 }
 
 /// `ln(1 + exp(x))`, in a form whose exponential cannot overflow: the same function, not a guard.

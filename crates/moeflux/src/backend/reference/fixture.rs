@@ -9,7 +9,7 @@ use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 use super::ReferenceBackend;
 use crate::backend::Backend;
 use crate::ids::{MatrixId, Position, StateId, TokenId, VectorId};
-use crate::ops::{Batch, Embed, Heads, Op, Plan, Row, Segment, StateSpec, Workspace};
+use crate::ops::{Batch, Embed, Heads, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace};
 use crate::weights::{OwnedMatrix, Weights};
 
 #[derive(Debug, Default)]
@@ -82,10 +82,11 @@ impl Fixture {
                 position: Position(self.first_position + row_idx),
             })
             .collect();
-        let segments = [Segment { state, rows: 0..rows.len() }];
+        let segments = [Segment::new(state, 0..rows.len(), RowKind::Prompt)];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &[] };
         let ops = self.embeds.iter().cloned().chain([op]).collect();
         backend.submit(&Plan::new(ops), &batch).unwrap();
+        backend.commit_state(state);
     }
 }
 

@@ -122,6 +122,18 @@ impl Backend for ReferenceBackend {
         self.states.reset(state);
     }
 
+    fn commit_state(&mut self, state: StateId) {
+        self.states.commit(state);
+    }
+
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
+        self.states.set_marks(state, n_marks)
+    }
+
+    fn takes_marks(&self) -> bool {
+        true
+    }
+
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
         self.states.part_bytes(state, part)
     }
@@ -169,6 +181,11 @@ impl Backend for ReferenceBackend {
                 self.expert_ffn(op, arrived.expert(place), &arrived.view(place));
             }
         }
+        Ok(())
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.buffers.exchange_rows(buffer, n_rows);
         Ok(())
     }
 

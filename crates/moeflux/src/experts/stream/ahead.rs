@@ -13,7 +13,7 @@ use moeflux_io::{Class, N_JOBS_USUAL, SlotState, Wait};
 use crate::error::Result;
 use crate::experts::predict::{LookAhead, Stage};
 use crate::experts::stream::stats::StepMeter;
-use crate::experts::stream::{Ahead, N_ROWS_ANY_ORDER, Order, Stream, job_of};
+use crate::experts::stream::{Ahead, Order, Stream, job_of};
 use crate::experts::table::Guess;
 use crate::ids::{ExpertIdx, LayerIdx};
 
@@ -44,10 +44,10 @@ impl Ahead {
 
 impl Stream {
     /// Whether the next layer's router should be asked now.
-    pub(in crate::experts) fn is_asking(&mut self, n_rows: usize) -> bool {
+    pub(in crate::experts) fn is_asking(&mut self, is_small: bool) -> bool {
         let is_on = self.ahead.look.as_ref().is_some_and(LookAhead::is_on);
         self.ahead.step.asked_at = self.clock.now();
-        is_on && n_rows <= N_ROWS_ANY_ORDER
+        is_on && is_small
     }
 
     /// Begins to read what `layer` is likely to ask for: the experts of each row, with their

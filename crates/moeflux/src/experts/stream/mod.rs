@@ -43,8 +43,9 @@ pub use seen::{SeenSlots, SlotSight};
 pub use size::{SlotShape, slot_shape};
 pub use stats::StreamStats;
 
-/// Steps of at most so many rows take what is in memory first, and keep outputs for their turn in
-/// the sum; with more rows keeping them would take more memory than waiting costs.
+/// Answers' rows, and a prompt's if they are at most this many, take what is in memory first, and
+/// keep outputs for their turn in the sum; with more rows keeping them would take more memory than
+/// waiting costs.
 pub const N_ROWS_ANY_ORDER: usize = 16;
 
 /// Experts of a group when many are on their way: in between reads are begun anew.
@@ -315,11 +316,10 @@ impl Stream {
         self.end_moves();
         self.release_held();
         self.check_alive()?;
-        let Request { layer, chosen, n_rows } = *request;
+        let Request { layer, chosen, is_small } = *request;
         let n_experts = self.bank(layer).bank.n_experts;
         let current = &mut self.request;
         assert!(current.pending.is_empty() && current.given.is_empty(), "one layer at a time");
-        let is_small = n_rows <= N_ROWS_ANY_ORDER;
         current.layer = layer;
         current.order = if is_small { Order::Any } else { Order::Ascending };
         current.n_uses.clear();

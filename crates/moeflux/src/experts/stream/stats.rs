@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::experts::predict::{Quality, StepCost};
-use crate::experts::stream::{GUESS_BYTES, N_ROWS_ANY_ORDER, Stream};
+use crate::experts::stream::{GUESS_BYTES, Stream};
 
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -100,23 +100,23 @@ pub(super) struct StepMeter {
     /// Wrong, and being read.
     pub(super) n_in_the_way: u64,
     began_at: Duration,
-    n_rows: usize,
+    /// Whether it is a step of few rows or of answers'; there was none at first.
+    is_small: bool,
     read_wait: Duration,
 }
 
 impl Stream {
-    /// A step of so many rows begins.
-    pub(in crate::experts) fn begin_step(&mut self, n_rows: usize) {
+    /// A step begins.
+    pub(in crate::experts) fn begin_step(&mut self, n_rows: usize, is_small: bool) {
         self.end_step();
         self.follow_pressure();
         self.table.begin_step(n_rows);
-        let is_small = n_rows <= N_ROWS_ANY_ORDER;
         let guess_bytes = if is_small { GUESS_BYTES } else { usize::MAX };
         self.loader.set_guess_bytes_max(guess_bytes);
         self.stats.ask += self.ahead.step.ask;
         self.ahead.step = StepMeter {
             began_at: self.clock.now(),
-            n_rows,
+            is_small,
             read_wait: self.stats.read_wait,
             ..StepMeter::default()
         };
@@ -125,7 +125,7 @@ impl Stream {
     fn end_step(&mut self) {
         let Some(look) = &mut self.ahead.look else { return };
         let step = &self.ahead.step;
-        if step.n_rows == 0 || step.n_rows > N_ROWS_ANY_ORDER {
+        if !step.is_small {
             return;
         }
         let record_ns = record_ns(self.memory.slot_bytes(), self.loader.speed());

@@ -6,7 +6,7 @@ use std::ops::Range;
 use moeflux::backend::{Backend, StatePart};
 use moeflux::experts::{Arrived, ArrivedExpert};
 use moeflux::ids::{BufferId, ExpertIdx, Position, StateId};
-use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Purpose, Routes, Row, Segment};
+use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Purpose, Routes, Row, RowKind, Segment};
 
 use crate::ops::case::{Case, Experts, token_id};
 use crate::random::Rng;
@@ -115,6 +115,7 @@ impl<'a> Run<'a> {
         for (part, bytes) in parts {
             self.backend.write_state(state, *part, bytes).expect("a state is writable");
         }
+        self.backend.commit_state(state);
     }
 
     /// Lets a session begin anew without giving its room back.
@@ -136,7 +137,7 @@ impl<'a> Run<'a> {
                 tokens.push(token);
             }
             let state = self.states[*session_idx];
-            segments.push(Segment { state, rows: first_row..rows.len() });
+            segments.push(Segment::new(state, first_row..rows.len(), RowKind::Prompt));
         }
         let wanted: Vec<usize> = (0..rows.len()).filter(|&row| is_wanted(tokens[row])).collect();
         let batch = Batch { rows: &rows, segments: &segments, outputs: &wanted };
@@ -151,9 +152,17 @@ impl<'a> Run<'a> {
         for &buffer in &self.case.outputs {
             self.keep_rows(buffer, &tokens);
         }
+        self.run_tail((&batch, &wanted), &tokens);
+        for segment in segments.iter().filter(|it| !it.rows.is_empty()) {
+            self.backend.commit_state(segment.state);
+        }
+    }
+
+    /// Computes what is only wanted of some rows.
+    fn run_tail(&mut self, (batch, wanted): (&Batch<'_>, &[usize]), tokens: &[usize]) {
         let Some(tail) = &self.case.tail else { return };
         for outputs in wanted.chunks(N_OUTPUTS_MAX) {
-            let batch = Batch { outputs, ..batch };
+            let batch = Batch { outputs, ..*batch };
             self.backend.submit(tail, &batch).expect("the tail plan runs");
             let tokens: Vec<usize> = outputs.iter().map(|&row| tokens[row]).collect();
             for &buffer in &self.case.tail_outputs {

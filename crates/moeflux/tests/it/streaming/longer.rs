@@ -85,6 +85,10 @@ impl Backend for Watched {
         self.inner.reset_state(state);
     }
 
+    fn commit_state(&mut self, state: StateId) {
+        self.inner.commit_state(state);
+    }
+
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
         self.inner.state_part_bytes(state, part)
     }
@@ -109,6 +113,10 @@ impl Backend for Watched {
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         self.told.burn()?;
         self.inner.submit_experts(plan, arrived)
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.inner.exchange_rows(buffer, n_rows)
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {

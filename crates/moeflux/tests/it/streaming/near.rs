@@ -52,8 +52,8 @@ fn streamed(n_places: usize) -> (Experts, LayerIdx) {
 /// its memory already, and how many it was asked to bring there.
 fn ask(experts: &mut Experts, layer: LayerIdx, device: ControlFlow<()>) -> [usize; 2] {
     let chosen = [ExpertIdx(0), ExpertIdx(1)];
-    experts.begin_step(1);
-    experts.request(&Request { layer, chosen: &chosen, n_rows: 1 }).unwrap();
+    experts.begin_step(1, true);
+    experts.request(&Request { layer, chosen: &chosen, is_small: true }).unwrap();
     let [mut n_near, mut n_moves] = [0; 2];
     while let Some(arrived) = experts.next_ready().unwrap() {
         n_near += (0..arrived.len()).filter(|at| arrived.near(*at).is_some()).count();
@@ -96,8 +96,8 @@ fn a_prompt_is_seen_if_it_leaves_slots_to_others() {
         let (mut experts, layer) = streamed(0);
         let chosen: Vec<ExpertIdx> = chosen.iter().copied().map(ExpertIdx).collect();
         let n_rows = N_ROWS_ANY_ORDER + 1;
-        experts.begin_step(n_rows);
-        experts.request(&Request { layer, chosen: &chosen, n_rows }).unwrap();
+        experts.begin_step(n_rows, n_rows <= 16);
+        experts.request(&Request { layer, chosen: &chosen, is_small: n_rows <= 16 }).unwrap();
         let [mut n_arrived, mut n_seen] = [0; 2];
         while let Some(arrived) = experts.next_ready().unwrap() {
             n_arrived += arrived.len();

@@ -1,0 +1,61 @@
+//! Steps that wait between two layers while answers are computed in the place of their rows.
+
+use moeflux::forward::Logits;
+use moeflux::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
+
+use crate::cases::Case;
+use crate::support::{ExpertsAt, open};
+
+const CASES: [&str; 2] = ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16"];
+const N_PROMPT: usize = 20;
+const N_BEFORE: usize = 6;
+
+fn rows_of(output: &StepOutput) -> Vec<Vec<f32>> {
+    let all = |logits: Logits<'_>| match logits {
+        Logits::All(row) => row.to_vec(),
+        Logits::Best(_) => panic!("all were asked for"),
+    };
+    output.iter().map(|(_, logits)| all(logits)).collect()
+}
+
+/// The rows of a prompt and of the answers that come between its layers, or behind it.
+fn rows(case: &Case, experts: ExpertsAt, waits: bool) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    let engine = open(&case.dir, 32, experts);
+    let n_layers = engine.spec().layers.len();
+    let (mut long, mut short) = (engine.session(40).unwrap(), engine.session(40).unwrap());
+    short.feed_last(&case.tokens[..N_BEFORE]).unwrap();
+    let mut answers = Vec::new();
+    let mut answer = |n_done: usize| {
+        let mut output = StepOutput::default();
+        let token = case.tokens[N_BEFORE + n_done];
+        step(&mut [Feed::answer(&mut short, &token)], &mut output).unwrap();
+        answers.extend(rows_of(&output));
+    };
+    let mut feeds = [Feed::prompt(&mut long, &case.tokens[..N_PROMPT]).wanting(Wanted::All)];
+    let mut output = StepOutput::default();
+    let mut waiting = StepUnderWay::begin(&mut feeds).unwrap();
+    for n_layers_done in 0..n_layers {
+        waiting.advance().unwrap();
+        if waits {
+            answer(n_layers_done);
+        }
+    }
+    while waiting.next_logits(&mut output).unwrap() {}
+    waiting.commit().unwrap();
+    if !waits {
+        (0..n_layers).for_each(answer);
+    }
+    (rows_of(&output), answers)
+}
+
+#[test]
+fn answers_are_computed_beside_a_step_that_waits() {
+    for name in CASES {
+        let case = Case::load(name);
+        for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
+            let expected = rows(&case, experts, false);
+            assert!(expected.0.len() == N_PROMPT && !expected.1.is_empty());
+            assert!(rows(&case, experts, true) == expected, "{name}, {experts:?}");
+        }
+    }
+}

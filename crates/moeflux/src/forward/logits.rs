@@ -1,0 +1,86 @@
+//! Logits of some rows, in memory that is kept from step to step.
+
+use std::ops::Range;
+
+use crate::ids::TokenId;
+
+/// What comes back of a wanted row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Logits<'a> {
+    /// One logit per token of the vocabulary.
+    All(&'a [f32]),
+    /// The best ones, best first; of equals the one of the lower token.
+    Best(&'a [(TokenId, f32)]),
+}
+
+/// Logits of wanted rows, in the order in which they were asked for.
+#[derive(Debug, Default)]
+pub struct LogitRows {
+    rows: Vec<Place>,
+    all: Vec<f32>,
+    best: Vec<(TokenId, f32)>,
+}
+
+/// Where a row's logits are.
+#[derive(Clone, Debug)]
+enum Place {
+    All(Range<usize>),
+    Best(Range<usize>),
+}
+
+impl LogitRows {
+    /// How many rows there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// One row.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row.
+    #[must_use]
+    pub fn row(&self, row_idx: usize) -> Logits<'_> {
+        match self.rows[row_idx].clone() {
+            Place::All(range) => Logits::All(&self.all[range]),
+            Place::Best(range) => Logits::Best(&self.best[range]),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Keeps the first rows only.
+    pub(crate) fn truncate(&mut self, n_rows: usize) {
+        while self.rows.len() > n_rows {
+            match self.rows.pop() {
+                Some(Place::All(range)) => self.all.truncate(range.start),
+                Some(Place::Best(range)) => self.best.truncate(range.start),
+                None => {}
+            }
+        }
+    }
+
+    /// One more row, to be filled.
+    pub(super) fn push_all(&mut self, n_logits: usize) -> &mut [f32] {
+        let begin = self.all.len();
+        self.all.resize(begin + n_logits, 0.0);
+        self.rows.push(Place::All(begin..begin + n_logits));
+        &mut self.all[begin..]
+    }
+
+    /// One more row, of which these are the best.
+    pub(super) fn push_best(&mut self, best: impl Iterator<Item = (TokenId, f32)>) {
+        let begin = self.best.len();
+        self.best.extend(best);
+        self.rows.push(Place::Best(begin..self.best.len()));
+    }
+}

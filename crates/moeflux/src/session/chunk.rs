@@ -1,0 +1,96 @@
+//! The rows of one step: which feed they come from, and which logits are wanted.
+
+use std::ops::Range;
+
+use crate::ids::Position;
+use crate::ops::{Batch, Row, Segment};
+use crate::session::feed::{Feed, Wanted};
+use crate::session::output::OutputOf;
+
+/// Answers' rows that are computed beside a step that waits between two layers, in the place of its
+/// first rows.
+pub const N_ROWS_BESIDE: usize = 16;
+
+/// The rows of one feed.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) feed_idx: usize,
+    pub(super) rows: Range<usize>,
+}
+
+/// The rows of one step.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    pub(super) rows: Vec<Row>,
+    segments: Vec<Segment>,
+    pub(super) parts: Vec<Part>,
+    outputs: Vec<usize>,
+    /// Of each of those: how many of the best logits are enough.
+    n_best: Vec<Option<usize>>,
+}
+
+impl Chunk {
+    /// Takes all rows of the feeds that nothing has happened to.
+    pub(super) fn fill(&mut self, feeds: &[Feed<'_>]) {
+        self.rows.clear();
+        self.segments.clear();
+        self.parts.clear();
+        self.outputs.clear();
+        self.n_best.clear();
+        let feeds = feeds.iter().enumerate();
+        for (feed_idx, feed) in feeds.filter(|(_, it)| it.failure.is_none()) {
+            let first_row = self.rows.len();
+            let n_held = feed.session.tokens.len();
+            let positions = (n_held..).map(Position);
+            let rows = feed.tokens.iter().zip(positions);
+            self.rows.extend(rows.map(|(&token, position)| Row { token, position }));
+            let rows = first_row..self.rows.len();
+            if rows.is_empty() {
+                continue;
+            }
+            match feed.wanted {
+                Wanted::All => self.outputs.extend(rows.clone()),
+                Wanted::Last => self.outputs.push(rows.end - 1),
+                Wanted::None => {}
+            }
+            self.n_best.resize(self.outputs.len(), feed.n_best);
+            let mut segment = Segment::new(feed.session.state, rows.clone(), feed.kind);
+            if feed.session.is_recurrent() {
+                let marks = feed.marks.iter().map(|position| position - n_held);
+                segment.marks.extend(marks.filter(|mark| *mark < rows.len()));
+            }
+            self.segments.push(segment);
+            self.parts.push(Part { feed_idx, rows });
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// All rows.
+    pub(super) fn batch(&self) -> Batch<'_> {
+        Batch { rows: &self.rows, segments: &self.segments, outputs: &self.outputs }
+    }
+
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The same with some of the wanted outputs.
+    pub(super) fn batch_of(&self, outputs: Range<usize>) -> (Batch<'_>, &[Option<usize>]) {
+        let n_best = &self.n_best[outputs.clone()];
+        (Batch { outputs: &self.outputs[outputs], ..self.batch() }, n_best)
+    }
+
+    pub(super) fn n_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    pub(super) fn output_of(&self, output_idx: usize) -> OutputOf {
+        let row_idx = self.outputs[output_idx];
+        let part = self.parts.iter().find(|part| part.rows.contains(&row_idx));
+        let part = part.expect("every row belongs to a part");
+        OutputOf { feed_idx: part.feed_idx, position: self.rows[row_idx].position }
+    }
+}

@@ -1,0 +1,40 @@
+//! What a step gives back.
+
+use crate::forward::{LogitRows, Logits};
+use crate::ids::Position;
+
+/// Which row a line of logits belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputOf {
+    /// Index of the feed.
+    pub feed_idx: usize,
+    /// Position of the token in its session.
+    pub position: Position,
+}
+
+/// The logits of a step's wanted rows, in the order of the feeds. Kept from step to step, a token
+/// costs no allocation.
+#[derive(Debug, Default)]
+pub struct StepOutput {
+    pub(super) rows: Vec<OutputOf>,
+    pub(super) logits: LogitRows,
+}
+
+impl StepOutput {
+    /// The rows and their logits.
+    pub fn iter(&self) -> impl Iterator<Item = (OutputOf, Logits<'_>)> {
+        self.rows.iter().enumerate().map(|(row_idx, of)| (*of, self.logits.row(row_idx)))
+    }
+
+    /// The logits of a feed's last wanted row.
+    #[must_use]
+    pub fn last_of(&self, feed_idx: usize) -> Option<Logits<'_>> {
+        let row_idx = self.rows.iter().rposition(|of| of.feed_idx == feed_idx)?;
+        Some(self.logits.row(row_idx))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.logits.clear();
+    }
+}

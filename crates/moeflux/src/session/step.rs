@@ -1,0 +1,339 @@
+//! One step: rows of one or many sessions, computed together, layer by layer.
+//!
+//! **Invariant:** no session changes before the whole step is done, and then each at once. What
+//! fails or is cancelled for some sessions leaves these as they were; the others get the bytes that
+//! they would have got alone.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::forward::{Device, Held, Model, StepProgress, run_head, run_next_layer, stream};
+use crate::ids::{ExpertIdx, LayerIdx};
+use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
+use crate::session::checkpoints::RecurrentCopy;
+use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
+use crate::session::feed::Feed;
+use crate::session::longer::give_back;
+use crate::session::output::StepOutput;
+use crate::session::runtime::Runtime;
+use crate::session::turns::Turn;
+
+/// Feeds tokens to sessions of one engine in one step. What became of each feed is asked of it
+/// afterwards: see [`Feed::outcome`].
+///
+/// # Errors
+///
+/// [`Error::Input`] for what cannot be fed, sessions of different engines, or more rows than a step
+/// takes; what concerns all of the feeds, such as a device that failed. All sessions are then as
+/// they were.
+pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
+    output.clear();
+    if feeds.is_empty() {
+        return Ok(());
+    }
+    let mut step = StepUnderWay::begin(feeds)?;
+    if step.turn.is_some() {
+        while step.advance()? {}
+        while step.next_logits(output)? {}
+        return step.commit();
+    }
+    let runtime = Arc::clone(&step.runtime);
+    let device = &mut *runtime.lock()?;
+    set_aside(&runtime, device)?;
+    while step.advance_on(device)? {}
+    while step.next_logits_on(device, output)? {}
+    step.commit_on(device)
+}
+
+/// A step that has begun. Between two layers it can wait: meanwhile other threads, and this one,
+/// may step up to [`N_ROWS_BESIDE`] rows of answers of other sessions. Dropped before
+/// [`StepUnderWay::commit`], it leaves all sessions as they were.
+#[derive(Debug)]
+pub struct StepUnderWay<'f, 's> {
+    feeds: &'f mut [Feed<'s>],
+    runtime: Arc<Runtime>,
+    chunk: Chunk,
+    n_layers_done: usize,
+    n_outputs_done: usize,
+    /// Its turn at the workspace; answers beside another step need none.
+    turn: Option<Turn>,
+}
+
+impl<'f, 's> StepUnderWay<'f, 's> {
+    /// Begins a step; waits for one of another thread that holds the workspace, except with at most
+    /// [`N_ROWS_BESIDE`] rows of answers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] for what cannot be fed, or if this thread holds such a step already.
+    ///
+    /// # Panics
+    ///
+    /// If there are no feeds.
+    pub fn begin(feeds: &'f mut [Feed<'s>]) -> Result<Self> {
+        let runtime = Arc::clone(&feeds[0].session.runtime);
+        for feed in &*feeds {
+            if !Arc::ptr_eq(&feed.session.runtime, &runtime) {
+                let problem = "sessions of different engines cannot share a step";
+                return Err(Error::Input(problem.into()));
+            }
+            feed.check()?;
+        }
+        let n_rows: usize = feeds.iter().map(|feed| feed.tokens.len()).sum();
+        let are_answers = feeds.iter().all(|feed| feed.kind == RowKind::Answer);
+        let is_beside = are_answers && n_rows <= N_ROWS_BESIDE;
+        let turn = if is_beside { None } else { Some(runtime.workspace()?) };
+        Self::begin_in_turn(feeds, turn)
+    }
+
+    /// The same for feeds that were checked, in a turn at the workspace.
+    pub(super) fn begin_in_turn(feeds: &'f mut [Feed<'s>], turn: Option<Turn>) -> Result<Self> {
+        let runtime = Arc::clone(&feeds[0].session.runtime);
+        let mut chunk = runtime.take_chunk();
+        chunk.fill(feeds);
+        let mut step = Self { feeds, runtime, chunk, n_layers_done: 0, n_outputs_done: 0, turn };
+        step.prepare()?;
+        Ok(step)
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        let runtime = Arc::clone(&self.runtime);
+        let mut device = runtime.lock()?;
+        let (n_rows, n_rows_max) = (self.chunk.rows.len(), device.backend.n_rows_max());
+        if n_rows > n_rows_max {
+            let problem = format!("{n_rows} rows in one step: this engine takes {n_rows_max}");
+            return Err(Error::Input(problem));
+        }
+        for feed in &mut *self.feeds {
+            feed.session.apply_reset(&mut device);
+        }
+        for segment in self.chunk.segments() {
+            device.backend.set_marks(segment.state, segment.marks.len())?;
+        }
+        if self.turn.is_some() {
+            device.held = Some(Held { n_rows, is_aside: false });
+        }
+        Ok(())
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn progress(&self) -> StepProgress {
+        let n_rows = self.chunk.rows.len();
+        StepProgress {
+            n_rows_done: 0,
+            n_rows_now: n_rows,
+            n_rows,
+            n_layers_done: self.n_layers_done,
+            n_layers: self.runtime.model().plan.layers.len(),
+        }
+    }
+
+    /// Runs one layer; whether there are more. Feeds whose flag is set, and those with a row that
+    /// chose an expert which cannot be read, are left out from here on.
+    ///
+    /// # Errors
+    ///
+    /// What concerns all of the feeds.
+    pub fn advance(&mut self) -> Result<bool> {
+        let runtime = Arc::clone(&self.runtime);
+        let device = &mut *runtime.lock()?;
+        if self.turn.is_some() {
+            bring_back(&runtime, device)?;
+        }
+        self.advance_on(device)
+    }
+
+    fn advance_on(&mut self, device: &mut Device) -> Result<bool> {
+        let runtime = Arc::clone(&self.runtime);
+        let model = runtime.model();
+        self.leave_out_cancelled();
+        if self.chunk.is_empty() || self.n_layers_done == model.plan.layers.len() {
+            return Ok(false);
+        }
+        let layer = LayerIdx(self.n_layers_done);
+        match run_next_layer(model, device, &self.chunk.batch(), layer) {
+            Ok(()) => self.n_layers_done += 1,
+            Err(Error::Expert { layer, expert, problem }) => {
+                self.leave_out_users(device, (layer, expert), &problem)?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(!self.chunk.is_empty() && self.n_layers_done < model.plan.layers.len())
+    }
+
+    /// Leaves out the feeds that were cancelled. The others begin again where that is less work
+    /// than taking the cancelled rows along to the end.
+    fn leave_out_cancelled(&mut self) {
+        let parts = self.chunk.parts.iter();
+        let cancelled = parts.filter(|part| self.feeds[part.feed_idx].is_cancelled());
+        let n_cancelled: usize = cancelled.map(|part| part.rows.len()).sum();
+        if n_cancelled == 0 {
+            return;
+        }
+        let (n_rows, n_layers) = (self.chunk.rows.len(), self.runtime.model().plan.layers.len());
+        let n_left = n_rows - n_cancelled;
+        if n_left > 0 && (n_layers - self.n_layers_done) * n_rows <= n_layers * n_left {
+            return;
+        }
+        for part in &self.chunk.parts {
+            let feed = &mut self.feeds[part.feed_idx];
+            if feed.is_cancelled() {
+                feed.failure = Some(Error::Cancelled);
+            }
+        }
+        self.begin_again();
+    }
+
+    /// Leaves out the feeds that chose an expert of the layer that was run last.
+    fn leave_out_users(
+        &mut self,
+        device: &mut Device,
+        (layer, expert): (usize, usize),
+        problem: &str,
+    ) -> Result<()> {
+        let failure = || Error::Expert { layer, expert, problem: problem.to_owned() };
+        let routes = device.backend.routes(Purpose::Use)?;
+        let mut n_found = 0;
+        for (row_idx, _) in routes.uses_of(ExpertIdx(expert)) {
+            let part = self.chunk.parts.iter().find(|part| part.rows.contains(&row_idx));
+            let Some(part) = part else { continue };
+            self.feeds[part.feed_idx].failure.get_or_insert_with(failure);
+            n_found += 1;
+        }
+        if n_found == 0 {
+            return Err(failure());
+        }
+        self.begin_again();
+        Ok(())
+    }
+
+    /// Begins again with the feeds that are left.
+    fn begin_again(&mut self) {
+        self.chunk.fill(self.feeds);
+        self.n_layers_done = 0;
+    }
+
+    /// Adds the logits of some more wanted rows to `output`; whether there were any. Behind the
+    /// last layer.
+    ///
+    /// # Errors
+    ///
+    /// What concerns all of the feeds.
+    pub fn next_logits(&mut self, output: &mut StepOutput) -> Result<bool> {
+        let runtime = Arc::clone(&self.runtime);
+        let device = &mut *runtime.lock()?;
+        bring_back(&runtime, device)?;
+        self.next_logits_on(device, output)
+    }
+
+    /// Whether wanted rows are left whose logits have not been computed.
+    pub(super) fn has_more_logits(&self) -> bool {
+        !self.chunk.is_empty() && self.n_outputs_done < self.chunk.n_outputs()
+    }
+
+    fn next_logits_on(&mut self, device: &mut Device, output: &mut StepOutput) -> Result<bool> {
+        let model = self.runtime.model();
+        let n_outputs = if self.chunk.is_empty() { 0 } else { self.chunk.n_outputs() };
+        let begin = self.n_outputs_done;
+        let end = n_outputs.min(begin + N_OUTPUTS_MAX);
+        if begin == end {
+            return Ok(false);
+        }
+        assert_eq!(self.n_layers_done, model.plan.layers.len(), "logits come behind all layers");
+        let (batch, n_best) = self.chunk.batch_of(begin..end);
+        if let Err(error) = run_head(model, device, &batch, n_best, &mut output.logits) {
+            output.logits.truncate(output.rows.len());
+            return Err(error);
+        }
+        output.rows.extend((begin..end).map(|output_idx| self.chunk.output_of(output_idx)));
+        self.n_outputs_done = end;
+        Ok(true)
+    }
+
+    /// Ends the step: the sessions of all feeds that were not left out hold their tokens.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed: no session has changed then. [`Error::NoRoom`] for a checkpoint
+    /// behind the last row: the tokens are fed then.
+    ///
+    /// # Panics
+    ///
+    /// If layers are left.
+    pub fn commit(mut self) -> Result<()> {
+        let runtime = Arc::clone(&self.runtime);
+        // The device is free again when this step is dropped, which needs it.
+        let mut device = runtime.lock()?;
+        let committed = self.commit_on(&mut device);
+        drop(device);
+        committed
+    }
+
+    fn commit_on(&mut self, device: &mut Device) -> Result<()> {
+        let n_layers = self.runtime.model().plan.layers.len();
+        assert!(self.chunk.is_empty() || self.n_layers_done == n_layers, "all layers are done");
+        let copies = self.marked_copies(device)?;
+        for part in &self.chunk.parts {
+            let session = &mut *self.feeds[part.feed_idx].session;
+            device.backend.commit_state(session.state);
+            session.tokens.extend(self.chunk.rows[part.rows.clone()].iter().map(|row| row.token));
+        }
+        for (feed_idx, position, copy) in copies {
+            self.feeds[feed_idx].session.checkpoints.keep(position, copy);
+        }
+        for part_idx in 0..self.chunk.parts.len() {
+            let feed = &mut self.feeds[self.chunk.parts[part_idx].feed_idx];
+            if feed.marks.last() == Some(&feed.session.tokens.len()) {
+                feed.session.checkpoint_on(device, feed.session.tokens.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was kept at the marks inside this step.
+    fn marked_copies(&self, device: &mut Device) -> Result<Vec<(usize, usize, RecurrentCopy)>> {
+        let spec = &self.runtime.model().plan.state;
+        let mut copies = Vec::new();
+        for (part, segment) in self.chunk.parts.iter().zip(self.chunk.segments()) {
+            let feed = &self.feeds[part.feed_idx];
+            let n_held = feed.session.tokens.len();
+            let is_inside = |position: &&usize| **position < n_held + part.rows.len();
+            for (mark_idx, position) in feed.marks.iter().filter(is_inside).enumerate() {
+                let from = (segment.state, Some(mark_idx));
+                let copy = RecurrentCopy::of(device.backend.as_mut(), from, spec)?;
+                copies.push((part.feed_idx, *position, copy));
+            }
+        }
+        Ok(copies)
+    }
+}
+
+impl Drop for StepUnderWay<'_, '_> {
+    fn drop(&mut self) {
+        self.runtime.keep_chunk(std::mem::take(&mut self.chunk));
+        if self.turn.is_some() {
+            let mut device = self.runtime.lock_to_clean_up();
+            device.held = None;
+            give_back(&self.runtime, &mut device);
+        }
+    }
+}
+
+/// Makes room for answers in the rows of a step that waits, if there is one.
+fn set_aside(runtime: &Runtime, device: &mut Device) -> Result<()> {
+    exchange(runtime.model(), device, true)
+}
+
+/// The step that waited goes on.
+fn bring_back(runtime: &Runtime, device: &mut Device) -> Result<()> {
+    exchange(runtime.model(), device, false)
+}
+
+fn exchange(model: &Model, device: &mut Device, is_aside: bool) -> Result<()> {
+    let Some(held) = device.held.filter(|held| held.is_aside != is_aside) else { return Ok(()) };
+    let n_rows = held.n_rows.min(N_ROWS_BESIDE);
+    device.backend.exchange_rows(stream(model).buffer, n_rows)?;
+    device.held = Some(Held { is_aside, ..held });
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Turns in the order of asking.
+//!
+//! **Invariant:** one turn at a time; whoever came first is next, so that a long prompt of one
+//! session delays another's token by one step, not by the whole prompt.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+/// What threads pass one by one.
+#[derive(Debug, Default)]
+pub(super) struct Turnstile {
+    tickets: Mutex<Tickets>,
+    turned: Condvar,
+}
+
+/// Tickets are given out in order.
+#[derive(Debug, Default)]
+struct Tickets {
+    next: u64,
+    serving: u64,
+    holder: Option<ThreadId>,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn(Arc<Turnstile>);
+
+impl Turnstile {
+    /// Waits for a turn.
+    pub(super) fn enter(self: &Arc<Self>) -> Turn {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let ticket = tickets.next;
+        tickets.next += 1;
+        while tickets.serving != ticket {
+            tickets = self.turned.wait(tickets).unwrap_or_else(PoisonError::into_inner);
+        }
+        tickets.holder = Some(thread::current().id());
+        Turn(Arc::clone(self))
+    }
+
+    /// The same; `None` if this thread has a turn already and would wait for itself.
+    pub(super) fn enter_once(self: &Arc<Self>) -> Option<Turn> {
+        let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_mine = tickets.holder == Some(thread::current().id());
+        drop(tickets);
+        (!is_mine).then(|| self.enter())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut tickets = self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.holder = None;
+        tickets.serving += 1;
+        self.0.turned.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_does_not_wait_for_itself() {
+        let turnstile = Arc::<Turnstile>::default();
+        let turn = turnstile.enter_once().unwrap();
+        assert!(turnstile.enter_once().is_none());
+        drop(turn);
+        assert!(turnstile.enter_once().is_some());
+    }
+
+    #[test]
+    fn turns_follow_each_other() {
+        let turnstile = Arc::<Turnstile>::default();
+        let count = Mutex::new(0);
+        let pass = || {
+            for _ in 0..100 {
+                let _turn = turnstile.enter();
+                *count.try_lock().expect("one at a time") += 1;
+            }
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pass))));
+        assert_eq!(count.into_inner().unwrap(), 400);
+    }
+}

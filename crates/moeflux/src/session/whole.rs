@@ -1,0 +1,156 @@
+//! Tokens of any number for one session: as many steps as they need, one after another.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::forward::{Logits, StepProgress, Watch};
+use crate::ids::TokenId;
+use crate::session::Session;
+use crate::session::feed::{Feed, Wanted, check_tokens};
+use crate::session::longer::LongerSteps;
+use crate::session::output::{OutputOf, StepOutput};
+use crate::session::step::{StepUnderWay, step};
+
+impl Session {
+    /// Feeds tokens; `sink` gets the wanted logits, row by row. `watch` hears of every layer and
+    /// may end this: steps that were complete stay fed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] for unknown tokens and a full context, before anything has changed;
+    /// [`Error::Cancelled`] when `watch` broke; what the step and `sink` report.
+    pub fn feed(
+        &mut self,
+        tokens: &[TokenId],
+        wanted: Wanted,
+        watch: &mut Watch<'_>,
+        sink: &mut dyn FnMut(OutputOf, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let mut output = self.runtime.take_output();
+        let sink = &mut |of, logits: Logits<'_>| match logits {
+            Logits::All(row) => sink(of, row),
+            Logits::Best(_) => unreachable!("all logits were asked for"),
+        };
+        self.feed_all(tokens, (wanted, None), watch, (&mut output, sink))?;
+        self.runtime.keep_output(output);
+        Ok(())
+    }
+
+    /// Feeds a prompt whose last token is followed by a choice; `output` gets its logits, or at
+    /// least the `n_best` best where others would have to be fetched: see
+    /// [`crate::generate::Generation::n_best_needed`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::feed`]; [`Error::Input`] if there are no tokens.
+    pub fn feed_to_choose(
+        &mut self,
+        tokens: &[TokenId],
+        n_best: Option<usize>,
+        watch: &mut Watch<'_>,
+        output: &mut StepOutput,
+    ) -> Result<()> {
+        self.feed_all(tokens, (Wanted::Last, n_best), watch, (output, &mut |_, _| Ok(())))
+    }
+
+    /// Feeds tokens and returns the logits of the last.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::feed`]; [`Error::Input`] if there are no tokens.
+    pub fn feed_last(&mut self, tokens: &[TokenId]) -> Result<Vec<f32>> {
+        let mut last = Vec::new();
+        let watch = &mut |_| ControlFlow::Continue(());
+        self.feed(tokens, Wanted::Last, watch, &mut |_, logits| {
+            last.extend_from_slice(logits);
+            Ok(())
+        })?;
+        Ok(last)
+    }
+
+    /// Feeds the newest token of an answer; `output` gets the logits of the next one, or at least
+    /// the `n_best` best.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::feed`].
+    pub fn feed_answer(
+        &mut self,
+        token: TokenId,
+        n_best: Option<usize>,
+        output: &mut StepOutput,
+    ) -> Result<()> {
+        let mut feeds = [Feed::answer(self, &token).best(n_best)];
+        step(&mut feeds, output)?;
+        feeds[0].outcome()
+    }
+
+    fn feed_all(
+        &mut self,
+        tokens: &[TokenId],
+        (wanted, n_best): (Wanted, Option<usize>),
+        watch: &mut Watch<'_>,
+        (output, sink): (&mut StepOutput, &mut LogitSink<'_>),
+    ) -> Result<()> {
+        check_tokens(self, tokens, wanted)?;
+        let runtime = Arc::clone(&self.runtime);
+        let longer = LongerSteps::begin(&runtime, tokens.len())?;
+        let n_steps = |n_rows_max: usize| tokens.len().div_ceil(n_rows_max);
+        let mut n_rows_done = 0;
+        while n_rows_done < tokens.len() {
+            // In its turn, for as long as the step lasts, the workspace keeps its size.
+            let turn = runtime.workspace()?;
+            let n_rows_max = runtime.lock()?.backend.n_rows_max();
+            let n_rows_step = match longer {
+                Some(_) => tokens.len().div_ceil(n_steps(n_rows_max)),
+                None => n_rows_max,
+            };
+            let rest = &tokens[n_rows_done..];
+            let part = &rest[..rest.len().min(n_rows_step)];
+            let is_last = part.len() == rest.len();
+            let wanted = if is_last || wanted == Wanted::All { wanted } else { Wanted::None };
+            let mut feeds = [Feed::prompt(self, part).wanting(wanted).best(n_best)];
+            let whole = &mut |progress| {
+                watch(StepProgress { n_rows_done, n_rows: tokens.len(), ..progress })
+            };
+            run(
+                StepUnderWay::begin_in_turn(&mut feeds, Some(turn))?,
+                whole,
+                (&mut *output, &mut *sink),
+            )?;
+            feeds[0].outcome()?;
+            n_rows_done += part.len();
+        }
+        Ok(())
+    }
+}
+
+/// What gets logits as they come.
+type LogitSink<'a> = dyn FnMut(OutputOf, Logits<'_>) -> Result<()> + 'a;
+
+/// One step with all its logits.
+fn run(
+    mut step: StepUnderWay<'_, '_>,
+    watch: &mut Watch<'_>,
+    (output, sink): (&mut StepOutput, &mut LogitSink<'_>),
+) -> Result<()> {
+    let mut has_more = true;
+    while has_more {
+        has_more = step.advance()?;
+        if watch(step.progress()).is_break() {
+            return Err(Error::Cancelled);
+        }
+    }
+    output.clear();
+    while step.next_logits(output)? {
+        for (of, logits) in output.iter() {
+            sink(of, logits)?;
+        }
+        // The last ones stay.
+        if step.has_more_logits() {
+            output.clear();
+        }
+    }
+    step.commit()
+}
