@@ -55,8 +55,8 @@
 //!
 //! The card's own memory can hold experts, too. A command moves them there; afterwards they need no
 //! slot, so that an expert is in one memory only. If a layer of a prompt asks for more than half of
-//! the slots, or if the driver cannot import memory, experts go through `device::staging` and a pool
-//! of slots on the card.
+//! the slots, or if the driver cannot import memory, experts go through `device::staging` and a
+//! pool of slots on the card.
 //!
 //! # Kernels
 //!
