@@ -19,6 +19,7 @@ mod numbers;
 mod length;
 mod opens;
 mod ops;
+mod prose;
 mod walls;
 
 use std::fmt;
@@ -48,7 +49,7 @@ impl fmt::Display for Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     layers::check,
     edges::check,
     header::check,
@@ -62,6 +63,7 @@ const RULES: [Rule; 13] = [
     banned::check,
     opens::check,
     map::check,
+    prose::check,
 ];
 
 /// The repository that this program was built from.
