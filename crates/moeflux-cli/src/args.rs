@@ -12,13 +12,13 @@ use crate::ranges;
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendName {
-    /// A GPU if there is one that can run the model, else the CPU
+    /// A GPU if one can run the model, otherwise the CPU
     Auto,
-    /// Threads and vector instructions
+    /// The CPU, with threads and vector instructions
     Cpu,
-    /// Metal, Vulkan or DX12, in f32
+    /// A GPU through Metal, Vulkan or DX12, in f32
     Gpu,
-    /// Scalar and slow: what the others are compared with
+    /// Slow scalar code that the others are compared with
     Reference,
 }
 
@@ -34,27 +34,27 @@ impl From<BackendName> for BackendKind {
 /// How experts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IoName {
-    /// What is faster on this machine for this model
+    /// The faster way on this machine for this model
     Auto,
-    /// Past the page cache, into a pool of the program's own
+    /// Bypass the page cache and use the program's own pool
     Direct,
-    /// Through the page cache of the system
+    /// Use the page cache of the system
     PageCache,
 }
 
 /// Whether checksums are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Checksums {
-    /// Yes: a flipped bit is found, and read again
+    /// Compare: a flipped bit is detected and the data is read again
     On,
-    /// No: the drive is believed
+    /// Do not compare: trust the drive
     Off,
 }
 
 /// How finely keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvBits {
-    /// Half the memory of a context and less to read for long ones, but rounded more
+    /// Half the memory for a context, and less to read for a long one, but less precise
     #[value(name = "8")]
     Eight,
     /// Half precision
@@ -76,57 +76,56 @@ impl ModelArgs {
 /// Which model, and how it is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json, *.safetensors and tokenizer.json [default: the model in the box]
+    /// Folder with config.json, *.safetensors and tokenizer.json [default: the demo model]
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
-    /// What computes
+    /// Backend that runs the model
     #[arg(long, value_enum, default_value = "cpu")]
     pub(crate) backend: BackendName,
-    /// Which GPU: its number in `moeflux doctor`, or a part of its name [default: the first that is
-    /// no software]
+    /// GPU to use: its number in `moeflux doctor`, or a part of its name [default: the first one
+    /// that is not a software driver]
     #[arg(long, value_name = "NAME|INDEX")]
     pub(crate) gpu: Option<String>,
-    /// Memory of the GPU that the model may use. auto: what it can spare
+    /// GPU memory that the model may use. auto: as much as the GPU can spare
     #[arg(long, value_name = "SIZE|auto", value_parser = ranges::budget, default_value = "auto")]
     pub(crate) gpu_memory: Budget,
-    /// Keep activations, keys and values in f32; the default rounds them to int8 and f16
+    /// Use f32 for activations, keys and values; the default rounds them to int8 and f16
     #[arg(long)]
     pub(crate) precise: bool,
-    /// Bits of each kept key and value [default: 16, with --precise 32]
+    /// Bits per stored key and value [default: 16, with --precise 32]
     #[arg(long, value_enum, value_name = "N", conflicts_with = "precise")]
     pub(crate) kv_bits: Option<KvBits>,
-    /// Kernels of another instruction set; results stay the same
+    /// Use the kernels of another instruction set; results stay the same
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) isa: Option<String>,
     /// Write which experts each token chose, for `moeflux replay`
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Threads that compute [default: all cores]
+    /// Number of compute threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// Tokens computed together while reading a prompt; changes speed and memory, never the result
-    /// [default: 512; for a long prompt more where experts are streamed, fewer where memory is
-    /// short]
+    /// Tokens of a prompt that are computed together; changes speed and memory, never the result
+    /// [default: 512; more for a long prompt if experts are streamed, fewer if memory is short]
     #[arg(long, value_name = "N", value_parser = ranges::chunk)]
     pub(crate) chunk: Option<NonZeroUsize>,
-    /// Memory that the whole process may use, as in 24G; what has no room stays on the drive.
-    /// auto: what the machine can spare
+    /// Memory that the whole process may use, for example 24G; experts that do not fit stay on the
+    /// drive. auto: as much as the machine can spare
     #[arg(long, value_name = "SIZE|auto", value_parser = ranges::budget, default_value = "auto")]
     pub(crate) memory: Budget,
-    /// How experts are read that have no room in memory
+    /// How to read experts that do not fit into memory
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) io: IoName,
-    /// Folder on a second drive with the same files: reads are spread over both
+    /// Folder on a second drive with the same files; reads are spread over both drives
     #[arg(long, value_name = "DIR")]
     pub(crate) mirror: Option<PathBuf>,
-    /// Whether all weights are compared with their checksums as they are read, where there are any:
-    /// in packed folders, and in folders that `moeflux doctor --deep` has written some to
+    /// Whether to compare weights with their checksums as they are read. Packed folders have
+    /// checksums, and so do folders for which `moeflux doctor --deep` has written some
     #[arg(long, value_enum, default_value = "on")]
     pub(crate) checksums: Checksums,
-    /// At most so many experts in memory, whatever --memory says
+    /// Maximum number of experts in memory, whatever --memory says
     #[arg(long, value_name = "N", value_parser = ranges::slots, hide = true)]
     pub(crate) slots: Option<NonZeroUsize>,
-    /// Never read an expert before it is asked for
+    /// Never read an expert before it is requested
     #[arg(long, hide = true)]
     pub(crate) no_look_ahead: bool,
 }

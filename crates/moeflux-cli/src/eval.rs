@@ -38,28 +38,28 @@ const HELD_BYTES_MAX: usize = 512 << 20;
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens of a window, 2 or more [default: 2048, or what the model takes if that is less]
+    /// Tokens per window, 2 or more [default: 2048, or the model's limit if that is lower]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
-    /// Tokens from one window's start to the next: the rest of a window is read as context for
-    /// them, and no token is scored twice [default: a window, so that windows share nothing]
+    /// Tokens from the start of one window to the start of the next. The rest of a window serves as
+    /// context, and no token is scored twice [default: the window, so that windows do not overlap]
     #[arg(long, value_name = "N")]
     stride: Option<NonZeroUsize>,
-    /// Token that ends each document of the text, as `<|endoftext|>`: documents share no window,
-    /// each begins after this token (or after the model's start token, if it has one), and its own
-    /// end is predicted but adds no bytes
+    /// Token that ends each document of the text, for example `<|endoftext|>`. Documents share no
+    /// window. Each begins after this token (or after the model's start token, if it has one), and
+    /// its own end is predicted but adds no bytes
     #[arg(long, value_name = "TOKEN")]
     separator: Option<String>,
-    /// UTF-8 text
+    /// File with UTF-8 text
     #[arg(long, value_name = "TEXT")]
     file: PathBuf,
     /// Also compute with this backend, as the reference for top-1 agreement and mean KL
     #[arg(long, value_enum, value_name = "NAME")]
     compare_backend: Option<BackendName>,
-    /// Evaluate at most so many tokens
+    /// Maximum number of tokens to evaluate
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }

@@ -45,26 +45,27 @@ pub(crate) struct GenerateArgs {
     prompt: String,
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens to generate at most
+    /// Maximum number of tokens to generate
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
     n_tokens: usize,
-    /// Tokens the session has room for [default: what prompt and -n need, at least 4096]
+    /// Tokens that the session has room for [default: as many as the prompt and -n need, at least
+    /// 4096]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
-    /// Put the prompt through the model's chat template, as a user's message; an empty think block
-    /// before the answer is not printed
+    /// Format the prompt with the model's chat template, as a message of the user; an empty think
+    /// block before the answer is not printed
     #[arg(long)]
     chat: bool,
-    /// System message in front of it
+    /// System message before the prompt
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// Ask the template for an answer without reasoning
+    /// Request an answer without reasoning from the template
     #[arg(long, requires = "chat")]
     no_think: bool,
-    /// End before this text; may be given several times
+    /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
-    /// Print special tokens too, and an empty think block
+    /// Also print special tokens and an empty think block
     #[arg(long)]
     special: bool,
     /// Print speed, memory and time to the first token on stderr

@@ -20,7 +20,7 @@ use crate::ranges;
 pub(crate) struct LogitsArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens the session has room for [default: as many as are given]
+    /// Tokens that the session has room for [default: as many as are given]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
     /// Token ids, separated by commas

@@ -49,7 +49,7 @@ use clap::{Parser, Subcommand};
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
 
-/// Runs Mixture-of-Experts language models.
+/// Runs Mixture-of-Experts language models, including those larger than memory
 #[derive(Debug, Parser)]
 #[command(name = "moeflux", version, about, max_term_width = 100)]
 struct Cli {
@@ -60,25 +60,25 @@ struct Cli {
 /// One thing to do.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Continue a prompt; text streams as it comes
+    /// Continue a prompt, and print the text as it comes
     Generate(generate::GenerateArgs),
-    /// Write the logits of every token to a .npy file, float32 [n_tokens, vocab]
+    /// Write the logits of every token to a .npy file (float32 [n_tokens, vocab])
     Logits(logits::LogitsArgs),
-    /// Perplexity and bits per byte of a text; with a second backend, how well the two agree
+    /// Compute perplexity and bits per byte of a text; optionally compare two backends
     Eval(eval::EvalArgs),
-    /// Measure how fast a model reads and answers
+    /// Measure how fast a model reads prompts and generates answers
     Bench(bench::BenchArgs),
-    /// What other memory budgets and policies would have hit, from a routing trace
+    /// Compute from a routing trace the hit rates of other memory budgets and policies
     Replay(replay::ReplayArgs),
-    /// What a model is and how large, from headers or a config alone
+    /// Show the geometry and sizes of a model, from its headers or a config only
     Inspect(inspect::InspectArgs),
-    /// What a model needs of a machine and how fast it would be there, before it is downloaded
+    /// Estimate, before a download, what a model needs of a machine and how fast it will be
     Plan(plan::PlanArgs),
-    /// What this machine and its drives give a model, and what should be looked at
+    /// Describe this machine and measure its drive, with advice on problems
     Doctor(doctor::DoctorArgs),
-    /// Make a random checkpoint of a geometry: for trying things out, its text is noise
+    /// Create a checkpoint of a given geometry with random weights, for tests; its text is noise
     Synth(synth::SynthArgs),
-    /// Rewrite a checkpoint so that experts are read in one piece each, with checksums; quantise it
+    /// Rewrite a checkpoint so that each expert is read in one piece, with checksums; can quantise
     Pack(pack::PackArgs),
     /// Read every byte of a model and compare it with its checksums
     Verify(verify::VerifyArgs),

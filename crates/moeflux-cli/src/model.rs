@@ -33,7 +33,7 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
         }
         None => {
             let root = cache::folder();
-            moeflux_demo::unpack(&root).map_err(Error::io("unpack the model in the box to", &root))
+            moeflux_demo::unpack(&root).map_err(Error::io("unpack the demo model to", &root))
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::ranges;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling (defaults: the model's generation_config.json)")]
 pub(crate) struct SamplingArgs {
-    /// Divides the logits; 0 always takes the most likely token
+    /// Divide the logits by T; 0 always takes the most likely token
     #[arg(
         long,
         value_name = "T",
@@ -26,31 +26,31 @@ pub(crate) struct SamplingArgs {
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Keep the most likely tokens that make up this probability
+    /// Keep the most likely tokens whose probabilities add up to P
     #[arg(long, value_name = "P", value_parser = ranges::share, allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Keep tokens at least as likely as this share of the most likely one
+    /// Keep tokens whose probability is at least P times that of the most likely one
     #[arg(long, value_name = "P", value_parser = ranges::share, allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Divide the logits of tokens that came before
+    /// Divide the logits of tokens that occurred before by X
     #[arg(long, value_name = "X", value_parser = ranges::factor, allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
-    /// Subtract this for each time a token came before
+    /// Subtract X from a token's logit for each time that it occurred before
     #[arg(long, value_name = "X", value_parser = ranges::penalty, allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// Subtract this if a token came before
+    /// Subtract X from a token's logit if it occurred before
     #[arg(long, value_name = "X", value_parser = ranges::penalty, allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// Only the last N tokens count as having come before [default: all]
+    /// Consider only the last N tokens for the penalties [default: all]
     #[arg(long, value_name = "N")]
     penalty_window: Option<usize>,
     /// Add X to a token's logit; may be given several times
     #[arg(long, value_name = "ID=X", value_parser = ranges::bias, allow_hyphen_values = true)]
     logit_bias: Vec<(TokenId, f32)>,
-    /// Start of the random numbers: the same seed gives the same text [default: by the clock]
+    /// Seed for the random numbers; the same seed gives the same text [default: from the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Report log-probabilities of the chosen and the N most likely tokens, with --json
+    /// With --json: report log-probabilities of the chosen and the N most likely tokens
     #[arg(long, value_name = "N", value_parser = ranges::logprobs, requires = "json")]
     logprobs: Option<usize>,
 }

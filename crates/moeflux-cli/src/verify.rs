@@ -21,10 +21,10 @@ use crate::ranges;
 /// What `moeflux verify` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {
-    /// The model's folder
+    /// Folder of the model
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// Threads that read [default: all cores, at most 8]
+    /// Number of threads that read [default: all cores, at most 8]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
 }

@@ -41,22 +41,22 @@ const AS_GREEDY: usize = 1;
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tokens of a prompt, the last one's best logit wanted; 0: no prompts
+    /// Tokens per prompt; the last one returns its best logit. 0: no prompts
     #[arg(long, value_name = "P", default_value_t = 512)]
     prompt_tokens: usize,
-    /// Tokens of an answer, each a step of its own with its best logit; 0: no answers
+    /// Tokens per answer; each is a separate step that returns its best logit. 0: no answers
     #[arg(long, value_name = "N", default_value_t = 64)]
     gen_tokens: usize,
-    /// Tokens in the session before each run, not timed
+    /// Tokens in the session before each run; these are not timed
     #[arg(long, value_name = "C", default_value_t = 0)]
     context_tokens: usize,
-    /// Runs that count, after one that does not
+    /// Number of measured runs, after one that does not count
     #[arg(long, value_name = "R", value_parser = ranges::repeat, default_value = "3")]
     repeat: NonZeroUsize,
-    /// Seed of the tokens
+    /// Seed for the random tokens
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }

@@ -41,22 +41,23 @@ use system::System;
 /// What `moeflux doctor` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// A model's folder, or any on the drive in question [default: the current folder]
+    /// Folder of a model, or any folder on the drive to measure [default: the current folder]
     #[arg(value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(crate) dir: PathBuf,
-    /// Read every byte of the model in DIR: a packed one is compared with its checksums, another
-    /// one with those that the first run writes (XXH3-64 of each tensor, each slice of stacked
-    /// experts, each 64 MiB of longer ones)
+    /// Read every byte of the model in DIR and compare it with checksums. A packed model has its
+    /// own; for another model, the first run writes them (XXH3-64 of each tensor, each slice of
+    /// stacked experts, each 64 MiB of longer ones)
     #[arg(long)]
     pub(crate) deep: bool,
-    /// Where --deep keeps the checksums of a model that is not packed [default:
+    /// File in which --deep keeps the checksums of a model that is not packed [default:
     /// DIR/moeflux-sums.json]
     #[arg(long, value_name = "FILE", requires = "deep")]
     pub(crate) sums: Option<PathBuf>,
-    /// Length of the temporary file where DIR has no model, a quarter of what is free at most
+    /// Size of the temporary file that is used if DIR has no model; at most a quarter of the free
+    /// space
     #[arg(long, value_name = "SIZE", value_parser = ranges::probe_size, default_value = "1G")]
     pub(crate) file_size: u64,
-    /// Print JSON, for machines
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -21,18 +21,17 @@ use report::{Files, Report};
 /// What `moeflux inspect` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
-    /// A model's folder, or a config.json alone: then the sizes it would have [default: the model
-    /// in the box]
+    /// Folder of a model, or a config.json to show the sizes that the model would have [default:
+    /// the demo model]
     #[arg(value_name = "DIR|CONFIG.json")]
     pub(crate) path: Option<PathBuf>,
-    /// Bits of a weight, for a config.json alone: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
+    /// Bits per weight, with a config.json only: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
-    /// Weights that share a scale, for a config.json alone: 32, 64 or 128 [default: the config's,
-    /// or 64]
+    /// Weights per scale, with a config.json only: 32, 64 or 128 [default: the config's, or 64]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
-    /// Print JSON, for machines
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -23,25 +23,26 @@ use crate::ranges;
 /// What `moeflux pack` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PackArgs {
-    /// The checkpoint's folder, as published or as mlx-lm wrote it
+    /// Folder of the checkpoint, as published or as mlx-lm wrote it
     #[arg(value_name = "SRC")]
     pub(crate) source: PathBuf,
-    /// The folder to write; must be empty, not exist, or hold an interrupted pack of the same
+    /// The folder to write; it must be empty, not exist, or hold an interrupted pack of SRC
     #[arg(value_name = "DST")]
     pub(crate) target: PathBuf,
-    /// Quantise to so many bits, as mlx-lm does: 2, 3, 4, 5, 6 or 8 [default: 4 if --group is
-    /// given; without both, every weight stays as it is]
+    /// Quantise to this number of bits, as mlx-lm does: 2, 3, 4, 5, 6 or 8 [default: 4 if --group
+    /// is given; without both options, every weight stays as it is]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
-    /// Weights that share a scale when quantising: 32, 64 or 128 [default: 64 if --bits is given]
+    /// Weights per scale when quantising: 32, 64 or 128 [default: 64 if --bits is given]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
-    /// Delete the source while packing: each of its *.safetensors files as soon as all that it
-    /// holds was written to DST, synced and read back. Needs little room; what is deleted cannot
-    /// be had back, and with --bits the unquantised weights are gone. Asks nothing
+    /// Delete the source while packing: each of its *.safetensors files is deleted as soon as its
+    /// whole content has been written to DST, synced and read back. This needs little free space,
+    /// but deleted files cannot be recovered, and with --bits the unquantised weights are lost.
+    /// There is no confirmation prompt
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Threads that read and quantise [default: all cores, at most 16]
+    /// Number of threads that read and quantise [default: all cores, at most 16]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
 }

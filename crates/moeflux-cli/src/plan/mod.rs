@@ -35,34 +35,34 @@ pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 /// What `moeflux plan` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// A config.json: then the model as it would be; or a model's folder
+    /// A config.json of a model that need not exist here, or the folder of a model
     #[arg(value_name = "CONFIG.json|DIR")]
     pub(crate) path: PathBuf,
-    /// Bits of a weight, for a config.json alone: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
+    /// Bits per weight, with a config.json only: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
-    /// Weights that share a scale, for a config.json alone: 32, 64 or 128 [default: the config's,
-    /// or 64]
+    /// Weights per scale, with a config.json only: 32, 64 or 128 [default: the config's, or 64]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
-    /// Memory for all of it, as 24G or 1.5GiB [default: what this machine has available now]
+    /// Total memory, for example 24G or 1.5GiB [default: the memory that is available on this
+    /// machine now]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) ram: Option<u64>,
-    /// What a GPU gives beside it: then where experts would be
+    /// Additional memory of a GPU; shows where experts would be placed
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
-    /// What the drive reads, in 10^9 bytes per second [default: what `moeflux doctor` measured
-    /// last, of DIR's drive where there is one, or 3]
+    /// Read rate of the drive, in 10^9 bytes per second [default: the rate that `moeflux doctor`
+    /// last measured, for DIR's drive if there is a DIR, or 3]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
     pub(crate) disk_gbps: Option<f64>,
-    /// What memory reads, in 10^9 bytes per second [default: what `moeflux doctor` measured last,
-    /// or 60]
+    /// Read rate of memory, in 10^9 bytes per second [default: the rate that `moeflux doctor` last
+    /// measured, or 60]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
     pub(crate) mem_gbps: Option<f64>,
-    /// Tokens of a session [default: 4096, or what the model takes]
+    /// Tokens per session [default: 4096, or the model's limit if that is lower]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
-    /// Print JSON, for machines
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

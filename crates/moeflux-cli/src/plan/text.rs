@@ -20,9 +20,9 @@ const LINE_WIDTH: usize = 100;
 
 /// What the two ends mean.
 const ASSUMPTIONS: &str = "\
-low: uniform routing, reading and computing in turn, context full, 85 % of the drive's rate and 75 %
-of memory's. high: routing as skewed as the model in the box's (found: 1 - (1 - share)^3, which is
-58 % at a quarter), reading while computing, context empty.";
+low: uniform routing, no overlap of reading and computing, a full context, 85 % of the drive's rate
+and 75 % of memory's. high: routing as skewed as the demo model's (found: 1 - (1 - share)^3, which
+is 58 % at a quarter), full overlap of reading and computing, an empty context.";
 
 /// The page, without a newline at its end.
 pub(super) fn render(report: &Report) -> String {

@@ -23,20 +23,20 @@ const N_SLOTS_MAX: usize = 1 << 24;
 /// What `moeflux replay` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReplayArgs {
-    /// A routing trace, as --trace writes it
+    /// Routing trace that --trace wrote
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Experts that memory has room for, several by commas [default: 1/16 of all to all]
+    /// Numbers of experts that fit into memory, separated by commas [default: 1/16 of all to all]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = n_slots)]
     slots: Vec<usize>,
-    /// What decides who leaves: lru, clock, lfu, s3-fifo, or all of them
+    /// Eviction policy: lru, clock, lfu, s3-fifo, or all of them
     #[arg(long, value_name = "NAME", default_value = PolicyKind::DEFAULT.name(),
           value_parser = policies)]
     policy: Policies,
-    /// Draw hit rates over memory into this file
+    /// Write a chart of the hit rates over memory to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// One JSON object instead of tables
+    /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
 }

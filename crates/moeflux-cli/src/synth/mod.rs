@@ -38,25 +38,25 @@ const N_THREADS_MAX: usize = 64;
 /// What `moeflux synth` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SynthArgs {
-    /// The config.json whose geometry the checkpoint gets, or a folder that has one
+    /// The config.json that defines the geometry, or a folder that contains one
     #[arg(long, value_name = "CONFIG.json")]
     pub(crate) config: PathBuf,
-    /// The folder to make; must be empty or not exist
+    /// The folder to create; it must be empty or not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// Bits of a weight: 2, 3, 4, 5, 6 or 8
+    /// Bits per weight: 2, 3, 4, 5, 6 or 8
     #[arg(long, default_value_t = BITS_DEFAULT, value_parser = parse_bits)]
     pub(crate) bits: u8,
-    /// Weights that share a scale: 32, 64 or 128
+    /// Weights per scale: 32, 64 or 128
     #[arg(long, default_value_t = GROUP_DEFAULT, value_parser = parse_group)]
     pub(crate) group: u8,
-    /// The same seed makes the same weights
+    /// Seed for the weights; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Largest file, unless one tensor is larger: 700M, 5G (powers of 1024)
+    /// Maximum size of a file, unless one tensor is larger: 700M, 5G (powers of 1024)
     #[arg(long, value_name = "SIZE", default_value = "5G", value_parser = ranges::shard_size)]
     pub(crate) shard_size: u64,
-    /// Threads that make weights [default: as many as the machine runs at once]
+    /// Number of threads that generate weights [default: as many as the machine runs at once]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
 }

@@ -155,6 +155,6 @@ fn every_command_that_takes_a_model_names_the_default() {
     for command in ["generate", "logits", "eval", "inspect"] {
         let help = stdout_in(&TempDir::new(), &[command, "--help"]);
         let words: Vec<&str> = help.split_whitespace().collect();
-        assert!(words.join(" ").contains("[default: the model in the box]"), "{help}");
+        assert!(words.join(" ").contains("[default: the demo model]"), "{help}");
     }
 }
