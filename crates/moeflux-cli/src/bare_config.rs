@@ -46,7 +46,7 @@ impl BareConfig {
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
         let Value::Object(mut root) = value else {
-            return Err(Error::malformed(&path, "is not a JSON object: this is no config"));
+            return Err(Error::malformed(&path, "is not a JSON object, so it is not a config"));
         };
         forget_quantisation(&mut root);
         if let Some(Value::Object(text)) = root.get_mut("text_config") {

@@ -105,7 +105,7 @@ fn read_text(args: &EvalArgs) -> Result<String> {
     let bytes = read_file(&args.file, TEXT_BYTES_MAX)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::malformed(&args.file, format!("is not UTF-8: the byte at {at} fits no character"))
+        Error::malformed(&args.file, format!("is not UTF-8 at byte {at}"))
     })
 }
 
@@ -127,10 +127,11 @@ fn cut(
     let stride = args.stride.map_or(n_room, NonZeroUsize::get);
     if stride > n_room {
         return Err(Failure::Usage(format!(
-            "--stride {stride} skips tokens: windows have {n_room} of the text"
+            "--stride {stride} skips tokens: a window holds only {n_room} tokens of the text"
         )));
     }
-    let unknown = |text| Failure::Usage(format!("--separator `{text}` is no token of this model"));
+    let unknown =
+        |text| Failure::Usage(format!("--separator `{text}` is not a token of this model"));
     let separator = args.separator.as_ref();
     let separator =
         separator.map(|text| tokenizer.id_of(text).ok_or_else(|| unknown(text))).transpose()?;
@@ -262,7 +263,7 @@ impl Scores {
         if !kl.is_finite() {
             return Err(Error::Input(format!(
                 "the distance of the two backends for token {} at position {position} of its \
-                 window is {kl}: one of them computed no number",
+                 window is {kl}: one of them computed an invalid value",
                 next.0
             )));
         }

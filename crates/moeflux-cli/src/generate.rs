@@ -132,7 +132,7 @@ fn end_tokens(dir: &Path, tokenizer: &Tokenizer, spec: &ModelSpec) -> Result<End
 fn read_prompt(argument: &str) -> Result<String> {
     let prompt = if argument == "-" { read_stdin()? } else { argument.to_owned() };
     if prompt.is_empty() {
-        return Err(Error::Input("the prompt is empty: give some text to continue".into()));
+        return Err(Error::Input("the prompt is empty: give a text to continue".into()));
     }
     Ok(prompt)
 }
@@ -146,7 +146,7 @@ fn read_stdin() -> Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::Input(format!("the prompt is not UTF-8: the byte at {at} fits no character"))
+        Error::Input(format!("the prompt is not UTF-8 at byte {at}"))
     })
 }
 

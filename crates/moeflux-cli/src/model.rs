@@ -244,8 +244,8 @@ pub(crate) fn context_for(
 pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize) -> Result<()> {
     if tokens.len() > context {
         return Err(Error::Input(format!(
-            "{} tokens do not fit a context of {context}; --context sets it, this model takes up \
-             to {}",
+            "{} tokens do not fit into a context of {context}; --context sets it, up to {} for \
+             this model",
             tokens.len(),
             spec.context_max
         )));
@@ -253,7 +253,7 @@ pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize)
     match tokens.iter().position(|token| token.0 as usize >= spec.vocab) {
         None => Ok(()),
         Some(at) => Err(Error::Input(format!(
-            "token {} at place {at} is not in the vocabulary of {}",
+            "token {} at index {at} is not in the vocabulary of {}",
             tokens[at].0, spec.vocab
         ))),
     }

@@ -135,7 +135,9 @@ pub(crate) fn shard_size(text: &str) -> Parsed<u64> {
 pub(crate) fn probe_size(text: &str) -> Parsed<u64> {
     let n_bytes = size::parse(text)?;
     if n_bytes < PROBE_BYTES_MIN {
-        return Err(format!("a file of {n_bytes} bytes says nothing of a drive: give 4M or more"));
+        return Err(format!(
+            "a file of {n_bytes} bytes is too small to measure a drive: give 4M or more"
+        ));
     }
     Ok(n_bytes)
 }

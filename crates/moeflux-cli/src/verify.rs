@@ -65,12 +65,12 @@ fn summary(verified: &Verified) -> String {
     let n_bytes = ByteCount(*n_bytes);
     match coverage {
         Coverage::Checksums => format!(
-            "{n_bytes}: {n_records} experts and {n_tensors} other tensors have their checksums"
+            "{n_bytes}: {n_records} experts and {n_tensors} other tensors match their checksums"
         ),
         Coverage::FiniteOnly => format!(
             "{n_bytes}: all {n_tensors} tensors can be read; scales, biases and vectors are \
-             finite\nnot checked: whether other values are those that were published, because \
-             these files have no checksums (`moeflux pack` writes some)"
+             finite\nnot checked: whether other values are the published ones, because these \
+             files have no checksums (`moeflux pack` writes some)"
         ),
     }
 }

@@ -226,8 +226,10 @@ fn not_found(wanted: Option<&str>, names: &[String]) -> Error {
     let device = wanted.map_or("GPU".to_owned(), |wanted| format!("GPU {wanted:?}"));
     let problem = match (names.is_empty(), wanted) {
         (true, _) => "no driver for Vulkan, Metal or DX12 was found".to_owned(),
-        (false, Some(_)) => format!("not found; --gpu takes one of {there}"),
-        (false, None) => format!("there is only software ({there}); --gpu 0 takes it"),
+        (false, Some(_)) => format!("not found; --gpu accepts one of {there}"),
+        (false, None) => format!(
+            "no hardware GPU found, only software drivers ({there}); --gpu 0 uses the first"
+        ),
     };
     Error::Device { device, problem }
 }
@@ -291,12 +293,12 @@ fn lacks(limits: &wgpu::Limits, features: wgpu::Features) -> Option<String> {
     ];
     let few = all.iter().find(|(_, has, needed)| has < needed);
     if let Some((what, has, needed)) = few {
-        return Some(format!("{has} {what}, {needed} are needed"));
+        return Some(format!("{has} {what}, but {needed} are needed"));
     }
     let binding = limits.max_storage_buffer_binding_size;
     (binding < BINDING_BYTES_MIN).then(|| {
         format!(
-            "kernels see at most {}, {} are needed",
+            "kernels can address at most {}, but {} are needed",
             ByteCount(binding),
             ByteCount(BINDING_BYTES_MIN)
         )
@@ -364,11 +366,12 @@ mod tests {
         let names = ["X (discrete, vulkan)".to_owned()];
         assert_eq!(
             not_found(Some("Y"), &names).to_string(),
-            "GPU \"Y\": not found; --gpu takes one of 0: X (discrete, vulkan)"
+            "GPU \"Y\": not found; --gpu accepts one of 0: X (discrete, vulkan)"
         );
         assert_eq!(
             not_found(None, &names).to_string(),
-            "GPU: there is only software (0: X (discrete, vulkan)); --gpu 0 takes it"
+            "GPU: no hardware GPU found, only software drivers (0: X (discrete, vulkan)); --gpu 0 \
+             uses the first"
         );
         assert_eq!(
             not_found(None, &[]).to_string(),

@@ -77,13 +77,13 @@ pub enum FileChange {
 impl fmt::Display for FileChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Replaced => f.write_str("was replaced by another file: open it anew"),
+            Self::Replaced => f.write_str("was replaced by another file: open it again"),
             Self::Length { was_bytes, is_bytes } => write!(
                 f,
-                "had {was_bytes} bytes when it was opened and has {is_bytes} now: open it anew"
+                "had {was_bytes} bytes when it was opened and has {is_bytes} now: open it again"
             ),
-            Self::Written => write!(f, "was written to since it was opened: open it anew"),
-            Self::Unreadable(source) => write!(f, "cannot be looked at any more: {source}"),
+            Self::Written => write!(f, "was written to since it was opened: open it again"),
+            Self::Unreadable(source) => write!(f, "can no longer be examined: {source}"),
         }
     }
 }
@@ -172,7 +172,7 @@ mod system {
         let opened = options.write(true).create(true).truncate(true).custom_flags(flags).open(path);
         opened.map_err(|error| match error.raw_os_error() {
             Some(code) if code == rustix::io::Errno::NXIO.raw_os_error() => {
-                io::Error::new(error.kind(), "is a pipe or device that nobody reads")
+                io::Error::new(error.kind(), "is a pipe or device without a reader")
             }
             _ => error,
         })
@@ -276,7 +276,7 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&pipe, &link).unwrap();
         let error = create_file(&pipe).unwrap_err();
-        assert_eq!(error.to_string(), "is a pipe or device that nobody reads");
+        assert_eq!(error.to_string(), "is a pipe or device without a reader");
         for (path, kind) in [
             (&*pipe, "is a pipe, not a regular file"),
             (&link, "is a pipe, not a regular file"),

@@ -53,13 +53,15 @@ impl Deep {
     pub(super) fn summary(&self) -> String {
         let (n_bytes, n_sums) = (ByteCount(self.n_bytes), self.n_sums);
         match &self.compared {
-            Compared::Packed => format!("{n_bytes}: {n_sums} experts and tensors have their sums"),
+            Compared::Packed => {
+                format!("{n_bytes}: {n_sums} experts and tensors match their checksums")
+            }
             Compared::Earlier(file) => {
-                format!("{n_bytes}: all {n_sums} checksums are those of {}", file.display())
+                format!("{n_bytes}: all {n_sums} checksums match those of {}", file.display())
             }
             Compared::Nothing(file) => format!(
-                "{n_bytes} read; {n_sums} checksums written to {}: what changes from now on is \
-                 found by the same command, what was damaged before is not",
+                "{n_bytes} read; {n_sums} checksums written to {}: the same command will find \
+                 later changes, but not earlier damage",
                 file.display()
             ),
         }
@@ -180,10 +182,10 @@ fn compare(
         let is_same =
             |it: &FileSums| it.len_bytes == shard.len_bytes && it.header == shard.header_hash;
         match sums {
-            None => damages.push(format!("{path}: was not there when the checksums were written")),
+            None => damages.push(format!("{path}: did not exist when the checksums were written")),
             Some(sums) if !is_same(sums) => damages.push(format!(
-                "{path}: {} bytes and its header are not those of the checksums, which are of {} \
-                 bytes",
+                "{path}: its {} bytes and its header do not match the checksums, which describe \
+                 {} bytes",
                 shard.len_bytes, sums.len_bytes
             )),
             Some(_) => {}
@@ -193,8 +195,7 @@ fn compare(
     let names: Vec<String> = checkpoint.files.iter().map(|shard| name_of(&shard.path)).collect();
     let missing = earlier.files.keys().filter(|name| !names.contains(name));
     damages.extend(
-        missing
-            .map(|name| format!("{}: is not there any more", checkpoint.dir.join(name).display())),
+        missing.map(|name| format!("{}: no longer exists", checkpoint.dir.join(name).display())),
     );
     // Units of a tensor follow one another.
     let mut last: Option<(&TensorUnit, usize)> = None;
@@ -208,7 +209,7 @@ fn compare(
         let expected = file.tensors.get(&unit.tensor).and_then(|sums| sums.get(number));
         let problem = match (found, expected) {
             (Ok(found), Some(expected)) if found == expected => continue,
-            (Ok(_), Some(_)) => "its bytes are not what they were".to_owned(),
+            (Ok(_), Some(_)) => "its bytes have changed".to_owned(),
             (Ok(_), None) => "has no checksum".to_owned(),
             (Err(problem), _) => problem.clone(),
         };

@@ -98,7 +98,7 @@ impl Report {
                 ByteCount(model.needs.least_bytes(model.context)).rounded(),
                 ByteCount(*bytes).rounded()
             ),
-            (None, None) => format!("this system does not say how much memory is free; {more}"),
+            (None, None) => format!("this system does not report how much memory is free; {more}"),
         }
     }
 
@@ -124,7 +124,7 @@ impl Report {
         }
         if system.kernels == "scalar" {
             warnings.push(
-                "this CPU has no vector instructions that are known here: computing is slow"
+                "this CPU has no vector instructions that moeflux supports: computing is slow"
                     .to_owned(),
             );
         }
@@ -146,7 +146,7 @@ impl Report {
         };
         if limit < LOCK_BYTES_MIN && system.ring_problem.is_none() {
             warnings.push(format!(
-                "only {} may be locked, so that few buffers are registered with io_uring: raise \
+                "only {} may be locked, so few buffers can be registered with io_uring: raise \
                  `memlock` in /etc/security/limits.conf (`ulimit -l`)",
                 ByteCount(limit).rounded()
             ));
@@ -175,13 +175,13 @@ impl Report {
             ));
         } else if self.place.is_memory() {
             warnings.push(format!(
-                "{kind} is in memory: these are no drive's figures, and what lies there is missing \
-                 for experts"
+                "{kind} is in memory: these figures are not those of a drive, and its files take \
+                 memory that experts could use"
             ));
         } else if survey.direct_block_bytes.is_none() && cfg!(target_os = "linux") {
             warnings.push(format!(
-                "{kind} has no direct reads: experts come through the page cache, which takes \
-                 memory and time"
+                "{kind} does not support direct reads: experts are read through the page cache, \
+                 which costs memory and time"
             ));
         }
         let rate = survey.best().map_or(0.0, Way::rate);
@@ -190,13 +190,13 @@ impl Report {
         let gbps = rate / 1e9;
         if turns && rate < TURNING_BYTES_PER_S {
             warnings.push(format!(
-                "{gbps:.2} GB/s, and the drive says that it turns: experts lie scattered, keep \
-                 models on a solid-state drive"
+                "{gbps:.2} GB/s, and the drive reports that it rotates: experts are read in \
+                 random order, so keep models on a solid-state drive"
             ));
         } else if rate < SLOW_BYTES_PER_S {
             warnings.push(format!(
-                "{gbps:.2} GB/s is slow for a drive: keep models on one by NVMe, which reads 3 to \
-                 14"
+                "{gbps:.2} GB/s is slow for a drive: keep models on an NVMe drive, which reads 3 \
+                 to 14"
             ));
         }
         warnings

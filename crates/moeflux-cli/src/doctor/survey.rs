@@ -226,15 +226,15 @@ impl TemporaryFile {
         }
         let path = dir.join(format!(".moeflux-doctor-{}.tmp", std::process::id()));
         eprintln!(
-            "note: too few weights to read from in {}; writing {} to measure with, to be deleted \
-             at the end",
+            "note: {} has too few weights for a measurement; writing {} to a temporary file, \
+             which is deleted at the end",
             dir.display(),
             ByteCount(len_bytes).rounded()
         );
         let failed = |error| {
             Error::Input(format!(
-                "cannot write a temporary file to {}: {error}; name a folder that can be written, \
-                 or one with a model, which is only read",
+                "cannot write a temporary file to {}: {error}; name a writable folder, or one \
+                 with a model, which is only read",
                 dir.display()
             ))
         };

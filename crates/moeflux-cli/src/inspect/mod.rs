@@ -51,7 +51,7 @@ fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
     let config = dir.join("config.json");
     if args.bits.is_some() || args.group.is_some() {
         return Err(Failure::Usage(format!(
-            "--bits and --group are for a config.json alone, and {} is a folder: leave them out, \
+            "--bits and --group need a config.json, and {} is a folder: leave them out, \
              or inspect {}",
             dir.display(),
             config.display()

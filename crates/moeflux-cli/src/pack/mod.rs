@@ -75,7 +75,7 @@ pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
     if packing.is_resumed() {
         eprintln!(
-            "going on with an interrupted pack: {} of {} are still to be written",
+            "continuing an interrupted pack: {} of {} are still to be written",
             ByteCount(packing.remaining_bytes()).rounded(),
             ByteCount(packing.total_bytes()).rounded()
         );
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     drop(bar);
     match packed {
         Err(Error::Cancelled) => Err(Error::Input(format!(
-            "cancelled; {} keeps what was done, and the same command goes on with it",
+            "cancelled; {} keeps the work done so far, and the same command continues it",
             args.target.display()
         ))
         .into()),

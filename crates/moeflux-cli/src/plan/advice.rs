@@ -48,7 +48,7 @@ pub(super) fn advice(
 fn least(needs: &Needs, context: u64) -> String {
     let least = needs.least_bytes(context).next_multiple_of(BUDGET_UNIT_BYTES);
     format!(
-        "a budget of {} ({}) is the least that works: resident weights {}, session {}, workspace \
+        "the minimum budget is {} ({}): resident weights {}, session {}, workspace \
          {}, {} slots {}",
         ByteCount(least).rounded(),
         binary(least),

@@ -61,7 +61,7 @@ impl PlanMachine {
     /// This machine, but for what is told; `drive_key` names the drive of a model's folder.
     pub(crate) fn here(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Self {
         let available = || moeflux_io::available_memory_bytes();
-        let is_told = "told by --ram".to_owned();
+        let is_told = "from --ram".to_owned();
         let budget = told.ram_bytes.map(|bytes| (bytes, is_told)).or_else(|| {
             available().map(|bytes| (bytes, "available on this machine now".to_owned()))
         });
@@ -92,7 +92,7 @@ impl PlanMachine {
             Some((bytes, source)) => {
                 format!("{} ({}), {source}", ByteCount(*bytes).rounded(), binary(*bytes))
             }
-            None => "unknown: this system does not say; give --ram SIZE".to_owned(),
+            None => "unknown: this system does not report it; give --ram SIZE".to_owned(),
         }
     }
 }
@@ -106,7 +106,7 @@ fn compute(kernels: &str, n_cores: f64) -> (f64, String) {
 
 fn figure(told: Option<f64>, option: &str, measured: Option<Rate>, assumed_gbps: f64) -> Figure {
     match (told, measured) {
-        (Some(gbps), _) => Figure { value: gbps * 1e9, source: format!("told by {option}") },
+        (Some(gbps), _) => Figure { value: gbps * 1e9, source: format!("from {option}") },
         (None, Some(Rate { bytes_per_s, of, age_s })) => {
             let of = if of.is_empty() { of } else { format!(" of {of}") };
             let source = format!("measured{of} by `moeflux doctor` {}", ago(age_s));
@@ -114,7 +114,7 @@ fn figure(told: Option<f64>, option: &str, measured: Option<Rate>, assumed_gbps:
         }
         (None, None) => Figure {
             value: assumed_gbps * 1e9,
-            source: format!("assumed: `moeflux doctor` measures it, {option} tells it"),
+            source: format!("assumed: `moeflux doctor` measures it, {option} sets it"),
         },
     }
 }

@@ -97,8 +97,8 @@ fn open(args: &PlanArgs) -> Outcome<(Blueprint, Subject)> {
     if args.bits.is_some() || args.group.is_some() {
         let config = path.join("config.json");
         return Err(Failure::Usage(format!(
-            "--bits and --group are for a config.json alone, and {} has weights: leave them out, \
-             or plan {}",
+            "--bits and --group need a config.json without weights, and {} has weights: leave \
+             them out, or plan {}",
             path.display(),
             config.display()
         )));

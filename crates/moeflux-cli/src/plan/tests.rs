@@ -329,7 +329,8 @@ fn a_budget_too_small_says_how_much_is_missing() {
     let advice = small["advice"].to_string();
     // 11,076,961,920 - 4,294,967,296.
     assert!(advice.contains("needs 6.78 GB more"), "{advice}");
-    assert!(advice.contains("is the least that works: resident weights 9.79 GB"), "{advice}");
+    assert!(advice.contains("the minimum budget is 11.08 GB"), "{advice}");
+    assert!(advice.contains(": resident weights 9.79 GB"), "{advice}");
     let least = small["least_bytes"].as_u64().unwrap();
     let check = |ram: u64, expected: Option<u64>| {
         let plan = json_of(&PlanArgs { ram: Some(ram), ..args(&path) });

@@ -109,11 +109,8 @@ pub(super) fn check_vacant(dir: &Path) -> Result<()> {
     let Some(first) = entries.next() else { return Ok(()) };
     let first = first.map_err(Error::io("list", dir))?.file_name();
     let first = first.to_string_lossy();
-    let what = if first.starts_with(UNFINISHED) {
-        "what an interrupted synth left behind"
-    } else {
-        "files"
-    };
+    let what =
+        if first.starts_with(UNFINISHED) { "files of an interrupted synth" } else { "files" };
     Err(Error::Input(format!(
         "{} has {what} in it (`{}`): name another folder, or remove this one first",
         dir.display(),

@@ -68,7 +68,7 @@ fn a_file_of_something_else_beside_the_model() {
     let header = br#"{"lora_A.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
     std::fs::write(dir.file("adapter_model.safetensors"), bytes).unwrap();
-    check(&dir, &["lora_A.weight", "in `adapter_model.safetensors`", "move it away"]);
+    check(&dir, &["lora_A.weight", "in `adapter_model.safetensors`", "move the file away"]);
 }
 
 #[test]

@@ -91,8 +91,8 @@ fn values_out_of_range_are_wrong_use() {
         (&logits, &["--context", "4097"], "1 to 4096"),
         (&eval, &["--context", "1"], "2 or more"),
         (&eval, &["--context", "4097"], "1 to 4096"),
-        (&eval, &["--context", "8", "--stride", "9"], "skips tokens: windows have 8"),
-        (&eval, &["--separator", "<|nothing|>"], "`<|nothing|>` is no token"),
+        (&eval, &["--context", "8", "--stride", "9"], "skips tokens: a window holds only 8"),
+        (&eval, &["--separator", "<|nothing|>"], "`<|nothing|>` is not a token"),
         (&["inspect", model], &["--bits", "4"], "leave them out"),
         (&synth, &["--shard-size", "0"], "1M"),
     ];

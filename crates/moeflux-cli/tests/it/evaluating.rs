@@ -121,5 +121,5 @@ fn a_text_without_predictions_is_refused() {
     std::fs::write(&text, "x").unwrap();
     check_fails(&args, &["tokens: 1", "at least 2"]);
     std::fs::write(&text, b"x\xff").unwrap();
-    check_fails(&args, &["not UTF-8", "byte at 1"]);
+    check_fails(&args, &["not UTF-8", "at byte 1"]);
 }

@@ -105,7 +105,7 @@ fn a_lost_output_is_an_error_and_a_reader_who_left_is_none() {
 #[test]
 fn a_prompt_that_is_no_text_is_refused() {
     let dir = TempDir::synthetic();
-    for (bytes, words) in [(&b"ab\xff"[..], "byte at 2"), (b"", "the prompt is empty")] {
+    for (bytes, words) in [(&b"ab\xff"[..], "at byte 2"), (b"", "the prompt is empty")] {
         let mut generate = command(&dir, &["-"]);
         generate.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = generate.spawn().unwrap();

@@ -40,10 +40,10 @@ fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
         "resident weights                         5,584,514,944     5.58 GB     5.20 GiB",
         "600 routed experts, all cold             4,246,732,800     4.25 GB     3.96 GiB",
         "slots: 8,831 of 30,720",
-        "budget    68.72 GB (64.00 GiB), told by --ram",
+        "budget    68.72 GB (64.00 GiB), from --ram",
         "drive     3.00 GB/s, assumed: `moeflux doctor` measures it",
         "low: uniform routing",
-        "is the least that works",
+        "the minimum budget is",
     ] {
         assert!(page.contains(words), "`{words}` is not in\n{page}");
     }
@@ -135,7 +135,7 @@ fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
     assert!(first.contains("checksums written to "), "{first}");
     let sums = std::fs::read(dir.file("moeflux-sums.json")).unwrap();
     let second = unbroken(&stdout_in(&cache, &args));
-    assert!(second.contains("checksums are those of "), "{second}");
+    assert!(second.contains("checksums match those of "), "{second}");
     assert_eq!(std::fs::read(dir.file("moeflux-sums.json")).unwrap(), sums);
     // The model is one still.
     stdout_of(&["inspect", dir.path().to_str().unwrap()]);
@@ -153,7 +153,7 @@ fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
     let damages: Vec<&str> = stdout.lines().filter(|it| it.starts_with("damaged: ")).collect();
     assert_eq!(damages.len(), 1, "{stdout}");
     let first_byte = data_at as u64 + at;
-    for words in [SHARD, name, &format!("bytes {first_byte} to "), "not what they were"] {
+    for words in [SHARD, name, &format!("bytes {first_byte} to "), "its bytes have changed"] {
         assert!(damages[0].contains(words), "`{words}` is not in {}", damages[0]);
     }
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -168,7 +168,7 @@ fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
     dir.edit_header(SHARD, |header| header["__metadata__"] = serde_json::json!({"new": "yes"}));
     let output = moeflux_in(&cache, &args);
     let stdout = String::from_utf8(output.stdout).unwrap();
-    assert!(stdout.contains("damaged: ") && stdout.contains("not those of the checksums"));
+    assert!(stdout.contains("damaged: ") && stdout.contains("do not match the checksums"));
     std::fs::write(dir.file("moeflux-sums.json"), &sums[..sums.len() / 2]).unwrap();
     let output = moeflux_in(&cache, &args);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -199,7 +199,7 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
     stdout_of(&["pack", model, packed]);
     let deep = ["doctor", packed, "--deep", "--file-size", "4M"];
     let page = unbroken(&stdout_in(&cache, &deep));
-    assert!(page.contains("have their sums"), "{page}");
+    assert!(page.contains("match their checksums"), "{page}");
     let experts = dir.file("packed/experts-00000.safetensors");
     let mut bytes = std::fs::read(&experts).unwrap();
     bytes[20_000] ^= 4;

@@ -138,7 +138,7 @@ const fn values_of(source: &wgpu::Buffer, first: usize, n: usize) -> Stretch<'_>
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a whole number; what is none becomes one that is checked"
+    reason = "a whole number; the cast makes any other value one, and it is checked"
 )]
 fn index_of(value: f32) -> usize {
     value as usize

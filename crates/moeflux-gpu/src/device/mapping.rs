@@ -51,7 +51,7 @@ impl Mapping {
         match self.answer.said().take() {
             None => Ok(false),
             Some(Ok(())) => Ok(true),
-            Some(Err(e)) => Err(gpu.error(&format!("its memory cannot be seen: {e}"))),
+            Some(Err(e)) => Err(gpu.error(&format!("its memory cannot be mapped: {e}"))),
         }
     }
 

@@ -85,7 +85,7 @@ impl Gpu {
         let (device, queue) = match seen::open(&adapter.inner, &descriptor) {
             Some(opened) => opened,
             None => block_on(adapter.inner.request_device(&descriptor)).map_err(|e| {
-                let problem = format!("the driver does not open it: {}", one_line(&e.to_string()));
+                let problem = format!("the driver cannot open it: {}", one_line(&e.to_string()));
                 Error::Device { device: facts.name.clone(), problem }
             })?,
         };

@@ -93,7 +93,7 @@ impl Recorder {
 
     /// Hands over what was recorded elsewhere.
     pub(crate) fn submit_recorded(&mut self, commands: wgpu::CommandBuffer) {
-        assert!(self.encoder.is_none(), "what was recorded before is submitted before");
+        assert!(self.encoder.is_none(), "earlier commands were submitted");
         self.is_idle = false;
         self.gpu.queue().submit([commands]);
     }

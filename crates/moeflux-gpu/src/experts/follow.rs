@@ -105,7 +105,8 @@ impl Follow {
             }
             Look::Mapping(mapping) if mapping.is_done(flow.gpu)? => {
                 let view = counts.get_mapped_range(..);
-                let view = view.map_err(|e| flow.gpu.error(&format!("no counts: {e}")))?;
+                let view = view
+                    .map_err(|e| flow.gpu.error(&format!("cannot read the counts of uses: {e}")))?;
                 let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
                 drop(view);
                 counts.unmap();

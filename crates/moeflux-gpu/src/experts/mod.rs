@@ -248,7 +248,8 @@ impl DeviceExperts {
         let slot_bytes = u64::from(shape.n_words) * 4;
         let n_per_buffer = self.buffer_bytes_max.min(bank::BUFFER_BYTES_MAX) / slot_bytes;
         if n_per_buffer == 0 {
-            let problem = format!("an expert has {slot_bytes} bytes, more than its kernels see");
+            let problem =
+                format!("an expert has {slot_bytes} bytes, more than its kernels can address");
             return Err(gpu.error(&problem));
         }
         let division = Division::new(n_experts, slot_bytes, (near_bytes, n_per_buffer));

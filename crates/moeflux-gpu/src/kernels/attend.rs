@@ -252,8 +252,8 @@ impl Form {
     ) -> Result<()> {
         if self.value_fours > N_LANES_MAX {
             return Err(Error::Unsupported(format!(
-                "the GPU backend attends to at most {} columns of values, and layer {} has {}; \
-                 --backend cpu has no limit",
+                "the GPU backend supports attention with at most {} columns of values, and layer \
+                 {} has {}; --backend cpu has no limit",
                 4 * N_LANES_MAX,
                 layer.0,
                 4 * self.value_fours

@@ -167,5 +167,5 @@ fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
 
 /// What an op without a kernel gives.
 fn unsupported(op: &str) -> Error {
-    Error::Unsupported(format!("the GPU backend has no kernel for {op} yet; --backend cpu has"))
+    Error::Unsupported(format!("the GPU backend has no kernel for {op} yet; use --backend cpu"))
 }

@@ -50,7 +50,7 @@ impl DeviceWorkspace {
         let (places, n_values) = placed(workspace, n_rows_max);
         if n_values > gpu.storage_bytes_max() / 4 {
             let problem = format!(
-                "one row of activations takes {} bytes, and kernels see at most {}",
+                "one row of activations takes {} bytes, but kernels can address at most {}",
                 n_values * 4,
                 gpu.storage_bytes_max()
             );
@@ -98,7 +98,7 @@ impl DeviceWorkspace {
                 what: format!("activations of {} rows on {}", self.n_rows_max, gpu.facts().name),
                 needed_bytes: n_values * 4,
                 advice: format!(
-                    "kernels see at most {} bytes: compute fewer rows together",
+                    "kernels can address at most {} bytes: compute fewer rows together",
                     gpu.storage_bytes_max()
                 ),
             });

@@ -63,13 +63,13 @@ impl fmt::Display for LoadError {
             ),
             Self::BehindEnd { path, offset_bytes, len_bytes, file_bytes } => write!(
                 f,
-                "{}: {len_bytes} bytes at offset {offset_bytes} were wanted, the file has \
+                "{}: {len_bytes} bytes at offset {offset_bytes} were requested, but the file has \
                  {file_bytes}",
                 path.display()
             ),
             Self::Changed { path, change } => write!(f, "{}: the file {change}", path.display()),
             Self::Drive { name, source } => {
-                write!(f, "reading by {name} does not work any more: {source}")
+                write!(f, "reading with {name} no longer works: {source}")
             }
         }
     }

@@ -61,7 +61,7 @@ impl fmt::Display for UringRefused {
             Self::Unsupported => write!(f, "io_uring needs Linux 5.11"),
             Self::Forbidden => write!(
                 f,
-                "io_uring is forbidden here: see the container's filter of system calls and \
+                "io_uring is forbidden here: see the container's system call filter and \
                  /proc/sys/kernel/io_uring_disabled"
             ),
             Self::Failed(source) => write!(f, "io_uring failed: {source}"),

@@ -219,7 +219,8 @@ impl Checkpoint {
             PackedRole::Extras => {}
             PackedRole::Resident { norms } => {
                 if packed.norms.replace(norms).is_some_and(|others| others != norms) {
-                    let problem = "stores norms otherwise than the files before it: damaged";
+                    let problem =
+                        "stores norms in another way than the files before it: it is damaged";
                     return Err(Error::malformed(path, problem));
                 }
             }
@@ -294,12 +295,13 @@ fn double(files: &[ShardFile], first: &TensorEntry, second: &TensorEntry) -> Err
     let (first_file, second_file) = (file_name(first), file_name(second));
     let problem = if first.name == second.name {
         format!(
-            "is in `{first_file}` and in `{second_file}`: remove the file that is not of this model"
+            "is in `{first_file}` and in `{second_file}`: remove the file that does not belong to \
+             this model"
         )
     } else {
         format!(
-            "of `{second_file}` means the same as `{}` of `{first_file}`: remove the file that is \
-             not of this model",
+            "of `{second_file}` means the same as `{}` of `{first_file}`: remove the file that \
+             does not belong to this model",
             quoted(&first.name)
         )
     };
@@ -344,8 +346,8 @@ fn check_folder(index_path: &Path, index: &ShardIndex, listed: &[String]) -> Res
         |name: &&String| index.files.binary_search(name).is_err() && !is_consolidated(name);
     if let Some(stranger) = listed.iter().find(is_stranger) {
         let problem = format!(
-            "does not name `{}` of the same folder: move that file away if it is not of this \
-             model, or fetch the index again",
+            "does not name `{}` of the same folder: move that file away if it does not belong to \
+             this model, or fetch the index again",
             quoted(stranger)
         );
         return Err(Error::malformed(index_path, problem));

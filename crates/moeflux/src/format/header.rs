@@ -104,8 +104,8 @@ fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Resul
             "ends at byte {ends_at}, its header wants {wanted_end}: {FETCH_AGAIN}"
         ))),
         Ordering::Less => Err(Problem(format!(
-            "ends at byte {ends_at}, its last tensor at {wanted_end}: the bytes between belong \
-             to nothing, the file is damaged"
+            "ends at byte {ends_at}, its last tensor at {wanted_end}: the bytes between them \
+             belong to no tensor, so the file is damaged"
         ))),
     }
 }
@@ -126,7 +126,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
             if name != METADATA_KEY {
                 tensors.push(map.next_value_seed(TensorSeed { name })?);
             } else if metadata.replace(map.next_value_seed(MetadataSeed)?).is_some() {
-                return Err(A::Error::custom("`__metadata__` is there twice"));
+                return Err(A::Error::custom("`__metadata__` occurs twice"));
             }
         }
         Ok(Header { tensors, metadata: metadata.unwrap_or_default() })
@@ -212,7 +212,7 @@ impl<'de> Visitor<'de> for TensorSeed {
                 TensorField::Other => map.next_value::<IgnoredAny>().map(|_| false),
             };
             if outcome.map_err(|error| self.wrong(error))? {
-                return Err(self.wrong("a key is there twice"));
+                return Err(self.wrong("a key occurs twice"));
             }
         }
         let dtype = dtype.ok_or_else(|| self.wrong("`dtype` is missing"))?;

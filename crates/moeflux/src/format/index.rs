@@ -27,7 +27,7 @@ pub struct ShardIndex {
 /// [`Problem`] names what is malformed, double, or leads out of the folder.
 pub fn parse_index(bytes: &[u8]) -> Result<ShardIndex, Problem> {
     let document: Document = serde_json::from_slice(bytes)
-        .map_err(|error| Problem(format!("is no index of shards: {error}")))?;
+        .map_err(|error| Problem(format!("is not an index of shards: {error}")))?;
     let WeightMap { mut files, mut tensors } = document.weight_map;
     if tensors.is_empty() {
         return Err(Problem("its weight_map is empty".to_owned()));

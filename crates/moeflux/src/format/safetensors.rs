@@ -79,7 +79,7 @@ pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>>
     let header_bytes = u64::from_le_bytes(prefix);
     if header_bytes > HEADER_BYTES_MAX {
         let problem = format!(
-            "wants a header of {header_bytes} bytes, more than the limit of {HEADER_BYTES_MAX}: \
+            "declares a header of {header_bytes} bytes, more than the limit of {HEADER_BYTES_MAX}: \
              this is not a safetensors file, or it is damaged"
         );
         return Err(Error::malformed(path, problem));

@@ -74,7 +74,7 @@ impl ShardFile {
         let differs = |how: &str| {
             let original = self.path.display();
             let problem = format!(
-                "of the mirror is no copy of {original}: {how}; copy the model's folder to the \
+                "of the mirror is not a copy of {original}: {how}; copy the model's folder to the \
                  mirror again"
             );
             Error::malformed(path, problem)
@@ -84,7 +84,7 @@ impl ShardFile {
         }
         let header = read_header_bytes(&file, path)?;
         if XxHash3_64::oneshot(&header) != self.header_hash {
-            return Err(differs("its header is another"));
+            return Err(differs("its header differs"));
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl ShardFile {
             FileChange::Length { was_bytes, is_bytes } => {
                 format!("had {was_bytes} bytes and has {is_bytes} now")
             }
-            FileChange::Unreadable(error) => format!("cannot be looked at any more ({error})"),
+            FileChange::Unreadable(error) => format!("can no longer be examined ({error})"),
             _ => "was written to".to_owned(),
         };
         let problem = format!(

@@ -184,7 +184,7 @@ fn malformed_headers_are_refused_by_name() {
         (
             r#"{"x":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#.into(),
             1,
-            "`x`: a key is there twice",
+            "`x`: a key occurs twice",
         ),
         (
             r#"{"x":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}}"#.into(),
@@ -242,7 +242,7 @@ fn headers_that_do_not_cover_the_file_are_refused() {
         (format!(r#"{{"x":{}}}"#, u8_at(0, 9)), 10, "the file is damaged"),
         (r#"{"__metadata__":{"a":1}}"#.into(), 0, "invalid type: integer `1`"),
         (r#"{"__metadata__":{"a":"","a":""}}"#.into(), 0, "`__metadata__` has `a` twice"),
-        (r#"{"__metadata__":{},"__metadata__":{}}"#.into(), 0, "`__metadata__` is there twice"),
+        (r#"{"__metadata__":{},"__metadata__":{}}"#.into(), 0, "`__metadata__` occurs twice"),
         (format!(r#"{{"x":{{"more":{}}}}}"#, "[".repeat(200)), 0, "`x`: expected value"),
     ];
     for (header, data_bytes, expected) in cases {
@@ -344,7 +344,7 @@ fn folders_that_do_not_hold_together_are_refused() {
     folder.shard("2.safetensors", &["a"]);
     folder.index(&[("a", "1.safetensors"), ("x", "2.safetensors")]);
     folder.refuses("tensor `a`: is in `1.safetensors` and in `2.safetensors`");
-    folder.write("model.safetensors.index.json", "{").refuses("is no index of shards");
+    folder.write("model.safetensors.index.json", "{").refuses("is not an index of shards");
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn a_missing_folder_is_named() {
 #[test]
 fn malformed_indices_are_refused() {
     let cases = [
-        ("[]", "is no index of shards"),
+        ("[]", "is not an index of shards"),
         ("{}", "missing field `weight_map`"),
         (r#"{"weight_map":{}}"#, "weight_map is empty"),
         (r#"{"weight_map":[]}"#, "weight_map as an object"),

@@ -143,7 +143,7 @@ pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
     }
     Error::Input(format!(
         "the disk became full while {} was written ({error}): free some space and repeat the \
-         command, which then goes on",
+         command, which then continues",
         path.display()
     ))
 }

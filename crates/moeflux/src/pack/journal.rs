@@ -78,9 +78,9 @@ impl Journal {
     pub(super) fn read(path: &Path) -> Result<Self> {
         let bytes = read_file(path, JOURNAL_BYTES_MAX)?;
         Self::parse(&bytes).ok_or_else(|| {
-            let problem = "is no journal of this version of moeflux: remove the whole folder and \
-                           pack again, unless the source was replaced: then finish with the \
-                           version that began";
+            let problem = "is not a journal of this version of moeflux: remove the whole folder \
+                           and pack again; but if --replace was used, finish with the version \
+                           that began";
             Error::malformed(path, problem)
         })
     }
@@ -218,8 +218,8 @@ fn written_since(path: &Path, before_ns: u64) -> Error {
     let (seconds, rest_ns) = (before_ns / 1_000_000_000, before_ns % 1_000_000_000);
     let problem = format!(
         "was written to since the interrupted pack began: remove the target folder and pack again; \
-         if its bytes are the same and only its time is another, `touch -d @{seconds}.{rest_ns:09} \
-         FILE` puts that back"
+         if its bytes are the same and only its time differs, \
+         `touch -d @{seconds}.{rest_ns:09} FILE` restores that"
     );
     Error::malformed(path, problem)
 }

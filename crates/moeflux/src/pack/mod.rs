@@ -348,7 +348,8 @@ fn is_whole(plan: &FilePlan, target: &Path) -> Result<bool> {
             return Ok(true);
         }
     }
-    let problem = "is not what this pack writes there: remove it, or pack to another folder";
+    let problem =
+        "differs from the file that this pack writes there: remove it, or pack to another folder";
     Err(Error::malformed(&path, problem))
 }
 
@@ -369,7 +370,7 @@ fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
     } else if from.starts_with(&to) {
         "the pack would be mixed with other files"
     } else if to.starts_with(&from) && fate == SourceFate::Replaced {
-        "who removes what is left of the source would remove the pack too"
+        "removing the rest of the source would also remove the pack"
     } else {
         return Ok(());
     };
@@ -390,7 +391,8 @@ fn check_vacant(target: &Path) -> Result<()> {
     let what = if is_pack {
         "a finished pack in it already: check it with `moeflux verify`, or name another folder"
     } else {
-        "files in it that are no interrupted pack: name another folder, or empty this one first"
+        "files in it that do not belong to an interrupted pack: name another folder, or empty \
+         this one first"
     };
     Err(Error::Input(format!("{} has {what} (`{}`)", target.display(), first.escape_debug())))
 }
@@ -417,6 +419,6 @@ fn read_config(source: &Path) -> Result<String> {
     let path = source.join(CONFIG_NAME);
     String::from_utf8(read_file(&path, CONFIG_BYTES_MAX)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::malformed(&path, format!("is not UTF-8 at byte {at}: this is no config"))
+        Error::malformed(&path, format!("is not UTF-8 at byte {at}, so it is not a config"))
     })
 }

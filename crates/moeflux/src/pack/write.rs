@@ -219,8 +219,8 @@ fn read(file: &ReadFile, path: &Path, offset_bytes: u64, target: &mut [u8]) -> R
 
 fn differs(path: &Path, first: u64, len_bytes: u64) -> Error {
     let problem = format!(
-        "bytes {first} to {} are not what was written: the drive or its memory is damaged; nothing \
-         of the source that they hold was deleted",
+        "bytes {first} to {} differ from those that were written: the drive or its memory is \
+         damaged; the source of these bytes was not deleted",
         first + len_bytes
     );
     Error::malformed(path, problem)

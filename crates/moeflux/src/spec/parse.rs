@@ -62,7 +62,8 @@ impl ModelSpec {
         }?;
         let n_values = expert_values(&spec);
         if n_values > EXPERT_VALUES_MAX {
-            let problem = format!("describes {n_values} weights of experts; no disk has room");
+            let problem =
+                format!("describes {n_values} weights of experts, more than any disk can hold");
             return Err(Error::malformed(raw.path(), problem));
         }
         Ok(spec)
@@ -86,7 +87,7 @@ fn unknown_type(config: &Config<'_>) -> Error {
         format!("this family is not supported yet; supported are {KNOWN_TYPES}")
     } else {
         format!(
-            "this is a dense model as far as its config says, and moeflux runs \
+            "according to its config this is a dense model, and moeflux runs \
              Mixture-of-Experts models; supported are {KNOWN_TYPES}"
         )
     };

@@ -72,7 +72,7 @@ fn mlx(section: &Section<'_>) -> Result<Quantisation> {
         };
         let name = canonical_name(key).into_owned();
         if overrides.insert(name, params).is_some_and(|other| other != params) {
-            return Err(section.wrong(key, "the same as under the tensor's other name"));
+            return Err(section.wrong(key, "the same value as under the tensor's other name"));
         }
     }
     Ok(Quantisation { default: Some(default), overrides, is_fp8: false })

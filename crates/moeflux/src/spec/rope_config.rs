@@ -86,7 +86,7 @@ impl<'a> RopeKeys<'a> {
         if let Some(section) = &inside {
             let nested = section.entries().find(|(_, value)| value.is_object());
             if let Some((key, _)) = nested {
-                let advice = "a rope of its own for each kind of layer is not supported";
+                let advice = "a separate rope for each kind of layer is not supported";
                 return Err(section.unsupported(key, advice));
             }
         }

@@ -232,7 +232,7 @@ impl Tokenizer {
 fn missing(dir: &Path) -> String {
     let others = ["tokenizer.model", "tiktoken.model", "vocab.json"];
     let found = others.iter().find(|name| dir.join(name).exists());
-    let way_out = "save it once more with `AutoTokenizer.from_pretrained(..).save_pretrained(..)`";
+    let way_out = "save it again with `AutoTokenizer.from_pretrained(..).save_pretrained(..)`";
     match found {
         Some(name) => format!("missing; `{name}` alone cannot be read: {way_out}"),
         None => "missing; copy it from where the checkpoint was published".to_owned(),

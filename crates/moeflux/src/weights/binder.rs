@@ -224,7 +224,8 @@ impl<'a> Binder<'a> {
         }
         let found = self.table.take(tensor)?;
         let Some(kind) = found.float_kind() else {
-            let problem = format!("has values of type {}; F32, F16 or BF16 fit", found.dtype);
+            let problem =
+                format!("has values of type {}; F32, F16 and BF16 are supported", found.dtype);
             return Err(found.error(problem));
         };
         let n_found = found.shape.iter().try_fold(1_usize, |n, &size| n.checked_mul(size));
@@ -275,7 +276,7 @@ fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> R
     Err(Error::tensor(
         format!("{base}.weight"),
         format!(
-            "is FP8 in blocks of {FP8_BLOCK} rows, which rows {}..{} would tear: such heads are \
+            "is FP8 in blocks of {FP8_BLOCK} rows, which rows {}..{} would split: such heads are \
              not supported in FP8",
             torn.start, torn.end
         ),

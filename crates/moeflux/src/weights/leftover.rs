@@ -73,12 +73,13 @@ fn left_over(
 ) -> Error {
     let and_others = match n_others {
         0 => String::new(),
-        n => format!(" ({n} more are not either)"),
+        n => format!(" ({n} more like it)"),
     };
     let path = checkpoint.files.get(first.file_idx).map(|file| file.path.as_path());
     let file = path.and_then(Path::file_name).unwrap_or_default().display();
     let advice = if is_stray {
-        "nothing else of that file is: move it away if it is not of this model"
+        "no other tensor of that file is either: move the file away if it does not belong to this \
+         model"
     } else {
         "without it the model would be computed wrongly"
     };

@@ -49,7 +49,7 @@ impl FoundBank<'_> {
         let spans = [layout.gate, layout.up, layout.down];
         for ((span, found), wanted) in spans.iter().zip(&bank.matrices).zip(wanted) {
             if places(span) != (found.codes_at, found.scales_at, found.biases_at) {
-                return Err(self.wrong(wanted.name, "lies elsewhere in the record than it should"));
+                return Err(self.wrong(wanted.name, "is at the wrong offset of the record"));
             }
         }
         let record_bytes = layout.record_bytes().next_multiple_of(RECORD_ALIGN);
@@ -152,6 +152,6 @@ fn float_kind(dtype: DType) -> FloatKind {
         DType::F32 => FloatKind::F32,
         DType::F16 => FloatKind::F16,
         DType::Bf16 => FloatKind::Bf16,
-        other => unreachable!("{other} is no float of a record: its reader refuses it"),
+        other => unreachable!("{other} is not a float of a record: its reader refuses it"),
     }
 }

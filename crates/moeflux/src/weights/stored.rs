@@ -40,8 +40,8 @@ impl StoredMatrix {
     pub(super) fn float(wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
         let Some(kind) = weight.float_kind() else {
             return Err(weight.error(format!(
-                "has values of type {}, which cannot be used here: F32, F16 and BF16 can, and, \
-                 unless experts are fused, F8_E4M3 and packed U32",
+                "has values of type {}, which is not supported here: use F32, F16 or BF16 or, \
+                 unless experts are fused, F8_E4M3 or packed U32",
                 weight.dtype
             )));
         };
@@ -103,7 +103,7 @@ fn params_of(quantisation: &Quantisation, base: &str, weight: &Found) -> Result<
         None => quantisation.default,
     };
     params.ok_or_else(|| {
-        weight.error("is packed U32, but config.json says nothing of its quantisation")
+        weight.error("is packed U32, but config.json does not describe its quantisation")
     })
 }
 

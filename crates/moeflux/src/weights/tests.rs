@@ -118,7 +118,7 @@ fn wrong_shapes_say_what_would_fit() {
     let error = matrix_error(&tensors, &quantised(Family::Qwen3Moe, 4, 64), 5, 128);
     assert!(error.contains("packed shape [4, 16], but 4 bits of [5, 128] make [5, 16]"), "{error}");
     let error = matrix_error(&tensors, &spec(Family::Qwen3Moe, 2), 4, 128);
-    assert!(error.contains("config.json says nothing of its quantisation"), "{error}");
+    assert!(error.contains("config.json does not describe its quantisation"), "{error}");
     let error = matrix_error(&tensors, &quantised(Family::Qwen3Moe, 7, 64), 4, 128);
     assert!(error.contains("fits 4 bits; config.json says 7"), "{error}");
     let error = matrix_error(&tensors, &quantised(Family::Qwen3Moe, 4, 64), usize::MAX / 2, 128);
@@ -174,7 +174,7 @@ fn missing_and_left_over_tensors_are_named() {
     tensors.add("model.strange.too", "F16", &[4, 1]);
     let error = matrix_error(&tensors, &spec, 4, 8);
     let expected = "tensor `model.strange`: in `model.safetensors`, of shape [4, 1], is not part \
-                    of the model that config.json describes (1 more are not either)";
+                    of the model that config.json describes (1 more like it)";
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -369,7 +369,7 @@ fn rows_of_fp8_move_in_whole_blocks() {
     let error = bind_error(&tensors, &spec, |binder| {
         binder.matrix_rows("w", 384, 130, vec![0..64, 64..128]).map(drop)
     });
-    assert!(error.contains("blocks of 128 rows, which rows 0..64 would tear"), "{error}");
+    assert!(error.contains("blocks of 128 rows, which rows 0..64 would split"), "{error}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Stream {
         let Finished { id, mut filling, outcome } = finished;
         let slot = filling.slot();
         let Some((layer, expert)) = self.table.expert_in(slot) else {
-            unreachable!("{id:?} filled a slot that nobody waits for")
+            unreachable!("{id:?} filled a slot that was not requested")
         };
         let is_wanted = self.request.pending.iter().any(|it| it.slot == slot);
         let problem = match outcome {

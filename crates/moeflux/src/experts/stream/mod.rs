@@ -359,7 +359,7 @@ impl Stream {
                 self.ahead.guessed_at = Some(self.clock.now());
                 return Ok(None);
             }
-            assert!(self.loader.n_jobs() > 0, "who waits for experts waits for reads");
+            assert!(self.loader.n_jobs() > 0, "reads are under way while experts are missing");
             let began = self.clock.now();
             self.poll(Wait::Any)?;
             self.stats.read_wait += self.clock.now().saturating_sub(began);
@@ -476,7 +476,7 @@ impl Stream {
 
     fn check_alive(&self) -> Result<()> {
         if self.is_broken {
-            let problem = "reading from the drive has failed for good: open the model again";
+            let problem = "reading from the drive has failed permanently: open the model again";
             return Err(Error::Unsupported(problem.to_owned()));
         }
         Ok(())

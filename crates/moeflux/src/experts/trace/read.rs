@@ -89,14 +89,14 @@ impl<'a> Cursor<'a> {
         if found == checksum(bytes, block_idx) {
             return Ok(());
         }
-        fault(start, "damaged: a checksum does not fit what begins")
+        fault(start, "damaged: the checksum does not match the part that begins")
     }
 }
 
 fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
     let preamble = cursor.take(PREAMBLE_BYTES, "the header")?;
     if preamble[..8] != MAGIC {
-        return fault(0, "is no routing trace (moeflux --trace writes them): no magic");
+        return fault(0, "is not a routing trace (moeflux --trace writes them): no magic");
     }
     let version = u32_at(preamble, 8);
     if version != VERSION {

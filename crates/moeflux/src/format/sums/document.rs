@@ -99,7 +99,7 @@ impl SumsDocument {
         }
         let sums = Self::of_json(&value).ok_or_else(|| damaged("is damaged"))?;
         if *field("own") != hex(sums.own()) {
-            return Err(damaged("is damaged: its own checksum is another"));
+            return Err(damaged("is damaged: its own checksum does not match"));
         }
         Ok(sums)
     }
@@ -146,7 +146,11 @@ impl SumsDocument {
             let is_same =
                 |it: &&FileSums| it.len_bytes == shard.len_bytes && it.header == shard.header_hash;
             let Some(sums) = found.filter(is_same) else {
-                let what = if found.is_none() { "does not know" } else { "has sums of another" };
+                let what = if found.is_none() {
+                    "has no checksums of"
+                } else {
+                    "has checksums of another version of"
+                };
                 let problem = format!("{what} `{}`: {WAY_OUT}", quoted(&name));
                 return Err(Error::malformed(path, problem));
             };

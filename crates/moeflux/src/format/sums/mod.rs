@@ -70,8 +70,8 @@ impl Sums {
         for (file_idx, shard) in checkpoint.files.iter().enumerate() {
             let table = PackedTable::read((checkpoint, packed), file_idx, &shard.open()?)?;
             if !table.is_whole {
-                let problem = "its header or checksums are damaged: `moeflux verify` names all \
-                               that is; copy the file again";
+                let problem = "its header or checksums are damaged: `moeflux verify` lists all \
+                               damage; copy the file again";
                 return Err(Error::malformed(&shard.path, problem));
             }
             by_file.push(table.units.into_iter().filter(|unit| unit.len_bytes > 0).collect());
@@ -85,7 +85,8 @@ impl Sums {
         for unit in tensor_units(checkpoint) {
             let Some(sum) = sums(&unit) else {
                 let tensor = unit.tensor.escape_debug();
-                let problem = format!("has no sum of tensor `{tensor}`: {}", document::WAY_OUT);
+                let problem =
+                    format!("has no checksum of tensor `{tensor}`: {}", document::WAY_OUT);
                 return Err(Error::malformed(path, problem));
             };
             let TensorUnit { file_idx, first_bytes, len_bytes, .. } = unit;
@@ -111,7 +112,7 @@ impl Sums {
         let SumUnit { first_bytes, len_bytes, sum } = unit;
         format!(
             "{len_bytes} bytes at offset {first_bytes} have checksum {found:016x}, not {sum:016x}, \
-             in {n_reads} reads: the file is damaged, {} names all of it",
+             in {n_reads} reads: the file is damaged, {} lists all damage",
             self.advice
         )
     }

@@ -103,7 +103,11 @@ fn a_dense_model_is_called_one() {
     let mut config = with(QWEN3, "model_type", json!("qwen3"));
     config.as_object_mut().unwrap().remove("num_experts");
     let message = parse(&config).unwrap_err().to_string();
-    assert!(message.contains("`model_type` is \"qwen3\": this is a dense model"), "{message}");
+    assert!(
+        message
+            .contains("`model_type` is \"qwen3\": according to its config this is a dense model"),
+        "{message}"
+    );
     // What a config leaves out is its family's default, and some of these have experts.
     for sparse in ["gpt_oss", "mixtral", "minimax_m2", "qwen2_moe", "glm4_moe_lite", "kimi_k25"] {
         config["model_type"] = json!(sparse);

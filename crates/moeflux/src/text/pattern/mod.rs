@@ -224,7 +224,10 @@ impl Compiler {
             }
         } else {
             if least(child) == 0 {
-                return Err("an endless repetition of what may be empty is not supported".into());
+                return Err(
+                    "an unbounded repetition of a possibly empty expression is not supported"
+                        .into(),
+                );
             }
             splits.push(self.push(Op::Accept)?);
             self.emit(child, depth)?;

@@ -155,7 +155,7 @@ fn what_is_too_large_or_unknown_is_refused() {
         (r"(a)\1", "reference"),
         (r"a\Kb", "reset"),
         ("(?<=a+)b", "varying number"),
-        ("(?:a*)*", "may be empty"),
+        ("(?:a*)*", "possibly empty"),
         ("a{1001}", "repetition of more than 1000"),
         ("(?:(?:ab){1000}){1000}", "more than 4096 operations"),
         ("(?:(?:(?:$|){1000}){1000}){1000}", "more than 4096 operations"),

@@ -100,7 +100,7 @@ impl AddedTokens {
                 || same_text.is_none() && vocabulary.has_id(TokenId(*id))
             {
                 return Err(format!(
-                    "token `{}` has id {id}, which is not what the vocabulary says",
+                    "token `{}` has id {id}, but the vocabulary has another",
                     shown(&token.content)
                 ));
             }
@@ -150,7 +150,7 @@ fn found_text(token: &AddedToken, inner: &Inner) -> std::result::Result<String, 
         return Err("nothing is left of it when it is normalized".to_owned());
     }
     if (token.lstrip || token.rstrip) && text.get().chars().all(char::is_whitespace) {
-        return Err("it is of spaces, and takes the spaces beside it as well".to_owned());
+        return Err("it consists of spaces, and also takes the spaces next to it".to_owned());
     }
     Ok(text.get().to_owned())
 }

@@ -143,7 +143,7 @@ fn add_step<T>(steps: &mut Vec<T>, step: T) -> std::result::Result<(), String> {
 /// The text that a replacement looks for and how often it multiplies a text.
 fn replaced(pattern: PatternText, content: &str) -> std::result::Result<(String, usize), String> {
     let PatternText::String(text) = pattern else {
-        return Err("replacing what matches an expression is not supported".to_owned());
+        return Err("replacing the matches of an expression is not supported".to_owned());
     };
     if text.is_empty() {
         return Err("replacing nothing with something".to_owned());

@@ -218,8 +218,9 @@ impl ChatTemplate {
 
 /// A template by name: one string is the default; a list names each.
 fn sources(path: &Path, json: &Json) -> Result<Option<Vec<(String, String)>>> {
-    let wrong =
-        || Error::malformed(path, "`chat_template` is no string or list of {name, template}");
+    let wrong = || {
+        Error::malformed(path, "`chat_template` is neither a string nor a list of {name, template}")
+    };
     let list = match json.get("chat_template") {
         None | Some(Json::Null) => return Ok(None),
         Some(Json::String(source)) => vec![(DEFAULT.to_owned(), source.clone())],

@@ -76,7 +76,7 @@ fn loop_method(
     // The loop would hold itself, or what holds it.
     let is_held = |arg: &Value| is_loop(arg) || arg.is_kwargs();
     if args.is_empty() || args.iter().any(is_held) {
-        return Err(refused(format!("loop.{name}: needs values that are no loop variable")));
+        return Err(refused(format!("loop.{name}: needs values that are not loop variables")));
     }
     for arg in args {
         meter.work(walk(arg).saturating_mul(6))?;

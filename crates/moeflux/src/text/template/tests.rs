@@ -146,8 +146,8 @@ fn a_list_of_templates_has_a_default_and_one_for_tools() {
     let options = TemplateOptions { tools: Some(json!([{}, {}])), ..TemplateOptions::default() };
     assert_eq!(template.render(&[], &options).unwrap(), "2 tools");
     for (json, reason) in [
-        (json!({"chat_template": 5}), "is no string or list"),
-        (json!({"chat_template": [{"name": "default"}]}), "is no string or list"),
+        (json!({"chat_template": 5}), "is neither a string nor a list"),
+        (json!({"chat_template": [{"name": "default"}]}), "is neither a string nor a list"),
         (json!({"chat_template": []}), "no chat template is named `default`"),
     ] {
         folder.write("tokenizer_config.json", &json.to_string());

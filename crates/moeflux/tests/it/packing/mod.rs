@@ -311,7 +311,10 @@ fn replacing_makes_up_for_what_was_not_read_back() {
     std::fs::write(&resident, bytes).unwrap();
     let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
     let error = pack(source.path(), target.path(), &options).unwrap_err().to_string();
-    assert!(error.contains("resident-00001") && error.contains("not what was written"), "{error}");
+    assert!(
+        error.contains("resident-00001") && error.contains("differ from those that were written"),
+        "{error}"
+    );
     let shards = contents(source.path());
     assert_eq!(shards.keys().filter(|name| name.ends_with(".safetensors")).count(), 3);
 }
@@ -411,7 +414,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
     refused(&case.join("none"), target.path(), &AS_IT_IS, "none");
 
     std::fs::write(target.path().join("mine"), "x").unwrap();
-    refused(&case, target.path(), &AS_IT_IS, "no interrupted pack");
+    refused(&case, target.path(), &AS_IT_IS, "do not belong to an interrupted pack");
     std::fs::remove_file(target.path().join("mine")).unwrap();
 
     assert!(pack_until(source.path(), target.path(), &AS_IT_IS, 60).is_err());
