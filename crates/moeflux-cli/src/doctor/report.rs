@@ -353,7 +353,7 @@ mod tests {
         ill.system.group = None;
         let turning = BlockDevice { is_rotational: Some(true), ..BlockDevice::default() };
         ill.place.device = Some(turning);
-        let words = ["busy", "vector", "madvise", "threads read", "1.07 GB", "network", "turns"];
+        let words = ["busy", "vector", "madvise", "threads read", "1.07 GB", "network", "rotates"];
         check_warnings(&ill, &words);
         check_warnings(&report(survey(Some(0.5e9), 0.2e9), "ext4"), &["0.50 GB/s is slow"]);
 

@@ -130,10 +130,10 @@ mod tests {
             assert!((figure.value - value).abs() < 1.0, "{figure:?}");
             assert_eq!(figure.source, words);
         };
-        check(figure(Some(1.5), "--disk-gbps", rate(), 3.0), 1.5e9, "told by --disk-gbps");
+        check(figure(Some(1.5), "--disk-gbps", rate(), 3.0), 1.5e9, "from --disk-gbps");
         let words = "measured of /dev/x ext4 by `moeflux doctor` 2 hours ago";
         check(figure(None, "--disk-gbps", rate(), 3.0), 2e9, words);
-        let words = "assumed: `moeflux doctor` measures it, --disk-gbps tells it";
+        let words = "assumed: `moeflux doctor` measures it, --disk-gbps sets it";
         check(figure(None, "--disk-gbps", None, 3.0), 3e9, words);
     }
 

@@ -394,7 +394,7 @@ fn a_page_says_what_was_assumed_and_fits_a_terminal() {
             let page = run(&PlanArgs { ram: Some(ram), json: false, ..asked }).unwrap();
             assert!(page.lines().all(|line| line.len() <= 110), "{page}");
             assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
-            assert!(page.contains("drive     3.00 GB/s, told by --disk-gbps"), "{page}");
+            assert!(page.contains("drive     3.00 GB/s, from --disk-gbps"), "{page}");
             assert!(page.contains("TOP/s, assumed"), "{page}");
             let is_forecast = page.contains("tokens per second");
             assert_eq!(is_forecast, page.contains("low: uniform routing"), "{page}");
