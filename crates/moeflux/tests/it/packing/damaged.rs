@@ -120,7 +120,7 @@ fn a_folder_that_is_no_pack_any_more_is_refused_in_one_line() {
     refused(&edit("xxh3-64", "sha-256"), "`sums`");
     refused(&edit(r#""role":"experts""#, r#""role":"exports""#), "`role`");
     refused(&edit(r#"kind\":\"float"#, r#"kind\":\"nvfp4"#), "\"nvfp4\"");
-    refused(&edit(r#"codes_at\":0"#, r#"codes_at\":8"#), "lies elsewhere");
+    refused(&edit(r#"codes_at\":0"#, r#"codes_at\":8"#), "wrong offset");
     refused(&edit(r#"shape\":[16"#, r#"shape\":[17"#), "config.json asks for [16, 48]");
     refused(&edit("model.layers.1.mlp\"", "model.layers.7.mlp\""), "experts");
     refused(&|dir| std::fs::remove_file(dir.join(experts)).unwrap(), "fetch them again");

@@ -435,7 +435,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
     let text = std::fs::read_to_string(&journal).unwrap();
     for damaged in [text.replacen("BF16", "F16 ", 1), text[..text.len() / 2].to_owned()] {
         std::fs::write(&journal, damaged).unwrap();
-        refused(source.path(), target.path(), &AS_IT_IS, "no journal");
+        refused(source.path(), target.path(), &AS_IT_IS, "not a journal");
     }
     std::fs::write(&journal, text).unwrap();
     pack(source.path(), target.path(), &AS_IT_IS).unwrap();
