@@ -422,7 +422,7 @@ mod tests {
         let few = wgpu::Limits { max_storage_buffers_per_shader_stage: 4, ..limits };
         assert_eq!(
             lacks(&few, wgpu::Features::IMMEDIATES),
-            Some("4 storage buffers of a kernel, 8 are needed".to_owned())
+            Some("4 storage buffers of a kernel, but 8 are needed".to_owned())
         );
     }
 }
