@@ -164,11 +164,15 @@ impl<'a> Generation<'a> {
     ///
     /// # Errors
     ///
-    /// What sampling reports.
+    /// What sampling reports; [`Error::Input`] for the best logits alone where there is a mask.
     pub fn accept(&mut self, logits: Logits<'_>, session: &Session) -> Result<Chosen<'_>> {
         let Self { sampler, mask, stream, stops, end_tokens, .. } = self;
         let choice = match (logits, mask) {
-            (Logits::Best(best), _) => sampler.sample_best(best)?,
+            (Logits::Best(_), Some(_)) => {
+                let problem = "an answer with a mask needs all logits: see `n_best_needed`";
+                return Err(Error::Input(problem.to_owned()));
+            }
+            (Logits::Best(best), None) => sampler.sample_best(best)?,
             (Logits::All(logits), None) => sampler.sample(logits, session.tokens(), None)?,
             (Logits::All(logits), Some(mask)) => {
                 let mut unfinished = Unfinished { mask: &mut **mask, end_tokens };
@@ -235,9 +239,11 @@ impl<'a> Generation<'a> {
         let mut output = StepOutput::default();
         let watch = &mut |progress| listener(Event::Reading(progress));
         session.feed_to_choose(prompt, n_best, watch, &mut output)?;
-        if listener(Event::PromptRead).is_break() || self.n_tokens_max == 0 {
-            let is_empty = self.n_tokens_max == 0;
-            return Ok(if is_empty { Finish::Length } else { Finish::Cancelled });
+        if listener(Event::PromptRead).is_break() {
+            return Ok(Finish::Cancelled);
+        }
+        if self.n_tokens_max == 0 {
+            return Ok(Finish::Length);
         }
         loop {
             let logits = output.last_of(0).expect("the last row's logits are wanted");

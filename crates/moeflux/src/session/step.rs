@@ -31,12 +31,17 @@ pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
     if feeds.is_empty() {
         return Ok(());
     }
-    let mut step = StepUnderWay::begin(feeds)?;
-    if step.turn.is_some() {
+    let n_rows: usize = feeds.iter().map(|feed| feed.tokens.len()).sum();
+    let are_answers = feeds.iter().all(|feed| feed.kind == RowKind::Answer);
+    if !are_answers || n_rows > N_ROWS_BESIDE {
+        let mut step = StepUnderWay::begin(feeds)?;
         while step.advance()? {}
         while step.next_logits(output)? {}
         return step.commit();
     }
+    check(feeds)?;
+    // Without a turn at the workspace a step must not let go of the device between its layers.
+    let mut step = StepUnderWay::begin_in_turn(feeds, None)?;
     let runtime = Arc::clone(&step.runtime);
     let device = &mut *runtime.lock()?;
     set_aside(&runtime, device)?;
@@ -45,8 +50,20 @@ pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
     step.commit_on(device)
 }
 
+/// Refuses feeds that cannot share a step.
+fn check(feeds: &[Feed<'_>]) -> Result<()> {
+    for feed in feeds {
+        if !Arc::ptr_eq(&feed.session.runtime, &feeds[0].session.runtime) {
+            let problem = "sessions of different engines cannot share a step";
+            return Err(Error::Input(problem.into()));
+        }
+        feed.check()?;
+    }
+    Ok(())
+}
+
 /// A step that has begun. Between two layers it can wait: meanwhile other threads, and this one,
-/// may step up to [`N_ROWS_BESIDE`] rows of answers of other sessions. Dropped before
+/// may [`step`] up to [`N_ROWS_BESIDE`] rows of answers of other sessions. Dropped before
 /// [`StepUnderWay::commit`], it leaves all sessions as they were.
 #[derive(Debug)]
 pub struct StepUnderWay<'f, 's> {
@@ -55,35 +72,24 @@ pub struct StepUnderWay<'f, 's> {
     chunk: Chunk,
     n_layers_done: usize,
     n_outputs_done: usize,
-    /// Its turn at the workspace; answers beside another step need none.
+    /// Its turn at the workspace. Answers in [`step`] need none.
     turn: Option<Turn>,
 }
 
 impl<'f, 's> StepUnderWay<'f, 's> {
-    /// Begins a step; waits for one of another thread that holds the workspace, except with at most
-    /// [`N_ROWS_BESIDE`] rows of answers.
+    /// Begins a step, whatever its rows; waits for one of another thread that is under way.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] for what cannot be fed, or if this thread holds such a step already.
+    /// [`Error::Input`] for what cannot be fed, or if this thread has a step under way already.
     ///
     /// # Panics
     ///
     /// If there are no feeds.
     pub fn begin(feeds: &'f mut [Feed<'s>]) -> Result<Self> {
-        let runtime = Arc::clone(&feeds[0].session.runtime);
-        for feed in &*feeds {
-            if !Arc::ptr_eq(&feed.session.runtime, &runtime) {
-                let problem = "sessions of different engines cannot share a step";
-                return Err(Error::Input(problem.into()));
-            }
-            feed.check()?;
-        }
-        let n_rows: usize = feeds.iter().map(|feed| feed.tokens.len()).sum();
-        let are_answers = feeds.iter().all(|feed| feed.kind == RowKind::Answer);
-        let is_beside = are_answers && n_rows <= N_ROWS_BESIDE;
-        let turn = if is_beside { None } else { Some(runtime.workspace()?) };
-        Self::begin_in_turn(feeds, turn)
+        check(feeds)?;
+        let turn = feeds[0].session.runtime.workspace()?;
+        Self::begin_in_turn(feeds, Some(turn))
     }
 
     /// The same for feeds that were checked, in a turn at the workspace.
@@ -138,9 +144,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     pub fn advance(&mut self) -> Result<bool> {
         let runtime = Arc::clone(&self.runtime);
         let device = &mut *runtime.lock()?;
-        if self.turn.is_some() {
-            bring_back(&runtime, device)?;
-        }
+        bring_back(&runtime, device)?;
         self.advance_on(device)
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use moeflux::config::BackendKind;
 use moeflux::engine::Engine;
+use moeflux::forward::Logits;
 use moeflux::generate::{Event, Finish, Generation};
 use moeflux::ids::TokenId;
 use moeflux::sample::{LogitMask, Sampler, SamplerConfig};
@@ -204,6 +205,20 @@ fn a_mask_hears_tokens_and_says_when_it_may_end() {
         assert_eq!(finish.unwrap(), Finish::EndToken);
         assert!(tokens.len() >= n_min && mask.heard == tokens, "{tokens:?}");
     }
+}
+
+#[test]
+fn a_mask_is_not_passed_by() {
+    let stage = Stage::new();
+    let session = stage.engine.session(8).unwrap();
+    let mut sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
+    let (mut mask, end_tokens) = (AtLeast::default(), EndTokens::new(Vec::new()));
+    let stream = TextStream::new(&stage.tokenizer, SpecialText::Shown);
+    let mut generation =
+        Generation::new(&mut sampler, stream, &end_tokens, 8).with_mask(Some(&mut mask));
+    assert_eq!(generation.n_best_needed(), None);
+    let best = [(TokenId(1), 1.0)];
+    assert!(generation.accept(Logits::Best(&best), &session).is_err());
 }
 
 #[test]

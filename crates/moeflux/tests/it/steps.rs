@@ -86,6 +86,12 @@ fn a_thread_does_not_wait_for_its_own_step() {
     let waiting = StepUnderWay::begin(&mut feeds).unwrap();
     let error = two.feed_last(&tokens[..5]).unwrap_err();
     assert!(matches!(error, Error::Input(_)) && error.to_string().contains("under way"), "{error}");
+    // Answers that are held between layers themselves would be computed in the same place.
+    let error =
+        StepUnderWay::begin(&mut [Feed::answer(&mut two, &tokens[0])]).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("under way"), "{error}");
+    step(&mut [Feed::answer(&mut two, &tokens[0])], &mut StepOutput::default()).unwrap();
+    two.clear();
     // Sessions may come and go meanwhile.
     drop(engine.session(64).unwrap());
     drop(waiting);
