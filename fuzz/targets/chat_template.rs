@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::text::{ChatTemplate, Message, OUTPUT_BYTES_MAX, SpecialTokens, TemplateOptions};
+use moeflux::provider::text::{
+    ChatTemplate, Message, OUTPUT_BYTES_MAX, SpecialTokens, TemplateOptions,
+};
 use moeflux_fuzz::check_refusal;
 use serde_json::json;
 

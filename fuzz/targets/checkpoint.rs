@@ -7,10 +7,10 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::blueprint::Blueprint;
-use moeflux::format::{Checkpoint, RawConfig};
-use moeflux::ids::ExpertIdx;
-use moeflux::weights::{Extent, VectorSource};
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::format::{Checkpoint, RawConfig};
+use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::weights::{Extent, VectorSource};
 use moeflux_fuzz::check_refusal;
 use serde_json::Value;
 

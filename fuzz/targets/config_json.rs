@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::format::RawConfig;
-use moeflux::spec::{FfnSpec, MixerSpec, ModelSpec, RopeSpec};
+use moeflux::provider::format::RawConfig;
+use moeflux::provider::spec::{FfnSpec, MixerSpec, ModelSpec, RopeSpec};
 
 fuzz_target!(|input: &[u8]| {
     let Ok(raw) = RawConfig::parse(Path::new("config.json"), input) else { return };

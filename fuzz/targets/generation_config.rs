@@ -5,8 +5,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::sample::{Sampler, SamplerDefaults};
-use moeflux::text::{EndTokens, Tokenizer};
+use moeflux::provider::sample::{Sampler, SamplerDefaults};
+use moeflux::provider::text::{EndTokens, Tokenizer};
 use moeflux_fuzz::{Folder, check_refusal};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@
 use std::path::{Component, Path};
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::format::parse_index;
+use moeflux::provider::format::parse_index;
 
 fuzz_target!(|input: &[u8]| {
     let Ok(index) = parse_index(input) else { return };

@@ -13,9 +13,9 @@ use std::path::{Component, Path};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::format::PACK_JOURNAL;
-use moeflux::pack::{PackOptions, Packing, SourceFate};
-use moeflux::spec::QuantParams;
+use moeflux::provider::format::PACK_JOURNAL;
+use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
+use moeflux::provider::spec::QuantParams;
 use moeflux_fuzz::{Folder, check_refusal};
 use serde_json::{Value, json};
 use twox_hash::XxHash3_64;

@@ -4,7 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::format::{PackedRole, RECORD_ALIGN, packed_metadata, parse_header, parse_packed};
+use moeflux::provider::format::{
+    PackedRole, RECORD_ALIGN, packed_metadata, parse_header, parse_packed,
+};
 
 fuzz_target!(|input: &[u8]| {
     let Some((&[a, b, c], header)) = input.split_first_chunk::<3>() else { return };

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::format::parse_header;
+use moeflux::provider::format::parse_header;
 
 fuzz_target!(|input: &[u8]| {
     let Some((length, header)) = input.split_first_chunk::<2>() else { return };

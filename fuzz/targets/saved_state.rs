@@ -13,11 +13,11 @@ use std::path::Path;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::ids::TokenId;
-use moeflux::session::Session;
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::Session;
 use moeflux_fuzz::check_refusal;
 use twox_hash::XxHash3_64;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::format::{FileSums, SumsDocument};
+use moeflux::provider::format::{FileSums, SumsDocument};
 use moeflux_fuzz::check_refusal;
 use serde_json::Value;
 

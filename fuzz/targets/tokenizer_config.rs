@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::text::{ChatTemplate, EndTokens, SpecialTokens, Tokenizer};
+use moeflux::provider::text::{ChatTemplate, EndTokens, SpecialTokens, Tokenizer};
 use moeflux_fuzz::{Folder, check_refusal};
 
 const N_ROWS: usize = 64;

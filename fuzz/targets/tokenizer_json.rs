@@ -4,8 +4,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::ids::TokenId;
-use moeflux::text::Tokenizer;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::text::Tokenizer;
 use moeflux_fuzz::{Folder, check_refusal};
 
 const N_ROWS: usize = 4096;

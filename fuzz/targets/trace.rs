@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use moeflux::experts::policy::PolicyKind;
-use moeflux::experts::replay::{bound, replay};
-use moeflux::experts::trace::{N_ROWS_MAX, StepKind, Trace};
+use moeflux::provider::experts::policy::PolicyKind;
+use moeflux::provider::experts::replay::{bound, replay};
+use moeflux::provider::experts::trace::{N_ROWS_MAX, StepKind, Trace};
 use moeflux_fuzz::check_refusal;
 use twox_hash::XxHash3_64;
 
@@ -79,8 +79,9 @@ fuzz_target!(|input: &[u8]| {
                 let (found, best) = (found.tally(step), best.tally(step));
                 assert_eq!(found.n_hits + found.n_misses, best.n_hits + best.n_misses);
             }
-            let n_hits =
-                |it: &moeflux::experts::replay::Replayed| it.prefill.n_hits + it.decode.n_hits;
+            let n_hits = |it: &moeflux::provider::experts::replay::Replayed| {
+                it.prefill.n_hits + it.decode.n_hits
+            };
             assert!(n_hits(&found) <= n_hits(&best), "{kind:?} hits more than can be");
         }
     }

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, Budget};
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, Budget};
 
 use crate::ranges;
 

@@ -5,11 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use moeflux::blueprint::Blueprint;
-use moeflux::error::{Error, Result};
-use moeflux::format::{RawConfig, read_file};
-use moeflux::spec::{ModelSpec, QuantParams};
-use moeflux::weights::ImaginedCheckpoint;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::format::{RawConfig, read_file};
+use moeflux::provider::spec::{ModelSpec, QuantParams};
+use moeflux::provider::weights::ImaginedCheckpoint;
 use serde_json::{Map, Value, json};
 
 /// Published ones with an entry per quantised tensor have about 1 MB.

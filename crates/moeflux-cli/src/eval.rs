@@ -8,15 +8,15 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::backend::DeviceNames;
-use moeflux::engine::Engine;
-use moeflux::error::{Error, Result};
-use moeflux::format::read_file;
-use moeflux::forward::StepProgress;
-use moeflux::ids::TokenId;
-use moeflux::session::{Session, Wanted};
-use moeflux::spec::ModelSpec;
-use moeflux::text::Tokenizer;
+use moeflux::provider::backend::DeviceNames;
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::format::read_file;
+use moeflux::provider::forward::StepProgress;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::{Session, Wanted};
+use moeflux::provider::spec::ModelSpec;
+use moeflux::provider::text::Tokenizer;
 use serde_json::json;
 
 use crate::args::{BackendName, ModelArgs};

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use moeflux::engine::Engine;
-use moeflux::error::{Error, Result};
-use moeflux::generate::{Event, Finish, Generation};
-use moeflux::ids::TokenId;
-use moeflux::sample::Sampler;
-use moeflux::spec::ModelSpec;
-use moeflux::text::{
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::generate::{Event, Finish, Generation};
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::sample::Sampler;
+use moeflux::provider::spec::ModelSpec;
+use moeflux::provider::text::{
     ChatTemplate, EndTokens, Message, SpecialText, StopStrings, TemplateOptions, TextStream,
     Tokenizer,
 };

@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::format::NpyWriter;
-use moeflux::ids::TokenId;
-use moeflux::session::Wanted;
+use moeflux::provider::format::NpyWriter;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::Wanted;
 
 use crate::args::ModelArgs;
 use crate::failure::Outcome;

@@ -5,14 +5,14 @@ use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use moeflux::blueprint::Blueprint;
-use moeflux::config::{EngineConfig, StreamingConfig};
-use moeflux::engine::{Engine, PROBE_TIME, kernels_named};
-use moeflux::error::{Error, Result};
-use moeflux::experts::stream::{Drives, choose_way};
-use moeflux::format::{Checkpoint, PACK_JOURNAL};
-use moeflux::ids::TokenId;
-use moeflux::spec::ModelSpec;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::config::{EngineConfig, StreamingConfig};
+use moeflux::provider::engine::{Engine, PROBE_TIME, kernels_named};
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::experts::stream::{Drives, choose_way};
+use moeflux::provider::format::{Checkpoint, PACK_JOURNAL};
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::spec::ModelSpec;
 use moeflux_io::{Caching, create_file};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
@@ -263,8 +263,8 @@ pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize)
 mod tests {
     use std::ops::ControlFlow;
 
-    use moeflux::backend::Arithmetic;
-    use moeflux::config::BackendKind;
+    use moeflux::provider::backend::Arithmetic;
+    use moeflux::provider::config::BackendKind;
 
     use super::*;
     use crate::test_dir::TestDir;

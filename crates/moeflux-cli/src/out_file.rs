@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use moeflux::error::{Error, Result};
+use moeflux::provider::error::{Error, Result};
 
 /// A file that is being written.
 #[derive(Debug)]

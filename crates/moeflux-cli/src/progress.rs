@@ -5,7 +5,7 @@
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use moeflux::forward::StepProgress;
+use moeflux::provider::forward::StepProgress;
 
 const BYTES: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 const STEPS: &str = "{msg} [{bar:30}] {pos} of {len}";

@@ -5,10 +5,10 @@
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use moeflux::config::{Budget, N_ROWS_MAX};
-use moeflux::ids::TokenId;
-use moeflux::sample::{LOGPROBS_MAX, PENALTY_MAX};
-use moeflux::text::STOP_STRING_BYTES_MAX;
+use moeflux::provider::config::{Budget, N_ROWS_MAX};
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::sample::{LOGPROBS_MAX, PENALTY_MAX};
+use moeflux::provider::text::STOP_STRING_BYTES_MAX;
 
 use crate::size;
 

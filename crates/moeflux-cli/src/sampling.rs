@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use clap::Args;
-use moeflux::error::{Error, Result};
-use moeflux::format::read_file_if_there;
-use moeflux::ids::TokenId;
-use moeflux::sample::{SamplerConfig, SamplerDefaults};
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::format::read_file_if_there;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::sample::{SamplerConfig, SamplerDefaults};
 
 use crate::clock;
 use crate::ranges;

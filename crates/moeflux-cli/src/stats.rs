@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use moeflux::backend::DeviceNames;
-use moeflux::engine::Engine;
-use moeflux::experts::stream::StreamStats;
-use moeflux::generate::Finish;
+use moeflux::provider::backend::DeviceNames;
+use moeflux::provider::engine::Engine;
+use moeflux::provider::experts::stream::StreamStats;
+use moeflux::provider::generate::Finish;
 use serde_json::{Value, json};
 
 use crate::clock;

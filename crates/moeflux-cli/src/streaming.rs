@@ -1,6 +1,6 @@
 //! What streaming cost: the same fields for every command that reports it.
 
-use moeflux::experts::stream::StreamStats;
+use moeflux::provider::experts::stream::StreamStats;
 use serde_json::{Value, json};
 
 use crate::size::binary;

@@ -1,6 +1,6 @@
 //! Where routed experts lie that a device keeps in two memories, in words.
 
-use moeflux::backend::TierStats;
+use moeflux::provider::backend::TierStats;
 use serde_json::{Value, json};
 
 use crate::size::binary;

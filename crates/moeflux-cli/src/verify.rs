@@ -7,8 +7,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::error::{ByteCount, Error};
-use moeflux::pack::{Coverage, Verified, verify};
+use moeflux::provider::error::{ByteCount, Error};
+use moeflux::provider::pack::{Coverage, Verified, verify};
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;

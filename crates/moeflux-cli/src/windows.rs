@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use moeflux::ids::TokenId;
+use moeflux::provider::ids::TokenId;
 
 /// How a text is cut.
 #[derive(Clone, Debug)]

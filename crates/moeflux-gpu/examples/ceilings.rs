@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use moeflux::error::{Error, Result};
+use moeflux::provider::error::{Error, Result};
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 

@@ -8,11 +8,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, Budget, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::error::{Error, Result};
-use moeflux::ids::TokenId;
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, Budget, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::ids::TokenId;
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::device::profile::Profile;

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use moeflux::error::{ByteCount, Error, Result};
+use moeflux::provider::error::{ByteCount, Error, Result};
 
 use crate::seen::memory_bytes;
 

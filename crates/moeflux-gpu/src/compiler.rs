@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-use moeflux::error::{Error, Result};
-use moeflux::ids::{LayerIdx, MatrixId, VectorId};
-use moeflux::ops::{Heads, RowSet};
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::ids::{LayerIdx, MatrixId, VectorId};
+use moeflux::provider::ops::{Heads, RowSet};
 use moeflux_kernels::MatrixLayout;
 
 use crate::config::GpuConfig;

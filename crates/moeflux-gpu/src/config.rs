@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** plain data. What a device makes of it is for [`crate::device::Gpu`] to say.
 
-use moeflux::backend::Arithmetic;
+use moeflux::provider::backend::Arithmetic;
 
 /// What adapters need for the largest tile of a [`MatrixUnit`].
 pub(crate) const MATRIX_WORKGROUP_BYTES: u32 = 36 << 10;

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use moeflux::backend::{Arithmetic, Backend};
-use moeflux::config::{DeviceMaker, DeviceParts};
-use moeflux::error::Result;
+use moeflux::provider::backend::{Arithmetic, Backend};
+use moeflux::provider::config::{DeviceMaker, DeviceParts};
+use moeflux::provider::error::Result;
 
 use crate::adapter::{AdapterKind, HostMemory};
 use crate::backend::GpuBackend;

@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use moeflux::ids::LayerIdx;
+use moeflux::provider::ids::LayerIdx;
 
 use crate::device::pipeline::Pipeline;
 

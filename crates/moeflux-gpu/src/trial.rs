@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use moeflux::backend::{Arithmetic, Backend};
-use moeflux::error::Result;
-use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, Position, TokenId};
-use moeflux::ops::{
+use moeflux::provider::backend::{Arithmetic, Backend};
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, Position, TokenId};
+use moeflux::provider::ops::{
     Batch, Combine, Embed, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, Route, RouterKind, Row,
     Workspace,
 };
-use moeflux::weights::{ExpertView, OwnedMatrix, Weights};
+use moeflux::provider::weights::{ExpertView, OwnedMatrix, Weights};
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::backend::GpuBackend;

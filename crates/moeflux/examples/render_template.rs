@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use moeflux::text::{ChatTemplate, Message, SpecialTokens, TemplateOptions};
+use moeflux::provider::text::{ChatTemplate, Message, SpecialTokens, TemplateOptions};
 use serde_json::json;
 
 fn main() {
@@ -18,8 +18,9 @@ fn main() {
     }
 }
 
-fn render(path: &Path) -> moeflux::error::Result<String> {
-    let source = std::fs::read_to_string(path).map_err(moeflux::error::Error::io("read", path))?;
+fn render(path: &Path) -> moeflux::provider::error::Result<String> {
+    let source =
+        std::fs::read_to_string(path).map_err(moeflux::provider::error::Error::io("read", path))?;
     let template = ChatTemplate::from_source(path, &source, SpecialTokens::default())?;
     let messages = [Message::new("user", "x".repeat(1 << 20)), Message::new("assistant", "y")];
     let extra = json!({"text": "ab ".repeat(1 << 10), "list": [1, [2, {"a": [3]}], "b"]});

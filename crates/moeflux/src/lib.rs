@@ -7,22 +7,23 @@
 //! `session` is one timeline, and `engine` the whole story on one page.
 #![forbid(unsafe_code)]
 
-pub mod ids;
-pub mod error;
-pub mod format;
-pub mod spec;
-pub mod weights;
-pub mod experts;
-pub mod ops;
-pub mod backend;
-pub mod families;
-pub mod blueprint;
-pub mod pack;
-pub mod forward;
-pub mod sample;
-pub mod text;
-pub mod config;
-pub mod budget;
-pub mod session;
-pub mod generate;
-pub mod engine;
+mod ids;
+mod error;
+mod format;
+mod spec;
+mod weights;
+mod experts;
+mod ops;
+mod backend;
+mod families;
+mod blueprint;
+mod pack;
+mod forward;
+mod sample;
+mod text;
+mod config;
+mod budget;
+mod session;
+mod generate;
+mod engine;
+pub mod provider;

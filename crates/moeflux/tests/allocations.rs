@@ -8,12 +8,12 @@ use std::num::NonZeroUsize;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::ids::TokenId;
-use moeflux::sample::{Sampler, SamplerConfig};
-use moeflux::session::{Session, Wanted};
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::sample::{Sampler, SamplerConfig};
+use moeflux::provider::session::{Session, Wanted};
 
 const N_WARM: u32 = 80;
 const N_COUNTED: u32 = 40;

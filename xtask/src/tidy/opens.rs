@@ -46,7 +46,7 @@ fn check_file(file: &File) -> Vec<Finding> {
             }
             let message = format!(
                 "`{name}..)` may wait for ever on a pipe: use `moeflux_io::ReadFile` or \
-                 `moeflux::format::read_file`"
+                 `moeflux::provider::format::read_file`"
             );
             findings.push(Finding::new(&file.path, lex::line_number(code, at), message));
         }

@@ -10,14 +10,14 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use clap::Args;
-use moeflux::backend::TierStats;
-use moeflux::blueprint::Blueprint;
-use moeflux::engine::Engine;
-use moeflux::error::Result;
-use moeflux::experts::stream::{StreamStats, drive_speed, probe_of};
-use moeflux::forward::StepProgress;
-use moeflux::ids::TokenId;
-use moeflux::session::{Feed, Session, StepOutput, Wanted, step};
+use moeflux::provider::backend::TierStats;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Result;
+use moeflux::provider::experts::stream::{StreamStats, drive_speed, probe_of};
+use moeflux::provider::forward::StepProgress;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::{Feed, Session, StepOutput, Wanted, step};
 use moeflux_io::{Caching, Probe};
 
 use crate::args::{IoName, ModelArgs};

@@ -2,12 +2,12 @@
 //!
 //! **Invariant:** whatever a figure depends on stands beside it: model, machine, command, version.
 
-use moeflux::backend::DeviceNames;
-use moeflux::blueprint::Blueprint;
-use moeflux::config::Budget;
-use moeflux::error::ByteCount;
-use moeflux::format::Checkpoint;
-use moeflux::ops::Op;
+use moeflux::provider::backend::DeviceNames;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::config::Budget;
+use moeflux::provider::error::ByteCount;
+use moeflux::provider::format::Checkpoint;
+use moeflux::provider::ops::Op;
 use serde_json::{Value, json};
 
 use super::{BenchArgs, Runs};

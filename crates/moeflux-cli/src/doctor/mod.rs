@@ -16,9 +16,9 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::blueprint::Blueprint;
-use moeflux::error::{Error, Result};
-use moeflux::format::SUMS_FILE_NAME;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::format::SUMS_FILE_NAME;
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 
-use moeflux::error::{Error, Result};
-use moeflux::format::SumsDocument;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::format::SumsDocument;
 use moeflux_io::create_file;
 
 use crate::out_file::OutFile;
@@ -62,7 +62,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
 
-    use moeflux::format::{FileSums, SUMS_FILE_NAME};
+    use moeflux::provider::format::{FileSums, SUMS_FILE_NAME};
 
     use super::*;
     use crate::test_dir::TestDir;

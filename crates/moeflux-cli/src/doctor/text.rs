@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** what is not known has no line.
 
-use moeflux::error::{ByteCount, grouped};
+use moeflux::provider::error::{ByteCount, grouped};
 
 use super::gpu;
 use super::report::Report;

@@ -9,9 +9,9 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::blueprint::Blueprint;
-use moeflux::error::Error;
-use moeflux::format::RawConfig;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::error::Error;
+use moeflux::provider::format::RawConfig;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};

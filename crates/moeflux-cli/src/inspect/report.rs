@@ -3,13 +3,13 @@
 //! **Invariant:** every number is counted from the tensors that were bound, none from a formula of
 //! its own. Units stand in the names, of the JSON too: scripts rely on them.
 
-use moeflux::backend::Arithmetic;
-use moeflux::blueprint::Blueprint;
-use moeflux::ops::KvKind;
-use moeflux::spec::{
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::ops::KvKind;
+use moeflux::provider::spec::{
     Family, FfnSpec, LayerSpec, MixerSpec, MoeSpec, QuantParams, RopeScaling, RouterSpec,
 };
-use moeflux::weights::{Manifest, Origin, SkipReason, SkippedGroup, VectorSource};
+use moeflux::provider::weights::{Manifest, Origin, SkipReason, SkippedGroup, VectorSource};
 use serde_json::{Value, json};
 
 /// Positions that the state's size is given for.

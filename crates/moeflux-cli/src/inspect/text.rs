@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use moeflux::error::{ByteCount, grouped};
-use moeflux::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
-use moeflux::weights::SkippedGroup;
+use moeflux::provider::error::{ByteCount, grouped};
+use moeflux::provider::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
+use moeflux::provider::weights::SkippedGroup;
 
 use super::report::{KV_KIND, KV8_KIND, N_POSITIONS, Quantised, Report, reason_name, scaling_name};
 use crate::size::binary;

@@ -4,7 +4,7 @@
 //! memory below their rates; and routing as skewed as that of the model in the box, all overlapped,
 //! the context empty. **Invariant:** arithmetic alone: asks no file and no clock.
 
-use moeflux::config::{N_ROWS_DEFAULT, N_ROWS_MAX};
+use moeflux::provider::config::{N_ROWS_DEFAULT, N_ROWS_MAX};
 
 use super::needs::{Needs, float};
 

@@ -15,8 +15,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::blueprint::Blueprint;
-use moeflux::format::RawConfig;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::format::RawConfig;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};

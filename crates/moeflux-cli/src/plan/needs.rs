@@ -3,14 +3,14 @@
 //! **Invariant:** counted from the matrices that were bound, like `inspect`'s numbers; knows no
 //! machine.
 
-use moeflux::backend::Arithmetic;
-use moeflux::blueprint::Blueprint;
-use moeflux::budget::step_bytes;
-use moeflux::config::N_ROWS_DEFAULT;
-use moeflux::ids::ExpertIdx;
-use moeflux::ops::{KvKind, Op};
-use moeflux::spec::FfnSpec;
-use moeflux::weights::{BankPart, ExpertBank, Extent, Manifest, Origin};
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::budget::step_bytes;
+use moeflux::provider::config::N_ROWS_DEFAULT;
+use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::ops::{KvKind, Op};
+use moeflux::provider::spec::FfnSpec;
+use moeflux::provider::weights::{BankPart, ExpertBank, Extent, Manifest, Origin};
 use moeflux_io::SLOT_ALIGN;
 use moeflux_kernels::MatrixLayout;
 

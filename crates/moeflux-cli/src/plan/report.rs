@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** units stand in the names, of the JSON too: scripts rely on them.
 
-use moeflux::config::N_ROWS_DEFAULT;
-use moeflux::spec::QuantParams;
+use moeflux::provider::config::N_ROWS_DEFAULT;
+use moeflux::provider::spec::QuantParams;
 use serde_json::{Value, json};
 
 use super::forecast::{Forecast, Prompt, Speed, forecast};

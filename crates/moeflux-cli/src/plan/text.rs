@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** what was assumed stands on the page, in one line each.
 
-use moeflux::config::N_ROWS_DEFAULT;
-use moeflux::error::{ByteCount, grouped};
+use moeflux::provider::config::N_ROWS_DEFAULT;
+use moeflux::provider::error::{ByteCount, grouped};
 
 use super::advice::speed;
 use super::forecast::{Forecast, Prompt, Speed};

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** arithmetic alone; an expert is counted once.
 
-use moeflux::error::grouped;
+use moeflux::provider::error::grouped;
 use serde_json::{Value, json};
 
 use super::needs::Needs;

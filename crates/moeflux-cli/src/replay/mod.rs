@@ -9,9 +9,9 @@ mod text;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::error::Error;
-use moeflux::experts::policy::PolicyKind;
-use moeflux::experts::trace::Trace;
+use moeflux::provider::error::Error;
+use moeflux::provider::experts::policy::PolicyKind;
+use moeflux::provider::experts::trace::Trace;
 
 use crate::failure::Outcome;
 use crate::out_file::OutFile;

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use moeflux::experts::policy::PolicyKind;
-use moeflux::experts::replay::{Replayed, Tally, bound, replay};
-use moeflux::experts::trace::{StepKind, Trace, TraceHeader};
+use moeflux::provider::experts::policy::PolicyKind;
+use moeflux::provider::experts::replay::{Replayed, Tally, bound, replay};
+use moeflux::provider::experts::trace::{StepKind, Trace, TraceHeader};
 use serde_json::{Value, json};
 
 /// The name of the curve that no policy reaches.
@@ -86,7 +86,7 @@ impl Report {
 
     /// Bytes of the experts that a token asks for, none of them in memory.
     pub(super) fn routed_bytes_per_token(&self) -> u64 {
-        let of_layer = |layer: &moeflux::experts::trace::LayerShape| {
+        let of_layer = |layer: &moeflux::provider::experts::trace::LayerShape| {
             layer.record_bytes.saturating_mul(layer.top_k as u64)
         };
         self.header.layers.iter().map(of_layer).fold(0, u64::saturating_add)

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use moeflux::experts::trace::StepKind;
+use moeflux::provider::experts::trace::StepKind;
 
 use super::report::{Curve, Report};
 use crate::size::binary;

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use moeflux::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
-use moeflux::ids::{ExpertIdx, LayerIdx};
+use moeflux::provider::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
+use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use serde_json::Value;
 
 use super::*;

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use moeflux::error::grouped;
-use moeflux::experts::replay::Replayed;
-use moeflux::experts::trace::StepKind;
+use moeflux::provider::error::grouped;
+use moeflux::provider::experts::replay::Replayed;
+use moeflux::provider::experts::trace::StepKind;
 
 use super::report::Report;
 use crate::size::binary;

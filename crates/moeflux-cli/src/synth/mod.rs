@@ -17,11 +17,11 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use moeflux::blueprint::Blueprint;
-use moeflux::error::{ByteCount, Result};
-use moeflux::spec::{ModelSpec, QuantParams};
-use moeflux::text::byte_tokenizer_config_json;
-use moeflux::weights::{ImaginedCheckpoint, Origin};
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::error::{ByteCount, Result};
+use moeflux::provider::spec::{ModelSpec, QuantParams};
+use moeflux::provider::text::byte_tokenizer_config_json;
+use moeflux::provider::weights::{ImaginedCheckpoint, Origin};
 use serde_json::{Value, json};
 
 use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};
@@ -65,8 +65,8 @@ pub(crate) struct SynthArgs {
 ///
 /// # Errors
 ///
-/// What is wrong with the config, the folder or the disk; [`moeflux::error::Error::Cancelled`] soon
-/// after `cancel` was set. Nothing is left behind then.
+/// What is wrong with the config, the folder or the disk; [`Error::Cancelled`] soon after `cancel`
+/// was set. Nothing is left behind then.
 pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let config = BareConfig::open(&args.config)?;
     let params = QuantParams { bits: args.bits, group: args.group };

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use moeflux::error::{Error, Result};
-use moeflux::format::{NewTensor, new_header, new_index};
-use moeflux::weights::ImaginedTensor;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::format::{NewTensor, new_header, new_index};
+use moeflux::provider::weights::ImaginedTensor;
 use serde_json::{Map, Value};
 
 /// Names have five digits.
@@ -97,8 +97,8 @@ pub(super) fn index(tensors: &[ImaginedTensor], shards: &[Shard]) -> Option<Valu
 
 #[cfg(test)]
 mod tests {
-    use moeflux::format::{DType, parse_header};
-    use moeflux::weights::ImaginedRole;
+    use moeflux::provider::format::{DType, parse_header};
+    use moeflux::provider::weights::ImaginedRole;
 
     use super::*;
 

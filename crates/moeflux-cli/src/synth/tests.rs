@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use moeflux::error::Error;
-use moeflux::format::Checkpoint;
-use moeflux::ids::TokenId;
-use moeflux::text::Tokenizer;
+use moeflux::provider::error::Error;
+use moeflux::provider::format::Checkpoint;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::text::Tokenizer;
 use serde_json::Map;
 
 use super::*;

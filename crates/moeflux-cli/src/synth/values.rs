@@ -6,9 +6,9 @@
 //! Knows nothing of files.
 
 use half::{bf16, f16};
-use moeflux::format::DType;
-use moeflux::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
-use moeflux::weights::{ImaginedRole, ImaginedTensor};
+use moeflux::provider::format::DType;
+use moeflux::provider::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
+use moeflux::provider::weights::{ImaginedRole, ImaginedTensor};
 
 use crate::stream::Stream;
 

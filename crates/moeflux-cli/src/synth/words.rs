@@ -3,7 +3,7 @@
 //! **Invariant:** every entry of the vocabulary has a text of its own, so that what a random model
 //! says can be seen; a prompt is read byte by byte, as no rule merges bytes to words.
 
-use moeflux::text::{BYTE_TOKENS, byte_tokenizer_json};
+use moeflux::provider::text::{BYTE_TOKENS, byte_tokenizer_json};
 use serde_json::{Value, json};
 
 /// What ends a text, first what ends a message.

@@ -7,13 +7,13 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::generate::{Event, Generation};
-use moeflux::sample::{Sampler, SamplerConfig};
-use moeflux::session::Session;
-use moeflux::text::{
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::generate::{Event, Generation};
+use moeflux::provider::sample::{Sampler, SamplerConfig};
+use moeflux::provider::session::Session;
+use moeflux::provider::text::{
     ChatTemplate, EndTokens, Message, SpecialText, TemplateOptions, TextStream, Tokenizer,
 };
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use moeflux::text::byte_tokenizer_json;
+use moeflux::provider::text::byte_tokenizer_json;
 use serde_json::Value;
 
 /// A folder of its own, removed at the end.

@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use moeflux::error::Result;
-use moeflux::ids::{Position, StateId, TokenId};
-use moeflux::ops::{Batch, Row, RowKind, Segment};
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::{Position, StateId, TokenId};
+use moeflux::provider::ops::{Batch, Row, RowKind, Segment};
 
 use super::GpuBackend;
 use super::record::Recording;

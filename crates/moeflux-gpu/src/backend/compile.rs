@@ -2,11 +2,11 @@
 //!
 //! **Invariant:** what compiled plans ask for (scratch, room for routes) is there before one runs.
 
-use moeflux::error::{Error, Result};
-use moeflux::families::ModelPlan;
-use moeflux::ids::LayerIdx;
-use moeflux::ops::{Plan, Workspace};
-use moeflux::weights::ExpertLayout;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::families::ModelPlan;
+use moeflux::provider::ids::LayerIdx;
+use moeflux::provider::ops::{Plan, Workspace};
+use moeflux::provider::weights::ExpertLayout;
 
 use super::ahead::Ahead;
 use super::{Compiled, GpuBackend, Routed, is_choice, model_group};

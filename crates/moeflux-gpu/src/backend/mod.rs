@@ -12,13 +12,13 @@ mod read;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
-use moeflux::error::Result;
-use moeflux::experts::Arrived;
-use moeflux::experts::stream::{Move, SeenSlots, SlotSight};
-use moeflux::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
-use moeflux::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
-use moeflux::weights::{ExpertView, Weights};
+use moeflux::provider::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
+use moeflux::provider::error::Result;
+use moeflux::provider::experts::Arrived;
+use moeflux::provider::experts::stream::{Move, SeenSlots, SlotSight};
+use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
+use moeflux::provider::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
+use moeflux::provider::weights::{ExpertView, Weights};
 
 use crate::compiler::RouteShape;
 use crate::config::GpuConfig;
@@ -128,7 +128,7 @@ impl GpuBackend {
     ///
     /// # Errors
     ///
-    /// [`moeflux::error::Error::NoRoom`], [`moeflux::error::Error::Device`].
+    /// [`moeflux::provider::error::Error::NoRoom`], [`moeflux::provider::error::Error::Device`].
     pub fn new(
         gpu: Arc<Gpu>,
         weights: &Weights,
@@ -187,7 +187,7 @@ impl GpuBackend {
     ///
     /// # Errors
     ///
-    /// [`moeflux::error::Error::NoRoom`].
+    /// [`moeflux::provider::error::Error::NoRoom`].
     pub fn see_slots(&mut self, slots: &SeenSlots) -> Result<()> {
         if can_see(self.gpu.device()) {
             self.experts.see_slots(&self.gpu, slots)?;

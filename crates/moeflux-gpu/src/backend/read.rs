@@ -2,9 +2,9 @@
 //!
 //! **Invariant:** a value that is read is what it is after all that was recorded.
 
-use moeflux::error::Result;
-use moeflux::ids::{BufferId, ExpertIdx};
-use moeflux::ops::{Routes, RowSet};
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::{BufferId, ExpertIdx};
+use moeflux::provider::ops::{Routes, RowSet};
 
 use super::{GpuBackend, Guess, KeptRows, Routed};
 use crate::device::read_back::Stretch;

@@ -1,7 +1,7 @@
 //! Steps become dispatches: bound, with the words that a batch adds.
 
-use moeflux::error::Result;
-use moeflux::ops::{Batch, N_OUTPUTS_MAX, Segment};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX, Segment};
 
 use super::{Compiled, GpuBackend, Guess, Routed, is_choice};
 use crate::device::Gpu;
@@ -17,7 +17,7 @@ impl GpuBackend {
     ///
     /// # Errors
     ///
-    /// [`moeflux::error::Error::Device`] when the driver does not take a kernel.
+    /// [`moeflux::provider::error::Error::Device`] when the driver does not take a kernel.
     pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) -> Result<()> {
         if !self.batches.has_room(batch) {
             self.flush();

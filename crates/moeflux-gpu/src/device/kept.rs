@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use moeflux::format::read_file;
+use moeflux::provider::format::read_file;
 use twox_hash::XxHash3_64;
 
 /// The first bytes of a file: what it is, and in which form.

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
 
@@ -46,7 +46,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`moeflux::error::Error::Device`].
+    /// [`moeflux::provider::error::Error::Device`].
     pub(crate) fn is_done(&self, gpu: &Gpu) -> Result<bool> {
         match self.answer.said().take() {
             None => Ok(false),

@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use moeflux::backend::Arithmetic;
-use moeflux::error::{Error, Result};
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::error::{Error, Result};
 
 use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES, block_on};
 use crate::config::{GpuConfig, MATRIX_WORKGROUP_BYTES, Matrices, MatrixUnit};

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
 use crate::shader::{Groups, Shader};
@@ -28,7 +28,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`moeflux::error::Error::Device`] when the driver does not take it.
+    /// [`moeflux::provider::error::Error::Device`] when the driver does not take it.
     pub(crate) fn made(&self, gpu: &Gpu) -> Result<&wgpu::ComputePipeline> {
         if let Some(made) = self.made.get() {
             return Ok(made);

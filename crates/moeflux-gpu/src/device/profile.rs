@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
 use crate::device::mapping::{Mapping, copy_mapped};

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use crate::adapter::AdapterKind;
 use crate::device::Gpu;

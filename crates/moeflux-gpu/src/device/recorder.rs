@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
 use crate::device::profile::Profiler;

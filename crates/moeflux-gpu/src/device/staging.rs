@@ -4,7 +4,7 @@
 //! **Invariant:** a block is written again only when the submission that copies it is done; all
 //! blocks together take no more than they were given, if one alone does not.
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
 use crate::device::mapping::Mapping;
@@ -62,7 +62,7 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// [`moeflux::error::Error::NoRoom`], [`moeflux::error::Error::Device`].
+    /// [`moeflux::provider::error::Error::NoRoom`], [`moeflux::provider::error::Error::Device`].
     pub(crate) fn fill(&mut self, flow: &mut Flow<'_>, filling: &Filling<'_>) -> Result<bool> {
         let Some(block_idx) = self.block(flow.gpu, flow.submission, filling.n_bytes)? else {
             return Ok(false);

@@ -4,8 +4,8 @@
 //! **Invariant:** each expert has one slot, and the tables say which. Buffers are bound in pairs,
 //! one of each memory; an expert is in the table of the pair that its slot's buffer belongs to.
 
-use moeflux::error::Result;
-use moeflux::ids::ExpertIdx;
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::ExpertIdx;
 
 use super::{ABSENT, Bound};
 use crate::device::Gpu;

@@ -4,9 +4,9 @@
 //! **Invariant:** nobody waits for counts; copies and tables change between two steps, in the order
 //! of the queue, so that each step finds each expert once, with the same bytes.
 
-use moeflux::backend::TierStats;
-use moeflux::error::Result;
-use moeflux::ids::LayerIdx;
+use moeflux::provider::backend::TierStats;
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::LayerIdx;
 
 use super::bank::{Bank, Tier};
 use super::heat::{Heat, Swap};

@@ -3,7 +3,7 @@
 //! **Invariant:** pure arithmetic on counts; a swap brings one expert near and sends one of the
 //! same layer away, and nobody moves twice in a round. Knows nothing of memory.
 
-use moeflux::ids::ExpertIdx;
+use moeflux::provider::ids::ExpertIdx;
 
 use super::bank::Tier;
 

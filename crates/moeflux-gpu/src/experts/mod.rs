@@ -14,12 +14,12 @@ mod sight;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use moeflux::backend::TierStats;
-use moeflux::error::Result;
-use moeflux::experts::Arrived;
-use moeflux::experts::stream::{Move, SeenSlots, SlotSight};
-use moeflux::ids::{ExpertIdx, LayerIdx};
-use moeflux::weights::{ExpertView, MatrixSpan};
+use moeflux::provider::backend::TierStats;
+use moeflux::provider::error::Result;
+use moeflux::provider::experts::Arrived;
+use moeflux::provider::experts::stream::{Move, SeenSlots, SlotSight};
+use moeflux::provider::ids::{ExpertIdx, LayerIdx};
+use moeflux::provider::weights::{ExpertView, MatrixSpan};
 use moeflux_kernels::{Matrix, MatrixLayout};
 
 use crate::compiler::{SlotMatrix, SlotShape};

@@ -3,7 +3,7 @@
 //! **Invariant:** the engine says who is where; what fills a place is a command behind those that
 //! read what was there before.
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use super::bank::BUFFER_BYTES_MAX;
 use crate::device::Gpu;

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use moeflux::error::Result;
-use moeflux::ids::{ExpertIdx, LayerIdx};
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 
 use crate::device::Gpu;
 use crate::memory::STORAGE;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use moeflux::experts::stream::SlotSight;
+use moeflux::provider::experts::stream::SlotSight;
 use moeflux_io::Slab;
 
 use crate::device::Gpu;

@@ -1,7 +1,7 @@
 //! [`Add`]: one invocation per value.
 
-use moeflux::error::Result;
-use moeflux::ops::Add;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Add;
 
 use super::Kernel;
 use crate::compiler::Compiler;

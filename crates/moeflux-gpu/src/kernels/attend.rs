@@ -8,8 +8,8 @@
 
 use std::ops::RangeInclusive;
 
-use moeflux::error::{Error, Result};
-use moeflux::ids::LayerIdx;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::ids::LayerIdx;
 
 use super::matvec::neighbours;
 use crate::compiler::Compiler;

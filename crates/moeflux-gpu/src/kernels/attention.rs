@@ -1,7 +1,7 @@
 //! [`Attention`]: see `attend.rs` for how it is taken apart.
 
-use moeflux::error::Result;
-use moeflux::ops::Attention;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Attention;
 
 use super::Kernel;
 use super::attend::{Form, Limits, fours};

@@ -2,8 +2,8 @@
 //!
 //! A vocabulary of 248,320 takes three rounds of 243, 16 and 1 workgroups.
 
-use moeflux::error::Result;
-use moeflux::ops::Best;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Best;
 
 use super::Kernel;
 use crate::compiler::Compiler;

@@ -2,8 +2,8 @@
 //!
 //! For many rows the inputs that are kept are written by a second step, when all have read them.
 
-use moeflux::error::Result;
-use moeflux::ops::CausalConv;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::CausalConv;
 
 use super::Kernel;
 use crate::compiler::Compiler;

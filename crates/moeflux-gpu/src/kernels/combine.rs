@@ -1,7 +1,7 @@
 //! [`Combine`]: one invocation per value adds what the chosen experts left.
 
-use moeflux::error::Result;
-use moeflux::ops::Combine;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Combine;
 
 use super::Kernel;
 use super::expert_ffn::partials;

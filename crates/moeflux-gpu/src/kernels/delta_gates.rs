@@ -1,7 +1,7 @@
 //! [`DeltaGates`]: one invocation per value head.
 
-use moeflux::error::Result;
-use moeflux::ops::DeltaGates;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::DeltaGates;
 
 use super::Kernel;
 use crate::compiler::Compiler;

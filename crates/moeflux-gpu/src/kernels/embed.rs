@@ -1,7 +1,7 @@
 //! [`Embed`]: one invocation for four values of a row of the table.
 
-use moeflux::error::Result;
-use moeflux::ops::Embed;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Embed;
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;

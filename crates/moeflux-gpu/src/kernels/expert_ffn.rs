@@ -7,8 +7,8 @@
 
 use std::ops::RangeInclusive;
 
-use moeflux::error::Result;
-use moeflux::ops::ExpertFfn;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;

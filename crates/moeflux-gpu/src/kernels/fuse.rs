@@ -3,9 +3,9 @@
 //! **Invariant:** a rule takes ops only where their views agree; what a plan computes, and what its
 //! buffers hold after it, is as if each op ran alone and in its place.
 
-use moeflux::error::Result;
-use moeflux::ids::BufferId;
-use moeflux::ops::Op;
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::BufferId;
+use moeflux::provider::ops::Op;
 
 use super::fused_delta::DeltaLayer;
 use super::fused_down::DownAndSum;
@@ -97,8 +97,10 @@ fn written_by(op: &Op) -> Vec<BufferId> {
 
 #[cfg(test)]
 mod tests {
-    use moeflux::ids::MatrixId;
-    use moeflux::ops::{Add, Heads, MatMul, Purpose, Route, RouterKind, SwiGlu, Workspace};
+    use moeflux::provider::ids::MatrixId;
+    use moeflux::provider::ops::{
+        Add, Heads, MatMul, Purpose, Route, RouterKind, SwiGlu, Workspace,
+    };
 
     use super::*;
 

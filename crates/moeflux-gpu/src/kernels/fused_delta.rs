@@ -5,9 +5,9 @@
 //! keeps of a channel are read and written by one workgroup alone. **Invariant:** what lies between
 //! these ops is not written; more rows take the steps of each op.
 
-use moeflux::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, Op, RmsNorm};
+use moeflux::provider::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, Op, RmsNorm};
 
-use moeflux::error::Result;
+use moeflux::provider::error::Result;
 
 use super::matvec::neighbours;
 use super::reduce::Sums;
@@ -192,7 +192,7 @@ fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> S
         .with("N_SHARED", narrow(shape.n_shared))
         .with("KEY_DIM", narrow(shape.key_dim))
         .with("VALUE_DIM", narrow(shape.value_dim))
-        .with("STRIP", narrow(moeflux::ops::DeltaShape::STRIP))
+        .with("STRIP", narrow(moeflux::provider::ops::DeltaShape::STRIP))
         .with("N_TAPS", narrow(shape.n_taps))
         .with("N_PARTS", n_parts)
         .with("WIDTH", width)

@@ -3,8 +3,8 @@
 //!
 //! **Invariant:** sums are taken in the order of the two ops, bit for bit.
 
-use moeflux::error::Result;
-use moeflux::ops::{Combine, ExpertFfn, Heads, Op};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{Combine, ExpertFfn, Heads, Op};
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;

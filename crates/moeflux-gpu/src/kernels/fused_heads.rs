@@ -3,9 +3,9 @@
 //!
 //! **Invariant:** values are as after each op; what the norms give is written once.
 
-use moeflux::error::Result;
-use moeflux::ops::{Op, RmsNorm, Rope};
-use moeflux::spec::Pairing;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{Op, RmsNorm, Rope};
+use moeflux::provider::spec::Pairing;
 
 use super::Kernel;
 use super::reduce::{Sums, lanes_for};

@@ -4,8 +4,8 @@
 //! **Invariant:** every buffer that the ops write is written, with the same values up to rounding;
 //! two rows and more take the steps of each op.
 
-use moeflux::error::Result;
-use moeflux::ops::{Add, Heads, MatMul, Op, RmsNorm, SwiGlu};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{Add, Heads, MatMul, Op, RmsNorm, SwiGlu};
 use moeflux_kernels::MatrixLayout;
 
 use super::decode_matrix::{self, kind_of};

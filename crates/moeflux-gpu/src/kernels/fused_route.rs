@@ -3,8 +3,8 @@
 //!
 //! **Invariant:** as the two ops alone; two rows and more take their steps.
 
-use moeflux::error::Result;
-use moeflux::ops::{MatMul, Op, Purpose, Route};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{MatMul, Op, Purpose, Route};
 use moeflux_kernels::MatrixLayout;
 
 use super::decode_matrix::{self, kind_of};

@@ -3,8 +3,8 @@
 //! Values lie side by side, and some invocations share the keys of each. A block of rows is brought
 //! into memory of the workgroup together, so that the walk over tokens does not wait for each.
 
-use moeflux::error::Result;
-use moeflux::ops::{DeltaShape, GatedDelta};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{DeltaShape, GatedDelta};
 
 use super::Kernel;
 use crate::compiler::Compiler;

@@ -1,7 +1,7 @@
 //! [`HeadMatMul`]: products with rows of the weight for each head, either way.
 
-use moeflux::error::Result;
-use moeflux::ops::{HeadMatMul, Orientation};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{HeadMatMul, Orientation};
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;

@@ -1,7 +1,7 @@
 //! [`L2Norm`]: one workgroup per head of a row.
 
-use moeflux::error::Result;
-use moeflux::ops::L2Norm;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::L2Norm;
 
 use super::Kernel;
 use super::reduce::{Sums, lanes_for};

@@ -1,8 +1,8 @@
 //! [`MatMul`]: for a few rows each weight is read once and used at once; for many rows in tiles, by
 //! cooperative matrices where the device has them and may round.
 
-use moeflux::error::Result;
-use moeflux::ops::MatMul;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::MatMul;
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;

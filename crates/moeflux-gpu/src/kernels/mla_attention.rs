@@ -1,7 +1,7 @@
 //! [`MlaAttention`] in absorbed form: see `attend.rs` for how it is taken apart.
 
-use moeflux::error::Result;
-use moeflux::ops::MlaAttention;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::MlaAttention;
 
 use super::Kernel;
 use super::attend::{Form, Limits, fours};

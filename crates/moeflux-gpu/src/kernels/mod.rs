@@ -41,8 +41,8 @@ mod tests;
 
 pub(crate) use route::guess_cols;
 
-use moeflux::error::{Error, Result};
-use moeflux::ops::{Op, Plan};
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::ops::{Op, Plan};
 
 use crate::compiler::Compiler;
 use crate::params::Fields;

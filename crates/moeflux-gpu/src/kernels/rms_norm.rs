@@ -1,7 +1,7 @@
 //! [`RmsNorm`]: one workgroup per head of a row.
 
-use moeflux::error::Result;
-use moeflux::ops::RmsNorm;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::RmsNorm;
 
 use super::Kernel;
 use super::reduce::{Sums, lanes_for};

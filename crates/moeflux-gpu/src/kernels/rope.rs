@@ -1,8 +1,8 @@
 //! [`Rope`]: one invocation per pair of channels.
 
-use moeflux::error::Result;
-use moeflux::ops::Rope;
-use moeflux::spec::Pairing;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Rope;
+use moeflux::provider::spec::Pairing;
 
 use super::Kernel;
 use crate::compiler::Compiler;

@@ -1,7 +1,7 @@
 //! [`Route`]: one workgroup per row.
 
-use moeflux::error::Result;
-use moeflux::ops::{Purpose, Route, RouterKind};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{Purpose, Route, RouterKind};
 
 use super::Kernel;
 use super::reduce::{Sums, lanes_for};

@@ -1,7 +1,7 @@
 //! [`SelectRows`]: one invocation per value.
 
-use moeflux::error::Result;
-use moeflux::ops::SelectRows;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::SelectRows;
 
 use super::Kernel;
 use crate::compiler::Compiler;

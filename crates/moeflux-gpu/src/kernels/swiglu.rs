@@ -1,7 +1,7 @@
 //! [`SwiGlu`]: one invocation per value.
 
-use moeflux::error::Result;
-use moeflux::ops::SwiGlu;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::SwiGlu;
 
 use super::Kernel;
 use crate::compiler::Compiler;

@@ -3,8 +3,8 @@
 //! **Invariant:** commands that were recorded and not submitted find the rows they were recorded
 //! for: a batch that differs gets another place, and the places begin anew after a submission.
 
-use moeflux::error::Result;
-use moeflux::ops::{Batch, N_OUTPUTS_MAX, Row};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX, Row};
 
 use crate::device::Gpu;
 use crate::memory::STORAGE;

@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 
-use moeflux::backend::StatePart;
-use moeflux::error::{Error, Result};
-use moeflux::ids::{LayerIdx, StateId};
-use moeflux::ops::{KvKind, LayerState, StateSpec};
+use moeflux::provider::backend::StatePart;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::ids::{LayerIdx, StateId};
+use moeflux::provider::ops::{KvKind, LayerState, StateSpec};
 
 use crate::device::Gpu;
 use crate::memory::STORAGE;

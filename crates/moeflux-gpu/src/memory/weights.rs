@@ -4,9 +4,9 @@
 //! [`PART_ALIGN`] bytes. One that is larger than a binding is cut into pieces by rows.
 //! **Invariant:** a piece lies in one arena, and begins at a multiple of [`PIECE_ROWS`] rows.
 
-use moeflux::error::Result;
-use moeflux::ids::{MatrixId, VectorId};
-use moeflux::weights::Weights;
+use moeflux::provider::error::Result;
+use moeflux::provider::ids::{MatrixId, VectorId};
+use moeflux::provider::weights::Weights;
 use moeflux_kernels::{FP8_BLOCK, Matrix, MatrixKind, MatrixLayout};
 
 use crate::device::Gpu;

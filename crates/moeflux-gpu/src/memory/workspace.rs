@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use moeflux::error::{Error, Result};
-use moeflux::ids::BufferId;
-use moeflux::ops::{Heads, N_OUTPUTS_MAX, RowSet, Workspace};
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::ids::BufferId;
+use moeflux::provider::ops::{Heads, N_OUTPUTS_MAX, RowSet, Workspace};
 
 use crate::device::Gpu;
 use crate::memory::STORAGE;

@@ -1,11 +1,11 @@
 //! A backend that records an answer's next step ahead of time, and is asked for something else.
 
-use moeflux::backend::Backend as _;
-use moeflux::ids::{Position, StateId, TokenId};
-use moeflux::ops::{
+use moeflux::provider::backend::Backend as _;
+use moeflux::provider::ids::{Position, StateId, TokenId};
+use moeflux::provider::ops::{
     Add, Batch, Embed, Heads, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace,
 };
-use moeflux::weights::{OwnedMatrix, Weights};
+use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};

@@ -2,12 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use moeflux::backend::Backend as _;
-use moeflux::forward::Logits;
-use moeflux::ids::{Position, TokenId};
-use moeflux::ops::{Batch, Best, Embed, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace};
-use moeflux::session::{Session, StepOutput};
-use moeflux::weights::{OwnedMatrix, Weights};
+use moeflux::provider::backend::Backend as _;
+use moeflux::provider::forward::Logits;
+use moeflux::provider::ids::{Position, TokenId};
+use moeflux::provider::ops::{
+    Batch, Best, Embed, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace,
+};
+use moeflux::provider::session::{Session, StepOutput};
+use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
-use moeflux::engine::Engine;
-use moeflux::error::{Error, Result};
-use moeflux::forward::StepProgress;
-use moeflux::session::{Session, Wanted};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::forward::StepProgress;
+use moeflux::provider::session::{Session, Wanted};
 use moeflux_io::{FaultSwitch, Faults, NthFault};
 
 use crate::cases::{Case, Distance};

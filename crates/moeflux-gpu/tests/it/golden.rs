@@ -3,12 +3,12 @@
 
 use std::ops::ControlFlow;
 
-use moeflux::blueprint::Blueprint;
-use moeflux::engine::Engine;
-use moeflux::error::Error;
-use moeflux::forward::StepProgress;
-use moeflux::ids::TokenId;
-use moeflux::session::Wanted;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Error;
+use moeflux::provider::forward::StepProgress;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::Wanted;
 
 use crate::cases::{Case, Distance, case_names, feed_all};
 use crate::support::{ExpertsAt, open};

@@ -1,10 +1,10 @@
 //! What has no room on a device: fewer rows together, or one line that says so; and what a device
 //! keeps for the next run.
 
-use moeflux::backend::Backend as _;
-use moeflux::error::Error;
-use moeflux::ops::{LayerState, StateSpec, Workspace};
-use moeflux::weights::Weights;
+use moeflux::provider::backend::Backend as _;
+use moeflux::provider::error::Error;
+use moeflux::provider::ops::{LayerState, StateSpec, Workspace};
+use moeflux::provider::weights::Weights;
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 

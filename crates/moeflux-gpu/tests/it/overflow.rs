@@ -1,6 +1,6 @@
 //! Weights that are finite and too large: an error that names the place, wherever experts are.
 
-use moeflux::error::Error;
+use moeflux::provider::error::Error;
 
 use crate::cases::{Case, fill_tensor, try_feed_all};
 use crate::support::{ExpertsAt, open};

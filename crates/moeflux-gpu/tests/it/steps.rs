@@ -1,7 +1,7 @@
 //! Steps that wait between two layers while answers are computed in the place of their rows.
 
-use moeflux::forward::Logits;
-use moeflux::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
+use moeflux::provider::forward::Logits;
+use moeflux::provider::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
 
 use crate::cases::Case;
 use crate::support::{ExpertsAt, open};

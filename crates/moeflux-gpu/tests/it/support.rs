@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use moeflux::backend::Arithmetic;
-use moeflux::blueprint::Blueprint;
-use moeflux::budget::Layout;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::experts::stream::slot_shape;
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::budget::Layout;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::experts::stream::slot_shape;
 
 use moeflux_gpu::adapter::adapters;
 use moeflux_gpu::device::Gpu;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use moeflux::backend::{Arithmetic, Backend};
-use moeflux::error::Result;
-use moeflux::ops::Workspace;
-use moeflux::weights::Weights;
+use moeflux::provider::backend::{Arithmetic, Backend};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Workspace;
+use moeflux::provider::weights::Weights;
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::{GpuConfig, Matrices};
 

@@ -16,7 +16,7 @@ use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
 
 /// The activation buffers of a model, `n_rows_max` rows each.
 #[derive(Debug)]
-pub struct Buffers {
+pub(crate) struct Buffers {
     workspace: Workspace,
     buffers: Vec<Buffer>,
     n_rows_max: usize,
@@ -28,7 +28,7 @@ pub struct Buffers {
 
 /// One activation buffer.
 #[derive(Debug, Default)]
-pub struct Buffer {
+pub(crate) struct Buffer {
     /// Columns of a row.
     pub n_cols: usize,
     /// Row after row, in memory that goes back to the system with them: an allocator may keep what
@@ -39,12 +39,12 @@ pub struct Buffer {
 impl Buffer {
     /// One row.
     #[must_use]
-    pub fn row(&self, row_idx: usize) -> &[f32] {
+    pub(crate) fn row(&self, row_idx: usize) -> &[f32] {
         &self.values[row_idx * self.n_cols..][..self.n_cols]
     }
 
     /// One row, to write.
-    pub fn row_mut(&mut self, row_idx: usize) -> &mut [f32] {
+    pub(crate) fn row_mut(&mut self, row_idx: usize) -> &mut [f32] {
         &mut self.values[row_idx * self.n_cols..][..self.n_cols]
     }
 }
@@ -56,7 +56,7 @@ impl Buffers {
     ///
     /// If the system has no room for them.
     #[must_use]
-    pub fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
+    pub(crate) fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
         let (n_writes, aside) = (vec![0; workspace.buffers().len()], Vec::new());
         let mut buffers =
             Self { workspace: workspace.clone(), buffers: Vec::new(), n_rows_max, n_writes, aside };
@@ -73,7 +73,7 @@ impl Buffers {
     /// # Panics
     ///
     /// If the system does not even give back what it got.
-    pub fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
+    pub(crate) fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         self.n_writes.iter_mut().for_each(|n_writes| *n_writes += 1);
         if let Err(e) = self.fill(n_rows_max) {
             self.fill(self.n_rows_max).expect("memory that was there before");
@@ -99,24 +99,24 @@ impl Buffers {
 
     /// How often a buffer may have been written: what was made of it is true while this stays.
     #[must_use]
-    pub fn n_writes(&self, id: BufferId) -> u64 {
+    pub(crate) fn n_writes(&self, id: BufferId) -> u64 {
         self.n_writes[id.0]
     }
 
     /// A buffer.
     #[must_use]
-    pub fn get(&self, id: BufferId) -> &Buffer {
+    pub(crate) fn get(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0]
     }
 
     /// A buffer, to write.
-    pub fn get_mut(&mut self, id: BufferId) -> &mut Buffer {
+    pub(crate) fn get_mut(&mut self, id: BufferId) -> &mut Buffer {
         self.n_writes[id.0] += 1;
         &mut self.buffers[id.0]
     }
 
     /// Exchanges the first rows of a buffer with those that were exchanged before, or zeros.
-    pub fn exchange_rows(&mut self, id: BufferId, n_rows: usize) {
+    pub(crate) fn exchange_rows(&mut self, id: BufferId, n_rows: usize) {
         self.n_writes[id.0] += 1;
         let Self { buffers, aside, .. } = self;
         let Buffer { n_cols, values } = &mut buffers[id.0];
@@ -127,25 +127,30 @@ impl Buffers {
 
     /// The values of one head of one row.
     #[must_use]
-    pub fn head(&self, heads: &Heads, row_idx: usize, head_idx: usize) -> &[f32] {
+    pub(crate) fn head(&self, heads: &Heads, row_idx: usize, head_idx: usize) -> &[f32] {
         &self.get(heads.buffer).row(row_idx)[heads.cols(head_idx)]
     }
 
     /// The values of one head of one row, to write.
-    pub fn head_mut(&mut self, heads: &Heads, row_idx: usize, head_idx: usize) -> &mut [f32] {
+    pub(crate) fn head_mut(
+        &mut self,
+        heads: &Heads,
+        row_idx: usize,
+        head_idx: usize,
+    ) -> &mut [f32] {
         &mut self.get_mut(heads.buffer).row_mut(row_idx)[heads.cols(head_idx)]
     }
 
     /// Takes a buffer out so that it can be written while others are read; give it back with
     /// [`Buffers::put`].
     #[must_use]
-    pub fn take(&mut self, id: BufferId) -> Buffer {
+    pub(crate) fn take(&mut self, id: BufferId) -> Buffer {
         let buffer = &mut self.buffers[id.0];
         Buffer { n_cols: buffer.n_cols, values: std::mem::take(&mut buffer.values) }
     }
 
     /// Gives a buffer back.
-    pub fn put(&mut self, id: BufferId, buffer: Buffer) {
+    pub(crate) fn put(&mut self, id: BufferId, buffer: Buffer) {
         self.n_writes[id.0] += 1;
         self.buffers[id.0] = buffer;
     }
@@ -154,12 +159,12 @@ impl Buffers {
 /// Zeroed values whose pages the system hands out when they are first written: a long context costs
 /// nothing until it is used.
 #[derive(Debug)]
-pub struct Floats(AlignedBytes);
+pub(crate) struct Floats(AlignedBytes);
 
 impl Floats {
     /// `n_values` zeros, or `None` if there is no room.
     #[must_use]
-    pub fn zeroed(n_values: usize) -> Option<Self> {
+    pub(crate) fn zeroed(n_values: usize) -> Option<Self> {
         n_values.checked_mul(size_of::<f32>()).and_then(AlignedBytes::zeroed).map(Self)
     }
 
@@ -168,7 +173,7 @@ impl Floats {
     /// # Panics
     ///
     /// If the system has no room for them.
-    pub fn copy(&mut self, values: &[f32]) {
+    pub(crate) fn copy(&mut self, values: &[f32]) {
         if self.len() < values.len() {
             *self = Self::zeroed(values.len()).expect("memory for a copy of a step's activations");
         }
@@ -198,7 +203,7 @@ impl DerefMut for Floats {
 
 /// What one layer remembers of one session.
 #[derive(Debug)]
-pub enum LayerMemory {
+pub(crate) enum LayerMemory {
     /// Two values-per-position tables: keys and values, or latents and rotated keys.
     Positions {
         /// Keys or latents.
@@ -217,7 +222,7 @@ pub enum LayerMemory {
 
 /// Folded history of a recurrent layer at one moment.
 #[derive(Debug)]
-pub struct Recurrent {
+pub(crate) struct Recurrent {
     /// `[taps - 1, channels]`, oldest first.
     pub conv: Floats,
     /// Head after head, each as [`crate::ops::DeltaShape`] says.
@@ -260,7 +265,7 @@ struct State {
 
 /// The states of all sessions.
 #[derive(Debug, Default)]
-pub struct States {
+pub(crate) struct States {
     n_created: u64,
     states: HashMap<StateId, State>,
 }
@@ -271,7 +276,12 @@ impl States {
     /// # Errors
     ///
     /// [`Error::NoRoom`] if memory for `context` positions cannot be had.
-    pub fn create(&mut self, spec: &StateSpec, kind: KvKind, context: usize) -> Result<StateId> {
+    pub(crate) fn create(
+        &mut self,
+        spec: &StateSpec,
+        kind: KvKind,
+        context: usize,
+    ) -> Result<StateId> {
         let needed_bytes =
             spec.fixed_bytes().saturating_add(spec.bytes_per_position(kind) * context as u64);
         let table = |shape| KvTable::zeroed(kind, shape, context);
@@ -307,12 +317,12 @@ impl States {
     }
 
     /// Gives a session's room back.
-    pub fn remove(&mut self, id: StateId) {
+    pub(crate) fn remove(&mut self, id: StateId) {
         self.states.remove(&id);
     }
 
     /// Zeroes the recurrent layers.
-    pub fn reset(&mut self, id: StateId) {
+    pub(crate) fn reset(&mut self, id: StateId) {
         let State { layers, current, .. } = self.state_mut(id);
         for layer in layers {
             if let LayerMemory::Recurrent { halves, .. } = layer {
@@ -323,7 +333,7 @@ impl States {
     }
 
     /// Makes what a step wrote of recurrent layers their state.
-    pub fn commit(&mut self, id: StateId) {
+    pub(crate) fn commit(&mut self, id: StateId) {
         let state = self.state_mut(id);
         state.current = 1 - state.current;
     }
@@ -333,7 +343,7 @@ impl States {
     /// # Errors
     ///
     /// [`Error::NoRoom`]: there are none then.
-    pub fn set_marks(&mut self, id: StateId, n_marks: usize) -> Result<()> {
+    pub(crate) fn set_marks(&mut self, id: StateId, n_marks: usize) -> Result<()> {
         let State { spec, layers, .. } = self.state_mut(id);
         for layer in &mut *layers {
             if let LayerMemory::Recurrent { marks, .. } = layer {
@@ -355,12 +365,12 @@ impl States {
 
     /// One layer of a session.
     #[must_use]
-    pub fn layer(&self, id: StateId, layer: LayerIdx) -> &LayerMemory {
+    pub(crate) fn layer(&self, id: StateId, layer: LayerIdx) -> &LayerMemory {
         &self.state(id).layers[layer.0]
     }
 
     /// One layer of a session, to write.
-    pub fn layer_mut(&mut self, id: StateId, layer: LayerIdx) -> &mut LayerMemory {
+    pub(crate) fn layer_mut(&mut self, id: StateId, layer: LayerIdx) -> &mut LayerMemory {
         &mut self.state_mut(id).layers[layer.0]
     }
 
@@ -370,7 +380,7 @@ impl States {
     ///
     /// For a layer that folds none.
     #[must_use]
-    pub fn recurrent(&self, id: StateId, layer: LayerIdx) -> &Recurrent {
+    pub(crate) fn recurrent(&self, id: StateId, layer: LayerIdx) -> &Recurrent {
         let State { layers, current, .. } = self.state(id);
         let LayerMemory::Recurrent { halves, .. } = &layers[layer.0] else {
             unreachable!("this layer folds no history")
@@ -385,7 +395,7 @@ impl States {
     /// # Panics
     ///
     /// For a layer that folds none, and if there are fewer marks.
-    pub fn link(
+    pub(crate) fn link(
         &mut self,
         id: StateId,
         layer: LayerIdx,
@@ -404,7 +414,7 @@ impl States {
 
     /// Bytes of the folded history of all layers.
     #[must_use]
-    pub fn fixed_bytes(&self, id: StateId) -> u64 {
+    pub(crate) fn fixed_bytes(&self, id: StateId) -> u64 {
         self.state(id).spec.fixed_bytes()
     }
 
@@ -432,7 +442,7 @@ impl States {
 
     /// Bytes of a part.
     #[must_use]
-    pub fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
+    pub(crate) fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
         match (part, self.layer(id, part.layer())) {
             (StatePart::Positions { n, .. }, LayerMemory::Positions { first, second }) => {
                 first.n_bytes(n) + second.n_bytes(n)
@@ -442,7 +452,7 @@ impl States {
     }
 
     /// Copies a part out.
-    pub fn read(&self, id: StateId, part: StatePart, target: &mut [u8]) {
+    pub(crate) fn read(&self, id: StateId, part: StatePart, target: &mut [u8]) {
         match (part, self.layer(id, part.layer())) {
             (
                 StatePart::Positions { first: at, n, .. },
@@ -460,7 +470,7 @@ impl States {
     }
 
     /// Overwrites a part; of recurrent layers that which [`States::commit`] makes their state.
-    pub fn write(&mut self, id: StateId, part: StatePart, source: &[u8]) {
+    pub(crate) fn write(&mut self, id: StateId, part: StatePart, source: &[u8]) {
         let State { layers, current, .. } = self.state_mut(id);
         match (part, &mut layers[part.layer().0]) {
             (

@@ -19,7 +19,7 @@ const CODE_ROWS_MIN: usize = 16;
 /// A head's positions lie side by side: attention reads one head after another, and memory that
 /// follows itself is read in half the time of pieces that lie apart.
 #[derive(Debug)]
-pub struct KvTable {
+pub(crate) struct KvTable {
     kind: KvKind,
     n_heads: usize,
     head_dim: usize,
@@ -35,7 +35,7 @@ pub struct KvTable {
 impl KvTable {
     /// Zeros, or `None` if there is no room.
     #[must_use]
-    pub fn zeroed(
+    pub(crate) fn zeroed(
         kind: KvKind,
         (n_heads, head_dim): (usize, usize),
         context: usize,
@@ -52,19 +52,19 @@ impl KvTable {
 
     /// Heads, and values of one head of a position.
     #[must_use]
-    pub const fn shape(&self) -> (usize, usize) {
+    pub(crate) const fn shape(&self) -> (usize, usize) {
         (self.n_heads, self.head_dim)
     }
 
     /// How codes lie, if that is what is kept.
     #[must_use]
-    pub fn code_shape(&self) -> Option<CodeShape> {
+    pub(crate) fn code_shape(&self) -> Option<CodeShape> {
         (self.kind == KvKind::Codes).then(|| CodeShape::of(self.head_dim))
     }
 
     /// One head of some positions.
     #[must_use]
-    pub fn rows(&self, head_idx: usize, positions: &Range<usize>) -> KeptRows<'_> {
+    pub(crate) fn rows(&self, head_idx: usize, positions: &Range<usize>) -> KeptRows<'_> {
         let values = match self.kind {
             KvKind::F32 => Kept::F32(cast_slice(self.part(0, head_idx, positions))),
             KvKind::F16 => Kept::F16(cast_slice(self.part(0, head_idx, positions))),
@@ -86,7 +86,7 @@ impl KvTable {
     }
 
     /// Keeps one head of one position.
-    pub fn put(&mut self, head_idx: usize, position: usize, values: &[f32]) {
+    pub(crate) fn put(&mut self, head_idx: usize, position: usize, values: &[f32]) {
         let row = position..position + 1;
         let places = [0, 1, 2].map(|part_idx| self.place(part_idx, head_idx, &row));
         let [bytes, scales, biases] = &mut *self.parts;
@@ -103,7 +103,7 @@ impl KvTable {
 
     /// Bytes of so many positions.
     #[must_use]
-    pub fn n_bytes(&self, n: usize) -> usize {
+    pub(crate) fn n_bytes(&self, n: usize) -> usize {
         n * self.n_heads * self.part_bytes.iter().sum::<usize>()
     }
 
@@ -132,7 +132,7 @@ impl KvTable {
     }
 
     /// Copies so many positions from `first` out.
-    pub fn read(&self, (first, n): (usize, usize), mut target: &mut [u8]) {
+    pub(crate) fn read(&self, (first, n): (usize, usize), mut target: &mut [u8]) {
         for (part_idx, place) in self.pieces(first, n) {
             let (piece, rest) = target.split_at_mut(place.len());
             piece.copy_from_slice(&self.parts[part_idx][place]);
@@ -141,7 +141,7 @@ impl KvTable {
     }
 
     /// Overwrites so many positions from `first`, as [`KvTable::read`] gives them.
-    pub fn write(&mut self, (first, n): (usize, usize), mut source: &[u8]) {
+    pub(crate) fn write(&mut self, (first, n): (usize, usize), mut source: &[u8]) {
         for position in first..first + n {
             for at in 0..3 * self.n_heads {
                 let (head_idx, part_idx) = (at / 3, at % 3);

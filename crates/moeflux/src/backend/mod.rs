@@ -3,11 +3,11 @@
 //! **Invariant:** a backend interprets plans; it never learns which model they belong to, and
 //! never waits for the disk.
 
-pub mod kv;
-pub mod host;
+pub(crate) mod kv;
+pub(crate) mod host;
 mod best;
-pub mod cpu;
-pub mod reference;
+pub(crate) mod cpu;
+pub(crate) mod reference;
 
 use std::fmt;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::experts::stream::SlotShape;
 
 /// What takes memory besides experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
+pub(crate) struct Needs {
     /// The process as it is before the model.
     pub program_bytes: u64,
     /// What every token needs.
@@ -31,7 +31,7 @@ pub struct Needs {
 
 /// What the routed experts take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertNeeds {
+pub(crate) struct ExpertNeeds {
     /// All of them in memory, from the beginning.
     pub all_bytes: u64,
     /// In slots.
@@ -59,7 +59,7 @@ pub enum Placement {
 
 /// Memory of the host for experts that a device computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FarBudget {
+pub(crate) enum FarBudget {
     /// Its kernels do not see any.
     Unseen,
     /// No limit is known.
@@ -81,14 +81,14 @@ const PROGRAM_MARGIN_BYTES: u64 = 4 << 20;
 impl Needs {
     /// All of it.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.program_bytes + self.resident_bytes + self.workspace_bytes + self.session_bytes
     }
 
     /// What stays in the host's memory beside a device with memory of its own: resident weights
     /// pass through it before there are slots.
     #[must_use]
-    pub fn of_host(self, far_budget: FarBudget) -> Self {
+    pub(crate) fn of_host(self, far_budget: FarBudget) -> Self {
         match far_budget {
             FarBudget::Unseen => self,
             FarBudget::Unknown | FarBudget::Bytes(_) => Self { resident_bytes: 0, ..self },
@@ -99,7 +99,11 @@ impl Needs {
 /// Bytes that a process of `program_bytes` may have, if that is known; `available_bytes` can be had
 /// beside those.
 #[must_use]
-pub fn limit(budget: Budget, program_bytes: u64, available_bytes: Option<u64>) -> Option<u64> {
+pub(crate) fn limit(
+    budget: Budget,
+    program_bytes: u64,
+    available_bytes: Option<u64>,
+) -> Option<u64> {
     match budget {
         Budget::Bytes(n_bytes) => Some(n_bytes),
         Budget::Auto => available_bytes.map(|available_bytes| {
@@ -114,7 +118,11 @@ pub fn limit(budget: Budget, program_bytes: u64, available_bytes: Option<u64>) -
 /// # Errors
 ///
 /// [`Error::NoRoom`] with the least that works.
-pub fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: Option<u64>) -> Result<Placement> {
+pub(crate) fn place(
+    needs: &Needs,
+    experts: &ExpertNeeds,
+    budget_bytes: Option<u64>,
+) -> Result<Placement> {
     let Some(budget_bytes) = budget_bytes else { return Ok(Placement::Resident) };
     let needed_bytes = needs.bytes();
     if needed_bytes.saturating_add(experts.all_bytes) <= budget_bytes || experts.all_bytes == 0 {
@@ -130,7 +138,7 @@ pub fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: Option<u64>) ->
 /// # Errors
 ///
 /// As [`place`].
-pub fn place_beside_device(
+pub(crate) fn place_beside_device(
     needs: &Needs,
     experts: &ExpertNeeds,
     (budget_bytes, far_budget): (Option<u64>, FarBudget),
@@ -148,7 +156,7 @@ pub fn place_beside_device(
 /// Where experts go beside a device that has room for `near_bytes` of them: there, and in the
 /// host's memory if kernels see it; `None` if they have no room in both together.
 #[must_use]
-pub fn place_on_device(
+pub(crate) fn place_on_device(
     needs: &Needs,
     experts: &ExpertNeeds,
     near_bytes: u64,

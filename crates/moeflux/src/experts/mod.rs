@@ -4,14 +4,14 @@
 //! handed out stays in memory, unchanged, until the next group is asked for; each expert comes
 //! once. Who computes never asks where they came from.
 
-pub mod policy;
-pub mod table;
-pub mod predict;
-pub mod trace;
-pub mod replay;
+pub(crate) mod policy;
+pub(crate) mod table;
+pub(crate) mod predict;
+pub(crate) mod trace;
+pub(crate) mod replay;
 mod resident;
 mod ahead;
-pub mod stream;
+pub(crate) mod stream;
 mod arrived;
 
 pub use ahead::for_each_expert;

@@ -16,7 +16,7 @@ use crate::weights::Binder;
 /// # Errors
 ///
 /// What the binder says of a missing tensor or a wrong shape.
-pub fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPlan> {
+pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPlan> {
     let mut workspace = Workspace::default();
     let stream = workspace.buffer("stream", spec.hidden);
     let normed = workspace.buffer("normed", spec.hidden);

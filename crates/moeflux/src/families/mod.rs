@@ -12,7 +12,7 @@ mod gated_delta;
 mod mla;
 mod decoder;
 
-pub use decoder::build;
+pub(crate) use decoder::build;
 
 use crate::ops::{Heads, Plan, StateSpec, Workspace};
 

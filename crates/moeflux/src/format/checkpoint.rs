@@ -363,7 +363,7 @@ fn is_consolidated(name: &str) -> bool {
 /// The name a tensor has in a checkpoint of the language model alone: `model.layers.0...`,
 /// `model.embed_tokens.weight`, `model.norm.weight`, `lm_head.weight`.
 #[must_use]
-pub fn canonical_name(name: &str) -> Cow<'_, str> {
+pub(crate) fn canonical_name(name: &str) -> Cow<'_, str> {
     if let Some(rest) = name.strip_prefix("model.language_model.") {
         Cow::Owned(format!("model.{rest}"))
     } else {

@@ -19,7 +19,8 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::{Checkpoint, Packed, TensorEntry, canonical_name};
+pub(crate) use checkpoint::canonical_name;
+pub use checkpoint::{Checkpoint, Packed, TensorEntry};
 pub use config::{RawConfig, Section};
 pub use dtype::DType;
 pub use header::{Header, HeaderTensor, parse_header};
@@ -27,10 +28,10 @@ pub use index::{ShardIndex, parse_index};
 pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;
 pub use packed::{
-    PACK_JOURNAL, PACKED_FORMAT, PACKED_VERSION, PackedBank, PackedFile, PackedKind, PackedMatrix,
-    PackedNorms, PackedRole, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
+    PACK_JOURNAL, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole,
+    RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
 };
-pub use safetensors::{HEADER_BYTES_MAX, header_bytes};
+pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes};
 pub use shard::ShardFile;
 pub use sums::{FileSums, SUMS_FILE_NAME, SumUnit, Sums, SumsDocument, TensorUnit, tensor_units};
 pub(crate) use sums::{PackedTable, own_sum};

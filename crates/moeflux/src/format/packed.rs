@@ -17,10 +17,10 @@ use super::{Problem, quoted};
 pub const RECORD_ALIGN: usize = 16 << 10;
 
 /// The value of `format` in the metadata of a packed file.
-pub const PACKED_FORMAT: &str = "moeflux-packed";
+pub(crate) const PACKED_FORMAT: &str = "moeflux-packed";
 
 /// The version that is written, and the only one that is read.
-pub const PACKED_VERSION: u32 = 1;
+pub(crate) const PACKED_VERSION: u32 = 1;
 
 /// Stands in a folder as long as its pack is not finished: then there is no `config.json` yet.
 pub const PACK_JOURNAL: &str = "moeflux-pack.journal";

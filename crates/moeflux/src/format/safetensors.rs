@@ -15,7 +15,7 @@ use super::{FETCH_AGAIN, Problem};
 use crate::error::{Error, Result};
 
 /// The limit of the reference implementation. A 397B checkpoint with one name per expert has 35 MB.
-pub const HEADER_BYTES_MAX: u64 = 100_000_000;
+pub(crate) const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// What a clone without LFS has in place of a large file begins so.
 const GIT_LFS_PREFIX: &[u8; 8] = b"version ";
@@ -100,7 +100,7 @@ pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>>
 /// # Errors
 ///
 /// As [`crate::format::Checkpoint::open`].
-pub fn header_bytes(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn header_bytes(path: &Path) -> Result<Vec<u8>> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
     read_header_bytes(&file, path)
 }

@@ -15,7 +15,7 @@ pub enum Logits<'a> {
 
 /// Logits of wanted rows, in the order in which they were asked for.
 #[derive(Debug, Default)]
-pub struct LogitRows {
+pub(crate) struct LogitRows {
     rows: Vec<Place>,
     all: Vec<f32>,
     best: Vec<(TokenId, f32)>,
@@ -29,25 +29,13 @@ enum Place {
 }
 
 impl LogitRows {
-    /// How many rows there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// One row.
     ///
     /// # Panics
     ///
     /// If there is no such row.
     #[must_use]
-    pub fn row(&self, row_idx: usize) -> Logits<'_> {
+    pub(crate) fn row(&self, row_idx: usize) -> Logits<'_> {
         match self.rows[row_idx].clone() {
             Place::All(range) => Logits::All(&self.all[range]),
             Place::Best(range) => Logits::Best(&self.best[range]),

@@ -6,7 +6,8 @@
 mod logits;
 mod finite;
 
-pub use logits::{LogitRows, Logits};
+pub(crate) use logits::LogitRows;
+pub use logits::Logits;
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
@@ -64,7 +65,7 @@ impl Model {
 
 /// What a model runs on.
 #[derive(Debug)]
-pub struct Device {
+pub(crate) struct Device {
     /// Interprets the plans.
     pub backend: Box<dyn Backend>,
     /// Brings the routed experts.
@@ -79,7 +80,7 @@ pub struct Device {
 
 /// A step that waits between two layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub(crate) struct Held {
     /// Its rows.
     pub n_rows: usize,
     /// Whether its first rows were exchanged, so that others can be computed in their place.
@@ -102,7 +103,7 @@ pub struct StepProgress {
 }
 
 /// Called after every layer; `Break` asks the work to stop.
-pub type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
+pub(crate) type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 
 /// Runs the next layer over the rows of `batch`: the first behind the embedding. In between other
 /// batches may run, if the rows of [`stream`] are as they were when this one goes on. Until the
@@ -111,7 +112,7 @@ pub type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 /// # Errors
 ///
 /// What the device or the experts' store report.
-pub fn run_next_layer(
+pub(crate) fn run_next_layer(
     model: &Model,
     device: &mut Device,
     batch: &Batch<'_>,
@@ -137,7 +138,7 @@ pub fn run_next_layer(
 
 /// What all layers add to: all that a batch leaves from one layer to the next, but for states.
 #[must_use]
-pub fn stream(model: &Model) -> Heads {
+pub(crate) fn stream(model: &Model) -> Heads {
     let Some(Op::Embed(embed)) = model.plan.embed.ops.first() else {
         unreachable!("a model begins with its embedding")
     };
@@ -240,7 +241,7 @@ fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
 /// # Errors
 ///
 /// What the device reports.
-pub fn run_head(
+pub(crate) fn run_head(
     model: &Model,
     device: &mut Device,
     batch: &Batch<'_>,

@@ -379,7 +379,7 @@ pub struct Best {
 }
 
 /// Values that [`Best`] finds at most.
-pub const N_BEST_MAX: usize = 64;
+pub(crate) const N_BEST_MAX: usize = 64;
 
 impl Op {
     /// Name for plans, profiles and test failures.

@@ -19,7 +19,7 @@ mod documents;
 mod verify;
 mod write;
 
-pub use plan::RECORD_BYTES_MAX;
+pub(crate) use plan::RECORD_BYTES_MAX;
 pub use verify::{Coverage, Damage, DamagedPart, Verified, verify};
 
 use std::fs;
@@ -42,7 +42,7 @@ use source::SourceFiles;
 use write::Steps;
 
 /// More threads than this pack no faster than a drive writes.
-pub const N_THREADS_MAX: usize = 16;
+pub(crate) const N_THREADS_MAX: usize = 16;
 
 /// Most memory that a run works in: one record of the largest size, and per thread a piece as
 /// stored, as floats (four times as many bytes of FP8), quantised, and two results that wait.

@@ -29,7 +29,7 @@ use crate::weights::{
 const FILE_BYTES: u64 = 4 << 30;
 
 /// A record is put together in memory. Ten times the largest known; a larger one is refused.
-pub const RECORD_BYTES_MAX: usize = 256 << 20;
+pub(crate) const RECORD_BYTES_MAX: usize = 256 << 20;
 
 /// All files of a pack.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
 /// Most entries of `logit_bias`: each is one addition per token.
-pub const LOGIT_BIAS_MAX: usize = 65_536;
+pub(crate) const LOGIT_BIAS_MAX: usize = 65_536;
 /// Most log-probabilities per token: they are copied into every answer.
 pub const LOGPROBS_MAX: usize = 1_000;
 /// Largest size of a penalty or bias. Logits are tens, so more changes nothing; and far below the

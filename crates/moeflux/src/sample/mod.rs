@@ -25,7 +25,7 @@ mod random;
 mod top_k;
 mod top_p;
 
-pub use crate::sample::config::{LOGIT_BIAS_MAX, LOGPROBS_MAX, PENALTY_MAX, SamplerConfig};
+pub use crate::sample::config::{LOGPROBS_MAX, PENALTY_MAX, SamplerConfig};
 pub use crate::sample::defaults::SamplerDefaults;
 
 use crate::error::{Error, Result};

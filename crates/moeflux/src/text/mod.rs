@@ -21,12 +21,10 @@ mod stream;
 pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
 pub use crate::text::eos::EndTokens;
 pub use crate::text::special::SpecialTokens;
-pub use crate::text::stop::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, StopStrings};
+pub use crate::text::stop::{STOP_STRING_BYTES_MAX, StopStrings};
 pub use crate::text::stream::{SpecialText, TextStream};
-pub use crate::text::template::{
-    ChatTemplate, FUEL_MAX, Message, OUTPUT_BYTES_MAX, TEMPLATE_BYTES_MAX, TemplateOptions,
-};
-pub use crate::text::tokenizer::{TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, Tokenizer};
+pub use crate::text::template::{ChatTemplate, Message, OUTPUT_BYTES_MAX, TemplateOptions};
+pub use crate::text::tokenizer::Tokenizer;
 
 #[cfg(test)]
 mod tests;

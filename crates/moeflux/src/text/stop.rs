@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 
 /// Most stop strings of one request: each is compared at each byte.
-pub const STOP_STRINGS_MAX: usize = 16;
+pub(crate) const STOP_STRINGS_MAX: usize = 16;
 /// Most bytes of one stop string: so much text may wait.
 pub const STOP_STRING_BYTES_MAX: usize = 1_024;
 

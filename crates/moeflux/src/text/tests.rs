@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::ids::TokenId;
 use crate::text::byte_level::char_of;
+use crate::text::tokenizer::TEXT_BYTES_MAX;
 
 /// The pre-tokenizer's pattern of the Qwen family, and DeepSeek's two that differ most.
 const QWEN: &str = concat!(

@@ -20,10 +20,10 @@ use crate::text::pipeline::{AddedTokens, Around, Declared, Inner, Pipeline};
 use crate::text::special::SpecialTokens;
 
 /// Most bytes of `tokenizer.json`; the largest published ones have about 35 MB.
-pub const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 /// Most bytes of one text, as long as its tokenizer may make it before it is split: far above any
 /// context, and a bound on the tokenizer's own tables.
-pub const TEXT_BYTES_MAX: usize = 64 << 20;
+pub(crate) const TEXT_BYTES_MAX: usize = 64 << 20;
 
 /// A checkpoint's tokenizer.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::weights::table::{Table, missing};
 
 /// Sizes of a layer's routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertShape {
+pub(crate) struct ExpertShape {
     /// How many.
     pub n_experts: usize,
     /// Width of the residual stream.

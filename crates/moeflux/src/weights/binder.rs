@@ -25,7 +25,7 @@ use crate::weights::table::Table;
 
 /// Where tensors come from.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub(crate) enum Source<'a> {
     /// Files.
     Checkpoint(&'a Checkpoint),
     /// A checkpoint in MLX layout that does not exist: has whatever is asked for.
@@ -34,7 +34,7 @@ pub enum Source<'a> {
 
 /// Binds tensors to slots.
 #[derive(Debug)]
-pub struct Binder<'a> {
+pub(crate) struct Binder<'a> {
     spec: &'a ModelSpec,
     table: Table<'a>,
     quantisation: Quantisation,
@@ -65,7 +65,7 @@ struct Split {
 impl<'a> Binder<'a> {
     /// Nothing bound yet.
     #[must_use]
-    pub fn new(source: Source<'a>, spec: &'a ModelSpec) -> Self {
+    pub(crate) fn new(source: Source<'a>, spec: &'a ModelSpec) -> Self {
         let (table, quantisation, norms) = match source {
             Source::Checkpoint(checkpoint) => {
                 let norms = norms_of(spec, checkpoint);
@@ -86,7 +86,7 @@ impl<'a> Binder<'a> {
     /// Whether there is a tensor of this full canonical name. An imagined checkpoint has what
     /// MLX would have: `embed_q` and `unembed_out`, not `kv_b_proj`.
     #[must_use]
-    pub fn has(&self, tensor: &str) -> bool {
+    pub(crate) fn has(&self, tensor: &str) -> bool {
         self.table.has(tensor)
     }
 
@@ -95,7 +95,7 @@ impl<'a> Binder<'a> {
     /// # Errors
     ///
     /// [`crate::error::Error::Tensor`] if it is missing or of another shape or type.
-    pub fn matrix(&mut self, base: &str, n_rows: usize, n_cols: usize) -> Result<MatrixId> {
+    pub(crate) fn matrix(&mut self, base: &str, n_rows: usize, n_cols: usize) -> Result<MatrixId> {
         let wanted = Wanted { base, n_stack: None, n_rows, n_cols };
         let stored = self.stored_matrix(&wanted)?;
         Ok(self.push(base, stored, all_rows(n_rows)))
@@ -107,7 +107,7 @@ impl<'a> Binder<'a> {
     /// # Errors
     ///
     /// As [`Binder::matrix`].
-    pub fn matrix_rows(
+    pub(crate) fn matrix_rows(
         &mut self,
         base: &str,
         n_rows: usize,
@@ -136,7 +136,7 @@ impl<'a> Binder<'a> {
     /// # Errors
     ///
     /// As [`Binder::matrix`].
-    pub fn stacked(
+    pub(crate) fn stacked(
         &mut self,
         base: &str,
         n_stack: usize,
@@ -155,7 +155,7 @@ impl<'a> Binder<'a> {
     /// # Errors
     ///
     /// As [`Binder::matrix`].
-    pub fn vector(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
+    pub(crate) fn vector(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
         let stored = self.stored_vector(tensor, n)?;
         Ok(self.push_vector(VectorSource::Stored(stored)))
     }
@@ -166,14 +166,14 @@ impl<'a> Binder<'a> {
     /// # Errors
     ///
     /// As [`Binder::matrix`].
-    pub fn norm(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
+    pub(crate) fn norm(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
         let mut stored = self.stored_vector(tensor, n)?;
         stored.adds_one = self.norms == Norms::ZeroCentred;
         Ok(self.push_vector(VectorSource::Stored(stored)))
     }
 
     /// Adds values that are computed, not read.
-    pub fn constant(&mut self, values: Vec<f32>) -> VectorId {
+    pub(crate) fn constant(&mut self, values: Vec<f32>) -> VectorId {
         self.push_vector(VectorSource::Constant(values))
     }
 
@@ -183,7 +183,12 @@ impl<'a> Binder<'a> {
     /// # Errors
     ///
     /// As [`Binder::matrix`]; also if one expert is stored otherwise than the others.
-    pub fn experts(&mut self, layer: LayerIdx, prefix: &str, shape: ExpertShape) -> Result<()> {
+    pub(crate) fn experts(
+        &mut self,
+        layer: LayerIdx,
+        prefix: &str,
+        shape: ExpertShape,
+    ) -> Result<()> {
         let is_ascending = self.banks.last().is_none_or(|last| last.layer < layer);
         assert!(is_ascending, "experts of layer {} are bound out of order", layer.0);
         let request = BankRequest { layer, prefix, shape };
@@ -197,7 +202,7 @@ impl<'a> Binder<'a> {
     /// # Errors
     ///
     /// [`crate::error::Error::Tensor`] naming a tensor that was not bound and that no rule skips.
-    pub fn finish(self) -> Result<Manifest> {
+    pub(crate) fn finish(self) -> Result<Manifest> {
         for (base, split) in &self.splits {
             let unused = split.is_taken.iter().position(|is_taken| !is_taken);
             assert_eq!(unused, None, "a row of `{base}` that no matrix has");

@@ -25,7 +25,7 @@ pub struct Progress {
 }
 
 /// Is told how far a load has come; [`ControlFlow::Break`] cancels it.
-pub type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
+pub(crate) type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 
 /// Whether the system may keep copies of what is read. They would count as this process's, where
 /// its memory is limited.

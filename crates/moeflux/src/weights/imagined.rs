@@ -13,7 +13,7 @@ use crate::weights::found::{Extent, Found, Wanted, dtype_of};
 
 /// How an imagined checkpoint is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Imagined {
+pub(crate) struct Imagined {
     /// Of every matrix whose columns are whole groups.
     pub params: QuantParams,
     /// Of scales, biases, norms and everything unquantised.

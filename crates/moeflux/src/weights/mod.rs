@@ -16,15 +16,16 @@ mod stored;
 mod bank;
 mod binder;
 
-pub use bank::ExpertShape;
-pub use binder::{Binder, Source};
-pub use files::{Copies, Progress, Watch};
-pub(crate) use files::{Files, Meter, check_room, first_non_finite};
+pub(crate) use bank::ExpertShape;
+pub(crate) use binder::{Binder, Source};
+pub use files::{Copies, Progress};
+pub(crate) use files::{Files, Meter, Watch, check_room, first_non_finite};
 pub(crate) use fill::{Searched, Segment, fill, fill_here};
 pub use found::Extent;
 pub(crate) use found::dtype_of;
+pub(crate) use imagined::Imagined;
 pub(crate) use imagined::params_of_mlx;
-pub use imagined::{Imagined, ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
+pub use imagined::{ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
 pub(crate) use load::expert_samples;
 pub use load::load;
 pub use manifest::{

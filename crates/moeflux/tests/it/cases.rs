@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use moeflux::error::Result;
-use moeflux::format::{Checkpoint, DType};
-use moeflux::ids::TokenId;
-use moeflux::session::{Session, Wanted};
+use moeflux::provider::error::Result;
+use moeflux::provider::format::{Checkpoint, DType};
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::{Session, Wanted};
 
 /// A golden case: a tiny checkpoint and the logits that another implementation computes for it.
 pub(crate) struct Case {

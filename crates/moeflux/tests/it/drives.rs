@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use moeflux::config::EngineConfig;
-use moeflux::engine::Engine;
-use moeflux::error::{Error, Result};
-use moeflux::experts::stream::Drives;
-use moeflux::format::Checkpoint;
-use moeflux::pack::{PackOptions, Packing, SourceFate};
+use moeflux::provider::config::EngineConfig;
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::experts::stream::Drives;
+use moeflux::provider::format::Checkpoint;
+use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
 use moeflux_io::{
     BLOCK_BYTES, BlockRead, Caching, FaultSwitch, Faults, SimulatedDrive, SimulatedFile,
     VirtualClock,

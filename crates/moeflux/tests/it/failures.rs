@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use moeflux::backend::reference::ReferenceBackend;
-use moeflux::backend::{Backend, DeviceNames, StatePart};
-use moeflux::blueprint::Blueprint;
-use moeflux::error::{Error, Result};
-use moeflux::experts::{Arrived, Experts, ResidentExperts};
-use moeflux::forward::Model;
-use moeflux::ids::{BufferId, StateId, TokenId};
-use moeflux::ops::{Batch, Plan, Purpose, Routes, StateSpec};
-use moeflux::session::{Runtime, Session};
-use moeflux::weights::{self, Copies};
+use moeflux::provider::backend::reference::ReferenceBackend;
+use moeflux::provider::backend::{Backend, DeviceNames, StatePart};
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::experts::{Arrived, Experts, ResidentExperts};
+use moeflux::provider::forward::Model;
+use moeflux::provider::ids::{BufferId, StateId, TokenId};
+use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
+use moeflux::provider::session::{Runtime, Session};
+use moeflux::provider::weights::{self, Copies};
 
 use crate::cases::{Case, feed_all};
 
@@ -252,7 +252,7 @@ fn a_state_of_a_twin_is_refused() {
             flip_experts(&path);
         }
     }
-    let open = |dir| crate::support::open(dir, moeflux::config::BackendKind::Cpu, 32);
+    let open = |dir| crate::support::open(dir, moeflux::provider::config::BackendKind::Cpu, 32);
     let (original, twin) = (open(&case.dir), open(twin.path()));
     let mut session = original.session(100).unwrap();
     session.feed_last(&case.tokens[..5]).unwrap();

@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use moeflux::config::BackendKind;
-use moeflux::engine::Engine;
-use moeflux::forward::Logits;
-use moeflux::generate::{Event, Finish, Generation};
-use moeflux::ids::TokenId;
-use moeflux::sample::{LogitMask, Sampler, SamplerConfig};
-use moeflux::text::{
+use moeflux::provider::config::BackendKind;
+use moeflux::provider::engine::Engine;
+use moeflux::provider::forward::Logits;
+use moeflux::provider::generate::{Event, Finish, Generation};
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::sample::{LogitMask, Sampler, SamplerConfig};
+use moeflux::provider::text::{
     EndTokens, SpecialText, StopStrings, TextStream, Tokenizer, byte_tokenizer_json,
 };
 

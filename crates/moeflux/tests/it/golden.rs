@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig};
-use moeflux::engine::Engine;
-use moeflux::ids::TokenId;
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::ids::TokenId;
 use moeflux_kernels::{KernelTable, available};
 
 use crate::cases::{Case, Distance, case_names, feed_all};

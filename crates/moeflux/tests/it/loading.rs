@@ -5,17 +5,17 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use moeflux::backend::Arithmetic;
-use moeflux::blueprint::Blueprint;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::error::Result;
-use moeflux::experts::for_each_expert;
-use moeflux::format::{
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Result;
+use moeflux::provider::experts::for_each_expert;
+use moeflux::provider::format::{
     Checkpoint, PACK_JOURNAL, SUMS_FILE_NAME, Sums, SumsDocument, TensorUnit, tensor_units,
 };
-use moeflux::ids::{ExpertIdx, TokenId};
-use moeflux::pack::{PackOptions, Packing, SourceFate};
+use moeflux::provider::ids::{ExpertIdx, TokenId};
+use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
 use twox_hash::XxHash3_64;
 
 use crate::cases::golden_dir;

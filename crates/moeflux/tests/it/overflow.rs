@@ -3,11 +3,11 @@
 
 use std::ops::ControlFlow;
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::error::Error;
-use moeflux::session::Wanted;
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Error;
+use moeflux::provider::session::Wanted;
 
 use crate::cases::{Case, fill_tensor, try_feed_all};
 use crate::support::config;

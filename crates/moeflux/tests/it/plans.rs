@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use moeflux::blueprint::Blueprint;
+use moeflux::provider::blueprint::Blueprint;
 
 use crate::cases::golden_dir;
 
@@ -23,7 +23,7 @@ fn text_of(name: &str) -> String {
     let (blueprint, _) = Blueprint::of_folder(&golden_dir().join(name)).unwrap();
     let plan = &blueprint.plan;
     let mut text = String::new();
-    let mut add = |title: &str, part: &moeflux::ops::Plan| {
+    let mut add = |title: &str, part: &moeflux::provider::ops::Plan| {
         if !part.ops.is_empty() {
             write!(text, "{title}\n{}\n", part.listing(&plan.workspace)).unwrap();
         }

@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::BackendKind;
-use moeflux::engine::Engine;
-use moeflux::error::Error;
-use moeflux::forward::Logits;
-use moeflux::ids::TokenId;
-use moeflux::session::{Feed, StepOutput, Wanted, step};
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::BackendKind;
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Error;
+use moeflux::provider::forward::Logits;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::{Feed, StepOutput, Wanted, step};
 
 use crate::cases::{Case, feed_all};
 use crate::support::{open, open_as};
@@ -293,7 +293,7 @@ fn a_cancelled_prompt_leaves_whole_chunks() {
         let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
         let mut session = engine.session(64).unwrap();
         // Stops inside the second chunk of 32 rows, after its second layer.
-        let mut stop = |progress: moeflux::forward::StepProgress| {
+        let mut stop = |progress: moeflux::provider::forward::StepProgress| {
             if progress.n_rows_done == 32 && progress.n_layers_done == 2 {
                 ControlFlow::Break(())
             } else {

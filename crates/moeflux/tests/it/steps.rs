@@ -3,14 +3,14 @@
 
 use std::sync::atomic::AtomicBool;
 
-use moeflux::backend::Arithmetic;
-use moeflux::blueprint::Blueprint;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::error::Error;
-use moeflux::forward::Logits;
-use moeflux::ids::{ExpertIdx, TokenId};
-use moeflux::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Error;
+use moeflux::provider::forward::Logits;
+use moeflux::provider::ids::{ExpertIdx, TokenId};
+use moeflux::provider::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
 
 use crate::cases::{Case, feed_all, golden_dir};
 use crate::packing::{AS_IT_IS, flip, pack};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use moeflux::backend::cpu::CpuBackend;
-use moeflux::backend::{Arithmetic as Mode, Backend};
-use moeflux::error::Result;
-use moeflux::ops::Workspace;
-use moeflux::weights::Weights;
+use moeflux::provider::backend::cpu::CpuBackend;
+use moeflux::provider::backend::{Arithmetic as Mode, Backend};
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::Workspace;
+use moeflux::provider::weights::Weights;
 use moeflux_kernels::KernelTable;
 
 use crate::ops::{Arithmetic, BackendUnderTest, REFERENCE};

@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use moeflux::ids::TokenId;
-use moeflux::text::Tokenizer;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::text::Tokenizer;
 use serde_json::{Map, Value, json};
 
 use crate::cases::{QWEN, added, replace, split};

@@ -74,7 +74,7 @@ fn check_all() {
 }
 
 fn encode_lines(dir: &Path) {
-    let tokenizer = moeflux::text::Tokenizer::open(dir, usize::MAX).unwrap();
+    let tokenizer = moeflux::provider::text::Tokenizer::open(dir, usize::MAX).unwrap();
     for line in std::io::stdin().lock().lines() {
         let text: String = serde_json::from_str(&line.unwrap()).unwrap();
         let tokens = tokenizer.encode(&text).unwrap();

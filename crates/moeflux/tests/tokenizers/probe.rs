@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use moeflux::ids::TokenId;
-use moeflux::text::{SpecialText, TextStream, Tokenizer};
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::text::{SpecialText, TextStream, Tokenizer};
 
 /// Bytes of each long text.
 const LONG_BYTES: usize = 8 << 10;
@@ -14,7 +14,7 @@ const LINE_CHARS_MAX: usize = 400;
 
 /// What came of a folder: how much was encoded, or the error's line.
 pub(crate) fn open(dir: &Path) -> Result<String, String> {
-    let line = |error: moeflux::error::Error| error.to_string();
+    let line = |error: moeflux::provider::error::Error| error.to_string();
     let tokenizer = Tokenizer::open(dir, usize::MAX).map_err(line)?;
     let (mut n_tokens, mut n_bytes) = (0, 0);
     for text in texts() {

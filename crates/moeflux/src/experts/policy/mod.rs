@@ -21,11 +21,11 @@ pub(super) use list::{Links, List};
 
 /// An expert's place among all experts of all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeyIdx(pub usize);
+pub(crate) struct KeyIdx(pub usize);
 
 /// What a policy is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PolicyShape {
+pub(crate) struct PolicyShape {
     /// Slots to begin with.
     pub n_slots: usize,
     /// Experts of all layers.
@@ -35,7 +35,7 @@ pub struct PolicyShape {
 }
 
 /// A rule of eviction. A slot is outside, held (in use or being filled) or idle.
-pub trait Policy: fmt::Debug + Send {
+pub(crate) trait Policy: fmt::Debug + Send {
     /// A step of so many rows begins: time passes by rows.
     fn begin_step(&mut self, n_rows: usize);
 
@@ -101,7 +101,7 @@ impl PolicyKind {
 
     /// An empty policy.
     #[must_use]
-    pub fn build(self, shape: PolicyShape) -> Box<dyn Policy> {
+    pub(crate) fn build(self, shape: PolicyShape) -> Box<dyn Policy> {
         match self {
             Self::Lru => Box::new(lru::Lru::new(shape)),
             Self::Clock => Box::new(clock::Clock::new(shape)),

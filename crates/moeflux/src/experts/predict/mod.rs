@@ -31,7 +31,7 @@ const PRECISION_MIN: f32 = 0.125;
 
 /// What looking ahead is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LookAheadShape {
+pub(crate) struct LookAheadShape {
     /// Layers of the model, dense ones too.
     pub n_layers: usize,
     /// Experts of the largest layer.
@@ -42,7 +42,7 @@ pub struct LookAheadShape {
 
 /// What a step's guesses came to, as measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepCost {
+pub(crate) struct StepCost {
     /// Guessed experts that were in memory when they were asked for.
     pub n_ready: u64,
     /// Guessed experts that were on their way then.
@@ -113,7 +113,7 @@ enum Mode {
 
 /// Decides what is read ahead.
 #[derive(Debug)]
-pub struct LookAhead {
+pub(crate) struct LookAhead {
     shape: LookAheadShape,
     mode: Mode,
     /// Of the next pause.
@@ -160,7 +160,7 @@ impl LookAhead {
     ///
     /// If a router names nothing.
     #[must_use]
-    pub fn new(shape: LookAheadShape) -> Self {
+    pub(crate) fn new(shape: LookAheadShape) -> Self {
         let LookAheadShape { n_layers, n_experts_max, n_ranks } = shape;
         assert!(n_ranks > 0, "a router names experts");
         Self {
@@ -184,7 +184,7 @@ impl LookAhead {
 
     /// Ranks that the next router should name for each row; 0: it need not be run.
     #[must_use]
-    pub fn n_ranks(&self) -> usize {
+    pub(crate) fn n_ranks(&self) -> usize {
         match self.mode {
             Mode::On { .. } => self.shape.n_ranks,
             Mode::Off { .. } => 0,
@@ -198,7 +198,7 @@ impl LookAhead {
     /// # Panics
     ///
     /// If these are not whole rows.
-    pub fn choose(
+    pub(crate) fn choose(
         &mut self,
         (layer, stage): (LayerIdx, Stage),
         ranked: &[ExpertIdx],
@@ -231,7 +231,7 @@ impl LookAhead {
     }
 
     /// What a layer then asked for, ascending. Layers without a guess are passed over.
-    pub fn demanded(&mut self, layer: LayerIdx, experts: &[ExpertIdx]) {
+    pub(crate) fn demanded(&mut self, layer: LayerIdx, experts: &[ExpertIdx]) {
         if self.ranked_layer.take() != Some(layer) {
             return;
         }
@@ -255,7 +255,7 @@ impl LookAhead {
     }
 
     /// A step is over. At the end of a window it goes on if it was a gain.
-    pub fn end_step(&mut self, cost: &StepCost) {
+    pub(crate) fn end_step(&mut self, cost: &StepCost) {
         self.ranked_layer = None;
         self.mode = match self.mode {
             Mode::Off { n_steps_left: 0 | 1 } => Mode::On { n_steps_left: WINDOW_STEPS },
@@ -273,13 +273,13 @@ impl LookAhead {
 
     /// Whether the next router is asked now.
     #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.n_ranks() > 0
     }
 
     /// Recall and precision in the last whole window.
     #[must_use]
-    pub fn quality(&self) -> Quality {
+    pub(crate) fn quality(&self) -> Quality {
         self.quality
     }
 

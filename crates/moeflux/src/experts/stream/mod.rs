@@ -59,7 +59,7 @@ const WAVE_BYTES: usize = 40 << 20;
 const N_WAVE_MIN: usize = 8;
 
 /// With fewer slots a prompt has too few reads under way beside what it keeps and computes.
-pub const N_SLOTS_OF_PROMPT: usize = 64;
+pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
 
 /// While tokens are computed one by one, guesses are read as long as fewer bytes are in flight:
 /// with these a drive is busy, and what is demanded waits for few others.

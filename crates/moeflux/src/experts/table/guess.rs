@@ -16,7 +16,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If the layer does not have these experts.
-    pub fn guess(
+    pub(crate) fn guess(
         &mut self,
         layer: LayerIdx,
         ranked: &[ExpertIdx],
@@ -49,12 +49,6 @@ impl SlotTable {
         while let Some(slot) = self.passed.pop() {
             self.policy.let_go(slot);
         }
-    }
-
-    /// Experts read or being read by guess that nobody has asked for yet.
-    #[must_use]
-    pub fn n_guessed(&self) -> usize {
-        self.n_guessed
     }
 
     fn room_for_guess(&mut self) -> Option<SlotIdx> {

@@ -29,7 +29,7 @@ const N_WAVE_READS_MAX: usize = 64;
 
 /// An expert that the rows of a step chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Which of its layer.
     pub expert: ExpertIdx,
     /// Rows that chose it: what a prompt used most is what stays.
@@ -38,7 +38,7 @@ pub struct Wanted {
 
 /// How an expert that was asked for was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub(crate) enum Found {
     /// It may be computed at once.
     InMemory,
     /// A read that began earlier will bring it: a demand's from now on.
@@ -49,7 +49,7 @@ pub enum Found {
 
 /// An expert with a lease on its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub(crate) struct Taken {
     /// Which of its layer.
     pub expert: ExpertIdx,
     /// Where it is or will be.
@@ -60,7 +60,7 @@ pub struct Taken {
 
 /// An expert to be read although nobody has asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guess {
+pub(crate) struct Guess {
     /// Which of its layer.
     pub expert: ExpertIdx,
     /// Where it will be.
@@ -69,7 +69,7 @@ pub struct Guess {
 
 /// What has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableCounters {
+pub(crate) struct TableCounters {
     /// Experts that were in memory when they were asked for, guessed ones too.
     pub hits: u64,
     /// Experts whose read was under way when they were asked for.
@@ -115,7 +115,7 @@ struct Slot {
 
 /// The slots of a model.
 #[derive(Debug)]
-pub struct SlotTable {
+pub(crate) struct SlotTable {
     keys: Keys,
     /// Per key.
     slot_of: Vec<Option<SlotIdx>>,
@@ -141,7 +141,7 @@ pub struct SlotTable {
 
 /// What a table is made for.
 #[derive(Clone, Copy, Debug)]
-pub struct TableShape<'a> {
+pub(crate) struct TableShape<'a> {
     /// Routed experts of each layer; none in dense layers.
     pub n_experts: &'a [usize],
     /// Experts that one token asks for, over all layers.
@@ -157,7 +157,7 @@ impl SlotTable {
     ///
     /// If there are no slots: computing an expert takes one.
     #[must_use]
-    pub fn new(shape: TableShape<'_>, kind: PolicyKind) -> Self {
+    pub(crate) fn new(shape: TableShape<'_>, kind: PolicyKind) -> Self {
         let TableShape { n_experts, n_uses_per_row, n_slots } = shape;
         assert!(n_slots > 0, "an expert is computed from a slot");
         let keys = Keys::new(n_experts);
@@ -183,7 +183,7 @@ impl SlotTable {
     }
 
     /// A step of so many rows begins: its layers follow in order.
-    pub fn begin_step(&mut self, n_rows: usize) {
+    pub(crate) fn begin_step(&mut self, n_rows: usize) {
         self.policy.begin_step(n_rows);
     }
 
@@ -199,7 +199,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If the experts do not ascend, or the layer does not have them.
-    pub fn acquire(
+    pub(crate) fn acquire(
         &mut self,
         layer: LayerIdx,
         wanted: &mut Vec<Wanted>,
@@ -233,7 +233,7 @@ impl SlotTable {
 
     /// Reads that a prompt should begin at a time.
     #[must_use]
-    pub fn n_wave_reads(&self) -> usize {
+    pub(crate) fn n_wave_reads(&self) -> usize {
         (self.n_open / WAVE_SHARE).clamp(N_WAVE_READS_MIN, N_WAVE_READS_MAX)
     }
 
@@ -242,7 +242,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If none was on its way.
-    pub fn loaded(&mut self, slot: SlotIdx) {
+    pub(crate) fn loaded(&mut self, slot: SlotIdx) {
         let State::Loading(cause) = self.slots[slot.0].state else {
             unreachable!("{slot:?} was loading")
         };
@@ -261,7 +261,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If none was on its way.
-    pub fn failed(&mut self, slot: SlotIdx) {
+    pub(crate) fn failed(&mut self, slot: SlotIdx) {
         let Slot { state, n_leases, key, .. } = self.slots[slot.0];
         let State::Loading(cause) = state else { unreachable!("{slot:?} was loading") };
         self.slot_of[key.0] = None;
@@ -281,7 +281,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If the slot has none.
-    pub fn release(&mut self, slot: SlotIdx) {
+    pub(crate) fn release(&mut self, slot: SlotIdx) {
         let found = &mut self.slots[slot.0];
         found.n_leases = found.n_leases.checked_sub(1).expect("a lease is given back once");
         match (found.n_leases, found.state) {
@@ -300,7 +300,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If it is in use.
-    pub fn forget(&mut self, slot: SlotIdx) {
+    pub(crate) fn forget(&mut self, slot: SlotIdx) {
         // One that was given up is empty already.
         if matches!(self.slots[slot.0].state, State::Ready(_)) {
             self.evict(slot);
@@ -310,7 +310,7 @@ impl SlotTable {
 
     /// The expert in a slot or on its way there.
     #[must_use]
-    pub fn expert_in(&self, slot: SlotIdx) -> Option<(LayerIdx, ExpertIdx)> {
+    pub(crate) fn expert_in(&self, slot: SlotIdx) -> Option<(LayerIdx, ExpertIdx)> {
         let found = self.slots.get(slot.0)?;
         matches!(found.state, State::Loading(_) | State::Ready(_))
             .then(|| self.keys.expert(found.key))
@@ -318,13 +318,13 @@ impl SlotTable {
 
     /// Where an expert is or will be.
     #[must_use]
-    pub fn slot_of(&self, layer: LayerIdx, expert: ExpertIdx) -> Option<SlotIdx> {
+    pub(crate) fn slot_of(&self, layer: LayerIdx, expert: ExpertIdx) -> Option<SlotIdx> {
         self.slot_of[self.keys.key(layer, expert).0]
     }
 
     /// What has happened so far.
     #[must_use]
-    pub fn counters(&self) -> TableCounters {
+    pub(crate) fn counters(&self) -> TableCounters {
         self.counters
     }
 

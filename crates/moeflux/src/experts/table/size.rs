@@ -11,13 +11,13 @@ use crate::experts::policy::KeyIdx;
 impl SlotTable {
     /// Slots that may be used.
     #[must_use]
-    pub fn n_slots(&self) -> usize {
+    pub(crate) fn n_slots(&self) -> usize {
         self.n_open
     }
 
     /// Slots that were given up and are still in use: their memory must stay.
     #[must_use]
-    pub fn n_closing(&self) -> usize {
+    pub(crate) fn n_closing(&self) -> usize {
         self.n_closing
     }
 
@@ -26,7 +26,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If these are fewer than before.
-    pub fn grow(&mut self, n_slots: usize) {
+    pub(crate) fn grow(&mut self, n_slots: usize) {
         assert!(n_slots >= self.n_open, "{n_slots} slots are fewer than {}", self.n_open);
         if n_slots > self.slots.len() {
             let key = KeyIdx(0);
@@ -58,7 +58,7 @@ impl SlotTable {
     /// # Panics
     ///
     /// If none would be left, or these are more than before.
-    pub fn shrink(&mut self, n_slots: usize) {
+    pub(crate) fn shrink(&mut self, n_slots: usize) {
         assert!(n_slots > 0, "an expert is computed from a slot");
         assert!(n_slots <= self.n_open, "{n_slots} slots are more than {}", self.n_open);
         self.free.retain(|slot| slot.0 < n_slots);

@@ -153,7 +153,7 @@ impl Naive {
             }
         }
         assert_eq!(table.n_slots(), self.n_open);
-        assert_eq!(table.n_guessed(), self.n_unused());
+        assert_eq!(table.n_guessed, self.n_unused());
         let n_closing = self.slots[self.n_open..].iter().flatten().count();
         assert_eq!(table.n_closing(), n_closing);
         let TableCounters { guesses, guesses_used, guesses_wasted, .. } = table.counters();

@@ -22,23 +22,23 @@ const MAGIC: [u8; 8] = *b"MOETRACE";
 const VERSION: u32 = 1;
 
 /// More layers than any model has.
-pub const N_LAYERS_MAX: usize = 4096;
+pub(crate) const N_LAYERS_MAX: usize = 4096;
 
 /// An expert's index is written in two bytes.
-pub const N_EXPERTS_MAX: usize = 1 << 16;
+pub(crate) const N_EXPERTS_MAX: usize = 1 << 16;
 
 /// Experts of all layers: forty times those of the largest model. Who replays a trace has tables
 /// of so many, whatever else it holds; a few kB of header could claim a hundred million.
-pub const N_ALL_EXPERTS_MAX: usize = 1 << 20;
+pub(crate) const N_ALL_EXPERTS_MAX: usize = 1 << 20;
 
 /// More experts per token than any model has.
-pub const TOP_K_MAX: usize = 1024;
+pub(crate) const TOP_K_MAX: usize = 1024;
 
 /// Rows of a step: as many as an engine takes.
 pub const N_ROWS_MAX: usize = 1 << 16;
 
 /// About a quarter of a million tokens of a model with 600 experts per token.
-pub const FILE_BYTES_MAX: u64 = 512 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 512 << 20;
 
 /// What a model's layer says about its experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

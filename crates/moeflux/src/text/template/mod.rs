@@ -32,12 +32,12 @@ use crate::text::special::SpecialTokens;
 use crate::text::template::meter::{Meter, WORK_MAX};
 
 /// Most bytes of a template; published ones have up to 30 KB.
-pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes of a rendered conversation: what the tokenizer takes.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// Most instructions of one rendering. A message takes a few hundred, so this is far above any
 /// conversation, and about a second.
-pub const FUEL_MAX: u64 = 20_000_000;
+pub(crate) const FUEL_MAX: u64 = 20_000_000;
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";

@@ -1,7 +1,7 @@
 //! Cases of attention: grouped heads, windows, sinks, gates, long histories, latents.
 
-use moeflux::ops::{Attention, Heads, LayerState, MlaAttention, Op, RmsNorm, Rope};
-use moeflux::spec::Pairing;
+use moeflux::provider::ops::{Attention, Heads, LayerState, MlaAttention, Op, RmsNorm, Rope};
+use moeflux::provider::spec::Pairing;
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use moeflux::ids::{BufferId, ExpertIdx, MatrixId, TokenId, VectorId};
-use moeflux::ops::{Embed, Heads, LayerState, Op, Plan, RowSet, StateSpec, Workspace};
-use moeflux::weights::{ExpertView, OwnedMatrix, Weights};
+use moeflux::provider::ids::{BufferId, ExpertIdx, MatrixId, TokenId, VectorId};
+use moeflux::provider::ops::{Embed, Heads, LayerState, Op, Plan, RowSet, StateSpec, Workspace};
+use moeflux::provider::weights::{ExpertView, OwnedMatrix, Weights};
 use moeflux_kernels::{FloatKind, Matrix, MatrixKind, MatrixLayout};
 
 use crate::random::{Rng, matrix_parts};
@@ -144,7 +144,7 @@ impl CaseBuilder {
     }
 
     /// The layer of an op that keeps `state`: not the first one, which is of another kind.
-    pub(crate) fn layer(&mut self, state: LayerState) -> moeflux::ids::LayerIdx {
+    pub(crate) fn layer(&mut self, state: LayerState) -> moeflux::provider::ids::LayerIdx {
         let other = match state {
             LayerState::Recurrent { .. } => {
                 LayerState::KeyValue { n_heads: 1, k_cols: 3, v_cols: 5 }
@@ -152,7 +152,7 @@ impl CaseBuilder {
             _ => LayerState::Recurrent { conv_rows: 1, conv_cols: 3, delta_values: 7 },
         };
         self.state.layers = vec![other, state];
-        moeflux::ids::LayerIdx(1)
+        moeflux::provider::ids::LayerIdx(1)
     }
 
     /// A buffer of normal values, or of what `value` makes.

@@ -1,7 +1,7 @@
 //! Cases of gated DeltaNet: the convolution, the gates, the rule, and all of them in one layer.
 
-use moeflux::ids::LayerIdx;
-use moeflux::ops::{
+use moeflux::provider::ids::LayerIdx;
+use moeflux::provider::ops::{
     CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, MatMul, Op, RmsNorm,
 };
 use moeflux_kernels::{FloatKind, MatrixKind};

@@ -1,7 +1,7 @@
 //! Cases of routed experts: every kind, at odd addresses, arriving in any order.
 
-use moeflux::ids::{ExpertIdx, LayerIdx};
-use moeflux::ops::{Combine, ExpertFfn, Op, Plan, Purpose, Route, RouterKind};
+use moeflux::provider::ids::{ExpertIdx, LayerIdx};
+use moeflux::provider::ops::{Combine, ExpertFfn, Op, Plan, Purpose, Route, RouterKind};
 use moeflux_kernels::{Affine, FloatKind, MatrixKind};
 
 use super::case::{Case, CaseBuilder, ExpertRecord, Experts, layout};

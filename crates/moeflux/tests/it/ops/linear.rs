@@ -1,6 +1,6 @@
 //! Cases of products: every kind of weight, many rows, wide rows, kinds side by side.
 
-use moeflux::ops::{Embed, HeadMatMul, MatMul, Op, Orientation, SelectRows};
+use moeflux::provider::ops::{Embed, HeadMatMul, MatMul, Op, Orientation, SelectRows};
 use moeflux_kernels::{Affine, FloatKind, MatrixKind};
 
 use super::case::{Case, CaseBuilder};

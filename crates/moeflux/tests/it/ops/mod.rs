@@ -18,11 +18,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use moeflux::backend::Backend;
-use moeflux::backend::reference::ReferenceBackend;
-use moeflux::error::Result;
-use moeflux::ops::{LayerState, Workspace};
-use moeflux::weights::Weights;
+use moeflux::provider::backend::Backend;
+use moeflux::provider::backend::reference::ReferenceBackend;
+use moeflux::provider::error::Result;
+use moeflux::provider::ops::{LayerState, Workspace};
+use moeflux::provider::weights::Weights;
 use moeflux_kernels::KernelTable;
 
 use crate::random::Rng;
@@ -96,7 +96,7 @@ fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
 
 /// Makes cases of one kind.
 pub(crate) struct Maker {
-    /// The op under test, as [`moeflux::ops::Op::name`] calls it.
+    /// The op under test, as [`moeflux::provider::ops::Op::name`] calls it.
     pub(crate) op: &'static str,
     /// What is special about the cases.
     pub(crate) what: &'static str,

@@ -1,7 +1,7 @@
 //! Cases of norms, rope, activations and sums, in place and not.
 
-use moeflux::ops::{Add, Best, Heads, L2Norm, Op, RmsNorm, Rope, SelectRows, SwiGlu};
-use moeflux::spec::Pairing;
+use moeflux::provider::ops::{Add, Best, Heads, L2Norm, Op, RmsNorm, Rope, SelectRows, SwiGlu};
+use moeflux::provider::spec::Pairing;
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};

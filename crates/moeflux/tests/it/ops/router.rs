@@ -1,6 +1,6 @@
 //! Cases of routers: many experts, ties, groups, choices below zero.
 
-use moeflux::ops::{Op, Purpose, Route, RouterKind};
+use moeflux::provider::ops::{Op, Purpose, Route, RouterKind};
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use moeflux::backend::{Backend, StatePart};
-use moeflux::experts::{Arrived, ArrivedExpert};
-use moeflux::ids::{BufferId, ExpertIdx, Position, StateId};
-use moeflux::ops::{Batch, LayerState, N_OUTPUTS_MAX, Purpose, Routes, Row, RowKind, Segment};
+use moeflux::provider::backend::{Backend, StatePart};
+use moeflux::provider::experts::{Arrived, ArrivedExpert};
+use moeflux::provider::ids::{BufferId, ExpertIdx, Position, StateId};
+use moeflux::provider::ops::{
+    Batch, LayerState, N_OUTPUTS_MAX, Purpose, Routes, Row, RowKind, Segment,
+};
 
 use crate::ops::case::{Case, Experts, token_id};
 use crate::random::Rng;
@@ -94,7 +96,7 @@ impl<'a> Run<'a> {
         let n = self.case.sessions[session_idx].n_tokens;
         let mut parts = Vec::new();
         for (layer_idx, layer) in self.case.state.layers.iter().enumerate() {
-            let layer_idx = moeflux::ids::LayerIdx(layer_idx);
+            let layer_idx = moeflux::provider::ids::LayerIdx(layer_idx);
             let part = match layer {
                 LayerState::Recurrent { .. } => StatePart::Recurrent { layer: layer_idx },
                 _ => StatePart::Positions { layer: layer_idx, first: 0, n },

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use moeflux::blueprint::Blueprint;
-use moeflux::format::Checkpoint;
-use moeflux::ids::ExpertIdx;
-use moeflux::pack::{Coverage, DamagedPart};
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::format::Checkpoint;
+use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::pack::{Coverage, DamagedPart};
 
 use super::{AS_IT_IS, edit_config, pack, quantised, verified};
 use crate::cases::golden_dir;

@@ -9,14 +9,16 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use moeflux::blueprint::Blueprint;
-use moeflux::config::BackendKind;
-use moeflux::error::{Error, Result};
-use moeflux::format::{Checkpoint, RawConfig};
-use moeflux::ids::ExpertIdx;
-use moeflux::pack::{Coverage, PackOptions, PackReport, Packing, SourceFate, Verified, verify};
-use moeflux::spec::{ModelSpec, QuantParams};
-use moeflux::weights::Extent;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::config::BackendKind;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::format::{Checkpoint, RawConfig};
+use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::pack::{
+    Coverage, PackOptions, PackReport, Packing, SourceFate, Verified, verify,
+};
+use moeflux::provider::spec::{ModelSpec, QuantParams};
+use moeflux::provider::weights::Extent;
 use serde_json::Value;
 
 use crate::cases::{Case, case_names, feed_all, golden_dir};
@@ -133,7 +135,9 @@ fn quantised_modules(dir: &Path) -> BTreeMap<String, String> {
         let Some(base) = name.strip_suffix(".scales") else { continue };
         let part = |part: &str| {
             let entry = &checkpoint.tensors[&format!("{base}.{part}")];
-            let &moeflux::format::TensorEntry { file_idx, offset_bytes, len_bytes, .. } = entry;
+            let &moeflux::provider::format::TensorEntry {
+                file_idx, offset_bytes, len_bytes, ..
+            } = entry;
             bytes_of(&checkpoint, Extent { file_idx, offset_bytes, len_bytes })
         };
         let bytes = ["weight", "scales", "biases"].into_iter().flat_map(part);
@@ -148,7 +152,8 @@ fn quantised_modules(dir: &Path) -> BTreeMap<String, String> {
             }
             let experts = |part| {
                 let experts = (0..bank.n_experts).map(ExpertIdx);
-                let extent = move |expert| moeflux::weights::BankPart::extent(part, expert);
+                let extent =
+                    move |expert| moeflux::provider::weights::BankPart::extent(part, expert);
                 experts.flat_map(move |expert| bytes_of(&checkpoint_of(dir), extent(expert)))
             };
             let hash = fnv(parts.into_iter().flat_map(experts));

@@ -5,11 +5,11 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::error::Result;
-use moeflux::session::{Session, Wanted};
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Result;
+use moeflux::provider::session::{Session, Wanted};
 use moeflux_io::{Faults, NthFault};
 
 use crate::cases::Case;

@@ -5,19 +5,19 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use moeflux::backend::cpu::CpuBackend;
-use moeflux::backend::{Arithmetic, Backend, DeviceNames, StatePart};
-use moeflux::blueprint::Blueprint;
-use moeflux::budget::{Division, PromptRoom, step_bytes};
-use moeflux::error::{Error, Result};
-use moeflux::experts::policy::PolicyKind;
-use moeflux::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
-use moeflux::experts::{Arrived, Experts};
-use moeflux::forward::{Model, StepProgress};
-use moeflux::ids::{BufferId, StateId, TokenId};
-use moeflux::ops::{Batch, Plan, Purpose, Routes, StateSpec};
-use moeflux::session::{Runtime, Session, Wanted};
-use moeflux::weights::{self, Copies};
+use moeflux::provider::backend::cpu::CpuBackend;
+use moeflux::provider::backend::{Arithmetic, Backend, DeviceNames, StatePart};
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::budget::{Division, PromptRoom, step_bytes};
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::experts::policy::PolicyKind;
+use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
+use moeflux::provider::experts::{Arrived, Experts};
+use moeflux::provider::forward::{Model, StepProgress};
+use moeflux::provider::ids::{BufferId, StateId, TokenId};
+use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
+use moeflux::provider::session::{Runtime, Session, Wanted};
+use moeflux::provider::weights::{self, Copies};
 use moeflux_io::Caching;
 
 use crate::cases::{Case, case_names, feed_all};
@@ -271,7 +271,7 @@ fn cancelled_prompts_and_failing_devices_give_back() {
     assert!(session.feed_last(&tokens[N_PROMPT..=N_PROMPT]).unwrap() == expected[N_PROMPT]);
     session.clear();
 
-    let refusing = &mut |_: moeflux::session::OutputOf, _: &[f32]| Err(Error::Cancelled);
+    let refusing = &mut |_: moeflux::provider::session::OutputOf, _: &[f32]| Err(Error::Cancelled);
     session.feed(&tokens[..N_PROMPT], Wanted::Last, go_on, refusing).unwrap_err();
     assert!(is_back());
     session.clear();

@@ -8,10 +8,10 @@ mod near;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use moeflux::backend::Arithmetic;
-use moeflux::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
-use moeflux::engine::Engine;
-use moeflux::error::Result;
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::Result;
 
 use crate::cases::{Case, case_names, feed_all};
 use crate::support::config;

@@ -4,13 +4,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use moeflux::blueprint::Blueprint;
-use moeflux::experts::policy::PolicyKind;
-use moeflux::experts::stream::{
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::experts::policy::PolicyKind;
+use moeflux::provider::experts::stream::{
     Drives, N_ROWS_ANY_ORDER, SlotSight, Stream, StreamConfig, StreamModel,
 };
-use moeflux::experts::{Experts, Request};
-use moeflux::ids::{ExpertIdx, LayerIdx};
+use moeflux::provider::experts::{Experts, Request};
+use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use moeflux_io::{Caching, Slab};
 
 use crate::cases::Case;

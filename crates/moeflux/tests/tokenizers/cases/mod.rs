@@ -8,7 +8,7 @@ mod words;
 
 use std::path::Path;
 
-use moeflux::text::byte_tokenizer_json;
+use moeflux::provider::text::byte_tokenizer_json;
 use serde_json::{Map, Value, json};
 
 /// Qwen's expression.

@@ -1,0 +1,180 @@
+//! For crates that supply a backend, and for our own tools and tests. No promise of stability.
+//!
+//! Programs that use models find what they need at the root of the crate. Here each internal module
+//! passes on what those others use, under its own name, so that an item has one path inside and
+//! the same one outside.
+
+/// Types that cannot be mixed up.
+pub mod ids {
+    pub use crate::ids::{
+        BufferId, ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId,
+    };
+}
+
+/// External failures.
+pub mod error {
+    pub use crate::error::{ByteCount, Error, Result, grouped};
+}
+
+/// Files as tables of contents.
+pub mod format {
+    pub use crate::format::{
+        Checkpoint, DType, FileSums, Header, HeaderTensor, NewTensor, NpyWriter, PACK_JOURNAL,
+        Packed, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole, Problem,
+        RECORD_ALIGN, RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, SumTable, SumUnit,
+        Sums, SumsDocument, TensorEntry, TensorUnit, new_header, new_index, packed_metadata,
+        parse_header, parse_index, parse_packed, read_file, read_file_if_there, tensor_units,
+    };
+}
+
+/// What a config says.
+pub mod spec {
+    pub use crate::spec::{
+        AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, LayerSpec, MixerSpec,
+        MlaSpec, ModelSpec, MoeSpec, Pairing, QuantParams, Quantisation, RopeScaling, RopeSpec,
+        RouterSpec, SharedExpertSpec, YarnSpec,
+    };
+}
+
+/// Tensors: where they are, and those in memory.
+pub mod weights {
+    pub use crate::weights::{
+        BankPart, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, ImaginedCheckpoint,
+        ImaginedRole, ImaginedTensor, KindCount, Manifest, MatrixSource, MatrixSpan, Origin,
+        OwnedMatrix, PartRole, Places, Progress, QuantisedRows, Records, SkipReason, SkippedGroup,
+        StoredVector, VectorSource, Weights, load,
+    };
+}
+
+/// The routed experts of a model.
+pub mod experts {
+    pub use crate::experts::{
+        Arrived, ArrivedExpert, Experts, Order, Request, ResidentExperts, for_each_expert,
+    };
+
+    /// Which expert is evicted.
+    pub mod policy {
+        pub use crate::experts::policy::PolicyKind;
+    }
+
+    /// Which expert is likely next.
+    pub mod predict {
+        pub use crate::experts::predict::{Quality, Stage};
+    }
+
+    /// A trace under other budgets.
+    pub mod replay {
+        pub use crate::experts::replay::{Replayed, Tally, bound, replay};
+    }
+
+    /// Experts that are read from drives.
+    pub mod stream {
+        pub use crate::experts::stream::{
+            Drives, Move, N_ROWS_ANY_ORDER, SeenSlot, SeenSlots, SlotShape, SlotSight, Stream,
+            StreamConfig, StreamModel, StreamStats, choose_way, drive_speed, probe_of, slot_shape,
+        };
+    }
+
+    /// Which experts the rows of an answer chose.
+    pub mod trace {
+        pub use crate::experts::trace::{
+            LayerShape, N_ROWS_MAX, StepKind, Trace, TraceBlock, TraceHeader, TraceUse, TraceWriter,
+        };
+    }
+}
+
+/// The operations of a plan.
+pub mod ops {
+    pub use crate::ops::{
+        Add, Attention, Batch, Best, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
+        Embed, ExpertFfn, GatedDelta, HeadMatMul, Heads, KvKind, L2Norm, LayerState, MatMul,
+        MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, Purpose, RmsNorm, Rope, Route,
+        RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, SwiGlu,
+        Workspace,
+    };
+}
+
+/// What runs plans.
+pub mod backend {
+    pub use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
+
+    /// Threads and kernels.
+    pub mod cpu {
+        pub use crate::backend::cpu::CpuBackend;
+    }
+
+    /// Slow scalar code that the others are compared with.
+    pub mod reference {
+        pub use crate::backend::reference::ReferenceBackend;
+    }
+}
+
+/// Plans of a model.
+pub mod families {
+    pub use crate::families::{LayerPlan, ModelPlan, MoePlan};
+}
+
+/// What headers tell.
+pub mod blueprint {
+    pub use crate::blueprint::Blueprint;
+}
+
+/// The packed format.
+pub mod pack {
+    pub use crate::pack::{
+        Coverage, Damage, DamagedPart, PackOptions, PackReport, Packing, SourceFate, Verified,
+        WORKING_BYTES_MAX, verify,
+    };
+}
+
+/// A batch of rows into logits.
+pub mod forward {
+    pub use crate::forward::{Logits, Model, StepProgress};
+}
+
+/// Logits into a token.
+pub mod sample {
+    pub use crate::sample::{
+        Choice, LOGPROBS_MAX, LogitMask, PENALTY_MAX, Sampler, SamplerConfig, SamplerDefaults,
+    };
+}
+
+/// Text and tokens.
+pub mod text {
+    pub use crate::text::{
+        BYTE_TOKENS, ChatTemplate, EndTokens, Message, OUTPUT_BYTES_MAX, STOP_STRING_BYTES_MAX,
+        SpecialText, SpecialTokens, StopStrings, TemplateOptions, TextStream, Tokenizer,
+        byte_tokenizer_config_json, byte_tokenizer_json,
+    };
+}
+
+/// How an engine is opened.
+pub mod config {
+    pub use crate::config::{
+        BackendKind, Budget, DeviceMaker, DeviceParts, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX,
+        ReadWay, StreamingConfig,
+    };
+}
+
+/// A number of bytes among the needs of a model.
+pub mod budget {
+    pub use crate::budget::{Division, Layout, Memory, Placement, PromptRoom, step_bytes};
+}
+
+/// Timelines of tokens.
+pub mod session {
+    pub use crate::session::{
+        Feed, N_CHECKPOINTS_DEFAULT, N_ROWS_BESIDE, OutputOf, Runtime, Session, StepOutput,
+        StepUnderWay, Wanted, step,
+    };
+}
+
+/// Logits into an answer.
+pub mod generate {
+    pub use crate::generate::{Chosen, Event, Finish, Generation, Listener};
+}
+
+/// A model that is ready to run.
+pub mod engine {
+    pub use crate::engine::{Engine, PROBE_TIME, kernels_named};
+}
