@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::config::{BackendKind, Budget};
+use moeflux::provider::config::BackendKind;
+use moeflux::{Arithmetic, Budget};
 
 use crate::ranges;
 

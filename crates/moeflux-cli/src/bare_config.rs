@@ -6,10 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::error::{Error, Result};
 use moeflux::provider::format::{RawConfig, read_file};
 use moeflux::provider::spec::{ModelSpec, QuantParams};
 use moeflux::provider::weights::ImaginedCheckpoint;
+use moeflux::{Error, Result};
 use serde_json::{Map, Value, json};
 
 /// Published ones with an entry per quantised tensor have about 1 MB.

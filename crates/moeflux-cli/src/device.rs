@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use moeflux::provider::config::{Budget, DeviceMaker};
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::config::DeviceMaker;
+use moeflux::{Budget, Error, Result};
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::GpuMaker;

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use moeflux::provider::error::{ByteCount, Error, Result};
+use moeflux::{ByteCount, Error, Result};
 
 /// Blocks are not shared between files, and folders grow too.
 const SLACK_BYTES_PER_FILE: u64 = 64 << 10;

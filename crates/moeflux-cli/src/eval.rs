@@ -9,14 +9,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use moeflux::provider::backend::DeviceNames;
-use moeflux::provider::engine::Engine;
-use moeflux::provider::error::{Error, Result};
 use moeflux::provider::format::read_file;
 use moeflux::provider::forward::StepProgress;
-use moeflux::provider::ids::TokenId;
-use moeflux::provider::session::{Session, Wanted};
 use moeflux::provider::spec::ModelSpec;
-use moeflux::provider::text::Tokenizer;
+use moeflux::{Engine, Error, Result, Session, TokenId, Tokenizer, Wanted};
 use serde_json::json;
 
 use crate::args::{BackendName, ModelArgs};

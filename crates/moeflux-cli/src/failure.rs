@@ -6,7 +6,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use moeflux::provider::error::Error;
+use moeflux::Error;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]

@@ -3,19 +3,13 @@
 use std::io::Read;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use moeflux::provider::engine::Engine;
-use moeflux::provider::error::{Error, Result};
-use moeflux::provider::generate::{Event, Finish, Generation};
-use moeflux::provider::ids::TokenId;
-use moeflux::provider::sample::Sampler;
-use moeflux::provider::spec::ModelSpec;
-use moeflux::provider::text::{
-    ChatTemplate, EndTokens, Message, SpecialText, StopStrings, TemplateOptions, TextStream,
-    Tokenizer,
+use moeflux::provider::config::CONTEXT_DEFAULT;
+use moeflux::provider::text::TemplateOptions;
+use moeflux::{
+    Engine, Error, Event, Finish, Message, ModelText, Result, StopStrings, TokenId, Tokenizer,
 };
 use serde_json::{Value, json};
 
@@ -33,9 +27,6 @@ use crate::think::EmptyThink;
 
 /// Bytes of a prompt from stdin: far beyond any context.
 const STDIN_BYTES_MAX: u64 = 64 << 20;
-
-/// Room for a conversation where nothing larger is asked for.
-const CONTEXT_DEFAULT: usize = 4096;
 
 /// What `moeflux generate` is told.
 #[derive(Debug, Args)]
@@ -87,10 +78,15 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let prompt = read_prompt(&args.prompt)?;
     let dir = &model::path(args.model.model.as_deref())?;
     let spec = model::spec(dir)?;
-    let tokenizer = Tokenizer::open(dir, spec.vocab)?;
-    let tokens = encode(args, dir, (&tokenizer, &prompt))?;
-    let end_tokens = end_tokens(dir, &tokenizer, &spec)?;
-    let mut sampler = Sampler::new(args.sampling.config(dir)?, spec.vocab)?;
+    let text = ModelText::open(dir, spec.vocab)?;
+    let tokens = encode(args, &text, &prompt)?;
+    let sampling = args.sampling.config(&text);
+    let seed = sampling.seed;
+    let mut generation =
+        text.generation(sampling, args.n_tokens)?.with_stops(stops).cancelled_by(interrupt.flag());
+    if args.special {
+        generation = generation.with_special_text();
+    }
     let needed = tokens.len().saturating_add(args.n_tokens).max(CONTEXT_DEFAULT);
     let context = model::context_for(&spec, args.context, needed)?;
     model::check_tokens(&spec, &tokens, context)?;
@@ -100,33 +96,12 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     model::check_same(&spec, &engine, dir)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
-    let special = if args.special { SpecialText::Shown } else { SpecialText::Hidden };
-    let stream = TextStream::new(&tokenizer, special);
-    let generation = Generation::new(&mut sampler, stream, &end_tokens, args.n_tokens)
-        .with_stops(stops)
-        .cancelled_by(interrupt.flag());
-    let mut answer = Answer::new(args, &tokenizer, (load, tokens.len(), &engine));
+    let mut answer = Answer::new(args, text.tokenizer(), (load, tokens.len(), &engine));
     let finish = generation.run(&mut session, &tokens, &mut |event| answer.hear(event, &interrupt));
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
     let finish = finish?;
-    Ok(answer.end(&engine, (sampler.config().seed, context), finish)?)
-}
-
-fn end_tokens(dir: &Path, tokenizer: &Tokenizer, spec: &ModelSpec) -> Result<EndTokens> {
-    let end_tokens = EndTokens::open(dir, tokenizer)?;
-    let beyond = end_tokens.tokens().iter().find(|token| token.0 as usize >= spec.vocab);
-    match beyond {
-        None => Ok(end_tokens),
-        Some(token) => Err(Error::malformed(
-            dir,
-            format!(
-                "`eos_token_id` in config.json or generation_config.json names token {}, and the \
-                 vocabulary has {}",
-                token.0, spec.vocab
-            ),
-        )),
-    }
+    Ok(answer.end(&engine, (seed, context), finish)?)
 }
 
 fn read_prompt(argument: &str) -> Result<String> {
@@ -150,20 +125,10 @@ fn read_stdin() -> Result<String> {
     })
 }
 
-fn encode(
-    args: &GenerateArgs,
-    dir: &Path,
-    (tokenizer, prompt): (&Tokenizer, &str),
-) -> Result<Vec<TokenId>> {
+fn encode(args: &GenerateArgs, text: &ModelText, prompt: &str) -> Result<Vec<TokenId>> {
     if !args.chat {
-        return tokenizer.encode_prompt(prompt);
+        return text.prompt(prompt);
     }
-    let Some(template) = ChatTemplate::open(dir)? else {
-        return Err(Error::Unsupported(format!(
-            "{} has no chat template: leave --chat out",
-            dir.display()
-        )));
-    };
     let system = args.system.as_deref().map(|text| Message::new("system", text));
     let messages: Vec<Message> = system.into_iter().chain([Message::new("user", prompt)]).collect();
     let options = TemplateOptions {
@@ -172,7 +137,10 @@ fn encode(
         now_seconds: Some(clock::seconds_since_1970()),
         ..TemplateOptions::default()
     };
-    tokenizer.encode(&template.render(&messages, &options)?)
+    text.chat_prompt_with(&messages, &options).map_err(|error| match error {
+        Error::Unsupported(problem) => Error::Unsupported(format!("{problem}: leave --chat out")),
+        other => other,
+    })
 }
 
 /// An answer as it comes in, and when.
@@ -221,7 +189,7 @@ impl<'a> Answer<'a> {
                 self.reading = None;
                 self.stats.prompt_read();
             }
-            Event::Token { token, logprob, top } => {
+            Event::Token { token, logprob, top, .. } => {
                 self.stats.token(self.args.json.then_some(self.engine));
                 self.tokens.push(token);
                 if let Some(logprob) = logprob {
@@ -232,6 +200,7 @@ impl<'a> Answer<'a> {
                 let text = self.think.push(text);
                 self.write(&text);
             }
+            _ => {}
         }
         let goes_on = matches!(self.output, Ok(Reader::Reads));
         if goes_on { interrupt.poll() } else { ControlFlow::Break(()) }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use moeflux::provider::format::NpyWriter;
-use moeflux::provider::ids::TokenId;
-use moeflux::provider::session::Wanted;
+use moeflux::{TokenId, Wanted};
 
 use crate::args::ModelArgs;
 use crate::failure::Outcome;

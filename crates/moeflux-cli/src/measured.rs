@@ -7,8 +7,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use moeflux::provider::error::{Error, Result};
 use moeflux::provider::format::read_file;
+use moeflux::{Error, Result};
 use moeflux_io::Caching;
 use serde_json::{Map, Value, json};
 

@@ -6,13 +6,11 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::config::{EngineConfig, StreamingConfig};
-use moeflux::provider::engine::{Engine, PROBE_TIME, kernels_named};
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::engine::{PROBE_TIME, kernels_named};
 use moeflux::provider::experts::stream::{Drives, choose_way};
 use moeflux::provider::format::{Checkpoint, PACK_JOURNAL};
-use moeflux::provider::ids::TokenId;
 use moeflux::provider::spec::ModelSpec;
+use moeflux::{Engine, EngineBuilder, Error, Result, TokenId};
 use moeflux_io::{Caching, create_file};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
@@ -153,45 +151,37 @@ pub(crate) fn open_on(
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
-    let mut config = EngineConfig {
-        backend: backend.into(),
-        device: device::of(backend, args)?,
-        arithmetic: args.arithmetic(),
-        kernels: args.isa.as_deref().map(kernels_named).transpose()?,
-        n_threads: n_threads(args),
-        n_rows_max: args.chunk,
-        streaming: StreamingConfig {
-            budget: args.memory,
-            context,
-            mirror: args.mirror.clone(),
-            looks_ahead: !args.no_look_ahead,
-            checks_sums: args.checksums == Checksums::On,
-            n_slots_max: args.slots.map(NonZeroUsize::get),
-            ..StreamingConfig::default()
-        },
-    };
-    let opened = open_as(dir, &config, args, interrupt);
-    match opened {
-        Err(error) if config.device.is_some() && device::falls_back(backend, &error) => {
+    let kernels = args.isa.as_deref().map(kernels_named).transpose()?;
+    let device = device::of(backend, args)?;
+    let has_device = device.is_some();
+    let builder = Engine::builder(dir).arithmetic(args.arithmetic()).configure(|config| {
+        config.backend = backend.into();
+        config.device = device;
+        config.kernels = kernels;
+        config.n_threads = n_threads(args);
+        config.n_rows_max = args.chunk;
+        config.streaming.budget = args.memory;
+        config.streaming.context = context;
+        config.streaming.mirror.clone_from(&args.mirror);
+        config.streaming.looks_ahead = !args.no_look_ahead;
+        config.streaming.checks_sums = args.checksums == Checksums::On;
+        config.streaming.n_slots_max = args.slots.map(NonZeroUsize::get);
+    });
+    match open_as(&builder, args, interrupt) {
+        Err(error) if has_device && device::falls_back(backend, &error) => {
             device::say_fallback(&error);
-            config.device = None;
-            open_as(dir, &config, args, interrupt)
+            open_as(&builder.configure(|config| config.device = None), args, interrupt)
         }
         opened => opened,
     }
 }
 
-fn open_as(
-    dir: &Path,
-    config: &EngineConfig,
-    args: &ModelArgs,
-    interrupt: &Interrupt,
-) -> Result<Engine> {
+fn open_as(builder: &EngineBuilder, args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
     let mut bar = None;
     let mirror = args.mirror.as_deref();
     let drives =
         &mut |checkpoint: &Checkpoint| Drives::open(checkpoint, way(args.io, checkpoint)?, mirror);
-    Engine::open_on(dir, config, drives, &mut |progress| {
+    builder.open_on(drives, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()
@@ -261,11 +251,6 @@ pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize)
 
 #[cfg(test)]
 mod tests {
-    use std::ops::ControlFlow;
-
-    use moeflux::provider::backend::Arithmetic;
-    use moeflux::provider::config::BackendKind;
-
     use super::*;
     use crate::test_dir::TestDir;
 
@@ -274,16 +259,7 @@ mod tests {
         let root = TestDir::new("same");
         let dir = moeflux_demo::unpack(root.path()).unwrap();
         let before = spec(&dir).unwrap();
-        let config = EngineConfig {
-            backend: BackendKind::Cpu,
-            device: None,
-            arithmetic: Arithmetic::Int8,
-            kernels: None,
-            n_threads: NonZeroUsize::MIN,
-            n_rows_max: Some(NonZeroUsize::MIN),
-            streaming: StreamingConfig::default(),
-        };
-        let open = || Engine::open(&dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+        let open = || Engine::builder(&dir).threads(NonZeroUsize::MIN).open().unwrap();
         check_same(&before, &open(), &dir).unwrap();
         let path = dir.join("config.json");
         let text = std::fs::read_to_string(&path).unwrap();

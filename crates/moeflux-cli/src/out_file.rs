@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use moeflux::provider::error::{Error, Result};
+use moeflux::{Error, Result};
 
 /// A file that is being written.
 #[derive(Debug)]

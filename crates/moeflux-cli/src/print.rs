@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 
-use moeflux::provider::error::{Error, Result};
+use moeflux::{Error, Result};
 
 /// Whether anybody reads on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use moeflux::provider::config::{Budget, N_ROWS_MAX};
-use moeflux::provider::ids::TokenId;
+use moeflux::provider::config::N_ROWS_MAX;
 use moeflux::provider::sample::{LOGPROBS_MAX, PENALTY_MAX};
 use moeflux::provider::text::STOP_STRING_BYTES_MAX;
+use moeflux::{Budget, TokenId};
 
 use crate::size;
 

@@ -1,12 +1,7 @@
 //! Sampling options: what is not given comes from the model's `generation_config.json`.
 
-use std::path::Path;
-
 use clap::Args;
-use moeflux::provider::error::{Error, Result};
-use moeflux::provider::format::read_file_if_there;
-use moeflux::provider::ids::TokenId;
-use moeflux::provider::sample::{SamplerConfig, SamplerDefaults};
+use moeflux::{ModelText, SamplerConfig, TokenId};
 
 use crate::clock;
 use crate::ranges;
@@ -57,40 +52,20 @@ pub(crate) struct SamplingArgs {
 
 impl SamplingArgs {
     /// The model's defaults, overridden by what was typed.
-    pub(crate) fn config(&self, dir: &Path) -> Result<SamplerConfig> {
-        let seed = self.seed.unwrap_or_else(seed_of_the_clock);
-        let defaults = defaults_of(dir)?.config(seed);
-        Ok(SamplerConfig {
-            temperature: self.temp.unwrap_or(defaults.temperature),
-            top_k: self.top_k.unwrap_or(defaults.top_k),
-            top_p: self.top_p.unwrap_or(defaults.top_p),
-            min_p: self.min_p.unwrap_or(defaults.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
-            penalty_window: self.penalty_window.or(defaults.penalty_window),
-            logit_bias: self.logit_bias.clone(),
-            seed,
-            n_logprobs: self.logprobs,
-        })
+    pub(crate) fn config(&self, text: &ModelText) -> SamplerConfig {
+        let mut config = text.sampling(self.seed.unwrap_or_else(seed_of_the_clock));
+        config.temperature = self.temp.unwrap_or(config.temperature);
+        config.top_k = self.top_k.unwrap_or(config.top_k);
+        config.top_p = self.top_p.unwrap_or(config.top_p);
+        config.min_p = self.min_p.unwrap_or(config.min_p);
+        config.repetition_penalty = self.repetition_penalty.unwrap_or(config.repetition_penalty);
+        config.frequency_penalty = self.frequency_penalty.unwrap_or(config.frequency_penalty);
+        config.presence_penalty = self.presence_penalty.unwrap_or(config.presence_penalty);
+        config.penalty_window = self.penalty_window.or(config.penalty_window);
+        config.logit_bias.clone_from(&self.logit_bias);
+        config.n_logprobs = self.logprobs;
+        config
     }
-}
-
-/// Published ones have a few hundred bytes.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
-
-fn defaults_of(dir: &Path) -> Result<SamplerDefaults> {
-    let path = dir.join("generation_config.json");
-    let Some(bytes) = read_file_if_there(&path, CONFIG_BYTES_MAX)? else {
-        return Ok(SamplerDefaults::default());
-    };
-    let json = serde_json::from_slice(&bytes)
-        .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
-    SamplerDefaults::from_generation_config(&json).map_err(|error| {
-        let problem = error.to_string();
-        let problem = problem.strip_prefix("generation_config.json: ").unwrap_or(&problem);
-        Error::malformed(&path, problem)
-    })
 }
 
 /// Few digits, so that a seed can be typed again.

@@ -1,7 +1,7 @@
 //! Numbers of bytes, as people write and read them.
 //!
 //! **Invariant:** all means powers of 1024; what is read with or without the `i`. Numbers in powers
-//! of 1000 are printed by `moeflux::provider::error::ByteCount`.
+//! of 1000 are printed by `moeflux::ByteCount`.
 
 /// What a unit's letter multiplies by, as a power of two.
 const UNITS: [(char, u32); 4] = [('k', 10), ('m', 20), ('g', 30), ('t', 40)];

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use moeflux::provider::backend::DeviceNames;
-use moeflux::provider::engine::Engine;
 use moeflux::provider::experts::stream::StreamStats;
-use moeflux::provider::generate::Finish;
+use moeflux::{Engine, Finish};
 use serde_json::{Value, json};
 
 use crate::clock;

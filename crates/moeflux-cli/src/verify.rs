@@ -7,8 +7,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::provider::error::{ByteCount, Error};
 use moeflux::provider::pack::{Coverage, Verified, verify};
+use moeflux::{ByteCount, Error};
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use moeflux::provider::ids::TokenId;
+use moeflux::TokenId;
 
 /// How a text is cut.
 #[derive(Clone, Debug)]

@@ -7,7 +7,8 @@
 
 use std::path::Path;
 
-use moeflux::provider::text::{ChatTemplate, Message, SpecialTokens, TemplateOptions};
+use moeflux::provider::text::{SpecialTokens, TemplateOptions};
+use moeflux::{ChatTemplate, Message};
 use serde_json::json;
 
 fn main() {
@@ -18,9 +19,8 @@ fn main() {
     }
 }
 
-fn render(path: &Path) -> moeflux::provider::error::Result<String> {
-    let source =
-        std::fs::read_to_string(path).map_err(moeflux::provider::error::Error::io("read", path))?;
+fn render(path: &Path) -> moeflux::Result<String> {
+    let source = std::fs::read_to_string(path).map_err(moeflux::Error::io("read", path))?;
     let template = ChatTemplate::from_source(path, &source, SpecialTokens::default())?;
     let messages = [Message::new("user", "x".repeat(1 << 20)), Message::new("assistant", "y")];
     let extra = json!({"text": "ab ".repeat(1 << 10), "list": [1, [2, {"a": [3]}], "b"]});

@@ -18,6 +18,9 @@ use crate::weights::{ExpertLayout, Weights};
 /// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
 pub const N_ROWS_DEFAULT: usize = 512;
 
+/// Tokens of all sessions together for which room is kept unless told otherwise.
+pub const CONTEXT_DEFAULT: usize = 4096;
+
 /// More rows make the workspace large and nothing faster.
 pub const N_ROWS_MAX: usize = 1 << 16;
 
@@ -81,6 +84,7 @@ pub enum Budget {
 
 /// How experts that are not in memory are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadWay {
     /// Whichever a measurement of a moment finds faster.
     Measured,

@@ -5,7 +5,7 @@
 use std::hash::Hasher as _;
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use crate::families::ModelPlan;
 use crate::format::{Checkpoint, Sums};
 use crate::forward::Model;
 use crate::ids::{LayerIdx, MatrixId, VectorId};
+use crate::model_text::ModelText;
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
 use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
@@ -60,6 +61,7 @@ pub fn kernels_named(isa: &str) -> Result<&'static KernelTable> {
 /// A model that is ready to run.
 #[derive(Debug)]
 pub struct Engine {
+    dir: PathBuf,
     runtime: Arc<Runtime>,
     memory: Memory,
     n_rows_max: usize,
@@ -149,7 +151,7 @@ impl Engine {
         let model = Model { spec, plan, expert_bytes, fingerprint, trace: None };
         let runtime = Runtime::new(model, backend, experts).with_prompt_room(prompt_room);
         let runtime = Arc::new(runtime);
-        Ok(Self { runtime, memory: layout.memory, n_rows_max })
+        Ok(Self { dir: dir.to_owned(), runtime, memory: layout.memory, n_rows_max })
     }
 
     /// Writes which experts each row chooses, from now to [`Engine::end_trace`], to `out`; `path`
@@ -186,6 +188,15 @@ impl Engine {
     /// As [`Session::new`].
     pub fn session(&self, context: usize) -> Result<Session> {
         Session::new(Arc::clone(&self.runtime), context)
+    }
+
+    /// The model's tokenizer, end tokens and sampling, read from its folder.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelText::open`].
+    pub fn text(&self) -> Result<ModelText> {
+        ModelText::open(&self.dir, self.spec().vocab)
     }
 
     /// Shapes and constants.

@@ -14,11 +14,11 @@ use crate::forward::{Logits, StepProgress};
 use crate::ids::TokenId;
 use crate::sample::{Choice, LogitMask, Sampler};
 use crate::session::{Feed, Session, StepOutput, step};
-use crate::text::{EndTokens, StopStrings, TextStream};
+use crate::text::{EndTokens, SpecialText, StopStrings, TextStream, Tokenizer};
 
 /// One answer while it is made.
 pub struct Generation<'a> {
-    sampler: &'a mut Sampler,
+    sampler: Sampler,
     mask: Option<&'a mut dyn LogitMask>,
     stream: TextStream<'a>,
     stops: StopStrings,
@@ -31,6 +31,7 @@ pub struct Generation<'a> {
 
 /// What the logits behind a token gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Chosen<'g> {
     /// What was chosen; also a token that ends the answer.
     pub choice: Choice<'g>,
@@ -43,12 +44,14 @@ pub struct Chosen<'g> {
 
 /// What happens on the way.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A part of the prompt was computed.
     Reading(StepProgress),
     /// The whole prompt was computed.
     PromptRead,
     /// A token of the answer was chosen.
+    #[non_exhaustive]
     Token {
         /// Which.
         token: TokenId,
@@ -66,6 +69,7 @@ pub type Listener<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Finish {
     /// The model ended it.
     EndToken,
@@ -126,11 +130,12 @@ impl<'a> Generation<'a> {
     /// An answer of at most this many tokens.
     #[must_use]
     pub fn new(
-        sampler: &'a mut Sampler,
-        stream: TextStream<'a>,
+        sampler: Sampler,
+        tokenizer: &'a Tokenizer,
         end_tokens: &'a EndTokens,
         n_tokens_max: usize,
     ) -> Self {
+        let stream = TextStream::new(tokenizer, SpecialText::Hidden);
         let (mask, stops, cancel) = (None, StopStrings::default(), None);
         Self { sampler, mask, stream, stops, end_tokens, n_tokens_max, cancel, n_tokens: 0 }
     }
@@ -139,6 +144,13 @@ impl<'a> Generation<'a> {
     #[must_use]
     pub fn with_mask(self, mask: Option<&'a mut dyn LogitMask>) -> Self {
         Self { mask, ..self }
+    }
+
+    /// Writes special tokens as they stand in the vocabulary; otherwise they have no text.
+    #[must_use]
+    pub fn with_special_text(self) -> Self {
+        let stream = self.stream.with_special(SpecialText::Shown);
+        Self { stream, ..self }
     }
 
     /// Ends the answer before any of these strings.

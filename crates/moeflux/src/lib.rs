@@ -1,10 +1,33 @@
 //! moeflux: Mixture-of-Experts language models that are larger than memory.
 //!
-//! The modules stand in the order of dependence: each names only those above it.
-//! Files become tables of contents (`format`), a valid model (`spec`), bound tensors (`weights`)
-//! and experts behind a lease (`experts`); a family turns them into plans of `ops` that a
-//! `backend` runs; `forward` walks the layers; `sample` and `text` turn logits into words;
-//! `session` is one timeline, and `engine` the whole story on one page.
+//! ```no_run
+//! use std::ops::ControlFlow;
+//!
+//! use moeflux::{Engine, Event, Message};
+//!
+//! let engine = Engine::builder("models/qwen3").memory(24 << 30).open()?;
+//! let text = engine.text()?;
+//! let prompt = text.chat_prompt(&[Message::new("user", "Why is the sky blue?")])?;
+//! let mut session = engine.session(4096)?;
+//! text.generation(text.sampling(1), 256)?.run(&mut session, &prompt, &mut |event| {
+//!     if let Event::Text(piece) = event {
+//!         print!("{piece}");
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! # Ok::<(), moeflux::Error>(())
+//! ```
+//!
+//! * [`Engine::builder`] opens the folder of a checkpoint; [`Memory`] says where its bytes went.
+//! * A [`Session`] is one timeline of tokens. [`step`] computes tokens of many sessions at once,
+//!   each told by a [`Feed`]; [`StepUnderWay`] can pause between layers.
+//! * [`ModelText`] turns text into tokens and knows how the model wants to be sampled. A
+//!   [`Generation`] is one answer: it takes logits and says which token is next.
+//! * An [`Error`] is one line for people; [`Error::fault`] says whose it is.
+//!
+//! Handles may be sent to other threads. Nothing is global: two engines for two models may live in
+//! one process. The crate's own modules are described in `ARCHITECTURE.md`; what backends and tests
+//! need of them is in [`provider`].
 #![forbid(unsafe_code)]
 
 mod ids;
@@ -25,5 +48,22 @@ mod config;
 mod budget;
 mod session;
 mod generate;
+mod model_text;
 mod engine;
+mod builder;
 pub mod provider;
+
+pub use crate::backend::Arithmetic;
+pub use crate::budget::Memory;
+pub use crate::builder::EngineBuilder;
+pub use crate::config::{Budget, ReadWay};
+pub use crate::engine::Engine;
+pub use crate::error::{ByteCount, Error, Result};
+pub use crate::forward::Logits;
+pub use crate::generate::{Chosen, Event, Finish, Generation};
+pub use crate::ids::TokenId;
+pub use crate::model_text::ModelText;
+pub use crate::sample::{LogitMask, Sampler, SamplerConfig};
+pub use crate::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
+pub use crate::text::{ChatTemplate, Message, StopStrings, TextStream, Tokenizer};
+pub use crate::weights::Progress;

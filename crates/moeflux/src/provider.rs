@@ -23,7 +23,7 @@ pub mod format {
         Packed, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole, Problem,
         RECORD_ALIGN, RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, SumTable, SumUnit,
         Sums, SumsDocument, TensorEntry, TensorUnit, new_header, new_index, packed_metadata,
-        parse_header, parse_index, parse_packed, read_file, read_file_if_there, tensor_units,
+        parse_header, parse_index, parse_packed, read_file, tensor_units,
     };
 }
 
@@ -151,8 +151,8 @@ pub mod text {
 /// How an engine is opened.
 pub mod config {
     pub use crate::config::{
-        BackendKind, Budget, DeviceMaker, DeviceParts, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX,
-        ReadWay, StreamingConfig,
+        BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, DeviceParts, EngineConfig,
+        N_ROWS_DEFAULT, N_ROWS_MAX, ReadWay, StreamingConfig,
     };
 }
 

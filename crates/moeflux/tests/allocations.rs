@@ -46,7 +46,8 @@ struct Run {
 impl Run {
     fn new(engine: &Engine) -> Self {
         let vocab = engine.spec().vocab;
-        let config = SamplerConfig { temperature: 0.8, ..SamplerConfig::greedy() };
+        let mut config = SamplerConfig::greedy();
+        config.temperature = 0.8;
         let session = engine.session(200).unwrap();
         let sampler = Sampler::new(config, vocab).unwrap();
         Self { session, sampler, logits: Vec::new(), vocab: vocab.try_into().unwrap() }

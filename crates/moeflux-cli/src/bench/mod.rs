@@ -12,12 +12,9 @@ use std::time::Duration;
 use clap::Args;
 use moeflux::provider::backend::TierStats;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::engine::Engine;
-use moeflux::provider::error::Result;
 use moeflux::provider::experts::stream::{StreamStats, drive_speed, probe_of};
 use moeflux::provider::forward::StepProgress;
-use moeflux::provider::ids::TokenId;
-use moeflux::provider::session::{Feed, Session, StepOutput, Wanted, step};
+use moeflux::{Engine, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
 use moeflux_io::{Caching, Probe};
 
 use crate::args::{IoName, ModelArgs};

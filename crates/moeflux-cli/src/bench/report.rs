@@ -4,10 +4,9 @@
 
 use moeflux::provider::backend::DeviceNames;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::config::Budget;
-use moeflux::provider::error::ByteCount;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::ops::Op;
+use moeflux::{Budget, ByteCount};
 use serde_json::{Value, json};
 
 use super::{BenchArgs, Runs};

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
-use moeflux::provider::error::{ByteCount, Error, Result};
 use moeflux::provider::format::{
     Checkpoint, FileSums, ShardFile, SumsDocument, TensorUnit, tensor_units,
 };
 use moeflux::provider::pack::verify;
+use moeflux::{ByteCount, Error, Result};
 use moeflux_io::ReadFile;
 use serde_json::{Value, json};
 use twox_hash::XxHash3_64;

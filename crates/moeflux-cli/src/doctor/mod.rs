@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::error::{Error, Result};
 use moeflux::provider::format::SUMS_FILE_NAME;
+use moeflux::{Error, Result};
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use moeflux::provider::error::ByteCount;
+use moeflux::ByteCount;
 use moeflux_gpu::adapter::AdapterFacts;
 use moeflux_io::Caching;
 use serde_json::{Value, json};

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 
-use moeflux::provider::error::{Error, Result};
 use moeflux::provider::format::SumsDocument;
+use moeflux::{Error, Result};
 use moeflux_io::create_file;
 
 use crate::out_file::OutFile;

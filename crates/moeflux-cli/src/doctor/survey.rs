@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use moeflux::provider::error::{ByteCount, Error, Result};
+use moeflux::{ByteCount, Error, Result};
 use moeflux_io::{Caching, DriveFile, Probe, RealClock};
 use serde_json::{Value, json};
 

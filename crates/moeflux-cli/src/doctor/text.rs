@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** what is not known has no line.
 
-use moeflux::provider::error::{ByteCount, grouped};
+use moeflux::ByteCount;
+use moeflux::provider::error::grouped;
 
 use super::gpu;
 use super::report::Report;

@@ -9,8 +9,8 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::error::Error;
 use moeflux::provider::format::RawConfig;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};

@@ -3,7 +3,7 @@
 //! **Invariant:** every number is counted from the tensors that were bound, none from a formula of
 //! its own. Units stand in the names, of the JSON too: scripts rely on them.
 
-use moeflux::provider::backend::Arithmetic;
+use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{

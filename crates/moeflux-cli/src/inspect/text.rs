@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 
-use moeflux::provider::error::{ByteCount, grouped};
+use moeflux::ByteCount;
+use moeflux::provider::error::grouped;
 use moeflux::provider::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
 use moeflux::provider::weights::SkippedGroup;
 

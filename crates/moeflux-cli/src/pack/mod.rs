@@ -7,9 +7,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::provider::error::{ByteCount, Error};
 use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceFate};
 use moeflux::provider::spec::QuantParams;
+use moeflux::{ByteCount, Error};
 
 use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT, parse_bits, parse_group};
 use crate::disk;

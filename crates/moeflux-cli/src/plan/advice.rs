@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** says what a change would give, never that one should be made.
 
+use moeflux::ByteCount;
 use moeflux::provider::config::N_ROWS_DEFAULT;
-use moeflux::provider::error::ByteCount;
 
 use super::forecast::{Bound, Forecast, Gives, forecast};
 use super::machine::PlanMachine;

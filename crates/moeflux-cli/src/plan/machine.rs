@@ -3,7 +3,7 @@
 //! **Invariant:** a figure never stands without where it is from. Nothing is measured here: a plan
 //! answers at once.
 
-use moeflux::provider::error::ByteCount;
+use moeflux::ByteCount;
 
 use super::forecast::Gives;
 use super::needs::float;

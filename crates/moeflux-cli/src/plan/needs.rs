@@ -3,7 +3,7 @@
 //! **Invariant:** counted from the matrices that were bound, like `inspect`'s numbers; knows no
 //! machine.
 
-use moeflux::provider::backend::Arithmetic;
+use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::step_bytes;
 use moeflux::provider::config::N_ROWS_DEFAULT;

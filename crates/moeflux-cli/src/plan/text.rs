@@ -2,8 +2,9 @@
 //!
 //! **Invariant:** what was assumed stands on the page, in one line each.
 
+use moeflux::ByteCount;
 use moeflux::provider::config::N_ROWS_DEFAULT;
-use moeflux::provider::error::{ByteCount, grouped};
+use moeflux::provider::error::grouped;
 
 use super::advice::speed;
 use super::forecast::{Forecast, Prompt, Speed};

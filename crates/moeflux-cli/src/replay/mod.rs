@@ -9,7 +9,7 @@ mod text;
 use std::path::PathBuf;
 
 use clap::Args;
-use moeflux::provider::error::Error;
+use moeflux::Error;
 use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::trace::Trace;
 

@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use moeflux::provider::error::{Error, Result};
+use moeflux::{Error, Result};
 
 const UNFINISHED: &str = ".partial-";
 

@@ -18,10 +18,10 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::error::{ByteCount, Result};
 use moeflux::provider::spec::{ModelSpec, QuantParams};
 use moeflux::provider::text::byte_tokenizer_config_json;
 use moeflux::provider::weights::{ImaginedCheckpoint, Origin};
+use moeflux::{ByteCount, Result};
 use serde_json::{Value, json};
 
 use crate::bare_config::{BITS_DEFAULT, BareConfig, GROUP_DEFAULT, parse_bits, parse_group};

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use moeflux::provider::error::{Error, Result};
 use moeflux::provider::format::{NewTensor, new_header, new_index};
 use moeflux::provider::weights::ImaginedTensor;
+use moeflux::{Error, Result};
 use serde_json::{Map, Value};
 
 /// Names have five digits.

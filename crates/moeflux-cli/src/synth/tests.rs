@@ -3,10 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use moeflux::provider::error::Error;
 use moeflux::provider::format::Checkpoint;
-use moeflux::provider::ids::TokenId;
-use moeflux::provider::text::Tokenizer;
+use moeflux::{Error, TokenId, Tokenizer};
 use serde_json::Map;
 
 use super::*;

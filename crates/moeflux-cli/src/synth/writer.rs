@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use moeflux::provider::error::{Error, Result};
 use moeflux::provider::spec::ModelSpec;
 use moeflux::provider::weights::ImaginedTensor;
+use moeflux::{Error, Result};
 
 use super::shards::Shard;
 use super::values::Values;

@@ -7,15 +7,8 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::provider::engine::Engine;
-use moeflux::provider::generate::{Event, Generation};
-use moeflux::provider::sample::{Sampler, SamplerConfig};
-use moeflux::provider::session::Session;
-use moeflux::provider::text::{
-    ChatTemplate, EndTokens, Message, SpecialText, TemplateOptions, TextStream, Tokenizer,
-};
+use moeflux::provider::text::TemplateOptions;
+use moeflux::{Engine, Event, Message, ModelText, SamplerConfig, Session};
 use serde_json::{Value, json};
 
 use crate::support::{TempDir, moeflux_in, stdout_in};
@@ -30,50 +23,27 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo")
 }
 
-/// The model and what is needed to talk to it.
+/// The model and a conversation with it.
 struct Chat {
     session: Session,
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    end_tokens: EndTokens,
-    sampler: Sampler,
+    text: ModelText,
 }
 
 impl Chat {
     fn open() -> Self {
-        let dir = demo().join("model");
-        let n_threads = NonZeroUsize::new(2).unwrap();
-        let n_rows_max = NonZeroUsize::new(256).unwrap();
-        let config = EngineConfig {
-            backend: BackendKind::Cpu,
-            device: None,
-            arithmetic: Arithmetic::Int8,
-            kernels: None,
-            n_threads,
-            n_rows_max: Some(n_rows_max),
-            streaming: StreamingConfig::default(),
-        };
-        let engine = Engine::open(&dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
-        let vocab = engine.spec().vocab;
-        let tokenizer = Tokenizer::open(&dir, vocab).unwrap();
-        Self {
-            session: engine.session(CONTEXT).unwrap(),
-            template: ChatTemplate::open(&dir).unwrap().unwrap(),
-            end_tokens: EndTokens::open(&dir, &tokenizer).unwrap(),
-            sampler: Sampler::new(SamplerConfig::greedy(), vocab).unwrap(),
-            tokenizer,
-        }
+        let builder = Engine::builder(demo().join("model")).threads(NonZeroUsize::new(2).unwrap());
+        let engine = builder.rows_per_step(NonZeroUsize::new(256).unwrap()).open().unwrap();
+        Self { session: engine.session(CONTEXT).unwrap(), text: engine.text().unwrap() }
     }
 
     /// The answer to a chat's first message.
     fn answer(&mut self, request: &str, tools: Option<Value>, n_tokens_max: usize) -> String {
         let options =
             TemplateOptions { add_generation_prompt: true, tools, ..TemplateOptions::default() };
-        let prompt = self.template.render(&[Message::new("user", request)], &options).unwrap();
+        let messages = [Message::new("user", request)];
+        let prompt = self.text.chat_prompt_with(&messages, &options).unwrap();
         self.session.clear();
-        let stream = TextStream::new(&self.tokenizer, SpecialText::Shown);
-        let (sampler, end_tokens) = (&mut self.sampler, &self.end_tokens);
-        let generation = Generation::new(sampler, stream, end_tokens, n_tokens_max);
+        let generation = self.text.generation(SamplerConfig::greedy(), n_tokens_max).unwrap();
         let mut answer = String::new();
         let listener = &mut |event: Event<'_>| {
             if let Event::Text(text) = event {
@@ -81,8 +51,7 @@ impl Chat {
             }
             ControlFlow::Continue(())
         };
-        let prompt = self.tokenizer.encode(&prompt).unwrap();
-        generation.run(&mut self.session, &prompt, listener).unwrap();
+        generation.with_special_text().run(&mut self.session, &prompt, listener).unwrap();
         answer
     }
 }

@@ -128,7 +128,7 @@ impl GpuBackend {
     ///
     /// # Errors
     ///
-    /// [`moeflux::provider::error::Error::NoRoom`], [`moeflux::provider::error::Error::Device`].
+    /// [`moeflux::Error::NoRoom`], [`moeflux::Error::Device`].
     pub fn new(
         gpu: Arc<Gpu>,
         weights: &Weights,
@@ -187,7 +187,7 @@ impl GpuBackend {
     ///
     /// # Errors
     ///
-    /// [`moeflux::provider::error::Error::NoRoom`].
+    /// [`moeflux::Error::NoRoom`].
     pub fn see_slots(&mut self, slots: &SeenSlots) -> Result<()> {
         if can_see(self.gpu.device()) {
             self.experts.see_slots(&self.gpu, slots)?;

@@ -17,7 +17,7 @@ impl GpuBackend {
     ///
     /// # Errors
     ///
-    /// [`moeflux::provider::error::Error::Device`] when the driver does not take a kernel.
+    /// [`moeflux::Error::Device`] when the driver does not take a kernel.
     pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) -> Result<()> {
         if !self.batches.has_room(batch) {
             self.flush();

@@ -46,7 +46,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`moeflux::provider::error::Error::Device`].
+    /// [`moeflux::Error::Device`].
     pub(crate) fn is_done(&self, gpu: &Gpu) -> Result<bool> {
         match self.answer.said().take() {
             None => Ok(false),

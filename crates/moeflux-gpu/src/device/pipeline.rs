@@ -28,7 +28,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`moeflux::provider::error::Error::Device`] when the driver does not take it.
+    /// [`moeflux::Error::Device`] when the driver does not take it.
     pub(crate) fn made(&self, gpu: &Gpu) -> Result<&wgpu::ComputePipeline> {
         if let Some(made) = self.made.get() {
             return Ok(made);

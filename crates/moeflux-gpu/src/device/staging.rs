@@ -62,7 +62,7 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// [`moeflux::provider::error::Error::NoRoom`], [`moeflux::provider::error::Error::Device`].
+    /// [`moeflux::Error::NoRoom`], [`moeflux::Error::Device`].
     pub(crate) fn fill(&mut self, flow: &mut Flow<'_>, filling: &Filling<'_>) -> Result<bool> {
         let Some(block_idx) = self.block(flow.gpu, flow.submission, filling.n_bytes)? else {
             return Ok(false);

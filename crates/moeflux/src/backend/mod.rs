@@ -21,6 +21,7 @@ use crate::weights::ExpertView;
 
 /// How products with quantised weights are computed, and how keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Arithmetic {
     /// Activations, keys and values as f32.
     F32,

@@ -14,6 +14,7 @@ use crate::weights::{ExpertBank, check_room};
 
 /// Where the memory of an engine goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Memory {
     /// What every token needs.
     pub resident_bytes: u64,

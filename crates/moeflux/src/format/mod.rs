@@ -35,8 +35,9 @@ pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes};
 pub use shard::ShardFile;
 pub use sums::{FileSums, SUMS_FILE_NAME, SumUnit, Sums, SumsDocument, TensorUnit, tensor_units};
 pub(crate) use sums::{PackedTable, own_sum};
+pub use whole::read_file;
+pub(crate) use whole::read_file_if_there;
 pub(crate) use whole::read_into;
-pub use whole::{read_file, read_file_if_there};
 
 use std::fmt;
 

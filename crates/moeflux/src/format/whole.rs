@@ -24,7 +24,7 @@ pub fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
 /// # Errors
 ///
 /// As [`read_file`].
-pub fn read_file_if_there(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+pub(crate) fn read_file_if_there(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>> {
     let file = ReadFile::open_if_there(path).map_err(Error::io("open", path))?;
     file.map(|file| read_whole(&file, path, bytes_max)).transpose()
 }

@@ -16,6 +16,7 @@ pub const PENALTY_MAX: f32 = 1e6;
 
 /// How the next token is chosen. The order of the steps is in the header of [`crate::sample`].
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SamplerConfig {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,

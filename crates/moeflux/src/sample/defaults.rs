@@ -6,14 +6,22 @@
 //! top-p 0.95. A value that the file leaves out is off; transformers' own top-k of 50 is not
 //! invented for it. End tokens of the same file are not read here.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::format::read_file_if_there;
 use crate::sample::config::SamplerConfig;
 
 const FILE: &str = "generation_config.json";
+/// Published ones have a few hundred bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 const TEMPERATURE: f32 = 0.7;
 const TOP_P: f32 = 0.95;
+
+/// A value of the file, or what is wrong with it.
+type Parsed<T> = std::result::Result<T, String>;
 
 /// The makers' wishes; what they do not name is off.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,13 +39,31 @@ impl Default for SamplerDefaults {
 }
 
 impl SamplerDefaults {
+    /// Reads a model's folder.
+    ///
+    /// # Errors
+    /// A file that is no JSON object, a value of the wrong type or out of its range, by key.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        let Some(bytes) = read_file_if_there(&path, FILE_BYTES_MAX)? else {
+            return Ok(Self::default());
+        };
+        let json = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
+        Self::from_json(&json).map_err(|problem| Error::malformed(&path, problem))
+    }
+
     /// Reads the parsed file.
     ///
     /// # Errors
     /// A value of the wrong type or out of its range, by key.
     pub fn from_generation_config(json: &Value) -> Result<Self> {
+        Self::from_json(json).map_err(|problem| Error::malformed(Path::new(FILE), problem))
+    }
+
+    fn from_json(json: &Value) -> Parsed<Self> {
         if !json.is_object() {
-            return Err(Error::Input(format!("{FILE}: not a JSON object")));
+            return Err("not a JSON object".to_owned());
         }
         let temperature = number(json, "temperature")?;
         let top_k = count(json, "top_k")?;
@@ -55,7 +81,7 @@ impl SamplerDefaults {
         if boolean(json, "do_sample")? == Some(false) {
             config.temperature = 0.0;
         }
-        config.validate().map_err(|error| Error::Input(format!("{FILE}: {error}")))?;
+        config.validate().map_err(|error| error.to_string())?;
         Ok(Self { config })
     }
 
@@ -70,19 +96,19 @@ fn given<'j>(json: &'j Value, key: &str) -> Option<&'j Value> {
     json.get(key).filter(|value| !value.is_null())
 }
 
-fn wrong(key: &str, value: &Value, wanted: &str) -> Error {
+fn wrong(key: &str, value: &Value, wanted: &str) -> String {
     let shown: String = value.to_string().chars().take(60).collect();
-    Error::Input(format!("{FILE}: `{key}` is {shown}, which is not {wanted}"))
+    format!("`{key}` is {shown}, which is not {wanted}")
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "f64 to f32 rounds; ranges are checked later")]
-fn number(json: &Value, key: &str) -> Result<Option<f32>> {
+fn number(json: &Value, key: &str) -> Parsed<Option<f32>> {
     let Some(value) = given(json, key) else { return Ok(None) };
     value.as_f64().map(|number| Some(number as f32)).ok_or_else(|| wrong(key, value, "a number"))
 }
 
 /// -1 is how some writers say that top-k is off.
-fn count(json: &Value, key: &str) -> Result<Option<usize>> {
+fn count(json: &Value, key: &str) -> Parsed<Option<usize>> {
     let Some(value) = given(json, key) else { return Ok(None) };
     if value.as_i64() == Some(-1) {
         return Ok(Some(0));
@@ -91,7 +117,7 @@ fn count(json: &Value, key: &str) -> Result<Option<usize>> {
     count.map(Some).ok_or_else(|| wrong(key, value, "a whole number from 0"))
 }
 
-fn boolean(json: &Value, key: &str) -> Result<Option<bool>> {
+fn boolean(json: &Value, key: &str) -> Parsed<Option<bool>> {
     let Some(value) = given(json, key) else { return Ok(None) };
     value.as_bool().map(Some).ok_or_else(|| wrong(key, value, "true or false"))
 }

@@ -36,7 +36,7 @@ use crate::sample::penalties::Penalties;
 use crate::sample::random::SplitMix64;
 
 /// Forbids tokens before one is chosen: a grammar, a list of banned words.
-pub trait LogitMask {
+pub trait LogitMask: Send {
     /// Sets the logits of forbidden tokens to minus infinity. One logit per vocabulary entry.
     fn apply(&mut self, logits: &mut [f32]);
 
@@ -53,6 +53,7 @@ pub trait LogitMask {
 
 /// What was chosen. Borrows from its sampler, so that a token costs no allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Choice<'s> {
     /// The token.
     pub token: TokenId,

@@ -51,6 +51,12 @@ impl<'t> TextStream<'t> {
         }
     }
 
+    /// The same with another rule for special tokens.
+    #[must_use]
+    pub(crate) fn with_special(self, special: SpecialText) -> Self {
+        Self { special, ..self }
+    }
+
     /// The text that this token makes certain; often none.
     pub fn push(&mut self, token: TokenId) -> &str {
         self.text.clear();

@@ -17,6 +17,7 @@ const STRETCH_BYTES: usize = 4096;
 
 /// How far a load has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Progress {
     /// Bytes in memory.
     pub done_bytes: u64,

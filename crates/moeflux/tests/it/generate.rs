@@ -10,9 +10,7 @@ use moeflux::provider::forward::Logits;
 use moeflux::provider::generate::{Event, Finish, Generation};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::sample::{LogitMask, Sampler, SamplerConfig};
-use moeflux::provider::text::{
-    EndTokens, SpecialText, StopStrings, TextStream, Tokenizer, byte_tokenizer_json,
-};
+use moeflux::provider::text::{EndTokens, StopStrings, Tokenizer, byte_tokenizer_json};
 
 use crate::cases::golden_dir;
 use crate::support::open;
@@ -127,15 +125,14 @@ impl Stage {
     /// Ends when `is_enough` says so of an event.
     fn run_until(&self, asked: &Asked<'_>, is_enough: impl Fn(&Event<'_>) -> bool) -> Heard {
         let mut session = self.engine.session(asked.context).unwrap();
-        let mut sampler = Sampler::new(asked.sampling.clone(), 256).unwrap();
+        let sampler = Sampler::new(asked.sampling.clone(), 256).unwrap();
         let mut script = asked
             .script
             .map(|bytes| Script { tokens: bytes.iter().map(|&b| b.into()).collect(), n_done: 0 });
         let end_tokens = EndTokens::new(asked.ends.iter().copied().map(TokenId).collect());
-        let stream = TextStream::new(&self.tokenizer, SpecialText::Hidden);
         let stops = asked.stops.iter().map(|stop| (*stop).to_owned()).collect();
         let flag = AtomicBool::new(false);
-        let generation = Generation::new(&mut sampler, stream, &end_tokens, asked.n_tokens_max)
+        let generation = Generation::new(sampler, &self.tokenizer, &end_tokens, asked.n_tokens_max)
             .with_mask(script.as_mut().map(|script| script as &mut dyn LogitMask))
             .with_stops(StopStrings::new(stops).unwrap())
             .cancelled_by(&flag);
@@ -152,6 +149,7 @@ impl Stage {
                     text.push_str(piece);
                     "text"
                 }
+                _ => "another",
             });
             // Set behind a token that goes on, the flag ends the step that feeds it.
             if asked.is_flagged && matches!(event, Event::Text(_)) {
@@ -188,12 +186,11 @@ fn a_mask_hears_tokens_and_says_when_it_may_end() {
     let stage = Stage::new();
     for n_min in [0, 3, 5] {
         let mut session = stage.engine.session(64).unwrap();
-        let mut sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
+        let sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
         let mut mask = AtLeast { n_min, ..AtLeast::default() };
         // All but the lowest tokens end the answer, and the model prefers one of those.
         let end_tokens = EndTokens::new((3..256).map(TokenId).collect());
-        let stream = TextStream::new(&stage.tokenizer, SpecialText::Shown);
-        let generation = Generation::new(&mut sampler, stream, &end_tokens, 8);
+        let generation = Generation::new(sampler, &stage.tokenizer, &end_tokens, 8);
         let mut tokens = Vec::new();
         let finish =
             generation.with_mask(Some(&mut mask)).run(&mut session, &PROMPT, &mut |event| {
@@ -211,11 +208,10 @@ fn a_mask_hears_tokens_and_says_when_it_may_end() {
 fn a_mask_is_not_passed_by() {
     let stage = Stage::new();
     let session = stage.engine.session(8).unwrap();
-    let mut sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
+    let sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
     let (mut mask, end_tokens) = (AtLeast::default(), EndTokens::new(Vec::new()));
-    let stream = TextStream::new(&stage.tokenizer, SpecialText::Shown);
     let mut generation =
-        Generation::new(&mut sampler, stream, &end_tokens, 8).with_mask(Some(&mut mask));
+        Generation::new(sampler, &stage.tokenizer, &end_tokens, 8).with_mask(Some(&mut mask));
     assert_eq!(generation.n_best_needed(), None);
     let best = [(TokenId(1), 1.0)];
     assert!(generation.accept(Logits::Best(&best), &session).is_err());
@@ -285,7 +281,8 @@ fn text_that_waits_for_a_stop_string_comes_when_cancelled() {
 fn penalties_see_prompt_and_answer() {
     let stage = Stage::new();
     let with = |presence_penalty| {
-        let sampling = SamplerConfig { presence_penalty, ..SamplerConfig::greedy() };
+        let mut sampling = SamplerConfig::greedy();
+        sampling.presence_penalty = presence_penalty;
         stage.run(&Asked { sampling, n_tokens_max: 40, ..Asked::default() }).tokens
     };
     let tokens = with(1e6);
