@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use moeflux::{ByteCount, Error, Result};
+use moeflux::{Error, Remedy, Result};
 
 /// Blocks are not shared between files, and folders grow too.
 const SLACK_BYTES_PER_FILE: u64 = 64 << 10;
@@ -30,11 +30,9 @@ fn check_free(dir: &Path, free_bytes: u64, n_files: usize, n_bytes: u64) -> Resu
     Err(Error::NoRoom {
         what: dir.display().to_string(),
         needed_bytes,
-        advice: format!(
-            "its disk has {} free: free some ({} more), or write to another disk",
-            ByteCount(free_bytes),
-            ByteCount(needed_bytes - free_bytes).rounded()
-        ),
+        available_bytes: Some(free_bytes),
+        needs: Vec::new(),
+        remedy: Remedy::FreeDisk,
     })
 }
 
@@ -66,8 +64,8 @@ mod tests {
         let error = check_free(dir, 4_000_000_000, 2, 5_000_000_000).unwrap_err().to_string();
         assert_eq!(
             error,
-            "out: needs 5.00 GB (5,000,131,072 bytes); its disk has 4.00 GB (4,000,000,000 bytes) \
-             free: free some (1.00 GB more), or write to another disk"
+            "out: needs 5.00 GB (5,000,131,072 bytes); 4.00 GB (4,000,000,000 bytes) are \
+             available; free some space, or name another place"
         );
         assert!(check_free(dir, u64::MAX - 1, 1, u64::MAX).is_err());
     }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use moeflux::Error;
+use moeflux::{Error, Remedy};
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
@@ -42,13 +42,41 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(problem) => write!(f, "{problem}"),
-            Self::Failed(error) => write!(f, "{error}"),
+            Self::Failed(error) => write!(f, "{error}{}", error.remedy().map_or("", options)),
         }
+    }
+}
+
+/// What is typed to follow a remedy; the library knows no command line.
+fn options(remedy: Remedy) -> &'static str {
+    match remedy {
+        Remedy::SmallerSteps => " (--chunk)",
+        Remedy::ShorterContext => " (--context)",
+        Remedy::SmallerBudget => " (--memory)",
+        Remedy::LargerBudget => " (--context, --chunk, --memory)",
+        Remedy::Cpu => " (--backend cpu)",
+        Remedy::AnotherDevice => " (--gpu takes a number or a part of a name)",
+        Remedy::SoundWeights => " (`moeflux verify` reads all weights; --precise computes in f32)",
+        _ => "",
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_is_followed_by_its_options() {
+        let said = |remedy| Failure::from(Error::no_room("x", 5, remedy)).to_string();
+        let smaller = "x: needs 5 bytes; smaller steps need less (--chunk)";
+        assert_eq!(said(Remedy::SmallerSteps), smaller);
+        assert!(said(Remedy::LargerBudget).ends_with(" (--context, --chunk, --memory)"));
+        assert_eq!(said(Remedy::FreeMemory), "x: needs 5 bytes; close other programs");
     }
 }

@@ -206,7 +206,7 @@ impl Bench<'_> {
 }
 
 fn failed(problem: &str) -> Error {
-    Error::Device { device: "the GPU".to_owned(), problem: problem.to_owned() }
+    Error::Device { device: "the GPU".to_owned(), problem: problem.to_owned(), remedy: None }
 }
 
 /// Figures in ascending order.

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use moeflux::provider::error::{ByteCount, Error, Result};
+use moeflux::provider::error::{ByteCount, Error, Remedy, Result};
 
 use crate::seen::memory_bytes;
 
@@ -203,7 +203,8 @@ pub fn choose(wanted: Option<&str>) -> Result<Adapter> {
     match &adapter.facts.lacks {
         Some(lacks) => {
             let problem = format!("this GPU cannot be used: {lacks}");
-            Err(Error::Device { device: adapter.facts.name.clone(), problem })
+            let (device, remedy) = (adapter.facts.name.clone(), Some(Remedy::AnotherDevice));
+            Err(Error::Device { device, problem, remedy })
         }
         None => Ok(adapter),
     }
@@ -226,12 +227,11 @@ fn not_found(wanted: Option<&str>, names: &[String]) -> Error {
     let device = wanted.map_or("GPU".to_owned(), |wanted| format!("GPU {wanted:?}"));
     let problem = match (names.is_empty(), wanted) {
         (true, _) => "no driver for Vulkan, Metal or DX12 was found".to_owned(),
-        (false, Some(_)) => format!("not found; --gpu accepts one of {there}"),
-        (false, None) => format!(
-            "no hardware GPU found, only software drivers ({there}); --gpu 0 uses the first"
-        ),
+        (false, Some(_)) => format!("not found; there is {there}"),
+        (false, None) => format!("no hardware GPU found, only software drivers ({there})"),
     };
-    Error::Device { device, problem }
+    let remedy = (!names.is_empty()).then_some(Remedy::AnotherDevice);
+    Error::Device { device, problem, remedy }
 }
 
 fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
@@ -366,12 +366,12 @@ mod tests {
         let names = ["X (discrete, vulkan)".to_owned()];
         assert_eq!(
             not_found(Some("Y"), &names).to_string(),
-            "GPU \"Y\": not found; --gpu accepts one of 0: X (discrete, vulkan)"
+            "GPU \"Y\": not found; there is 0: X (discrete, vulkan); name another one"
         );
         assert_eq!(
             not_found(None, &names).to_string(),
-            "GPU: no hardware GPU found, only software drivers (0: X (discrete, vulkan)); --gpu 0 \
-             uses the first"
+            "GPU: no hardware GPU found, only software drivers (0: X (discrete, vulkan)); name \
+             another one"
         );
         assert_eq!(
             not_found(None, &[]).to_string(),

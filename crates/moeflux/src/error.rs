@@ -57,24 +57,49 @@ pub enum Error {
     #[error("{0}")]
     Input(String),
     /// Weights that are damaged, or too large for the arithmetic, gave NaN or infinity.
-    #[error(
-        "{place}: gives values that are NaN or infinite: the weights are damaged (`moeflux verify` \
-         reads all of them) or too large for this arithmetic (--precise computes in f32)"
-    )]
+    #[error("{place}: gives values that are NaN or infinite: {}", Remedy::SoundWeights)]
     NonFinite {
         /// The layer and the operation.
         place: String,
     },
     /// There is not enough memory or disk.
-    #[error("{what}: needs {}; {advice}", ByteCount(*needed_bytes))]
+    #[error(
+        "{what}: needs {}{}; {remedy}",
+        ByteCount(*needed_bytes),
+        Room { available_bytes: *available_bytes, needs }
+    )]
     NoRoom {
         /// What should have been stored.
         what: String,
         /// Its size.
         needed_bytes: u64,
+        /// What there is, if that is known.
+        available_bytes: Option<u64>,
+        /// What the size consists of, where it has parts.
+        needs: Vec<Need>,
         /// The way out.
-        advice: String,
+        remedy: Remedy,
     },
+    /// The disk became full while a file was written.
+    #[error(
+        "the disk became full while {} was written ({source}): free some space and try again",
+        path.display()
+    )]
+    DiskFull {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refuses something other than a file or memory: threads, a lock.
+    #[error("{0}")]
+    Machine(String),
+    /// Reading from a drive does not work any more, whatever is read.
+    #[error("{0}")]
+    Drive(String),
+    /// A panic of ours stopped the engine; all of its sessions are lost.
+    #[error("{0}")]
+    Stopped(String),
     /// A recurrent layer cannot forget its last tokens one by one.
     #[error(
         "cannot cut {len} tokens to {wanted}: the model's recurrent layers keep no history; \
@@ -98,16 +123,133 @@ pub enum Error {
     #[error("saved state: {0}")]
     SavedState(String),
     /// A device other than the CPU failed, or is not there.
-    #[error("{device}: {problem}")]
+    #[error("{device}: {problem}{}", Behind(*remedy))]
     Device {
         /// What it calls itself, or how it was asked for.
         device: String,
-        /// What happened, and the way out.
+        /// What happened.
         problem: String,
+        /// The way out, where there is one.
+        remedy: Option<Remedy>,
     },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// Whose fault a failure is, for programs that answer others: who can do something about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Whoever called: a parameter, a prompt, a path that is not there. The same call fails again.
+    Caller,
+    /// The model's files: damaged, incomplete, or of a kind that is not supported.
+    Checkpoint,
+    /// The machine: memory, disk space, threads. May work later, or with less.
+    Machine,
+    /// A drive that does not read, or reads something else than was written.
+    Drive,
+    /// A device other than the CPU, or its driver.
+    Device,
+    /// This program.
+    Ourselves,
+}
+
+/// What helps against a failure; as text without the names of any program's options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// Less in memory.
+    FreeMemory,
+    /// Less on the disk.
+    FreeDisk,
+    /// A model that is smaller as a whole.
+    SmallerModel,
+    /// Fewer rows in one step.
+    SmallerSteps,
+    /// Sessions with room for fewer tokens.
+    ShorterContext,
+    /// Fewer checkpoints of sessions.
+    FewerCheckpoints,
+    /// A smaller budget: experts are then read from the drive.
+    SmallerBudget,
+    /// A larger budget, or less that it has to hold.
+    LargerBudget,
+    /// The CPU instead of a device.
+    Cpu,
+    /// The name of another device.
+    AnotherDevice,
+    /// Weights without damage, or arithmetic that takes larger values.
+    SoundWeights,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FreeMemory => "close other programs",
+            Self::FreeDisk => "free some space, or name another place",
+            Self::SmallerModel => "close other programs, or use a smaller model or fewer bits",
+            Self::SmallerSteps => "smaller steps need less",
+            Self::ShorterContext => "a shorter context needs less",
+            Self::FewerCheckpoints => "keep fewer checkpoints",
+            Self::SmallerBudget => {
+                "close other programs, or give a smaller budget: experts are then streamed"
+            }
+            Self::LargerBudget => {
+                "a shorter context, smaller steps or a larger budget is the way out"
+            }
+            Self::Cpu => "the CPU backend has no such limit",
+            Self::AnotherDevice => "name another one",
+            Self::SoundWeights => {
+                "the weights are damaged, or too large for this arithmetic (f32 takes more)"
+            }
+        })
+    }
+}
+
+/// One part of a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Need {
+    /// What takes it.
+    pub of: String,
+    /// How much.
+    pub n_bytes: u64,
+}
+
+impl Need {
+    /// A part of a size.
+    pub fn new(of: impl Into<String>, n_bytes: u64) -> Self {
+        Self { of: of.into(), n_bytes }
+    }
+}
+
+/// The text behind a size that there is no room for.
+struct Room<'a> {
+    available_bytes: Option<u64>,
+    needs: &'a [Need],
+}
+
+impl fmt::Display for Room<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (idx, need) in self.needs.iter().enumerate() {
+            let before = if idx == 0 { ", that is " } else { ", " };
+            write!(f, "{before}{} for {}", ByteCount(need.n_bytes).rounded(), need.of)?;
+        }
+        match self.available_bytes {
+            Some(n_bytes) => write!(f, "; {} are available", ByteCount(n_bytes)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A remedy behind a problem, if there is one.
+struct Behind(Option<Remedy>);
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
 }
 
 /// A number of bytes as people read it, rounded, with the exact count:
@@ -166,6 +308,46 @@ impl Error {
         move |source| Self::Io { action, path, source }
     }
 
+    /// An [`Error::NoRoom`] where neither more is known nor the size has parts.
+    #[must_use]
+    pub fn no_room(what: impl Into<String>, needed_bytes: u64, remedy: Remedy) -> Self {
+        let (what, available_bytes, needs) = (what.into(), None, Vec::new());
+        Self::NoRoom { what, needed_bytes, available_bytes, needs, remedy }
+    }
+
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Io { source, .. } => fault_of_io(source.kind()),
+            Self::Malformed { .. }
+            | Self::Tensor { .. }
+            | Self::Unsupported(_)
+            | Self::NonFinite { .. } => Fault::Checkpoint,
+            Self::Expert { .. } | Self::Drive(_) => Fault::Drive,
+            Self::NoRoom { .. } | Self::DiskFull { .. } | Self::Machine(_) => Fault::Machine,
+            Self::Device { .. } => Fault::Device,
+            Self::Stopped(_) => Fault::Ourselves,
+            Self::Input(_)
+            | Self::CannotTruncateRecurrentState { .. }
+            | Self::NoCheckpoint { .. }
+            | Self::SavedState(_)
+            | Self::Cancelled => Fault::Caller,
+        }
+    }
+
+    /// What helps, where a program can do something about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::NoRoom { remedy, .. } => Some(*remedy),
+            Self::Device { remedy, .. } => *remedy,
+            Self::DiskFull { .. } => Some(Remedy::FreeDisk),
+            Self::NonFinite { .. } => Some(Remedy::SoundWeights),
+            _ => None,
+        }
+    }
+
     /// An [`Error::Malformed`].
     #[must_use]
     pub fn malformed(path: &Path, problem: impl Into<String>) -> Self {
@@ -179,9 +361,56 @@ impl Error {
     }
 }
 
+/// A path that is not there was named by somebody; a full disk is the machine's; the rest did not
+/// work although the file is there.
+fn fault_of_io(kind: io::ErrorKind) -> Fault {
+    use io::ErrorKind as Kind;
+    match kind {
+        Kind::NotFound
+        | Kind::PermissionDenied
+        | Kind::AlreadyExists
+        | Kind::InvalidInput
+        | Kind::NotADirectory
+        | Kind::IsADirectory
+        | Kind::ReadOnlyFilesystem => Fault::Caller,
+        Kind::StorageFull | Kind::QuotaExceeded | Kind::OutOfMemory | Kind::WouldBlock => {
+            Fault::Machine
+        }
+        _ => Fault::Drive,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_is_somebodys() {
+        let io = |kind: io::ErrorKind| Error::io("read", Path::new("x"))(kind.into()).fault();
+        assert_eq!(io(io::ErrorKind::NotFound), Fault::Caller);
+        assert_eq!(io(io::ErrorKind::StorageFull), Fault::Machine);
+        assert_eq!(io(io::ErrorKind::UnexpectedEof), Fault::Drive);
+        assert_eq!(Error::malformed(Path::new("x"), "y").fault(), Fault::Checkpoint);
+        assert_eq!(Error::Stopped(String::new()).fault(), Fault::Ourselves);
+    }
+
+    #[test]
+    fn room_names_what_there_is_and_the_parts() {
+        let error = Error::no_room("a step", 2_000, Remedy::SmallerSteps);
+        let text = "a step: needs 2.00 kB (2,000 bytes); smaller steps need less";
+        assert_eq!(error.to_string(), text);
+        assert_eq!((error.fault(), error.remedy()), (Fault::Machine, Some(Remedy::SmallerSteps)));
+        let error = Error::NoRoom {
+            what: "the model".to_owned(),
+            needed_bytes: 30,
+            available_bytes: Some(20),
+            needs: vec![Need::new("a step", 10), Need::new("experts", 20)],
+            remedy: Remedy::FreeMemory,
+        };
+        let text = "the model: needs 30 bytes, that is 10 bytes for a step, 20 bytes for experts; \
+                    20 bytes are available; close other programs";
+        assert_eq!(error.to_string(), text);
+    }
 
     #[test]
     fn bytes_are_rounded_and_exact() {

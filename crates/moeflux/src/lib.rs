@@ -58,7 +58,7 @@ pub use crate::budget::Memory;
 pub use crate::builder::EngineBuilder;
 pub use crate::config::{Budget, ReadWay};
 pub use crate::engine::Engine;
-pub use crate::error::{ByteCount, Error, Result};
+pub use crate::error::{ByteCount, Error, Fault, Need, Remedy, Result};
 pub use crate::forward::Logits;
 pub use crate::generate::{Chosen, Event, Finish, Generation};
 pub use crate::ids::TokenId;

@@ -13,7 +13,7 @@ pub mod ids {
 
 /// External failures.
 pub mod error {
-    pub use crate::error::{ByteCount, Error, Result, grouped};
+    pub use crate::error::{ByteCount, Error, Remedy, Result, grouped};
 }
 
 /// Files as tables of contents.

@@ -11,6 +11,7 @@ mod banned;
 mod diary;
 mod edges;
 mod files;
+mod flags;
 mod header;
 mod kernels;
 mod layers;
@@ -49,7 +50,7 @@ impl fmt::Display for Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 14] = [
+const RULES: [Rule; 15] = [
     layers::check,
     edges::check,
     header::check,
@@ -64,6 +65,7 @@ const RULES: [Rule; 14] = [
     opens::check,
     map::check,
     prose::check,
+    flags::check,
 ];
 
 /// The repository that this program was built from.

@@ -38,6 +38,12 @@ impl File {
         Self { path: path.to_owned(), n_bytes, text, code, comments, n_code_lines }
     }
 
+    /// Whether the byte at this place belongs to the contents of a literal of Rust or WGSL.
+    pub(super) fn is_literal(&self, at: usize) -> bool {
+        let is_blank = |view: &str| view.as_bytes().get(at) == Some(&b' ');
+        is_blank(&self.code) && is_blank(&self.comments) && !is_blank(&self.text)
+    }
+
     /// File name without folder and ending.
     pub(super) fn stem(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or_default();

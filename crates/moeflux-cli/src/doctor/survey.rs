@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use moeflux::{ByteCount, Error, Result};
+use moeflux::{ByteCount, Error, Remedy, Result};
 use moeflux_io::{Caching, DriveFile, Probe, RealClock};
 use serde_json::{Value, json};
 
@@ -219,10 +219,8 @@ impl TemporaryFile {
         let len_bytes = file_bytes.min(room);
         if len_bytes < FILE_BYTES_MIN {
             let needed_bytes = FILE_BYTES_MIN * SHARE_OF_FREE;
-            let advice = "free some for a temporary file to measure with, or name a folder with a \
-                          model to read"
-                .to_owned();
-            return Err(Error::NoRoom { what: dir.display().to_string(), needed_bytes, advice });
+            let what = format!("a temporary file to measure with, in {}", dir.display());
+            return Err(Error::no_room(what, needed_bytes, Remedy::FreeDisk));
         }
         let path = dir.join(format!(".moeflux-doctor-{}.tmp", std::process::id()));
         eprintln!(

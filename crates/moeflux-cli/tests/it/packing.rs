@@ -129,6 +129,6 @@ fn wrong_folders_are_refused_in_one_line() {
     let quantised = golden("mlx-qwen3_moe-q4-g32-bf16");
     let out = dir.file("out");
     let args = ["pack", text(&quantised), text(&out), "--bits", "3"];
-    check_fails(&args, &["quantised already", "without --bits"]);
+    check_fails(&args, &["quantised already", "without quantising"]);
     assert!(!out.exists());
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::error::{Error, Remedy, Result};
 
 use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES, block_on};
 use crate::config::{GpuConfig, MATRIX_WORKGROUP_BYTES, Matrices, MatrixUnit};
@@ -86,7 +86,7 @@ impl Gpu {
             Some(opened) => opened,
             None => block_on(adapter.inner.request_device(&descriptor)).map_err(|e| {
                 let problem = format!("the driver cannot open it: {}", one_line(&e.to_string()));
-                Error::Device { device: facts.name.clone(), problem }
+                Error::Device { device: facts.name.clone(), problem, remedy: None }
             })?,
         };
         let failure = Arc::new(Mutex::new(None));
@@ -248,7 +248,8 @@ impl Gpu {
     }
 
     pub(crate) fn error(&self, problem: &str) -> Error {
-        Error::Device { device: self.facts.name.clone(), problem: problem.to_owned() }
+        let (device, problem) = (self.facts.name.clone(), problem.to_owned());
+        Error::Device { device, problem, remedy: None }
     }
 
     /// A zeroed buffer; `what` names it in messages.
@@ -266,24 +267,26 @@ impl Gpu {
         let mapped_at_creation = usage.contains(wgpu::BufferUsages::MAP_WRITE);
         // Bindings of no bytes do not exist.
         let size = n_bytes.max(16).next_multiple_of(16);
-        let no_room = |advice: String| Error::NoRoom {
+        let no_room = |what: String, available_bytes| Error::NoRoom {
             what: format!("{what} on {}", self.facts.name),
             needed_bytes: n_bytes,
-            advice,
+            available_bytes,
+            needs: Vec::new(),
+            remedy: Remedy::Cpu,
         };
         let largest = match usage.contains(wgpu::BufferUsages::STORAGE) {
             true => self.storage_bytes_max(),
             false => self.limits.max_buffer_size,
         };
         if size > largest {
-            return Err(no_room(format!("its buffers have at most {largest} bytes")));
+            return Err(no_room(format!("{what} in one buffer"), Some(largest)));
         }
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let descriptor =
             wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation };
         let buffer = self.device.create_buffer(&descriptor);
         match block_on(scope.pop()) {
-            Some(_) => Err(no_room("its memory is full".to_owned())),
+            Some(_) => Err(no_room(format!("{what} in the memory left"), None)),
             None => self.check().map(|()| buffer),
         }
     }

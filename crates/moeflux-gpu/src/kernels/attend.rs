@@ -8,7 +8,7 @@
 
 use std::ops::RangeInclusive;
 
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::LayerIdx;
 
 use super::matvec::neighbours;
@@ -251,13 +251,14 @@ impl Form {
         params: impl Fn(u32, u32) -> P,
     ) -> Result<()> {
         if self.value_fours > N_LANES_MAX {
-            return Err(Error::Unsupported(format!(
-                "the GPU backend supports attention with at most {} columns of values, and layer \
-                 {} has {}; --backend cpu has no limit",
+            let problem = format!(
+                "supports attention with at most {} columns of values, and layer {} has {}",
                 4 * N_LANES_MAX,
                 layer.0,
                 4 * self.value_fours
-            )));
+            );
+            let (device, remedy) = ("the GPU backend".to_owned(), Some(Remedy::Cpu));
+            return Err(Error::Device { device, problem, remedy });
         }
         let limits = Limits {
             workgroup_bytes_max: compiler.gpu().facts().workgroup_bytes_max,

@@ -41,7 +41,7 @@ mod tests;
 
 pub(crate) use route::guess_cols;
 
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ops::{Op, Plan};
 
 use crate::compiler::Compiler;
@@ -99,7 +99,7 @@ pub(crate) const KERNELS: [Kernel; 23] = [
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] for an op that has no kernel; [`Error::Device`].
+/// [`Error::Device`], also for an op that has no kernel.
 pub(crate) fn compile_plan(plan: &Plan, compiler: &mut Compiler<'_>) -> Result<()> {
     let fuses = compiler.config().fuses;
     let ops = if fuses { fuse::ordered(&plan.ops) } else { plan.ops.clone() };
@@ -167,5 +167,6 @@ fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
 
 /// What an op without a kernel gives.
 fn unsupported(op: &str) -> Error {
-    Error::Unsupported(format!("the GPU backend has no kernel for {op} yet; use --backend cpu"))
+    let (device, problem) = ("the GPU backend".to_owned(), format!("has no kernel for {op} yet"));
+    Error::Device { device, problem, remedy: Some(Remedy::Cpu) }
 }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use moeflux::provider::backend::StatePart;
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::{LayerIdx, StateId};
 use moeflux::provider::ops::{KvKind, LayerState, StateSpec};
 
@@ -145,12 +145,12 @@ impl States {
     ) -> Result<StateId> {
         let layers = spec.layers.iter().map(|layer| memory_of(gpu, layer, context));
         let layers = layers.collect::<Result<Vec<_>>>().map_err(|error| match error {
-            Error::NoRoom { advice, .. } => Error::NoRoom {
-                what: format!("a session of {context} positions on {}", gpu.facts().name),
-                needed_bytes: spec.fixed_bytes()
-                    + spec.bytes_per_position(KvKind::F32) * context as u64,
-                advice: format!("{advice}; a shorter context needs less"),
-            },
+            Error::NoRoom { .. } => {
+                let what = format!("a session of {context} positions on {}", gpu.facts().name);
+                let per_position = spec.bytes_per_position(KvKind::F32);
+                let needed_bytes = spec.fixed_bytes() + per_position * context as u64;
+                Error::no_room(what, needed_bytes, Remedy::ShorterContext)
+            }
             other => other,
         })?;
         self.n_created += 1;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::BufferId;
 use moeflux::provider::ops::{Heads, N_OUTPUTS_MAX, RowSet, Workspace};
 
@@ -97,10 +97,9 @@ impl DeviceWorkspace {
             return Err(Error::NoRoom {
                 what: format!("activations of {} rows on {}", self.n_rows_max, gpu.facts().name),
                 needed_bytes: n_values * 4,
-                advice: format!(
-                    "kernels can address at most {} bytes: compute fewer rows together",
-                    gpu.storage_bytes_max()
-                ),
+                available_bytes: Some(gpu.storage_bytes_max()),
+                needs: Vec::new(),
+                remedy: Remedy::SmallerSteps,
             });
         }
         self.n_values = n_values;

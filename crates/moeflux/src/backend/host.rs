@@ -10,7 +10,7 @@ use moeflux_io::AlignedBytes;
 
 use crate::backend::StatePart;
 use crate::backend::kv::KvTable;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::ids::{BufferId, LayerIdx, StateId};
 use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
 
@@ -87,10 +87,9 @@ impl Buffers {
         self.buffers.clear();
         for spec in self.workspace.buffers() {
             let values = Floats::zeroed(spec.n_cols * spec.n_rows(n_rows_max));
-            let values = values.ok_or_else(|| Error::NoRoom {
-                what: format!("a step of {n_rows_max} rows"),
-                needed_bytes: self.workspace.bytes(n_rows_max),
-                advice: "a smaller --chunk needs less".to_owned(),
+            let values = values.ok_or_else(|| {
+                let what = format!("a step of {n_rows_max} rows");
+                Error::no_room(what, self.workspace.bytes(n_rows_max), Remedy::SmallerSteps)
             })?;
             self.buffers.push(Buffer { n_cols: spec.n_cols, values });
         }
@@ -285,10 +284,9 @@ impl States {
         let needed_bytes =
             spec.fixed_bytes().saturating_add(spec.bytes_per_position(kind) * context as u64);
         let table = |shape| KvTable::zeroed(kind, shape, context);
-        let no_room = || Error::NoRoom {
-            what: format!("a session of {context} positions"),
-            needed_bytes,
-            advice: "a shorter context needs less".to_owned(),
+        let no_room = || {
+            let what = format!("a session of {context} positions");
+            Error::no_room(what, needed_bytes, Remedy::ShorterContext)
         };
         let mut layers = Vec::with_capacity(spec.layers.len());
         for layer in &spec.layers {
@@ -353,10 +351,10 @@ impl States {
         for (state, layer) in spec.layers.iter().zip(layers) {
             let LayerMemory::Recurrent { marks, .. } = layer else { continue };
             for _ in 0..n_marks {
-                marks.push(Recurrent::zeroed(state).ok_or_else(|| Error::NoRoom {
-                    what: format!("{n_marks} copies of a session's recurrent state"),
-                    needed_bytes: spec.fixed_bytes().saturating_mul(n_marks as u64),
-                    advice: "keep fewer positions of a prompt".to_owned(),
+                marks.push(Recurrent::zeroed(state).ok_or_else(|| {
+                    let what = format!("{n_marks} copies of a session's recurrent state");
+                    let needed_bytes = spec.fixed_bytes().saturating_mul(n_marks as u64);
+                    Error::no_room(what, needed_bytes, Remedy::FewerCheckpoints)
                 })?);
             }
         }

@@ -11,7 +11,7 @@ pub use layout::{Layout, Memory, step_bytes};
 pub use prompt::{Division, PromptRoom};
 
 use crate::config::Budget;
-use crate::error::{ByteCount, Error, Result};
+use crate::error::{Error, Need, Remedy, Result};
 use crate::experts::stream::SlotShape;
 
 /// What takes memory besides experts.
@@ -184,21 +184,18 @@ fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> 
     if least_bytes <= budget_bytes {
         return Ok(());
     }
-    let rounded = |n_bytes: u64| ByteCount(n_bytes).rounded();
     Err(Error::NoRoom {
-        what: format!("the model within {} of memory", rounded(budget_bytes)),
+        what: "the model".to_owned(),
         needed_bytes: least_bytes + PROGRAM_MARGIN_BYTES,
-        advice: format!(
-            "that is {} for what every token needs, {} for a step, {} for {} tokens of context, \
-             {} for experts and {} for this program: a shorter --context, a smaller --chunk or \
-             more --memory is the way out",
-            rounded(needs.resident_bytes),
-            rounded(needs.workspace_bytes),
-            rounded(needs.session_bytes),
-            needs.n_positions,
-            rounded(least_expert_bytes),
-            rounded(needs.program_bytes + PROGRAM_MARGIN_BYTES),
-        ),
+        available_bytes: Some(budget_bytes),
+        needs: vec![
+            Need::new("what every token needs", needs.resident_bytes),
+            Need::new("a step", needs.workspace_bytes),
+            Need::new(format!("{} tokens of context", needs.n_positions), needs.session_bytes),
+            Need::new("experts", least_expert_bytes),
+            Need::new("this program", needs.program_bytes + PROGRAM_MARGIN_BYTES),
+        ],
+        remedy: Remedy::LargerBudget,
     })
 }
 

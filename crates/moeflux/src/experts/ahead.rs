@@ -9,7 +9,7 @@ use std::thread::Builder;
 
 use moeflux_io::AlignedBytes;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::experts::resident::push_record;
 use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
@@ -118,9 +118,6 @@ fn read((bank, expert): Job<'_>, files: &Files<'_>, record: AlignedBytes) -> Res
 }
 
 fn empty_record(record_bytes: usize) -> Result<AlignedBytes> {
-    AlignedBytes::zeroed(record_bytes).ok_or_else(|| Error::NoRoom {
-        what: "a routed expert".to_owned(),
-        needed_bytes: record_bytes as u64,
-        advice: "close other programs".to_owned(),
-    })
+    AlignedBytes::zeroed(record_bytes)
+        .ok_or_else(|| Error::no_room("a routed expert", record_bytes as u64, Remedy::FreeMemory))
 }

@@ -4,7 +4,7 @@
 
 use moeflux_io::{AlignedBytes, available_memory_bytes};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::experts::Request;
 use crate::format::{Checkpoint, Sums};
 use crate::ids::{ExpertIdx, LayerIdx};
@@ -92,11 +92,9 @@ impl ResidentExperts {
 
 impl ResidentBank {
     fn empty(bank: &ExpertBank) -> Result<Self> {
-        let no_room = || Error::NoRoom {
-            what: format!("the routed experts of layer {}", bank.layer.0),
-            needed_bytes: bank.memory_bytes(),
-            advice: "close other programs, or give a smaller --memory: experts are then streamed"
-                .to_owned(),
+        let no_room = || {
+            let what = format!("the routed experts of layer {}", bank.layer.0);
+            Error::no_room(what, bank.memory_bytes(), Remedy::SmallerBudget)
         };
         let n_bytes = usize::try_from(bank.memory_bytes()).ok();
         let records = n_bytes.and_then(AlignedBytes::zeroed).ok_or_else(no_room)?;

@@ -141,11 +141,7 @@ pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
     if !is_full {
         return Error::io("write", path)(error);
     }
-    Error::Input(format!(
-        "the disk became full while {} was written ({error}): free some space and repeat the \
-         command, which then continues",
-        path.display()
-    ))
+    Error::DiskFull { path: path.to_owned(), source: error }
 }
 
 /// Folders can be locked and synced where they can be opened.
@@ -153,7 +149,7 @@ pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
 fn lock(dir: &Path) -> Result<Option<File>> {
     let opened = File::open(dir).map_err(Error::io("open", dir))?;
     match opened.try_lock() {
-        Err(fs::TryLockError::WouldBlock) => Err(Error::Input(format!(
+        Err(fs::TryLockError::WouldBlock) => Err(Error::Machine(format!(
             "another process packs to {}: wait until it has ended",
             dir.display()
         ))),

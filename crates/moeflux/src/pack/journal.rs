@@ -79,8 +79,8 @@ impl Journal {
         let bytes = read_file(path, JOURNAL_BYTES_MAX)?;
         Self::parse(&bytes).ok_or_else(|| {
             let problem = "is not a journal of this version of moeflux: remove the whole folder \
-                           and pack again; but if --replace was used, finish with the version \
-                           that began";
+                           and pack again; but if the source was being replaced, finish with \
+                           the version that began";
             Error::malformed(path, problem)
         })
     }

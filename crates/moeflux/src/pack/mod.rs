@@ -403,8 +403,8 @@ fn check_options(journal: &Journal, options: &PackOptions, target: &Path) -> Res
         return Ok(());
     }
     let words = |params: Option<QuantParams>| match params {
-        None => "without --bits and --group".to_owned(),
-        Some(QuantParams { bits, group }) => format!("with --bits {bits} --group {group}"),
+        None => "without quantising".to_owned(),
+        Some(QuantParams { bits, group }) => format!("with {bits} bits in groups of {group}"),
     };
     Err(Error::Input(format!(
         "{} has an interrupted pack that was begun {}, and this one is {}: repeat the first \

@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
         match matrix.map(|it| &it.name).or(bank.map(|it| &it.name)) {
             None => Ok(()),
             Some(name) => Err(Error::Input(format!(
-                "{} is quantised already (`{name}`): pack it without --bits and --group, or \
+                "{} is quantised already (`{name}`): pack it without quantising it, or \
                  quantise the published files",
                 self.request.checkpoint.dir.display()
             ))),

@@ -119,8 +119,8 @@ impl SourceFiles {
             let Some(target) = &shard.disposal.target else { continue };
             if let Some(reason) = reason_to_keep(&shard.path, target)? {
                 return Err(Error::Input(format!(
-                    "{} is a link to {}, {reason}: --replace would delete that file; name the \
-                     folder that has the files themselves, or leave --replace away",
+                    "{} is a link to {}, {reason}: replacing the source would delete that file; \
+                     name the folder that has the files themselves, or keep the source",
                     shard.path.display(),
                     target.display()
                 )));

@@ -205,12 +205,7 @@ fn is_broken(logit: f32) -> bool {
 }
 
 fn broken(token: TokenId, logit: f32, n_logits: usize) -> Error {
-    Error::Input(format!(
-        "the logit of token {} is {logit} (of {n_logits} logits): the model's weights or \
-         arithmetic are broken; check the checkpoint for NaN, or compare with the reference \
-         backend",
-        token.0
-    ))
+    Error::NonFinite { place: format!("token {} of {n_logits} logits ({logit})", token.0) }
 }
 
 fn nothing_left(logits: &[f32]) -> Error {

@@ -106,7 +106,9 @@ fn nothing_to_choose_from_is_an_error() {
             let mut mask = Ban(banned);
             sampler.sample(logits, &[], Some(&mut mask)).unwrap_err().to_string()
         };
-        assert!(refused(&[f32::NAN; 3], vec![]).contains("the logit of token 0 is NaN"));
+        assert!(
+            refused(&[f32::NAN; 3], vec![]).contains("token 0 of 3 logits (NaN): gives values")
+        );
         assert!(refused(&[0.0, f32::INFINITY, 0.0], vec![]).contains("token 1 is inf (of 3"));
         assert!(refused(&[BANNED; 3], vec![]).contains("0 of 3 logits are finite before"));
         assert!(refused(&[1.0; 3], vec![0, 1, 2]).contains("3 of 3 logits are finite before"));
@@ -333,7 +335,7 @@ fn what_looks_at_all_logits_says_so() {
 fn broken_logits_among_the_best_are_named() {
     let mut sampler = Sampler::new(config(0.0), 9).unwrap();
     let error = sampler.sample_best(&[(TokenId(4), f32::NAN)]).unwrap_err().to_string();
-    assert!(error.contains("the logit of token 4 is NaN (of 9 logits)"), "{error}");
+    assert!(error.contains("token 4 of 9 logits (NaN): gives"), "{error}");
     let error = sampler.sample_best(&[(TokenId(4), BANNED)]).unwrap_err().to_string();
     assert!(error.contains("no token is left"), "{error}");
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::backend::{Backend, StatePart};
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::forward::Device;
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{LayerState, StateSpec};
@@ -60,10 +60,9 @@ impl RecurrentCopy {
 /// Recurrent states of large models take hundreds of megabytes.
 fn zeroed_bytes(n_bytes: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(n_bytes).map_err(|_| Error::NoRoom {
-        what: "a copy of a session's recurrent state".into(),
-        needed_bytes: n_bytes as u64,
-        advice: "keep fewer checkpoints".into(),
+    bytes.try_reserve_exact(n_bytes).map_err(|_| {
+        let what = "a copy of a session's recurrent state";
+        Error::no_room(what, n_bytes as u64, Remedy::FewerCheckpoints)
     })?;
     bytes.resize(n_bytes, 0);
     Ok(bytes)

@@ -24,7 +24,7 @@ pub use step::{StepUnderWay, step};
 
 use std::sync::Arc;
 
-use crate::error::{ByteCount, Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::forward::Device;
 use crate::ids::{StateId, TokenId};
 use crate::ops::{KvKind, StateSpec};
@@ -140,10 +140,9 @@ fn check_room(spec: &StateSpec, kind: KvKind, context: usize) -> Result<()> {
         Some(available_bytes) if needed_bytes > available_bytes => Err(Error::NoRoom {
             what: format!("a context of {context} tokens"),
             needed_bytes,
-            advice: format!(
-                "{} are free; a shorter context needs less",
-                ByteCount(available_bytes)
-            ),
+            available_bytes: Some(available_bytes),
+            needs: Vec::new(),
+            remedy: Remedy::ShorterContext,
         }),
         _ => Ok(()),
     }

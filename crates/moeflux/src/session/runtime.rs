@@ -102,7 +102,7 @@ impl Runtime {
         let turn = self.turns.enter();
         match self.device.lock() {
             Ok(device) => Ok(DeviceGuard { device, _turn: turn }),
-            Err(_) => Err(Error::Unsupported(
+            Err(_) => Err(Error::Stopped(
                 "a panic stopped this engine in the middle of a step: open it again".into(),
             )),
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use moeflux_io::ReadFile;
 use moeflux_kernels::FloatKind;
 
-use crate::error::{ByteCount, Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::format::{Checkpoint, ShardFile, SumUnit, Sums, read_into};
 
 /// Values are searched so many bytes at a time.
@@ -169,11 +169,9 @@ pub(crate) fn check_room(
         Some(available_bytes) if available_bytes < needed_bytes => Err(Error::NoRoom {
             what: what.to_owned(),
             needed_bytes,
-            advice: format!(
-                "{} of memory are available: close other programs, or use a smaller model or \
-                 fewer bits",
-                ByteCount(available_bytes)
-            ),
+            available_bytes: Some(available_bytes),
+            needs: Vec::new(),
+            remedy: Remedy::SmallerModel,
         }),
         _ => Ok(()),
     }

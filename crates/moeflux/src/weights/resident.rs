@@ -8,7 +8,7 @@ use std::ops::Range;
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{Matrix, MatrixLayout};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::ids::{MatrixId, VectorId};
 
 /// Parts start on a cache line, so that rows of common widths do too.
@@ -63,10 +63,9 @@ impl OwnedMatrix {
     /// [`Error::NoRoom`].
     pub fn zeroed(layout: MatrixLayout) -> Result<Self> {
         let span = MatrixSpan::new(layout, 0);
-        let bytes = AlignedBytes::zeroed(span.end()).ok_or_else(|| Error::NoRoom {
-            what: format!("a resident matrix of {} x {}", layout.n_rows, layout.n_cols),
-            needed_bytes: span.end() as u64,
-            advice: "close other programs, or use a smaller model".to_owned(),
+        let bytes = AlignedBytes::zeroed(span.end()).ok_or_else(|| {
+            let what = format!("a resident matrix of {} x {}", layout.n_rows, layout.n_cols);
+            Error::no_room(what, span.end() as u64, Remedy::SmallerModel)
         })?;
         Ok(Self { span, bytes })
     }

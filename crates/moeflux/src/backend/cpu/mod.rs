@@ -63,7 +63,7 @@ impl CpuBackend {
             )));
         }
         let pool = Pool::new(n_threads).map_err(|error| {
-            Error::Unsupported(format!("cannot start {n_threads} threads: {error}"))
+            Error::Machine(format!("cannot start {n_threads} threads: {error}"))
         })?;
         let machine = Machine {
             common: Common {

@@ -51,7 +51,7 @@ impl Stream {
         self.finished = finished;
         if let Err(error) = polled {
             self.is_broken = true;
-            return Err(Error::Unsupported(error.to_string()));
+            return Err(Error::Drive(error.to_string()));
         }
         self.failure.take().map_or(Ok(()), Err)
     }

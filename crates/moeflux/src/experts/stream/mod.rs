@@ -477,7 +477,7 @@ impl Stream {
     fn check_alive(&self) -> Result<()> {
         if self.is_broken {
             let problem = "reading from the drive has failed permanently: open the model again";
-            return Err(Error::Unsupported(problem.to_owned()));
+            return Err(Error::Drive(problem.to_owned()));
         }
         Ok(())
     }

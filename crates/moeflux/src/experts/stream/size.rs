@@ -6,7 +6,7 @@
 
 use moeflux_io::{Caching, FileIdx, SLOT_ALIGN, SlabIdx, SlotState, Wait, lay_out};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::experts::stream::Stream;
 use crate::ids::ExpertIdx;
 use crate::weights::{ExpertBank, Extent};
@@ -123,10 +123,10 @@ impl Stream {
             return Ok(());
         }
         while self.memory.n_slots() < n_slots {
-            let place = self.memory.grow().ok_or_else(|| Error::NoRoom {
-                what: format!("{n_slots} experts in memory"),
-                needed_bytes: n_slots as u64 * self.memory.slot_bytes() as u64,
-                advice: "give a smaller --memory".to_owned(),
+            let place = self.memory.grow().ok_or_else(|| {
+                let needed_bytes = n_slots as u64 * self.memory.slot_bytes() as u64;
+                let what = format!("{n_slots} experts in memory");
+                Error::no_room(what, needed_bytes, Remedy::SmallerBudget)
             })?;
             let slab = self.memory.slab(place).expect("the slab was made just now");
             self.loader.slab_added(slab);

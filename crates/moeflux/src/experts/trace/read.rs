@@ -96,7 +96,7 @@ impl<'a> Cursor<'a> {
 fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
     let preamble = cursor.take(PREAMBLE_BYTES, "the header")?;
     if preamble[..8] != MAGIC {
-        return fault(0, "is not a routing trace (moeflux --trace writes them): no magic");
+        return fault(0, "is not a routing trace: no magic");
     }
     let version = u32_at(preamble, 8);
     if version != VERSION {

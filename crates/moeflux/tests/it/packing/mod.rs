@@ -396,7 +396,7 @@ fn links_are_followed_and_only_those_of_a_cache_are_replaced() {
     }
     let target = TempDir::new();
     let error = pack(linked.path(), target.path(), &options).unwrap_err().to_string();
-    assert!(error.contains("--replace would delete that file"), "{error}");
+    assert!(error.contains("replacing the source would delete that file"), "{error}");
     pack(linked.path(), target.path(), &AS_IT_IS).unwrap();
     assert_eq!(contents(elsewhere.path()).len(), contents(&case).len());
 }
@@ -423,7 +423,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
     std::fs::remove_file(target.path().join("mine")).unwrap();
 
     assert!(pack_until(source.path(), target.path(), &AS_IT_IS, 60).is_err());
-    refused(source.path(), target.path(), &quantised(4, 32), "--bits 4 --group 32");
+    refused(source.path(), target.path(), &quantised(4, 32), "4 bits in groups of 32");
     let error = Blueprint::of_folder(target.path()).unwrap_err().to_string();
     assert!(error.contains("not finished"), "{error}");
     edit_config(source.path(), |config| config["rope_theta"] = 5.into());
