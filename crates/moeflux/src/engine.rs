@@ -30,6 +30,7 @@ use crate::families::ModelPlan;
 use crate::format::{Checkpoint, Sums};
 use crate::forward::Model;
 use crate::ids::{LayerIdx, MatrixId, VectorId};
+#[cfg(feature = "text")]
 use crate::model_text::ModelText;
 use crate::session::{Runtime, Session};
 use crate::spec::ModelSpec;
@@ -97,6 +98,24 @@ impl Engine {
     ///
     /// As [`Engine::open`].
     pub fn open_on(
+        dir: &Path,
+        config: &EngineConfig,
+        drives: &mut dyn FnMut(&Checkpoint) -> Result<Drives>,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let _open = tracing::info_span!("open", dir = %dir.display()).entered();
+        let opened = Self::read(dir, config, drives, watch);
+        match &opened {
+            Ok(engine) => {
+                let Memory { resident_bytes, expert_bytes, workspace_bytes, .. } = engine.memory;
+                tracing::info!(resident_bytes, expert_bytes, workspace_bytes, "the model is open");
+            }
+            Err(error) => tracing::warn!(%error, fault = ?error.fault(), "the model was refused"),
+        }
+        opened
+    }
+
+    fn read(
         dir: &Path,
         config: &EngineConfig,
         drives: &mut dyn FnMut(&Checkpoint) -> Result<Drives>,
@@ -187,7 +206,14 @@ impl Engine {
     ///
     /// As [`Session::new`].
     pub fn session(&self, context: usize) -> Result<Session> {
-        Session::new(Arc::clone(&self.runtime), context)
+        let session = Session::new(Arc::clone(&self.runtime), context);
+        session.inspect_err(|error| tracing::warn!(%error, context, "a session was refused"))
+    }
+
+    /// The folder that the model was read from.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The model's tokenizer, end tokens and sampling, read from its folder.
@@ -195,8 +221,9 @@ impl Engine {
     /// # Errors
     ///
     /// As [`ModelText::open`].
+    #[cfg(feature = "text")]
     pub fn text(&self) -> Result<ModelText> {
-        ModelText::open(&self.dir, self.spec().vocab)
+        ModelText::open(self.dir(), self.spec().vocab)
     }
 
     /// Shapes and constants.

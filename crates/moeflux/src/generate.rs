@@ -218,7 +218,23 @@ impl<'a> Generation<'a> {
         self.stops.push(self.stream.finish()).to_owned() + self.stops.finish()
     }
 
-    /// Feeds the prompt and generates the answer.
+    /// Feeds the prompt and generates the answer: its text.
+    ///
+    /// # Errors
+    ///
+    /// As [`Generation::run`].
+    pub fn answer(self, session: &mut Session, prompt: &[TokenId]) -> Result<String> {
+        let mut answer = String::new();
+        self.run(session, prompt, &mut |event| {
+            if let Event::Text(text) = event {
+                answer.push_str(text);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(answer)
+    }
+
+    /// Feeds the prompt and generates the answer, which is heard of as it comes.
     ///
     /// # Errors
     ///

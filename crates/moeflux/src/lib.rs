@@ -1,20 +1,14 @@
 //! moeflux: Mixture-of-Experts language models that are larger than memory.
 //!
 //! ```no_run
-//! use std::ops::ControlFlow;
-//!
-//! use moeflux::{Engine, Event, Message};
+//! use moeflux::{Engine, Message};
 //!
 //! let engine = Engine::builder("models/qwen3").memory(24 << 30).open()?;
 //! let text = engine.text()?;
 //! let prompt = text.chat_prompt(&[Message::new("user", "Why is the sky blue?")])?;
 //! let mut session = engine.session(4096)?;
-//! text.generation(text.sampling(1), 256)?.run(&mut session, &prompt, &mut |event| {
-//!     if let Event::Text(piece) = event {
-//!         print!("{piece}");
-//!     }
-//!     ControlFlow::Continue(())
-//! })?;
+//! let answer = text.generation(text.sampling(1), 256)?.answer(&mut session, &prompt)?;
+//! println!("{answer}");
 //! # Ok::<(), moeflux::Error>(())
 //! ```
 //!
@@ -43,11 +37,14 @@ mod blueprint;
 mod pack;
 mod forward;
 mod sample;
+#[cfg(feature = "text")]
 mod text;
 mod config;
 mod budget;
 mod session;
+#[cfg(feature = "text")]
 mod generate;
+#[cfg(feature = "text")]
 mod model_text;
 mod engine;
 mod builder;
@@ -60,10 +57,13 @@ pub use crate::config::{Budget, ReadWay};
 pub use crate::engine::Engine;
 pub use crate::error::{ByteCount, Error, Fault, Need, Remedy, Result};
 pub use crate::forward::Logits;
+#[cfg(feature = "text")]
 pub use crate::generate::{Chosen, Event, Finish, Generation};
 pub use crate::ids::TokenId;
+#[cfg(feature = "text")]
 pub use crate::model_text::ModelText;
 pub use crate::sample::{LogitMask, Sampler, SamplerConfig};
 pub use crate::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
+#[cfg(feature = "text")]
 pub use crate::text::{ChatTemplate, Message, StopStrings, TextStream, Tokenizer};
 pub use crate::weights::Progress;

@@ -40,6 +40,12 @@ impl ModelText {
         &self.tokenizer
     }
 
+    /// The tokens that end an answer, ascending: a mask that wants an end leaves only these.
+    #[must_use]
+    pub fn end_tokens(&self) -> &[TokenId] {
+        self.end_tokens.tokens()
+    }
+
     /// How the model's makers want it sampled. The same seed gives the same answer.
     #[must_use]
     pub fn sampling(&self, seed: u64) -> SamplerConfig {

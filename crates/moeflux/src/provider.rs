@@ -140,6 +140,7 @@ pub mod sample {
 }
 
 /// Text and tokens.
+#[cfg(feature = "text")]
 pub mod text {
     pub use crate::text::{
         BYTE_TOKENS, ChatTemplate, EndTokens, Message, OUTPUT_BYTES_MAX, STOP_STRING_BYTES_MAX,
@@ -170,6 +171,7 @@ pub mod session {
 }
 
 /// Logits into an answer.
+#[cfg(feature = "text")]
 pub mod generate {
     pub use crate::generate::{Chosen, Event, Finish, Generation, Listener};
 }

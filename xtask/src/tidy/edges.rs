@@ -11,7 +11,8 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     // Its benchmark only, which reads memory as weights lie in it.
     ("moeflux-kernels", &["moeflux-io"]),
     ("moeflux-threads", &[]),
-    ("moeflux", &["moeflux-io", "moeflux-kernels", "moeflux-threads"]),
+    // The demo model is for its examples.
+    ("moeflux", &["moeflux-demo", "moeflux-io", "moeflux-kernels", "moeflux-threads"]),
     ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-demo", &[]),
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),

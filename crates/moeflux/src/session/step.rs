@@ -57,7 +57,7 @@ fn check(feeds: &[Feed<'_>]) -> Result<()> {
             let problem = "sessions of different engines cannot share a step";
             return Err(Error::Input(problem.into()));
         }
-        feed.check()?;
+        feed.check().inspect_err(|error| tracing::warn!(%error, "tokens were refused"))?;
     }
     Ok(())
 }
@@ -110,6 +110,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             let problem = format!("{n_rows} rows in one step: this engine takes {n_rows_max}");
             return Err(Error::Input(problem));
         }
+        tracing::debug!(n_rows, n_feeds = self.feeds.len(), "a step begins");
         for feed in &mut *self.feeds {
             feed.session.apply_reset(&mut device);
         }

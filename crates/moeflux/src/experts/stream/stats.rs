@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tracing::Level;
+
 use crate::experts::predict::{Quality, StepCost};
 use crate::experts::stream::{GUESS_BYTES, Stream};
 
@@ -109,6 +111,9 @@ impl Stream {
     /// A step begins.
     pub(in crate::experts) fn begin_step(&mut self, n_rows: usize, is_small: bool) {
         self.end_step();
+        if tracing::enabled!(Level::DEBUG) {
+            self.report();
+        }
         self.follow_pressure();
         self.table.begin_step(n_rows);
         let guess_bytes = if is_small { GUESS_BYTES } else { usize::MAX };
@@ -120,6 +125,13 @@ impl Stream {
             read_wait: self.stats.read_wait,
             ..StepMeter::default()
         };
+    }
+
+    /// Tells what was read up to here: one event for a step, none for a read.
+    fn report(&self) {
+        let StreamStats { hits, misses, demand_bytes, guess_bytes, retries, rereads, .. } =
+            self.stats();
+        tracing::debug!(hits, misses, demand_bytes, guess_bytes, retries, rereads, "reads so far");
     }
 
     fn end_step(&mut self) {
