@@ -3,6 +3,7 @@
 
 mod cases;
 mod drives;
+mod face;
 mod failures;
 mod generate;
 mod golden;

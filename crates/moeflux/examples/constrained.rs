@@ -1,0 +1,52 @@
+//! An answer that has to be one of a few words: a mask forbids all other tokens.
+
+#![expect(clippy::print_stdout, reason = "the answer goes there")]
+
+use std::error::Error;
+
+use moeflux::{Engine, LogitMask, Message, SamplerConfig, TokenId};
+
+/// Lets only some sequences of tokens through.
+struct OneOf {
+    choices: Vec<Vec<TokenId>>,
+    end_tokens: Vec<TokenId>,
+    n_heard: usize,
+}
+
+impl LogitMask for OneOf {
+    fn apply(&mut self, logits: &mut [f32]) {
+        let mut allowed: Vec<TokenId> =
+            self.choices.iter().filter_map(|it| it.get(self.n_heard)).copied().collect();
+        if self.may_end() {
+            allowed.extend(&self.end_tokens);
+        }
+        for (token, logit) in (0..).map(TokenId).zip(logits) {
+            if !allowed.contains(&token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        self.choices.retain(|it| it.get(self.n_heard) == Some(&token));
+        self.n_heard += 1;
+    }
+
+    fn may_end(&self) -> bool {
+        self.choices.iter().any(|it| it.len() == self.n_heard)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let engine = Engine::builder(moeflux_demo::unpack(&std::env::temp_dir())?).open()?;
+    let text = engine.text()?;
+    let question = "Does a vector own its elements? Answer yes or no.";
+    let prompt = text.chat_prompt(&[Message::new("user", question)])?;
+    let choices = ["yes", "no"].map(|word| text.tokenizer().encode_plain(word));
+    let choices = choices.into_iter().collect::<moeflux::Result<Vec<_>>>()?;
+    let mut mask = OneOf { choices, end_tokens: text.end_tokens().to_vec(), n_heard: 0 };
+    let mut session = engine.session(1024)?;
+    let generation = text.generation(SamplerConfig::greedy(), 16)?.with_mask(Some(&mut mask));
+    println!("{}", generation.answer(&mut session, &prompt)?);
+    Ok(())
+}

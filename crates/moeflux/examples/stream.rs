@@ -1,0 +1,34 @@
+//! An answer that is printed as it comes, and what else can be heard on the way.
+
+#![expect(clippy::print_stdout, reason = "the answer goes there")]
+#![expect(clippy::print_stderr, reason = "so that the answer stays apart")]
+
+use std::error::Error;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+
+use moeflux::{Engine, Event, Message};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let engine = Engine::builder(moeflux_demo::unpack(&std::env::temp_dir())?).open()?;
+    let text = engine.text()?;
+    let prompt = text.chat_prompt(&[Message::new("user", "What is a trait object?")])?;
+    let mut session = engine.session(1024)?;
+    let mut n_tokens = 0;
+    let generation = text.generation(text.sampling(1), 48)?;
+    let finish = generation.run(&mut session, &prompt, &mut |event| {
+        match event {
+            Event::Token { .. } => n_tokens += 1,
+            Event::Text(piece) => print!("{piece}"),
+            _ => {}
+        }
+        // Nobody reads any more: the answer ends.
+        match std::io::stdout().flush() {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })?;
+    println!();
+    eprintln!("{n_tokens} tokens; why it ended: {}", finish.name());
+    Ok(())
+}

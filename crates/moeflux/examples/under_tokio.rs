@@ -1,0 +1,44 @@
+//! An answer under an async runtime: computing has a thread of its own, and text comes through a
+//! channel. The answer ends when nobody listens any more.
+
+#![expect(clippy::print_stdout, reason = "the answer goes there")]
+
+use std::error::Error;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use moeflux::{Engine, Event, Finish, Message};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::task::spawn_blocking;
+
+/// Pieces of text that may wait for their reader.
+const N_WAITING_MAX: usize = 16;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let dir = moeflux_demo::unpack(&std::env::temp_dir())?;
+    Builder::new_current_thread().build()?.block_on(async {
+        let (pieces, mut incoming) = channel(N_WAITING_MAX);
+        let answering = spawn_blocking(move || answer(dir, &pieces));
+        while let Some(piece) = incoming.recv().await {
+            print!("{piece}");
+        }
+        let finish = answering.await??;
+        println!("\n[{}]", finish.name());
+        Ok(())
+    })
+}
+
+/// Everything that computes. A server would open the engine once and keep it.
+fn answer(dir: PathBuf, pieces: &Sender<String>) -> moeflux::Result<Finish> {
+    let engine = Engine::builder(dir).open()?;
+    let text = engine.text()?;
+    let prompt = text.chat_prompt(&[Message::new("user", "What is a trait object?")])?;
+    let mut session = engine.session(1024)?;
+    text.generation(text.sampling(1), 48)?.run(&mut session, &prompt, &mut |event| match event {
+        Event::Text(piece) if pieces.blocking_send(piece.to_owned()).is_err() => {
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    })
+}

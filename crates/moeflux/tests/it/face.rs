@@ -1,0 +1,66 @@
+//! What a program sees of the crate: handles that may move between threads, and the examples.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use moeflux::provider::config::EngineConfig;
+use moeflux::{
+    ChatTemplate, Engine, EngineBuilder, Error, Feed, Generation, ModelText, Sampler, Session,
+    StepOutput, StepUnderWay, StopStrings, TextStream, Tokenizer,
+};
+
+#[test]
+fn handles_may_be_sent() {
+    fn is_send<T: Send>() {}
+    is_send::<Engine>();
+    is_send::<EngineBuilder>();
+    is_send::<EngineConfig>();
+    is_send::<Session>();
+    is_send::<Feed<'_>>();
+    is_send::<StepOutput>();
+    is_send::<StepUnderWay<'_, '_>>();
+    is_send::<ModelText>();
+    is_send::<Generation<'_>>();
+    is_send::<Sampler>();
+    is_send::<Tokenizer>();
+    is_send::<TextStream<'_>>();
+    is_send::<StopStrings>();
+    is_send::<ChatTemplate>();
+    is_send::<Error>();
+    fn is_sync<T: Sync>() {}
+    is_sync::<Engine>();
+    is_sync::<ModelText>();
+}
+
+/// What an example prints. `cargo test` builds it beside this test.
+fn printed(name: &str) -> String {
+    let tests = std::env::current_exe().unwrap();
+    let profile: PathBuf = tests.ancestors().nth(2).unwrap().to_owned();
+    let example = profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    let output = Command::new(&example).output();
+    let output = output.unwrap_or_else(|error| {
+        let example = example.display();
+        unreachable!("{example}: {error}; build it: cargo build --workspace --examples")
+    });
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn examples_give_the_same_answer_in_every_way() {
+    let answer = printed("answer");
+    let answer = answer.trim_end();
+    assert!(answer.contains("trait"), "{answer}");
+    assert_eq!(printed("stream").trim_end(), answer);
+    assert_eq!(printed("under_tokio"), format!("{answer}\n[length]\n"));
+    let together = printed("many_sessions");
+    assert!(together.starts_with(&format!("What is a trait object?\n{answer}\n")), "{together}");
+    assert_eq!(together.matches("\n\n").count(), 3, "{together}");
+}
+
+#[test]
+fn a_constrained_answer_is_one_of_its_choices() {
+    let answer = printed("constrained");
+    assert!(["yes\n", "no\n"].contains(&answer.as_str()), "{answer}");
+}
