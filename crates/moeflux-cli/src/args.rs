@@ -101,7 +101,7 @@ pub(crate) struct ModelArgs {
     /// Write which experts each token chose, for `moeflux replay`
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Number of compute threads [default: all cores]
+    /// Number of compute threads [default: one per physical performance core]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Tokens of a prompt that are computed together; changes speed and memory, never the result

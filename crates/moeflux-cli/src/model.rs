@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::config::n_threads_default;
 use moeflux::provider::engine::{PROBE_TIME, kernels_named};
 use moeflux::provider::experts::stream::{Drives, choose_way};
 use moeflux::provider::format::{Checkpoint, PACK_JOURNAL};
@@ -18,7 +19,6 @@ use crate::cache;
 use crate::device;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::machine;
 use crate::measured::Measured;
 use crate::progress::Bar;
 
@@ -209,9 +209,9 @@ fn way(io: IoName, checkpoint: &Checkpoint) -> Result<Caching> {
     Ok(way)
 }
 
-/// Threads that compute: `--threads`, or all cores.
+/// Threads that compute: `--threads`, or the default.
 pub(crate) fn n_threads(args: &ModelArgs) -> NonZeroUsize {
-    args.threads.unwrap_or_else(machine::n_cores)
+    args.threads.unwrap_or_else(n_threads_default)
 }
 
 /// `--context`, or `n_tokens`, at most what the model takes.

@@ -4,6 +4,7 @@
 //! started it has returned; so tasks may borrow. Knows nothing of what the tasks compute.
 #![allow(unsafe_code, reason = "borrowed tasks on other threads; every block is documented")]
 
+mod cores;
 mod waiting;
 mod section;
 mod pool;
@@ -11,5 +12,6 @@ mod slices;
 #[cfg(test)]
 mod tests;
 
+pub use cores::n_compute_threads;
 pub use pool::Pool;
 pub use slices::Columns;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::backend::Arithmetic;
 use crate::config::{
     BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, EngineConfig, ReadWay, StreamingConfig,
+    n_threads_default,
 };
 use crate::engine::Engine;
 use crate::error::Result;
@@ -33,13 +34,12 @@ pub struct EngineBuilder {
 impl Engine {
     /// Begins to open the model in `dir`: a folder with `config.json` and `*.safetensors`.
     pub fn builder(dir: impl AsRef<Path>) -> EngineBuilder {
-        let n_threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let config = EngineConfig {
             backend: BackendKind::Cpu,
             device: None,
             arithmetic: Arithmetic::Int8,
             kernels: None,
-            n_threads,
+            n_threads: n_threads_default(),
             n_rows_max: None,
             streaming: StreamingConfig {
                 context: CONTEXT_DEFAULT,
@@ -71,7 +71,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads that compute; by default one per core.
+    /// Threads that compute; by default one per physical performance core.
     pub fn threads(mut self, n_threads: NonZeroUsize) -> Self {
         self.config.n_threads = n_threads;
         self

@@ -24,6 +24,12 @@ pub const CONTEXT_DEFAULT: usize = 4096;
 /// More rows make the workspace large and nothing faster.
 pub const N_ROWS_MAX: usize = 1 << 16;
 
+/// Threads that compute unless told otherwise: one per physical performance core.
+#[must_use]
+pub fn n_threads_default() -> NonZeroUsize {
+    moeflux_threads::n_compute_threads()
+}
+
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendKind {

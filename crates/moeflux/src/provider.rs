@@ -153,7 +153,7 @@ pub mod text {
 pub mod config {
     pub use crate::config::{
         BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, DeviceParts, EngineConfig,
-        N_ROWS_DEFAULT, N_ROWS_MAX, ReadWay, StreamingConfig,
+        N_ROWS_DEFAULT, N_ROWS_MAX, ReadWay, StreamingConfig, n_threads_default,
     };
 }
 

@@ -65,8 +65,8 @@ pub(crate) struct SynthArgs {
 ///
 /// # Errors
 ///
-/// What is wrong with the config, the folder or the disk; [`Error::Cancelled`] soon after `cancel`
-/// was set. Nothing is left behind then.
+/// What is wrong with the config, the folder or the disk; [`moeflux::Error::Cancelled`] soon after
+/// `cancel` was set. Nothing is left behind then.
 pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let config = BareConfig::open(&args.config)?;
     let params = QuantParams { bits: args.bits, group: args.group };

@@ -1,6 +1,6 @@
 //! A plan into steps: the ops as kernels, a Rust file and a WGSL file each.
 //!
-//! `compile` of a file turns its op into steps; its [`Kernel`] says what it covers, and lists
+//! `compile` of a file turns its op into steps; its `Kernel` says what it covers, and lists
 //! shaders so that tests can look at all of them without a GPU.
 //! **Invariant:** a kernel knows its op alone; what several ops do together stands in `fuse.rs`.
 

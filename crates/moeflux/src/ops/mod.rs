@@ -373,7 +373,7 @@ pub struct Combine {
 pub struct Best {
     /// One head of fewer than 2^24 columns, which a number names exactly.
     pub x: Heads,
-    /// One head: so many values, at most [`N_BEST_MAX`] and at most the columns of `x`, and as many
+    /// One head: so many values, at most `N_BEST_MAX` and at most the columns of `x`, and as many
     /// columns; another buffer than `x`.
     pub out: Heads,
 }

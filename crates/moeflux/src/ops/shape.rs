@@ -13,7 +13,8 @@ pub const N_OUTPUTS_MAX: usize = 16;
 pub enum RowSet {
     /// Every row of the batch.
     All,
-    /// Only rows whose logits are wanted; the plan begins with [`Op::SelectRows`].
+    /// Only rows whose logits are wanted; the plan begins with
+    /// [`SelectRows`](crate::ops::SelectRows).
     Outputs,
 }
 

@@ -69,7 +69,7 @@ pub struct PackOptions {
     pub params: Option<QuantParams>,
     /// What becomes of the source.
     pub fate: SourceFate,
-    /// Threads that read and quantise; at most [`N_THREADS_MAX`] are used.
+    /// Threads that read and quantise; at most 16 are used.
     pub n_threads: NonZeroUsize,
 }
 

@@ -14,7 +14,8 @@ pub const LOGPROBS_MAX: usize = 1_000;
 /// square root of the largest f32, so that a count times a penalty stays finite.
 pub const PENALTY_MAX: f32 = 1e6;
 
-/// How the next token is chosen. The order of the steps is in the header of [`crate::sample`].
+/// How the next token is chosen. Bias and penalties come first, then temperature,
+/// top-k, top-p and min-p.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SamplerConfig {
