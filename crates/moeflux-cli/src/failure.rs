@@ -52,7 +52,7 @@ fn options(remedy: Remedy) -> &'static str {
     match remedy {
         Remedy::SmallerSteps => " (--chunk)",
         Remedy::ShorterContext => " (--context)",
-        Remedy::SmallerBudget => " (--memory)",
+        Remedy::SmallerBudget | Remedy::FewerSessions => " (--memory)",
         Remedy::LargerBudget => " (--context, --chunk, --memory)",
         Remedy::Cpu => " (--backend cpu)",
         Remedy::AnotherDevice => " (--gpu takes a number or a part of a name)",

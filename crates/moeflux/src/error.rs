@@ -169,6 +169,8 @@ pub enum Remedy {
     SmallerSteps,
     /// Sessions with room for fewer tokens.
     ShorterContext,
+    /// Fewer sessions, or more memory for them.
+    FewerSessions,
     /// Fewer checkpoints of sessions.
     FewerCheckpoints,
     /// A smaller budget: experts are then read from the drive.
@@ -191,6 +193,7 @@ impl fmt::Display for Remedy {
             Self::SmallerModel => "close other programs, or use a smaller model or fewer bits",
             Self::SmallerSteps => "smaller steps need less",
             Self::ShorterContext => "a shorter context needs less",
+            Self::FewerSessions => "end other sessions, or give a larger budget",
             Self::FewerCheckpoints => "keep fewer checkpoints",
             Self::SmallerBudget => {
                 "close other programs, or give a smaller budget: experts are then streamed"

@@ -10,6 +10,7 @@ mod compile;
 mod read;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use moeflux::provider::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
@@ -248,6 +249,11 @@ impl Backend for GpuBackend {
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
         self.states.create(&self.gpu, spec, context)
+    }
+
+    fn reserve_positions(&mut self, _: StateId, _: &Range<usize>) -> Result<()> {
+        // A session has all of its room from the beginning.
+        Ok(())
     }
 
     fn drop_state(&mut self, state: StateId) {

@@ -3,7 +3,7 @@
 //! **Invariant:** sized at creation; nothing here computes.
 
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use moeflux_io::AlignedBytes;
@@ -253,6 +253,16 @@ impl Recurrent {
     }
 }
 
+impl LayerMemory {
+    /// Bytes of what positions get at a time.
+    fn piece_bytes(&self) -> usize {
+        match self {
+            Self::Positions { first, second } => first.piece_bytes() + second.piece_bytes(),
+            Self::Recurrent { .. } => 0,
+        }
+    }
+}
+
 /// What all layers remember of one session.
 #[derive(Debug)]
 struct State {
@@ -270,48 +280,89 @@ pub(crate) struct States {
 }
 
 impl States {
-    /// Zeroed room for a session, keys and values stored as `kind`.
+    /// A session of at most `context` positions, keys and values stored as `kind`: recurrent
+    /// layers are zeroed, positions get room by [`States::reserve`].
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] if memory for `context` positions cannot be had.
-    pub(crate) fn create(
-        &mut self,
-        spec: &StateSpec,
-        kind: KvKind,
-        context: usize,
-    ) -> Result<StateId> {
-        let needed_bytes =
-            spec.fixed_bytes().saturating_add(spec.bytes_per_position(kind) * context as u64);
-        let table = |shape| KvTable::zeroed(kind, shape, context);
-        let no_room = || {
-            let what = format!("a session of {context} positions");
-            Error::no_room(what, needed_bytes, Remedy::ShorterContext)
+    /// [`Error::NoRoom`] if memory for recurrent layers cannot be had.
+    pub fn create(&mut self, spec: &StateSpec, kind: KvKind, context: usize) -> Result<StateId> {
+        let table = |n_heads: usize, n_cols: usize| {
+            KvTable::new(kind, (n_heads, n_cols / n_heads), context)
         };
         let mut layers = Vec::with_capacity(spec.layers.len());
         for layer in &spec.layers {
             layers.push(match *layer {
-                LayerState::KeyValue { n_heads, k_cols, v_cols } => {
-                    let table = |n_cols| table((n_heads, n_cols / n_heads)).ok_or_else(no_room);
-                    LayerMemory::Positions { first: table(k_cols)?, second: table(v_cols)? }
-                }
-                LayerState::Latent { latent_cols, rope_cols } => {
-                    let table = |n_cols| table((1, n_cols)).ok_or_else(no_room);
-                    LayerMemory::Positions { first: table(latent_cols)?, second: table(rope_cols)? }
-                }
+                LayerState::KeyValue { n_heads, k_cols, v_cols } => LayerMemory::Positions {
+                    first: table(n_heads, k_cols),
+                    second: table(n_heads, v_cols),
+                },
+                LayerState::Latent { latent_cols, rope_cols } => LayerMemory::Positions {
+                    first: table(1, latent_cols),
+                    second: table(1, rope_cols),
+                },
                 LayerState::Recurrent { .. } => {
-                    let half = || Recurrent::zeroed(layer).ok_or_else(no_room);
-                    LayerMemory::Recurrent {
-                        halves: Box::new([half()?, half()?]),
-                        marks: Vec::new(),
-                    }
+                    let half = || Recurrent::zeroed(layer).ok_or_else(|| no_room(spec));
+                    let halves = Box::new([half()?, half()?]);
+                    LayerMemory::Recurrent { halves, marks: Vec::new() }
                 }
             });
         }
+        Ok(self.insert(State { spec: spec.clone(), layers, current: 0 }))
+    }
+
+    /// A session with the same past, whose memory of positions both share as long as neither
+    /// writes there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] if memory for recurrent layers cannot be had.
+    pub fn fork(&mut self, id: StateId) -> Result<StateId> {
+        let State { spec, layers, current } = self.state(id);
+        let fork = |(state, layer): (&LayerState, &LayerMemory)| match layer {
+            LayerMemory::Positions { first, second } => {
+                Some(LayerMemory::Positions { first: first.fork(), second: second.fork() })
+            }
+            LayerMemory::Recurrent { halves, .. } => {
+                let mut copy = Recurrent::zeroed(state)?;
+                copy.conv.copy_from_slice(&halves[*current].conv);
+                copy.delta.copy_from_slice(&halves[*current].delta);
+                let halves = Box::new([copy, Recurrent::zeroed(state)?]);
+                Some(LayerMemory::Recurrent { halves, marks: Vec::new() })
+            }
+        };
+        let layers: Option<_> = spec.layers.iter().zip(layers).map(fork).collect();
+        let state =
+            State { layers: layers.ok_or_else(|| no_room(spec))?, spec: spec.clone(), current: 0 };
+        Ok(self.insert(state))
+    }
+
+    fn insert(&mut self, state: State) -> StateId {
         self.n_created += 1;
         let id = StateId(self.n_created);
-        self.states.insert(id, State { spec: spec.clone(), layers, current: 0 });
-        Ok(id)
+        self.states.insert(id, state);
+        id
+    }
+
+    /// Room for these positions, which are written next.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]: what was there stays.
+    pub fn reserve(&mut self, id: StateId, positions: &Range<usize>) -> Result<()> {
+        let State { layers, .. } = self.state_mut(id);
+        let has_room = layers.iter_mut().all(|layer| match layer {
+            LayerMemory::Positions { first, second } => {
+                first.reserve(positions) && second.reserve(positions)
+            }
+            LayerMemory::Recurrent { .. } => true,
+        });
+        if has_room {
+            return Ok(());
+        }
+        let n_bytes: usize = layers.iter().map(|layer| layer.piece_bytes()).sum();
+        let what = format!("positions {positions:?} of a session");
+        Err(Error::no_room(what, n_bytes as u64, Remedy::FewerSessions))
     }
 
     /// Gives a session's room back.
@@ -497,6 +548,11 @@ impl StatePart {
             | Self::Marked { layer, .. } => layer,
         }
     }
+}
+
+fn no_room(spec: &StateSpec) -> Error {
+    let what = "the recurrent state of a session";
+    Error::no_room(what, 2 * spec.fixed_bytes(), Remedy::FewerSessions)
 }
 
 fn zeroed(n_rows: usize, n_cols: usize) -> Option<Floats> {

@@ -1,20 +1,30 @@
 //! What attention keeps of positions: a vector per head and position, in one of several kinds.
 //!
-//! **Invariant:** sized at creation for every position of a context; what is put is rounded once,
-//! and read back and saved as it was kept. Knows no layers or sessions.
+//! **Invariant:** memory comes in pieces of [`PIECE_POSITIONS`] positions, which forks share until
+//! one of them writes; what is put is rounded once, and read back and saved as it was kept. No block
+//! that attention reads spans two pieces. Knows no layers or sessions.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use moeflux_io::AlignedBytes;
-use moeflux_kernels::{CodeShape, Kept, KeptRows, Matrix, MatrixLayout, round_to_f16};
+use moeflux_kernels::{
+    BLOCK_POSITIONS, CodeShape, Kept, KeptRows, Matrix, MatrixLayout, round_to_f16,
+};
 
 use crate::ops::KvKind;
+
+/// Positions of a piece. Reading is as fast as from one piece of memory: a head's positions follow
+/// each other for long enough.
+pub const PIECE_POSITIONS: usize = 1024;
+
+const _: () = assert!(PIECE_POSITIONS.is_multiple_of(BLOCK_POSITIONS));
 
 /// Kernels take sixteen rows of codes at a time: a table of fewer would be copied for each call.
 const CODE_ROWS_MIN: usize = 16;
 
-/// A vector per head and position, for every position of a context.
+/// A vector per head and position.
 ///
 /// A head's positions lie side by side: attention reads one head after another, and memory that
 /// follows itself is read in half the time of pieces that lie apart.
@@ -23,31 +33,71 @@ pub(crate) struct KvTable {
     kind: KvKind,
     n_heads: usize,
     head_dim: usize,
-    /// Positions there is room for.
-    n_rows: usize,
+    /// Positions of a piece: fewer where the context is short.
+    n_piece_rows: usize,
     /// Bytes of one head of one position, in each part.
     part_bytes: [usize; 3],
-    /// Values or codes, scales, biases; each `[n_heads, n_rows, part_bytes]`. The system hands
-    /// pages out when they are first written: a long context costs nothing until it is used.
-    parts: Box<[AlignedBytes; 3]>,
+    pieces: Vec<Arc<Piece>>,
 }
 
+/// Values or codes, scales, biases; each `[n_heads, n_piece_rows, part_bytes]`. The system hands
+/// pages out when they are first written.
+type Piece = [AlignedBytes; 3];
+
 impl KvTable {
-    /// Zeros, or `None` if there is no room.
+    /// A table without room, for sessions of at most `context` positions.
     #[must_use]
-    pub(crate) fn zeroed(
-        kind: KvKind,
-        (n_heads, head_dim): (usize, usize),
-        context: usize,
-    ) -> Option<Self> {
-        let n_rows = if kind == KvKind::Codes { context.max(CODE_ROWS_MIN) } else { context };
+    pub fn new(kind: KvKind, (n_heads, head_dim): (usize, usize), context: usize) -> Self {
+        let n_piece_rows = context.clamp(CODE_ROWS_MIN, PIECE_POSITIONS);
         let part_bytes = kind.part_bytes(head_dim);
+        Self { kind, n_heads, head_dim, n_piece_rows, part_bytes, pieces: Vec::new() }
+    }
+
+    /// Room of its own for these positions, and some for all before them; `false` if there is none
+    /// to be had.
+    #[must_use]
+    pub fn reserve(&mut self, positions: &Range<usize>) -> bool {
+        while self.pieces.len() * self.n_piece_rows < positions.end {
+            let Some(piece) = self.zeroed_piece() else { return false };
+            self.pieces.push(Arc::new(piece));
+        }
+        let first = positions.start / self.n_piece_rows;
+        let end = positions.end.div_ceil(self.n_piece_rows);
+        (first..end).all(|piece_idx| self.own(piece_idx))
+    }
+
+    /// Makes a piece that is shared with forks this table's own.
+    fn own(&mut self, piece_idx: usize) -> bool {
+        if Arc::get_mut(&mut self.pieces[piece_idx]).is_some() {
+            return true;
+        }
+        let Some(mut copy) = self.zeroed_piece() else { return false };
+        for (copy, part) in copy.iter_mut().zip(&*self.pieces[piece_idx]) {
+            copy.copy_from_slice(part);
+        }
+        self.pieces[piece_idx] = Arc::new(copy);
+        true
+    }
+
+    fn zeroed_piece(&self) -> Option<Piece> {
         let part = |n_bytes: usize| {
-            AlignedBytes::zeroed(n_heads.checked_mul(n_rows)?.checked_mul(n_bytes)?)
+            AlignedBytes::zeroed(self.n_heads.checked_mul(self.n_piece_rows)?.checked_mul(n_bytes)?)
         };
-        let [values, scales, biases] = part_bytes;
-        let parts = Box::new([part(values)?, part(scales)?, part(biases)?]);
-        Some(Self { kind, n_heads, head_dim, n_rows, part_bytes, parts })
+        let [values, scales, biases] = self.part_bytes;
+        Some([part(values)?, part(scales)?, part(biases)?])
+    }
+
+    /// A table with the same contents, which shares its memory as long as neither writes there.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self { pieces: self.pieces.clone(), ..*self }
+    }
+
+    /// Positions that follow these within their piece, at most so many.
+    #[must_use]
+    pub fn following(&self, positions: &Range<usize>, end: usize, n_max: usize) -> Range<usize> {
+        let piece_end = (positions.end / self.n_piece_rows + 1) * self.n_piece_rows;
+        positions.end..end.min(positions.end + n_max).min(piece_end).max(positions.end)
     }
 
     /// Heads, and values of one head of a position.
@@ -62,26 +112,28 @@ impl KvTable {
         (self.kind == KvKind::Codes).then(|| CodeShape::of(self.head_dim))
     }
 
-    /// One head of some positions.
+    /// One head of some positions, all of which lie in one piece.
     #[must_use]
     pub(crate) fn rows(&self, head_idx: usize, positions: &Range<usize>) -> KeptRows<'_> {
         let values = match self.kind {
             KvKind::F32 => Kept::F32(cast_slice(self.part(0, head_idx, positions))),
             KvKind::F16 => Kept::F16(cast_slice(self.part(0, head_idx, positions))),
-            KvKind::Codes => {
-                Kept::Codes { matrix: self.matrix(head_idx), first_row: positions.start }
-            }
+            KvKind::Codes => Kept::Codes {
+                matrix: self.matrix(head_idx, positions.start / self.n_piece_rows),
+                first_row: positions.start % self.n_piece_rows,
+            },
         };
         let stride = self.code_shape().map_or(self.head_dim, |shape| shape.n_cols);
         KeptRows { values, n_rows: positions.len(), row_len: self.head_dim, stride }
     }
 
-    /// The codes of one head: a row per position.
-    fn matrix(&self, head_idx: usize) -> Matrix<'_> {
-        let shape = CodeShape::of(self.head_dim);
-        let layout = MatrixLayout { kind: shape.kind(), n_rows: self.n_rows, n_cols: shape.n_cols };
+    /// The codes of one head in one piece: a row per position.
+    fn matrix(&self, head_idx: usize, piece_idx: usize) -> Matrix<'_> {
+        let (shape, n_rows) = (CodeShape::of(self.head_dim), self.n_piece_rows);
+        let layout = MatrixLayout { kind: shape.kind(), n_rows, n_cols: shape.n_cols };
+        let first = piece_idx * n_rows;
         let [codes, scales, biases] =
-            [0, 1, 2].map(|part_idx| self.part(part_idx, head_idx, &(0..self.n_rows)));
+            [0, 1, 2].map(|part_idx| self.part(part_idx, head_idx, &(first..first + n_rows)));
         Matrix::new(layout, codes, scales, biases)
     }
 
@@ -89,16 +141,23 @@ impl KvTable {
     pub(crate) fn put(&mut self, head_idx: usize, position: usize, values: &[f32]) {
         let row = position..position + 1;
         let places = [0, 1, 2].map(|part_idx| self.place(part_idx, head_idx, &row));
-        let [bytes, scales, biases] = &mut *self.parts;
+        let (kind, head_dim) = (self.kind, self.head_dim);
+        let [bytes, scales, biases] = self.piece_mut(position);
         let bytes = &mut bytes[places[0].clone()];
-        match self.kind {
+        match kind {
             KvKind::F32 => cast_slice_mut(bytes).copy_from_slice(values),
             KvKind::F16 => round_to_f16(values, cast_slice_mut(bytes)),
             KvKind::Codes => {
                 let factors = [&mut scales[places[1].clone()], &mut biases[places[2].clone()]];
-                CodeShape::of(self.head_dim).round(values, bytes, factors);
+                CodeShape::of(head_dim).round(values, bytes, factors);
             }
         }
+    }
+
+    /// Bytes of a piece.
+    #[must_use]
+    pub fn piece_bytes(&self) -> usize {
+        self.n_bytes(self.n_piece_rows)
     }
 
     /// Bytes of so many positions.
@@ -107,47 +166,52 @@ impl KvTable {
         n * self.n_heads * self.part_bytes.iter().sum::<usize>()
     }
 
-    /// One part of one head of some positions.
+    /// One part of one head of some positions of one piece.
     fn part(&self, part_idx: usize, head_idx: usize, positions: &Range<usize>) -> &[u8] {
-        &self.parts[part_idx][self.place(part_idx, head_idx, positions)]
+        let piece = &self.pieces[positions.start / self.n_piece_rows];
+        &piece[part_idx][self.place(part_idx, head_idx, positions)]
     }
 
-    /// Where that lies.
+    /// The piece that a position lies in, to write.
+    fn piece_mut(&mut self, position: usize) -> &mut Piece {
+        let piece = &mut self.pieces[position / self.n_piece_rows];
+        Arc::get_mut(piece).expect("what is written has room of its own")
+    }
+
+    /// Where some positions of one piece lie in it.
     fn place(&self, part_idx: usize, head_idx: usize, positions: &Range<usize>) -> Range<usize> {
         assert!(head_idx < self.n_heads, "head {head_idx} of {}", self.n_heads);
-        assert!(positions.end <= self.n_rows, "{positions:?} of {}", self.n_rows);
-        let place = |position| (head_idx * self.n_rows + position) * self.part_bytes[part_idx];
-        place(positions.start)..place(positions.end)
+        let first = positions.start % self.n_piece_rows;
+        let end = first + positions.len();
+        assert!(end <= self.n_piece_rows, "{positions:?} span pieces of {}", self.n_piece_rows);
+        let place = |row| (head_idx * self.n_piece_rows + row) * self.part_bytes[part_idx];
+        place(first)..place(end)
     }
 
-    /// Which part lies where in some positions from `first` as they are saved: `[position, head,
-    /// part]`.
-    fn pieces(&self, first: usize, n: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let places = (first..first + n).flat_map(|position| {
-            (0..self.n_heads).flat_map(move |head_idx| [0, 1, 2].map(|it| (position, head_idx, it)))
-        });
-        places.map(|(position, head_idx, part_idx)| {
-            (part_idx, self.place(part_idx, head_idx, &(position..position + 1)))
-        })
+    /// Head and part of what is kept of a position, in the order in which it is saved.
+    fn pieces_of_a_position(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        (0..self.n_heads).flat_map(|head_idx| [0, 1, 2].map(|part_idx| (head_idx, part_idx)))
     }
 
-    /// Copies so many positions from `first` out.
-    pub(crate) fn read(&self, (first, n): (usize, usize), mut target: &mut [u8]) {
-        for (part_idx, place) in self.pieces(first, n) {
-            let (piece, rest) = target.split_at_mut(place.len());
-            piece.copy_from_slice(&self.parts[part_idx][place]);
-            target = rest;
+    /// Copies so many positions from `first` out: `[position, head, part]`.
+    pub fn read(&self, (first, n): (usize, usize), mut target: &mut [u8]) {
+        for position in first..first + n {
+            for (head_idx, part_idx) in self.pieces_of_a_position() {
+                let part = self.part(part_idx, head_idx, &(position..position + 1));
+                let (piece, rest) = target.split_at_mut(part.len());
+                piece.copy_from_slice(part);
+                target = rest;
+            }
         }
     }
 
     /// Overwrites so many positions from `first`, as [`KvTable::read`] gives them.
     pub(crate) fn write(&mut self, (first, n): (usize, usize), mut source: &[u8]) {
         for position in first..first + n {
-            for at in 0..3 * self.n_heads {
-                let (head_idx, part_idx) = (at / 3, at % 3);
+            for (head_idx, part_idx) in self.pieces_of_a_position() {
                 let place = self.place(part_idx, head_idx, &(position..position + 1));
                 let (piece, rest) = source.split_at(place.len());
-                self.parts[part_idx][place].copy_from_slice(piece);
+                self.piece_mut(position)[part_idx][place].copy_from_slice(piece);
                 source = rest;
             }
         }

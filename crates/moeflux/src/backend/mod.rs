@@ -10,6 +10,7 @@ pub(crate) mod cpu;
 pub(crate) mod reference;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -135,12 +136,30 @@ pub trait Backend: fmt::Debug + Send {
         Err(Error::Unsupported(format!("{backend} cannot make steps of {n_rows_max} rows")))
     }
 
-    /// Makes room for a session of at most `context` positions, zeroed.
+    /// Makes a session of at most `context` positions, whose recurrent layers are zeroed.
     ///
     /// # Errors
     ///
     /// [`crate::error::Error::NoRoom`].
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId>;
+
+    /// Makes room for positions of a session, before a step or [`Backend::write_state`] writes
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::NoRoom`]: what was there stays.
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()>;
+
+    /// Makes a session with the same past as another.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::NoRoom`]; [`Error::Unsupported`] on devices that cannot.
+    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
+        let backend = self.names().backend;
+        Err(Error::Unsupported(format!("{backend} cannot fork session {}", state.0)))
+    }
 
     /// Gives a session's room back. Unknown ids are ignored.
     fn drop_state(&mut self, state: StateId);

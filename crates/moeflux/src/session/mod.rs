@@ -64,6 +64,25 @@ impl Session {
         Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
     }
 
+    /// A session with the same tokens and the same context. Both share the memory of their common
+    /// past; checkpoints stay with this one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that cannot share.
+    pub fn fork(&mut self) -> Result<Self> {
+        let runtime = Arc::clone(&self.runtime);
+        let mut device = runtime.lock()?;
+        self.apply_reset(&mut device);
+        let state = device.backend.fork_state(self.state)?;
+        drop(device);
+        let mut tokens = Vec::with_capacity(self.context);
+        tokens.extend_from_slice(&self.tokens);
+        let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
+        let context = self.context;
+        Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
+    }
+
     /// What the session is made of.
     #[must_use]
     pub fn tokens(&self) -> &[TokenId] {

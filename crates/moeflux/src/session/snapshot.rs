@@ -92,6 +92,7 @@ impl Session {
 
         // From here on nothing of the old session is left, should the device fail.
         self.clear();
+        device.backend.reserve_positions(self.state, &(0..n_tokens))?;
         let mut at = 0;
         for part in parts(spec, n_tokens) {
             let n_bytes = device.backend.state_part_bytes(self.state, part);

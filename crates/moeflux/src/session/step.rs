@@ -114,6 +114,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         for feed in &mut *self.feeds {
             feed.session.apply_reset(&mut device);
         }
+        self.reserve(&mut device);
         for segment in self.chunk.segments() {
             device.backend.set_marks(segment.state, segment.marks.len())?;
         }
@@ -121,6 +122,22 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             device.held = Some(Held { n_rows, is_aside: false });
         }
         Ok(())
+    }
+
+    /// Makes room for all rows; feeds that there is none for are left out.
+    fn reserve(&mut self, device: &mut Device) {
+        let mut is_whole = true;
+        for part in &self.chunk.parts {
+            let feed = &mut self.feeds[part.feed_idx];
+            let begin = feed.session.tokens.len();
+            let positions = begin..begin + part.rows.len();
+            let reserved = device.backend.reserve_positions(feed.session.state, &positions);
+            is_whole &= reserved.is_ok();
+            feed.failure = reserved.err();
+        }
+        if !is_whole {
+            self.begin_again();
+        }
     }
 
     /// How far it has come.

@@ -1,6 +1,6 @@
 //! A device that fails: sessions end up as they were.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,6 +62,10 @@ impl Backend for Failing {
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
         self.inner.create_state(spec, context)
+    }
+
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
+        self.inner.reserve_positions(state, positions)
     }
 
     fn drop_state(&mut self, state: StateId) {

@@ -221,3 +221,35 @@ fn a_failed_expert_concerns_those_who_chose_it() {
     }
     assert!(n_failed > 10 && n_spared > 10, "{n_failed} failed, {n_spared} did not");
 }
+
+/// Positions come in pieces of 1,024, which forks share until they write.
+#[test]
+fn forks_go_their_own_ways_across_pieces() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let text: Vec<TokenId> = tokens.iter().copied().cycle().take(1100).collect();
+        let mut whole = engine.session(1200).unwrap();
+        let expected = feed_all(&mut whole, &text);
+        for n_shared in [1, 500, 1010, 1024, 1030] {
+            let mut session = engine.session(1200).unwrap();
+            session.feed_last(&text[..n_shared]).unwrap();
+            let mut fork = session.fork().unwrap();
+            // Each writes behind the common past, in turn.
+            let other: Vec<TokenId> = text[n_shared..].iter().rev().copied().take(40).collect();
+            let other_rows = feed_all(&mut fork, &other);
+            let n_more = text.len().min(n_shared + 40);
+            let rows = feed_all(&mut session, &text[n_shared..n_more]);
+            assert!(rows == expected[n_shared..n_more], "{name}, {n_shared} shared");
+            let mut alone = engine.session(1200).unwrap();
+            alone.feed_last(&text[..n_shared]).unwrap();
+            drop(session);
+            assert!(feed_all(&mut alone, &other) == other_rows, "{name}, {n_shared} shared");
+            let mut saved = Vec::new();
+            fork.save_state(&mut saved).unwrap();
+            let mut restored = engine.session(1200).unwrap();
+            restored.load_state(&saved).unwrap();
+            let next = fork.feed_last(&text[..3]).unwrap();
+            assert!(restored.feed_last(&text[..3]).unwrap() == next, "{name}, {n_shared} shared");
+        }
+    }
+}

@@ -16,6 +16,7 @@ mod experts;
 mod tests;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use moeflux_kernels::{IntScratch, KernelTable, LaidRows};
@@ -303,6 +304,14 @@ impl Backend for CpuBackend {
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
         let kind = self.machine.common.arithmetic.kv_kind();
         self.machine.states.create(spec, kind, context)
+    }
+
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
+        self.machine.states.reserve(state, positions)
+    }
+
+    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
+        self.machine.states.fork(state)
     }
 
     fn drop_state(&mut self, state: StateId) {

@@ -301,6 +301,10 @@ impl Model {
         let rows: Vec<Row> = parts.iter().flat_map(|(_, rows)| rows.to_vec()).collect();
         let mut segments = Vec::new();
         for (state, part) in parts {
+            if let (Some(first), Some(last)) = (part.first(), part.last()) {
+                let positions = first.position.0..last.position.0 + 1;
+                backend.reserve_positions(*state, &positions).unwrap();
+            }
             let first = segments.last().map_or(0, |segment: &Segment| segment.rows.end);
             segments.push(Segment::new(*state, first..first + part.len(), RowKind::Prompt));
         }

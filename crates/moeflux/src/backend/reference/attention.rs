@@ -119,11 +119,13 @@ impl<'a> Cache<'a> {
 }
 
 fn vectors(table: &KvTable, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
-    let rows = table.rows(head_idx, seen);
-    let Kept::F32(values) = rows.values else {
-        unreachable!("the reference keeps f32");
+    let vector = |position: usize| {
+        let Kept::F32(values) = table.rows(head_idx, &(position..position + 1)).values else {
+            unreachable!("the reference keeps f32");
+        };
+        widened(values)
     };
-    values.chunks_exact(rows.row_len).map(widened).collect()
+    seen.clone().map(vector).collect()
 }
 
 /// Writes one head's key and value (or latent and rotated key) of one position.

@@ -82,6 +82,8 @@ impl Fixture {
                 position: Position(self.first_position + row_idx),
             })
             .collect();
+        let end = self.first_position + self.n_rows;
+        backend.reserve_positions(state, &(self.first_position..end)).unwrap();
         let segments = [Segment::new(state, 0..rows.len(), RowKind::Prompt)];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &[] };
         let ops = self.embeds.iter().cloned().chain([op]).collect();

@@ -18,6 +18,7 @@ mod router;
 #[cfg(test)]
 mod fixture;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::best::best;
@@ -112,6 +113,14 @@ impl Backend for ReferenceBackend {
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
         self.states.create(spec, KvKind::F32, context)
+    }
+
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
+        self.states.reserve(state, positions)
+    }
+
+    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
+        self.states.fork(state)
     }
 
     fn drop_state(&mut self, state: StateId) {

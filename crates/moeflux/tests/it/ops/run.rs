@@ -58,7 +58,9 @@ impl<'a> Run<'a> {
                 let context = case.first_position + session.n_tokens;
                 // Ops without state may stand at any position without room for it.
                 let context = if case.state.layers.is_empty() { 1 } else { context };
-                backend.create_state(&case.state, context).expect("a small state")
+                let state = backend.create_state(&case.state, context).expect("a small state");
+                backend.reserve_positions(state, &(0..context)).expect("a small state");
+                state
             })
             .collect();
         Self { case, backend, states, outcome: Outcome::default(), rng: Rng::new(7) }
@@ -114,6 +116,7 @@ impl<'a> Run<'a> {
         let state = self.backend.create_state(&self.case.state, context).expect("a small state");
         self.backend.drop_state(self.states[session_idx]);
         self.states[session_idx] = state;
+        self.backend.reserve_positions(state, &(0..context)).expect("a small state");
         for (part, bytes) in parts {
             self.backend.write_state(state, *part, bytes).expect("a state is writable");
         }

@@ -1,7 +1,7 @@
 //! Prompts whose steps are longer for memory of slots: the same bytes out, and everything back
 //! however they end.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -75,6 +75,10 @@ impl Backend for Watched {
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
         self.inner.create_state(spec, context)
+    }
+
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
+        self.inner.reserve_positions(state, positions)
     }
 
     fn drop_state(&mut self, state: StateId) {

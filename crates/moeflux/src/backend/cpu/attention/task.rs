@@ -171,7 +171,7 @@ impl Task<'_> {
             factors,
         });
         let dim = form.out.head_dim;
-        let following = positions.end..cache.end.min(positions.end + BLOCK_POSITIONS);
+        let following = cache.tables[0].following(&positions, cache.end, BLOCK_POSITIONS);
         let next = (!following.is_empty()).then(|| cache.rows(0, &following));
         let sum = WeightedRows { weights: scores, factors, rows: values, next };
         self.table.add_weighted(&sum, &mut at_hand.values[queries.start * dim..queries.end * dim]);
@@ -187,11 +187,12 @@ impl Task<'_> {
         if rounded.iter().any(Option::is_some) {
             for (i, rounded) in rounded.iter_mut().enumerate() {
                 let keys = cache.rows(i, positions);
-                let (Some(rounded), Kept::Codes { matrix, .. }) = (rounded, keys.values) else {
+                let (Some(rounded), Kept::Codes { matrix, first_row }) = (rounded, keys.values)
+                else {
                     continue;
                 };
                 let place = if i == 0 { Place::Over } else { Place::Onto };
-                let codes = (matrix, positions.clone());
+                let codes = (matrix, first_row..first_row + positions.len());
                 rounded.scores(codes, queries.clone(), (&mut *scores, place));
             }
             return;
