@@ -3,7 +3,7 @@
 //!
 //! Input: a byte, then a file as it is; or, told by the byte, edits to a good file: which of the
 //! models, how many tokens it holds, whether the checksum is made right again, whether the session
-//! goes on, which takes a hundred times as long; then three bytes per edit, place (little endian)
+//! goes on, which takes a hundred times as long, whether it is loaded into an empty session; then three bytes per edit, place (little endian)
 //! and value, where the last one of less than three cuts the file.
 #![no_main]
 
@@ -95,13 +95,22 @@ fuzz_target!(|input: &[u8]| {
     };
     // Any of the good ones goes back in.
     let before = &rig.files[1];
-    rig.session.load_state(before).expect("what was saved");
-    if let Err(error) = rig.session.load_state(&bytes) {
+    rig.session.clear();
+    rig.session.load_state(&mut &before[..]).expect("what was saved");
+    if how & 64 == 0 {
+        // What goes on where the session ends is taken behind it; most begin at its start.
+        rig.session.clear();
+    }
+    let held = saved(&mut rig.session);
+    if let Err(error) = rig.session.load_state(&mut &bytes[..]) {
         check_refusal(&error);
-        assert!(saved(&mut rig.session) == *before, "a refused load changed the session");
+        assert!(saved(&mut rig.session) == held, "a refused load changed the session");
         return;
     }
-    assert!(saved(&mut rig.session) == bytes, "what was loaded is saved again");
+    if how & 64 == 0 {
+        let again = saved(&mut rig.session);
+        assert!(bytes.starts_with(&again), "what was loaded is saved again");
+    }
     assert!(rig.session.tokens().iter().all(|token| token.0 < rig.n_rows));
     if how & 128 == 0 {
         return;

@@ -93,7 +93,7 @@ impl Stats {
     /// For machines.
     pub(crate) fn json(&self, engine: &Engine, context: usize) -> Value {
         let memory = engine.memory();
-        let DeviceNames { backend, arithmetic, isa } = engine.device_names();
+        let DeviceNames { backend, arithmetic, isa, .. } = engine.device_names();
         let mut stats = json!({
             "backend": backend,
             "arithmetic": arithmetic.name(),
@@ -130,7 +130,7 @@ impl Stats {
             time.map_or("-".to_owned(), |t| format!("{:.2}", t.as_secs_f64()))
         };
         let memory = engine.memory();
-        let DeviceNames { backend, arithmetic, isa } = engine.device_names();
+        let DeviceNames { backend, arithmetic, isa, .. } = engine.device_names();
         eprintln!(
             "load      {} s, then {} s to the first token",
             seconds(Some(self.load)),

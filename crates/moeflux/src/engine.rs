@@ -3,7 +3,7 @@
 //! Two engines for two models may live in one process; nothing here is global.
 
 use std::hash::Hasher as _;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
-use crate::budget::{Layout, Memory, Placement, PromptRoom};
+use crate::budget::{GrowthRoom, Layout, Memory, Placement, PromptRoom};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
@@ -32,7 +32,7 @@ use crate::forward::Model;
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 #[cfg(feature = "text")]
 use crate::model_text::ModelText;
-use crate::session::{Runtime, Session};
+use crate::session::{Runtime, Session, Snapshot, SnapshotHeader};
 use crate::spec::ModelSpec;
 use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
 
@@ -167,8 +167,11 @@ impl Engine {
             expert_bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
         }
         let prompt_room = prompt_room(&experts, (&spec, &plan), config, &layout);
+        let growth_room = growth_room(&experts, &spec, config, &layout);
         let model = Model { spec, plan, expert_bytes, fingerprint, trace: None };
-        let runtime = Runtime::new(model, backend, experts).with_prompt_room(prompt_room);
+        let runtime = Runtime::new(model, backend, experts)
+            .with_prompt_room(prompt_room)
+            .with_session_room(layout.session_room_bytes, growth_room);
         let runtime = Arc::new(runtime);
         Ok(Self { dir: dir.to_owned(), runtime, memory: layout.memory, n_rows_max })
     }
@@ -226,6 +229,26 @@ impl Engine {
         ModelText::open(self.dir(), self.spec().vocab)
     }
 
+    /// Reads the beginning of a saved session, or of a part of one, and checks that it fits
+    /// sessions of this engine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SavedState`] that says what differs.
+    pub fn read_header(&self, input: &mut dyn Read) -> Result<SnapshotHeader> {
+        SnapshotHeader::read(&self.runtime, input)
+    }
+
+    /// Reads a saved session, or a part of one, into memory. Damage behind the header is found by
+    /// [`Session::resume`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SavedState`] if it does not fit this engine or ends early; [`Error::NoRoom`].
+    pub fn read_snapshot(&self, input: &mut dyn Read) -> Result<Snapshot> {
+        Snapshot::read(&self.runtime, input)
+    }
+
     /// Shapes and constants.
     #[must_use]
     pub fn spec(&self) -> &ModelSpec {
@@ -248,7 +271,8 @@ impl Engine {
     #[must_use]
     pub fn n_rows_of_prompt(&self, n_tokens: usize) -> usize {
         let room = self.runtime.prompt_room();
-        let division = room.and_then(|room| room.division(n_tokens));
+        let n_slots_gone = self.runtime.lock_to_clean_up().loans.n_slots_of_sessions;
+        let division = room.and_then(|room| room.division(n_tokens, n_slots_gone));
         division.map_or(self.n_rows_max, |division| division.n_rows)
     }
 
@@ -347,6 +371,33 @@ fn prompt_room(
         n_slots_at_once: if is_direct { stream.n_slots_per_slab() } else { 1 },
         n_slots_least: N_SLOTS_OF_PROMPT.max(spec.top_k_max()).max(n_slots_kept),
         n_experts: stats.n_experts,
+    })
+}
+
+/// What sessions that grow may borrow: nothing on devices, whose memory slots do not have.
+fn growth_room(
+    experts: &Experts,
+    spec: &ModelSpec,
+    config: &EngineConfig,
+    layout: &Layout,
+) -> Option<GrowthRoom> {
+    let (Experts::Streaming(stream), Placement::Streaming { n_slots }) =
+        (experts, layout.placement)
+    else {
+        return None;
+    };
+    if config.device.is_some() {
+        return None;
+    }
+    let stats = stream.stats();
+    let is_direct = stream.caching() == Caching::Direct;
+    let n_slots_kept = if is_direct { 0 } else { stats.n_slots };
+    Some(GrowthRoom {
+        session_bytes: layout.session_room_bytes?,
+        n_slots,
+        slot_bytes: stats.slot_bytes as u64,
+        n_slots_at_once: if is_direct { stream.n_slots_per_slab() } else { 1 },
+        n_slots_least: spec.top_k_max().max(n_slots_kept),
     })
 }
 

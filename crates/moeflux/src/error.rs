@@ -318,6 +318,18 @@ impl Error {
         Self::NoRoom { what, needed_bytes, available_bytes, needs, remedy }
     }
 
+    /// The same; this much is available.
+    #[must_use]
+    pub fn no_room_in(
+        available_bytes: u64,
+        what: impl Into<String>,
+        needed_bytes: u64,
+        remedy: Remedy,
+    ) -> Self {
+        let (what, available_bytes, needs) = (what.into(), Some(available_bytes), Vec::new());
+        Self::NoRoom { what, needed_bytes, available_bytes, needs, remedy }
+    }
+
     /// Whose fault it is.
     #[must_use]
     pub fn fault(&self) -> Fault {

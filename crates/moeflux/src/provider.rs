@@ -98,6 +98,11 @@ pub mod ops {
 pub mod backend {
     pub use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
 
+    /// What sessions' memory is booked from.
+    pub mod room {
+        pub use crate::backend::room::{Booking, Room};
+    }
+
     /// Threads and kernels.
     pub mod cpu {
         pub use crate::backend::cpu::CpuBackend;
@@ -159,14 +164,16 @@ pub mod config {
 
 /// A number of bytes among the needs of a model.
 pub mod budget {
-    pub use crate::budget::{Division, Layout, Memory, Placement, PromptRoom, step_bytes};
+    pub use crate::budget::{
+        Division, GrowthRoom, Layout, Memory, Placement, PromptRoom, step_bytes,
+    };
 }
 
 /// Timelines of tokens.
 pub mod session {
     pub use crate::session::{
-        Feed, N_CHECKPOINTS_DEFAULT, N_ROWS_BESIDE, OutputOf, Runtime, Session, StepOutput,
-        StepUnderWay, Wanted, step,
+        Feed, N_CHECKPOINTS_DEFAULT, N_ROWS_BESIDE, OutputOf, Runtime, Session, Snapshot,
+        SnapshotHeader, StepOutput, StepUnderWay, Wanted, step,
     };
 }
 

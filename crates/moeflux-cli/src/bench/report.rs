@@ -141,7 +141,7 @@ impl Report<'_> {
     pub(super) fn table(&self) -> String {
         let Self { args, facts, device, n_rows_max, .. } = self;
         let (prefill_runs, decode_runs) = (&self.prefill.rates, &self.decode.rates);
-        let DeviceNames { backend, arithmetic, isa } = device;
+        let DeviceNames { backend, arithmetic, isa, .. } = device;
         let arithmetic = arithmetic.name();
         let per_token = ByteCount(facts.weight_bytes_per_token).rounded();
         let mut lines = vec![

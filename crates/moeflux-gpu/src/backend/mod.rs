@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use moeflux::provider::backend::room::Room;
 use moeflux::provider::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
 use moeflux::provider::error::Result;
 use moeflux::provider::experts::Arrived;
@@ -86,6 +87,9 @@ impl Guess {
         self.n_rows * self.view.row_stride as usize
     }
 }
+
+/// See [`DeviceNames::bits_version`].
+const BITS_VERSION: u32 = 1;
 
 /// Rows that were read back together.
 #[derive(Debug)]
@@ -240,11 +244,15 @@ impl Backend for GpuBackend {
         let isa = self.gpu.facts().api;
         let unit = self.gpu.matrix_unit_for(&self.config);
         let arithmetic = unit.map_or(Arithmetic::F32, |_| Arithmetic::F16Staged);
-        DeviceNames { backend: "gpu", arithmetic, isa }
+        DeviceNames { backend: "gpu", arithmetic, isa, bits_version: BITS_VERSION }
     }
 
     fn n_rows_max(&self) -> usize {
         self.workspace.n_rows_max
+    }
+
+    fn room(&self) -> &Arc<Room> {
+        self.states.room()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
@@ -254,6 +262,13 @@ impl Backend for GpuBackend {
     fn reserve_positions(&mut self, _: StateId, _: &Range<usize>) -> Result<()> {
         // A session has all of its room from the beginning.
         Ok(())
+    }
+
+    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
+        self.catch_up();
+        let fork = self.states.fork(&self.gpu, self.recorder.encoder(), state)?;
+        self.gpu.check()?;
+        Ok(fork)
     }
 
     fn drop_state(&mut self, state: StateId) {

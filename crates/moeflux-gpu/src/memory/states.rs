@@ -2,12 +2,14 @@
 //!
 //! Keys and values (or latents and rotated keys) lie as `[position, head, channel]`, with channels
 //! padded to a multiple of four; recurrent layers as on the host, twice: a step reads one half and
-//! writes the other. **Invariant:** what is read out
-//! has the host backends' form, without padding: `[position, head, channel]` of each table in turn.
+//! writes the other. **Invariant:** what is read out has the host backends' form, without padding:
+//! `[position, head, channel]` of each table in turn.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use moeflux::provider::backend::StatePart;
+use moeflux::provider::backend::room::{Booking, Room};
 use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::{LayerIdx, StateId};
 use moeflux::provider::ops::{KvKind, LayerState, StateSpec};
@@ -123,6 +125,7 @@ pub(crate) struct Stretch<'a> {
 /// The states of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct States {
+    room: Arc<Room>,
     n_created: u64,
     states: HashMap<StateId, State>,
 }
@@ -130,12 +133,20 @@ pub(crate) struct States {
 /// What all layers remember of one session.
 #[derive(Debug)]
 struct State {
+    spec: StateSpec,
+    context: usize,
     layers: Vec<LayerMemory>,
     /// Half of recurrent layers' buffers that is the state.
     half: u32,
+    _booking: Booking,
 }
 
 impl States {
+    /// What all of them are booked from.
+    pub(crate) fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
     /// Zeroed room for a session.
     pub(crate) fn create(
         &mut self,
@@ -143,20 +154,40 @@ impl States {
         spec: &StateSpec,
         context: usize,
     ) -> Result<StateId> {
+        let needed_bytes =
+            2 * spec.fixed_bytes() + spec.bytes_per_position(KvKind::F32) * context as u64;
+        let what = || format!("a session of {context} positions on {}", gpu.facts().name);
+        let booking = self.room.book(needed_bytes, &what)?;
         let layers = spec.layers.iter().map(|layer| memory_of(gpu, layer, context));
         let layers = layers.collect::<Result<Vec<_>>>().map_err(|error| match error {
-            Error::NoRoom { .. } => {
-                let what = format!("a session of {context} positions on {}", gpu.facts().name);
-                let per_position = spec.bytes_per_position(KvKind::F32);
-                let needed_bytes = spec.fixed_bytes() + per_position * context as u64;
-                Error::no_room(what, needed_bytes, Remedy::ShorterContext)
-            }
+            Error::NoRoom { .. } => Error::no_room(what(), needed_bytes, Remedy::ShorterContext),
             other => other,
         })?;
         self.n_created += 1;
         let id = StateId(self.n_created);
-        self.states.insert(id, State { layers, half: 0 });
+        let spec = spec.clone();
+        self.states.insert(id, State { spec, context, layers, half: 0, _booking: booking });
         Ok(id)
+    }
+
+    /// Room for a session like another, and the commands that copy its memory there.
+    pub(crate) fn fork(
+        &mut self,
+        gpu: &Gpu,
+        encoder: &mut wgpu::CommandEncoder,
+        id: StateId,
+    ) -> Result<StateId> {
+        let State { spec, context, half, .. } = self.state(id);
+        let (spec, context, half) = (spec.clone(), *context, *half);
+        let fork = self.create(gpu, &spec, context)?;
+        for (from, to) in self.layers(id).iter().zip(self.layers(fork)) {
+            for (from, to) in from.tables.iter().zip(&to.tables) {
+                let n_bytes = from.buffer.size();
+                encoder.copy_buffer_to_buffer(&from.buffer, 0, &to.buffer, 0, n_bytes);
+            }
+        }
+        self.states.get_mut(&fork).expect("it was made just now").half = half;
+        Ok(fork)
     }
 
     pub(crate) fn remove(&mut self, id: StateId) {

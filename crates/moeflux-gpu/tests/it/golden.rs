@@ -356,7 +356,7 @@ fn a_saved_session_goes_on_elsewhere() {
         let expected = feed_all(&mut session, second);
         let (engine, _) = engine_of(name, ExpertsAt::Host);
         let mut other = engine.session(50).unwrap();
-        other.load_state(&saved).unwrap();
+        other.load_state(&mut &saved[..]).unwrap();
         assert!(feed_all(&mut other, second) == expected, "{name}: saved and loaded");
     }
 }

@@ -4,12 +4,14 @@
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use moeflux_io::AlignedBytes;
 
 use crate::backend::StatePart;
 use crate::backend::kv::KvTable;
+use crate::backend::room::{Booking, Room};
 use crate::error::{Error, Remedy, Result};
 use crate::ids::{BufferId, LayerIdx, StateId};
 use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
@@ -226,14 +228,18 @@ pub(crate) struct Recurrent {
     pub conv: Floats,
     /// Head after head, each as [`crate::ops::DeltaShape`] says.
     pub delta: Floats,
+    _booking: Booking,
 }
 
 impl Recurrent {
-    fn zeroed(state: &LayerState) -> Option<Self> {
+    /// `None` if there is no room, which should have been looked at before.
+    fn zeroed(state: &LayerState, room: &Arc<Room>) -> Option<Self> {
         let LayerState::Recurrent { conv_rows, conv_cols, delta_values } = *state else {
             unreachable!("only recurrent layers fold their history")
         };
-        Some(Self { conv: zeroed(conv_rows, conv_cols)?, delta: zeroed(delta_values, 1)? })
+        let booking = room.book(state.fixed_bytes(), &String::new).ok()?;
+        let (conv, delta) = (zeroed(conv_rows, conv_cols)?, zeroed(delta_values, 1)?);
+        Some(Self { conv, delta, _booking: booking })
     }
 
     fn n_bytes(&self) -> usize {
@@ -254,10 +260,12 @@ impl Recurrent {
 }
 
 impl LayerMemory {
-    /// Bytes of what positions get at a time.
-    fn piece_bytes(&self) -> usize {
+    /// Bytes that room for these positions takes beside what is there.
+    fn missing_bytes(&self, positions: &Range<usize>) -> usize {
         match self {
-            Self::Positions { first, second } => first.piece_bytes() + second.piece_bytes(),
+            Self::Positions { first, second } => {
+                first.missing_bytes(positions) + second.missing_bytes(positions)
+            }
             Self::Recurrent { .. } => 0,
         }
     }
@@ -275,21 +283,34 @@ struct State {
 /// The states of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct States {
+    room: Arc<Room>,
     n_created: u64,
     states: HashMap<StateId, State>,
 }
 
 impl States {
+    /// What all of them are booked from.
+    #[must_use]
+    pub(crate) fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
     /// A session of at most `context` positions, keys and values stored as `kind`: recurrent
     /// layers are zeroed, positions get room by [`States::reserve`].
     ///
     /// # Errors
     ///
     /// [`Error::NoRoom`] if memory for recurrent layers cannot be had.
-    pub fn create(&mut self, spec: &StateSpec, kind: KvKind, context: usize) -> Result<StateId> {
+    pub(crate) fn create(
+        &mut self,
+        spec: &StateSpec,
+        kind: KvKind,
+        context: usize,
+    ) -> Result<StateId> {
         let table = |n_heads: usize, n_cols: usize| {
             KvTable::new(kind, (n_heads, n_cols / n_heads), context)
         };
+        check_fixed(&self.room, spec, 2)?;
         let mut layers = Vec::with_capacity(spec.layers.len());
         for layer in &spec.layers {
             layers.push(match *layer {
@@ -302,7 +323,8 @@ impl States {
                     second: table(1, rope_cols),
                 },
                 LayerState::Recurrent { .. } => {
-                    let half = || Recurrent::zeroed(layer).ok_or_else(|| no_room(spec));
+                    let half =
+                        || Recurrent::zeroed(layer, &self.room).ok_or_else(|| not_given(spec, 2));
                     let halves = Box::new([half()?, half()?]);
                     LayerMemory::Recurrent { halves, marks: Vec::new() }
                 }
@@ -317,23 +339,25 @@ impl States {
     /// # Errors
     ///
     /// [`Error::NoRoom`] if memory for recurrent layers cannot be had.
-    pub fn fork(&mut self, id: StateId) -> Result<StateId> {
+    pub(crate) fn fork(&mut self, id: StateId) -> Result<StateId> {
         let State { spec, layers, current } = self.state(id);
+        check_fixed(&self.room, spec, 2)?;
+        let room = &self.room;
         let fork = |(state, layer): (&LayerState, &LayerMemory)| match layer {
             LayerMemory::Positions { first, second } => {
                 Some(LayerMemory::Positions { first: first.fork(), second: second.fork() })
             }
             LayerMemory::Recurrent { halves, .. } => {
-                let mut copy = Recurrent::zeroed(state)?;
+                let mut copy = Recurrent::zeroed(state, room)?;
                 copy.conv.copy_from_slice(&halves[*current].conv);
                 copy.delta.copy_from_slice(&halves[*current].delta);
-                let halves = Box::new([copy, Recurrent::zeroed(state)?]);
+                let halves = Box::new([copy, Recurrent::zeroed(state, room)?]);
                 Some(LayerMemory::Recurrent { halves, marks: Vec::new() })
             }
         };
         let layers: Option<_> = spec.layers.iter().zip(layers).map(fork).collect();
-        let state =
-            State { layers: layers.ok_or_else(|| no_room(spec))?, spec: spec.clone(), current: 0 };
+        let layers = layers.ok_or_else(|| not_given(spec, 2))?;
+        let state = State { layers, spec: spec.clone(), current: 0 };
         Ok(self.insert(state))
     }
 
@@ -349,20 +373,23 @@ impl States {
     /// # Errors
     ///
     /// [`Error::NoRoom`]: what was there stays.
-    pub fn reserve(&mut self, id: StateId, positions: &Range<usize>) -> Result<()> {
+    pub(crate) fn reserve(&mut self, id: StateId, positions: &Range<usize>) -> Result<()> {
+        let room = Arc::clone(&self.room);
         let State { layers, .. } = self.state_mut(id);
+        let n_bytes: usize = layers.iter().map(|layer| layer.missing_bytes(positions)).sum();
+        if n_bytes == 0 {
+            return Ok(());
+        }
+        let what = || format!("positions {} to {} of a session", positions.start, positions.end);
+        room.check(n_bytes as u64, &what)?;
+        check_available(n_bytes as u64, &what)?;
         let has_room = layers.iter_mut().all(|layer| match layer {
             LayerMemory::Positions { first, second } => {
-                first.reserve(positions) && second.reserve(positions)
+                first.reserve(positions, &room) && second.reserve(positions, &room)
             }
             LayerMemory::Recurrent { .. } => true,
         });
-        if has_room {
-            return Ok(());
-        }
-        let n_bytes: usize = layers.iter().map(|layer| layer.piece_bytes()).sum();
-        let what = format!("positions {positions:?} of a session");
-        Err(Error::no_room(what, n_bytes as u64, Remedy::FewerSessions))
+        if has_room { Ok(()) } else { Err(not_given_for(what(), n_bytes as u64)) }
     }
 
     /// Gives a session's room back.
@@ -393,20 +420,22 @@ impl States {
     ///
     /// [`Error::NoRoom`]: there are none then.
     pub(crate) fn set_marks(&mut self, id: StateId, n_marks: usize) -> Result<()> {
+        let room = Arc::clone(&self.room);
         let State { spec, layers, .. } = self.state_mut(id);
         for layer in &mut *layers {
             if let LayerMemory::Recurrent { marks, .. } = layer {
                 marks.clear();
             }
         }
+        if n_marks == 0 {
+            return Ok(());
+        }
+        check_fixed(&room, spec, n_marks)?;
         for (state, layer) in spec.layers.iter().zip(layers) {
             let LayerMemory::Recurrent { marks, .. } = layer else { continue };
             for _ in 0..n_marks {
-                marks.push(Recurrent::zeroed(state).ok_or_else(|| {
-                    let what = format!("{n_marks} copies of a session's recurrent state");
-                    let needed_bytes = spec.fixed_bytes().saturating_mul(n_marks as u64);
-                    Error::no_room(what, needed_bytes, Remedy::FewerCheckpoints)
-                })?);
+                let mark = Recurrent::zeroed(state, &room);
+                marks.push(mark.ok_or_else(|| not_given(spec, n_marks))?);
             }
         }
         Ok(())
@@ -550,9 +579,37 @@ impl StatePart {
     }
 }
 
-fn no_room(spec: &StateSpec) -> Error {
-    let what = "the recurrent state of a session";
-    Error::no_room(what, 2 * spec.fixed_bytes(), Remedy::FewerSessions)
+/// Refuses so many copies of recurrent state that there is no room for.
+fn check_fixed(room: &Room, spec: &StateSpec, n_copies: usize) -> Result<()> {
+    let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
+    let what = || name_of_copies(n_copies);
+    room.check(n_bytes, &what)?;
+    check_available(n_bytes, &what)
+}
+
+fn name_of_copies(n_copies: usize) -> String {
+    format!("{n_copies} copies of a session's recurrent state")
+}
+
+/// Memory that the system hands out on credit is only found missing when it is written: by then it
+/// is too late for an error.
+fn check_available(n_bytes: u64, what: &dyn Fn() -> String) -> Result<()> {
+    match moeflux_io::available_memory_bytes() {
+        Some(available_bytes) if n_bytes > available_bytes => {
+            Err(Error::no_room_in(available_bytes, what(), n_bytes, Remedy::FreeMemory))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The system did not hand out what it seemed to have.
+fn not_given(spec: &StateSpec, n_copies: usize) -> Error {
+    let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
+    not_given_for(name_of_copies(n_copies), n_bytes)
+}
+
+fn not_given_for(what: String, needed_bytes: u64) -> Error {
+    Error::no_room(what, needed_bytes, Remedy::FreeMemory)
 }
 
 fn zeroed(n_rows: usize, n_cols: usize) -> Option<Floats> {

@@ -13,13 +13,20 @@ use moeflux_kernels::{
     BLOCK_POSITIONS, CodeShape, Kept, KeptRows, Matrix, MatrixLayout, round_to_f16,
 };
 
+use crate::backend::room::{Booking, Room};
 use crate::ops::KvKind;
 
 /// Positions of a piece. Reading is as fast as from one piece of memory: a head's positions follow
 /// each other for long enough.
-pub const PIECE_POSITIONS: usize = 1024;
+pub(crate) const PIECE_POSITIONS: usize = 1024;
 
 const _: () = assert!(PIECE_POSITIONS.is_multiple_of(BLOCK_POSITIONS));
+
+/// Positions that there is room for once all of a context were used.
+#[must_use]
+pub(crate) const fn positions_in_pieces(context: usize) -> usize {
+    if context <= PIECE_POSITIONS { context } else { context.next_multiple_of(PIECE_POSITIONS) }
+}
 
 /// Kernels take sixteen rows of codes at a time: a table of fewer would be copied for each call.
 const CODE_ROWS_MIN: usize = 16;
@@ -40,62 +47,87 @@ pub(crate) struct KvTable {
     pieces: Vec<Arc<Piece>>,
 }
 
-/// Values or codes, scales, biases; each `[n_heads, n_piece_rows, part_bytes]`. The system hands
-/// pages out when they are first written.
-type Piece = [AlignedBytes; 3];
+/// Memory of some positions that follow each other.
+#[derive(Debug)]
+struct Piece {
+    /// Values or codes, scales, biases; each `[n_heads, n_piece_rows, part_bytes]`. The system
+    /// hands pages out when they are first written.
+    parts: [AlignedBytes; 3],
+    _booking: Booking,
+}
 
 impl KvTable {
     /// A table without room, for sessions of at most `context` positions.
     #[must_use]
-    pub fn new(kind: KvKind, (n_heads, head_dim): (usize, usize), context: usize) -> Self {
+    pub(crate) fn new(kind: KvKind, (n_heads, head_dim): (usize, usize), context: usize) -> Self {
         let n_piece_rows = context.clamp(CODE_ROWS_MIN, PIECE_POSITIONS);
         let part_bytes = kind.part_bytes(head_dim);
         Self { kind, n_heads, head_dim, n_piece_rows, part_bytes, pieces: Vec::new() }
     }
 
+    /// Bytes that [`KvTable::reserve`] takes for these positions.
+    #[must_use]
+    pub(crate) fn missing_bytes(&self, positions: &Range<usize>) -> usize {
+        let n_pieces = positions.end.div_ceil(self.n_piece_rows).saturating_sub(self.pieces.len());
+        let is_shared = |piece_idx: &usize| Arc::strong_count(&self.pieces[*piece_idx]) > 1;
+        let n_shared = self.written(positions).filter(is_shared).count();
+        (n_pieces + n_shared) * self.piece_bytes()
+    }
+
     /// Room of its own for these positions, and some for all before them; `false` if there is none
     /// to be had.
     #[must_use]
-    pub fn reserve(&mut self, positions: &Range<usize>) -> bool {
+    pub(crate) fn reserve(&mut self, positions: &Range<usize>, room: &Arc<Room>) -> bool {
         while self.pieces.len() * self.n_piece_rows < positions.end {
-            let Some(piece) = self.zeroed_piece() else { return false };
+            let Some(piece) = self.zeroed_piece(room) else { return false };
             self.pieces.push(Arc::new(piece));
         }
-        let first = positions.start / self.n_piece_rows;
-        let end = positions.end.div_ceil(self.n_piece_rows);
-        (first..end).all(|piece_idx| self.own(piece_idx))
+        self.written(positions).all(|piece_idx| self.own(piece_idx, room))
+    }
+
+    /// The pieces of some positions, as far as there are some.
+    fn written(&self, positions: &Range<usize>) -> Range<usize> {
+        let n_pieces = self.pieces.len();
+        let first = (positions.start / self.n_piece_rows).min(n_pieces);
+        first..positions.end.div_ceil(self.n_piece_rows).min(n_pieces)
     }
 
     /// Makes a piece that is shared with forks this table's own.
-    fn own(&mut self, piece_idx: usize) -> bool {
+    fn own(&mut self, piece_idx: usize, room: &Arc<Room>) -> bool {
         if Arc::get_mut(&mut self.pieces[piece_idx]).is_some() {
             return true;
         }
-        let Some(mut copy) = self.zeroed_piece() else { return false };
-        for (copy, part) in copy.iter_mut().zip(&*self.pieces[piece_idx]) {
+        let Some(mut copy) = self.zeroed_piece(room) else { return false };
+        for (copy, part) in copy.parts.iter_mut().zip(&self.pieces[piece_idx].parts) {
             copy.copy_from_slice(part);
         }
         self.pieces[piece_idx] = Arc::new(copy);
         true
     }
 
-    fn zeroed_piece(&self) -> Option<Piece> {
+    fn zeroed_piece(&self, room: &Arc<Room>) -> Option<Piece> {
         let part = |n_bytes: usize| {
             AlignedBytes::zeroed(self.n_heads.checked_mul(self.n_piece_rows)?.checked_mul(n_bytes)?)
         };
         let [values, scales, biases] = self.part_bytes;
-        Some([part(values)?, part(scales)?, part(biases)?])
+        let booking = room.book(self.piece_bytes() as u64, &String::new).ok()?;
+        Some(Piece { parts: [part(values)?, part(scales)?, part(biases)?], _booking: booking })
     }
 
     /// A table with the same contents, which shares its memory as long as neither writes there.
     #[must_use]
-    pub fn fork(&self) -> Self {
+    pub(crate) fn fork(&self) -> Self {
         Self { pieces: self.pieces.clone(), ..*self }
     }
 
     /// Positions that follow these within their piece, at most so many.
     #[must_use]
-    pub fn following(&self, positions: &Range<usize>, end: usize, n_max: usize) -> Range<usize> {
+    pub(crate) fn following(
+        &self,
+        positions: &Range<usize>,
+        end: usize,
+        n_max: usize,
+    ) -> Range<usize> {
         let piece_end = (positions.end / self.n_piece_rows + 1) * self.n_piece_rows;
         positions.end..end.min(positions.end + n_max).min(piece_end).max(positions.end)
     }
@@ -142,7 +174,7 @@ impl KvTable {
         let row = position..position + 1;
         let places = [0, 1, 2].map(|part_idx| self.place(part_idx, head_idx, &row));
         let (kind, head_dim) = (self.kind, self.head_dim);
-        let [bytes, scales, biases] = self.piece_mut(position);
+        let [bytes, scales, biases] = &mut self.piece_mut(position).parts;
         let bytes = &mut bytes[places[0].clone()];
         match kind {
             KvKind::F32 => cast_slice_mut(bytes).copy_from_slice(values),
@@ -156,7 +188,7 @@ impl KvTable {
 
     /// Bytes of a piece.
     #[must_use]
-    pub fn piece_bytes(&self) -> usize {
+    pub(crate) fn piece_bytes(&self) -> usize {
         self.n_bytes(self.n_piece_rows)
     }
 
@@ -169,7 +201,7 @@ impl KvTable {
     /// One part of one head of some positions of one piece.
     fn part(&self, part_idx: usize, head_idx: usize, positions: &Range<usize>) -> &[u8] {
         let piece = &self.pieces[positions.start / self.n_piece_rows];
-        &piece[part_idx][self.place(part_idx, head_idx, positions)]
+        &piece.parts[part_idx][self.place(part_idx, head_idx, positions)]
     }
 
     /// The piece that a position lies in, to write.
@@ -194,7 +226,7 @@ impl KvTable {
     }
 
     /// Copies so many positions from `first` out: `[position, head, part]`.
-    pub fn read(&self, (first, n): (usize, usize), mut target: &mut [u8]) {
+    pub(crate) fn read(&self, (first, n): (usize, usize), mut target: &mut [u8]) {
         for position in first..first + n {
             for (head_idx, part_idx) in self.pieces_of_a_position() {
                 let part = self.part(part_idx, head_idx, &(position..position + 1));
@@ -211,7 +243,7 @@ impl KvTable {
             for (head_idx, part_idx) in self.pieces_of_a_position() {
                 let place = self.place(part_idx, head_idx, &(position..position + 1));
                 let (piece, rest) = source.split_at(place.len());
-                self.piece_mut(position)[part_idx][place].copy_from_slice(piece);
+                self.piece_mut(position).parts[part_idx][place].copy_from_slice(piece);
                 source = rest;
             }
         }

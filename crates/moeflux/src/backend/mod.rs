@@ -3,6 +3,7 @@
 //! **Invariant:** a backend interprets plans; it never learns which model they belong to, and
 //! never waits for the disk.
 
+pub(crate) mod room;
 pub(crate) mod kv;
 pub(crate) mod host;
 mod best;
@@ -13,6 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::backend::room::Room;
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::experts::stream::{Move, SlotSight};
@@ -72,6 +74,9 @@ pub struct DeviceNames {
     pub arithmetic: Arithmetic,
     /// Instruction set: "scalar", "avx2". It changes speed, never a result.
     pub isa: &'static str,
+    /// Counts the changes of this backend that changed a bit of a result: a saved state belongs to
+    /// one of them.
+    pub bits_version: u32,
 }
 
 /// Routed experts that are kept on a device, some of them in the host's memory.
@@ -135,6 +140,9 @@ pub trait Backend: fmt::Debug + Send {
         let backend = self.names().backend;
         Err(Error::Unsupported(format!("{backend} cannot make steps of {n_rows_max} rows")))
     }
+
+    /// What the memory of sessions is booked from.
+    fn room(&self) -> &Arc<Room>;
 
     /// Makes a session of at most `context` positions, whose recurrent layers are zeroed.
     ///

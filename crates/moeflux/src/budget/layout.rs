@@ -2,6 +2,7 @@
 
 use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 
+use crate::backend::kv::positions_in_pieces;
 use crate::blueprint::Blueprint;
 use crate::budget::{
     ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_beside_device, place_on_device,
@@ -41,6 +42,8 @@ pub struct Layout {
     pub memory: Memory,
     /// Bytes of routed experts that there is room for on a device, where anybody can say.
     pub device_expert_bytes: Option<u64>,
+    /// What sessions may take where they are computed, if there is a limit.
+    pub session_room_bytes: Option<u64>,
 }
 
 /// More rows read an expert no cheaper: all of a layer are wanted long before.
@@ -77,7 +80,7 @@ impl Layout {
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
         let state = &plan.state;
         let per_position = state.bytes_per_position(kv_kind(config));
-        let context_bytes = per_position * streaming.context as u64;
+        let context_bytes = per_position * positions_in_pieces(streaming.context) as u64;
         let needs = |n_rows: usize| Needs {
             program_bytes,
             resident_bytes: manifest.resident_bytes(),
@@ -132,7 +135,17 @@ impl Layout {
             session_fixed_bytes: state.fixed_bytes(),
             session_bytes_per_position: per_position,
         };
-        Ok(Self { placement, n_rows_max, memory, device_expert_bytes: near_bytes(&needs) })
+        let device_expert_bytes = near_bytes(&needs);
+        let session_room_bytes = match device {
+            Some(_) => device_expert_bytes.map(|near_bytes| {
+                needs.session_bytes + near_bytes.saturating_sub(experts.all_bytes)
+            }),
+            None => limit_bytes.map(|limit_bytes| {
+                let others_bytes = needs.bytes() - needs.session_bytes + expert_bytes;
+                limit_bytes.saturating_sub(others_bytes).max(needs.session_bytes)
+            }),
+        };
+        Ok(Self { placement, n_rows_max, memory, device_expert_bytes, session_room_bytes })
     }
 }
 

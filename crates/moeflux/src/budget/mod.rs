@@ -6,7 +6,9 @@
 
 mod layout;
 mod prompt;
+mod growth;
 
+pub use growth::GrowthRoom;
 pub use layout::{Layout, Memory, step_bytes};
 pub use prompt::{Division, PromptRoom};
 

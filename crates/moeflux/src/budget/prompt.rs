@@ -44,10 +44,15 @@ pub struct Division {
 }
 
 impl PromptRoom {
-    /// The steps with the fewest reads for a prompt of so many rows, as equal as can be; `None`
-    /// where borrowing gains nothing.
+    /// The steps with the fewest reads for a prompt of so many rows, as equal as can be, while so
+    /// many of the slots are lent to sessions; `None` where borrowing gains nothing.
     #[must_use]
-    pub fn division(&self, n_rows_prompt: usize) -> Option<Division> {
+    pub fn division(&self, n_rows_prompt: usize, n_slots_gone: usize) -> Option<Division> {
+        let room = Self { n_slots: self.n_slots.checked_sub(n_slots_gone)?, ..self.clone() };
+        room.division_of_all(n_rows_prompt)
+    }
+
+    fn division_of_all(&self, n_rows_prompt: usize) -> Option<Division> {
         let n_steps_usual = n_rows_prompt.div_ceil(self.n_rows);
         let n_reads_usual = n_steps_usual * self.n_absent(0);
         let divisions = (1..n_steps_usual).filter_map(|n_steps| {
@@ -100,27 +105,27 @@ mod tests {
 
     #[test]
     fn a_prompt_that_fits_a_step_borrows_nothing() {
-        assert_eq!(room().division(0), None);
-        assert_eq!(room().division(1), None);
-        assert_eq!(room().division(100), None);
+        assert_eq!(room().division(0, 0), None);
+        assert_eq!(room().division(1, 0), None);
+        assert_eq!(room().division(100, 0), None);
     }
 
     #[test]
     fn one_step_where_that_fits() {
         // Two steps read 2 x 140. One takes 1,500 bytes more, of one slot: 141 + 4.
-        assert_eq!(room().division(101), Some(Division { n_rows: 101, n_slots_lent: 1 }));
+        assert_eq!(room().division(101, 0), Some(Division { n_rows: 101, n_slots_lent: 1 }));
         // Four steps read 560. One takes 300 x 1,500 bytes, 45 slots: 185 + 180 = 365. Two take
         // 15: 2 x 155 + 60 = 370. Three of 134 rows take 6: 3 x 146 + 24 = 462.
-        assert_eq!(room().division(400), Some(Division { n_rows: 400, n_slots_lent: 45 }));
+        assert_eq!(room().division(400, 0), Some(Division { n_rows: 400, n_slots_lent: 45 }));
         // Five read 700. One would leave no slots, two of 250 rows take 23: 2 x 163 + 92 = 418.
         // Three of 167 take 11: 3 x 151 + 44 = 497.
-        assert_eq!(room().division(500), Some(Division { n_rows: 250, n_slots_lent: 23 }));
+        assert_eq!(room().division(500, 0), Some(Division { n_rows: 250, n_slots_lent: 23 }));
     }
 
     #[test]
     fn steps_are_as_equal_as_can_be() {
-        assert_eq!(room().division(600), Some(Division { n_rows: 300, n_slots_lent: 30 }));
-        assert_eq!(room().division(601), Some(Division { n_rows: 301, n_slots_lent: 31 }));
+        assert_eq!(room().division(600, 0), Some(Division { n_rows: 300, n_slots_lent: 30 }));
+        assert_eq!(room().division(601, 0), Some(Division { n_rows: 301, n_slots_lent: 31 }));
     }
 
     #[test]
@@ -133,14 +138,22 @@ mod tests {
         let room = PromptRoom { n_slots_least: 21, ..room };
         assert_eq!(room.n_slots_lent(234), None);
         // Three steps of 200 rows read 3 x 160 + 80 = 560, six of 100 read 840.
-        assert_eq!(room.division(600), Some(Division { n_rows: 200, n_slots_lent: 20 }));
-        assert_eq!(PromptRoom { n_slots_least: 60, ..room }.division(600), None);
+        assert_eq!(room.division(600, 0), Some(Division { n_rows: 200, n_slots_lent: 20 }));
+        assert_eq!(PromptRoom { n_slots_least: 60, ..room }.division(600, 0), None);
+    }
+
+    #[test]
+    fn what_sessions_have_is_not_there() {
+        // 2 x 143 + 1 more, of the 57 slots that are left.
+        assert_eq!(room().division(101, 3), Some(Division { n_rows: 101, n_slots_lent: 1 }));
+        assert_eq!(room().division(101, 50), None);
+        assert_eq!(room().division(101, 61), None);
     }
 
     #[test]
     fn nothing_is_borrowed_where_nearly_all_are_in_memory() {
         // Four steps read 4 x 2; one would lend 45 and read 47.
-        assert_eq!(PromptRoom { n_experts: 62, ..room() }.division(400), None);
+        assert_eq!(PromptRoom { n_experts: 62, ..room() }.division(400, 0), None);
     }
 
     #[test]
@@ -148,7 +161,8 @@ mod tests {
         for n_slots_at_once in [1, 3, 7] {
             let room = PromptRoom { n_slots_at_once, ..room() };
             for n_rows_prompt in 1..2000 {
-                let Some(Division { n_rows, n_slots_lent }) = room.division(n_rows_prompt) else {
+                let Some(Division { n_rows, n_slots_lent }) = room.division(n_rows_prompt, 0)
+                else {
                     continue;
                 };
                 let taken = 1500 * (n_rows as u64 - 100);

@@ -72,10 +72,37 @@ pub(crate) struct Device {
     pub experts: Experts,
     /// One row of any buffer.
     pub row: Vec<f32>,
+    /// Slots that do without their memory.
+    pub loans: Loans,
     /// Prompts under way that have longer steps for memory of slots.
     pub n_borrowers: usize,
     /// A step that waits between two layers.
     pub held: Option<Held>,
+}
+
+/// Slots whose memory others have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loans {
+    /// For longer steps of prompts.
+    pub n_slots_of_prompts: usize,
+    /// For what sessions remember.
+    pub n_slots_of_sessions: usize,
+}
+
+impl Device {
+    /// Lends so many slots from now on; whether that could be. See [`Experts::lend`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Experts::lend`].
+    pub(crate) fn lend(&mut self, loans: Loans) -> Result<bool> {
+        let n_slots = loans.n_slots_of_prompts + loans.n_slots_of_sessions;
+        let is_lent = self.experts.lend(n_slots)?;
+        if is_lent {
+            self.loans = loans;
+        }
+        Ok(is_lent)
+    }
 }
 
 /// A step that waits between two layers.

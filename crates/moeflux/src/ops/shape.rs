@@ -253,13 +253,19 @@ impl LayerState {
         }
     }
 
-    /// Values kept whatever the number of positions.
+    /// Whether the layer folds its history.
     #[must_use]
-    pub const fn fixed_values(&self) -> usize {
+    pub const fn is_recurrent(&self) -> bool {
+        matches!(self, Self::Recurrent { .. })
+    }
+
+    /// Bytes kept whatever the number of positions.
+    #[must_use]
+    pub const fn fixed_bytes(&self) -> u64 {
         match *self {
             Self::KeyValue { .. } | Self::Latent { .. } => 0,
             Self::Recurrent { conv_rows, conv_cols, delta_values } => {
-                conv_rows * conv_cols + delta_values
+                ((conv_rows * conv_cols + delta_values) * size_of::<f32>()) as u64
             }
         }
     }
@@ -283,13 +289,12 @@ impl StateSpec {
     /// Bytes that a session takes before its first position.
     #[must_use]
     pub fn fixed_bytes(&self) -> u64 {
-        let values: usize = self.layers.iter().map(LayerState::fixed_values).sum();
-        (values * size_of::<f32>()) as u64
+        self.layers.iter().map(LayerState::fixed_bytes).sum()
     }
 
     /// Whether some layer folds its history and cannot be cut.
     #[must_use]
     pub fn is_recurrent(&self) -> bool {
-        self.layers.iter().any(|layer| matches!(layer, LayerState::Recurrent { .. }))
+        self.layers.iter().any(LayerState::is_recurrent)
     }
 }

@@ -7,12 +7,14 @@
 
 use std::sync::Arc;
 
+use crate::backend::room::{Booking, Room};
 use crate::backend::{Backend, StatePart};
 use crate::error::{Error, Remedy, Result};
 use crate::forward::Device;
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
+use crate::session::growth::with_room;
 
 /// Checkpoints a session keeps unless told otherwise: a system prompt, a document, two turns.
 pub const N_CHECKPOINTS_DEFAULT: usize = 4;
@@ -21,6 +23,12 @@ pub const N_CHECKPOINTS_DEFAULT: usize = 4;
 #[derive(Debug)]
 pub(super) struct RecurrentCopy {
     layers: Vec<(LayerIdx, Vec<u8>)>,
+    _booking: Booking,
+}
+
+/// Memory for a [`RecurrentCopy`].
+pub(super) fn book_copy(room: &Arc<Room>, spec: &StateSpec) -> Result<Booking> {
+    room.book(spec.fixed_bytes(), &|| "a copy of a session's recurrent state".to_owned())
 }
 
 impl RecurrentCopy {
@@ -29,6 +37,7 @@ impl RecurrentCopy {
         backend: &mut dyn Backend,
         (state, mark_idx): (StateId, Option<usize>),
         spec: &StateSpec,
+        booking: Booking,
     ) -> Result<Self> {
         let mut layers = Vec::new();
         for (layer_idx, layer_state) in spec.layers.iter().enumerate() {
@@ -44,7 +53,7 @@ impl RecurrentCopy {
             backend.read_state(state, part, &mut bytes)?;
             layers.push((layer, bytes));
         }
-        Ok(Self { layers })
+        Ok(Self { layers, _booking: booking })
     }
 
     /// Overwrites the recurrent layers of a session, all or none of them.
@@ -82,6 +91,12 @@ impl Checkpoints {
 
     pub(super) fn has(&self, position: usize) -> bool {
         self.kept.iter().any(|(at, _)| *at == position)
+    }
+
+    /// The recurrent layers' states at a position that has a checkpoint; none elsewhere.
+    pub(super) fn layers_at(&self, position: usize) -> impl Iterator<Item = &[u8]> {
+        let kept = self.kept.iter().filter(move |(at, _)| *at == position);
+        kept.flat_map(|(_, copy)| copy.layers.iter().map(|(_, bytes)| bytes.as_slice()))
     }
 
     pub(super) fn clear(&mut self) {
@@ -142,8 +157,11 @@ impl Session {
             return Err(Error::Input("this session keeps no checkpoints: its limit is 0".into()));
         }
         self.apply_reset(device);
-        let spec = &self.runtime.model().plan.state;
-        let copy = RecurrentCopy::of(device.backend.as_mut(), (self.state, None), spec)?;
+        let runtime = Arc::clone(&self.runtime);
+        let spec = &runtime.model().plan.state;
+        let booking = with_room(&runtime, device, &mut |_| book_copy(runtime.copies(), spec))?;
+        let from = (self.state, None);
+        let copy = RecurrentCopy::of(device.backend.as_mut(), from, spec, booking)?;
         self.checkpoints.keep(position, copy);
         Ok(())
     }

@@ -114,18 +114,7 @@ pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted
     if tokens.is_empty() && wanted != Wanted::None {
         return Err(Error::Input("no tokens to feed: the prompt is empty".into()));
     }
-    let (n_held, n_new, context) = (session.tokens.len(), tokens.len(), session.context);
-    if n_held + n_new > context {
-        let way_out = if n_held + n_new > spec.context_max {
-            format!("this model takes {} at most: shorten the text", spec.context_max)
-        } else {
-            format!("a context of up to {} can be asked for", spec.context_max)
-        };
-        return Err(Error::Input(format!(
-            "{n_held} tokens in the session and {n_new} more do not fit a context of {context}; \
-             {way_out}"
-        )));
-    }
+    check_context(session, tokens.len())?;
     match tokens.iter().position(|token| token.0 as usize >= spec.vocab) {
         None => Ok(()),
         Some(at) => Err(Error::Input(format!(
@@ -133,4 +122,22 @@ pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted
             tokens[at].0, spec.vocab
         ))),
     }
+}
+
+/// Refuses so many tokens more that they do not fit a session.
+pub(super) fn check_context(session: &Session, n_new: usize) -> Result<()> {
+    let context_max = session.runtime.model().spec.context_max;
+    let (n_held, context) = (session.tokens.len(), session.context);
+    if n_new <= context - n_held {
+        return Ok(());
+    }
+    let way_out = if n_new <= context_max - n_held {
+        format!("a context of up to {context_max} can be asked for")
+    } else {
+        format!("this model takes {context_max} at most: shorten the text")
+    };
+    Err(Error::Input(format!(
+        "{n_held} tokens in the session and {n_new} more do not fit a context of {context}; \
+         {way_out}"
+    )))
 }

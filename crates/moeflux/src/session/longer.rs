@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::budget::Division;
 use crate::error::Result;
-use crate::forward::Device;
+use crate::forward::{Device, Loans};
 use crate::session::runtime::Runtime;
 
 /// A prompt that has longer steps, until this is dropped.
@@ -21,9 +21,10 @@ impl LongerSteps {
     /// Borrows for a prompt of this many rows; `None` where there is nothing to gain.
     pub(super) fn begin(runtime: &Arc<Runtime>, n_rows: usize) -> Result<Option<Self>> {
         let Some(room) = runtime.prompt_room() else { return Ok(None) };
-        let Some(division) = room.division(n_rows) else { return Ok(None) };
         let _turn = runtime.workspace()?;
         let mut device = runtime.lock()?;
+        let division = room.division(n_rows, device.loans.n_slots_of_sessions);
+        let Some(division) = division else { return Ok(None) };
         if !borrow(&mut device, division, room.n_rows)? {
             return Ok(None);
         }
@@ -58,7 +59,7 @@ fn borrow(device: &mut Device, division: Division, n_rows_usual: usize) -> Resul
     if n_rows <= device.backend.n_rows_max() {
         return Ok(true);
     }
-    let lent = device.experts.lend(n_slots_lent);
+    let lent = device.lend(Loans { n_slots_of_prompts: n_slots_lent, ..device.loans });
     if matches!(lent, Ok(true)) && device.backend.set_rows_max(n_rows).is_ok() {
         return Ok(true);
     }
@@ -72,8 +73,8 @@ fn borrow(device: &mut Device, division: Division, n_rows_usual: usize) -> Resul
 /// Slots that cannot be had back now come when there is memory again; a workspace that was made
 /// larger can be made smaller.
 fn give_all_back(device: &mut Device, n_rows_usual: usize) {
-    let Device { backend, experts, .. } = device;
-    if backend.n_rows_max() == n_rows_usual || backend.set_rows_max(n_rows_usual).is_ok() {
-        drop(experts.lend(0));
+    let is_usual = device.backend.n_rows_max() == n_rows_usual;
+    if is_usual || device.backend.set_rows_max(n_rows_usual).is_ok() {
+        drop(device.lend(Loans { n_slots_of_prompts: 0, ..device.loans }));
     }
 }

@@ -10,6 +10,7 @@ mod feed;
 mod output;
 mod chunk;
 mod runtime;
+mod growth;
 mod longer;
 mod step;
 mod whole;
@@ -20,15 +21,17 @@ pub use chunk::N_ROWS_BESIDE;
 pub use feed::{Feed, Wanted};
 pub use output::{OutputOf, StepOutput};
 pub use runtime::Runtime;
+pub use snapshot::{Snapshot, SnapshotHeader};
 pub use step::{StepUnderWay, step};
 
 use std::sync::Arc;
 
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, Result};
 use crate::forward::Device;
 use crate::ids::{StateId, TokenId};
-use crate::ops::{KvKind, StateSpec};
 use crate::session::checkpoints::Checkpoints;
+use crate::session::feed::check_context;
+use crate::session::growth::{shrink, with_room};
 
 /// One timeline over an engine. Many may live at once, each on a thread of its own.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// An empty session with room for `context` tokens.
+    /// An empty session for up to `context` tokens, which takes memory for positions as it grows.
     ///
     /// # Errors
     ///
@@ -56,9 +59,10 @@ impl Session {
                 "a context of {context} tokens: this model takes 1 to {context_max}"
             )));
         }
-        let kind = runtime.device_names().arithmetic.kv_kind();
-        check_room(&runtime.model().plan.state, kind, context)?;
-        let state = runtime.lock()?.backend.create_state(&runtime.model().plan.state, context)?;
+        let spec = &runtime.model().plan.state;
+        let state = with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
+            device.backend.create_state(spec, context)
+        })?;
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
         let tokens = Vec::with_capacity(context);
         Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
@@ -74,13 +78,29 @@ impl Session {
         let runtime = Arc::clone(&self.runtime);
         let mut device = runtime.lock()?;
         self.apply_reset(&mut device);
-        let state = device.backend.fork_state(self.state)?;
+        let state =
+            with_room(&runtime, &mut device, &mut |device| device.backend.fork_state(self.state))?;
         drop(device);
         let mut tokens = Vec::with_capacity(self.context);
         tokens.extend_from_slice(&self.tokens);
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
         let context = self.context;
         Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
+    }
+
+    /// Makes room for this many tokens more, so that feeding them cannot fail for want of it.
+    /// Feeding makes what room it needs, step by step.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if they are more than fit the context, [`Error::NoRoom`].
+    pub fn reserve(&mut self, n_tokens: usize) -> Result<()> {
+        let begin = self.tokens.len();
+        check_context(self, n_tokens)?;
+        let runtime = Arc::clone(&self.runtime);
+        with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
+            device.backend.reserve_positions(self.state, &(begin..begin + n_tokens))
+        })
     }
 
     /// What the session is made of.
@@ -148,27 +168,11 @@ impl Session {
     }
 }
 
-/// Memory that the system hands out on credit is only found missing when it is written: by then it
-/// is too late for an error.
-fn check_room(spec: &StateSpec, kind: KvKind, context: usize) -> Result<()> {
-    let needed_bytes = spec
-        .bytes_per_position(kind)
-        .saturating_mul(context as u64)
-        .saturating_add(spec.fixed_bytes());
-    match moeflux_io::available_memory_bytes() {
-        Some(available_bytes) if needed_bytes > available_bytes => Err(Error::NoRoom {
-            what: format!("a context of {context} tokens"),
-            needed_bytes,
-            available_bytes: Some(available_bytes),
-            needs: Vec::new(),
-            remedy: Remedy::ShorterContext,
-        }),
-        _ => Ok(()),
-    }
-}
-
 impl Drop for Session {
     fn drop(&mut self) {
-        self.runtime.lock_to_clean_up().backend.drop_state(self.state);
+        self.checkpoints.clear();
+        let mut device = self.runtime.lock_to_clean_up();
+        device.backend.drop_state(self.state);
+        shrink(&self.runtime, &mut device);
     }
 }

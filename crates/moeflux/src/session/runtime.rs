@@ -6,12 +6,13 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::backend::room::Room;
 use crate::backend::{Backend, DeviceNames};
-use crate::budget::PromptRoom;
+use crate::budget::{GrowthRoom, PromptRoom};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
-use crate::forward::{Device, Model};
+use crate::forward::{Device, Loans, Model};
 use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
 use crate::session::output::StepOutput;
 use crate::session::turns::{Turn, Turnstile};
@@ -30,6 +31,10 @@ pub struct Runtime {
     outputs: Mutex<Vec<StepOutput>>,
     /// None where slots lend nothing to prompts.
     prompt_room: Option<PromptRoom>,
+    /// None where slots lend nothing to sessions.
+    growth_room: Option<GrowthRoom>,
+    /// What copies of recurrent state in the host's memory are booked from.
+    copies: Arc<Room>,
 }
 
 /// The device, for one piece of work; the next in line has it afterwards.
@@ -43,7 +48,9 @@ impl Runtime {
     #[must_use]
     pub fn new(model: Model, backend: Box<dyn Backend>, experts: Experts) -> Self {
         let names = backend.names();
-        let device = Device { backend, experts, row: Vec::new(), n_borrowers: 0, held: None };
+        let copies = if backend.is_remote() { Arc::default() } else { Arc::clone(backend.room()) };
+        let (row, loans) = (Vec::new(), Loans::default());
+        let device = Device { backend, experts, row, loans, n_borrowers: 0, held: None };
         Self {
             model,
             names,
@@ -53,6 +60,8 @@ impl Runtime {
             chunks: Mutex::default(),
             outputs: Mutex::default(),
             prompt_room: None,
+            growth_room: None,
+            copies,
         }
     }
 
@@ -61,6 +70,28 @@ impl Runtime {
     pub fn with_prompt_room(mut self, prompt_room: Option<PromptRoom>) -> Self {
         self.prompt_room = prompt_room;
         self
+    }
+
+    /// Lets sessions have this much, which slots can add to.
+    #[must_use]
+    pub fn with_session_room(
+        mut self,
+        session_bytes: Option<u64>,
+        growth_room: Option<GrowthRoom>,
+    ) -> Self {
+        self.lock_to_clean_up().backend.room().set_limit(session_bytes);
+        self.growth_room = growth_room;
+        self
+    }
+
+    /// What slots can add to the room of sessions; `None` where that is nothing.
+    pub(super) fn growth_room(&self) -> Option<&GrowthRoom> {
+        self.growth_room.as_ref()
+    }
+
+    /// What copies of recurrent state in the host's memory are booked from.
+    pub(super) fn copies(&self) -> &Arc<Room> {
+        &self.copies
     }
 
     /// What long prompts may borrow; `None` where that is nothing.

@@ -10,9 +10,10 @@ use crate::error::{Error, Result};
 use crate::forward::{Device, Held, Model, StepProgress, run_head, run_next_layer, stream};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
-use crate::session::checkpoints::RecurrentCopy;
+use crate::session::checkpoints::{RecurrentCopy, book_copy};
 use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
 use crate::session::feed::Feed;
+use crate::session::growth::with_room;
 use crate::session::longer::give_back;
 use crate::session::output::StepOutput;
 use crate::session::runtime::Runtime;
@@ -114,30 +115,37 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         for feed in &mut *self.feeds {
             feed.session.apply_reset(&mut device);
         }
-        self.reserve(&mut device);
-        for segment in self.chunk.segments() {
-            device.backend.set_marks(segment.state, segment.marks.len())?;
-        }
+        self.reserve(&mut device)?;
         if self.turn.is_some() {
             device.held = Some(Held { n_rows, is_aside: false });
         }
         Ok(())
     }
 
-    /// Makes room for all rows; feeds that there is none for are left out.
-    fn reserve(&mut self, device: &mut Device) {
+    /// Makes room for all rows and marks; feeds that there is none for are left out.
+    fn reserve(&mut self, device: &mut Device) -> Result<()> {
         let mut is_whole = true;
-        for part in &self.chunk.parts {
+        for (part, segment) in self.chunk.parts.iter().zip(self.chunk.segments()) {
             let feed = &mut self.feeds[part.feed_idx];
             let begin = feed.session.tokens.len();
             let positions = begin..begin + part.rows.len();
-            let reserved = device.backend.reserve_positions(feed.session.state, &positions);
-            is_whole &= reserved.is_ok();
-            feed.failure = reserved.err();
+            let reserved = with_room(&self.runtime, device, &mut |device| {
+                device.backend.reserve_positions(segment.state, &positions)?;
+                device.backend.set_marks(segment.state, segment.marks.len())
+            });
+            match reserved {
+                Ok(()) => {}
+                Err(error @ Error::NoRoom { .. }) => {
+                    feed.failure = Some(error);
+                    is_whole = false;
+                }
+                Err(error) => return Err(error),
+            }
         }
         if !is_whole {
             self.begin_again();
         }
+        Ok(())
     }
 
     /// How far it has come.
@@ -160,6 +168,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     ///
     /// What concerns all of the feeds.
     pub fn advance(&mut self) -> Result<bool> {
+        self.turn.iter().for_each(Turn::take_over);
         let runtime = Arc::clone(&self.runtime);
         let device = &mut *runtime.lock()?;
         bring_back(&runtime, device)?;
@@ -277,8 +286,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     ///
     /// # Errors
     ///
-    /// When the device failed: no session has changed then. [`Error::NoRoom`] for a checkpoint
-    /// behind the last row: the tokens are fed then.
+    /// When the device failed.
     ///
     /// # Panics
     ///
@@ -295,39 +303,47 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     fn commit_on(&mut self, device: &mut Device) -> Result<()> {
         let n_layers = self.runtime.model().plan.layers.len();
         assert!(self.chunk.is_empty() || self.n_layers_done == n_layers, "all layers are done");
-        let copies = self.marked_copies(device)?;
-        for part in &self.chunk.parts {
-            let session = &mut *self.feeds[part.feed_idx].session;
-            device.backend.commit_state(session.state);
-            session.tokens.extend(self.chunk.rows[part.rows.clone()].iter().map(|row| row.token));
-        }
-        for (feed_idx, position, copy) in copies {
-            self.feeds[feed_idx].session.checkpoints.keep(position, copy);
-        }
         for part_idx in 0..self.chunk.parts.len() {
-            let feed = &mut self.feeds[self.chunk.parts[part_idx].feed_idx];
-            if feed.marks.last() == Some(&feed.session.tokens.len()) {
-                feed.session.checkpoint_on(device, feed.session.tokens.len())?;
-            }
+            self.commit_part(device, part_idx)?;
         }
         Ok(())
     }
 
-    /// What was kept at the marks inside this step.
-    fn marked_copies(&self, device: &mut Device) -> Result<Vec<(usize, usize, RecurrentCopy)>> {
+    /// Ends the step for one feed. Where there is no room for its checkpoints it is left out.
+    fn commit_part(&mut self, device: &mut Device, part_idx: usize) -> Result<()> {
+        let part = &self.chunk.parts[part_idx];
+        let feed = &mut self.feeds[part.feed_idx];
         let spec = &self.runtime.model().plan.state;
-        let mut copies = Vec::new();
-        for (part, segment) in self.chunk.parts.iter().zip(self.chunk.segments()) {
-            let feed = &self.feeds[part.feed_idx];
-            let n_held = feed.session.tokens.len();
-            let is_inside = |position: &&usize| **position < n_held + part.rows.len();
-            for (mark_idx, position) in feed.marks.iter().filter(is_inside).enumerate() {
-                let from = (segment.state, Some(mark_idx));
-                let copy = RecurrentCopy::of(device.backend.as_mut(), from, spec)?;
-                copies.push((part.feed_idx, *position, copy));
+        let booked = with_room(&self.runtime, device, &mut |_| {
+            let copies = feed.marks.iter().map(|_| book_copy(self.runtime.copies(), spec));
+            copies.collect::<Result<Vec<_>>>()
+        });
+        let bookings = match booked {
+            Ok(bookings) => bookings,
+            Err(error) => {
+                feed.failure = Some(error);
+                return Ok(());
             }
+        };
+        let session = &mut *feed.session;
+        let end = session.tokens.len() + part.rows.len();
+        let (backend, state) = (device.backend.as_mut(), session.state);
+        let mut copies = Vec::new();
+        for ((mark_idx, position), booking) in (0..).zip(feed.marks).zip(bookings) {
+            // The state behind the last row is that of the session from now on.
+            let is_inside = *position < end;
+            if !is_inside {
+                backend.commit_state(state);
+            }
+            let from = (state, is_inside.then_some(mark_idx));
+            copies.push((*position, RecurrentCopy::of(backend, from, spec, booking)?));
         }
-        Ok(copies)
+        if feed.marks.last() != Some(&end) {
+            backend.commit_state(state);
+        }
+        session.tokens.extend(self.chunk.rows[part.rows.clone()].iter().map(|row| row.token));
+        copies.into_iter().for_each(|(position, copy)| session.checkpoints.keep(position, copy));
+        Ok(())
     }
 }
 

@@ -47,6 +47,14 @@ impl Turnstile {
     }
 }
 
+impl Turn {
+    /// This thread has the turn from now on, whichever had it before.
+    pub(super) fn take_over(&self) {
+        let mut tickets = self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.holder = Some(thread::current().id());
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut tickets = self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,6 +75,19 @@ mod tests {
         assert!(turnstile.enter_once().is_none());
         drop(turn);
         assert!(turnstile.enter_once().is_some());
+    }
+
+    #[test]
+    fn a_turn_moves_between_threads() {
+        let turnstile = Arc::<Turnstile>::default();
+        let turn = turnstile.enter_once().unwrap();
+        thread::scope(|scope| {
+            let moved = scope.spawn(|| {
+                turn.take_over();
+                turnstile.enter_once().is_none()
+            });
+            assert!(moved.join().unwrap());
+        });
     }
 
     #[test]

@@ -95,6 +95,8 @@ impl Session {
     ) -> Result<()> {
         check_tokens(self, tokens, wanted)?;
         let runtime = Arc::clone(&self.runtime);
+        // Before slots lend memory to longer steps: sessions may need it.
+        self.reserve(tokens.len())?;
         let longer = LongerSteps::begin(&runtime, tokens.len())?;
         let n_steps = |n_rows_max: usize| tokens.len().div_ceil(n_rows_max);
         let mut n_rows_done = 0;

@@ -247,7 +247,7 @@ fn forks_go_their_own_ways_across_pieces() {
             let mut saved = Vec::new();
             fork.save_state(&mut saved).unwrap();
             let mut restored = engine.session(1200).unwrap();
-            restored.load_state(&saved).unwrap();
+            restored.load_state(&mut &saved[..]).unwrap();
             let next = fork.feed_last(&text[..3]).unwrap();
             assert!(restored.feed_last(&text[..3]).unwrap() == next, "{name}, {n_shared} shared");
         }

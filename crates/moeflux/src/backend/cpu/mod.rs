@@ -29,12 +29,16 @@ use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::product::{ReadyInputs, ReadyRows};
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
+use crate::backend::room::Room;
 use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId, VectorId};
 use crate::ops::{Batch, Heads, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
+
+/// See [`DeviceNames::bits_version`].
+const BITS_VERSION: u32 = 1;
 
 /// Threads above this are a mistake: no machine has so many cores.
 const N_THREADS_MAX: usize = 4096;
@@ -290,7 +294,7 @@ impl Machine {
 impl Backend for CpuBackend {
     fn names(&self) -> DeviceNames {
         let Common { arithmetic, table, .. } = self.machine.common;
-        DeviceNames { backend: "cpu", arithmetic, isa: table.name() }
+        DeviceNames { backend: "cpu", arithmetic, isa: table.name(), bits_version: BITS_VERSION }
     }
 
     fn n_rows_max(&self) -> usize {
@@ -299,6 +303,10 @@ impl Backend for CpuBackend {
 
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         self.machine.set_rows_max(n_rows_max)
+    }
+
+    fn room(&self) -> &Arc<Room> {
+        self.machine.states.room()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {

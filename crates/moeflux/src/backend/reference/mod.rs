@@ -23,12 +23,16 @@ use std::sync::Arc;
 
 use crate::backend::best::best;
 use crate::backend::host::{Buffers, States};
+use crate::backend::room::Room;
 use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::Result;
 use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId};
 use crate::ops::{Batch, Heads, KvKind, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
+
+/// See [`DeviceNames::bits_version`].
+const BITS_VERSION: u32 = 1;
 
 /// Scalar arithmetic in host memory.
 #[derive(Debug)]
@@ -97,7 +101,12 @@ impl ReferenceBackend {
 
 impl Backend for ReferenceBackend {
     fn names(&self) -> DeviceNames {
-        DeviceNames { backend: "reference", arithmetic: Arithmetic::F32, isa: "scalar" }
+        DeviceNames {
+            backend: "reference",
+            arithmetic: Arithmetic::F32,
+            isa: "scalar",
+            bits_version: BITS_VERSION,
+        }
     }
 
     fn n_rows_max(&self) -> usize {
@@ -109,6 +118,10 @@ impl Backend for ReferenceBackend {
         self.buffers.set_rows_max(n_rows_max)?;
         self.n_rows_max = n_rows_max;
         Ok(())
+    }
+
+    fn room(&self) -> &Arc<Room> {
+        self.states.room()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use moeflux::provider::backend::cpu::CpuBackend;
+use moeflux::provider::backend::room::Room;
 use moeflux::provider::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::{Division, PromptRoom, step_bytes};
@@ -71,6 +72,10 @@ impl Backend for Watched {
         }
         self.told.rows.lock().unwrap().push(n_rows_max);
         self.inner.set_rows_max(n_rows_max)
+    }
+
+    fn room(&self) -> &Arc<Room> {
+        self.inner.room()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
@@ -219,7 +224,7 @@ fn longer_steps_give_the_same_bits_and_everything_comes_back() {
 fn progress_tells_how_long_a_step_is() {
     let case = Case::load("qwen3_5_moe-bf16");
     let (runtime, told) = runtime_of(&case, Caching::Direct, Some(6)).unwrap();
-    let division = runtime.prompt_room().unwrap().division(N_PROMPT);
+    let division = runtime.prompt_room().unwrap().division(N_PROMPT, 0);
     assert_eq!(division, Some(Division { n_rows: N_PROMPT, n_slots_lent: 6 }));
     let mut session = Session::new(runtime, 60).unwrap();
     let mut feed = |n_tokens: usize| {

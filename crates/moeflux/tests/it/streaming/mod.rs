@@ -2,6 +2,7 @@
 //! slots, any way of reading, and whatever the drive does.
 
 mod faults;
+mod growth;
 mod longer;
 mod near;
 

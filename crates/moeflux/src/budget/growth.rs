@@ -1,0 +1,74 @@
+//! How much of the slots sessions may borrow when they grow beyond what was kept for them.
+//!
+//! **Invariant:** pure; what sessions get is at most what the slots give up, to the byte.
+
+/// What there is to divide between sessions and slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowthRoom {
+    /// What sessions have while they borrow nothing.
+    pub session_bytes: u64,
+    /// Slots then.
+    pub n_slots: usize,
+    /// From one slot to the next.
+    pub slot_bytes: u64,
+    /// Memory of so many slots comes and goes together.
+    pub n_slots_at_once: usize,
+    /// Fewer slots are of no use.
+    pub n_slots_least: usize,
+}
+
+impl GrowthRoom {
+    /// Slots that have to go so that sessions can have this much in all; `None` if too few would be
+    /// left.
+    #[must_use]
+    pub fn n_slots_lent(&self, session_bytes: u64) -> Option<usize> {
+        let more_bytes = session_bytes.saturating_sub(self.session_bytes);
+        if more_bytes == 0 {
+            return Some(0);
+        }
+        let n_lent = usize::try_from(more_bytes.div_ceil(self.slot_bytes)).ok()?;
+        // Where their memory ends, so that all of the rest goes.
+        let n_left = self.n_slots.checked_sub(n_lent)?;
+        let n_left = n_left / self.n_slots_at_once * self.n_slots_at_once;
+        (n_left >= self.n_slots_least).then_some(self.n_slots - n_left)
+    }
+
+    /// What sessions can have in all while so many slots are lent.
+    #[must_use]
+    pub fn bytes(&self, n_slots_lent: usize) -> u64 {
+        self.session_bytes + n_slots_lent as u64 * self.slot_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: GrowthRoom = GrowthRoom {
+        session_bytes: 1000,
+        n_slots: 60,
+        slot_bytes: 100,
+        n_slots_at_once: 8,
+        n_slots_least: 10,
+    };
+
+    #[test]
+    fn slots_go_in_pieces_and_the_least_stay() {
+        for (session_bytes, expected) in [
+            (0, Some(0)),
+            (1000, Some(0)),
+            // 59 are left, but only 56 end a piece.
+            (1001, Some(4)),
+            (1400, Some(4)),
+            (1401, Some(12)),
+            // 16 of the 60 stay; 8 would be fewer than the least.
+            (5400, Some(44)),
+            (5401, None),
+            (u64::MAX, None),
+        ] {
+            assert_eq!(ROOM.n_slots_lent(session_bytes), expected, "{session_bytes}");
+            let lent = expected.map(|n_slots| ROOM.bytes(n_slots));
+            assert!(lent.is_none_or(|lent| lent >= session_bytes), "{session_bytes}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Positions of a session as bytes, taken from one session and put into another that they fit.
+//!
+//! ```text
+//! "MFXSTATE"  u32 version
+//! [u8; 8] backend  [u8; 8] arithmetic  u32 version of the arithmetic  u64 model fingerprint
+//! u32 n_layers, then per layer u32 kind and three u64: its geometry
+//! u64 first position, u64 n_tokens, then u32 per token
+//! u64 xxh3 of all bytes before
+//! per piece of at most 1,024 positions: what each layer keeps of them, u64 xxh3 of the piece
+//! per recurrent layer its state behind the last position, then u64 xxh3 of these
+//! ```
+//! Little-endian. **Invariant:** what fits is known before anything behind the header is read, and
+//! no size is believed that does not follow from the model. A load that fails leaves the session as
+//! it was: positions past its end are not read until the last byte was right.
+
+mod sums;
+mod header;
+
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use header::SnapshotHeader;
+
+use crate::backend::StatePart;
+use crate::backend::kv::PIECE_POSITIONS;
+use crate::backend::room::Booking;
+use crate::error::{Error, Result};
+use crate::ids::LayerIdx;
+use crate::ops::{LayerState, StateSpec};
+use crate::session::Session;
+use crate::session::growth::with_room;
+use crate::session::runtime::Runtime;
+use crate::session::snapshot::sums::{Hashed, Hashing, not_read, not_written};
+
+/// Positions of a session, and the recurrent state behind the last of them, in the host's memory.
+#[derive(Debug)]
+pub struct Snapshot {
+    header: SnapshotHeader,
+    bytes: Vec<u8>,
+    _booking: Booking,
+}
+
+/// Read at a time of what somebody says is there.
+const READ_BYTES: usize = 1 << 20;
+
+impl Snapshot {
+    /// What it is a part of.
+    #[must_use]
+    pub fn header(&self) -> &SnapshotHeader {
+        &self.header
+    }
+
+    /// The bytes, as [`Snapshot::read`] takes them.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Reads one for sessions of an engine. Damage behind the header is found by
+    /// [`Session::resume`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SavedState`] if it does not fit or ends early; [`Error::NoRoom`].
+    pub(crate) fn read(runtime: &Runtime, input: &mut dyn Read) -> Result<Self> {
+        let header = SnapshotHeader::read(runtime, input)?;
+        let mut bytes = Vec::new();
+        header.write(runtime, &mut bytes).expect("memory takes all");
+        let n_bytes = bytes.len() + header.n_bytes_behind(runtime);
+        let booking = book(runtime, n_bytes)?;
+        while bytes.len() < n_bytes {
+            let (begin, end) = (bytes.len(), n_bytes.min(bytes.len() + READ_BYTES));
+            bytes.resize(end, 0);
+            input.read_exact(&mut bytes[begin..]).map_err(not_read)?;
+        }
+        Ok(Self { header, bytes, _booking: booking })
+    }
+}
+
+impl Session {
+    /// Takes a copy of some positions, and of the recurrent state behind the last of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::save_part`]; [`Error::NoRoom`].
+    pub fn snapshot(&mut self, positions: Range<usize>) -> Result<Snapshot> {
+        let header = self.header_of(&positions)?;
+        let runtime = Arc::clone(&self.runtime);
+        let mut bytes = Vec::new();
+        header.write(&runtime, &mut bytes).expect("memory takes all");
+        let n_bytes = bytes.len() + header.n_bytes_behind(&runtime);
+        let booking = book(&runtime, n_bytes)?;
+        bytes.clear();
+        self.save_part(positions, &mut bytes)?;
+        assert_eq!(bytes.len(), n_bytes, "a snapshot has the size that was booked");
+        Ok(Snapshot { header, bytes, _booking: booking })
+    }
+
+    /// Goes on with the positions of a snapshot, of which the first is the session's next.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::load_state`].
+    pub fn resume(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.load_state(&mut snapshot.as_bytes())
+    }
+
+    /// Writes the whole session. Checkpoints are not saved.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::save_part`].
+    pub fn save_state(&mut self, out: &mut dyn Write) -> Result<()> {
+        self.save_part(0..self.tokens.len(), out)
+    }
+
+    /// Writes some positions of the session, and the recurrent state behind the last of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] for positions that the session does not have; [`Error::NoCheckpoint`] where
+    /// a model has recurrent layers and neither the session nor a checkpoint ends with the last
+    /// position; [`Error::SavedState`] if writing fails; what the device reports.
+    pub fn save_part(&mut self, positions: Range<usize>, out: &mut dyn Write) -> Result<()> {
+        let header = self.header_of(&positions)?;
+        let runtime = Arc::clone(&self.runtime);
+        self.apply_reset(&mut *runtime.lock()?);
+        header.write(&runtime, out).map_err(not_written)?;
+        let spec = &runtime.model().plan.state;
+        for piece in pieces(&positions) {
+            let mut out = Hashed::new(&mut *out);
+            for part in parts_of_positions(spec, &piece) {
+                let bytes = self.read_part(part)?;
+                out.write_all(&bytes).map_err(not_written)?;
+            }
+            out.write_sum().map_err(not_written)?;
+        }
+        let mut out = Hashed::new(out);
+        if positions.end == self.tokens.len() {
+            for layer in recurrent_layers(spec) {
+                let bytes = self.read_part(StatePart::Recurrent { layer })?;
+                out.write_all(&bytes).map_err(not_written)?;
+            }
+        } else {
+            for bytes in self.checkpoints.layers_at(positions.end) {
+                out.write_all(bytes).map_err(not_written)?;
+            }
+        }
+        out.write_sum().map_err(not_written)
+    }
+
+    /// Goes on with saved positions, of which the first is the session's next: a session that was
+    /// saved whole is loaded into an empty one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SavedState`] if the bytes are damaged, of another model, backend, arithmetic or
+    /// version, or longer than the context; [`Error::Input`] if the session ends elsewhere than
+    /// where the saved positions begin; [`Error::NoRoom`]; what the device reports. The session is
+    /// then as it was.
+    pub fn load_state(&mut self, input: &mut dyn Read) -> Result<()> {
+        let runtime = Arc::clone(&self.runtime);
+        let header = SnapshotHeader::read(&runtime, input)?;
+        let positions = header.positions();
+        if positions.end > self.context {
+            return Err(Error::SavedState(format!(
+                "it ends with token {}, this session has room for {}",
+                positions.end, self.context
+            )));
+        }
+        if positions.start != self.tokens.len() {
+            return Err(Error::Input(format!(
+                "saved positions {} to {} cannot be put behind a session of {} tokens: cut it to {}",
+                positions.start,
+                positions.end,
+                self.tokens.len(),
+                positions.start
+            )));
+        }
+        self.apply_reset(&mut *runtime.lock()?);
+        with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
+            device.backend.reserve_positions(self.state, &positions)
+        })?;
+        let spec = &runtime.model().plan.state;
+        for piece in pieces(&positions) {
+            self.load_parts(&mut parts_of_positions(spec, &piece), input)?;
+        }
+        let mut recurrent = recurrent_layers(spec).map(|layer| StatePart::Recurrent { layer });
+        self.load_parts(&mut recurrent, input)?;
+        runtime.lock()?.backend.commit_state(self.state);
+        self.tokens.extend_from_slice(header.tokens());
+        Ok(())
+    }
+
+    /// Reads some parts and their checksum. What is written before that was right is of no meaning
+    /// to the session.
+    fn load_parts(
+        &mut self,
+        parts: &mut dyn Iterator<Item = StatePart>,
+        input: &mut dyn Read,
+    ) -> Result<()> {
+        let mut input = Hashing::new(input);
+        for part in parts {
+            let n_bytes = self.runtime.lock()?.backend.state_part_bytes(self.state, part);
+            let mut bytes = vec![0; n_bytes];
+            input.read_exact(&mut bytes).map_err(not_read)?;
+            // The device is free for others while bytes are read.
+            self.runtime.lock()?.backend.write_state(self.state, part, &bytes)?;
+        }
+        input.check_sum()
+    }
+
+    fn read_part(&self, part: StatePart) -> Result<Vec<u8>> {
+        // The device is free for others while the bytes are written.
+        let mut device = self.runtime.lock()?;
+        let mut bytes = vec![0; device.backend.state_part_bytes(self.state, part)];
+        device.backend.read_state(self.state, part, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn header_of(&self, positions: &Range<usize>) -> Result<SnapshotHeader> {
+        let Range { start, end } = *positions;
+        let n_tokens = self.tokens.len();
+        if start > end || end > n_tokens {
+            return Err(Error::Input(format!(
+                "cannot save positions {start} to {end} of a session of {n_tokens} tokens"
+            )));
+        }
+        if end < n_tokens && self.is_recurrent() && !self.checkpoints.has(end) {
+            return Err(Error::NoCheckpoint { wanted: end, available: self.checkpoints() });
+        }
+        Ok(SnapshotHeader::new(start, self.tokens[start..end].to_vec()))
+    }
+}
+
+fn book(runtime: &Runtime, n_bytes: usize) -> Result<Booking> {
+    with_room(runtime, &mut *runtime.lock()?, &mut |_| {
+        runtime.copies().book(n_bytes as u64, &|| "a snapshot of a session".to_owned())
+    })
+}
+
+fn pieces(positions: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = positions.end;
+    positions
+        .clone()
+        .step_by(PIECE_POSITIONS)
+        .map(move |first| first..end.min(first + PIECE_POSITIONS))
+}
+
+fn parts_of_positions<'a>(
+    spec: &'a StateSpec,
+    piece: &Range<usize>,
+) -> impl Iterator<Item = StatePart> + use<'a> {
+    let (first, n) = (piece.start, piece.len());
+    let is_kept = |(_, layer): &(usize, &LayerState)| !layer.is_recurrent();
+    let kept = spec.layers.iter().enumerate().filter(is_kept);
+    kept.map(move |(layer_idx, _)| StatePart::Positions { layer: LayerIdx(layer_idx), first, n })
+}
+
+fn recurrent_layers(spec: &StateSpec) -> impl Iterator<Item = LayerIdx> {
+    let layers = spec.layers.iter().enumerate().filter(|(_, layer)| layer.is_recurrent());
+    layers.map(|(layer_idx, _)| LayerIdx(layer_idx))
+}

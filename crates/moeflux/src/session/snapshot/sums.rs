@@ -1,0 +1,78 @@
+//! Checksums of what is written and read.
+
+use std::hash::Hasher as _;
+use std::io::{self, Read, Write};
+
+use twox_hash::XxHash3_64;
+
+use crate::error::{Error, Result};
+
+pub(super) fn not_written(error: io::Error) -> Error {
+    Error::SavedState(format!("cannot write: {error}"))
+}
+
+pub(super) fn not_read(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            Error::SavedState("it ends early: it is cut or not a saved session".to_owned())
+        }
+        _ => Error::SavedState(format!("cannot read: {error}")),
+    }
+}
+
+/// Hashes what it passes on.
+pub(super) struct Hashed<'a> {
+    out: &'a mut dyn Write,
+    hash: XxHash3_64,
+}
+
+impl<'a> Hashed<'a> {
+    pub(super) fn new(out: &'a mut dyn Write) -> Self {
+        Self { out, hash: XxHash3_64::new() }
+    }
+
+    pub(super) fn write_sum(self) -> io::Result<()> {
+        self.out.write_all(&self.hash.finish().to_le_bytes())
+    }
+}
+
+impl Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n_bytes = self.out.write(bytes)?;
+        self.hash.write(&bytes[..n_bytes]);
+        Ok(n_bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Hashes what it reads.
+pub(super) struct Hashing<'a> {
+    input: &'a mut dyn Read,
+    hash: XxHash3_64,
+}
+
+impl<'a> Hashing<'a> {
+    pub(super) fn new(input: &'a mut dyn Read) -> Self {
+        Self { input, hash: XxHash3_64::new() }
+    }
+
+    pub(super) fn check_sum(self) -> Result<()> {
+        let mut sum = [0; 8];
+        self.input.read_exact(&mut sum).map_err(not_read)?;
+        if self.hash.finish() == u64::from_le_bytes(sum) {
+            return Ok(());
+        }
+        Err(Error::SavedState("its checksum does not fit: it is damaged".into()))
+    }
+}
+
+impl Read for Hashing<'_> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let n_bytes = self.input.read(target)?;
+        self.hash.write(&target[..n_bytes]);
+        Ok(n_bytes)
+    }
+}

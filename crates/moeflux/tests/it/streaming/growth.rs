@@ -1,0 +1,166 @@
+//! Sessions that grow into memory of slots: the same bytes out, refusals with numbers, and
+//! everything back when they end.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::backend::cpu::CpuBackend;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::budget::GrowthRoom;
+use moeflux::provider::error::Error;
+use moeflux::provider::experts::Experts;
+use moeflux::provider::experts::policy::PolicyKind;
+use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
+use moeflux::provider::forward::Model;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, Wanted, step};
+use moeflux::provider::weights::{self, Copies};
+use moeflux_io::Caching;
+
+use crate::cases::{Case, feed_all};
+
+const N_SLOTS: usize = 16;
+const CONTEXT: usize = 32;
+
+/// A model whose sessions have room for one of [`CONTEXT`] tokens; two more can have six slots.
+/// `None`: no limits.
+fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
+    let (blueprint, checkpoint) = Blueprint::of_folder(&case.dir).unwrap();
+    let Blueprint { spec, plan, manifest } = blueprint;
+    let watch = &mut |_| ControlFlow::Continue(());
+    let weights =
+        Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Dropped), watch).unwrap());
+    let backend = CpuBackend::new(weights, &plan.workspace, CONTEXT, 2).unwrap();
+    let backend = backend.with_arithmetic(Arithmetic::Int8);
+    let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
+    let model = StreamModel {
+        manifest: &manifest,
+        checkpoint: &checkpoint,
+        sums: None,
+        top_k: &top_k,
+        n_ranks: spec.n_named(),
+    };
+    let config = StreamConfig { n_slots: N_SLOTS, policy: PolicyKind::DEFAULT, looks_ahead: true };
+    let drives = Drives::open(&checkpoint, caching, None).unwrap();
+    let stream = Stream::open(&model, drives, &config).unwrap();
+    let per_position = plan.state.bytes_per_position(Arithmetic::Int8.kv_kind());
+    let session_bytes = 2 * plan.state.fixed_bytes() + per_position * CONTEXT as u64;
+    let room = GrowthRoom {
+        session_bytes,
+        n_slots: N_SLOTS,
+        slot_bytes: session_bytes.div_ceil(3),
+        n_slots_at_once: stream.n_slots_per_slab(),
+        n_slots_least: N_SLOTS - 6,
+    };
+    let model =
+        Model { expert_bytes: vec![0; spec.layers.len()], spec, plan, fingerprint: 1, trace: None };
+    let runtime = Runtime::new(model, Box::new(backend), Experts::Streaming(Box::new(stream)));
+    let room = is_limited.then_some(room);
+    Arc::new(runtime.with_session_room(room.map(|room| room.session_bytes), room))
+}
+
+fn n_slots(runtime: &Runtime) -> usize {
+    runtime.stream_stats().unwrap().n_slots
+}
+
+fn session(runtime: &Arc<Runtime>) -> Session {
+    Session::new(Arc::clone(runtime), CONTEXT).unwrap()
+}
+
+/// Why a session that there is no room for is not fed; some are not even made.
+fn refusal(runtime: &Arc<Runtime>, tokens: &[TokenId]) -> Error {
+    Session::new(Arc::clone(runtime), CONTEXT)
+        .and_then(|mut session| session.feed_last(tokens))
+        .unwrap_err()
+}
+
+#[test]
+fn slots_make_room_for_sessions_and_come_back() {
+    for name in ["qwen3_next-bf16", "qwen3_5_moe-bf16", "deepseek_v3-bf16"] {
+        let case = Case::load(name);
+        let tokens = &case.tokens[..CONTEXT];
+        for caching in [Caching::Direct, Caching::PageCache] {
+            let usual = runtime_of(&case, caching, false);
+            let expected = feed_all(&mut session(&usual), tokens);
+            let runtime = runtime_of(&case, caching, true);
+            let n_slots_before = n_slots(&runtime);
+            let mut sessions: Vec<Session> = Vec::new();
+            for _ in 0..3 {
+                let mut session = session(&runtime);
+                assert!(feed_all(&mut session, &tokens[..20]) == expected[..20], "{name}");
+                sessions.push(session);
+            }
+            let is_direct = caching == Caching::Direct;
+            // Copies of the system give way by themselves.
+            assert!(!is_direct || n_slots(&runtime) <= n_slots_before - 6, "{name}");
+            let error = refusal(&runtime, &tokens[..1]);
+            assert!(matches!(error, Error::NoRoom { .. }), "{name}: {error}");
+            assert!(error.to_string().contains("are available"), "{error}");
+            for session in &mut sessions {
+                assert!(feed_all(session, &tokens[20..25]) == expected[20..25], "{name}");
+            }
+            // One goes, another comes.
+            drop(sessions.pop());
+            assert!(feed_all(&mut session(&runtime), tokens) == expected, "{name}");
+            drop(sessions);
+            assert_eq!(n_slots(&runtime), n_slots_before, "{name}");
+            assert!(feed_all(&mut session(&runtime), tokens) == expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_feed_without_room_fails_alone() {
+    let case = Case::load("qwen3_moe-bf16");
+    let expected =
+        feed_all(&mut session(&runtime_of(&case, Caching::Direct, false)), &case.tokens[..5]);
+    let runtime = runtime_of(&case, Caching::Direct, true);
+    // Sessions of plain attention take nothing before their first token.
+    let mut sessions: Vec<Session> = (0..4).map(|_| session(&runtime)).collect();
+    let tokens: Vec<&[TokenId]> = (0..4).map(|_| &case.tokens[..5]).collect();
+    let feeds = sessions.iter_mut().zip(&tokens);
+    let mut feeds: Vec<Feed<'_>> = feeds
+        .map(|(session, tokens)| Feed::prompt(session, tokens).wanting(Wanted::Last))
+        .collect();
+    let mut output = StepOutput::default();
+    step(&mut feeds, &mut output).unwrap();
+    let outcomes: Vec<_> = feeds.iter_mut().map(Feed::outcome).collect();
+    assert!(outcomes[..3].iter().all(Result::is_ok));
+    assert!(matches!(outcomes[3], Err(Error::NoRoom { .. })));
+    assert_eq!(output.iter().count(), 3);
+    let lens = sessions.iter().map(|session| session.tokens().len());
+    assert!(lens.eq([5, 5, 5, 0]));
+    drop(sessions.remove(0));
+    let last = sessions.last_mut().unwrap();
+    assert!(feed_all(last, &case.tokens[..5]) == expected);
+}
+
+#[test]
+fn checkpoints_and_snapshots_take_room() {
+    let case = Case::load("qwen3_next-bf16");
+    let runtime = runtime_of(&case, Caching::Direct, true);
+    let mut session = session(&runtime);
+    session.feed_last(&case.tokens[..5]).unwrap();
+    let n_slots_before = n_slots(&runtime);
+    let mut snapshots = Vec::new();
+    let error = loop {
+        match session.snapshot(0..5) {
+            Ok(snapshot) => snapshots.push(snapshot),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().starts_with("a snapshot of a session: needs"), "{error}");
+    assert!(!snapshots.is_empty() && n_slots(&runtime) < n_slots_before);
+    session.set_checkpoints_max(100);
+    let mut keep = |len: usize| {
+        session.feed_last(&case.tokens[len - 1..len]).unwrap();
+        session.checkpoint(len)
+    };
+    let error = (6..CONTEXT).find_map(|len| keep(len).err()).unwrap();
+    assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    snapshots.clear();
+    session.checkpoint(session.tokens().len()).unwrap();
+    drop(session);
+    assert_eq!(n_slots(&runtime), N_SLOTS);
+}
