@@ -293,6 +293,17 @@ impl Backend for GpuBackend {
         self.states.commit(state);
     }
 
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
+        if self.states.n_marks(state) == n_marks {
+            return Ok(());
+        }
+        // What is recorded for later keeps the buffers of before.
+        self.catch_up();
+        self.forget_ahead();
+        self.states.set_marks(&self.gpu, self.recorder.encoder(), (state, n_marks))?;
+        self.gpu.check()
+    }
+
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
         let stretches = self.states.stretches(state, part);
         stretches.iter().map(|it| it.n_saved * size_of::<f32>()).sum()

@@ -1,6 +1,9 @@
 //! Steps become dispatches: bound, with the words that a batch adds.
 
+use std::ops::Range;
+
 use moeflux::provider::error::Result;
+use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX, Segment};
 
 use super::{Compiled, GpuBackend, Guess, Routed, is_choice};
@@ -113,19 +116,23 @@ impl Recording<'_> {
         let n_rows = narrow(compiled.n_rows(batch));
         let all = Head { first_row: 0, n_rows, batch_at, place: 0 };
         let experts = self.experts;
-        for step in compiled.steps.iter().filter(|it| it.finds(|it| experts.bound(it).len())) {
+        let steps = &compiled.steps;
+        for (step_idx, step) in steps.iter().enumerate() {
+            if !step.finds(|it| experts.bound(it).len()) {
+                continue;
+            }
             match step.over {
                 Over::Rows => self.dispatch(step, all, None)?,
                 Over::State(layer) => {
+                    let is_first = step_idx == 0 || steps[step_idx - 1].over != step.over;
                     for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
-                        let memory = self.states.layer(segment.state, layer);
-                        let head = Head {
-                            first_row: narrow(segment.rows.start),
-                            n_rows: narrow(segment.rows.len()),
-                            batch_at,
-                            place: self.place_in(memory, (batch, segment)),
-                        };
-                        self.dispatch(step, head, Some(&memory.bind_group))?;
+                        let of = (layer, segment, batch_at);
+                        if !segment.marks.is_empty() && self.memory(of).is_recurrent() {
+                            let n_steps = if is_first { n_alike(&steps[step_idx..]) } else { 0 };
+                            self.parts(&steps[step_idx..][..n_steps], of)?;
+                        } else {
+                            self.segment(step, of, batch)?;
+                        }
                     }
                 }
                 Over::Experts(layer) => {
@@ -141,14 +148,43 @@ impl Recording<'_> {
         Ok(())
     }
 
-    /// Where a segment's rows begin in a layer's memory: their position, or which half is the
-    /// state.
-    fn place_in(&self, memory: &LayerMemory, (batch, segment): (&Batch<'_>, &Segment)) -> u32 {
-        if memory.is_recurrent() {
-            (self.states.half(segment.state) + self.n_steps_ahead) % 2
+    fn memory(&self, (layer, segment, _): OfSegment<'_>) -> &LayerMemory {
+        self.states.layer(segment.state, layer)
+    }
+
+    /// Records a step over the state of a segment.
+    fn segment(&mut self, step: &Step, of: OfSegment<'_>, batch: &Batch<'_>) -> Result<()> {
+        let memory = self.states.layer(of.1.state, of.0);
+        let place = if memory.is_recurrent() {
+            let half = self.half(of.1);
+            copies(half, 1 - half)
         } else {
-            narrow(batch.rows[segment.rows.start].position.0)
+            narrow(batch.rows[of.1.rows.start].position.0)
+        };
+        self.dispatch(step, head(of, &of.1.rows, place), Some(&memory.bind_group))
+    }
+
+    /// Records steps over the state of a recurrent layer, from mark to mark of a segment: all of
+    /// them for one part before the next, which begins with what the part before it leaves.
+    fn parts(&mut self, steps: &[Step], of: OfSegment<'_>) -> Result<()> {
+        let memory = self.states.layer(of.1.state, of.0);
+        let half = self.half(of.1);
+        let mut found = half;
+        for (part_idx, rows) in of.1.parts().enumerate() {
+            let is_last = part_idx == of.1.marks.len();
+            let left = if is_last { 1 - half } else { 2 + narrow(part_idx) };
+            for step in steps {
+                let head = head(of, &rows, copies(found, left));
+                self.dispatch(step, head, Some(&memory.bind_group))?;
+            }
+            found = left;
         }
+        Ok(())
+    }
+
+    /// Which copy of recurrent layers' states is the state when these commands run.
+    fn half(&self, segment: &Segment) -> u32 {
+        (self.states.half(segment.state) + self.n_steps_ahead) % 2
     }
 
     /// Records a step; `bound` is the state, or the buffer of experts.
@@ -183,4 +219,21 @@ impl Recording<'_> {
         self.recorder.note(step.name);
         Ok(())
     }
+}
+
+/// A segment, the layer whose state of its session is meant, and where the batch is.
+type OfSegment<'a> = (LayerIdx, &'a Segment, u32);
+
+fn head((_, _, batch_at): OfSegment<'_>, rows: &Range<usize>, place: u32) -> Head {
+    Head { first_row: narrow(rows.start), n_rows: narrow(rows.len()), batch_at, place }
+}
+
+/// Which copy of a recurrent layer's state a step finds, and which it leaves: see `common.wgsl`.
+const fn copies(found: u32, left: u32) -> u32 {
+    found | left << 16
+}
+
+/// Steps from the first on that are repeated over the same state.
+fn n_alike(steps: &[Step]) -> usize {
+    steps.iter().take_while(|step| step.over == steps[0].over).count()
 }

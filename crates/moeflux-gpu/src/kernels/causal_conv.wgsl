@@ -15,7 +15,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if channel >= params.n_channels {
         return;
     }
-    let found_at = params.step.place * (N_TAPS - 1u) * params.n_channels;
+    let found_at = found_copy(params.step.place) * (N_TAPS - 1u) * params.n_channels;
     let weight_at = params.weight + channel * N_TAPS;
     var sum = 0.0;
     for (var tap = 0u; tap < N_TAPS; tap++) {

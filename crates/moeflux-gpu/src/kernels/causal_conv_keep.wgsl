@@ -14,7 +14,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if channel >= params.n_channels {
         return;
     }
-    let left_at = (1u - params.step.place) * (N_TAPS - 1u) * params.n_channels;
+    let left_at = left_copy(params.step.place) * (N_TAPS - 1u) * params.n_channels;
     let end = params.step.first_row + params.step.n_rows;
     for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
         let row = end - (N_TAPS - 1u) + tap;

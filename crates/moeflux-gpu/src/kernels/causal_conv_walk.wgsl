@@ -16,8 +16,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let n_kept = (N_TAPS - 1u) * params.n_channels;
-    let found_at = params.step.place * n_kept;
-    let left_at = n_kept - found_at;
+    let found_at = found_copy(params.step.place) * n_kept;
+    let left_at = left_copy(params.step.place) * n_kept;
     var weight: array<f32, N_TAPS>;
     var inputs: array<f32, N_TAPS>;
     for (var tap = 0u; tap < N_TAPS; tap++) {

@@ -24,6 +24,16 @@ struct View {
 const NONE: u32 = 0xffffffffu;
 
 // Place of a head's first value in `ws`, in values.
+// Which copy of a recurrent layer's state a step finds.
+fn found_copy(place: u32) -> u32 {
+    return place & 0xffffu;
+}
+
+// Which copy it leaves.
+fn left_copy(place: u32) -> u32 {
+    return place >> 16u;
+}
+
 fn place_of(view: View, row: u32, head: u32) -> u32 {
     return view.first + row * view.row_stride + head * view.head_stride;
 }

@@ -59,7 +59,7 @@ fn convolve(key_head: u32, lane: u32) {
     for (var i = 0u; i < MIXED_EACH; i++) {
         let channel = channel_of(min(i * N_LANES + lane, N_MIXED - 1u), key_head);
         for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-            let found = params.step.place * N_KEPT + tap * N_CHANNELS + channel;
+            let found = found_copy(params.step.place) * N_KEPT + tap * N_CHANNELS + channel;
             inputs[i * N_TAPS + tap] = kept(found);
         }
         let newest = place_of(params.x, params.step.first_row, 0u) + channel;
@@ -75,7 +75,7 @@ fn convolve(key_head: u32, lane: u32) {
                 sum = fma(vectors[weight_at + tap], inputs[i * N_TAPS + tap], sum);
             }
             mixed[place] = silu(sum);
-            let left_at = (1u - params.step.place) * N_KEPT;
+            let left_at = left_copy(params.step.place) * N_KEPT;
             for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
                 keep(left_at + tap * N_CHANNELS + channel, inputs[i * N_TAPS + tap + 1u]);
             }
@@ -118,7 +118,7 @@ fn load_heads(key_head: u32, first_shared: u32, lane: u32) {
             let key = key_of(own, lane);
             // Reads stand in no branch: they are on their way together.
             let at = state_at(head, min(key, KEY_DIM - 1u), lane);
-            let four = state_four(params.step.place * N_STATE + at, lane);
+            let four = state_four(found_copy(params.step.place) * N_STATE + at, lane);
             states[held * N_OWN + own] = select(vec4(0.0), four, key < KEY_DIM);
         }
     }
@@ -204,7 +204,7 @@ fn output_of(key_head: u32, shared_idx: u32, held: u32, scales: Scales, lane: u3
                 let k = mixed[KEY_DIM + key] * scales.k;
                 let state = decay * states[held * N_OWN + own] + delta * k;
                 let at = state_at(head_of(key_head, shared_idx), key, lane);
-                set_state_four((1u - params.step.place) * N_STATE + at, state, lane);
+                set_state_four(left_copy(params.step.place) * N_STATE + at, state, lane);
             }
         }
     }

@@ -54,8 +54,8 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let key_lane = lane % N_KEY_LANES;
     let state_at = (head * VALUE_DIM + strip_first) * KEY_DIM + value;
 
-    let found_at = params.step.place * N_STATE + state_at;
-    let left_at = (1u - params.step.place) * N_STATE + state_at;
+    let found_at = found_copy(params.step.place) * N_STATE + state_at;
+    let left_at = left_copy(params.step.place) * N_STATE + state_at;
 
     var state: array<vec4<f32>, N_OWN>;
     for (var own = 0u; own < N_OWN; own++) {

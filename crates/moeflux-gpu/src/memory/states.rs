@@ -1,9 +1,9 @@
 //! What layers remember of sessions, in two buffers per layer and session.
 //!
 //! Keys and values (or latents and rotated keys) lie as `[position, head, channel]`, with channels
-//! padded to a multiple of four; recurrent layers as on the host, twice: a step reads one half and
-//! writes the other. **Invariant:** what is read out has the host backends' form, without padding:
-//! `[position, head, channel]` of each table in turn.
+//! padded to a multiple of four; recurrent layers as on the host, twice: a step reads one
+//! copy and writes the other, and further copies at its marks. **Invariant:** what is read out has
+//! the host backends' form, without padding: `[position, head, channel]` of each table in turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,6 +31,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// One copy of what is kept whatever the number of positions.
+    const fn copy(&self, copy_idx: usize, n_values: usize) -> Stretch<'_> {
+        let first_stored = copy_idx * n_values;
+        Stretch { table: self, first_stored, n_stored: n_values, n_saved: n_values }
+    }
+
     /// Whether it is no table of positions.
     pub(crate) const fn is_whole(&self) -> bool {
         matches!(self.form, Form::Whole { .. })
@@ -42,7 +48,7 @@ impl Table {
 pub(crate) enum Form {
     /// Per position: heads of so many channels.
     Positions { n_heads: usize, head_dim: usize },
-    /// So many values in each half, whatever the number of positions.
+    /// So many values in each copy, whatever the number of positions.
     Whole { n_values: usize },
 }
 
@@ -63,11 +69,11 @@ impl Form {
         }
     }
 
-    /// Values of a buffer with room for so many positions.
-    const fn buffer_values(self, n_positions: usize) -> usize {
+    /// Values of a buffer with room for so many positions and marks.
+    const fn buffer_values(self, n_positions: usize, n_marks: usize) -> usize {
         match self {
             Self::Positions { .. } => self.stored_values(n_positions),
-            Self::Whole { n_values } => 2 * n_values,
+            Self::Whole { n_values } => (2 + n_marks) * n_values,
         }
     }
 
@@ -136,9 +142,12 @@ struct State {
     spec: StateSpec,
     context: usize,
     layers: Vec<LayerMemory>,
-    /// Half of recurrent layers' buffers that is the state.
+    /// Which of the first two copies in recurrent layers' buffers is the state.
     half: u32,
+    /// Copies behind those.
+    n_marks: usize,
     _booking: Booking,
+    marks_booking: Option<Booking>,
 }
 
 impl States {
@@ -158,7 +167,7 @@ impl States {
             2 * spec.fixed_bytes() + spec.bytes_per_position(KvKind::F32) * context as u64;
         let what = || format!("a session of {context} positions on {}", gpu.facts().name);
         let booking = self.room.book(needed_bytes, &what)?;
-        let layers = spec.layers.iter().map(|layer| memory_of(gpu, layer, context));
+        let layers = spec.layers.iter().map(|layer| memory_of(gpu, layer, (context, 0)));
         let layers = layers.collect::<Result<Vec<_>>>().map_err(|error| match error {
             Error::NoRoom { .. } => Error::no_room(what(), needed_bytes, Remedy::ShorterContext),
             other => other,
@@ -166,8 +175,39 @@ impl States {
         self.n_created += 1;
         let id = StateId(self.n_created);
         let spec = spec.clone();
-        self.states.insert(id, State { spec, context, layers, half: 0, _booking: booking });
+        let (half, n_marks, marks_booking) = (0, 0, None);
+        let _booking = booking;
+        let state = State { spec, context, layers, half, n_marks, _booking, marks_booking };
+        self.states.insert(id, state);
         Ok(id)
+    }
+
+    /// Makes room for so many marks; what the first two copies hold stays.
+    pub(crate) fn set_marks(
+        &mut self,
+        gpu: &Gpu,
+        encoder: &mut wgpu::CommandEncoder,
+        (id, n_marks): (StateId, usize),
+    ) -> Result<()> {
+        let room = Arc::clone(&self.room);
+        let State { spec, context, layers, n_marks: n_before, marks_booking, .. } =
+            self.states.get_mut(&id).expect("a state lives as long as its session");
+        if n_marks == *n_before || !spec.is_recurrent() {
+            return Ok(());
+        }
+        drop(marks_booking.take());
+        let what = || format!("{n_marks} copies of a session's recurrent state");
+        let booking = room.book(n_marks as u64 * spec.fixed_bytes(), &what)?;
+        for (layer, memory) in spec.layers.iter().zip(layers).filter(|it| it.0.is_recurrent()) {
+            let made = memory_of(gpu, layer, (*context, n_marks))?;
+            for (from, to) in memory.tables.iter().zip(&made.tables) {
+                let n_bytes = from.buffer.size().min(to.buffer.size());
+                encoder.copy_buffer_to_buffer(&from.buffer, 0, &to.buffer, 0, n_bytes);
+            }
+            *memory = made;
+        }
+        (*n_before, *marks_booking) = (n_marks, Some(booking));
+        Ok(())
     }
 
     /// Room for a session like another, and the commands that copy its memory there.
@@ -182,7 +222,7 @@ impl States {
         let fork = self.create(gpu, &spec, context)?;
         for (from, to) in self.layers(id).iter().zip(self.layers(fork)) {
             for (from, to) in from.tables.iter().zip(&to.tables) {
-                let n_bytes = from.buffer.size();
+                let n_bytes = from.buffer.size().min(to.buffer.size());
                 encoder.copy_buffer_to_buffer(&from.buffer, 0, &to.buffer, 0, n_bytes);
             }
         }
@@ -198,9 +238,14 @@ impl States {
         &self.state(id).layers
     }
 
-    /// Half of recurrent layers' buffers that is the state.
+    /// Which of the first two copies in recurrent layers' buffers is the state.
     pub(crate) fn half(&self, id: StateId) -> u32 {
         self.state(id).half
+    }
+
+    /// Copies of recurrent layers' states that a step may leave behind its marks.
+    pub(crate) fn n_marks(&self, id: StateId) -> usize {
+        self.state(id).n_marks
     }
 
     /// Makes what a step wrote the state.
@@ -237,9 +282,10 @@ impl States {
                 n_saved: table.form.saved_values(n),
             }),
             (StatePart::Recurrent { .. }, Form::Whole { n_values }) => {
-                let (n_stored, n_saved) = (n_values, n_values);
-                let first_stored = half as usize * n_values;
-                Some(Stretch { table, first_stored, n_stored, n_saved })
+                Some(table.copy(half as usize, n_values))
+            }
+            (StatePart::Marked { mark_idx, .. }, Form::Whole { n_values }) => {
+                Some(table.copy(2 + mark_idx, n_values))
             }
             _ => None,
         });
@@ -247,7 +293,11 @@ impl States {
     }
 }
 
-fn memory_of(gpu: &Gpu, layer: &LayerState, context: usize) -> Result<LayerMemory> {
+fn memory_of(
+    gpu: &Gpu,
+    layer: &LayerState,
+    (context, n_marks): (usize, usize),
+) -> Result<LayerMemory> {
     let positions = |n_heads, head_dim| Form::Positions { n_heads, head_dim };
     let forms = match *layer {
         LayerState::KeyValue { n_heads, k_cols, v_cols } => {
@@ -262,7 +312,7 @@ fn memory_of(gpu: &Gpu, layer: &LayerState, context: usize) -> Result<LayerMemor
         }
     };
     let table = |form: Form| -> Result<Table> {
-        let n_bytes = (form.buffer_values(context) * size_of::<f32>()) as u64;
+        let n_bytes = (form.buffer_values(context, n_marks) * size_of::<f32>()) as u64;
         Ok(Table { buffer: gpu.buffer("the state of a session", n_bytes, STORAGE)?, form })
     };
     let tables = [table(forms[0])?, table(forms[1])?];

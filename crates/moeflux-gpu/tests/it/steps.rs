@@ -3,7 +3,7 @@
 use moeflux::provider::forward::Logits;
 use moeflux::provider::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
 
-use crate::cases::Case;
+use crate::cases::{Case, Distance, feed_all};
 use crate::support::{ExpertsAt, open};
 
 const CASES: [&str; 2] = ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16"];
@@ -56,6 +56,34 @@ fn answers_are_computed_beside_a_step_that_waits() {
             let expected = rows(&case, experts, false);
             assert!(expected.0.len() == N_PROMPT && !expected.1.is_empty());
             assert!(rows(&case, experts, true) == expected, "{name}, {experts:?}");
+        }
+    }
+}
+
+/// The recurrent state is copied at marks, and forks copy all of a session.
+#[test]
+fn forks_and_checkpoints_inside_a_step_go_on_where_they_were() {
+    for name in CASES {
+        let case = Case::load(name);
+        let engine = open(&case.dir, 32, ExpertsAt::Device);
+        let session = || engine.session(40).unwrap();
+        let expected = feed_all(&mut session(), &case.tokens[..30]);
+        let mut marked = session();
+        let marks = [1, 6, 13];
+        let feed = Feed::prompt(&mut marked, &case.tokens[..N_PROMPT]).checkpoints(&marks);
+        let mut output = StepOutput::default();
+        step(&mut [feed.wanting(Wanted::All)], &mut output).unwrap();
+        let off = |rows: &[Vec<f32>], at| Distance::between(rows, at).beyond_f32_limits();
+        assert_eq!(off(&rows_of(&output), &expected[..N_PROMPT]), None, "{name}");
+        for mark in marks.into_iter().rev() {
+            marked.restore(mark).unwrap();
+            let mut fork = marked.fork().unwrap();
+            fork.feed_last(&case.tokens[26..30]).unwrap();
+            drop(fork);
+            let mut fork = marked.fork().unwrap();
+            let rows = feed_all(&mut marked, &case.tokens[mark..mark + 3]);
+            assert_eq!(off(&rows, &expected[mark..mark + 3]), None, "{name}: from {mark}");
+            assert!(feed_all(&mut fork, &case.tokens[mark..mark + 3]) == rows, "{name}");
         }
     }
 }

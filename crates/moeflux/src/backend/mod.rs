@@ -184,18 +184,13 @@ pub trait Backend: fmt::Debug + Send {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]; [`Error::Unsupported`] where [`Backend::takes_marks`] says so.
+    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that keep none.
     fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
         if n_marks == 0 {
             return Ok(());
         }
         let backend = self.names().backend;
         Err(Error::Unsupported(format!("{backend} keeps no states of {} inside a step", state.0)))
-    }
-
-    /// Whether segments may have marks.
-    fn takes_marks(&self) -> bool {
-        false
     }
 
     /// Bytes of a part of a state.

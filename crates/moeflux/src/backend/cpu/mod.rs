@@ -338,10 +338,6 @@ impl Backend for CpuBackend {
         self.machine.states.set_marks(state, n_marks)
     }
 
-    fn takes_marks(&self) -> bool {
-        true
-    }
-
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
         self.machine.states.part_bytes(state, part)
     }

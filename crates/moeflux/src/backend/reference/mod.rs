@@ -152,10 +152,6 @@ impl Backend for ReferenceBackend {
         self.states.set_marks(state, n_marks)
     }
 
-    fn takes_marks(&self) -> bool {
-        true
-    }
-
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
         self.states.part_bytes(state, part)
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use moeflux::provider::backend::{Backend, StatePart};
 use moeflux::provider::experts::{Arrived, ArrivedExpert};
-use moeflux::provider::ids::{BufferId, ExpertIdx, Position, StateId};
+use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, Position, StateId};
 use moeflux::provider::ops::{
     Batch, LayerState, N_OUTPUTS_MAX, Purpose, Routes, Row, RowKind, Segment,
 };
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
         let n = self.case.sessions[session_idx].n_tokens;
         let mut parts = Vec::new();
         for (layer_idx, layer) in self.case.state.layers.iter().enumerate() {
-            let layer_idx = moeflux::provider::ids::LayerIdx(layer_idx);
+            let layer_idx = LayerIdx(layer_idx);
             let part = match layer {
                 LayerState::Recurrent { .. } => StatePart::Recurrent { layer: layer_idx },
                 _ => StatePart::Positions { layer: layer_idx, first: 0, n },
@@ -142,7 +142,10 @@ impl<'a> Run<'a> {
                 tokens.push(token);
             }
             let state = self.states[*session_idx];
-            segments.push(Segment::new(state, first_row..rows.len(), RowKind::Prompt));
+            let mut segment = Segment::new(state, first_row..rows.len(), RowKind::Prompt);
+            segment.marks.extend((1..piece.len()).filter(|n| self.is_kept(piece.start + n)));
+            self.backend.set_marks(state, segment.marks.len()).expect("a few copies");
+            segments.push(segment);
         }
         let wanted: Vec<usize> = (0..rows.len()).filter(|&row| is_wanted(tokens[row])).collect();
         let batch = Batch { rows: &rows, segments: &segments, outputs: &wanted };
@@ -158,8 +161,50 @@ impl<'a> Run<'a> {
             self.keep_rows(buffer, &tokens);
         }
         self.run_tail((&batch, &wanted), &tokens);
-        for segment in segments.iter().filter(|it| !it.rows.is_empty()) {
-            self.backend.commit_state(segment.state);
+        for (piece, segment) in pieces.iter().zip(&segments).filter(|it| !it.1.rows.is_empty()) {
+            self.keep_marked(piece, segment);
+        }
+    }
+
+    /// Whether the states behind so many tokens of a session are compared.
+    fn is_kept(&self, n_tokens: usize) -> bool {
+        let is_recurrent = self.case.state.layers.iter().any(LayerState::is_recurrent);
+        is_recurrent && n_tokens.is_multiple_of(5)
+    }
+
+    /// Commits a segment, and keeps its states behind some of its tokens: at marks, and at its end.
+    fn keep_marked(&mut self, (session_idx, piece): &Piece, segment: &Segment) {
+        let first_token = self.case.sessions[*session_idx].first_token + piece.start;
+        let marks = segment.marks.iter().enumerate();
+        for (mark_idx, n_rows) in marks {
+            self.keep_states(first_token + n_rows, segment.state, |layer| StatePart::Marked {
+                layer,
+                mark_idx,
+            });
+        }
+        self.backend.commit_state(segment.state);
+        if self.is_kept(piece.end) {
+            let end = first_token + piece.len();
+            self.keep_states(end, segment.state, |layer| StatePart::Recurrent { layer });
+        }
+    }
+
+    fn keep_states(
+        &mut self,
+        token: usize,
+        state: StateId,
+        part_of: impl Fn(LayerIdx) -> StatePart,
+    ) {
+        for (layer_idx, layer) in self.case.state.layers.iter().enumerate() {
+            if !layer.is_recurrent() {
+                continue;
+            }
+            let part = part_of(LayerIdx(layer_idx));
+            let mut bytes = vec![0; self.backend.state_part_bytes(state, part)];
+            self.backend.read_state(state, part, &mut bytes).expect("a state is readable");
+            let values = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);
+            let name = format!("state of layer {layer_idx}");
+            self.outcome.values.entry(name).or_default().insert(token, values);
         }
     }
 
