@@ -62,7 +62,7 @@ impl Stream {
         let Some((layer, expert)) = self.table.expert_in(slot) else {
             unreachable!("{id:?} filled a slot that was not requested")
         };
-        let is_wanted = self.request.pending.iter().any(|it| it.slot == slot);
+        let is_wanted = self.request.pending.iter().any(|it| it.slot() == Some(slot));
         let problem = match outcome {
             Outcome::Ready => {
                 let began = self.clock.now();

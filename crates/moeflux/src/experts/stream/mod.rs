@@ -13,6 +13,7 @@ mod ahead;
 mod open;
 mod pressure;
 mod probe;
+mod place;
 mod near;
 mod seen;
 
@@ -36,7 +37,8 @@ use crate::weights::{ExpertBank, ExpertLayout, ExpertView, Manifest};
 
 use bank::StreamBank;
 pub use near::Move;
-use near::{Near, near_place};
+use near::Near;
+use place::{Place, Placed};
 use pressure::Pressure;
 pub use probe::{choose_way, drive_speed, probe_of};
 pub use seen::{SeenSlots, SlotSight};
@@ -169,13 +171,13 @@ struct Current {
     window: Vec<Wanted>,
     taken: Vec<Taken>,
     /// Leased, not yet given out; ascending.
-    pending: Vec<Taken>,
+    pending: Vec<Placed>,
     /// Given out.
-    given: Vec<Taken>,
+    given: Vec<Placed>,
     /// Whether these stay as they are until the next layer is asked for.
     is_lasting: bool,
     /// Given out before, and not over yet.
-    held: Vec<Taken>,
+    held: Vec<Placed>,
 }
 
 /// What is read before it is asked for.
@@ -214,7 +216,7 @@ pub struct SeenSlot<'a> {
 pub(super) struct Group<'a> {
     memory: &'a SlotMemory,
     layouts: &'a [ExpertLayout],
-    taken: &'a [Taken],
+    taken: &'a [Placed],
     is_lasting: bool,
 }
 
@@ -228,19 +230,16 @@ impl<'a> Group<'a> {
     }
 
     pub(super) fn view(&self, place: usize) -> ExpertView<'a> {
-        let slot = self.taken[place].slot;
+        let slot = self.taken[place].slot().expect("what is on the device has no slot to look at");
         self.layouts[slot.0].view(self.memory.bytes(slot))
     }
 
     pub(super) fn near(&self, place: usize) -> Option<usize> {
-        near_place(self.taken[place].slot)
+        self.taken[place].near()
     }
 
     pub(super) fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
-        let slot = self.taken[place].slot;
-        if near_place(slot).is_some() {
-            return None;
-        }
+        let slot = self.taken[place].slot()?;
         let slab = self.memory.slab(self.memory.slab_of(slot)).filter(|_| self.is_lasting)?;
         Some(SeenSlot { slab, place: slot.0 % self.memory.n_slots_per_slab() })
     }
@@ -371,7 +370,7 @@ impl Stream {
         self.release_given();
         self.release_held();
         while let Some(taken) = self.request.pending.pop() {
-            self.release(taken.slot);
+            self.release(taken);
         }
         self.request.wanted.clear();
         self.near.give_up(self.request.layer);
@@ -393,7 +392,7 @@ impl Stream {
         }
         let Self { request, table, .. } = self;
         let Current { layer, order, wanted, window, taken, pending, .. } = request;
-        let n_pending = pending.iter().filter(|it| near_place(it.slot).is_none()).count();
+        let n_pending = pending.iter().filter(|it| it.slot().is_some()).count();
         // In ascending order one that is in memory may have to wait for one that is not: there is
         // a slot for each that is leased.
         let n_window = match order {
@@ -404,10 +403,10 @@ impl Stream {
         window.extend(wanted.drain(..n_window));
         table.acquire(*layer, window, n_reads_max, taken);
         wanted.splice(0..0, window.drain(..));
-        for &taken in &request.taken {
-            request.pending.push(taken);
+        for &Taken { expert, slot, .. } in &request.taken {
+            request.pending.push(Placed { expert, place: Place::Slot(slot) });
         }
-        request.pending.sort_unstable_by_key(|taken| taken.expert);
+        request.pending.sort_unstable_by_key(|placed| placed.expert);
         let layer = request.layer;
         for taken_idx in 0..self.request.taken.len() {
             let Taken { expert, slot, found } = self.request.taken[taken_idx];
@@ -439,7 +438,7 @@ impl Stream {
     fn take_group(&mut self) -> bool {
         let Current { order, wanted, pending, given, .. } = &mut self.request;
         let memory = &self.memory;
-        let is_ready = |it: &Taken| is_there(memory, it);
+        let is_ready = |it: &Placed| is_there(memory, it);
         match order {
             Order::Any => {
                 given.extend(pending.iter().filter(|it| is_ready(it)));
@@ -447,7 +446,7 @@ impl Stream {
             }
             Order::Ascending => {
                 let next = wanted.first().map_or(usize::MAX, |it| it.expert.0);
-                let is_next = |it: &&Taken| it.expert.0 < next && is_ready(it);
+                let is_next = |it: &&Placed| it.expert.0 < next && is_ready(it);
                 let n = pending.iter().take(N_GROUP_EXPERTS).take_while(is_next).count();
                 given.extend(pending.drain(..n));
             }
@@ -457,21 +456,19 @@ impl Stream {
     }
 
     fn release_held(&mut self) {
-        while let Some(taken) = self.request.held.pop() {
-            self.release(taken.slot);
+        while let Some(placed) = self.request.held.pop() {
+            self.release(placed);
         }
     }
 
     fn release_given(&mut self) {
-        while let Some(taken) = self.request.given.pop() {
-            self.release(taken.slot);
+        while let Some(placed) = self.request.given.pop() {
+            self.release(placed);
         }
     }
 
-    fn release(&mut self, slot: SlotIdx) {
-        if near_place(slot).is_none() {
-            self.table.release(slot);
-        }
+    fn release(&mut self, placed: Placed) {
+        placed.slot().into_iter().for_each(|slot| self.table.release(slot));
     }
 
     fn check_alive(&self) -> Result<()> {
@@ -489,8 +486,8 @@ impl Stream {
 }
 
 /// Whether an expert may be computed.
-fn is_there(memory: &SlotMemory, taken: &Taken) -> bool {
-    near_place(taken.slot).is_some() || memory.state(taken.slot) == SlotState::Ready
+fn is_there(memory: &SlotMemory, placed: &Placed) -> bool {
+    placed.slot().is_none_or(|slot| memory.state(slot) == SlotState::Ready)
 }
 
 /// A slot is filled by one job at a time, which has its number.

@@ -6,13 +6,10 @@
 
 use moeflux_io::SlotIdx;
 
+use crate::experts::stream::place::{Place, Placed};
 use crate::experts::stream::{SeenSlot, Stream};
-use crate::experts::table::Taken;
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::ExpertView;
-
-/// Marks places on the device among slots.
-const NEAR: usize = 1 << (usize::BITS - 1);
 
 /// Experts that move for one layer at most: a copy delays what is computed behind it.
 const N_MOVES_MAX: usize = 2;
@@ -47,7 +44,7 @@ pub(super) struct Near {
     n_layers_left: u32,
     n_moves_left: usize,
     /// On their way there: their slots are leased until the device has been heard of again.
-    moving: Vec<Taken>,
+    moving: Vec<(ExpertIdx, SlotIdx)>,
     pub(super) hits: u64,
 }
 
@@ -95,18 +92,18 @@ impl Near {
     }
 
     /// Somebody wants an expert: its place, if it has one.
-    fn ask(&mut self, layer: LayerIdx, expert: ExpertIdx) -> Option<SlotIdx> {
+    fn ask(&mut self, layer: LayerIdx, expert: ExpertIdx) -> Option<usize> {
         let known = self.experts.get_mut(layer.0)?.get_mut(expert.0)?;
         known.n_uses = known.n_uses.saturating_add(1);
         self.hits += u64::from(known.place.is_some());
-        known.place.map(|place| SlotIdx(place | NEAR))
+        known.place
     }
 
     /// What is on its way may never come: a device that failed has done some of it, or nothing.
     /// Nobody finds it there, and its slots stay leased until the device has been heard of again.
     pub(super) fn give_up(&mut self, layer: LayerIdx) {
-        for taken in &self.moving {
-            let Some(place) = self.experts[layer.0][taken.expert.0].place.take() else { continue };
+        for (expert, _) in &self.moving {
+            let Some(place) = self.experts[layer.0][expert.0].place.take() else { continue };
             self.places[place] = None;
             self.n_free += 1;
         }
@@ -136,11 +133,6 @@ impl Near {
     }
 }
 
-/// The place on the device that stands for a slot.
-pub(super) fn near_place(slot: SlotIdx) -> Option<usize> {
-    (slot.0 & NEAR != 0).then_some(slot.0 & !NEAR)
-}
-
 impl Stream {
     /// Takes what the device has out of what is wanted.
     pub(super) fn ask_near(&mut self) {
@@ -148,9 +140,8 @@ impl Stream {
         let (layer, pending) = (request.layer, &mut request.pending);
         near.begin_layer();
         request.wanted.retain(|wanted| {
-            let Some(slot) = near.ask(layer, wanted.expert) else { return true };
-            let found = crate::experts::table::Found::InMemory;
-            pending.push(Taken { expert: wanted.expert, slot, found });
+            let Some(place) = near.ask(layer, wanted.expert) else { return true };
+            pending.push(Placed { expert: wanted.expert, place: Place::Device(place) });
             false
         });
     }
@@ -164,26 +155,26 @@ impl Stream {
         near.n_moves_left -= 1;
         let layer = request.layer;
         let given = request.given.iter().enumerate();
-        let given = given.filter(|(_, it)| near_place(it.slot).is_none());
-        let most = given.max_by_key(|(_, it)| near.experts[layer.0][it.expert.0].n_uses);
-        let (at, &taken) = most?;
-        let Some(to) = near.take((layer, taken.expert)) else {
+        let given = given.filter_map(|(at, it)| Some((at, it.expert, it.slot()?)));
+        let most = given.max_by_key(|(_, expert, _)| near.experts[layer.0][expert.0].n_uses);
+        let (at, expert, slot) = most?;
+        let Some(to) = near.take((layer, expert)) else {
             near.n_moves_left = 0;
             return None;
         };
         request.given.remove(at);
-        near.moving.push(taken);
-        let slab = memory.slab(memory.slab_of(taken.slot))?;
-        let from = SeenSlot { slab, place: taken.slot.0 % memory.n_slots_per_slab() };
-        let view = layouts[taken.slot.0].view(memory.bytes(taken.slot));
+        near.moving.push((expert, slot));
+        let slab = memory.slab(memory.slab_of(slot))?;
+        let from = SeenSlot { slab, place: slot.0 % memory.n_slots_per_slab() };
+        let view = layouts[slot.0].view(memory.bytes(slot));
         Some(Move { from, view, layer, to })
     }
 
     /// What was on its way to the device is there: its slots are free.
     pub(super) fn end_moves(&mut self) {
-        for taken in self.near.moving.drain(..) {
-            self.table.release(taken.slot);
-            self.table.forget(taken.slot);
+        for (_, slot) in self.near.moving.drain(..) {
+            self.table.release(slot);
+            self.table.forget(slot);
         }
     }
 }
@@ -219,9 +210,8 @@ mod tests {
             assert_eq!(taken.is_some(), n_uses == 1 + GAIN_MIN, "after {n_uses} uses");
         }
         assert_eq!(who(&near), [5, 6]);
-        let slot = near.ask(LAYER, ExpertIdx(6)).unwrap();
-        assert_eq!(near_place(slot), near.place(LAYER, ExpertIdx(6)));
-        assert_eq!(near_place(SlotIdx(7)), None);
+        assert_eq!(near.ask(LAYER, ExpertIdx(6)), near.place(LAYER, ExpertIdx(6)));
+        assert!(near.ask(LAYER, ExpertIdx(6)).is_some());
     }
 
     #[test]
