@@ -3,8 +3,9 @@
 //!
 //! Input: a byte, then a file as it is; or, told by the byte, edits to a good file: which of the
 //! models, how many tokens it holds, whether the checksum is made right again, whether the session
-//! goes on, which takes a hundred times as long, whether it is loaded into an empty session; then three bytes per edit, place (little endian)
-//! and value, where the last one of less than three cuts the file.
+//! goes on, which takes a hundred times as long, whether it is loaded into an empty session; then
+//! three bytes per edit, place (little endian) and value, where the last one of less than three
+//! cuts the file.
 #![no_main]
 
 use std::num::NonZeroUsize;

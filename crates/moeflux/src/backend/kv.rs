@@ -1,8 +1,8 @@
 //! What attention keeps of positions: a vector per head and position, in one of several kinds.
 //!
 //! **Invariant:** memory comes in pieces of [`PIECE_POSITIONS`] positions, which forks share until
-//! one of them writes; what is put is rounded once, and read back and saved as it was kept. No block
-//! that attention reads spans two pieces. Knows no layers or sessions.
+//! one of them writes; what is put is rounded once, and read back and saved as it was kept. No
+//! block that attention reads spans two pieces. Knows no layers or sessions.
 
 use std::ops::Range;
 use std::sync::Arc;

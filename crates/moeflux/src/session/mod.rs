@@ -4,13 +4,13 @@
 //! cancelled leaves the session as it was before. Positions past the end are never read, so that
 //! cutting a cache is exact.
 
-mod checkpoints;
 mod turns;
 mod feed;
 mod output;
 mod chunk;
 mod runtime;
 mod growth;
+mod checkpoints;
 mod longer;
 mod step;
 mod whole;

@@ -33,7 +33,8 @@ impl StepOutput {
         Some(self.logits.row(row_idx))
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Forgets the rows; their memory stays for others.
+    pub fn clear(&mut self) {
         self.rows.clear();
         self.logits.clear();
     }

@@ -13,6 +13,7 @@ mod overflow;
 mod packing;
 mod plans;
 mod random;
+mod scripts;
 mod sessions;
 mod steps;
 mod streaming;

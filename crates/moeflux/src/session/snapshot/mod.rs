@@ -171,7 +171,7 @@ impl Session {
         }
         if positions.start != self.tokens.len() {
             return Err(Error::Input(format!(
-                "saved positions {} to {} cannot be put behind a session of {} tokens: cut it to {}",
+                "saved positions {} to {} cannot follow the {} tokens of the session: cut it to {}",
                 positions.start,
                 positions.end,
                 self.tokens.len(),

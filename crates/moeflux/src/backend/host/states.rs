@@ -1,206 +1,20 @@
-//! Buffers and states in host memory: what the reference and the CPU backend share.
+//! What layers remember of sessions.
 //!
-//! **Invariant:** sized at creation; nothing here computes.
+//! **Invariant:** all of it is booked; a recurrent layer's state changes only when it is committed.
 
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use moeflux_io::AlignedBytes;
 
 use crate::backend::StatePart;
+use crate::backend::host::buffers::Floats;
 use crate::backend::kv::KvTable;
 use crate::backend::room::{Booking, Room};
 use crate::error::{Error, Remedy, Result};
-use crate::ids::{BufferId, LayerIdx, StateId};
-use crate::ops::{Heads, KvKind, LayerState, StateSpec, Workspace};
-
-/// The activation buffers of a model, `n_rows_max` rows each.
-#[derive(Debug)]
-pub(crate) struct Buffers {
-    workspace: Workspace,
-    buffers: Vec<Buffer>,
-    n_rows_max: usize,
-    /// How often each may have been written.
-    n_writes: Vec<u64>,
-    /// Rows that were exchanged with a buffer's first ones.
-    aside: Vec<f32>,
-}
-
-/// One activation buffer.
-#[derive(Debug, Default)]
-pub(crate) struct Buffer {
-    /// Columns of a row.
-    pub n_cols: usize,
-    /// Row after row, in memory that goes back to the system with them: an allocator may keep what
-    /// slots are to have next.
-    pub values: Floats,
-}
-
-impl Buffer {
-    /// One row.
-    #[must_use]
-    pub(crate) fn row(&self, row_idx: usize) -> &[f32] {
-        &self.values[row_idx * self.n_cols..][..self.n_cols]
-    }
-
-    /// One row, to write.
-    pub(crate) fn row_mut(&mut self, row_idx: usize) -> &mut [f32] {
-        &mut self.values[row_idx * self.n_cols..][..self.n_cols]
-    }
-}
-
-impl Buffers {
-    /// Zeroed buffers for steps of at most `n_rows_max` rows.
-    ///
-    /// # Panics
-    ///
-    /// If the system has no room for them.
-    #[must_use]
-    pub(crate) fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
-        let (n_writes, aside) = (vec![0; workspace.buffers().len()], Vec::new());
-        let mut buffers =
-            Self { workspace: workspace.clone(), buffers: Vec::new(), n_rows_max, n_writes, aside };
-        buffers.fill(n_rows_max).expect("memory for a step's activations");
-        buffers
-    }
-
-    /// Zeroed buffers of another size instead of these, whose memory is given back before.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoRoom`]: they have the size that they had then.
-    ///
-    /// # Panics
-    ///
-    /// If the system does not even give back what it got.
-    pub(crate) fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
-        self.n_writes.iter_mut().for_each(|n_writes| *n_writes += 1);
-        if let Err(e) = self.fill(n_rows_max) {
-            self.fill(self.n_rows_max).expect("memory that was there before");
-            return Err(e);
-        }
-        self.n_rows_max = n_rows_max;
-        Ok(())
-    }
-
-    fn fill(&mut self, n_rows_max: usize) -> Result<()> {
-        self.buffers.clear();
-        for spec in self.workspace.buffers() {
-            let values = Floats::zeroed(spec.n_cols * spec.n_rows(n_rows_max));
-            let values = values.ok_or_else(|| {
-                let what = format!("a step of {n_rows_max} rows");
-                Error::no_room(what, self.workspace.bytes(n_rows_max), Remedy::SmallerSteps)
-            })?;
-            self.buffers.push(Buffer { n_cols: spec.n_cols, values });
-        }
-        Ok(())
-    }
-
-    /// How often a buffer may have been written: what was made of it is true while this stays.
-    #[must_use]
-    pub(crate) fn n_writes(&self, id: BufferId) -> u64 {
-        self.n_writes[id.0]
-    }
-
-    /// A buffer.
-    #[must_use]
-    pub(crate) fn get(&self, id: BufferId) -> &Buffer {
-        &self.buffers[id.0]
-    }
-
-    /// A buffer, to write.
-    pub(crate) fn get_mut(&mut self, id: BufferId) -> &mut Buffer {
-        self.n_writes[id.0] += 1;
-        &mut self.buffers[id.0]
-    }
-
-    /// Exchanges the first rows of a buffer with those that were exchanged before, or zeros.
-    pub(crate) fn exchange_rows(&mut self, id: BufferId, n_rows: usize) {
-        self.n_writes[id.0] += 1;
-        let Self { buffers, aside, .. } = self;
-        let Buffer { n_cols, values } = &mut buffers[id.0];
-        let n_values = *n_cols * n_rows;
-        aside.resize(n_values.max(aside.len()), 0.0);
-        values[..n_values].swap_with_slice(&mut aside[..n_values]);
-    }
-
-    /// The values of one head of one row.
-    #[must_use]
-    pub(crate) fn head(&self, heads: &Heads, row_idx: usize, head_idx: usize) -> &[f32] {
-        &self.get(heads.buffer).row(row_idx)[heads.cols(head_idx)]
-    }
-
-    /// The values of one head of one row, to write.
-    pub(crate) fn head_mut(
-        &mut self,
-        heads: &Heads,
-        row_idx: usize,
-        head_idx: usize,
-    ) -> &mut [f32] {
-        &mut self.get_mut(heads.buffer).row_mut(row_idx)[heads.cols(head_idx)]
-    }
-
-    /// Takes a buffer out so that it can be written while others are read; give it back with
-    /// [`Buffers::put`].
-    #[must_use]
-    pub(crate) fn take(&mut self, id: BufferId) -> Buffer {
-        let buffer = &mut self.buffers[id.0];
-        Buffer { n_cols: buffer.n_cols, values: std::mem::take(&mut buffer.values) }
-    }
-
-    /// Gives a buffer back.
-    pub(crate) fn put(&mut self, id: BufferId, buffer: Buffer) {
-        self.n_writes[id.0] += 1;
-        self.buffers[id.0] = buffer;
-    }
-}
-
-/// Zeroed values whose pages the system hands out when they are first written: a long context costs
-/// nothing until it is used.
-#[derive(Debug)]
-pub(crate) struct Floats(AlignedBytes);
-
-impl Floats {
-    /// `n_values` zeros, or `None` if there is no room.
-    #[must_use]
-    pub(crate) fn zeroed(n_values: usize) -> Option<Self> {
-        n_values.checked_mul(size_of::<f32>()).and_then(AlignedBytes::zeroed).map(Self)
-    }
-
-    /// Begins with these values from now on; what is behind them is of no meaning.
-    ///
-    /// # Panics
-    ///
-    /// If the system has no room for them.
-    pub(crate) fn copy(&mut self, values: &[f32]) {
-        if self.len() < values.len() {
-            *self = Self::zeroed(values.len()).expect("memory for a copy of a step's activations");
-        }
-        self[..values.len()].copy_from_slice(values);
-    }
-}
-
-impl Default for Floats {
-    fn default() -> Self {
-        Self::zeroed(0).expect("no values take no memory")
-    }
-}
-
-impl Deref for Floats {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        cast_slice(&self.0)
-    }
-}
-
-impl DerefMut for Floats {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        cast_slice_mut(&mut self.0)
-    }
-}
+use crate::ids::{LayerIdx, StateId};
+use crate::ops::{KvKind, LayerState, StateSpec};
 
 /// What one layer remembers of one session.
 #[derive(Debug)]
@@ -614,22 +428,4 @@ fn not_given_for(what: String, needed_bytes: u64) -> Error {
 
 fn zeroed(n_rows: usize, n_cols: usize) -> Option<Floats> {
     n_rows.checked_mul(n_cols).and_then(Floats::zeroed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buffers_that_have_no_room_stay_as_they_were() {
-        let mut workspace = Workspace::default();
-        let x = workspace.buffer("x", 4).buffer;
-        let mut buffers = Buffers::new(&workspace, 3);
-        let error = buffers.set_rows_max(1 << 50).unwrap_err();
-        assert!(matches!(error, Error::NoRoom { .. }), "{error}");
-        assert_eq!(buffers.get(x).row(2), [0.0; 4]);
-        assert_eq!(buffers.get(x).values.len(), 12);
-        buffers.set_rows_max(5).unwrap();
-        assert_eq!(buffers.get(x).row(4), [0.0; 4]);
-    }
 }
