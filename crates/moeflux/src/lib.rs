@@ -63,7 +63,9 @@ pub use crate::ids::TokenId;
 #[cfg(feature = "text")]
 pub use crate::model_text::ModelText;
 pub use crate::sample::{LogitMask, Sampler, SamplerConfig};
-pub use crate::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
+pub use crate::session::{
+    Feed, Session, Snapshot, SnapshotHeader, StepOutput, StepUnderWay, Wanted, step,
+};
 #[cfg(feature = "text")]
 pub use crate::text::{ChatTemplate, Message, StopStrings, TextStream, Tokenizer};
 pub use crate::weights::Progress;

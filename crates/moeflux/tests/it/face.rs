@@ -1,13 +1,17 @@
 //! What a program sees of the crate: handles that may move between threads, and the examples.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::Command;
 
 use moeflux::provider::config::EngineConfig;
 use moeflux::{
-    ChatTemplate, Engine, EngineBuilder, Error, Feed, Generation, ModelText, Sampler, Session,
-    StepOutput, StepUnderWay, StopStrings, TextStream, Tokenizer,
+    ChatTemplate, Engine, EngineBuilder, Error, Event, Feed, Generation, Message, ModelText,
+    Sampler, SamplerConfig, Session, Snapshot, StepOutput, StepUnderWay, StopStrings, TextStream,
+    Tokenizer,
 };
+
+use crate::temp_dir::TempDir;
 
 #[test]
 fn handles_may_be_sent() {
@@ -17,6 +21,7 @@ fn handles_may_be_sent() {
     is_send::<EngineConfig>();
     is_send::<Session>();
     is_send::<Feed<'_>>();
+    is_send::<Snapshot>();
     is_send::<StepOutput>();
     is_send::<StepUnderWay<'_, '_>>();
     is_send::<ModelText>();
@@ -63,4 +68,37 @@ fn examples_give_the_same_answer_in_every_way() {
 fn a_constrained_answer_is_one_of_its_choices() {
     let answer = printed("constrained");
     assert!(["yes\n", "no\n"].contains(&answer.as_str()), "{answer}");
+}
+
+/// Each answer is what it is alone, whatever happened to its conversation.
+#[test]
+fn conversations_in_shared_steps_answer_as_alone() {
+    let root = TempDir::new();
+    let engine = Engine::builder(moeflux_demo::unpack(root.path()).unwrap()).open().unwrap();
+    let text = engine.text().unwrap();
+    let alone = |question: &str| {
+        let prompt = text.chat_prompt(&[Message::new("user", question)]).unwrap();
+        let generation = text.generation(SamplerConfig::greedy(), 24).unwrap();
+        let mut session = engine.session(1024).unwrap();
+        let mut answer = String::new();
+        generation
+            .run(&mut session, &prompt, &mut |event| {
+                if let Event::Text(text) = event {
+                    answer.push_str(text);
+                }
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        answer.replace('\n', " ")
+    };
+    let printed = printed("conversations");
+    let answers: Vec<&str> = printed.lines().collect();
+    assert_eq!(answers.len(), 5, "{printed}");
+    assert!(["Yes", "No"].contains(&answers[1]), "{printed}");
+    let questions = [(0, "What is a slice?"), (2, "What is Rc?"), (3, "What is u8?")];
+    for (idx, question) in questions {
+        assert!(alone(question).starts_with(answers[idx]), "{question}: {printed}");
+        assert!(answers[idx].len() > 20, "{printed}");
+    }
+    assert_eq!(answers[4], answers[0], "the fork goes on as what it was forked from");
 }

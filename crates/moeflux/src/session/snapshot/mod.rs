@@ -17,7 +17,7 @@ mod sums;
 mod header;
 
 use std::io::{Read, Write};
-use std::ops::Range;
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 pub use header::SnapshotHeader;
@@ -84,7 +84,8 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::save_part`]; [`Error::NoRoom`].
-    pub fn snapshot(&mut self, positions: Range<usize>) -> Result<Snapshot> {
+    pub fn snapshot(&mut self, positions: impl RangeBounds<usize>) -> Result<Snapshot> {
+        let positions = self.positions_of(&positions);
         let header = self.header_of(&positions)?;
         let runtime = Arc::clone(&self.runtime);
         let mut bytes = Vec::new();
@@ -112,7 +113,7 @@ impl Session {
     ///
     /// As [`Session::save_part`].
     pub fn save_state(&mut self, out: &mut dyn Write) -> Result<()> {
-        self.save_part(0..self.tokens.len(), out)
+        self.save_part(.., out)
     }
 
     /// Writes some positions of the session, and the recurrent state behind the last of them.
@@ -122,7 +123,12 @@ impl Session {
     /// [`Error::Input`] for positions that the session does not have; [`Error::NoCheckpoint`] where
     /// a model has recurrent layers and neither the session nor a checkpoint ends with the last
     /// position; [`Error::SavedState`] if writing fails; what the device reports.
-    pub fn save_part(&mut self, positions: Range<usize>, out: &mut dyn Write) -> Result<()> {
+    pub fn save_part(
+        &mut self,
+        positions: impl RangeBounds<usize>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let positions = self.positions_of(&positions);
         let header = self.header_of(&positions)?;
         let runtime = Arc::clone(&self.runtime);
         self.apply_reset(&mut *runtime.lock()?);
@@ -217,6 +223,21 @@ impl Session {
         let mut bytes = vec![0; device.backend.state_part_bytes(self.state, part)];
         device.backend.read_state(self.state, part, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Positions that a range means; what there is not is refused later.
+    fn positions_of(&self, range: &impl RangeBounds<usize>) -> Range<usize> {
+        let begin = match range.start_bound() {
+            Bound::Included(first) => *first,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.tokens.len(),
+        };
+        begin..end
     }
 
     fn header_of(&self, positions: &Range<usize>) -> Result<SnapshotHeader> {

@@ -1,0 +1,79 @@
+//! Four conversations in shared steps: one answer is constrained, one prompt is cancelled and asked
+//! again, one conversation is forked, and one is saved and goes on in another session.
+#![expect(clippy::print_stdout, reason = "the answers go there")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use moeflux::{Engine, Feed, Generation, LogitMask, Message, Result, SamplerConfig, Session};
+use moeflux::{StepOutput, StepUnderWay, TokenId, Wanted, step};
+
+const QUESTIONS: [&str; 4] = ["What is a slice?", "Is Vec growable?", "What is Rc?", "What is u8?"];
+
+/// Lets only these tokens through.
+struct Only(Vec<TokenId>);
+
+impl LogitMask for Only {
+    fn apply(&mut self, logits: &mut [f32]) {
+        let tokens = (0..).map(TokenId).zip(logits);
+        tokens.filter(|(token, _)| !self.0.contains(token)).for_each(|(_, it)| *it = f32::MIN);
+    }
+}
+
+/// A session, its answer, and what is fed next: the prompt, the newest token, nothing at the end.
+struct Chat<'t>(Session, Generation<'t>, Vec<TokenId>, String);
+
+impl Chat<'_> {
+    fn feed(&mut self) -> Feed<'_> {
+        match self.0.tokens().len() {
+            0 => Feed::prompt(&mut self.0, &self.2).wanting(Wanted::Last),
+            _ => Feed::answer(&mut self.0, &self.2[0]),
+        }
+    }
+
+    /// Takes the logits behind what was fed, unless that was cancelled.
+    fn hear(&mut self, output: &StepOutput, feed_idx: usize) -> Result<()> {
+        let Some(logits) = output.last_of(feed_idx) else { return Ok(()) };
+        let chosen = self.1.accept(logits, &self.0)?;
+        self.3.push_str(chosen.text);
+        self.2 = chosen.finish.map_or_else(|| vec![chosen.choice.token], |_| Vec::new());
+        Ok(())
+    }
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let engine = Engine::builder(moeflux_demo::unpack(&std::env::temp_dir())?).open()?;
+    let (text, mut output) = (engine.text()?, StepOutput::default());
+    let generation = |n_tokens_max| text.generation(SamplerConfig::greedy(), n_tokens_max);
+    let mut yes_or_no = Only(text.tokenizer().encode_plain("YesNo")?);
+    let mut chats = Vec::new();
+    for question in QUESTIONS {
+        let prompt = text.chat_prompt(&[Message::new("user", question)])?;
+        chats.push(Chat(engine.session(1024)?, generation(24)?, prompt, String::new()));
+    }
+    chats[1].1 = generation(1)?.with_mask(Some(&mut yes_or_no));
+    // The prompts share a step. Behind its first layer the last one is cancelled.
+    let flags = QUESTIONS.map(|_| AtomicBool::new(false));
+    let feeds = chats.iter_mut().zip(&flags).map(|(it, flag)| it.feed().cancelled_by(Some(flag)));
+    let mut feeds: Vec<Feed<'_>> = feeds.collect();
+    let mut prompts = StepUnderWay::begin(&mut feeds)?;
+    while prompts.advance()? {
+        flags[3].store(true, Ordering::Relaxed);
+    }
+    while prompts.next_logits(&mut output)? {}
+    prompts.commit()?;
+    chats.iter_mut().enumerate().try_for_each(|(idx, chat)| chat.hear(&output, idx))?;
+    assert!(chats[3].0.tokens().is_empty(), "it was cancelled");
+    let (fork, next, answer) = (chats[0].0.fork()?, chats[0].2.clone(), chats[0].3.clone());
+    chats.push(Chat(fork, generation(23)?, next, answer));
+    let saved = chats[2].0.snapshot(..)?;
+    chats[2].0 = engine.session(1024)?;
+    chats[2].0.resume(&engine.read_snapshot(&mut saved.as_bytes())?)?;
+    while chats.iter().any(|chat| !chat.2.is_empty()) {
+        let mut running: Vec<_> = chats.iter_mut().filter(|chat| !chat.2.is_empty()).collect();
+        let mut feeds: Vec<Feed<'_>> = running.iter_mut().map(|chat| chat.feed()).collect();
+        step(&mut feeds, &mut output)?;
+        running.iter_mut().enumerate().try_for_each(|(idx, chat)| chat.hear(&output, idx))?;
+    }
+    chats.iter().for_each(|chat| println!("{}", chat.3.replace('\n', " ")));
+    Ok(())
+}
