@@ -6,7 +6,7 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("moeflux-io", &[]),
     // Its benchmark only, which reads memory as weights lie in it.
     ("moeflux-kernels", &["moeflux-io"]),
@@ -16,7 +16,8 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-demo", &[]),
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
-    ("moeflux-fuzz", &["moeflux"]),
+    ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
+    ("moeflux-fuzz-targets", &["moeflux"]),
     ("xtask", &[]),
 ];
 

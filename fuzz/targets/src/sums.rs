@@ -1,26 +1,25 @@
 //! `moeflux-sums.json`: what is accepted says the same when it is written and read again.
 //!
 //! Input: the file as it is; tried once more with its own checksum made right.
-#![no_main]
 
 use std::collections::BTreeMap;
 
-use libfuzzer_sys::fuzz_target;
 use moeflux::provider::format::{FileSums, SumsDocument};
-use moeflux_fuzz::check_refusal;
 use serde_json::Value;
 
-fuzz_target!(|input: &[u8]| {
-    check(input);
+use crate::support::check_refusal;
+
+pub(crate) fn check(input: &[u8]) {
+    check_file(input);
     let Ok(mut value) = serde_json::from_slice::<Value>(input) else { return };
     let own = document_of(&value).and_then(|it| it.to_json().get("own").cloned());
     if let (Some(own), Some(map)) = (own, value.as_object_mut()) {
         map.insert("own".to_owned(), own);
-        check(value.to_string().as_bytes());
+        check_file(value.to_string().as_bytes());
     }
-});
+}
 
-fn check(bytes: &[u8]) {
+fn check_file(bytes: &[u8]) {
     let document = match SumsDocument::parse(bytes) {
         Ok(document) => document,
         Err(problem) => return check_refusal(&problem),

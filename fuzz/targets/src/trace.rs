@@ -1,16 +1,15 @@
 //! Routing traces: what is accepted is a model's steps, and can be replayed.
 //!
 //! Input: a byte; a file as it is, or, if the byte is odd, one without its checksums.
-#![no_main]
 
 use std::path::Path;
 
-use libfuzzer_sys::fuzz_target;
 use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::replay::{bound, replay};
 use moeflux::provider::experts::trace::{N_ROWS_MAX, StepKind, Trace};
-use moeflux_fuzz::check_refusal;
 use twox_hash::XxHash3_64;
+
+use crate::support::check_refusal;
 
 const HEADER_BYTES: usize = 24;
 const LAYER_BYTES: usize = 16;
@@ -50,7 +49,7 @@ fn summed(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn check(input: &[u8]) {
     let Some((&how, rest)) = input.split_first() else { return };
     let bytes = if how % 2 == 0 { rest.to_vec() } else { summed(rest) };
     let trace = match Trace::parse(&bytes, Path::new("trace")) {
@@ -79,10 +78,9 @@ fuzz_target!(|input: &[u8]| {
                 let (found, best) = (found.tally(step), best.tally(step));
                 assert_eq!(found.n_hits + found.n_misses, best.n_hits + best.n_misses);
             }
-            let n_hits = |it: &moeflux::provider::experts::replay::Replayed| {
-                it.prefill.n_hits + it.decode.n_hits
-            };
+            let n_hits =
+                |it: &moeflux::provider::experts::replay::Replayed| it.prefill.n_hits + it.decode.n_hits;
             assert!(n_hits(&found) <= n_hits(&best), "{kind:?} hits more than can be");
         }
     }
-});
+}

@@ -1,18 +1,32 @@
 //! Chat templates: what is accepted renders a conversation with everything in it, or says why not;
 //! rendering ends, and its text is bounded.
-#![no_main]
 
 use std::path::Path;
-use std::sync::LazyLock;
 
-use libfuzzer_sys::fuzz_target;
-use moeflux::provider::text::{
-    ChatTemplate, Message, OUTPUT_BYTES_MAX, SpecialTokens, TemplateOptions,
-};
-use moeflux_fuzz::check_refusal;
+use moeflux::provider::text::{ChatTemplate, Message, OUTPUT_BYTES_MAX, SpecialTokens, TemplateOptions};
 use serde_json::json;
 
-static CONVERSATION: LazyLock<(Vec<Message>, TemplateOptions)> = LazyLock::new(|| {
+use crate::support::check_refusal;
+
+pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
+    let (messages, options) = conversation();
+    move |source| check(source, &messages, &options)
+}
+
+fn check(input: &[u8], messages: &[Message], options: &TemplateOptions) {
+    let Ok(source) = std::str::from_utf8(input) else { return };
+    let path = Path::new("chat_template.jinja");
+    let template = match ChatTemplate::from_source(path, source, SpecialTokens::default()) {
+        Ok(template) => template,
+        Err(error) => return check_refusal(&error),
+    };
+    match template.render(messages, options) {
+        Ok(text) => assert!(text.len() <= OUTPUT_BYTES_MAX),
+        Err(error) => check_refusal(&error),
+    }
+}
+
+fn conversation() -> (Vec<Message>, TemplateOptions) {
     let mut parts = Message::new("user", "");
     parts.content = json!([{"type": "text", "text": "a\u{e9}\n<b> "}, {"type": "image"}]);
     let mut calls = Message::new("assistant", " ");
@@ -36,18 +50,4 @@ static CONVERSATION: LazyLock<(Vec<Message>, TemplateOptions)> = LazyLock::new(|
         ..TemplateOptions::default()
     };
     (messages, options)
-});
-
-fuzz_target!(|input: &[u8]| {
-    let Ok(source) = std::str::from_utf8(input) else { return };
-    let path = Path::new("chat_template.jinja");
-    let template = match ChatTemplate::from_source(path, source, SpecialTokens::default()) {
-        Ok(template) => template,
-        Err(error) => return check_refusal(&error),
-    };
-    let (messages, options) = &*CONVERSATION;
-    match template.render(messages, options) {
-        Ok(text) => assert!(text.len() <= OUTPUT_BYTES_MAX),
-        Err(error) => check_refusal(&error),
-    }
-});
+}

@@ -2,17 +2,16 @@
 //! every matrix, vector, expert and checksum inside of its file.
 //!
 //! Input: JSON, `{"config": {..}, "files": [{"name": .., "len_bytes": .., "header": {..}}]}`.
-#![no_main]
 
 use std::path::Path;
 
-use libfuzzer_sys::fuzz_target;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{Checkpoint, RawConfig};
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::weights::{Extent, VectorSource};
-use moeflux_fuzz::check_refusal;
 use serde_json::Value;
+
+use crate::support::check_refusal;
 
 /// Names, lengths and headers.
 fn files_of(value: &Value) -> Option<Vec<(String, u64, String)>> {
@@ -23,7 +22,7 @@ fn files_of(value: &Value) -> Option<Vec<(String, u64, String)>> {
     value.get("files")?.as_array()?.iter().map(file).collect()
 }
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn check(input: &[u8]) {
     let Ok(value) = serde_json::from_slice::<Value>(input) else { return };
     let Some(files) = files_of(&value) else { return };
     let config = value.get("config").unwrap_or(&Value::Null).to_string();
@@ -40,19 +39,19 @@ fuzz_target!(|input: &[u8]| {
         Ok(blueprint) => blueprint,
         Err(error) => return check_refusal(&error),
     };
-    let check = |extent: &Extent| {
+    let check_extent = |extent: &Extent| {
         let file = &checkpoint.files[extent.file_idx];
         let end = extent.offset_bytes.checked_add(extent.len_bytes).expect("a place in a file");
         assert!(file.data_at <= extent.offset_bytes && end <= file.len_bytes, "{extent:?}");
     };
     for matrix in &blueprint.manifest.matrices {
-        check(&matrix.codes);
-        matrix.scales.iter().chain(&matrix.biases).for_each(check);
+        check_extent(&matrix.codes);
+        matrix.scales.iter().chain(&matrix.biases).for_each(check_extent);
         assert!(matrix.rows.iter().all(|rows| rows.end <= matrix.stored_rows));
     }
     for vector in &blueprint.manifest.vectors {
         if let VectorSource::Stored(stored) = vector {
-            check(&stored.extent);
+            check_extent(&stored.extent);
         }
     }
     for bank in &blueprint.manifest.banks {
@@ -64,13 +63,13 @@ fuzz_target!(|input: &[u8]| {
             assert!(record_at <= record_bytes, "{bank:?}");
         }
         for expert in [0, bank.n_experts - 1].map(ExpertIdx) {
-            bank.parts.iter().for_each(|part| check(&part.extent(expert)));
+            bank.parts.iter().for_each(|part| check_extent(&part.extent(expert)));
             if let Some(records) = &bank.records {
-                check(&records.extent(expert));
+                check_extent(&records.extent(expert));
             }
         }
         let _bytes = (bank.memory_bytes(), bank.stored_bytes());
     }
     let _number = blueprint.header_fingerprint(&checkpoint);
     let _bytes = blueprint.routed_bytes_per_token();
-});
+}

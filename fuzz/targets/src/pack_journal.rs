@@ -3,27 +3,54 @@
 //!
 //! Input: the journal, whose `pack` is made right. Files that it names are there, as it says, if
 //! they are not too long.
-#![no_main]
 
 use std::fs::{self, File};
 use std::hash::Hasher as _;
 use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::path::{Component, Path};
-use std::sync::LazyLock;
 
-use libfuzzer_sys::fuzz_target;
 use moeflux::provider::format::PACK_JOURNAL;
 use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
 use moeflux::provider::spec::QuantParams;
-use moeflux_fuzz::{Folder, check_refusal};
 use serde_json::{Value, json};
 use twox_hash::XxHash3_64;
 
+use crate::support::{Folder, check_refusal};
+
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-static FOLDERS: LazyLock<(Folder, Folder)> =
-    LazyLock::new(|| (Folder::new("pack-source"), Folder::new("pack-target")));
+pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
+    let (source, target) = (Folder::new("pack-source"), Folder::new("pack-target"));
+    move |input| check(source.path(), &target, input)
+}
+
+fn check(source: &Path, target: &Folder, input: &[u8]) {
+    let Ok(mut journal) = serde_json::from_slice::<Value>(input) else { return };
+    for name in names(source) {
+        fs::remove_file(source.join(name)).expect("a file of ours");
+    }
+    let files = journal.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
+    files.iter().for_each(|file| put_file(source, file));
+    let pack = pack_of(&journal, &files);
+    if let Some(map) = journal.as_object_mut() {
+        map.insert("pack".to_owned(), json!(format!("{pack:016x}")));
+    }
+    target.write(PACK_JOURNAL, journal.to_string().as_bytes());
+
+    let (bits, group) = (small(&journal, "bits"), small(&journal, "group_size"));
+    let params = (bits != 0).then_some(QuantParams { bits, group });
+    let options = PackOptions { params, fate: SourceFate::Kept, n_threads: NonZeroUsize::MIN };
+    match Packing::prepare(source, target.path(), &options) {
+        Ok(packing) => {
+            assert!(packing.is_resumed() && packing.n_files() > 0);
+            assert_eq!(packing.remaining_bytes(), packing.total_bytes());
+            assert!(packing.room_bytes() <= packing.total_bytes());
+        }
+        Err(error) => check_refusal(&error),
+    }
+    assert_eq!(names(target.path()), [PACK_JOURNAL], "nothing is written");
+}
 
 fn small(value: &Value, key: &str) -> u8 {
     value.get(key).and_then(Value::as_u64).and_then(|it| u8::try_from(it).ok()).unwrap_or(0)
@@ -73,31 +100,3 @@ fn names(dir: &Path) -> Vec<std::ffi::OsString> {
     let entries = fs::read_dir(dir).expect("the folder is there");
     entries.map(|entry| entry.expect("its entry").file_name()).collect()
 }
-
-fuzz_target!(|input: &[u8]| {
-    let Ok(mut journal) = serde_json::from_slice::<Value>(input) else { return };
-    let (source, target) = (FOLDERS.0.path(), FOLDERS.1.path());
-    for name in names(source) {
-        fs::remove_file(source.join(name)).expect("a file of ours");
-    }
-    let files = journal.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
-    files.iter().for_each(|file| put_file(source, file));
-    let pack = pack_of(&journal, &files);
-    if let Some(map) = journal.as_object_mut() {
-        map.insert("pack".to_owned(), json!(format!("{pack:016x}")));
-    }
-    FOLDERS.1.write(PACK_JOURNAL, journal.to_string().as_bytes());
-
-    let (bits, group) = (small(&journal, "bits"), small(&journal, "group_size"));
-    let params = (bits != 0).then_some(QuantParams { bits, group });
-    let options = PackOptions { params, fate: SourceFate::Kept, n_threads: NonZeroUsize::MIN };
-    match Packing::prepare(source, target, &options) {
-        Ok(packing) => {
-            assert!(packing.is_resumed() && packing.n_files() > 0);
-            assert_eq!(packing.remaining_bytes(), packing.total_bytes());
-            assert!(packing.room_bytes() <= packing.total_bytes());
-        }
-        Err(error) => check_refusal(&error),
-    }
-    assert_eq!(names(target), [PACK_JOURNAL], "nothing is written");
-});

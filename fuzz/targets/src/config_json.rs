@@ -1,13 +1,11 @@
 //! Configs of models: what is accepted has shapes whose products fit and ropes that are finite.
-#![no_main]
 
 use std::path::Path;
 
-use libfuzzer_sys::fuzz_target;
 use moeflux::provider::format::RawConfig;
 use moeflux::provider::spec::{FfnSpec, MixerSpec, ModelSpec, RopeSpec};
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn check(input: &[u8]) {
     let Ok(raw) = RawConfig::parse(Path::new("config.json"), input) else { return };
     let spec = match ModelSpec::from_config(&raw) {
         Ok(spec) => spec,
@@ -31,7 +29,7 @@ fuzz_target!(|input: &[u8]| {
             assert!(moe.n_experts.checked_mul(spec.hidden * moe.inner * 8).is_some());
         }
     }
-});
+}
 
 fn check_rope(rope: &RopeSpec) {
     assert!(rope.amplitude().is_finite());

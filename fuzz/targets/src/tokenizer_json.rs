@@ -1,23 +1,23 @@
 //! Tokenizers: what is accepted has ids below the model's rows, and takes any text and any ids.
-#![no_main]
 
-use std::sync::LazyLock;
-
-use libfuzzer_sys::fuzz_target;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::text::Tokenizer;
-use moeflux_fuzz::{Folder, check_refusal};
+
+use crate::support::{Folder, check_refusal};
 
 const N_ROWS: usize = 4096;
 
 /// Spaces, digits, marks, scripts, a special token, and what no normaliser leaves alone.
 const TEXT: &str = "Hello  world\n\t'll 1234<|im_end|> \u{e9}e\u{301}\u{fb01}\u{3042}\u{1f600}\0";
 
-static FOLDER: LazyLock<Folder> = LazyLock::new(|| Folder::new("tokenizer"));
+pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
+    let folder = Folder::new("tokenizer");
+    move |input| check(&folder, input)
+}
 
-fuzz_target!(|input: &[u8]| {
-    FOLDER.write("tokenizer.json", input);
-    let tokenizer = match Tokenizer::open(FOLDER.path(), N_ROWS) {
+fn check(folder: &Folder, input: &[u8]) {
+    folder.write("tokenizer.json", input);
+    let tokenizer = match Tokenizer::open(folder.path(), N_ROWS) {
         Ok(tokenizer) => tokenizer,
         Err(error) => return check_refusal(&error),
     };
@@ -43,4 +43,4 @@ fuzz_target!(|input: &[u8]| {
         assert!(text.is_some() || tokenizer.token_bytes(id).is_empty(), "{id:?}");
         let _is_special = tokenizer.is_special(id);
     }
-});
+}

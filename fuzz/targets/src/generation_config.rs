@@ -1,25 +1,21 @@
 //! `generation_config.json`: what is accepted are values that a sampler takes, and the same when
 //! they are written and read again; end tokens ascend.
-#![no_main]
 
-use std::sync::LazyLock;
-
-use libfuzzer_sys::fuzz_target;
 use moeflux::provider::sample::{Sampler, SamplerDefaults};
 use moeflux::provider::text::{EndTokens, Tokenizer};
-use moeflux_fuzz::{Folder, check_refusal};
 use serde_json::{Value, json};
 
-static RIG: LazyLock<(Folder, Tokenizer)> = LazyLock::new(|| {
+use crate::support::{Folder, check_refusal};
+
+pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
     let folder = Folder::new("generation-config");
     folder
         .write("tokenizer.json", br#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#);
     let tokenizer = Tokenizer::open(folder.path(), 1).expect("a tokenizer of one token");
-    (folder, tokenizer)
-});
+    move |input| check(&folder, &tokenizer, input)
+}
 
-fuzz_target!(|input: &[u8]| {
-    let (folder, tokenizer) = &*RIG;
+fn check(folder: &Folder, tokenizer: &Tokenizer, input: &[u8]) {
     folder.write("generation_config.json", input);
     match EndTokens::open(folder.path(), tokenizer) {
         Ok(ends) => assert!(ends.tokens().is_sorted_by(|a, b| a < b)),
@@ -41,4 +37,4 @@ fuzz_target!(|input: &[u8]| {
     let mut sampler = Sampler::new(config, 4).expect("values in their ranges");
     let choice = sampler.sample(&[0.5, -1e4, 3.0, 1e4], &[], None).expect("finite logits");
     assert!(choice.token.0 < 4);
-});
+}

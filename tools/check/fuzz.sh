@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# Builds every fuzz target with the pinned toolchain and runs each for SECONDS; fails on a crash.
-# cargo-fuzz is not needed: the flags below are those it passes.
+# Builds the programs of fuzz/ with libFuzzer and runs each for some seconds from its committed
+# corpus; fails on a crash, a hang, a leak or 2 GB.
+#
+#     tools/check/fuzz.sh [SECONDS]       (60)
+#
+# Needs a C++ compiler. cargo-fuzz is not needed: the flags below are those it passes.
 set -euo pipefail
-cd "$(dirname "$0")"
+cd "$(dirname "$0")/../../fuzz"
 
-seconds=${1:?usage: fuzz/smoke.sh SECONDS}
-target=$(rustc -vV | sed -n 's/^host: //p')
+seconds=${1:-60}
+host=$(rustc -vV | sed -n 's/^host: //p')
+target=${CARGO_TARGET_DIR:-target}
 
 sanitizer=-Zsanitizer=address
 # The pinned toolchain of some systems has no sanitizer's runtime; coverage works without.
-ls "$(rustc --print sysroot)/lib/rustlib/$target/lib/"*asan* > /dev/null 2>&1 || sanitizer=
+ls "$(rustc --print sysroot)/lib/rustlib/$host/lib/"*asan* > /dev/null 2>&1 || sanitizer=
 
 # The unstable flags work on a stable compiler only so. A target by name keeps them from build
 # scripts.
@@ -21,7 +26,7 @@ export RUSTFLAGS="$sanitizer -Cpasses=sancov-module \
 -Cllvm-args=-sanitizer-coverage-trace-compares \
 -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
 -Ccodegen-units=1 --cfg fuzzing"
-cargo build --release --target "$target" --bins
+cargo build --locked --release --target "$host" --bins
 unset RUSTC_BOOTSTRAP RUSTFLAGS
 
 found=$(mktemp -d)
@@ -34,7 +39,7 @@ for corpus in corpus/*; do
     echo "== $name, $seconds s"
     mkdir "$found/$name"
     # The first folder takes what is found, so that the committed corpus stays as it is.
-    "target/$target/release/$name" "$found/$name" "$corpus" \
+    "$target/$host/release/$name" "$found/$name" "$corpus" \
         -dict=json.dict -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=16384 \
         -artifact_prefix="artifacts/$name-" -print_final_stats=1 2> "$found/$name.log" || {
         tail -50 "$found/$name.log"

@@ -1,0 +1,4 @@
+//! `checkpoint` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("checkpoint");

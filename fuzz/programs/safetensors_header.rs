@@ -1,0 +1,4 @@
+//! `safetensors_header` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("safetensors_header");

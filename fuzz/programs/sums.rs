@@ -1,0 +1,4 @@
+//! `sums` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("sums");

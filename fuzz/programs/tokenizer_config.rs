@@ -1,0 +1,4 @@
+//! `tokenizer_config` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("tokenizer_config");

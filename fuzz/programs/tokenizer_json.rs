@@ -1,0 +1,4 @@
+//! `tokenizer_json` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("tokenizer_json");

@@ -1,0 +1,4 @@
+//! `trace` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("trace");

@@ -1,0 +1,60 @@
+//! What fuzzing calls: for each kind of file that moeflux reads, a function of any bytes.
+//!
+//! It panics if the parser accepts what it should not, or refuses in more than one line. The
+//! functions know neither who chooses the bytes nor how: `fuzz/programs` gives them those of
+//! libFuzzer, `tests/corpus.rs` those of the committed corpus and some changed by chance.
+
+mod support;
+mod chat_template;
+mod checkpoint;
+mod config_json;
+mod generation_config;
+mod index_json;
+mod pack_journal;
+mod packed_metadata;
+mod safetensors_header;
+mod saved_state;
+mod sums;
+mod tokenizer_config;
+mod tokenizer_json;
+mod trace;
+
+/// Takes one input after another; panics if moeflux breaks a promise.
+pub type Check = Box<dyn FnMut(&[u8]) + Send>;
+
+/// One kind of file.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Also the name of its folder in `fuzz/corpus` and of its program in `fuzz/programs`.
+    pub name: &'static str,
+    /// Prepares what the inputs share: a folder, a model, a conversation.
+    pub make: fn() -> Check,
+}
+
+/// All kinds, by name.
+pub const TARGETS: [Target; 13] = [
+    Target { name: "chat_template", make: || Box::new(chat_template::checker()) },
+    Target { name: "checkpoint", make: || Box::new(checkpoint::check) },
+    Target { name: "config_json", make: || Box::new(config_json::check) },
+    Target { name: "generation_config", make: || Box::new(generation_config::checker()) },
+    Target { name: "index_json", make: || Box::new(index_json::check) },
+    Target { name: "pack_journal", make: || Box::new(pack_journal::checker()) },
+    Target { name: "packed_metadata", make: || Box::new(packed_metadata::check) },
+    Target { name: "safetensors_header", make: || Box::new(safetensors_header::check) },
+    Target { name: "saved_state", make: || Box::new(saved_state::checker()) },
+    Target { name: "sums", make: || Box::new(sums::check) },
+    Target { name: "tokenizer_config", make: || Box::new(tokenizer_config::checker()) },
+    Target { name: "tokenizer_json", make: || Box::new(tokenizer_json::checker()) },
+    Target { name: "trace", make: || Box::new(trace::check) },
+];
+
+/// The check of a target.
+///
+/// # Panics
+///
+/// If there is no target of this name.
+#[must_use]
+pub fn check_of(name: &str) -> Check {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.expect("a name of the table").make)()
+}
