@@ -1,8 +1,8 @@
-//! `--backend` and `--gpu`: what is there computes, what is not is named. `./test.sh` sees to a
-//! software driver at least.
+//! `--backend` and `--gpu`: what is there computes, what is not is named.
 
 use serde_json::Value;
 
+use crate::needs_gpu::needs_gpu;
 use crate::support::{TempDir, check_fails, golden, moeflux, read_npy, stdout_of};
 
 const NAME: &str = "qwen3_moe-f32";
@@ -10,6 +10,7 @@ const TOKENS: &str = "1,2,3,4,5,6,7,8";
 
 #[test]
 fn a_gpu_is_chosen_by_its_number_and_computes_the_same() {
+    needs_gpu!();
     let dir = TempDir::new();
     let model = golden(NAME);
     let logits = |file: &str, device: &[&str]| {
@@ -30,6 +31,7 @@ fn a_gpu_is_chosen_by_its_number_and_computes_the_same() {
 
 #[test]
 fn what_is_not_there_is_one_line_and_auto_goes_on() {
+    needs_gpu!();
     let model = golden(NAME);
     let out = TempDir::new();
     let file = out.file("out.npy");
@@ -55,6 +57,7 @@ fn what_is_not_there_is_one_line_and_auto_goes_on() {
 
 #[test]
 fn the_doctor_lists_gpus_with_their_limits() {
+    needs_gpu!();
     let dir = TempDir::new();
     let folder = dir.path().to_str().unwrap();
     let text = stdout_of(&["doctor", folder, "--file-size", "16M", "--json"]);

@@ -8,6 +8,8 @@ mod demo;
 mod evaluating;
 mod generating;
 mod gpus;
+#[path = "../../../moeflux-gpu/tests/it/needs_gpu.rs"]
+mod needs_gpu;
 mod packing;
 mod pipes;
 mod planning;

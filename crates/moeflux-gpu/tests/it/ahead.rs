@@ -10,6 +10,7 @@ use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
+use crate::needs_gpu::needs_gpu;
 use crate::support::gpu;
 
 const N_TOKENS: usize = 8;
@@ -70,6 +71,7 @@ impl Doubling {
 
 #[test]
 fn steps_of_an_answer_follow_each_other() {
+    needs_gpu!();
     let mut it = Doubling::new();
     for (position, (token, expected)) in [(3, 24.0), (5, 40.0), (2, 16.0)].into_iter().enumerate() {
         it.ask(3, (token, position));
@@ -79,6 +81,7 @@ fn steps_of_an_answer_follow_each_other() {
 
 #[test]
 fn a_step_may_be_read_before_its_end() {
+    needs_gpu!();
     for (n_plans, expected) in [(1, 5.0), (2, 10.0), (3, 40.0)] {
         let mut it = Doubling::new();
         it.ask(3, (3, 0));
@@ -92,6 +95,7 @@ fn a_step_may_be_read_before_its_end() {
 
 #[test]
 fn a_step_may_be_another_than_the_one_before() {
+    needs_gpu!();
     let mut it = Doubling::new();
     it.ask(3, (3, 0));
     it.finds(24.0, "the first step");

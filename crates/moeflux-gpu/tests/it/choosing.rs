@@ -15,6 +15,7 @@ use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
 use crate::cases::Case;
+use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, gpu, open};
 
 const N_BEST: usize = 20;
@@ -41,6 +42,7 @@ fn fed(session: &mut Session, tokens: &[TokenId], n_best: usize) -> Vec<(TokenId
 
 #[test]
 fn the_best_of_an_answer_are_those_of_its_rows() {
+    needs_gpu!();
     for experts in [ExpertsAt::Device, ExpertsAt::Files(9)] {
         let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
         let (prompt, answer) = case.tokens.split_at(case.tokens.len() / 2);
@@ -64,6 +66,7 @@ fn the_best_of_an_answer_are_those_of_its_rows() {
 #[expect(clippy::cast_possible_truncation, reason = "whole numbers")]
 fn what_is_not_a_number_is_found_first() {
     const N_COLS: usize = 2000;
+    needs_gpu!();
     let (mut weights, mut workspace) = (Weights::default(), Workspace::default());
     let kind = MatrixKind::Float(FloatKind::F32);
     let layout = MatrixLayout { kind, n_rows: 1, n_cols: N_COLS };

@@ -14,6 +14,7 @@ use moeflux_io::{FaultSwitch, Faults, NthFault};
 
 use crate::cases::{Case, Distance};
 use crate::drives::{Simulated, is_right, packed, transient};
+use crate::needs_gpu::needs_gpu;
 use crate::support::{BLOCK_BYTES, ExpertsAt, config_of, open};
 use crate::temp_dir::TempDir;
 
@@ -116,6 +117,7 @@ fn lost(n: u64) -> Faults {
 
 #[test]
 fn transient_faults_end_with_the_right_logits() {
+    needs_gpu!();
     let it = Subject::new(CASES[0]);
     for experts in WAYS {
         let (in_place, faults_in_place) = switched(&it.case.dir, experts);
@@ -135,6 +137,7 @@ fn transient_faults_end_with_the_right_logits() {
 /// Whatever ends in an error leaves an engine that goes on where the drive does.
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
+    needs_gpu!();
     let it = Subject::new(CASES[0]);
     let [mut n_failed, mut n_runs] = [0; 2];
     for experts in WAYS {
@@ -158,6 +161,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
 /// least slots that there can be are enough: none of them is anybody's any more.
 #[test]
 fn each_read_in_turn_may_fail() {
+    needs_gpu!();
     let it = Subject::new(CASES[0]);
     for experts in WAYS {
         let (engine, faults) = switched(it.packed.path(), experts);
@@ -185,6 +189,7 @@ fn each_read_in_turn_may_fail() {
 /// The step that failed is taken back; others see nothing.
 #[test]
 fn sessions_go_on_when_the_drive_is_back() {
+    needs_gpu!();
     for name in CASES {
         let it = Subject::new(name);
         for experts in [WAYS[1], WAYS[2]] {
@@ -210,6 +215,7 @@ fn sessions_go_on_when_the_drive_is_back() {
 /// What a session leaves when it is called off and gone, while its experts are on their way.
 #[test]
 fn a_session_that_goes_leaves_nothing_to_the_next() {
+    needs_gpu!();
     for name in CASES {
         let it = Subject::new(name);
         for experts in [WAYS[1], WAYS[2]] {
@@ -235,6 +241,7 @@ fn a_session_that_goes_leaves_nothing_to_the_next() {
 /// Two sessions take turns while the drive fails: each ends by itself, and neither waits for ever.
 #[test]
 fn sessions_beside_each_other_fail_each_for_itself() {
+    needs_gpu!();
     let it = Subject::new(CASES[1]);
     for experts in [WAYS[1], WAYS[2]] {
         let (engine, faults) = switched(it.packed.path(), experts);
@@ -256,6 +263,7 @@ fn sessions_beside_each_other_fail_each_for_itself() {
 /// Someone copies another model over this one, or the copy breaks off.
 #[test]
 fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
+    needs_gpu!();
     let it = Subject::new(CASES[0]);
     for experts in [WAYS[1], WAYS[2]] {
         for cuts in [false, true] {

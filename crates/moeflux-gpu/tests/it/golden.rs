@@ -11,6 +11,7 @@ use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::Wanted;
 
 use crate::cases::{Case, Distance, case_names, feed_all};
+use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
 
 /// A case with recurrent layers, one with plain attention, one with latents.
@@ -18,6 +19,7 @@ const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16
 
 #[test]
 fn experts_on_the_device_agree_with_other_implementations() {
+    needs_gpu!();
     let mut failures = Vec::new();
     for name in case_names() {
         let case = Case::load(&name);
@@ -35,6 +37,7 @@ fn experts_on_the_device_agree_with_other_implementations() {
 
 #[test]
 fn experts_in_two_memories_change_no_bit_of_any_format() {
+    needs_gpu!();
     for name in case_names() {
         let case = Case::load(&name);
         let tokens = &case.tokens[..case.tokens.len().min(33)];
@@ -59,6 +62,7 @@ fn experts_in_two_memories_change_no_bit_of_any_format() {
 
 #[test]
 fn several_buffers_change_no_bit() {
+    needs_gpu!();
     for name in CASES {
         let run = |experts| {
             let (engine, tokens) = engine_of(name, experts);
@@ -73,6 +77,7 @@ fn several_buffers_change_no_bit() {
 
 #[test]
 fn what_is_used_most_comes_near_and_changes_no_bit() {
+    needs_gpu!();
     for name in CASES {
         let case = Case::load(name);
         let tokens: Vec<_> = case.tokens[..4].iter().copied().cycle().take(150).collect();
@@ -101,6 +106,7 @@ fn what_is_used_most_comes_near_and_changes_no_bit() {
 
 #[test]
 fn rows_alone_agree_with_other_implementations() {
+    needs_gpu!();
     let mut failures = Vec::new();
     for name in case_names() {
         let case = Case::load(&name);
@@ -117,6 +123,7 @@ fn rows_alone_agree_with_other_implementations() {
 
 #[test]
 fn the_model_in_the_box_agrees_with_transformers() {
+    needs_gpu!();
     let (case, every) = Case::demo();
     let engine = open(&case.dir, 64, ExpertsAt::Device);
     let all = feed_all(&mut engine.session(case.tokens.len()).unwrap(), &case.tokens);
@@ -134,6 +141,7 @@ fn engine_of(name: &str, experts: ExpertsAt) -> (Engine, Vec<TokenId>) {
 
 #[test]
 fn where_experts_are_changes_no_bit() {
+    needs_gpu!();
     for name in CASES {
         let run = |experts| {
             let (engine, tokens) = engine_of(name, experts);
@@ -157,6 +165,7 @@ fn where_experts_are_changes_no_bit() {
 /// and number of experts.
 #[test]
 fn rows_alone_are_the_same_with_experts_of_files() {
+    needs_gpu!();
     for name in case_names() {
         let case = Case::load(&name);
         let tokens = &case.tokens[..case.tokens.len().min(6)];
@@ -170,6 +179,7 @@ fn rows_alone_are_the_same_with_experts_of_files() {
 
 #[test]
 fn experts_of_files_and_of_the_device_change_no_bit() {
+    needs_gpu!();
     for name in CASES {
         let case = Case::load(name);
         let tokens: Vec<_> = case.tokens.iter().copied().cycle().take(60).collect();
@@ -194,6 +204,7 @@ fn experts_of_files_and_of_the_device_change_no_bit() {
 
 #[test]
 fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
+    needs_gpu!();
     for name in CASES {
         let case = Case::load(name);
         let tokens: Vec<_> = case.tokens.iter().copied().cycle().take(60).collect();
@@ -217,6 +228,7 @@ fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
 
 #[test]
 fn steps_that_are_called_off_leave_streamed_experts_as_they_are() {
+    needs_gpu!();
     // Few rows; many, whose experts are copied to the device; many that are read where they lie.
     let ways = [(16, 9), (33, 9), (33, 64)];
     for (name, (n_rows, n_slots)) in CASES.into_iter().flat_map(|it| ways.map(|way| (it, way))) {
@@ -242,6 +254,7 @@ fn steps_that_are_called_off_leave_streamed_experts_as_they_are() {
 
 #[test]
 fn slots_that_come_and_go_change_no_bit() {
+    needs_gpu!();
     for name in CASES {
         let (engine, tokens) = engine_of(name, ExpertsAt::Device);
         let run = |engine: &Engine| {
@@ -260,6 +273,7 @@ fn slots_that_come_and_go_change_no_bit() {
 
 #[test]
 fn one_row_per_step_is_close_to_many() {
+    needs_gpu!();
     for name in CASES {
         let case = Case::load(name);
         let tokens = &case.tokens[..case.tokens.len().min(40)];
@@ -274,6 +288,7 @@ fn one_row_per_step_is_close_to_many() {
 
 #[test]
 fn sessions_do_not_see_each_other() {
+    needs_gpu!();
     for name in CASES {
         let (engine, tokens) = engine_of(name, ExpertsAt::Device);
         let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
@@ -291,6 +306,7 @@ fn sessions_do_not_see_each_other() {
 /// a step that ends between two layers, a session that begins anew.
 #[test]
 fn what_was_recorded_ahead_is_not_used_for_another_step() {
+    needs_gpu!();
     for name in CASES {
         let case = Case::load(name);
         let engine = open(&case.dir, 1, ExpertsAt::Device);
@@ -321,6 +337,7 @@ fn what_was_recorded_ahead_is_not_used_for_another_step() {
 /// Its row was recorded, and the one behind it; both are nobody's then.
 #[test]
 fn a_session_that_goes_in_the_middle_of_a_step_leaves_nothing_behind() {
+    needs_gpu!();
     for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
         for (name, n_before) in CASES.into_iter().flat_map(|it| [(it, 0), (it, 3)]) {
             let case = Case::load(name);
@@ -346,6 +363,7 @@ fn a_session_that_goes_in_the_middle_of_a_step_leaves_nothing_behind() {
 
 #[test]
 fn a_saved_session_goes_on_elsewhere() {
+    needs_gpu!();
     for name in CASES {
         let (engine, tokens) = engine_of(name, ExpertsAt::Device);
         let (first, second) = tokens.split_at(tokens.len() / 2);

@@ -9,10 +9,12 @@ use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 
 use crate::cases::{Case, Distance, feed_all};
+use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, gpu, open, open_kept};
 
 #[test]
 fn more_rows_than_a_binding_holds_become_fewer() {
+    needs_gpu!();
     let case = Case::load("qwen3_moe-f32");
     let tokens = &case.tokens[..20];
     let engine = open(&case.dir, 1 << 16, ExpertsAt::Device);
@@ -24,6 +26,7 @@ fn more_rows_than_a_binding_holds_become_fewer() {
 
 #[test]
 fn too_long_a_context_is_refused_in_one_line() {
+    needs_gpu!();
     let (weights, workspace) = (Weights::default(), Workspace::default());
     let config = GpuConfig::default();
     let mut backend = GpuBackend::new(gpu(), &weights, &workspace, 1, config).unwrap();
@@ -46,6 +49,7 @@ fn too_long_a_context_is_refused_in_one_line() {
 
 #[test]
 fn kernels_that_were_kept_are_the_same() {
+    needs_gpu!();
     let folder = std::env::temp_dir().join(format!("moeflux-kernels-{}", std::process::id()));
     let case = Case::load("qwen3_moe-f32");
     let run = || feed_all(&mut open_kept(&case.dir, &folder).session(64).unwrap(), &case.tokens);

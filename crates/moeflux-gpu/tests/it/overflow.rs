@@ -3,6 +3,7 @@
 use moeflux::provider::error::Error;
 
 use crate::cases::{Case, fill_tensor, try_feed_all};
+use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
 use crate::temp_dir::TempDir;
 
@@ -10,6 +11,7 @@ const PLACES: [ExpertsAt; 3] = [ExpertsAt::Device, ExpertsAt::Both(45), ExpertsA
 
 #[test]
 fn what_overflows_is_an_error_that_names_the_place() {
+    needs_gpu!();
     for (tensor, place) in [
         ("model.layers.1.mlp.switch_mlp.up_proj.scales", "layer 1, "),
         ("model.layers.0.input_layernorm.weight", "layer 0, "),

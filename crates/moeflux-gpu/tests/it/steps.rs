@@ -4,6 +4,7 @@ use moeflux::provider::forward::Logits;
 use moeflux::provider::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
 
 use crate::cases::{Case, Distance, feed_all};
+use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
 
 const CASES: [&str; 2] = ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16"];
@@ -50,6 +51,7 @@ fn rows(case: &Case, experts: ExpertsAt, waits: bool) -> (Vec<Vec<f32>>, Vec<Vec
 
 #[test]
 fn answers_are_computed_beside_a_step_that_waits() {
+    needs_gpu!();
     for name in CASES {
         let case = Case::load(name);
         for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
@@ -63,6 +65,7 @@ fn answers_are_computed_beside_a_step_that_waits() {
 /// The recurrent state is copied at marks, and forks copy all of a session.
 #[test]
 fn forks_and_checkpoints_inside_a_step_go_on_where_they_were() {
+    needs_gpu!();
     for name in CASES {
         let case = Case::load(name);
         let engine = open(&case.dir, 32, ExpertsAt::Device);

@@ -9,6 +9,7 @@ use moeflux::provider::weights::Weights;
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::{GpuConfig, Matrices};
 
+use crate::needs_gpu::has_gpu;
 use crate::ops::{BackendUnderTest, REFERENCE};
 use crate::support::gpu;
 
@@ -18,6 +19,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         name: "gpu",
         make: |weights, sizes, _| made(weights, sizes, GpuConfig::default()),
         is_exact: false,
+        covers: |_| has_gpu(),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -29,7 +31,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         is_exact: false,
         // Each factor has a relative error of at most 2^-11, squared 2.4e-7.
         limit: |_| 1e-5,
-        covers: |maker| rounds(maker.op),
+        covers: |maker| rounds(maker.op) && has_gpu(),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -41,7 +43,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         is_exact: false,
         limit: |_| 1e-5,
         // Where the adapter has a unit, the backend above has tested all that is around it.
-        covers: |maker| rounds(maker.op) && gpu().facts().matrix_edge.is_none(),
+        covers: |maker| rounds(maker.op) && has_gpu() && gpu().facts().matrix_edge.is_none(),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -51,7 +53,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
             made(weights, sizes, config)
         },
         is_exact: false,
-        covers: |maker| differs_without(maker.op),
+        covers: |maker| differs_without(maker.op) && has_gpu(),
         ..REFERENCE
     },
 ];
