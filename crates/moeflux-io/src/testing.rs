@@ -1,6 +1,7 @@
 //! What several tests of this crate need: folders of their own, and numbers from a seed.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A folder that goes away with the test.
@@ -31,6 +32,15 @@ impl Drop for TempFolder {
         let removed = fs::remove_dir_all(&self.0);
         assert!(removed.is_ok() || std::thread::panicking());
     }
+}
+
+/// Seeds of a suite that draws `n` of them in `./test.sh`. With `MOEFLUX_SEEDS`, a suite that draws
+/// 200 draws so many instead, and others more in proportion.
+#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
+pub(crate) fn seeds(n: u64) -> Range<u64> {
+    const USUAL: u64 = 200;
+    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
+    0..(n * wanted.max(USUAL)).div_ceil(USUAL)
 }
 
 /// Numbers that look random, from a seed.

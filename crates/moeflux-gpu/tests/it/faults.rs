@@ -15,6 +15,7 @@ use moeflux_io::{FaultSwitch, Faults, NthFault};
 use crate::cases::{Case, Distance};
 use crate::drives::{Simulated, is_right, packed, transient};
 use crate::needs_gpu::needs_gpu;
+use crate::random::seeds;
 use crate::support::{BLOCK_BYTES, ExpertsAt, config_of, open};
 use crate::temp_dir::TempDir;
 
@@ -122,7 +123,7 @@ fn transient_faults_end_with_the_right_logits() {
     for experts in WAYS {
         let (in_place, faults_in_place) = switched(&it.case.dir, experts);
         let (packed, faults_packed) = switched(it.packed.path(), experts);
-        for seed in 0..4 {
+        for seed in seeds(4) {
             faults_in_place.set(transient(seed));
             faults_packed.set(Faults { n_flipped: 100, ..transient(seed) });
             assert!(it.runs(&in_place, &format!("{experts:?}, in place, seed {seed}")));
@@ -143,7 +144,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     for experts in WAYS {
         for (dir, n_flipped) in [(it.case.dir.as_path(), 0), (it.packed.path(), 20)] {
             let (engine, faults) = switched(dir, experts);
-            for seed in 0..6 {
+            for seed in seeds(6) {
                 faults.set(Faults { n_lost: 50, n_flipped, ..transient(seed) });
                 n_failed += u32::from(!it.runs(&engine, &format!("{experts:?}, seed {seed}")));
                 n_runs += 1;
@@ -245,7 +246,7 @@ fn sessions_beside_each_other_fail_each_for_itself() {
     let it = Subject::new(CASES[1]);
     for experts in [WAYS[1], WAYS[2]] {
         let (engine, faults) = switched(it.packed.path(), experts);
-        for seed in 0..3 {
+        for seed in seeds(3) {
             faults.set(Faults { n_lost: 10, n_flipped: 20, ..transient(seed) });
             let what = format!("{experts:?}, seed {seed}");
             std::thread::scope(|scope| {

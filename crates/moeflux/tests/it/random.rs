@@ -1,8 +1,19 @@
 //! Random numbers and weights from a seed: the same on every machine, so that a failure's seed
 //! is all that is needed to see it again.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+
+/// Seeds of a suite that draws `n` of them in `./test.sh`. With `MOEFLUX_SEEDS`, a suite that draws
+/// 200 draws so many instead, and others more in proportion.
+#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
+pub(crate) fn seeds(n: u64) -> Range<u64> {
+    const USUAL: u64 = 200;
+    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
+    0..(n * wanted.max(USUAL)).div_ceil(USUAL)
+}
 
 /// The SplitMix64 generator.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ fn are_ready(outcomes: &[(JobId, Outcome)]) -> bool {
 fn transient_faults_end_with_the_right_bytes() {
     let contents = contents();
     let mut counts = Counts::default();
-    for seed in 0..600 {
+    for seed in seeds(600) {
         let mut rig =
             Rig::new(&contents, seed, &[|drive, seed| drive.with_faults(transient(seed))]);
         let outcomes = run(&mut rig, seed);
@@ -59,7 +59,7 @@ fn lasting_faults_end_with_a_typed_error_or_with_the_mirrors_bytes() {
     let large_blocks: Fit = |drive, _| drive.with_block(16 << 10);
     let contents = contents();
     let mut n_failed = 0;
-    for seed in 0..300 {
+    for seed in seeds(300) {
         let mut rig = Rig::new(&contents, seed, &[lossy]);
         for (id, outcome) in run(&mut rig, seed) {
             if let Outcome::Failed(error) = outcome {
@@ -217,7 +217,7 @@ fn a_seed_replays() {
         let outcomes = run(&mut rig, seed);
         (format!("{outcomes:?}"), format!("{:?}", rig.loader.counts()), rig.clock.now())
     };
-    for seed in 0..20 {
+    for seed in seeds(20) {
         assert_eq!(trace(seed), trace(seed));
     }
     assert_ne!(trace(1).2, trace(2).2);

@@ -8,7 +8,7 @@ use super::*;
 use crate::clock::VirtualClock;
 use crate::simulated::{Pace, SimulatedDrive, SimulatedFile};
 use crate::slots::{SlotIdx, SlotMemory};
-use crate::testing::Numbers;
+use crate::testing::{Numbers, seeds};
 
 mod faults;
 mod order;

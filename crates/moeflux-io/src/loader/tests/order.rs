@@ -100,7 +100,7 @@ fn a_job_cancelled_before_it_began_comes_back_without_a_read() {
 #[test]
 fn any_sequence_of_calls_brings_every_job_back_once() {
     let contents = contents();
-    for seed in 0..400 {
+    for seed in seeds(400) {
         run_against_model(&contents, seed);
     }
 }

@@ -25,7 +25,7 @@ use moeflux::provider::ops::{LayerState, Workspace};
 use moeflux::provider::weights::Weights;
 use moeflux_kernels::KernelTable;
 
-use crate::random::Rng;
+use crate::random::{Rng, seeds};
 use crate::under_test::BACKENDS;
 use case::Case;
 use run::{Outcome, Run, Schedule, nmse, steps};
@@ -159,7 +159,7 @@ fn for_each_case(
     check: impl Fn(Which, &Case),
 ) {
     for maker in makers.filter(|maker| (backend.covers)(maker)) {
-        for seed in 0..maker.n_cases {
+        for seed in seeds(maker.n_cases) {
             check(Which { backend: backend.name, maker, seed }, &(maker.make)(seed));
         }
     }

@@ -14,6 +14,7 @@ use moeflux_io::{Faults, NthFault};
 
 use crate::cases::Case;
 use crate::drives::{Simulated, is_right, packed, transient};
+use crate::random::seeds;
 use crate::support::{config, open_as};
 use crate::temp_dir::TempDir;
 
@@ -63,7 +64,7 @@ fn subject() -> (Case, TempDir, Vec<f32>) {
 fn transient_faults_end_with_the_right_tokens() {
     let (case, packed, expected) = subject();
     let (mut n_retries, mut n_rereads) = (0, 0);
-    for seed in 0..40 {
+    for seed in seeds(40) {
         let in_place = open(&Simulated::new(&case.dir, transient(seed)));
         assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
         let faults = Faults { n_flipped: 40, ..transient(seed) };
@@ -80,24 +81,25 @@ fn transient_faults_end_with_the_right_tokens() {
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     let (case, packed, expected) = subject();
-    let mut n_failed = 0;
-    for seed in 0..40 {
+    let [mut n_failed, mut n_runs] = [0; 2];
+    for seed in seeds(40) {
         let faults = Faults { n_lost: 30, ..transient(seed) };
         for dir in [&case.dir, packed.path()] {
             let engine = open(&Simulated::new(dir, faults));
             for _ in 0..3 {
                 let what = format!("seed {seed}");
                 n_failed += u32::from(!is_right(&run(&engine, &case), &expected, &what));
+                n_runs += 1;
             }
         }
     }
-    assert!((60..240).contains(&n_failed), "{n_failed} of 240 runs failed");
+    assert!(n_failed >= n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
 }
 
 #[test]
 fn what_one_drive_has_lost_the_mirror_brings() {
     let (case, packed, expected) = subject();
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
         let mirror = Some(Faults { n_flipped: 20, ..transient(seed + 1000) });
         let engine = open(&Simulated { mirror, ..Simulated::new(packed.path(), lost) });
