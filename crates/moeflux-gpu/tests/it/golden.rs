@@ -17,6 +17,19 @@ use crate::support::{ExpertsAt, open};
 /// A case with recurrent layers, one with plain attention, one with latents.
 const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];
 
+/// Cases whose experts go to all places, and whose rows are alone. A software driver compiles the
+/// kernels of each combination, which takes minutes for all cases (`MOEFLUX_TESTS=all`). Without
+/// that these are layers of each kind, FP8 blocks, codes of one width and of several.
+#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
+fn crossed_cases() -> Vec<String> {
+    const QUANTISED: [&str; 3] =
+        ["deepseek_v3-fp8", "mlx-qwen3_5_moe-q4-g64-bf16", "mlx-glm4_moe-mixed_2_6-g32-bf16"];
+    if std::env::var_os("MOEFLUX_TESTS").is_some_and(|it| it == "all") {
+        return case_names();
+    }
+    CASES.into_iter().chain(QUANTISED).map(str::to_owned).collect()
+}
+
 #[test]
 fn experts_on_the_device_agree_with_other_implementations() {
     needs_gpu!();
@@ -38,7 +51,7 @@ fn experts_on_the_device_agree_with_other_implementations() {
 #[test]
 fn experts_in_two_memories_change_no_bit_of_any_format() {
     needs_gpu!();
-    for name in case_names() {
+    for name in crossed_cases() {
         let case = Case::load(&name);
         let tokens = &case.tokens[..case.tokens.len().min(33)];
         let run = |experts| {
@@ -108,7 +121,7 @@ fn what_is_used_most_comes_near_and_changes_no_bit() {
 fn rows_alone_agree_with_other_implementations() {
     needs_gpu!();
     let mut failures = Vec::new();
-    for name in case_names() {
+    for name in crossed_cases() {
         let case = Case::load(&name);
         let n = case.tokens.len().min(6);
         let engine = open(&case.dir, 1, ExpertsAt::Device);
@@ -166,7 +179,7 @@ fn where_experts_are_changes_no_bit() {
 #[test]
 fn rows_alone_are_the_same_with_experts_of_files() {
     needs_gpu!();
-    for name in case_names() {
+    for name in crossed_cases() {
         let case = Case::load(&name);
         let tokens = &case.tokens[..case.tokens.len().min(6)];
         let run = |experts| {
