@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use moeflux::provider::text::{ChatTemplate, Message, OUTPUT_BYTES_MAX, SpecialTokens, TemplateOptions};
+use moeflux::provider::text::{
+    ChatTemplate, Message, OUTPUT_BYTES_MAX, SpecialTokens, TemplateOptions,
+};
 use serde_json::json;
 
 use crate::support::check_refusal;

@@ -2,7 +2,9 @@
 //!
 //! Input: three bytes for the length of the data, little endian, then the header.
 
-use moeflux::provider::format::{PackedRole, RECORD_ALIGN, packed_metadata, parse_header, parse_packed};
+use moeflux::provider::format::{
+    PackedRole, RECORD_ALIGN, packed_metadata, parse_header, parse_packed,
+};
 
 pub(crate) fn check(input: &[u8]) {
     let Some((&[a, b, c], header)) = input.split_first_chunk::<3>() else { return };

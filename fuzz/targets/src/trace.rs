@@ -78,8 +78,9 @@ pub(crate) fn check(input: &[u8]) {
                 let (found, best) = (found.tally(step), best.tally(step));
                 assert_eq!(found.n_hits + found.n_misses, best.n_hits + best.n_misses);
             }
-            let n_hits =
-                |it: &moeflux::provider::experts::replay::Replayed| it.prefill.n_hits + it.decode.n_hits;
+            let n_hits = |it: &moeflux::provider::experts::replay::Replayed| {
+                it.prefill.n_hits + it.decode.n_hits
+            };
             assert!(n_hits(&found) <= n_hits(&best), "{kind:?} hits more than can be");
         }
     }

@@ -18,7 +18,7 @@ use moeflux_io::Faults;
 
 use crate::cases::Case;
 use crate::drives::{Simulated, packed, transient};
-use crate::random::Rng;
+use crate::random::{Rng, seeds};
 use crate::support::{config, open_as};
 use crate::temp_dir::TempDir;
 
@@ -40,17 +40,6 @@ const N_SESSIONS_MAX: usize = 5;
 /// Tokens that a script's sessions begin with: none, or so many that a piece ends soon.
 const BASES: [usize; 2] = [0, 1010];
 const CONTEXT: usize = 2000;
-
-/// Scripts in a test: more where that is asked for.
-fn n_seeds() -> u64 {
-    std::env::var("MOEFLUX_SEEDS")
-        .map_or(200, |text| text.parse().expect("MOEFLUX_SEEDS is a number"))
-}
-
-/// The first seed, for those who look at one that failed.
-fn first_seed() -> u64 {
-    std::env::var("MOEFLUX_FIRST_SEED").map_or(0, |text| text.parse().expect("a number"))
-}
 
 /// A model on a drive, what it says there, and the beginnings of scripts.
 struct Subject {
@@ -397,8 +386,7 @@ static SUBJECTS: LazyLock<Vec<Subject>> = LazyLock::new(|| {
 
 #[test]
 fn scripts_end_with_the_bits_of_a_cold_session() {
-    let (first, n) = (first_seed(), n_seeds());
-    for seed in first..first + n {
+    for seed in seeds(200) {
         let n_subjects = SUBJECTS.len() as u64;
         let subject = &SUBJECTS[usize::try_from(seed % n_subjects).unwrap()];
         let script = std::panic::AssertUnwindSafe(|| Script::new(subject, seed).run());
