@@ -32,7 +32,7 @@ use crate::forward::Model;
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 #[cfg(feature = "text")]
 use crate::model_text::ModelText;
-use crate::session::{Runtime, Session, Snapshot, SnapshotHeader};
+use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
 use crate::spec::ModelSpec;
 use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
 
@@ -274,6 +274,24 @@ impl Engine {
         let n_slots_gone = self.runtime.lock_to_clean_up().loans.n_slots_of_sessions;
         let division = room.and_then(|room| room.division(n_tokens, n_slots_gone));
         division.map_or(self.n_rows_max, |division| division.n_rows)
+    }
+
+    /// Lets a prompt of so many tokens borrow memory of experts for longer steps, of which each
+    /// reads an expert once; `None` where there is nothing to gain. [`Session::feed`] does this by
+    /// itself. Sessions that need room should have it first: see [`Session::reserve`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if this thread has a step under way; [`Error::NoRoom`].
+    pub fn longer_steps(&self, n_tokens: usize) -> Result<Option<LongerSteps>> {
+        LongerSteps::begin(&self.runtime, n_tokens)
+    }
+
+    /// Rows that a step may have now: more than [`Engine::n_rows_max`] while a prompt has longer
+    /// ones.
+    #[must_use]
+    pub fn n_rows_now(&self) -> usize {
+        self.runtime.lock_to_clean_up().backend.n_rows_max()
     }
 
     /// What streaming has done so far; `None` where all experts are in memory.

@@ -64,7 +64,7 @@ pub use crate::ids::TokenId;
 pub use crate::model_text::ModelText;
 pub use crate::sample::{LogitMask, Sampler, SamplerConfig};
 pub use crate::session::{
-    Feed, Session, Snapshot, SnapshotHeader, StepOutput, StepUnderWay, Wanted, step,
+    Feed, LongerSteps, Session, Snapshot, SnapshotHeader, StepOutput, StepUnderWay, Wanted, step,
 };
 #[cfg(feature = "text")]
 pub use crate::text::{ChatTemplate, Message, StopStrings, TextStream, Tokenizer};

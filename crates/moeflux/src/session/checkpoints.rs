@@ -172,13 +172,18 @@ impl Session {
     ///
     /// [`Error::NoCheckpoint`], or what the device reports.
     pub fn restore(&mut self, position: usize) -> Result<()> {
+        self.put_checkpoint(position, self.state)?;
+        self.cut(position);
+        Ok(())
+    }
+
+    /// Gives a session's recurrent layers the states of a checkpoint of this one.
+    pub(super) fn put_checkpoint(&mut self, position: usize, state: StateId) -> Result<()> {
         let available = self.checkpoints.positions();
         let Some(copy) = self.checkpoints.touch(position) else {
             return Err(Error::NoCheckpoint { wanted: position, available });
         };
-        copy.put_back(self.runtime.lock()?.backend.as_mut(), self.state)?;
-        self.cut(position);
-        Ok(())
+        copy.put_back(self.runtime.lock()?.backend.as_mut(), state)
     }
 
     /// Drops a checkpoint; without one at `position`, nothing happens.

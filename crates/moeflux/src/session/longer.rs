@@ -11,15 +11,15 @@ use crate::error::Result;
 use crate::forward::{Device, Loans};
 use crate::session::runtime::Runtime;
 
-/// A prompt that has longer steps, until this is dropped.
+/// A long prompt has longer steps until this is dropped: see [`crate::Engine::longer_steps`].
 #[derive(Debug)]
-pub(super) struct LongerSteps {
+pub struct LongerSteps {
     runtime: Arc<Runtime>,
 }
 
 impl LongerSteps {
     /// Borrows for a prompt of this many rows; `None` where there is nothing to gain.
-    pub(super) fn begin(runtime: &Arc<Runtime>, n_rows: usize) -> Result<Option<Self>> {
+    pub(crate) fn begin(runtime: &Arc<Runtime>, n_rows: usize) -> Result<Option<Self>> {
         let Some(room) = runtime.prompt_room() else { return Ok(None) };
         let _turn = runtime.workspace()?;
         let mut device = runtime.lock()?;

@@ -19,6 +19,7 @@ mod snapshot;
 pub use checkpoints::N_CHECKPOINTS_DEFAULT;
 pub use chunk::N_ROWS_BESIDE;
 pub use feed::{Feed, Wanted};
+pub use longer::LongerSteps;
 pub use output::{OutputOf, StepOutput};
 pub use runtime::Runtime;
 pub use snapshot::{Snapshot, SnapshotHeader};
@@ -86,6 +87,38 @@ impl Session {
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
         let context = self.context;
         Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
+    }
+
+    /// The same, cut to its first `len` tokens: see [`Session::cut_point`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::fork`]; [`Error::Input`] and [`Error::NoCheckpoint`] for a session that cannot
+    /// be cut there.
+    pub fn fork_at(&mut self, len: usize) -> Result<Self> {
+        let n_tokens = self.tokens.len();
+        if len > n_tokens {
+            return Err(Error::Input(format!("cannot fork {n_tokens} tokens at {len}")));
+        }
+        let mut fork = self.fork()?;
+        if len == 0 {
+            fork.clear();
+        } else if len < n_tokens && self.is_recurrent() {
+            self.put_checkpoint(len, fork.state)?;
+        }
+        fork.cut(len);
+        Ok(fork)
+    }
+
+    /// The most of its first `len` tokens that the session, or a fork of it, can be cut to: all of
+    /// them, or in a model with recurrent layers those before its last checkpoint there.
+    #[must_use]
+    pub fn cut_point(&self, len: usize) -> usize {
+        let len = len.min(self.tokens.len());
+        if len == self.tokens.len() || !self.is_recurrent() {
+            return len;
+        }
+        self.checkpoints().into_iter().rfind(|position| *position <= len).unwrap_or(0)
     }
 
     /// Makes room for this many tokens more, so that feeding them cannot fail for want of it.

@@ -253,3 +253,29 @@ fn forks_go_their_own_ways_across_pieces() {
         }
     }
 }
+
+/// A fork begins at any position that the session can be cut to, which stays as it was.
+#[test]
+fn forks_begin_at_cut_points() {
+    for name in CASES {
+        let (engine, tokens) = engine_of(name);
+        let expected = feed_all(&mut engine.session(64).unwrap(), &tokens);
+        let mut session = engine.session(64).unwrap();
+        let feed = Feed::prompt(&mut session, &tokens[..30]).checkpoints(&[7, 20]);
+        step(&mut [feed], &mut StepOutput::default()).unwrap();
+        let is_recurrent = name.starts_with("qwen3_next");
+        for (len, marked) in [(0, 0), (6, 0), (7, 7), (19, 7), (29, 20), (30, 30), (99, 30)] {
+            let cut = session.cut_point(len);
+            assert_eq!(cut, if is_recurrent { marked } else { len.min(30) }, "{name}");
+            let mut fork = session.fork_at(cut).unwrap();
+            assert_eq!(fork.tokens(), &tokens[..cut]);
+            assert!(feed_all(&mut fork, &tokens[cut..33]) == expected[cut..33], "{name}: {cut}");
+        }
+        if is_recurrent {
+            let error = session.fork_at(8).unwrap_err();
+            assert!(matches!(error, Error::NoCheckpoint { wanted: 8, .. }), "{error}");
+        }
+        session.fork_at(31).unwrap_err();
+        assert!(feed_all(&mut session, &tokens[30..33]) == expected[30..33], "{name}");
+    }
+}
