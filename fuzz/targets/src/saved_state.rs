@@ -3,9 +3,9 @@
 //!
 //! Input: a byte, then a file as it is; or, told by the byte, edits to a good file: which of the
 //! models, how many tokens it holds, whether the checksums are made right again, whether the
-//! session goes on, which takes a hundred times as long; then three bytes per edit, place (little endian)
-//! and value, where the last one of less than three cuts the file. Every second input is loaded
-//! into a session that holds a token.
+//! session goes on, which takes a hundred times as long; then three bytes per edit, place (little
+//! endian) and value, where the last one of less than three cuts the file. Every second input is
+//! loaded into a session that holds a token.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
