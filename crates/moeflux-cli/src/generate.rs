@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::provider::text::TemplateOptions;
 use moeflux::{
-    Engine, Error, Event, Finish, Message, ModelText, Result, StopStrings, TokenId, Tokenizer,
+    Engine, Error, Event, Finish, Message, ModelText, Result, StopStrings, TemplateOptions,
+    TokenId, Tokenizer,
 };
 use serde_json::{Value, json};
 
@@ -132,7 +132,6 @@ fn encode(args: &GenerateArgs, text: &ModelText, prompt: &str) -> Result<Vec<Tok
     let system = args.system.as_deref().map(|text| Message::new("system", text));
     let messages: Vec<Message> = system.into_iter().chain([Message::new("user", prompt)]).collect();
     let options = TemplateOptions {
-        add_generation_prompt: true,
         enable_thinking: args.no_think.then_some(false),
         now_seconds: Some(clock::seconds_since_1970()),
         ..TemplateOptions::default()

@@ -5,14 +5,16 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use moeflux::{Engine, Message};
+use moeflux::{Engine, Message, TemplateOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let demo = || moeflux_demo::unpack(&std::env::temp_dir());
     let dir = std::env::args().nth(1).map_or_else(demo, |dir| Ok(PathBuf::from(dir)))?;
     let engine = Engine::builder(dir).open()?;
     let text = engine.text()?;
-    let prompt = text.chat_prompt(&[Message::new("user", "What is a trait object?")])?;
+    let options = TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
+    let question = Message::new("user", "What is a trait object?");
+    let prompt = text.chat_prompt_with(&[question], &options)?;
     let mut session = engine.session(1024)?;
     let answer = text.generation(text.sampling(1), 48)?.answer(&mut session, &prompt)?;
     println!("{answer}");

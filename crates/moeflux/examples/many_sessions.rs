@@ -4,11 +4,13 @@
 
 use std::error::Error;
 
-use moeflux::{Engine, Feed, Generation, Message, ModelText, Result, Session, StepOutput, TokenId};
-use moeflux::{Wanted, step};
+use moeflux::{
+    Engine, Feed, Generation, Message, ModelText, Result, Session, StepOutput, TemplateOptions,
+    TokenId, Wanted, step,
+};
 
 const QUESTIONS: [&str; 3] =
-    ["What is a trait object?", "What does a slice hold?", "When is a value dropped?"];
+    ["What is a trait object?", "What does a slice hold?", "What does Vec::push do?"];
 
 /// One conversation.
 struct Chat<'t> {
@@ -22,10 +24,13 @@ struct Chat<'t> {
 
 impl<'t> Chat<'t> {
     fn begin(engine: &Engine, text: &'t ModelText, question: &str) -> Result<Self> {
+        let options =
+            TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
+        let messages = [Message::new("user", question)];
         Ok(Self {
             session: engine.session(1024)?,
             generation: text.generation(text.sampling(1), 48)?,
-            next: text.chat_prompt(&[Message::new("user", question)])?,
+            next: text.chat_prompt_with(&messages, &options)?,
             answer: String::new(),
             is_over: false,
         })

@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use moeflux::provider::text::{SpecialTokens, TemplateOptions};
-use moeflux::{ChatTemplate, Message};
+use moeflux::provider::text::SpecialTokens;
+use moeflux::{ChatTemplate, Message, TemplateOptions};
 use serde_json::json;
 
 fn main() {

@@ -7,12 +7,14 @@ use std::error::Error;
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
-use moeflux::{Engine, Event, Message};
+use moeflux::{Engine, Event, Message, TemplateOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::builder(moeflux_demo::unpack(&std::env::temp_dir())?).open()?;
     let text = engine.text()?;
-    let prompt = text.chat_prompt(&[Message::new("user", "What is a trait object?")])?;
+    let options = TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
+    let question = Message::new("user", "What is a trait object?");
+    let prompt = text.chat_prompt_with(&[question], &options)?;
     let mut session = engine.session(1024)?;
     let mut n_tokens = 0;
     let generation = text.generation(text.sampling(1), 48)?;

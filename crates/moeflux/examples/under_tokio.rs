@@ -7,7 +7,7 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use moeflux::{Engine, Event, Finish, Message};
+use moeflux::{Engine, Event, Finish, Message, TemplateOptions};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
@@ -33,7 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn answer(dir: PathBuf, pieces: &Sender<String>) -> moeflux::Result<Finish> {
     let engine = Engine::builder(dir).open()?;
     let text = engine.text()?;
-    let prompt = text.chat_prompt(&[Message::new("user", "What is a trait object?")])?;
+    let options = TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
+    let question = Message::new("user", "What is a trait object?");
+    let prompt = text.chat_prompt_with(&[question], &options)?;
     let mut session = engine.session(1024)?;
     text.generation(text.sampling(1), 48)?.run(&mut session, &prompt, &mut |event| match event {
         Event::Text(piece) if pieces.blocking_send(piece.to_owned()).is_err() => {

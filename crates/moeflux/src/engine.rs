@@ -69,7 +69,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Reads the model in `dir`. `watch` hears of bytes read and may stop it.
+    /// Reads the model in `dir`. `watch` hears of bytes read and may stop it. No promise of
+    /// stability: programs take [`Engine::builder`].
     ///
     /// # Errors
     ///
@@ -92,7 +93,8 @@ impl Engine {
         Self::open_on(dir, config, drives, watch)
     }
 
-    /// The same; routed experts that have no room in memory are read from `drives`.
+    /// The same; routed experts that have no room in memory are read from `drives`. No promise of
+    /// stability either.
     ///
     /// # Errors
     ///

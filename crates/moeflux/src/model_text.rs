@@ -76,11 +76,11 @@ impl ModelText {
     ///
     /// [`Error::Unsupported`] for a model without a chat template; what rendering reports.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<TokenId>> {
-        let options = TemplateOptions { add_generation_prompt: true, ..TemplateOptions::default() };
-        self.chat_prompt_with(messages, &options)
+        self.chat_prompt_with(messages, &TemplateOptions::default())
     }
 
-    /// The same; the template is told more than the messages.
+    /// The same; the template is told more than the messages. It is always asked for the start of
+    /// the assistant's turn.
     ///
     /// # Errors
     ///
@@ -94,7 +94,8 @@ impl ModelText {
             let problem = format!("{} has no chat template", self.dir.display());
             return Err(Error::Unsupported(problem));
         };
-        self.tokenizer.encode(&template.render(messages, options)?)
+        let options = TemplateOptions { add_generation_prompt: true, ..options.clone() };
+        self.tokenizer.encode(&template.render(messages, &options)?)
     }
 
     /// An answer of at most `n_tokens_max` tokens, which ends where the model ends it.

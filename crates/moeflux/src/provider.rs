@@ -2,7 +2,10 @@
 //!
 //! Programs that use models find what they need at the root of the crate. Here each internal module
 //! passes on what those others use, under its own name, so that an item has one path inside and
-//! the same one outside.
+//! the same one outside. Two crates whose types stand in signatures are passed on whole.
+
+pub use moeflux_io as io;
+pub use moeflux_kernels as kernels;
 
 /// Types that cannot be mixed up.
 pub mod ids {

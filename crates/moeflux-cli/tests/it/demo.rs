@@ -7,8 +7,7 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use moeflux::provider::text::TemplateOptions;
-use moeflux::{Engine, Event, Message, ModelText, SamplerConfig, Session};
+use moeflux::{Engine, Event, Message, ModelText, SamplerConfig, Session, TemplateOptions};
 use serde_json::{Value, json};
 
 use crate::support::{TempDir, moeflux_in, stdout_in};
@@ -38,8 +37,7 @@ impl Chat {
 
     /// The answer to a chat's first message.
     fn answer(&mut self, request: &str, tools: Option<Value>, n_tokens_max: usize) -> String {
-        let options =
-            TemplateOptions { add_generation_prompt: true, tools, ..TemplateOptions::default() };
+        let options = TemplateOptions { tools, ..TemplateOptions::default() };
         let messages = [Message::new("user", request)];
         let prompt = self.text.chat_prompt_with(&messages, &options).unwrap();
         self.session.clear();

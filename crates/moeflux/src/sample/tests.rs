@@ -109,7 +109,7 @@ fn nothing_to_choose_from_is_an_error() {
         assert!(
             refused(&[f32::NAN; 3], vec![]).contains("token 0 of 3 logits (NaN): gives values")
         );
-        assert!(refused(&[0.0, f32::INFINITY, 0.0], vec![]).contains("token 1 is inf (of 3"));
+        assert!(refused(&[0.0, f32::INFINITY, 0.0], vec![]).contains("token 1 of 3 logits (inf)"));
         assert!(refused(&[BANNED; 3], vec![]).contains("0 of 3 logits are finite before"));
         assert!(refused(&[1.0; 3], vec![0, 1, 2]).contains("3 of 3 logits are finite before"));
     }

@@ -58,7 +58,7 @@ fn examples_give_the_same_answer_in_every_way() {
     let answer = answer.trim_end();
     assert!(answer.contains("trait"), "{answer}");
     assert_eq!(printed("stream").trim_end(), answer);
-    assert_eq!(printed("under_tokio"), format!("{answer}\n[length]\n"));
+    assert_eq!(printed("under_tokio"), format!("{answer}\n[end]\n"));
     let together = printed("many_sessions");
     assert!(together.starts_with(&format!("What is a trait object?\n{answer}\n")), "{together}");
     assert_eq!(together.matches("\n\n").count(), 3, "{together}");
