@@ -493,7 +493,7 @@ fn too_little_memory_is_said_with_both_sizes() {
     check_room("the weights", 10, Some(10)).unwrap();
     check_room("the weights", 10, None).unwrap();
     let error = check_room("the weights", 10, Some(9)).unwrap_err().to_string();
-    assert!(error.starts_with("the weights: needs 10 bytes; 9 bytes of memory are"), "{error}");
+    assert!(error.starts_with("the weights: needs 10 bytes; 9 bytes are available;"), "{error}");
 }
 
 #[test]

@@ -78,9 +78,7 @@ impl Stream {
                         return;
                     }
                     Err(Flaw::Sum { .. }) if self.n_rereads[slot.0] < N_REREADS_MAX => {
-                        self.n_rereads[slot.0] += 1;
-                        self.stats.rereads += 1;
-                        self.submit((layer, expert), filling, Class::Demand);
+                        self.read_again((layer, expert), filling);
                         return;
                     }
                     Err(flaw) => self.describe(&flaw),
@@ -92,6 +90,11 @@ impl Stream {
                 return;
             }
             Outcome::Cancelled => String::new(),
+            // One drive gave a wrong sum and the other nothing: the first may be right next time.
+            Outcome::Failed(_) if self.has_other_drive(slot) => {
+                self.read_again((layer, expert), filling);
+                return;
+            }
             Outcome::Failed(error) => error.to_string(),
         };
         self.memory.abandon(filling);
@@ -99,6 +102,17 @@ impl Stream {
         if is_wanted {
             self.failure = Some(Error::Expert { layer: layer.0, expert: expert.0, problem });
         }
+    }
+
+    fn read_again(&mut self, expert: (LayerIdx, ExpertIdx), filling: Filling) {
+        self.n_rereads[filling.slot().0] += 1;
+        self.stats.rereads += 1;
+        self.submit(expert, filling, Class::Demand);
+    }
+
+    /// Whether another reread would ask another drive than this one did.
+    fn has_other_drive(&self, slot: SlotIdx) -> bool {
+        self.has_mirror && (1..N_REREADS_MAX).contains(&self.n_rereads[slot.0])
     }
 
     fn describe(&self, flaw: &Flaw) -> String {

@@ -99,9 +99,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
 #[test]
 fn what_one_drive_has_lost_the_mirror_brings() {
     let (case, packed, expected) = subject();
-    // These seeds, however many other suites draw: when the mirror's bytes are damaged as well, the
-    // next read asks the first drive alone, which may have lost them. One seed in 100 ends so.
-    for seed in 0..20 {
+    for seed in seeds(20) {
         let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
         let mirror = Some(Faults { n_flipped: 20, ..transient(seed + 1000) });
         let engine = open(&Simulated { mirror, ..Simulated::new(packed.path(), lost) });
