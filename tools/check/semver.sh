@@ -18,6 +18,7 @@ if [ -z "$revision" ]; then
 fi
 
 mkdir -p "$work"
+export CARGO_TARGET_DIR=$work/target
 tool=$work/tool/bin/cargo-semver-checks
 [ -x "$tool" ] ||
     cargo install --locked --root "$work/tool" --version "$VERSION" cargo-semver-checks
@@ -32,6 +33,5 @@ copy() {
 
 copy before "$revision"
 copy now "$(git stash create | grep . || echo HEAD)"
-export CARGO_TARGET_DIR=$work/target
 "$tool" semver-checks --manifest-path "$work/now/crates/moeflux/Cargo.toml" \
     --baseline-root "$work/before/crates/moeflux"
