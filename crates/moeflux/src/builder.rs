@@ -59,7 +59,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Tokens of all sessions together for which room is kept; 4096 by default.
+    /// Tokens of sessions for which memory is kept from the beginning; 4096 by default. Sessions
+    /// that grow beyond take memory from experts.
     pub fn context(mut self, n_tokens: usize) -> Self {
         self.config.streaming.context = n_tokens;
         self

@@ -10,7 +10,7 @@ use super::{Compiled, GpuBackend, Guess, Routed, is_choice};
 use crate::device::Gpu;
 use crate::device::recorder::Recorder;
 use crate::experts::{Bound, DeviceExperts};
-use crate::memory::states::{LayerMemory, States};
+use crate::memory::states::States;
 use crate::memory::weights::DeviceWeights;
 use crate::params::narrow;
 use crate::step::{Head, Over, Step};
@@ -125,14 +125,10 @@ impl Recording<'_> {
                 Over::Rows => self.dispatch(step, all, None)?,
                 Over::State(layer) => {
                     let is_first = step_idx == 0 || steps[step_idx - 1].over != step.over;
+                    let alike = &steps[step_idx..][..n_alike(&steps[step_idx..])];
+                    let alike = if is_first { alike } else { &[] };
                     for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
-                        let of = (layer, segment, batch_at);
-                        if !segment.marks.is_empty() && self.memory(of).is_recurrent() {
-                            let n_steps = if is_first { n_alike(&steps[step_idx..]) } else { 0 };
-                            self.parts(&steps[step_idx..][..n_steps], of)?;
-                        } else {
-                            self.segment(step, of, batch)?;
-                        }
+                        self.segment((step, alike), (layer, segment, batch_at), batch)?;
                     }
                 }
                 Over::Experts(layer) => {
@@ -148,13 +144,18 @@ impl Recording<'_> {
         Ok(())
     }
 
-    fn memory(&self, (layer, segment, _): OfSegment<'_>) -> &LayerMemory {
-        self.states.layer(segment.state, layer)
-    }
-
-    /// Records a step over the state of a segment.
-    fn segment(&mut self, step: &Step, of: OfSegment<'_>, batch: &Batch<'_>) -> Result<()> {
+    /// Records a step over the state of a segment; where that goes from mark to mark, all steps
+    /// alike at the first of them.
+    fn segment(
+        &mut self,
+        (step, alike): (&Step, &[Step]),
+        of: OfSegment<'_>,
+        batch: &Batch<'_>,
+    ) -> Result<()> {
         let memory = self.states.layer(of.1.state, of.0);
+        if memory.is_recurrent() && !of.1.marks.is_empty() {
+            return self.parts(alike, of);
+        }
         let place = if memory.is_recurrent() {
             let half = self.half(of.1);
             copies(half, 1 - half)

@@ -133,6 +133,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
         kernels: None,
         n_threads: NonZeroUsize::MIN,
         n_rows_max: NonZeroUsize::new(n_rows_max),
-        streaming: StreamingConfig { n_slots_max, ..StreamingConfig::default() },
+        // Room for all sessions of a test.
+        streaming: StreamingConfig { n_slots_max, context: 4096, ..StreamingConfig::default() },
     }
 }

@@ -80,13 +80,13 @@ impl Layout {
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
         let state = &plan.state;
         let per_position = state.bytes_per_position(kv_kind(config));
-        let context_bytes = per_position * positions_in_pieces(streaming.context) as u64;
+        let n_kept = positions_in_pieces(streaming.context) as u64;
         let needs = |n_rows: usize| Needs {
             program_bytes,
             resident_bytes: manifest.resident_bytes(),
             workspace_bytes: step_bytes(plan.workspace.bytes(n_rows)),
             // What a step that fails is undone with has the size of the state.
-            session_bytes: 2 * state.fixed_bytes() + context_bytes,
+            session_bytes: 2 * state.fixed_bytes() + per_position * n_kept,
             n_positions: streaming.context,
         };
         let device = config.device.as_ref();
@@ -116,12 +116,7 @@ impl Layout {
             Some(on_device) => on_device,
             None => place_beside_device(&needs, &experts, (limit_bytes, far_budget))?,
         };
-        let placement = match streaming.n_slots_max {
-            Some(n_slots) if n_slots < shape.n_experts => {
-                Placement::Streaming { n_slots: n_slots.max(experts.n_slots_min) }
-            }
-            _ => in_memory,
-        };
+        let placement = at_most(streaming.n_slots_max, &experts).unwrap_or(in_memory);
         let [expert_bytes, far_expert_bytes] = experts_of(placement, &experts);
         if streaming.budget != Budget::Auto {
             let needed_bytes = host_bytes(placement, &needs.of_host(far_budget), expert_bytes);
@@ -136,17 +131,20 @@ impl Layout {
             session_bytes_per_position: per_position,
         };
         let device_expert_bytes = near_bytes(&needs);
-        let session_room_bytes = match device {
-            Some(_) => device_expert_bytes.map(|near_bytes| {
-                needs.session_bytes + near_bytes.saturating_sub(experts.all_bytes)
-            }),
-            None => limit_bytes.map(|limit_bytes| {
-                let others_bytes = needs.bytes() - needs.session_bytes + expert_bytes;
-                limit_bytes.saturating_sub(others_bytes).max(needs.session_bytes)
-            }),
+        // Sessions have what was kept for them, and what nobody else has.
+        let left_bytes = match device {
+            Some(_) => device_expert_bytes.map(|bytes| bytes.saturating_sub(experts.all_bytes)),
+            None => limit_bytes.map(|bytes| bytes.saturating_sub(needs.bytes() + expert_bytes)),
         };
+        let session_room_bytes = left_bytes.map(|left_bytes| needs.session_bytes + left_bytes);
         Ok(Self { placement, n_rows_max, memory, device_expert_bytes, session_room_bytes })
     }
+}
+
+/// Where experts are if there may be fewer slots than experts.
+fn at_most(n_slots_max: Option<usize>, experts: &ExpertNeeds) -> Option<Placement> {
+    let n_slots = n_slots_max.filter(|n_slots| *n_slots < experts.shape.n_experts)?;
+    Some(Placement::Streaming { n_slots: n_slots.max(experts.n_slots_min) })
 }
 
 /// Bytes of all experts that have room, and of those that a device sees in the host's memory.

@@ -345,7 +345,7 @@ impl<'a> Script<'a> {
     }
 
     /// What comes next is what a cold session says, if no drive fails.
-    fn check(&mut self, held: Held) {
+    fn check(&self, held: Held) {
         let Held { mut session, mut tokens } = held;
         let next = [TokenId(3), TokenId(1)];
         let found = match session.feed_last(&next) {

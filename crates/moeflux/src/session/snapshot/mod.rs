@@ -202,7 +202,7 @@ impl Session {
     /// Reads some parts and their checksum. What is written before that was right is of no meaning
     /// to the session.
     fn load_parts(
-        &mut self,
+        &self,
         parts: &mut dyn Iterator<Item = StatePart>,
         input: &mut dyn Read,
     ) -> Result<()> {
