@@ -6,16 +6,18 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("moeflux-io", &[]),
     // Its benchmark only, which reads memory as weights lie in it.
     ("moeflux-kernels", &["moeflux-io"]),
     ("moeflux-threads", &[]),
     // The demo model is for its examples.
     ("moeflux", &["moeflux-demo", "moeflux-io", "moeflux-kernels", "moeflux-threads"]),
+    ("moeflux-chat", &["moeflux"]),
     ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-demo", &[]),
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
+    ("moeflux-server", &["moeflux", "moeflux-chat"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
     ("moeflux-fuzz-targets", &["moeflux"]),
     ("xtask", &[]),

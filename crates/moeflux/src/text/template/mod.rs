@@ -150,6 +150,12 @@ impl ChatTemplate {
         Self::compile(path, vec![(DEFAULT.to_owned(), source.to_owned())], special)
     }
 
+    /// Whether these characters stand anywhere in the template: a marker that its model knows.
+    #[must_use]
+    pub fn mentions(&self, marker: &str) -> bool {
+        [Some(&self.default), self.tool_use.as_ref()].iter().flatten().any(|it| it.contains(marker))
+    }
+
     /// The text of a conversation.
     ///
     /// # Errors

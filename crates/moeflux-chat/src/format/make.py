@@ -1,0 +1,53 @@
+"""Renders conversations with transformers and writes `cases.json`, which the tests compare with.
+
+    python make.py        (needs transformers; no torch)
+"""
+import json
+import pathlib
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+HERE = pathlib.Path(__file__).parent
+TEMPLATES = HERE.parents[2] / "moeflux/src/text/template/cases"
+NAMES = ["qwen3", "qwen3_5", "deepseek_v3", "kimi_k2", "glm4_moe"]
+
+
+def m(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+USER = m("user", "Why?")
+TOOL = {"type": "function", "function": {"name": "weather", "description": "Weather of a <city>",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+CALL = {"id": "functions.weather:0", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
+CALLED = [m("user", "Weather?"), m("assistant", "", tool_calls=[CALL]),
+          m("tool", "sunny", name="weather", tool_call_id="functions.weather:0")]
+
+GEN = {"add_generation_prompt": True}
+CASES = []
+for last in ["Because", "Because ", " Because\n\n", "é 語 ", "", "<think>\nI", "<think>\nI add.\n</think>\n\nFo"]:
+    CASES += [(name, [USER, m("assistant", last)], {"continue_final_message": True}) for name in NAMES]
+for thoughts in ["I add", "\nI add "]:
+    messages = [USER, m("assistant", "", reasoning_content=thoughts)]
+    CASES += [(name, messages, {"continue_final_message": "reasoning_content"}) for name in NAMES]
+for name in NAMES:
+    for messages in [[USER], [m("system", "S"), USER, m("assistant", "A", reasoning_content="R"), m("user", "Go on.")]]:
+        for options in [GEN, {}, {**GEN, "enable_thinking": False}, {**GEN, "enable_thinking": True}, {**GEN, "tools": [TOOL]}]:
+            CASES.append((name, messages, options))
+    if name != "deepseek_v3":
+        CASES.append((name, CALLED, {**GEN, "tools": [TOOL]}))
+
+
+def case(name, messages, options):
+    source = (TEMPLATES / f"{name}.jinja").read_text()
+    found = {"template": name, "messages": messages, "options": options}
+    try:
+        options = {**options, "bos_token": "<s>"}
+        found["expected"] = render_jinja_template([messages], chat_template=source, **options)[0][0]
+    except Exception as error:
+        found["refused"] = type(error).__name__
+    return found
+
+
+lines = ",\n".join(json.dumps(case(*it), ensure_ascii=False) for it in CASES)
+(HERE / "cases.json").write_text(f"[\n{lines}\n]\n")

@@ -1,0 +1,238 @@
+//! Prompts against those of transformers (`make.py`), and what transformers refuses or leaves out.
+
+use std::path::Path;
+
+use moeflux::provider::text::SpecialTokens;
+use serde_json::json;
+
+use super::*;
+use crate::conversation::{Assistant, Call, Tool, ToolResult};
+
+const CASES: &str = include_str!("cases.json");
+const TEMPLATES: [(&str, &str); 5] = [
+    ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
+    ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
+    ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
+    ("kimi_k2", include_str!("../../../moeflux/src/text/template/cases/kimi_k2.jinja")),
+    ("glm4_moe", include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja")),
+];
+
+fn format_of(source: &str) -> ChatFormat {
+    let path = Path::new("t.jinja");
+    ChatFormat::new(ChatTemplate::from_source(path, source, SpecialTokens::default()).unwrap())
+}
+
+fn format_named(name: &str) -> ChatFormat {
+    format_of(TEMPLATES.iter().find(|(other, _)| *other == name).unwrap().1)
+}
+
+fn options() -> ChatOptions {
+    let variables = [("bos_token".to_owned(), json!("<s>"))].into_iter().collect();
+    ChatOptions { variables, ..ChatOptions::default() }
+}
+
+fn text(json: &Json, key: &str) -> Option<String> {
+    json[key].as_str().map(str::to_owned)
+}
+
+fn call(json: &Json) -> Call {
+    let function = &json["function"];
+    let (id, name) = (text(json, "id").unwrap(), text(function, "name").unwrap());
+    Call::from_text(id, name, &function["arguments"].to_string())
+}
+
+fn turn(json: &Json) -> Turn {
+    let content = text(json, "content").unwrap();
+    match json["role"].as_str().unwrap() {
+        "system" => Turn::System(content),
+        "user" => Turn::User(content),
+        "tool" => {
+            let call_id = text(json, "tool_call_id").unwrap();
+            Turn::Tool(ToolResult { call_id, name: None, text: content })
+        }
+        _ => {
+            let calls = json["tool_calls"].as_array().into_iter().flatten().map(call).collect();
+            let thoughts = text(json, "reasoning_content");
+            Turn::Assistant(Assistant { thoughts, text: content, calls })
+        }
+    }
+}
+
+fn tool(json: &Json) -> Tool {
+    let function = &json["function"];
+    let name = text(function, "name").unwrap();
+    Tool::function(name, text(function, "description"), Some(function["parameters"].clone()))
+}
+
+#[test]
+fn prompts_are_those_of_transformers() {
+    let cases: Json = serde_json::from_str(CASES).unwrap();
+    let mut wrong = Vec::new();
+    for case in cases.as_array().unwrap() {
+        let given = &case["options"];
+        let ending = match given {
+            _ if given["continue_final_message"] != Json::Null => Ending::Continue,
+            _ if given["add_generation_prompt"] == true => Ending::Answer,
+            _ => Ending::Closed,
+        };
+        let conversation = Conversation {
+            turns: case["messages"].as_array().unwrap().iter().map(turn).collect(),
+            tools: given["tools"].as_array().into_iter().flatten().map(tool).collect(),
+            ending,
+        };
+        let options = ChatOptions { thinking: given["enable_thinking"].as_bool(), ..options() };
+        let format = format_named(case["template"].as_str().unwrap());
+        let found = format.prompt(&conversation, &options);
+        let is_right = match (text(case, "expected"), &found) {
+            (Some(expected), Ok(found)) => found.text == expected,
+            (expected, found) => expected.is_none() && found.is_err(),
+        };
+        if !is_right {
+            wrong.push(format!("{case}\n  got {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn said(turns: Vec<Turn>) -> Conversation {
+    Conversation { turns, ..Conversation::default() }
+}
+
+fn user(text: &str) -> Turn {
+    Turn::User(text.to_owned())
+}
+
+fn system(text: &str) -> Turn {
+    Turn::System(text.to_owned())
+}
+
+fn assistant(thoughts: Option<&str>, text: &str) -> Turn {
+    let thoughts = thoughts.map(str::to_owned);
+    Turn::Assistant(Assistant { thoughts, text: text.to_owned(), calls: Vec::new() })
+}
+
+#[track_caller]
+fn check(name: &str, conversation: &Conversation, expected: &str) {
+    let found = format_named(name).prompt(conversation, &options()).unwrap();
+    assert_eq!(found.text, expected, "{name}");
+}
+
+#[test]
+fn system_turns_at_the_start_are_one() {
+    let turns = said(vec![system("A"), system("B"), user("C")]);
+    let expected = "<|im_start|>system\nA\n\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n\
+                    <|im_start|>assistant\n";
+    check("qwen3", &turns, expected);
+    check("qwen3_5", &turns, &format!("{expected}<think>\n"));
+}
+
+#[test]
+fn a_late_system_turn_keeps_its_role_where_the_template_takes_it() {
+    let turns = said(vec![user("A"), system("B"), user("C")]);
+    let with = |role: &str| {
+        format!(
+            "<|im_start|>user\nA<|im_end|>\n<|im_start|>{role}\nB<|im_end|>\n\
+             <|im_start|>user\nC<|im_end|>\n<|im_start|>assistant\n"
+        )
+    };
+    check("qwen3", &turns, &with("system"));
+    check("qwen3_5", &turns, &(with("user") + "<think>\n"));
+    // This one moves it to the front.
+    check("deepseek_v3", &turns, "<s>B<｜User｜>A<｜User｜>C<｜Assistant｜>");
+    let deaf = format_of("{% for m in messages if m.role == 'user' %}{{ m.content }};{% endfor %}");
+    assert_eq!(deaf.prompt(&turns, &options()).unwrap().text, "A;B;C;");
+}
+
+#[test]
+fn arguments_are_text_where_the_template_asks_for_it() {
+    let call = Call::from_text("c1".into(), "f".into(), r#"{"a": 1}"#);
+    let called = Assistant { thoughts: None, text: String::new(), calls: vec![call] };
+    let result = ToolResult { call_id: "c1".into(), name: None, text: "R".into() };
+    let turns = said(vec![user("A"), Turn::Assistant(called), Turn::Tool(result)]);
+    let source = "{% for m in messages %}{% if m.tool_calls %}\
+                  {{ m.tool_calls[0].function.name + m.tool_calls[0].function.arguments }}\
+                  {% else %}{{ m.name }}{{ m.content }};{% endif %}{% endfor %}";
+    let found = format_of(source).prompt(&turns, &options()).unwrap();
+    assert_eq!(found.text, "A;f{\"a\":1}fR;");
+    let malformed = Call::from_text("c1".into(), "f".into(), "{\"a\": ");
+    let called = Assistant { thoughts: None, text: String::new(), calls: vec![malformed] };
+    let turns = said(vec![user("A"), Turn::Assistant(called)]);
+    for (name, _) in TEMPLATES {
+        format_named(name).prompt(&turns, &options()).unwrap();
+    }
+}
+
+#[test]
+fn a_prompt_says_what_the_answer_begins_with() {
+    use AnswerStart::{Open, Text, Thought};
+    let start = |name: &str, turns: Vec<Turn>, (ending, thinking)| {
+        let conversation = Conversation { ending, ..said(turns) };
+        let options = ChatOptions { thinking, ..options() };
+        format_named(name).prompt(&conversation, &options).unwrap().start
+    };
+    let new = |thinking| (Ending::Answer, thinking);
+    assert_eq!(start("qwen3_5", vec![user("A")], new(None)), Thought);
+    assert_eq!(start("qwen3_5", vec![user("A")], new(Some(false))), Open);
+    assert_eq!(start("qwen3", vec![user("A <think>")], new(None)), Open);
+    assert_eq!(start("kimi_k2", vec![user("A <think>")], new(None)), Text);
+    let going_on = |thoughts, text| {
+        start("qwen3", vec![user("A"), assistant(thoughts, text)], (Ending::Continue, None))
+    };
+    assert_eq!(going_on(None, "So"), Text);
+    assert_eq!(going_on(None, ""), Open);
+    assert_eq!(going_on(Some("I"), "So"), Text);
+    assert_eq!(going_on(Some("I"), ""), Thought);
+    assert_eq!(going_on(Some(""), ""), Open);
+    let opened = vec![user("A"), assistant(None, "<think>I")];
+    assert_eq!(start("glm4_moe", vec![user("A")], new(Some(false))), Open);
+    let conversation = Conversation { ending: Ending::Continue, ..said(opened) };
+    let found = format_of("{{ messages[1].content }}</think>");
+    assert_eq!(found.prompt(&conversation, &options()).unwrap().start, Thought);
+}
+
+#[test]
+fn what_cannot_be_rendered_is_refused_by_name() {
+    let refused = |name: &str, conversation: &Conversation, options: &ChatOptions| {
+        format_named(name).prompt(conversation, options).unwrap_err().to_string()
+    };
+    let going_on = |turns| Conversation { ending: Ending::Continue, ..said(turns) };
+    let problem = refused("qwen3", &going_on(vec![user("A")]), &options());
+    assert_eq!(problem, "only a last turn of the assistant can go on");
+    let call = Call::from_text("c".into(), "f".into(), "{}");
+    let called = Assistant { calls: vec![call], ..Assistant::default() };
+    let problem = refused("qwen3", &going_on(vec![Turn::Assistant(called)]), &options());
+    assert_eq!(problem, "a turn of the assistant that ends with calls cannot go on");
+    let thought = going_on(vec![user("A"), assistant(Some("I"), "")]);
+    let problem = refused("kimi_k2", &thought, &options());
+    assert!(
+        problem.starts_with("the chat template changes the assistant's last turn"),
+        "{problem}"
+    );
+    assert!(refused("qwen3_5", &said(Vec::new()), &options()).contains("No messages provided."));
+    for name in OWN_VARIABLES {
+        let mut options = options();
+        options.variables.insert(name.to_owned(), json!([]));
+        let problem = refused("qwen3", &said(vec![user("A")]), &options);
+        assert!(problem.starts_with(&format!("the template's variable `{name}`")), "{problem}");
+    }
+}
+
+#[test]
+fn variables_and_wishes_reach_the_template() {
+    let format = format_of("{{ enable_thinking }} {{ thinking }} {{ effort }} {{ bos_token }}");
+    let mut options = ChatOptions { thinking: Some(false), ..options() };
+    options.variables.insert("effort".into(), json!("low"));
+    let found = format.prompt(&said(vec![user("A")]), &options).unwrap();
+    assert_eq!(found.text, "False False low <s>");
+    options.variables.insert("thinking".into(), json!(true));
+    let found = format.prompt(&said(vec![user("A")]), &options).unwrap();
+    assert_eq!(found.text, "False True low <s>");
+}
+
+#[test]
+fn the_mark_in_a_users_text_does_no_harm() {
+    let turns = vec![user(MARK), assistant(None, MARK)];
+    let conversation = Conversation { ending: Ending::Continue, ..said(turns) };
+    let found = format_named("kimi_k2").prompt(&conversation, &options()).unwrap();
+    assert!(found.text.ends_with(&format!("assistant<|im_middle|>{MARK}")), "{}", found.text);
+}

@@ -1,0 +1,20 @@
+//! Conversations: through a model's chat template to tokens, and from text back to an answer.
+//!
+//! * A [`Conversation`] is what programs and servers speak of: turns and tools, in one form for
+//!   all sources.
+//! * A [`ChatFormat`] is a model's chat template. It turns a conversation into a [`ChatPrompt`]:
+//!   tokens, and what the answer begins with.
+//! * An [`AnswerReader`] takes the text of an answer as it comes and tells thoughts from text.
+//!
+//! **Invariant:** the same conversation gives the same tokens, and how an answer's text is cut into
+//! pieces does not change what the reader makes of it. Knows no files, no clock and no threads.
+#![forbid(unsafe_code)]
+
+mod conversation;
+mod messages;
+mod answer;
+mod format;
+
+pub use answer::{AnswerReader, AnswerStart, Piece};
+pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
+pub use format::{ChatFormat, ChatOptions, ChatPrompt};
