@@ -1,0 +1,10 @@
+//! Chat Completions of `OpenAI`: `/v1/chat/completions`.
+
+mod request;
+mod answer;
+
+pub use crate::wire::chat::answer::Writer;
+pub(crate) use crate::wire::chat::request::{
+    Delivery, delivery, options, parse_fields, wish_effort,
+};
+pub use crate::wire::chat::request::{Shape, parse};

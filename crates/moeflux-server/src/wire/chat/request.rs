@@ -1,0 +1,264 @@
+//! The body of a request for a chat completion.
+//!
+//! Additions to `OpenAI`'s fields: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`,
+//! `continue_final_message`, `max_thinking_tokens`, and thoughts in messages of the assistant.
+
+use moeflux_chat::{Call, ChatOptions, ToolResult, Turn};
+use serde_json::Value as Json;
+
+use crate::wire::failure::Failure;
+use crate::wire::fields::{Fields, Ignored, element, unsupported};
+use crate::wire::request::{Prompt, Request};
+use crate::wire::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
+use crate::wire::text;
+use crate::wire::tools;
+use crate::wire::turns::Turns;
+
+/// Fields without effect here that every client may send.
+const KNOWN: [&str; 12] = [
+    "user",
+    "store",
+    "metadata",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "verbosity",
+    "parallel_tool_calls",
+    "prediction",
+    "add_generation_prompt",
+];
+
+/// What the writer of the answer needs to know of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub(crate) delivery: Delivery,
+    pub(crate) n_prompts: usize,
+    pub(crate) n_answers: usize,
+    pub(crate) has_logprobs: bool,
+}
+
+/// How the answer is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    Whole,
+    Stream,
+    StreamWithUsage,
+}
+
+/// A request for a chat completion.
+///
+/// # Errors
+/// The first field that cannot be honoured.
+pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
+    parse_fields(Fields::of_body(body)?)
+}
+
+pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
+    let mut ignored = Ignored::default();
+    let mut sampling = sampling::sampling(&mut fields)?;
+    sampling.n_logprobs = n_logprobs(&mut fields)?;
+    refuse(&mut fields, &mut ignored)?;
+    let (is_streamed, delivery) = delivery(&mut fields, &mut ignored)?;
+    let n_answers = fields.count("n", 1..=N_ANSWERS_MAX)?.unwrap_or(1);
+    let shape =
+        Shape { delivery, n_prompts: 1, n_answers, has_logprobs: sampling.n_logprobs.is_some() };
+    let request = Request {
+        model: fields.string("model")?,
+        n_answers,
+        n_tokens_max: n_tokens_max(&mut fields)?,
+        n_thought_tokens_max: fields.count("max_thinking_tokens", 0..=N_TOKENS_MAX)?,
+        stops: sampling::stops(&mut fields, "stop")?,
+        prompt: prompt(&mut fields, &mut ignored)?,
+        is_echoed: false,
+        is_streamed,
+        sampling,
+        ignored: end(fields, ignored),
+    };
+    Ok((request, shape))
+}
+
+fn end(mut fields: Fields, mut ignored: Ignored) -> Ignored {
+    fields.drop_known(&KNOWN);
+    fields.end(&mut ignored);
+    ignored
+}
+
+/// Refuses what would change the answer.
+fn refuse(fields: &mut Fields, ignored: &mut Ignored) -> Result<(), Failure> {
+    tools::refuse_format(fields, "response_format", ignored)?;
+    let reason = "is not supported: this server answers with text";
+    fields.refuse("audio", reason)?;
+    fields.refuse("web_search_options", "is not supported: this server runs no tools")?;
+    let path = fields.path("modalities");
+    for (index, kind) in fields.list("modalities")?.into_iter().enumerate() {
+        if kind != "text" {
+            return Err(Failure::invalid(&element(&path, index), reason));
+        }
+    }
+    match fields.take("function_call") {
+        None => Ok(()),
+        Some(Json::String(choice)) if choice == "auto" || choice == "none" => Ok(()),
+        Some(_) => {
+            Err(Failure::invalid(&fields.path("function_call"), "is not supported: use `tools`"))
+        }
+    }
+}
+
+fn n_logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
+    let is_on = fields.flag("logprobs")?.unwrap_or(false);
+    let n_top = fields.count("top_logprobs", 0..=N_LOGPROBS_MAX)?;
+    match n_top {
+        Some(n_top) if n_top > 0 && !is_on => {
+            Err(Failure::invalid(&fields.path("top_logprobs"), "needs `logprobs`: true"))
+        }
+        n_top => Ok(is_on.then_some(n_top.unwrap_or(0))),
+    }
+}
+
+/// Whether the answer is streamed, and how.
+pub(crate) fn delivery(
+    fields: &mut Fields,
+    ignored: &mut Ignored,
+) -> Result<(bool, Delivery), Failure> {
+    let is_streamed = fields.flag("stream")?.unwrap_or(false);
+    let mut has_usage = false;
+    if let Some(mut options) = fields.object("stream_options")? {
+        has_usage = options.flag("include_usage")?.unwrap_or(false);
+        options.drop_known(&["include_obfuscation"]);
+        options.end(ignored);
+    }
+    let delivery = match (is_streamed, has_usage) {
+        (false, _) => Delivery::Whole,
+        (true, false) => Delivery::Stream,
+        (true, true) => Delivery::StreamWithUsage,
+    };
+    Ok((is_streamed, delivery))
+}
+
+/// The newer name wins, as it does in `OpenAI`'s API.
+fn n_tokens_max(fields: &mut Fields) -> Result<Option<usize>, Failure> {
+    let older = fields.count("max_tokens", 1..=N_TOKENS_MAX)?;
+    Ok(fields.count("max_completion_tokens", 1..=N_TOKENS_MAX)?.or(older))
+}
+
+fn prompt(fields: &mut Fields, ignored: &mut Ignored) -> Result<Prompt, Failure> {
+    let options = options(fields)?;
+    let offered = tools::of_chat(fields, ignored)?;
+    let are_offered = tools::are_offered(fields)?;
+    let goes_on = fields.flag("continue_final_message")?;
+    let path = fields.path("messages");
+    if !fields.has("messages") {
+        return Err(Failure::invalid(&path, "is missing"));
+    }
+    let mut turns = Turns::default();
+    for (index, json) in fields.list("messages")?.into_iter().enumerate() {
+        message(Fields::of(element(&path, index), json)?, &mut turns, ignored)?;
+    }
+    let offered = if are_offered { offered } else { Vec::new() };
+    let conversation = turns.conversation(&path, offered, goes_on)?;
+    Ok(Prompt::Chat(Box::new(conversation), options))
+}
+
+/// What the template is told: `chat_template_kwargs`, and what `reasoning_effort` means.
+pub(crate) fn options(fields: &mut Fields) -> Result<ChatOptions, Failure> {
+    let variables = fields.map("chat_template_kwargs")?;
+    let mut options = ChatOptions { variables, ..ChatOptions::default() };
+    let effort = fields.string("reasoning_effort")?;
+    wish_effort(&mut options, effort.as_deref());
+    Ok(options)
+}
+
+/// `none` means no thoughts; anything else is told to the template. What the client tells the
+/// template itself wins.
+pub(crate) fn wish_effort(options: &mut ChatOptions, effort: Option<&str>) {
+    match effort {
+        None => {}
+        Some("none") => options.thinking = Some(false),
+        Some(effort) => {
+            options.variables.entry("reasoning_effort").or_insert_with(|| effort.into());
+        }
+    }
+    if let Some(value) = options.variables.get("enable_thinking").and_then(Json::as_bool) {
+        options.thinking = Some(value);
+    }
+}
+
+fn message(mut message: Fields, turns: &mut Turns, ignored: &mut Ignored) -> Result<(), Failure> {
+    let role = message.required_string("role")?;
+    match role.as_str() {
+        "system" | "developer" => {
+            let content = message.required("content")?;
+            turns.system(text::instructions(&message.path("content"), content, ignored)?);
+        }
+        "user" => {
+            let content = message.required("content")?;
+            turns.push(Turn::User(text::text(&message.path("content"), content, ignored)?));
+        }
+        "assistant" => assistant(&mut message, turns, ignored)?,
+        "tool" => {
+            let content = message.required("content")?;
+            let text = text::text(&message.path("content"), content, ignored)?;
+            let call_id = message.required_string("tool_call_id")?;
+            let name = message.string("name")?;
+            turns.push(Turn::Tool(ToolResult { call_id, name, text }));
+        }
+        other => {
+            let known = "use system, developer, user, assistant or tool";
+            return Err(unsupported(&message.path("role"), other, known));
+        }
+    }
+    message.end(ignored);
+    Ok(())
+}
+
+fn assistant(
+    message: &mut Fields,
+    turns: &mut Turns,
+    ignored: &mut Ignored,
+) -> Result<(), Failure> {
+    message.refuse("audio", "is not supported: this server takes text")?;
+    message.refuse("function_call", "is not supported: use `tool_calls`")?;
+    let newer = message.string("reasoning")?;
+    let thoughts = message.string("reasoning_content")?.or(newer).unwrap_or_default();
+    let path = message.path("content");
+    let content = message.take("content");
+    let content = content.map(|it| text::text(&path, it, ignored)).transpose()?;
+    let refusal = message.string("refusal")?;
+    turns.thought(thoughts);
+    turns.said(&content.or(refusal).unwrap_or_default());
+    let path = message.path("tool_calls");
+    for (index, json) in message.list("tool_calls")?.into_iter().enumerate() {
+        turns.called(call(Fields::of(element(&path, index), json)?, ignored)?);
+    }
+    message.drop_known(&["annotations"]);
+    Ok(())
+}
+
+fn call(mut call: Fields, ignored: &mut Ignored) -> Result<Call, Failure> {
+    let id = call.required_string("id")?;
+    let kind = call.string("type")?.unwrap_or_else(|| "function".to_owned());
+    let (key, argument) = match kind.as_str() {
+        "function" => ("function", "arguments"),
+        "custom" => ("custom", "input"),
+        other => return Err(unsupported(&call.path("type"), other, "use `function`")),
+    };
+    let mut inner = Fields::of(call.path(key), call.required(key)?)?;
+    let name = inner.required_string("name")?;
+    let argument = inner.string(argument)?.unwrap_or_default();
+    inner.end(ignored);
+    call.drop_known(&["index"]);
+    call.end(ignored);
+    Ok(match kind.as_str() {
+        "custom" => Call::custom(id, name, &argument),
+        _ => Call::from_text(id, name, &argument),
+    })
+}
+
+impl Shape {
+    /// The shape of a request, for the writers of both older dialects.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.delivery == Delivery::Whole
+    }
+}

@@ -1,0 +1,151 @@
+//! What a client is told when its request cannot be served, in the shape of its dialect.
+//!
+//! **Invariant:** a refused field is named by its path (`messages[2].content[0].type`), in the
+//! message and, where the dialect has room, beside it.
+
+use std::fmt;
+
+use serde_json::{Value as Json, json};
+
+/// What a failure's path may show of a client's own keys.
+const PATH_CHARACTERS_MAX: usize = 200;
+
+/// Why a request is not served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Whose failure it is.
+    pub kind: FailureKind,
+    /// One line for people.
+    pub message: String,
+    /// The path of the field that is refused.
+    pub field: Option<String>,
+}
+
+/// Whose failure it is, and what may be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The request is wrong, or asks for something that is not supported.
+    Invalid,
+    /// The prompt and the answer do not fit into the context.
+    ContextLength,
+    /// The history is to be kept at the server, which keeps none.
+    Threads,
+    /// A key is missing or wrong.
+    Unauthorized,
+    /// This host or origin may not ask.
+    Forbidden,
+    /// There is no such path or model.
+    NotFound,
+    /// The path has other methods.
+    MethodNotAllowed,
+    /// The body is too long.
+    TooLarge,
+    /// The body is not JSON, by its own account.
+    MediaType,
+    /// Too many requests are waiting.
+    TooMany,
+    /// The engine failed.
+    Internal,
+    /// The model is being loaded, or the server shuts down.
+    Unavailable,
+}
+
+impl FailureKind {
+    /// The status of HTTP.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Invalid | Self::ContextLength | Self::Threads => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::TooLarge => 413,
+            Self::MediaType => 415,
+            Self::TooMany => 429,
+            Self::Internal => 500,
+            Self::Unavailable => 503,
+        }
+    }
+
+    fn openai_type(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "authentication_error",
+            Self::Forbidden => "permission_error",
+            Self::TooMany => "rate_limit_error",
+            Self::Internal | Self::Unavailable => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    fn openai_code(self) -> Option<&'static str> {
+        match self {
+            Self::ContextLength => Some("context_length_exceeded"),
+            Self::Unauthorized => Some("invalid_api_key"),
+            Self::NotFound => Some("not_found"),
+            Self::TooMany => Some("rate_limit_exceeded"),
+            _ => None,
+        }
+    }
+
+    fn anthropic_type(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "authentication_error",
+            Self::Forbidden => "permission_error",
+            Self::NotFound => "not_found_error",
+            Self::TooLarge => "request_too_large",
+            Self::TooMany => "rate_limit_error",
+            Self::Internal => "api_error",
+            Self::Unavailable => "overloaded_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+impl Failure {
+    /// A failure without a field.
+    #[must_use]
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), field: None }
+    }
+
+    /// A field that is refused.
+    #[must_use]
+    pub fn invalid(path: &str, problem: impl fmt::Display) -> Self {
+        let path: String = path.chars().take(PATH_CHARACTERS_MAX).collect();
+        let message = format!("`{path}`: {problem}");
+        Self { kind: FailureKind::Invalid, message, field: Some(path) }
+    }
+
+    /// The body of a response to a client of `OpenAI`'s dialects.
+    #[must_use]
+    pub fn openai(&self) -> Json {
+        let error = json!({
+            "message": self.message,
+            "type": self.kind.openai_type(),
+            "param": self.field,
+            "code": self.kind.openai_code(),
+        });
+        json!({"error": error})
+    }
+
+    /// The body of a response to a client of Anthropic's dialect.
+    #[must_use]
+    pub fn anthropic(&self) -> Json {
+        let mut error = json!({"type": self.kind.anthropic_type(), "message": self.message});
+        if self.kind == FailureKind::Threads {
+            // The SDK's tool runner then sends the whole history by itself.
+            error["details"] = json!({"error_code": "thread_unsupported_request"});
+        }
+        json!({"type": "error", "error": error, "request_id": null})
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,278 @@
+//! The body of a request for a message, or for the number of its tokens.
+//!
+//! Without the field `thinking` there are no thoughts, as in Anthropic's API: its clients ask for
+//! short answers with a few tokens. The sampling fields of the other dialects are taken as well.
+
+use moeflux_chat::{Call, ChatOptions, ToolResult, Turn};
+use serde_json::Value as Json;
+
+use crate::wire::failure::{Failure, FailureKind};
+use crate::wire::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::wire::request::{Prompt, Request};
+use crate::wire::sampling::{self, N_TOKENS_MAX};
+use crate::wire::text;
+use crate::wire::tools;
+use crate::wire::turns::Turns;
+
+/// Fields without effect here that every client may send.
+const KNOWN: [&str; 9] = [
+    "metadata",
+    "service_tier",
+    "cache_control",
+    "betas",
+    "diagnostics",
+    "inference_geo",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
+];
+const NO_TOOLS: &str = "is not supported: this server runs no tools";
+const GRAMMAR: &str = "is not supported: this server does not constrain answers yet";
+
+/// What the writer of the answer needs to know of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub(crate) is_streamed: bool,
+    pub(crate) thoughts: Thoughts,
+}
+
+/// Whether the client wants to read thoughts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thoughts {
+    Shown,
+    Omitted,
+}
+
+/// What is said about thoughts.
+struct Thinking {
+    is_on: Option<bool>,
+    n_tokens_max: Option<usize>,
+    thoughts: Thoughts,
+}
+
+/// A request for a message.
+///
+/// # Errors
+/// The first field that cannot be honoured.
+pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
+    let mut fields = Fields::of_body(body)?;
+    let n_tokens_max = fields.count("max_tokens", 0..=N_TOKENS_MAX)?;
+    if n_tokens_max.is_none() {
+        return Err(Failure::invalid("max_tokens", "is missing"));
+    }
+    let (request, shape) = parse_fields(fields)?;
+    Ok((Request { n_tokens_max, ..request }, shape))
+}
+
+/// A request for the number of a prompt's tokens.
+///
+/// # Errors
+/// The first field that cannot be honoured.
+pub fn parse_to_count(body: &[u8]) -> Result<Request, Failure> {
+    let mut fields = Fields::of_body(body)?;
+    fields.drop_known(&["max_tokens"]);
+    Ok(parse_fields(fields)?.0)
+}
+
+fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
+    let mut ignored = Ignored::default();
+    let sampling = sampling::sampling(&mut fields)?;
+    refuse(&mut fields)?;
+    let mut options = ChatOptions::default();
+    output_config(&mut fields, &mut options, &mut ignored)?;
+    options.variables.extend(fields.map("chat_template_kwargs")?);
+    let thinking = thinking(&mut fields, &mut ignored)?;
+    options.thinking = thinking.is_on;
+    let is_streamed = fields.flag("stream")?.unwrap_or(false);
+    let request = Request {
+        model: fields.string("model")?,
+        prompt: prompt(&mut fields, options, &mut ignored)?,
+        n_answers: 1,
+        n_tokens_max: None,
+        n_thought_tokens_max: thinking.n_tokens_max,
+        stops: sampling::stops(&mut fields, "stop_sequences")?,
+        is_echoed: false,
+        is_streamed,
+        sampling,
+        ignored: {
+            fields.drop_known(&KNOWN);
+            fields.end(&mut ignored);
+            ignored
+        },
+    };
+    Ok((request, Shape { is_streamed, thoughts: thinking.thoughts }))
+}
+
+fn refuse(fields: &mut Fields) -> Result<(), Failure> {
+    fields.refuse("container", NO_TOOLS)?;
+    fields.refuse("mcp_servers", NO_TOOLS)?;
+    fields.refuse("compaction", "is not supported: send the whole history")?;
+    fields.refuse("output_format", GRAMMAR)?;
+    if fields.has("thread") {
+        let problem = "`thread`: is not supported: this server keeps no history, so send all of it";
+        let mut failure = Failure::new(FailureKind::Threads, problem);
+        failure.field = Some("thread".to_owned());
+        return Err(failure);
+    }
+    Ok(())
+}
+
+fn output_config(
+    fields: &mut Fields,
+    options: &mut ChatOptions,
+    ignored: &mut Ignored,
+) -> Result<(), Failure> {
+    let Some(mut config) = fields.object("output_config")? else { return Ok(()) };
+    config.refuse("format", GRAMMAR)?;
+    if let Some(effort) = config.string("effort")? {
+        options.variables.insert("reasoning_effort".into(), effort.into());
+    }
+    config.end(ignored);
+    Ok(())
+}
+
+fn thinking(fields: &mut Fields, ignored: &mut Ignored) -> Result<Thinking, Failure> {
+    let off = Thinking { is_on: Some(false), n_tokens_max: None, thoughts: Thoughts::Shown };
+    let Some(mut thinking) = fields.object("thinking")? else { return Ok(off) };
+    let kind = thinking.required_string("type")?;
+    let is_on = match kind.as_str() {
+        "enabled" | "adaptive" => Some(true),
+        "between_tools" => None,
+        "disabled" => Some(false),
+        other => {
+            let known = "use enabled, adaptive or disabled";
+            return Err(unsupported(&thinking.path("type"), other, known));
+        }
+    };
+    let n_tokens_max = thinking.count("budget_tokens", 1..=N_TOKENS_MAX)?;
+    let thoughts = match thinking.string("display")?.as_deref() {
+        Some("omitted") => Thoughts::Omitted,
+        _ => Thoughts::Shown,
+    };
+    thinking.end(ignored);
+    Ok(Thinking { is_on, n_tokens_max, thoughts })
+}
+
+fn prompt(
+    fields: &mut Fields,
+    options: ChatOptions,
+    ignored: &mut Ignored,
+) -> Result<Prompt, Failure> {
+    let offered = tools::of_messages(fields, ignored)?;
+    let are_offered = tools::are_offered_by_type(fields, ignored)?;
+    let mut turns = Turns::default();
+    if let Some(system) = fields.take("system") {
+        turns.system(text::instructions(&fields.path("system"), system, ignored)?);
+    }
+    let path = fields.path("messages");
+    if !fields.has("messages") {
+        return Err(Failure::invalid(&path, "is missing"));
+    }
+    let messages = fields.list("messages")?;
+    if messages.is_empty() {
+        return Err(Failure::invalid(&path, "is empty: there is nothing to answer"));
+    }
+    for (index, json) in messages.into_iter().enumerate() {
+        message(Fields::of(element(&path, index), json)?, &mut turns, ignored)?;
+    }
+    let offered = if are_offered { offered } else { Vec::new() };
+    Ok(Prompt::Chat(Box::new(turns.conversation(&path, offered, None)?), options))
+}
+
+fn message(mut message: Fields, turns: &mut Turns, ignored: &mut Ignored) -> Result<(), Failure> {
+    let role = message.required_string("role")?;
+    let path = message.path("content");
+    let content = message.required("content")?;
+    match role.as_str() {
+        "system" => turns.system(text::instructions(&path, content, ignored)?),
+        "user" => user(&path, content, (turns, ignored))?,
+        "assistant" => assistant(&path, content, (turns, ignored))?,
+        other => {
+            return Err(unsupported(&message.path("role"), other, "use system, user or assistant"));
+        }
+    }
+    message.drop_known(&["id", "type", "model", "stop_reason", "stop_sequence", "usage"]);
+    message.end(ignored);
+    Ok(())
+}
+
+/// Blocks, each with its path; a string is one of text.
+fn blocks(path: &str, content: Json) -> Result<Vec<(String, Json)>, Failure> {
+    match content {
+        Json::Array(blocks) => {
+            let blocks = blocks.into_iter().enumerate();
+            Ok(blocks.map(|(index, block)| (element(path, index), block)).collect())
+        }
+        Json::String(_) => Ok(vec![(path.to_owned(), content)]),
+        other => Err(wrong(path, "a string or a list of blocks", &other)),
+    }
+}
+
+fn kind(block: &Json) -> &str {
+    block.get("type").and_then(Json::as_str).unwrap_or_default()
+}
+
+/// Text between results of tools stays where it is.
+fn user(
+    path: &str,
+    content: Json,
+    (turns, ignored): (&mut Turns, &mut Ignored),
+) -> Result<(), Failure> {
+    let mut said: Option<String> = None;
+    for (path, block) in blocks(path, content)? {
+        if kind(&block) == "tool_result" {
+            turns.user(said.take());
+            turns.push(Turn::Tool(tool_result(Fields::of(path, block)?, ignored)?));
+        } else {
+            let text = text::part(path, block, ignored)?;
+            said = Some(match said {
+                Some(said) => format!("{said}\n{text}"),
+                None => text,
+            });
+        }
+    }
+    turns.user(said);
+    Ok(())
+}
+
+fn tool_result(mut block: Fields, ignored: &mut Ignored) -> Result<ToolResult, Failure> {
+    let call_id = block.required_string("tool_use_id")?;
+    let path = block.path("content");
+    let content = block.take("content");
+    let text = content.map(|it| text::text(&path, it, ignored)).transpose()?.unwrap_or_default();
+    block.flag("is_error")?;
+    block.drop_known(&["type", "cache_control"]);
+    block.end(ignored);
+    Ok(ToolResult { call_id, name: None, text })
+}
+
+fn assistant(
+    path: &str,
+    content: Json,
+    (turns, ignored): (&mut Turns, &mut Ignored),
+) -> Result<(), Failure> {
+    for (path, block) in blocks(path, content)? {
+        match kind(&block) {
+            "thinking" => {
+                let mut block = Fields::of(path, block)?;
+                turns.thought(block.required_string("thinking")?);
+                block.drop_known(&["type", "signature"]);
+                block.end(ignored);
+            }
+            // Only the server that wrote it can read it.
+            "redacted_thinking" => ignored.add(&path),
+            "tool_use" => turns.called(tool_use(Fields::of(path, block)?, ignored)?),
+            _ => turns.said(&text::part(path, block, ignored)?),
+        }
+    }
+    Ok(())
+}
+
+fn tool_use(mut block: Fields, ignored: &mut Ignored) -> Result<Call, Failure> {
+    let id = block.required_string("id")?;
+    let name = block.required_string("name")?;
+    let arguments = block.map("input")?;
+    block.drop_known(&["type", "cache_control", "caller"]);
+    block.end(ignored);
+    Ok(Call { id, name, arguments })
+}

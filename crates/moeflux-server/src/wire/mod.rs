@@ -1,0 +1,29 @@
+//! Dialects: bytes to a neutral request, neutral events to bytes.
+//!
+//! `chat`, `completions` and `responses` are `OpenAI`'s, `messages` is Anthropic's. Each has a
+//! function `parse` and a `Writer`. The small ones have a function for each direction.
+//! **Invariant:** whatever the bytes are, the result is a request that can be run as it stands, or
+//! a [`Failure`] that names the field. Knows no socket, no clock and no random numbers.
+
+mod failure;
+mod fields;
+mod event;
+mod request;
+mod text;
+mod turns;
+mod sampling;
+mod tools;
+mod bytes;
+mod usage;
+mod logprobs;
+pub mod chat;
+pub mod completions;
+pub mod messages;
+pub mod responses;
+pub mod models;
+pub mod tokens;
+
+pub use crate::wire::event::{Event, Progress, Reason, TokenLogprob, TokenText, Usage, Writer};
+pub use crate::wire::failure::{Failure, FailureKind};
+pub use crate::wire::fields::Ignored;
+pub use crate::wire::request::{Head, Prompt, PromptText, Request, Sampling};

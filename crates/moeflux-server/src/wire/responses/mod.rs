@@ -1,0 +1,8 @@
+//! Responses of `OpenAI`: `/v1/responses`, without a memory.
+
+mod items;
+mod request;
+mod answer;
+
+pub use crate::wire::responses::answer::Writer;
+pub use crate::wire::responses::request::{Shape, parse};
