@@ -1,0 +1,8 @@
+//! Tests of the dialects through the public interface: recorded requests, and recorded answers.
+#![cfg(test)]
+
+mod answers;
+mod dialects;
+mod hostile;
+mod recorded;
+mod refusals;
