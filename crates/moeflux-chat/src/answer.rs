@@ -3,7 +3,9 @@
 //! A thought stands between `<think>` and `</think>` at the start of an answer; the template may
 //! have written the first of the two. Blank space around a thought belongs to the markers.
 //! **Invariant:** how the text is cut into pieces does not matter; no part of a marker comes out;
-//! markers that are not at the start are text. Knows no tokens.
+//! markers that are not at the start are text. Knows tokens only as names of the two markers.
+
+use moeflux::{TokenId, Tokenizer};
 
 pub(crate) const OPEN: &str = "<think>";
 pub(crate) const CLOSE: &str = "</think>";
@@ -22,6 +24,34 @@ pub enum AnswerStart {
     Text,
 }
 
+/// The tokens of the two markers where the tokenizer counts them among those that are not shown.
+///
+/// A [`moeflux::Generation`] gives no text for these: whoever feeds an [`AnswerReader`] asks here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HiddenMarkers {
+    open: Option<TokenId>,
+    close: Option<TokenId>,
+}
+
+impl HiddenMarkers {
+    /// Those of a model.
+    #[must_use]
+    pub fn of(tokenizer: &Tokenizer) -> Self {
+        let hidden = |text| tokenizer.id_of(text).filter(|token| tokenizer.is_special(*token));
+        Self { open: hidden(OPEN), close: hidden(CLOSE) }
+    }
+
+    /// The text of a token, if it is one of them.
+    #[must_use]
+    pub fn text(self, token: TokenId) -> Option<&'static str> {
+        match Some(token) {
+            token if token == self.open => Some(OPEN),
+            token if token == self.close => Some(CLOSE),
+            _ => None,
+        }
+    }
+}
+
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -30,6 +60,19 @@ pub enum Piece {
     Thought(String),
     /// Of the answer itself.
     Text(String),
+}
+
+/// How far an answer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Whether a thought comes first is not known yet.
+    Start,
+    /// In a thought.
+    Thought,
+    /// Behind a thought; what came since is blank.
+    BehindThought,
+    /// In the text.
+    Text,
 }
 
 /// An answer's text on its way to the client.
@@ -61,10 +104,15 @@ impl AnswerReader {
         Self { state, held: String::new() }
     }
 
-    /// Whether what came last belongs to a thought.
+    /// How far the answer has come.
     #[must_use]
-    pub fn is_thinking(&self) -> bool {
-        matches!(self.state, State::BeforeThought | State::InThought)
+    pub fn stage(&self) -> Stage {
+        match self.state {
+            State::MayOpen => Stage::Start,
+            State::BeforeThought | State::InThought => Stage::Thought,
+            State::BehindThought => Stage::BehindThought,
+            State::InText => Stage::Text,
+        }
     }
 
     /// What is certain, now that this text came: at most a thought, then text.
@@ -247,15 +295,19 @@ mod tests {
     }
 
     #[test]
-    fn it_knows_when_it_is_in_a_thought() {
+    fn it_knows_how_far_the_answer_has_come() {
         let mut reader = AnswerReader::new(AnswerStart::Open);
-        let mut states = Vec::new();
-        for text in ["<thi", "nk>", "a", "</thi", "nk>", "b"] {
+        let mut stage_behind = |text: &str| {
             reader.push(text);
-            states.push(reader.is_thinking());
-        }
-        assert_eq!(states, [false, true, true, true, false, false]);
-        assert!(AnswerReader::new(AnswerStart::Thought).is_thinking());
-        assert!(!AnswerReader::new(AnswerStart::Text).is_thinking());
+            reader.stage()
+        };
+        assert_eq!(stage_behind(" <thi"), Stage::Start);
+        assert_eq!(stage_behind("nk>"), Stage::Thought);
+        assert_eq!(stage_behind("a</thi"), Stage::Thought);
+        assert_eq!(stage_behind("nk>"), Stage::BehindThought);
+        assert_eq!(stage_behind("\n\n"), Stage::BehindThought);
+        assert_eq!(stage_behind("b"), Stage::Text);
+        assert_eq!(AnswerReader::new(AnswerStart::Thought).stage(), Stage::Thought);
+        assert_eq!(AnswerReader::new(AnswerStart::Text).stage(), Stage::Text);
     }
 }

@@ -15,6 +15,6 @@ mod messages;
 mod answer;
 mod format;
 
-pub use answer::{AnswerReader, AnswerStart, Piece};
+pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
 pub use format::{ChatFormat, ChatOptions, ChatPrompt};

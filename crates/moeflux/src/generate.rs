@@ -213,6 +213,12 @@ impl<'a> Generation<'a> {
         Ok(Chosen { choice, text: stops.text(), finish })
     }
 
+    /// The stop string that ended the answer; asked before [`Generation::rest`].
+    #[must_use]
+    pub fn stopped(&self) -> Option<&str> {
+        self.stops.stopped()
+    }
+
     /// Text that was held back, once the answer has ended.
     pub fn rest(&mut self) -> String {
         self.stops.push(self.stream.finish()).to_owned() + self.stops.finish()

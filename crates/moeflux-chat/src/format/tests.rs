@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use moeflux::provider::text::SpecialTokens;
+use moeflux::provider::text::{SpecialTokens, byte_tokenizer_json};
 use serde_json::json;
 
 use super::*;
+use crate::answer::HiddenMarkers;
 use crate::conversation::{Assistant, Call, Tool, ToolResult};
 
 const CASES: &str = include_str!("cases.json");
@@ -235,4 +236,33 @@ fn the_mark_in_a_users_text_does_no_harm() {
     let conversation = Conversation { ending: Ending::Continue, ..said(turns) };
     let found = format_named("kimi_k2").prompt(&conversation, &options()).unwrap();
     assert!(found.text.ends_with(&format!("assistant<|im_middle|>{MARK}")), "{}", found.text);
+}
+
+/// Rows of the demo model's embedding.
+const DEMO_VOCAB: usize = 8_192;
+
+#[test]
+fn the_demo_model_has_a_format() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
+    let model = ModelText::open(&folder, DEMO_VOCAB).unwrap();
+    let format = ChatFormat::open(&model).unwrap().unwrap();
+    let found = format.prompt(&said(vec![user("A")]), &ChatOptions::default()).unwrap();
+    let message = Message::new("user", "A");
+    assert_eq!(found.tokens(model.tokenizer()).unwrap(), model.chat_prompt(&[message]).unwrap());
+    assert_eq!(found.start, AnswerStart::Open);
+    assert_eq!(HiddenMarkers::of(model.tokenizer()), HiddenMarkers::default());
+}
+
+#[test]
+fn markers_that_are_not_shown_are_known_by_their_tokens() {
+    let folder = std::env::temp_dir().join(format!("moeflux-chat-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let tokenizer = byte_tokenizer_json(258, &[OPEN, CLOSE]).to_string();
+    std::fs::write(folder.join("tokenizer.json"), tokenizer).unwrap();
+    let tokenizer = Tokenizer::open(&folder, 258).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let markers = HiddenMarkers::of(&tokenizer);
+    let texts = [256, 257, 65].map(|id| markers.text(TokenId(id)));
+    assert_eq!(texts, [Some(OPEN), Some(CLOSE), None]);
+    assert_eq!(HiddenMarkers::default().text(TokenId(0)), None);
 }

@@ -9,6 +9,7 @@ mod failure;
 mod fields;
 mod event;
 mod request;
+mod answer;
 mod text;
 mod turns;
 mod sampling;
@@ -23,6 +24,7 @@ pub mod responses;
 pub mod models;
 pub mod tokens;
 
+pub use crate::wire::answer::{AnswerEvents, scored};
 pub use crate::wire::event::{Event, Progress, Reason, TokenLogprob, TokenText, Usage, Writer};
 pub use crate::wire::failure::{Failure, FailureKind};
 pub use crate::wire::fields::Ignored;

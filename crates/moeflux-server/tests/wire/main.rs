@@ -4,5 +4,6 @@
 mod answers;
 mod dialects;
 mod hostile;
+mod prompts;
 mod recorded;
 mod refusals;

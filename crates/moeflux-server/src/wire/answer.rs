@@ -1,0 +1,160 @@
+//! What the engine chose, token by token, into the events of one answer.
+//!
+//! **Invariant:** every token but the one that ends the answer is counted once, as thought or text.
+//! The tokens that [`Event::Text`] lists are those of the text, in order, whether it comes with
+//! them or later; tokens of thoughts and of the blank space behind them are not listed.
+
+use moeflux::{Chosen, Finish, TokenId, Tokenizer};
+use moeflux_chat::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
+
+use crate::wire::event::{Event, Reason, TokenLogprob, TokenText, Usage};
+
+/// One answer while it is made.
+#[derive(Clone, Debug)]
+pub struct AnswerEvents {
+    index: usize,
+    reader: AnswerReader,
+    markers: HiddenMarkers,
+    /// Tokens whose text is held back.
+    waiting: Vec<TokenLogprob>,
+    usage: Usage,
+}
+
+impl AnswerEvents {
+    /// The answer with this number, to a prompt that took `usage`.
+    #[must_use]
+    pub fn new(index: usize, start: AnswerStart, markers: HiddenMarkers, usage: Usage) -> Self {
+        let reader = AnswerReader::new(start);
+        Self { index, reader, markers, waiting: Vec::new(), usage }
+    }
+
+    /// What a token adds.
+    pub fn chosen(&mut self, tokenizer: &Tokenizer, chosen: &Chosen<'_>) -> Vec<Event> {
+        if chosen.finish == Some(Finish::EndToken) {
+            return Vec::new();
+        }
+        let choice = &chosen.choice;
+        let score = choice.logprob.map(|it| scored(tokenizer, choice.token, Some(it), choice.top));
+        self.token(choice.token, chosen.text, score)
+    }
+
+    /// The end, with the text that the engine held back.
+    pub fn end(&mut self, rest: &str, reason: Reason) -> Vec<Event> {
+        let mut pieces = self.reader.push(rest);
+        pieces.extend(self.reader.finish());
+        let mut events = self.events(pieces);
+        let tokens = std::mem::take(&mut self.waiting);
+        if !tokens.is_empty() && matches!(self.reader.stage(), Stage::Start | Stage::Text) {
+            events.push(Event::Text { index: self.index, text: String::new(), tokens });
+        }
+        events.push(Event::Finished { index: self.index, reason, usage: self.usage });
+        events
+    }
+
+    fn token(&mut self, token: TokenId, text: &str, score: Option<TokenLogprob>) -> Vec<Event> {
+        let was_thinking = self.reader.stage() == Stage::Thought;
+        self.waiting.extend(score);
+        let pieces = self.reader.push(self.markers.text(token).unwrap_or(text));
+        let stage = self.reader.stage();
+        self.usage.n_answer_tokens += 1;
+        if was_thinking || stage == Stage::Thought {
+            self.usage.n_thought_tokens += 1;
+        }
+        let events = self.events(pieces);
+        if matches!(stage, Stage::Thought | Stage::BehindThought) {
+            self.waiting.clear();
+        }
+        events
+    }
+
+    fn events(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
+        let index = self.index;
+        let event = |piece| match piece {
+            Piece::Thought(text) => Some(Event::Thought { index, text }),
+            Piece::Text(text) => {
+                Some(Event::Text { index, text, tokens: std::mem::take(&mut self.waiting) })
+            }
+            _ => None,
+        };
+        pieces.into_iter().filter_map(event).collect()
+    }
+}
+
+/// A token with its likelihood and that of others. An echoed prompt has these, too.
+#[must_use]
+pub fn scored(
+    tokenizer: &Tokenizer,
+    token: TokenId,
+    logprob: Option<f32>,
+    top: &[(TokenId, f32)],
+) -> TokenLogprob {
+    let seen = |token| TokenText {
+        token,
+        text: tokenizer.token_text(token).unwrap_or_default(),
+        bytes: tokenizer.token_bytes(token),
+    };
+    let top = top.iter().map(|(token, logprob)| (seen(*token), *logprob)).collect();
+    TokenLogprob { token: seen(token), logprob, top }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROMPT: Usage =
+        Usage { n_prompt_tokens: 12, n_cached_tokens: 8, n_answer_tokens: 0, n_thought_tokens: 0 };
+
+    /// Tokens with their texts, and the text that is held back; what comes out, and what is
+    /// counted: answer, thought.
+    #[track_caller]
+    fn check(
+        start: AnswerStart,
+        texts: &[&str],
+        rest: &str,
+        (expected, n_answer_tokens, n_thought_tokens): (&[&str], usize, usize),
+    ) {
+        let mut answer = AnswerEvents::new(3, start, HiddenMarkers::default(), PROMPT);
+        let mut events = Vec::new();
+        for (id, text) in (0..).zip(texts) {
+            let token = TokenText { token: TokenId(id), text: String::new(), bytes: Vec::new() };
+            let score = TokenLogprob { token, logprob: Some(-1.0), top: Vec::new() };
+            events.extend(answer.token(TokenId(id), text, Some(score)));
+        }
+        events.extend(answer.end(rest, Reason::End));
+        let usage = Usage { n_answer_tokens, n_thought_tokens, ..PROMPT };
+        let last = Event::Finished { index: 3, reason: Reason::End, usage };
+        assert_eq!(events.pop(), Some(last));
+        let shown: Vec<String> = events.iter().map(shown).collect();
+        assert_eq!(shown, expected);
+    }
+
+    /// A thought in brackets; a text with the numbers of its tokens.
+    fn shown(event: &Event) -> String {
+        match event {
+            Event::Thought { index: 3, text } => format!("({text})"),
+            Event::Text { index: 3, text, tokens } => {
+                let ids = tokens.iter().map(|it| it.token.token.0.to_string());
+                format!("{text} {}", ids.collect::<Vec<_>>().join(","))
+            }
+            other => panic!("not expected: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn tokens_are_those_of_the_text() {
+        use AnswerStart::{Open, Text, Thought};
+        check(Text, &["a", "b"], "", (&["a 0", "b 1"], 2, 0));
+        check(Text, &["a", "", "bc"], "", (&["a 0", "bc 1,2"], 3, 0));
+        check(Text, &["a", ""], "b", (&["a 0", "b 1"], 2, 0));
+        check(Text, &["a", ""], "", (&["a 0", " 1"], 2, 0));
+        check(Open, &[" ", "<", "b"], "", (&[" <b 0,1,2"], 3, 0));
+        check(Open, &[" "], "", (&["  0"], 1, 0));
+        let thought = ["<think>", "a", "\n", "</think>", "\n\n", "b", "c"];
+        check(Open, &thought, "", (&["(a)", "b 5", "c 6"], 7, 4));
+        check(Thought, &["a", "</think>", "b"], "", (&["(a)", "b 2"], 3, 2));
+        check(Thought, &["a", "b "], "", (&["(a)", "(b)"], 2, 2));
+        check(Thought, &["a</think>b"], "", (&["(a)", "b 0"], 1, 1));
+        check(Thought, &["a", "</think>", "\n"], "", (&["(a)"], 3, 2));
+        check(Text, &[], "", (&[], 0, 0));
+    }
+}
