@@ -17,4 +17,4 @@ mod format;
 
 pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
-pub use format::{ChatFormat, ChatOptions, ChatPrompt};
+pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};

@@ -3,7 +3,8 @@
 //! A template that refuses one way of telling a conversation is offered the others
 //! ([`crate::messages::Dress`]), so that a client needs not know the template. Text that is to go
 //! on is marked, rendered and cut behind the mark, as transformers does it.
-//! **Invariant:** every turn is in the prompt, or there is an error.
+//! **Invariant:** instructions behind the first turns are in the prompt, or there is an error; and
+//! the prompt is a function of template, conversation and options.
 
 use moeflux::provider::text::TemplateOptions;
 use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TokenId, Tokenizer};
@@ -17,8 +18,8 @@ use crate::messages::{self, Dress, LateSystem};
 /// whether the template trims that text.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Variables of a template that the conversation sets.
-const OWN_VARIABLES: [&str; 5] =
+/// Variables of a template that the conversation sets, so that nobody else may.
+pub const OWN_VARIABLES: [&str; 5] =
     ["messages", "tools", "documents", "add_generation_prompt", "strftime_now"];
 
 /// A model's format of conversations.

@@ -113,8 +113,8 @@ impl Failure {
     /// A field that is refused.
     #[must_use]
     pub fn invalid(path: &str, problem: impl fmt::Display) -> Self {
-        let path: String = path.chars().take(PATH_CHARACTERS_MAX).collect();
-        let message = format!("`{path}`: {problem}");
+        let path = one_line(path.chars().take(PATH_CHARACTERS_MAX));
+        let message = one_line(format!("`{path}`: {problem}").chars());
         Self { kind: FailureKind::Invalid, message, field: Some(path) }
     }
 
@@ -140,6 +140,11 @@ impl Failure {
         }
         json!({"type": "error", "error": error, "request_id": null})
     }
+}
+
+/// What a client wrote may hold line ends, which would break a line of the log.
+fn one_line(text: impl Iterator<Item = char>) -> String {
+    text.map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
 impl fmt::Display for Failure {

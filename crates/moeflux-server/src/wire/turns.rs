@@ -1,6 +1,7 @@
 //! Gathers the turns of a conversation from messages, blocks or items.
 //!
-//! What the assistant thought, said and called in a row is one turn, as templates expect it.
+//! Where a dialect sends what the assistant thought, said and called piece by piece, pieces in a
+//! row are one turn, as templates expect it.
 //! **Invariant:** a text that goes on is the last turn.
 
 use moeflux_chat::{Assistant, Call, Conversation, Ending, Tool, Turn};

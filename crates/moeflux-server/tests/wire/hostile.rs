@@ -51,7 +51,7 @@ fn values() -> Vec<Json> {
         json!(u64::MAX),
         json!(1e300),
         json!(""),
-        json!("x"),
+        json!("x\ny"),
         json!("x".repeat(10_000)),
         json!([]),
         json!([null]),

@@ -50,6 +50,8 @@ fn chat_completions() {
         (part(json!({"type": "image_url"})), "`messages[1].content[0].type`: `image_url` is not"),
         (part(json!({"type": "input_audio"})), "`messages[1].content[0].type`: `input_audio` is"),
         (part(json!({"type": "file"})), "`messages[1].content[0].type`: `file` is not supported"),
+        (json!({"chat_template_kwargs": {"tools": []}}), "`chat_template_kwargs.tools`: follows"),
+        (json!({"logit_bias": {"a\nb": 1}}), "`logit_bias.a b`: is no id of a token"),
         (json!({"tools": [{"type": "mcp"}]}), "`tools[0].type`: `mcp` is not supported"),
     ];
     check("chat_completions", &basis, &cases);
@@ -67,6 +69,7 @@ fn completions() {
         (json!({"prompt": [[1, -1]]}), "`prompt[0][1]`: expected the id of a token, got -1"),
         (json!({"prompt": ["a", 1]}), "`prompt[1]`: expected a string or a list of ids"),
         (json!({"prompt": vec!["a"; 1_025]}), "`prompt`: 1025 prompts are too many; the limit is"),
+        (json!({"prompt": vec!["a"; 9], "n": 128}), "`n`: 1152 answers in all are too many; the"),
         (json!({"suffix": "x"}), "`suffix`: is not supported"),
         (json!({"best_of": 2}), "`best_of`: is not supported: use `n`"),
         (json!({"logprobs": true}), "`logprobs`: expected a whole number from 0 to 100, got true"),

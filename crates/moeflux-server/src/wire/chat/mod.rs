@@ -5,6 +5,6 @@ mod answer;
 
 pub use crate::wire::chat::answer::Writer;
 pub(crate) use crate::wire::chat::request::{
-    Delivery, delivery, options, parse_fields, wish_effort,
+    Delivery, delivery, options, parse_fields, template_variables, wish_effort,
 };
 pub use crate::wire::chat::request::{Shape, parse};

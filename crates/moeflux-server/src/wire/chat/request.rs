@@ -3,8 +3,8 @@
 //! Additions to `OpenAI`'s fields: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`,
 //! `continue_final_message`, `max_thinking_tokens`, and thoughts in messages of the assistant.
 
-use moeflux_chat::{Call, ChatOptions, ToolResult, Turn};
-use serde_json::Value as Json;
+use moeflux_chat::{Assistant, Call, ChatOptions, OWN_VARIABLES, ToolResult, Turn};
+use serde_json::{Map, Value as Json};
 
 use crate::wire::failure::Failure;
 use crate::wire::fields::{Fields, Ignored, element, unsupported};
@@ -163,11 +163,24 @@ fn prompt(fields: &mut Fields, ignored: &mut Ignored) -> Result<Prompt, Failure>
 
 /// What the template is told: `chat_template_kwargs`, and what `reasoning_effort` means.
 pub(crate) fn options(fields: &mut Fields) -> Result<ChatOptions, Failure> {
-    let variables = fields.map("chat_template_kwargs")?;
+    let variables = template_variables(fields)?;
     let mut options = ChatOptions { variables, ..ChatOptions::default() };
     let effort = fields.string("reasoning_effort")?;
     wish_effort(&mut options, effort.as_deref());
     Ok(options)
+}
+
+/// Variables that a client gives to the template.
+pub(crate) fn template_variables(fields: &mut Fields) -> Result<Map<String, Json>, Failure> {
+    let path = fields.path("chat_template_kwargs");
+    let variables = fields.map("chat_template_kwargs")?;
+    match OWN_VARIABLES.iter().find(|name| variables.contains_key(**name)) {
+        None => Ok(variables),
+        Some(name) => {
+            let problem = "follows from the conversation: leave it out";
+            Err(Failure::invalid(&format!("{path}.{name}"), problem))
+        }
+    }
 }
 
 /// `none` means no thoughts; anything else is told to the template. What the client tells the
@@ -221,18 +234,22 @@ fn assistant(
     message.refuse("audio", "is not supported: this server takes text")?;
     message.refuse("function_call", "is not supported: use `tool_calls`")?;
     let newer = message.string("reasoning")?;
-    let thoughts = message.string("reasoning_content")?.or(newer).unwrap_or_default();
+    let thoughts = message.string("reasoning_content")?.or(newer);
     let path = message.path("content");
     let content = message.take("content");
     let content = content.map(|it| text::text(&path, it, ignored)).transpose()?;
     let refusal = message.string("refusal")?;
-    turns.thought(thoughts);
-    turns.said(&content.or(refusal).unwrap_or_default());
     let path = message.path("tool_calls");
+    let mut calls = Vec::new();
     for (index, json) in message.list("tool_calls")?.into_iter().enumerate() {
-        turns.called(call(Fields::of(element(&path, index), json)?, ignored)?);
+        calls.push(call(Fields::of(element(&path, index), json)?, ignored)?);
     }
     message.drop_known(&["annotations"]);
+    turns.push(Turn::Assistant(Assistant {
+        thoughts: thoughts.filter(|it| !it.is_empty()),
+        text: content.or(refusal).unwrap_or_default(),
+        calls,
+    }));
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use crate::wire::request::{Prompt, PromptText, Request};
 use crate::wire::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
 use crate::wire::tools;
 
-/// Most prompts of a request: each is an answer that waits for its turn.
+/// Most prompts of a request, times the answers to each: all of them wait for their turn.
 const N_PROMPTS_MAX: usize = 1_024;
 /// Tokens of an answer to a client that names no number: those of `OpenAI`'s API.
 const N_TOKENS_DEFAULT: usize = 16;
@@ -40,6 +40,11 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
         return Err(Failure::invalid("best_of", "is not supported: use `n`"));
     }
     let prompts = prompts(&mut fields)?;
+    if prompts.len() * n_answers > N_PROMPTS_MAX {
+        let n = prompts.len() * n_answers;
+        let problem = format!("{n} answers in all are too many; the limit is {N_PROMPTS_MAX}");
+        return Err(Failure::invalid("n", problem));
+    }
     let shape = Shape {
         delivery,
         n_prompts: prompts.len(),

@@ -6,6 +6,7 @@
 use moeflux_chat::{Call, ChatOptions, ToolResult, Turn};
 use serde_json::Value as Json;
 
+use crate::wire::chat;
 use crate::wire::failure::{Failure, FailureKind};
 use crate::wire::fields::{Fields, Ignored, element, unsupported, wrong};
 use crate::wire::request::{Prompt, Request};
@@ -80,7 +81,7 @@ fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
     refuse(&mut fields)?;
     let mut options = ChatOptions::default();
     output_config(&mut fields, &mut options, &mut ignored)?;
-    options.variables.extend(fields.map("chat_template_kwargs")?);
+    options.variables.extend(chat::template_variables(&mut fields)?);
     let thinking = thinking(&mut fields, &mut ignored)?;
     options.thinking = thinking.is_on;
     let is_streamed = fields.flag("stream")?.unwrap_or(false);
