@@ -118,6 +118,19 @@ impl Failure {
         Self { kind: FailureKind::Invalid, message, field: Some(path) }
     }
 
+    /// A prompt and an answer that the context has no room for. Clients look for either phrase and
+    /// then send a shorter history.
+    #[must_use]
+    pub fn too_long(n_prompt_tokens: usize, n_answer_tokens: usize, n_context: usize) -> Self {
+        let n_tokens = n_prompt_tokens.saturating_add(n_answer_tokens);
+        let message = format!(
+            "prompt is too long: {n_tokens} tokens > {n_context} maximum: this model's maximum \
+             context length is {n_context} tokens, and the request has {n_prompt_tokens} in the \
+             prompt and {n_answer_tokens} for the answer"
+        );
+        Self::new(FailureKind::ContextLength, message)
+    }
+
     /// The body of a response to a client of `OpenAI`'s dialects.
     #[must_use]
     pub fn openai(&self) -> Json {

@@ -144,3 +144,57 @@ fn nesting_within_the_limit_of_json_is_read() {
         {"type": "function", "function": {"name": "f", "parameters": schema}}]});
     parse("chat_completions", body.to_string().as_bytes()).unwrap();
 }
+
+/// Numbers below a bound, from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(self.0 >> 33).unwrap() % n
+    }
+}
+
+/// A body with a few bytes changed, left out, repeated, or put elsewhere.
+fn damaged(body: &[u8], random: &mut Random) -> Vec<u8> {
+    const BYTES: &[u8] = b"{}[]\",:\\0-9.eEtfn \n\x00\x7f\xff";
+    let mut body = body.to_vec();
+    for _ in 0..=random.below(3) {
+        let at = random.below(body.len());
+        let end = body.len().min(at + 1 + random.below(20));
+        match random.below(4) {
+            0 => body[at] = BYTES[random.below(BYTES.len())],
+            1 if end - at < body.len() => drop(body.drain(at..end)),
+            2 => {
+                let part = body[at..end].to_vec();
+                body.splice(at..at, part);
+            }
+            _ => {
+                let part = body[at..end].to_vec();
+                let to = random.below(body.len());
+                body.splice(to..to, part);
+            }
+        }
+    }
+    body
+}
+
+#[test]
+fn damaged_bodies_are_read_or_refused() {
+    let mut random = Random(22);
+    let (mut n_read, mut n_refused) = (0, 0);
+    for (name, api, body) in requests() {
+        for _ in 0..1_000 {
+            let damaged = damaged(&body, &mut random);
+            match parse(&api, &damaged) {
+                Ok(_) => n_read += 1,
+                Err(failure) => {
+                    n_refused += 1;
+                    let lines = failure.message.lines().count();
+                    assert_eq!((failure.kind.status(), lines), (400, 1), "{name}: {failure}");
+                }
+            }
+        }
+    }
+    assert!(n_read > 1_000 && n_refused > 1_000, "{n_read} read, {n_refused} refused");
+}

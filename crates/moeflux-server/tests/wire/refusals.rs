@@ -164,6 +164,10 @@ fn shapes_of_failures() {
         assert_eq!(failure.openai()["error"]["type"], openai);
         assert_eq!(failure.anthropic()["error"]["type"], anthropic);
     }
-    let code = Failure::new(FailureKind::ContextLength, "x").openai()["error"]["code"].clone();
-    assert_eq!(code, "context_length_exceeded");
+    let failure = Failure::too_long(5_000, 100, 4_096);
+    assert_eq!(failure.openai()["error"]["code"], "context_length_exceeded");
+    let expected = "prompt is too long: 5100 tokens > 4096 maximum: this model's maximum context \
+                    length is 4096 tokens, and the request has 5000 in the prompt and 100 for the \
+                    answer";
+    assert_eq!(failure.message, expected);
 }

@@ -229,7 +229,8 @@ impl Writer {
         }
         let code = match failure.kind {
             FailureKind::TooMany => "rate_limit_exceeded",
-            FailureKind::Invalid | FailureKind::ContextLength => "invalid_prompt",
+            FailureKind::ContextLength => "context_length_exceeded",
+            FailureKind::Invalid => "invalid_prompt",
             _ => "server_error",
         };
         let mut response = self.response("failed", self.output("incomplete"));
