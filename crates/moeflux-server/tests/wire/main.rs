@@ -3,6 +3,7 @@
 
 mod answers;
 mod dialects;
+mod engine;
 mod hostile;
 mod prompts;
 mod recorded;
