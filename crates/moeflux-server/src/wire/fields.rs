@@ -77,9 +77,10 @@ impl Fields {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// A field of any type.
+    /// A field of any type. The order of the others is given up, so that taking costs the same in
+    /// an object of a million fields.
     pub(crate) fn take(&mut self, key: &str) -> Option<Json> {
-        self.map.shift_remove(key).filter(|value| !value.is_null())
+        self.map.swap_remove(key).filter(|value| !value.is_null())
     }
 
     /// Whether there is such a field, and it is not null.
@@ -179,7 +180,7 @@ impl Fields {
     /// Drops fields that are known and without effect.
     pub(crate) fn drop_known(&mut self, keys: &[&str]) {
         for key in keys {
-            self.map.shift_remove(*key);
+            self.map.swap_remove(*key);
         }
     }
 
