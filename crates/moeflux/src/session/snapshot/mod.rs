@@ -51,7 +51,7 @@ impl Snapshot {
         &self.header
     }
 
-    /// The bytes, as [`Snapshot::read`] takes them.
+    /// The bytes, as [`crate::Engine::read_snapshot`] takes them.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
