@@ -286,7 +286,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// When the device failed: each session then holds all of its tokens or is as it was.
     ///
     /// # Panics
     ///
@@ -314,35 +314,34 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         let part = &self.chunk.parts[part_idx];
         let feed = &mut self.feeds[part.feed_idx];
         let spec = &self.runtime.model().plan.state;
+        let end = feed.session.tokens.len() + part.rows.len();
         let booked = with_room(&self.runtime, device, &mut |_| {
             let copies = feed.marks.iter().map(|_| book_copy(self.runtime.copies(), spec));
             copies.collect::<Result<Vec<_>>>()
         });
-        let bookings = match booked {
-            Ok(bookings) => bookings,
+        let mut bookings = match booked {
+            Ok(bookings) => bookings.into_iter(),
             Err(error) => {
                 feed.failure = Some(error);
                 return Ok(());
             }
         };
         let session = &mut *feed.session;
-        let end = session.tokens.len() + part.rows.len();
         let (backend, state) = (device.backend.as_mut(), session.state);
         let mut copies = Vec::new();
-        for ((mark_idx, position), booking) in (0..).zip(feed.marks).zip(bookings) {
-            // The state behind the last row is that of the session from now on.
-            let is_inside = *position < end;
-            if !is_inside {
-                backend.commit_state(state);
-            }
-            let from = (state, is_inside.then_some(mark_idx));
-            copies.push((*position, RecurrentCopy::of(backend, from, spec, booking)?));
+        let inside = (0..).zip(feed.marks).filter(|(_, mark)| **mark < end);
+        for ((mark_idx, position), booking) in inside.zip(&mut bookings) {
+            let copy = RecurrentCopy::of(backend, (state, Some(mark_idx)), spec, booking)?;
+            copies.push((*position, copy));
         }
-        if feed.marks.last() != Some(&end) {
-            backend.commit_state(state);
-        }
+        // From here on the tokens are fed, whatever becomes of a copy behind the last of them.
+        backend.commit_state(state);
         session.tokens.extend(self.chunk.rows[part.rows.clone()].iter().map(|row| row.token));
         copies.into_iter().for_each(|(position, copy)| session.checkpoints.keep(position, copy));
+        if let Some(booking) = bookings.next() {
+            let copy = RecurrentCopy::of(backend, (state, None), spec, booking)?;
+            session.checkpoints.keep(end, copy);
+        }
         Ok(())
     }
 }

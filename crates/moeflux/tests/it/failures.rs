@@ -14,7 +14,7 @@ use moeflux::provider::experts::{Arrived, Experts, ResidentExperts};
 use moeflux::provider::forward::Model;
 use moeflux::provider::ids::{BufferId, StateId, TokenId};
 use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
-use moeflux::provider::session::{Runtime, Session};
+use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, step};
 use moeflux::provider::weights::{self, Copies};
 
 use crate::cases::{Case, feed_all};
@@ -232,6 +232,32 @@ fn a_load_that_fails_half_way_leaves_the_session_as_it_was() {
     session.restore(3).unwrap();
     session.load_state(&mut &saved[..]).unwrap();
     assert!(feed_all(&mut session, &case.tokens[5..9]) == expected);
+}
+
+/// A step whose last copy of a state fails: the session holds all of its tokens or none.
+#[test]
+fn a_checkpoint_that_fails_leaves_the_session_whole() {
+    let case = Case::load("qwen3_next-bf16");
+    let (runtime, fuse) = runtime_of(&case.dir);
+    let session = || Session::new(Arc::clone(&runtime), 100).unwrap();
+    let expected = feed_all(&mut session(), &case.tokens[..9]);
+    let mut n_fed = 0;
+    for n_calls in 1.. {
+        let mut session = session();
+        session.feed_last(&case.tokens[..5]).unwrap();
+        fuse.light(n_calls);
+        let feed = Feed::prompt(&mut session, &case.tokens[5..7]).checkpoints(&[7]);
+        let stepped = step(&mut [feed], &mut StepOutput::default());
+        fuse.light(0);
+        if stepped.is_ok() {
+            break;
+        }
+        let n_held = session.tokens().len();
+        assert!(n_held == 5 || n_held == 7, "{n_held} tokens");
+        n_fed += usize::from(n_held == 7);
+        assert!(feed_all(&mut session, &case.tokens[n_held..9]) == expected[n_held..9]);
+    }
+    assert!(n_fed > 0, "no copy failed behind the last row");
 }
 
 #[test]
