@@ -62,7 +62,7 @@ pub use crate::generate::{Chosen, Event, Finish, Generation};
 pub use crate::ids::TokenId;
 #[cfg(feature = "text")]
 pub use crate::model_text::ModelText;
-pub use crate::sample::{LogitMask, Sampler, SamplerConfig};
+pub use crate::sample::{LogitMask, Sampler, SamplerConfig, Scorer};
 pub use crate::session::{
     Feed, LongerSteps, Session, Snapshot, SnapshotHeader, StepOutput, StepUnderWay, Wanted, step,
 };

@@ -40,6 +40,12 @@ impl ModelText {
         &self.tokenizer
     }
 
+    /// Logits per token: ids of tokens are below this.
+    #[must_use]
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
     /// The tokens that end an answer, ascending: a mask that wants an end leaves only these.
     #[must_use]
     pub fn end_tokens(&self) -> &[TokenId] {

@@ -6,7 +6,7 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("moeflux-io", &[]),
     // Its benchmark only, which reads memory as weights lie in it.
     ("moeflux-kernels", &["moeflux-io"]),
@@ -17,7 +17,8 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-demo", &[]),
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
-    ("moeflux-server", &["moeflux", "moeflux-chat"]),
+    ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
+    ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
     ("moeflux-fuzz-targets", &["moeflux"]),
     ("xtask", &[]),

@@ -63,6 +63,37 @@ pub struct Choice<'s> {
     pub top: &'s [(TokenId, f32)],
 }
 
+/// Scores given tokens by the model's own logits, as a [`Sampler`] scores those that it chooses.
+#[derive(Clone, Debug, Default)]
+pub struct Scorer {
+    n_top: usize,
+    logprobs: LogProbabilities,
+}
+
+impl Scorer {
+    /// A scorer that names so many of the most likely tokens beside each, at most
+    /// [`LOGPROBS_MAX`].
+    #[must_use]
+    pub fn new(n_top: usize) -> Self {
+        Self { n_top: n_top.min(LOGPROBS_MAX), logprobs: LogProbabilities::default() }
+    }
+
+    /// How likely a token is behind these logits.
+    ///
+    /// # Errors
+    /// A logit that is not a number or plus infinity, or a token outside of the vocabulary.
+    pub fn score(&mut self, logits: &[f32], token: TokenId) -> Result<Choice<'_>> {
+        check_logits(logits)?;
+        if token.0 as usize >= logits.len() {
+            let n_logits = logits.len();
+            let problem = format!("token {} is not in the vocabulary of {n_logits}", token.0);
+            return Err(Error::Input(problem));
+        }
+        let logprob = Some(self.logprobs.take(logits, token, self.n_top));
+        Ok(Choice { token, logprob, top: self.logprobs.top() })
+    }
+}
+
 /// The chain with its memory: the generator's state and scratch that is reused for each token.
 #[derive(Clone, Debug)]
 pub struct Sampler {

@@ -1,0 +1,412 @@
+//! Answers while they are made: rows of all of them in one step, and what their logits give.
+//!
+//! **Invariant:** an answer's session holds its prompt and every token that was told and fed. What
+//! happens to one answer changes no other.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use moeflux::provider::io::Clock;
+use moeflux::{
+    Engine, Error, Feed, Finish, Generation, Logits, ModelText, Result, Session, StepOutput,
+    TokenId, step,
+};
+
+use crate::job::{Event, Scored};
+use crate::kept::Kept;
+use crate::shared::Shared;
+use crate::tracked::{End, JobId, Jobs};
+
+/// While it answers, a model with recurrent layers can go back to one in so many tokens.
+const MARK_EVERY: usize = 512;
+
+/// What is needed everywhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'e> {
+    pub(crate) engine: &'e Engine,
+    pub(crate) text: &'e ModelText,
+    pub(crate) shared: &'e Shared,
+    pub(crate) clock: &'e dyn Clock,
+}
+
+/// The token that comes next in an answer, and where it comes from.
+struct Line<'e> {
+    job: JobId,
+    answer_idx: usize,
+    generation: Generation<'e>,
+    /// Chosen and told, not fed yet.
+    token: TokenId,
+    n_tokens: usize,
+    token_at: Duration,
+}
+
+/// An answer that has a session.
+struct Answer<'e> {
+    line: Line<'e>,
+    session: Session,
+    n_best: Option<usize>,
+    /// Where the next step leaves a state, if it does.
+    marks: Vec<usize>,
+    /// Why its session cannot grow.
+    shortage: Option<Error>,
+}
+
+/// Answers to one prompt that have no session yet.
+struct Branches<'e> {
+    job: JobId,
+    /// The prompt's.
+    trunk: Session,
+    lines: Vec<Line<'e>>,
+}
+
+/// All answers, the jobs that they belong to, and the sessions that are left when they end.
+pub(crate) struct Answers<'e> {
+    context: Context<'e>,
+    pub(crate) jobs: Jobs,
+    pub(crate) kept: Kept,
+    running: Vec<Answer<'e>>,
+    branches: Vec<Branches<'e>>,
+    output: StepOutput,
+    /// The engine does not work any more.
+    pub(crate) is_stopped: bool,
+}
+
+impl<'e> Answers<'e> {
+    pub(crate) fn new(context: Context<'e>, kept: Kept) -> Self {
+        Self {
+            context,
+            jobs: Jobs::default(),
+            kept,
+            running: Vec::new(),
+            branches: Vec::new(),
+            output: StepOutput::default(),
+            is_stopped: false,
+        }
+    }
+
+    /// Answers that have sessions.
+    pub(crate) fn n_running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Their sessions, for prompts that begin alike.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.running.iter().map(|answer| &answer.session)
+    }
+
+    pub(crate) fn session_mut(&mut self, idx: usize) -> &mut Session {
+        &mut self.running[idx].session
+    }
+
+    /// A prompt was read: its answers begin, as far as there are sessions for them.
+    pub(crate) fn begin(&mut self, job: JobId, session: Session, logits: Logits<'_>) {
+        let mut lines = Vec::new();
+        let asked = &self.jobs.of(job).job;
+        let (n_answers, parts_at) = (asked.n_answers, asked.parts_at.clone());
+        for answer_idx in 0..n_answers {
+            match self.first_token((job, answer_idx), &session, logits) {
+                Ok(line) => lines.extend(line),
+                Err(error) => self.jobs.fail(job, error, self.context.shared),
+            }
+        }
+        if lines.is_empty() {
+            self.kept.put(session, &parts_at);
+        } else {
+            self.branches.push(Branches { job, trunk: session, lines });
+        }
+    }
+
+    /// The first token of an answer; `None` if it ends with that.
+    fn first_token(
+        &mut self,
+        (job, answer_idx): (JobId, usize),
+        session: &Session,
+        logits: Logits<'_>,
+    ) -> Result<Option<Line<'e>>> {
+        let asked = &self.jobs.of(job).job;
+        let n_tokens_max = asked.n_tokens_max.unwrap_or(usize::MAX);
+        let mut sampling = asked.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
+        let generation = self.context.text.generation(sampling, n_tokens_max)?;
+        let generation = generation.with_stops(asked.stops.clone());
+        let token_at = self.context.clock.now();
+        let mut line =
+            Line { job, answer_idx, generation, token: TokenId(0), n_tokens: 0, token_at };
+        let finish = if n_tokens_max == 0 {
+            Some(Finish::Length)
+        } else {
+            self.choose(&mut line, session, logits)?
+        };
+        match finish {
+            None => Ok(Some(line)),
+            Some(finish) => {
+                self.end_line(line, finish);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Chooses a token, and tells it; why the answer ends here, if it does.
+    fn choose(
+        &mut self,
+        line: &mut Line<'e>,
+        session: &Session,
+        logits: Logits<'_>,
+    ) -> Result<Option<Finish>> {
+        let chosen = line.generation.accept(logits, session)?;
+        let finish = chosen.finish;
+        if finish == Some(Finish::EndToken) {
+            return Ok(finish);
+        }
+        let choice = chosen.choice;
+        let token =
+            Scored { token: choice.token, logprob: choice.logprob, top: choice.top.to_vec() };
+        let event =
+            Event::Token { answer_idx: line.answer_idx, token, text: chosen.text.to_owned() };
+        line.token = choice.token;
+        line.n_tokens += 1;
+        let (now, shared) = (self.context.clock.now(), self.context.shared);
+        {
+            let mut stats = shared.stats();
+            stats.n_answer_tokens += 1;
+            if line.n_tokens > 1 {
+                stats.between_tokens.add_time(now.saturating_sub(line.token_at));
+            }
+        }
+        line.token_at = now;
+        self.jobs.token(line.job, event, now, shared);
+        Ok(finish)
+    }
+
+    /// Gives answers without a session one, at most so many.
+    pub(crate) fn start_branches(&mut self, n_free: usize) {
+        for _ in 0..n_free {
+            if self.branches.is_empty() {
+                return;
+            }
+            let mut branches = self.branches.remove(0);
+            if branches.lines.len() == 1 {
+                let line = branches.lines.remove(0);
+                self.running.push(Answer::new(line, branches.trunk));
+                continue;
+            }
+            match self.fork(&mut branches.trunk) {
+                Ok(session) => {
+                    let line = branches.lines.remove(0);
+                    self.running.push(Answer::new(line, session));
+                }
+                // Others end some time, and then there is room.
+                Err(Error::NoRoom { .. }) if !self.running.is_empty() => {
+                    self.branches.insert(0, branches);
+                    return;
+                }
+                Err(error) => {
+                    let line = branches.lines.remove(0);
+                    self.jobs.fail(line.job, error, self.context.shared);
+                }
+            }
+            self.branches.insert(0, branches);
+        }
+    }
+
+    fn fork(&mut self, trunk: &mut Session) -> Result<Session> {
+        loop {
+            match trunk.fork() {
+                Err(Error::NoRoom { .. }) if self.kept.give_up_one() => {}
+                forked => return forked,
+            }
+        }
+    }
+
+    /// Ends the answers that nobody wants any more.
+    pub(crate) fn drop_cancelled(&mut self) {
+        let jobs = &self.jobs;
+        let is_cancelled =
+            |line: &Line<'_>| jobs.of(line.job).flags.is_answer_cancelled(line.answer_idx);
+        let running = self.running.extract_if(.., |answer| is_cancelled(&answer.line));
+        let mut gone: Vec<_> = running.map(|it| (it.line, Some(it.session))).collect();
+        for branches in &mut self.branches {
+            let lines = branches.lines.extract_if(.., |line| is_cancelled(line));
+            gone.extend(lines.map(|line| (line, None)));
+        }
+        let mut trunks = Vec::new();
+        for branches in self.branches.extract_if(.., |it| it.lines.is_empty()) {
+            trunks.push((branches.job, branches.trunk));
+        }
+        for (job, trunk) in trunks {
+            self.keep(job, trunk);
+        }
+        for (line, session) in gone {
+            if let Some(session) = session {
+                self.keep_answer(&line, session);
+            }
+            self.end_line(line, Finish::Cancelled);
+        }
+    }
+
+    /// One step of answers that can take one: at most so many. Whether there were any.
+    pub(crate) fn step(&mut self, n_rows_max: usize) -> bool {
+        self.drop_cancelled();
+        let jobs = &self.jobs;
+        let ready = self.running.extract_if(.., |answer| answer.is_ready(jobs));
+        // Those that are left over come first in the next step: who took one goes to the end.
+        let mut stepping: Vec<Answer<'e>> = ready.take(n_rows_max).collect();
+        if stepping.is_empty() {
+            return false;
+        }
+        let outcomes = feed(&mut stepping, &mut self.output);
+        self.context.shared.stats().n_steps += 1;
+        match outcomes {
+            Ok(outcomes) => {
+                let output = std::mem::take(&mut self.output);
+                for (feed_idx, (answer, outcome)) in stepping.into_iter().zip(outcomes).enumerate()
+                {
+                    let logits = outcome.map(|()| output.last_of(feed_idx));
+                    self.hear(answer, logits);
+                }
+                self.output = output;
+            }
+            Err(error) => {
+                for answer in stepping {
+                    self.jobs.fail(answer.line.job, copy_of(&error), self.context.shared);
+                }
+                self.is_stopped |= matches!(error, Error::Stopped(_));
+            }
+        }
+        true
+    }
+
+    fn hear(&mut self, mut answer: Answer<'e>, logits: Result<Option<Logits<'_>>>) {
+        let finish = match logits {
+            Ok(Some(logits)) => self.choose(&mut answer.line, &answer.session, logits),
+            Ok(None) => unreachable!("the logits behind an answer's token are wanted"),
+            Err(Error::NoRoom { .. }) if self.kept.give_up_one() => Ok(None),
+            Err(error @ Error::NoRoom { .. }) => {
+                answer.shortage = Some(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        };
+        match finish {
+            Ok(None) => self.running.push(answer),
+            Ok(Some(finish)) => {
+                self.keep_answer(&answer.line, answer.session);
+                self.end_line(answer.line, finish);
+            }
+            Err(error) => self.jobs.fail(answer.line.job, error, self.context.shared),
+        }
+    }
+
+    /// Whether an answer waits for memory.
+    pub(crate) fn has_shortage(&self) -> bool {
+        self.running.iter().any(|answer| answer.shortage.is_some())
+    }
+
+    /// Somebody gave memory up: those that wait for some try again.
+    pub(crate) fn try_again(&mut self) {
+        self.running.iter_mut().for_each(|answer| answer.shortage = None);
+    }
+
+    /// Nobody can give memory up: the last of those that wait for some ends, which gives the
+    /// others some.
+    pub(crate) fn fail_one_short(&mut self) {
+        let is_short = |answer: &Answer<'_>| answer.shortage.is_some();
+        if let Some(idx) = self.running.iter().rposition(is_short) {
+            let answer = self.running.remove(idx);
+            let error = answer.shortage.expect("it is short");
+            self.jobs.fail(answer.line.job, error, self.context.shared);
+            drop(answer.session);
+            self.try_again();
+        }
+    }
+
+    /// Ends all answers with an error.
+    pub(crate) fn fail_all(&mut self, error: &Error) {
+        let running = std::mem::take(&mut self.running).into_iter().map(|answer| answer.line);
+        let branches = std::mem::take(&mut self.branches).into_iter().flat_map(|it| it.lines);
+        for line in running.chain(branches) {
+            self.jobs.fail(line.job, copy_of(error), self.context.shared);
+        }
+    }
+
+    fn end_line(&mut self, line: Line<'e>, finish: Finish) {
+        let Line { job, answer_idx, mut generation, n_tokens, .. } = line;
+        let stopped = generation.stopped().map(str::to_owned);
+        let rest = generation.rest();
+        let end = End { answer_idx, finish, stopped, rest, n_tokens };
+        let at = (self.context.clock.now(), self.context.drive_bytes());
+        self.jobs.end(job, end, at, self.context.shared);
+    }
+
+    /// Of several answers to a prompt the first is the one to go on from.
+    fn keep_answer(&mut self, line: &Line<'e>, session: Session) {
+        if line.answer_idx == 0 {
+            self.keep(line.job, session);
+        }
+    }
+
+    /// Keeps the session of a job that is not over yet.
+    pub(crate) fn keep(&mut self, job: JobId, session: Session) {
+        self.kept.put(session, &self.jobs.of(job).job.parts_at);
+    }
+}
+
+impl Context<'_> {
+    /// Bytes that were read from drives since the engine was opened.
+    pub(crate) fn drive_bytes(&self) -> u64 {
+        self.engine.stream_stats().map_or(0, |stats| stats.demand_bytes + stats.guess_bytes)
+    }
+
+    /// Shows others how many are at work.
+    pub(crate) fn publish(&self, n_running: usize, n_kept: usize) {
+        let stream = self.engine.stream_stats();
+        let mut stats = self.shared.stats();
+        stats.n_running = n_running;
+        stats.n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
+        stats.n_kept = n_kept;
+        stats.stream = stream;
+    }
+}
+
+impl<'e> Answer<'e> {
+    fn new(line: Line<'e>, session: Session) -> Self {
+        let n_best = line.generation.n_best_needed();
+        Self { line, session, n_best, marks: Vec::new(), shortage: None }
+    }
+
+    fn is_ready(&self, jobs: &Jobs) -> bool {
+        self.shortage.is_none() && jobs.of(self.line.job).is_ready()
+    }
+
+    fn feed(&mut self) -> Feed<'_> {
+        let end = self.session.tokens().len() + 1;
+        self.marks.clear();
+        if end.is_multiple_of(MARK_EVERY) {
+            self.marks.push(end);
+        }
+        let feed = Feed::answer(&mut self.session, &self.line.token);
+        feed.best(self.n_best).checkpoints(&self.marks)
+    }
+}
+
+/// One step; what became of each.
+fn feed(answers: &mut [Answer<'_>], output: &mut StepOutput) -> Result<Vec<Result<()>>> {
+    let mut feeds: Vec<Feed<'_>> = answers.iter_mut().map(Answer::feed).collect();
+    step(&mut feeds, output)?;
+    Ok(feeds.iter_mut().map(Feed::outcome).collect())
+}
+
+/// The same error for another job: what it says, and whose fault it is.
+pub(crate) fn copy_of(error: &Error) -> Error {
+    match error {
+        Error::NonFinite { place } => Error::NonFinite { place: place.clone() },
+        Error::Stopped(problem) => Error::Stopped(problem.clone()),
+        Error::Input(problem) => Error::Input(problem.clone()),
+        Error::Device { device, problem, remedy } => {
+            Error::Device { device: device.clone(), problem: problem.clone(), remedy: *remedy }
+        }
+        Error::Cancelled => Error::Cancelled,
+        Error::Drive(problem) => Error::Drive(problem.clone()),
+        other => Error::Machine(other.to_string()),
+    }
+}

@@ -1,0 +1,141 @@
+//! What is asked of a scheduler, and what is heard of it.
+//!
+//! **Invariant:** of each job [`Event::Begun`] comes first, then the scores of its prompt, then the
+//! tokens of its answers; each answer ends with [`Event::Finished`], or the whole job with
+//! [`Event::Failed`]. Of a job that was cancelled nothing more is heard.
+
+use std::time::Duration;
+
+use moeflux::{Error, Finish, SamplerConfig, StopStrings, TokenId};
+
+/// A prompt and how it is to be answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// What the model reads; at least one token.
+    pub prompt: Vec<TokenId>,
+    /// Numbers of the prompt's tokens behind which later prompts are likely to go on differently,
+    /// so that they need not read what comes before: the end of the instructions, the place where
+    /// this answer will stand in the history. In any order; what lies outside is left out.
+    pub parts_at: Vec<usize>,
+    /// Answers; the prompt is read once.
+    pub n_answers: usize,
+    /// Most tokens of an answer; `None`: as many as the context has room for.
+    pub n_tokens_max: Option<usize>,
+    /// How tokens are chosen. Each answer adds its number to the seed.
+    pub sampling: SamplerConfig,
+    /// What ends an answer.
+    pub stops: StopStrings,
+    /// Whether the prompt's own tokens are to be scored, with as many others beside each as
+    /// [`SamplerConfig::n_logprobs`] says. Such a prompt is read as a whole.
+    pub scores_prompt: bool,
+}
+
+/// What happens to a job.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The prompt is being read.
+    Begun {
+        /// Tokens of the prompt that need no computing.
+        n_cached_tokens: usize,
+    },
+    /// The next tokens of the prompt were scored. The first of all has no log-probability.
+    PromptScores(Vec<Scored>),
+    /// A token of an answer was chosen.
+    Token {
+        /// Which answer.
+        answer_idx: usize,
+        /// The token; without a log-probability where none was asked for.
+        token: Scored,
+        /// More of the answer's text that is certain.
+        text: String,
+    },
+    /// An answer ended.
+    Finished {
+        /// Which.
+        answer_idx: usize,
+        /// Why.
+        finish: Finish,
+        /// The stop string that ended it.
+        stopped: Option<String>,
+        /// The end of its text, which had been held back.
+        rest: String,
+        /// How long it took.
+        times: Times,
+    },
+    /// The job failed. If some answers were finished before, they stay so.
+    Failed(Error),
+}
+
+/// A token and how likely it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scored {
+    /// Which.
+    pub token: TokenId,
+    /// The natural logarithm of its probability under the model's own logits.
+    pub logprob: Option<f32>,
+    /// The most likely tokens in its place, best first.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// How long the stages of an answer took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Until its prompt began to be read.
+    pub queued: Duration,
+    /// From there to the first token.
+    pub prompt: Duration,
+    /// From there to the last.
+    pub answer: Duration,
+    /// Bytes that all answers together read from drives meanwhile.
+    pub drive_bytes: u64,
+}
+
+/// Who hears of a job, on the scheduler's thread: it must not wait for anything.
+pub trait Sink: Send {
+    /// Something happened.
+    fn put(&mut self, event: Event);
+
+    /// Whether it can take more tokens now. The job's answers wait until it can:
+    /// [`crate::Service::wake`] says so.
+    fn is_ready(&self) -> bool {
+        true
+    }
+}
+
+/// How far a job's prompt is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Tokens that are read.
+    pub n_done: usize,
+    /// Tokens of the prompt.
+    pub n_total: usize,
+    /// An estimate of the time until all are read, once there is ground for one.
+    pub left: Option<Duration>,
+}
+
+/// Why a job is not taken.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// So many jobs wait already.
+    QueueFull {
+        /// How many.
+        n_waiting: usize,
+        /// An estimate of when the first of them will have begun.
+        retry_after: Duration,
+    },
+    /// The prompt, and the tokens asked for behind it, do not fit into the context.
+    TooLong {
+        /// Tokens of the prompt.
+        n_prompt_tokens: usize,
+        /// Tokens asked for.
+        n_answer_tokens: usize,
+        /// What fits.
+        n_context: usize,
+    },
+    /// No more jobs are taken.
+    Closed,
+    /// The job cannot be run as it stands.
+    Invalid(Error),
+}

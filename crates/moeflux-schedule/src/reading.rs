@@ -1,0 +1,159 @@
+//! A prompt while it is read.
+//!
+//! **Invariant:** its session holds a part of the prompt from its start.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux::{Feed, LongerSteps, Session, TokenId, Wanted};
+
+use crate::shared::JobFlags;
+use crate::tracked::JobId;
+
+/// States that reading a prompt leaves behind.
+const N_MARKS_MAX: usize = 4;
+
+/// A prompt of which some tokens are in a session.
+pub(crate) struct Reading {
+    pub(crate) job: JobId,
+    pub(crate) flags: Arc<JobFlags>,
+    pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) session: Session,
+    /// Where states are left for others to go back to, ascending.
+    marks: Vec<usize>,
+    n_cached: usize,
+    /// Time that the engine has worked for it.
+    pub(crate) service: Duration,
+    begun_at: Duration,
+    pub(crate) scores: bool,
+    pub(crate) n_best: Option<usize>,
+    /// While it is there, steps are longer.
+    longer: Option<LongerSteps>,
+}
+
+impl Reading {
+    pub(crate) fn new(
+        (job, flags): (JobId, Arc<JobFlags>),
+        prompt: Arc<[TokenId]>,
+        session: Session,
+        parts_at: &[usize],
+        begun_at: Duration,
+    ) -> Self {
+        let n_cached = session.tokens().len();
+        let last = prompt.len() - 1;
+        let mut marks: Vec<usize> = parts_at.iter().copied().chain([last]).collect();
+        marks.retain(|position| *position > n_cached && *position <= last);
+        marks.sort_unstable();
+        marks.dedup();
+        marks.drain(..marks.len().saturating_sub(N_MARKS_MAX));
+        let (service, scores, n_best, longer) = (Duration::ZERO, false, None, None);
+        Self {
+            job,
+            flags,
+            prompt,
+            session,
+            marks,
+            n_cached,
+            service,
+            begun_at,
+            scores,
+            n_best,
+            longer,
+        }
+    }
+
+    pub(crate) fn with_longer_steps(mut self, longer: Option<LongerSteps>) -> Self {
+        self.longer = longer;
+        self
+    }
+
+    /// Tokens that are read.
+    pub(crate) fn n_done(&self) -> usize {
+        self.session.tokens().len()
+    }
+
+    /// Tokens to read.
+    pub(crate) fn n_left(&self) -> usize {
+        self.prompt.len() - self.n_done()
+    }
+
+    /// Rows of its next step, of so many at most: steps of about the same length.
+    pub(crate) fn n_rows(&self, n_rows_max: usize) -> usize {
+        let n_left = self.n_left();
+        match self.longer {
+            Some(_) => n_left.div_ceil(n_left.div_ceil(n_rows_max)),
+            None => n_left.min(n_rows_max),
+        }
+    }
+
+    /// The most tokens at the start of another prompt that it will be possible to fork from this
+    /// one.
+    pub(crate) fn n_forkable(&self, n_shared: usize, is_recurrent: bool) -> usize {
+        if !is_recurrent || n_shared >= self.prompt.len() {
+            return n_shared;
+        }
+        let cached = (self.n_cached <= n_shared).then_some(self.n_cached);
+        let marks = self.marks.iter().copied().filter(|position| *position <= n_shared);
+        marks.chain(cached).max().unwrap_or(0)
+    }
+
+    /// Gives up leaving states behind; whether that makes a difference.
+    pub(crate) fn drop_marks(&mut self) -> bool {
+        let n_done = self.n_done();
+        let makes_difference = self.marks.iter().any(|position| *position > n_done);
+        self.marks.clear();
+        makes_difference
+    }
+
+    /// The next rows.
+    pub(crate) fn feed(&mut self, n_rows: usize) -> Feed<'_> {
+        let begin = self.session.tokens().len();
+        let end = begin + n_rows;
+        let wanted = match (self.scores, end == self.prompt.len()) {
+            (true, _) => Wanted::All,
+            (false, true) => Wanted::Last,
+            (false, false) => Wanted::None,
+        };
+        let first = self.marks.partition_point(|position| *position <= begin);
+        let last = self.marks.partition_point(|position| *position <= end);
+        Feed::prompt(&mut self.session, &self.prompt[begin..end])
+            .wanting(wanted)
+            .best(self.n_best)
+            .checkpoints(&self.marks[first..last])
+    }
+
+    /// When it began.
+    pub(crate) fn pace(&self) -> Pace {
+        Pace {
+            flags: Arc::clone(&self.flags),
+            begun_at: self.begun_at,
+            n_cached: self.n_cached,
+            n_before: self.n_done(),
+            n_total: self.prompt.len(),
+        }
+    }
+}
+
+/// Tells how far a prompt is read while a step with it is under way.
+pub(crate) struct Pace {
+    pub(crate) flags: Arc<JobFlags>,
+    begun_at: Duration,
+    n_cached: usize,
+    n_before: usize,
+    n_total: usize,
+}
+
+impl Pace {
+    /// So many more tokens are as good as read.
+    pub(crate) fn tell(&self, n_more: usize, now: Duration) {
+        let n_done = self.n_before + n_more;
+        let n_read = n_done - self.n_cached;
+        let spent = now.saturating_sub(self.begun_at);
+        let n_left = u32::try_from(self.n_total - n_done).unwrap_or(u32::MAX);
+        let left = u32::try_from(n_read).ok().filter(|it| *it > 0).map(|n_read| {
+            let per_token = spent / n_read;
+            per_token.saturating_mul(n_left)
+        });
+        self.flags.set_progress(n_done, left);
+    }
+}

@@ -1,0 +1,379 @@
+//! Which jobs run, and what the engine computes next.
+//!
+//! Prompts are read chunk by chunk, first the one that the engine has worked least for. Between the
+//! layers of a chunk answers take steps, as much time as the prompts have had.
+//! **Invariant:** no more sessions run than are allowed, and what a job's tokens are depends on no
+//! other job.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use moeflux::provider::spec::MixerSpec;
+use moeflux::{Error, Logits, LongerSteps, Result, Session, StepOutput};
+
+use crate::answers::{Answers, Context, copy_of};
+use crate::chunk::{Balance, Chunk, ChunkEnd};
+use crate::job::{Event, Job};
+use crate::kept::{Found, Kept, KeptLimits, best, fork_at, n_shared};
+use crate::reading::Reading;
+use crate::tracked::Submitted;
+
+/// A job waits for a prompt that is being read if that saves it at least so many tokens.
+const N_WAITED_FOR: usize = 64;
+
+/// Where experts are in memory, short prompts share a step up to so many rows: longer ones gain
+/// nothing from company, and would wait for each other.
+const N_ROWS_SHARED: usize = 64;
+
+/// Rows of answers in one step at most, while no prompt is read.
+const N_ROWS_OF_ANSWERS: usize = 512;
+
+/// What limits a scheduler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) n_sessions: usize,
+    pub(crate) context: usize,
+    pub(crate) kept: KeptLimits,
+}
+
+/// Jobs over one engine.
+pub(crate) struct Scheduler<'e> {
+    context: Context<'e>,
+    limits: Limits,
+    is_recurrent: bool,
+    is_streaming: bool,
+    waiting: VecDeque<Submitted>,
+    readings: Vec<Reading>,
+    answers: Answers<'e>,
+    balance: Balance,
+    output: StepOutput,
+}
+
+impl<'e> Scheduler<'e> {
+    pub(crate) fn new(context: Context<'e>, limits: Limits) -> Self {
+        let engine = context.engine;
+        let layers = engine.spec().layers.iter();
+        let is_recurrent =
+            layers.into_iter().any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)));
+        Self {
+            context,
+            limits,
+            is_recurrent,
+            is_streaming: engine.stream_stats().is_some(),
+            waiting: VecDeque::new(),
+            readings: Vec::new(),
+            answers: Answers::new(context, Kept::new(limits.kept, engine)),
+            balance: Balance::default(),
+            output: StepOutput::default(),
+        }
+    }
+
+    /// A job comes.
+    pub(crate) fn push(&mut self, submitted: Submitted) {
+        self.waiting.push_back(submitted);
+    }
+
+    /// Whether there is no job at all.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.answers.jobs.len() == 0
+    }
+
+    /// Does the next piece of work; whether there was one.
+    pub(crate) fn turn(&mut self) -> bool {
+        self.drop_cancelled();
+        self.relieve();
+        let n_busy = self.readings.len() + self.answers.n_running();
+        self.answers.start_branches(self.limits.n_sessions.saturating_sub(n_busy));
+        self.admit();
+        let has_worked = if self.readings.is_empty() {
+            let n_rows = N_ROWS_OF_ANSWERS.min(self.context.engine.n_rows_max());
+            self.answers.step(n_rows.max(1))
+        } else {
+            self.read_chunk();
+            true
+        };
+        if self.answers.is_stopped {
+            let problem = "the engine stopped in the middle of a step; it is opened again";
+            self.fail_all(&Error::Stopped(problem.to_owned()));
+        }
+        self.context.publish(self.answers.jobs.len(), self.answers.kept.n_sessions());
+        has_worked
+    }
+
+    /// Whether the engine does not work any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.answers.is_stopped
+    }
+
+    /// There is no engine from here on.
+    pub(crate) fn close(self) {
+        let mut stats = self.context.shared.stats();
+        (stats.n_running, stats.n_kept, stats.stream) = (0, 0, None);
+    }
+
+    /// Ends everything with an error.
+    pub(crate) fn fail_all(&mut self, error: &Error) {
+        for submitted in std::mem::take(&mut self.waiting) {
+            submitted.drop_waiting(Some(copy_of(error)), self.context.shared);
+        }
+        for reading in std::mem::take(&mut self.readings) {
+            self.answers.jobs.fail_whole(reading.job, copy_of(error), self.context.shared);
+        }
+        self.answers.fail_all(error);
+        self.context.publish(0, self.answers.kept.n_sessions());
+    }
+
+    /// Forgets jobs that nobody wants any more. What was read of their prompts is kept: whoever
+    /// asks again goes on from there.
+    fn drop_cancelled(&mut self) {
+        let shared = self.context.shared;
+        for submitted in std::mem::take(&mut self.waiting) {
+            if submitted.flags.are_all_cancelled() {
+                submitted.drop_waiting(None, shared);
+            } else {
+                self.waiting.push_back(submitted);
+            }
+        }
+        let cancelled = self.readings.extract_if(.., |it| it.flags.are_all_cancelled());
+        let cancelled: Vec<Reading> = cancelled.collect();
+        for reading in cancelled {
+            self.answers.keep(reading.job, reading.session);
+            self.answers.jobs.cancel_whole(reading.job, shared);
+        }
+        self.answers.drop_cancelled();
+    }
+
+    /// Makes room for answers that cannot go on without: kept sessions give way, then the newest
+    /// prompt, and at last one of them.
+    fn relieve(&mut self) {
+        if !self.answers.has_shortage() {
+            return;
+        }
+        if self.answers.kept.give_up_one() || self.put_back_newest() {
+            self.answers.try_again();
+        } else {
+            self.answers.fail_one_short();
+        }
+    }
+
+    /// The newest prompt waits again; whether there was one.
+    fn put_back_newest(&mut self) -> bool {
+        let Some(reading) = self.readings.pop() else { return false };
+        self.waiting.push_front(self.answers.jobs.take_back(reading.job, self.context.shared));
+        true
+    }
+
+    /// Begins jobs, as far as there are sessions and memory.
+    fn admit(&mut self) {
+        while self.readings.len() + self.answers.n_running() < self.limits.n_sessions {
+            let next = self.waiting.iter().position(|it| !self.is_held(&it.job));
+            let Some(submitted) = next.and_then(|idx| self.waiting.remove(idx)) else { return };
+            let is_alone = self.readings.is_empty() && self.answers.n_running() == 0;
+            match self.session_for(&submitted.job) {
+                Ok(session) => self.begin(submitted, session),
+                // Others end some time, and then there is room.
+                Err(Error::NoRoom { .. }) if !is_alone => {
+                    self.waiting.push_front(submitted);
+                    return;
+                }
+                Err(error) => submitted.drop_waiting(Some(error), self.context.shared),
+            }
+        }
+    }
+
+    /// Whether a job waits for a prompt that begins like its own: then it need not read as much.
+    fn is_held(&self, job: &Job) -> bool {
+        if job.scores_prompt {
+            return false;
+        }
+        let n_tokens_now = self.find(job).map_or(0, |(_, found)| found.n_tokens);
+        self.readings.iter().any(|reading| {
+            let n_shared = n_shared(&reading.prompt, &job.prompt).min(job.prompt.len() - 1);
+            let n_tokens_then = reading.n_forkable(n_shared, self.is_recurrent);
+            n_tokens_then >= n_tokens_now + N_WAITED_FOR && reading.n_done() < n_tokens_then
+        })
+    }
+
+    /// Where most of a prompt can be had.
+    fn find(&self, job: &Job) -> Option<(Place, Found)> {
+        if job.scores_prompt {
+            return None;
+        }
+        let kept = self.answers.kept.best(&job.prompt).map(|found| (Place::Kept, found));
+        let answers = best(self.answers.sessions(), &job.prompt).map(|it| (Place::Answer, it));
+        let sessions = self.readings.iter().map(|reading| &reading.session);
+        let readings = best(sessions, &job.prompt).map(|it| (Place::Reading, it));
+        let found = [kept, answers, readings].into_iter().flatten();
+        found.reduce(|best, it| if it.1.n_tokens > best.1.n_tokens { it } else { best })
+    }
+
+    /// A session with room for a prompt, which may have some of it already. Where there is no room,
+    /// kept sessions give way.
+    fn session_for(&mut self, job: &Job) -> Result<Session> {
+        loop {
+            let error = match self.start_of(job) {
+                Ok(mut session) => {
+                    let n_left = job.prompt.len() - session.tokens().len();
+                    match session.reserve(n_left) {
+                        Ok(()) => return Ok(session),
+                        Err(error) => {
+                            self.answers.kept.put(session, &job.parts_at);
+                            error
+                        }
+                    }
+                }
+                Err(error) => error,
+            };
+            if !matches!(error, Error::NoRoom { .. }) || !self.answers.kept.give_up_one() {
+                return Err(error);
+            }
+        }
+    }
+
+    fn start_of(&mut self, job: &Job) -> Result<Session> {
+        let session = match self.find(job) {
+            Some((Place::Kept, found)) => self.answers.kept.take(found),
+            Some((Place::Answer, found)) => {
+                fork_at(self.answers.session_mut(found.idx), found.n_tokens)
+            }
+            Some((Place::Reading, found)) => {
+                fork_at(&mut self.readings[found.idx].session, found.n_tokens)
+            }
+            None => self.context.engine.session(self.limits.context),
+        };
+        let mut session = session?;
+        session.set_checkpoints_max(self.limits.kept.n_states + 2);
+        Ok(session)
+    }
+
+    fn begin(&mut self, mut submitted: Submitted, session: Session) {
+        let now = self.context.clock.now();
+        let prompt: Arc<[_]> = submitted.job.prompt.as_slice().into();
+        let n_cached = session.tokens().len();
+        let parts_at = std::mem::take(&mut submitted.job.parts_at);
+        let flags = Arc::clone(&submitted.flags);
+        let scores = submitted.job.scores_prompt;
+        let text = self.context.text;
+        let n_best = text
+            .generation(submitted.job.sampling.clone(), 1)
+            .map_or(None, |generation| generation.n_best_needed());
+        submitted.job.parts_at.clone_from(&parts_at);
+        let at = (now, self.context.drive_bytes());
+        let job =
+            self.answers.jobs.begin(submitted, (prompt.len(), n_cached), at, self.context.shared);
+        let longer = self.longer_steps(prompt.len() - n_cached);
+        let mut reading = Reading::new((job, flags), prompt, session, &parts_at, now);
+        (reading.scores, reading.n_best) = (scores, n_best);
+        self.readings.push(reading.with_longer_steps(longer));
+    }
+
+    /// Where experts are streamed, a long prompt reads them less often in longer steps.
+    fn longer_steps(&self, n_tokens: usize) -> Option<LongerSteps> {
+        if !self.is_streaming || n_tokens <= self.context.engine.n_rows_max() {
+            return None;
+        }
+        // Without them the prompt is read as well.
+        self.context.engine.longer_steps(n_tokens).ok().flatten()
+    }
+
+    /// Rows of each prompt in the next step.
+    fn plan(&self) -> Vec<usize> {
+        let n_rows_max = self.context.engine.n_rows_now();
+        let n_rows_shared = if self.is_streaming { n_rows_max } else { N_ROWS_SHARED };
+        let mut order: Vec<usize> = (0..self.readings.len()).collect();
+        order.sort_by_key(|idx| self.readings[*idx].service);
+        let mut n_rows = vec![0; self.readings.len()];
+        let mut n_sum = 0;
+        for idx in order {
+            let reading = &self.readings[idx];
+            let n_room = if n_sum == 0 { n_rows_max } else { n_rows_shared.min(n_rows_max) };
+            let n_free = n_room.saturating_sub(n_sum);
+            let fits = n_sum == 0 || reading.n_left() <= n_free || self.is_streaming && n_free > 0;
+            if fits {
+                n_rows[idx] = reading.n_rows(n_free);
+                n_sum += n_rows[idx];
+            }
+        }
+        n_rows
+    }
+
+    /// One step of prompts, and answers between its layers.
+    fn read_chunk(&mut self) {
+        let n_rows = self.plan();
+        let is_alone = self.waiting.is_empty() && self.readings.len() == 1;
+        let Self { readings, answers, balance, output, context, .. } = self;
+        let mut chosen: Vec<(&mut Reading, usize)> = Vec::new();
+        chosen.extend(readings.iter_mut().zip(n_rows.iter().copied()).filter(|(_, n)| *n > 0));
+        let chunk = Chunk { context: *context, is_alone, balance, answers, output };
+        let ended = chunk.run(&mut chosen);
+        let chosen: Vec<usize> = (0..n_rows.len()).filter(|idx| n_rows[*idx] > 0).collect();
+        match ended {
+            Ok(ended) => self.take_up(&chosen, &n_rows, ended),
+            Err(error) => {
+                for idx in chosen.into_iter().rev() {
+                    let reading = self.readings.remove(idx);
+                    let error = copy_of(&error);
+                    self.answers.jobs.fail_whole(reading.job, error, self.context.shared);
+                }
+                self.answers.is_stopped |= matches!(error, Error::Stopped(_));
+            }
+        }
+    }
+
+    /// What became of the prompts of a step.
+    fn take_up(&mut self, chosen: &[usize], n_rows: &[usize], ended: ChunkEnd) {
+        let n_rows_in_all: usize = n_rows.iter().sum();
+        let mut is_short = false;
+        let mut over = Vec::new();
+        let outcomes = ended.outcomes.into_iter().zip(ended.scores);
+        for (feed_idx, (idx, (outcome, scores))) in chosen.iter().zip(outcomes).enumerate() {
+            let reading = &mut self.readings[*idx];
+            let share = u32::try_from(n_rows_in_all / n_rows[*idx]).unwrap_or(u32::MAX);
+            reading.service += ended.spent / share.max(1);
+            if let (Ok(()), Some(scores)) = (&outcome, scores) {
+                self.answers.jobs.put(reading.job, Event::PromptScores(scores.into_list()));
+            }
+            match outcome {
+                Ok(()) if reading.n_left() == 0 => over.push((*idx, feed_idx, Ok(()))),
+                Ok(()) | Err(Error::Cancelled) => {}
+                Err(Error::NoRoom { .. }) if reading.drop_marks() => {}
+                Err(error @ Error::NoRoom { .. }) => {
+                    is_short = true;
+                    over.push((*idx, feed_idx, Err(error)));
+                }
+                Err(error) => over.push((*idx, feed_idx, Err(error))),
+            }
+        }
+        if is_short && self.answers.kept.give_up_one() {
+            over.retain(|(.., outcome)| !matches!(outcome, Err(Error::NoRoom { .. })));
+        }
+        let output = std::mem::take(&mut self.output);
+        for (idx, feed_idx, outcome) in over.into_iter().rev() {
+            let reading = self.readings.remove(idx);
+            let is_alone = self.readings.is_empty() && self.answers.n_running() == 0;
+            match outcome {
+                Ok(()) => {
+                    let logits: Option<Logits<'_>> = output.last_of(feed_idx);
+                    let logits = logits.expect("the last row's logits are wanted");
+                    self.answers.begin(reading.job, reading.session, logits);
+                }
+                Err(Error::NoRoom { .. }) if !is_alone => {
+                    let back = self.answers.jobs.take_back(reading.job, self.context.shared);
+                    self.waiting.push_front(back);
+                }
+                Err(error) => {
+                    self.answers.jobs.fail_whole(reading.job, error, self.context.shared);
+                }
+            }
+        }
+        self.output = output;
+    }
+}
+
+/// Where a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Kept,
+    Answer,
+    Reading,
+}

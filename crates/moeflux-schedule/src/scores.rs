@@ -1,0 +1,40 @@
+//! How likely a prompt's own tokens are, by the logits before each.
+//!
+//! **Invariant:** the same numbers as a sampler gives for tokens that it chooses.
+
+use std::sync::Arc;
+
+use moeflux::{Logits, Result, Scorer, TokenId};
+
+use crate::job::Scored;
+
+/// Scores the tokens of a prompt as its logits come, in order.
+pub(crate) struct Scores {
+    scorer: Scorer,
+    prompt: Arc<[TokenId]>,
+    list: Vec<Scored>,
+}
+
+impl Scores {
+    /// With so many other tokens beside each. The first token has no score: nothing is before it.
+    pub(crate) fn new(prompt: Arc<[TokenId]>, n_top: usize, is_first: bool) -> Self {
+        let first = Scored { token: prompt[0], logprob: None, top: Vec::new() };
+        let list = if is_first { vec![first] } else { Vec::new() };
+        Self { scorer: Scorer::new(n_top), prompt, list }
+    }
+
+    /// Takes the logits behind the token at this position.
+    pub(crate) fn take(&mut self, position: usize, logits: Logits<'_>) -> Result<()> {
+        let (Some(token), Logits::All(logits)) = (self.prompt.get(position + 1), logits) else {
+            return Ok(());
+        };
+        let choice = self.scorer.score(logits, *token)?;
+        let (logprob, top) = (choice.logprob, choice.top.to_vec());
+        self.list.push(Scored { token: *token, logprob, top });
+        Ok(())
+    }
+
+    pub(crate) fn into_list(self) -> Vec<Scored> {
+        self.list
+    }
+}

@@ -1,0 +1,430 @@
+//! The thread that owns the engine, and the ways to it.
+//!
+//! **Invariant:** nothing here waits for the thread but [`Service::wait_until_open`] and the end of
+//! the service; while there is nothing to do, the thread sleeps.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use moeflux::provider::io::Clock;
+use moeflux::{Engine, Error, ModelText, Result};
+
+use crate::answers::{Context, copy_of};
+use crate::job::{Job, Progress, Refusal, Sink};
+use crate::kept::KeptLimits;
+use crate::scheduler::{Limits, Scheduler};
+use crate::shared::{JobFlags, Shared, State};
+use crate::stats::Stats;
+use crate::tracked::Submitted;
+
+/// Opens the engine: at the start, and again where it was unloaded.
+pub type Open = dyn FnMut() -> Result<Engine> + Send;
+
+/// Advice to come back is not earlier than this.
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+
+/// What a service is told.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Prompts and answers that are computed at the same time.
+    pub n_sessions: usize,
+    /// Jobs that may wait beyond those.
+    pub n_queue: usize,
+    /// Tokens of a prompt together with an answer.
+    pub context: usize,
+    /// After so long without a job the engine gives its memory back.
+    pub unload_after: Option<Duration>,
+    /// What is kept of conversations.
+    pub kept: KeptLimits,
+}
+
+impl Options {
+    /// Four sessions and a queue of 64 jobs, for sessions of so many tokens.
+    #[must_use]
+    pub fn new(context: usize) -> Self {
+        let kept = KeptLimits::default();
+        Self { n_sessions: 4, n_queue: 64, context, unload_after: None, kept }
+    }
+}
+
+/// An engine that answers jobs, on a thread of its own. Dropping it ends all jobs.
+pub struct Service {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+    text: Arc<ModelText>,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    opened: Mutex<Option<Receiver<Result<()>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A job that was taken. Dropping it gives the job up.
+#[derive(Debug)]
+#[must_use = "a job whose ticket is dropped is given up"]
+pub struct Ticket {
+    flags: Arc<JobFlags>,
+    commands: Sender<Command>,
+}
+
+enum Command {
+    Submit(Box<Submitted>),
+    /// Something that the thread looks at has changed.
+    Look,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Service");
+        shown.field("state", &self.state()).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Submit(_) => "Submit",
+            Self::Look => "Look",
+        })
+    }
+}
+
+impl Service {
+    /// Starts to open the engine; jobs may be submitted at once. `text` is the model's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Machine`] if the system gives no thread.
+    pub fn start(
+        open: Box<Open>,
+        text: Arc<ModelText>,
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let (commands, received) = channel();
+        let (tell_opened, opened) = channel();
+        let shared = Arc::new(Shared::new());
+        let thread = Thread {
+            open,
+            text: Arc::clone(&text),
+            options: options.clone(),
+            clock: Arc::clone(&clock),
+            shared: Arc::clone(&shared),
+            received,
+            opened: Some(tell_opened),
+        };
+        let spawned =
+            std::thread::Builder::new().name("moeflux-schedule".into()).spawn(|| thread.run());
+        let thread = spawned.map_err(|error| {
+            Error::Machine(format!("cannot start the scheduler's thread: {error}"))
+        })?;
+        let (opened, thread) = (Mutex::new(Some(opened)), Some(thread));
+        Ok(Self { commands, shared, text, clock, options, opened, thread })
+    }
+
+    /// Waits until the engine was opened for the first time.
+    ///
+    /// # Errors
+    ///
+    /// What opening it reports.
+    pub fn wait_until_open(&self) -> Result<()> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match opened.map(|it| it.recv()) {
+            Some(Ok(opened)) => opened,
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a job. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not taken.
+    pub fn submit(&self, job: Job, sink: Box<dyn Sink>) -> std::result::Result<Ticket, Refusal> {
+        let taken = self.take(&job);
+        if let Err(refusal) = taken {
+            self.shared.stats().n_refused += 1;
+            return Err(refusal);
+        }
+        let flags = Arc::new(JobFlags::new(job.n_answers, job.prompt.len()));
+        let ticket = Ticket { flags: Arc::clone(&flags), commands: self.commands.clone() };
+        let submitted = Submitted { job, sink, flags, at: self.clock.now(), has_begun: false };
+        self.shared.n_waiting.fetch_add(1, Ordering::Relaxed);
+        // The thread is there as long as the service.
+        drop(self.commands.send(Command::Submit(Box::new(submitted))));
+        Ok(ticket)
+    }
+
+    fn take(&self, job: &Job) -> std::result::Result<(), Refusal> {
+        if self.shared.is_closed.load(Ordering::Relaxed) {
+            return Err(Refusal::Closed);
+        }
+        check(job, &self.text, self.options.context)?;
+        let n_open_max = self.options.n_sessions + self.options.n_queue;
+        let more = |n_open: usize| (n_open < n_open_max).then_some(n_open + 1);
+        let n_open = &self.shared.n_open;
+        if n_open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return Err(self.queue_full());
+        }
+        Ok(())
+    }
+
+    /// When there is room again: as many jobs end in a time as did so far.
+    fn queue_full(&self) -> Refusal {
+        let n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
+        let stats = self.shared.stats();
+        let n_ended = u32::try_from(stats.whole.count()).unwrap_or(u32::MAX).max(1);
+        let seconds = stats.whole.sum() / f64::from(n_ended);
+        let each = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let n_sessions = u32::try_from(self.options.n_sessions).unwrap_or(u32::MAX).max(1);
+        let retry_after = (each / n_sessions).max(RETRY_AFTER_MIN);
+        Refusal::QueueFull { n_waiting, retry_after }
+    }
+
+    /// A sink that was not ready is ready again.
+    pub fn wake(&self) {
+        drop(self.commands.send(Command::Look));
+    }
+
+    /// Whether there is an engine.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.shared.state()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.shared.stats().clone();
+        stats.n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
+        stats
+    }
+
+    /// Tokens of a prompt together with an answer.
+    #[must_use]
+    pub fn context(&self) -> usize {
+        self.options.context
+    }
+
+    /// Takes no more jobs.
+    pub fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether no job waits or runs.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.shared.n_open.load(Ordering::Relaxed) == 0
+    }
+
+    /// Ends all jobs with [`Error::Cancelled`].
+    pub fn cancel_all(&self) {
+        self.shared.is_cancelled.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
+        self.cancel_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic there was told when it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Ticket {
+    /// How far the prompt is read.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.flags.progress()
+    }
+
+    /// Gives up one of the answers.
+    pub fn cancel_one(&self, answer_idx: usize) {
+        self.flags.cancel_one(answer_idx);
+        drop(self.commands.send(Command::Look));
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.flags.cancel();
+        drop(self.commands.send(Command::Look));
+    }
+}
+
+/// Refuses what cannot be run, so that nothing is found out only when its turn comes.
+fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(), Refusal> {
+    let invalid = |problem: String| Err(Refusal::Invalid(Error::Input(problem)));
+    let (n_prompt_tokens, n_asked) = (job.prompt.len(), job.n_tokens_max.unwrap_or(usize::MAX));
+    if n_prompt_tokens == 0 {
+        return invalid("the prompt is empty".to_owned());
+    }
+    if job.n_answers == 0 {
+        return invalid("no answers are asked for".to_owned());
+    }
+    // As many tokens as there is room for: clients ask for more than any answer has.
+    let n_answer_tokens = n_asked.min(1);
+    if n_prompt_tokens.saturating_add(n_answer_tokens) > context {
+        return Err(Refusal::TooLong { n_prompt_tokens, n_answer_tokens, n_context: context });
+    }
+    let vocab = text.vocab();
+    if let Some(at) = job.prompt.iter().position(|token| token.0 as usize >= vocab) {
+        let token = job.prompt[at].0;
+        return invalid(format!("token {token} at place {at} is not in the vocabulary of {vocab}"));
+    }
+    let sampling = job.sampling.clone();
+    text.generation(sampling, 1).map(drop).map_err(Refusal::Invalid)
+}
+
+/// What runs on the thread.
+struct Thread {
+    open: Box<Open>,
+    text: Arc<ModelText>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    shared: Arc<Shared>,
+    received: Receiver<Command>,
+    /// Who waits for the engine to be opened for the first time.
+    opened: Option<Sender<Result<()>>>,
+}
+
+/// Why an engine is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closed {
+    Idle,
+    Failed,
+    Stopped,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut first = Vec::new();
+        loop {
+            self.shared.set_state(State::Loading);
+            match (self.open)() {
+                Ok(engine) => {
+                    self.tell_opened(Ok(()));
+                    self.shared.set_state(State::Ready);
+                    let closed = self.serve(&engine, std::mem::take(&mut first));
+                    tracing::info!(?closed, "the engine is closed");
+                    if closed == Closed::Stopped {
+                        return;
+                    }
+                    self.shared.set_state(State::Unloaded);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the model cannot be opened");
+                    self.shared.set_state(State::Broken);
+                    self.refuse(std::mem::take(&mut first), &error);
+                    self.tell_opened(Err(error));
+                }
+            }
+            match self.next_job() {
+                Some(submitted) => first.push(submitted),
+                None => return,
+            }
+        }
+    }
+
+    fn tell_opened(&mut self, opened: Result<()>) {
+        if let Some(waiting) = self.opened.take() {
+            // Nobody has to wait for it.
+            drop(waiting.send(opened));
+        }
+    }
+
+    /// Jobs that came while the engine was opened in vain.
+    fn refuse(&self, first: Vec<Submitted>, error: &Error) {
+        let mut jobs = first;
+        while let Ok(command) = self.received.try_recv() {
+            if let Command::Submit(submitted) = command {
+                jobs.push(*submitted);
+            }
+        }
+        jobs.into_iter().for_each(|it| it.drop_waiting(Some(copy_of(error)), &self.shared));
+    }
+
+    /// The job that an engine is opened for; `None` at the end of the service.
+    fn next_job(&self) -> Option<Submitted> {
+        while !self.shared.is_stopped.load(Ordering::Relaxed) {
+            match self.received.recv() {
+                Ok(Command::Submit(submitted)) if submitted.flags.are_all_cancelled() => {
+                    submitted.drop_waiting(None, &self.shared);
+                }
+                Ok(Command::Submit(submitted)) => return Some(*submitted),
+                Ok(Command::Look) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    fn serve(&self, engine: &Engine, first: Vec<Submitted>) -> Closed {
+        let (text, shared, clock) = (&*self.text, &*self.shared, &*self.clock);
+        let context = Context { engine, text, shared, clock };
+        let Options { n_sessions, context: n_context, kept, .. } = self.options;
+        let limits = Limits { n_sessions: n_sessions.max(1), context: n_context, kept };
+        let mut scheduler = Scheduler::new(context, limits);
+        first.into_iter().for_each(|submitted| scheduler.push(submitted));
+        let mut has_worked = true;
+        loop {
+            let is_asleep = !has_worked;
+            if let Some(closed) = self.receive(&mut scheduler, is_asleep) {
+                scheduler.fail_all(&Error::Cancelled);
+                scheduler.close();
+                return closed;
+            }
+            if shared.is_cancelled.swap(false, Ordering::Relaxed) {
+                scheduler.fail_all(&Error::Cancelled);
+            }
+            has_worked = scheduler.turn();
+            if scheduler.is_stopped() {
+                scheduler.close();
+                return Closed::Failed;
+            }
+        }
+    }
+
+    /// Takes all commands that are there; the first of them may be waited for.
+    fn receive(&self, scheduler: &mut Scheduler<'_>, is_asleep: bool) -> Option<Closed> {
+        let mut next = if is_asleep { self.wait(scheduler.is_idle()) } else { self.poll() };
+        loop {
+            if self.shared.is_stopped.load(Ordering::Relaxed) {
+                return Some(Closed::Stopped);
+            }
+            match next {
+                Ok(Command::Submit(submitted)) => scheduler.push(*submitted),
+                Ok(Command::Look) => {}
+                Err(closed) => return closed,
+            }
+            next = self.poll();
+        }
+    }
+
+    /// A command that is there.
+    fn poll(&self) -> std::result::Result<Command, Option<Closed>> {
+        self.received.try_recv().map_err(|error| match error {
+            TryRecvError::Empty => None,
+            TryRecvError::Disconnected => Some(Closed::Stopped),
+        })
+    }
+
+    /// The next command, however late it comes.
+    fn wait(&self, is_idle: bool) -> std::result::Result<Command, Option<Closed>> {
+        match self.options.unload_after.filter(|_| is_idle) {
+            Some(time) => self.received.recv_timeout(time).map_err(|error| match error {
+                RecvTimeoutError::Timeout => Some(Closed::Idle),
+                RecvTimeoutError::Disconnected => Some(Closed::Stopped),
+            }),
+            None => self.received.recv().map_err(|_| Some(Closed::Stopped)),
+        }
+    }
+}

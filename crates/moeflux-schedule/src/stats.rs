@@ -1,0 +1,181 @@
+//! Counts of what a scheduler has done, for people and dashboards.
+//!
+//! **Invariant:** tokens are counted when the engine's step with them is done, not when somebody
+//! reads them.
+
+use std::time::Duration;
+
+use moeflux::Finish;
+use moeflux::provider::experts::stream::StreamStats;
+
+/// Upper bounds in seconds: from a token in memory to a long prompt from a drive.
+const SECONDS: [f64; 20] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
+    30.0, 60.0, 300.0, 900.0, 3600.0,
+];
+
+/// Upper bounds in tokens.
+const TOKENS: [f64; 16] = [
+    1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0,
+    65536.0, 131_072.0, 262_144.0,
+];
+
+/// What a scheduler has done so far, and what it does.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Jobs whose prompt is being read or that are being answered.
+    pub n_running: usize,
+    /// Jobs that wait.
+    pub n_waiting: usize,
+    /// Sessions that are kept for prompts that go on from them.
+    pub n_kept: usize,
+    /// Tokens of all prompts that were begun.
+    pub n_prompt_tokens: u64,
+    /// Of these, the tokens that a kept or running session had.
+    pub n_cached_tokens: u64,
+    /// Tokens of answers.
+    pub n_answer_tokens: u64,
+    /// Answers that the model ended.
+    pub n_ended: u64,
+    /// Answers that a stop string ended.
+    pub n_stopped: u64,
+    /// Answers that were as long as was allowed or had room.
+    pub n_cut: u64,
+    /// Answers that nobody wanted any more.
+    pub n_cancelled: u64,
+    /// Answers that failed.
+    pub n_failed: u64,
+    /// Jobs that were not taken.
+    pub n_refused: u64,
+    /// Steps of answers.
+    pub n_steps: u64,
+    /// Seconds that jobs waited.
+    pub queued: Histogram,
+    /// Seconds from submission to the first token.
+    pub first_token: Histogram,
+    /// Seconds between tokens.
+    pub between_tokens: Histogram,
+    /// Seconds from the beginning of a prompt to the first token.
+    pub prompt: Histogram,
+    /// Seconds from the first token to the last.
+    pub answer: Histogram,
+    /// Seconds from submission to the last token.
+    pub whole: Histogram,
+    /// Tokens of prompts.
+    pub prompt_tokens: Histogram,
+    /// Tokens of answers.
+    pub answer_tokens: Histogram,
+    /// What was read from drives; `None` while all experts are in memory or no model is open.
+    pub stream: Option<StreamStats>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        let seconds = || Histogram::new(&SECONDS);
+        let tokens = || Histogram::new(&TOKENS);
+        Self {
+            n_running: 0,
+            n_waiting: 0,
+            n_kept: 0,
+            n_prompt_tokens: 0,
+            n_cached_tokens: 0,
+            n_answer_tokens: 0,
+            n_ended: 0,
+            n_stopped: 0,
+            n_cut: 0,
+            n_cancelled: 0,
+            n_failed: 0,
+            n_refused: 0,
+            n_steps: 0,
+            queued: seconds(),
+            first_token: seconds(),
+            between_tokens: seconds(),
+            prompt: seconds(),
+            answer: seconds(),
+            whole: seconds(),
+            prompt_tokens: tokens(),
+            answer_tokens: tokens(),
+            stream: None,
+        }
+    }
+}
+
+impl Stats {
+    /// Counts an answer that came to an end.
+    pub(crate) fn count_end(&mut self, finish: Finish) {
+        let count = match finish {
+            Finish::EndToken => &mut self.n_ended,
+            Finish::StopString => &mut self.n_stopped,
+            Finish::Cancelled => &mut self.n_cancelled,
+            _ => &mut self.n_cut,
+        };
+        *count += 1;
+    }
+}
+
+/// How many of some values are how large.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    /// Of each bound, and of what lies beyond the last.
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    pub(crate) fn add(&mut self, value: f64) {
+        let place = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[place] += 1;
+        self.sum += value;
+    }
+
+    pub(crate) fn add_time(&mut self, time: Duration) {
+        self.add(time.as_secs_f64());
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
+    pub(crate) fn add_count(&mut self, count: usize) {
+        self.add(count as f64);
+    }
+
+    /// Upper bounds, each with the number of values that are not larger; the last is infinite.
+    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        bounds.zip(&self.counts).scan(0, |below, (bound, count)| {
+            *below += count;
+            Some((bound, *below))
+        })
+    }
+
+    /// How many values there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// What they add up to.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_up_to_each_bound() {
+        let mut histogram = Histogram::new(&[1.0, 4.0]);
+        [0.5, 1.0, 2.0, 9.0].into_iter().for_each(|value| histogram.add(value));
+        let found: Vec<_> = histogram.buckets().collect();
+        assert_eq!(found, [(1.0, 2), (4.0, 3), (f64::INFINITY, 4)]);
+        assert_eq!(histogram.count(), 4);
+        assert!((histogram.sum() - 12.5).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,230 @@
+//! Jobs that have begun: whom to tell, and what to count.
+//!
+//! **Invariant:** a job is there until its last answer has ended, and each answer ends once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use moeflux::{Error, Finish};
+
+use crate::job::{Event, Job, Sink, Times};
+use crate::shared::{JobFlags, Shared};
+
+/// Which job: in the order of submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct JobId(pub(crate) u64);
+
+/// A job on its way to the thread.
+pub(crate) struct Submitted {
+    pub(crate) job: Job,
+    pub(crate) sink: Box<dyn Sink>,
+    pub(crate) flags: Arc<JobFlags>,
+    /// When.
+    pub(crate) at: Duration,
+    /// It had begun before, and gave way to others.
+    pub(crate) has_begun: bool,
+}
+
+/// A job that has begun.
+pub(crate) struct Tracked {
+    pub(crate) job: Job,
+    pub(crate) flags: Arc<JobFlags>,
+    sink: Box<dyn Sink>,
+    submitted_at: Duration,
+    begun_at: Duration,
+    first_token_at: Option<Duration>,
+    /// Bytes that had been read from drives when it began.
+    drive_bytes_before: u64,
+    n_open: usize,
+    /// Nobody hears of it any more.
+    is_silent: bool,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    jobs: BTreeMap<JobId, Tracked>,
+    n_begun: u64,
+}
+
+/// How an answer ended.
+pub(crate) struct End {
+    pub(crate) answer_idx: usize,
+    pub(crate) finish: Finish,
+    pub(crate) stopped: Option<String>,
+    pub(crate) rest: String,
+    pub(crate) n_tokens: usize,
+}
+
+impl Jobs {
+    /// A job begins.
+    pub(crate) fn begin(
+        &mut self,
+        submitted: Submitted,
+        (n_prompt_tokens, n_cached_tokens): (usize, usize),
+        (now, drive_bytes_before): (Duration, u64),
+        shared: &Shared,
+    ) -> JobId {
+        let Submitted { job, mut sink, flags, at, has_begun } = submitted;
+        shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
+        let n_open = job.n_answers;
+        flags.set_progress(n_cached_tokens, None);
+        if !has_begun {
+            let mut stats = shared.stats();
+            stats.n_prompt_tokens += n_prompt_tokens as u64;
+            stats.n_cached_tokens += n_cached_tokens as u64;
+            stats.queued.add_time(now.saturating_sub(at));
+            stats.prompt_tokens.add_count(n_prompt_tokens);
+            drop(stats);
+            sink.put(Event::Begun { n_cached_tokens });
+        }
+        let (submitted_at, begun_at, first_token_at) = (at, now, None);
+        let id = JobId(self.n_begun);
+        self.n_begun += 1;
+        let tracked = Tracked {
+            job,
+            flags,
+            sink,
+            submitted_at,
+            begun_at,
+            first_token_at,
+            drive_bytes_before,
+            n_open,
+            is_silent: false,
+        };
+        self.jobs.insert(id, tracked);
+        id
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub(crate) fn of(&self, id: JobId) -> &Tracked {
+        &self.jobs[&id]
+    }
+
+    fn of_mut(&mut self, id: JobId) -> &mut Tracked {
+        self.jobs.get_mut(&id).expect("a job is there until its last answer has ended")
+    }
+
+    pub(crate) fn put(&mut self, id: JobId, event: Event) {
+        self.of_mut(id).put(event);
+    }
+
+    /// A token was chosen.
+    pub(crate) fn token(&mut self, id: JobId, event: Event, now: Duration, shared: &Shared) {
+        let tracked = self.of_mut(id);
+        if tracked.first_token_at.is_none() {
+            tracked.first_token_at = Some(now);
+            let mut stats = shared.stats();
+            stats.first_token.add_time(now.saturating_sub(tracked.submitted_at));
+            stats.prompt.add_time(now.saturating_sub(tracked.begun_at));
+        }
+        tracked.put(event);
+    }
+
+    /// An answer ended.
+    pub(crate) fn end(
+        &mut self,
+        id: JobId,
+        end: End,
+        (now, drive_bytes): (Duration, u64),
+        shared: &Shared,
+    ) {
+        let tracked = self.of_mut(id);
+        let End { answer_idx, finish, stopped, rest, n_tokens } = end;
+        let first_token_at = tracked.first_token_at.unwrap_or(now);
+        let times = Times {
+            queued: tracked.begun_at.saturating_sub(tracked.submitted_at),
+            prompt: first_token_at.saturating_sub(tracked.begun_at),
+            answer: now.saturating_sub(first_token_at),
+            drive_bytes: drive_bytes.saturating_sub(tracked.drive_bytes_before),
+        };
+        {
+            let mut stats = shared.stats();
+            stats.count_end(finish);
+            if finish != Finish::Cancelled {
+                stats.answer.add_time(times.answer);
+                stats.whole.add_time(now.saturating_sub(tracked.submitted_at));
+                stats.answer_tokens.add_count(n_tokens);
+            }
+        }
+        if finish != Finish::Cancelled {
+            tracked.put(Event::Finished { answer_idx, finish, stopped, rest, times });
+        }
+        self.close_one(id, shared);
+    }
+
+    /// An answer failed, and with it the job: of its other answers nothing more is heard.
+    pub(crate) fn fail(&mut self, id: JobId, error: Error, shared: &Shared) {
+        let tracked = self.of_mut(id);
+        if !tracked.is_silent {
+            shared.stats().n_failed += 1;
+            tracked.put(Event::Failed(error));
+            tracked.is_silent = true;
+            tracked.flags.cancel();
+        }
+        self.close_one(id, shared);
+    }
+
+    /// The same where none of its answers has begun.
+    pub(crate) fn fail_whole(&mut self, id: JobId, error: Error, shared: &Shared) {
+        self.of_mut(id).n_open = 1;
+        self.fail(id, error, shared);
+    }
+
+    /// Nobody wants a job any more of which no answer has begun.
+    pub(crate) fn cancel_whole(&mut self, id: JobId, shared: &Shared) {
+        self.of_mut(id).n_open = 1;
+        shared.stats().n_cancelled += 1;
+        self.close_one(id, shared);
+    }
+
+    fn close_one(&mut self, id: JobId, shared: &Shared) {
+        let tracked = self.of_mut(id);
+        tracked.n_open -= 1;
+        if tracked.n_open == 0 {
+            self.jobs.remove(&id);
+            shared.n_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A job whose prompt was not read to its end goes back.
+    pub(crate) fn take_back(&mut self, id: JobId, shared: &Shared) -> Submitted {
+        let tracked = self.jobs.remove(&id).expect("a job is there until it is taken back");
+        shared.n_waiting.fetch_add(1, Ordering::Relaxed);
+        let Tracked { job, flags, sink, submitted_at, .. } = tracked;
+        Submitted { job, sink, flags, at: submitted_at, has_begun: true }
+    }
+}
+
+impl Tracked {
+    /// Whether it takes tokens now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.sink.is_ready()
+    }
+
+    fn put(&mut self, event: Event) {
+        if !self.is_silent && !self.flags.is_cancelled() {
+            self.sink.put(event);
+        }
+    }
+}
+
+impl Submitted {
+    /// It is not begun: somebody gave it up, or it cannot be.
+    pub(crate) fn drop_waiting(mut self, error: Option<Error>, shared: &Shared) {
+        shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
+        shared.n_open.fetch_sub(1, Ordering::Relaxed);
+        match error {
+            None => shared.stats().n_cancelled += 1,
+            Some(error) => {
+                shared.stats().n_failed += 1;
+                self.sink.put(Event::Failed(error));
+            }
+        }
+    }
+}

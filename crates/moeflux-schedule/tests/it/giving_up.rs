@@ -1,0 +1,126 @@
+//! Jobs that are given up, and readers that are slow.
+
+use moeflux::TokenId;
+use moeflux_schedule::{Job, Options, Service};
+
+use crate::support::{Asked, DEMO, wait_until};
+
+const CONTEXT: usize = 4000;
+
+fn service(n_sessions: usize) -> Service {
+    let mut options = Options::new(CONTEXT);
+    options.n_sessions = n_sessions;
+    DEMO.service(options)
+}
+
+/// An answer that does not end before its length is reached.
+fn endless(prompt: &str, n_tokens: usize) -> Job {
+    let mut job = DEMO.job(DEMO.tokens(prompt), n_tokens);
+    job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
+    job
+}
+
+fn long_prompt() -> Vec<TokenId> {
+    let text = "A slice is a view into a block of memory, and a pointer with a length. ";
+    let mut tokens = DEMO.tokens(&text.repeat(300));
+    tokens.truncate(3500);
+    tokens
+}
+
+#[test]
+fn a_job_can_be_given_up_while_it_waits() {
+    let service = service(1);
+    let running = Asked::new(&service, endless("A slice is", 3000));
+    let mut waiting = Asked::new(&service, endless("Rc is", 20));
+    let last = Asked::new(&service, endless("u8 is", 20));
+    running.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    assert_eq!(service.stats().n_waiting, 2);
+    waiting.give_up();
+    wait_until("the queue to be shorter", || service.stats().n_waiting == 1);
+    assert!(waiting.so_far().n_cached.is_none(), "it has not begun");
+    drop(running);
+    assert_eq!(last.end().answers, [DEMO.alone(&last.job, 0, CONTEXT)]);
+    wait_until("all jobs to be over", || service.is_idle());
+    assert_eq!(service.stats().n_cancelled, 2);
+}
+
+#[test]
+fn who_asks_again_goes_on_where_the_prompt_was_given_up() {
+    let service = service(2);
+    let mut job = DEMO.job(long_prompt(), 5);
+    let mut asked = Asked::new(&service, job.clone());
+    let n_done = || asked.ticket.as_ref().unwrap().progress().n_done;
+    wait_until("half of the prompt", || n_done() > 1000);
+    let progress = asked.ticket.as_ref().unwrap().progress();
+    assert_eq!(progress.n_total, 3500);
+    assert!(progress.left.is_some());
+    asked.give_up();
+    wait_until("the job to be over", || service.is_idle());
+    let n_kept = asked.so_far();
+    assert_eq!(n_kept.n_tokens(), 0);
+    job.sampling.seed = 8;
+    let again = Asked::new(&service, job);
+    let heard = again.end();
+    assert!(heard.n_cached > Some(900), "{:?}", heard.n_cached);
+    assert_eq!(heard.answers, [DEMO.alone(&again.job, 0, CONTEXT)]);
+}
+
+#[test]
+fn an_answer_that_is_given_up_leaves_the_others_alone() {
+    let service = service(3);
+    let mut asked: Vec<Asked> = ["A slice is", "Rc is", "fn main"]
+        .map(|prompt| Asked::new(&service, endless(prompt, 300)))
+        .into();
+    asked[1].wait_for("some tokens", |heard| heard.n_tokens() > 5);
+    asked[1].give_up();
+    for idx in [0, 2] {
+        let expected = DEMO.alone(&asked[idx].job, 0, CONTEXT);
+        assert_eq!(asked[idx].end().answers, [expected]);
+    }
+    let heard = asked[1].so_far().answers.remove(0);
+    let whole = DEMO.alone(&asked[1].job, 0, CONTEXT);
+    assert_eq!(heard.tokens, whole.tokens[..heard.tokens.len()]);
+    assert_eq!(heard.finish, None, "of a job that was given up nothing more is heard");
+    wait_until("all jobs to be over", || service.is_idle());
+}
+
+#[test]
+fn answers_go_on_while_a_long_prompt_is_read() {
+    let service = service(2);
+    let answering = Asked::new(&service, endless("A slice is", 3000));
+    answering.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let reading = Asked::new(&service, DEMO.job(long_prompt(), 1));
+    reading.wait_for("its beginning", |heard| heard.n_cached.is_some());
+    let n_before = answering.so_far().n_tokens();
+    reading.end();
+    let n_between = answering.so_far().n_tokens() - n_before;
+    assert!(n_between > 20, "{n_between} tokens of the answer in between");
+    assert_eq!(answering.end().answers, [DEMO.alone(&answering.job, 0, CONTEXT)]);
+}
+
+#[test]
+fn a_slow_reader_waits_alone() {
+    let service = service(2);
+    let slow = Asked::new(&service, endless("A slice is", 300));
+    slow.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    slow.set_ready(&service, false);
+    let quick = Asked::new(&service, endless("Rc is", 200));
+    assert_eq!(quick.end().answers, [DEMO.alone(&quick.job, 0, CONTEXT)]);
+    wait_until("the scheduler to sleep", || service.stats().n_running == 1);
+    let n_before = slow.so_far().n_tokens();
+    assert!(n_before < 300, "it was paused");
+    slow.set_ready(&service, true);
+    assert_eq!(slow.end().answers, [DEMO.alone(&slow.job, 0, CONTEXT)]);
+}
+
+#[test]
+fn the_end_of_a_service_ends_its_jobs() {
+    let service = service(1);
+    let asked = [endless("A slice is", 3000), DEMO.job(long_prompt(), 5)]
+        .map(|job| Asked::new(&service, job));
+    asked[0].wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    drop(service);
+    for asked in asked {
+        assert_eq!(asked.so_far().failure.as_deref(), Some("cancelled"));
+    }
+}

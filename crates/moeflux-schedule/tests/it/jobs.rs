@@ -1,0 +1,197 @@
+//! Jobs that end by themselves.
+
+use moeflux::{Error, Finish, Scorer, StopStrings, TokenId, Wanted};
+use moeflux_schedule::{Options, Refusal, State};
+
+use crate::support::{Asked, DEMO, RECURRENT, wait_until};
+
+const CONTEXT: usize = 600;
+
+fn options(n_sessions: usize) -> Options {
+    let mut options = Options::new(CONTEXT);
+    options.n_sessions = n_sessions;
+    options
+}
+
+#[test]
+fn jobs_at_the_same_time_are_answered_as_alone() {
+    let service = DEMO.service(options(3));
+    let questions = ["What is a slice?", "let mut", "fn", "Is Vec growable?", "u8 is", "Rc"];
+    let jobs = (1..).zip(questions).map(|(n, it)| DEMO.job(DEMO.tokens(it), 8 * n));
+    let asked: Vec<Asked> = jobs.map(|job| Asked::new(&service, job)).collect();
+    for asked in &asked {
+        assert_eq!(asked.end().answers, [DEMO.alone(&asked.job, 0, CONTEXT)]);
+    }
+    wait_until("the last job to be over", || service.is_idle());
+    let stats = service.stats();
+    let n_tokens: usize = asked.iter().map(|it| it.so_far().n_tokens()).sum();
+    assert_eq!(stats.n_answer_tokens, n_tokens as u64);
+    assert_eq!(stats.first_token.count(), 6);
+    assert_eq!(stats.between_tokens.count(), n_tokens as u64 - 6);
+    assert_eq!(stats.n_ended + stats.n_cut, 6);
+}
+
+#[test]
+fn several_answers_share_their_prompt() {
+    for n_sessions in [1, 2, 8] {
+        let service = DEMO.service(options(n_sessions));
+        let mut job = DEMO.job(DEMO.tokens("A slice is"), 12);
+        job.n_answers = 4;
+        let asked = Asked::new(&service, job);
+        let expected: Vec<_> = (0..4).map(|idx| DEMO.alone(&asked.job, idx, CONTEXT)).collect();
+        assert_eq!(asked.end().answers, expected);
+        assert_eq!(service.stats().n_prompt_tokens, asked.job.prompt.len() as u64);
+    }
+}
+
+#[test]
+fn one_of_several_answers_can_be_given_up() {
+    let service = DEMO.service(options(2));
+    let mut job = DEMO.job(DEMO.tokens("A slice is"), 500);
+    job.n_answers = 2;
+    job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
+    let asked = Asked::new(&service, job);
+    asked.wait_for("some tokens", |heard| heard.answers[1].tokens.len() > 3);
+    asked.ticket.as_ref().unwrap().cancel_one(1);
+    let heard = asked.wait_for("the first answer", |heard| heard.answers[0].finish.is_some());
+    assert_eq!(heard.answers[0], DEMO.alone(&asked.job, 0, CONTEXT));
+    assert_eq!(heard.answers[1].finish, None);
+    wait_until("the job to be over", || service.is_idle());
+}
+
+#[test]
+fn answers_end_by_stop_strings_and_limits() {
+    let service = DEMO.service(options(2));
+    let mut job = DEMO.job(DEMO.tokens("A slice is a"), 60);
+    job.sampling.temperature = 0.0;
+    let whole = Asked::new(&service, job.clone()).end().answers.remove(0).text;
+    let stop: String = whole.chars().skip(5).take(3).collect();
+    job.stops = StopStrings::new(vec![stop.clone()]).unwrap();
+    let heard = Asked::new(&service, job.clone()).end();
+    assert_eq!(heard.answers[0].text, whole[..whole.find(&stop).unwrap()]);
+    assert_eq!(heard.answers[0].finish, Some(Finish::StopString));
+    job.n_tokens_max = Some(0);
+    let heard = Asked::new(&service, job.clone()).end();
+    assert_eq!((heard.n_tokens(), heard.answers[0].finish), (0, Some(Finish::Length)));
+    job.n_tokens_max = None;
+    job.stops = StopStrings::default();
+    job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
+    let heard = Asked::new(&service, job.clone()).end();
+    assert_eq!(heard.answers[0].finish, Some(Finish::ContextFull));
+    assert_eq!(job.prompt.len() + heard.n_tokens(), CONTEXT + 1, "the last one is not fed");
+}
+
+#[test]
+fn a_prompt_is_scored_by_the_logits_before_each_token() {
+    let service = DEMO.service(options(1));
+    let text = "A slice is a view into a block of memory. ".repeat(6);
+    let mut job = DEMO.job(DEMO.tokens(&text), 2);
+    job.scores_prompt = true;
+    let heard = Asked::new(&service, job.clone()).end();
+    let mut expected = vec![(job.prompt[0], None)];
+    let mut scorer = Scorer::new(3);
+    let mut session = DEMO.cold.session(CONTEXT).unwrap();
+    let watch = &mut |_| std::ops::ControlFlow::Continue(());
+    session
+        .feed(&job.prompt, Wanted::All, watch, &mut |of, logits| {
+            if let Some(token) = job.prompt.get(of.position.0 + 1) {
+                expected.push((*token, scorer.score(logits, *token)?.logprob));
+            }
+            Ok(())
+        })
+        .unwrap();
+    let found: Vec<_> = heard.scores.iter().map(|it| (it.token, it.logprob)).collect();
+    assert_eq!(found, expected);
+    assert!(heard.scores[1..].iter().all(|it| it.top.len() == 3));
+    assert_eq!(heard.answers, [DEMO.alone(&job, 0, CONTEXT)]);
+    assert_eq!(Asked::new(&service, job).end().n_cached, Some(0), "its logits are wanted again");
+}
+
+#[test]
+fn what_cannot_run_is_refused_at_once() {
+    let mut options = options(1);
+    options.n_queue = 1;
+    let service = DEMO.service(options);
+    let refusal = |job| match service.submit(job, Box::new(Nobody)) {
+        Ok(_) => panic!("it was taken"),
+        Err(refusal) => refusal,
+    };
+    let long = DEMO.job(vec![TokenId(5); CONTEXT], 1);
+    let expected = (CONTEXT, 1, CONTEXT);
+    match refusal(long) {
+        Refusal::TooLong { n_prompt_tokens, n_answer_tokens, n_context } => {
+            assert_eq!((n_prompt_tokens, n_answer_tokens, n_context), expected);
+        }
+        other => panic!("{other:?}"),
+    }
+    let vocab = DEMO.text.vocab();
+    let strange = TokenId(u32::try_from(vocab).unwrap());
+    match refusal(DEMO.job(vec![TokenId(5), strange], 1)) {
+        Refusal::Invalid(Error::Input(problem)) => {
+            let expected = format!("token {vocab} at place 1 is not in the vocabulary of {vocab}");
+            assert_eq!(problem, expected);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(refusal(DEMO.job(Vec::new(), 1)), Refusal::Invalid(_)));
+    let asked = [1, 2].map(|_| {
+        let mut job = DEMO.job(DEMO.tokens("A slice is"), 500);
+        job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1e3)).collect();
+        Asked::new(&service, job)
+    });
+    match refusal(DEMO.job(DEMO.tokens("fn"), 1)) {
+        Refusal::QueueFull { retry_after, .. } => assert!(retry_after.as_secs() >= 1),
+        other => panic!("{other:?}"),
+    }
+    service.close();
+    assert!(matches!(refusal(DEMO.job(DEMO.tokens("fn"), 1)), Refusal::Closed));
+    assert_eq!(service.stats().n_refused, 5);
+    service.cancel_all();
+    for asked in asked {
+        let heard = asked.wait_for("the end", |heard| heard.failure.is_some());
+        assert_eq!(heard.failure.as_deref(), Some("cancelled"));
+    }
+    wait_until("all jobs to be over", || service.is_idle());
+}
+
+/// A sink that hears nothing.
+struct Nobody;
+
+impl moeflux_schedule::Sink for Nobody {
+    fn put(&mut self, _event: moeflux_schedule::Event) {}
+}
+
+#[test]
+fn a_model_that_is_idle_gives_its_memory_back_and_comes_again() {
+    let mut options = options(2);
+    options.unload_after = Some(std::time::Duration::from_millis(20));
+    let service = DEMO.service(options);
+    service.wait_until_open().unwrap();
+    for _ in 0..2 {
+        let asked = Asked::new(&service, DEMO.job(DEMO.tokens("A slice is"), 8));
+        let heard = asked.end();
+        assert_eq!(heard.answers, [DEMO.alone(&asked.job, 0, CONTEXT)]);
+        assert_eq!(heard.n_cached, Some(0));
+        drop(asked);
+        wait_until("the model to be unloaded", || service.state() == State::Unloaded);
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_opened_is_reported_and_tried_again() {
+    let mut n_tries = 0;
+    let open = move || {
+        n_tries += 1;
+        Err(Error::Machine(format!("try {n_tries}")))
+    };
+    let clock = std::sync::Arc::new(moeflux::provider::io::RealClock::new());
+    let text = std::sync::Arc::clone(&RECURRENT.text);
+    let service =
+        moeflux_schedule::Service::start(Box::new(open), text, options(1), clock).unwrap();
+    assert_eq!(service.wait_until_open().unwrap_err().to_string(), "try 1");
+    wait_until("its state", || service.state() == State::Broken);
+    let asked = Asked::new(&service, RECURRENT.job(vec![TokenId(5)], 1));
+    let heard = asked.wait_for("the failure", |heard| heard.failure.is_some());
+    assert_eq!(heard.failure.as_deref(), Some("try 2"));
+    wait_until("the job to be over", || service.is_idle());
+}

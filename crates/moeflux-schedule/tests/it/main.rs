@@ -1,0 +1,10 @@
+//! Tests of the scheduler: what is heard of jobs next to each other is what each gives alone.
+#![cfg(test)]
+
+mod giving_up;
+mod jobs;
+mod reuse;
+mod scripts;
+mod support;
+#[path = "../../../moeflux/tests/it/temp_dir.rs"]
+mod temp_dir;

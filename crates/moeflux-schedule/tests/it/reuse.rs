@@ -1,0 +1,123 @@
+//! Prompts that begin like what was read before.
+
+use moeflux::TokenId;
+use moeflux_schedule::{Job, KeptLimits, Options};
+
+use crate::support::{ATTENTION, Asked, RECURRENT, Subject, wait_until};
+
+const CONTEXT: usize = 400;
+
+fn options() -> Options {
+    let mut options = Options::new(CONTEXT);
+    options.n_sessions = 2;
+    options
+}
+
+fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
+    (0..n_tokens).map(|n| TokenId(3 + (n * 31 + seed * 17 + n * n) % 150)).collect()
+}
+
+/// What is heard of a job, which must be as alone; how many of its tokens were there already.
+#[track_caller]
+fn n_cached(subject: &Subject, service: &moeflux_schedule::Service, job: Job) -> usize {
+    let asked = Asked::new(service, job);
+    let heard = asked.end();
+    assert_eq!(heard.answers[0], subject.alone(&asked.job, 0, CONTEXT));
+    wait_until("the job to be over", || service.is_idle());
+    heard.n_cached.unwrap()
+}
+
+#[test]
+fn a_conversation_goes_on_where_it_was() {
+    for subject in [&*ATTENTION, &*RECURRENT] {
+        let service = subject.service(options());
+        let job = subject.job(tokens(90, 1), 20);
+        let answer = subject.alone(&job, 0, CONTEXT).tokens;
+        assert_eq!(n_cached(subject, &service, job.clone()), 0);
+        let mut next = job.prompt.clone();
+        // The last token was told and not fed.
+        next.extend(answer.iter().map(|it| it.token));
+        let n_fed = next.len() - 1;
+        next.extend(tokens(30, 2));
+        assert_eq!(n_cached(subject, &service, subject.job(next, 10)), n_fed);
+        assert_eq!(service.stats().n_kept, 1, "the conversation, not each of its turns");
+    }
+}
+
+#[test]
+fn an_answer_can_be_told_differently_in_the_history() {
+    for subject in [&*ATTENTION, &*RECURRENT] {
+        let service = subject.service(options());
+        let mut job = subject.job(tokens(90, 1), 20);
+        job.parts_at = vec![40, 87];
+        assert_eq!(n_cached(subject, &service, job.clone()), 0);
+        // The history has the prompt but for its last three tokens, then other ones.
+        let mut next = job.prompt[..87].to_vec();
+        next.extend(tokens(40, 3));
+        let mut next = subject.job(next, 10);
+        next.parts_at = vec![40, 120];
+        assert_eq!(n_cached(subject, &service, next), 87);
+        assert_eq!(service.stats().n_kept, 1, "the conversation went on");
+    }
+}
+
+#[test]
+fn conversations_with_the_same_instructions_share_them() {
+    for subject in [&*ATTENTION, &*RECURRENT] {
+        let service = subject.service(options());
+        let job_with = |seed| {
+            let mut prompt = tokens(90, 1)[..60].to_vec();
+            prompt.extend(tokens(40, seed));
+            let mut job = subject.job(prompt, 10);
+            job.parts_at = vec![60, 98];
+            job
+        };
+        assert_eq!(n_cached(subject, &service, job_with(4)), 0);
+        assert!((60..64).contains(&n_cached(subject, &service, job_with(5))));
+        assert_eq!(service.stats().n_kept, 2, "both conversations");
+        // The first one is still whole: asked again, only the prompt's last token is read.
+        assert_eq!(n_cached(subject, &service, job_with(4)), 99);
+    }
+}
+
+#[test]
+fn a_job_waits_for_one_that_begins_alike() {
+    for subject in [&*ATTENTION, &*RECURRENT] {
+        let service = subject.service(options());
+        let job_with = |seed| {
+            let mut prompt = tokens(300, 1);
+            prompt.extend(tokens(20, seed));
+            let mut job = subject.job(prompt, 5);
+            job.parts_at = vec![300];
+            job
+        };
+        let asked = [4, 5, 6].map(|seed| Asked::new(&service, job_with(seed)));
+        let heard = asked.each_ref().map(Asked::end);
+        for (asked, heard) in asked.iter().zip(&heard) {
+            assert_eq!(heard.answers[0], subject.alone(&asked.job, 0, CONTEXT));
+        }
+        assert_eq!(heard[0].n_cached, Some(0));
+        // How far the first one is when the others come is not known; they wait for its end unless
+        // it is near.
+        let n_cached = [1, 2].map(|idx| heard[idx].n_cached.unwrap());
+        assert!(n_cached.iter().all(|it| *it >= 300 - 64), "{n_cached:?}");
+    }
+}
+
+#[test]
+fn nothing_is_kept_beyond_the_limits() {
+    let mut options = options();
+    options.kept = KeptLimits { n_sessions: 0, n_states: 0, n_bytes: None };
+    let service = RECURRENT.service(options);
+    let job = RECURRENT.job(tokens(50, 1), 3);
+    assert_eq!(n_cached(&RECURRENT, &service, job.clone()), 0);
+    assert_eq!(n_cached(&RECURRENT, &service, job), 0);
+    assert_eq!(service.stats().n_kept, 0);
+    let mut options = Options::new(CONTEXT);
+    options.kept = KeptLimits { n_sessions: 2, n_states: 1, n_bytes: None };
+    let service = RECURRENT.service(options);
+    for seed in 1..5 {
+        assert_eq!(n_cached(&RECURRENT, &service, RECURRENT.job(tokens(50, seed), 3)), 0);
+    }
+    assert_eq!(service.stats().n_kept, 2);
+}

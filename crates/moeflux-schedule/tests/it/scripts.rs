@@ -1,0 +1,109 @@
+//! Random scripts of jobs: alone, in company, behind a cancelled one, from reuse or cold, each
+//! answer has the same bits.
+
+use std::ops::Range;
+
+use moeflux::TokenId;
+use moeflux_schedule::{Job, KeptLimits, Options};
+
+use crate::support::{ATTENTION, Asked, RECURRENT, Subject, wait_until};
+
+const CONTEXT: usize = 300;
+
+/// Seeds in `./test.sh`; with `MOEFLUX_SEEDS` more in proportion, as in the engine's own suites.
+#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
+fn seeds() -> Range<u64> {
+    const USUAL: u64 = 200;
+    const N_SEEDS: u64 = 50;
+    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
+    0..N_SEEDS * wanted.max(USUAL) / USUAL
+}
+
+/// The SplitMix64 generator.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        usize::try_from((mixed ^ (mixed >> 31)) % n as u64).unwrap()
+    }
+
+    fn is_one_of(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn tokens(&mut self, n_tokens_max: usize) -> Vec<TokenId> {
+        let n_tokens = 1 + self.below(n_tokens_max);
+        (0..n_tokens).map(|_| TokenId(u32::try_from(3 + self.below(150)).unwrap())).collect()
+    }
+}
+
+/// A job that begins like one before, or like none.
+fn job(subject: &Subject, rng: &mut Rng, histories: &[Vec<TokenId>]) -> Job {
+    let mut prompt = Vec::new();
+    if !histories.is_empty() && !rng.is_one_of(4) {
+        let history = &histories[rng.below(histories.len())];
+        let n_tokens = if rng.is_one_of(2) { history.len() } else { rng.below(history.len() + 1) };
+        prompt.extend_from_slice(&history[..n_tokens]);
+    }
+    prompt.extend(rng.tokens(60));
+    prompt.truncate(CONTEXT - 30);
+    let n_tokens_max = rng.below(16);
+    let mut job = subject.job(prompt, n_tokens_max);
+    job.parts_at = (0..rng.below(3)).map(|_| rng.below(job.prompt.len() + 1)).collect();
+    job.n_answers = if rng.is_one_of(5) { 3 } else { 1 };
+    job.sampling.seed = rng.below(1000) as u64;
+    job.scores_prompt = rng.is_one_of(8);
+    if rng.is_one_of(3) {
+        (job.sampling.temperature, job.sampling.n_logprobs) = (0.0, None);
+    }
+    job
+}
+
+fn run(subject: &Subject, seed: u64) {
+    let mut rng = Rng(seed);
+    let mut options = Options::new(CONTEXT);
+    options.n_sessions = 1 + rng.below(8);
+    options.kept = KeptLimits { n_sessions: rng.below(4), n_states: rng.below(5), n_bytes: None };
+    let service = subject.service(options);
+    let mut histories: Vec<Vec<TokenId>> = Vec::new();
+    for _ in 0..3 {
+        let n_jobs = 1 + rng.below(8);
+        let jobs = (0..n_jobs).map(|_| job(subject, &mut rng, &histories)).collect::<Vec<_>>();
+        let mut asked: Vec<_> = jobs.into_iter().map(|job| Asked::new(&service, job)).collect();
+        let mut given_up = vec![false; n_jobs];
+        for (asked, is_given_up) in asked.iter_mut().zip(&mut given_up) {
+            if rng.is_one_of(4) {
+                (0..rng.below(500)).for_each(|_| std::thread::yield_now());
+                asked.give_up();
+                *is_given_up = true;
+            }
+        }
+        for (asked, is_given_up) in asked.iter().zip(given_up) {
+            let heard = if is_given_up { asked.so_far() } else { asked.end() };
+            for (answer_idx, answer) in heard.answers.iter().enumerate() {
+                let expected = subject.alone(&asked.job, answer_idx, CONTEXT);
+                if is_given_up {
+                    let n_tokens = answer.tokens.len();
+                    assert_eq!(answer.tokens, expected.tokens[..n_tokens], "seed {seed}");
+                } else {
+                    assert_eq!(*answer, expected, "seed {seed}");
+                }
+            }
+            let answer = heard.answers[0].tokens.iter().map(|it| it.token);
+            histories.push(asked.job.prompt.iter().copied().chain(answer).collect());
+        }
+        drop(asked);
+        wait_until("all jobs to be over", || service.is_idle());
+    }
+}
+
+#[test]
+fn answers_are_the_same_whatever_happened_before_and_beside_them() {
+    for seed in seeds() {
+        run(if seed % 2 == 0 { &RECURRENT } else { &ATTENTION }, seed);
+    }
+}

@@ -1,0 +1,238 @@
+//! Models that can be asked, jobs that are heard of, and what each gives alone.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex};
+use std::time::Duration;
+
+use moeflux::provider::io::RealClock;
+use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
+use moeflux::{Engine, Finish, ModelText, SamplerConfig, StopStrings, TokenId};
+use moeflux_schedule::{Event, Job, Options, Scored, Service, Sink, Ticket};
+
+use crate::temp_dir::TempDir;
+
+/// Far more than any test takes: a test that waits for ever says so.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A folder with a model and its text.
+pub(crate) struct Subject {
+    dir: PathBuf,
+    n_rows: usize,
+    pub(crate) text: Arc<ModelText>,
+    pub(crate) cold: Engine,
+    _copy: Option<TempDir>,
+}
+
+/// The model in the box.
+pub(crate) static DEMO: LazyLock<Subject> = LazyLock::new(|| {
+    let dir = moeflux_demo::unpack(&std::env::temp_dir()).unwrap();
+    Subject::new(dir, 64, None)
+});
+
+/// A model of random weights in which all layers but a few are recurrent.
+pub(crate) static RECURRENT: LazyLock<Subject> = LazyLock::new(|| Subject::golden("qwen3_next"));
+
+/// A model of random weights with attention in all layers.
+pub(crate) static ATTENTION: LazyLock<Subject> = LazyLock::new(|| Subject::golden("qwen3_moe"));
+
+impl Subject {
+    fn golden(family: &str) -> Self {
+        let name = format!("../../golden/{family}-bf16");
+        let copy = TempDir::copy_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
+        let write = |name, json: serde_json::Value| {
+            std::fs::write(copy.path().join(name), json.to_string()).unwrap();
+        };
+        write("tokenizer.json", byte_tokenizer_json(160, &[]));
+        write("tokenizer_config.json", byte_tokenizer_config_json(None));
+        Self::new(copy.path().to_owned(), 24, Some(copy))
+    }
+
+    fn new(dir: PathBuf, n_rows: usize, copy: Option<TempDir>) -> Self {
+        let cold = open(&dir, n_rows).unwrap();
+        let text = Arc::new(cold.text().unwrap());
+        Self { dir, n_rows, text, cold, _copy: copy }
+    }
+
+    pub(crate) fn service(&self, options: Options) -> Service {
+        let (dir, n_rows) = (self.dir.clone(), self.n_rows);
+        let clock = Arc::new(RealClock::new());
+        let text = Arc::clone(&self.text);
+        Service::start(Box::new(move || open(&dir, n_rows)), text, options, clock).unwrap()
+    }
+
+    pub(crate) fn tokens(&self, text: &str) -> Vec<TokenId> {
+        self.text.tokenizer().encode_plain(text).unwrap()
+    }
+
+    /// A job that is sampled, with log-probabilities: any other bit of the logits shows.
+    pub(crate) fn job(&self, prompt: Vec<TokenId>, n_tokens_max: usize) -> Job {
+        let mut sampling = self.text.sampling(7);
+        sampling.temperature = 1.0;
+        sampling.n_logprobs = Some(3);
+        Job {
+            prompt,
+            parts_at: Vec::new(),
+            n_answers: 1,
+            n_tokens_max: Some(n_tokens_max),
+            sampling,
+            stops: StopStrings::default(),
+            scores_prompt: false,
+        }
+    }
+
+    /// What an answer to a job is, computed alone and cold.
+    pub(crate) fn alone(&self, job: &Job, answer_idx: usize, context: usize) -> Answer {
+        let mut sampling: SamplerConfig = job.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
+        let n_tokens_max = job.n_tokens_max.unwrap_or(usize::MAX);
+        let generation = self.text.generation(sampling, n_tokens_max).unwrap();
+        let generation = generation.with_stops(job.stops.clone());
+        let mut session = self.cold.session(context).unwrap();
+        let mut answer = Answer::default();
+        let finish = generation.run(&mut session, &job.prompt, &mut |event| {
+            match event {
+                moeflux::Event::Token { token, logprob, top, .. } => {
+                    answer.tokens.push(Scored { token, logprob, top: top.to_vec() });
+                }
+                moeflux::Event::Text(text) => answer.text.push_str(text),
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        });
+        answer.finish = Some(finish.unwrap());
+        answer
+    }
+}
+
+fn open(dir: &Path, n_rows: usize) -> moeflux::Result<Engine> {
+    let n_rows = NonZeroUsize::new(n_rows).unwrap();
+    Engine::builder(dir).threads(NonZeroUsize::MIN).rows_per_step(n_rows).open()
+}
+
+/// What was heard of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) tokens: Vec<Scored>,
+    pub(crate) text: String,
+    pub(crate) finish: Option<Finish>,
+}
+
+/// What was heard of a job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) n_cached: Option<usize>,
+    pub(crate) scores: Vec<Scored>,
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) failure: Option<String>,
+}
+
+impl Heard {
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Begun { n_cached_tokens } => {
+                assert_eq!(self.n_cached.replace(n_cached_tokens), None, "a job begins once");
+            }
+            Event::PromptScores(scores) => self.scores.extend(scores),
+            Event::Token { answer_idx, token, text } => {
+                assert_eq!(self.answers[answer_idx].finish, None, "nothing behind the end");
+                self.answers[answer_idx].tokens.push(token);
+                self.answers[answer_idx].text.push_str(&text);
+            }
+            Event::Finished { answer_idx, finish, rest, .. } => {
+                self.answers[answer_idx].text.push_str(&rest);
+                assert_eq!(self.answers[answer_idx].finish.replace(finish), None, "one end");
+            }
+            Event::Failed(error) => self.failure = Some(error.to_string()),
+            other => panic!("not expected: {other:?}"),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.failure.is_some() || self.answers.iter().all(|answer| answer.finish.is_some())
+    }
+
+    pub(crate) fn n_tokens(&self) -> usize {
+        self.answers.iter().map(|answer| answer.tokens.len()).sum()
+    }
+}
+
+/// A job that was submitted.
+pub(crate) struct Asked {
+    pub(crate) job: Job,
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+    is_ready: Arc<AtomicBool>,
+    pub(crate) ticket: Option<Ticket>,
+}
+
+struct Recorder {
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+    is_ready: Arc<AtomicBool>,
+}
+
+impl Sink for Recorder {
+    fn put(&mut self, event: Event) {
+        self.heard.0.lock().unwrap().hear(event);
+        self.heard.1.notify_all();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::Relaxed)
+    }
+}
+
+impl Asked {
+    /// Submits a job.
+    pub(crate) fn new(service: &Service, job: Job) -> Self {
+        let answers = vec![Answer::default(); job.n_answers];
+        let heard = Arc::new((Mutex::new(Heard { answers, ..Heard::default() }), Condvar::new()));
+        let is_ready = Arc::new(AtomicBool::new(true));
+        let sink = Recorder { heard: Arc::clone(&heard), is_ready: Arc::clone(&is_ready) };
+        let ticket = Some(service.submit(job.clone(), Box::new(sink)).unwrap());
+        Self { job, heard, is_ready, ticket }
+    }
+
+    /// Waits until something is true of what was heard.
+    pub(crate) fn wait_for(&self, what: &str, is_true: impl Fn(&Heard) -> bool) -> Heard {
+        let heard = self.heard.0.lock().unwrap();
+        let waited = self.heard.1.wait_timeout_while(heard, PATIENCE, |heard| !is_true(heard));
+        let (heard, timeout) = waited.unwrap();
+        assert!(!timeout.timed_out(), "waited in vain for {what}: {heard:?}");
+        heard.clone()
+    }
+
+    /// Waits for the end of a job that does not fail.
+    pub(crate) fn end(&self) -> Heard {
+        let heard = self.wait_for("the end", Heard::is_over);
+        assert_eq!(heard.failure, None);
+        heard
+    }
+
+    /// What was heard so far.
+    pub(crate) fn so_far(&self) -> Heard {
+        self.heard.0.lock().unwrap().clone()
+    }
+
+    /// Gives the job up.
+    pub(crate) fn give_up(&mut self) {
+        self.ticket = None;
+    }
+
+    pub(crate) fn set_ready(&self, service: &Service, is_ready: bool) {
+        self.is_ready.store(is_ready, Ordering::Relaxed);
+        service.wake();
+    }
+}
+
+/// Waits until something is true of a service.
+pub(crate) fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    for _ in 0..PATIENCE.as_millis() {
+        if is_true() {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    panic!("waited in vain for {what}");
+}
