@@ -97,10 +97,10 @@ impl Kept {
         let n_bytes_max =
             n_bytes_max.unwrap_or_else(|| (memory.expert_bytes / EXPERT_SHARE).max(N_BYTES_LEAST));
         let sizes = Sizes {
-            fixed_bytes: memory.session_fixed_bytes,
+            // One state to read, and one to write.
+            fixed_bytes: 2 * memory.session_fixed_bytes,
             position_bytes: memory.session_bytes_per_position,
-            // A session has two of them: one to read, one to write.
-            state_bytes: memory.session_fixed_bytes / 2,
+            state_bytes: memory.session_fixed_bytes,
         };
         Self { limits, n_bytes_max, sizes, entries: Vec::new() }
     }

@@ -311,8 +311,8 @@ impl Thread {
             self.shared.set_state(State::Loading);
             match (self.open)() {
                 Ok(engine) => {
-                    self.tell_opened(Ok(()));
                     self.shared.set_state(State::Ready);
+                    self.tell_opened(Ok(()));
                     let closed = self.serve(&engine, std::mem::take(&mut first));
                     tracing::info!(?closed, "the engine is closed");
                     if closed == Closed::Stopped {

@@ -14,7 +14,19 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     // The demo model is for its examples.
     ("moeflux", &["moeflux-demo", "moeflux-io", "moeflux-kernels", "moeflux-threads"]),
     ("moeflux-chat", &["moeflux"]),
-    ("moeflux-cli", &["moeflux", "moeflux-demo", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
+    (
+        "moeflux-cli",
+        &[
+            "moeflux",
+            "moeflux-chat",
+            "moeflux-demo",
+            "moeflux-gpu",
+            "moeflux-io",
+            "moeflux-kernels",
+            "moeflux-schedule",
+            "moeflux-server",
+        ],
+    ),
     ("moeflux-demo", &[]),
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-schedule", &["moeflux", "moeflux-demo"]),

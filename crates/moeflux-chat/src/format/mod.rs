@@ -3,8 +3,11 @@
 //! A template that refuses one way of telling a conversation is offered the others
 //! ([`crate::messages::Dress`]), so that a client needs not know the template. Text that is to go
 //! on is marked, rendered and cut behind the mark, as transformers does it.
+//! [`ChatFormat::parts`] says where later prompts are likely to part from this one.
 //! **Invariant:** instructions behind the first turns are in the prompt, or there is an error; and
 //! the prompt is a function of template, conversation and options.
+
+mod parts;
 
 use moeflux::provider::text::TemplateOptions;
 use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TokenId, Tokenizer};

@@ -23,7 +23,7 @@ fn format_of(source: &str) -> ChatFormat {
     ChatFormat::new(ChatTemplate::from_source(path, source, SpecialTokens::default()).unwrap())
 }
 
-fn format_named(name: &str) -> ChatFormat {
+pub(super) fn format_named(name: &str) -> ChatFormat {
     format_of(TEMPLATES.iter().find(|(other, _)| *other == name).unwrap().1)
 }
 

@@ -4,8 +4,9 @@
 //! The tokens that [`Event::Text`] lists are those of the text, in order, whether it comes with
 //! them or later; tokens of thoughts and of the blank space behind them are not listed.
 
-use moeflux::{Chosen, Finish, TokenId, Tokenizer};
+use moeflux::{TokenId, Tokenizer};
 use moeflux_chat::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
+use moeflux_schedule::Scored;
 
 use crate::wire::event::{Event, Reason, TokenLogprob, TokenText, Usage};
 
@@ -28,14 +29,10 @@ impl AnswerEvents {
         Self { index, reader, markers, waiting: Vec::new(), usage }
     }
 
-    /// What a token adds.
-    pub fn chosen(&mut self, tokenizer: &Tokenizer, chosen: &Chosen<'_>) -> Vec<Event> {
-        if chosen.finish == Some(Finish::EndToken) {
-            return Vec::new();
-        }
-        let choice = &chosen.choice;
-        let score = choice.logprob.map(|it| scored(tokenizer, choice.token, Some(it), choice.top));
-        self.token(choice.token, chosen.text, score)
+    /// What a token adds that does not end the answer; `text` became certain with it.
+    pub fn chosen(&mut self, tokenizer: &Tokenizer, token: &Scored, text: &str) -> Vec<Event> {
+        let score = token.logprob.is_some().then(|| scored(tokenizer, token));
+        self.token(token.token, text, score)
     }
 
     /// The end, with the text that the engine held back.
@@ -82,19 +79,14 @@ impl AnswerEvents {
 
 /// A token with its likelihood and that of others. An echoed prompt has these, too.
 #[must_use]
-pub fn scored(
-    tokenizer: &Tokenizer,
-    token: TokenId,
-    logprob: Option<f32>,
-    top: &[(TokenId, f32)],
-) -> TokenLogprob {
+pub fn scored(tokenizer: &Tokenizer, token: &Scored) -> TokenLogprob {
     let seen = |token| TokenText {
         token,
         text: tokenizer.token_text(token).unwrap_or_default(),
         bytes: tokenizer.token_bytes(token),
     };
-    let top = top.iter().map(|(token, logprob)| (seen(*token), *logprob)).collect();
-    TokenLogprob { token: seen(token), logprob, top }
+    let top = token.top.iter().map(|(token, logprob)| (seen(*token), *logprob)).collect();
+    TokenLogprob { token: seen(token.token), logprob: token.logprob, top }
 }
 
 #[cfg(test)]

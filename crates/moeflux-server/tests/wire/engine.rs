@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use moeflux::{Engine, Feed, Finish, ModelText, Session, StepOutput, Wanted, step};
 use moeflux_chat::{ChatFormat, ChatPrompt, HiddenMarkers};
+use moeflux_schedule::Scored;
 use moeflux_server::wire::{
     AnswerEvents, Event, Head, Prompt, Reason, Request, Usage, Writer, chat,
 };
@@ -36,11 +37,14 @@ fn events(request: &Request, text: &ModelText, session: &mut Session) -> Vec<Eve
         .unwrap();
     let finish: Finish = loop {
         let chosen = generation.accept(output.last_of(0).unwrap(), session).unwrap();
-        events.extend(answer.chosen(text.tokenizer(), &chosen));
+        let (token, logprob) = (chosen.choice.token, chosen.choice.logprob);
+        if chosen.finish != Some(Finish::EndToken) {
+            let scored = Scored { token, logprob, top: chosen.choice.top.to_vec() };
+            events.extend(answer.chosen(text.tokenizer(), &scored, chosen.text));
+        }
         if let Some(finish) = chosen.finish {
             break finish;
         }
-        let token = chosen.choice.token;
         step(&mut [Feed::answer(session, &token).best(n_best)], &mut output).unwrap();
     };
     let reason = Reason::of(finish, generation.stopped()).unwrap();

@@ -1,0 +1,131 @@
+//! The body of a request, whole.
+//!
+//! **Invariant:** no more than a limit is kept, and a client that stops sending is not waited for.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderMap, Request, header};
+use tokio::time::timeout;
+
+use crate::wire::{Failure, FailureKind};
+
+/// Longest body: the text of the longest contexts in JSON, several times over.
+const BODY_BYTES_MAX: usize = 32 << 20;
+/// How much is read for nothing of a body that is refused. A client that still sends when the
+/// connection is closed does not read why.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
+/// How long that may take.
+const DISCARD: Duration = Duration::from_secs(2);
+/// Room that is taken on a client's word.
+const RESERVED_BYTES_MAX: usize = 1 << 20;
+
+/// Reads a body; `pause` is the longest between two pieces.
+pub(crate) async fn read(request: Request<Body>, pause: Duration) -> Result<Vec<u8>, Failure> {
+    if let Err(failure) = check_type(request.headers()) {
+        discard(request).await;
+        return Err(failure);
+    }
+    let n_declared = usize::try_from(request.body().size_hint().lower()).unwrap_or(usize::MAX);
+    if n_declared > BODY_BYTES_MAX {
+        discard(request).await;
+        return Err(too_large());
+    }
+    let mut body = request.into_body();
+    let mut bytes = Vec::with_capacity(n_declared.min(RESERVED_BYTES_MAX));
+    while let Some(piece) = piece(&mut body, pause).await? {
+        if bytes.len() + piece.len() > BODY_BYTES_MAX {
+            discard_body(body).await;
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}
+
+/// Reads a body for nothing, because its request is refused.
+pub(crate) async fn discard(request: Request<Body>) {
+    if !waits_for_leave(&request) {
+        discard_body(request.into_body()).await;
+    }
+}
+
+/// Whether the client sends its body only when it is told to.
+fn waits_for_leave(request: &Request<Body>) -> bool {
+    request.headers().contains_key(header::EXPECT)
+}
+
+async fn discard_body(mut body: Body) {
+    let read = async {
+        let mut n_read = 0;
+        while n_read < DISCARDED_BYTES_MAX
+            && let Ok(Some(piece)) = piece(&mut body, DISCARD).await
+        {
+            n_read += piece.len();
+        }
+    };
+    timeout(DISCARD, read).await.ok();
+}
+
+async fn piece(body: &mut Body, pause: Duration) -> Result<Option<axum::body::Bytes>, Failure> {
+    loop {
+        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+        let Ok(frame) = timeout(pause, frame).await else {
+            let seconds = pause.as_secs_f64();
+            let problem = format!("the body did not go on for {seconds} s");
+            return Err(Failure::new(FailureKind::Invalid, problem));
+        };
+        match frame {
+            None => return Ok(None),
+            Some(Ok(frame)) => {
+                // Trailers are of no interest.
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+            Some(Err(error)) => {
+                let problem = format!("the body could not be read: {error}");
+                return Err(Failure::new(FailureKind::Invalid, problem));
+            }
+        }
+    }
+}
+
+fn too_large() -> Failure {
+    let problem = format!("the body is too long; the limit is {BODY_BYTES_MAX} bytes");
+    Failure::new(FailureKind::TooLarge, problem)
+}
+
+/// A body without a type counts as JSON.
+fn check_type(headers: &HeaderMap) -> Result<(), Failure> {
+    let problem = if headers.get(header::CONTENT_TYPE).is_some_and(|it| !is_json(it.as_bytes())) {
+        "the body is not JSON, by its content-type: send application/json"
+    } else if headers.get(header::CONTENT_ENCODING).is_some_and(|it| it != "identity") {
+        "the body is compressed, by its content-encoding: send it as it is"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(FailureKind::MediaType, problem))
+}
+
+fn is_json(kind: &[u8]) -> bool {
+    let kind = String::from_utf8_lossy(kind).to_ascii_lowercase();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_several_names() {
+        for kind in ["application/json", "Application/JSON; charset=utf-8", "application/x+json"] {
+            assert!(is_json(kind.as_bytes()), "{kind}");
+        }
+        for kind in ["text/plain", "application/jsonl", "json", "", "text/json+json"] {
+            assert!(!is_json(kind.as_bytes()), "{kind}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What a server is told before it listens.
+//!
+//! **Invariant:** keys are whole lines of visible characters, and no way of printing shows them.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux::{Error, ModelText, Result};
+use moeflux_schedule::Service;
+use serde_json::{Map, Value as Json};
+
+/// More keys would be compared with each request for no use.
+const N_KEYS_MAX: usize = 1_024;
+/// A key that is longer is no key, but the wrong file.
+const KEY_BYTES_MAX: usize = 512;
+
+/// Where a server listens, and whom it answers.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses to listen on; port 0 takes one that is free.
+    pub addresses: Vec<SocketAddr>,
+    /// A socket in the file system, for programs of the same user.
+    pub unix: Option<PathBuf>,
+    /// Who may ask; without keys everybody may.
+    pub keys: ApiKeys,
+    /// Names of this machine that requests may name beside those of the machine itself.
+    pub allowed_hosts: Vec<String>,
+    /// Origins whose pages may ask; `*` is every page.
+    pub allowed_origins: Vec<String>,
+    /// Whether a request that names another model is refused.
+    pub strict_model: bool,
+    /// Whether prompts are logged.
+    pub log_prompts: bool,
+    /// How long answers may go on once the server is to stop.
+    pub drain: Duration,
+    /// How long everything else may take.
+    pub timeouts: Timeouts,
+    /// Most connections at a time; more wait to be accepted.
+    pub n_connections_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))],
+            unix: None,
+            keys: ApiKeys::default(),
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            strict_model: false,
+            log_prompts: false,
+            drain: Duration::from_secs(30),
+            timeouts: Timeouts::default(),
+            n_connections_max: 1_024,
+        }
+    }
+}
+
+/// How long things may take.
+#[derive(Clone, Debug)]
+pub struct Timeouts {
+    /// Until a stream begins, so that an early failure has a status of its own.
+    pub stream: Duration,
+    /// Until the response to a client begins that waits for the whole answer.
+    pub whole: Duration,
+    /// Between two signs of life.
+    pub sign: Duration,
+    /// For the head of a request; so long an idle connection is kept, too.
+    pub head: Duration,
+    /// Between two pieces of a request's body.
+    pub body: Duration,
+    /// For a client that takes none of its answer.
+    pub reader: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            stream: Duration::from_millis(500),
+            whole: Duration::from_secs(20),
+            sign: Duration::from_secs(10),
+            head: Duration::from_secs(30),
+            body: Duration::from_secs(30),
+            reader: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What a server serves, and with what.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Who answers.
+    pub service: Arc<Service>,
+    /// The text of its model.
+    pub text: Arc<ModelText>,
+    /// What is said of the model.
+    pub model: ModelInfo,
+    /// The wall clock, for templates that write the date and for responses.
+    pub seconds_since_1970: fn() -> i64,
+}
+
+/// What is said of a model.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// Its names; the first is its true one.
+    pub names: Vec<String>,
+    /// Seconds since 1970: when it was opened.
+    pub created_s: u64,
+    /// What `/props` says beside its names and its context.
+    pub about: Map<String, Json>,
+}
+
+/// Keys that clients name themselves by.
+#[derive(Clone, Default)]
+pub struct ApiKeys {
+    keys: Vec<String>,
+}
+
+impl ApiKeys {
+    /// The keys of a text: one a line. Blank lines and those that begin with `#` are left out.
+    ///
+    /// # Errors
+    /// A line that is no key, by its number.
+    pub fn from_lines(text: &str) -> Result<Self> {
+        let mut keys = Vec::new();
+        for (line_idx, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if line.len() > KEY_BYTES_MAX || !line.bytes().all(|it| it.is_ascii_graphic()) {
+                return Err(Error::Input(format!(
+                    "line {} is no API key: a key has at most {KEY_BYTES_MAX} visible characters \
+                     of ASCII",
+                    line_idx + 1
+                )));
+            }
+            keys.push(line.to_owned());
+        }
+        if keys.len() > N_KEYS_MAX {
+            let n_keys = keys.len();
+            let problem = format!("{n_keys} API keys are too many; the limit is {N_KEYS_MAX}");
+            return Err(Error::Input(problem));
+        }
+        Ok(Self { keys })
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Whether this is one of them. How long that takes depends on the length of `given` and on the
+    /// keys, but not on how much of a key is right.
+    #[must_use]
+    pub(crate) fn contain(&self, given: &str) -> bool {
+        let is_found = |found, key: &String| found | are_same(key.as_bytes(), given.as_bytes());
+        self.keys.iter().fold(false, is_found)
+    }
+}
+
+impl fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ApiKeys({} keys)", self.keys.len())
+    }
+}
+
+fn are_same(key: &[u8], given: &[u8]) -> bool {
+    let mut difference = u8::from(key.len() != given.len());
+    for (idx, byte) in given.iter().enumerate() {
+        difference |= std::hint::black_box(byte ^ key[idx % key.len()]);
+    }
+    std::hint::black_box(difference) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_lines() {
+        let keys = ApiKeys::from_lines("# for tests\n\n sk-1 \r\nsk-22\n").unwrap();
+        assert_eq!(keys.keys, ["sk-1", "sk-22"]);
+        assert_eq!(format!("{keys:?}"), "ApiKeys(2 keys)");
+        assert!(keys.contain("sk-1") && keys.contain("sk-22"));
+        for wrong in ["", "s", "sk-2", "sk-11", "sk-1sk-1", "sk-222", "SK-1"] {
+            assert!(!keys.contain(wrong), "{wrong}");
+        }
+        assert!(ApiKeys::default().is_empty() && !ApiKeys::default().contain(""));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_by_its_line() {
+        let problem = |text: &str| ApiKeys::from_lines(text).unwrap_err().to_string();
+        assert!(problem("a\nb c").starts_with("line 2 is no API key: "));
+        assert!(problem("k\u{e9}y").starts_with("line 1 is no API key: "));
+        assert!(problem(&"k".repeat(KEY_BYTES_MAX + 1)).starts_with("line 1 is no API key: "));
+        assert!(ApiKeys::from_lines(&"k".repeat(KEY_BYTES_MAX)).is_ok());
+        assert!(ApiKeys::from_lines(&"k\n".repeat(N_KEYS_MAX)).is_ok());
+        assert!(problem(&"k\n".repeat(N_KEYS_MAX + 1)).contains("1025 API keys are too many"));
+    }
+}

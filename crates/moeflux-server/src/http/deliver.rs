@@ -1,0 +1,179 @@
+//! Answers on their way to clients: when the response begins, signs of life, and its end.
+//!
+//! A client that goes away closes its connection. Until the response has begun, the connection
+//! then drops the handler, and with it the run; after that, the task which fills the response sees
+//! it. **Invariant:** a response ends as its dialect wants it, or its connection breaks off.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Response;
+use axum::http::header::{self, HeaderName, HeaderValue};
+use hyper::body::Frame;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::http::config::Timeouts;
+use crate::http::reply::{self, Problem};
+use crate::http::run::Run;
+use crate::wire::{Event, Writer};
+
+/// Pieces of a response that wait for their reader. Behind them, the answer itself waits.
+const N_PIECES_MAX: usize = 4;
+
+/// A response while it is made.
+pub(crate) struct Delivery {
+    run: Run,
+    writer: Box<dyn Writer>,
+    is_streamed: bool,
+    timeouts: Timeouts,
+    has_begun: bool,
+    out: Vec<u8>,
+}
+
+impl Delivery {
+    /// The response to a request.
+    pub(crate) fn new(
+        run: Run,
+        writer: Box<dyn Writer>,
+        is_streamed: bool,
+        timeouts: Timeouts,
+    ) -> Self {
+        Self { run, writer, is_streamed, timeouts, has_begun: false, out: Vec::new() }
+    }
+
+    /// Begins: an early problem is a response of its own. Of a client that does not wait for the
+    /// whole answer, the response begins with the reading of its prompt at the latest.
+    pub(crate) async fn respond(mut self) -> Result<Response<Body>, Problem> {
+        self.run.submit()?;
+        let limit = if self.is_streamed { self.timeouts.stream } else { self.timeouts.whole };
+        match timeout(limit, self.begin()).await {
+            Ok(Err(problem)) => return Err(problem),
+            Ok(Ok(())) => {}
+            Err(_) if self.is_streamed => {
+                let n_prompt_tokens = self.run.n_prompt_tokens();
+                self.write(&[Event::Begun { n_prompt_tokens, n_cached_tokens: 0 }]);
+            }
+            Err(_) => self.write_sign(),
+        }
+        let is_streamed = self.is_streamed;
+        let body = if self.run.is_done() {
+            Body::from(self.out)
+        } else {
+            let (sender, receiver) = mpsc::channel(N_PIECES_MAX);
+            tokio::spawn(self.fill(sender));
+            Body::new(Pieces(receiver))
+        };
+        Ok(response(is_streamed, body))
+    }
+
+    /// Until the prompt is being read, or for a client that waits, until the end.
+    async fn begin(&mut self) -> Result<(), Problem> {
+        while !(self.run.is_done() || self.is_streamed && self.has_begun) {
+            let mut events = Vec::new();
+            self.run.next(&mut events).await?;
+            self.write(&events);
+        }
+        Ok(())
+    }
+
+    /// Sends what has been written, and then the rest as it comes.
+    async fn fill(mut self, pieces: mpsc::Sender<Piece>) {
+        let mut sign_at = Instant::now() + self.timeouts.sign;
+        let mut is_over = false;
+        loop {
+            if !self.out.is_empty() {
+                sign_at = Instant::now() + self.timeouts.sign;
+                let piece = Piece::More(Bytes::from(std::mem::take(&mut self.out)));
+                // Who reads nothing for so long keeps a session from others.
+                if !is_sent(timeout(self.timeouts.reader, pieces.send(piece)).await) {
+                    return;
+                }
+            }
+            if is_over {
+                // The client may be gone by now.
+                pieces.send(Piece::End).await.ok();
+                return;
+            }
+            let mut events = Vec::new();
+            let heard = tokio::select! {
+                biased;
+                () = pieces.closed() => return,
+                heard = timeout_at(sign_at, self.run.next(&mut events)) => heard,
+            };
+            self.write(&events);
+            match heard {
+                Ok(Ok(())) => is_over = self.run.is_done(),
+                Ok(Err(problem)) => {
+                    self.write(&[Event::Failed(problem.failure)]);
+                    is_over = true;
+                }
+                Err(_) => {
+                    self.write_sign();
+                    sign_at = Instant::now() + self.timeouts.sign;
+                }
+            }
+        }
+    }
+
+    fn write_sign(&mut self) {
+        let progress = self.run.progress();
+        self.write(&[Event::Alive(progress)]);
+    }
+
+    /// Of several prompts, the first that is read begins the response.
+    fn write(&mut self, events: &[Event]) {
+        for event in events {
+            let is_begun = matches!(event, Event::Begun { .. });
+            if !(is_begun && self.has_begun) {
+                self.writer.write(event, &mut self.out);
+            }
+            self.has_begun |= is_begun;
+        }
+    }
+}
+
+fn is_sent<T, U, E>(sent: Result<Result<T, U>, E>) -> bool {
+    matches!(sent, Ok(Ok(_)))
+}
+
+fn response(is_streamed: bool, body: Body) -> Response<Body> {
+    if !is_streamed {
+        return reply::text("application/json", body);
+    }
+    let mut response = reply::text("text/event-stream", body);
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Otherwise nginx collects a stream before it passes it on.
+    let no = HeaderValue::from_static("no");
+    headers.insert(HeaderName::from_static("x-accel-buffering"), no);
+    response
+}
+
+/// A piece of a response.
+enum Piece {
+    More(Bytes),
+    /// Nothing follows. Where this is missing, the response broke off.
+    End,
+}
+
+/// The body of a response that is being made.
+struct Pieces(mpsc::Receiver<Piece>);
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.0.poll_recv(context).map(|piece| match piece {
+            Some(Piece::More(bytes)) => Some(Ok(Frame::data(bytes))),
+            Some(Piece::End) => None,
+            None => Some(Err(io::Error::other("the response broke off"))),
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! Who may ask: hosts, origins and keys; and the headers that every response has.
+//!
+//! A page in a browser can reach a server on its own machine. It names its own host in `Host` where
+//! its name was made to point here, and its origin in `Origin`.
+//! **Invariant:** no request comes further that is not allowed to; every response has the name of
+//! its request.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
+use axum::middleware::Next;
+
+use crate::http::body;
+use crate::http::listen::is_loopback;
+use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, RequestId};
+use crate::http::shared::Shared;
+use crate::wire::{Failure, FailureKind};
+
+/// The path that is open to everybody who can connect: programs watch it that have no key.
+pub(crate) const OPEN_PATH: &str = "/health";
+
+/// Longest name of a request that is taken from a client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+/// How long a browser may remember what it was told, in seconds.
+const REMEMBERED_S: &str = "600";
+
+/// Where a request came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Socket {
+    /// At this address of the server.
+    Tcp(SocketAddr),
+    /// At a socket in the file system, which no page can reach.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there are none on this system"))]
+    Unix,
+}
+
+/// What a guard knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Guard {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) socket: Socket,
+}
+
+/// A layer around all routes.
+pub(crate) async fn guard(
+    State(guard): State<Guard>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    let headers = request.headers();
+    let id = RequestId(given_id(headers).unwrap_or_else(|| guard.shared.id()));
+    let family = Family::of(request.uri().path(), headers);
+    let origin = headers.get(header::ORIGIN).cloned();
+    let origin = origin.filter(|origin| guard.is_listed(origin));
+    let mut response = if let Some(preflight) = guard.preflight(&request, origin.as_ref()) {
+        preflight
+    } else if let Err(failure) = guard.admit(&request, origin.is_some()) {
+        body::discard(request).await;
+        reply::refusal(family, &id, &failure.into())
+    } else {
+        request.extensions_mut().insert(family);
+        request.extensions_mut().insert(id.clone());
+        next.run(request).await
+    };
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&id.0) {
+        if family == Family::Anthropic {
+            headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
+        }
+        headers.insert(REQUEST_ID, id);
+    }
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        let exposed = HeaderValue::from_static("x-request-id, request-id, retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    if !guard.shared.config.allowed_origins.is_empty() {
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    }
+    response
+}
+
+impl Guard {
+    fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<(), Failure> {
+        let headers = request.headers();
+        let host = host_of(request);
+        if let Socket::Tcp(address) = self.socket
+            && is_loopback(address)
+        {
+            self.check_host(host.as_deref(), address)?;
+        }
+        let config = &self.shared.config;
+        if config.keys.is_empty() {
+            // With a key, a page would need to know it.
+            return if is_listed { Ok(()) } else { check_origin(headers, host.as_deref()) };
+        }
+        if request.uri().path() == OPEN_PATH || keys_of(headers).any(|it| config.keys.contain(it)) {
+            return Ok(());
+        }
+        let problem = "the API key is missing or wrong: send it as `authorization: Bearer KEY`";
+        Err(Failure::new(FailureKind::Unauthorized, problem))
+    }
+
+    fn check_host(&self, host: Option<&str>, address: SocketAddr) -> Result<(), Failure> {
+        let Some(host) = host else {
+            let problem = "the request names no host";
+            return Err(Failure::new(FailureKind::Invalid, problem));
+        };
+        let name = without_port(host);
+        let is_own = name == "localhost" || name.ends_with(".localhost");
+        let ip = name.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+        let is_ip = ip.is_some_and(|ip| ip.to_canonical().is_loopback() || ip == address.ip());
+        let is_allowed = |allowed: &String| {
+            let allowed = allowed.to_ascii_lowercase();
+            allowed == name || allowed == host
+        };
+        if is_own || is_ip || self.shared.config.allowed_hosts.iter().any(is_allowed) {
+            return Ok(());
+        }
+        let problem = "the host that the request names is not this one: allow it by its name";
+        Err(Failure::new(FailureKind::Forbidden, problem))
+    }
+
+    fn is_listed(&self, origin: &HeaderValue) -> bool {
+        let mut allowed = self.shared.config.allowed_origins.iter();
+        allowed.any(|it| it == "*" || it.as_bytes().eq_ignore_ascii_case(origin.as_bytes()))
+    }
+
+    /// The response to a browser that asks what a page may ask.
+    fn preflight(
+        &self,
+        request: &Request<Body>,
+        origin: Option<&HeaderValue>,
+    ) -> Option<Response<Body>> {
+        origin?;
+        let headers = request.headers();
+        let is_asked = headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        if request.method() != Method::OPTIONS || !is_asked {
+            return None;
+        }
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        let mut set = |name: HeaderName, value| response.headers_mut().insert(name, value);
+        let methods = HeaderValue::from_static("GET, HEAD, POST");
+        set(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+        if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+            set(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+        }
+        let remembered = HeaderValue::from_static(REMEMBERED_S);
+        set(header::ACCESS_CONTROL_MAX_AGE, remembered);
+        Some(response)
+    }
+}
+
+/// A page of another host may send some requests without asking, and only its browser keeps it
+/// from reading the answers: the work would be done all the same.
+fn check_origin(headers: &HeaderMap, host: Option<&str>) -> Result<(), Failure> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
+    let place = origin.split_once("://").map(|(_, place)| place);
+    if place.is_some() && place == host {
+        return Ok(());
+    }
+    let problem = "pages of this origin may not ask: allow the origin by its name";
+    Err(Failure::new(FailureKind::Forbidden, problem))
+}
+
+/// The host that a request names, in small letters, perhaps with a port.
+fn host_of(request: &Request<Body>) -> Option<String> {
+    let authority = request.uri().authority().map(|it| it.as_str().to_owned());
+    let header = || Some(request.headers().get(header::HOST)?.to_str().ok()?.to_owned());
+    Some(authority.or_else(header)?.to_ascii_lowercase())
+}
+
+fn without_port(host: &str) -> &str {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
+        _ => host,
+    };
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+/// The keys that a request has: clients of either family send theirs their own way.
+fn keys_of(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+    let bearer = bearer.and_then(|it| it.split_once(' '));
+    let bearer = bearer.filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
+    let bearer = bearer.map(|(_, key)| key.trim());
+    let own = headers.get("x-api-key").and_then(|it| it.to_str().ok()).map(str::trim);
+    bearer.into_iter().chain(own)
+}
+
+/// The name that a client gave its request, if it can stand in a line of a log.
+fn given_id(headers: &HeaderMap) -> Option<String> {
+    let given = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let is_sane = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    let is_short = (1..=REQUEST_ID_BYTES_MAX).contains(&given.len());
+    (is_short && given.bytes().all(is_sane)).then(|| given.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_ports_or_not() {
+        for (host, expected) in [
+            ("localhost", "localhost"),
+            ("localhost.:8080", "localhost"),
+            ("127.0.0.1:1", "127.0.0.1"),
+            ("[::1]:8080", "[::1]"),
+            ("[::1]", "[::1]"),
+            ("a:b", "a:b"),
+        ] {
+            assert_eq!(without_port(host), expected);
+        }
+    }
+}

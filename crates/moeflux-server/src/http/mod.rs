@@ -1,0 +1,98 @@
+//! The server: what comes in through sockets is given to a scheduler, and its answers go back.
+//!
+//! One thread serves all connections, the one that calls [`Server::run`]; a few others parse and
+//! tokenise. **Invariant:** a client that is slow, gone or malicious costs others nothing but the
+//! place that it has.
+
+mod config;
+mod listen;
+mod reply;
+mod shared;
+mod body;
+mod guard;
+mod inbox;
+mod prompt;
+mod record;
+mod run;
+mod deliver;
+mod generate;
+mod plain;
+mod routes;
+mod connections;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use moeflux::{Error, Result};
+use tokio::sync::watch;
+
+pub use crate::http::config::{ApiKeys, Config, ModelInfo, Served, Timeouts};
+use crate::http::listen::Listeners;
+use crate::http::shared::Shared;
+
+/// Threads that parse and tokenise, at most: the engine needs the others.
+const N_TEXT_THREADS_MAX: usize = 4;
+
+/// A server that listens already.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    listeners: Listeners,
+    stop: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Begins to listen. Who connects before [`Server::run`] waits.
+    ///
+    /// # Errors
+    /// An address that cannot be had, or that others can reach although there is no key.
+    pub fn bind(config: Config) -> Result<Self> {
+        let listeners = Listeners::bind(&config)?;
+        Ok(Self { config, listeners, stop: watch::Sender::new(false) })
+    }
+
+    /// The addresses that it listens on, with the ports that were free.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.listeners.tcp.iter().map(|(_, address)| *address)
+    }
+
+    /// What stops it, from any thread.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper { stop: self.stop.clone() }
+    }
+
+    /// Serves until it is stopped: then nothing new is taken, answers have some time to end, and
+    /// those that are left are told that they were cut short.
+    ///
+    /// # Errors
+    /// A chat template that cannot be used; what the system says of sockets.
+    pub fn run(self, served: Served) -> Result<()> {
+        let shared = Arc::new(Shared::new(self.config, served)?);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(N_TEXT_THREADS_MAX)
+            .thread_name("moeflux-text")
+            .build();
+        let failed = |error| Error::Machine(format!("cannot serve: {error}"));
+        let runtime = runtime.map_err(failed)?;
+        let stop = self.stop.subscribe();
+        let served = runtime.block_on(connections::serve(self.listeners, shared, stop));
+        // A text that is still being worked on is for nobody.
+        runtime.shutdown_background();
+        served.map_err(failed)
+    }
+}
+
+/// Stops a server.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    stop: watch::Sender<bool>,
+}
+
+impl Stopper {
+    /// Asks the server to come to an end. Asking again changes nothing.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+}

@@ -1,0 +1,144 @@
+//! Requests that need no engine: models, tokens, and what the server is.
+//!
+//! **Invariant:** as of answers, texts are worked on beside the threads that serve.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::{Request, Response, StatusCode};
+use moeflux_schedule::State;
+use serde_json::{Value as Json, json};
+
+use crate::http::body;
+use crate::http::generate::beside;
+use crate::http::prompt;
+use crate::http::reply;
+use crate::http::shared::Shared;
+use crate::metrics;
+use crate::openapi;
+use crate::wire::{Failure, FailureKind, Prompt, messages, models, tokens};
+
+/// What is asked about a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    CountTokens,
+    Tokenize,
+    Detokenize,
+    Template,
+}
+
+/// Answers a question about a text.
+pub(crate) async fn ask(
+    shared: &Arc<Shared>,
+    question: Question,
+    request: Request<Body>,
+) -> Result<Response<Body>, Failure> {
+    let body = body::read(request, shared.config.timeouts.body).await?;
+    let work = move |shared: &Shared| match question {
+        Question::CountTokens => count_tokens(shared, &body),
+        Question::Tokenize => {
+            let found = prompt::tokens(shared, &tokens::parse_tokenize(&body)?)?;
+            Ok(tokens::tokenized(&found, shared.served.service.context()))
+        }
+        Question::Detokenize => {
+            let found = tokens::parse_detokenize(&body)?;
+            prompt::check_tokens("tokens", &found, shared.served.text.tokenizer())?;
+            Ok(tokens::detokenized(&shared.served.text.tokenizer().decode(&found)))
+        }
+        Question::Template => match tokens::parse_template(&body)? {
+            Prompt::Chat(conversation, options) => {
+                let prompt = prompt::render(shared, &conversation, &options)?;
+                Ok(tokens::templated(&prompt.text))
+            }
+            Prompt::Texts(_) => Err(Failure::invalid("messages", "is missing")),
+        },
+    };
+    Ok(reply::json(&beside(shared, work).await?))
+}
+
+fn count_tokens(shared: &Shared, body: &[u8]) -> Result<Json, Failure> {
+    let request = messages::parse_to_count(body)?;
+    shared.check_name(request.model.as_deref())?;
+    Ok(json!({"input_tokens": prompt::tokens(shared, &request.prompt)?.len()}))
+}
+
+/// The models by all of their names.
+pub(crate) fn models(shared: &Shared) -> Response<Body> {
+    let models: Vec<_> =
+        shared.served.model.names.iter().map(|name| model_of(shared, name)).collect();
+    reply::json(&models::list(&models))
+}
+
+/// The model of a name; as elsewhere, other names are names of the one that is served.
+pub(crate) async fn model(
+    shared: &Shared,
+    request: Request<Body>,
+) -> Result<Response<Body>, Failure> {
+    let (mut parts, _) = request.into_parts();
+    let Ok(Path(name)) = Path::<String>::from_request_parts(&mut parts, &()).await else {
+        let problem = "the name of the model is no UTF-8";
+        return Err(Failure::new(FailureKind::NotFound, problem));
+    };
+    shared.check_name(Some(&name))?;
+    let own = shared.served.model.names.iter().find(|own| **own == name);
+    Ok(reply::json(&model_of(shared, own.map_or(shared.name(), |own| own)).json()))
+}
+
+fn model_of(shared: &Shared, name: &str) -> models::Model {
+    models::Model {
+        id: name.to_owned(),
+        created_s: shared.served.model.created_s,
+        n_context: shared.served.service.context(),
+    }
+}
+
+/// Whether requests are answered, and nothing else.
+pub(crate) fn health(shared: &Shared) -> Response<Body> {
+    let (status, word) = match shared.served.service.state() {
+        State::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
+        State::Broken => (StatusCode::SERVICE_UNAVAILABLE, "broken"),
+        _ => (StatusCode::OK, "ok"),
+    };
+    let mut response = reply::json(&json!({"status": word}));
+    *response.status_mut() = status;
+    response
+}
+
+/// Counts, for Prometheus.
+pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
+    let text = metrics::text(shared.name(), &shared.served.service.stats(), &shared.connections);
+    reply::text("text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+/// What is served, and how; with the names that clients of llama.cpp look for.
+pub(crate) fn props(shared: &Shared) -> Response<Body> {
+    let n_context = shared.served.service.context();
+    let mut props = json!({
+        "model": shared.name(),
+        "model_names": shared.served.model.names,
+        "version": env!("CARGO_PKG_VERSION"),
+        "max_model_len": n_context,
+        "default_generation_settings": {"n_ctx": n_context},
+        "has_chat_template": shared.format.is_some(),
+    });
+    for (key, value) in &shared.served.model.about {
+        props[key.as_str()] = value.clone();
+    }
+    reply::json(&props)
+}
+
+/// What can be asked.
+pub(crate) fn document() -> Response<Body> {
+    reply::text("application/json", openapi::DOCUMENT)
+}
+
+/// What this is, for people who look with a browser.
+pub(crate) fn index(shared: &Shared) -> Response<Body> {
+    let line = format!(
+        "moeflux {} serves {}; /openapi.json says what can be asked\n",
+        env!("CARGO_PKG_VERSION"),
+        shared.name()
+    );
+    reply::text("text/plain; charset=utf-8", line)
+}

@@ -1,0 +1,149 @@
+//! Paths, and what they do: a table from which the router is made.
+//!
+//! **Invariant:** whatever is asked, a failure has the shape of its dialect.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Method, Request, Response};
+use axum::middleware;
+use axum::routing::{MethodRouter, get, post};
+
+use crate::http::body;
+use crate::http::generate::{self, Dialect};
+use crate::http::guard::{self, Guard, OPEN_PATH, Socket};
+use crate::http::plain::{self, Question};
+use crate::http::reply::{self, Family, Problem, RequestId};
+use crate::http::shared::Shared;
+use crate::wire::{Failure, FailureKind};
+
+/// What a path does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Answer(Dialect),
+    Ask(Question),
+    Models,
+    Model,
+    Health,
+    Metrics,
+    Props,
+    Document,
+    Index,
+}
+
+impl Operation {
+    fn method(self) -> Method {
+        if matches!(self, Self::Answer(_) | Self::Ask(_)) { Method::POST } else { Method::GET }
+    }
+}
+
+/// What a message shows of a path that the client made up.
+const PATH_CHARACTERS_MAX: usize = 200;
+
+/// Paths as `OpenAPI` writes them. The name of a model may have slashes.
+const ROUTES: [(&str, Operation); 15] = [
+    ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
+    ("/v1/completions", Operation::Answer(Dialect::Completions)),
+    ("/v1/responses", Operation::Answer(Dialect::Responses)),
+    ("/v1/messages", Operation::Answer(Dialect::Messages)),
+    ("/v1/messages/count_tokens", Operation::Ask(Question::CountTokens)),
+    ("/v1/models", Operation::Models),
+    ("/v1/models/{id}", Operation::Model),
+    ("/tokenize", Operation::Ask(Question::Tokenize)),
+    ("/detokenize", Operation::Ask(Question::Detokenize)),
+    ("/apply-template", Operation::Ask(Question::Template)),
+    (OPEN_PATH, Operation::Health),
+    ("/metrics", Operation::Metrics),
+    ("/props", Operation::Props),
+    ("/openapi.json", Operation::Document),
+    ("/", Operation::Index),
+];
+
+/// All paths, behind the guard of a socket.
+pub(crate) fn router(shared: &Arc<Shared>, socket: Socket) -> Router {
+    let mut router = Router::new();
+    for (path, operation) in ROUTES {
+        let path = path.replace("{id}", "{*id}");
+        router = router.route(&path, method_router(shared, operation));
+    }
+    let state = Guard { shared: Arc::clone(shared), socket };
+    router
+        .fallback(|request: Request<Body>| async move {
+            let problem = "does not exist here: see /openapi.json";
+            refuse(request, FailureKind::NotFound, problem).await
+        })
+        .method_not_allowed_fallback(|request: Request<Body>| async move {
+            refuse(request, FailureKind::MethodNotAllowed, "has another method").await
+        })
+        .layer(middleware::from_fn_with_state(state, guard::guard))
+}
+
+fn method_router(shared: &Arc<Shared>, operation: Operation) -> MethodRouter {
+    let shared = Arc::clone(shared);
+    let handler = move |request: Request<Body>| serve(shared, operation, request);
+    if operation.method() == Method::POST { post(handler) } else { get(handler) }
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    operation: Operation,
+    request: Request<Body>,
+) -> Response<Body> {
+    let (family, id) = known(&request);
+    let served = match operation {
+        Operation::Answer(dialect) => generate::answer(shared, dialect, request, &id).await,
+        Operation::Ask(question) => {
+            plain::ask(&shared, question, request).await.map_err(Problem::from)
+        }
+        Operation::Model => plain::model(&shared, request).await.map_err(Problem::from),
+        Operation::Models => Ok(plain::models(&shared)),
+        Operation::Health => Ok(plain::health(&shared)),
+        Operation::Metrics => Ok(plain::metrics(&shared)),
+        Operation::Props => Ok(plain::props(&shared)),
+        Operation::Document => Ok(plain::document()),
+        Operation::Index => Ok(plain::index(&shared)),
+    };
+    served.unwrap_or_else(|problem| reply::refusal(family, &id, &problem))
+}
+
+async fn refuse(request: Request<Body>, kind: FailureKind, problem: &str) -> Response<Body> {
+    let (family, id) = known(&request);
+    let path: String = request.uri().path().chars().take(PATH_CHARACTERS_MAX).collect();
+    let problem = format!("{} `{path}`: the path {problem}", request.method());
+    body::discard(request).await;
+    reply::refusal(family, &id, &Failure::new(kind, problem).into())
+}
+
+/// What the guard found out.
+fn known(request: &Request<Body>) -> (Family, RequestId) {
+    let extensions = request.extensions();
+    let family = extensions.get::<Family>().copied().expect("the guard comes first");
+    let id = extensions.get::<RequestId>().cloned().expect("the guard comes first");
+    (family, id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value as Json;
+
+    use super::*;
+    use crate::openapi;
+
+    #[test]
+    fn the_document_has_every_path() {
+        let document: Json = serde_json::from_str(openapi::DOCUMENT).unwrap();
+        let mut described = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys() {
+                described.insert((path.clone(), method.clone()));
+            }
+        }
+        let route = |(path, operation): (&str, Operation)| {
+            (path.to_owned(), operation.method().as_str().to_ascii_lowercase())
+        };
+        assert_eq!(described, ROUTES.into_iter().map(route).collect());
+    }
+}

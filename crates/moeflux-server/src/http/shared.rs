@@ -1,0 +1,89 @@
+//! What all requests to a server share.
+//!
+//! **Invariant:** nothing here depends on a request, but counts and the kinds of lines that were
+//! logged already.
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use moeflux::Result;
+use moeflux_chat::{ChatFormat, HiddenMarkers};
+
+use crate::http::config::{Config, Served};
+use crate::metrics::ConnectionCounts;
+use crate::wire::{Failure, FailureKind, Head};
+
+/// What all requests share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) served: Served,
+    /// How conversations become prompts; `None` for a model that is not made for them.
+    pub(crate) format: Option<ChatFormat>,
+    pub(crate) markers: HiddenMarkers,
+    pub(crate) connections: ConnectionCounts,
+    noted: Mutex<BTreeSet<&'static str>>,
+    random: RandomState,
+    n_drawn: AtomicU64,
+}
+
+impl Shared {
+    /// What requests to a model share.
+    pub(crate) fn new(config: Config, served: Served) -> Result<Self> {
+        assert!(!served.model.names.is_empty(), "a model has a name");
+        Ok(Self {
+            format: ChatFormat::open(&served.text)?,
+            markers: HiddenMarkers::of(served.text.tokenizer()),
+            config,
+            served,
+            connections: ConnectionCounts::default(),
+            noted: Mutex::default(),
+            random: RandomState::new(),
+            n_drawn: AtomicU64::new(0),
+        })
+    }
+
+    /// A number that nobody can foresee who does not know the key, which the system drew.
+    pub(crate) fn draw(&self) -> u64 {
+        self.random.hash_one(self.n_drawn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A name that nothing else has.
+    pub(crate) fn id(&self) -> String {
+        format!("{:016x}{:016x}", self.draw(), self.draw())
+    }
+
+    /// The head of a new response.
+    pub(crate) fn head(&self) -> Head {
+        let created_s = u64::try_from((self.served.seconds_since_1970)()).unwrap_or_default();
+        Head { id: self.id(), created_s, model: self.name().to_owned() }
+    }
+
+    /// The model's true name.
+    pub(crate) fn name(&self) -> &str {
+        &self.served.model.names[0]
+    }
+
+    /// Whether a client may call the model so.
+    pub(crate) fn check_name(&self, name: Option<&str>) -> std::result::Result<(), Failure> {
+        let Some(name) = name.filter(|_| self.config.strict_model) else { return Ok(()) };
+        if self.served.model.names.iter().any(|it| it == name) {
+            return Ok(());
+        }
+        let message = format!("there is no model of this name: use `{}`", self.name());
+        let mut failure = Failure::new(FailureKind::NotFound, message);
+        failure.field = Some("model".to_owned());
+        Err(failure)
+    }
+
+    /// Logs a line the first time.
+    pub(crate) fn note(&self, line: &'static str) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.insert(line) {
+            tracing::info!(target: "moeflux::server", "{line}");
+        }
+    }
+}

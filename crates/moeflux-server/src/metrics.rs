@@ -1,0 +1,190 @@
+//! Counts as Prometheus reads them.
+//!
+//! Names are vLLM's where the meaning is the same, so that its dashboards work; others begin with
+//! `moeflux:`. **Invariant:** before the values of a name stand one line of help and one with its
+//! type.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use moeflux_schedule::{Histogram, Stats};
+
+/// How many connections there are, and have been.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionCounts {
+    n_opened: AtomicU64,
+    n_closed: AtomicU64,
+}
+
+impl ConnectionCounts {
+    pub(crate) fn opened(&self) {
+        self.n_opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn closed(&self) {
+        self.n_closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn n_open(&self) -> u64 {
+        let n_closed = self.n_closed.load(Ordering::Relaxed);
+        self.n_opened.load(Ordering::Relaxed).saturating_sub(n_closed)
+    }
+}
+
+/// Everything that is counted.
+pub(crate) fn text(model: &str, stats: &Stats, connections: &ConnectionCounts) -> String {
+    let mut page = Page { label: escaped(model), text: String::new() };
+    requests(&mut page, stats);
+    tokens(&mut page, stats);
+    times(&mut page, stats);
+    own(&mut page, stats);
+    let n_opened = connections.n_opened.load(Ordering::Relaxed);
+    page.gauge("moeflux:connections", "ConnectionCounts that are open.", connections.n_open());
+    page.counter("moeflux:connections_total", "ConnectionCounts that were accepted.", n_opened);
+    page.text
+}
+
+fn requests(page: &mut Page, stats: &Stats) {
+    page.gauge("vllm:num_requests_running", "Requests that are worked on.", count(stats.n_running));
+    page.gauge("vllm:num_requests_waiting", "Requests that wait.", count(stats.n_waiting));
+    let ends = [
+        ("stop", stats.n_ended + stats.n_stopped),
+        ("length", stats.n_cut),
+        ("abort", stats.n_cancelled),
+        ("error", stats.n_failed),
+    ];
+    let name = "vllm:request_success_total";
+    page.begin(name, "Answers that ended, by how.", "counter");
+    for (reason, n_answers) in ends {
+        page.value(name, &format!(",finished_reason=\"{reason}\""), n_answers);
+    }
+    let help = "Requests that were not taken.";
+    page.counter("moeflux:requests_refused_total", help, stats.n_refused);
+}
+
+fn tokens(page: &mut Page, stats: &Stats) {
+    let n_prompt = stats.n_prompt_tokens;
+    page.counter("vllm:prompt_tokens_total", "Tokens of prompts.", n_prompt);
+    let n_answer = stats.n_answer_tokens;
+    page.counter("vllm:generation_tokens_total", "Tokens of answers.", n_answer);
+    let help = "Tokens of prompts that were looked for in sessions.";
+    page.counter("vllm:prefix_cache_queries_total", help, n_prompt);
+    let help = "Tokens of prompts that a session had.";
+    page.counter("vllm:prefix_cache_hits_total", help, stats.n_cached_tokens);
+    let help = "Tokens of a prompt.";
+    page.histogram("vllm:request_prompt_tokens", help, &stats.prompt_tokens);
+    let help = "Tokens of an answer.";
+    page.histogram("vllm:request_generation_tokens", help, &stats.answer_tokens);
+}
+
+fn times(page: &mut Page, stats: &Stats) {
+    let of = [
+        ("time_to_first_token", "Until the first token", &stats.first_token),
+        ("inter_token_latency", "Between two tokens", &stats.between_tokens),
+        ("e2e_request_latency", "From submission to the last token", &stats.whole),
+        ("request_queue_time", "In the queue", &stats.queued),
+        ("request_prefill_time", "From the queue to the first token", &stats.prompt),
+        ("request_decode_time", "From the first token to the last", &stats.answer),
+    ];
+    for (name, help, histogram) in of {
+        page.histogram(&format!("vllm:{name}_seconds"), &format!("{help}, in seconds."), histogram);
+    }
+}
+
+fn own(page: &mut Page, stats: &Stats) {
+    let help = "Sessions that are kept for prompts that go on from them.";
+    page.gauge("moeflux:sessions_kept", help, count(stats.n_kept));
+    page.counter("moeflux:answer_steps_total", "Steps of answers.", stats.n_steps);
+    let Some(stream) = &stats.stream else { return };
+    let help = "Bytes of experts that were read from drives.";
+    let n_bytes = stream.demand_bytes + stream.guess_bytes;
+    page.counter("moeflux:drive_read_bytes_total", help, n_bytes);
+    let name = "moeflux:experts_total";
+    page.begin(name, "Experts that were asked for, by where they were.", "counter");
+    for (place, n_experts) in
+        [("memory", stream.hits), ("on_the_way", stream.on_their_way), ("drive", stream.misses)]
+    {
+        page.value(name, &format!(",place=\"{place}\""), n_experts);
+    }
+    let name = "moeflux:drive_wait_seconds_total";
+    page.begin(name, "Time for which computing waited for drives.", "counter");
+    page.value(name, "", stream.read_wait.as_secs_f64());
+}
+
+fn count(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// What is written so far.
+struct Page {
+    /// The model's name, escaped.
+    label: String,
+    text: String,
+}
+
+impl Page {
+    fn begin(&mut self, name: &str, help: &str, kind: &str) {
+        self.line(format_args!("# HELP {name} {help}"));
+        self.line(format_args!("# TYPE {name} {kind}"));
+    }
+
+    fn value(&mut self, name: &str, more_labels: &str, value: impl std::fmt::Display) {
+        let label = std::mem::take(&mut self.label);
+        self.line(format_args!("{name}{{model_name=\"{label}\"{more_labels}}} {value}"));
+        self.label = label;
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.begin(name, help, "gauge");
+        self.value(name, "", value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.begin(name, help, "counter");
+        self.value(name, "", value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.begin(name, help, "histogram");
+        let bucket = format!("{name}_bucket");
+        for (bound, n_values) in histogram.buckets() {
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+            self.value(&bucket, &format!(",le=\"{bound}\""), n_values);
+        }
+        self.value(&format!("{name}_sum"), "", histogram.sum());
+        self.value(&format!("{name}_count"), "", histogram.count());
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.text, "{line}").expect("a text takes every line");
+    }
+}
+
+/// The value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_is_described_before_its_values() {
+        let text = text("a\"b", &Stats::default(), &ConnectionCounts::default());
+        let mut described = "";
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                described = rest.split(' ').next().unwrap();
+                assert_eq!(text.matches(&format!("# TYPE {described} ")).count(), 1, "{line}");
+            } else if !line.starts_with("# TYPE ") {
+                assert!(line.starts_with(described), "{line}");
+                assert!(line.contains("{model_name=\"a\\\"b\""), "{line}");
+            }
+        }
+        assert!(text.contains("finished_reason=\"stop\"} 0\n"), "{text}");
+        assert!(text.contains(
+            "vllm:request_queue_time_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 0"
+        ));
+    }
+}

@@ -1,0 +1,76 @@
+//! How a server comes to an end.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::client::request;
+use crate::server::{Running, post, question};
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[test]
+fn answers_end_before_the_server_does() {
+    let mut server = Running::new();
+    let body = json!({"messages": question(), "max_tokens": 300, "stream": true,
+        "logit_bias": server.endless()});
+    let mut streamed = server.client();
+    streamed.send(&post(CHAT, &body));
+    let mut whole = server.client();
+    let body = json!({"messages": question(), "max_tokens": 200, "logit_bias": server.endless()});
+    whole.send(&post(CHAT, &body));
+    let mut idle = server.client();
+    idle.send(&request("GET", "/health", "", ""));
+    idle.response();
+    let mut silent = server.client();
+    server.wait(|stats| stats.n_running == 2);
+    server.stop();
+    assert!(idle.is_closed() && silent.is_closed());
+    let response = whole.response();
+    assert_eq!(response.success()["usage"]["completion_tokens"], 200);
+    let streamed = streamed.response();
+    assert_eq!(streamed.events().last().unwrap().data, "[DONE]");
+    server.join();
+    assert!(TcpStream::connect(server.address).is_err(), "nobody listens");
+}
+
+#[test]
+fn answers_that_take_too_long_are_told() {
+    let mut server = Running::with(|wanted| {
+        wanted.config.drain = Duration::from_millis(50);
+        wanted.options.context = 4_096;
+    });
+    let body = |is_streamed: bool| {
+        let biases = server.endless();
+        json!({"messages": question(), "stream": is_streamed, "logit_bias": biases})
+    };
+    let (mut streamed, mut whole) = (server.client(), server.client());
+    streamed.send(&post("/v1/messages", &with_limit(body(true))));
+    whole.send(&post(CHAT, &body(false)));
+    server.wait(|stats| stats.n_running == 2);
+    server.stop();
+    let last = streamed.response().events().pop().unwrap();
+    assert_eq!(last.name, "error");
+    assert_eq!(last.json()["error"]["type"], "overloaded_error");
+    assert_eq!(whole.response().status, 503);
+    server.join();
+}
+
+fn with_limit(mut body: serde_json::Value) -> serde_json::Value {
+    body["max_tokens"] = 100_000.into();
+    body
+}
+
+#[test]
+fn nothing_new_is_taken() {
+    let mut server = Running::with(|wanted| wanted.is_held = true);
+    let mut first = server.client();
+    first.send(&post(CHAT, &json!({"messages": question(), "max_tokens": 1})));
+    server.wait(|stats| stats.n_waiting == 1);
+    server.stop();
+    while TcpStream::connect(server.address).is_ok() {}
+    server.open();
+    first.response().success();
+    server.join();
+}

@@ -1,0 +1,217 @@
+//! Who may ask.
+
+use moeflux_server::http::{ApiKeys, Config, Server};
+use serde_json::json;
+
+use crate::client::request;
+use crate::server::{Running, post, question};
+
+#[test]
+fn a_page_that_was_pointed_here_is_refused_by_its_host() {
+    let server = Running::with(|wanted| wanted.config.allowed_hosts = vec!["My.Box".into()]);
+    let status = |host: &str| {
+        server.ask(&request("GET", "/v1/models", &format!("host: {host}\r\n"), "")).status
+    };
+    for host in [
+        "localhost",
+        "LOCALHOST:8080",
+        "127.0.0.1",
+        "127.1.2.3:1",
+        "[::1]:8080",
+        "a.localhost",
+        "my.box",
+        "my.box:80",
+    ] {
+        assert_eq!(status(host), 200, "{host}");
+    }
+    for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "my.box.evil", ""] {
+        assert_eq!(status(host), 403, "{host}");
+    }
+    let absolute = b"GET http://evil.example/ HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    assert_eq!(server.ask(absolute).status, 403);
+    assert_eq!(server.ask(b"GET / HTTP/1.1\r\n\r\n").status, 400);
+}
+
+#[test]
+fn keys_are_wanted_everywhere_but_for_health() {
+    let keys = ApiKeys::from_lines("sk-first\nsk-second").unwrap();
+    let server = Running::with(|wanted| wanted.config.keys = keys);
+    let status = |path: &str, headers: &str| server.ask(&request("GET", path, headers, "")).status;
+    assert_eq!(status("/health", ""), 200);
+    for path in ["/", "/metrics", "/v1/models", "/props", "/nothing"] {
+        assert_eq!(status(path, ""), 401, "{path}");
+    }
+    for header in [
+        "authorization: Bearer sk-first\r\n",
+        "authorization: bearer sk-second\r\n",
+        "x-api-key: sk-second\r\n",
+        "authorization: Bearer wrong\r\nx-api-key: sk-first\r\n",
+    ] {
+        assert_eq!(status("/v1/models", header), 200, "{header}");
+    }
+    for header in [
+        "authorization: Bearer sk-firs\r\n",
+        "authorization: Bearer sk-firstt\r\n",
+        "authorization: Basic sk-first\r\n",
+        "authorization: sk-first\r\n",
+        "x-api-key: \r\n",
+    ] {
+        assert_eq!(status("/v1/models", header), 401, "{header}");
+    }
+    let refused = server.post("/v1/messages", &json!({"max_tokens": 1, "messages": question()}));
+    assert_eq!(refused.json()["error"]["type"], "authentication_error");
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
+    let refused = server.post("/v1/chat/completions", &json!({"messages": question()}));
+    assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+}
+
+#[test]
+fn pages_may_ask_only_from_listed_origins() {
+    let body = json!({"max_tokens": 1, "messages": question()}).to_string();
+    let headers = |origin: &str| format!("origin: {origin}\r\ncontent-type: application/json\r\n");
+    let chat = "/v1/chat/completions";
+    let ask = |server: &Running, origin: &str| {
+        server.ask(&request("POST", chat, &headers(origin), &body))
+    };
+    let server = Running::new();
+    let refused = ask(&server, "https://page.example");
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.header("access-control-allow-origin"), None);
+    assert_eq!(ask(&server, "null").status, 403);
+    assert_eq!(ask(&server, "http://localhost").status, 200, "its own page");
+    let listed = |origin: &str| {
+        Running::with(|wanted| wanted.config.allowed_origins = vec![origin.to_owned()])
+    };
+    let preflight = |server: &Running, origin: &str| {
+        let headers = format!(
+            "origin: {origin}\r\naccess-control-request-method: POST\r\n\
+             access-control-request-headers: authorization, x-stainless-os\r\n"
+        );
+        server.ask(&request("OPTIONS", chat, &headers, ""))
+    };
+    let server = listed("https://page.example");
+    let answered = ask(&server, "https://page.example");
+    assert_eq!(answered.status, 200);
+    let allowed = Some("https://page.example");
+    assert_eq!(answered.header("access-control-allow-origin"), allowed);
+    assert_eq!(answered.header("vary"), Some("origin"));
+    let asked = preflight(&server, "https://page.example");
+    assert_eq!((asked.status, asked.header("access-control-allow-origin")), (204, allowed));
+    let wanted = asked.header("access-control-allow-headers");
+    assert_eq!(wanted, Some("authorization, x-stainless-os"));
+    assert_eq!(ask(&server, "https://other.example").status, 403);
+    assert_eq!(preflight(&server, "https://other.example").status, 403);
+    let server = listed("*");
+    assert_eq!(ask(&server, "https://other.example").status, 200);
+}
+
+#[test]
+fn a_page_may_ask_before_it_has_a_key() {
+    let server = Running::with(|wanted| {
+        wanted.config.keys = ApiKeys::from_lines("sk").unwrap();
+        wanted.config.allowed_origins = vec!["https://page.example".into()];
+    });
+    let headers = "origin: https://page.example\r\naccess-control-request-method: GET\r\n";
+    assert_eq!(server.ask(&request("OPTIONS", "/v1/models", headers, "")).status, 204);
+    let refused = server.ask(&request("GET", "/v1/models", "origin: https://page.example\r\n", ""));
+    assert_eq!(refused.status, 401);
+    let allowed = Some("https://page.example");
+    assert_eq!(refused.header("access-control-allow-origin"), allowed, "else it reads no status");
+}
+
+#[test]
+fn requests_have_names() {
+    let server = Running::new();
+    let id = |given: &str| {
+        let response = server.ask(&request("GET", "/health", given, ""));
+        response.header("x-request-id").unwrap().to_owned()
+    };
+    assert_eq!(id("x-request-id: Mine-1.2_3\r\n"), "Mine-1.2_3");
+    let long = format!("x-request-id: {}\r\n", "x".repeat(129));
+    for given in ["", "x-request-id: a b\r\n", "x-request-id: \r\n", long.as_str()] {
+        assert_eq!(id(given).len(), 32, "{given}");
+    }
+    assert_ne!(id(""), id(""));
+    let body = json!({"max_tokens": 1, "messages": question()});
+    let response = server.ask(&post("/v1/messages", &body));
+    assert_eq!(response.header("request-id"), response.header("x-request-id"));
+}
+
+#[test]
+fn what_others_can_reach_needs_a_key() {
+    let addresses = vec!["0.0.0.0:0".parse().unwrap()];
+    let config = Config { addresses, ..Config::default() };
+    let problem = Server::bind(config.clone()).unwrap_err().to_string();
+    assert!(problem.starts_with("0.0.0.0:0 can be reached from other machines"), "{problem}");
+    let keys = ApiKeys::from_lines("sk").unwrap();
+    let server = Server::bind(Config { keys, ..config }).unwrap();
+    let taken = server.addresses().next().unwrap();
+    let taken = format!("127.0.0.1:{}", taken.port()).parse().unwrap();
+    let config = Config { addresses: vec![taken], ..Config::default() };
+    let problem = Server::bind(config).unwrap_err().to_string();
+    assert!(problem.starts_with(&format!("cannot listen on {taken}: ")), "{problem}");
+    let nowhere = Config { addresses: Vec::new(), ..Config::default() };
+    assert!(Server::bind(nowhere).unwrap_err().to_string().starts_with("there is no address"));
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn path(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("mf-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("s")
+    }
+
+    #[test]
+    fn a_socket_in_the_file_system_is_its_users_alone() {
+        let path = path("own");
+        // What a server leaves that was killed.
+        drop(UnixListener::bind(&path).unwrap());
+        let mut server = Running::with(|wanted| {
+            wanted.config.unix = Some(path.clone());
+            wanted.config.addresses.clear();
+        });
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let headers = "host: any.example\r\nconnection: close\r\n";
+        stream.write_all(&request("GET", "/v1/models", headers, "")).unwrap();
+        let mut found = String::new();
+        stream.read_to_string(&mut found).unwrap();
+        assert!(found.starts_with("HTTP/1.1 200 OK\r\n"), "{found}");
+        let config =
+            || Config { unix: Some(path.clone()), addresses: Vec::new(), ..Config::default() };
+        let problem = Server::bind(config()).unwrap_err().to_string();
+        assert!(problem.contains("another server listens there"), "{problem}");
+        server.stop();
+        server.join();
+        assert!(!path.exists());
+        fs::write(&path, "a file").unwrap();
+        let problem = Server::bind(config()).unwrap_err().to_string();
+        assert!(problem.contains("is there and is no socket"), "{problem}");
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn the_file_of_another_server_is_left_alone() {
+        let path = path("other");
+        let config =
+            || Config { unix: Some(path.clone()), addresses: Vec::new(), ..Config::default() };
+        let server = Server::bind(config()).unwrap();
+        fs::remove_file(&path).unwrap();
+        let other = Server::bind(config()).unwrap();
+        drop(server);
+        assert!(path.exists());
+        drop(other);
+        assert!(!path.exists());
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,147 @@
+//! The log: a line for each request, and nothing in it that is not meant for it.
+
+use std::fmt::{Debug, Write};
+use std::sync::{Mutex, OnceLock};
+
+use moeflux_server::http::ApiKeys;
+use serde_json::{Value as Json, json};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::client::request;
+use crate::server::{Running, question};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Keeps all lines.
+struct Lines;
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().target().to_owned());
+        event.record(&mut line);
+        LINES.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {}={value:?}", field.name()).unwrap();
+    }
+}
+
+fn listen() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| tracing::subscriber::set_global_default(Lines).unwrap());
+}
+
+/// The lines of requests with this id.
+fn lines(id: &str) -> Vec<String> {
+    let lines = LINES.lock().unwrap();
+    lines.iter().filter(|line| line.contains(&format!("id={id} "))).cloned().collect()
+}
+
+/// Sends a request of this name, and gives its only line.
+#[track_caller]
+fn line(server: &Running, (id, headers): (&str, &str), body: &Json) -> String {
+    let headers = format!("x-request-id: {id}\r\n{headers}");
+    server.ask(&request("POST", CHAT, &headers, &body.to_string()));
+    let mut found = Vec::new();
+    server.wait(|_| server.service.is_idle());
+    // The line is written behind the last byte of a stream.
+    server.wait(|_| !lines(id).is_empty());
+    found.extend(lines(id));
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+#[test]
+fn each_request_has_one_line() {
+    listen();
+    let server = Running::new();
+    let mut body = json!({"messages": question(), "max_tokens": 7, "frobnicate": 1,
+        "logit_bias": server.endless()});
+    for (id, is_streamed) in [("plain-1", false), ("stream-1", true)] {
+        body["stream"] = is_streamed.into();
+        let found = line(&server, (id, ""), &body);
+        assert!(
+            found
+                .starts_with(&format!("moeflux::request message=request id={id} dialect=\"chat\"")),
+            "{found}"
+        );
+        for field in ["status=200", "ended=\"length\"", "n_answer=7", "ignored=\"frobnicate\""] {
+            assert!(found.contains(&format!(" {field}")), "{field}: {found}");
+        }
+        for field in ["n_prompt", "n_cached", "queued_ms", "prompt_ms", "answer_ms", "drive_bytes"]
+        {
+            assert!(found.contains(&format!(" {field}=")), "{field}: {found}");
+        }
+    }
+    let found = line(&server, ("refused-1", ""), &json!({"messages": question(), "n": 0}));
+    assert!(found.contains(" status=400 ended=\"refused\""), "{found}");
+    assert!(found.contains(" problem=\"n\""), "{found}");
+}
+
+#[test]
+fn a_cancelled_request_has_its_line_too() {
+    listen();
+    for (id, is_streamed) in [("gone-1", false), ("gone-2", true)] {
+        let server = Running::new();
+        let body = json!({"messages": question(), "stream": is_streamed,
+            "logit_bias": server.endless()});
+        let mut client = server.client();
+        let headers = format!("x-request-id: {id}\r\n");
+        client.send(&request("POST", CHAT, &headers, &body.to_string()));
+        server.wait(|stats| stats.n_answer_tokens > 4);
+        drop(client);
+        server.wait(|_| !lines(id).is_empty());
+        assert!(lines(id)[0].contains(" ended=\"cancelled\""), "{:?}", lines(id));
+    }
+}
+
+#[test]
+fn keys_and_prompts_are_not_logged() {
+    listen();
+    let key = "sk-zebra-in-the-log";
+    let server = |logs_prompts: bool| {
+        Running::with(|wanted| {
+            wanted.config.keys = ApiKeys::from_lines(key).unwrap();
+            wanted.config.log_prompts = logs_prompts;
+        })
+    };
+    let body = |word: &str| {
+        let messages = json!([{"role": "user", "content": word}]);
+        json!({"messages": messages, "max_tokens": 1, "stop": [word]})
+    };
+    let header = format!("authorization: Bearer {key}\r\n");
+    line(&server(false), ("quiet-1", &header), &body("giraffeword"));
+    let has = |word: &str| LINES.lock().unwrap().iter().any(|line| line.contains(word));
+    assert!(!has("giraffeword"));
+    let asked = server(true);
+    let headers = format!("x-request-id: loud-1\r\n{header}");
+    let body = body("okapiword").to_string();
+    assert_eq!(asked.ask(&request("POST", CHAT, &headers, &body)).status, 200);
+    asked.wait(|_| has("okapiword"));
+    assert!(!has(key) && !has("zebra"));
+}

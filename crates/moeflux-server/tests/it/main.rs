@@ -1,0 +1,15 @@
+//! Tests of the server through real sockets, with the demo model behind it.
+#![cfg(test)]
+
+mod client;
+mod server;
+mod dialects;
+mod prompts;
+mod plain;
+mod refusals;
+mod guards;
+mod sockets;
+mod signs;
+mod disconnects;
+mod ends;
+mod log;

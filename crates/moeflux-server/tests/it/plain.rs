@@ -1,0 +1,103 @@
+//! What needs no engine: models, tokens, and what the server is.
+
+use moeflux_schedule::State;
+use serde_json::json;
+
+use crate::client::request;
+use crate::server::{CONTEXT, NAME, Running, question};
+
+#[test]
+fn models_are_listed_by_all_names() {
+    let server = Running::new();
+    let found = server.get("/v1/models").success();
+    assert_eq!(found["data"][0]["id"], NAME);
+    assert_eq!(found["data"][0]["max_model_len"], CONTEXT);
+    assert_eq!(found["data"][1]["id"], "other/name");
+    for (path, name) in [
+        ("demo", NAME),
+        ("other/name", "other/name"),
+        ("other%2Fname", "other/name"),
+        ("gpt-9", NAME),
+    ] {
+        let found = server.get(&format!("/v1/models/{path}")).success();
+        assert_eq!(found["id"], name, "{path}");
+    }
+}
+
+#[test]
+fn texts_become_tokens_and_come_back() {
+    let server = Running::new();
+    let text = "What is a vector? \u{e9}\u{1f980}";
+    let tokens = server.post("/tokenize", &json!({"content": text})).success();
+    assert_eq!(tokens["max_model_len"], CONTEXT);
+    let back = server.post("/detokenize", &json!({"tokens": tokens["tokens"]})).success();
+    assert_eq!(back["prompt"], text);
+    let rendered = server.post("/apply-template", &json!({"messages": question()})).success();
+    assert!(rendered["prompt"].as_str().unwrap().contains("<|im_start|>user\nWhat is a vector?"));
+    let of_chat = server.post("/tokenize", &json!({"messages": question()})).success();
+    let of_text = server.post("/tokenize", &json!({"prompt": rendered["prompt"]})).success();
+    assert_eq!(of_chat, of_text);
+}
+
+#[test]
+fn the_server_describes_itself() {
+    let server = Running::new();
+    let health = server.get("/health");
+    assert_eq!((health.status, health.text()), (200, r#"{"status":"ok"}"#));
+    assert!(server.get("/").text().contains("serves demo"));
+    assert_eq!(server.get("/props").success()["default_generation_settings"]["n_ctx"], CONTEXT);
+    assert_eq!(server.get("/openapi.json").success()["openapi"], "3.1.0");
+    for path in ["/", "/health", "/metrics", "/props", "/openapi.json", "/v1/models"] {
+        let mut client = server.client();
+        client.send(&request("HEAD", path, "", ""));
+        let head = client.head().unwrap();
+        assert_eq!(head.status, 200, "{path}");
+        // A body would be taken for the next response.
+        client.send(&request("GET", "/health", "", ""));
+        assert_eq!(client.response().text(), health.text(), "{path}");
+    }
+}
+
+#[test]
+fn a_model_that_is_loaded_is_not_healthy_yet() {
+    let server = Running::with(|wanted| wanted.is_held = true);
+    let health = server.get("/health");
+    assert_eq!((health.status, health.text()), (503, r#"{"status":"loading"}"#));
+    server.fail();
+    server.wait(|_| server.service.state() == State::Broken);
+    let health = server.get("/health");
+    assert_eq!((health.status, health.text()), (503, r#"{"status":"broken"}"#));
+}
+
+#[test]
+fn requests_are_counted_by_the_names_of_dashboards() {
+    let server = Running::new();
+    let body = json!({"prompt": "A vector", "max_tokens": 5, "logit_bias": server.endless()});
+    let found = server.post("/v1/completions", &body).success();
+    let page = server.get("/metrics");
+    assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let value = |name: &str, labels: &str| -> String {
+        let start = format!("{name}{{model_name=\"demo\"{labels}}} ");
+        let line = page.text().lines().find_map(|line| line.strip_prefix(&start));
+        assert!(line.is_some(), "no {start} in {}", page.text());
+        line.unwrap().to_owned()
+    };
+    assert_eq!(value("vllm:generation_tokens_total", ""), "5");
+    let n_prompt = found["usage"]["prompt_tokens"].to_string();
+    assert_eq!(value("vllm:prompt_tokens_total", ""), n_prompt);
+    assert_eq!(value("vllm:request_success_total", ",finished_reason=\"length\""), "1");
+    for name in [
+        "time_to_first_token_seconds",
+        "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "request_prefill_time_seconds",
+        "request_decode_time_seconds",
+        "request_prompt_tokens",
+        "request_generation_tokens",
+    ] {
+        assert_eq!(value(&format!("vllm:{name}_count"), ""), "1", "{name}");
+        assert_eq!(value(&format!("vllm:{name}_bucket"), ",le=\"+Inf\""), "1", "{name}");
+    }
+    assert_eq!(value("vllm:inter_token_latency_seconds_count", ""), "4");
+    assert!(value("moeflux:connections_total", "").parse::<u64>().unwrap() >= 2);
+}

@@ -1,0 +1,186 @@
+//! A server with the demo model, for one test.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use moeflux::provider::io::RealClock;
+use moeflux::{Engine, Error, ModelText};
+use moeflux_schedule::{Options, Service, State, Stats};
+use moeflux_server::http::{Config, ModelInfo, Served, Server, Stopper};
+use serde_json::{Map, Value as Json, json};
+
+use crate::client::{Client, Response, request};
+
+pub(crate) const CONTEXT: usize = 1_024;
+pub(crate) const NAME: &str = "demo";
+
+/// What a test wants of its server.
+pub(crate) struct Wanted {
+    pub(crate) config: Config,
+    pub(crate) options: Options,
+    pub(crate) name: String,
+    /// Whether the engine is opened only when the test says so.
+    pub(crate) is_held: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let config = Config { addresses, ..Config::default() };
+        Self { config, options: Options::new(CONTEXT), name: NAME.to_owned(), is_held: false }
+    }
+}
+
+/// A server that runs. Dropping it stops it.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) service: Arc<Service>,
+    pub(crate) text: Arc<ModelText>,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+    /// Says whether the engine is to be opened, or to fail.
+    opener: Sender<bool>,
+}
+
+pub(crate) fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model")
+}
+
+fn open(wait: Option<&Receiver<bool>>, context: usize) -> moeflux::Result<Engine> {
+    if let Some(wait) = wait
+        && wait.recv() != Ok(true)
+    {
+        return Err(Error::Drive("the drive of this test has failed".to_owned()));
+    }
+    Engine::builder(folder()).context(context).threads(NonZeroUsize::MIN).open()
+}
+
+impl Running {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Wanted)) -> Self {
+        let mut wanted = Wanted::default();
+        change(&mut wanted);
+        let Wanted { config, options, name, is_held } = wanted;
+        let text = Arc::new(ModelText::open(&folder(), 8_192).unwrap());
+        let (opener, wait) = channel();
+        let context = options.context;
+        let open = Box::new(move || open(is_held.then_some(&wait), context));
+        let clock = Arc::new(RealClock::new());
+        let service = Service::start(open, Arc::clone(&text), options, clock).unwrap();
+        let service = Arc::new(service);
+        let server = Server::bind(config).unwrap();
+        let address = server.addresses().next().unwrap_or(([127, 0, 0, 1], 0).into());
+        let stopper = server.stopper();
+        let names = vec![name, "other/name".to_owned()];
+        let model = ModelInfo { names, created_s: 1_795_442_432, about: Map::new() };
+        let served = Served {
+            service: Arc::clone(&service),
+            text: Arc::clone(&text),
+            model,
+            seconds_since_1970: || 1_795_442_432,
+        };
+        let run = move || server.run(served).unwrap();
+        let thread = Some(Builder::new().spawn(run).unwrap());
+        let running = Self { address, service, text, stopper, thread, opener };
+        if !is_held {
+            running.wait(|_| running.service.state() == State::Ready);
+        }
+        running
+    }
+
+    /// Opens the engine that is held.
+    pub(crate) fn open(&self) {
+        self.opener.send(true).unwrap();
+    }
+
+    /// Lets the engine that is held fail.
+    pub(crate) fn fail(&self) {
+        self.opener.send(false).unwrap();
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    pub(crate) fn ask(&self, bytes: &[u8]) -> Response {
+        let mut client = self.client();
+        client.send(bytes);
+        client.response()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Response {
+        self.ask(&request("GET", path, "", ""))
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Json) -> Response {
+        self.ask(&post(path, body))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.service.stats()
+    }
+
+    /// Waits until this is so; it is, or the test hangs and says where.
+    #[track_caller]
+    pub(crate) fn wait(&self, is_so: impl Fn(&Stats) -> bool) {
+        for _ in 0..6_000 {
+            if is_so(&self.stats()) {
+                return;
+            }
+            pause(Duration::from_millis(5));
+        }
+        panic!("did not come to pass: {:?}", self.stats());
+    }
+
+    /// A bias with which the model never ends an answer.
+    pub(crate) fn endless(&self) -> Json {
+        let biases = self.text.end_tokens().iter().map(|it| (it.0.to_string(), json!(-1e6)));
+        Json::Object(biases.collect())
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopper.stop();
+    }
+
+    /// Waits until serving has ended.
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        // An engine that is still held would be waited for.
+        self.opener.send(false).ok();
+        if !std::thread::panicking() {
+            self.service.cancel_all();
+            self.join();
+        }
+    }
+}
+
+pub(crate) fn pause(time: Duration) {
+    let (_nobody, never) = channel::<()>();
+    assert!(never.recv_timeout(time).is_err());
+}
+
+/// The bytes of a request with JSON.
+pub(crate) fn post(path: &str, body: &Json) -> Vec<u8> {
+    request("POST", path, "content-type: application/json\r\n", &body.to_string())
+}
+
+/// A question that the demo model answers.
+pub(crate) fn question() -> Json {
+    json!([{"role": "user", "content": "What is a vector?"}])
+}

@@ -1,0 +1,131 @@
+//! Signs of life, and failures behind the head of a response.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use crate::client::{Client, Event, Response};
+use crate::server::{Running, Wanted, post, question};
+
+/// An engine that opens late, and a server that does not wait long for it.
+fn held(wanted: &mut Wanted) {
+    wanted.is_held = true;
+    wanted.config.timeouts.stream = Duration::from_millis(20);
+    wanted.config.timeouts.whole = Duration::from_millis(20);
+    wanted.config.timeouts.sign = Duration::from_millis(20);
+}
+
+/// The response to a request while the engine is held, after so many chunks; `go` ends that.
+fn response(
+    server: &Running,
+    (path, is_streamed): (&str, bool),
+    go: impl FnOnce(&Running),
+) -> Response {
+    let mut client = server.client();
+    client.send(&post(path, &body(path, is_streamed)));
+    let mut response = client.head().unwrap();
+    for _ in 0..4 {
+        response.body.extend(client.chunk().unwrap());
+    }
+    go(server);
+    rest(&mut client, &mut response);
+    response
+}
+
+fn rest(client: &mut Client, response: &mut Response) {
+    while let Some(chunk) = client.chunk() {
+        response.body.extend(chunk);
+    }
+}
+
+fn body(path: &str, is_streamed: bool) -> Json {
+    let (key, prompt) = match path {
+        "/v1/completions" => ("prompt", json!("?")),
+        "/v1/responses" => ("input", json!("?")),
+        _ => ("messages", question()),
+    };
+    json!({key: prompt, "max_tokens": 4, "stream": is_streamed})
+}
+
+fn names(events: &[Event]) -> Vec<&str> {
+    events.iter().map(|event| event.name.as_str()).collect()
+}
+
+#[test]
+fn streams_begin_at_once_and_show_life() {
+    let server = Running::with(held);
+    let chat = response(&server, ("/v1/chat/completions", true), |_| server.open());
+    let comments = chat.text().matches(": 0 of ").count();
+    assert!(comments >= 2, "{}", chat.text());
+    assert_eq!(chat.events()[0].json()["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(chat.events().last().unwrap().data, "[DONE]");
+    let server = Running::with(held);
+    let messages = response(&server, ("/v1/messages", true), |_| server.open());
+    let events = messages.events();
+    assert_eq!(names(&events)[..3], ["message_start", "ping", "ping"]);
+    assert_eq!(events.last().unwrap().name, "message_stop");
+    let server = Running::with(held);
+    let responses = response(&server, ("/v1/responses", true), |_| server.open());
+    let events = responses.events();
+    let expected = ["response.created", "response.in_progress", "response.in_progress"];
+    assert_eq!(names(&events)[..3], expected);
+    assert!(events[2].json()["moeflux_progress"]["tokens"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn who_waits_for_the_whole_gets_blank_lines_first() {
+    for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
+        let server = Running::with(held);
+        let found = response(&server, (path, false), |_| server.open());
+        assert_eq!((found.status, found.header("content-type")), (200, Some("application/json")));
+        assert!(found.text().starts_with("\n\n\n\n"), "{}", found.text());
+        assert!(found.json()["id"].is_string());
+    }
+}
+
+#[test]
+fn failures_behind_the_head_are_in_band() {
+    for (path, is_streamed) in [
+        ("/v1/chat/completions", true),
+        ("/v1/chat/completions", false),
+        ("/v1/completions", true),
+        ("/v1/responses", true),
+        ("/v1/responses", false),
+        ("/v1/messages", true),
+        ("/v1/messages", false),
+    ] {
+        let server = Running::with(held);
+        let found = response(&server, (path, is_streamed), |_| server.fail());
+        assert_eq!(found.status, 200);
+        let last = match is_streamed {
+            true => found.events().pop().unwrap().json(),
+            false => found.json(),
+        };
+        let error = if path == "/v1/responses" && is_streamed {
+            assert_eq!(last["type"], "response.failed");
+            &last["response"]["error"]
+        } else {
+            &last["error"]
+        };
+        assert_eq!(error["message"], "the drive of this test has failed", "{path}: {last}");
+    }
+}
+
+#[test]
+fn early_failures_have_a_status() {
+    for (path, is_streamed) in
+        [("/v1/chat/completions", true), ("/v1/messages", false), ("/v1/responses", true)]
+    {
+        let server = Running::with(|wanted| {
+            wanted.is_held = true;
+            wanted.config.timeouts.stream = Duration::from_secs(60);
+        });
+        let mut client = server.client();
+        client.send(&post(path, &body(path, is_streamed)));
+        server.wait(|stats| stats.n_waiting == 1);
+        server.fail();
+        let found = client.response();
+        assert_eq!(found.status, 500, "{path}");
+        assert_eq!(found.json()["error"]["message"], "the drive of this test has failed");
+    }
+}
