@@ -18,6 +18,7 @@ use serde_json::json;
 use crate::args::{BackendName, ModelArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::logprobs::Logprobs;
 use crate::model;
 use crate::print;
 use crate::progress::{Bar, tokens_done};
@@ -55,6 +56,10 @@ pub(crate) struct EvalArgs {
     /// Maximum number of tokens to evaluate
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// Also write each token with its natural log-probability to this file, one JSON object per
+    /// line; the first token of a window has none
+    #[arg(long, value_name = "FILE")]
+    logprobs: Option<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -76,7 +81,9 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
         Some(name) => Some(model::open_on(name, (&dir, longest), &args.model, &interrupt)?),
         None => None,
     };
+    let logprobs = args.logprobs.as_deref().map(Logprobs::create).transpose()?;
     let mut run = Run {
+        logprobs,
         session: engine.session(longest)?,
         other: other.as_ref().map(|other| other.session(longest)).transpose()?,
         n_rows: engine.n_rows_max().min(n_held_max),
@@ -88,7 +95,8 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     for window in &windows.windows {
         run.window(&windows.tokens(window), window.first_predicted)?;
     }
-    let Run { scores, bar, .. } = run;
+    let Run { scores, bar, logprobs, .. } = run;
+    logprobs.map_or(Ok(()), Logprobs::finish)?;
     drop(bar);
     engine.end_trace()?;
     Ok(print::line(&report(args, &engine, &scores, (&windows, n_bytes)))?)
@@ -146,6 +154,7 @@ fn cut(
 
 /// What windows are computed with.
 struct Run<'a> {
+    logprobs: Option<Logprobs>,
     session: Session,
     other: Option<Session>,
     /// Tokens computed together while two backends are compared.
@@ -159,6 +168,9 @@ struct Run<'a> {
 impl Run<'_> {
     fn window(&mut self, window: &[TokenId], first_predicted: usize) -> Result<()> {
         self.session.clear();
+        if let Some(logprobs) = &mut self.logprobs {
+            logprobs.begin(&window[..first_predicted.min(window.len())])?;
+        }
         // Alone, nothing is held; in company, what both computed for the same tokens meets.
         let n_rows = if self.other.is_some() { self.n_rows } else { window.len() };
         if let Some(other) = &mut self.other {
@@ -178,7 +190,7 @@ impl Run<'_> {
         (first, fed): (usize, &[TokenId]),
         first_predicted: usize,
     ) -> Result<()> {
-        let Self { session, other, bar, n_done, interrupt, scores, .. } = self;
+        let Self { session, other, bar, n_done, interrupt, scores, logprobs, .. } = self;
         let is_held = other.is_some();
         let mut held: Vec<Vec<f32>> = Vec::new();
         // The logits of a token predict the one after it.
@@ -194,6 +206,9 @@ impl Run<'_> {
         session.feed(fed, Wanted::All, watch, &mut |_, logits| {
             if let Some(next) = next_of(position) {
                 scores.add(logits, next)?;
+                if let Some(logprobs) = logprobs {
+                    logprobs.add(logits, next.1)?;
+                }
                 if is_held {
                     held.push(logits.to_vec());
                 }

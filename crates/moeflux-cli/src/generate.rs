@@ -1,19 +1,17 @@
 //! `moeflux generate`: a prompt in, text out as it comes.
 
-use std::io::Read;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::{
-    Engine, Error, Event, Finish, Message, ModelText, Result, StopStrings, TemplateOptions,
-    TokenId, Tokenizer,
-};
+use moeflux::{Engine, Event, Finish, ModelText, Result, StopStrings, TokenId, Tokenizer};
+use moeflux_chat::{AnswerStart, Conversation};
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
+use crate::asked::{Asked, Encoded};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -22,18 +20,15 @@ use crate::print::{self, Reader};
 use crate::progress::{Bar, tokens_done};
 use crate::ranges;
 use crate::sampling::SamplingArgs;
+use crate::shown::Shown;
 use crate::stats::Stats;
-use crate::think::EmptyThink;
-
-/// Bytes of a prompt from stdin: far beyond any context.
-const STDIN_BYTES_MAX: u64 = 64 << 20;
 
 /// What `moeflux generate` is told.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct GenerateArgs {
-    /// Text to continue; `-` reads it from stdin
-    prompt: String,
+    #[command(flatten)]
+    asked: Asked,
     #[command(flatten)]
     model: ModelArgs,
     /// Maximum number of tokens to generate
@@ -43,16 +38,6 @@ pub(crate) struct GenerateArgs {
     /// 4096]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
-    /// Format the prompt with the model's chat template, as a message of the user; an empty think
-    /// block before the answer is not printed
-    #[arg(long)]
-    chat: bool,
-    /// System message before the prompt
-    #[arg(long, value_name = "TEXT", requires = "chat")]
-    system: Option<String>,
-    /// Request an answer without reasoning from the template
-    #[arg(long, requires = "chat")]
-    no_think: bool,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
@@ -75,11 +60,11 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let interrupt = Interrupt::listen();
     let stops = StopStrings::new(args.stop.clone())
         .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
-    let prompt = read_prompt(&args.prompt)?;
+    let prompt = Prompt::read(&args.asked)?;
     let dir = &model::path(args.model.model.as_deref())?;
     let spec = model::spec(dir)?;
     let text = ModelText::open(dir, spec.vocab)?;
-    let tokens = encode(args, &text, &prompt)?;
+    let Encoded { tokens, start } = prompt.encode(&args.asked, &text)?;
     let sampling = args.sampling.config(&text);
     let seed = sampling.seed;
     let mut generation =
@@ -96,7 +81,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     model::check_same(&spec, &engine, dir)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
-    let mut answer = Answer::new(args, text.tokenizer(), (load, tokens.len(), &engine));
+    let mut answer = Answer::new(args, (text.tokenizer(), start), (load, tokens.len(), &engine));
     let finish = generation.run(&mut session, &tokens, &mut |event| answer.hear(event, &interrupt));
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
@@ -104,42 +89,29 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     Ok(answer.end(&engine, (seed, context), finish)?)
 }
 
-fn read_prompt(argument: &str) -> Result<String> {
-    let prompt = if argument == "-" { read_stdin()? } else { argument.to_owned() };
-    if prompt.is_empty() {
-        return Err(Error::Input("the prompt is empty: give a text to continue".into()));
-    }
-    Ok(prompt)
+/// What is asked, before there is a model.
+enum Prompt {
+    Text(String),
+    Chat(Conversation),
 }
 
-fn read_stdin() -> Result<String> {
-    let mut bytes = Vec::new();
-    let read = std::io::stdin().lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Error::Input(format!("cannot read stdin: {error}")))?;
-    if bytes.len() as u64 > STDIN_BYTES_MAX {
-        return Err(Error::Input(format!("the prompt has more than {STDIN_BYTES_MAX} bytes")));
+impl Prompt {
+    fn read(asked: &Asked) -> Result<Self> {
+        if asked.chat {
+            return Ok(Self::Chat(asked.conversation()?));
+        }
+        // Without a chat there are no messages, and a prompt is required.
+        Ok(Self::Text(asked.text()?.unwrap_or_default()))
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        Error::Input(format!("the prompt is not UTF-8 at byte {at}"))
-    })
-}
 
-fn encode(args: &GenerateArgs, text: &ModelText, prompt: &str) -> Result<Vec<TokenId>> {
-    if !args.chat {
-        return text.prompt(prompt);
+    fn encode(&self, asked: &Asked, text: &ModelText) -> Result<Encoded> {
+        match self {
+            Self::Text(prompt) => {
+                Ok(Encoded { tokens: text.prompt(prompt)?, start: AnswerStart::Text })
+            }
+            Self::Chat(conversation) => asked.encode(text, conversation),
+        }
     }
-    let system = args.system.as_deref().map(|text| Message::new("system", text));
-    let messages: Vec<Message> = system.into_iter().chain([Message::new("user", prompt)]).collect();
-    let options = TemplateOptions {
-        enable_thinking: args.no_think.then_some(false),
-        now_seconds: Some(clock::seconds_since_1970()),
-        ..TemplateOptions::default()
-    };
-    text.chat_prompt_with(&messages, &options).map_err(|error| match error {
-        Error::Unsupported(problem) => Error::Unsupported(format!("{problem}: leave --chat out")),
-        other => other,
-    })
 }
 
 /// An answer as it comes in, and when.
@@ -147,7 +119,7 @@ struct Answer<'a> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
     engine: &'a Engine,
-    think: EmptyThink,
+    shown: Shown,
     text: String,
     tokens: Vec<TokenId>,
     logprobs: Vec<Value>,
@@ -159,15 +131,15 @@ struct Answer<'a> {
 impl<'a> Answer<'a> {
     fn new(
         args: &'a GenerateArgs,
-        tokenizer: &'a Tokenizer,
+        (tokenizer, start): (&'a Tokenizer, AnswerStart),
         (load, n_prompt_tokens, engine): (Duration, usize, &'a Engine),
     ) -> Self {
-        let is_hidden = args.chat && !args.special;
+        let is_read = args.asked.chat && !args.special;
         Self {
             args,
             tokenizer,
             engine,
-            think: if is_hidden { EmptyThink::default() } else { EmptyThink::kept() },
+            shown: if is_read { Shown::chat(start, tokenizer) } else { Shown::unchanged() },
             text: String::new(),
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -191,12 +163,14 @@ impl<'a> Answer<'a> {
             Event::Token { token, logprob, top, .. } => {
                 self.stats.token(self.args.json.then_some(self.engine));
                 self.tokens.push(token);
+                let text = self.shown.token(token);
+                self.write(&text);
                 if let Some(logprob) = logprob {
                     self.logprobs.push(self.logprob_json((token, logprob), top));
                 }
             }
             Event::Text(text) => {
-                let text = self.think.push(text);
+                let text = self.shown.text(text);
                 self.write(&text);
             }
             _ => {}
@@ -225,7 +199,7 @@ impl<'a> Answer<'a> {
     fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
         // Still there if the prompt was not read to its end.
         self.reading = None;
-        let held = self.think.finish();
+        let held = self.shown.finish();
         self.write(&held);
         if self.args.json {
             let tokens: Vec<u32> = self.tokens.iter().map(|token| token.0).collect();

@@ -1,4 +1,5 @@
-//! Ctrl-C as a flag: the first asks running work to end well, a later one ends the process.
+//! Ctrl-C as a flag: the first asks running work to end well, a later one ends the process. The
+//! system's own wish to end a process (SIGTERM, SIGHUP) counts as Ctrl-C.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,11 +19,18 @@ pub(crate) struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     /// Listens from now on. Where the system lets nobody listen, Ctrl-C ends the process as usual.
     pub(crate) fn listen() -> Self {
+        Self::listen_and(|| {})
+    }
+
+    /// The same; the first wish to end is passed on at once.
+    pub(crate) fn listen_and(mut pass_on: impl FnMut() + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
         let mut first = None;
         let listening = ctrlc::set_handler(move || {
-            shared.store(true, Ordering::Relaxed);
+            if !shared.swap(true, Ordering::Relaxed) {
+                pass_on();
+            }
             let now = clock::instant();
             if is_another_wish(*first.get_or_insert(now), now) {
                 #[expect(clippy::disallowed_methods, reason = "asked twice")]

@@ -9,7 +9,9 @@ mod size;
 mod print;
 mod progress;
 mod interrupt;
+mod environment;
 mod out_file;
+mod logprobs;
 mod cache;
 mod stream;
 mod ranges;
@@ -25,9 +27,11 @@ mod disk;
 mod place;
 mod bare_config;
 mod sampling;
-mod think;
+mod shown;
+mod asked;
 mod windows;
 
+mod serve;
 mod generate;
 mod logits;
 mod eval;
@@ -44,7 +48,7 @@ mod test_dir;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
@@ -62,6 +66,8 @@ struct Cli {
 enum Command {
     /// Continue a prompt, and print the text as it comes
     Generate(generate::GenerateArgs),
+    /// Serve a model over HTTP, to clients of the OpenAI and Anthropic APIs
+    Serve(serve::ServeArgs),
     /// Write the logits of every token to a .npy file (float32 [n_tokens, vocab])
     Logits(logits::LogitsArgs),
     /// Compute perplexity and bits per byte of a text; optionally compare two backends
@@ -85,7 +91,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {failure}{}", failure.hint());
@@ -94,9 +100,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// What was typed; options of the server may stand in the environment instead.
+fn parse() -> Cli {
+    let command = Cli::command().mut_subcommand("serve", environment::name_options);
+    let matches = command.get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
 fn run(command: Command) -> Outcome {
     match command {
         Command::Generate(args) => generate::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Bench(args) => bench::run(&args),

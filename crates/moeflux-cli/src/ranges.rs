@@ -4,6 +4,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use moeflux::provider::config::N_ROWS_MAX;
 use moeflux::provider::sample::{LOGPROBS_MAX, PENALTY_MAX};
@@ -42,6 +43,38 @@ pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
 /// Parses `--chunk`.
 pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_ROWS_MAX)
+}
+
+/// More sessions or jobs than this are a typing error.
+const N_JOBS_MAX: usize = 65_536;
+
+/// Parses `--sessions`.
+pub(crate) fn sessions(text: &str) -> Parsed<NonZeroUsize> {
+    count(text, N_JOBS_MAX)
+}
+
+/// Parses `--queue`.
+pub(crate) fn queue(text: &str) -> Parsed<usize> {
+    if text == "0" { Ok(0) } else { sessions(text).map(NonZeroUsize::get) }
+}
+
+/// Longer times mean "never".
+const SECONDS_MAX: u64 = 366 * 24 * 3600;
+
+/// Parses a time: `90`, `90s`, `10m`, `2h`.
+pub(crate) fn time(text: &str) -> Parsed<Duration> {
+    let text = text.trim();
+    let (number, factor) = match text.char_indices().next_back() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 'h')) => (&text[..at], 3600),
+        _ => (text, 1),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|it| it.checked_mul(factor));
+    match seconds.filter(|it| (1..=SECONDS_MAX).contains(it)) {
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err("write a number of seconds, or one with s, m or h (90s, 10m, 2h)".to_owned()),
+    }
 }
 
 /// Every process is larger: who gives less has forgotten the unit.

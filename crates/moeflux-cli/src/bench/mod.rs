@@ -47,6 +47,9 @@ pub(crate) struct BenchArgs {
     /// Tokens in the session before each run; these are not timed
     #[arg(long, value_name = "C", default_value_t = 0)]
     context_tokens: usize,
+    /// Answers that are computed together, each in a session of its own; prompts are read alone
+    #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "1")]
+    sessions: NonZeroUsize,
     /// Number of measured runs, after one that does not count
     #[arg(long, value_name = "R", value_parser = ranges::repeat, default_value = "3")]
     repeat: NonZeroUsize,
@@ -68,9 +71,12 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let (blueprint, checkpoint) = Blueprint::of_folder(&dir)?;
     let context = context_needed(args, blueprint.spec.context_max)?;
     let facts = ModelFacts::new(&blueprint, &checkpoint);
-    let engine = model::open(&dir, &args.model, context, &interrupt)?;
+    let n_sessions = args.sessions.get();
+    let n_kept = context.saturating_mul(n_sessions);
+    let engine = model::open(&dir, &args.model, n_kept, &interrupt)?;
+    check_sessions(n_sessions, &engine)?;
     let mut bench = Bench {
-        session: engine.session(context)?,
+        sessions: (0..n_sessions).map(|_| engine.session(context)).collect::<Result<_>>()?,
         tokens: RandomTokens::new(args.seed, blueprint.spec.vocab),
         n_context_tokens: args.context_tokens,
         bar: Bar::tokens("measuring", n_tokens_in_all(args)),
@@ -88,7 +94,8 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     };
     bench.fill_context()?;
     let prefill = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
-    let decode = bench.runs(args.repeat, args.gen_tokens, Bench::decode)?;
+    let n_gen_tokens = args.gen_tokens.saturating_mul(n_sessions);
+    let decode = bench.runs(args.repeat, n_gen_tokens, Bench::decode)?;
     let drive_speeds = std::mem::take(&mut bench.drive_speeds);
     drop(bench);
     engine.end_trace()?;
@@ -104,6 +111,17 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     };
     let text = if args.json { report.json().to_string() } else { report.table() };
     Ok(print::line(&text)?)
+}
+
+/// Refuses more sessions than fit a step.
+fn check_sessions(n_sessions: usize, engine: &Engine) -> Outcome {
+    let n_rows_max = engine.n_rows_max();
+    if n_sessions <= n_rows_max {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "--sessions {n_sessions} are more than a step takes here: {n_rows_max} (--chunk)"
+    )))
 }
 
 /// Tokens that a session must hold.
@@ -126,8 +144,10 @@ fn context_needed(args: &BenchArgs, context_max: usize) -> Outcome<usize> {
 
 fn n_tokens_in_all(args: &BenchArgs) -> usize {
     // Each part fits the model, so that only the number of runs could make it too many.
-    let per_run = args.prompt_tokens + args.gen_tokens;
-    per_run.saturating_mul(args.repeat.get() + 1).saturating_add(args.context_tokens)
+    let n_sessions = args.sessions.get();
+    let per_run = args.gen_tokens.saturating_mul(n_sessions).saturating_add(args.prompt_tokens);
+    let before = args.context_tokens.saturating_mul(n_sessions);
+    per_run.saturating_mul(args.repeat.get() + 1).saturating_add(before)
 }
 
 /// Tokens without end, no two runs alike.
@@ -156,7 +176,8 @@ impl RandomTokens {
 
 /// What runs are made with.
 struct Bench<'a> {
-    session: Session,
+    /// Of answers that are computed together; prompts are read by the first.
+    sessions: Vec<Session>,
     tokens: RandomTokens,
     n_context_tokens: usize,
     bar: Bar,
@@ -187,15 +208,20 @@ impl Bench<'_> {
         if self.n_context_tokens == 0 {
             return Ok(());
         }
-        let tokens = self.tokens.draw(self.n_context_tokens);
-        self.feed(&tokens, None)?;
-        self.session.checkpoint(self.n_context_tokens)
+        for session_idx in 0..self.sessions.len() {
+            let tokens = self.tokens.draw(self.n_context_tokens);
+            self.feed(session_idx, &tokens, None)?;
+            self.sessions[session_idx].checkpoint(self.n_context_tokens)?;
+        }
+        Ok(())
     }
 
     fn rewind(&mut self) -> Result<()> {
-        match self.n_context_tokens {
-            0 => self.session.clear(),
-            position => self.session.restore(position)?,
+        for session in &mut self.sessions {
+            match self.n_context_tokens {
+                0 => session.clear(),
+                position => session.restore(position)?,
+            }
         }
         Ok(())
     }
@@ -246,25 +272,35 @@ impl Bench<'_> {
     }
 
     fn prefill(&mut self, tokens: &[TokenId]) -> Result<()> {
-        self.feed(tokens, Some(AS_GREEDY))
+        self.feed(0, tokens, Some(AS_GREEDY))
     }
 
+    /// A token of each session in every step.
     fn decode(&mut self, tokens: &[TokenId]) -> Result<()> {
-        for token in tokens {
-            let Self { session, output, interrupt, .. } = self;
-            let feed = Feed::answer(session, token).best(Some(AS_GREEDY));
-            let mut feeds = [feed.cancelled_by(Some(interrupt.flag()))];
+        for tokens in tokens.chunks(self.sessions.len()) {
+            let Self { sessions, output, interrupt, .. } = self;
+            let feed = |(session, token)| {
+                let feed = Feed::answer(session, token).best(Some(AS_GREEDY));
+                feed.cancelled_by(Some(interrupt.flag()))
+            };
+            let mut feeds: Vec<Feed<'_>> = sessions.iter_mut().zip(tokens).map(feed).collect();
             step(&mut feeds, output)?;
-            feeds[0].outcome()?;
-            self.n_done += 1;
+            feeds.iter_mut().try_for_each(Feed::outcome)?;
+            self.n_done += tokens.len() as u64;
             self.bar.set(self.n_done);
         }
         Ok(())
     }
 
     /// Feeds tokens; the last one's best logits come back, if any are asked for.
-    fn feed(&mut self, tokens: &[TokenId], n_best: Option<usize>) -> Result<()> {
-        let Self { session, bar, n_done, interrupt, output, .. } = self;
+    fn feed(
+        &mut self,
+        session_idx: usize,
+        tokens: &[TokenId],
+        n_best: Option<usize>,
+    ) -> Result<()> {
+        let Self { sessions, bar, n_done, interrupt, output, .. } = self;
+        let session = &mut sessions[session_idx];
         let watch = &mut |progress: StepProgress| {
             bar.set(*n_done + tokens_done(progress));
             interrupt.poll()

@@ -75,10 +75,12 @@ impl Report<'_> {
         let mut report = json!({
             "prefill_tokens_per_s": median(prefill_runs),
             "decode_tokens_per_s": median(decode_runs),
+            "decode_tokens_per_s_per_session": self.per_session(),
             "prefill_runs": prefill_runs,
             "decode_runs": decode_runs,
             "prompt_tokens": args.prompt_tokens,
             "gen_tokens": args.gen_tokens,
+            "sessions": args.sessions.get(),
             "context_tokens": args.context_tokens,
             "chunk": n_rows_max,
             "seed": args.seed,
@@ -108,6 +110,12 @@ impl Report<'_> {
             report["decode_far_gb_per_s"] = json!(gb_per_s);
         }
         report
+    }
+
+    /// Tokens per second of each of the sessions that answer together.
+    fn per_session(&self) -> Option<f64> {
+        let n_sessions = u32::try_from(self.args.sessions.get()).unwrap_or(u32::MAX);
+        Some(median(&self.decode.rates)? / f64::from(n_sessions))
     }
 
     /// What decode reads of experts in the host's memory, over its whole time.
@@ -161,8 +169,13 @@ impl Report<'_> {
             format!("{:<17}{:>12}{:>24}", "tokens", "tokens/s", "lowest .. highest"),
         ];
         lines.extend(row("prefill", args.prompt_tokens, prefill_runs));
-        lines.extend(row("decode", args.gen_tokens, decode_runs));
-        if let Some(tokens_per_s) = median(decode_runs) {
+        let n_sessions = args.sessions.get();
+        lines.extend(row("decode", args.gen_tokens * n_sessions, decode_runs));
+        if let Some(per_session) = self.per_session().filter(|_| n_sessions > 1) {
+            lines.push(format!(
+                "decode computes {n_sessions} sessions together: {per_session:.2} tokens/s each"
+            ));
+        } else if let Some(tokens_per_s) = median(decode_runs) {
             let gb_per_s = tokens_per_s * bytes_as_f64(facts.weight_bytes_per_token) / 1e9;
             lines
                 .push(format!("decode reads {per_token} of weights per token: {gb_per_s:.2} GB/s"));

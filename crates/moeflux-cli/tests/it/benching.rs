@@ -136,3 +136,17 @@ fn numbers_that_cannot_be_are_wrong_use() {
         assert!(stderr.starts_with("error: ") && stderr.contains(words), "{more:?}: {stderr}");
     }
 }
+
+#[test]
+fn several_sessions_answer_together() {
+    for case in CASES {
+        let more =
+            ["--sessions", "3", "--prompt-tokens", "4", "--gen-tokens", "5", "--repeat", "2"];
+        let result = bench(case, &[&more[..], &["--context-tokens", "6"]].concat());
+        check_rates(&result, "decode", 2);
+        assert_eq!(result["sessions"], 3);
+        let each = result["decode_tokens_per_s_per_session"].as_f64().unwrap();
+        let all = result["decode_tokens_per_s"].as_f64().unwrap();
+        assert!((each * 3.0 - all).abs() < 1e-6 * all, "{result}");
+    }
+}

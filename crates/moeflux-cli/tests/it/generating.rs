@@ -140,3 +140,26 @@ fn what_the_folder_says_wrongly_is_named() {
     check_fails(&args, &["eos_token_id", "generation_config.json", "9999", "512"]);
     assert_eq!(moeflux(&args[..1]).status.code(), Some(2));
 }
+
+#[test]
+fn a_chat_has_earlier_messages_and_a_beginning_of_its_answer() {
+    let dir = TempDir::new();
+    let file = dir.file("messages.json");
+    let path = file.to_str().unwrap();
+    let greedy = ["--chat", "--temp", "0"];
+    let question = "What does Vec::push do?";
+    let answer = "Appends an element to the back of a collection.\n";
+    let messages = format!(r#"[{{"role": "user", "content": "{question}"}}]"#);
+    std::fs::write(&file, &messages).unwrap();
+    let asked = |more: &[&str]| stdout_of(&[&["generate"], &greedy[..], more].concat());
+    assert_eq!(asked(&["--messages", path]), answer);
+    std::fs::write(&file, format!(r#"{{"messages": {messages}, "tools": []}}"#)).unwrap();
+    assert_eq!(asked(&["--messages", path]), answer);
+    let rest = asked(&[question, "--prefill", "Appends an element to"]);
+    assert_eq!(rest.trim(), "the back of a collection.");
+    std::fs::write(&file, r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#).unwrap();
+    check_fails(
+        &["generate", "--chat", "--messages", path],
+        &["messages.json", "messages[0].content[0].type", "image_url"],
+    );
+}

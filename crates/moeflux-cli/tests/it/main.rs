@@ -13,5 +13,6 @@ mod needs_gpu;
 mod packing;
 mod pipes;
 mod planning;
+mod serving;
 mod support;
 mod tracing;

@@ -1,0 +1,26 @@
+//! Options that may stand in the environment.
+
+use clap::Command;
+
+/// Lets each option of a command be given as a variable: `--api-key-file` as
+/// `MOEFLUX_API_KEY_FILE`. What is typed wins.
+pub(crate) fn name_options(command: Command) -> Command {
+    command.mut_args(|arg| match arg.get_long().map(variable) {
+        Some(name) if arg.get_id() != "help" => arg.env(name).hide_env(true),
+        _ => arg,
+    })
+}
+
+fn variable(option: &str) -> String {
+    format!("MOEFLUX_{}", option.to_uppercase().replace('-', "_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_named_by_options() {
+        assert_eq!(variable("api-key-file"), "MOEFLUX_API_KEY_FILE");
+    }
+}

@@ -1,0 +1,53 @@
+//! A file with a line per token: how likely the model found it.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use moeflux::{Error, Result, Scorer, TokenId};
+use moeflux_io::create_file;
+use serde_json::json;
+
+use crate::out_file::OutFile;
+
+/// The file while it is written.
+pub(crate) struct Logprobs {
+    file: OutFile,
+    out: BufWriter<File>,
+    path: PathBuf,
+    scorer: Scorer,
+}
+
+impl Logprobs {
+    /// Before there are any lines: a place that cannot be written is refused at once.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let file = OutFile::new(path)?;
+        let out = create_file(file.path()).map_err(Error::io("create", path))?;
+        let (out, scorer) = (BufWriter::new(out), Scorer::new(0));
+        Ok(Self { file, out, path: path.to_owned(), scorer })
+    }
+
+    /// A window begins with tokens that are not predicted.
+    pub(crate) fn begin(&mut self, tokens: &[TokenId]) -> Result<()> {
+        tokens.iter().try_for_each(|token| self.line(*token, None))
+    }
+
+    /// The next token, and the logits before it.
+    pub(crate) fn add(&mut self, logits: &[f32], token: TokenId) -> Result<()> {
+        let logprob = self.scorer.score(logits, token)?.logprob;
+        self.line(token, logprob)
+    }
+
+    fn line(&mut self, token: TokenId, logprob: Option<f32>) -> Result<()> {
+        let line = json!({"token": token.0, "logprob": logprob});
+        writeln!(self.out, "{line}").map_err(Error::io("write", &self.path))
+    }
+
+    /// The file is whole.
+    pub(crate) fn finish(self) -> Result<()> {
+        let Self { file, out, path, .. } = self;
+        let flushed = out.into_inner().map_err(std::io::IntoInnerError::into_error);
+        drop(flushed.map_err(Error::io("write", &path))?);
+        file.finish()
+    }
+}

@@ -1,0 +1,35 @@
+//! Where the server's log lines go: stderr, as text or as JSON.
+
+use clap::ValueEnum;
+use moeflux::{Error, Result};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One object per line
+    Json,
+    /// No log lines
+    Off,
+}
+
+/// Writes log lines from now on. Of the engine only warnings are shown: a token is no news.
+pub(crate) fn begin(format: LogFormat) -> Result<()> {
+    let targets = Targets::new()
+        .with_default(LevelFilter::WARN)
+        .with_target("moeflux::request", LevelFilter::INFO)
+        .with_target("moeflux::server", LevelFilter::INFO)
+        .with_target("moeflux_schedule", LevelFilter::INFO);
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let registry = tracing_subscriber::registry().with(targets);
+    let begun = match format {
+        LogFormat::Text => registry.with(layer.with_target(false)).try_init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+        LogFormat::Off => return Ok(()),
+    };
+    begun.map_err(|error| Error::Machine(format!("cannot write log lines: {error}")))
+}

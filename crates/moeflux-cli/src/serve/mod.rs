@@ -1,0 +1,223 @@
+//! `moeflux serve`: a model behind the APIs that clients speak.
+//!
+//! All that can be refused is refused before anything listens; the weights are read while the
+//! server already tells its health.
+
+mod log;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use moeflux::provider::config::CONTEXT_DEFAULT;
+use moeflux::provider::format::read_file;
+use moeflux::provider::io::RealClock;
+use moeflux::{Error, ModelText, Result};
+use moeflux_schedule::{Options, Service};
+use moeflux_server::http::{ApiKeys, Config, ModelInfo, Served, Server};
+use serde_json::{Map, Value, json};
+
+use crate::args::{BackendName, ModelArgs};
+use crate::clock;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::model;
+use crate::ranges;
+use crate::serve::log::LogFormat;
+
+/// Tokens of a session unless told otherwise: what agents send, and an answer.
+const CONTEXT_OF_SESSIONS: usize = 65_536;
+
+/// More bytes are no list of keys.
+const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What `moeflux serve` is told.
+#[derive(Debug, Args)]
+#[command(after_help = "Every option can also be given as an environment variable: \
+    --api-key-file as MOEFLUX_API_KEY_FILE. What is typed wins.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Address to listen on. Others than this machine's own need --api-key-file
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 takes one that is free
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// Also listen on a Unix socket, which only this user can open
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// File with the keys that clients may use, one per line [default: no key is asked for]
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Name of this machine that clients may use in addresses, beside its own; may be given several
+    /// times
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    allowed_host: Vec<String>,
+    /// Web page origin that may use the server from a browser, for example http://localhost:3000,
+    /// or * for all; may be given several times
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    allowed_origin: Vec<String>,
+    /// Prompts and answers that are computed at the same time
+    #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "4")]
+    sessions: NonZeroUsize,
+    /// Requests that may wait beyond those; more get status 429
+    #[arg(long, value_name = "N", value_parser = ranges::queue, default_value = "64")]
+    queue: usize,
+    /// Maximum number of tokens of a prompt and its answer together [default: 65536, or the model's
+    /// limit if that is lower]
+    #[arg(long, value_name = "N")]
+    context: Option<NonZeroUsize>,
+    /// Name of the model in answers and in /v1/models; more names may follow [default: the name of
+    /// its folder]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    served_name: Vec<String>,
+    /// Refuse requests that name another model
+    #[arg(long)]
+    strict_model: bool,
+    /// Give the model's memory back after so long without a request (90s, 10m, 2h); the next
+    /// request loads it again
+    #[arg(long, value_name = "TIME", value_parser = ranges::time)]
+    unload_after: Option<Duration>,
+    /// How long running answers may go on after Ctrl-C or SIGTERM
+    #[arg(long, value_name = "TIME", value_parser = ranges::time, default_value = "30s")]
+    drain: Duration,
+    /// Log lines on stderr
+    #[arg(long, value_enum, default_value = "text")]
+    log: LogFormat,
+    /// Also log what is asked
+    #[arg(long)]
+    log_prompts: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ServeArgs) -> Outcome {
+    if args.model.trace.is_some() {
+        let problem = "--trace: a server writes no trace; `moeflux generate` does";
+        return Err(Failure::Usage(problem.to_owned()));
+    }
+    let dir = model::path(args.model.model.as_deref())?;
+    let spec = model::spec(&dir)?;
+    let text = Arc::new(ModelText::open(&dir, spec.vocab)?);
+    let context = model::context_for(&spec, args.context, CONTEXT_OF_SESSIONS)?;
+    log::begin(args.log)?;
+    let server = Server::bind(config(args)?)?;
+    let stopper = server.stopper();
+    let interrupt = Interrupt::listen_and(move || stopper.stop());
+    let service = Arc::new(service(args, (&dir, context), &text, interrupt)?);
+    let info = info(args, &dir, context);
+    let addresses: Vec<SocketAddr> = server.addresses().collect();
+    let line = said(args, &info.names[0], (&addresses, context));
+    let stopper = server.stopper();
+    let waiting = Arc::clone(&service);
+    let opening = std::thread::Builder::new().name("moeflux-opening".into()).spawn(move || {
+        let opened = waiting.wait_until_open();
+        match &opened {
+            Ok(()) => eprintln!("{line}"),
+            // Who cannot serve anything need not wait for requests.
+            Err(_) => stopper.stop(),
+        }
+        opened
+    });
+    let opening = opening.map_err(|error| Error::Machine(format!("cannot serve: {error}")))?;
+    let seconds_since_1970 = clock::seconds_since_1970;
+    server.run(Served { service, text, model: info, seconds_since_1970 })?;
+    let opened = opening.join().unwrap_or(Ok(()));
+    match opened {
+        // Ctrl-C while the weights were read.
+        Err(Error::Cancelled) => Ok(()),
+        opened => Ok(opened?),
+    }
+}
+
+fn config(args: &ServeArgs) -> Outcome<Config> {
+    let addresses = (args.host.as_str(), args.port).to_socket_addrs();
+    let addresses = addresses.map_err(|error| {
+        Failure::Usage(format!("--host {}: {error}; give an address such as 127.0.0.1", args.host))
+    })?;
+    let keys = match &args.api_key_file {
+        None => ApiKeys::default(),
+        Some(path) => keys(path)?,
+    };
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    if let Some(open) = addresses.iter().find(|it| !it.ip().is_loopback() && keys.is_empty()) {
+        let problem = format!(
+            "others can reach {open}, so that clients need a key: give a file with --api-key-file"
+        );
+        return Err(Error::Input(problem).into());
+    }
+    Ok(Config {
+        addresses,
+        unix: args.unix.clone(),
+        keys,
+        allowed_hosts: args.allowed_host.clone(),
+        allowed_origins: args.allowed_origin.clone(),
+        strict_model: args.strict_model,
+        log_prompts: args.log_prompts,
+        drain: args.drain,
+        ..Config::default()
+    })
+}
+
+fn keys(path: &Path) -> Result<ApiKeys> {
+    let bytes = read_file(path, KEY_FILE_BYTES_MAX)?;
+    let malformed = |problem: String| Error::malformed(path, problem);
+    let text = String::from_utf8(bytes).map_err(|_| malformed("is not UTF-8".to_owned()))?;
+    let keys = ApiKeys::from_lines(&text).map_err(|error| malformed(error.to_string()))?;
+    if keys.is_empty() {
+        return Err(malformed("has no key: write one per line".to_owned()));
+    }
+    Ok(keys)
+}
+
+fn service(
+    args: &ServeArgs,
+    (dir, context): (&Path, usize),
+    text: &Arc<ModelText>,
+    interrupt: Interrupt,
+) -> Result<Service> {
+    let mut options = Options::new(context);
+    options.n_sessions = args.sessions.get();
+    options.n_queue = args.queue;
+    options.unload_after = args.unload_after;
+    let n_kept = match args.model.backend {
+        // Sessions that grow take memory from experts.
+        BackendName::Cpu | BackendName::Reference => context.min(CONTEXT_DEFAULT),
+        // Those on a GPU cannot.
+        BackendName::Gpu | BackendName::Auto => context.saturating_mul(args.sessions.get()),
+    };
+    let (dir, model_args) = (dir.to_owned(), args.model.clone());
+    let open = move || model::open(&dir, &model_args, n_kept, &interrupt);
+    Service::start(Box::new(open), Arc::clone(text), options, Arc::new(RealClock::new()))
+}
+
+fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
+    let mut names = args.served_name.clone();
+    if names.is_empty() {
+        let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
+        names.push(name.unwrap_or_else(|| "moeflux".to_owned()));
+    }
+    let mut about = Map::new();
+    let mut set = |key: &str, value: Value| about.insert(key.to_owned(), value);
+    set("build", json!(concat!("moeflux ", env!("CARGO_PKG_VERSION"))));
+    set("n_sessions", json!(args.sessions.get()));
+    set("n_queue", json!(args.queue));
+    set("n_context", json!(context));
+    let created_s = u64::try_from(clock::seconds_since_1970()).unwrap_or_default();
+    ModelInfo { names, created_s, about }
+}
+
+/// What is said once the model is there.
+fn said(args: &ServeArgs, name: &str, (addresses, context): (&[SocketAddr], usize)) -> String {
+    let mut places: Vec<String> = addresses.iter().map(|it| format!("http://{it}")).collect();
+    places.extend(args.unix.iter().map(|path| format!("unix:{}", path.display())));
+    format!(
+        "serving {name} at {} ({} sessions of up to {context} tokens); Ctrl-C ends it",
+        places.join(" and "),
+        args.sessions
+    )
+}

@@ -1,0 +1,148 @@
+//! `serve` as a process: it answers over TCP, takes its options from the environment too, drains
+//! when it is asked to end, and refuses what cannot work in one line.
+
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::{TempDir, check_fails, moeflux, stdout_of};
+
+/// A server of the demo model, killed at the end.
+struct Served {
+    child: Child,
+    stderr: BufReader<std::process::ChildStderr>,
+    address: String,
+}
+
+impl Served {
+    fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+        command.arg("serve").args(args).envs(variables.iter().copied());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        let address = loop {
+            said.clear();
+            assert!(stderr.read_line(&mut said).unwrap() > 0, "it ended before it served");
+            if let Some((_, rest)) = said.split_once(" at http://") {
+                break rest.split_whitespace().next().unwrap().to_owned();
+            }
+        };
+        Self { child, stderr, address }
+    }
+
+    /// The status and the body of a response.
+    fn ask(&self, head: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let (address, n_bytes) = (&self.address, body.len());
+        let request = format!(
+            "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {n_bytes}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let status = response.split(' ').nth(1).unwrap().parse().unwrap();
+        let (_, body) = response.split_once("\r\n\r\n").unwrap();
+        (status, body.to_owned())
+    }
+
+    fn json(&self, head: &str, body: &Value) -> Value {
+        let (status, found) = self.ask(head, &body.to_string());
+        assert_eq!(status, 200, "{found}");
+        // A response may come in pieces, whose lengths stand on lines of their own.
+        let object = found.lines().find(|line| line.starts_with('{')).unwrap();
+        serde_json::from_str(object).unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn the_demo_model_answers_and_the_process_ends_well() {
+    let variables = [("MOEFLUX_SERVED_NAME", "local,other"), ("MOEFLUX_CONTEXT", "512")];
+    let mut served = Served::start(&["--port", "0", "--sessions", "2"], &variables);
+    assert_eq!(served.ask("GET /health", "").0, 200);
+    let question = json!([{"role": "user", "content": "What does Vec::push do?"}]);
+    let body = json!({"messages": question, "temperature": 0});
+    let found = served.json("POST /v1/chat/completions", &body);
+    let text = found["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(text.trim(), "Appends an element to the back of a collection.");
+    assert_eq!(found["model"], "local");
+    let listed = served.json("GET /v1/models", &json!({}));
+    assert_eq!(listed["data"][0]["max_model_len"], 512, "{listed}");
+    end(&mut served);
+}
+
+#[cfg(unix)]
+fn end(served: &mut Served) {
+    let id = served.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(served.child.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    served.stderr.read_to_string(&mut said).unwrap();
+    assert!(said.contains("prompt") && !said.contains("Vec::push"), "{said}");
+}
+
+#[cfg(not(unix))]
+fn end(_served: &mut Served) {}
+
+#[test]
+fn what_cannot_work_is_refused_before_anything_listens() {
+    let dir = TempDir::new();
+    let file = dir.file("keys");
+    let keys = file.to_str().unwrap();
+    let port = ["serve", "--port", "0"];
+    let fails = |more: &[&str], words: &[&str]| check_fails(&[&port[..], more].concat(), words);
+    fails(&["--host", "0.0.0.0"], &["0.0.0.0", "--api-key-file"]);
+    fails(&["--api-key-file", keys], &["keys"]);
+    std::fs::write(&file, "# none\n").unwrap();
+    fails(&["--api-key-file", keys], &["keys", "has no key"]);
+    std::fs::write(&file, "a b\n").unwrap();
+    fails(&["--api-key-file", keys], &["keys", "line 1"]);
+    for (args, words) in [
+        (&["--sessions", "0"][..], "--sessions"),
+        (&["--unload-after", "soon"], "90s, 10m, 2h"),
+        (&["--context", "1000000000"], "--context"),
+        (&["--trace", "x"], "--trace"),
+    ] {
+        let output = moeflux(&[&port[..], args].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+    assert!(stdout_of(&["serve", "--help"]).contains("MOEFLUX_API_KEY_FILE"));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let served = Served::start(&["--port", "0"], &[]);
+    let (_, port) = served.address.rsplit_once(':').unwrap();
+    check_fails(&["serve", "--port", port], &[port, "in use"]);
+}
+
+#[test]
+fn echoed_log_probabilities_are_those_of_eval() {
+    let dir = TempDir::new();
+    let (text, out) = (dir.file("text"), dir.file("logprobs"));
+    let words = "A slice is a view into a block of memory represented as a pointer and a length.";
+    std::fs::write(&text, words).unwrap();
+    let files = [text.to_str().unwrap(), out.to_str().unwrap()];
+    stdout_of(&["eval", "--file", files[0], "--logprobs", files[1]]);
+    let lines = std::fs::read_to_string(&out).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    let expected: Vec<&Value> = lines.iter().map(|line| &line["logprob"]).collect();
+    let served = Served::start(&["--port", "0"], &[]);
+    let body = json!({"prompt": words, "max_tokens": 0, "echo": true, "logprobs": 0});
+    let found = served.json("POST /v1/completions", &body);
+    let found = found["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap();
+    assert!(expected.len() > 10 && expected[0].is_null());
+    assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+}

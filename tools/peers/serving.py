@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""How much of an engine's speed is left behind HTTP, and how answers share it. Standard library only.
+
+    serving.py one    MOEFLUX MODEL [ROUNDS]    one client against `moeflux bench`, in turn
+    serving.py first  MOEFLUX MODEL [ROUNDS]    time to the first token of a prompt of 16
+    serving.py all    URL N [TOKENS]            N clients at once: tokens per second of all
+    serving.py beside MOEFLUX MODEL [ARGS..]    an answer while a prompt of 4,096 is read
+
+Prompts are random token ids; answers are greedy and cannot end early. Arguments behind MODEL of
+`beside` go to `moeflux serve`.
+"""
+import http.client
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+
+
+class Server:
+    def __init__(self, moeflux, model, *more):
+        command = [moeflux, "serve", "--port", "0", "--model", model, *more]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            found = re.search(r" at (http://\S+)", line)
+            if found:
+                self.url = found[1]
+                break
+        else:
+            raise SystemExit("the server did not start")
+        threading.Thread(target=lambda: [None for _ in self.process.stderr], daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+
+def prompt(seed, n_tokens, vocab):
+    draw = random.Random(seed)
+    return [draw.randrange(vocab) for _ in range(n_tokens)]
+
+
+def ask(url, tokens, n_answer, ends):
+    """The times of the first and of each further token, from the request on."""
+    address = urllib.parse.urlparse(url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=3600)
+    body = {"prompt": tokens, "max_tokens": n_answer, "temperature": 0, "stream": True, "logprobs": 0,
+            "logit_bias": {str(it): -100 for it in ends}}
+    body.pop("logprobs")
+    if not ends:
+        body.pop("logit_bias")
+    began = time.perf_counter()
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    response = connection.getresponse()
+    if response.status != 200:
+        raise SystemExit(response.read().decode())
+    times, n_tokens = [], None
+    for line in response:
+        if line.startswith(b"data: {"):
+            event = json.loads(line[6:])
+            if event.get("usage"):
+                n_tokens = event["usage"]["completion_tokens"]
+            if event["choices"] and event["choices"][0].get("finish_reason") is None:
+                times.append(time.perf_counter() - began)
+    return times, n_tokens, time.perf_counter() - began
+
+
+def spread(values):
+    return f"{statistics.median(values):.4g} [{min(values):.4g} .. {max(values):.4g}]"
+
+
+def vocab_of(model):
+    config = json.load(open(model + "/config.json"))
+    return config.get("vocab_size") or config["text_config"]["vocab_size"]
+
+
+def bench(moeflux, model, *more):
+    command = [moeflux, "bench", "--model", model, "--backend", "cpu", "--json", *more]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def one(moeflux, model, rounds="5"):
+    vocab, ratios, rates, alone = vocab_of(model), [], [], []
+    with Server(moeflux, model) as server:
+        ask(server.url, prompt(0, 16, vocab), 64, [])
+        for seed in range(int(rounds)):
+            found = bench(moeflux, model, "--prompt-tokens", "16", "--gen-tokens", "256", "--repeat", "1")
+            alone.append(found["decode_tokens_per_s"])
+            times, n_tokens, _ = ask(server.url, prompt(seed + 1, 16, vocab), 256, [])
+            n_events = len(times)
+            rates.append((n_events - 1) / (times[-1] - times[0]))
+            ratios.append(rates[-1] / alone[-1])
+    print(f"server {spread(rates)} tokens/s, bench {spread(alone)}, ratio {spread(ratios)}")
+
+
+def first(moeflux, model, rounds="20"):
+    vocab, through, engine = vocab_of(model), [], []
+    with Server(moeflux, model) as server:
+        for seed in range(int(rounds)):
+            times, _, _ = ask(server.url, prompt(seed, 16, vocab), 2, [])
+            through.append(times[0] * 1e3)
+            text = http_get(server.url, "/metrics")
+            total = float(re.search(r"vllm:request_prefill_time_seconds_sum\S* (\S+)", text)[1])
+            engine.append(total * 1e3)
+    engine = [b - a for a, b in zip([0.0] + engine, engine)]
+    beyond = [a - b for a, b in zip(through, engine)]
+    print(f"first token {spread(through)} ms, of it in the engine {spread(engine)}, beyond {spread(beyond)}")
+
+
+def http_get(url, path):
+    address = urllib.parse.urlparse(url)
+    connection = http.client.HTTPConnection(address.hostname, address.port)
+    connection.request("GET", path)
+    return connection.getresponse().read().decode()
+
+
+def everybody(url, n, n_tokens="128"):
+    n, n_tokens, times = int(n), int(n_tokens), []
+    run = lambda seed: times.append(ask(url, prompt(seed, 16, 1000), n_tokens, [])[0])
+    began = time.perf_counter()
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(n)]
+    [it.start() for it in threads]
+    [it.join() for it in threads]
+    n_events = sum(len(it) for it in times)
+    print(json.dumps({"sessions": n, "tokens_per_s": n_events / (time.perf_counter() - began),
+                      "first": [it[0] for it in times]}))
+
+
+def beside(moeflux, model, *more):
+    vocab = vocab_of(model)
+    with Server(moeflux, model, "--context", "8192", *more) as server:
+        ask(server.url, prompt(0, 16, vocab), 32, [])
+        times, _, _ = ask(server.url, prompt(1, 16, vocab), 200, [])
+        answer_alone = (len(times) - 1) / (times[-1] - times[0])
+        times, _, _ = ask(server.url, prompt(2, 4096, vocab), 1, [])
+        prompt_alone = 4096 / times[0]
+        found, n_most = {}, 4096
+        run = lambda: found.update(answer=ask(server.url, prompt(3, 16, vocab), n_most, [])[0])
+        thread = threading.Thread(target=run, daemon=True)
+        begin = time.perf_counter()
+        thread.start()
+        time.sleep(1)
+        prompt_begin = time.perf_counter() - begin
+        times, _, _ = ask(server.url, prompt(4, 4096, vocab), 1, [])
+        prompt_end = prompt_begin + times[0]
+        prompt_beside = 4096 / times[0]
+        thread.join()
+        inside = [it for it in found["answer"] if prompt_begin <= it <= prompt_end]
+        answer_beside = len(inside) / (prompt_end - prompt_begin)
+        gaps = [b - a for a, b in zip(inside, inside[1:])]
+        shares = answer_beside / answer_alone, prompt_beside / prompt_alone
+        print(f"answer {answer_alone:.1f} alone, {answer_beside:.1f} beside: {shares[0]:.3f}; prompt "
+              f"{prompt_alone:.1f} alone, {prompt_beside:.1f} beside: {shares[1]:.3f}; sum {sum(shares):.3f}; "
+              f"longest gap {max(gaps, default=0) * 1e3:.0f} ms over {len(inside)} tokens")
+
+
+if __name__ == "__main__":
+    kinds = {"one": one, "first": first, "all": everybody, "beside": beside}
+    if len(sys.argv) < 4 or sys.argv[1] not in kinds:
+        raise SystemExit(__doc__)
+    kinds[sys.argv[1]](*sys.argv[2:])
