@@ -91,7 +91,7 @@ pub mod ops {
     pub use crate::ops::{
         Add, Attention, Batch, Best, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
         Embed, ExpertFfn, GatedDelta, HeadMatMul, Heads, KvKind, L2Norm, LayerState, MatMul,
-        MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, Purpose, RmsNorm, Rope, Route,
+        MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId, Purpose, RmsNorm, Rope, Route,
         RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, SwiGlu,
         Workspace,
     };

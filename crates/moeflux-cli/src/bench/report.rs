@@ -33,7 +33,7 @@ impl ModelFacts {
     /// From headers.
     pub(super) fn new(blueprint: &Blueprint, checkpoint: &Checkpoint) -> Self {
         let Blueprint { spec, plan, manifest } = blueprint;
-        let tables = plan.embed.ops.iter().map(|op| match op {
+        let tables = plan.embed.ops().iter().map(|op| match op {
             // A tied table is the output matrix too, and read as such.
             Op::Embed(op) if !spec.tied_embeddings => {
                 manifest.matrix(op.table).layout.total_bytes() as u64

@@ -167,12 +167,12 @@ struct Unread {
 
 /// A table that is the output matrix too is read whole.
 fn unread_embeddings(blueprint: &Blueprint) -> Unread {
-    let table = blueprint.plan.embed.ops.iter().find_map(|op| match op {
+    let table = blueprint.plan.embed.ops().iter().find_map(|op| match op {
         Op::Embed(embed) => Some(embed.table),
         _ => None,
     });
     let is_head = |table| {
-        let ops = blueprint.plan.head.ops.iter();
+        let ops = blueprint.plan.head.ops().iter();
         ops.flat_map(Op::matrices).any(|used| used == table)
     };
     match table.filter(|table| !is_head(*table)) {

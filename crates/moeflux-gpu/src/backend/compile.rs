@@ -16,22 +16,28 @@ use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::workspace::DeviceWorkspace;
 
+/// Names that are known at a time, at most. A model has fewer than ten plans a layer; plans that
+/// are made for a moment leave names that come never again.
+const N_NAMES_MAX: usize = 1 << 14;
+
 impl GpuBackend {
-    /// The compiled plan, made if it is new. A model's plans stay where they are, so that one place
-    /// in memory names one; another plan may come to lie there, so that it is compared.
+    /// The compiled plan, made if its name is new. What it is made of also depends on the router
+    /// before it, unless it has one itself.
     pub(super) fn compiled(&mut self, plan: &Plan) -> Result<usize> {
-        let place = plan.ops.as_ptr().addr();
-        let has_router = plan.ops.iter().any(is_choice);
-        let before = if has_router { RouteShape::default() } else { self.routed.shape };
-        let is_same = |it: &Compiled| it.routes[0] == before && it.plan == *plan;
-        let known = self.plan_places.get(&place).copied();
-        if let Some(known) = known.filter(|&known| is_same(&self.plans[known])) {
+        let before = self.routed.shape;
+        let fits = |it: &Compiled| it.has_router || it.routes[0] == before;
+        let known = self.plan_names.get(plan.id()).copied();
+        if let Some(known) = known.filter(|&known| fits(&self.plans[known])) {
             return Ok(known);
         }
+        // Plans that are made for a moment, to find a broken op, are equal to earlier ones.
+        let is_same = |it: &Compiled| fits(it) && it.plan == *plan;
         if let Some(known) = self.plans.iter().position(is_same) {
-            self.plan_places.insert(place, known);
+            self.name(plan, known);
             return Ok(known);
         }
+        let has_router = plan.ops().iter().any(is_choice);
+        let before = if has_router { RouteShape::default() } else { before };
         self.forget_ahead();
         let mut compiler = Compiler {
             gpu: &self.gpu,
@@ -46,9 +52,19 @@ impl GpuBackend {
         kernels::compile_plan(plan, &mut compiler)?;
         let Compiler { route, guess, steps, .. } = compiler;
         self.grow(route)?;
-        self.plans.push(Compiled { plan: plan.clone(), routes: [before, route], guess, steps });
-        self.plan_places.insert(place, self.plans.len() - 1);
-        Ok(self.plans.len() - 1)
+        let plan_idx = self.plans.len();
+        let routes = [before, route];
+        self.plans.push(Compiled { plan: plan.clone(), has_router, routes, guess, steps });
+        self.name(plan, plan_idx);
+        Ok(plan_idx)
+    }
+
+    /// Lets a plan's name stand for a compiled plan from now on.
+    fn name(&mut self, plan: &Plan, plan_idx: usize) {
+        if self.plan_names.len() >= N_NAMES_MAX {
+            self.plan_names.clear();
+        }
+        self.plan_names.insert(plan.id().clone(), plan_idx);
     }
 
     /// Compiles all plans of a model, so that no step has to: with fewer rows than were asked for
@@ -98,7 +114,7 @@ impl GpuBackend {
         self.flush();
         self.ahead = Ahead::default();
         self.plans.clear();
-        self.plan_places.clear();
+        self.plan_names.clear();
         self.workspace = DeviceWorkspace::new(&self.gpu, workspace, n_rows_max)?;
         self.batches = Batches::new(&self.gpu, self.workspace.n_rows_max)?;
         self.bind_model();

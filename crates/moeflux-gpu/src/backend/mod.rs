@@ -19,7 +19,9 @@ use moeflux::provider::error::Result;
 use moeflux::provider::experts::Arrived;
 use moeflux::provider::experts::stream::{Move, SeenSlots, SlotSight};
 use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
-use moeflux::provider::ops::{Batch, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
+use moeflux::provider::ops::{
+    Batch, Op, Plan, PlanId, Purpose, Routes, RowSet, StateSpec, Workspace,
+};
 use moeflux::provider::weights::{ExpertView, Weights};
 
 use crate::compiler::RouteShape;
@@ -43,6 +45,8 @@ use ahead::Ahead;
 #[derive(Debug)]
 struct Compiled {
     plan: Plan,
+    /// Whether a router of it chooses the experts that are computed.
+    has_router: bool,
     /// What a router had left before it, and what one leaves after it.
     routes: [RouteShape; 2],
     /// Where a router of it leaves a guess.
@@ -53,7 +57,7 @@ struct Compiled {
 impl Compiled {
     /// Rows of a batch that it computes.
     const fn n_rows(&self, batch: &Batch<'_>) -> usize {
-        match self.plan.rows {
+        match self.plan.rows() {
             RowSet::All => batch.rows.len(),
             RowSet::Outputs => batch.outputs.len(),
         }
@@ -112,8 +116,8 @@ pub struct GpuBackend {
     route_pairs: wgpu::Buffer,
     model_group: wgpu::BindGroup,
     plans: Vec<Compiled>,
-    /// By the address of the ops that were last found there.
-    plan_places: HashMap<usize, usize>,
+    /// Which of them a name stands for.
+    plan_names: HashMap<PlanId, usize>,
     recorder: Recorder,
     ahead: Ahead,
     n_submissions: u64,
@@ -161,7 +165,7 @@ impl GpuBackend {
             route_pairs,
             model_group,
             plans: Vec::new(),
-            plan_places: HashMap::new(),
+            plan_names: HashMap::new(),
             recorder,
             ahead: Ahead::default(),
             n_submissions: 1,
@@ -348,7 +352,7 @@ impl Backend for GpuBackend {
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
         assert!(batch.rows.len() <= self.workspace.n_rows_max, "a batch fits the workspace");
         let plan_idx = self.compiled(plan)?;
-        if matches!(plan.ops.first(), Some(Op::Embed(_))) {
+        if matches!(plan.ops().first(), Some(Op::Embed(_))) {
             self.begin_step()?;
             self.begin_ahead(batch);
         }
@@ -464,7 +468,7 @@ impl Backend for GpuBackend {
 
 /// Whose experts a plan computes.
 fn layer_of(plan: &Plan) -> LayerIdx {
-    let mut layers = plan.ops.iter().map(|op| match op {
+    let mut layers = plan.ops().iter().map(|op| match op {
         Op::ExpertFfn(op) => op.layer,
         other => unreachable!("{} is not an expert's op", other.name()),
     });

@@ -6,7 +6,7 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX, Segment};
 
-use super::{Compiled, GpuBackend, Guess, Routed, is_choice};
+use super::{Compiled, GpuBackend, Guess, Routed};
 use crate::device::Gpu;
 use crate::device::recorder::Recorder;
 use crate::experts::{Bound, DeviceExperts};
@@ -50,7 +50,7 @@ impl GpuBackend {
         if let Some((view, shape)) = compiled.guess {
             self.guess = Some(Guess { view, shape, n_rows });
         }
-        if compiled.plan.ops.iter().any(is_choice) {
+        if compiled.has_router {
             self.routed = Routed { shape: compiled.routes[1], n_rows, is_here: false };
         }
         self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));

@@ -102,7 +102,7 @@ pub(crate) const KERNELS: [Kernel; 23] = [
 /// [`Error::Device`], also for an op that has no kernel.
 pub(crate) fn compile_plan(plan: &Plan, compiler: &mut Compiler<'_>) -> Result<()> {
     let fuses = compiler.config().fuses;
-    let ops = if fuses { fuse::ordered(&plan.ops) } else { plan.ops.clone() };
+    let ops = if fuses { fuse::ordered(plan.ops()) } else { plan.ops().to_vec() };
     let mut rest = ops.as_slice();
     while let Some((op, after)) = rest.split_first() {
         let n_fused = if fuses { fuse::compile_fused(rest, compiler)? } else { 0 };

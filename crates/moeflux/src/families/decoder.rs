@@ -43,16 +43,14 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
         binder.matrix("lm_head", spec.vocab, spec.hidden)?
     };
     let epsilon = spec.norm_epsilon;
-    let head = Plan {
-        rows: RowSet::Outputs,
-        ops: vec![
-            Op::SelectRows(SelectRows { x: stream, out: selected }),
-            Op::RmsNorm(RmsNorm { x: selected, gain, gate: None, out: selected, epsilon }),
-            Op::MatMul(MatMul { weight: output, bias: None, x: selected, out: logits }),
-        ],
-    };
-    let mut head_and_best = head.clone();
-    head_and_best.ops.push(Op::Best(Best { x: logits, out: best }));
+    let mut ops = vec![
+        Op::SelectRows(SelectRows { x: stream, out: selected }),
+        Op::RmsNorm(RmsNorm { x: selected, gain, gate: None, out: selected, epsilon }),
+        Op::MatMul(MatMul { weight: output, bias: None, x: selected, out: logits }),
+    ];
+    let head = Plan::over(RowSet::Outputs, ops.clone());
+    ops.push(Op::Best(Best { x: logits, out: best }));
+    let head_and_best = Plan::over(RowSet::Outputs, ops);
     Ok(ModelPlan { workspace, state, embed, layers, head, logits, head_and_best, best })
 }
 

@@ -58,8 +58,8 @@ fn within_layer(
         run_layer(model, device, batch, (LayerIdx(layer_idx), layer))?;
     }
     let layer = &model.plan.layers[broken_idx];
-    let shared = layer.moe.iter().flat_map(|moe| &moe.shared.ops);
-    for op in layer.mixer.ops.iter().chain(shared) {
+    let shared = layer.moe.iter().flat_map(|moe| moe.shared.ops());
+    for op in layer.mixer.ops().iter().chain(shared) {
         device.backend.submit(&Plan::new(vec![op.clone()]), batch)?;
         let Some(out) = op.heads().last().copied() else { continue };
         if !is_finite(device, &out, batch)? {

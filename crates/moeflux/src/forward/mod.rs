@@ -166,7 +166,7 @@ pub(crate) fn run_next_layer(
 /// What all layers add to: all that a batch leaves from one layer to the next, but for states.
 #[must_use]
 pub(crate) fn stream(model: &Model) -> Heads {
-    let Some(Op::Embed(embed)) = model.plan.embed.ops.first() else {
+    let Some(Op::Embed(embed)) = model.plan.embed.ops().first() else {
         unreachable!("a model begins with its embedding")
     };
     embed.out

@@ -9,7 +9,7 @@ mod shape;
 mod plan;
 
 pub use batch::{Batch, Routes, Row, RowKind, Segment};
-pub use plan::Plan;
+pub use plan::{Plan, PlanId};
 pub use shape::{
     BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, RowSet, StateSpec, Workspace,
 };

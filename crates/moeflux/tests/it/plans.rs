@@ -24,7 +24,7 @@ fn text_of(name: &str) -> String {
     let plan = &blueprint.plan;
     let mut text = String::new();
     let mut add = |title: &str, part: &moeflux::provider::ops::Plan| {
-        if !part.ops.is_empty() {
+        if !part.ops().is_empty() {
             write!(text, "{title}\n{}\n", part.listing(&plan.workspace)).unwrap();
         }
     };

@@ -84,7 +84,7 @@ struct Group {
 
 impl Machine {
     pub(super) fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) {
-        for op in &plan.ops {
+        for op in plan.ops() {
             let Op::ExpertFfn(op) = op else {
                 unreachable!("an expert plan has only experts: {}", op.name())
             };

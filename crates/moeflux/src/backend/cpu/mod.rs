@@ -255,14 +255,14 @@ impl Machine {
 
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) {
         assert!(batch.rows.len() <= self.n_rows_max, "{} rows in a step", batch.rows.len());
-        let n_rows = match plan.rows {
+        let n_rows = match plan.rows() {
             RowSet::All => batch.rows.len(),
             RowSet::Outputs => batch.outputs.len(),
         };
         if n_rows == 0 {
             return;
         }
-        for op in &plan.ops {
+        for op in plan.ops() {
             self.run(op, batch, n_rows);
         }
     }

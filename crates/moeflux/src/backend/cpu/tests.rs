@@ -259,7 +259,7 @@ fn model() -> Model {
     let chosen = maker.workspace.buffer("chosen", HIDDEN);
     maker.ops.push(Op::SelectRows(SelectRows { x: hidden, out: chosen }));
     let logits = maker.matmul(Q4, chosen, "logits", VOCAB);
-    let output = Plan { rows: RowSet::Outputs, ops: maker.ops };
+    let output = Plan::over(RowSet::Outputs, maker.ops);
 
     let layout = |n_rows, n_cols| MatrixLayout::new(Q4, n_rows, n_cols).unwrap();
     let layout =

@@ -168,15 +168,15 @@ impl Backend for ReferenceBackend {
 
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
         check_batch(batch, self.n_rows_max);
-        let n_rows = match plan.rows {
+        let n_rows = match plan.rows() {
             RowSet::All => batch.rows.len(),
             RowSet::Outputs => {
-                assert!(matches!(plan.ops.first(), Some(Op::SelectRows(_))), "rows are selected");
+                assert!(matches!(plan.ops().first(), Some(Op::SelectRows(_))), "rows are selected");
                 batch.outputs.len()
             }
         };
-        for op in &plan.ops {
-            let is_allowed = plan.rows == RowSet::All || !is_positional(op);
+        for op in plan.ops() {
+            let is_allowed = plan.rows() == RowSet::All || !is_positional(op);
             assert!(is_allowed, "{} needs every row", op.name());
             self.run(op, batch, n_rows);
         }
@@ -191,7 +191,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
-        for op in &plan.ops {
+        for op in plan.ops() {
             let Op::ExpertFfn(op) = op else {
                 unreachable!("{} is not an expert's op", op.name());
             };

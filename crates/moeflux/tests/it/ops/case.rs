@@ -48,7 +48,7 @@ impl Case {
     pub(crate) fn op_names(&self) -> Vec<&'static str> {
         let experts = self.experts.iter().flat_map(|experts| [&experts.ffn, &experts.combine]);
         let plans = [&self.mixer].into_iter().chain(experts).chain(&self.tail);
-        plans.flat_map(|plan| &plan.ops).map(Op::name).collect()
+        plans.flat_map(|plan| plan.ops()).map(Op::name).collect()
     }
 }
 
@@ -258,7 +258,7 @@ impl CaseBuilder {
 
     /// A case that runs `ops` over the rows whose logits are wanted.
     pub(crate) fn finish_tail(self, ops: Vec<Op>) -> Case {
-        Case { tail: Some(Plan { rows: RowSet::Outputs, ops }), ..self.finish(Vec::new()) }
+        Case { tail: Some(Plan::over(RowSet::Outputs, ops)), ..self.finish(Vec::new()) }
     }
 }
 

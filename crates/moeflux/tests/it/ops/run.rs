@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
             self.run_experts(experts, &tokens);
             self.backend.submit(&experts.combine, &batch).expect("the combine plan runs");
         }
-        if self.case.mixer.ops.iter().any(|op| op.name() == "route") {
+        if self.case.mixer.ops().iter().any(|op| op.name() == "route") {
             self.keep_routes(&tokens);
         }
         for &buffer in &self.case.outputs {
