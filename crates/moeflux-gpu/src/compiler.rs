@@ -17,7 +17,7 @@ use crate::memory::weights::{DeviceMatrix, DeviceWeights};
 use crate::memory::workspace::DeviceWorkspace;
 use crate::params::{Params, View, narrow};
 use crate::shader::Shader;
-use crate::step::{Grid, Over, Step};
+use crate::step::{Axis, Grid, Over, Step};
 
 /// What the last router leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,7 +183,9 @@ impl Compiler<'_> {
             over: Over::Rows,
             weights: None,
             n_rows: 1..=u32::MAX,
-            n_seen: 0..=u32::MAX,
+            parts_along: Axis::Z,
+            splits: None,
+            merges: false,
             among: None,
         });
         Ok(self.steps.last_mut().expect("one was just pushed"))

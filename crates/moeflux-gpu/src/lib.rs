@@ -11,6 +11,11 @@
 //! number of rows. `backend` records a dispatch per step through `device::recorder`. It submits the
 //! queue when routes, logits or a state must come back, or when enough is recorded.
 //!
+//! A dispatch over states computes parts (`memory::batches`): rows of one session that follow each
+//! other, each with its place, its list of pieces and its copies of the recurrent state. All parts
+//! that take the same kernel are in one dispatch. Which kernel that is, and into how many splits
+//! the positions go that a part sees, follows from the part alone, and so do the bits.
+//!
 //! While the host waits for an answer's logits, `backend::ahead` records the same plans for the
 //! next position. If the next request matches, these commands are submitted; otherwise the request
 //! is recorded as usual.
@@ -23,8 +28,10 @@
 //! * One storage buffer holds all activations, with scratch memory at its end.
 //! * Weights are in arenas as large as a binding may be, in the layout of the checkpoint. Large
 //!   matrices are cut by rows.
-//! * Each layer's state has two buffers: keys and values, or latents and rotated keys, or
-//!   convolution and delta state.
+//! * Each layer's states have two buffers for all sessions: keys and values, or latents and rotated
+//!   keys, or convolution and delta state. Sessions have pieces of 256 positions, and copies of
+//!   recurrent states; a list per session names its pieces. What is too much for one binding begins
+//!   other buffers (`memory::states`).
 //! * Experts are in slots. A table in device memory names the slot of each expert in the bound
 //!   buffer, or none. So kernels do not know whether an expert is stored permanently or has just
 //!   come from the host or a drive.

@@ -10,6 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::adapter::PARAM_BYTES_MAX;
 use crate::config::Tiers;
 
+/// Positions of a piece of what layers keep of them. Sessions grow by pieces: small ones leave
+/// little unused, and lists of large ones are short.
+pub(crate) const PIECE_POSITIONS: usize = 256;
+
 /// How a kernel sees a buffer of 4-byte values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lanes {
@@ -41,7 +45,7 @@ enum WeightGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Groups {
     weights: Option<WeightGroup>,
-    /// Group 2, `first` and `second` of a layer's state.
+    /// Group 2, `first` and `second` of a layer's state, and the pieces of sessions.
     has_state: bool,
 }
 
@@ -84,6 +88,7 @@ pub(crate) struct Shader {
 
 const STORED: &str = include_str!("kernels/stored.wgsl");
 const STORED_IN_TIERS: &str = include_str!("kernels/stored_in_tiers.wgsl");
+const PARTS: &str = include_str!("kernels/parts.wgsl");
 const COMMON: &str = include_str!("kernels/common.wgsl");
 const VALUES: &str = include_str!("kernels/values.wgsl");
 const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
@@ -229,6 +234,7 @@ impl Shader {
         if let Some(lanes) = self.state {
             bind(2, 0, "read_write", "first", &lanes.of("f32"));
             bind(2, 1, "read_write", "second", &lanes.of("f32"));
+            bind(2, 2, "read", "pieces", "array<u32>");
         }
         text += "var<immediate> params: Params;\n";
         text += COMMON;
@@ -241,6 +247,10 @@ impl Shader {
             (Some(_), Tiers::Device) => STORED,
             (Some(_), Tiers::DeviceAndHost) => STORED_IN_TIERS,
         };
+        if self.state.is_some() {
+            let _ = writeln!(text, "const PIECE: u32 = {PIECE_POSITIONS}u;");
+            text += PARTS;
+        }
         for piece in &self.pieces {
             text += piece;
         }
@@ -286,7 +296,7 @@ impl Layouts {
             model: layout("model", &[false, true, false, true, true]),
             weights: layout("weights", &[true]),
             tiers: layout("experts", &[true, true, false]),
-            state: layout("state", &[false, false]),
+            state: layout("state", &[false, false, true]),
             pipelines: Mutex::default(),
         }
     }

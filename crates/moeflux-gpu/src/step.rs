@@ -73,17 +73,71 @@ impl Grid {
     }
 }
 
+/// A direction of a grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Axis {
+    Y,
+    Z,
+}
+
+/// Into how many splits at most so many positions go: more splits are more to put together.
+pub(crate) const SPLITS_OF_SEEN: [(u32, u32); 4] = [(128, 1), (512, 16), (1024, 32), (2048, 64)];
+
+/// How many positions are split among workgroups. Steps that follow each other with the same splits
+/// are one after the other for a lot of parts, whose results have room beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Splits {
+    /// However many positions there are.
+    pub(crate) n_max: u32,
+    /// Values that a split of one row leaves.
+    pub(crate) n_values: u32,
+    /// Values that there is room for.
+    pub(crate) n_values_max: u32,
+}
+
+impl Splits {
+    /// So many for a row that sees so many positions, itself among them: see `attend_common.wgsl`.
+    pub(crate) fn of(self, n_seen: u32) -> u32 {
+        let found = SPLITS_OF_SEEN.iter().find(|(last, _)| n_seen <= *last);
+        found.map_or(self.n_max, |(_, n)| self.n_max.min(*n))
+    }
+
+    /// Parts of so many rows that there is room for.
+    pub(crate) fn n_parts_max(self, n_rows: u32, n_splits: u32) -> usize {
+        if n_splits == 1 {
+            return usize::MAX;
+        }
+        let n_values = u64::from(self.n_values) * u64::from(n_rows) * u64::from(n_splits);
+        let n_parts = u64::from(self.n_values_max) / n_values;
+        usize::try_from(n_parts).unwrap_or(usize::MAX).max(1)
+    }
+}
+
 /// What a step is repeated over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Over {
     /// Nothing: one dispatch for all rows.
     #[default]
     Rows,
-    /// The segments of the batch: a dispatch each, with the session's state of the layer bound.
+    /// The segments of the batch, or what lies between their marks, with the states of the layer
+    /// bound: a dispatch for all whose sessions share the bound buffers.
     State(LayerIdx),
+    /// Rows of such parts that have more rows than one, between steps over the same states: a
+    /// dispatch for all rows that follow each other.
+    RowsOfLong(LayerIdx),
     /// The buffers that hold experts of the layer: a dispatch each for all rows, with the buffer
     /// bound as `weights`.
     Experts(LayerIdx),
+}
+
+impl Over {
+    /// Whose states the parts are of that it is repeated over.
+    pub(crate) const fn states_of(self) -> Option<LayerIdx> {
+        match self {
+            Self::State(layer) | Self::RowsOfLong(layer) => Some(layer),
+            Self::Rows | Self::Experts(_) => None,
+        }
+    }
 }
 
 /// In how many buffers the experts of a layer lie.
@@ -113,10 +167,14 @@ pub(crate) struct Step {
     pub(crate) over: Over,
     /// Arena bound as `weights`.
     pub(crate) weights: Option<usize>,
-    /// Dispatches of other numbers of rows leave it out.
+    /// Dispatches of other numbers of rows leave it out; over a state, so do other parts.
     pub(crate) n_rows: RangeInclusive<u32>,
-    /// Over a state: so do those whose last row sees another number of positions.
-    pub(crate) n_seen: RangeInclusive<u32>,
+    /// Over a state: the direction of the grid that counts parts.
+    pub(crate) parts_along: Axis,
+    /// Over a state: how many positions are split among workgroups.
+    pub(crate) splits: Option<Splits>,
+    /// Whether it puts splits together; otherwise it makes them, along z.
+    pub(crate) merges: bool,
     /// So it is where the experts of that layer lie otherwise.
     pub(crate) among: Option<(LayerIdx, Buffers)>,
 }
@@ -140,9 +198,21 @@ impl Step {
         self
     }
 
-    /// Runs only where the last row of a segment sees so many positions, its own among them.
-    pub(crate) fn when_seen(&mut self, n_seen: RangeInclusive<u32>) -> &mut Self {
-        self.n_seen = n_seen;
+    /// Counts parts along y.
+    pub(crate) fn parts_along_y(&mut self) -> &mut Self {
+        self.parts_along = Axis::Y;
+        self
+    }
+
+    /// Puts splits together.
+    pub(crate) fn merges(&mut self, splits: Splits) -> &mut Self {
+        (self.splits, self.merges) = (Some(splits), true);
+        self
+    }
+
+    /// Splits positions among workgroups along z.
+    pub(crate) fn splits(&mut self, splits: Splits) -> &mut Self {
+        self.splits = Some(splits);
         self
     }
 
@@ -157,11 +227,30 @@ impl Step {
         self.among.is_none_or(|(layer, buffers)| Buffers::of(n_buffers(layer)) == buffers)
     }
 
-    /// Whether it runs for these rows.
-    pub(crate) fn runs(&self, head: Head) -> bool {
-        self.n_rows.contains(&head.n_rows)
-            && (!matches!(self.over, Over::State(_))
-                || self.n_seen.contains(&(head.place + head.n_rows)))
+    /// Workgroups for so many rows.
+    pub(crate) fn groups(&self, n_rows: u32) -> [u32; 3] {
+        [self.grid.x, self.grid.y, self.grid.z].map(|extent| extent.of(n_rows))
+    }
+
+    /// Workgroups for so many parts, each of at most so many rows, and into how many splits the
+    /// positions go that one sees.
+    pub(crate) fn groups_of_parts(&self, n_rows: u32, n_parts: u32, n_splits: u32) -> [u32; 3] {
+        let [x, y, mut z] = self.groups(n_rows);
+        match (self.splits, self.merges) {
+            (Some(_), true) if n_splits == 1 => z = 0,
+            (Some(_), false) => z = n_splits,
+            _ => {}
+        }
+        match self.parts_along {
+            Axis::Y => [x, y * n_parts, z],
+            Axis::Z => [x, y, z * n_parts],
+        }
+    }
+
+    /// Steps from this one on that run for a lot of parts before they run for the next.
+    pub(crate) fn n_together(&self, steps: &[Self]) -> usize {
+        let is_along = |it: &&Self| it.splits == self.splits && it.n_rows == self.n_rows;
+        if self.splits.is_none() { 1 } else { steps.iter().take_while(is_along).count() }
     }
 }
 
@@ -183,6 +272,17 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn splits_follow_from_the_positions_and_fit_their_room() {
+        let splits = Splits { n_max: 48, n_values: 10, n_values_max: 1000 };
+        for (n_seen, expected) in [(1, 1), (128, 1), (129, 16), (1024, 32), (1025, 48), (9999, 48)]
+        {
+            assert_eq!(splits.of(n_seen), expected, "{n_seen}");
+        }
+        assert_eq!(splits.n_parts_max(1, 1), usize::MAX);
+        assert_eq!([(1, 16), (2, 16), (8, 48)].map(|(n, of)| splits.n_parts_max(n, of)), [6, 3, 1]);
+    }
 
     #[test]
     fn a_grid_follows_from_the_rows() {

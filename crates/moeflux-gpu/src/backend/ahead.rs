@@ -14,31 +14,24 @@ use moeflux::provider::ops::{Batch, Row, RowKind, Segment};
 use super::GpuBackend;
 use super::record::Recording;
 use crate::device::recorder::Recorder;
-use crate::memory::states::States;
 
 /// A row that is alone in its step and whose logits are wanted, whichever token it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LoneRow {
     state: StateId,
     position: Position,
-    /// Half of recurrent layers' buffers that is the state.
-    half: u32,
 }
 
 impl LoneRow {
-    fn of(batch: &Batch<'_>, states: &States) -> Option<Self> {
+    const fn of(batch: &Batch<'_>) -> Option<Self> {
         match (batch.rows, batch.segments, batch.outputs) {
-            ([row], [segment], [0]) => {
-                let (state, position) = (segment.state, row.position);
-                Some(Self { state, position, half: states.half(state) })
-            }
+            ([row], [segment], [0]) => Some(Self { state: segment.state, position: row.position }),
             _ => None,
         }
     }
 
     const fn next(self) -> Self {
-        let position = Position(self.position.0 + 1);
-        Self { state: self.state, position, half: 1 - self.half }
+        Self { state: self.state, position: Position(self.position.0 + 1) }
     }
 
     /// The batch of this row; the closure sees it.
@@ -94,7 +87,7 @@ impl GpuBackend {
     /// A step begins.
     pub(super) fn begin_ahead(&mut self, batch: &Batch<'_>) {
         self.catch_up();
-        let row = LoneRow::of(batch, &self.states);
+        let row = LoneRow::of(batch);
         self.ahead.step = row.map(|row| (row, Vec::new()));
         if self.ahead.next.as_ref().map(|next| next.row) != row {
             self.ahead.next = None;
@@ -102,7 +95,9 @@ impl GpuBackend {
         let Some(next) = &mut self.ahead.next else { return };
         next.token = Some(batch.rows[0].token);
         self.flush();
-        self.batches.write_lone(&self.gpu, &batch.rows[0]);
+        // Only now is it known which copies of recurrent states it finds and leaves.
+        let of_state = (batch.segments[0].state, &batch.rows[0]);
+        self.batches.write_lone(&self.gpu, of_state, &self.states);
     }
 
     /// Hands over what was recorded ahead for a plan that is asked for now; `false` if that is
@@ -112,7 +107,7 @@ impl GpuBackend {
         let Some(next) = self.ahead.next.as_mut().filter(|next| next.token.is_some()) else {
             return false;
         };
-        let row = LoneRow::of(batch, &self.states);
+        let row = LoneRow::of(batch);
         let is_same = next.plans.get(next.n_asked) == Some(&plan_idx);
         if !is_same || row != Some(next.row) {
             self.catch_up();
@@ -175,12 +170,12 @@ impl GpuBackend {
             gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
-            n_steps_ahead: 1,
         };
+        let part = self.batches.lone_part(row.state, row.position, &self.states);
         let mut pieces = VecDeque::new();
         for (idx, plan_idx) in plans.iter().enumerate() {
             row.batch(TokenId(0), |batch| {
-                recording.plan(&self.plans[*plan_idx], batch, self.batches.lone_at())
+                recording.plan(&self.plans[*plan_idx], batch, self.batches.lone(&part))
             })?;
             if recording.recorder.is_full() || idx + 1 == plans.len() {
                 pieces.extend(recording.recorder.finish().map(|piece| (idx + 1, piece)));

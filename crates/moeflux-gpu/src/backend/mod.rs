@@ -191,6 +191,13 @@ impl GpuBackend {
         self.experts.n_uploaded()
     }
 
+    /// Kernels that were recorded for steps that were asked for: what was recorded ahead of time is
+    /// not counted.
+    #[must_use]
+    pub fn n_dispatches(&self) -> u64 {
+        self.recorder.n_dispatches()
+    }
+
     /// Reads streamed experts where they lie in the host's memory, in such slots, if the driver
     /// lets kernels do that. Before plans are compiled.
     ///
@@ -213,6 +220,12 @@ impl GpuBackend {
             self.flush();
         }
         Ok(())
+    }
+
+    /// Hands all that was recorded to the device, and forgets what was recorded ahead: states move.
+    fn settle(&mut self) {
+        self.forget_ahead();
+        self.flush();
     }
 
     /// Hands all that was recorded to the device.
@@ -260,35 +273,36 @@ impl Backend for GpuBackend {
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
+        self.settle();
         self.states.create(&self.gpu, spec, context)
     }
 
-    fn reserve_positions(&mut self, _: StateId, _: &Range<usize>) -> Result<()> {
-        // A session has all of its room from the beginning.
-        Ok(())
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
+        if self.states.is_reserved(state, positions) {
+            return Ok(());
+        }
+        self.settle();
+        self.states.reserve(&self.gpu, state, positions)
     }
 
     fn fork_state(&mut self, state: StateId) -> Result<StateId> {
-        self.catch_up();
-        let fork = self.states.fork(&self.gpu, self.recorder.encoder(), state)?;
-        self.gpu.check()?;
-        Ok(fork)
+        self.settle();
+        self.states.fork(&self.gpu, state)
     }
 
     fn drop_state(&mut self, state: StateId) {
-        // What was recorded for the session keeps its buffers until it has run; nothing can be
-        // recorded any more.
+        // What was recorded for the session runs before anything that gets its pieces.
         self.ahead.forget_state(state);
-        self.states.remove(state);
+        if self.states.remove(state) {
+            self.settle();
+            self.states.trim(&self.gpu);
+        }
     }
 
     fn reset_state(&mut self, state: StateId) {
-        self.catch_up();
-        for memory in self.states.layers(state) {
-            for table in memory.tables.iter().filter(|it| it.is_whole()) {
-                self.recorder.encoder().clear_buffer(&table.buffer, 0, None);
-            }
-        }
+        self.settle();
+        // A device that fails is found out by the next check.
+        self.states.reset(&self.gpu, state).ok();
     }
 
     fn commit_state(&mut self, state: StateId) {
@@ -301,25 +315,26 @@ impl Backend for GpuBackend {
         if self.states.n_marks(state) == n_marks {
             return Ok(());
         }
-        // What is recorded for later keeps the buffers of before.
-        self.catch_up();
-        self.forget_ahead();
-        self.states.set_marks(&self.gpu, self.recorder.encoder(), (state, n_marks))?;
-        self.gpu.check()
+        self.settle();
+        self.states.set_marks(&self.gpu, state, n_marks)
     }
 
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
-        let stretches = self.states.stretches(state, part);
-        stretches.iter().map(|it| it.n_saved * size_of::<f32>()).sum()
+        self.states.part_bytes(state, part)
     }
 
     fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
         let mut rest = target;
-        for place in 0..self.states.stretches(state, part).len() {
-            let Stretch { table, first_stored, n_stored, n_saved } =
-                self.states.stretches(state, part)[place];
+        for place in 0..2 {
+            let stretches = &self.states.stretches(state, part)[place];
+            let Some(table) = stretches.first().map(|it| it.table) else { continue };
+            let n_stored = stretches.iter().map(Stretch::n_stored).sum();
+            let n_saved: usize = stretches.iter().map(Stretch::n_saved).sum();
+            let places: Vec<_> =
+                stretches.iter().map(|it| (it.first_stored(), it.n_stored())).collect();
             let (buffer, form) = (table.buffer.clone(), table.form);
-            let stored = self.read_values(&buffer, first_stored, n_stored)?;
+            let mut stored = vec![0.0; n_stored];
+            self.read_places(&buffer, &places, &mut stored)?;
             let mut saved = vec![0.0; n_saved];
             form.pack(&stored, &mut saved);
             let (target, after) = rest.split_at_mut(n_saved * size_of::<f32>());
@@ -335,12 +350,12 @@ impl Backend for GpuBackend {
         self.catch_up();
         self.flush();
         let mut rest = source;
-        for stretch in self.states.targets(state, part) {
-            let (source, after) = rest.split_at(stretch.n_saved * size_of::<f32>());
+        for stretch in self.states.targets(state, part).into_iter().flatten() {
+            let (source, after) = rest.split_at(stretch.n_saved() * size_of::<f32>());
             let saved: Vec<f32> = bytemuck::pod_collect_to_vec(source);
-            let mut stored = vec![0.0; stretch.n_stored];
+            let mut stored = vec![0.0; stretch.n_stored()];
             stretch.table.form.unpack(&saved, &mut stored);
-            let offset_bytes = (stretch.first_stored * size_of::<f32>()) as u64;
+            let offset_bytes = (stretch.first_stored() * size_of::<f32>()) as u64;
             let bytes = bytemuck::cast_slice(&stored);
             self.gpu.upload(&stretch.table.buffer, offset_bytes, bytes)?;
             rest = after;

@@ -35,6 +35,19 @@ impl GpuBackend {
         Ok(values)
     }
 
+    /// Values at several places of a buffer, one behind the other: each begins at a value and has
+    /// so many.
+    pub(super) fn read_places(
+        &mut self,
+        source: &wgpu::Buffer,
+        places: &[(usize, usize)],
+        target: &mut [f32],
+    ) -> Result<()> {
+        let stretches = places.iter().map(|&(first, n)| values_of(source, first, n));
+        let stretches: Vec<_> = stretches.collect();
+        self.read(&stretches, bytemuck::cast_slice_mut(target))
+    }
+
     pub(super) fn read_guess(&mut self) -> Result<&Routes> {
         if let Some(guess) = self.guess.take() {
             let source = self.workspace.buffer.clone();

@@ -1,15 +1,14 @@
 //! Steps become dispatches: bound, with the words that a batch adds.
 
-use std::ops::Range;
-
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
-use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX, Segment};
+use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX};
 
 use super::{Compiled, GpuBackend, Guess, Routed};
 use crate::device::Gpu;
 use crate::device::recorder::Recorder;
 use crate::experts::{Bound, DeviceExperts};
+use crate::memory::batches::{Parts, Placed};
 use crate::memory::states::States;
 use crate::memory::weights::DeviceWeights;
 use crate::params::narrow;
@@ -22,10 +21,10 @@ impl GpuBackend {
     ///
     /// [`moeflux::Error::Device`] when the driver does not take a kernel.
     pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) -> Result<()> {
-        if !self.batches.has_room(batch) {
+        if !self.batches.take(batch, &self.states) {
             self.flush();
         }
-        let batch_at = self.batches.place(&self.gpu, batch);
+        let placed = self.batches.place(&self.gpu);
         let mut recording = Recording {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
@@ -33,9 +32,8 @@ impl GpuBackend {
             gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
-            n_steps_ahead: 0,
         };
-        recording.plan(&self.plans[plan_idx], batch, batch_at)?;
+        recording.plan(&self.plans[plan_idx], batch, placed)?;
         self.note(plan_idx, batch);
         if self.recorder.is_full() {
             self.flush();
@@ -76,13 +74,12 @@ impl GpuBackend {
             gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
-            n_steps_ahead: 0,
         };
         for step in &self.plans[plan_idx].steps {
             for bound in bound {
                 let (n_rows, place) = (narrow(n_rows), bound.table_at);
                 let head = Head { first_row: 0, n_rows, batch_at: 0, place };
-                recording.dispatch(step, head, Some(&bound.bind_group))?;
+                recording.rows(step, head, Some(&bound.bind_group))?;
             }
         }
         self.kept_rows = None;
@@ -101,8 +98,6 @@ pub(super) struct Recording<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) experts: &'a DeviceExperts,
     pub(super) states: &'a States,
-    /// Steps that will have been committed before these commands run.
-    pub(super) n_steps_ahead: u32,
 }
 
 impl Recording<'_> {
@@ -111,10 +106,10 @@ impl Recording<'_> {
         &mut self,
         compiled: &Compiled,
         batch: &Batch<'_>,
-        batch_at: u32,
+        placed: Placed<'_>,
     ) -> Result<()> {
         let n_rows = narrow(compiled.n_rows(batch));
-        let all = Head { first_row: 0, n_rows, batch_at, place: 0 };
+        let all = Head { first_row: 0, n_rows, batch_at: placed.rows_at, place: 0 };
         let experts = self.experts;
         let steps = &compiled.steps;
         for (step_idx, step) in steps.iter().enumerate() {
@@ -122,13 +117,12 @@ impl Recording<'_> {
                 continue;
             }
             match step.over {
-                Over::Rows => self.dispatch(step, all, None)?,
-                Over::State(layer) => {
-                    let is_first = step_idx == 0 || steps[step_idx - 1].over != step.over;
-                    let alike = &steps[step_idx..][..n_alike(&steps[step_idx..])];
-                    let alike = if is_first { alike } else { &[] };
-                    for segment in batch.segments.iter().filter(|it| !it.rows.is_empty()) {
-                        self.segment((step, alike), (layer, segment, batch_at), batch)?;
+                Over::Rows => self.rows(step, all, None)?,
+                Over::State(layer) | Over::RowsOfLong(layer) => {
+                    let before = step_idx.checked_sub(1).map(|before| steps[before].over);
+                    if before.and_then(Over::states_of) != Some(layer) {
+                        let rest = &steps[step_idx..];
+                        self.over_states(&rest[..n_alike(rest)], layer, placed)?;
                     }
                 }
                 Over::Experts(layer) => {
@@ -136,7 +130,7 @@ impl Recording<'_> {
                     assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
                     for bound in bound {
                         let head = Head { place: bound.table_at, ..all };
-                        self.dispatch(step, head, Some(&bound.bind_group))?;
+                        self.rows(step, head, Some(&bound.bind_group))?;
                     }
                 }
             }
@@ -144,54 +138,81 @@ impl Recording<'_> {
         Ok(())
     }
 
-    /// Records a step over the state of a segment; where that goes from mark to mark, all steps
-    /// alike at the first of them.
-    fn segment(
-        &mut self,
-        (step, alike): (&Step, &[Step]),
-        of: OfSegment<'_>,
-        batch: &Batch<'_>,
-    ) -> Result<()> {
-        let memory = self.states.layer(of.1.state, of.0);
-        if memory.is_recurrent() && !of.1.marks.is_empty() {
-            return self.parts(alike, of);
-        }
-        let place = if memory.is_recurrent() {
-            let half = self.half(of.1);
-            copies(half, 1 - half)
-        } else {
-            narrow(batch.rows[of.1.rows.start].position.0)
+    /// Records steps over the states of a layer: of a recurrent one from mark to mark of segments,
+    /// all steps for what lies before the first marks before those for what lies behind, which
+    /// begins with what they leave.
+    fn over_states(&mut self, steps: &[Step], layer: LayerIdx, placed: Placed<'_>) -> Result<()> {
+        let states = self.states;
+        let is_recurrent = |parts: &Parts<'_>| {
+            parts.parts.first().is_some_and(|part| states.is_recurrent(part.arena, layer))
         };
-        self.dispatch(step, head(of, &of.1.rows, place), Some(&memory.bind_group))
-    }
-
-    /// Records steps over the state of a recurrent layer, from mark to mark of a segment: all of
-    /// them for one part before the next, which begins with what the part before it leaves.
-    fn parts(&mut self, steps: &[Step], of: OfSegment<'_>) -> Result<()> {
-        let memory = self.states.layer(of.1.state, of.0);
-        let half = self.half(of.1);
-        let mut found = half;
-        for (part_idx, rows) in of.1.parts().enumerate() {
-            let is_last = part_idx == of.1.marks.len();
-            let left = if is_last { 1 - half } else { 2 + narrow(part_idx) };
-            for step in steps {
-                let head = head(of, &rows, copies(found, left));
-                self.dispatch(step, head, Some(&memory.bind_group))?;
+        let parts = if is_recurrent(&placed.whole) { placed.between_marks } else { placed.whole };
+        for alike in parts.alike() {
+            let bound = states.bind_group(alike.parts[0].arena, layer);
+            let mut rest = steps;
+            while let Some(first) = rest.first() {
+                let (together, behind) = rest.split_at(first.n_together(rest));
+                rest = behind;
+                if first.over == Over::State(layer) {
+                    let parts = alike.of_rows(&first.n_rows);
+                    self.over_parts(together, parts, (placed.rows_at, bound))?;
+                    continue;
+                }
+                for run in alike.runs_of_long() {
+                    let (first_row, n_rows) = (run.start, narrow(run.len()));
+                    let head = Head { first_row, n_rows, batch_at: placed.rows_at, place: 0 };
+                    self.rows(first, head, None)?;
+                }
             }
-            found = left;
         }
         Ok(())
     }
 
-    /// Which copy of recurrent layers' states is the state when these commands run.
-    fn half(&self, segment: &Segment) -> u32 {
-        (self.states.half(segment.state) + self.n_steps_ahead) % 2
+    /// Records steps over parts that can be in one dispatch, all of them for one lot before the
+    /// next.
+    fn over_parts(
+        &mut self,
+        steps: &[Step],
+        parts: Parts<'_>,
+        (batch_at, bound): (u32, &wgpu::BindGroup),
+    ) -> Result<()> {
+        let (Some(n_rows), Some(n_seen)) = (
+            parts.parts.iter().map(|part| part.n_rows).max(),
+            parts.parts.iter().map(|part| part.n_seen).max(),
+        ) else {
+            return Ok(());
+        };
+        let splits = steps[0].splits;
+        let n_splits = splits.map_or(1, |splits| splits.of(n_seen));
+        let n_parts_max = splits.map_or(usize::MAX, |it| it.n_parts_max(n_rows, n_splits));
+        let first_row = splits.map_or(0, |_| n_splits | n_rows << 16);
+        for lot in parts.lots(n_parts_max) {
+            let n_parts = narrow(lot.parts.len());
+            let head = Head { first_row, n_rows: n_parts, batch_at, place: lot.at };
+            for step in steps {
+                let grid = step.groups_of_parts(n_rows, n_parts, n_splits);
+                self.dispatch(step, (head, grid), Some(bound))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a step over rows, if it is for so many.
+    fn rows(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) -> Result<()> {
+        if !step.n_rows.contains(&head.n_rows) {
+            return Ok(());
+        }
+        self.dispatch(step, (head, step.groups(head.n_rows)), bound)
     }
 
     /// Records a step; `bound` is the state, or the buffer of experts.
-    fn dispatch(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) -> Result<()> {
-        let grid = [step.grid.x, step.grid.y, step.grid.z].map(|extent| extent.of(head.n_rows));
-        if !step.runs(head) || grid.contains(&0) {
+    fn dispatch(
+        &mut self,
+        step: &Step,
+        (head, grid): (Head, [u32; 3]),
+        bound: Option<&wgpu::BindGroup>,
+    ) -> Result<()> {
+        if grid.contains(&0) {
             return Ok(());
         }
         let pipeline = step.pipeline.made(self.gpu)?;
@@ -222,19 +243,8 @@ impl Recording<'_> {
     }
 }
 
-/// A segment, the layer whose state of its session is meant, and where the batch is.
-type OfSegment<'a> = (LayerIdx, &'a Segment, u32);
-
-fn head((_, _, batch_at): OfSegment<'_>, rows: &Range<usize>, place: u32) -> Head {
-    Head { first_row: narrow(rows.start), n_rows: narrow(rows.len()), batch_at, place }
-}
-
-/// Which copy of a recurrent layer's state a step finds, and which it leaves: see `common.wgsl`.
-const fn copies(found: u32, left: u32) -> u32 {
-    found | left << 16
-}
-
 /// Steps from the first on that are repeated over the same state.
 fn n_alike(steps: &[Step]) -> usize {
-    steps.iter().take_while(|step| step.over == steps[0].over).count()
+    let layer = steps[0].over.states_of();
+    steps.iter().take_while(|step| step.over.states_of() == layer).count()
 }

@@ -23,6 +23,7 @@ pub(crate) struct Recorder {
     pass: Option<wgpu::ComputePass<'static>>,
     encoder: Option<wgpu::CommandEncoder>,
     n_dispatches: usize,
+    n_dispatches_of_all: u64,
     /// Whether nothing was submitted since the device was last waited for.
     is_idle: bool,
     profiler: Option<Profiler>,
@@ -31,12 +32,21 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(gpu: Arc<Gpu>) -> Result<Self> {
         let profiler = if gpu.is_profiled() { Some(Profiler::new(&gpu)?) } else { None };
-        Ok(Self { gpu, pass: None, encoder: None, n_dispatches: 0, is_idle: true, profiler })
+        Ok(Self {
+            gpu,
+            pass: None,
+            encoder: None,
+            n_dispatches: 0,
+            n_dispatches_of_all: 0,
+            is_idle: true,
+            profiler,
+        })
     }
 
     /// The pass for one more dispatch.
     pub(crate) fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
         self.n_dispatches += 1;
+        self.n_dispatches_of_all += 1;
         let encoder = self.encoder.get_or_insert_with(|| encoder(&self.gpu));
         self.pass.get_or_insert_with(|| {
             let descriptor = wgpu::ComputePassDescriptor::default();
@@ -46,6 +56,11 @@ impl Recorder {
             }
             pass
         })
+    }
+
+    /// Dispatches that were recorded so far.
+    pub(crate) const fn n_dispatches(&self) -> u64 {
+        self.n_dispatches_of_all
     }
 
     /// A dispatch of this kernel was recorded.

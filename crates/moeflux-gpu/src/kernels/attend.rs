@@ -15,7 +15,7 @@ use super::matvec::neighbours;
 use crate::compiler::Compiler;
 use crate::params::{Params, narrow};
 use crate::shader::{Lanes, Shader};
-use crate::step::{Extent, Grid, Over};
+use crate::step::{Extent, Grid, Over, SPLITS_OF_SEEN, Splits};
 
 /// Up to so many rows of a segment are few.
 const N_ROWS_FEW: u32 = 8;
@@ -28,8 +28,15 @@ const N_GROUPS_FULL: u32 = 256;
 const N_SPLITS_MAX: u32 = 128;
 /// Bytes of what splits leave.
 const PARTIAL_BYTES_MAX: u32 = 32 << 20;
-/// Into how many splits at most so many positions go: more splits are more to put together.
-const SPLITS_OF_SEEN: [(u32, u32); 4] = [(128, 1), (512, 16), (1024, 32), (2048, 64)];
+/// Rows of answers whose splits have room beside each other, if that is not too much.
+const N_ANSWERS_BESIDE: u32 = 64;
+/// Names of the constants that say how many positions go into how many splits.
+const SEEN_NAMES: [(&str, &str); SPLITS_OF_SEEN.len()] = [
+    ("SEEN_0", "SPLITS_0"),
+    ("SEEN_1", "SPLITS_1"),
+    ("SEEN_2", "SPLITS_2"),
+    ("SEEN_3", "SPLITS_3"),
+];
 
 /// Invocations of the kernel that keeps keys.
 const N_LANES_PLAIN: u32 = 64;
@@ -175,6 +182,9 @@ impl Form {
         for (name, value) in self.consts {
             shader = shader.with(name, value);
         }
+        for ((seen, splits), (n_seen, n_splits)) in SEEN_NAMES.into_iter().zip(SPLITS_OF_SEEN) {
+            shader = shader.with(seen, n_seen).with(splits, n_splits);
+        }
         shader
     }
 
@@ -238,8 +248,20 @@ impl Form {
         parts.into_iter().chain(row).collect()
     }
 
-    /// Appends the steps; `params` makes parameters from the number of splits and where these
-    /// leave what they have.
+    /// Values that splits have room for: those of a part of any of these kinds, and those of many
+    /// answers as far as that is not too much.
+    fn n_values_max(&self, kinds: &[FewRows], n_rows_max: u32) -> u32 {
+        let n_values = |kind: &FewRows| {
+            let least = self.partial_values(n_rows_max.min(*kind.rows.end()), kind.n_splits);
+            let of_row = self.partial_values(1, kind.n_splits);
+            let n_beside = PARTIAL_BYTES_MAX / (4 * of_row);
+            least.max(of_row * n_beside.min(N_ANSWERS_BESIDE).min(n_rows_max))
+        };
+        kinds.iter().map(n_values).max().unwrap_or(0)
+    }
+
+    /// Appends the steps; `params` makes parameters from the largest number of splits and where
+    /// these leave what they have.
     ///
     /// # Errors
     ///
@@ -283,13 +305,13 @@ impl Form {
                 n_splits: self.n_splits(self.n_kv_heads * n_tiles, 1),
             });
         }
-        let n_values =
-            |kind: &FewRows| self.partial_values(n_few.min(*kind.rows.end()), kind.n_splits);
-        let n_values = kinds.iter().map(n_values).max().unwrap_or(0);
-        let n_cols = n_values.div_ceil(n_rows_max) as usize;
-        let partials = compiler.scratch("partial attention", n_cols)?.first;
+        let n_cols = self.n_values_max(&kinds, n_rows_max).div_ceil(n_rows_max);
+        let partials = compiler.scratch("partial attention", n_cols as usize)?.first;
         for kind in &kinds {
-            self.compile_few(compiler, layer, (kind, &|n_splits| params(n_splits, partials)))?;
+            let n_max = kind.n_splits;
+            let n_values = self.partial_values(1, 1);
+            let splits = Splits { n_max, n_values, n_values_max: n_cols * n_rows_max };
+            self.compile_few(compiler, layer, (kind, splits, &params(n_max, partials)))?;
         }
         if n_rows_max <= N_ROWS_FEW {
             return Ok(());
@@ -301,31 +323,27 @@ impl Form {
         &self,
         compiler: &mut Compiler<'_>,
         layer: LayerIdx,
-        (kind, params): (&FewRows, &dyn Fn(u32) -> P),
+        (kind, splits, params): (&FewRows, Splits, &P),
     ) -> Result<()> {
-        for (seen, n_splits) in ranges(kind.n_splits) {
-            let params = params(n_splits);
+        let grid = Grid::new(kind.x, Extent::fixed(self.n_kv_heads));
+        compiler
+            .step(&kind.shader, params, grid)?
+            .over(Over::State(layer))
+            .when(kind.rows.clone())
+            .parts_along_y()
+            .splits(splits);
+        if kind.n_splits > 1 {
+            let n_heads = Extent::fixed(self.n_kv_heads * self.group);
             let grid = Grid {
-                z: Extent::fixed(n_splits),
-                ..Grid::new(kind.x, Extent::fixed(self.n_kv_heads))
+                z: Extent::fixed((4 * self.value_fours).div_ceil(MERGED_COLS)),
+                ..Grid::new(n_heads, Extent::rows(1))
             };
             compiler
-                .step(&kind.shader, &params, grid)?
+                .step(&self.merge_shader(), params, grid)?
                 .over(Over::State(layer))
                 .when(kind.rows.clone())
-                .when_seen(seen.clone());
-            if n_splits > 1 {
-                let n_heads = Extent::fixed(self.n_kv_heads * self.group);
-                let grid = Grid {
-                    z: Extent::fixed((4 * self.value_fours).div_ceil(MERGED_COLS)),
-                    ..Grid::new(n_heads, Extent::rows(1))
-                };
-                compiler
-                    .step(&self.merge_shader(), &params, grid)?
-                    .over(Over::State(layer))
-                    .when(kind.rows.clone())
-                    .when_seen(seen);
-            }
+                .parts_along_y()
+                .merges(splits);
         }
         Ok(())
     }
@@ -343,12 +361,10 @@ impl Form {
             (self.append_shader(), Grid::new(n_groups, Extent::rows(1))),
             (self.tile_shader(many), Grid::new(self.tiles(many), Extent::fixed(self.n_kv_heads))),
         ];
-        for (shader, grid) in grids {
-            compiler
-                .step(&shader, params, grid)?
-                .over(Over::State(layer))
-                .when(N_ROWS_FEW + 1..=u32::MAX);
-        }
+        let rows = N_ROWS_FEW + 1..=u32::MAX;
+        let [(append, append_grid), (attend, grid)] = grids;
+        compiler.step(&append, params, append_grid)?.over(Over::State(layer)).when(rows.clone());
+        compiler.step(&attend, params, grid)?.over(Over::State(layer)).when(rows).parts_along_y();
         Ok(())
     }
 }
@@ -370,18 +386,6 @@ struct FewRows {
     rows: RangeInclusive<u32>,
     /// At most.
     n_splits: u32,
-}
-
-/// Numbers of positions seen, and into how many splits they go.
-fn ranges(n_splits: u32) -> Vec<(RangeInclusive<u32>, u32)> {
-    let mut ranges = Vec::new();
-    let mut first = 0;
-    for (last, n_most) in SPLITS_OF_SEEN {
-        ranges.push((first..=last, n_splits.min(n_most)));
-        first = last + 1;
-    }
-    ranges.push((first..=u32::MAX, n_splits));
-    ranges
 }
 
 /// Columns by four.
@@ -425,17 +429,6 @@ mod tests {
                 let widths = [1, 2, 10, 16, 32, 64, 128, 256];
                 let check = |width| check_tiles(workgroup_bytes_max, group, width);
                 widths.into_iter().for_each(check);
-            }
-        }
-    }
-
-    #[test]
-    fn every_number_of_positions_has_one_range() {
-        for n_splits in [1, 5, 64] {
-            let ranges = ranges(n_splits);
-            for n_seen in [1, 128, 129, 1024, 1025, 1 << 20] {
-                let n = ranges.iter().filter(|(seen, _)| seen.contains(&n_seen)).count();
-                assert_eq!(n, 1, "{n_seen}");
             }
         }
     }

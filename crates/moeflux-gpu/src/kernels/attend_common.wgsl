@@ -16,8 +16,30 @@ fn four_of(view: View, row: u32, head: u32, four: u32, head_dim: u32) -> vec4<f3
     return value;
 }
 
-// Rows are those of the segment.
-fn partial_at(row: u32, head: u32, split: u32) -> u32 {
-    let query = row * N_HEADS + head;
-    return params.partials + (query * params.n_splits + split) * 4u * (VALUE_FOURS + 1u);
+// Into how many splits the positions go that a part sees: whatever other parts there are.
+fn n_splits_of(part: Part) -> u32 {
+    let n_seen = part.position + part.n_rows;
+    var n_splits = params.n_splits;
+    if n_seen <= SEEN_0 {
+        n_splits = SPLITS_0;
+    } else if n_seen <= SEEN_1 {
+        n_splits = SPLITS_1;
+    } else if n_seen <= SEEN_2 {
+        n_splits = SPLITS_2;
+    } else if n_seen <= SEEN_3 {
+        n_splits = SPLITS_3;
+    }
+    return min(n_splits, params.n_splits);
+}
+
+// Rows of a part that splits have room for, and splits, in this dispatch.
+fn n_partial_rows() -> u32 {
+    return params.step.first_row >> 16u;
+}
+
+// Rows are those of part `idx` of the dispatch.
+fn partial_at(idx: u32, row: u32, head: u32, split: u32) -> u32 {
+    let query = (idx * n_partial_rows() + row) * N_HEADS + head;
+    let n_splits = params.step.first_row & 0xffffu;
+    return params.partials + (query * n_splits + split) * 4u * (VALUE_FOURS + 1u);
 }

@@ -1,6 +1,6 @@
-// Attention of one row over blocks of keys: key heads along y, splits of the keys along z, and
-// along x HEADS of the query heads that share a key head. An op's file says where queries, keys and
-// values are.
+// Attention of parts of one row over blocks of keys: parts and their key heads along y, splits of
+// the keys along z, and along x HEADS of the query heads that share a key head. An op's file says
+// where queries, keys and values are.
 //
 // TEAM neighbouring invocations have KEYS_EACH keys of a block and score them for all HEADS; then
 // each invocation has one key of one head while the softmax is taken, and at last four columns of
@@ -14,7 +14,6 @@ const FOURS_EACH: u32 = (KEY_FOURS + TEAM - 1u) / TEAM;
 // Of each score so many parts are left when neighbours have added theirs up.
 const N_PARTS: u32 = TEAM / WIDTH;
 const HEAD_LANES: u32 = N_LANES / HEADS;
-const N_TILES: u32 = (GROUP + HEADS - 1u) / HEADS;
 const VALUES_EACH: u32 = KEYS / VALUE_TEAMS;
 const SHARED_FOURS: u32 = HEADS * max(KEY_FOURS, VALUE_FOURS);
 // What is not seen scores so much less than the least that a sum begins with, that its weight is 0.
@@ -44,44 +43,50 @@ var<private> keys: array<vec4<f32>, FOURS_EACH * KEYS_EACH>;
 var<private> values: array<vec4<f32>, VALUES_EACH>;
 
 // Brings a block in; `last` is the last position of it that is seen.
-fn load_block(block: u32, last: u32, kv_head: u32, lane: u32) {
+fn load_block(part: Part, block: u32, last: u32, kv_head: u32, lane: u32) {
     let team = lane / TEAM;
     let value_team = lane / VALUE_LANES;
     let value_four = min(lane % VALUE_LANES, VALUE_FOURS - 1u);
+    var key_places: array<u32, KEYS_EACH>;
+    for (var own = 0u; own < KEYS_EACH; own++) {
+        key_places[own] = stored_place(part, min(block + own * N_TEAMS + team, last));
+    }
+    var value_places: array<u32, VALUES_EACH>;
+    for (var i = 0u; i < VALUES_EACH; i++) {
+        value_places[i] = stored_place(part, min(block + i * VALUE_TEAMS + value_team, last));
+    }
     for (var i = 0u; i < FOURS_EACH; i++) {
         let four = min(i * TEAM + lane % TEAM, KEY_FOURS - 1u);
         for (var own = 0u; own < KEYS_EACH; own++) {
-            let position = min(block + own * N_TEAMS + team, last);
-            keys[i * KEYS_EACH + own] = stored_key4(position, kv_head, four);
+            keys[i * KEYS_EACH + own] = stored_key4(key_places[own], kv_head, four);
         }
     }
     for (var i = 0u; i < VALUES_EACH; i++) {
-        let position = min(block + i * VALUE_TEAMS + value_team, last);
-        values[i] = stored_value4(position, kv_head, value_four);
+        values[i] = stored_value4(value_places[i], kv_head, value_four);
     }
     // What lies beyond the last position may be anything.
-    if block + KEYS <= params.step.place {
+    if block + KEYS <= part.position {
         return;
     }
     for (var i = 0u; i < FOURS_EACH; i++) {
         let four = min(i * TEAM + lane % TEAM, KEY_FOURS - 1u);
         for (var own = 0u; own < KEYS_EACH; own++) {
             let position = block + own * N_TEAMS + team;
-            if position >= params.step.place {
+            if position >= part.position {
                 keys[i * KEYS_EACH + own] = vec4(0.0);
             }
-            if position == params.step.place {
-                keys[i * KEYS_EACH + own] = key4(position, kv_head, four);
+            if position == part.position {
+                keys[i * KEYS_EACH + own] = key4(part, position, kv_head, four);
             }
         }
     }
     for (var i = 0u; i < VALUES_EACH; i++) {
         let position = block + i * VALUE_TEAMS + value_team;
-        if position >= params.step.place {
+        if position >= part.position {
             values[i] = vec4(0.0);
         }
-        if position == params.step.place {
-            values[i] = value4(position, kv_head, value_four);
+        if position == part.position {
+            values[i] = value4(part, position, kv_head, value_four);
         }
     }
 }
@@ -114,18 +119,19 @@ fn score_keys(lane: u32) {
 }
 
 // Writes a head's four columns, or what a split of the keys gives to them.
-fn leave(head: u32, local_head: u32, split: u32, four: u32, sum: vec4<f32>) {
+fn leave(idx: u32, head: u32, local_head: u32, split: u32, four: u32, sum: vec4<f32>) {
     var total = 0.0;
     for (var key = 0u; key < KEYS; key++) {
         total += scores[local_head * KEYS + key];
     }
-    if params.n_splits == 1u {
+    let part = part_of(idx);
+    if n_splits_of(part) == 1u {
         for (var i = 0u; i < 4u; i++) {
-            put(0u, head, 4u * four + i, sum[i] / total);
+            put(part, 0u, head, 4u * four + i, sum[i] / total);
         }
         return;
     }
-    let at = partial_at(0u, head, split);
+    let at = partial_at(idx, 0u, head, split);
     if four == 0u {
         ws[at] = of_heads[local_head];
         ws[at + 1u] = total;
@@ -137,13 +143,20 @@ fn leave(head: u32, local_head: u32, split: u32, four: u32, sum: vec4<f32>) {
 
 @compute @workgroup_size(N_LANES)
 fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    let kv_head = group.y;
-    let first_head = group.x % N_TILES * HEADS;
-    let row = params.step.first_row;
-    let position = params.step.place;
+    let part_idx = group.y / N_KV_HEADS;
+    let kv_head = group.y % N_KV_HEADS;
+    let first_head = group.x * HEADS;
+    let part = part_of(part_idx);
+    let row = part.first_row;
+    let position = part.position;
+    let n_splits = n_splits_of(part);
+    // Other parts of the dispatch see more.
+    if group.z >= n_splits {
+        return;
+    }
     let first = first_seen(position);
     let n_blocks = (position + 1u - first + KEYS - 1u) / KEYS;
-    let n_keys = (n_blocks + params.n_splits - 1u) / params.n_splits * KEYS;
+    let n_keys = (n_blocks + n_splits - 1u) / n_splits * KEYS;
     let begin = min(first + group.z * n_keys, position + 1u);
     let end = min(begin + n_keys, position + 1u);
 
@@ -157,7 +170,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
     }
     if first_head == 0u && group.z == 0u {
         for (var four = lane; four < APPENDED_FOURS; four += N_LANES) {
-            append(0u, kv_head, four);
+            append(part, 0u, kv_head, four);
         }
     }
 
@@ -179,7 +192,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
 
     workgroupBarrier();
     for (var block = begin; block < end; block += KEYS) {
-        load_block(block, end - 1u, kv_head, lane);
+        load_block(part, block, end - 1u, kv_head, lane);
         score_keys(lane);
         workgroupBarrier();
         if own_key < KEYS {
@@ -235,7 +248,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         let head = at / VALUE_FOURS;
         if first_head + head < GROUP {
             let of_model = kv_head * GROUP + first_head + head;
-            leave(of_model, head, group.z, at % VALUE_FOURS, fours[at]);
+            leave(part_idx, of_model, head, group.z, at % VALUE_FOURS, fours[at]);
         }
     }
 }

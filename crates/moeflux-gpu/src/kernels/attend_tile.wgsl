@@ -2,10 +2,10 @@
 // a larger score comes, what was summed so far is scaled down. An op's file says where queries,
 // keys and values are.
 //
-// QUERIES are (row, head) of one key head: TILE_ROWS rows of TILE_HEADS heads. Tiles along x, key
-// heads along y, splits of the keys along z. Scores are computed four keys by QUERIES_EACH queries
-// to an invocation, from slices of columns in the workgroup's memory; then each invocation sums
-// four columns of the values for ROWS_EACH queries.
+// QUERIES are (row, head) of one key head: TILE_ROWS rows of TILE_HEADS heads. Tiles along x, parts
+// and their key heads along y, splits of the keys along z. Scores are computed four keys by
+// QUERIES_EACH queries to an invocation, from slices of columns in the workgroup's memory; then
+// each invocation sums four columns of the values for ROWS_EACH queries.
 
 const KEYS: u32 = 64u;
 const KEY_LANES: u32 = KEYS / 4u;
@@ -32,8 +32,11 @@ var<workgroup> of_queries: array<f32, QUERIES>;
 
 // What a workgroup works on.
 struct Work {
+    part_idx: u32,
+    part: Part,
+    n_splits: u32,
     kv_head: u32,
-    // Of the segment.
+    // Of the part.
     first_row: u32,
     first_head: u32,
     begin: u32,
@@ -42,14 +45,17 @@ struct Work {
 
 fn work_of(group: vec3<u32>) -> Work {
     var work: Work;
-    work.kv_head = group.y;
+    work.part_idx = group.y / N_KV_HEADS;
+    work.part = part_of(work.part_idx);
+    work.n_splits = n_splits_of(work.part);
+    work.kv_head = group.y % N_KV_HEADS;
     work.first_row = group.x / N_PARTS * TILE_ROWS;
     work.first_head = group.x % N_PARTS * TILE_HEADS;
-    let end_row = min(work.first_row + TILE_ROWS, params.step.n_rows);
-    let begin = first_seen(params.step.place + work.first_row);
-    let end = params.step.place + end_row;
+    let end_row = min(work.first_row + TILE_ROWS, work.part.n_rows);
+    let begin = first_seen(work.part.position + work.first_row);
+    let end = work.part.position + end_row;
     let n_blocks = (end - begin + KEYS - 1u) / KEYS;
-    let n_keys = (n_blocks + params.n_splits - 1u) / params.n_splits * KEYS;
+    let n_keys = (n_blocks + work.n_splits - 1u) / work.n_splits * KEYS;
     work.begin = min(begin + group.z * n_keys, end);
     work.end = min(work.begin + n_keys, end);
     return work;
@@ -65,7 +71,7 @@ fn head_of_query(work: Work, query: u32) -> u32 {
 }
 
 fn is_query(work: Work, query: u32) -> bool {
-    return query < TILE_ROWS * TILE_HEADS && row_of_query(work, query) < params.step.n_rows
+    return query < TILE_ROWS * TILE_HEADS && row_of_query(work, query) < work.part.n_rows
         && head_of_query(work, query) < GROUP;
 }
 
@@ -75,7 +81,7 @@ fn load_slice(work: Work, block: u32, first_four: u32, lane: u32) {
         let four = first_four + at % SLICE;
         var value = vec4(0.0);
         if four < KEY_FOURS && is_query(work, query) {
-            let row = params.step.first_row + row_of_query(work, query);
+            let row = work.part.first_row + row_of_query(work, query);
             value = query4(row, work.kv_head * GROUP + head_of_query(work, query), four);
         }
         tile[query * SLICE_STRIDE + at % SLICE] = value;
@@ -86,7 +92,7 @@ fn load_slice(work: Work, block: u32, first_four: u32, lane: u32) {
         var value = vec4(0.0);
         // What lies beyond the last position may be anything.
         if four < KEY_FOURS && block + key < work.end {
-            value = key4(block + key, work.kv_head, four);
+            value = key4(work.part, block + key, work.kv_head, four);
         }
         // An invocation's four keys lie KEY_LANES apart, those of neighbours side by side.
         let place = key % 4u * KEY_LANES + key / 4u;
@@ -96,7 +102,7 @@ fn load_slice(work: Work, block: u32, first_four: u32, lane: u32) {
 
 // Scores of four keys that follow each other; UNSEEN where a query's row does not see them.
 fn masked(work: Work, query: u32, first_key: u32, scores: vec4<f32>) -> vec4<f32> {
-    let position = params.step.place + row_of_query(work, query);
+    let position = work.part.position + row_of_query(work, query);
     let keys = vec4(first_key) + vec4(0u, 1u, 2u, 3u);
     let end = min(work.end, position + 1u);
     let are_seen = (keys < vec4(end)) & (keys >= vec4(first_seen(position)));
@@ -110,6 +116,10 @@ fn largest_of(values: vec4<f32>) -> f32 {
 @compute @workgroup_size(N_LANES)
 fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let work = work_of(group);
+    // Other parts of the dispatch have more rows, or see more.
+    if work.first_row >= work.part.n_rows || group.z >= work.n_splits {
+        return;
+    }
     let key_lane = lane % KEY_LANES;
     let query_lane = lane / KEY_LANES;
     let value_lane = lane % VALUE_LANES;
@@ -117,7 +127,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
     if FROM_ROWS && work.first_head == 0u && group.z == 0u {
         for (var row = work.first_row; row < work.first_row + TILE_ROWS; row++) {
             for (var four = lane; four < APPENDED_FOURS; four += N_LANES) {
-                append(row, work.kv_head, four);
+                append(work.part, row, work.kv_head, four);
             }
         }
     }
@@ -221,7 +231,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
 
 fn value_or_zero(work: Work, position: u32, four: u32) -> vec4<f32> {
     if position < work.end {
-        return value4(position, work.kv_head, four);
+        return value4(work.part, position, work.kv_head, four);
     }
     return vec4(0.0);
 }
@@ -234,13 +244,13 @@ fn leave(work: Work, query: u32, split: u32, four: u32, sum: vec4<f32>) {
     }
     let row = row_of_query(work, query);
     let head = work.kv_head * GROUP + head_of_query(work, query);
-    if params.n_splits == 1u {
+    if work.n_splits == 1u {
         for (var i = 0u; i < 4u; i++) {
-            put(row, head, 4u * four + i, sum[i] / total);
+            put(work.part, row, head, 4u * four + i, sum[i] / total);
         }
         return;
     }
-    let at = partial_at(row, head, split);
+    let at = partial_at(work.part_idx, row, head, split);
     if four == 0u {
         ws[at] = of_queries[query];
         ws[at + 1u] = total;

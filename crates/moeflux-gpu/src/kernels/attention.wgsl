@@ -35,37 +35,37 @@ fn query4(row: u32, head: u32, four: u32) -> vec4<f32> {
     return four_of(params.q, row, head, four, KEY_DIM);
 }
 
-fn stored_key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    return first[(position * N_KV_HEADS + kv_head) * KEY_FOURS + four];
+fn stored_key4(place: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return first[(place * N_KV_HEADS + kv_head) * KEY_FOURS + four];
 }
 
-fn key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    if FROM_ROWS && position >= params.step.place {
-        let row = params.step.first_row + position - params.step.place;
+fn key4(part: Part, position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    if FROM_ROWS && position >= part.position {
+        let row = part.first_row + position - part.position;
         return four_of(params.k, row, kv_head, four, KEY_DIM);
     }
-    return stored_key4(position, kv_head, four);
+    return stored_key4(stored_place(part, position), kv_head, four);
 }
 
-fn stored_value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    return second[(position * N_KV_HEADS + kv_head) * VALUE_FOURS + four];
+fn stored_value4(place: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return second[(place * N_KV_HEADS + kv_head) * VALUE_FOURS + four];
 }
 
-fn value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    if FROM_ROWS && position >= params.step.place {
-        let row = params.step.first_row + position - params.step.place;
+fn value4(part: Part, position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    if FROM_ROWS && position >= part.position {
+        let row = part.first_row + position - part.position;
         return four_of(params.v, row, kv_head, four, VALUE_DIM);
     }
-    return stored_value4(position, kv_head, four);
+    return stored_value4(stored_place(part, position), kv_head, four);
 }
 
-// Keeps a row of the segment.
-fn append(segment_row: u32, kv_head: u32, four: u32) {
-    if segment_row >= params.step.n_rows {
+// Keeps a row of a part.
+fn append(part: Part, part_row: u32, kv_head: u32, four: u32) {
+    if part_row >= part.n_rows {
         return;
     }
-    let row = params.step.first_row + segment_row;
-    let place = (params.step.place + segment_row) * N_KV_HEADS + kv_head;
+    let row = part.first_row + part_row;
+    let place = stored_place(part, part.position + part_row) * N_KV_HEADS + kv_head;
     if four < KEY_FOURS {
         first[place * KEY_FOURS + four] = four_of(params.k, row, kv_head, four, KEY_DIM);
     }
@@ -74,11 +74,11 @@ fn append(segment_row: u32, kv_head: u32, four: u32) {
     }
 }
 
-fn put(segment_row: u32, head: u32, col: u32, value: f32) {
+fn put(part: Part, part_row: u32, head: u32, col: u32, value: f32) {
     if col >= VALUE_DIM {
         return;
     }
-    let row = params.step.first_row + segment_row;
+    let row = part.first_row + part_row;
     var gated = value;
     if HAS_GATE {
         gated *= sigmoid(ws[place_of(params.gate, row, head) + col]);

@@ -1,5 +1,5 @@
-// Each channel's convolution over time, then SiLU: channels along x, rows along y. Inputs before
-// the first row are the kept ones.
+// Each channel's convolution over time, then SiLU: channels along x, rows along y, parts along z.
+// Inputs before the first row are the kept ones.
 
 struct Params {
     step: Step,
@@ -12,10 +12,11 @@ struct Params {
 @compute @workgroup_size(N_CHANNELS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let channel = id.x;
-    if channel >= params.n_channels {
+    let part = part_of(id.z);
+    if channel >= params.n_channels || id.y >= part.n_rows {
         return;
     }
-    let found_at = found_copy(params.step.place) * (N_TAPS - 1u) * params.n_channels;
+    let found_at = part.found * (N_TAPS - 1u) * params.n_channels;
     let weight_at = params.weight + channel * N_TAPS;
     var sum = 0.0;
     for (var tap = 0u; tap < N_TAPS; tap++) {
@@ -25,10 +26,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         if place < N_TAPS - 1u {
             x = first[found_at + place * params.n_channels + channel];
         } else {
-            let row = params.step.first_row + place - (N_TAPS - 1u);
+            let row = part.first_row + place - (N_TAPS - 1u);
             x = ws[place_of(params.x, row, 0u) + channel];
         }
         sum = fma(vectors[weight_at + tap], x, sum);
     }
-    ws[place_of(params.out, params.step.first_row + id.y, 0u) + channel] = silu(sum);
+    ws[place_of(params.out, part.first_row + id.y, 0u) + channel] = silu(sum);
 }

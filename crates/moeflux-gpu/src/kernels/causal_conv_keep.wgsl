@@ -1,4 +1,5 @@
-// Keeps the last inputs of at least N_TAPS - 1 rows: channels along x.
+// Keeps the last inputs of at least N_TAPS - 1 rows: channels along x, parts
+// along z.
 
 struct Params {
     step: Step,
@@ -14,8 +15,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if channel >= params.n_channels {
         return;
     }
-    let left_at = left_copy(params.step.place) * (N_TAPS - 1u) * params.n_channels;
-    let end = params.step.first_row + params.step.n_rows;
+    let part = part_of(id.z);
+    let left_at = part.left * (N_TAPS - 1u) * params.n_channels;
+    let end = part.first_row + part.n_rows;
     for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
         let row = end - (N_TAPS - 1u) + tap;
         let left = left_at + tap * params.n_channels + channel;

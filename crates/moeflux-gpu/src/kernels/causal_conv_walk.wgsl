@@ -1,5 +1,5 @@
 // Each channel's convolution over time, then SiLU, row by row, with the inputs that it still needs
-// in registers: channels along x.
+// in registers: channels along x, parts along z.
 
 struct Params {
     step: Step,
@@ -16,8 +16,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let n_kept = (N_TAPS - 1u) * params.n_channels;
-    let found_at = found_copy(params.step.place) * n_kept;
-    let left_at = left_copy(params.step.place) * n_kept;
+    let part = part_of(id.z);
+    let found_at = part.found * n_kept;
+    let left_at = part.left * n_kept;
     var weight: array<f32, N_TAPS>;
     var inputs: array<f32, N_TAPS>;
     for (var tap = 0u; tap < N_TAPS; tap++) {
@@ -26,8 +27,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
         inputs[tap + 1u] = first[found_at + tap * params.n_channels + channel];
     }
-    for (var i = 0u; i < params.step.n_rows; i++) {
-        let row = params.step.first_row + i;
+    for (var i = 0u; i < part.n_rows; i++) {
+        let row = part.first_row + i;
         var sum = 0.0;
         for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
             inputs[tap] = inputs[tap + 1u];

@@ -2,15 +2,15 @@
 // those of its Rust struct. `ws`, `batch`, `routes`, `slots` and `vectors` are bound always.
 
 // Set anew for each dispatch. Rows of the dispatch are `0 .. n_rows`; the row of the batch, and of
-// all buffers of the workspace, is `first_row` more.
+// all buffers of the workspace, is `first_row` more. Over a state (see parts.wgsl) `n_rows` is the
+// number of parts, and `first_row` says what attention does with many positions (attend_common).
 struct Step {
     first_row: u32,
     n_rows: u32,
     // Where the rows of the batch begin in `batch`.
     batch_at: u32,
-    // Over a state: position of the first row; of recurrent layers the half of its buffers that is
-    // the state, where the other half takes what the rows make of it. Over experts: where their
-    // table begins in `slots`.
+    // Over a state: where the parts begin in `batch`. Over experts: where their table begins in
+    // `slots`.
     place: u32,
 }
 
@@ -24,16 +24,6 @@ struct View {
 const NONE: u32 = 0xffffffffu;
 
 // Place of a head's first value in `ws`, in values.
-// Which copy of a recurrent layer's state a step finds.
-fn found_copy(place: u32) -> u32 {
-    return place & 0xffffu;
-}
-
-// Which copy it leaves.
-fn left_copy(place: u32) -> u32 {
-    return place >> 16u;
-}
-
 fn place_of(view: View, row: u32, head: u32) -> u32 {
     return view.first + row * view.row_stride + head * view.head_stride;
 }

@@ -165,10 +165,13 @@ impl<'a> DeltaLayer<'a> {
         delta_gates::compile(self.gates, compiler)?;
         gated_delta::compile(self.delta, compiler)?;
         rms_norm::compile(self.norm, compiler)?;
-        // Segment by segment, those too that see rows alone: another segment may be one row.
+        // Part by part, those too that see rows alone: another part may be one row.
         for step in &mut compiler.steps[first..] {
             let rows = *step.n_rows.start().max(&2)..=*step.n_rows.end();
-            step.over(over).when(rows);
+            step.when(rows);
+            if step.over == Over::Rows {
+                step.over(Over::RowsOfLong(self.conv.layer));
+            }
         }
         Ok(())
     }

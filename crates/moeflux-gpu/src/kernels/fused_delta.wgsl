@@ -1,5 +1,5 @@
-// A layer of gated DeltaNet for one row: key heads along x. See causal_conv.wgsl, l2_norm.wgsl,
-// gated_delta.wgsl and rms_norm.wgsl for each of its parts.
+// A layer of gated DeltaNet for sessions of one row each: key heads along x, sessions along z. See
+// causal_conv.wgsl, l2_norm.wgsl, gated_delta.wgsl and rms_norm.wgsl for what it is made of.
 
 struct Params {
     step: Step,
@@ -54,15 +54,15 @@ fn channel_of(place: u32, key_head: u32) -> u32 {
 }
 
 // Fills `mixed`; what channels keep moves on by one.
-fn convolve(key_head: u32, lane: u32) {
+fn convolve(part: Part, key_head: u32, lane: u32) {
     var inputs: array<f32, MIXED_EACH * N_TAPS>;
     for (var i = 0u; i < MIXED_EACH; i++) {
         let channel = channel_of(min(i * N_LANES + lane, N_MIXED - 1u), key_head);
         for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-            let found = found_copy(params.step.place) * N_KEPT + tap * N_CHANNELS + channel;
+            let found = part.found * N_KEPT + tap * N_CHANNELS + channel;
             inputs[i * N_TAPS + tap] = kept(found);
         }
-        let newest = place_of(params.x, params.step.first_row, 0u) + channel;
+        let newest = place_of(params.x, part.first_row, 0u) + channel;
         inputs[i * N_TAPS + N_TAPS - 1u] = ws[newest];
     }
     for (var i = 0u; i < MIXED_EACH; i++) {
@@ -75,7 +75,7 @@ fn convolve(key_head: u32, lane: u32) {
                 sum = fma(vectors[weight_at + tap], inputs[i * N_TAPS + tap], sum);
             }
             mixed[place] = silu(sum);
-            let left_at = left_copy(params.step.place) * N_KEPT;
+            let left_at = part.left * N_KEPT;
             for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
                 keep(left_at + tap * N_CHANNELS + channel, inputs[i * N_TAPS + tap + 1u]);
             }
@@ -110,15 +110,15 @@ fn head_of(key_head: u32, shared_idx: u32) -> u32 {
     return key_head * N_SHARED + min(shared_idx, N_SHARED - 1u);
 }
 
-fn load_heads(key_head: u32, first_shared: u32, lane: u32) {
-    let row = params.step.first_row;
+fn load_heads(part: Part, key_head: u32, first_shared: u32, lane: u32) {
+    let row = part.first_row;
     for (var held = 0u; held < HELD; held++) {
         let head = head_of(key_head, first_shared + held);
         for (var own = 0u; own < N_OWN; own++) {
             let key = key_of(own, lane);
             // Reads stand in no branch: they are on their way together.
             let at = state_at(head, min(key, KEY_DIM - 1u), lane);
-            let four = state_four(found_copy(params.step.place) * N_STATE + at, lane);
+            let four = state_four(part.found * N_STATE + at, lane);
             states[held * N_OWN + own] = select(vec4(0.0), four, key < KEY_DIM);
         }
     }
@@ -179,7 +179,14 @@ fn scales_of(lane: u32) -> Scales {
 }
 
 // The delta rule of four values of a head; all their invocations get the output.
-fn output_of(key_head: u32, shared_idx: u32, held: u32, scales: Scales, lane: u32) -> vec4<f32> {
+fn output_of(
+    part: Part,
+    key_head: u32,
+    shared_idx: u32,
+    held: u32,
+    scales: Scales,
+    lane: u32,
+) -> vec4<f32> {
     var by_k = vec4(0.0);
     var by_q = vec4(0.0);
     for (var own = 0u; own < N_OWN; own++) {
@@ -204,7 +211,7 @@ fn output_of(key_head: u32, shared_idx: u32, held: u32, scales: Scales, lane: u3
                 let k = mixed[KEY_DIM + key] * scales.k;
                 let state = decay * states[held * N_OWN + own] + delta * k;
                 let at = state_at(head_of(key_head, shared_idx), key, lane);
-                set_state_four(left_copy(params.step.place) * N_STATE + at, state, lane);
+                set_state_four(part.left * N_STATE + at, state, lane);
             }
         }
     }
@@ -213,7 +220,8 @@ fn output_of(key_head: u32, shared_idx: u32, held: u32, scales: Scales, lane: u3
 
 @compute @workgroup_size(N_LANES)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
-    let row = params.step.first_row;
+    let part = part_of(group.z);
+    let row = part.first_row;
     let lane = lanes.lane;
     // One invocation of each value writes it.
     let n_written = select(0u, n_values_of(lane), lane % N_PARTS == 0u);
@@ -223,16 +231,16 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     }
     var scales: Scales;
     for (var first_shared = 0u; first_shared < N_SHARED; first_shared += HELD) {
-        load_heads(group.x, first_shared, lane);
+        load_heads(part, group.x, first_shared, lane);
         if first_shared == 0u {
-            convolve(group.x, lane);
+            convolve(part, group.x, lane);
             workgroupBarrier();
             scales = scales_of(lane);
         }
         var outs: array<vec4<f32>, HELD>;
         var squares = vec4(0.0);
         for (var held = 0u; held < HELD; held++) {
-            outs[held] = output_of(group.x, first_shared + held, held, scales, lane);
+            outs[held] = output_of(part, group.x, first_shared + held, held, scales, lane);
             for (var i = 0u; i < 4u; i++) {
                 squares[held] += select(0.0, outs[held][i] * outs[held][i], i < n_written);
             }

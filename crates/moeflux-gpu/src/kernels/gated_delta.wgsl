@@ -1,4 +1,5 @@
-// The gated delta rule over all rows, for a strip of values (along x) of a value head (along y).
+// The gated delta rule over all rows, for a strip of values (along x) of a value head (along y) of
+// a part (along z).
 //
 // Each value's keys are shared by N_KEY_LANES invocations, N_OWN times four keys each, and stay in
 // registers. S k and S q are summed together, before the state is changed: with S' the new state,
@@ -46,6 +47,7 @@ fn load_rows(first_row: u32, n_rows: u32, key_head: u32, lane: u32) {
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let lane = lane_of(lanes);
+    let part = part_of(group.z);
     let head = group.y;
     let strip_first = group.x * STRIP;
     let width = min(STRIP, VALUE_DIM - strip_first);
@@ -54,8 +56,8 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let key_lane = lane % N_KEY_LANES;
     let state_at = (head * VALUE_DIM + strip_first) * KEY_DIM + value;
 
-    let found_at = found_copy(params.step.place) * N_STATE + state_at;
-    let left_at = left_copy(params.step.place) * N_STATE + state_at;
+    let found_at = part.found * N_STATE + state_at;
+    let left_at = part.left * N_STATE + state_at;
 
     var state: array<vec4<f32>, N_OWN>;
     for (var own = 0u; own < N_OWN; own++) {
@@ -67,14 +69,14 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
             }
         }
     }
-    for (var block = 0u; block < params.step.n_rows; block += N_ROWS) {
-        let n_rows = min(N_ROWS, params.step.n_rows - block);
+    for (var block = 0u; block < part.n_rows; block += N_ROWS) {
+        let n_rows = min(N_ROWS, part.n_rows - block);
         // The rows of the block before have been read.
         workgroupBarrier();
-        load_rows(params.step.first_row + block, n_rows, head / params.n_shared, lane);
+        load_rows(part.first_row + block, n_rows, head / params.n_shared, lane);
         workgroupBarrier();
         for (var i = 0u; i < n_rows; i++) {
-            let row = params.step.first_row + block + i;
+            let row = part.first_row + block + i;
             var own_sums = vec3(0.0);
             for (var own = 0u; own < N_OWN; own++) {
                 let at = i * KEYS + own * N_KEY_LANES + key_lane;

@@ -41,44 +41,44 @@ fn row4(row: u32, four: u32) -> vec4<f32> {
     return four_of(params.k_rope, row, 0u, four - VALUE_FOURS, ROPE_DIM);
 }
 
-fn stored_key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+fn stored_key4(place: u32, kv_head: u32, four: u32) -> vec4<f32> {
     if four < VALUE_FOURS {
-        return first[position * VALUE_FOURS + four];
+        return first[place * VALUE_FOURS + four];
     }
-    return second[position * ROPE_FOURS + four - VALUE_FOURS];
+    return second[place * ROPE_FOURS + four - VALUE_FOURS];
 }
 
-fn key4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    if FROM_ROWS && position >= params.step.place {
-        return row4(params.step.first_row + position - params.step.place, four);
+fn key4(part: Part, position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    if FROM_ROWS && position >= part.position {
+        return row4(part.first_row + position - part.position, four);
     }
-    return stored_key4(position, kv_head, four);
+    return stored_key4(stored_place(part, position), kv_head, four);
 }
 
-fn stored_value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    return first[position * VALUE_FOURS + four];
+fn stored_value4(place: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return first[place * VALUE_FOURS + four];
 }
 
-fn value4(position: u32, kv_head: u32, four: u32) -> vec4<f32> {
-    return key4(position, kv_head, four);
+fn value4(part: Part, position: u32, kv_head: u32, four: u32) -> vec4<f32> {
+    return key4(part, position, kv_head, four);
 }
 
-// Keeps a row of the segment.
-fn append(segment_row: u32, kv_head: u32, four: u32) {
-    if segment_row >= params.step.n_rows {
+// Keeps a row of a part.
+fn append(part: Part, part_row: u32, kv_head: u32, four: u32) {
+    if part_row >= part.n_rows {
         return;
     }
-    let value = row4(params.step.first_row + segment_row, four);
-    let position = params.step.place + segment_row;
+    let value = row4(part.first_row + part_row, four);
+    let place = stored_place(part, part.position + part_row);
     if four < VALUE_FOURS {
-        first[position * VALUE_FOURS + four] = value;
+        first[place * VALUE_FOURS + four] = value;
     } else {
-        second[position * ROPE_FOURS + four - VALUE_FOURS] = value;
+        second[place * ROPE_FOURS + four - VALUE_FOURS] = value;
     }
 }
 
-fn put(segment_row: u32, head: u32, col: u32, value: f32) {
+fn put(part: Part, part_row: u32, head: u32, col: u32, value: f32) {
     if col < LATENT_DIM {
-        ws[place_of(params.out, params.step.first_row + segment_row, head) + col] = value;
+        ws[place_of(params.out, part.first_row + part_row, head) + col] = value;
     }
 }

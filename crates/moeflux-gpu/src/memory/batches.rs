@@ -1,90 +1,302 @@
-//! The rows of batches on the device: token, position, segment and wanted row of each.
+//! The rows of batches on the device: token, position and wanted row of each; and the parts of
+//! sessions that they make up.
 //!
-//! **Invariant:** commands that were recorded and not submitted find the rows they were recorded
-//! for: a batch that differs gets another place, and the places begin anew after a submission.
+//! A dispatch over a state computes parts that follow each other here, and some kernels are for few
+//! rows and others for many: parts are ordered by what can be in one dispatch, and then by their
+//! rows. **Invariant:** commands that were recorded and not submitted find the rows they were
+//! recorded for: a batch that differs gets another place, and the places begin anew after a
+//! submission.
+
+use std::ops::{Range, RangeInclusive};
 
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX, Row};
+use moeflux::provider::ids::{Position, StateId};
+use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX, Row, Segment};
 
 use crate::device::Gpu;
 use crate::memory::STORAGE;
+use crate::memory::states::States;
 use crate::params::narrow;
 
 /// Batches that can be recorded before they must be submitted, when all are as large as can be.
 const N_BATCHES: usize = 4;
+/// Words of four of a row at most: its own, those of a segment, and those of a part between marks.
+const WORDS_OF_ROW: usize = 5;
+
+/// Rows of one session that follow each other, as the host sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Whose buffers.
+    pub(crate) arena: usize,
+    /// Behind how many other parts of its session.
+    pub(crate) depth: usize,
+    pub(crate) n_rows: u32,
+    /// Positions that its last row sees.
+    pub(crate) n_seen: u32,
+    words: [[u32; 4]; 2],
+}
+
+impl Part {
+    fn new(
+        states: &States,
+        (state, depth, n_marks): (StateId, usize, usize),
+        (rows, position): (Range<usize>, usize),
+    ) -> Self {
+        let place = states.place(state, (depth, n_marks));
+        let (n_rows, position) = (narrow(rows.len()), narrow(position));
+        let words = [
+            [narrow(rows.start), n_rows, position, place.list_at],
+            [place.found, place.left, 0, 0],
+        ];
+        Self { arena: place.arena, depth, n_rows, n_seen: position + n_rows, words }
+    }
+
+    /// Its rows of the batch.
+    const fn rows(&self) -> Range<u32> {
+        let [first, n_rows, ..] = self.words[0];
+        first..first + n_rows
+    }
+}
+
+/// Parts that one dispatch can compute, where the first is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) parts: &'a [Part],
+    pub(crate) at: u32,
+}
+
+impl Parts<'_> {
+    /// Those of an arena that are behind equally many others, each time.
+    pub(crate) fn alike(self) -> impl Iterator<Item = Self> {
+        let mut at = self.at;
+        self.parts.chunk_by(|a, b| (a.arena, a.depth) == (b.arena, b.depth)).map(move |parts| {
+            let first = at;
+            at += 2 * narrow(parts.len());
+            Self { parts, at: first }
+        })
+    }
+
+    /// Those of so many rows, of alike ones.
+    pub(crate) fn of_rows(self, n_rows: &RangeInclusive<u32>) -> Self {
+        let first = self.parts.partition_point(|part| part.n_rows < *n_rows.start());
+        let end = self.parts.partition_point(|part| part.n_rows <= *n_rows.end());
+        let at = self.at + 2 * narrow(first);
+        Self { parts: &self.parts[first..end.max(first)], at }
+    }
+
+    /// Rows of those of more rows than one, as far as they follow each other.
+    pub(crate) fn runs_of_long(self) -> Vec<Range<u32>> {
+        let long = self.of_rows(&(2..=u32::MAX)).parts.iter();
+        let mut rows: Vec<Range<u32>> = long.map(Part::rows).collect();
+        rows.sort_by_key(|rows| rows.start);
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for rows in rows {
+            match runs.last_mut() {
+                Some(run) if run.end == rows.start => run.end = rows.end,
+                _ => runs.push(rows),
+            }
+        }
+        runs
+    }
+
+    /// The same, at most so many at a time.
+    pub(crate) fn lots(self, n_max: usize) -> impl Iterator<Item = Self> {
+        let n_lots = self.parts.len().div_ceil(n_max).max(1);
+        let n_each = self.parts.len().div_ceil(n_lots).max(1);
+        self.parts.chunks(n_each).enumerate().map(move |(lot_idx, parts)| {
+            let at = self.at + 2 * narrow(lot_idx * n_each);
+            Self { parts, at }
+        })
+    }
+}
+
+/// Where a batch is, and its parts: whole segments, and what lies between marks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed<'a> {
+    pub(crate) rows_at: u32,
+    pub(crate) whole: Parts<'a>,
+    pub(crate) between_marks: Parts<'a>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Batches {
     pub(crate) buffer: wgpu::Buffer,
-    n_rows: usize,
-    /// Rows in use since the last submission.
+    n_words: usize,
+    /// Words in use since the last submission.
     n_used: usize,
     /// The last batch, and where it is.
-    last: Vec<[u32; 4]>,
+    last: Filled,
     last_at: usize,
-    scratch: Vec<[u32; 4]>,
+    scratch: Filled,
+}
+
+/// A batch as the device sees it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Filled {
+    words: Vec<[u32; 4]>,
+    /// Words of the rows, before those of the parts.
+    n_rows: usize,
+    whole: Vec<Part>,
+    /// If some segment has marks.
+    between_marks: Vec<Part>,
+}
+
+impl Filled {
+    fn fill(&mut self, batch: &Batch<'_>, states: &States) {
+        let Self { words, n_rows, whole, between_marks } = self;
+        *n_rows = batch.rows.len().max(batch.outputs.len());
+        words.clear();
+        words.resize(*n_rows, [0; 4]);
+        for (entry, row) in words.iter_mut().zip(batch.rows) {
+            (entry[0], entry[1]) = (row.token.0, narrow(row.position.0));
+        }
+        for (entry, &output) in words.iter_mut().zip(batch.outputs) {
+            entry[3] = narrow(output);
+        }
+        whole.clear();
+        between_marks.clear();
+        let segments = batch.segments.iter().filter(|it| !it.rows.is_empty());
+        whole.extend(segments.clone().map(|segment| {
+            let rows = segment.rows.clone();
+            let position = batch.rows[rows.start].position.0;
+            Part::new(states, (segment.state, 0, 0), (rows, position))
+        }));
+        if segments.clone().any(|segment| !segment.marks.is_empty()) {
+            between_marks.extend(segments.flat_map(|segment| between(segment, batch, states)));
+        }
+        for parts in [whole, between_marks] {
+            parts.sort_by_key(|part| (part.arena, part.depth, part.n_rows));
+            words.extend(parts.iter().flat_map(|part| part.words));
+        }
+    }
+
+    fn placed(&self, at: usize) -> Placed<'_> {
+        let whole_at = at + self.n_rows;
+        let whole = Parts { parts: &self.whole, at: narrow(whole_at) };
+        let behind_at = narrow(whole_at + 2 * self.whole.len());
+        let between_marks = match self.between_marks.as_slice() {
+            [] => whole,
+            parts => Parts { parts, at: behind_at },
+        };
+        Placed { rows_at: narrow(at), whole, between_marks }
+    }
+}
+
+/// The parts of a segment between its marks.
+fn between<'a>(
+    segment: &'a Segment,
+    batch: &'a Batch<'_>,
+    states: &'a States,
+) -> impl Iterator<Item = Part> + 'a {
+    segment.parts().enumerate().map(|(depth, rows)| {
+        let position = batch.rows[rows.start].position.0;
+        Part::new(states, (segment.state, depth, segment.marks.len()), (rows, position))
+    })
 }
 
 impl Batches {
     pub(crate) fn new(gpu: &Gpu, n_rows_max: usize) -> Result<Self> {
-        let n_rows = N_BATCHES * n_rows_max.max(N_OUTPUTS_MAX);
-        let buffer = gpu.buffer("the rows of a step", ((n_rows + 1) * 16) as u64, STORAGE)?;
-        let (last, scratch) = (Vec::new(), Vec::new());
-        Ok(Self { buffer, n_rows, n_used: 0, last, last_at: 0, scratch })
+        let n_words = N_BATCHES * WORDS_OF_ROW * n_rows_max.max(N_OUTPUTS_MAX);
+        let n_bytes = ((n_words + WORDS_OF_ROW) * 16) as u64;
+        let buffer = gpu.buffer("the rows of a step", n_bytes, STORAGE)?;
+        let (last, scratch) = (Filled::default(), Filled::default());
+        Ok(Self { buffer, n_words, n_used: 0, last, last_at: 0, scratch })
     }
 
-    /// Whether this batch can be written without a submission before.
-    pub(crate) fn has_room(&mut self, batch: &Batch<'_>) -> bool {
-        let n_needed = batch.rows.len().max(batch.outputs.len());
-        self.fill(batch);
-        self.scratch == self.last || self.n_used + n_needed <= self.n_rows
+    /// Takes the batch that is placed next. Whether it can be written without a submission before.
+    pub(crate) fn take(&mut self, batch: &Batch<'_>, states: &States) -> bool {
+        self.scratch.fill(batch, states);
+        self.scratch == self.last || self.n_used + self.scratch.words.len() <= self.n_words
     }
 
-    /// The place of a row that is alone in its step: behind all others.
-    pub(crate) fn lone_at(&self) -> u32 {
-        narrow(self.n_rows)
+    /// Writes a row that is alone in its step to a place of its own, for all that is submitted
+    /// later.
+    pub(crate) fn write_lone(&self, gpu: &Gpu, (state, row): (StateId, &Row), states: &States) {
+        let part = self.lone_part(state, row.position, states);
+        let own = [row.token.0, narrow(row.position.0), 0, 0];
+        let words = [own, part.words[0], part.words[1]];
+        gpu.write(&self.buffer, (self.n_words * 16) as u64, bytemuck::cast_slice(&words));
     }
 
-    /// Writes the row of that place, for all that is submitted later.
-    pub(crate) fn write_lone(&self, gpu: &Gpu, row: &Row) {
-        let entry = [row.token.0, narrow(row.position.0), 0, 0];
-        gpu.write(&self.buffer, (self.n_rows * 16) as u64, bytemuck::bytes_of(&entry));
+    /// The part that such a row is.
+    pub(crate) fn lone_part(&self, state: StateId, position: Position, states: &States) -> Part {
+        Part::new(states, (state, 0, 0), (0..1, position.0))
+    }
+
+    /// Where such a row is found.
+    pub(crate) fn lone<'a>(&self, part: &'a Part) -> Placed<'a> {
+        let rows_at = narrow(self.n_words);
+        let whole = Parts { parts: std::slice::from_ref(part), at: rows_at + 1 };
+        Placed { rows_at, whole, between_marks: whole }
     }
 
     /// All places are free again. The last batch stays where it is.
     pub(crate) fn submitted(&mut self) {
         self.n_used = 0;
-        self.last.clear();
+        self.last.words.clear();
     }
 
-    /// Where the rows of the batch are; writes them if they are not yet there.
-    pub(crate) fn place(&mut self, gpu: &Gpu, batch: &Batch<'_>) -> u32 {
-        self.fill(batch);
+    /// Where the rows of the batch are that was taken; writes them if they are not yet there.
+    pub(crate) fn place(&mut self, gpu: &Gpu) -> Placed<'_> {
         if self.scratch != self.last {
             std::mem::swap(&mut self.scratch, &mut self.last);
-            assert!(self.n_used + self.last.len() <= self.n_rows, "there is room for the batch");
+            let n = self.last.words.len();
+            assert!(self.n_used + n <= self.n_words, "there is room for the batch");
             self.last_at = self.n_used;
-            self.n_used += self.last.len();
-            let bytes = bytemuck::cast_slice(&self.last);
+            self.n_used += n;
+            let bytes = bytemuck::cast_slice(&self.last.words);
             gpu.write(&self.buffer, (self.last_at * 16) as u64, bytes);
         }
-        narrow(self.last_at)
+        self.last.placed(self.last_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts of so many rows, which follow each other in the batch in the order of their places.
+    fn parts(shapes: &[(usize, usize, u32)]) -> Vec<Part> {
+        let mut first = 0;
+        let part = |&(arena, depth, n_rows): &(usize, usize, u32)| {
+            first += n_rows;
+            let words = [[first - n_rows, n_rows, 0, 0], [0; 4]];
+            Part { arena, depth, n_rows, n_seen: n_rows, words }
+        };
+        shapes.iter().map(part).collect()
     }
 
-    fn fill(&mut self, batch: &Batch<'_>) {
-        let n_needed = batch.rows.len().max(batch.outputs.len());
-        self.scratch.clear();
-        self.scratch.resize(n_needed, [0; 4]);
-        for (entry, row) in self.scratch.iter_mut().zip(batch.rows) {
-            (entry[0], entry[1]) = (row.token.0, narrow(row.position.0));
+    fn shape(parts: Parts<'_>) -> (usize, u32) {
+        (parts.parts.len(), parts.at)
+    }
+
+    #[test]
+    fn dispatches_have_parts_that_follow_each_other() {
+        let mut parts =
+            parts(&[(1, 0, 1), (1, 0, 4), (2, 0, 1), (1, 1, 3), (1, 0, 1), (1, 0, 30), (1, 0, 1)]);
+        parts.sort_by_key(|part| (part.arena, part.depth, part.n_rows));
+        let all = Parts { parts: &parts, at: 100 };
+        let alike: Vec<_> = all.alike().collect();
+        let shapes: Vec<_> = alike.iter().map(|parts| shape(*parts)).collect();
+        assert_eq!(shapes, [(5, 100), (1, 110), (1, 112)]);
+        let first = alike[0];
+        for (n_rows, expected) in
+            [(1..=1, (3, 100)), (2..=8, (1, 106)), (9..=u32::MAX, (1, 108)), (5..=8, (0, 108))]
+        {
+            assert_eq!(shape(first.of_rows(&n_rows)), expected, "{n_rows:?}");
         }
-        for (segment_idx, segment) in batch.segments.iter().enumerate() {
-            for entry in &mut self.scratch[segment.rows.clone()] {
-                entry[2] = narrow(segment_idx);
-            }
-        }
-        for (entry, &output) in self.scratch.iter_mut().zip(batch.outputs) {
-            entry[3] = narrow(output);
-        }
+        // Rows 1 to 5 and 10 to 40; those of other parts lie between.
+        assert_eq!(first.runs_of_long(), [1..5, 10..40]);
+        assert_eq!(alike[1].runs_of_long(), vec![Range { start: 6, end: 9 }]);
+    }
+
+    #[test]
+    fn lots_are_of_equal_size_as_far_as_they_can_be() {
+        let parts = parts(&[(1, 0, 1); 7]);
+        let all = Parts { parts: &parts, at: 10 };
+        let lots = |n_max| all.lots(n_max).map(shape).collect::<Vec<_>>();
+        assert_eq!(lots(usize::MAX), [(7, 10)]);
+        assert_eq!(lots(4), [(4, 10), (3, 18)]);
+        assert_eq!(lots(3), [(3, 10), (3, 16), (1, 22)]);
     }
 }

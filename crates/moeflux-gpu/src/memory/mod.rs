@@ -3,8 +3,10 @@
 //! **Invariant:** places are in values or words of 4 bytes from the beginning of one buffer, and
 //! fit 32 bits because a binding does.
 
-pub(crate) mod batches;
+mod pieces;
+mod arena;
 pub(crate) mod states;
+pub(crate) mod batches;
 pub(crate) mod weights;
 pub(crate) mod workspace;
 

@@ -1,131 +1,64 @@
-//! What layers remember of sessions, in two buffers per layer and session.
+//! What sessions remember: which pieces of an arena are theirs.
 //!
-//! Keys and values (or latents and rotated keys) lie as `[position, head, channel]`, with channels
-//! padded to a multiple of four; recurrent layers as on the host, twice: a step reads one
-//! copy and writes the other, and further copies at its marks. **Invariant:** what is read out has
-//! the host backends' form, without padding: `[position, head, channel]` of each table in turn.
+//! Sessions of one arena can be computed by one dispatch. An arena takes sessions as long as the
+//! contexts of all of them would fit its bindings; then another one begins. Recurrent layers have
+//! two copies of a session's state: a step reads one and writes the other, and further copies at
+//! its marks. **Invariant:** what is read out has the host backends' form, without padding:
+//! `[position, head, channel]` of each table in turn. A piece that forks share is not written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use moeflux::provider::backend::StatePart;
-use moeflux::provider::backend::room::{Booking, Room};
+use moeflux::provider::backend::room::Room;
 use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::{LayerIdx, StateId};
-use moeflux::provider::ops::{KvKind, LayerState, StateSpec};
+use moeflux::provider::ops::{KvKind, StateSpec};
 
 use crate::device::Gpu;
-use crate::memory::STORAGE;
+use crate::memory::arena::{Arena, Form, Kind, Table};
+use crate::params::narrow;
+use crate::shader::PIECE_POSITIONS;
 
-/// Values from one head to the next in tables of positions.
-#[must_use]
-pub(crate) const fn padded(head_dim: usize) -> usize {
-    head_dim.next_multiple_of(4)
-}
-
-/// One of a layer's two buffers.
-#[derive(Debug)]
-pub(crate) struct Table {
-    pub(crate) buffer: wgpu::Buffer,
-    pub(crate) form: Form,
-}
-
-impl Table {
-    /// One copy of what is kept whatever the number of positions.
-    const fn copy(&self, copy_idx: usize, n_values: usize) -> Stretch<'_> {
-        let first_stored = copy_idx * n_values;
-        Stretch { table: self, first_stored, n_stored: n_values, n_saved: n_values }
-    }
-
-    /// Whether it is no table of positions.
-    pub(crate) const fn is_whole(&self) -> bool {
-        matches!(self.form, Form::Whole { .. })
-    }
-}
-
-/// How values lie in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Per position: heads of so many channels.
-    Positions { n_heads: usize, head_dim: usize },
-    /// So many values in each copy, whatever the number of positions.
-    Whole { n_values: usize },
-}
-
-impl Form {
-    /// Values of so many positions as saved.
-    const fn saved_values(self, n_positions: usize) -> usize {
-        match self {
-            Self::Positions { n_heads, head_dim } => n_positions * n_heads * head_dim,
-            Self::Whole { n_values } => n_values,
-        }
-    }
-
-    /// Values of so many positions on the device.
-    pub(crate) const fn stored_values(self, n_positions: usize) -> usize {
-        match self {
-            Self::Positions { n_heads, head_dim } => n_positions * n_heads * padded(head_dim),
-            Self::Whole { n_values } => n_values,
-        }
-    }
-
-    /// Values of a buffer with room for so many positions and marks.
-    const fn buffer_values(self, n_positions: usize, n_marks: usize) -> usize {
-        match self {
-            Self::Positions { .. } => self.stored_values(n_positions),
-            Self::Whole { n_values } => (2 + n_marks) * n_values,
-        }
-    }
-
-    /// Copies heads without their padding.
-    pub(crate) fn pack(self, stored: &[f32], saved: &mut [f32]) {
-        match self {
-            Self::Positions { head_dim, .. } => {
-                let heads = stored.chunks_exact(padded(head_dim));
-                for (saved, stored) in saved.chunks_exact_mut(head_dim).zip(heads) {
-                    saved.copy_from_slice(&stored[..head_dim]);
-                }
-            }
-            Self::Whole { .. } => saved.copy_from_slice(stored),
-        }
-    }
-
-    /// Copies heads to where padding follows each.
-    pub(crate) fn unpack(self, saved: &[f32], stored: &mut [f32]) {
-        match self {
-            Self::Positions { head_dim, .. } => {
-                let heads = stored.chunks_exact_mut(padded(head_dim));
-                for (saved, stored) in saved.chunks_exact(head_dim).zip(heads) {
-                    stored[..head_dim].copy_from_slice(saved);
-                }
-            }
-            Self::Whole { .. } => stored.copy_from_slice(saved),
-        }
-    }
-}
-
-/// What one layer remembers of one session.
-#[derive(Debug)]
-pub(crate) struct LayerMemory {
-    /// Keys, latents, or inputs of the convolution; then values, rotated keys, or the delta state.
-    pub(crate) tables: [Table; 2],
-    pub(crate) bind_group: wgpu::BindGroup,
-}
-
-impl LayerMemory {
-    /// Whether it is a recurrent layer's.
-    pub(crate) fn is_recurrent(&self) -> bool {
-        self.tables[0].is_whole()
-    }
-}
-
-/// A stretch of a table, as it is saved and as it lies on the device, in values.
+/// A stretch of a table, in positions or copies from the table's first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch<'a> {
     pub(crate) table: &'a Table,
-    pub(crate) first_stored: usize,
-    pub(crate) n_stored: usize,
-    pub(crate) n_saved: usize,
+    first: usize,
+    n: usize,
+}
+
+impl Stretch<'_> {
+    /// Where it lies on the device, in values.
+    pub(crate) const fn first_stored(&self) -> usize {
+        match self.table.form {
+            Form::Positions { .. } => self.table.form.stored_values(self.first),
+            Form::Whole { n_values } => self.first * n_values,
+        }
+    }
+
+    /// Values on the device.
+    pub(crate) const fn n_stored(&self) -> usize {
+        self.table.form.stored_values(self.n)
+    }
+
+    /// Values as saved.
+    pub(crate) const fn n_saved(&self) -> usize {
+        self.table.form.saved_values(self.n)
+    }
+}
+
+/// What kernels are told of a session, or of a part of it between marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Sessions of one arena have the same.
+    pub(crate) arena: usize,
+    /// First word of the list of its pieces.
+    pub(crate) list_at: u32,
+    /// Which copy of recurrent layers' states it finds, and which it leaves.
+    pub(crate) found: u32,
+    pub(crate) left: u32,
 }
 
 /// The states of all sessions.
@@ -134,20 +67,22 @@ pub(crate) struct States {
     room: Arc<Room>,
     n_created: u64,
     states: HashMap<StateId, State>,
+    n_arenas: usize,
+    arenas: BTreeMap<usize, Arena>,
 }
 
 /// What all layers remember of one session.
 #[derive(Debug)]
 struct State {
-    spec: StateSpec,
+    arena: usize,
+    seat: usize,
     context: usize,
-    layers: Vec<LayerMemory>,
-    /// Which of the first two copies in recurrent layers' buffers is the state.
-    half: u32,
-    /// Copies behind those.
-    n_marks: usize,
-    _booking: Booking,
-    marks_booking: Option<Booking>,
+    /// Of positions.
+    pieces: Vec<usize>,
+    /// Of the recurrent layers, if there are some: two, and those at marks.
+    copies: Vec<usize>,
+    /// Which of the first two is the state.
+    half: usize,
 }
 
 impl States {
@@ -156,96 +91,245 @@ impl States {
         &self.room
     }
 
-    /// Zeroed room for a session.
+    /// A session of at most so many positions, whose recurrent layers are zeroed. Everything that
+    /// was recorded must have been submitted.
     pub(crate) fn create(
         &mut self,
         gpu: &Gpu,
         spec: &StateSpec,
         context: usize,
     ) -> Result<StateId> {
-        let needed_bytes =
-            2 * spec.fixed_bytes() + spec.bytes_per_position(KvKind::F32) * context as u64;
-        let what = || format!("a session of {context} positions on {}", gpu.facts().name);
-        let booking = self.room.book(needed_bytes, &what)?;
-        let layers = spec.layers.iter().map(|layer| memory_of(gpu, layer, (context, 0)));
-        let layers = layers.collect::<Result<Vec<_>>>().map_err(|error| match error {
-            Error::NoRoom { .. } => Error::no_room(what(), needed_bytes, Remedy::ShorterContext),
-            other => other,
-        })?;
+        let n_pieces = context.div_ceil(PIECE_POSITIONS);
+        if n_pieces > Arena::n_pieces_max(gpu, spec, Kind::Positions) {
+            let needed_bytes = spec.bytes_per_position(KvKind::F32) * context as u64;
+            let what = format!("a session of {context} positions on {}", gpu.facts().name);
+            return Err(Error::no_room(what, needed_bytes, Remedy::ShorterContext));
+        }
+        let has_room = |it: &Arena, others: usize| {
+            let n_max = |kind| Arena::n_pieces_max(gpu, spec, kind);
+            let copies = it.pieces(Kind::Copies);
+            let n_copies = copies.len() - copies.n_free();
+            it.spec == *spec
+                && others + n_pieces <= n_max(Kind::Positions)
+                && n_copies + 2 <= n_max(Kind::Copies)
+        };
+        let found = self.arenas.iter().find(|(idx, it)| has_room(it, self.n_promised(**idx)));
+        let arena = match found {
+            Some((arena, _)) => *arena,
+            None => {
+                self.n_arenas += 1;
+                self.arenas.insert(self.n_arenas, Arena::new(gpu, spec)?);
+                self.n_arenas
+            }
+        };
+        let created = self.create_in(gpu, arena, context);
+        let created = created.and_then(|id| self.reset(gpu, id).map(|()| id));
+        if created.is_err() {
+            self.close(gpu, arena);
+        }
+        created
+    }
+
+    /// Pieces of the contexts of all sessions of an arena.
+    fn n_promised(&self, arena: usize) -> usize {
+        let own = self.states.values().filter(|state| state.arena == arena);
+        own.map(|state| state.context.div_ceil(PIECE_POSITIONS)).sum()
+    }
+
+    fn create_in(&mut self, gpu: &Gpu, arena: usize, context: usize) -> Result<StateId> {
+        let is_recurrent = self.arenas[&arena].spec.is_recurrent();
+        let copies = if is_recurrent {
+            let what = "2 copies of a session's recurrent state".to_owned();
+            self.take(gpu, arena, (Kind::Copies, &[0; 2]), &what)?
+        } else {
+            Vec::new()
+        };
+        let own = self.arenas.get_mut(&arena).expect("an arena is there as long as it is used");
+        let (seat, have_moved) = match own.take_seat(gpu, context.div_ceil(PIECE_POSITIONS)) {
+            Ok(taken) => taken,
+            Err(error) => {
+                copies.iter().for_each(|copy| own.pieces_mut(Kind::Copies).give_back(*copy));
+                return Err(error);
+            }
+        };
         self.n_created += 1;
         let id = StateId(self.n_created);
-        let spec = spec.clone();
-        let (half, n_marks, marks_booking) = (0, 0, None);
-        let _booking = booking;
-        let state = State { spec, context, layers, half, n_marks, _booking, marks_booking };
+        let state = State { arena, seat, context, pieces: Vec::new(), copies, half: 0 };
         self.states.insert(id, state);
+        if have_moved {
+            for state in self.states.values().filter(|state| state.arena == arena) {
+                self.write_list(gpu, state);
+            }
+        }
         Ok(id)
     }
 
-    /// Makes room for so many marks; what the first two copies hold stays.
-    pub(crate) fn set_marks(
+    /// Takes pieces of a kind and books them; of positions, as many as are said of each.
+    fn take(
         &mut self,
         gpu: &Gpu,
-        encoder: &mut wgpu::CommandEncoder,
-        (id, n_marks): (StateId, usize),
+        arena: usize,
+        (kind, n_positions): (Kind, &[usize]),
+        what: &str,
+    ) -> Result<Vec<usize>> {
+        let arena = self.arenas.get_mut(&arena).expect("an arena is there as long as it is used");
+        let what = || format!("{what} on {}", gpu.facts().name);
+        let each = n_positions.iter().map(|n| arena.booked_bytes(kind, *n));
+        let needed_bytes = each.clone().sum();
+        self.room.check(needed_bytes, &what)?;
+        let pieces = arena.pieces(kind);
+        let n_after = pieces.len() - pieces.n_free() + n_positions.len();
+        if n_after > Arena::n_pieces_max(gpu, &arena.spec, kind) {
+            return Err(Error::no_room(what(), needed_bytes, Remedy::FewerSessions));
+        }
+        let bookings = each.map(|n_bytes| self.room.book(n_bytes, &what));
+        let bookings = bookings.collect::<Result<Vec<_>>>()?;
+        let made = arena.make_free(gpu, (kind, n_positions.len()), self.room.left_bytes());
+        made.map_err(|error| match error {
+            Error::NoRoom { .. } => Error::no_room(what(), needed_bytes, Remedy::FewerSessions),
+            other => other,
+        })?;
+        Ok(bookings.into_iter().map(|booking| arena.pieces_mut(kind).take(booking)).collect())
+    }
+
+    fn write_list(&self, gpu: &Gpu, state: &State) {
+        let pieces: Vec<u32> = state.pieces.iter().map(|piece| narrow(*piece)).collect();
+        self.arenas[&state.arena].write_list(gpu, state.seat, &pieces);
+    }
+
+    /// Whether these positions have room of their own, so that [`States::reserve`] does nothing.
+    pub(crate) fn is_reserved(&self, id: StateId, positions: &Range<usize>) -> bool {
+        let State { arena, pieces, .. } = self.state(id);
+        let arena = &self.arenas[arena];
+        let is_there = positions.end <= pieces.len() * PIECE_POSITIONS
+            || arena.spec.bytes_per_position(KvKind::F32) == 0;
+        let is_shared = |at| arena.pieces(Kind::Positions).is_shared(pieces[at]);
+        is_there && !written(pieces, positions).any(is_shared)
+    }
+
+    /// Room of its own for these positions. Everything that was recorded must have been submitted.
+    pub(crate) fn reserve(
+        &mut self,
+        gpu: &Gpu,
+        id: StateId,
+        positions: &Range<usize>,
     ) -> Result<()> {
-        let room = Arc::clone(&self.room);
-        let State { spec, context, layers, n_marks: n_before, marks_booking, .. } =
-            self.states.get_mut(&id).expect("a state lives as long as its session");
-        if n_marks == *n_before || !spec.is_recurrent() {
+        let State { arena, pieces, context, .. } = self.state(id);
+        let (arena, context, n_before) = (*arena, *context, pieces.len());
+        assert!(positions.end <= context, "{positions:?} of a context of {context}");
+        let own = &self.arenas[&arena];
+        let is_shared = |at: &usize| own.pieces(Kind::Positions).is_shared(pieces[*at]);
+        let shared: Vec<usize> = written(pieces, positions).filter(is_shared).collect();
+        let n_after = positions.end.div_ceil(PIECE_POSITIONS).max(n_before);
+        // A context that ends inside a piece is booked to its end.
+        let n_positions = shared.iter().copied().chain(n_before..n_after);
+        let n_positions = n_positions.map(|at| PIECE_POSITIONS.min(context - at * PIECE_POSITIONS));
+        let n_positions: Vec<usize> = n_positions.collect();
+        let what = format!("positions {} to {} of a session", positions.start, positions.end);
+        let taken = self.take(gpu, arena, (Kind::Positions, &n_positions), &what)?;
+        let state = self.states.get_mut(&id).expect("a state lives as long as its session");
+        let own = self.arenas.get_mut(&arena).expect("an arena is there as long as it is used");
+        let (copies, new) = taken.split_at(shared.len());
+        let pairs = shared.iter().map(|at| state.pieces[*at]).zip(copies.iter().copied());
+        let pairs: Vec<_> = pairs.collect();
+        if let Err(error) = own.copy(gpu, Kind::Positions, &pairs) {
+            taken.iter().for_each(|piece| own.pieces_mut(Kind::Positions).give_back(*piece));
+            return Err(error);
+        }
+        for (at, (from, to)) in shared.into_iter().zip(pairs) {
+            own.pieces_mut(Kind::Positions).give_back(from);
+            state.pieces[at] = to;
+        }
+        state.pieces.extend(new);
+        self.write_list(gpu, self.state(id));
+        gpu.check()
+    }
+
+    /// Makes room for so many marks; what the first two copies hold stays. Everything that was
+    /// recorded must have been submitted.
+    pub(crate) fn set_marks(&mut self, gpu: &Gpu, id: StateId, n_marks: usize) -> Result<()> {
+        let state = self.states.get_mut(&id).expect("a state lives as long as its session");
+        if state.copies.is_empty() {
             return Ok(());
         }
-        drop(marks_booking.take());
-        let what = || format!("{n_marks} copies of a session's recurrent state");
-        let booking = room.book(n_marks as u64 * spec.fixed_bytes(), &what)?;
-        for (layer, memory) in spec.layers.iter().zip(layers).filter(|it| it.0.is_recurrent()) {
-            let made = memory_of(gpu, layer, (*context, n_marks))?;
-            for (from, to) in memory.tables.iter().zip(&made.tables) {
-                let n_bytes = from.buffer.size().min(to.buffer.size());
-                encoder.copy_buffer_to_buffer(&from.buffer, 0, &to.buffer, 0, n_bytes);
-            }
-            *memory = made;
-        }
-        (*n_before, *marks_booking) = (n_marks, Some(booking));
+        let arena = state.arena;
+        let own = self.arenas.get_mut(&arena).expect("an arena is there as long as it is used");
+        state.copies.drain(2..).for_each(|copy| own.pieces_mut(Kind::Copies).give_back(copy));
+        let what = format!("{n_marks} copies of a session's recurrent state");
+        let taken = self.take(gpu, arena, (Kind::Copies, &vec![0; n_marks]), &what)?;
+        let state = self.states.get_mut(&id).expect("a state lives as long as its session");
+        state.copies.extend(taken);
         Ok(())
     }
 
-    /// Room for a session like another, and the commands that copy its memory there.
-    pub(crate) fn fork(
-        &mut self,
-        gpu: &Gpu,
-        encoder: &mut wgpu::CommandEncoder,
-        id: StateId,
-    ) -> Result<StateId> {
-        let State { spec, context, half, .. } = self.state(id);
-        let (spec, context, half) = (spec.clone(), *context, *half);
-        let fork = self.create(gpu, &spec, context)?;
-        for (from, to) in self.layers(id).iter().zip(self.layers(fork)) {
-            for (from, to) in from.tables.iter().zip(&to.tables) {
-                let n_bytes = from.buffer.size().min(to.buffer.size());
-                encoder.copy_buffer_to_buffer(&from.buffer, 0, &to.buffer, 0, n_bytes);
-            }
+    /// A session with the same past, whose positions both share as long as neither writes there.
+    /// Everything that was recorded must have been submitted.
+    pub(crate) fn fork(&mut self, gpu: &Gpu, id: StateId) -> Result<StateId> {
+        let State { arena, context, .. } = *self.state(id);
+        let fork = self.create_in(gpu, arena, context)?;
+        let State { pieces, copies, half, .. } = self.state(id);
+        let (pieces, copies, half) = (pieces.clone(), copies.clone(), *half);
+        let own = self.arenas.get_mut(&arena).expect("an arena is there as long as it is used");
+        pieces.iter().for_each(|piece| own.pieces_mut(Kind::Positions).share(*piece));
+        let state = self.states.get_mut(&fork).expect("it was made just now");
+        state.pieces = pieces;
+        let copied = match state.copies.first() {
+            Some(to) => own.copy(gpu, Kind::Copies, &[(copies[half], *to)]),
+            None => Ok(()),
+        };
+        if let Err(error) = copied {
+            self.remove(fork);
+            return Err(error);
         }
-        self.states.get_mut(&fork).expect("it was made just now").half = half;
+        self.write_list(gpu, self.state(fork));
         Ok(fork)
     }
 
-    pub(crate) fn remove(&mut self, id: StateId) {
-        self.states.remove(&id);
+    /// Whether memory moves when a session is removed; everything that was recorded must have been
+    /// submitted then.
+    pub(crate) fn remove(&mut self, id: StateId) -> bool {
+        let Some(State { arena, seat, pieces, copies, .. }) = self.states.remove(&id) else {
+            return false;
+        };
+        let own = self.arenas.get_mut(&arena).expect("an arena is there as long as it is used");
+        own.leave_seat(seat);
+        pieces.iter().for_each(|piece| own.pieces_mut(Kind::Positions).give_back(*piece));
+        copies.iter().for_each(|copy| own.pieces_mut(Kind::Copies).give_back(*copy));
+        let is_empty = !self.states.values().any(|state| state.arena == arena);
+        is_empty
+            || [Kind::Positions, Kind::Copies].iter().any(|it| self.arenas[&arena].is_loose(*it))
     }
 
-    pub(crate) fn layers(&self, id: StateId) -> &[LayerMemory] {
-        &self.state(id).layers
+    /// Gives back memory that no session uses.
+    pub(crate) fn trim(&mut self, gpu: &Gpu) {
+        let arenas: Vec<usize> = self.arenas.keys().copied().collect();
+        arenas.into_iter().for_each(|arena| self.close(gpu, arena));
     }
 
-    /// Which of the first two copies in recurrent layers' buffers is the state.
-    pub(crate) fn half(&self, id: StateId) -> u32 {
-        self.state(id).half
+    /// Gives back what an arena does not use: all of it if it has no session.
+    fn close(&mut self, gpu: &Gpu, arena: usize) {
+        if !self.states.values().any(|state| state.arena == arena) {
+            self.arenas.remove(&arena);
+        } else if let Some(own) = self.arenas.get_mut(&arena) {
+            [Kind::Positions, Kind::Copies].into_iter().for_each(|kind| own.trim(gpu, kind));
+        }
+    }
+
+    /// Zeroes what recurrent layers remember. Everything that was recorded must have been
+    /// submitted.
+    pub(crate) fn reset(&self, gpu: &Gpu, id: StateId) -> Result<()> {
+        let State { arena, copies, half, .. } = self.state(id);
+        if let Some(copy) = copies.get(*half) {
+            let mut encoder = gpu.device().create_command_encoder(&<_>::default());
+            self.arenas[arena].clear_copy(&mut encoder, *copy);
+            gpu.queue().submit([encoder.finish()]);
+        }
+        gpu.check()
     }
 
     /// Copies of recurrent layers' states that a step may leave behind its marks.
     pub(crate) fn n_marks(&self, id: StateId) -> usize {
-        self.state(id).n_marks
+        self.state(id).copies.len().saturating_sub(2)
     }
 
     /// Makes what a step wrote the state.
@@ -258,74 +342,95 @@ impl States {
         self.states.get(&id).expect("a state lives as long as its session")
     }
 
-    pub(crate) fn layer(&self, id: StateId, layer: LayerIdx) -> &LayerMemory {
-        &self.layers(id)[layer.0]
+    /// Where kernels find a session, for a part of a step: the first part finds the recurrent
+    /// state, each other what the one before it left at its mark, and the last leaves what may
+    /// become the state.
+    pub(crate) fn place(&self, id: StateId, (part_idx, n_marks): (usize, usize)) -> Place {
+        let State { arena, seat, copies, half, .. } = self.state(id);
+        let [found, left] = match copies.as_slice() {
+            [] => [0; 2],
+            copies => {
+                let found = if part_idx == 0 { *half } else { 1 + part_idx };
+                let left = if part_idx == n_marks { 1 - half } else { 2 + part_idx };
+                [copies[found], copies[left]].map(narrow)
+            }
+        };
+        let list_at = narrow(self.arenas[arena].list_at(*seat));
+        Place { arena: *arena, list_at, found, left }
     }
 
-    /// Where a part lies: none of a layer of another kind.
-    pub(crate) fn stretches(&self, id: StateId, part: StatePart) -> Vec<Stretch<'_>> {
-        self.stretches_in(self.half(id), id, part)
+    /// What of a layer kernels are bound to.
+    pub(crate) fn bind_group(&self, arena: usize, layer: LayerIdx) -> &wgpu::BindGroup {
+        self.arenas[&arena].bind_group(layer)
+    }
+
+    /// Whether a layer is recurrent.
+    pub(crate) fn is_recurrent(&self, arena: usize, layer: LayerIdx) -> bool {
+        self.arenas[&arena].spec.layers[layer.0].is_recurrent()
+    }
+
+    /// Bytes of a part as saved.
+    pub(crate) fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
+        let tables = self.arenas[&self.state(id).arena].tables(part.layer());
+        let n_values = tables.iter().map(|table| match (part, table.form) {
+            (StatePart::Positions { n, .. }, form @ Form::Positions { .. }) => form.saved_values(n),
+            (StatePart::Recurrent { .. } | StatePart::Marked { .. }, form @ Form::Whole { .. }) => {
+                form.saved_values(0)
+            }
+            _ => 0,
+        });
+        n_values.sum::<usize>() * size_of::<f32>()
+    }
+
+    /// Where a part lies, table by table: nowhere of a layer of another kind.
+    pub(crate) fn stretches(&self, id: StateId, part: StatePart) -> [Vec<Stretch<'_>>; 2] {
+        self.stretches_in(self.state(id).half, id, part)
     }
 
     /// Where a part goes: of recurrent layers what becomes the state.
-    pub(crate) fn targets(&self, id: StateId, part: StatePart) -> Vec<Stretch<'_>> {
-        self.stretches_in(1 - self.half(id), id, part)
+    pub(crate) fn targets(&self, id: StateId, part: StatePart) -> [Vec<Stretch<'_>>; 2] {
+        self.stretches_in(1 - self.state(id).half, id, part)
     }
 
-    fn stretches_in(&self, half: u32, id: StateId, part: StatePart) -> Vec<Stretch<'_>> {
-        let tables = &self.layer(id, part.layer()).tables;
-        let stretches = tables.iter().filter_map(|table| match (part, table.form) {
-            (StatePart::Positions { first, n, .. }, Form::Positions { .. }) => Some(Stretch {
-                table,
-                first_stored: table.form.stored_values(first),
-                n_stored: table.form.stored_values(n),
-                n_saved: table.form.saved_values(n),
-            }),
-            (StatePart::Recurrent { .. }, Form::Whole { n_values }) => {
-                Some(table.copy(half as usize, n_values))
+    fn stretches_in(&self, half: usize, id: StateId, part: StatePart) -> [Vec<Stretch<'_>>; 2] {
+        let State { arena, pieces, copies, .. } = self.state(id);
+        self.arenas[arena].tables(part.layer()).each_ref().map(|table| match (part, table.form) {
+            (StatePart::Positions { first, n, .. }, Form::Positions { .. }) => {
+                let places = places(pieces, first..first + n);
+                places.into_iter().map(|(first, n)| Stretch { table, first, n }).collect()
             }
-            (StatePart::Marked { mark_idx, .. }, Form::Whole { n_values }) => {
-                Some(table.copy(2 + mark_idx, n_values))
+            (StatePart::Recurrent { .. }, Form::Whole { .. }) => {
+                vec![Stretch { table, first: copies[half], n: 0 }]
             }
-            _ => None,
-        });
-        stretches.collect()
+            (StatePart::Marked { mark_idx, .. }, Form::Whole { .. }) => {
+                vec![Stretch { table, first: copies[2 + mark_idx], n: 0 }]
+            }
+            _ => Vec::new(),
+        })
     }
 }
 
-fn memory_of(
-    gpu: &Gpu,
-    layer: &LayerState,
-    (context, n_marks): (usize, usize),
-) -> Result<LayerMemory> {
-    let positions = |n_heads, head_dim| Form::Positions { n_heads, head_dim };
-    let forms = match *layer {
-        LayerState::KeyValue { n_heads, k_cols, v_cols } => {
-            [positions(n_heads, k_cols / n_heads), positions(n_heads, v_cols / n_heads)]
+/// Which of a session's pieces hold some positions, as far as they are there.
+fn written(pieces: &[usize], positions: &Range<usize>) -> Range<usize> {
+    let first = (positions.start / PIECE_POSITIONS).min(pieces.len());
+    first..positions.end.div_ceil(PIECE_POSITIONS).clamp(first, pieces.len())
+}
+
+/// Where positions lie in the tables: the first of each run, and how many they are.
+fn places(pieces: &[usize], positions: Range<usize>) -> Vec<(usize, usize)> {
+    let mut places: Vec<(usize, usize)> = Vec::new();
+    let mut at = positions.start;
+    while at < positions.end {
+        let in_piece = at % PIECE_POSITIONS;
+        let n = (PIECE_POSITIONS - in_piece).min(positions.end - at);
+        let first = pieces[at / PIECE_POSITIONS] * PIECE_POSITIONS + in_piece;
+        match places.last_mut() {
+            Some((begin, n_before)) if *begin + *n_before == first => *n_before += n,
+            _ => places.push((first, n)),
         }
-        LayerState::Latent { latent_cols, rope_cols } => {
-            [positions(1, latent_cols), positions(1, rope_cols)]
-        }
-        LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
-            let whole = |n_values| Form::Whole { n_values };
-            [whole(conv_rows * conv_cols), whole(delta_values)]
-        }
-    };
-    let table = |form: Form| -> Result<Table> {
-        let n_bytes = (form.buffer_values(context, n_marks) * size_of::<f32>()) as u64;
-        Ok(Table { buffer: gpu.buffer("the state of a session", n_bytes, STORAGE)?, form })
-    };
-    let tables = [table(forms[0])?, table(forms[1])?];
-    let entries = [0, 1].map(|binding| wgpu::BindGroupEntry {
-        binding,
-        resource: tables[if binding == 0 { 0 } else { 1 }].buffer.as_entire_binding(),
-    });
-    let bind_group = gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
-        label: None,
-        layout: &gpu.layouts().state,
-        entries: &entries,
-    });
-    Ok(LayerMemory { tables, bind_group })
+        at += n;
+    }
+    places
 }
 
 #[cfg(test)]
@@ -333,15 +438,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padding_is_not_saved() {
-        let form = Form::Positions { n_heads: 2, head_dim: 3 };
-        assert_eq!((form.saved_values(2), form.stored_values(2)), (12, 16));
-        let stored: Vec<f32> = (0_u8..16).map(f32::from).collect();
-        let mut saved = vec![0.0; 12];
-        form.pack(&stored, &mut saved);
-        assert_eq!(saved, [0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 8.0, 9.0, 10.0, 12.0, 13.0, 14.0]);
-        let mut back = vec![-1.0; 16];
-        form.unpack(&saved, &mut back);
-        assert_eq!(back[..8], [0.0, 1.0, 2.0, -1.0, 4.0, 5.0, 6.0, -1.0]);
+    fn positions_lie_where_their_pieces_are() {
+        const N: usize = PIECE_POSITIONS;
+        let pieces = [3, 4, 1];
+        assert_eq!(places(&pieces, 5..9), [(3 * N + 5, 4)]);
+        assert_eq!(places(&pieces, 5..2 * N + 1), [(3 * N + 5, 2 * N - 5), (N, 1)]);
+        assert_eq!(places(&pieces, N..N), []);
+        assert_eq!(written(&pieces, &(N - 1..N + 1)), 0..2);
+        assert_eq!(written(&pieces, &(3 * N..3 * N + 1)), 3..3);
+        assert_eq!(written(&pieces, &(N..N)), 1..1);
     }
 }

@@ -17,6 +17,7 @@ mod overflow;
 mod ops;
 #[path = "../../../moeflux/tests/it/random.rs"]
 mod random;
+mod sessions;
 mod steps;
 mod support;
 #[path = "../../../moeflux/tests/it/temp_dir.rs"]
