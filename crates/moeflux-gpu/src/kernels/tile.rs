@@ -28,7 +28,7 @@ impl Tile {
     /// Tiles for numbers of rows from `first` on.
     pub(super) fn by_rows(first: u32) -> [(RangeInclusive<u32>, Self); 2] {
         let n_small = Self::SMALL.n_inputs();
-        [(first..=n_small, Self::SMALL), (n_small + 1..=u32::MAX, Self::LARGE)]
+        [(first..=n_small, Self::SMALL), ((n_small + 1).max(first)..=u32::MAX, Self::LARGE)]
     }
 
     /// Inputs of a tile.
