@@ -6,7 +6,7 @@
     serving.py all    URL N [TOKENS]            N clients at once: tokens per second of all
     serving.py beside MOEFLUX MODEL [ARGS..]    an answer while a prompt of 4,096 is read
 
-Prompts are random token ids; answers are greedy and cannot end early. Arguments behind MODEL of
+Prompts are random token ids, answers are greedy. Arguments behind MODEL of
 `beside` go to `moeflux serve`.
 """
 import http.client
@@ -51,11 +51,9 @@ def ask(url, tokens, n_answer, ends):
     """The times of the first and of each further token, from the request on."""
     address = urllib.parse.urlparse(url)
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=3600)
-    body = {"prompt": tokens, "max_tokens": n_answer, "temperature": 0, "stream": True, "logprobs": 0,
-            "logit_bias": {str(it): -100 for it in ends}}
-    body.pop("logprobs")
-    if not ends:
-        body.pop("logit_bias")
+    body = {"prompt": tokens, "max_tokens": n_answer, "temperature": 0, "stream": True}
+    if ends:
+        body["logit_bias"] = {str(it): -1000 for it in ends}
     began = time.perf_counter()
     connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
     response = connection.getresponse()
@@ -67,7 +65,7 @@ def ask(url, tokens, n_answer, ends):
             event = json.loads(line[6:])
             if event.get("usage"):
                 n_tokens = event["usage"]["completion_tokens"]
-            if event["choices"] and event["choices"][0].get("finish_reason") is None:
+            if event.get("choices") and event["choices"][0].get("finish_reason") is None:
                 times.append(time.perf_counter() - began)
     return times, n_tokens, time.perf_counter() - began
 
@@ -81,22 +79,41 @@ def vocab_of(model):
     return config.get("vocab_size") or config["text_config"]["vocab_size"]
 
 
+def ends_of(model):
+    """Tokens that would end an answer."""
+    ids = []
+    for name in ["config.json", "generation_config.json"]:
+        try:
+            found = json.load(open(f"{model}/{name}")).get("eos_token_id") or []
+        except FileNotFoundError:
+            continue
+        ids += found if isinstance(found, list) else [found]
+    return ids
+
+
 def bench(moeflux, model, *more):
     command = [moeflux, "bench", "--model", model, "--backend", "cpu", "--json", *more]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def one(moeflux, model, rounds="5"):
+def one(moeflux, model, rounds="8"):
+    """The client is curl: this program would take the engine's cores."""
     vocab, ratios, rates, alone = vocab_of(model), [], [], []
+    count = lambda text, name: float(re.search(rf"^{name}{{\S* (\S+)", text, re.M)[1])
     with Server(moeflux, model) as server:
-        ask(server.url, prompt(0, 16, vocab), 64, [])
-        for seed in range(int(rounds)):
+        for seed in range(int(rounds) + 1):
             found = bench(moeflux, model, "--prompt-tokens", "16", "--gen-tokens", "256", "--repeat", "1")
-            alone.append(found["decode_tokens_per_s"])
-            times, n_tokens, _ = ask(server.url, prompt(seed + 1, 16, vocab), 256, [])
-            n_events = len(times)
-            rates.append((n_events - 1) / (times[-1] - times[0]))
-            ratios.append(rates[-1] / alone[-1])
+            body = json.dumps({"prompt": prompt(seed, 16, vocab), "max_tokens": 256, "temperature": 0, "stream": True})
+            before = http_get(server.url, "/metrics")
+            subprocess.run(["curl", "-sN", server.url + "/v1/completions", "-H", "content-type: application/json",
+                            "-d", body], stdout=subprocess.DEVNULL, check=True)
+            after = http_get(server.url, "/metrics")
+            name = "vllm:inter_token_latency_seconds_"
+            n, seconds = (count(after, name + it) - count(before, name + it) for it in ["count", "sum"])
+            if seed > 0 and n > 200:
+                alone.append(found["decode_tokens_per_s"])
+                rates.append(n / seconds)
+                ratios.append(rates[-1] / alone[-1])
     print(f"server {spread(rates)} tokens/s, bench {spread(alone)}, ratio {spread(ratios)}")
 
 
@@ -134,15 +151,15 @@ def everybody(url, n, n_tokens="128"):
 
 
 def beside(moeflux, model, *more):
-    vocab = vocab_of(model)
-    with Server(moeflux, model, "--context", "8192", *more) as server:
-        ask(server.url, prompt(0, 16, vocab), 32, [])
-        times, _, _ = ask(server.url, prompt(1, 16, vocab), 200, [])
+    vocab, ends = vocab_of(model), ends_of(model)
+    with Server(moeflux, model, "--context", "8192", "--drain", "1s", *more) as server:
+        ask(server.url, prompt(0, 16, vocab), 32, ends)
+        times, _, _ = ask(server.url, prompt(1, 16, vocab), 200, ends)
         answer_alone = (len(times) - 1) / (times[-1] - times[0])
         times, _, _ = ask(server.url, prompt(2, 4096, vocab), 1, [])
         prompt_alone = 4096 / times[0]
         found, n_most = {}, 4096
-        run = lambda: found.update(answer=ask(server.url, prompt(3, 16, vocab), n_most, [])[0])
+        run = lambda: found.update(answer=ask(server.url, prompt(3, 16, vocab), n_most, ends)[0])
         thread = threading.Thread(target=run, daemon=True)
         begin = time.perf_counter()
         thread.start()
@@ -151,6 +168,8 @@ def beside(moeflux, model, *more):
         times, _, _ = ask(server.url, prompt(4, 4096, vocab), 1, [])
         prompt_end = prompt_begin + times[0]
         prompt_beside = 4096 / times[0]
+        # What has come so far is enough.
+        server.process.terminate()
         thread.join()
         inside = [it for it in found["answer"] if prompt_begin <= it <= prompt_end]
         answer_beside = len(inside) / (prompt_end - prompt_begin)

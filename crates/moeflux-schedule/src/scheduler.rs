@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use moeflux::provider::spec::MixerSpec;
 use moeflux::{Error, Logits, LongerSteps, Result, Session, StepOutput};
@@ -24,6 +25,12 @@ const N_WAITED_FOR: usize = 64;
 /// Where experts are in memory, short prompts share a step up to so many rows: longer ones gain
 /// nothing from company, and would wait for each other.
 const N_ROWS_SHARED: usize = 64;
+
+/// Answers wait for a layer of a prompt's step: about so long, where experts are in memory.
+const LAYER_TIME: Duration = Duration::from_millis(150);
+
+/// Shorter steps of prompts would read all weights for a few rows.
+const N_ROWS_BESIDE_ANSWERS: usize = 64;
 
 /// Rows of answers in one step at most, while no prompt is read.
 const N_ROWS_OF_ANSWERS: usize = 512;
@@ -47,6 +54,8 @@ pub(crate) struct Scheduler<'e> {
     answers: Answers<'e>,
     balance: Balance,
     output: StepOutput,
+    /// What a row of a prompt took in one layer, in the last step.
+    row_time: Duration,
 }
 
 impl<'e> Scheduler<'e> {
@@ -65,6 +74,7 @@ impl<'e> Scheduler<'e> {
             answers: Answers::new(context, Kept::new(limits.kept, engine)),
             balance: Balance::default(),
             output: StepOutput::default(),
+            row_time: Duration::ZERO,
         }
     }
 
@@ -276,9 +286,22 @@ impl<'e> Scheduler<'e> {
         self.context.engine.longer_steps(n_tokens).ok().flatten()
     }
 
+    /// Rows of the next step of prompts.
+    fn n_rows_max(&self) -> usize {
+        let n_rows_max = self.context.engine.n_rows_now();
+        let is_beside = self.answers.n_running() > 0;
+        // Where experts are streamed, a layer takes as long as reading them.
+        if !is_beside || self.is_streaming || self.row_time.is_zero() {
+            return n_rows_max;
+        }
+        let n_rows = LAYER_TIME.as_nanos() / self.row_time.as_nanos();
+        let n_rows = usize::try_from(n_rows).unwrap_or(usize::MAX);
+        n_rows.max(N_ROWS_BESIDE_ANSWERS).min(n_rows_max)
+    }
+
     /// Rows of each prompt in the next step.
     fn plan(&self) -> Vec<usize> {
-        let n_rows_max = self.context.engine.n_rows_now();
+        let n_rows_max = self.n_rows_max();
         let n_rows_shared = if self.is_streaming { n_rows_max } else { N_ROWS_SHARED };
         let mut order: Vec<usize> = (0..self.readings.len()).collect();
         order.sort_by_key(|idx| self.readings[*idx].service);
@@ -323,6 +346,8 @@ impl<'e> Scheduler<'e> {
     /// What became of the prompts of a step.
     fn take_up(&mut self, chosen: &[usize], n_rows: &[usize], ended: ChunkEnd) {
         let n_rows_in_all: usize = n_rows.iter().sum();
+        let n_parts = n_rows_in_all * self.context.engine.spec().layers.len();
+        self.row_time = ended.spent / u32::try_from(n_parts.max(1)).unwrap_or(u32::MAX);
         let mut is_short = false;
         let mut over = Vec::new();
         let outcomes = ended.outcomes.into_iter().zip(ended.scores);
