@@ -373,7 +373,12 @@ impl<'e> Scheduler<'e> {
             over.retain(|(.., outcome)| !matches!(outcome, Err(Error::NoRoom { .. })));
         }
         let output = std::mem::take(&mut self.output);
+        let mut has_made_room = false;
         for (idx, feed_idx, outcome) in over.into_iter().rev() {
+            if has_made_room && matches!(outcome, Err(Error::NoRoom { .. })) {
+                // It tries again with what the other one gave up.
+                continue;
+            }
             let reading = self.readings.remove(idx);
             let is_alone = self.readings.is_empty() && self.answers.n_running() == 0;
             match outcome {
@@ -383,6 +388,7 @@ impl<'e> Scheduler<'e> {
                     self.answers.begin(reading.job, reading.session, logits);
                 }
                 Err(Error::NoRoom { .. }) if !is_alone => {
+                    has_made_room = true;
                     let back = self.answers.jobs.take_back(reading.job, self.context.shared);
                     self.waiting.push_front(back);
                 }
