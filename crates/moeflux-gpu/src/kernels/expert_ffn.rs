@@ -141,7 +141,7 @@ fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
 fn shaders() -> Vec<Shader> {
     let mut shaders = vec![sort(8, TILE.n_inputs()), sort(512, COOP_TILE.n_inputs())];
     let layouts = decode_matrix::examples();
-    let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
+    let matvecs = Matvec::examples().into_iter();
     for (matvec, cuts) in matvecs.zip([false, true]) {
         for (&gate, &up) in layouts.iter().zip(layouts.iter().rev()) {
             shaders.push(gate_up_few((gate, up), cuts, matvec));
@@ -160,6 +160,11 @@ fn shaders() -> Vec<Shader> {
     let others: Vec<_> = shaders.iter().map(in_tiers).collect();
     shaders.extend(others);
     shaders
+}
+
+/// Most rows of which every pair of a row and an expert is computed alone.
+pub(super) fn rows_few(route: RouteShape) -> u32 {
+    narrow((PAIRS_OF_TILES * route.n_experts / route.top_k).max(1))
 }
 
 /// Where experts leave what they gave: a head of `hidden` columns for each rank.
@@ -216,7 +221,7 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     let out = partials(compiler, op.sum.head_dim)?;
     let down = of(ExpertParams { x: inner, out, ..base }, slot.down);
     let both = (&slot, &gate_up, &down);
-    let rows_few = narrow((PAIRS_OF_TILES * n_experts / top_k).max(1));
+    let rows_few = rows_few(compiler.route());
     few(op, compiler, both, 1..=rows_few)?;
     many(op, compiler, (both, tiles), rows_few + 1..=u32::MAX)
 }
@@ -243,9 +248,8 @@ fn few(
 ) -> Result<()> {
     let subgroup_sizes = compiler.subgroup_sizes();
     let top_k = compiler.route().top_k;
-    let matvec = |layout: MatrixLayout| {
-        Matvec::new((layout.n_rows * top_k, layout.n_cols), 1, subgroup_sizes)
-    };
+    let matvec =
+        |layout: MatrixLayout| Matvec::new((layout.n_rows * top_k, layout.n_cols), subgroup_sizes);
     let grid = |params: &ExpertParams, matvec: Matvec| {
         let n_groups = params.n_outputs.div_ceil(matvec.outs_per_group());
         Grid::new(Extent::fixed(n_groups), Extent::rows_times(params.top_k, 1))

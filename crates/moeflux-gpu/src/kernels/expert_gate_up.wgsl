@@ -19,7 +19,7 @@ fn main(
     let lane = invocation % TEAM;
     let gate = first_matrix(slot);
     let up = up_matrix(slot);
-    x_at[0] = place_of_pair(params.x, group.y);
+    x_at = place_of_pair(params.x, group.y);
     let first_out = (group.x * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(gate); first += BLOCK_UNITS) {

@@ -1,17 +1,17 @@
-//! The last product of routed experts with their sum and the residual, as one step for one row
+//! The last product of routed experts with their sum and the residual, as one step for a few rows
 //! whose experts all lie in one buffer.
 //!
-//! **Invariant:** sums are taken in the order of the two ops, bit for bit.
+//! **Invariant:** sums are taken in the order of the two ops, bit for bit, row by row.
 
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::{Combine, ExpertFfn, Heads, Op};
+use moeflux::provider::ops::{Combine, ExpertFfn, Op};
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
 use super::combine::{self, Shared};
 use super::decode_matrix::{self, UNIT_COLS, kind_of};
 use super::expert_ffn;
-use super::matvec::{Matvec, N_INVOCATIONS};
+use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
 use crate::compiler::{Compiler, SlotShape};
 use crate::config::Tiers;
 use crate::params::{Params, View, narrow, params};
@@ -40,10 +40,10 @@ params! {
         codes: u32,
         scales: u32,
         biases: u32,
-        shared_out: u32,
-        shared_gate: u32,
-        residual: u32,
-        out: u32,
+        shared_out: View,
+        shared_gate: View,
+        residual: View,
+        out: View,
     }
 }
 
@@ -60,7 +60,7 @@ struct Down {
 impl Down {
     /// None if a workgroup has not the memory.
     fn new(layout: MatrixLayout, top_k: usize, sizes: Option<(u32, u32)>) -> Option<Self> {
-        let matvec = Matvec::new((layout.n_rows * top_k, layout.n_cols), 1, sizes);
+        let matvec = Matvec::new((layout.n_rows * top_k, layout.n_cols), sizes);
         let units_each = narrow(layout.n_cols.div_ceil(UNIT_COLS)).div_ceil(matvec.team());
         let n_units = units_each * matvec.team();
         let n_teams = N_INVOCATIONS / matvec.team();
@@ -126,20 +126,20 @@ impl<'a> DownAndSum<'a> {
         expert_ffn::compile(experts, compiler)?;
         combine::compile(combine, compiler)?;
         // Several buffers take the steps of each op, and so do more rows.
+        let n_few = expert_ffn::rows_few(compiler.route()).min(ROWS_FEW);
         for mut step in compiler.steps.split_off(first) {
             if step.name != expert_ffn::GATE_UP && step.n_rows.contains(&1) {
-                let mut alone = step.clone();
-                alone.when(1..=1).among(layer, Buffers::Several);
-                compiler.steps.push(alone);
+                let mut few = step.clone();
+                few.when(1..=n_few).among(layer, Buffers::Several);
+                compiler.steps.push(few);
                 let last = *step.n_rows.end();
-                step.when(2..=last);
+                step.when(n_few + 1..=last);
             }
             if !step.n_rows.is_empty() {
                 compiler.steps.push(step);
             }
         }
-        let first = |heads: &Heads, compiler: &Compiler<'_>| compiler.view(heads).first;
-        let residual = first(&combine.residual, compiler);
+        let residual = compiler.view(&combine.residual);
         let params = DownParams {
             inner: expert_ffn::inner_values(compiler, &slot)?,
             n_words: slot.n_words,
@@ -148,17 +148,17 @@ impl<'a> DownAndSum<'a> {
             codes: slot.down.codes,
             scales: slot.down.scales,
             biases: slot.down.biases,
-            shared_out: combine.shared.map_or(residual, |it| first(&it, compiler)),
-            shared_gate: combine.shared_gate.map_or(residual, |it| first(&it, compiler)),
+            shared_out: combine.shared.map_or(residual, |it| compiler.view(&it)),
+            shared_gate: combine.shared_gate.map_or(residual, |it| compiler.view(&it)),
             residual,
-            out: first(&combine.out, compiler),
+            out: compiler.view(&combine.out),
         };
         let n_groups = params.n_outputs.div_ceil(down.outs_per_group());
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
+        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
         let shader = down.shader(slot.down.layout, combine::shared_of(combine));
         let shader = shader.tiers(compiler.config().tiers);
         let step = compiler.step(&shader, &params, grid)?;
-        step.over(Over::Experts(layer)).when(1..=1).among(layer, Buffers::One);
+        step.over(Over::Experts(layer)).when(1..=n_few).among(layer, Buffers::One);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
-// out = residual + (weighted down . inner of the experts of one row, ascending + shared): outputs
-// along x. RANKS experts are computed at once, by neighbouring teams of TEAM invocations, each with
-// OUTS outputs; what each gave is added up in the order of `routes`, as `combine.wgsl` does.
+// out = residual + (weighted down . inner of the experts of a row, ascending + shared): outputs
+// along x, rows along y. RANKS experts are computed at once, by neighbouring teams of TEAM
+// invocations, each with OUTS outputs; what each gave is added up in the order of `routes`, as
+// `combine.wgsl` does.
 
 struct Params {
     step: Step,
@@ -12,11 +13,14 @@ struct Params {
     codes: u32,
     scales: u32,
     biases: u32,
-    shared_out: u32,
-    shared_gate: u32,
-    residual: u32,
-    out: u32,
+    shared_out: View,
+    shared_gate: View,
+    residual: View,
+    out: View,
 }
+
+// The row of the batch that this workgroup has.
+var<private> row: u32;
 
 const N_TEAMS: u32 = N_INVOCATIONS / TEAM;
 const N_UNITS: u32 = TEAM * UNITS_EACH;
@@ -35,7 +39,7 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 fn down_of(rank: u32) -> Matrix {
-    let slot = slots[params.step.place + routes[rank].x];
+    let slot = slots[params.step.place + routes[row * TOP_K + rank].x];
     let first = word_of_slot(slot, params.n_words);
     return Matrix(
         first + params.codes,
@@ -57,7 +61,7 @@ fn stage(invocation: u32, first_rank: u32) {
     for (var i = invocation; i < RANKS * N_QUADS; i += N_INVOCATIONS) {
         let own = i / N_QUADS;
         let quad = i % N_QUADS;
-        let at = place_of(params.inner, 0u, min(first_rank + own, TOP_K - 1u));
+        let at = place_of(params.inner, row, min(first_rank + own, TOP_K - 1u));
         let place = (own * UNIT_QUADS + quad % UNIT_QUADS) * N_UNITS + quad / UNIT_QUADS;
         x_block[place] = vec4<f32>(
             inner_value(at, quad * 4u),
@@ -121,20 +125,20 @@ fn total_of(rank: u32, out: u32) -> f32 {
 }
 
 fn combined(idx: u32, out: u32) -> f32 {
-    // The row is alone: 0, but a driver does not know. Of two products whose sum is known to begin
-    // with 0 it may round either first, and the other kernel has it round the first.
+    // Always 0, but a driver does not know. Of two products whose sum is known to begin with 0 it
+    // may round either first, and the other kernel has it round the first.
     var sum = f32(params.step.first_row);
     for (var rank = 0u; rank < TOP_K; rank++) {
-        sum = fma(bitcast<f32>(routes[rank].y), total_of(rank, out), sum);
+        sum = fma(bitcast<f32>(routes[row * TOP_K + rank].y), total_of(rank, out), sum);
     }
     if HAS_SHARED {
         var factor = 1.0;
         if HAS_GATE {
-            factor = sigmoid(ws[params.shared_gate]);
+            factor = sigmoid(ws[place_of(params.shared_gate, row, 0u)]);
         }
-        sum = fma(factor, ws[params.shared_out + idx], sum);
+        sum = fma(factor, ws[place_of(params.shared_out, row, 0u) + idx], sum);
     }
-    return ws[params.residual + idx] + sum;
+    return ws[place_of(params.residual, row, 0u) + idx] + sum;
 }
 
 @compute @workgroup_size(N_INVOCATIONS)
@@ -142,6 +146,7 @@ fn main(
     @builtin(local_invocation_index) invocation: u32,
     @builtin(workgroup_id) group: vec3<u32>,
 ) {
+    row = params.step.first_row + group.y;
     let team = invocation / TEAM;
     let lane = invocation % TEAM;
     let own = team % RANKS;
@@ -167,7 +172,7 @@ fn main(
     for (var out = invocation; out < GROUP_OUTS; out += N_INVOCATIONS) {
         let idx = group.x * GROUP_OUTS + out;
         if idx < params.n_outputs {
-            ws[params.out + idx] = combined(idx, out);
+            ws[place_of(params.out, row, 0u) + idx] = combined(idx, out);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Products of the same row as one step: with the norm before them, SwiGLU of two of them, or the
+//! Products of the same rows as one step: with the norm before them, SwiGLU of two of them, or the
 //! addition behind a single one.
 //!
 //! **Invariant:** every buffer that the ops write is written, with the same values up to rounding;
-//! two rows and more take the steps of each op.
+//! what a row gives does not depend on others beside it. Many rows take the steps of each op.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{Add, Heads, MatMul, Op, RmsNorm, SwiGlu};
 use moeflux_kernels::MatrixLayout;
 
 use super::decode_matrix::{self, kind_of};
-use super::matvec::{Matvec, N_INVOCATIONS};
+use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
 use super::reduce::Sums;
 use super::{Kernel, compile_apart};
 use crate::compiler::Compiler;
@@ -179,19 +179,19 @@ impl<'a> Products<'a> {
         let n_outputs = self.products.iter().map(|it| it.layout.n_rows).sum();
         let n_cols = self.products[0].layout.n_cols;
         let sizes = compiler.subgroup_sizes();
-        let whole = Matvec::new((n_outputs, n_cols), 1, sizes);
+        let whole = Matvec::new((n_outputs, n_cols), sizes);
         let matvec = if self.swiglu.is_some() { whole.of_pairs() } else { whole };
         let params = self.params(compiler);
-        let shader = self.constants(&params).shader(matvec, Sums::on(compiler));
+        let shader = self.constants(&params, compiler).shader(matvec, Sums::on(compiler));
         let pair_end = if self.swiglu.is_some() { 2 } else { 1 };
         let n_groups =
             |product: &Product<'_>| product.piece.n_rows.div_ceil(matvec.outs_per_group());
         let n_groups: u32 = n_groups(&self.products[0])
             + self.products[pair_end..].iter().map(n_groups).sum::<u32>();
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
+        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
         let arena = self.products[0].piece.arena;
-        compiler.step(&shader, &params, grid)?.weights(arena).when(1..=1);
-        compile_apart(self.ops, compiler, 2)
+        compiler.step(&shader, &params, grid)?.weights(arena).when(1..=ROWS_FEW);
+        compile_apart(self.ops, compiler, ROWS_FEW + 1)
     }
 
     fn params(&self, compiler: &Compiler<'_>) -> ProductsParams {
@@ -207,9 +207,7 @@ impl<'a> Products<'a> {
                 out: first(op.out),
             },
         };
-        let (residual, sum) = self.add.map_or((x, x), |add| {
-            (if add.x == self.products[0].op.out { add.y } else { add.x }, add.out)
-        });
+        let (residual, sum) = self.residual_and_sum();
         ProductsParams {
             x: first(self.norm.map_or(x, |norm| norm.x)),
             normed: first(x),
@@ -225,7 +223,31 @@ impl<'a> Products<'a> {
         }
     }
 
-    fn constants(&self, params: &ProductsParams) -> Constants {
+    /// Of the addition, if there is one.
+    fn residual_and_sum(&self) -> (Heads, Heads) {
+        let Product { op, .. } = self.products[0];
+        self.add.map_or((op.x, op.x), |add| (if add.x == op.out { add.y } else { add.x }, add.out))
+    }
+
+    /// From one row to the next, of everything that has rows.
+    fn strides(&self, compiler: &Compiler<'_>) -> Strides {
+        let stride = |heads: Heads| compiler.view(&heads).row_stride;
+        let x = self.products[0].op.x;
+        let (residual, sum) = self.residual_and_sum();
+        let mut outs = [0; N_PRODUCTS_MAX];
+        for (out, product) in outs.iter_mut().zip(&self.products) {
+            *out = stride(product.op.out);
+        }
+        Strides {
+            x: stride(self.norm.map_or(x, |norm| norm.x)),
+            normed: stride(x),
+            residual: stride(residual),
+            sum: stride(sum),
+            outs,
+        }
+    }
+
+    fn constants(&self, params: &ProductsParams, compiler: &Compiler<'_>) -> Constants {
         let is_quads = [params.x, params.n_cols, params.gain].iter().all(|it| it % 4 == 0);
         let kinds: Vec<u32> = self.products.iter().map(|it| kind_of(it.layout)).collect();
         let other_kind = kinds.iter().copied().find(|kind| *kind != kinds[0]);
@@ -242,6 +264,7 @@ impl<'a> Products<'a> {
                 (None, None, None) => Extra::Nothing,
             },
             lanes: if is_quads { Lanes::Four } else { Lanes::One },
+            strides: self.strides(compiler),
         }
     }
 }
@@ -264,6 +287,17 @@ enum Extra {
     Sum,
 }
 
+/// From one row to the next. The same in layers that are alike, so that constants cost no shaders;
+/// parameters have no room for them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strides {
+    x: u32,
+    normed: u32,
+    residual: u32,
+    sum: u32,
+    outs: [u32; N_PRODUCTS_MAX],
+}
+
 /// What of a group is constant in its shader.
 #[derive(Clone, Copy, Debug)]
 struct Constants {
@@ -275,6 +309,7 @@ struct Constants {
     extra: Extra,
     /// Of four if the row is whole quads.
     lanes: Lanes,
+    strides: Strides,
 }
 
 impl Constants {
@@ -290,6 +325,14 @@ impl Constants {
             .with("HAS_NORM", matches!(self.extra, Extra::Norm | Extra::NormAndPair))
             .with("HAS_SUM", self.extra == Extra::Sum)
             .with("IS_QUADS", self.lanes == Lanes::Four)
+            .with("X_STRIDE", self.strides.x)
+            .with("NORMED_STRIDE", self.strides.normed)
+            .with("RESIDUAL_STRIDE", self.strides.residual)
+            .with("SUM_STRIDE", self.strides.sum)
+            .with("OUT_STRIDE_0", self.strides.outs[0])
+            .with("OUT_STRIDE_1", self.strides.outs[1])
+            .with("OUT_STRIDE_2", self.strides.outs[2])
+            .with("OUT_STRIDE_3", self.strides.outs[3])
             .piece(match self.lanes {
                 Lanes::One => include_str!("vectors.wgsl"),
                 Lanes::Four => include_str!("vectors_of_quads.wgsl"),
@@ -304,13 +347,14 @@ impl Constants {
 
 fn shaders() -> Vec<Shader> {
     let layouts = decode_matrix::examples();
-    let (kinds, lanes) = ([0; 2], Lanes::Four);
-    let of_two = Constants { kinds, others: 0, n_products: 2, extra: Extra::Pair, lanes };
+    let (kinds, lanes, strides) = ([0; 2], Lanes::Four, Strides::default());
+    let extra = Extra::Pair;
+    let of_two = Constants { kinds, others: 0, n_products: 2, extra, lanes, strides };
     let four = Constants { others: 0b1001, n_products: 4, extra: Extra::NormAndPair, ..of_two };
     let one = Constants { n_products: 1, extra: Extra::Sum, ..of_two };
     let three = Constants { n_products: 3, extra: Extra::Norm, ..of_two };
     let plain = Constants { extra: Extra::Nothing, lanes: Lanes::One, ..three };
-    let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
+    let matvecs = Matvec::examples().into_iter();
     let mut shaders = Vec::new();
     for (matvec, sums) in matvecs.zip(Sums::ALL) {
         for (&layout, &other) in layouts.iter().zip(layouts.iter().rev()) {

@@ -1,7 +1,7 @@
-// Products of one row with several matrices in one dispatch, outputs along x: each workgroup has
-// outputs of one of them. Where HAS_NORM, the row is normed first; where there are two of
-// N_MATRICES, the first product is a gate, the second what it is multiplied to, and they share
-// workgroups; where HAS_SUM, the only product is added to a residual.
+// Products of rows with several matrices in one dispatch, outputs along x and rows along y: each
+// workgroup has outputs of one of them. Where HAS_NORM, the row is normed first; where there are
+// two of N_MATRICES, the first product is a gate, the second what it is multiplied to, and they
+// share workgroups; where HAS_SUM, the only product is added to a residual.
 
 struct Part {
     codes: u32,
@@ -28,6 +28,30 @@ struct Params {
 }
 
 const HAS_PAIR: bool = N_MATRICES == 2u;
+
+// The row of the batch that this workgroup has.
+var<private> row: u32;
+
+fn out_stride_of(idx: u32) -> u32 {
+    switch idx {
+        case 0u: {
+            return OUT_STRIDE_0;
+        }
+        case 1u: {
+            return OUT_STRIDE_1;
+        }
+        case 2u: {
+            return OUT_STRIDE_2;
+        }
+        default: {
+            return OUT_STRIDE_3;
+        }
+    }
+}
+
+fn out_at(idx: u32) -> u32 {
+    return part_of(idx).out + row * out_stride_of(idx);
+}
 
 fn part_of(idx: u32) -> Part {
     switch idx {
@@ -56,16 +80,20 @@ fn n_groups_of(idx: u32) -> u32 {
     return select(n, 0u, HAS_PAIR && idx == 1u);
 }
 
+fn x_first() -> u32 {
+    return params.x + row * X_STRIDE;
+}
+
 // Column `first` of the row and the three behind it; those behind the last are zero.
 fn input_quad(first: u32) -> vec4<f32> {
     if IS_QUADS {
         let is_there = first < params.n_cols;
-        return select(vec4<f32>(), quad_at(params.x + select(0u, first, is_there)), is_there);
+        return select(vec4<f32>(), quad_at(x_first() + select(0u, first, is_there)), is_there);
     }
     var values: vec4<f32>;
     for (var i = 0u; i < 4u; i++) {
         let is_there = first + i < params.n_cols;
-        values[i] = select(0.0, value_at(params.x + select(0u, first + i, is_there)), is_there);
+        values[i] = select(0.0, value_at(x_first() + select(0u, first + i, is_there)), is_there);
     }
     return values;
 }
@@ -133,29 +161,30 @@ fn share_row(invocation: u32, group: u32, first: u32, factor: f32) {
 fn leave_normed(first: u32, values: vec4<f32>) {
     for (var i = 0u; i < 4u; i++) {
         if first + i < params.n_cols {
-            set_value(params.normed + first + i, values[i]);
+            set_value(params.normed + row * NORMED_STRIDE + first + i, values[i]);
         }
     }
 }
 
 // Writes what came out of output `idx`, whose sum is number `out` of a team.
 fn store(which: u32, idx: u32, team: u32, out: u32) {
-    let place = part_of(which).out + idx;
+    let place = out_at(which) + idx;
     let product = total_of(team, out);
     if HAS_PAIR && which == 0u {
         let up = total_of(team, OUTS + out);
-        set_value(params.part_1.out + idx, up);
+        set_value(out_at(1u) + idx, up);
         set_value(place, silu(product) * up);
         return;
     }
     set_value(place, product);
     if HAS_SUM {
-        set_value(params.sum + idx, residual + product);
+        set_value(params.sum + row * SUM_STRIDE + idx, residual + product);
     }
 }
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
+    row = params.step.first_row + group.y;
     let team = lanes.lane / TEAM;
     let lane = lanes.lane % TEAM;
     var which = 0u;
@@ -175,7 +204,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let own_out = own * N_TEAMS * OUTS + lanes.lane;
     let has_out = lanes.lane < N_TEAMS * OUTS && own_out < matrix.n_rows;
     if HAS_SUM && has_out {
-        residual = value_at(params.residual + own_out);
+        residual = value_at(params.residual + row * RESIDUAL_STRIDE + own_out);
     }
     var factor = 1.0;
     var sums: array<f32, N_SUMS>;

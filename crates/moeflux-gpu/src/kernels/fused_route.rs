@@ -1,14 +1,14 @@
-//! The choice of experts and a product that does not wait for it, side by side as one step for one
-//! row: the last product of the shared expert costs no time of its own.
+//! The choice of experts and a product that does not wait for it, side by side as one step for a
+//! few rows: the last product of the shared expert costs no time of its own.
 //!
-//! **Invariant:** as the two ops alone; two rows and more take their steps.
+//! **Invariant:** as the two ops alone, row by row; many rows take their steps.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{MatMul, Op, Purpose, Route};
 use moeflux_kernels::MatrixLayout;
 
 use super::decode_matrix::{self, kind_of};
-use super::matvec::{Matvec, N_INVOCATIONS};
+use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
 use super::reduce::Sums;
 use super::route::{self, Choice};
 use super::{Kernel, compile_apart};
@@ -30,8 +30,8 @@ params! {
         correction: u32,
         factor: f32,
         guess: View,
-        x: u32,
-        out: u32,
+        x: View,
+        out: View,
         n_cols: u32,
         n_outputs: u32,
         codes: u32,
@@ -73,15 +73,15 @@ impl<'a> ChoiceAndProduct<'a> {
     pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
         let Self { ops, route, product, layout, piece } = *self;
         let sizes = compiler.subgroup_sizes();
-        let matvec = Matvec::new((layout.n_rows, layout.n_cols), 1, sizes);
+        let matvec = Matvec::new((layout.n_rows, layout.n_cols), sizes);
         let (choice, chosen) = route::described(route, compiler)?;
         let params = BothParams {
             logits: chosen.logits,
             correction: chosen.correction,
             factor: chosen.factor,
             guess: chosen.guess,
-            x: compiler.view(&product.x).first,
-            out: compiler.view(&product.out).first,
+            x: compiler.view(&product.x),
+            out: compiler.view(&product.out),
             n_cols: narrow(layout.n_cols),
             n_outputs: piece.n_rows,
             codes: piece.codes,
@@ -89,10 +89,10 @@ impl<'a> ChoiceAndProduct<'a> {
             biases: piece.biases,
         };
         let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group()) + 1;
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::fixed(1));
+        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
         let shader = shader((Sums::on(compiler), choice), (layout, matvec));
-        compiler.step(&shader, &params, grid)?.weights(piece.arena).when(1..=1);
-        compile_apart(ops, compiler, 2)
+        compiler.step(&shader, &params, grid)?.weights(piece.arena).when(1..=ROWS_FEW);
+        compile_apart(ops, compiler, ROWS_FEW + 1)
     }
 }
 
@@ -106,7 +106,7 @@ fn shader((sums, choice): (Sums, Choice), (layout, matvec): (MatrixLayout, Matve
 
 fn shaders() -> Vec<Shader> {
     let choices = Sums::ALL.into_iter().zip(Choice::examples());
-    let matvecs = Matvec::examples().into_iter().filter(|it| it.rows() == 1);
+    let matvecs = Matvec::examples().into_iter();
     let layouts = [decode_matrix::examples()[1], decode_matrix::examples()[9]];
     let products = layouts.into_iter().zip(matvecs);
     choices.zip(products).map(|(choice, product)| shader(choice, product)).collect()

@@ -1,5 +1,5 @@
-// The experts of one row, by the first workgroup, and a product that does not wait for them, by the
-// others: outputs along x.
+// The experts of a row, by its first workgroup, and a product that does not wait for them, by the
+// others: outputs along x, rows along y.
 
 struct Params {
     step: Step,
@@ -7,8 +7,8 @@ struct Params {
     correction: u32,
     factor: f32,
     guess: View,
-    x: u32,
-    out: u32,
+    x: View,
+    out: View,
     n_cols: u32,
     n_outputs: u32,
     codes: u32,
@@ -18,12 +18,12 @@ struct Params {
 
 const N_MATRICES: u32 = 1u;
 
-fn multiply(invocation: u32, group: u32) {
+fn multiply(invocation: u32, group: u32, row: u32) {
     let team = invocation / TEAM;
     let lane = invocation % TEAM;
     let matrix =
         Matrix(params.codes, params.scales, params.biases, params.n_outputs, params.n_cols);
-    x_at[0] = params.x;
+    x_at = place_of(params.x, row, 0u);
     let first_out = (group * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
@@ -36,19 +36,21 @@ fn multiply(invocation: u32, group: u32) {
     }
     share(team, lane, &sums);
     workgroupBarrier();
+    let out_at = place_of(params.out, row, 0u);
     for (var i = invocation; i < N_TEAMS * OUTS; i += N_INVOCATIONS) {
         let idx = group * N_TEAMS * OUTS + i;
         if idx < params.n_outputs {
-            ws[params.out + idx] = total_of(i / OUTS, i % OUTS);
+            ws[out_at + idx] = total_of(i / OUTS, i % OUTS);
         }
     }
 }
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
+    let row = params.step.first_row + group.y;
     if group.x == 0u {
-        choose(lanes, params.step.first_row);
+        choose(lanes, row);
     } else {
-        multiply(lanes.lane, group.x - 1u);
+        multiply(lanes.lane, group.x - 1u, row);
     }
 }

@@ -6,7 +6,7 @@ use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
 use super::decode_matrix::{self, UNIT_COLS, kind_of};
-use super::matvec::{Matvec, ROWS_SEVERAL};
+use super::matvec::{Matvec, ROWS_FEW};
 use super::tile::Tile;
 use crate::compiler::Compiler;
 use crate::memory::weights::Piece;
@@ -21,9 +21,6 @@ pub(super) const KERNEL: Kernel = Kernel {
 };
 
 const NAMES: [&str; 3] = ["head_matmul", "head_matmul_tile", "head_matmul_back"];
-
-/// Most rows that are not computed in tiles.
-const ROWS_FEW: u32 = 8;
 
 params! {
     struct HeadMatMulParams {
@@ -110,13 +107,11 @@ fn rows_to_out(
 ) -> Result<()> {
     let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
     let shape = (params.n_rows as usize, layout.n_cols);
-    for (rows, at_once) in [(1..=1, 1), (2..=ROWS_FEW, ROWS_SEVERAL)] {
-        let matvec = Matvec::new(shape, at_once, subgroup_sizes);
-        let n_groups = params.n_rows.div_ceil(matvec.outs_per_group());
-        let grid = Grid { x: Extent::fixed(n_groups), y: Extent::rows(at_once), z: heads };
-        let shader = few_shader(layout, matvec);
-        compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
-    }
+    let matvec = Matvec::new(shape, subgroup_sizes);
+    let n_groups = params.n_rows.div_ceil(matvec.outs_per_group());
+    let grid = Grid { x: Extent::fixed(n_groups), y: Extent::rows(1), z: heads };
+    let shader = few_shader(layout, matvec);
+    compiler.step(&shader, params, grid)?.weights(piece.arena).when(1..=ROWS_FEW);
     for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
         let n_groups = Tile::n_groups(params.n_rows);
         let grid = Grid { x: Extent::fixed(n_groups), y: Extent::rows(tile.n_inputs()), z: heads };

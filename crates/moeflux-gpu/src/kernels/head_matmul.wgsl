@@ -1,5 +1,5 @@
 // out = weight . x for every head, with rows of the weight of its own, for a few inputs: outputs
-// along x, ROWS rows along y, heads along z.
+// along x, rows along y, heads along z.
 
 const N_MATRICES: u32 = 1u;
 
@@ -10,11 +10,7 @@ fn main(
 ) {
     let team = invocation / TEAM;
     let lane = invocation % TEAM;
-    for (var row = 0u; row < ROWS; row++) {
-        let idx = group.y * ROWS + row;
-        let place = place_of(params.x, params.step.first_row + idx, group.z);
-        x_at[row] = select(NONE, place, idx < params.step.n_rows);
-    }
+    x_at = place_of(params.x, params.step.first_row + group.y, group.z);
     let first_out = (group.x * N_TEAMS + team) * OUTS;
     let matrix = bound_matrix();
     var sums: array<f32, N_SUMS>;
@@ -27,13 +23,8 @@ fn main(
     }
     share(team, lane, &sums);
     workgroupBarrier();
-    for (var i = invocation; i < N_TEAMS * N_SUMS; i += N_INVOCATIONS) {
-        let row = i / (N_TEAMS * OUTS);
-        let out = i % (N_TEAMS * OUTS);
+    for (var out = invocation; out < N_TEAMS * OUTS; out += N_INVOCATIONS) {
         let idx = group.x * N_TEAMS * OUTS + out;
-        if x_at[row] != NONE {
-            let product = total_of(out / OUTS, out % OUTS * ROWS + row);
-            store(group.y * ROWS + row, group.z, idx, product);
-        }
+        store(group.y, group.z, idx, total_of(out / OUTS, out % OUTS));
     }
 }

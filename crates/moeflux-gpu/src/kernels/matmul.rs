@@ -8,7 +8,7 @@ use moeflux_kernels::MatrixLayout;
 use super::Kernel;
 use super::coop_tile::{self, CoopTile};
 use super::decode_matrix::{self, kind_of};
-use super::matvec::Matvec;
+use super::matvec::{Matvec, ROWS_FEW};
 use super::tile::Tile;
 use crate::compiler::Compiler;
 use crate::config::MatrixUnit;
@@ -24,10 +24,6 @@ pub(super) const KERNEL: Kernel = Kernel {
 };
 
 const NAMES: [&str; 3] = ["matmul", "matmul_tile", "matmul_coop"];
-
-/// Most rows that are computed one by one. On an H200, taking four at once, so that their weights
-/// are read once, made a step of 2 to 8 rows 3 times slower, and tiles one of 16 to 32 twice.
-const ROWS_FEW: u32 = 32;
 
 params! {
     struct MatMulParams {
@@ -99,7 +95,7 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
             bias: op.bias.map_or(NONE, |bias| compiler.vector(bias)),
         };
         let shape = (piece.n_rows as usize, layout.n_cols);
-        let matvec = Matvec::new(shape, 1, subgroup_sizes);
+        let matvec = Matvec::new(shape, subgroup_sizes);
         let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group());
         let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
         let is_quads = [params.x.first, params.x.row_stride, params.n_cols];

@@ -1,4 +1,4 @@
-// out = weight . x + bias for a few rows: outputs along x, ROWS rows at a time along y.
+// out = weight . x + bias for a few rows: outputs along x, rows along y.
 
 struct Params {
     step: Step,
@@ -24,11 +24,7 @@ fn main(
     let lane = invocation % TEAM;
     let matrix =
         Matrix(params.codes, params.scales, params.biases, params.n_outputs, params.n_cols);
-    for (var row = 0u; row < ROWS; row++) {
-        let idx = group.y * ROWS + row;
-        let place = place_of(params.x, params.step.first_row + idx, 0u);
-        x_at[row] = select(NONE, place, idx < params.step.n_rows);
-    }
+    x_at = place_of(params.x, params.step.first_row + group.y, 0u);
     let first_out = (group.x * N_TEAMS + team) * OUTS;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
@@ -40,13 +36,10 @@ fn main(
     }
     share(team, lane, &sums);
     workgroupBarrier();
-    // Neighbours write neighbouring outputs of a row.
-    for (var i = invocation; i < N_TEAMS * N_SUMS; i += N_INVOCATIONS) {
-        let row = i / (N_TEAMS * OUTS);
-        let out = i % (N_TEAMS * OUTS);
+    for (var out = invocation; out < N_TEAMS * OUTS; out += N_INVOCATIONS) {
         let idx = group.x * N_TEAMS * OUTS + out;
-        if x_at[row] != NONE && idx < params.n_outputs {
-            store(group.y * ROWS + row, idx, total_of(out / OUTS, out % OUTS * ROWS + row));
+        if idx < params.n_outputs {
+            store(group.y, idx, total_of(out / OUTS, out % OUTS));
         }
     }
 }

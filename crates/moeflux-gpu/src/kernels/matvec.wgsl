@@ -1,37 +1,36 @@
-// Products of a matrix's rows with a few inputs. TEAM neighbouring invocations share OUTS rows of
-// the matrix; each takes every TEAM-th unit of columns, UNITS_EACH of a block. The workgroup holds
-// a block of ROWS inputs. The kernel says in `x_at` where its inputs begin in `ws`.
+// Products of a matrix's rows with one input. TEAM neighbouring invocations share OUTS rows of the
+// matrix; each takes every TEAM-th unit of columns, UNITS_EACH of a block. The workgroup holds a
+// block of the input. The kernel says in `x_at` where that begins in `ws`.
 
 const N_TEAMS: u32 = N_INVOCATIONS / TEAM;
 const BLOCK_UNITS: u32 = TEAM * UNITS_EACH;
 const N_CHUNKS: u32 = OUTS * UNITS_EACH;
-const N_DOTS: u32 = OUTS * ROWS;
-const N_SUMS: u32 = N_DOTS * N_MATRICES;
+const N_SUMS: u32 = OUTS * N_MATRICES;
 // Of each sum so many parts are left when neighbours have added theirs up.
 const N_PARTS: u32 = TEAM / WIDTH;
-// Quads of a block, and how many of all inputs each invocation brings.
+// Quads of a block, and how many of them each invocation brings.
 const BLOCK_QUADS: u32 = UNIT_QUADS * BLOCK_UNITS;
-const INPUTS_EACH: u32 = (ROWS * BLOCK_QUADS + N_INVOCATIONS - 1u) / N_INVOCATIONS;
+const INPUTS_EACH: u32 = (BLOCK_QUADS + N_INVOCATIONS - 1u) / N_INVOCATIONS;
 
 // A lane of each team reads the same four columns of its unit at once: those lie side by side.
-var<workgroup> x_block: array<vec4<f32>, ROWS * UNIT_QUADS * BLOCK_UNITS>;
+var<workgroup> x_block: array<vec4<f32>, BLOCK_QUADS>;
 var<workgroup> parts: array<f32, N_TEAMS * N_SUMS * N_PARTS>;
-var<private> x_at: array<u32, ROWS>;
+var<private> x_at: u32;
 var<private> inputs: array<vec4<f32>, INPUTS_EACH>;
 
 // What is stored of the block, of each of N_MATRICES: on its way while the inputs are staged.
 var<private> chunks: array<Chunk, N_CHUNKS * N_MATRICES>;
 var<private> affines: array<Affine, N_CHUNKS * N_MATRICES>;
 
-fn x_value(row: u32, col: u32, n_cols: u32) -> f32 {
-    let is_there = x_at[row] != NONE && col < n_cols;
-    return select(0.0, value_at(select(0u, x_at[row] + col, is_there)), is_there);
+fn x_value(col: u32, n_cols: u32) -> f32 {
+    let is_there = col < n_cols;
+    return select(0.0, value_at(select(0u, x_at + col, is_there)), is_there);
 }
 
 // Four values together: all of them are there or none.
-fn x_quad(row: u32, col: u32, n_cols: u32) -> vec4<f32> {
-    let is_there = x_at[row] != NONE && col < n_cols;
-    let values = quad_at(select(0u, x_at[row] + col, is_there));
+fn x_quad(col: u32, n_cols: u32) -> vec4<f32> {
+    let is_there = col < n_cols;
+    let values = quad_at(select(0u, x_at + col, is_there));
     return select(vec4<f32>(), values, is_there);
 }
 
@@ -39,17 +38,16 @@ fn x_quad(row: u32, col: u32, n_cols: u32) -> vec4<f32> {
 fn read_inputs(invocation: u32, first: u32, n_cols: u32) {
     for (var own = 0u; own < INPUTS_EACH; own++) {
         let i = own * N_INVOCATIONS + invocation;
-        if i < ROWS * BLOCK_QUADS {
-            let row = i / BLOCK_QUADS;
-            let col = first * UNIT_COLS + i % BLOCK_QUADS * 4u;
+        if i < BLOCK_QUADS {
+            let col = first * UNIT_COLS + i * 4u;
             if n_cols % 4u == 0u {
-                inputs[own] = x_quad(row, col, n_cols);
+                inputs[own] = x_quad(col, n_cols);
             } else {
                 inputs[own] = vec4<f32>(
-                    x_value(row, col, n_cols),
-                    x_value(row, col + 1u, n_cols),
-                    x_value(row, col + 2u, n_cols),
-                    x_value(row, col + 3u, n_cols),
+                    x_value(col, n_cols),
+                    x_value(col + 1u, n_cols),
+                    x_value(col + 2u, n_cols),
+                    x_value(col + 3u, n_cols),
                 );
             }
         }
@@ -58,16 +56,14 @@ fn read_inputs(invocation: u32, first: u32, n_cols: u32) {
 
 // Where a quad of a block stands in `x_block`.
 fn place_of_input(i: u32) -> u32 {
-    let quad = i % BLOCK_QUADS;
-    let row = i / BLOCK_QUADS;
-    return (row * UNIT_QUADS + quad % UNIT_QUADS) * BLOCK_UNITS + quad / UNIT_QUADS;
+    return i % UNIT_QUADS * BLOCK_UNITS + i / UNIT_QUADS;
 }
 
 // Fills `x_block` with what was read.
 fn share_inputs(invocation: u32) {
     for (var own = 0u; own < INPUTS_EACH; own++) {
         let i = own * N_INVOCATIONS + invocation;
-        if i < ROWS * BLOCK_QUADS {
+        if i < BLOCK_QUADS {
             x_block[place_of_input(i)] = inputs[own];
         }
     }
@@ -95,8 +91,8 @@ fn load(kind: u32, matrix: Matrix, first_out: u32, first_unit: u32, lane: u32, w
     }
 }
 
-// Adds the products of what `load` left of a matrix: that of output `out` and input `row` to sum
-// `(which * OUTS + out) * ROWS + row`.
+// Adds the products of what `load` left of a matrix: that of output `out` to sum
+// `which * OUTS + out`.
 fn add_products(
     kind: u32,
     matrix: Matrix,
@@ -109,31 +105,24 @@ fn add_products(
     let last_unit = n_units_of(matrix) - 1u;
     for (var i = 0u; i < UNITS_EACH; i++) {
         let unit = min(first_unit + i * TEAM + lane, last_unit);
-        var dots: array<f32, N_DOTS>;
-        var x_sums: array<f32, ROWS>;
+        var dots: array<f32, OUTS>;
+        var x_sum = 0.0;
         for (var quad = 0u; quad < UNIT_QUADS; quad++) {
-            var x: array<vec4<f32>, ROWS>;
-            for (var row = 0u; row < ROWS; row++) {
-                x[row] = x_block[(row * UNIT_QUADS + quad) * BLOCK_UNITS + i * TEAM + lane];
-                x_sums[row] += (x[row].x + x[row].y) + (x[row].z + x[row].w);
-            }
+            let x = x_block[quad * BLOCK_UNITS + i * TEAM + lane];
+            x_sum += (x.x + x.y) + (x.z + x.w);
             for (var out = 0u; out < OUTS; out++) {
                 let matrix_row = min(first_out + out, matrix.n_rows - 1u);
                 let chunk = chunks[(which * UNITS_EACH + i) * OUTS + out];
                 let w = quad_of(kind, matrix, matrix_row, unit, chunk, quad);
-                for (var row = 0u; row < ROWS; row++) {
-                    dots[out * ROWS + row] = dot_onto(w, x[row], dots[out * ROWS + row]);
-                }
+                dots[out] = dot_onto(w, x, dots[out]);
             }
         }
         for (var out = 0u; out < OUTS; out++) {
             let affine = affines[(which * UNITS_EACH + i) * OUTS + out];
-            for (var row = 0u; row < ROWS; row++) {
-                let place = (which * OUTS + out) * ROWS + row;
-                (*sums)[place] = fma(affine.scale, dots[out * ROWS + row], (*sums)[place]);
-                if has_bias(kind) {
-                    (*sums)[place] = fma(affine.bias, x_sums[row], (*sums)[place]);
-                }
+            let place = which * OUTS + out;
+            (*sums)[place] = fma(affine.scale, dots[out], (*sums)[place]);
+            if has_bias(kind) {
+                (*sums)[place] = fma(affine.bias, x_sum, (*sums)[place]);
             }
         }
     }

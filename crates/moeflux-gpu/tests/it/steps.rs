@@ -90,3 +90,40 @@ fn forks_and_checkpoints_inside_a_step_go_on_where_they_were() {
         }
     }
 }
+
+/// The logits behind answers' tokens: of sessions that share steps, or one after the other.
+fn answers(case: &Case, experts: ExpertsAt, shares: bool) -> Vec<Vec<f32>> {
+    const BEFORE: [usize; 4] = [3, 17, 1, 9];
+    let engine = open(&case.dir, 32, experts);
+    let mut sessions = BEFORE.map(|n_before| {
+        let mut session = engine.session(40).unwrap();
+        session.feed_last(&case.tokens[..n_before]).unwrap();
+        session
+    });
+    let mut output = StepOutput::default();
+    let mut rows = vec![Vec::new(); BEFORE.len()];
+    let tokens = BEFORE.map(|n_before| case.tokens[n_before]);
+    let mut feeds: Vec<_> = sessions.iter_mut().zip(&tokens).collect();
+    for (first, together) in feeds.chunks_mut(if shares { BEFORE.len() } else { 1 }).enumerate() {
+        let mut feeds: Vec<_> =
+            together.iter_mut().map(|(session, token)| Feed::answer(session, token)).collect();
+        step(&mut feeds, &mut output).unwrap();
+        for (row, logits) in rows[first..].iter_mut().zip(rows_of(&output)) {
+            *row = logits;
+        }
+    }
+    rows
+}
+
+#[test]
+fn an_answer_has_the_same_bits_alone_and_in_company() {
+    needs_gpu!();
+    for name in CASES {
+        let case = Case::load(name);
+        for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
+            let alone = answers(&case, experts, false);
+            assert!(alone.iter().all(|row| !row.is_empty()));
+            assert!(answers(&case, experts, true) == alone, "{name}, {experts:?}");
+        }
+    }
+}
