@@ -31,7 +31,8 @@ npm install --silent --no-audit --no-fund --prefix "$tools" openai @openai/codex
 serve() {
     local name=$1
     shift
-    "$moeflux" serve --port 0 "$@" 2> "$work/$name.log" &
+    : > "$work/$name.log"
+    "$moeflux" serve --port 0 "$@" 2>> "$work/$name.log" &
     servers+=($!)
     for _ in $(seq 600); do
         url=$(sed -n 's/^serving .* at \(http:[^ ]*\).*/\1/p' "$work/$name.log")
