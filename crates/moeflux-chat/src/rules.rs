@@ -10,6 +10,8 @@ use serde_json::Value as Json;
 pub struct AnswerRules {
     /// Whether tools are called.
     pub tool_choice: ToolChoice,
+    /// The [`crate::Tool::name`]s of those that may be called, at least one; `None`: all.
+    pub allowed: Option<Vec<String>>,
     /// Whether an answer calls at most one tool.
     pub is_one_call: bool,
     /// What the text of an answer is, where it calls no tool.
