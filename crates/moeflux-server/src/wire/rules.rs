@@ -8,7 +8,7 @@ use crate::wire::failure::Failure;
 use crate::wire::form::Form;
 
 /// The rules of a choice of tools with a form, and the path of the field that gave the form. A form
-/// is of the text, which an answer that has to call a tool does not have.
+/// binds the text of an answer, and an answer whose call is forced need not have any.
 pub(crate) fn rules(
     choice: AnswerRules,
     form: Form,
