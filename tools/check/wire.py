@@ -16,6 +16,7 @@ import anthropic
 import openai
 import pydantic
 from anthropic.types import Message, RawMessageStreamEvent
+from openai.lib.streaming._deltas import accumulate_delta
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
@@ -71,10 +72,11 @@ UNTYPED = ("ping", "error")
 
 def validate(kind, objects):
     adapter = pydantic.TypeAdapter(STRICT[kind])
+    instead = {"completions.json": without_nulls, "completions.sse": without_nulls, "chat.sse": without_custom}
     for it in objects:
         if "error" not in it or it.get("error") is None:
             if it.get("type") not in UNTYPED:
-                adapter.validate_python(without_nulls(it) if kind.startswith("completions") else it)
+                adapter.validate_python(instead.get(kind, lambda it: it)(it))
 
 
 def without_nulls(it):
@@ -90,9 +92,31 @@ def without_nulls(it):
     return it
 
 
-def read(kind, o, a):
+def without_custom(it):
+    """OpenAI's type of a chunk knows no custom tools, although its API sends their calls so."""
+    it = json.loads(json.dumps(it))
+    for call in (call for choice in it["choices"] for call in choice["delta"].get("tool_calls", [])):
+        if call.get("type") == "custom":
+            call["type"] = "function"
+    return it
+
+
+def joined(stream):
+    """A chat completion whose calls the client's helper leaves out, as the client adds up deltas."""
+    messages, finish = {}, {}
+    for choice in (choice for chunk in stream for choice in chunk.choices):
+        delta = choice.delta.to_dict()
+        messages[choice.index] = accumulate_delta(messages.get(choice.index, {}), delta)
+        finish[choice.index] = choice.finish_reason
+    choices = [{"index": n, "message": messages[n], "finish_reason": finish[n]} for n in sorted(messages)]
+    return ChatCompletion.model_validate({"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
+
+
+def read(kind, name, o, a):
     """The answer as its client reads it: whole, or joined from its stream by the client."""
     chat = {"model": "m", "messages": QUESTION}
+    if kind == "chat.sse" and "custom" in name:
+        return joined(o.chat.completions.create(**chat, stream=True))
     message = {**chat, "max_tokens": 9}
     if kind == "chat.json":
         return o.chat.completions.create(**chat)
@@ -103,17 +127,66 @@ def read(kind, o, a):
     if kind == "messages.json":
         return a.messages.create(**message)
     if kind == "chat.sse":
-        with o.chat.completions.stream(**chat) as stream:
+        with o.chat.completions.stream(**chat, **({"tools": TOOLS} if calls_in(name) else {})) as stream:
             stream.until_done()
             return stream.get_final_completion()
     if kind == "completions.sse":
         return list(o.completions.create(model="m", prompt="x", stream=True))
     if kind == "responses.sse":
-        with o.responses.stream(model="m", input="x") as stream:
+        with o.responses.stream(model="m", input="x", tools=[{"type": "function", **it["function"]} for it in TOOLS]) as stream:
             last = [event for event in stream][-1]
             return last.response
     with a.messages.stream(**message) as stream:
         return stream.get_final_message()
+
+
+def arguments(text, parsed):
+    """As the client has parsed them; what was cut stays a text."""
+    try:
+        return json.loads(text) if parsed is None else parsed
+    except ValueError:
+        return text
+
+
+def calls(kind, found):
+    """Each call as a program sees it: the tool's name and what it is given. Their ids must differ."""
+    if kind.startswith("chat"):
+        all_calls = [call for choice in found.choices for call in choice.message.tool_calls or []]
+        ids = [call.id for call in all_calls]
+        result = [(it.custom.name, it.custom.input) if it.type == "custom" else
+                  (it.function.name, arguments(it.function.arguments, getattr(it.function, "parsed_arguments", None)))
+                  for it in all_calls]
+    elif kind.startswith("responses"):
+        items = [item for item in found.output if item.type in ("function_call", "custom_tool_call")]
+        ids = [item.call_id for item in items]
+        name = lambda it: f"{it.namespace}.{it.name}" if it.namespace else it.name
+        result = [(name(it), it.input if it.type == "custom_tool_call" else
+                   arguments(it.arguments, getattr(it, "parsed_arguments", None))) for it in items]
+    else:
+        blocks = [block for block in getattr(found, "content", []) if block.type == "tool_use"]
+        ids = [block.id for block in blocks]
+        result = [(block.name, block.input) for block in blocks]
+    assert len(set(ids)) == len(ids), ids
+    return result
+
+
+BERN, ZURICH = ("weather", {"city": "Bern"}), ("weather", {"city": "Z\u00fcrich \"West\""})
+CUT = ("weather", "{\"city\": \"Z\u00fc")
+# What the calls of an answer are, by its name or else by the part behind the dialect.
+CALLS = {"calls": [BERN, ZURICH], "between": [BERN, ZURICH], "nothing": [("now", {})],
+         "custom": [("patch", "*** Begin\n+ \u00e9 \"x\""), ("weather", {})], "cutcall": [BERN, CUT],
+         "cutstop": [CUT], "cutcustom": [BERN, ("patch", "*** Begin")], "each": [BERN, ("weather", {"city": "Basel"})],
+         "members": [("agents.close", {"id": 7}), ("agents.run", "ls\t-l")],
+         # Clients leave what is not whole out of an object. In Messages it is never a text, so that the
+         # call is left out of a message that is sent whole.
+         "chat-cutcall.sse": [BERN, ("weather", {})], "messages-cutcall.json": [BERN],
+         "messages-cutcall.sse": [BERN, ("weather", {})]}
+TOOLS = [{"type": "function", "function": {"name": name, "strict": True, "parameters": {"type": "object"}}}
+         for name in ("weather", "now")]
+
+
+def calls_in(name):
+    return CALLS.get(name, CALLS.get(name.split("-")[1].split(".")[0], []))
 
 
 def summary(kind, found):
@@ -142,11 +215,15 @@ def check_answers():
         try:
             validate(kind, events(text) if path.suffix == ".sse" else [json.loads(text)])
             try:
-                answer = read(kind, *clients(server))
+                answer = read(kind, path.name, *clients(server))
             except openai.LengthFinishReasonError as cut:
                 answer = cut.completion
             found = summary(kind, answer)
             outcome = f"wrong  {found}: no failure" if is_failure and "failed" not in found else f"ok     {found}"
+            called = [] if kind.startswith("completions") else calls(kind, answer)
+            outcome += f" {called}" if called else ""
+            if called != calls_in(path.name):
+                outcome = f"wrong  {called} are not {calls_in(path.name)}"
         except (openai.APIError, anthropic.APIError) as error:
             outcome = f"{'ok    ' if is_failure else 'wrong '} {type(error).__name__}: {error}"
         except Exception as error:
@@ -183,6 +260,14 @@ BLOCKS = [
     {"role": "user", "content": [
         {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "sunny"}], "is_error": False},
         {"type": "text", "text": "Well?"}]}]
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
+PATCH = {"name": "patch", "description": "Changes files"}
+LARK = {"syntax": "lark", "definition": "start: /[a-z]+/"}
+WEATHER = {"name": "weather", "description": "Weather of a city", "input_schema": SCHEMA}
+FAILED = [
+    {"role": "user", "content": "Weather in Bern?"},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "no such city", "is_error": True}]}]
 BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=abc12;"}
 
 
@@ -210,6 +295,17 @@ def requests(o, a):
     yield "image", lambda: chat(model="gpt-4o", messages=[
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}])
     yield "schema", lambda: chat(model="gpt-4o", messages=QUESTION, response_format={"type": "json_object"})
+    yield "forced", lambda: chat(
+        model="gpt-4o", messages=QUESTION, parallel_tool_calls=False, tool_choice={"type": "function", "function": {"name": "weather"}},
+        tools=tools + [{"type": "custom", "custom": {**PATCH, "format": {"type": "grammar", "grammar": LARK}}}])
+    yield "allowed", lambda: chat(
+        model="gpt-4o", messages=QUESTION, tools=tools, response_format={"type": "json_schema", "json_schema": {
+            "name": "place", "description": "A place", "strict": True, "schema": SCHEMA}},
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "weather"}}]}})
+    yield "regex", lambda: chat(model="m", messages=QUESTION, reasoning_effort="minimal", extra_body={
+        "structured_outputs": {"regex": "yes|no"}, "max_thinking_tokens": 256})
+    yield "lark", lambda: o.completions.create(model="m", prompt="Once", extra_body={"grammar": {"type": "lark", "definition": "start: \"upon\""}})
+    yield "choice", lambda: o.completions.create(model="m", prompt="Once", extra_body={"guided_choice": ["upon", "(more)"]})
     yield "echo", lambda: o.completions.create(model="m", prompt="Once", max_tokens=0, echo=True, logprobs=1, temperature=0)
     yield "tokens", lambda: o.completions.create(model="m", prompt=[[1, 2, 3], [4, 5]], max_tokens=1, echo=True, logprobs=5)
     yield "several", lambda: o.completions.create(model="m", prompt=["a", "b"], stream=True, n=2, stop="x")
@@ -219,16 +315,27 @@ def requests(o, a):
         include=["reasoning.encrypted_content"], reasoning={"effort": "medium", "summary": "auto"}, max_output_tokens=100,
         text={"format": {"type": "text"}, "verbosity": "low"}, temperature=0.2, top_p=0.9, parallel_tool_calls=True,
         truncation="disabled", metadata={"k": "v"})
+    yield "allowed", lambda: response(
+        model="m", input="Why?", text={"format": {**FORMAT, "name": "place", "strict": True}}, reasoning={"effort": "low"},
+        tools=[{"type": "function", **FUNCTION}, {"type": "custom", **PATCH, "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}},
+               {"type": "namespace", "name": "agents", "description": "d", "tools": [{"type": "function", "name": "close"}]}],
+        tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [
+            {"type": "custom", "name": "patch"}, {"type": "namespace", "name": "agents"}]})
     yield "remembers", lambda: response(model="m", input="And?", previous_response_id="resp_1")
     yield "plain", lambda: message(model="claude", max_tokens=64, messages=QUESTION)
-    tool = {"name": "weather", "description": "Weather of a city", "input_schema": SCHEMA}
     yield "blocks", lambda: a.messages.create(
         model="claude", max_tokens=2048, system=[BILLING, {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-        messages=BLOCKS, tools=[tool], tool_choice={"type": "auto"}, thinking={"type": "enabled", "budget_tokens": 1024},
+        messages=BLOCKS, tools=[WEATHER], tool_choice={"type": "auto"}, thinking={"type": "enabled", "budget_tokens": 1024},
         stop_sequences=["STOP"], metadata={"user_id": "u"}, stream=True)
     yield "goes-on", lambda: message(model="claude", max_tokens=64, messages=QUESTION + [{"role": "assistant", "content": "Because"}])
+    yield "schema", lambda: message(
+        model="claude", max_tokens=64, messages=QUESTION, output_config={"format": FORMAT, "effort": "medium"},
+        tools=[WEATHER], tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    yield "forced", lambda: message(
+        model="claude", max_tokens=2048, messages=FAILED, tools=[{**WEATHER, "strict": True}],
+        tool_choice={"type": "tool", "name": "weather"}, thinking={"type": "enabled", "budget_tokens": 1024})
     yield "thread", lambda: tool_runner(a)
-    yield "count", lambda: a.messages.count_tokens(model="claude", messages=QUESTION, system="Be brief.", tools=[tool])
+    yield "count", lambda: a.messages.count_tokens(model="claude", messages=QUESTION, system="Be brief.", tools=[WEATHER])
 
 
 def record(folder):

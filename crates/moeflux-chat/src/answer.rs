@@ -60,6 +60,17 @@ pub enum Piece {
     Thought(String),
     /// Of the answer itself.
     Text(String),
+    /// A call of an offered tool begins.
+    Call {
+        /// The tool's [`crate::Tool::name`].
+        name: String,
+        /// How the model itself identifies the call, in formats where it does.
+        id: Option<String>,
+    },
+    /// Of the arguments of the call that began last: all of them together are one JSON object.
+    Arguments(String),
+    /// The arguments of the call are whole.
+    CallEnd,
 }
 
 /// How far an answer has come.
@@ -221,6 +232,7 @@ mod tests {
                     thought.push_str(&it);
                 }
                 Piece::Text(it) => text.push_str(&it),
+                other => panic!("no tool is offered: {other:?}"),
             }
         }
         (thought, text)

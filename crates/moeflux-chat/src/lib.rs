@@ -10,6 +10,7 @@
 //! pieces does not change what the reader makes of it. Knows no files, no clock and no threads.
 #![forbid(unsafe_code)]
 
+mod rules;
 mod conversation;
 mod messages;
 mod answer;
@@ -18,3 +19,4 @@ mod format;
 pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
 pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};
+pub use rules::{AnswerForm, AnswerRules, ToolChoice};

@@ -108,7 +108,7 @@ def chat_stops_limits_and_continues(demo, scripted):
 @check
 def chat_errors(demo, _):
     for wrong, field in [({"temperature": -1}, "temperature"), ({"n": 0}, "n"),
-                         ({"response_format": {"type": "json_object"}}, "response_format")]:
+                         ({"response_format": {"type": "xml"}}, "response_format")]:
         try:
             demo.openai.chat.completions.create(model="any", messages=QUESTION, **wrong)
         except openai.BadRequestError as error:

@@ -26,7 +26,7 @@ pub(crate) struct Planned {
 /// The jobs of a request, in the order of its prompts.
 pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned>, Failure> {
     shared.check_name(request.model.as_deref())?;
-    if request.n_thought_tokens_max.is_some() {
+    if request.rules.n_thought_tokens_max.is_some() {
         shared.note("limits on the tokens of thoughts are not honoured");
     }
     let seed = request.sampling.seed.unwrap_or_else(|| shared.draw());

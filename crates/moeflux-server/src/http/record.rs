@@ -63,6 +63,7 @@ impl Record {
     pub(crate) fn finished(&mut self, reason: &Reason, times: &Times) {
         self.ended = match reason {
             Reason::End => "end",
+            Reason::Calls => "calls",
             Reason::Stop(_) => "stop",
             Reason::Length => "length",
             Reason::ContextFull => "context",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::Finish;
-use moeflux_chat::AnswerStart;
+use moeflux_chat::{AnswerReader, AnswerStart};
 use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
@@ -184,7 +184,11 @@ impl Run {
         self.record.begun(part.n_prompt_tokens, n_cached_tokens);
         let n_prompt_tokens = part.n_prompt_tokens;
         let usage = Usage { n_prompt_tokens, n_cached_tokens, ..Usage::default() };
-        let answer = |index| AnswerEvents::new(index, part.start, self.shared.markers, usage);
+        let call_stem = format!("call_{}", self.shared.id());
+        let answer = |index| {
+            let reader = AnswerReader::new(part.start);
+            AnswerEvents::new(index, reader, self.shared.markers, usage, &call_stem)
+        };
         part.answers = part.indices(part_idx).map(answer).collect();
         let echo = part.echo.clone().filter(|_| !part.has_scores);
         let indices = part.indices(part_idx);

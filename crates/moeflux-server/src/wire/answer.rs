@@ -1,11 +1,11 @@
 //! What the engine chose, token by token, into the events of one answer.
 //!
-//! **Invariant:** every token but the one that ends the answer is counted once, as thought or text.
+//! **Invariant:** every token but the one that ends the answer is counted once, as thought or not.
 //! The tokens that [`Event::Text`] lists are those of the text, in order, whether it comes with
-//! them or later; tokens of thoughts and of the blank space behind them are not listed.
+//! them or later; tokens of thoughts, of the blank space behind them and of calls are not listed.
 
 use moeflux::{TokenId, Tokenizer};
-use moeflux_chat::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
+use moeflux_chat::{AnswerReader, HiddenMarkers, Piece, Stage};
 use moeflux_schedule::Scored;
 
 use crate::wire::event::{Event, Reason, TokenLogprob, TokenText, Usage};
@@ -19,14 +19,33 @@ pub struct AnswerEvents {
     /// Tokens whose text is held back.
     waiting: Vec<TokenLogprob>,
     usage: Usage,
+    /// What the ids of its calls begin with.
+    call_stem: String,
+    n_calls: usize,
+    is_in_call: bool,
 }
 
 impl AnswerEvents {
-    /// The answer with this number, to a prompt that took `usage`.
+    /// The answer with this number, to a prompt that took `usage`. What `reader` makes of the text
+    /// comes out; ids of calls are `call_stem` with two numbers.
     #[must_use]
-    pub fn new(index: usize, start: AnswerStart, markers: HiddenMarkers, usage: Usage) -> Self {
-        let reader = AnswerReader::new(start);
-        Self { index, reader, markers, waiting: Vec::new(), usage }
+    pub fn new(
+        index: usize,
+        reader: AnswerReader,
+        markers: HiddenMarkers,
+        usage: Usage,
+        call_stem: &str,
+    ) -> Self {
+        Self {
+            index,
+            reader,
+            markers,
+            waiting: Vec::new(),
+            usage,
+            call_stem: call_stem.to_owned(),
+            n_calls: 0,
+            is_in_call: false,
+        }
     }
 
     /// What a token adds that does not end the answer; `text` became certain with it.
@@ -41,9 +60,14 @@ impl AnswerEvents {
         pieces.extend(self.reader.finish());
         let mut events = self.events(pieces);
         let tokens = std::mem::take(&mut self.waiting);
-        if !tokens.is_empty() && matches!(self.reader.stage(), Stage::Start | Stage::Text) {
+        let is_in_text = matches!(self.reader.stage(), Stage::Start | Stage::Text);
+        if !tokens.is_empty() && is_in_text && !self.is_in_call {
             events.push(Event::Text { index: self.index, text: String::new(), tokens });
         }
+        let reason = match reason {
+            Reason::End if self.n_calls > 0 => Reason::Calls,
+            other => other,
+        };
         events.push(Event::Finished { index: self.index, reason, usage: self.usage });
         events
     }
@@ -58,22 +82,46 @@ impl AnswerEvents {
             self.usage.n_thought_tokens += 1;
         }
         let events = self.events(pieces);
-        if matches!(stage, Stage::Thought | Stage::BehindThought) {
+        if self.is_in_call || matches!(stage, Stage::Thought | Stage::BehindThought) {
             self.waiting.clear();
         }
         events
     }
 
     fn events(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
+        pieces.into_iter().filter_map(|piece| self.event(piece)).collect()
+    }
+
+    fn event(&mut self, piece: Piece) -> Option<Event> {
         let index = self.index;
-        let event = |piece| match piece {
+        match piece {
             Piece::Thought(text) => Some(Event::Thought { index, text }),
             Piece::Text(text) => {
                 Some(Event::Text { index, text, tokens: std::mem::take(&mut self.waiting) })
             }
+            Piece::Call { name, .. } => {
+                let call_idx = self.n_calls;
+                self.n_calls += 1;
+                self.is_in_call = true;
+                let id = format!("{}_{index}_{call_idx}", self.call_stem);
+                Some(Event::CallBegun { index, call_idx, id, name })
+            }
+            Piece::Arguments(text) => {
+                Some(Event::CallArguments { index, call_idx: self.call_idx(), text })
+            }
+            Piece::CallEnd => {
+                self.is_in_call = false;
+                // Those of its last marker.
+                self.waiting.clear();
+                Some(Event::CallEnded { index, call_idx: self.call_idx() })
+            }
             _ => None,
-        };
-        pieces.into_iter().filter_map(event).collect()
+        }
+    }
+
+    fn call_idx(&self) -> usize {
+        assert!(self.n_calls > 0, "arguments come behind the start of their call");
+        self.n_calls - 1
     }
 }
 
@@ -91,6 +139,8 @@ pub fn scored(tokenizer: &Tokenizer, token: &Scored) -> TokenLogprob {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_chat::AnswerStart;
+
     use super::*;
 
     const PROMPT: Usage =
@@ -105,7 +155,8 @@ mod tests {
         rest: &str,
         (expected, n_answer_tokens, n_thought_tokens): (&[&str], usize, usize),
     ) {
-        let mut answer = AnswerEvents::new(3, start, HiddenMarkers::default(), PROMPT);
+        let reader = AnswerReader::new(start);
+        let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call");
         let mut events = Vec::new();
         for (id, text) in (0..).zip(texts) {
             let token = TokenText { token: TokenId(id), text: String::new(), bytes: Vec::new() };
@@ -148,5 +199,38 @@ mod tests {
         check(Thought, &["a</think>b"], "", (&["(a)", "b 0"], 1, 1));
         check(Thought, &["a", "</think>", "\n"], "", (&["(a)"], 3, 2));
         check(Text, &[], "", (&[], 0, 0));
+    }
+
+    #[test]
+    fn calls_have_numbers_and_ids() {
+        let reader = AnswerReader::new(AnswerStart::Text);
+        let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call_a");
+        let call = |name: &str| Piece::Call { name: name.into(), id: None };
+        let pieces = vec![
+            Piece::Text("T".into()),
+            call("f"),
+            Piece::Arguments("{}".into()),
+            Piece::CallEnd,
+            call("g"),
+            Piece::CallEnd,
+        ];
+        let begun = |call_idx, id: &str, name: &str| Event::CallBegun {
+            index: 3,
+            call_idx,
+            id: id.into(),
+            name: name.into(),
+        };
+        let expected = [
+            Event::Text { index: 3, text: "T".into(), tokens: Vec::new() },
+            begun(0, "call_a_3_0", "f"),
+            Event::CallArguments { index: 3, call_idx: 0, text: "{}".into() },
+            Event::CallEnded { index: 3, call_idx: 0 },
+            begun(1, "call_a_3_1", "g"),
+            Event::CallEnded { index: 3, call_idx: 1 },
+        ];
+        assert_eq!(answer.events(pieces), expected);
+        let finished = |reason| vec![Event::Finished { index: 3, reason, usage: PROMPT }];
+        assert_eq!(answer.clone().end("", Reason::Length), finished(Reason::Length));
+        assert_eq!(answer.end("", Reason::End), finished(Reason::Calls));
     }
 }

@@ -1,7 +1,9 @@
 //! What happens while a request is served, for every dialect.
 //!
-//! **Invariant:** [`Event::Begun`] comes first; of each answer, thoughts come before text, and
-//! [`Event::Finished`] is its last; [`Event::Failed`] is the last of all.
+//! **Invariant:** [`Event::Begun`] comes first; of each answer, thoughts come before text and
+//! calls, which come in any order, and [`Event::Finished`] is its last; [`Event::Failed`] is the
+//! last of all. Between the events of a call there is nothing else of its answer, and a call
+//! without [`Event::CallEnded`] was cut.
 
 use moeflux::{Finish, TokenId};
 
@@ -36,6 +38,33 @@ pub enum Event {
         /// The tokens that it consists of, where log-probabilities were asked for.
         tokens: Vec<TokenLogprob>,
     },
+    /// An answer calls a tool.
+    CallBegun {
+        /// Which answer.
+        index: usize,
+        /// Which of its calls, from 0 without holes.
+        call_idx: usize,
+        /// Unique in the conversation.
+        id: String,
+        /// The tool's [`moeflux_chat::Tool::name`].
+        name: String,
+    },
+    /// More of a call's arguments: all of them together are one JSON object.
+    CallArguments {
+        /// Which answer.
+        index: usize,
+        /// Which of its calls.
+        call_idx: usize,
+        /// More of it.
+        text: String,
+    },
+    /// The arguments of a call are whole.
+    CallEnded {
+        /// Which answer.
+        index: usize,
+        /// Which of its calls.
+        call_idx: usize,
+    },
     /// An answer ended.
     Finished {
         /// Which answer.
@@ -66,6 +95,8 @@ pub struct Progress {
 pub enum Reason {
     /// The model ended it.
     End,
+    /// The model ended it, and waits for the results of its calls.
+    Calls,
     /// This stop string came up.
     Stop(String),
     /// It has as many tokens as were asked for.

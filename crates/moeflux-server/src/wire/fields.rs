@@ -83,6 +83,11 @@ impl Fields {
         self.map.swap_remove(key).filter(|value| !value.is_null())
     }
 
+    /// A copy of a field, for an answer that repeats it.
+    pub(crate) fn get(&self, key: &str) -> Option<Json> {
+        self.map.get(key).filter(|value| !value.is_null()).cloned()
+    }
+
     /// Whether there is such a field, and it is not null.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|value| !value.is_null())
@@ -218,8 +223,13 @@ pub(crate) fn wrong(path: &str, expected: &str, found: &Json) -> Failure {
 
 /// A value that is of the right type and not supported.
 pub(crate) fn unsupported(path: &str, value: &str, instead: &str) -> Failure {
-    let value: String = value.chars().take(IGNORED_CHARACTERS_MAX).collect();
-    Failure::invalid(path, format!("`{value}` is not supported: {instead}"))
+    Failure::invalid(path, format!("`{}` is not supported: {instead}", shortened(value)))
+}
+
+/// What a message shows of a client's own text.
+pub(crate) fn shortened(text: &str) -> &str {
+    let end = text.char_indices().nth(IGNORED_CHARACTERS_MAX).map_or(text.len(), |(end, _)| end);
+    &text[..end]
 }
 
 fn shown(value: &Json) -> String {

@@ -4,7 +4,7 @@
 //! refused. What depends on the model is left open: ids of tokens, lengths, its sampling defaults.
 
 use moeflux::{SamplerConfig, StopStrings, TokenId};
-use moeflux_chat::{ChatOptions, Conversation};
+use moeflux_chat::{AnswerRules, ChatOptions, Conversation};
 
 use crate::wire::fields::Ignored;
 
@@ -19,8 +19,11 @@ pub struct Request {
     pub n_answers: usize,
     /// Most tokens of an answer; `None`: as many as the context has room for.
     pub n_tokens_max: Option<usize>,
-    /// Most tokens of an answer's thoughts.
-    pub n_thought_tokens_max: Option<usize>,
+    /// What an answer is bound to.
+    pub rules: AnswerRules,
+    /// The path of the field that gave the form of the rules, for what is wrong with its schema or
+    /// grammar; `None` if any text will do.
+    pub form_field: Option<String>,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// What ends an answer.

@@ -23,14 +23,8 @@ const TOP_K_MAX: usize = 1 << 31;
 const N_BIASES_MAX: usize = 65_536;
 
 /// What changes an answer and cannot be honoured, with what to do.
-const REFUSED: [(&str, &str); 17] = [
-    ("guided_json", GRAMMAR),
-    ("guided_regex", GRAMMAR),
-    ("guided_choice", GRAMMAR),
-    ("guided_grammar", GRAMMAR),
-    ("structured_outputs", GRAMMAR),
-    ("grammar", GRAMMAR),
-    ("json_schema", GRAMMAR),
+const REFUSED: [(&str, &str); 11] = [
+    ("json_schema", "is not supported: use `response_format`"),
     ("min_tokens", LEAVE_OUT),
     ("ignore_eos", LEAVE_OUT),
     ("stop_token_ids", "is not supported: use `stop`"),
@@ -42,7 +36,6 @@ const REFUSED: [(&str, &str); 17] = [
     ("functions", "is not supported: use `tools`"),
     ("mm_processor_kwargs", "is not supported: this server takes text"),
 ];
-const GRAMMAR: &str = "is not supported: this server does not constrain answers yet";
 const LEAVE_OUT: &str = "is not supported: leave it out";
 
 /// Takes the fields about sampling; those of log-probabilities differ between dialects.
@@ -135,7 +128,7 @@ mod tests {
     #[test]
     fn values_are_taken() {
         let given = json!({"temperature": 0, "top_k": -1, "top_p": 0.5, "min_p": 0.1, "seed": -1,
-            "logit_bias": {"7": -100, "8": 0.5}, "grammar": null, "min_tokens": 0});
+            "logit_bias": {"7": -100, "8": 0.5}, "json_schema": null, "min_tokens": 0});
         let found = sampling(&mut fields(given)).unwrap();
         assert_eq!(found.temperature, Some(0.0));
         assert_eq!((found.top_k, found.top_p, found.min_p), (Some(0), Some(0.5), Some(0.1)));

@@ -3,13 +3,12 @@
 //! **Invariant:** a tool that a client needs and the model cannot be offered is refused; tools that
 //! a client offers to every server, and that only its own can run, are left out and reported.
 
-use moeflux_chat::Tool;
+use moeflux_chat::{AnswerForm, Tool};
 use serde_json::Value as Json;
 
 use crate::wire::failure::Failure;
-use crate::wire::fields::{Fields, Ignored, element, unsupported, wrong};
-
-const NOT_CONSTRAINED: &str = "calls cannot be forced yet; use `auto` or `none`";
+use crate::wire::fields::{Fields, Ignored, element, unsupported};
+use crate::wire::form;
 
 /// The list `tools` of Chat Completions.
 pub(crate) fn of_chat(fields: &mut Fields, ignored: &mut Ignored) -> Result<Vec<Tool>, Failure> {
@@ -99,7 +98,7 @@ fn one(kind: &str, mut tool: Fields, ignored: &mut Ignored) -> Result<Tool, Fail
     let name = name(&mut tool)?;
     let description = tool.string("description")?;
     let found = if kind == "custom" {
-        Tool::custom(name, description)
+        custom(name, description, &mut tool, ignored)?
     } else {
         let parameters = tool.map("parameters")?;
         let parameters = (!parameters.is_empty()).then_some(Json::Object(parameters));
@@ -110,62 +109,42 @@ fn one(kind: &str, mut tool: Fields, ignored: &mut Ignored) -> Result<Tool, Fail
     Ok(found)
 }
 
+/// A regular expression becomes a part of the schema, which answers are held to. A grammar in Lark
+/// has no place there: the model reads it in the description, as it does at `OpenAI`, and may break
+/// it. Refusing it would refuse agents whose tool for patches has one.
+fn custom(
+    name: String,
+    description: Option<String>,
+    tool: &mut Fields,
+    ignored: &mut Ignored,
+) -> Result<Tool, Failure> {
+    let path = tool.path("format");
+    Ok(match form::of_custom_tool(tool, ignored)? {
+        Some(AnswerForm::Regex(regex)) => {
+            let mut tool = Tool::custom(name, description);
+            tool.parameters["properties"]["input"]["pattern"] = format!("^(?:{regex})$").into();
+            tool
+        }
+        Some(AnswerForm::Lark(grammar)) => {
+            ignored.add(&format!("{path}=lark"));
+            let mut description = description.unwrap_or_default();
+            if !description.is_empty() {
+                description.push_str("\n\n");
+            }
+            description.push_str("`input` follows this grammar in Lark:\n");
+            description.push_str(&grammar);
+            Tool::custom(name, Some(description))
+        }
+        _ => Tool::custom(name, description),
+    })
+}
+
 fn name(tool: &mut Fields) -> Result<String, Failure> {
     let name = tool.required_string("name")?;
     if name.is_empty() {
         return Err(Failure::invalid(&tool.path("name"), "is empty"));
     }
     Ok(name)
-}
-
-/// Whether the model is offered the tools, by the field `tool_choice` of `OpenAI`'s dialects.
-pub(crate) fn are_offered(fields: &mut Fields) -> Result<bool, Failure> {
-    let path = fields.path("tool_choice");
-    match fields.take("tool_choice") {
-        None => Ok(true),
-        Some(Json::String(choice)) => match choice.as_str() {
-            "auto" => Ok(true),
-            "none" => Ok(false),
-            other => Err(unsupported(&path, other, NOT_CONSTRAINED)),
-        },
-        Some(Json::Object(choice)) => {
-            let kind = choice.get("type").and_then(Json::as_str).unwrap_or("an object");
-            Err(unsupported(&path, kind, NOT_CONSTRAINED))
-        }
-        Some(other) => Err(wrong(&path, "a string or an object", &other)),
-    }
-}
-
-/// The same of Anthropic's Messages.
-pub(crate) fn are_offered_by_type(
-    fields: &mut Fields,
-    ignored: &mut Ignored,
-) -> Result<bool, Failure> {
-    let Some(mut choice) = fields.object("tool_choice")? else { return Ok(true) };
-    let kind = choice.required_string("type")?;
-    let path = choice.path("type");
-    choice.end(ignored);
-    match kind.as_str() {
-        "auto" => Ok(true),
-        "none" => Ok(false),
-        other => Err(unsupported(&path, other, NOT_CONSTRAINED)),
-    }
-}
-
-/// Refuses a format of the answer that is not plain text.
-pub(crate) fn refuse_format(
-    fields: &mut Fields,
-    key: &str,
-    ignored: &mut Ignored,
-) -> Result<(), Failure> {
-    let Some(mut format) = fields.object(key)? else { return Ok(()) };
-    let kind = format.required_string("type")?;
-    if kind != "text" {
-        let instead = "this server does not constrain answers yet";
-        return Err(unsupported(&format.path("type"), &kind, instead));
-    }
-    format.end(ignored);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -179,7 +158,7 @@ mod tests {
     fn tools_of_an_agent_are_taken_or_reported() {
         let list = json!([
             {"type": "function", "name": "exec", "strict": false, "parameters": {"type": "object"}},
-            {"type": "custom", "name": "patch", "format": {"type": "grammar"}},
+            {"type": "custom", "name": "patch", "format": {"type": "text"}, "color": "red"},
             {"type": "namespace", "name": "agents", "description": "d", "tools": [
                 {"type": "function", "name": "close"}, {"type": "web_search"}]},
             {"type": "web_search", "external_web_access": false},
@@ -193,7 +172,7 @@ mod tests {
         assert_eq!(tools[1].kind, ToolKind::Custom);
         let ignored: Vec<&str> = ignored.names().collect();
         let expected =
-            ["tools[].format", "tools[].tools[].type=web_search", "tools[].type=web_search"];
+            ["tools[].color", "tools[].tools[].type=web_search", "tools[].type=web_search"];
         assert_eq!(ignored, expected);
     }
 
@@ -210,18 +189,34 @@ mod tests {
     }
 
     #[test]
-    fn forced_calls_are_refused() {
-        let offered = |choice: Json| {
-            let mut fields = Fields::of(String::new(), json!({"tool_choice": choice})).unwrap();
-            are_offered(&mut fields).map_err(|failure| failure.message)
+    fn formats_of_custom_tools_reach_the_model() {
+        let tool = |format: Json| {
+            let tool = json!({"type": "custom", "name": "patch", "description": "d",
+                "format": format});
+            let mut ignored = Ignored::default();
+            let tools = of_responses("tools", vec![tool], &mut ignored);
+            let names: Vec<String> = ignored.names().map(str::to_owned).collect();
+            tools.map(|mut tools| (tools.remove(0), names)).map_err(|failure| failure.message)
         };
-        assert_eq!(offered(Json::Null), Ok(true));
-        assert_eq!(offered(json!("auto")), Ok(true));
-        assert_eq!(offered(json!("none")), Ok(false));
-        let required = offered(json!("required")).unwrap_err();
-        assert!(required.starts_with("`tool_choice`: `required` is not supported"), "{required}");
-        let named = offered(json!({"type": "function", "function": {"name": "f"}})).unwrap_err();
-        assert!(named.starts_with("`tool_choice`: `function` is not supported"), "{named}");
-        assert!(offered(json!(5)).unwrap_err().contains("expected a string or an object, got 5"));
+        let (plain, ignored) = tool(json!({"type": "text"})).unwrap();
+        assert_eq!(plain, Tool::custom("patch".into(), Some("d".into())));
+        assert!(ignored.is_empty());
+        let (found, ignored) =
+            tool(json!({"type": "grammar", "syntax": "regex", "definition": "a|b"})).unwrap();
+        let input = json!({"type": "string", "pattern": "^(?:a|b)$"});
+        assert_eq!(found.parameters["properties"]["input"], input);
+        assert!(ignored.is_empty());
+        let lark = json!({"syntax": "lark", "definition": "start: \"a\""});
+        let (found, ignored) = tool(json!({"type": "grammar", "grammar": lark})).unwrap();
+        let description = "d\n\n`input` follows this grammar in Lark:\nstart: \"a\"";
+        assert_eq!(found.description.as_deref(), Some(description));
+        assert_eq!(found.parameters, plain.parameters);
+        assert_eq!(ignored, ["tools[].format=lark"]);
+        let problem = tool(json!({"type": "grammar", "syntax": "ebnf"})).unwrap_err();
+        assert!(problem.starts_with("`tools[0].format.syntax`: `ebnf` is not supported"));
+        let problem = tool(json!({"type": "grammar"})).unwrap_err();
+        assert_eq!(problem, "`tools[0].format`: needs `syntax` and `definition`");
+        let problem = tool(json!({"type": "image"})).unwrap_err();
+        assert!(problem.starts_with("`tools[0].format.type`: `image` is not supported"));
     }
 }

@@ -196,7 +196,7 @@ fn what_cannot_be_done_is_named() {
     let server = Running::new();
     for (path, more, field) in [
         (CHAT, json!({"tool_choice": "required"}), "tool_choice"),
-        (CHAT, json!({"response_format": {"type": "json_object"}}), "response_format.type"),
+        (CHAT, json!({"response_format": {"type": "xml"}}), "response_format.type"),
         ("/v1/responses", json!({"previous_response_id": "r"}), "previous_response_id"),
         ("/v1/messages", json!({"thread": "create"}), "thread"),
     ] {

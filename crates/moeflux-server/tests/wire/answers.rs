@@ -15,7 +15,7 @@ fn head() -> Head {
     Head { id: "1f".into(), created_s: 1_795_442_432, model: "qwen3".into() }
 }
 
-fn begun() -> Event {
+pub(crate) fn begun() -> Event {
     Event::Begun { n_prompt_tokens: 12, n_cached_tokens: 8 }
 }
 
@@ -23,15 +23,15 @@ fn alive() -> Event {
     Event::Alive(Progress { n_done: 1_024, n_total: 16_000, seconds_left: Some(95) })
 }
 
-fn thought(index: usize, text: &str) -> Event {
+pub(crate) fn thought(index: usize, text: &str) -> Event {
     Event::Thought { index, text: text.into() }
 }
 
-fn text(index: usize, text: &str) -> Event {
+pub(crate) fn text(index: usize, text: &str) -> Event {
     Event::Text { index, text: text.into(), tokens: Vec::new() }
 }
 
-fn finished(index: usize, reason: Reason, n_thought_tokens: usize) -> Event {
+pub(crate) fn finished(index: usize, reason: Reason, n_thought_tokens: usize) -> Event {
     let usage =
         Usage { n_prompt_tokens: 12, n_cached_tokens: 8, n_answer_tokens: 7, n_thought_tokens };
     Event::Finished { index, reason, usage }
@@ -59,7 +59,7 @@ fn with_scores(index: usize, text: &str, tokens: Vec<TokenLogprob>) -> Event {
 
 /// Comparisons of one dialect.
 #[derive(Default)]
-struct Checks {
+pub(crate) struct Checks {
     wrong: Vec<String>,
 }
 
@@ -77,28 +77,28 @@ impl Checks {
         }
     }
 
-    fn chat(&mut self, name: &str, body: &str, events: &[Event]) {
+    pub(crate) fn chat(&mut self, name: &str, body: &str, events: &[Event]) {
         let (_, shape) = chat::parse(body.as_bytes()).unwrap();
         self.check(name, &mut chat::Writer::new(shape, head()), events);
     }
 
-    fn completions(&mut self, name: &str, body: &str, events: &[Event]) {
+    pub(crate) fn completions(&mut self, name: &str, body: &str, events: &[Event]) {
         let (_, shape) = completions::parse(body.as_bytes()).unwrap();
         self.check(name, &mut completions::Writer::new(shape, head()), events);
     }
 
-    fn responses(&mut self, name: &str, body: &str, events: &[Event]) {
+    pub(crate) fn responses(&mut self, name: &str, body: &str, events: &[Event]) {
         let (_, shape) = responses::parse(body.as_bytes()).unwrap();
         self.check(name, &mut responses::Writer::new(shape, head()), events);
     }
 
-    fn messages(&mut self, name: &str, body: &str, events: &[Event]) {
+    pub(crate) fn messages(&mut self, name: &str, body: &str, events: &[Event]) {
         let (_, shape) = messages::parse(body.as_bytes()).unwrap();
         self.check(name, &mut messages::Writer::new(shape, head()), events);
     }
 
     #[track_caller]
-    fn end(self) {
+    pub(crate) fn end(self) {
         assert!(self.wrong.is_empty(), "other bytes than recorded:\n{}", self.wrong.join("\n"));
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use moeflux::{Engine, Feed, Finish, ModelText, Session, StepOutput, Wanted, step};
-use moeflux_chat::{ChatFormat, ChatPrompt, HiddenMarkers};
+use moeflux_chat::{AnswerReader, ChatFormat, ChatPrompt, HiddenMarkers};
 use moeflux_schedule::Scored;
 use moeflux_server::wire::{
     AnswerEvents, Event, Head, Prompt, Reason, Request, Usage, Writer, chat,
@@ -29,7 +29,8 @@ fn events(request: &Request, text: &ModelText, session: &mut Session) -> Vec<Eve
         .with_stops(request.stops.clone());
     let usage = Usage { n_prompt_tokens: tokens.len(), ..Usage::default() };
     let markers = HiddenMarkers::of(text.tokenizer());
-    let mut answer = AnswerEvents::new(0, prompt.start, markers, usage);
+    let reader = AnswerReader::new(prompt.start);
+    let mut answer = AnswerEvents::new(0, reader, markers, usage, "call_1");
     let mut events = vec![Event::Begun { n_prompt_tokens: tokens.len(), n_cached_tokens: 0 }];
     let n_best = generation.n_best_needed();
     let mut output = StepOutput::default();

@@ -69,8 +69,10 @@ fn values() -> Vec<Json> {
 fn is_near(field: &str, place: &str) -> bool {
     // What an object is says which other fields it has.
     let place = place.strip_suffix("type").or(place.strip_suffix("role")).unwrap_or(place);
-    // One is asked for together with another field, the other is told apart by its first element.
-    let is_far = field == "top_logprobs" || field.starts_with("prompt[");
+    // One is asked for together with another field, one is told apart by its first element, and one
+    // has the names of tools.
+    let is_far =
+        field == "top_logprobs" || field.starts_with("prompt[") || field.starts_with("tool_choice");
     place.starts_with(field) || field.starts_with(place) || is_far
 }
 

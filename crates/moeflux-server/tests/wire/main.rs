@@ -2,9 +2,11 @@
 #![cfg(test)]
 
 mod answers;
+mod calls;
 mod dialects;
 mod engine;
 mod hostile;
 mod prompts;
 mod recorded;
 mod refusals;
+mod rules;

@@ -23,6 +23,7 @@ fn chat_completions() {
     let basis = json!({"model": "m", "messages": [{"role": "user", "content": "?"}]});
     let said = |message: Json| json!({"messages": [{"role": "user", "content": "?"}, message]});
     let part = |part: Json| said(json!({"role": "user", "content": [part]}));
+    let function = json!({"type": "function", "function": {"name": "f"}});
     let cases = [
         (json!({"messages": []}), "`messages`: is empty"),
         (json!({"messages": null}), "`messages`: is missing"),
@@ -34,12 +35,25 @@ fn chat_completions() {
         (json!({"logprobs": true, "top_logprobs": 101}), "`top_logprobs`: expected a whole number"),
         (json!({"top_logprobs": 1}), "`top_logprobs`: needs `logprobs`: true"),
         (json!({"stop": vec!["x"; 17]}), "`stop`: 17 stop strings are too many; the limit is 16"),
-        (json!({"tool_choice": "required"}), "`tool_choice`: `required` is not supported"),
+        (json!({"tool_choice": "required"}), "`tool_choice`: needs `tools`"),
+        (json!({"tool_choice": function}), "`tool_choice.function.name`: `f` is none of the"),
+        (json!({"parallel_tool_calls": 1}), "`parallel_tool_calls`: expected true or false"),
+        (json!({"response_format": {"type": "xml"}}), "`response_format.type`: `xml` is not"),
+        (json!({"response_format": "json"}), "`response_format`: expected an object, got a string"),
+        (json!({"grammar": "root ::= x"}), "`grammar`: is GBNF"),
+        (json!({"json_schema": {"type": "object"}}), "`json_schema`: is not supported: use"),
+        (json!({"max_thinking_tokens": -1}), "`max_thinking_tokens`: expected a whole number"),
+        (json!({"thinking_budget": "x"}), "`thinking_budget`: expected a whole number from 0"),
+        (json!({"reasoning_effort": 5}), "`reasoning_effort`: expected a string, got 5"),
         (
-            json!({"response_format": {"type": "json_object"}}),
-            "`response_format.type`: `json_object` is not supported",
+            json!({"response_format": {"type": "json_object"}, "guided_regex": "a"}),
+            "`response_format.type`: cannot be combined with `guided_regex`",
         ),
-        (json!({"grammar": "root ::= x"}), "`grammar`: is not supported"),
+        (
+            json!({"response_format": {"type": "json_object"}, "tool_choice": "required",
+                "tools": [{"type": "function", "function": {"name": "f"}}]}),
+            "`tool_choice`: forces a call, which cannot be combined with `response_format.type`",
+        ),
         (json!({"audio": {"voice": "x"}}), "`audio`: is not supported"),
         (json!({"modalities": ["text", "audio"]}), "`modalities[1]`: is not supported"),
         (json!({"web_search_options": {"x": 1}}), "`web_search_options`: is not supported"),
@@ -71,6 +85,15 @@ fn completions() {
         (json!({"prompt": vec!["a"; 1_025]}), "`prompt`: 1025 prompts are too many; the limit is"),
         (json!({"prompt": vec!["a"; 9], "n": 128}), "`n`: 1152 answers in all are too many; the"),
         (json!({"suffix": "x"}), "`suffix`: is not supported"),
+        (json!({"response_format": {"type": "x"}}), "`response_format.type`: `x` is not supported"),
+        (
+            json!({"guided_choice": "a"}),
+            "`guided_choice`: expected a list of strings, got a string",
+        ),
+        (
+            json!({"grammar": "start: \"a\"", "structured_outputs": {"regex": "a"}}),
+            "`structured_outputs.regex`: cannot be combined with `grammar`",
+        ),
         (json!({"best_of": 2}), "`best_of`: is not supported: use `n`"),
         (json!({"logprobs": true}), "`logprobs`: expected a whole number from 0 to 100, got true"),
         (json!({"max_tokens": -1}), "`max_tokens`: expected a whole number from 0 to"),
@@ -92,8 +115,20 @@ fn responses() {
         (json!({"background": true}), "`background`: is not supported"),
         (json!({"prompt": {"id": "pmpt_1"}}), "`prompt`: is not supported"),
         (json!({"truncation": "auto"}), "`truncation`: `auto` is not supported"),
-        (json!({"text": {"format": {"type": "json_schema"}}}), "`text.format.type`: `json_schema`"),
-        (json!({"tool_choice": {"type": "web_search"}}), "`tool_choice`: `web_search` is not"),
+        (json!({"text": {"format": {"type": "json_schema"}}}), "`text.format.schema`: is missing"),
+        (json!({"text": {"format": {"type": "x"}}}), "`text.format.type`: `x` is not supported"),
+        (json!({"response_format": {"type": "text"}}), "`response_format`: is not supported: use"),
+        (json!({"tool_choice": {"type": "web_search"}}), "`tool_choice.type`: `web_search` is not"),
+        (json!({"tool_choice": "required"}), "`tool_choice`: needs `tools`"),
+        (
+            json!({"tool_choice": "required", "tools": [{"type": "web_search"}]}),
+            "`tool_choice`: needs `tools`",
+        ),
+        (
+            json!({"tool_choice": {"type": "custom", "name": "f"}}),
+            "`tool_choice.name`: `f` is none of the `tools`",
+        ),
+        (json!({"reasoning": {"effort": 1}}), "`reasoning.effort`: expected a string, got 1"),
         (item(image), "`input[0].content[0].type`: `input_image` is not supported"),
         (item(output), "`input[0].output[0].type`: `input_image` is not supported"),
         (item(json!({"type": "item_reference", "id": "x"})), "`input[0].type`: is not supported"),
@@ -107,6 +142,7 @@ fn responses() {
 fn messages_of_anthropic() {
     let basis = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "?"}]});
     let block = |block: Json| json!({"messages": [{"role": "user", "content": [block]}]});
+    let schema = json!({"type": "json_schema", "schema": {"type": "object"}});
     let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]});
     let cases = [
         (json!({"max_tokens": null}), "`max_tokens`: is missing"),
@@ -114,8 +150,27 @@ fn messages_of_anthropic() {
         (json!({"thread": {"type": "create"}}), "`thread`: is not supported"),
         (json!({"container": "c"}), "`container`: is not supported"),
         (json!({"mcp_servers": [{}]}), "`mcp_servers`: is not supported"),
-        (json!({"output_config": {"format": {"type": "json_schema"}}}), "`output_config.format`:"),
-        (json!({"tool_choice": {"type": "any"}}), "`tool_choice.type`: `any` is not supported"),
+        (
+            json!({"output_config": {"format": {"type": "json_schema"}}}),
+            "`output_config.format.schema`: is missing",
+        ),
+        (json!({"output_format": {"type": "x"}}), "`output_format.type`: `x` is not supported"),
+        (json!({"output_config": {"effort": 1}}), "`output_config.effort`: expected a string"),
+        (
+            json!({"output_config": {"format": schema}, "output_format": schema}),
+            "`output_config.format.schema`: cannot be combined with `output_format.schema`",
+        ),
+        (json!({"response_format": {"type": "text"}}), "`response_format`: is not supported: use"),
+        (json!({"tool_choice": {"type": "any"}}), "`tool_choice.type`: needs `tools`"),
+        (
+            json!({"tool_choice": {"type": "tool", "name": "f"}}),
+            "`tool_choice.name`: `f` is none of the `tools`",
+        ),
+        (
+            json!({"tool_choice": {"type": "any"}, "tools": [{"name": "f"}],
+                "output_format": schema}),
+            "`tool_choice`: forces a call, which cannot be combined with `output_format.schema`",
+        ),
         (json!({"thinking": {"type": "on"}}), "`thinking.type`: `on` is not supported"),
         (
             json!({"thinking": {"type": "enabled", "budget_tokens": 0}}),

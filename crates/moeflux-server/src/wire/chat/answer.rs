@@ -1,11 +1,13 @@
 //! A chat completion, whole or in chunks.
 //!
 //! **Invariant:** the first chunk of each answer has the role; its last has the reason; then comes
-//! the usage, if it was asked for, and `[DONE]`. A failure is the last chunk, without `[DONE]`.
+//! the usage, if it was asked for, and `[DONE]`. A failure is the last chunk, without `[DONE]`. All
+//! deltas of a call have its number, and only the first has its id, kind and name.
 
 use serde_json::{Value as Json, json};
 
 use crate::wire::bytes;
+use crate::wire::calls::{Arguments, Target};
 use crate::wire::chat::request::{Delivery, Shape};
 use crate::wire::event::{self, Event, Reason, TokenLogprob, Usage};
 use crate::wire::logprobs;
@@ -21,20 +23,29 @@ pub struct Writer {
     totals: Totals,
 }
 
-/// An answer that is collected.
+/// An answer so far; its texts only where it is collected.
 #[derive(Clone, Debug, Default)]
 struct Answer {
     thoughts: String,
     text: String,
     logprobs: Vec<Json>,
+    calls: Vec<Call>,
     finish: Option<&'static str>,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    id: String,
+    target: Target,
+    arguments: Arguments,
+    text: String,
 }
 
 impl Writer {
     /// A writer for the answer to a request of this shape.
     #[must_use]
     pub fn new(shape: Shape, head: Head) -> Self {
-        let answers = vec![Answer::default(); if shape.is_whole() { shape.n_answers } else { 0 }];
+        let answers = vec![Answer::default(); shape.n_answers];
         let totals = Totals::new(shape.n_prompts, shape.n_answers);
         Self { shape, head, answers, totals }
     }
@@ -58,12 +69,37 @@ impl Writer {
                     self.chunk(*index, (json!({"content": text}), None), logprobs, out);
                 }
             }
+            Event::CallBegun { index, id, name, .. } => {
+                let (call_idx, call) =
+                    self.answers[*index].begin(id, self.shape.kinds.target(name));
+                let mut call = call.json();
+                call["index"] = call_idx.into();
+                let delta = json!({"content": null, "tool_calls": [call]});
+                self.chunk(*index, (delta, None), Json::Null, out);
+            }
+            Event::CallArguments { index, call_idx, text } => {
+                let text = self.answers[*index].calls[*call_idx].arguments.push(text);
+                self.arguments((*index, *call_idx), &text, out);
+            }
+            Event::CallEnded { index, call_idx } => {
+                let text = self.answers[*index].calls[*call_idx].arguments.end();
+                self.arguments((*index, *call_idx), &text, out);
+            }
             Event::Finished { index, reason, usage } => {
                 self.chunk(*index, (json!({}), Some(finish(reason))), Json::Null, out);
                 self.finish(*index, *usage, out);
             }
             Event::Failed(failure) => bytes::data(&failure.openai(), out),
         }
+    }
+
+    fn arguments(&self, (index, call_idx): (usize, usize), text: &str, out: &mut Vec<u8>) {
+        if text.is_empty() {
+            return;
+        }
+        let (kind, key) = self.answers[index].calls[call_idx].names();
+        let call = json!({"index": call_idx, kind: {key: text}});
+        self.chunk(index, (json!({"tool_calls": [call]}), None), Json::Null, out);
     }
 
     fn chunk(
@@ -128,6 +164,17 @@ impl Writer {
                     answer.logprobs.extend(logprobs::list(tokens));
                 }
             }
+            Event::CallBegun { index, id, name, .. } => {
+                self.answers[*index].begin(id, self.shape.kinds.target(name));
+            }
+            Event::CallArguments { index, call_idx, text } => {
+                let call = &mut self.answers[*index].calls[*call_idx];
+                call.text += &call.arguments.push(text);
+            }
+            Event::CallEnded { index, call_idx } => {
+                let call = &mut self.answers[*index].calls[*call_idx];
+                call.text += &call.arguments.end();
+            }
             Event::Finished { index, reason, usage } => {
                 self.answers[*index].finish = Some(finish(reason));
                 if self.totals.add(*index, *usage) {
@@ -159,13 +206,39 @@ impl Writer {
 }
 
 impl Answer {
+    /// Adds a call, which has this number.
+    fn begin(&mut self, id: &str, target: Target) -> (usize, &Call) {
+        let arguments = Arguments::new(&target);
+        let call_idx = self.calls.len();
+        self.calls.push(Call { id: id.to_owned(), target, arguments, text: String::new() });
+        (call_idx, &self.calls[call_idx])
+    }
+
     fn message(&self) -> Json {
         let mut message = json!({"role": "assistant", "content": self.text, "refusal": null});
         if !self.thoughts.is_empty() {
             message["reasoning_content"] = self.thoughts.as_str().into();
             message["reasoning"] = self.thoughts.as_str().into();
         }
+        if !self.calls.is_empty() {
+            if self.text.is_empty() {
+                message["content"] = Json::Null;
+            }
+            message["tool_calls"] = self.calls.iter().map(Call::json).collect();
+        }
         message
+    }
+}
+
+impl Call {
+    /// What its kind is called, and its arguments.
+    fn names(&self) -> (&'static str, &'static str) {
+        if self.target.is_custom { ("custom", "input") } else { ("function", "arguments") }
+    }
+
+    fn json(&self) -> Json {
+        let (kind, key) = self.names();
+        json!({"id": self.id, "type": kind, kind: {"name": self.target.name, key: self.text}})
     }
 }
 
@@ -176,5 +249,9 @@ impl event::Writer for Writer {
 }
 
 fn finish(reason: &Reason) -> &'static str {
-    if reason.is_cut() { "length" } else { "stop" }
+    match reason {
+        Reason::Length | Reason::ContextFull => "length",
+        Reason::Calls => "tool_calls",
+        Reason::End | Reason::Stop(_) => "stop",
+    }
 }

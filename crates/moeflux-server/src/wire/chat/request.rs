@@ -1,21 +1,29 @@
 //! The body of a request for a chat completion.
 //!
 //! Additions to `OpenAI`'s fields: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`,
-//! `continue_final_message`, `max_thinking_tokens`, and thoughts in messages of the assistant.
+//! `continue_final_message`, `max_thinking_tokens`, `grammar` and vLLM's fields for the same, and
+//! thoughts in messages of the assistant.
 
-use moeflux_chat::{Assistant, Call, ChatOptions, OWN_VARIABLES, ToolResult, Turn};
+use moeflux_chat::{
+    Assistant, Call, ChatOptions, Conversation, OWN_VARIABLES, Tool, ToolResult, Turn,
+};
 use serde_json::{Map, Value as Json};
 
+use crate::wire::calls::Kinds;
+use crate::wire::choice;
 use crate::wire::failure::Failure;
 use crate::wire::fields::{Fields, Ignored, element, unsupported};
+use crate::wire::form::{Form, SchemaAt};
 use crate::wire::request::{Prompt, Request};
+use crate::wire::rules;
 use crate::wire::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
 use crate::wire::text;
+use crate::wire::thoughts;
 use crate::wire::tools;
 use crate::wire::turns::Turns;
 
 /// Fields without effect here that every client may send.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 11] = [
     "user",
     "store",
     "metadata",
@@ -25,7 +33,6 @@ const KNOWN: [&str; 12] = [
     "prompt_cache_retention",
     "prompt_cache_options",
     "verbosity",
-    "parallel_tool_calls",
     "prediction",
     "add_generation_prompt",
 ];
@@ -37,6 +44,7 @@ pub struct Shape {
     pub(crate) n_prompts: usize,
     pub(crate) n_answers: usize,
     pub(crate) has_logprobs: bool,
+    pub(crate) kinds: Kinds,
 }
 
 /// How the answer is sent.
@@ -59,24 +67,34 @@ pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failu
     let mut ignored = Ignored::default();
     let mut sampling = sampling::sampling(&mut fields)?;
     sampling.n_logprobs = n_logprobs(&mut fields)?;
-    refuse(&mut fields, &mut ignored)?;
+    refuse(&mut fields)?;
+    let mut form = Form::of(&mut fields, &mut ignored)?;
+    form.format(&mut fields, ("response_format", SchemaAt::Nested), &mut ignored)?;
     let (is_streamed, delivery) = delivery(&mut fields, &mut ignored)?;
     let n_answers = fields.count("n", 1..=N_ANSWERS_MAX)?.unwrap_or(1);
-    let shape =
-        Shape { delivery, n_prompts: 1, n_answers, has_logprobs: sampling.n_logprobs.is_some() };
+    let has_logprobs = sampling.n_logprobs.is_some();
+    let (options, effort_limit) = options(&mut fields)?;
+    let limit = thoughts::limit(&mut fields)?.or(effort_limit);
+    let tools = tools::of_chat(&mut fields, &mut ignored)?;
+    let choice = choice::of_openai(&mut fields, &tools, &mut ignored)?;
+    let tools = choice::offered(&choice, tools);
+    let kinds = Kinds::of(&tools);
+    let (rules, form_field) = rules::rules(choice, form, limit)?;
+    let conversation = conversation(&mut fields, tools, &mut ignored)?;
     let request = Request {
         model: fields.string("model")?,
         n_answers,
         n_tokens_max: n_tokens_max(&mut fields)?,
-        n_thought_tokens_max: fields.count("max_thinking_tokens", 0..=N_TOKENS_MAX)?,
+        rules,
+        form_field,
         stops: sampling::stops(&mut fields, "stop")?,
-        prompt: prompt(&mut fields, &mut ignored)?,
+        prompt: Prompt::Chat(Box::new(conversation), options),
         is_echoed: false,
         is_streamed,
         sampling,
         ignored: end(fields, ignored),
     };
-    Ok((request, shape))
+    Ok((request, Shape { delivery, n_prompts: 1, n_answers, has_logprobs, kinds }))
 }
 
 fn end(mut fields: Fields, mut ignored: Ignored) -> Ignored {
@@ -86,8 +104,7 @@ fn end(mut fields: Fields, mut ignored: Ignored) -> Ignored {
 }
 
 /// Refuses what would change the answer.
-fn refuse(fields: &mut Fields, ignored: &mut Ignored) -> Result<(), Failure> {
-    tools::refuse_format(fields, "response_format", ignored)?;
+fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     let reason = "is not supported: this server answers with text";
     fields.refuse("audio", reason)?;
     fields.refuse("web_search_options", "is not supported: this server runs no tools")?;
@@ -143,10 +160,11 @@ fn n_tokens_max(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     Ok(fields.count("max_completion_tokens", 1..=N_TOKENS_MAX)?.or(older))
 }
 
-fn prompt(fields: &mut Fields, ignored: &mut Ignored) -> Result<Prompt, Failure> {
-    let options = options(fields)?;
-    let offered = tools::of_chat(fields, ignored)?;
-    let are_offered = tools::are_offered(fields)?;
+fn conversation(
+    fields: &mut Fields,
+    tools: Vec<Tool>,
+    ignored: &mut Ignored,
+) -> Result<Conversation, Failure> {
     let goes_on = fields.flag("continue_final_message")?;
     let path = fields.path("messages");
     if !fields.has("messages") {
@@ -156,18 +174,17 @@ fn prompt(fields: &mut Fields, ignored: &mut Ignored) -> Result<Prompt, Failure>
     for (index, json) in fields.list("messages")?.into_iter().enumerate() {
         message(Fields::of(element(&path, index), json)?, &mut turns, ignored)?;
     }
-    let offered = if are_offered { offered } else { Vec::new() };
-    let conversation = turns.conversation(&path, offered, goes_on)?;
-    Ok(Prompt::Chat(Box::new(conversation), options))
+    turns.conversation(&path, tools, goes_on)
 }
 
-/// What the template is told: `chat_template_kwargs`, and what `reasoning_effort` means.
-pub(crate) fn options(fields: &mut Fields) -> Result<ChatOptions, Failure> {
+/// What the template is told: `chat_template_kwargs`, and what `reasoning_effort` means; with the
+/// limit on thoughts that follows from the latter.
+pub(crate) fn options(fields: &mut Fields) -> Result<(ChatOptions, Option<usize>), Failure> {
     let variables = template_variables(fields)?;
     let mut options = ChatOptions { variables, ..ChatOptions::default() };
     let effort = fields.string("reasoning_effort")?;
-    wish_effort(&mut options, effort.as_deref());
-    Ok(options)
+    let limit = wish_effort(&mut options, effort.as_deref());
+    Ok((options, limit))
 }
 
 /// Variables that a client gives to the template.
@@ -184,8 +201,8 @@ pub(crate) fn template_variables(fields: &mut Fields) -> Result<Map<String, Json
 }
 
 /// `none` means no thoughts; anything else is told to the template. What the client tells the
-/// template itself wins.
-pub(crate) fn wish_effort(options: &mut ChatOptions, effort: Option<&str>) {
+/// template itself wins. The limit on thoughts that follows.
+pub(crate) fn wish_effort(options: &mut ChatOptions, effort: Option<&str>) -> Option<usize> {
     match effort {
         None => {}
         Some("none") => options.thinking = Some(false),
@@ -196,6 +213,8 @@ pub(crate) fn wish_effort(options: &mut ChatOptions, effort: Option<&str>) {
     if let Some(value) = options.variables.get("enable_thinking").and_then(Json::as_bool) {
         options.thinking = Some(value);
     }
+    let is_overruled = effort == Some("none") && options.thinking == Some(true);
+    effort.filter(|_| !is_overruled).and_then(thoughts::limit_of)
 }
 
 fn message(mut message: Fields, turns: &mut Turns, ignored: &mut Ignored) -> Result<(), Failure> {

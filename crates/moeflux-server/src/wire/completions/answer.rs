@@ -114,7 +114,11 @@ impl Writer {
 impl event::Writer for Writer {
     fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
         match event {
-            Event::Begun { .. } => {}
+            // The prompt is no conversation, so that nothing is taken for a call.
+            Event::Begun { .. }
+            | Event::CallBegun { .. }
+            | Event::CallArguments { .. }
+            | Event::CallEnded { .. } => {}
             Event::Alive(_) if self.shape.is_whole() => bytes::blank(out),
             Event::Alive(progress) => bytes::comment(*progress, out),
             Event::Thought { index, text } => self.text(*index, (text, &[]), out),

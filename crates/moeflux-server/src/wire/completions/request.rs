@@ -4,14 +4,17 @@
 //! generated, and the prompt comes back with its log-probabilities.
 
 use moeflux::TokenId;
+use moeflux_chat::AnswerRules;
 use serde_json::Value as Json;
 
+use crate::wire::calls::Kinds;
 use crate::wire::chat::{self, Shape as ChatShape};
 use crate::wire::failure::Failure;
 use crate::wire::fields::{Fields, Ignored, element, wrong};
+use crate::wire::form::{Form, SchemaAt};
 use crate::wire::request::{Prompt, PromptText, Request};
+use crate::wire::rules;
 use crate::wire::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
-use crate::wire::tools;
 
 /// Most prompts of a request, times the answers to each: all of them wait for their turn.
 const N_PROMPTS_MAX: usize = 1_024;
@@ -33,7 +36,9 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     let mut sampling = sampling::sampling(&mut fields)?;
     sampling.n_logprobs = fields.count("logprobs", 0..=N_LOGPROBS_MAX)?;
     fields.refuse("suffix", "is not supported: put the text into the prompt")?;
-    tools::refuse_format(&mut fields, "response_format", &mut ignored)?;
+    let mut form = Form::of(&mut fields, &mut ignored)?;
+    form.format(&mut fields, ("response_format", SchemaAt::Nested), &mut ignored)?;
+    let (rules, form_field) = rules::rules(AnswerRules::default(), form, None)?;
     let (is_streamed, delivery) = chat::delivery(&mut fields, &mut ignored)?;
     let n_answers = fields.count("n", 1..=N_ANSWERS_MAX)?.unwrap_or(1);
     if fields.count("best_of", 0..=N_ANSWERS_MAX)?.is_some_and(|best_of| best_of > n_answers) {
@@ -50,6 +55,7 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
         n_prompts: prompts.len(),
         n_answers,
         has_logprobs: sampling.n_logprobs.is_some(),
+        kinds: Kinds::default(),
     };
     let request = Request {
         model: fields.string("model")?,
@@ -58,7 +64,8 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
         n_tokens_max: Some(
             fields.count("max_tokens", 0..=N_TOKENS_MAX)?.unwrap_or(N_TOKENS_DEFAULT),
         ),
-        n_thought_tokens_max: None,
+        rules,
+        form_field,
         stops: sampling::stops(&mut fields, "stop")?,
         is_echoed: fields.flag("echo")?.unwrap_or(false),
         is_streamed,

@@ -1,9 +1,10 @@
 //! A message, whole or as events.
 //!
-//! **Invariant:** `message_start`, blocks one after another (a thought, then text), `message_delta`
-//! with the reason and all tokens, `message_stop`. An `error` is the last event.
+//! **Invariant:** `message_start`, blocks one after another (a thought, then texts and calls),
+//! `message_delta` with the reason and all tokens, `message_stop`. An `error` is the last event. A
+//! message that is sent whole has no call that was cut: half of its arguments are no object.
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::wire::bytes;
 use crate::wire::event::{self, Event, Reason, Usage};
@@ -19,38 +20,59 @@ const SIGNATURE: &str = "bW9lZmx1eA==";
 pub struct Writer {
     shape: Shape,
     head: Head,
-    /// Blocks so far, the last one open.
+    /// Blocks so far; texts only where they are collected.
     blocks: Vec<Block>,
+    /// Whether the last block is open.
+    is_open: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Block {
     kind: Kind,
     text: String,
+    /// Whether nothing of it has come yet.
+    is_empty: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Thought,
     Text,
+    Call { id: String, name: String },
 }
 
 impl Block {
+    /// As it begins, in a stream.
+    fn begun(&self) -> Json {
+        match &self.kind {
+            Kind::Call { id, name } => call(id, name, Map::new()),
+            _ => self.json(""),
+        }
+    }
+
+    /// As a whole.
     fn json(&self, signature: &str) -> Json {
-        match self.kind {
+        match &self.kind {
             Kind::Thought => {
                 json!({"type": "thinking", "thinking": self.text, "signature": signature})
             }
             Kind::Text => json!({"type": "text", "text": self.text}),
+            Kind::Call { id, name } => {
+                call(id, name, serde_json::from_str(&self.text).unwrap_or_default())
+            }
         }
     }
+}
+
+fn call(id: &str, name: &str, input: Map<String, Json>) -> Json {
+    json!({"type": "tool_use", "id": id, "name": name, "input": input})
 }
 
 impl Writer {
     /// A writer for the answer to a request of this shape.
     #[must_use]
     pub fn new(shape: Shape, head: Head) -> Self {
-        Self { shape, head, blocks: Vec::new() }
+        Self { shape, head, blocks: Vec::new(), is_open: false }
     }
 
     fn message(&self, content: Vec<Json>, usage: Usage) -> Json {
@@ -72,33 +94,63 @@ impl Writer {
         bytes::named(&json!({"type": "message_start", "message": message}), out);
     }
 
-    fn more(&mut self, kind: Kind, text: &str, out: &mut Vec<u8>) {
-        if self.blocks.last().is_none_or(|block| block.kind != kind) {
-            self.close(out);
-            let block = Block { kind, text: String::new() };
-            let event = json!({
-                "type": "content_block_start",
-                "index": self.blocks.len(),
-                "content_block": block.json(""),
-            });
-            self.event(&event, out);
-            self.blocks.push(block);
+    fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
+        self.close(out);
+        let block = Block { kind, text: String::new(), is_empty: true };
+        let event = json!({
+            "type": "content_block_start",
+            "index": self.blocks.len(),
+            "content_block": block.begun(),
+        });
+        self.event(&event, out);
+        self.blocks.push(block);
+        self.is_open = true;
+    }
+
+    fn thought(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.go_on(Kind::Thought, out);
+        if self.shape.thoughts == Thoughts::Shown {
+            self.more(text, json!({"type": "thinking_delta", "thinking": text}), out);
         }
-        let is_omitted = kind == Kind::Thought && self.shape.thoughts == Thoughts::Omitted;
-        if is_omitted || text.is_empty() {
+    }
+
+    fn text(&mut self, text: &str, out: &mut Vec<u8>) {
+        if !text.is_empty() {
+            self.go_on(Kind::Text, out);
+            self.more(text, json!({"type": "text_delta", "text": text}), out);
+        }
+    }
+
+    fn go_on(&mut self, kind: Kind, out: &mut Vec<u8>) {
+        let is_open = self.is_open && self.blocks.last().is_some_and(|block| block.kind == kind);
+        if !is_open {
+            self.open(kind, out);
+        }
+    }
+
+    fn more(&mut self, text: &str, delta: Json, out: &mut Vec<u8>) {
+        if text.is_empty() {
             return;
         }
-        if !self.shape.is_streamed {
-            if let Some(block) = self.blocks.last_mut() {
-                block.text.push_str(text);
-            }
-            return;
+        let Some(block) = self.blocks.last_mut() else { return };
+        block.is_empty = false;
+        if self.shape.is_streamed {
+            self.delta(&delta, out);
+        } else {
+            block.text.push_str(text);
         }
-        let delta = match kind {
-            Kind::Thought => json!({"type": "thinking_delta", "thinking": text}),
-            Kind::Text => json!({"type": "text_delta", "text": text}),
-        };
-        self.delta(&delta, out);
+    }
+
+    fn arguments(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.more(text, json!({"type": "input_json_delta", "partial_json": text}), out);
+    }
+
+    /// Agents begin with the work when a block is whole, and some read no arguments as JSON, too.
+    fn end_call(&mut self, out: &mut Vec<u8>) {
+        if self.blocks.last().is_some_and(|block| block.is_empty) {
+            self.arguments("{}", out);
+        }
+        self.close(out);
     }
 
     fn delta(&self, delta: &Json, out: &mut Vec<u8>) {
@@ -107,13 +159,14 @@ impl Writer {
         self.event(&event, out);
     }
 
-    fn close(&self, out: &mut Vec<u8>) {
-        let Some(block) = self.blocks.last() else { return };
+    fn close(&mut self, out: &mut Vec<u8>) {
+        let Some(block) = self.blocks.last().filter(|_| self.is_open) else { return };
         if block.kind == Kind::Thought {
             self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         let index = self.blocks.len() - 1;
         self.event(&json!({"type": "content_block_stop", "index": index}), out);
+        self.is_open = false;
     }
 
     fn event(&self, event: &Json, out: &mut Vec<u8>) {
@@ -122,9 +175,13 @@ impl Writer {
         }
     }
 
-    fn finish(&self, reason: &Reason, usage: Usage, out: &mut Vec<u8>) {
+    fn finish(&mut self, reason: &Reason, usage: Usage, out: &mut Vec<u8>) {
         let (stop_reason, stop_sequence) = stop(reason);
         if !self.shape.is_streamed {
+            let is_cut = |block: &Block| matches!(block.kind, Kind::Call { .. });
+            if self.is_open && self.blocks.last().is_some_and(is_cut) {
+                self.blocks.pop();
+            }
             let content = self.blocks.iter().map(|block| block.json(SIGNATURE)).collect();
             let mut message = self.message(content, usage);
             message["stop_reason"] = stop_reason.into();
@@ -149,9 +206,13 @@ impl event::Writer for Writer {
             Event::Begun { .. } => {}
             Event::Alive(_) if is_streamed => bytes::named(&json!({"type": "ping"}), out),
             Event::Alive(_) => bytes::blank(out),
-            Event::Thought { text, .. } => self.more(Kind::Thought, text, out),
-            Event::Text { text, .. } if text.is_empty() => {}
-            Event::Text { text, .. } => self.more(Kind::Text, text, out),
+            Event::Thought { text, .. } => self.thought(text, out),
+            Event::Text { text, .. } => self.text(text, out),
+            Event::CallBegun { id, name, .. } => {
+                self.open(Kind::Call { id: id.clone(), name: name.clone() }, out);
+            }
+            Event::CallArguments { text, .. } => self.arguments(text, out),
+            Event::CallEnded { .. } => self.end_call(out),
             Event::Finished { reason, usage, .. } => self.finish(reason, *usage, out),
             Event::Failed(failure) if is_streamed => bytes::named(&failure.anthropic(), out),
             Event::Failed(failure) => bytes::whole(&failure.anthropic(), out),
@@ -162,6 +223,7 @@ impl event::Writer for Writer {
 fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
     match reason {
         Reason::End => ("end_turn", None),
+        Reason::Calls => ("tool_use", None),
         Reason::Stop(string) => ("stop_sequence", Some(string)),
         Reason::Length => ("max_tokens", None),
         Reason::ContextFull => ("model_context_window_exceeded", None),

@@ -3,15 +3,19 @@
 //! Without the field `thinking` there are no thoughts, as in Anthropic's API: its clients ask for
 //! short answers with a few tokens. The sampling fields of the other dialects are taken as well.
 
-use moeflux_chat::{Call, ChatOptions, ToolResult, Turn};
+use moeflux_chat::{Call, ChatOptions, Conversation, Tool, ToolResult, Turn};
 use serde_json::Value as Json;
 
 use crate::wire::chat;
+use crate::wire::choice;
 use crate::wire::failure::{Failure, FailureKind};
 use crate::wire::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::wire::form::{Form, SchemaAt};
 use crate::wire::request::{Prompt, Request};
+use crate::wire::rules;
 use crate::wire::sampling::{self, N_TOKENS_MAX};
 use crate::wire::text;
+use crate::wire::thoughts;
 use crate::wire::tools;
 use crate::wire::turns::Turns;
 
@@ -28,7 +32,6 @@ const KNOWN: [&str; 9] = [
     "workspace_id",
 ];
 const NO_TOOLS: &str = "is not supported: this server runs no tools";
-const GRAMMAR: &str = "is not supported: this server does not constrain answers yet";
 
 /// What the writer of the answer needs to know of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,17 +83,26 @@ fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
     let sampling = sampling::sampling(&mut fields)?;
     refuse(&mut fields)?;
     let mut options = ChatOptions::default();
-    output_config(&mut fields, &mut options, &mut ignored)?;
+    let mut form = Form::of(&mut fields, &mut ignored)?;
+    form.format(&mut fields, ("output_format", SchemaAt::Beside), &mut ignored)?;
+    let effort_limit = output_config(&mut fields, (&mut options, &mut form), &mut ignored)?;
     options.variables.extend(chat::template_variables(&mut fields)?);
     let thinking = thinking(&mut fields, &mut ignored)?;
     options.thinking = thinking.is_on;
+    let limit = thinking.n_tokens_max.or(thoughts::limit(&mut fields)?).or(effort_limit);
     let is_streamed = fields.flag("stream")?.unwrap_or(false);
+    let tools = tools::of_messages(&mut fields, &mut ignored)?;
+    let choice = choice::of_messages(&mut fields, &tools, &mut ignored)?;
+    let tools = choice::offered(&choice, tools);
+    let (rules, form_field) = rules::rules(choice, form, limit)?;
+    let conversation = conversation(&mut fields, tools, &mut ignored)?;
     let request = Request {
         model: fields.string("model")?,
-        prompt: prompt(&mut fields, options, &mut ignored)?,
+        prompt: Prompt::Chat(Box::new(conversation), options),
         n_answers: 1,
         n_tokens_max: None,
-        n_thought_tokens_max: thinking.n_tokens_max,
+        rules,
+        form_field,
         stops: sampling::stops(&mut fields, "stop_sequences")?,
         is_echoed: false,
         is_streamed,
@@ -108,7 +120,7 @@ fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     fields.refuse("container", NO_TOOLS)?;
     fields.refuse("mcp_servers", NO_TOOLS)?;
     fields.refuse("compaction", "is not supported: send the whole history")?;
-    fields.refuse("output_format", GRAMMAR)?;
+    fields.refuse("response_format", "is not supported: use `output_config.format`")?;
     if fields.has("thread") {
         let problem = "`thread`: is not supported: this server keeps no history, so send all of it";
         let mut failure = Failure::new(FailureKind::Threads, problem);
@@ -118,18 +130,21 @@ fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The format of the answer, and the effort: for the template, and as a limit on thoughts.
 fn output_config(
     fields: &mut Fields,
-    options: &mut ChatOptions,
+    (options, form): (&mut ChatOptions, &mut Form),
     ignored: &mut Ignored,
-) -> Result<(), Failure> {
-    let Some(mut config) = fields.object("output_config")? else { return Ok(()) };
-    config.refuse("format", GRAMMAR)?;
-    if let Some(effort) = config.string("effort")? {
+) -> Result<Option<usize>, Failure> {
+    let Some(mut config) = fields.object("output_config")? else { return Ok(None) };
+    form.format(&mut config, ("format", SchemaAt::Beside), ignored)?;
+    let effort = config.string("effort")?;
+    config.end(ignored);
+    let limit = effort.as_deref().and_then(thoughts::limit_of);
+    if let Some(effort) = effort {
         options.variables.insert("reasoning_effort".into(), effort.into());
     }
-    config.end(ignored);
-    Ok(())
+    Ok(limit)
 }
 
 fn thinking(fields: &mut Fields, ignored: &mut Ignored) -> Result<Thinking, Failure> {
@@ -154,13 +169,11 @@ fn thinking(fields: &mut Fields, ignored: &mut Ignored) -> Result<Thinking, Fail
     Ok(Thinking { is_on, n_tokens_max, thoughts })
 }
 
-fn prompt(
+fn conversation(
     fields: &mut Fields,
-    options: ChatOptions,
+    tools: Vec<Tool>,
     ignored: &mut Ignored,
-) -> Result<Prompt, Failure> {
-    let offered = tools::of_messages(fields, ignored)?;
-    let are_offered = tools::are_offered_by_type(fields, ignored)?;
+) -> Result<Conversation, Failure> {
     let mut turns = Turns::default();
     if let Some(system) = fields.take("system") {
         turns.system(text::instructions(&fields.path("system"), system, ignored)?);
@@ -176,8 +189,7 @@ fn prompt(
     for (index, json) in messages.into_iter().enumerate() {
         message(Fields::of(element(&path, index), json)?, &mut turns, ignored)?;
     }
-    let offered = if are_offered { offered } else { Vec::new() };
-    Ok(Prompt::Chat(Box::new(turns.conversation(&path, offered, None)?), options))
+    turns.conversation(&path, tools, None)
 }
 
 fn message(mut message: Fields, turns: &mut Turns, ignored: &mut Ignored) -> Result<(), Failure> {
@@ -241,10 +253,19 @@ fn tool_result(mut block: Fields, ignored: &mut Ignored) -> Result<ToolResult, F
     let path = block.path("content");
     let content = block.take("content");
     let text = content.map(|it| text::text(&path, it, ignored)).transpose()?.unwrap_or_default();
-    block.flag("is_error")?;
+    let text = if block.flag("is_error")? == Some(true) { failed(text) } else { text };
     block.drop_known(&["type", "cache_control"]);
     block.end(ignored);
     Ok(ToolResult { call_id, name: None, text })
+}
+
+/// Templates have no place for a failure beside its text, so that the text has to say it.
+fn failed(text: String) -> String {
+    let words = text.trim_start_matches(|it: char| !it.is_ascii_alphanumeric());
+    let says_so = ["error", "tool_use_error"]
+        .iter()
+        .any(|it| words.get(..it.len()).is_some_and(|start| start.eq_ignore_ascii_case(it)));
+    if says_so { text } else { format!("Error: {text}") }
 }
 
 fn assistant(

@@ -3,15 +3,18 @@
 //! **Invariant:** events are numbered from 0 without holes: `response.created`,
 //! `response.in_progress`, for each item `output_item.added` and its part, deltas, `.done` of each,
 //! and `response.completed`, `.incomplete` or `.failed` with the whole response. An answer that the
-//! model ended has a message, be it empty.
+//! model ended has a message, be it empty, or a call. A call that was cut has no `.done`: agents
+//! act on it, and half of a custom tool's text looks like a whole one.
 
 use serde_json::{Value as Json, json};
 
 use crate::wire::bytes;
+use crate::wire::calls::Arguments;
 use crate::wire::event::{self, Event, Progress, Reason, TokenLogprob, Usage};
 use crate::wire::failure::{Failure, FailureKind};
 use crate::wire::logprobs;
 use crate::wire::request::Head;
+use crate::wire::responses::output::{Item, Kind};
 use crate::wire::responses::request::Shape;
 use crate::wire::usage;
 
@@ -21,78 +24,17 @@ pub struct Writer {
     shape: Shape,
     head: Head,
     n_events: usize,
-    /// Items so far, the last one open.
+    /// Items so far.
     items: Vec<Item>,
-}
-
-#[derive(Clone, Debug)]
-struct Item {
-    kind: Kind,
-    id: String,
-    text: String,
-    logprobs: Vec<Json>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Thought,
-    Message,
-}
-
-impl Item {
-    /// As it stands in the response's output.
-    fn json(&self, status: &str) -> Json {
-        match self.kind {
-            Kind::Thought => json!({
-                "id": self.id,
-                "type": "reasoning",
-                "summary": [],
-                "content": [self.part()],
-                "status": status,
-            }),
-            Kind::Message => json!({
-                "id": self.id,
-                "type": "message",
-                "role": "assistant",
-                "status": status,
-                "content": [self.part()],
-            }),
-        }
-    }
-
-    /// Before it has a part.
-    fn begun(&self) -> Json {
-        let mut item = self.json("in_progress");
-        item["content"] = json!([]);
-        item
-    }
-
-    fn part(&self) -> Json {
-        match self.kind {
-            Kind::Thought => json!({"type": "reasoning_text", "text": self.text}),
-            Kind::Message => json!({
-                "type": "output_text",
-                "text": self.text,
-                "annotations": [],
-                "logprobs": self.logprobs,
-            }),
-        }
-    }
-
-    /// The name of its text in events.
-    fn name(&self) -> &'static str {
-        match self.kind {
-            Kind::Thought => "response.reasoning_text",
-            Kind::Message => "response.output_text",
-        }
-    }
+    /// Whether the last one is open.
+    is_open: bool,
 }
 
 impl Writer {
     /// A writer for the answer to a request of this shape.
     #[must_use]
     pub fn new(shape: Shape, head: Head) -> Self {
-        Self { shape, head, n_events: 0, items: Vec::new() }
+        Self { shape, head, n_events: 0, items: Vec::new(), is_open: false }
     }
 
     fn response(&self, status: &str, output: Vec<Json>) -> Json {
@@ -149,67 +91,114 @@ impl Writer {
         self.event("response.in_progress", event, out);
     }
 
-    /// The place of the open item in events about its part.
+    /// The place of the last item in events about its text.
     fn place(&self) -> Json {
-        let id = self.items.last().map(|item| item.id.as_str());
-        json!({"item_id": id, "output_index": self.items.len().max(1) - 1, "content_index": 0})
+        let Some(item) = self.items.last() else { return json!({}) };
+        let mut place = json!({"item_id": item.id, "output_index": self.items.len() - 1});
+        if !item.is_call() {
+            place["content_index"] = 0.into();
+        }
+        place
     }
 
     fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
-        if self.items.last().is_some_and(|item| item.kind == kind) {
-            return;
-        }
         self.close("completed", out);
-        let prefix = if kind == Kind::Thought { "rs" } else { "msg" };
-        let id = format!("{prefix}_{}_{}", self.head.id, self.items.len());
-        let item = Item { kind, id, text: String::new(), logprobs: Vec::new() };
-        let (begun, part) = (item.begun(), item.part());
+        let item = Item::new(kind, &self.head.id, self.items.len());
+        let (begun, part) = (item.begun(), (!item.is_call()).then(|| item.part()));
         self.items.push(item);
+        self.is_open = true;
         let event = json!({"output_index": self.items.len() - 1, "item": begun});
         self.event("response.output_item.added", event, out);
-        let mut event = self.place();
-        event["part"] = part;
-        self.event("response.content_part.added", event, out);
+        if let Some(part) = part {
+            let mut event = self.place();
+            event["part"] = part;
+            self.event("response.content_part.added", event, out);
+        }
     }
 
-    fn more(&mut self, (kind, text): (Kind, &str), tokens: &[TokenLogprob], out: &mut Vec<u8>) {
-        self.open(kind, out);
+    fn thought(&mut self, text: &str, out: &mut Vec<u8>) {
+        if !matches!(self.open_kind(), Some(Kind::Thought)) {
+            self.open(Kind::Thought, out);
+        }
+        self.more(text, None, out);
+    }
+
+    fn text(&mut self, text: &str, tokens: &[TokenLogprob], out: &mut Vec<u8>) {
         let logprobs = if self.shape.has_logprobs { logprobs::list(tokens) } else { Vec::new() };
+        if text.is_empty() && logprobs.is_empty() {
+            return;
+        }
+        if !matches!(self.open_kind(), Some(Kind::Message)) {
+            self.open(Kind::Message, out);
+        }
+        self.more(text, Some(logprobs), out);
+    }
+
+    fn open_kind(&mut self) -> Option<&mut Kind> {
+        self.items.last_mut().filter(|_| self.is_open).map(|item| &mut item.kind)
+    }
+
+    /// With the log-probabilities of a message.
+    fn more(&mut self, text: &str, logprobs: Option<Vec<Json>>, out: &mut Vec<u8>) {
         let mut event = self.place();
         event["delta"] = text.into();
         let Some(item) = self.items.last_mut() else { return };
         item.text.push_str(text);
-        item.logprobs.extend(logprobs.iter().cloned());
         let name = format!("{}.delta", item.name());
-        if kind == Kind::Message {
+        if let Some(logprobs) = logprobs {
+            item.logprobs.extend(logprobs.iter().cloned());
             event["logprobs"] = logprobs.into();
         }
         self.event(&name, event, out);
     }
 
-    fn close(&mut self, status: &str, out: &mut Vec<u8>) {
-        let Some(item) = self.items.last() else { return };
-        let (name, part, whole) = (format!("{}.done", item.name()), item.part(), item.json(status));
-        let mut event = self.place();
-        event["text"] = part["text"].clone();
-        if item.kind == Kind::Message {
-            event["logprobs"] = part["logprobs"].clone();
+    /// What `take` makes of the open call's arguments.
+    fn arguments(&mut self, take: impl FnOnce(&mut Arguments) -> String, out: &mut Vec<u8>) {
+        let Some(Kind::Call { arguments, .. }) = self.open_kind() else { return };
+        let text = take(arguments);
+        if !text.is_empty() {
+            self.more(&text, None, out);
         }
-        self.event(&name, event, out);
+    }
+
+    fn close(&mut self, status: &'static str, out: &mut Vec<u8>) {
+        if !std::mem::take(&mut self.is_open) {
+            return;
+        }
+        let Some(item) = self.items.last_mut() else { return };
+        item.status = status;
+        if item.is_call() && status != "completed" {
+            return;
+        }
+        let item = item.clone();
         let mut event = self.place();
-        event["part"] = part;
-        self.event("response.content_part.done", event, out);
-        let event = json!({"output_index": self.items.len() - 1, "item": whole});
+        event[item.key()] = item.text.as_str().into();
+        match &item.kind {
+            Kind::Thought => {}
+            Kind::Message => event["logprobs"] = item.logprobs.clone().into(),
+            // Older types of the client demand it.
+            Kind::Call { target, .. } => event["name"] = target.name.as_str().into(),
+        }
+        self.event(&format!("{}.done", item.name()), event, out);
+        if !item.is_call() {
+            let mut event = self.place();
+            event["part"] = item.part();
+            self.event("response.content_part.done", event, out);
+        }
+        let event = json!({"output_index": self.items.len() - 1, "item": item.json()});
         self.event("response.output_item.done", event, out);
     }
 
     fn finish(&mut self, (reason, usage): (&Reason, Usage), out: &mut Vec<u8>) {
         let status = if reason.is_cut() { "incomplete" } else { "completed" };
-        if !reason.is_cut() {
+        let has_words = self.items.iter().any(|item| !matches!(item.kind, Kind::Thought));
+        if !reason.is_cut() && !has_words {
             self.open(Kind::Message, out);
         }
-        self.close(status, out);
-        let mut response = self.response(status, self.output(status));
+        // A stop string may come up in the arguments of a call.
+        let is_in_call = matches!(self.open_kind(), Some(Kind::Call { .. }));
+        self.close(if is_in_call { "incomplete" } else { status }, out);
+        let mut response = self.response(status, self.output());
         response["usage"] = usage::responses(usage);
         if reason.is_cut() {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
@@ -217,10 +206,8 @@ impl Writer {
         self.end(status, response, out);
     }
 
-    fn output(&self, status_of_last: &str) -> Vec<Json> {
-        let n_closed = self.items.len().max(1) - 1;
-        let status = |index| if index < n_closed { "completed" } else { status_of_last };
-        self.items.iter().enumerate().map(|(index, item)| item.json(status(index))).collect()
+    fn output(&self) -> Vec<Json> {
+        self.items.iter().map(Item::json).collect()
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
@@ -233,7 +220,10 @@ impl Writer {
             FailureKind::Invalid => "invalid_prompt",
             _ => "server_error",
         };
-        let mut response = self.response("failed", self.output("incomplete"));
+        if let Some(item) = self.items.last_mut().filter(|_| self.is_open) {
+            item.status = "incomplete";
+        }
+        let mut response = self.response("failed", self.output());
         response["error"] = json!({"code": code, "message": failure.message});
         self.end("failed", response, out);
     }
@@ -253,11 +243,17 @@ impl event::Writer for Writer {
             Event::Begun { .. } => self.begin(out),
             Event::Alive(_) if !self.shape.is_streamed => bytes::blank(out),
             Event::Alive(progress) => self.alive(*progress, out),
-            Event::Thought { text, .. } => self.more((Kind::Thought, text), &[], out),
-            Event::Text { text, tokens, .. } => {
-                if !text.is_empty() || (self.shape.has_logprobs && !tokens.is_empty()) {
-                    self.more((Kind::Message, text), tokens, out);
-                }
+            Event::Thought { text, .. } => self.thought(text, out),
+            Event::Text { text, tokens, .. } => self.text(text, tokens, out),
+            Event::CallBegun { id, name, .. } => {
+                let target = self.shape.kinds.target(name);
+                let arguments = Arguments::new(&target);
+                self.open(Kind::Call { id: id.clone(), target, arguments }, out);
+            }
+            Event::CallArguments { text, .. } => self.arguments(|it| it.push(text), out),
+            Event::CallEnded { .. } => {
+                self.arguments(Arguments::end, out);
+                self.close("completed", out);
             }
             Event::Finished { reason, usage, .. } => self.finish((reason, *usage), out),
             Event::Failed(failure) => self.fail(failure, out),

@@ -2,6 +2,7 @@
 
 mod items;
 mod request;
+mod output;
 mod answer;
 
 pub use crate::wire::responses::answer::Writer;

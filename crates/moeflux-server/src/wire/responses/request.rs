@@ -2,16 +2,21 @@
 //!
 //! The sampling fields of the other dialects are taken as well.
 
-use moeflux_chat::ChatOptions;
+use moeflux_chat::{AnswerRules, ChatOptions, Conversation};
 use serde_json::{Map, Value as Json, json};
 
+use crate::wire::calls::Kinds;
 use crate::wire::chat;
+use crate::wire::choice;
 use crate::wire::failure::Failure;
 use crate::wire::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::wire::form::{Form, SchemaAt};
 use crate::wire::request::{Prompt, Request, Sampling};
 use crate::wire::responses::items::Items;
+use crate::wire::rules;
 use crate::wire::sampling::{self, N_LOGPROBS_MAX, N_TOKENS_MAX};
 use crate::wire::text;
+use crate::wire::thoughts;
 use crate::wire::tools;
 
 /// Fields without effect here that every client may send.
@@ -38,6 +43,7 @@ const LOGPROBS: &str = "message.output_text.logprobs";
 pub struct Shape {
     pub(crate) is_streamed: bool,
     pub(crate) has_logprobs: bool,
+    pub(crate) kinds: Kinds,
     /// What the response repeats of the request.
     pub(crate) settings: Map<String, Json>,
 }
@@ -55,19 +61,28 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     let n_tokens_max = fields.count("max_output_tokens", 1..=N_TOKENS_MAX)?;
     let mut settings = settings(&sampling, n_tokens_max);
     settings.insert("metadata".into(), fields.map("metadata")?.into());
-    let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    settings.insert("parallel_tool_calls".into(), parallel.into());
-    let mut options = chat::options(&mut fields)?;
-    settings.insert("reasoning".into(), reasoning(&mut fields, &mut options, &mut ignored)?);
-    text_config(&mut fields, &mut ignored)?;
+    let parallel = fields.get("parallel_tool_calls");
+    settings.insert("parallel_tool_calls".into(), parallel.unwrap_or(true.into()));
+    settings.extend(fields.get("tool_choice").map(|it| ("tool_choice".to_owned(), it)));
+    let (mut options, limit) = chat::options(&mut fields)?;
+    let (reasoning, effort_limit) = reasoning(&mut fields, &mut options, &mut ignored)?;
+    settings.insert("reasoning".into(), reasoning);
+    let limit = thoughts::limit(&mut fields)?.or(effort_limit).or(limit);
+    let mut form = Form::of(&mut fields, &mut ignored)?;
+    let text = text_config(&mut fields, &mut form, &mut ignored)?;
+    settings.extend(text.map(|it| ("text".to_owned(), it)));
     let is_streamed = fields.flag("stream")?.unwrap_or(false);
-    let shape = Shape { is_streamed, has_logprobs: sampling.n_logprobs.is_some(), settings };
+    let (conversation, choice) = conversation(&mut fields, &mut ignored)?;
+    let kinds = Kinds::of(&conversation.tools);
+    let (rules, form_field) = rules::rules(choice, form, limit)?;
+    let has_logprobs = sampling.n_logprobs.is_some();
     let request = Request {
         model: fields.string("model")?,
-        prompt: prompt(&mut fields, options, &mut ignored)?,
+        prompt: Prompt::Chat(Box::new(conversation), options),
         n_answers: 1,
         n_tokens_max,
-        n_thought_tokens_max: fields.count("max_thinking_tokens", 0..=N_TOKENS_MAX)?,
+        rules,
+        form_field,
         stops: sampling::stops(&mut fields, "stop")?,
         is_echoed: false,
         is_streamed,
@@ -78,13 +93,14 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
             ignored
         },
     };
-    Ok((request, shape))
+    Ok((request, Shape { is_streamed, has_logprobs, kinds, settings }))
 }
 
 fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     fields.refuse("previous_response_id", NO_MEMORY)?;
     fields.refuse("conversation", NO_MEMORY)?;
     fields.refuse("background", NO_MEMORY)?;
+    fields.refuse("response_format", "is not supported: use `text.format`")?;
     fields.refuse("prompt", "is not supported: use `input` and `instructions`")?;
     let path = fields.path("truncation");
     match fields.string("truncation")?.as_deref() {
@@ -120,40 +136,46 @@ fn settings(sampling: &Sampling, n_tokens_max: Option<usize>) -> Map<String, Jso
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// What `reasoning` says about the effort, for the template; the rest is about summaries.
+/// What `reasoning` says about the effort, for the template and as a limit on thoughts; the rest is
+/// about summaries.
 fn reasoning(
     fields: &mut Fields,
     options: &mut ChatOptions,
     ignored: &mut Ignored,
-) -> Result<Json, Failure> {
+) -> Result<(Json, Option<usize>), Failure> {
     let Some(mut reasoning) = fields.object("reasoning")? else {
-        return Ok(json!({"effort": null, "summary": null}));
+        return Ok((json!({"effort": null, "summary": null}), None));
     };
     let effort = reasoning.string("effort")?;
-    chat::wish_effort(options, effort.as_deref());
+    let limit = chat::wish_effort(options, effort.as_deref());
     reasoning.drop_known(&["summary", "generate_summary", "context", "mode"]);
     reasoning.end(ignored);
-    Ok(json!({"effort": effort, "summary": null}))
+    Ok((json!({"effort": effort, "summary": null}), limit))
 }
 
-fn text_config(fields: &mut Fields, ignored: &mut Ignored) -> Result<(), Failure> {
-    let Some(mut text) = fields.object("text")? else { return Ok(()) };
-    tools::refuse_format(&mut text, "format", ignored)?;
+/// The field `text`, as far as the response repeats it.
+fn text_config(
+    fields: &mut Fields,
+    form: &mut Form,
+    ignored: &mut Ignored,
+) -> Result<Option<Json>, Failure> {
+    let Some(mut text) = fields.object("text")? else { return Ok(None) };
+    let format = text.get("format");
+    form.format(&mut text, ("format", SchemaAt::Beside), ignored)?;
     text.drop_known(&["verbosity"]);
     text.end(ignored);
-    Ok(())
+    Ok(format.map(|format| json!({"format": format})))
 }
 
-fn prompt(
+/// Items of the input offer tools as well, so that the choice among them is read last.
+fn conversation(
     fields: &mut Fields,
-    options: ChatOptions,
     ignored: &mut Ignored,
-) -> Result<Prompt, Failure> {
+) -> Result<(Conversation, AnswerRules), Failure> {
     let path = fields.path("tools");
     let offered = fields.list("tools")?;
     let mut items =
         Items { tools: tools::of_responses(&path, offered, ignored)?, ..Items::default() };
-    let are_offered = tools::are_offered(fields)?;
     if let Some(instructions) = fields.take("instructions") {
         let path = fields.path("instructions");
         items.turns.system(text::instructions(&path, instructions, ignored)?);
@@ -164,6 +186,7 @@ fn prompt(
         return Err(Failure::invalid(&path, "is empty: there is nothing to answer"));
     }
     items.input(&path, input, ignored)?;
-    let offered = if are_offered { items.tools } else { Vec::new() };
-    Ok(Prompt::Chat(Box::new(items.turns.conversation(&path, offered, None)?), options))
+    let choice = choice::of_openai(fields, &items.tools, ignored)?;
+    let offered = choice::offered(&choice, items.tools);
+    Ok((items.turns.conversation(&path, offered, None)?, choice))
 }

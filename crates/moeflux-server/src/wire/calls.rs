@@ -1,0 +1,306 @@
+//! A call of a tool as the client that offered the tool expects it: its names, and its arguments.
+//!
+//! The model knows every tool as a function of one name. A client of `OpenAI`'s dialects may have
+//! offered a custom tool, which takes one text, or a member of a group. **Invariant:** how the
+//! arguments are cut into pieces does not change what the pieces for the client add up to.
+
+use std::collections::BTreeMap;
+
+use moeflux_chat::{Tool, ToolKind};
+use serde_json::Value as Json;
+
+/// Tools that are no plain functions, by the names that the model knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    kinds: BTreeMap<String, ToolKind>,
+}
+
+/// What the client calls a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) is_custom: bool,
+}
+
+impl Kinds {
+    /// Those of the tools that are offered.
+    pub(crate) fn of(tools: &[Tool]) -> Self {
+        let others = tools.iter().filter(|tool| tool.kind != ToolKind::Function);
+        Self { kinds: others.map(|tool| (tool.name.clone(), tool.kind.clone())).collect() }
+    }
+
+    /// The tool that the model calls so.
+    pub(crate) fn target(&self, name: &str) -> Target {
+        let (name, namespace, is_custom) = match self.kinds.get(name) {
+            Some(ToolKind::Member { namespace, name, is_custom }) => {
+                (name.as_str(), Some(namespace.clone()), *is_custom)
+            }
+            Some(ToolKind::Custom) => (name, None, true),
+            _ => (name, None, false),
+        };
+        Target { name: name.to_owned(), namespace, is_custom }
+    }
+}
+
+/// The arguments of one call on their way to the client.
+#[derive(Clone, Debug)]
+pub(crate) enum Arguments {
+    /// As JSON. Whether there were any yet.
+    Json(bool),
+    /// Of a custom tool: the text in the JSON.
+    Input(Input),
+}
+
+impl Arguments {
+    /// Of a call of this tool.
+    pub(crate) fn new(target: &Target) -> Self {
+        if target.is_custom { Self::Input(Input::default()) } else { Self::Json(false) }
+    }
+
+    /// What the client is told of more of them; perhaps nothing yet.
+    pub(crate) fn push(&mut self, text: &str) -> String {
+        match self {
+            Self::Json(is_begun) => {
+                *is_begun |= !text.is_empty();
+                text.to_owned()
+            }
+            Self::Input(input) => input.push(text),
+        }
+    }
+
+    /// What the client has not been told when they are whole: no arguments are an empty object.
+    pub(crate) fn end(&mut self) -> String {
+        match self {
+            Self::Json(true) => String::new(),
+            Self::Json(false) => "{}".to_owned(),
+            Self::Input(input) => input.end(),
+        }
+    }
+}
+
+/// Takes the text out of `{"input": "text"}` while it comes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Input {
+    stage: Stage,
+    /// What is not decoded yet: of other arguments everything.
+    held: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Before,
+    InText,
+    Behind,
+    /// The arguments are something else, and are read when they are whole.
+    Other,
+}
+
+/// What stands before the text, with blank space between any two of them.
+const OPENING: [&str; 4] = ["{", "\"input\"", ":", "\""];
+
+impl Input {
+    fn push(&mut self, text: &str) -> String {
+        self.held.push_str(text);
+        if self.stage == Stage::Before {
+            self.open();
+        }
+        match self.stage {
+            Stage::InText => self.text(),
+            Stage::Behind => {
+                self.held.clear();
+                String::new()
+            }
+            Stage::Before | Stage::Other => String::new(),
+        }
+    }
+
+    /// Other arguments with an `input` have the text there; what is left is told as it is.
+    fn end(&mut self) -> String {
+        let held = std::mem::take(&mut self.held);
+        if matches!(self.stage, Stage::InText | Stage::Behind) {
+            return String::new();
+        }
+        match serde_json::from_str::<Json>(&held) {
+            Ok(Json::Object(map)) if map.is_empty() => String::new(),
+            Ok(json) => match json.get("input") {
+                Some(Json::String(text)) => text.clone(),
+                _ => held,
+            },
+            Err(_) => held,
+        }
+    }
+
+    fn open(&mut self) {
+        let mut rest = self.held.as_str();
+        for part in OPENING {
+            rest = rest.trim_start();
+            match rest.strip_prefix(part) {
+                Some(more) => rest = more,
+                None if part.starts_with(rest) => return,
+                None => {
+                    self.stage = Stage::Other;
+                    return;
+                }
+            }
+        }
+        self.held = rest.to_owned();
+        self.stage = Stage::InText;
+    }
+
+    /// Decodes up to the end of the text, or to an escape that is not whole yet.
+    fn text(&mut self) -> String {
+        let mut text = String::new();
+        let mut n_taken = 0;
+        while let Some(character) = self.held[n_taken..].chars().next() {
+            match character {
+                '"' => {
+                    self.stage = Stage::Behind;
+                    n_taken = self.held.len();
+                }
+                '\\' => {
+                    let Some((decoded, n_bytes)) = escape(&self.held[n_taken..]) else { break };
+                    text.push(decoded);
+                    n_taken += n_bytes;
+                }
+                plain => {
+                    text.push(plain);
+                    n_taken += plain.len_utf8();
+                }
+            }
+        }
+        self.held.drain(..n_taken);
+        text
+    }
+}
+
+/// The character of the escape that the text begins with, and its length; `None` if more of it has
+/// to come. What is no escape, and half of a pair, becomes U+FFFD.
+fn escape(text: &str) -> Option<(char, usize)> {
+    let character = text.chars().nth(1)?;
+    let plain = match character {
+        'u' => return unicode_escape(text),
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        other => other,
+    };
+    Some((plain, 1 + character.len_utf8()))
+}
+
+fn unicode_escape(text: &str) -> Option<(char, usize)> {
+    let one = |code| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+    let Some(first) = code(text, 0)? else { return Some((char::REPLACEMENT_CHARACTER, 2)) };
+    if !(0xD800..0xDC00).contains(&first) {
+        return Some((one(first), 6));
+    }
+    let next = &text[6..];
+    if "\\u".starts_with(next) {
+        return None;
+    }
+    let second = if next.starts_with("\\u") { code(text, 6)? } else { None };
+    match second {
+        Some(second) if (0xDC00..0xE000).contains(&second) => {
+            Some((one(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00)), 12))
+        }
+        _ => Some((char::REPLACEMENT_CHARACTER, 6)),
+    }
+}
+
+/// The number behind `\u` at this place: `None` if more of it has to come, and no number in place
+/// of one that has other characters.
+fn code(text: &str, at: usize) -> Option<Option<u32>> {
+    let digits = text.as_bytes().get(at + 2..at + 6)?;
+    let digits = std::str::from_utf8(digits).ok();
+    Some(digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn joined(pieces: &[&str]) -> String {
+        let target = Target { name: "f".into(), namespace: None, is_custom: true };
+        let mut arguments = Arguments::new(&target);
+        let mut text: String = pieces.iter().map(|piece| arguments.push(piece)).collect();
+        text.push_str(&arguments.end());
+        text
+    }
+
+    /// Whole, cut at each place, and character by character.
+    #[track_caller]
+    fn check(arguments: &str, expected: &str) {
+        assert_eq!(joined(&[arguments]), expected, "{arguments}");
+        for (cut, _) in arguments.char_indices() {
+            let (start, end) = arguments.split_at(cut);
+            assert_eq!(joined(&[start, end]), expected, "{arguments} cut at {cut}");
+        }
+        let characters: Vec<String> = arguments.chars().map(String::from).collect();
+        let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
+        assert_eq!(joined(&characters), expected, "{arguments} by characters");
+    }
+
+    #[test]
+    fn the_text_of_a_custom_tool_is_taken_out_of_its_arguments() {
+        check(r#"{"input":"ls -l"}"#, "ls -l");
+        check("\n{ \"input\" :\t\"a\" }\n", "a");
+        check(r#"{"input": ""}"#, "");
+        let text = "a\"b\\c/d\u{8}\u{c}\n\r\t\u{0}\u{e9}\u{1f600}{\"input\": \"x\"}";
+        check(&json!({"input": text}).to_string(), text);
+        check(r#"{"input": "\u00e9\u0041\ud83d\ude00\/"}"#, "\u{e9}A\u{1f600}/");
+        check(r#"{"input": "a", "more": "b"}"#, "a");
+        check(r#"{"more": {"x": 1}, "input": "a"}"#, "a");
+    }
+
+    #[test]
+    fn other_arguments_are_told_as_they_are() {
+        for other in [r#"{"patch": "x"}"#, r#"{"input": 5}"#, r#"{"input": ["a"]}"#, "words", "5"] {
+            check(other, other);
+        }
+        check("{}", "");
+        check("", "");
+    }
+
+    #[test]
+    fn half_pairs_and_broken_escapes_do_not_stop_it() {
+        check(r#"{"input": "\ud83dx"}"#, "\u{fffd}x");
+        check(r#"{"input": "\ud83d\u0041"}"#, "\u{fffd}A");
+        check(r#"{"input": "\ude00"}"#, "\u{fffd}");
+        check("{\"input\": \"\\u\u{e9}\u{e9}\u{e9}\"}", "\u{fffd}\u{e9}\u{e9}\u{e9}");
+        check("{\"input\": \"\\\u{e9}\"}", "\u{e9}");
+        check(r#"{"input": "cut \ud8"#, "cut ");
+        check(r#"{"input": "cut \"#, "cut ");
+    }
+
+    #[test]
+    fn no_arguments_are_an_empty_object() {
+        let target = Kinds::default().target("f");
+        assert_eq!(Arguments::new(&target).end(), "{}");
+        let mut arguments = Arguments::new(&target);
+        assert_eq!(arguments.push("{\"a\":"), "{\"a\":");
+        assert_eq!(arguments.push(""), "");
+        assert_eq!(arguments.end(), "");
+    }
+
+    #[test]
+    fn tools_have_the_names_that_the_client_gave_them() {
+        let tool = Tool::custom("run".into(), None);
+        let function = Tool::function("f".into(), None, None);
+        let kinds = Kinds::of(&[function.clone(), tool.clone(), tool.member_of("shell")]);
+        let target = |name: &str, namespace: Option<&str>, is_custom| Target {
+            name: name.into(),
+            namespace: namespace.map(str::to_owned),
+            is_custom,
+        };
+        assert_eq!(kinds.target("f"), target("f", None, false));
+        assert_eq!(kinds.target("run"), target("run", None, true));
+        assert_eq!(kinds.target("shell__run"), target("run", Some("shell"), true));
+        assert_eq!(kinds.target("unknown"), target("unknown", None, false));
+        assert_eq!(Kinds::of(&[function]), Kinds::default());
+    }
+}
