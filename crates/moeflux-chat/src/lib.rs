@@ -13,10 +13,12 @@
 mod rules;
 mod conversation;
 mod messages;
+mod calls;
 mod answer;
 mod format;
 
 pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
+pub use calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
 pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};
 pub use rules::{AnswerForm, AnswerRules, ToolChoice};

@@ -176,7 +176,8 @@ impl<'a> Generation<'a> {
     ///
     /// # Errors
     ///
-    /// What sampling reports; [`Error::Input`] for the best logits alone where there is a mask.
+    /// What sampling reports; [`Error::Input`] for the best logits alone where there is a mask, and
+    /// for a mask that failed.
     pub fn accept(&mut self, logits: Logits<'_>, session: &Session) -> Result<Chosen<'_>> {
         let Self { sampler, mask, stream, stops, end_tokens, .. } = self;
         let choice = match (logits, mask) {
@@ -188,11 +189,17 @@ impl<'a> Generation<'a> {
             (Logits::All(logits), None) => sampler.sample(logits, session.tokens(), None)?,
             (Logits::All(logits), Some(mask)) => {
                 let mut unfinished = Unfinished { mask: &mut **mask, end_tokens };
-                let choice = sampler.sample(logits, session.tokens(), Some(&mut unfinished))?;
-                if !end_tokens.contains(choice.token) {
+                let choice = sampler.sample(logits, session.tokens(), Some(&mut unfinished));
+                if let Ok(choice) = choice
+                    && !end_tokens.contains(choice.token)
+                {
                     mask.accept(choice.token);
                 }
-                choice
+                // It explains why no token was left, which is all that the sampler can say.
+                if let Some(problem) = mask.failure() {
+                    return Err(Error::Input(problem.to_owned()));
+                }
+                choice?
             }
         };
         if end_tokens.contains(choice.token) {

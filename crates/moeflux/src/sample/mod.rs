@@ -49,6 +49,19 @@ pub trait LogitMask: Send {
     fn may_end(&self) -> bool {
         true
     }
+
+    /// Appends the tokens that have to come next, in order, as far as nothing else is allowed; none
+    /// where there is a choice. Whoever takes them lets this mask [`LogitMask::accept`] each in
+    /// turn. Whoever does not finds that [`LogitMask::apply`] leaves each of them alone.
+    fn forced(&mut self, forced: &mut Vec<TokenId>) {
+        let _ = forced;
+    }
+
+    /// Why no token can be allowed any more, if something went wrong inside: it ends the answer
+    /// with an error.
+    fn failure(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// What was chosen. Borrows from its sampler, so that a token costs no allocation.

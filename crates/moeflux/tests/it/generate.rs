@@ -218,6 +218,46 @@ fn a_mask_is_not_passed_by() {
 }
 
 #[test]
+fn a_mask_that_fails_ends_the_answer_with_its_reason() {
+    /// Allows nothing behind its second token, or a token that it then cannot take.
+    struct Failing {
+        n_accepted: usize,
+        fails_in: &'static str,
+        failure: Option<String>,
+    }
+    impl LogitMask for Failing {
+        fn apply(&mut self, logits: &mut [f32]) {
+            if self.fails_in == "apply" && self.n_accepted == 2 {
+                logits.fill(f32::NEG_INFINITY);
+                self.failure = Some("no way on".to_owned());
+            }
+        }
+
+        fn accept(&mut self, _: TokenId) {
+            self.n_accepted += 1;
+            if self.fails_in == "accept" && self.n_accepted == 2 {
+                self.failure = Some("not this one".to_owned());
+            }
+        }
+
+        fn failure(&self) -> Option<&str> {
+            self.failure.as_deref()
+        }
+    }
+    let stage = Stage::new();
+    for (fails_in, expected) in [("apply", "no way on"), ("accept", "not this one")] {
+        let mut mask = Failing { n_accepted: 0, fails_in, failure: None };
+        let mut session = stage.engine.session(16).unwrap();
+        let sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
+        let end_tokens = EndTokens::new(Vec::new());
+        let generation = Generation::new(sampler, &stage.tokenizer, &end_tokens, 8)
+            .with_mask(Some(&mut mask as &mut dyn LogitMask));
+        let error = generation.answer(&mut session, &PROMPT).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
 fn a_stop_string_may_span_tokens() {
     let asked = Asked { script: Some(b"one two"), stops: &["e t"], ..Asked::default() };
     let heard = Stage::new().run(&asked);

@@ -1,0 +1,313 @@
+//! The ways to write calls, as the literals that chat templates write.
+//!
+//! The calls of a turn are `before_calls`, then calls with `between_calls` between two of them,
+//! then `behind_calls`. A call is `before_call`, `before_name`, the name, `behind_name`, the
+//! arguments, `behind_arguments`, `behind_call`. **Invariant:** these literals joined are what the
+//! template writes, blank space included; [`str::trim`] makes a marker of one. Knows no tools.
+
+use moeflux::ChatTemplate;
+
+/// One way to write calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallFormat {
+    /// For tests and messages.
+    pub title: &'static str,
+    /// Between the text of a turn and its calls.
+    pub behind_text: &'static str,
+    /// Before the first call; empty if nothing stands around all calls of a turn.
+    pub before_calls: &'static str,
+    /// Before each call.
+    pub before_call: &'static str,
+    /// Between that and the name.
+    pub before_name: &'static str,
+    /// The name itself.
+    pub name: NameForm,
+    /// Between the name and the arguments.
+    pub behind_name: &'static str,
+    /// The arguments themselves.
+    pub arguments: ArgumentsForm,
+    /// Behind the arguments, before `behind_call`.
+    pub behind_arguments: &'static str,
+    /// Behind each call.
+    pub behind_call: &'static str,
+    /// Between a call and the next one.
+    pub between_calls: &'static str,
+    /// Behind the last call; empty if nothing stands around all calls of a turn.
+    pub behind_calls: &'static str,
+}
+
+/// How a name is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NameForm {
+    /// As it is.
+    Plain,
+    /// With a colon and a number behind it that counts the calls of the conversation from 0.
+    /// Together with `before_name` this is the id of the call.
+    Numbered,
+}
+
+/// How arguments are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ArgumentsForm {
+    /// As one JSON object.
+    Json,
+    /// One after the other, each between tags.
+    Tagged(Tags),
+}
+
+/// What stands around the arguments of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tags {
+    /// Before the name of a parameter.
+    pub before_key: &'static str,
+    /// Between that and the value.
+    pub behind_key: &'static str,
+    /// Behind the value.
+    pub behind_value: &'static str,
+    /// How values are written that are neither strings (which are raw), objects nor arrays (which
+    /// are JSON).
+    pub scalars: Scalars,
+}
+
+/// How numbers, booleans and null are written between tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scalars {
+    /// `true`, `false`, `null`.
+    Json,
+    /// `True`, `False`, `None`.
+    Python,
+}
+
+/// A JSON object between `<tool_call>` and `</tool_call>`: Hermes, Qwen 2.5 and 3.
+pub(crate) const HERMES: CallFormat = CallFormat {
+    title: "hermes",
+    behind_text: "\n",
+    before_calls: "",
+    before_call: "<tool_call>\n",
+    before_name: "{\"name\": \"",
+    name: NameForm::Plain,
+    behind_name: "\", \"arguments\": ",
+    arguments: ArgumentsForm::Json,
+    behind_arguments: "}",
+    behind_call: "\n</tool_call>",
+    between_calls: "\n",
+    behind_calls: "",
+};
+
+/// Tags with the names of function and parameters in them: Qwen3-Coder, Qwen 3.5 and 3.6.
+pub(crate) const QWEN_XML: CallFormat = CallFormat {
+    title: "qwen_xml",
+    behind_text: "\n\n",
+    before_calls: "",
+    before_call: "<tool_call>\n",
+    before_name: "<function=",
+    name: NameForm::Plain,
+    behind_name: ">\n",
+    arguments: ArgumentsForm::Tagged(Tags {
+        before_key: "<parameter=",
+        behind_key: ">\n",
+        behind_value: "\n</parameter>\n",
+        scalars: Scalars::Json,
+    }),
+    behind_arguments: "</function>",
+    behind_call: "\n</tool_call>",
+    between_calls: "\n",
+    behind_calls: "",
+};
+
+/// The same by templates that let Python write numbers, booleans and null.
+pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
+    title: "qwen_xml_python",
+    arguments: ArgumentsForm::Tagged(Tags {
+        before_key: "<parameter=",
+        behind_key: ">\n",
+        behind_value: "\n</parameter>\n",
+        scalars: Scalars::Python,
+    }),
+    ..QWEN_XML
+};
+
+/// JSON in a fence behind the name, in a section: `DeepSeek` V3 and R1.
+pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
+    title: "deepseek_v3",
+    behind_text: "",
+    before_calls: "<｜tool▁calls▁begin｜>",
+    before_call: "<｜tool▁call▁begin｜>",
+    before_name: "function<｜tool▁sep｜>",
+    name: NameForm::Plain,
+    behind_name: "\n```json\n",
+    arguments: ArgumentsForm::Json,
+    behind_arguments: "\n```",
+    behind_call: "<｜tool▁call▁end｜>",
+    between_calls: "\n",
+    behind_calls: "<｜tool▁calls▁end｜>",
+};
+
+/// The same without fence and type: `DeepSeek` V3.1.
+pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
+    title: "deepseek_v3_1",
+    before_name: "",
+    behind_name: "<｜tool▁sep｜>",
+    behind_arguments: "",
+    between_calls: "",
+    ..DEEPSEEK_V3
+};
+
+/// JSON behind an id that has the name, in a section: Kimi K2.
+pub(crate) const KIMI_K2: CallFormat = CallFormat {
+    title: "kimi_k2",
+    behind_text: "",
+    before_calls: "<|tool_calls_section_begin|>",
+    before_call: "<|tool_call_begin|>",
+    before_name: "functions.",
+    name: NameForm::Numbered,
+    behind_name: "<|tool_call_argument_begin|>",
+    arguments: ArgumentsForm::Json,
+    behind_arguments: "",
+    behind_call: "<|tool_call_end|>",
+    between_calls: "",
+    behind_calls: "<|tool_calls_section_end|>",
+};
+
+/// Tags around keys and values behind the name: GLM-4.5 and 4.6.
+pub(crate) const GLM_4_5: CallFormat = CallFormat {
+    title: "glm_4_5",
+    behind_text: "\n",
+    before_calls: "",
+    before_call: "<tool_call>",
+    before_name: "",
+    name: NameForm::Plain,
+    behind_name: "\n",
+    arguments: ArgumentsForm::Tagged(Tags {
+        before_key: "<arg_key>",
+        behind_key: "</arg_key>\n<arg_value>",
+        behind_value: "</arg_value>\n",
+        scalars: Scalars::Json,
+    }),
+    behind_arguments: "",
+    behind_call: "</tool_call>",
+    between_calls: "\n",
+    behind_calls: "",
+};
+
+/// The same without line breaks: GLM-4.7.
+pub(crate) const GLM_4_7: CallFormat = CallFormat {
+    title: "glm_4_7",
+    behind_text: "",
+    behind_name: "",
+    arguments: ArgumentsForm::Tagged(Tags {
+        before_key: "<arg_key>",
+        behind_key: "</arg_key><arg_value>",
+        behind_value: "</arg_value>",
+        scalars: Scalars::Json,
+    }),
+    between_calls: "",
+    ..GLM_4_5
+};
+
+/// Each format with what a template that writes it contains, the most telling first.
+const BY_TEMPLATE: [(&CallFormat, &[&str]); 8] = [
+    (&KIMI_K2, &["<|tool_calls_section_begin|>"]),
+    (&DEEPSEEK_V3, &["<｜tool▁calls▁begin｜>", "```json"]),
+    (&DEEPSEEK_V3_1, &["<｜tool▁calls▁begin｜>"]),
+    (&GLM_4_7, &["<tool_call>", "</arg_key><arg_value>"]),
+    (&GLM_4_5, &["<tool_call>", "<arg_key>"]),
+    (&QWEN_XML_PYTHON, &["<tool_call>", "<function=", "<parameter=", "else args_value | string"]),
+    (&QWEN_XML, &["<tool_call>", "<function=", "<parameter="]),
+    (&HERMES, &["<tool_call>", "arguments"]),
+];
+
+impl CallFormat {
+    /// All formats.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        BY_TEMPLATE.iter().map(|(format, _)| *format)
+    }
+
+    /// The format in which this template writes calls; `None` if it writes none that is known.
+    #[must_use]
+    pub fn of(template: &ChatTemplate) -> Option<&'static Self> {
+        let is_written = |marks: &[&str]| marks.iter().all(|mark| template.mentions(mark));
+        BY_TEMPLATE.iter().find(|(_, marks)| is_written(marks)).map(|(format, _)| *format)
+    }
+
+    /// The marker with which the calls of a turn begin.
+    #[must_use]
+    pub fn opener(&self) -> &'static str {
+        let first = if self.before_calls.is_empty() { self.before_call } else { self.before_calls };
+        first.trim()
+    }
+
+    /// All markers in angle brackets, which a tokenizer may have as tokens; one may come twice.
+    pub fn markers(&self) -> impl Iterator<Item = &'static str> {
+        let around = [self.before_calls, self.before_call, self.before_name, self.behind_name];
+        let behind = [self.behind_arguments, self.behind_call, self.behind_calls];
+        let tags = match self.arguments {
+            ArgumentsForm::Json => [""; 3],
+            ArgumentsForm::Tagged(tags) => [tags.before_key, tags.behind_key, tags.behind_value],
+        };
+        let literals = around.into_iter().chain(tags).chain(behind);
+        let pieces = literals.flat_map(|literal| literal.split_inclusive('>'));
+        pieces.filter_map(|piece| Some(&piece[piece.find('<')?..])).filter(|it| it.ends_with('>'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use moeflux::provider::text::SpecialTokens;
+
+    use super::*;
+
+    const TEMPLATES: [(&str, Option<&str>); 10] = [
+        (include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja"), Some("hermes")),
+        (
+            include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja"),
+            Some("qwen_xml_python"),
+        ),
+        (
+            include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja"),
+            Some("deepseek_v3"),
+        ),
+        (include_str!("../../../moeflux/src/text/template/cases/kimi_k2.jinja"), Some("kimi_k2")),
+        (include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja"), Some("glm_4_5")),
+        (include_str!("../../../moeflux-demo/model/chat_template.jinja"), Some("hermes")),
+        ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", Some("deepseek_v3_1")),
+        ("<tool_call>{{ f }}<arg_key>{{ k }}</arg_key><arg_value>", Some("glm_4_7")),
+        ("<seed:tool_call><function=f><parameter=p>", None),
+        ("<function=f>{{ arguments }}</function>", None),
+    ];
+
+    #[test]
+    fn templates_say_which_format_they_write() {
+        for (source, expected) in TEMPLATES {
+            let path = Path::new("t.jinja");
+            let template = ChatTemplate::from_source(path, source, SpecialTokens::default());
+            let found = CallFormat::of(&template.unwrap()).map(|format| format.title);
+            assert_eq!(found, expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn markers_are_what_stands_in_angle_brackets() {
+        let markers = |format: &CallFormat| format.markers().collect::<Vec<_>>();
+        assert_eq!(markers(&HERMES), ["<tool_call>", "</tool_call>"]);
+        assert_eq!(
+            markers(&QWEN_XML),
+            ["<tool_call>", "</parameter>", "</function>", "</tool_call>"]
+        );
+        assert_eq!(
+            markers(&GLM_4_5)[1..5],
+            ["<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]
+        );
+        assert_eq!(markers(&DEEPSEEK_V3).len(), 5);
+        assert_eq!(markers(&KIMI_K2)[2], "<|tool_call_argument_begin|>");
+        assert_eq!(KIMI_K2.opener(), markers(&KIMI_K2)[0]);
+        assert_eq!(QWEN_XML.opener(), "<tool_call>");
+    }
+}
