@@ -19,7 +19,7 @@ end() {
 trap end EXIT
 
 cargo build --release --quiet --locked
-moeflux=$PWD/${CARGO_TARGET_DIR:-target}/release/moeflux
+moeflux=$(realpath "${CARGO_TARGET_DIR:-target}/release/moeflux")
 tools=${MOEFLUX_CLIENTS:-$PWD/target/clients}
 here=$PWD/tools/check/clients
 mkdir -p "$tools"

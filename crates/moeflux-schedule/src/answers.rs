@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use moeflux::provider::io::Clock;
+use moeflux::provider::sample::Choice;
 use moeflux::{
-    Engine, Error, Feed, Finish, Generation, Logits, ModelText, Result, Session, StepOutput,
-    TokenId, step,
+    Chosen, Engine, Error, Feed, Finish, Generation, Logits, ModelText, Result, Session,
+    StepOutput, TokenId, Wanted, step,
 };
 
 use crate::job::{Event, Scored};
@@ -29,13 +30,13 @@ pub(crate) struct Context<'e> {
     pub(crate) clock: &'e dyn Clock,
 }
 
-/// The token that comes next in an answer, and where it comes from.
+/// The tokens that come next in an answer, and where they come from.
 struct Line<'e> {
     job: JobId,
     answer_idx: usize,
     generation: Generation<'e>,
-    /// Chosen and told, not fed yet.
-    token: TokenId,
+    /// Chosen and told, not fed yet: the newest, and before it what a mask forced.
+    tokens: Vec<TokenId>,
     n_tokens: usize,
     token_at: Duration,
 }
@@ -45,7 +46,9 @@ struct Answer<'e> {
     line: Line<'e>,
     session: Session,
     n_best: Option<usize>,
-    /// Where the next step leaves a state, if it does.
+    /// How many of its line's tokens the next step feeds.
+    n_rows: usize,
+    /// Where the next step leaves states, if it does.
     marks: Vec<usize>,
     /// Why its session cannot grow.
     shortage: Option<Error>,
@@ -128,10 +131,12 @@ impl<'e> Answers<'e> {
         let mut sampling = asked.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
         let generation = self.context.text.generation(sampling, n_tokens_max)?;
-        let generation = generation.with_stops(asked.stops.clone());
-        let token_at = self.context.clock.now();
-        let mut line =
-            Line { job, answer_idx, generation, token: TokenId(0), n_tokens: 0, token_at };
+        let mut generation = generation.with_stops(asked.stops.clone());
+        if let Some(masks) = &asked.masks {
+            generation = generation.with_mask(masks.mask());
+        }
+        let (tokens, token_at) = (Vec::new(), self.context.clock.now());
+        let mut line = Line { job, answer_idx, generation, tokens, n_tokens: 0, token_at };
         let finish = if n_tokens_max == 0 {
             Some(Finish::Length)
         } else {
@@ -146,24 +151,33 @@ impl<'e> Answers<'e> {
         }
     }
 
-    /// Chooses a token, and tells it; why the answer ends here, if it does.
+    /// Chooses a token, and takes what is forced behind it; why the answer ends here, if it does.
     fn choose(
         &mut self,
         line: &mut Line<'e>,
         session: &Session,
         logits: Logits<'_>,
     ) -> Result<Option<Finish>> {
+        let answer_idx = line.answer_idx;
         let chosen = line.generation.accept(logits, session)?;
-        let finish = chosen.finish;
-        if finish == Some(Finish::EndToken) {
-            return Ok(finish);
+        if chosen.finish == Some(Finish::EndToken) {
+            return Ok(chosen.finish);
         }
-        let choice = chosen.choice;
-        let token =
-            Scored { token: choice.token, logprob: choice.logprob, top: choice.top.to_vec() };
-        let event =
-            Event::Token { answer_idx: line.answer_idx, token, text: chosen.text.to_owned() };
-        line.token = choice.token;
+        let (token, event) = told(answer_idx, &chosen);
+        let mut finish = chosen.finish;
+        self.tell(line, token, event);
+        while finish.is_none() {
+            let Some(chosen) = line.generation.take_forced(session)? else { break };
+            let (token, event) = told(answer_idx, &chosen);
+            finish = chosen.finish;
+            self.context.shared.stats().n_forced_tokens += 1;
+            self.tell(line, token, event);
+        }
+        Ok(finish)
+    }
+
+    fn tell(&mut self, line: &mut Line<'e>, token: TokenId, event: Event) {
+        line.tokens.push(token);
         line.n_tokens += 1;
         let (now, shared) = (self.context.clock.now(), self.context.shared);
         {
@@ -175,7 +189,6 @@ impl<'e> Answers<'e> {
         }
         line.token_at = now;
         self.jobs.token(line.job, event, now, shared);
-        Ok(finish)
     }
 
     /// Gives answers without a session one, at most so many.
@@ -254,6 +267,7 @@ impl<'e> Answers<'e> {
         if stepping.is_empty() {
             return false;
         }
+        share_rows(&mut stepping, n_rows_max);
         let outcomes = feed(&mut stepping, &mut self.output);
         self.context.shared.stats().n_steps += 1;
         match outcomes {
@@ -277,9 +291,13 @@ impl<'e> Answers<'e> {
     }
 
     fn hear(&mut self, mut answer: Answer<'e>, logits: Result<Option<Logits<'_>>>) {
+        if logits.is_ok() {
+            answer.line.tokens.drain(..answer.n_rows);
+        }
         let finish = match logits {
             Ok(Some(logits)) => self.choose(&mut answer.line, &answer.session, logits),
-            Ok(None) => unreachable!("the logits behind an answer's token are wanted"),
+            // Some of its tokens wait for the next step.
+            Ok(None) => Ok(None),
             Err(Error::NoRoom { .. }) if self.kept.give_up_one() => Ok(None),
             Err(error @ Error::NoRoom { .. }) => {
                 answer.shortage = Some(error);
@@ -371,7 +389,7 @@ impl Context<'_> {
 impl<'e> Answer<'e> {
     fn new(line: Line<'e>, session: Session) -> Self {
         let n_best = line.generation.n_best_needed();
-        Self { line, session, n_best, marks: Vec::new(), shortage: None }
+        Self { line, session, n_best, n_rows: 0, marks: Vec::new(), shortage: None }
     }
 
     fn is_ready(&self, jobs: &Jobs) -> bool {
@@ -379,14 +397,32 @@ impl<'e> Answer<'e> {
     }
 
     fn feed(&mut self) -> Feed<'_> {
-        let end = self.session.tokens().len() + 1;
+        let begin = self.session.tokens().len();
         self.marks.clear();
-        if end.is_multiple_of(MARK_EVERY) {
-            self.marks.push(end);
-        }
-        let feed = Feed::answer(&mut self.session, &self.line.token);
-        feed.best(self.n_best).checkpoints(&self.marks)
+        let ends = begin + 1..=begin + self.n_rows;
+        self.marks.extend(ends.filter(|end| end.is_multiple_of(MARK_EVERY)));
+        let is_last = self.n_rows == self.line.tokens.len();
+        let wanted = if is_last { Wanted::Last } else { Wanted::None };
+        let feed = Feed::answer_run(&mut self.session, &self.line.tokens[..self.n_rows]);
+        feed.wanting(wanted).best(self.n_best).checkpoints(&self.marks)
     }
+}
+
+/// Gives each answer a row, and those with more tokens what is left.
+fn share_rows(answers: &mut [Answer<'_>], n_rows_max: usize) {
+    let mut n_left = n_rows_max.saturating_sub(answers.len());
+    for answer in answers {
+        let n_more = n_left.min(answer.line.tokens.len() - 1);
+        answer.n_rows = 1 + n_more;
+        n_left -= n_more;
+    }
+}
+
+/// A token, and what is told of it.
+fn told(answer_idx: usize, chosen: &Chosen<'_>) -> (TokenId, Event) {
+    let Choice { token, logprob, top, .. } = chosen.choice;
+    let scored = Scored { token, logprob, top: top.to_vec() };
+    (token, Event::Token { answer_idx, token: scored, text: chosen.text.to_owned() })
 }
 
 /// One step; what became of each.

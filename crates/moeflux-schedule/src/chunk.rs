@@ -123,9 +123,10 @@ impl Chunk<'_, '_> {
 
     /// Lets answers have as much time as prompts had.
     fn answer(&mut self) {
+        let n_rows_max = N_ROWS_BESIDE.min(self.context.engine.n_rows_max());
         while self.balance.is_turn_of_answers() {
             let before = self.context.clock.now();
-            if !self.answers.step(N_ROWS_BESIDE) {
+            if !self.answers.step(n_rows_max) {
                 return;
             }
             self.balance.add_answers(self.context.clock.now().saturating_sub(before));

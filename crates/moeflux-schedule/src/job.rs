@@ -4,12 +4,14 @@
 //! tokens of its answers; each answer ends with [`Event::Finished`], or the whole job with
 //! [`Event::Failed`]. Of a job that was cancelled nothing more is heard.
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
-use moeflux::{Error, Finish, SamplerConfig, StopStrings, TokenId};
+use moeflux::{Error, Finish, LogitMask, SamplerConfig, StopStrings, TokenId};
 
 /// A prompt and how it is to be answered.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Job {
     /// What the model reads; at least one token.
     pub prompt: Vec<TokenId>,
@@ -25,9 +27,17 @@ pub struct Job {
     pub sampling: SamplerConfig,
     /// What ends an answer.
     pub stops: StopStrings,
+    /// What binds each answer; `None` if nothing does.
+    pub masks: Option<Arc<dyn Masks>>,
     /// Whether the prompt's own tokens are to be scored, with as many others beside each as
     /// [`SamplerConfig::n_logprobs`] says. Such a prompt is read as a whole.
     pub scores_prompt: bool,
+}
+
+/// Makes the mask of an answer, on the scheduler's thread: what takes long is done before.
+pub trait Masks: Debug + Send + Sync {
+    /// A mask for an answer of its own, which has not begun.
+    fn mask(&self) -> Box<dyn LogitMask>;
 }
 
 /// What happens to a job.

@@ -21,7 +21,7 @@ mod chunk;
 mod scheduler;
 mod service;
 
-pub use job::{Event, Job, Progress, Refusal, Scored, Sink, Times};
+pub use job::{Event, Job, Masks, Progress, Refusal, Scored, Sink, Times};
 pub use kept::KeptLimits;
 pub use service::{Open, Options, Service, Ticket};
 pub use shared::State;

@@ -36,6 +36,8 @@ pub struct Stats {
     pub n_cached_tokens: u64,
     /// Tokens of answers.
     pub n_answer_tokens: u64,
+    /// Of these, the tokens that a mask forced behind another.
+    pub n_forced_tokens: u64,
     /// Answers that the model ended.
     pub n_ended: u64,
     /// Answers that a stop string ended.
@@ -81,6 +83,7 @@ impl Default for Stats {
             n_prompt_tokens: 0,
             n_cached_tokens: 0,
             n_answer_tokens: 0,
+            n_forced_tokens: 0,
             n_ended: 0,
             n_stopped: 0,
             n_cut: 0,

@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let choices = choices.into_iter().collect::<moeflux::Result<Vec<_>>>()?;
     let mut mask = OneOf { choices, end_tokens: text.end_tokens().to_vec(), n_heard: 0 };
     let mut session = engine.session(1024)?;
-    let generation = text.generation(SamplerConfig::greedy(), 16)?.with_mask(Some(&mut mask));
+    let generation = text.generation(SamplerConfig::greedy(), 16)?.with_mask(&mut mask);
     println!("{}", generation.answer(&mut session, &prompt)?);
     Ok(())
 }

@@ -50,7 +50,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let prompt = text.chat_prompt(&[Message::new("user", question)])?;
         chats.push(Chat(engine.session(1024)?, generation(24)?, prompt, String::new()));
     }
-    chats[1].1 = generation(1)?.with_mask(Some(&mut yes_or_no));
+    chats[1].1 = generation(1)?.with_mask(&mut yes_or_no);
     // The prompts share a step. Behind its first layer the last one is cancelled.
     let flags = QUESTIONS.map(|_| AtomicBool::new(false));
     let feeds = chats.iter_mut().zip(&flags).map(|(it, flag)| it.feed().cancelled_by(Some(flag)));

@@ -2,11 +2,12 @@
 //! answer has the same bits.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use moeflux::TokenId;
 use moeflux_schedule::{Job, KeptLimits, Options};
 
-use crate::support::{ATTENTION, Asked, RECURRENT, Subject, wait_until};
+use crate::support::{ATTENTION, Asked, CountingMasks, RECURRENT, Subject, wait_until};
 
 const CONTEXT: usize = 300;
 
@@ -59,6 +60,9 @@ fn job(subject: &Subject, rng: &mut Rng, histories: &[Vec<TokenId>]) -> Job {
     job.scores_prompt = rng.is_one_of(8);
     if rng.is_one_of(3) {
         (job.sampling.temperature, job.sampling.n_logprobs) = (0.0, None);
+    }
+    if rng.is_one_of(3) {
+        job.masks = Some(Arc::new(CountingMasks));
     }
     job
 }

@@ -1,5 +1,6 @@
 //! Models that can be asked, jobs that are heard of, and what each gives alone.
 
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use moeflux::provider::io::RealClock;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
-use moeflux::{Engine, Finish, ModelText, SamplerConfig, StopStrings, TokenId};
-use moeflux_schedule::{Event, Job, Options, Scored, Service, Sink, Ticket};
+use moeflux::{Engine, Finish, LogitMask, ModelText, SamplerConfig, StopStrings, TokenId};
+use moeflux_schedule::{Event, Job, Masks, Options, Scored, Service, Sink, Ticket};
 
 use crate::temp_dir::TempDir;
 
@@ -78,6 +79,7 @@ impl Subject {
             n_answers: 1,
             n_tokens_max: Some(n_tokens_max),
             sampling,
+            masks: None,
             stops: StopStrings::default(),
             scores_prompt: false,
         }
@@ -89,7 +91,12 @@ impl Subject {
         sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
         let n_tokens_max = job.n_tokens_max.unwrap_or(usize::MAX);
         let generation = self.text.generation(sampling, n_tokens_max).unwrap();
-        let generation = generation.with_stops(job.stops.clone());
+        let mut generation = generation.with_stops(job.stops.clone());
+        if job.masks.is_some() {
+            // A greedy choice is the same whether what is forced is said or not.
+            let tells = job.sampling.temperature > 0.0;
+            generation = generation.with_mask(Counting { tells, ..Counting::default() });
+        }
         let mut session = self.cold.session(context).unwrap();
         let mut answer = Answer::default();
         let finish = generation.run(&mut session, &job.prompt, &mut |event| {
@@ -104,6 +111,44 @@ impl Subject {
         });
         answer.finish = Some(finish.unwrap());
         answer
+    }
+}
+
+/// Behind each token that is chosen some are forced, which count on from it.
+#[derive(Debug, Default)]
+struct Counting {
+    tells: bool,
+    forced: VecDeque<TokenId>,
+}
+
+impl LogitMask for Counting {
+    fn apply(&mut self, logits: &mut [f32]) {
+        if let Some(only) = self.forced.front() {
+            logits.fill(f32::NEG_INFINITY);
+            logits[only.0 as usize] = 0.0;
+        }
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        if self.forced.pop_front().is_none() {
+            self.forced.extend((1..token.0 % 7).map(|more| TokenId((token.0 + more) % 150)));
+        }
+    }
+
+    fn forced(&mut self, forced: &mut Vec<TokenId>) {
+        if self.tells {
+            forced.extend(&self.forced);
+        }
+    }
+}
+
+/// Masks that force tokens.
+#[derive(Debug)]
+pub(crate) struct CountingMasks;
+
+impl Masks for CountingMasks {
+    fn mask(&self) -> Box<dyn LogitMask> {
+        Box::new(Counting { tells: true, ..Counting::default() })
     }
 }
 

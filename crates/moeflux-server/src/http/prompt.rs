@@ -63,6 +63,7 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             scores_prompt: prompt.echo.is_some() && sampling.n_logprobs.is_some(),
             sampling,
             stops: request.stops.clone(),
+            masks: None,
         };
         Planned { job, start: prompt.start, echo: prompt.echo }
     };

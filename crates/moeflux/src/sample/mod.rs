@@ -64,6 +64,50 @@ pub trait LogitMask: Send {
     }
 }
 
+impl<M: LogitMask + ?Sized> LogitMask for &mut M {
+    fn apply(&mut self, logits: &mut [f32]) {
+        (**self).apply(logits);
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        (**self).accept(token);
+    }
+
+    fn may_end(&self) -> bool {
+        (**self).may_end()
+    }
+
+    fn forced(&mut self, forced: &mut Vec<TokenId>) {
+        (**self).forced(forced);
+    }
+
+    fn failure(&self) -> Option<&str> {
+        (**self).failure()
+    }
+}
+
+impl<M: LogitMask + ?Sized> LogitMask for Box<M> {
+    fn apply(&mut self, logits: &mut [f32]) {
+        (**self).apply(logits);
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        (**self).accept(token);
+    }
+
+    fn may_end(&self) -> bool {
+        (**self).may_end()
+    }
+
+    fn forced(&mut self, forced: &mut Vec<TokenId>) {
+        (**self).forced(forced);
+    }
+
+    fn failure(&self) -> Option<&str> {
+        (**self).failure()
+    }
+}
+
 /// What was chosen. Borrows from its sampler, so that a token costs no allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -97,11 +141,7 @@ impl Scorer {
     /// A logit that is not a number or plus infinity, or a token outside of the vocabulary.
     pub fn score(&mut self, logits: &[f32], token: TokenId) -> Result<Choice<'_>> {
         check_logits(logits)?;
-        if token.0 as usize >= logits.len() {
-            let n_logits = logits.len();
-            let problem = format!("token {} is not in the vocabulary of {n_logits}", token.0);
-            return Err(Error::Input(problem));
-        }
+        check_token(logits, token)?;
         let logprob = Some(self.logprobs.take(logits, token, self.n_top));
         Ok(Choice { token, logprob, top: self.logprobs.top() })
     }
@@ -191,6 +231,20 @@ impl Sampler {
         if config.temperature == 0.0 { Some(1) } else { Some(config.top_k).filter(|k| *k > 0) }
     }
 
+    /// A token that is given instead of chosen: it draws no random number.
+    ///
+    /// # Errors
+    /// A logit that is not a number or plus infinity, or a token outside of the vocabulary.
+    pub fn given(&mut self, logits: &[f32], token: TokenId) -> Result<Choice<'_>> {
+        check_logits(logits)?;
+        check_token(logits, token)?;
+        let Some(n_top) = self.config.n_logprobs else {
+            return Ok(Choice { token, logprob: None, top: &[] });
+        };
+        let logprob = Some(self.logprobs.take(logits, token, n_top));
+        Ok(Choice { token, logprob, top: self.logprobs.top() })
+    }
+
     /// Chooses the token that [`Sampler::sample`] would choose without a mask, from the best logits
     /// alone: [`Sampler::n_best_needed`] of them, best first, of equals the lower token.
     ///
@@ -229,6 +283,14 @@ fn drawn(
     top_p::keep(&mut candidates, config.top_p);
     min_p::keep(&mut candidates, config.min_p);
     draw::pick(&mut candidates, random.next_f64())
+}
+
+fn check_token(logits: &[f32], token: TokenId) -> Result<()> {
+    if (token.0 as usize) < logits.len() {
+        return Ok(());
+    }
+    let n_logits = logits.len();
+    Err(Error::Input(format!("token {} is not in the vocabulary of {n_logits}", token.0)))
 }
 
 /// One broken logit means that the model's arithmetic broke: a token chosen around it would be

@@ -41,7 +41,12 @@ impl<'a> Feed<'a> {
 
     /// The newest token of an answer. The logits of the next one are wanted.
     pub fn answer(session: &'a mut Session, token: &'a TokenId) -> Self {
-        let tokens = std::slice::from_ref(token);
+        Self::answer_run(session, std::slice::from_ref(token))
+    }
+
+    /// The newest tokens of an answer, where several are known at once. The logits behind the last
+    /// are wanted.
+    pub fn answer_run(session: &'a mut Session, tokens: &'a [TokenId]) -> Self {
         Self { kind: RowKind::Answer, wanted: Wanted::Last, ..Self::prompt(session, tokens) }
     }
 

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::forward::{Logits, StepProgress, Watch};
 use crate::ids::TokenId;
 use crate::session::Session;
+use crate::session::chunk::N_ROWS_BESIDE;
 use crate::session::feed::{Feed, Wanted, check_tokens};
 use crate::session::longer::LongerSteps;
 use crate::session::output::{OutputOf, StepOutput};
@@ -84,6 +85,11 @@ impl Session {
         let mut feeds = [Feed::answer(self, &token).best(n_best)];
         step(&mut feeds, output)?;
         feeds[0].outcome()
+    }
+
+    /// Most rows of its answer in one step.
+    pub(crate) fn n_answer_rows_max(&self) -> Result<usize> {
+        Ok(self.runtime.lock()?.backend.n_rows_max().min(N_ROWS_BESIDE))
     }
 
     fn feed_all(

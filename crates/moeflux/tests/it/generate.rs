@@ -132,10 +132,13 @@ impl Stage {
         let end_tokens = EndTokens::new(asked.ends.iter().copied().map(TokenId).collect());
         let stops = asked.stops.iter().map(|stop| (*stop).to_owned()).collect();
         let flag = AtomicBool::new(false);
-        let generation = Generation::new(sampler, &self.tokenizer, &end_tokens, asked.n_tokens_max)
-            .with_mask(script.as_mut().map(|script| script as &mut dyn LogitMask))
-            .with_stops(StopStrings::new(stops).unwrap())
-            .cancelled_by(&flag);
+        let mut generation =
+            Generation::new(sampler, &self.tokenizer, &end_tokens, asked.n_tokens_max);
+        if let Some(script) = &mut script {
+            generation = generation.with_mask(script);
+        }
+        let generation =
+            generation.with_stops(StopStrings::new(stops).unwrap()).cancelled_by(&flag);
         let (mut text, mut tokens, mut events) = (String::new(), Vec::new(), Vec::new());
         let finish = generation.run(&mut session, &PROMPT, &mut |event| {
             events.push(match event {
@@ -192,13 +195,12 @@ fn a_mask_hears_tokens_and_says_when_it_may_end() {
         let end_tokens = EndTokens::new((3..256).map(TokenId).collect());
         let generation = Generation::new(sampler, &stage.tokenizer, &end_tokens, 8);
         let mut tokens = Vec::new();
-        let finish =
-            generation.with_mask(Some(&mut mask)).run(&mut session, &PROMPT, &mut |event| {
-                if let Event::Token { token, .. } = event {
-                    tokens.push(token);
-                }
-                ControlFlow::Continue(())
-            });
+        let finish = generation.with_mask(&mut mask).run(&mut session, &PROMPT, &mut |event| {
+            if let Event::Token { token, .. } = event {
+                tokens.push(token);
+            }
+            ControlFlow::Continue(())
+        });
         assert_eq!(finish.unwrap(), Finish::EndToken);
         assert!(tokens.len() >= n_min && mask.heard == tokens, "{tokens:?}");
     }
@@ -211,7 +213,7 @@ fn a_mask_is_not_passed_by() {
     let sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
     let (mut mask, end_tokens) = (AtLeast::default(), EndTokens::new(Vec::new()));
     let mut generation =
-        Generation::new(sampler, &stage.tokenizer, &end_tokens, 8).with_mask(Some(&mut mask));
+        Generation::new(sampler, &stage.tokenizer, &end_tokens, 8).with_mask(&mut mask);
     assert_eq!(generation.n_best_needed(), None);
     let best = [(TokenId(1), 1.0)];
     assert!(generation.accept(Logits::Best(&best), &session).is_err());
@@ -250,8 +252,8 @@ fn a_mask_that_fails_ends_the_answer_with_its_reason() {
         let mut session = stage.engine.session(16).unwrap();
         let sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
         let end_tokens = EndTokens::new(Vec::new());
-        let generation = Generation::new(sampler, &stage.tokenizer, &end_tokens, 8)
-            .with_mask(Some(&mut mask as &mut dyn LogitMask));
+        let generation =
+            Generation::new(sampler, &stage.tokenizer, &end_tokens, 8).with_mask(&mut mask);
         let error = generation.answer(&mut session, &PROMPT).unwrap_err();
         assert_eq!(error.to_string(), expected);
     }

@@ -5,6 +5,7 @@ mod cases;
 mod drives;
 mod face;
 mod failures;
+mod forced;
 mod generate;
 mod golden;
 mod loading;

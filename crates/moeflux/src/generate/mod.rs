@@ -1,9 +1,12 @@
 //! A prompt becomes an answer, token by token: sample, decode, until something ends it.
 //!
-//! A [`Generation`] takes the logits behind a token and says which token is next. The caller feeds
-//! it, alone or with others in one step; [`Generation::run`] is the loop for one session.
+//! A [`Generation`] takes the logits behind a token and says which token is next, and which ones a
+//! mask forces behind it. The caller feeds them, alone or with others in one step;
+//! [`Generation::run`] is the loop for one session.
 //! **Invariant:** the session holds the prompt and every token that was reported and fed; a token
 //! that ends the answer is neither. Knows no clock: who listens takes the time.
+
+mod bound;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,22 +14,29 @@ use std::sync::atomic::AtomicBool;
 
 use crate::error::{Error, Result};
 use crate::forward::{Logits, StepProgress};
+use crate::generate::bound::Bound;
 use crate::ids::TokenId;
 use crate::sample::{Choice, LogitMask, Sampler};
-use crate::session::{Feed, Session, StepOutput, step};
+use crate::session::{Feed, Session, StepOutput, Wanted, step};
 use crate::text::{EndTokens, SpecialText, StopStrings, TextStream, Tokenizer};
 
 /// One answer while it is made.
 pub struct Generation<'a> {
     sampler: Sampler,
-    mask: Option<&'a mut dyn LogitMask>,
+    bound: Option<Bound<'a>>,
+    told: Told<'a>,
+    end_tokens: &'a EndTokens,
+    cancel: Option<&'a AtomicBool>,
+}
+
+/// What an answer consists of so far.
+struct Told<'a> {
     stream: TextStream<'a>,
     stops: StopStrings,
-    end_tokens: &'a EndTokens,
-    n_tokens_max: usize,
-    cancel: Option<&'a AtomicBool>,
-    /// Tokens of the answer so far.
     n_tokens: usize,
+    /// Of these, the tokens that the session does not hold yet.
+    n_unfed: usize,
+    n_tokens_max: usize,
 }
 
 /// What the logits behind a token gave.
@@ -37,8 +47,8 @@ pub struct Chosen<'g> {
     pub choice: Choice<'g>,
     /// More of the answer's text that is certain.
     pub text: &'g str,
-    /// Why the answer ends here. Otherwise the chosen token is to be fed, and the logits behind it
-    /// are wanted.
+    /// Why the answer ends here. Otherwise the chosen token is to be fed, with those that
+    /// [`Generation::take_forced`] gives behind it, and the logits behind the last are wanted.
     pub finish: Option<Finish>,
 }
 
@@ -100,28 +110,29 @@ impl Finish {
 impl fmt::Debug for Generation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Generation");
-        shown.field("sampler", &self.sampler).field("has_mask", &self.mask.is_some());
-        shown.field("stops", &self.stops).field("end_tokens", &self.end_tokens);
-        shown.field("n_tokens", &self.n_tokens).field("n_tokens_max", &self.n_tokens_max);
+        shown.field("sampler", &self.sampler).field("has_mask", &self.bound.is_some());
+        let Told { stops, n_tokens, n_tokens_max, .. } = &self.told;
+        shown.field("stops", stops).field("end_tokens", &self.end_tokens);
+        shown.field("n_tokens", n_tokens).field("n_tokens_max", n_tokens_max);
         shown.finish_non_exhaustive()
     }
 }
 
-/// A mask that does not let an answer end before it may.
-struct Unfinished<'m> {
-    mask: &'m mut dyn LogitMask,
-    end_tokens: &'m EndTokens,
-}
-
-impl LogitMask for Unfinished<'_> {
-    fn apply(&mut self, logits: &mut [f32]) {
-        self.mask.apply(logits);
-        if !self.mask.may_end() {
-            for token in self.end_tokens.tokens() {
-                if let Some(logit) = logits.get_mut(token.0 as usize) {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
+impl Told<'_> {
+    /// A token that does not end the answer by itself; why the answer ends with it, if it does.
+    fn take(&mut self, token: TokenId, session: &Session) -> Option<Finish> {
+        let n_before = session.tokens().len() + self.n_unfed;
+        self.n_tokens += 1;
+        self.n_unfed += 1;
+        self.stops.push(self.stream.push(token));
+        if self.stops.stopped().is_some() {
+            Some(Finish::StopString)
+        } else if self.n_tokens >= self.n_tokens_max {
+            Some(Finish::Length)
+        } else if n_before == session.context() {
+            Some(Finish::ContextFull)
+        } else {
+            None
         }
     }
 }
@@ -136,27 +147,28 @@ impl<'a> Generation<'a> {
         n_tokens_max: usize,
     ) -> Self {
         let stream = TextStream::new(tokenizer, SpecialText::Hidden);
-        let (mask, stops, cancel) = (None, StopStrings::default(), None);
-        Self { sampler, mask, stream, stops, end_tokens, n_tokens_max, cancel, n_tokens: 0 }
+        let stops = StopStrings::default();
+        let told = Told { stream, stops, n_tokens: 0, n_unfed: 0, n_tokens_max };
+        Self { sampler, bound: None, told, end_tokens, cancel: None }
     }
 
-    /// Forbids tokens.
+    /// Forbids tokens. Where the mask forces one, that is taken: it draws no random number.
     #[must_use]
-    pub fn with_mask(self, mask: Option<&'a mut dyn LogitMask>) -> Self {
-        Self { mask, ..self }
+    pub fn with_mask(self, mask: impl LogitMask + 'a) -> Self {
+        Self { bound: Some(Bound::new(Box::new(mask))), ..self }
     }
 
     /// Writes special tokens as they stand in the vocabulary; otherwise they have no text.
     #[must_use]
     pub fn with_special_text(self) -> Self {
-        let stream = self.stream.with_special(SpecialText::Shown);
-        Self { stream, ..self }
+        let stream = self.told.stream.with_special(SpecialText::Shown);
+        Self { told: Told { stream, ..self.told }, ..self }
     }
 
     /// Ends the answer before any of these strings.
     #[must_use]
     pub fn with_stops(self, stops: StopStrings) -> Self {
-        Self { stops, ..self }
+        Self { told: Told { stops, ..self.told }, ..self }
     }
 
     /// Lets [`Generation::run`] end once the flag is set. It is looked at between layers.
@@ -169,7 +181,7 @@ impl<'a> Generation<'a> {
     #[must_use]
     pub fn n_best_needed(&self) -> Option<usize> {
         // A mask may forbid any of the best.
-        self.sampler.n_best_needed().filter(|_| self.mask.is_none())
+        self.sampler.n_best_needed().filter(|_| self.bound.is_none())
     }
 
     /// Chooses a token by the logits behind the session's last one.
@@ -179,56 +191,56 @@ impl<'a> Generation<'a> {
     /// What sampling reports; [`Error::Input`] for the best logits alone where there is a mask, and
     /// for a mask that failed.
     pub fn accept(&mut self, logits: Logits<'_>, session: &Session) -> Result<Chosen<'_>> {
-        let Self { sampler, mask, stream, stops, end_tokens, .. } = self;
-        let choice = match (logits, mask) {
+        let Self { sampler, bound, told, end_tokens, .. } = self;
+        told.n_unfed = 0;
+        let history = session.tokens();
+        let choice = match (logits, bound) {
             (Logits::Best(_), Some(_)) => {
                 let problem = "an answer with a mask needs all logits: see `n_best_needed`";
                 return Err(Error::Input(problem.to_owned()));
             }
             (Logits::Best(best), None) => sampler.sample_best(best)?,
-            (Logits::All(logits), None) => sampler.sample(logits, session.tokens(), None)?,
-            (Logits::All(logits), Some(mask)) => {
-                let mut unfinished = Unfinished { mask: &mut **mask, end_tokens };
-                let choice = sampler.sample(logits, session.tokens(), Some(&mut unfinished));
-                if let Ok(choice) = choice
-                    && !end_tokens.contains(choice.token)
-                {
-                    mask.accept(choice.token);
-                }
-                // It explains why no token was left, which is all that the sampler can say.
-                if let Some(problem) = mask.failure() {
-                    return Err(Error::Input(problem.to_owned()));
-                }
-                choice?
-            }
+            (Logits::All(logits), None) => sampler.sample(logits, history, None)?,
+            (Logits::All(logits), Some(bound)) => match bound.take_forced()? {
+                Some(token) => sampler.given(logits, token)?,
+                None => bound.choose((sampler, end_tokens), logits, history)?,
+            },
         };
         if end_tokens.contains(choice.token) {
             return Ok(Chosen { choice, text: "", finish: Some(Finish::EndToken) });
         }
-        self.n_tokens += 1;
-        let piece = stream.push(choice.token);
-        stops.push(piece);
-        let finish = if stops.stopped().is_some() {
-            Some(Finish::StopString)
-        } else if self.n_tokens >= self.n_tokens_max {
-            Some(Finish::Length)
-        } else if session.tokens().len() == session.context() {
-            Some(Finish::ContextFull)
-        } else {
-            None
-        };
-        Ok(Chosen { choice, text: stops.text(), finish })
+        let finish = told.take(choice.token, session);
+        Ok(Chosen { choice, text: told.stops.text(), finish })
+    }
+
+    /// The token that has to come behind those that were chosen and taken since the session grew:
+    /// to be fed with them, in one step or in several. `None` where the mask leaves a choice, and
+    /// where log-probabilities are asked for: the logits before each token are needed for these.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] for a mask that failed.
+    pub fn take_forced(&mut self, session: &Session) -> Result<Option<Chosen<'_>>> {
+        let Some(bound) = &mut self.bound else { return Ok(None) };
+        if self.sampler.config().n_logprobs.is_some() {
+            return Ok(None);
+        }
+        let Some(token) = bound.take_forced()? else { return Ok(None) };
+        let finish = self.told.take(token, session);
+        let choice = Choice { token, logprob: None, top: &[] };
+        Ok(Some(Chosen { choice, text: self.told.stops.text(), finish }))
     }
 
     /// The stop string that ended the answer; asked before [`Generation::rest`].
     #[must_use]
     pub fn stopped(&self) -> Option<&str> {
-        self.stops.stopped()
+        self.told.stops.stopped()
     }
 
     /// Text that was held back, once the answer has ended.
     pub fn rest(&mut self) -> String {
-        self.stops.push(self.stream.finish()).to_owned() + self.stops.finish()
+        let Told { stream, stops, .. } = &mut self.told;
+        stops.push(stream.finish()).to_owned() + stops.finish()
     }
 
     /// Feeds the prompt and generates the answer: its text.
@@ -283,29 +295,76 @@ impl<'a> Generation<'a> {
         if listener(Event::PromptRead).is_break() {
             return Ok(Finish::Cancelled);
         }
-        if self.n_tokens_max == 0 {
+        if self.told.n_tokens_max == 0 {
             return Ok(Finish::Length);
         }
+        let mut tokens = Vec::new();
         loop {
             let logits = output.last_of(0).expect("the last row's logits are wanted");
-            let Chosen { choice, text, finish } = self.accept(logits, session)?;
-            let token = choice.token;
-            if finish == Some(Finish::EndToken) {
-                return Ok(Finish::EndToken);
+            let chosen = self.accept(logits, session)?;
+            if let Some(finish) = heard(chosen, listener, &mut tokens) {
+                return Ok(finish);
             }
-            let event = Event::Token { token, logprob: choice.logprob, top: choice.top };
-            let mut is_asked_to_end = listener(event).is_break();
-            if !text.is_empty() {
-                is_asked_to_end |= listener(Event::Text(text)).is_break();
+            if let Some(finish) = self.hear_forced(session, listener, &mut tokens)? {
+                return Ok(finish);
             }
-            match finish {
-                _ if is_asked_to_end => return Ok(Finish::Cancelled),
-                Some(finish) => return Ok(finish),
-                None => {}
-            }
-            let mut feeds = [Feed::answer(session, &token).best(n_best).cancelled_by(self.cancel)];
-            step(&mut feeds, &mut output)?;
-            feeds[0].outcome()?;
+            self.feed(session, &tokens, &mut output)?;
+            tokens.clear();
         }
     }
+
+    /// Takes what is forced behind a token; why the answer ends with that, if it does.
+    fn hear_forced(
+        &mut self,
+        session: &Session,
+        listener: &mut Listener<'_>,
+        tokens: &mut Vec<TokenId>,
+    ) -> Result<Option<Finish>> {
+        while let Some(chosen) = self.take_forced(session)? {
+            if let Some(finish) = heard(chosen, listener, tokens) {
+                return Ok(Some(finish));
+            }
+        }
+        Ok(None)
+    }
+
+    fn feed(
+        &self,
+        session: &mut Session,
+        tokens: &[TokenId],
+        output: &mut StepOutput,
+    ) -> Result<()> {
+        let n_rows_max = session.n_answer_rows_max()?;
+        let mut rest = tokens;
+        while !rest.is_empty() {
+            let (run, behind) = rest.split_at(rest.len().min(n_rows_max));
+            rest = behind;
+            let wanted = if rest.is_empty() { Wanted::Last } else { Wanted::None };
+            let feed = Feed::answer_run(session, run).wanting(wanted);
+            let mut feeds = [feed.best(self.n_best_needed()).cancelled_by(self.cancel)];
+            step(&mut feeds, output)?;
+            feeds[0].outcome()?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells of a token, which is to be fed unless the answer ends here: why it does.
+fn heard(
+    chosen: Chosen<'_>,
+    listener: &mut Listener<'_>,
+    tokens: &mut Vec<TokenId>,
+) -> Option<Finish> {
+    let Chosen { choice, text, finish } = chosen;
+    let token = choice.token;
+    if finish == Some(Finish::EndToken) {
+        return finish;
+    }
+    tokens.push(token);
+    let event = Event::Token { token, logprob: choice.logprob, top: choice.top };
+    let mut is_asked_to_end = listener(event).is_break();
+    if !text.is_empty() {
+        is_asked_to_end |= listener(Event::Text(text)).is_break();
+    }
+    if is_asked_to_end { Some(Finish::Cancelled) } else { finish }
 }
