@@ -228,7 +228,7 @@ fn tags_begin(format: &CallFormat, scan: &mut Scan<'_>) -> Found<Begun> {
     }
     let next = [tags.before_key, format.behind_arguments, format.behind_call].map(str::trim);
     let mut ahead = *scan;
-    ahead.one_of(&next)?;
+    ahead.one_of(&[&next[..], &openers(format)].concat())?;
     Ok(Begun::Tagged)
 }
 

@@ -118,34 +118,20 @@ impl TaggedReader {
     fn between(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
         let start = Scan::new(text, place.coming);
         let mut scan = start;
-        let tags = &self.tags;
-        let own = [tags.before_key, tags.behind_value, place.format.behind_arguments];
-        let own = own.map(str::trim);
-        let found = scan.blank().and_then(|()| {
-            let (mut within, mut behind) = (scan, scan);
-            scan::any([
-                within.one_of(&own).map(|idx| (within, [Next::Key, Next::Again, Next::End][idx])),
-                behind.one_of(&around(place.format)).map(|_| (scan, Next::End)),
-            ])
-        });
-        match found {
-            Ok((scan, next)) => {
-                let n_bytes = start.until(scan).len();
-                match next {
-                    Next::Key => self.state = State::Key,
-                    Next::Again => {}
-                    Next::End => {
-                        out.push('}');
-                        return (n_bytes, Outcome::Done);
-                    }
-                }
-                (n_bytes, Outcome::Again)
+        let own = [self.tags.before_key, place.format.behind_arguments].map(str::trim);
+        let next = [&own[..], &around(place.format)].concat();
+        match scan.blank().and_then(|()| scan.one_of(&next)) {
+            Ok(0) => {
+                self.state = State::Key;
+                (start.until(scan).len(), Outcome::Again)
             }
-            Err(Miss::Partial) => (0, Outcome::Wait),
-            Err(Miss::No) if text.trim().is_empty() && place.coming != Coming::More => {
-                (text.len(), Outcome::Wait)
+            Ok(idx) => {
+                out.push('}');
+                let is_own = idx < own.len();
+                (if is_own { start.until(scan).len() } else { 0 }, Outcome::Done)
             }
-            Err(Miss::No) => (0, Outcome::Broken),
+            Err(Miss::No) if !text.trim().is_empty() => (0, Outcome::Broken),
+            Err(_) => (0, Outcome::Wait),
         }
     }
 
@@ -207,15 +193,6 @@ impl TaggedReader {
         value.take(settled, out);
         (settled.len(), Outcome::Wait)
     }
-}
-
-/// What stands between two arguments.
-#[derive(Clone, Copy)]
-enum Next {
-    Key,
-    /// A closing tag too many.
-    Again,
-    End,
 }
 
 /// What shows that the arguments are over, and is not theirs.
