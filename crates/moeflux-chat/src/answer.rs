@@ -245,9 +245,20 @@ fn some(kind: fn(String) -> Piece, text: &str) -> Option<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::format::{HERMES, QWEN_XML};
 
     fn joined(start: AnswerStart, pieces: &[&str]) -> (String, String) {
-        let mut reader = AnswerReader::new(start);
+        let with_calls = AnswerReader::new(start).with_calls(&HERMES, &[tool()]);
+        let found = read(AnswerReader::new(start), pieces);
+        assert_eq!(read(with_calls, pieces), found, "tools change what is no call");
+        found
+    }
+
+    fn tool() -> Tool {
+        Tool::function("f".into(), None, None)
+    }
+
+    fn read(mut reader: AnswerReader, pieces: &[&str]) -> (String, String) {
         let mut found: Vec<Piece> = pieces.iter().flat_map(|it| reader.push(it)).collect();
         found.extend(reader.finish());
         let (mut thought, mut text) = (String::new(), String::new());
@@ -258,7 +269,7 @@ mod tests {
                     thought.push_str(&it);
                 }
                 Piece::Text(it) => text.push_str(&it),
-                other => panic!("no tool is offered: {other:?}"),
+                other => panic!("no tool is called: {other:?}"),
             }
         }
         (thought, text)
@@ -347,5 +358,60 @@ mod tests {
         assert_eq!(stage_behind("b"), Stage::Text);
         assert_eq!(AnswerReader::new(AnswerStart::Thought).stage(), Stage::Thought);
         assert_eq!(AnswerReader::new(AnswerStart::Text).stage(), Stage::Text);
+    }
+
+    #[test]
+    fn a_call_comes_behind_a_thought() {
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        let answer = format!("<think>\nI call {call}.\n</think>\n\n{call}\n");
+        let reader = || AnswerReader::new(AnswerStart::Open).with_calls(&HERMES, &[tool()]);
+        let expected = [
+            Piece::Thought(format!("I call {call}.")),
+            Piece::Call { name: "f".into(), id: None },
+            Piece::Arguments("{}".into()),
+            Piece::CallEnd,
+        ];
+        let mut whole = reader();
+        assert_eq!(whole.push(&answer), expected);
+        assert_eq!(whole.finish(), []);
+        let mut stages = reader();
+        let mut stage_behind = |text: &str| {
+            stages.push(text);
+            stages.stage()
+        };
+        assert_eq!(stage_behind(&answer[..answer.len() - call.len() - 1]), Stage::BehindThought);
+        assert_eq!(stage_behind("<tool_call>\n{\"name\": \"f\", "), Stage::Text);
+        assert_eq!(stage_behind("\"arguments\": {"), Stage::Call);
+        assert_eq!(stage_behind("}}\n</tool_call>\n"), Stage::Call);
+        assert_eq!(stage_behind("And"), Stage::Text);
+    }
+
+    #[test]
+    fn nothing_is_a_call_where_no_tool_is_offered() {
+        let answer = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n";
+        let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(&HERMES, &[]);
+        assert_eq!(reader.push(answer), [Piece::Text(answer.into())]);
+        assert_eq!(reader.finish(), []);
+    }
+
+    #[test]
+    fn long_values_come_before_their_end() {
+        let offered = [Tool::custom("f".into(), None)];
+        let begins = [
+            (&HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"input\": \""),
+            (&QWEN_XML, "<tool_call><function=f><parameter=input>"),
+        ];
+        for (format, begin) in begins {
+            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &offered);
+            let mut pieces = reader.push(begin);
+            pieces.extend(reader.push("a\u{e9}"));
+            let mut written = String::new();
+            for piece in &pieces[1..] {
+                let Piece::Arguments(text) = piece else { panic!("{piece:?}") };
+                written.push_str(text);
+            }
+            assert_eq!(pieces[0], Piece::Call { name: "f".into(), id: None });
+            assert_eq!(written, "{\"input\": \"a\u{e9}", "{}", format.title);
+        }
     }
 }

@@ -132,9 +132,9 @@ impl JsonReader {
             // JSON knows four kinds of blank space.
             let blank = if matches!(next, '\n' | '\r' | '\t') { next } else { ' ' };
             if self.held.is_empty() {
-                out.push(blank)
+                out.push(blank);
             } else {
-                self.held.push(blank)
+                self.held.push(blank);
             }
             if let State::Behind { is_blank } = &mut self.state {
                 *is_blank = true;
