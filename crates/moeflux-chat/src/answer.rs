@@ -1,11 +1,18 @@
-//! Tells an answer's thoughts from its text, as the text comes.
+//! Tells an answer's thoughts from its text and its calls, as the text comes.
 //!
 //! A thought stands between `<think>` and `</think>` at the start of an answer; the template may
-//! have written the first of the two. Blank space around a thought belongs to the markers.
-//! **Invariant:** how the text is cut into pieces does not matter; no part of a marker comes out;
-//! markers that are not at the start are text. Knows tokens only as names of the two markers.
+//! have written the first of the two. Blank space around a thought belongs to the markers. What
+//! stands in a thought is no call. **Invariant:** how the text is cut into pieces does not matter;
+//! no part of a marker comes out; markers of thoughts that are not at the start are text. Knows
+//! tokens only as names of markers.
 
 use moeflux::{TokenId, Tokenizer};
+
+use crate::calls::format::CallFormat;
+use crate::calls::reader::CallReader;
+use crate::calls::scan::{self, Coming};
+use crate::conversation::Tool;
+use crate::piece::Piece;
 
 pub(crate) const OPEN: &str = "<think>";
 pub(crate) const CLOSE: &str = "</think>";
@@ -24,53 +31,49 @@ pub enum AnswerStart {
     Text,
 }
 
-/// The tokens of the two markers where the tokenizer counts them among those that are not shown.
+/// More markers than any format has, with those of thoughts.
+const MARKERS_MAX: usize = 10;
+
+/// The tokens of markers where the tokenizer counts them among those that are not shown.
 ///
 /// A [`moeflux::Generation`] gives no text for these: whoever feeds an [`AnswerReader`] asks here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HiddenMarkers {
-    open: Option<TokenId>,
-    close: Option<TokenId>,
+    markers: [Option<(TokenId, &'static str)>; MARKERS_MAX],
 }
 
 impl HiddenMarkers {
-    /// Those of a model.
+    /// The markers of thoughts of a model.
     #[must_use]
     pub fn of(tokenizer: &Tokenizer) -> Self {
-        let hidden = |text| tokenizer.id_of(text).filter(|token| tokenizer.is_special(*token));
-        Self { open: hidden(OPEN), close: hidden(CLOSE) }
+        Self::default().with([OPEN, CLOSE], tokenizer)
+    }
+
+    /// With those of calls, for answers that may have some.
+    #[must_use]
+    pub fn with_calls(self, tokenizer: &Tokenizer, format: &CallFormat) -> Self {
+        self.with(format.markers(), tokenizer)
+    }
+
+    fn with(
+        mut self,
+        markers: impl IntoIterator<Item = &'static str>,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        for marker in markers {
+            let token = tokenizer.id_of(marker).filter(|token| tokenizer.is_special(*token));
+            let Some(token) = token.filter(|token| self.text(*token).is_none()) else { continue };
+            let free = self.markers.iter_mut().find(|it| it.is_none());
+            *free.expect("no format has more markers") = Some((token, marker));
+        }
+        self
     }
 
     /// The text of a token, if it is one of them.
     #[must_use]
     pub fn text(self, token: TokenId) -> Option<&'static str> {
-        match Some(token) {
-            token if token == self.open => Some(OPEN),
-            token if token == self.close => Some(CLOSE),
-            _ => None,
-        }
+        self.markers.iter().flatten().find(|(it, _)| *it == token).map(|(_, text)| *text)
     }
-}
-
-/// A part of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Piece {
-    /// Of the thought before the answer.
-    Thought(String),
-    /// Of the answer itself.
-    Text(String),
-    /// A call of an offered tool begins.
-    Call {
-        /// The tool's [`crate::Tool::name`].
-        name: String,
-        /// How the model itself identifies the call, in formats where it does.
-        id: Option<String>,
-    },
-    /// Of the arguments of the call that began last: all of them together are one JSON object.
-    Arguments(String),
-    /// The arguments of the call are whole.
-    CallEnd,
 }
 
 /// How far an answer has come.
@@ -84,6 +87,8 @@ pub enum Stage {
     BehindThought,
     /// In the text.
     Text,
+    /// In a call, or right behind one.
+    Call,
 }
 
 /// An answer's text on its way to the client.
@@ -92,6 +97,8 @@ pub struct AnswerReader {
     state: State,
     /// Text that may still become a marker, or blank space that may belong to one.
     held: String,
+    /// Reads what is no thought, if tools are offered.
+    calls: Option<CallReader>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +119,14 @@ impl AnswerReader {
             AnswerStart::Thought => State::BeforeThought,
             AnswerStart::Text => State::InText,
         };
-        Self { state, held: String::new() }
+        Self { state, held: String::new(), calls: None }
+    }
+
+    /// The same, for a model that writes calls of these tools in this format.
+    #[must_use]
+    pub fn with_calls(self, format: &'static CallFormat, tools: &[Tool]) -> Self {
+        let calls = (!tools.is_empty()).then(|| CallReader::new(format, tools));
+        Self { calls, ..self }
     }
 
     /// How far the answer has come.
@@ -122,11 +136,12 @@ impl AnswerReader {
             State::MayOpen => Stage::Start,
             State::BeforeThought | State::InThought => Stage::Thought,
             State::BehindThought => Stage::BehindThought,
+            State::InText if self.calls.as_ref().is_some_and(CallReader::is_in_call) => Stage::Call,
             State::InText => Stage::Text,
         }
     }
 
-    /// What is certain, now that this text came: at most a thought, then text.
+    /// What is certain, now that this text came: at most a thought, then text and calls.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
         let mut pieces = Vec::new();
@@ -136,16 +151,31 @@ impl AnswerReader {
         pieces
     }
 
-    /// What was held back: the answer is over.
-    pub fn finish(&mut self) -> Option<Piece> {
+    /// The rest, where the model ended its answer: a call that only lacks its end is whole.
+    pub fn finish(&mut self) -> Vec<Piece> {
+        self.end(Coming::End)
+    }
+
+    /// The rest, where something else ended the answer: a limit, or a text to stop at. A call that
+    /// is not whole stays so, because nobody knows how its last value would have gone on.
+    pub fn finish_cut(&mut self) -> Vec<Piece> {
+        self.end(Coming::Cut)
+    }
+
+    fn end(&mut self, coming: Coming) -> Vec<Piece> {
+        let mut pieces = Vec::new();
         let held = std::mem::take(&mut self.held);
-        let thought = match self.state {
-            State::BehindThought => return None,
-            State::MayOpen | State::InText => return some(Piece::Text, &held),
-            State::BeforeThought => held.trim(),
-            State::InThought => held.trim_end(),
-        };
-        some(Piece::Thought, thought)
+        match (self.state, &mut self.calls) {
+            (State::BehindThought, _) => {}
+            (State::MayOpen | State::InText, Some(calls)) => {
+                calls.push(&held, &mut pieces);
+                calls.finish(coming, &mut pieces);
+            }
+            (State::MayOpen | State::InText, None) => pieces.extend(some(Piece::Text, &held)),
+            (State::BeforeThought, _) => pieces.extend(some(Piece::Thought, held.trim())),
+            (State::InThought, _) => pieces.extend(some(Piece::Thought, held.trim_end())),
+        }
+        pieces
     }
 
     /// Takes from the held text what its state allows; the next state if there is more to take.
@@ -162,8 +192,11 @@ impl AnswerReader {
                 (!self.held.is_empty()).then_some(State::InText)
             }
             State::InText => {
-                pieces.extend(some(Piece::Text, &self.held));
-                self.held.clear();
+                let text = std::mem::take(&mut self.held);
+                match &mut self.calls {
+                    Some(calls) => calls.push(&text, pieces),
+                    None => pieces.extend(some(Piece::Text, &text)),
+                }
                 None
             }
         }
@@ -187,7 +220,7 @@ impl AnswerReader {
 
     fn think(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
         let Some(end) = self.held.find(CLOSE) else {
-            let n_certain = self.held.len() - n_unfinished(&self.held, CLOSE);
+            let n_certain = self.held.len() - scan::n_unfinished(&self.held, CLOSE);
             let thought = self.held[..n_certain].trim_end();
             let n_bytes = thought.len();
             pieces.extend(some(Piece::Thought, thought));
@@ -209,19 +242,23 @@ fn some(kind: fn(String) -> Piece, text: &str) -> Option<Piece> {
     (!text.is_empty()).then(|| kind(text.to_owned()))
 }
 
-/// Length of the longest end of the text that begins the marker.
-fn n_unfinished(text: &str, marker: &str) -> usize {
-    let most = text.len().min(marker.len() - 1);
-    let is_end = |n: &usize| text.as_bytes().ends_with(&marker.as_bytes()[..*n]);
-    (1..=most).rev().find(is_end).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::format::{HERMES, QWEN_XML};
 
     fn joined(start: AnswerStart, pieces: &[&str]) -> (String, String) {
-        let mut reader = AnswerReader::new(start);
+        let with_calls = AnswerReader::new(start).with_calls(&HERMES, &[tool()]);
+        let found = read(AnswerReader::new(start), pieces);
+        assert_eq!(read(with_calls, pieces), found, "tools change what is no call");
+        found
+    }
+
+    fn tool() -> Tool {
+        Tool::function("f".into(), None, None)
+    }
+
+    fn read(mut reader: AnswerReader, pieces: &[&str]) -> (String, String) {
         let mut found: Vec<Piece> = pieces.iter().flat_map(|it| reader.push(it)).collect();
         found.extend(reader.finish());
         let (mut thought, mut text) = (String::new(), String::new());
@@ -232,7 +269,7 @@ mod tests {
                     thought.push_str(&it);
                 }
                 Piece::Text(it) => text.push_str(&it),
-                other => panic!("no tool is offered: {other:?}"),
+                other => panic!("no tool is called: {other:?}"),
             }
         }
         (thought, text)
@@ -321,5 +358,60 @@ mod tests {
         assert_eq!(stage_behind("b"), Stage::Text);
         assert_eq!(AnswerReader::new(AnswerStart::Thought).stage(), Stage::Thought);
         assert_eq!(AnswerReader::new(AnswerStart::Text).stage(), Stage::Text);
+    }
+
+    #[test]
+    fn a_call_comes_behind_a_thought() {
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        let answer = format!("<think>\nI call {call}.\n</think>\n\n{call}\n");
+        let reader = || AnswerReader::new(AnswerStart::Open).with_calls(&HERMES, &[tool()]);
+        let expected = [
+            Piece::Thought(format!("I call {call}.")),
+            Piece::Call { name: "f".into(), id: None },
+            Piece::Arguments("{}".into()),
+            Piece::CallEnd,
+        ];
+        let mut whole = reader();
+        assert_eq!(whole.push(&answer), expected);
+        assert_eq!(whole.finish(), []);
+        let mut stages = reader();
+        let mut stage_behind = |text: &str| {
+            stages.push(text);
+            stages.stage()
+        };
+        assert_eq!(stage_behind(&answer[..answer.len() - call.len() - 1]), Stage::BehindThought);
+        assert_eq!(stage_behind("<tool_call>\n{\"name\": \"f\", "), Stage::Text);
+        assert_eq!(stage_behind("\"arguments\": {"), Stage::Call);
+        assert_eq!(stage_behind("}}\n</tool_call>\n"), Stage::Call);
+        assert_eq!(stage_behind("And"), Stage::Text);
+    }
+
+    #[test]
+    fn nothing_is_a_call_where_no_tool_is_offered() {
+        let answer = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n";
+        let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(&HERMES, &[]);
+        assert_eq!(reader.push(answer), [Piece::Text(answer.into())]);
+        assert_eq!(reader.finish(), []);
+    }
+
+    #[test]
+    fn long_values_come_before_their_end() {
+        let offered = [Tool::custom("f".into(), None)];
+        let begins = [
+            (&HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"input\": \""),
+            (&QWEN_XML, "<tool_call><function=f><parameter=input>"),
+        ];
+        for (format, begin) in begins {
+            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &offered);
+            let mut pieces = reader.push(begin);
+            pieces.extend(reader.push("a\u{e9}"));
+            let mut written = String::new();
+            for piece in &pieces[1..] {
+                let Piece::Arguments(text) = piece else { panic!("{piece:?}") };
+                written.push_str(text);
+            }
+            assert_eq!(pieces[0], Piece::Call { name: "f".into(), id: None });
+            assert_eq!(written, "{\"input\": \"a\u{e9}", "{}", format.title);
+        }
     }
 }

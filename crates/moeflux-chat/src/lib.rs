@@ -13,12 +13,14 @@
 mod rules;
 mod conversation;
 mod messages;
+mod piece;
 mod calls;
 mod answer;
 mod format;
 
-pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Piece, Stage};
+pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Stage};
 pub use calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
 pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};
+pub use piece::Piece;
 pub use rules::{AnswerForm, AnswerRules, ToolChoice};

@@ -47,8 +47,8 @@ impl Shown {
 
     /// What is shown at the end.
     pub(crate) fn finish(&mut self) -> String {
-        let last = self.reader.as_mut().and_then(AnswerReader::finish);
-        self.shown(last)
+        let last = self.reader.as_mut().map(AnswerReader::finish);
+        self.shown(last.unwrap_or_default())
     }
 
     fn shown(&mut self, pieces: impl IntoIterator<Item = Piece>) -> String {

@@ -5,6 +5,7 @@
 //! libFuzzer, `tests/corpus.rs` those of the committed corpus and some changed by chance.
 
 mod support;
+mod calls;
 mod chat_template;
 mod checkpoint;
 mod config_json;
@@ -32,7 +33,8 @@ pub struct Target {
 }
 
 /// All kinds, by name.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
+    Target { name: "calls", make: || Box::new(calls::checker()) },
     Target { name: "chat_template", make: || Box::new(chat_template::checker()) },
     Target { name: "checkpoint", make: || Box::new(checkpoint::check) },
     Target { name: "config_json", make: || Box::new(config_json::check) },

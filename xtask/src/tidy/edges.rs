@@ -32,7 +32,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
-    ("moeflux-fuzz-targets", &["moeflux"]),
+    ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat"]),
     ("xtask", &[]),
 ];
 

@@ -14,6 +14,7 @@ use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TokenId, Tokenize
 use serde_json::{Map, Value as Json};
 
 use crate::answer::{AnswerStart, CLOSE, OPEN};
+use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
 use crate::messages::{self, Dress, LateSystem};
 
@@ -83,6 +84,13 @@ impl ChatFormat {
     pub fn new(template: ChatTemplate) -> Self {
         let has_thoughts = template.mentions(CLOSE);
         Self { template, has_thoughts }
+    }
+
+    /// The format in which the template writes calls of tools; `None` if it writes none that is
+    /// known.
+    #[must_use]
+    pub fn call_format(&self) -> Option<&'static CallFormat> {
+        CallFormat::of(&self.template)
     }
 
     /// The prompt of the next answer.

@@ -250,6 +250,7 @@ fn the_demo_model_has_a_format() {
     let message = Message::new("user", "A");
     assert_eq!(found.tokens(model.tokenizer()).unwrap(), model.chat_prompt(&[message]).unwrap());
     assert_eq!(found.start, AnswerStart::Open);
+    assert_eq!(format.call_format().unwrap().title, "hermes");
     assert_eq!(HiddenMarkers::of(model.tokenizer()), HiddenMarkers::default());
 }
 
@@ -257,12 +258,22 @@ fn the_demo_model_has_a_format() {
 fn markers_that_are_not_shown_are_known_by_their_tokens() {
     let folder = std::env::temp_dir().join(format!("moeflux-chat-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let tokenizer = byte_tokenizer_json(258, &[OPEN, CLOSE]).to_string();
+    let glm = format_named("glm4_moe").call_format().unwrap();
+    let mut shown: Vec<&str> = vec![OPEN, CLOSE];
+    shown.extend(glm.markers());
+    let n_tokens = 256 + shown.len();
+    let tokenizer = byte_tokenizer_json(n_tokens, &shown).to_string();
     std::fs::write(folder.join("tokenizer.json"), tokenizer).unwrap();
-    let tokenizer = Tokenizer::open(&folder, 258).unwrap();
+    let tokenizer = Tokenizer::open(&folder, n_tokens).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     let markers = HiddenMarkers::of(&tokenizer);
     let texts = [256, 257, 65].map(|id| markers.text(TokenId(id)));
     assert_eq!(texts, [Some(OPEN), Some(CLOSE), None]);
+    let with_calls = markers.with_calls(&tokenizer, glm);
+    for (id, marker) in (256..).zip(shown) {
+        assert_eq!(with_calls.text(TokenId(id)), Some(marker));
+    }
+    assert_eq!(with_calls.with_calls(&tokenizer, glm), with_calls);
+    assert_eq!(markers.text(TokenId(258)), None);
     assert_eq!(HiddenMarkers::default().text(TokenId(0)), None);
 }

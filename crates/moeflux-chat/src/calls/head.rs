@@ -1,0 +1,286 @@
+//! Finds the beginning of a call in a text: from its opening marker to its arguments.
+//!
+//! Opening markers may be missing, or come twice, and formats that share their opening marker are
+//! told apart by what follows it. **Invariant:** only offered names begin a call, and no call
+//! begins before it is certain that arguments follow.
+
+use crate::calls::format::{self, ArgumentsForm, CallFormat, NameForm};
+use crate::calls::scan::{self, Found, Miss, Scan};
+use crate::conversation::Tool;
+
+/// More opening markers in a row are text.
+const OPENERS_MAX: usize = 4;
+
+/// The beginning of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    /// How the rest is written.
+    pub(crate) format: &'static CallFormat,
+    /// Its length.
+    pub(crate) n_bytes: usize,
+    /// What comes behind it.
+    pub(crate) body: Body,
+}
+
+/// What comes behind the beginning of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// The arguments of this call.
+    Arguments(Named, Begun),
+    /// JSON that has the name and the arguments in another order than usual, or several calls.
+    Envelope {
+        /// Whether an opening marker came before.
+        is_marked: bool,
+    },
+}
+
+/// What is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The place of the tool among those that are offered.
+    pub(crate) tool_idx: usize,
+    /// What the model calls the call.
+    pub(crate) id: Option<String>,
+}
+
+/// How the arguments begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// With the bracket of an object.
+    Object,
+    /// Behind the quote of a string that has the object in it.
+    Quoted,
+    /// With a tag, or the end of the arguments.
+    Tagged,
+    /// There are none.
+    Empty,
+}
+
+/// What is known before the name.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    is_marked: bool,
+    is_line_start: bool,
+}
+
+/// The markers that end what stands around calls.
+pub(crate) fn closers(format: &CallFormat) -> [&'static str; 2] {
+    [format.behind_call.trim(), format.behind_calls.trim()]
+}
+
+/// The markers that begin it.
+pub(crate) fn openers(format: &CallFormat) -> [&'static str; 2] {
+    [format.before_calls.trim(), format.before_call.trim()]
+}
+
+/// Whether name and arguments are members of one JSON object.
+pub(crate) fn has_envelope(format: &CallFormat) -> bool {
+    format.before_name.starts_with('{')
+}
+
+/// The beginning of a call at this place.
+pub(crate) fn find(
+    format: &'static CallFormat,
+    tools: &[Tool],
+    start: Scan<'_>,
+    is_line_start: bool,
+) -> Found<Head> {
+    let mut scan = start;
+    let before = Before { is_marked: take_openers(format, &mut scan)?, is_line_start };
+    let others = if before.is_marked { alternatives(format) } else { &[] };
+    for &format in std::iter::once(&format).chain(others) {
+        match head(format, tools, scan, before) {
+            Ok((body, end)) => return Ok(Head { format, n_bytes: start.until(end).len(), body }),
+            Err(Miss::Partial) => return Err(Miss::Partial),
+            Err(Miss::No) => {}
+        }
+    }
+    Err(Miss::No)
+}
+
+fn take_openers(format: &CallFormat, scan: &mut Scan<'_>) -> Found<bool> {
+    for n_taken in 0..OPENERS_MAX {
+        match scan.one_of(&openers(format)) {
+            Ok(_) => scan.blank()?,
+            Err(Miss::No) => return Ok(n_taken > 0),
+            Err(Miss::Partial) => return Err(Miss::Partial),
+        }
+    }
+    Ok(true)
+}
+
+/// Formats with the same opening marker, which models confuse.
+fn alternatives(format: &CallFormat) -> &'static [&'static CallFormat] {
+    match (has_envelope(format), format.arguments) {
+        (true, _) => &[&format::QWEN_XML],
+        (false, ArgumentsForm::Tagged(_)) => &[&format::HERMES],
+        (false, ArgumentsForm::Json) if format.before_calls == format::DEEPSEEK_V3.before_calls => {
+            &[&format::DEEPSEEK_V3, &format::DEEPSEEK_V3_1]
+        }
+        (false, ArgumentsForm::Json) => &[],
+    }
+}
+
+fn head<'a>(
+    format: &CallFormat,
+    tools: &[Tool],
+    scan: Scan<'a>,
+    before: Before,
+) -> Found<(Body, Scan<'a>)> {
+    if has_envelope(format) {
+        return envelope(tools, scan, before);
+    }
+    let mut scan = scan;
+    let start = scan;
+    let prefix = format.before_name.trim();
+    let is_telling = prefix.starts_with('<');
+    let has_prefix = prefix.is_empty() || scan.may_take(prefix)?;
+    let is_allowed = if before.is_marked {
+        has_prefix || !is_telling
+    } else {
+        has_prefix && (is_telling || before.is_line_start)
+    };
+    if !is_allowed {
+        return Err(Miss::No);
+    }
+    scan.blank()?;
+    one_tool(tools, |tool_idx, tool| {
+        let mut scan = scan;
+        scan.literal(&tool.name)?;
+        if format.name == NameForm::Numbered && scan.may_take(":")? {
+            scan.digits();
+        }
+        let end_of_id = scan;
+        scan.blank()?;
+        let begun = match format.arguments {
+            ArgumentsForm::Json => json_begins(format, &mut scan, before)?,
+            ArgumentsForm::Tagged(_) => tags_begin(format, &mut scan)?,
+        };
+        let id =
+            (format.name == NameForm::Numbered).then(|| start.until(end_of_id).trim().to_owned());
+        Ok((Body::Arguments(Named { tool_idx, id }, begun), scan))
+    })
+}
+
+/// The tool with the longest name for which something was found.
+fn one_tool<T>(tools: &[Tool], find: impl Fn(usize, &Tool) -> Found<T>) -> Found<T> {
+    let mut best: Found<(usize, T)> = Err(Miss::No);
+    for (tool_idx, tool) in tools.iter().enumerate().filter(|(_, it)| !it.name.is_empty()) {
+        match find(tool_idx, tool) {
+            Ok(found) if best.as_ref().is_ok_and(|(n_bytes, _)| *n_bytes >= tool.name.len()) => {
+                drop(found);
+            }
+            Ok(found) => best = Ok((tool.name.len(), found)),
+            Err(Miss::Partial) => return Err(Miss::Partial),
+            Err(Miss::No) => {}
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+fn json_begins(format: &CallFormat, scan: &mut Scan<'_>, before: Before) -> Found<Begun> {
+    const FENCE: &str = "```";
+    let behind = format.behind_name.trim();
+    let has_behind = match behind.strip_prefix(FENCE) {
+        Some(language) if scan.may_take(FENCE)? => {
+            scan.may_take(language)?;
+            true
+        }
+        Some(_) => false,
+        None => scan.may_take(behind)?,
+    };
+    if !has_behind && !before.is_marked {
+        return Err(Miss::No);
+    }
+    scan.blank()?;
+    let [call, calls] = closers(format);
+    let ends = [format.behind_arguments.trim(), call, calls];
+    let is_over = if has_behind { { *scan }.one_of(&ends) } else { Err(Miss::No) };
+    scan::any([is_over.map(|_| Begun::Empty), object_begins(scan)])
+}
+
+/// An object, a string that has an object in it, or nothing.
+fn object_begins(scan: &mut Scan<'_>) -> Found<Begun> {
+    let mut ahead = *scan;
+    match ahead.one_of(&["{", "\"", "null"])? {
+        0 => return Ok(Begun::Object),
+        2 => {
+            *scan = ahead;
+            return Ok(Begun::Empty);
+        }
+        _ => {}
+    }
+    *scan = ahead;
+    ahead.blank()?;
+    if ahead.one_of(&["{", "\""])? == 1 {
+        *scan = ahead;
+        return Ok(Begun::Empty);
+    }
+    Ok(Begun::Quoted)
+}
+
+fn tags_begin(format: &CallFormat, scan: &mut Scan<'_>) -> Found<Begun> {
+    let ArgumentsForm::Tagged(tags) = format.arguments else { return Err(Miss::No) };
+    let behind = format.behind_name.trim();
+    if !behind.is_empty() {
+        scan.literal(behind)?;
+        scan.blank()?;
+    }
+    let next = [tags.before_key, format.behind_arguments, format.behind_call].map(str::trim);
+    let mut ahead = *scan;
+    ahead.one_of(&[&next[..], &openers(format)].concat())?;
+    Ok(Begun::Tagged)
+}
+
+fn envelope<'a>(tools: &[Tool], mut scan: Scan<'a>, before: Before) -> Found<(Body, Scan<'a>)> {
+    let start = scan;
+    let body = Body::Envelope { is_marked: before.is_marked };
+    if !before.is_marked && !before.is_line_start {
+        return Err(Miss::No);
+    }
+    match name_begins(&mut scan) {
+        Ok(()) => {}
+        Err(Miss::No) if before.is_marked && (start.is_at("{") || start.is_at("[")) => {
+            return Ok((body, start));
+        }
+        Err(miss) => return Err(miss),
+    }
+    let (tool_idx, mut scan) = one_tool(tools, |tool_idx, tool| {
+        let mut scan = scan;
+        scan.literal(&tool.name)?;
+        scan.literal("\"")?;
+        Ok((tool_idx, scan))
+    })?;
+    if !before.is_marked {
+        return Ok((body, start));
+    }
+    match members_begin(&mut scan) {
+        // There is a key for the arguments, so that only an object makes them some.
+        Ok(begun @ (Begun::Object | Begun::Quoted)) => {
+            Ok((Body::Arguments(Named { tool_idx, id: None }, begun), scan))
+        }
+        Err(Miss::Partial) => Err(Miss::Partial),
+        _ => Ok((body, start)),
+    }
+}
+
+/// `{"name": "`
+fn name_begins(scan: &mut Scan<'_>) -> Found<()> {
+    for literal in ["{", "\"name\"", ":"] {
+        scan.literal(literal)?;
+        scan.blank()?;
+    }
+    scan.literal("\"")
+}
+
+/// `, "arguments": `
+fn members_begin(scan: &mut Scan<'_>) -> Found<Begun> {
+    scan.blank()?;
+    scan.literal(",")?;
+    scan.blank()?;
+    scan.one_of(&["\"arguments\"", "\"parameters\""])?;
+    scan.blank()?;
+    scan.literal(":")?;
+    scan.blank()?;
+    object_begins(scan)
+}

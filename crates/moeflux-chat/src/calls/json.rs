@@ -1,0 +1,449 @@
+//! Turns the JSON that models write into JSON, character by character.
+//!
+//! What is JSON comes out as it came. What models write instead of it, and means one thing only,
+//! is repaired: line breaks and unknown escapes in strings, single quotes, names of Python, keys
+//! without quotes, a comma too many or (before a key) too few, brackets that were not closed.
+//! **Invariant:** once a value is done, all that came out is one JSON value that other parsers
+//! accept; before that it is the beginning of one, without half an escape. Knows no calls.
+
+use serde_json::Value as Json;
+
+/// Other parsers give up at a depth of 128.
+const DEPTH_MAX: usize = 100;
+
+/// The longest number that differs from all shorter ones has 767 digits.
+const WORD_BYTES_MAX: usize = 1024;
+
+/// What a character did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// More is to come.
+    More,
+    /// The value ended with this character.
+    Done,
+    /// The character cannot stand here.
+    Broken,
+}
+
+/// Reads one value.
+#[derive(Clone, Debug)]
+pub(crate) struct JsonReader {
+    /// The brackets that will close what is open.
+    open: Vec<char>,
+    state: State,
+    /// What is not certain yet: a word, the beginning of an escape, or a comma and what is blank
+    /// behind it.
+    held: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A value comes.
+    Value,
+    /// A value comes, or the end of the array.
+    Element,
+    /// A key comes, or the end of the object.
+    Key,
+    Colon,
+    /// A comma comes, or a closing bracket.
+    Behind {
+        is_blank: bool,
+    },
+    /// In a string.
+    Text {
+        is_key: bool,
+        quote: char,
+    },
+    /// In a number, a name, or a key without quotes.
+    Word {
+        is_key: bool,
+    },
+    Done,
+}
+
+impl JsonReader {
+    /// A reader of a value that has not begun.
+    pub(crate) fn new() -> Self {
+        Self { open: Vec::new(), state: State::Value, held: String::new() }
+    }
+
+    /// A reader of the rest of an object, behind the value of a member.
+    pub(crate) fn behind_member() -> Self {
+        Self { open: vec!['}'], state: State::Behind { is_blank: false }, held: String::new() }
+    }
+
+    /// Whether the next character belongs to a string, whatever it is.
+    pub(crate) fn is_in_text(&self) -> bool {
+        matches!(self.state, State::Text { .. })
+    }
+
+    /// Whether the value is whole.
+    pub(crate) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Takes a character; what is certain is appended to `out`.
+    pub(crate) fn push(&mut self, next: char, out: &mut String) -> Progress {
+        match self.state {
+            State::Text { is_key, quote } => self.text(next, (is_key, quote), out),
+            State::Word { .. } if is_word(next) => {
+                self.held.push(next);
+                if self.held.len() > WORD_BYTES_MAX {
+                    return Progress::Broken;
+                }
+            }
+            State::Word { is_key } => {
+                return match self.end_word(is_key, out) {
+                    Progress::More => self.push(next, out),
+                    other => other,
+                };
+            }
+            _ => return self.between(next, out),
+        }
+        self.progress()
+    }
+
+    /// Nothing more comes: closes what is open, if all that began is whole but for brackets.
+    pub(crate) fn close(&mut self, out: &mut String) -> bool {
+        if let State::Word { is_key: false } = self.state
+            && self.end_word(false, out) == Progress::Broken
+        {
+            return false;
+        }
+        let is_closable = match self.state {
+            State::Element | State::Key | State::Behind { .. } => true,
+            State::Done => return true,
+            _ => false,
+        };
+        if is_closable {
+            self.held.clear();
+            out.extend(self.open.drain(..).rev());
+            self.state = State::Done;
+        }
+        is_closable
+    }
+
+    fn progress(&self) -> Progress {
+        if self.is_done() { Progress::Done } else { Progress::More }
+    }
+
+    fn between(&mut self, next: char, out: &mut String) -> Progress {
+        if next.is_whitespace() {
+            // JSON knows four kinds of blank space.
+            let blank = if matches!(next, '\n' | '\r' | '\t') { next } else { ' ' };
+            if self.held.is_empty() {
+                out.push(blank);
+            } else {
+                self.held.push(blank);
+            }
+            if let State::Behind { is_blank } = &mut self.state {
+                *is_blank = true;
+            }
+            return self.progress();
+        }
+        let is_in_object = self.open.last() == Some(&'}');
+        match (self.state, next) {
+            (State::Value | State::Element, '{' | '[') => return self.nest(next, out),
+            (State::Value | State::Element, '"' | '\'') => self.begin_text(false, next, out),
+            (State::Key, '"' | '\'') => self.begin_text(true, next, out),
+            (State::Value | State::Element | State::Key, _) if is_word(next) => {
+                out.push_str(&std::mem::take(&mut self.held));
+                self.held.push(next);
+                self.state = State::Word { is_key: self.state == State::Key };
+            }
+            (State::Colon, ':') => {
+                out.push(':');
+                self.state = State::Value;
+            }
+            (State::Behind { .. }, ',') => {
+                self.held.push(',');
+                self.state = if is_in_object { State::Key } else { State::Element };
+            }
+            (State::Behind { is_blank: true }, '"') if is_in_object => {
+                out.push(',');
+                self.begin_text(true, next, out);
+            }
+            (State::Behind { .. } | State::Key | State::Element, '}' | ']') => {
+                return self.close_bracket(next, out);
+            }
+            _ => return Progress::Broken,
+        }
+        Progress::More
+    }
+
+    fn nest(&mut self, bracket: char, out: &mut String) -> Progress {
+        if self.open.len() == DEPTH_MAX {
+            return Progress::Broken;
+        }
+        out.push_str(&std::mem::take(&mut self.held));
+        out.push(bracket);
+        let (closing, state) =
+            if bracket == '{' { ('}', State::Key) } else { (']', State::Element) };
+        self.open.push(closing);
+        self.state = state;
+        Progress::More
+    }
+
+    /// Also closes brackets that were opened later. A held comma is one too many.
+    fn close_bracket(&mut self, bracket: char, out: &mut String) -> Progress {
+        let Some(place) = self.open.iter().rposition(|it| *it == bracket) else {
+            return Progress::Broken;
+        };
+        out.push_str(self.held.trim_start_matches(','));
+        self.held.clear();
+        out.extend(self.open.drain(place..).rev());
+        self.end_value();
+        self.progress()
+    }
+
+    fn end_value(&mut self) {
+        let is_done = self.open.is_empty();
+        self.state = if is_done { State::Done } else { State::Behind { is_blank: false } };
+    }
+
+    fn end_word(&mut self, is_key: bool, out: &mut String) -> Progress {
+        let word = std::mem::take(&mut self.held);
+        if is_key {
+            out.extend(["\"", &word, "\""]);
+            self.state = State::Colon;
+            return Progress::More;
+        }
+        let Some(value) = literal(&word) else { return Progress::Broken };
+        out.push_str(&value);
+        self.end_value();
+        self.progress()
+    }
+
+    fn begin_text(&mut self, is_key: bool, quote: char, out: &mut String) {
+        out.push_str(&std::mem::take(&mut self.held));
+        out.push('"');
+        self.state = State::Text { is_key, quote };
+    }
+
+    fn text(&mut self, next: char, (is_key, quote): (bool, char), out: &mut String) {
+        if !self.held.is_empty() {
+            self.held.push(next);
+            let Some((settled, n_bytes)) = escape(&self.held) else { return };
+            let rest = self.held.split_off(n_bytes);
+            out.push_str(settled.unwrap_or(&self.held));
+            self.held.clear();
+            rest.chars().for_each(|it| self.text(it, (is_key, quote), out));
+        } else if next == '\\' {
+            self.held.push(next);
+        } else if next == quote {
+            out.push('"');
+            if is_key { self.state = State::Colon } else { self.end_value() }
+        } else {
+            push_escaped(next, out);
+        }
+    }
+}
+
+/// Appends a character of a string.
+pub(crate) fn push_escaped(character: char, out: &mut String) {
+    match character {
+        '"' => out.push_str("\\\""),
+        '\\' => out.push_str("\\\\"),
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        '\0'..' ' => out.push_str(&format!("\\u{:04x}", u32::from(character))),
+        _ => out.push(character),
+    }
+}
+
+/// Appends a string.
+pub(crate) fn push_text(text: &str, out: &mut String) {
+    out.push('"');
+    text.chars().for_each(|it| push_escaped(it, out));
+    out.push('"');
+}
+
+/// What an escape at the start of a text means, and its length; `None` if more must come to tell.
+pub(crate) fn decoded(text: &str) -> Option<(String, usize)> {
+    let (settled, n_bytes) = escape(text)?;
+    let quoted = format!("\"{}\"", settled.unwrap_or(&text[..n_bytes]));
+    let text = serde_json::from_str(&quoted).expect("an escape of JSON");
+    Some((text, n_bytes))
+}
+
+fn is_word(character: char) -> bool {
+    character.is_alphanumeric() || "+-._".contains(character)
+}
+
+/// The value that a word means.
+fn literal(word: &str) -> Option<String> {
+    let name = match word {
+        "true" | "True" => "true",
+        "false" | "False" => "false",
+        "null" | "None" => "null",
+        _ => return number(word),
+    };
+    Some(name.to_owned())
+}
+
+/// A number as JSON writes it; `None` if it is none, or has no finite value.
+fn number(word: &str) -> Option<String> {
+    let word = word.strip_prefix('+').unwrap_or(word);
+    let (sign, digits) = word.strip_prefix('-').map_or(("", word), |digits| ("-", digits));
+    let zero = if digits.starts_with('.') { "0" } else { "" };
+    let behind = if digits.ends_with('.') { "0" } else { "" };
+    let number = format!("{sign}{zero}{digits}{behind}");
+    matches!(serde_json::from_str(&number), Ok(Json::Number(_))).then_some(number)
+}
+
+/// Bytes of `\uXXXX`.
+const UNICODE_BYTES: usize = 6;
+
+/// Length of the escape at the start of a text, and what JSON writes for it if that differs; `None`
+/// if more must come to tell.
+fn escape(text: &str) -> Option<(Option<&'static str>, usize)> {
+    const MALFORMED: (Option<&str>, usize) = (Some("\\\\"), 1);
+    let second = || unit(text.get(UNICODE_BYTES..).unwrap_or_default());
+    Some(match text[1..].chars().next()? {
+        '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => (None, 2),
+        '\'' => (Some("'"), 2),
+        'u' => match unit(text) {
+            Unit::More => return None,
+            Unit::None => MALFORMED,
+            Unit::Character => (None, UNICODE_BYTES),
+            Unit::Low => LONELY,
+            Unit::High => match second() {
+                Unit::More => return None,
+                Unit::Low => (None, 2 * UNICODE_BYTES),
+                _ => LONELY,
+            },
+        },
+        _ => MALFORMED,
+    })
+}
+
+/// Half of a pair, which parsers refuse.
+const LONELY: (Option<&str>, usize) = (Some("\u{fffd}"), UNICODE_BYTES);
+
+/// What the escape at the start of a text encodes.
+enum Unit {
+    /// A character.
+    Character,
+    /// The first half of a pair.
+    High,
+    /// The second half.
+    Low,
+    /// Nothing: there is no such escape.
+    None,
+    /// The text may still become one.
+    More,
+}
+
+fn unit(text: &str) -> Unit {
+    const START: &str = "\\u";
+    let Some(digits) = text.strip_prefix(START) else {
+        return if START.starts_with(text) { Unit::More } else { Unit::None };
+    };
+    let n_digits = digits.bytes().take(4).take_while(u8::is_ascii_hexdigit).count();
+    if n_digits < 4 {
+        return if n_digits == digits.len() { Unit::More } else { Unit::None };
+    }
+    match u32::from_str_radix(&digits[..4], 16) {
+        Ok(0xd800..=0xdbff) => Unit::High,
+        Ok(0xdc00..=0xdfff) => Unit::Low,
+        _ => Unit::Character,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes out, and whether it is whole: in the end, or if it is closed there.
+    fn read(text: &str) -> (String, Option<bool>) {
+        let (mut reader, mut out) = (JsonReader::new(), String::new());
+        for next in text.chars() {
+            if reader.push(next, &mut out) == Progress::Broken {
+                return (out, None);
+            }
+        }
+        let is_done = reader.is_done();
+        let is_closed = reader.close(&mut out);
+        (out, is_closed.then_some(is_done))
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(read(text), (expected.to_owned(), Some(true)), "{text}");
+        serde_json::from_str::<Json>(expected).unwrap();
+    }
+
+    #[test]
+    fn json_comes_out_as_it_came() {
+        for text in [
+            "{}",
+            "[]",
+            r#"{"a" : [ 1 , -2.5e-3,true , null],"b":{"c":"x\n\"\u00e9 \\ \/"} }"#,
+            "\"\u{1f600}\"",
+            "{\n  \"a\": \"\\ud83d\\ude00\"\n}",
+            r#"[[],{"":""}]"#,
+        ] {
+            check(text, text);
+        }
+        let deep = "[".repeat(DEPTH_MAX) + &"]".repeat(DEPTH_MAX);
+        check(&deep, &deep);
+    }
+
+    #[test]
+    fn what_means_one_thing_is_repaired() {
+        check("{\"a\": \"x\n\t\u{1}\"}", "{\"a\": \"x\\n\\t\\u0001\"}");
+        check(r#"["\d\x\$\'\","]"#, r#"["\\d\\x\\$'\","]"#);
+        check("[\"a\\\nb\"]", r#"["a\\\nb"]"#);
+        check(
+            r#"["\u12x","\u","\ud83d","\ude00","\ud83dx","\ud83d\n","\ud83d\u0041"]"#,
+            "[\"\\\\u12x\",\"\\\\u\",\"\u{fffd}\",\"\u{fffd}\",\"\u{fffd}x\",\"\u{fffd}\\n\",\
+             \"\u{fffd}\\u0041\"]",
+        );
+        check(
+            "{'a': 'say \"x\"', 'b': [True, False, None]}",
+            r#"{"a": "say \"x\"", "b": [true, false, null]}"#,
+        );
+        check("{a: 1, b_2: 2}", r#"{"a": 1, "b_2": 2}"#);
+        check("{\"a\": [1, 2, ], }", "{\"a\": [1, 2 ] }");
+        check("{\"a\": 1\n \"b\": 2}", "{\"a\": 1\n ,\"b\": 2}");
+        check("{\"a\": [1, 2}", "{\"a\": [1, 2]}");
+        check("[+1, .5, 5., -.5]", "[1, 0.5, 5.0, -0.5]");
+        check("{\u{a0}}", "{ }");
+    }
+
+    #[test]
+    fn brackets_that_were_not_closed_are_closed() {
+        let closed = |text: &str, expected: &str| {
+            assert_eq!(read(text), (expected.to_owned(), Some(false)), "{text}");
+        };
+        closed("{\"a\": [1, 2", "{\"a\": [1, 2]}");
+        closed("{\"a\": [1, {\"b\": 2}", "{\"a\": [1, {\"b\": 2}]}");
+        closed("{", "{}");
+        closed("{\"a\": \"x\", ", "{\"a\": \"x\"}");
+    }
+
+    #[test]
+    fn what_may_mean_more_than_one_thing_is_broken() {
+        for text in [
+            r#"{"a": "echo "hi""}"#,
+            r#"{"a": hello}"#,
+            r#"{"a": 007}"#,
+            r#"{"a": 1e999}"#,
+            r#"{"a": NaN}"#,
+            r#"{"a": 1]}"#,
+            r#"["a" "b"]"#,
+            r#"{"a"; 1}"#,
+            r#"{"a": "#,
+            r#"{"a"#,
+            r#"{"a": "x"#,
+            r#"{"a":: 1}"#,
+            "{,}",
+            "<",
+        ] {
+            assert_eq!(read(text).1, None, "{text}");
+        }
+        assert_eq!(read(&"[".repeat(DEPTH_MAX + 1)).1, None);
+        assert_eq!(read(&"1".repeat(WORD_BYTES_MAX + 1)).1, None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Looks ahead in text that is still coming.
+//!
+//! **Invariant:** an answer that is not [`Miss::Partial`] stays the same, whatever comes next.
+
+/// Blank space around markers is shorter than this; longer blank space is text.
+pub(crate) const BLANK_BYTES_MAX: usize = 64;
+
+/// What stands behind the text that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coming {
+    /// Maybe more.
+    More,
+    /// Nothing: the model ended its answer.
+    End,
+    /// Nothing, but the model would have gone on.
+    Cut,
+}
+
+/// Why something is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// Something else is.
+    No,
+    /// It may be there when more comes.
+    Partial,
+}
+
+pub(crate) type Found<T> = Result<T, Miss>;
+
+/// A place in a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scan<'a> {
+    rest: &'a str,
+    coming: Coming,
+}
+
+impl<'a> Scan<'a> {
+    /// The start of this text.
+    pub(crate) fn new(rest: &'a str, coming: Coming) -> Self {
+        Self { rest, coming }
+    }
+
+    /// What stands between this place and a later one.
+    pub(crate) fn until(self, later: Scan<'_>) -> &'a str {
+        &self.rest[..self.rest.len() - later.rest.len()]
+    }
+
+    /// Whether this stands here, without taking it.
+    pub(crate) fn is_at(self, literal: &str) -> bool {
+        self.rest.starts_with(literal)
+    }
+
+    /// Takes a text.
+    pub(crate) fn literal(&mut self, literal: &str) -> Found<()> {
+        if let Some(rest) = self.rest.strip_prefix(literal) {
+            self.rest = rest;
+            return Ok(());
+        }
+        let may_come = self.coming == Coming::More && literal.starts_with(self.rest);
+        Err(if may_come { Miss::Partial } else { Miss::No })
+    }
+
+    /// Takes the first of these texts that stands here; empty ones never do.
+    pub(crate) fn one_of(&mut self, literals: &[&str]) -> Found<usize> {
+        let mut miss = Miss::No;
+        for (idx, literal) in literals.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
+            match self.literal(literal) {
+                Ok(()) => return Ok(idx),
+                Err(Miss::Partial) => miss = Miss::Partial,
+                Err(Miss::No) => {}
+            }
+        }
+        Err(miss)
+    }
+
+    /// Takes a text if it stands here; whether it did.
+    pub(crate) fn may_take(&mut self, literal: &str) -> Found<bool> {
+        match self.literal(literal) {
+            Ok(()) => Ok(true),
+            Err(Miss::No) => Ok(false),
+            Err(Miss::Partial) => Err(Miss::Partial),
+        }
+    }
+
+    /// Takes what is blank.
+    pub(crate) fn blank(&mut self) -> Found<()> {
+        let rest = self.rest.trim_start();
+        if self.rest.len() - rest.len() > BLANK_BYTES_MAX {
+            return Err(Miss::No);
+        }
+        self.rest = rest;
+        Ok(())
+    }
+
+    /// Takes digits.
+    pub(crate) fn digits(&mut self) {
+        self.rest = self.rest.trim_start_matches(|it: char| it.is_ascii_digit());
+    }
+
+    /// Takes one of these texts behind what is blank, or the end of the answer.
+    pub(crate) fn ends_with(&mut self, literals: &[&str]) -> Found<()> {
+        self.blank()?;
+        match (self.rest, self.coming) {
+            ("", Coming::End) => Ok(()),
+            _ => self.one_of(literals).map(|_| ()),
+        }
+    }
+}
+
+/// Length of the longest end of the text that begins the marker.
+pub(crate) fn n_unfinished(text: &str, marker: &str) -> usize {
+    let most = text.len().min(marker.len() - 1);
+    let is_end = |n: &usize| text.as_bytes().ends_with(&marker.as_bytes()[..*n]);
+    (1..=most).rev().find(is_end).unwrap_or(0)
+}
+
+/// Of several answers of which at most one can be a yes.
+pub(crate) fn any<T>(found: impl IntoIterator<Item = Found<T>>) -> Found<T> {
+    let mut miss = Miss::No;
+    for found in found {
+        match found {
+            Ok(found) => return Ok(found),
+            Err(Miss::Partial) => miss = Miss::Partial,
+            Err(Miss::No) => {}
+        }
+    }
+    Err(miss)
+}

@@ -1,0 +1,213 @@
+//! Which kinds of values a tool's schema allows for a parameter, for formats that write values
+//! without quotes.
+//!
+//! **Invariant:** a schema that says nothing, or cannot be understood, allows every kind. The work
+//! per parameter is bounded, whatever the schema.
+
+use serde_json::Value as Json;
+
+/// Parts of a schema that are read for one parameter: references may form circles.
+const PARTS_MAX: usize = 1000;
+
+/// A set of kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kinds(u8);
+
+impl Kinds {
+    const NONE: Self = Self(0);
+    const NULL: Self = Self(1);
+    const BOOLEAN: Self = Self(2);
+    const NUMBER: Self = Self(4);
+    const TEXT: Self = Self(8);
+    const ARRAY: Self = Self(16);
+    const OBJECT: Self = Self(32);
+    pub(crate) const ANY: Self = Self(63);
+
+    /// The kinds that the schema of all parameters allows for the one of this name.
+    pub(crate) fn of_parameter(schema: &Json, name: &str) -> Self {
+        let declared = schema.get("properties").and_then(|it| it.get(name));
+        let Some(declared) = declared.or(schema.get("additionalProperties")) else {
+            return Self::ANY;
+        };
+        Search { root: schema, n_left: PARTS_MAX }.kinds(declared).unwrap_or(Self::ANY)
+    }
+
+    /// Whether this is the only kind: then a value is not looked into.
+    pub(crate) fn is_text(self) -> bool {
+        self == Self::TEXT
+    }
+
+    /// Whether a value is a string or null.
+    pub(crate) fn is_text_or_null(self) -> bool {
+        self == Self::TEXT.or(Self::NULL)
+    }
+
+    /// Whether a string is allowed.
+    pub(crate) fn has_text(self) -> bool {
+        self.has(Self::TEXT)
+    }
+
+    /// Whether this value is allowed.
+    pub(crate) fn has_kind_of(self, value: &Json) -> bool {
+        self.has(Self::of(value))
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn of(value: &Json) -> Self {
+        match value {
+            Json::Null => Self::NULL,
+            Json::Bool(_) => Self::BOOLEAN,
+            Json::Number(_) => Self::NUMBER,
+            Json::String(_) => Self::TEXT,
+            Json::Array(_) => Self::ARRAY,
+            Json::Object(_) => Self::OBJECT,
+        }
+    }
+
+    fn named(name: &Json) -> Self {
+        match name.as_str() {
+            Some("null") => Self::NULL,
+            Some("boolean") => Self::BOOLEAN,
+            Some("number" | "integer") => Self::NUMBER,
+            Some("string") => Self::TEXT,
+            Some("array") => Self::ARRAY,
+            Some("object") => Self::OBJECT,
+            _ => Self::ANY,
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+struct Search<'a> {
+    root: &'a Json,
+    n_left: usize,
+}
+
+impl<'a> Search<'a> {
+    /// `None` if too much was read. What contradicts itself allows everything.
+    fn kinds(&mut self, schema: &'a Json) -> Option<Kinds> {
+        self.n_left = self.n_left.checked_sub(1)?;
+        let Some(schema) = schema.as_object() else { return Some(Kinds::ANY) };
+        let mut kinds = Kinds::ANY;
+        if let Some(found) = schema.get("$ref").and_then(|it| self.referenced(it)) {
+            kinds = kinds.and(self.kinds(found)?);
+        }
+        match schema.get("type") {
+            Some(Json::Array(names)) => kinds = kinds.and(union(names, Kinds::named)),
+            Some(name) => kinds = kinds.and(Kinds::named(name)),
+            None => kinds = kinds.and(implied(schema)),
+        }
+        if let Some(Json::Array(values)) = schema.get("enum") {
+            kinds = kinds.and(union(values, Kinds::of));
+        }
+        if let Some(value) = schema.get("const") {
+            kinds = kinds.and(Kinds::of(value));
+        }
+        for key in ["anyOf", "oneOf"] {
+            if let Some(Json::Array(parts)) = schema.get(key) {
+                let mut allowed = Kinds::NONE;
+                for part in parts {
+                    allowed = allowed.or(self.kinds(part)?);
+                }
+                kinds = kinds.and(allowed);
+            }
+        }
+        for part in schema.get("allOf").and_then(Json::as_array).into_iter().flatten() {
+            kinds = kinds.and(self.kinds(part)?);
+        }
+        if schema.get("nullable") == Some(&Json::Bool(true)) {
+            kinds = kinds.or(Kinds::NULL);
+        }
+        Some(if kinds == Kinds::NONE { Kinds::ANY } else { kinds })
+    }
+
+    /// A part of the same schema.
+    fn referenced(&self, reference: &Json) -> Option<&'a Json> {
+        self.root.pointer(reference.as_str()?.strip_prefix('#')?)
+    }
+}
+
+fn union(values: &[Json], kinds: impl Fn(&Json) -> Kinds) -> Kinds {
+    values.iter().map(kinds).fold(Kinds::NONE, Kinds::or)
+}
+
+/// What a schema without a type is for.
+fn implied(schema: &serde_json::Map<String, Json>) -> Kinds {
+    if schema.contains_key("properties") {
+        Kinds::OBJECT
+    } else if schema.contains_key("items") {
+        Kinds::ARRAY
+    } else {
+        Kinds::ANY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(parameter: &Json, expected: Kinds) {
+        let schema = json!({
+            "properties": {"p": parameter},
+            "$defs": {"text": {"type": "string"}, "circle": {"$ref": "#/$defs/circle"},
+                "burst": {"anyOf": [{"$ref": "#/$defs/burst"}, {"$ref": "#/$defs/burst"}]}},
+        });
+        assert_eq!(Kinds::of_parameter(&schema, "p"), expected, "{parameter}");
+    }
+
+    #[test]
+    fn schemas_say_which_kinds_they_allow() {
+        check(&json!({"type": "string"}), Kinds::TEXT);
+        check(&json!({"type": "integer"}), Kinds::NUMBER);
+        check(&json!({"type": ["string", "null"]}), Kinds::TEXT.or(Kinds::NULL));
+        check(&json!({"type": "string", "nullable": true}), Kinds::TEXT.or(Kinds::NULL));
+        check(&json!({"enum": ["a", "b"]}), Kinds::TEXT);
+        check(&json!({"enum": ["a", 1]}), Kinds::TEXT.or(Kinds::NUMBER));
+        check(&json!({"const": true}), Kinds::BOOLEAN);
+        check(&json!({"properties": {}}), Kinds::OBJECT);
+        check(&json!({"items": {}}), Kinds::ARRAY);
+        let either = json!([{"type": "array"}, {"type": "null"}]);
+        check(&json!({"anyOf": either}), Kinds::ARRAY.or(Kinds::NULL));
+        check(&json!({"oneOf": either}), Kinds::ARRAY.or(Kinds::NULL));
+        check(&json!({"allOf": [{"minLength": 1}, {"$ref": "#/$defs/text"}]}), Kinds::TEXT);
+        check(&json!({"$ref": "#/$defs/text", "default": ""}), Kinds::TEXT);
+    }
+
+    #[test]
+    fn what_says_nothing_allows_everything() {
+        for schema in [
+            json!({}),
+            json!(true),
+            json!({"type": "text"}),
+            json!({"type": "string", "const": 1}),
+            json!({"$ref": "#/$defs/missing"}),
+            json!({"$ref": "https://example.com"}),
+            json!({"$ref": "#/$defs/circle"}),
+            json!({"$ref": "#/$defs/burst"}),
+        ] {
+            check(&schema, Kinds::ANY);
+        }
+    }
+
+    #[test]
+    fn parameters_that_are_not_declared_are_additional() {
+        let kinds = |schema: Json| Kinds::of_parameter(&schema, "p");
+        assert_eq!(kinds(json!({"additionalProperties": {"type": "string"}})), Kinds::TEXT);
+        assert_eq!(kinds(json!({"additionalProperties": false})), Kinds::ANY);
+        assert_eq!(kinds(json!({"properties": {"q": {"type": "string"}}})), Kinds::ANY);
+        assert_eq!(kinds(Json::Null), Kinds::ANY);
+    }
+}

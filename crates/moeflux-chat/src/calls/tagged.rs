@@ -1,0 +1,329 @@
+//! Turns arguments between tags into one JSON object, as they come.
+//!
+//! A string goes out while it is read; other values wait for their end, because only then is it
+//! known what they are. Tags may stand inside values: a tag ends a value only if what belongs
+//! behind the value follows. **Invariant:** a parameter that the schema calls a string is the text
+//! between the tags, character by character, without the line break on either side that the
+//! template writes.
+
+use serde_json::Value as Json;
+
+use crate::calls::format::{ArgumentsForm, CallFormat, Tags};
+use crate::calls::head::{self, Body};
+use crate::calls::json::{self, JsonReader, Progress};
+use crate::calls::scan::{self, Coming, Found, Miss, Scan};
+use crate::calls::schema::Kinds;
+use crate::conversation::Tool;
+
+/// A longer key is the text of something else.
+const KEY_BYTES_MAX: usize = 256;
+
+/// Where these arguments are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// How they are written.
+    pub(crate) format: &'static CallFormat,
+    /// What is offered.
+    pub(crate) tools: &'a [Tool],
+    /// The place of the tool that is called.
+    pub(crate) tool_idx: usize,
+    /// What stands behind the known text.
+    pub(crate) coming: Coming,
+}
+
+/// What became of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The text behind it can be read now.
+    Again,
+    /// More text must come.
+    Wait,
+    /// The arguments are whole.
+    Done,
+    /// This cannot stand here.
+    Broken,
+}
+
+/// Reads the arguments of one call.
+#[derive(Clone, Debug)]
+pub(crate) struct TaggedReader {
+    tags: Tags,
+    state: State,
+    keys: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Between,
+    Key,
+    /// Behind the tag, before the first character.
+    ValueBegins(Kinds),
+    Value(Value),
+}
+
+/// A value while it is read.
+#[derive(Clone, Debug)]
+struct Value {
+    kinds: Kinds,
+    /// What waits for the end; `None` once the value is known to be a string.
+    waiting: Option<String>,
+    is_empty: bool,
+}
+
+impl TaggedReader {
+    /// A reader for a call in this format, behind the name, if the format has tags.
+    pub(crate) fn new(format: &CallFormat) -> Option<Self> {
+        let ArgumentsForm::Tagged(tags) = format.arguments else { return None };
+        Some(Self { tags, state: State::Between, keys: Vec::new() })
+    }
+
+    /// How many bytes of the text are settled, and what comes next.
+    pub(crate) fn step(
+        &mut self,
+        text: &str,
+        place: &Place<'_>,
+        out: &mut String,
+    ) -> (usize, Outcome) {
+        match &mut self.state {
+            State::Between => self.between(text, place, out),
+            State::Key => self.key(text, place, out),
+            State::ValueBegins(kinds) => {
+                if text.is_empty() && place.coming == Coming::More {
+                    return (0, Outcome::Wait);
+                }
+                let kinds = *kinds;
+                let is_broken = self.tags.behind_key.ends_with('\n') && text.starts_with('\n');
+                self.state = State::Value(Value::new(kinds, out));
+                (usize::from(is_broken), Outcome::Again)
+            }
+            State::Value(_) => self.value(text, place, out),
+        }
+    }
+
+    /// The model ended its answer here: whether this makes the arguments whole.
+    pub(crate) fn close(&mut self, rest: &str, out: &mut String) -> bool {
+        match &mut self.state {
+            State::Between => {}
+            State::Key => return false,
+            State::ValueBegins(kinds) => Value::new(*kinds, out).end(out),
+            State::Value(value) => {
+                value.take(without_break(rest, &self.tags), out);
+                value.end(out);
+            }
+        }
+        out.push('}');
+        true
+    }
+
+    fn between(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
+        let start = Scan::new(text, place.coming);
+        let mut scan = start;
+        let own = [self.tags.before_key, place.format.behind_arguments].map(str::trim);
+        let next = [&own[..], &around(place.format)].concat();
+        match scan.blank().and_then(|()| scan.one_of(&next)) {
+            Ok(0) => {
+                self.state = State::Key;
+                (start.until(scan).len(), Outcome::Again)
+            }
+            Ok(idx) => {
+                out.push('}');
+                let is_own = idx < own.len();
+                (if is_own { start.until(scan).len() } else { 0 }, Outcome::Done)
+            }
+            Err(Miss::No) if !text.trim().is_empty() => (0, Outcome::Broken),
+            Err(_) => (0, Outcome::Wait),
+        }
+    }
+
+    /// A key ends with its tag; if that is missing, with its line.
+    fn key(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
+        let (first, second) = key_ends(&self.tags);
+        let ends = [first, second, "\n"];
+        let ends = ends.iter().filter(|it| !it.is_empty());
+        let found = ends.filter_map(|end| Some((text.find(end)?, *end))).min();
+        let Some((n_bytes, end)) = found.filter(|(n_bytes, _)| *n_bytes <= KEY_BYTES_MAX) else {
+            let is_long = text.len() > KEY_BYTES_MAX + first.len();
+            return (0, if is_long { Outcome::Broken } else { Outcome::Wait });
+        };
+        let n_read = n_bytes + if end == "\n" { 0 } else { end.len() };
+        let mut scan = Scan::new(&text[n_read..], place.coming);
+        if !second.is_empty() && end != second {
+            let start = scan;
+            match scan.blank().and_then(|()| scan.literal(second)) {
+                Ok(()) => {}
+                Err(Miss::Partial) => return (0, Outcome::Wait),
+                Err(Miss::No) => scan = start,
+            }
+        }
+        let key = text[..n_bytes].trim();
+        if key.is_empty() {
+            return (0, Outcome::Broken);
+        }
+        out.push_str(if self.keys.is_empty() { "" } else { ", " });
+        json::push_text(key, out);
+        out.push_str(": ");
+        let kinds = Kinds::of_parameter(&place.tools[place.tool_idx].parameters, key);
+        self.keys.push(key.to_owned());
+        self.state = State::ValueBegins(kinds);
+        let start = Scan::new(text, place.coming);
+        (start.until(scan).len(), Outcome::Again)
+    }
+
+    fn value(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
+        let State::Value(value) = &mut self.state else { return (0, Outcome::Broken) };
+        let mut n_settled = text.len();
+        for (at, _) in text.match_indices('<') {
+            let is_line_start = if at == 0 { value.is_empty } else { text[..at].ends_with('\n') };
+            let rest = Scan::new(&text[at..], place.coming);
+            match value_ends(rest, &self.tags, &self.keys, place, is_line_start) {
+                Ok(n_bytes) => {
+                    value.take(without_break(&text[..at], &self.tags), out);
+                    value.end(out);
+                    self.state = State::Between;
+                    return (at + n_bytes, Outcome::Again);
+                }
+                Err(Miss::Partial) => {
+                    n_settled = at;
+                    break;
+                }
+                Err(Miss::No) => {}
+            }
+        }
+        let settled = without_break(&text[..n_settled], &self.tags);
+        value.take(settled, out);
+        (settled.len(), Outcome::Wait)
+    }
+}
+
+/// What shows that the arguments are over, and is not theirs.
+fn around(format: &CallFormat) -> [&'static str; 5] {
+    let [call, calls] = head::closers(format);
+    let [section, opener] = head::openers(format);
+    let prefix = format.before_name.trim();
+    [call, calls, section, opener, if prefix.starts_with('<') { prefix } else { "" }]
+}
+
+/// The markers between a key and its value; the second is empty if there is only one.
+fn key_ends(tags: &Tags) -> (&'static str, &'static str) {
+    let end = tags.behind_key.find('>').map_or(tags.behind_key.len(), |at| at + 1);
+    (tags.behind_key[..end].trim(), tags.behind_key[end..].trim())
+}
+
+fn without_break<'a>(text: &'a str, tags: &Tags) -> &'a str {
+    let is_written = tags.behind_value.starts_with('\n');
+    text.strip_suffix('\n').filter(|_| is_written).unwrap_or(text)
+}
+
+/// Whether a value ends here, and how many bytes of what follows belong to it.
+fn value_ends(
+    start: Scan<'_>,
+    tags: &Tags,
+    keys: &[String],
+    place: &Place<'_>,
+    is_line_start: bool,
+) -> Found<usize> {
+    let Place { format, tools, tool_idx, coming: _ } = *place;
+    let [close, next] = [tags.behind_value, tags.before_key].map(str::trim);
+    let end = format.behind_arguments.trim();
+    let [call, calls, section, opener, prefix] = around(format);
+    let behind = |marker: &str, followers: &[&str]| {
+        let mut scan = start;
+        if marker.is_empty() {
+            return Err(Miss::No);
+        }
+        scan.literal(marker)?;
+        let end_of_marker = scan;
+        scan.ends_with(followers)?;
+        Ok(start.until(end_of_marker).len())
+    };
+    // Without its own closing tag, a value ends before the tag that should come behind it.
+    let missing = |found: Found<usize>| found.map(|_| 0);
+    let next_parameter = || {
+        let is_allowed = is_line_start || !tags.behind_value.starts_with('\n');
+        let mut scan = start;
+        scan.literal(next)?;
+        let declared = tools[tool_idx].parameters.get("properties").and_then(Json::as_object);
+        let declared = declared.into_iter().flat_map(|it| it.keys());
+        let new = declared.filter(|key| is_allowed && !keys.contains(*key));
+        scan::any(new.map(|key| {
+            let mut scan = scan;
+            scan.literal(key)?;
+            scan.literal(key_ends(tags).0).map(|()| 0)
+        }))
+    };
+    let next_call = || {
+        { start }.one_of(&[section, opener])?;
+        match head::find(format, tools, start, false)?.body {
+            Body::Arguments(..) => Ok(0),
+            Body::Envelope { .. } => Err(Miss::No),
+        }
+    };
+    scan::any([
+        behind(close, &[next, end, call, calls, section, opener, prefix]),
+        missing(behind(end, &[call, calls, section, opener, prefix])),
+        missing(behind(call, &[calls, section, opener])),
+        next_parameter(),
+        next_call(),
+    ])
+}
+
+impl Value {
+    fn new(kinds: Kinds, out: &mut String) -> Self {
+        let waiting = if kinds.is_text() { None } else { Some(String::new()) };
+        if waiting.is_none() {
+            out.push('"');
+        }
+        Self { kinds, waiting, is_empty: true }
+    }
+
+    fn take(&mut self, text: &str, out: &mut String) {
+        self.is_empty &= text.is_empty();
+        let Some(waiting) = &mut self.waiting else {
+            return text.chars().for_each(|it| json::push_escaped(it, out));
+        };
+        waiting.push_str(text);
+        // A string or null: soon it is clear which.
+        if self.kinds.is_text_or_null() && !NULLS.iter().any(|it| it.starts_with(&*waiting)) {
+            out.push('"');
+            waiting.chars().for_each(|it| json::push_escaped(it, out));
+            self.waiting = None;
+        }
+    }
+
+    fn end(&mut self, out: &mut String) {
+        match self.waiting.take() {
+            None => out.push('"'),
+            Some(text) => push_value(&text, self.kinds, out),
+        }
+    }
+}
+
+const NULLS: [&str; 2] = ["null", "None"];
+
+/// Appends what a text means where these kinds are allowed; a string if it means nothing else.
+fn push_value(text: &str, kinds: Kinds, out: &mut String) {
+    let trimmed = text.trim();
+    let value = if kinds.is_text_or_null() {
+        NULLS.contains(&text).then(|| "null".to_owned())
+    } else if kinds.has_text() {
+        // Whatever differs from JSON is a string here.
+        let value: Option<Json> = serde_json::from_str(trimmed).ok();
+        let value = value.filter(|it| !it.is_string() && kinds.has_kind_of(it));
+        value.map(|_| trimmed.to_owned())
+    } else if trimmed.is_empty() {
+        kinds.has_kind_of(&Json::Null).then(|| "null".to_owned())
+    } else {
+        repaired(trimmed)
+    };
+    match value {
+        Some(value) => out.push_str(&value),
+        None => json::push_text(text, out),
+    }
+}
+
+/// A value that is no string.
+fn repaired(text: &str) -> Option<String> {
+    let (mut reader, mut value) = (JsonReader::new(), String::new());
+    let is_read = text.chars().all(|next| reader.push(next, &mut value) != Progress::Broken);
+    (is_read && reader.close(&mut value)).then_some(value)
+}

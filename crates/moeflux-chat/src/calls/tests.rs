@@ -1,0 +1,117 @@
+//! Texts as models write them (`cases/README.md`), and calls as templates write them.
+
+use serde_json::Value as Json;
+
+use crate::answer::{AnswerReader, AnswerStart};
+use crate::calls::format::CallFormat;
+use crate::conversation::Tool;
+use crate::piece::Piece;
+
+const CASES: [(&str, &str); 6] = [
+    ("hermes", include_str!("cases/hermes.txt")),
+    ("qwen_xml", include_str!("cases/qwen_xml.txt")),
+    ("deepseek_v3", include_str!("cases/deepseek_v3.txt")),
+    ("deepseek_v3_1", include_str!("cases/deepseek_v3_1.txt")),
+    ("kimi_k2", include_str!("cases/kimi_k2.txt")),
+    ("glm_4_5", include_str!("cases/glm_4_5.txt")),
+];
+
+fn tools() -> Vec<Tool> {
+    let tools: Vec<Json> = serde_json::from_str(include_str!("cases/tools.json")).unwrap();
+    let tool = |it: &Json| {
+        Tool::function(it["name"].as_str().unwrap().into(), None, Some(it["parameters"].clone()))
+    };
+    tools.iter().map(tool).collect()
+}
+
+fn format(title: &str) -> &'static CallFormat {
+    CallFormat::all().find(|it| it.title == title).unwrap()
+}
+
+/// What is read, in the words of the cases.
+fn read(format: &'static CallFormat, parts: &[&str], is_cut: bool) -> Vec<String> {
+    let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &tools());
+    let mut pieces: Vec<Piece> = parts.iter().flat_map(|it| reader.push(it)).collect();
+    pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
+    let mut found = Vec::new();
+    let (mut text, mut call, mut arguments) = (String::new(), None, String::new());
+    let quoted = |text: &str| Json::from(text).to_string();
+    for piece in pieces {
+        match piece {
+            Piece::Text(it) => text.push_str(&it),
+            Piece::Call { name, id } => {
+                if !text.is_empty() {
+                    found.push(format!("text {}", quoted(&std::mem::take(&mut text))));
+                }
+                assert!(call.is_none(), "a call in a call");
+                call = Some((name, id.map(|it| it + " ").unwrap_or_default()));
+            }
+            Piece::Arguments(it) => {
+                assert!(call.is_some(), "arguments without a call");
+                arguments.push_str(&it);
+            }
+            Piece::CallEnd => {
+                let object: Result<serde_json::Map<String, Json>, _> =
+                    serde_json::from_str(&arguments);
+                assert!(object.is_ok(), "no object: {arguments}");
+                let (name, id) = call.take().unwrap();
+                found.push(format!("call {name} {id}{}", std::mem::take(&mut arguments)));
+            }
+            Piece::CallCut { written } => {
+                let (name, _) = call.take().unwrap();
+                let all = parts.concat();
+                assert!(all.contains(&written), "{written} is not in {all}");
+                found.push(format!("cut {name} {}", quoted(&std::mem::take(&mut arguments))));
+            }
+            Piece::Thought(it) => panic!("a thought: {it}"),
+        }
+    }
+    assert!(call.is_none(), "a call does not end");
+    if !text.is_empty() {
+        found.push(format!("text {}", quoted(&text)));
+    }
+    found
+}
+
+/// The first way of cutting a text that does not give what is expected: whole, in two at each
+/// place, by characters.
+fn wrong(format: &'static CallFormat, title: &str, text: &str, expected: &str) -> Option<String> {
+    let is_cut = title.ends_with("[cut]");
+    let cuts: Vec<usize> = (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)).collect();
+    let halves = cuts.iter().map(|cut| vec![&text[..*cut], &text[*cut..]]);
+    let characters = cuts.windows(2).map(|it| &text[it[0]..it[1]]).collect();
+    let mut ways = std::iter::once(vec![text]).chain(halves).chain([characters]);
+    ways.find_map(|parts| {
+        let found = read(format, &parts, is_cut).join("\n");
+        let problem = || format!("{}, {title}: {parts:?}\n{found}\n", format.title);
+        (found != expected).then(problem)
+    })
+}
+
+#[test]
+fn texts_of_all_formats_are_read_as_their_tables_say() {
+    let mut all = String::new();
+    for (title, cases) in CASES {
+        let cases: Vec<&str> = cases.split("=== ").skip(1).collect();
+        assert!(cases.len() > 5, "{title} has few cases");
+        for case in cases {
+            let (name, case) = case.split_once('\n').unwrap();
+            let (text, expected) = case.split_once("---\n").unwrap();
+            let text = text.strip_suffix('\n').unwrap_or(text);
+            all.extend(wrong(format(title), name, text, expected.trim_end()));
+        }
+    }
+    assert!(all.is_empty(), "{all}");
+}
+
+#[test]
+fn formats_that_differ_in_what_they_write_are_read_alike() {
+    for (title, other) in [("qwen_xml", "qwen_xml_python"), ("glm_4_5", "glm_4_7")] {
+        let (_, cases) = CASES.iter().find(|(it, _)| *it == title).unwrap();
+        for case in cases.split("=== ").skip(1) {
+            let (_, case) = case.split_once('\n').unwrap();
+            let (text, _) = case.split_once("---\n").unwrap();
+            assert_eq!(read(format(other), &[text], false), read(format(title), &[text], false));
+        }
+    }
+}

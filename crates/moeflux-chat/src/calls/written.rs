@@ -1,0 +1,192 @@
+//! Writes calls as templates write them.
+//!
+//! **Invariant:** the text is that of a template of the format, and reading it gives the calls.
+
+use serde_json::Value as Json;
+
+use crate::calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
+use crate::conversation::Call;
+
+impl CallFormat {
+    /// The calls of a turn, without the text before them; `None` if there are none. `n_before`
+    /// calls came earlier in the conversation.
+    #[must_use]
+    pub fn written(&self, calls: &[Call], n_before: usize) -> Option<String> {
+        let texts = calls.iter().zip(n_before..);
+        let texts: Vec<String> = texts.map(|(call, place)| self.one(call, place)).collect();
+        let between = texts.join(self.between_calls);
+        let text = format!("{}{between}{}", self.before_calls, self.behind_calls);
+        (!texts.is_empty()).then_some(text)
+    }
+
+    fn one(&self, call: &Call, place: usize) -> String {
+        let mut text = self.before_call.to_owned();
+        let id = format!("{}{}", self.before_name, call.name);
+        match self.name {
+            NameForm::Plain => text.push_str(&id),
+            // Templates write the id that they are given, which shows the name only if the model
+            // itself chose it.
+            NameForm::Numbered if is_numbered(&call.id, &id) => text.push_str(&call.id),
+            NameForm::Numbered => text.push_str(&format!("{id}:{place}")),
+        }
+        text.push_str(self.behind_name);
+        match self.arguments {
+            ArgumentsForm::Json => text.push_str(&json(&Json::Object(call.arguments.clone()))),
+            ArgumentsForm::Tagged(tags) => {
+                for (key, value) in &call.arguments {
+                    let value = tagged(value, tags);
+                    text.extend([tags.before_key, key, tags.behind_key, &value, tags.behind_value]);
+                }
+            }
+        }
+        text + self.behind_arguments + self.behind_call
+    }
+}
+
+fn is_numbered(id: &str, name: &str) -> bool {
+    let number = id.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
+    number.is_some_and(|it| !it.is_empty() && it.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
+fn tagged(value: &Json, tags: Tags) -> String {
+    match (value, tags.scalars) {
+        (Json::String(text), _) => text.clone(),
+        (Json::Null, Scalars::Python) => "None".to_owned(),
+        (Json::Bool(true), Scalars::Python) => "True".to_owned(),
+        (Json::Bool(false), Scalars::Python) => "False".to_owned(),
+        _ => json(value),
+    }
+}
+
+/// JSON with the blank space that Python writes, and so templates do.
+fn json(value: &Json) -> String {
+    match value {
+        Json::Array(values) => {
+            let values: Vec<String> = values.iter().map(json).collect();
+            format!("[{}]", values.join(", "))
+        }
+        Json::Object(members) => {
+            let member = |(key, value): (&String, &Json)| {
+                format!("{}: {}", Json::from(key.as_str()), json(value))
+            };
+            let members: Vec<String> = members.iter().map(member).collect();
+            format!("{{{}}}", members.join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use moeflux::provider::text::{SpecialTokens, TemplateOptions};
+    use moeflux::{ChatTemplate, Message};
+    use serde_json::json;
+
+    use super::*;
+    use crate::answer::{AnswerReader, AnswerStart};
+    use crate::conversation::Tool;
+    use crate::piece::Piece;
+
+    /// The calls of version 3.1 of a template, in the words of this project.
+    const DEEPSEEK_V3_1: &str = "<｜Assistant｜>{% for call in messages[0].tool_calls %}\
+        {% if loop.first %}<｜tool▁calls▁begin｜>{% endif %}<｜tool▁call▁begin｜>\
+        {{ call.function.name }}<｜tool▁sep｜>{{ call.function.arguments }}<｜tool▁call▁end｜>\
+        {% endfor %}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>";
+    const TEMPLATES: [(&str, &str); 6] = [
+        ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
+        ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
+        ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
+        ("deepseek_v3_1", DEEPSEEK_V3_1),
+        ("kimi_k2", include_str!("../../../moeflux/src/text/template/cases/kimi_k2.jinja")),
+        ("glm4_moe", include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja")),
+    ];
+
+    fn calls() -> Vec<Call> {
+        let arguments =
+            json!({"text": "a\n\"b\" é </x> {}", "n": [1, -2.5, {"k": null}], "on": true});
+        let Json::Object(arguments) = arguments else { unreachable!() };
+        let call =
+            |id: &str, name: &str, arguments| Call { id: id.into(), name: name.into(), arguments };
+        vec![
+            call("functions.f:0", "f", arguments),
+            call("functions.g_2:1", "g_2", serde_json::Map::new()),
+        ]
+    }
+
+    /// What the template writes for a turn of the assistant with these calls.
+    fn rendered(template: &ChatTemplate, calls: &[Call], arguments_as_text: bool) -> String {
+        let mut message = Message::new("assistant", "");
+        if arguments_as_text {
+            message.content = Json::Null;
+        }
+        let call = |call: &Call| {
+            let arguments = Json::Object(call.arguments.clone());
+            let arguments = if arguments_as_text { json(&arguments).into() } else { arguments };
+            let function = json!({"name": call.name, "arguments": arguments});
+            json!({"id": call.id, "type": "function", "function": function})
+        };
+        message.tool_calls = Some(calls.iter().map(call).collect());
+        template.render(&[message], &TemplateOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn calls_are_what_templates_write() {
+        for (name, source) in TEMPLATES {
+            let path = Path::new("t.jinja");
+            let special = SpecialTokens::default();
+            let template = ChatTemplate::from_source(path, source, special).unwrap();
+            let format = CallFormat::of(&template).unwrap();
+            let as_text = name.starts_with("deepseek");
+            // The template leaves out the arguments of all calls but the first.
+            let n_calls = if name == "deepseek_v3" { 1 } else { 2 };
+            let calls = &calls()[..n_calls];
+            let rendered = rendered(&template, calls, as_text);
+            let written = format.written(calls, 0).unwrap();
+            assert!(rendered.contains(&written), "{name}: {rendered}\n{written}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let schema = json!({"properties": {"text": {"type": "string"}, "on": {"type": "boolean"}}});
+        let tool = |name: &str| Tool::function(name.into(), None, Some(schema.clone()));
+        let tools = [tool("f"), tool("g_2")];
+        for format in CallFormat::all() {
+            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &tools);
+            let mut pieces = reader.push(&format.written(&calls(), 0).unwrap());
+            pieces.extend(reader.finish());
+            let mut read: Vec<(String, String)> = Vec::new();
+            for piece in pieces {
+                match piece {
+                    Piece::Call { name, .. } => read.push((name, String::new())),
+                    Piece::Arguments(text) => read.last_mut().unwrap().1.push_str(&text),
+                    Piece::CallEnd => {}
+                    other => panic!("{}: {other:?}", format.title),
+                }
+            }
+            let read: Vec<Call> = read
+                .iter()
+                .zip(calls())
+                .map(|((name, arguments), call)| Call::from_text(call.id, name.clone(), arguments))
+                .collect();
+            assert_eq!(read, calls(), "{}", format.title);
+        }
+    }
+
+    #[test]
+    fn ids_that_do_not_show_the_name_are_replaced() {
+        let format = CallFormat::all().find(|it| it.name == NameForm::Numbered).unwrap();
+        let id_of = |id: &str| {
+            let call = Call { id: id.into(), ..calls().remove(0) };
+            let text = format.written(&[call], 5).unwrap();
+            text.split(['>', '<']).find(|it| it.contains("functions")).unwrap().to_owned()
+        };
+        assert_eq!(id_of("functions.f:12"), "functions.f:12");
+        for other in ["call_1", "functions.g:0", "functions.f:", "functions.f:1x", ""] {
+            assert_eq!(id_of(other), "functions.f:5", "{other}");
+        }
+        assert_eq!(format.written(&[], 0), None);
+    }
+}

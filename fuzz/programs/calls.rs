@@ -1,0 +1,4 @@
+//! `calls` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("calls");

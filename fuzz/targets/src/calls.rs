@@ -1,0 +1,96 @@
+//! Answers with calls of tools: whatever a model writes is read, and how it is cut into pieces does
+//! not matter.
+//!
+//! The first byte of an input chooses the format, the second one whether a limit ended the answer;
+//! the rest is the answer.
+
+use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, Piece, Tool};
+use serde_json::{Map, Value as Json, json};
+
+/// Of each input so many places are tried at which it is cut in two.
+const CUTS_MAX: usize = 8;
+
+pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
+    let tools = tools();
+    move |input| check(input, &tools)
+}
+
+fn check(input: &[u8], tools: &[Tool]) {
+    let [format, ending, answer @ ..] = input else { return };
+    let n_formats = CallFormat::all().count();
+    let format = CallFormat::all().nth(usize::from(*format) % n_formats).expect("one of these");
+    let is_cut = ending % 2 == 1;
+    let answer = String::from_utf8_lossy(answer);
+    let read = |parts: &[&str]| {
+        let mut reader = AnswerReader::new(AnswerStart::Open).with_calls(format, tools);
+        let mut pieces: Vec<Piece> = parts.iter().flat_map(|part| reader.push(part)).collect();
+        pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
+        joined(pieces)
+    };
+    let whole = read(&[&answer]);
+    check_pieces(&whole, &answer, tools);
+    let places: Vec<usize> = answer.char_indices().map(|(at, _)| at).collect();
+    let characters: Vec<&str> = answer.split("").collect();
+    assert_eq!(read(&characters), whole, "by characters");
+    for place in places.iter().step_by(places.len() / CUTS_MAX + 1) {
+        let (first, second) = answer.split_at(*place);
+        assert_eq!(read(&[first, second]), whole, "cut at {place}");
+    }
+}
+
+/// Pieces of one kind in a row as one.
+fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut all: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        match (all.last_mut(), piece) {
+            (Some(Piece::Text(last)), Piece::Text(text))
+            | (Some(Piece::Thought(last)), Piece::Thought(text))
+            | (Some(Piece::Arguments(last)), Piece::Arguments(text)) => last.push_str(&text),
+            (_, piece) => all.push(piece),
+        }
+    }
+    all
+}
+
+fn check_pieces(pieces: &[Piece], answer: &str, tools: &[Tool]) {
+    let mut rest = answer;
+    let mut arguments = None;
+    for piece in pieces {
+        match piece {
+            Piece::Thought(text) | Piece::Text(text) => {
+                assert!(arguments.is_none(), "text in a call");
+                // What is text was written so, in this order.
+                let at = rest.find(text).expect("a part of the answer");
+                rest = &rest[at + text.len()..];
+            }
+            Piece::Call { name, .. } => {
+                assert!(tools.iter().any(|tool| tool.name == *name), "{name} is not offered");
+                let before = arguments.replace(String::new());
+                assert!(before.is_none(), "a call in a call");
+            }
+            Piece::Arguments(text) => {
+                arguments.as_mut().expect("arguments belong to a call").push_str(text);
+            }
+            Piece::CallEnd => {
+                let arguments = arguments.take().expect("a call began");
+                let object: Result<Map<String, Json>, _> = serde_json::from_str(&arguments);
+                assert!(object.is_ok(), "no object: {arguments}");
+            }
+            Piece::CallCut { written } => {
+                arguments.take().expect("a call began");
+                assert!(answer.contains(written), "{written} was not written");
+            }
+            other => assert!(matches!(other, Piece::CallEnd), "an unknown piece: {other:?}"),
+        }
+    }
+    assert!(arguments.is_none(), "a call without an end");
+}
+
+fn tools() -> Vec<Tool> {
+    let schema = json!({"type": "object", "properties": {
+        "text": {"type": "string"}, "number": {"type": "number"}, "flag": {"type": "boolean"},
+        "list": {"type": "array"}, "table": {"type": "object"},
+        "maybe": {"type": ["string", "null"]}, "any": {}}});
+    let tool = |name: &str| Tool::function(name.to_owned(), None, Some(schema.clone()));
+    vec![tool("f"), tool("f_2"), tool("get.time")]
+}
