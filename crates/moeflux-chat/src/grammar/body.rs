@@ -1,0 +1,193 @@
+//! What an answer is bound to once its thoughts are over.
+//!
+//! **Invariant:** a token that [`Body::apply`] left is taken by [`Body::accept`]. Knows no
+//! thoughts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::Matcher;
+use moeflux::TokenId;
+
+use crate::grammar::marker::{Marker, Matched};
+use crate::grammar::model::{Model, first_line, forbid_all_but};
+
+/// The rest of an answer.
+#[derive(Clone)]
+pub(crate) enum Body {
+    /// Any text.
+    Free,
+    /// Any text but calls, which a grammar holds or which are forbidden.
+    Watched(Watched),
+    /// A call, and what comes behind it.
+    Call(Box<Matcher>, Watched),
+    /// A grammar to its end.
+    Bound(Box<Matcher>),
+}
+
+/// Text in which the opening marker of a call is looked for.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    opener: Arc<Marker>,
+    matched: Matched,
+    /// The grammar behind the marker; without one the marker is forbidden.
+    call: Option<Box<Matcher>>,
+    /// Whether another call may follow one.
+    has_more_calls: bool,
+}
+
+/// A call at its start, with the text that belongs to it.
+type Begun<'t> = (Box<Matcher>, &'t [u8]);
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Free => "Free",
+            Self::Watched(_) => "Watched",
+            Self::Call(..) => "Call",
+            Self::Bound(_) => "Bound",
+        })
+    }
+}
+
+impl Watched {
+    /// Text without calls.
+    pub(crate) fn without_calls(opener: Arc<Marker>) -> Self {
+        Self { opener, matched: Matched::default(), call: None, has_more_calls: false }
+    }
+
+    /// Text with calls of this grammar.
+    pub(crate) fn with_calls(opener: Arc<Marker>, call: Matcher, has_more_calls: bool) -> Self {
+        let call = Some(Box::new(call));
+        Self { opener, matched: Matched::default(), call, has_more_calls }
+    }
+
+    /// Forbids tokens that complete the marker where no call may begin, or with a rest that no call
+    /// begins with.
+    fn apply(&mut self, model: &Model, logits: &mut [f32]) {
+        for (token, rest) in self.opener.completions(self.matched, &model.vocabulary) {
+            let is_call = self.call.as_mut().is_some_and(|call| may_begin(call, model, rest));
+            if let Some(logit) = logits.get_mut(token.0 as usize).filter(|_| !is_call) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+
+    /// The call that begins in this text, with what of the text belongs to it.
+    fn push<'t>(&mut self, bytes: &'t [u8]) -> Result<Option<Begun<'t>>, String> {
+        let Some(end) = self.opener.push(&mut self.matched, bytes) else { return Ok(None) };
+        let call = self.call.clone().ok_or("a call where none is allowed")?;
+        if !self.has_more_calls {
+            self.call = None;
+        }
+        Ok(Some((call, &bytes[end..])))
+    }
+}
+
+impl Body {
+    /// Whether an answer is not whole without it.
+    pub(crate) fn is_bound(&self) -> bool {
+        matches!(self, Self::Bound(_))
+    }
+
+    /// Forbids tokens.
+    pub(crate) fn apply(&mut self, model: &Model, logits: &mut [f32]) -> Result<(), String> {
+        match self {
+            Self::Free => model.vocabulary.forbid_padding(logits),
+            Self::Watched(watched) => {
+                model.vocabulary.forbid_padding(logits);
+                watched.apply(model, logits);
+            }
+            Self::Call(matcher, _) | Self::Bound(matcher) => {
+                let allowed = matcher.compute_mask_or_eos().map_err(|error| first_line(&error))?;
+                forbid_all_but(&allowed, logits);
+                model.vocabulary.forbid_padding(logits);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a token.
+    pub(crate) fn accept(&mut self, model: &Model, token: TokenId) -> Result<(), String> {
+        match self {
+            Self::Call(matcher, _) | Self::Bound(matcher) => {
+                matcher.consume_token(token.0).map_err(|error| first_line(&error))?;
+                self.leave_call();
+                Ok(())
+            }
+            Self::Free | Self::Watched(_) => {
+                self.accept_bytes(model, model.vocabulary.bytes(token))
+            }
+        }
+    }
+
+    /// Takes the rest of a token that began elsewhere.
+    pub(crate) fn accept_bytes(&mut self, model: &Model, bytes: &[u8]) -> Result<(), String> {
+        match self {
+            Self::Free => Ok(()),
+            Self::Watched(watched) => {
+                if let Some((call, rest)) = watched.push(bytes)? {
+                    *self = Self::Call(call, watched.clone());
+                    self.accept_bytes(model, rest)?;
+                }
+                Ok(())
+            }
+            Self::Call(matcher, _) | Self::Bound(matcher) => {
+                let tokens = model.spelled(bytes).ok_or("no tokens spell the text of a marker")?;
+                matcher.consume_tokens(&tokens).map_err(|error| first_line(&error))?;
+                self.leave_call();
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether it takes the rest of a token that began elsewhere.
+    pub(crate) fn may_take(&mut self, model: &Model, rest: &[u8]) -> bool {
+        match self {
+            Self::Free => true,
+            Self::Watched(_) => self.clone().accept_bytes(model, rest).is_ok(),
+            Self::Call(matcher, _) | Self::Bound(matcher) => may_begin(matcher, model, rest),
+        }
+    }
+
+    fn leave_call(&mut self) {
+        if let Self::Call(matcher, watched) = self
+            && matcher.is_stopped()
+            && !matcher.is_error()
+        {
+            *self = Self::Watched(watched.clone());
+        }
+    }
+
+    /// Whether the answer may end here.
+    pub(crate) fn may_end(&mut self) -> bool {
+        match self {
+            Self::Free | Self::Watched(_) => true,
+            Self::Call(matcher, _) | Self::Bound(matcher) => {
+                matcher.is_stopped() || matcher.is_accepting().unwrap_or(true)
+            }
+        }
+    }
+
+    /// Appends the tokens that leave no choice.
+    pub(crate) fn forced(&mut self) -> Result<Vec<TokenId>, String> {
+        match self {
+            Self::Free | Self::Watched(_) => Ok(Vec::new()),
+            Self::Call(matcher, _) | Self::Bound(matcher) => {
+                if matcher.is_stopped() && !matcher.is_error() {
+                    return Ok(Vec::new());
+                }
+                let tokens = matcher.compute_ff_tokens().into_iter().map(TokenId).collect();
+                matcher.get_error().map_or(Ok(tokens), |error| Err(first_line(&error)))
+            }
+        }
+    }
+}
+
+fn may_begin(matcher: &mut Matcher, model: &Model, rest: &[u8]) -> bool {
+    if rest.is_empty() {
+        return true;
+    }
+    let Some(tokens) = model.spelled(rest) else { return false };
+    matcher.validate_tokens(&tokens).is_ok_and(|n_valid| n_valid == tokens.len())
+}

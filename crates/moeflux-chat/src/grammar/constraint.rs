@@ -1,0 +1,341 @@
+//! Holds an answer to its rules: thoughts of bounded length, then a grammar.
+//!
+//! * Tokens of a thought are free until `</think>` was written; then the body begins.
+//! * Where a thought has as many tokens as it may, its end is forced.
+//! * Where a thought may still open, the body's tokens are allowed beside those of `<think>`.
+//!
+//! **Invariant:** a token that [`LogitMask::apply`] left is taken by [`LogitMask::accept`]; forced
+//! tokens are those that `apply` leaves alone, one by one. What fails inside is a failure of the
+//! answer, told by [`LogitMask::failure`]. Knows no tools and no schema.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use moeflux::{LogitMask, TokenId};
+
+use crate::answer::{AnswerStart, CLOSE, OPEN};
+use crate::grammar::body::Body;
+use crate::grammar::marker::Matched;
+use crate::grammar::model::{Model, forbid_all_but_one};
+
+/// Behind more blank space a marker is text, as for an [`crate::AnswerReader`].
+const BLANK_BYTES_MAX: usize = 64;
+
+/// What one answer is held to. A mask for [`moeflux::Generation::with_mask`].
+///
+/// What is promised of forced tokens: they are the tokens that the model's own tokenizer makes of
+/// the forced text behind the last token, up to where a longer token could begin with other text
+/// than the forced. So they are those that the model saw when it was trained, wherever the
+/// tokenizer writes the same text; otherwise the longest ones that spell it. They depend on the
+/// tokens so far and on nothing else.
+pub struct Constraint {
+    model: Arc<Model>,
+    stage: Stage,
+    /// Not begun yet, except in [`Stage::Body`].
+    body: Body,
+    thoughts: Thoughts,
+    /// Tokens that have to come next.
+    pending: VecDeque<TokenId>,
+    may_end: bool,
+    failure: Option<String>,
+}
+
+/// What thoughts are held to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Thoughts {
+    pub(crate) n_tokens_max: Option<usize>,
+    /// Tokens that end a thought, as the template writes it.
+    pub(crate) closing: Vec<TokenId>,
+    /// What of that is blank space behind the marker.
+    pub(crate) behind: String,
+}
+
+/// How far the answer has come.
+enum Stage {
+    /// Whether a thought comes first is not known: the text so far, and the body if it can go on
+    /// from there.
+    Start(Vec<u8>, Option<Body>),
+    Thought {
+        n_tokens: usize,
+        matched: Matched,
+    },
+    /// Blank space behind a thought is still to come.
+    Behind,
+    Body,
+}
+
+impl fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Constraint");
+        shown.field("body", &self.body).field("thoughts", &self.thoughts);
+        shown.field("n_pending", &self.pending.len()).field("failure", &self.failure);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Constraint {
+    pub(crate) fn new(
+        model: Arc<Model>,
+        start: AnswerStart,
+        body: Body,
+        thoughts: Thoughts,
+    ) -> Self {
+        let stage = match start {
+            AnswerStart::Open => Stage::Start(Vec::new(), Some(body.clone())),
+            AnswerStart::Thought => Stage::Thought { n_tokens: 0, matched: Matched::default() },
+            AnswerStart::Text => Stage::Body,
+        };
+        let (pending, failure) = (VecDeque::new(), None);
+        let mut new = Self { model, stage, body, thoughts, pending, may_end: false, failure };
+        new.force_close();
+        new.may_end = new.find_may_end();
+        new
+    }
+
+    /// Forces the end of a thought that is long enough.
+    fn force_close(&mut self) {
+        if let Stage::Thought { n_tokens, .. } = self.stage
+            && self.thoughts.n_tokens_max.is_some_and(|most| n_tokens >= most)
+            && self.pending.is_empty()
+        {
+            self.pending.extend(&self.thoughts.closing);
+        }
+    }
+
+    fn find_may_end(&mut self) -> bool {
+        match &mut self.stage {
+            Stage::Start(_, body) => body.as_mut().is_some_and(Body::may_end),
+            Stage::Thought { .. } | Stage::Behind => !self.body.is_bound(),
+            Stage::Body => self.body.may_end(),
+        }
+    }
+
+    fn find_pending(&mut self) -> Result<(), String> {
+        if self.pending.is_empty() && matches!(self.stage, Stage::Body) {
+            self.pending.extend(self.body.forced()?);
+        }
+        Ok(())
+    }
+
+    fn try_apply(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        self.find_pending()?;
+        if let Some(token) = self.pending.front() {
+            forbid_all_but_one(*token, logits);
+            return Ok(());
+        }
+        let Self { model, stage, body, .. } = self;
+        match stage {
+            Stage::Start(text, alive) => apply_at_start(model, (text, alive), logits)?,
+            Stage::Thought { matched, .. } => {
+                model.vocabulary.forbid_padding(logits);
+                for (token, rest) in model.close.completions(*matched, &model.vocabulary) {
+                    let rest = rest.trim_ascii_start();
+                    let is_taken = rest.is_empty() || body.may_take(model, rest);
+                    if let Some(logit) = logits.get_mut(token.0 as usize).filter(|_| !is_taken) {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+            }
+            Stage::Behind => {}
+            Stage::Body => body.apply(model, logits)?,
+        }
+        Ok(())
+    }
+
+    fn try_accept(&mut self, token: TokenId) -> Result<(), String> {
+        let is_pending = self.pending.front() == Some(&token);
+        if is_pending {
+            self.pending.pop_front();
+        } else {
+            self.pending.clear();
+        }
+        let model = self.model.clone();
+        let bytes = model.vocabulary.bytes(token);
+        match &mut self.stage {
+            Stage::Start(text, alive) => {
+                text.extend_from_slice(bytes);
+                let is_taken = alive.as_mut().is_some_and(|it| it.accept(&model, token).is_ok());
+                if !is_taken {
+                    *alive = None;
+                }
+                self.find_thought()?;
+            }
+            Stage::Thought { .. } => self.think(bytes)?,
+            Stage::Behind if !is_pending => {
+                return Err(format!("token {} is not the one that was forced", token.0));
+            }
+            Stage::Behind => {}
+            Stage::Body => self.body.accept(&model, token)?,
+        }
+        if matches!(self.stage, Stage::Behind) && self.pending.is_empty() {
+            self.stage = Stage::Body;
+        }
+        self.force_close();
+        self.may_end = self.find_may_end();
+        Ok(())
+    }
+
+    /// At the start: whether the text has become a thought or something else.
+    fn find_thought(&mut self) -> Result<(), String> {
+        let Stage::Start(text, alive) = &mut self.stage else { return Ok(()) };
+        match Opening::of(text) {
+            Opening::Unknown => Ok(()),
+            Opening::Opened(n_bytes) => {
+                let rest = text[n_bytes..].to_vec();
+                self.stage = Stage::Thought { n_tokens: 0, matched: Matched::default() };
+                self.push_thought(&rest)
+            }
+            Opening::Closed(n_bytes) => {
+                let rest = text[n_bytes..].to_vec();
+                self.leave_thought(&rest)
+            }
+            Opening::None => {
+                let alive = alive.take();
+                self.body = alive.ok_or("the answer begins with what its grammar forbids")?;
+                self.stage = Stage::Body;
+                Ok(())
+            }
+        }
+    }
+
+    fn think(&mut self, bytes: &[u8]) -> Result<(), String> {
+        if let Stage::Thought { n_tokens, .. } = &mut self.stage {
+            *n_tokens += 1;
+        }
+        self.push_thought(bytes)
+    }
+
+    fn push_thought(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let Stage::Thought { matched, .. } = &mut self.stage else { return Ok(()) };
+        match self.model.close.push(matched, bytes) {
+            Some(end) => self.leave_thought(&bytes[end..]),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins the body behind a thought and the rest of its last token.
+    fn leave_thought(&mut self, rest: &[u8]) -> Result<(), String> {
+        let text = rest.trim_ascii_start();
+        if !text.is_empty() {
+            self.pending.clear();
+            self.stage = Stage::Body;
+            return self.body.accept_bytes(&self.model.clone(), text);
+        }
+        // In front of a grammar, what the template writes: the model has no other way to write it.
+        if self.pending.is_empty() && self.body.is_bound() {
+            let behind = self.thoughts.behind.as_bytes().strip_prefix(rest).unwrap_or_default();
+            let behind = std::str::from_utf8(behind).expect("blank space is ASCII");
+            self.pending.extend(self.model.vocabulary.encode(behind, false));
+        }
+        self.stage = if self.pending.is_empty() { Stage::Body } else { Stage::Behind };
+        Ok(())
+    }
+
+    fn fail(&mut self, problem: &str) {
+        let problem = format!("the grammar of the answer failed: {problem}");
+        self.failure.get_or_insert(problem);
+    }
+}
+
+impl LogitMask for Constraint {
+    fn apply(&mut self, logits: &mut [f32]) {
+        if self.failure.is_none()
+            && let Err(problem) = self.try_apply(logits)
+        {
+            self.fail(&problem);
+        }
+        if self.failure.is_some() {
+            logits.fill(f32::NEG_INFINITY);
+        }
+    }
+
+    fn accept(&mut self, token: TokenId) {
+        if self.failure.is_none()
+            && let Err(problem) = self.try_accept(token)
+        {
+            self.fail(&problem);
+        }
+    }
+
+    fn may_end(&self) -> bool {
+        self.may_end
+    }
+
+    fn forced(&mut self, forced: &mut Vec<TokenId>) {
+        if self.failure.is_some() {
+            return;
+        }
+        match self.find_pending() {
+            Ok(()) => forced.extend(&self.pending),
+            Err(problem) => self.fail(&problem),
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+}
+
+/// What the text of an answer begins with, as an [`crate::AnswerReader`] sees it.
+enum Opening {
+    Unknown,
+    /// A thought, whose text begins at this byte.
+    Opened(usize),
+    /// The end of a thought that began unseen; what follows begins at this byte.
+    Closed(usize),
+    None,
+}
+
+impl Opening {
+    fn of(text: &[u8]) -> Self {
+        let rest = text.trim_ascii_start();
+        let n_blank = text.len() - rest.len();
+        if n_blank > BLANK_BYTES_MAX {
+            Self::None
+        } else if rest.starts_with(OPEN.as_bytes()) {
+            Self::Opened(n_blank + OPEN.len())
+        } else if rest.starts_with(CLOSE.as_bytes()) {
+            Self::Closed(n_blank + CLOSE.len())
+        } else if OPEN.as_bytes().starts_with(rest) || CLOSE.as_bytes().starts_with(rest) {
+            Self::Unknown
+        } else {
+            Self::None
+        }
+    }
+}
+
+/// The body's tokens and those that open a thought.
+fn apply_at_start(
+    model: &Model,
+    (text, alive): (&[u8], &mut Option<Body>),
+    logits: &mut [f32],
+) -> Result<(), String> {
+    let opening = opening_tokens(model, text);
+    let kept: Vec<(TokenId, f32)> =
+        opening.filter_map(|token| Some((token, *logits.get(token.0 as usize)?))).collect();
+    match alive {
+        Some(body) => body.apply(model, logits)?,
+        None => logits.fill(f32::NEG_INFINITY),
+    }
+    for (token, logit) in kept {
+        logits[token.0 as usize] = logit;
+    }
+    Ok(())
+}
+
+/// The tokens that go on with `<think>`, without blank space in front of it.
+fn opening_tokens<'m>(model: &'m Model, text: &'m [u8]) -> impl Iterator<Item = TokenId> + 'm {
+    let rest = OPEN.as_bytes().strip_prefix(text).unwrap_or_default();
+    let n_ids = u32::try_from(model.vocabulary.trie().vocab_size()).unwrap_or(u32::MAX);
+    (0..n_ids).map(TokenId).filter(move |token| {
+        let bytes = model.vocabulary.bytes(*token);
+        !bytes.is_empty() && (rest.starts_with(bytes) || is_opened(rest, bytes))
+    })
+}
+
+/// Whether a token completes the marker, with nothing but blank space behind it.
+fn is_opened(rest: &[u8], token: &[u8]) -> bool {
+    let behind = token.strip_prefix(rest).filter(|_| !rest.is_empty());
+    behind.is_some_and(|it| it.trim_ascii_start().is_empty())
+}

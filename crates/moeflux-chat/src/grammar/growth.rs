@@ -1,0 +1,237 @@
+//! How large a schema becomes when it is written out as a grammar.
+//!
+//! Alternatives that must hold together are multiplied out, and a reference with other keywords
+//! beside it is copied: a schema of a few lines may become one of millions. llguidance counts only
+//! some of these steps, so that they are estimated here, before it is asked.
+//! **Invariant:** the estimate itself takes at most [`STEPS_MAX`] steps, and no deeper calls than
+//! [`DEPTH_MAX`]. Knows cleaned schemas only ([`crate::grammar::schema`]).
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::{Map, Value as Json};
+
+/// Most steps of one estimate.
+const STEPS_MAX: usize = 50_000;
+
+/// Most nodes of a schema that is written out; a megabyte of schemas of tools has about 30,000.
+const NODES_MAX: u64 = 100_000;
+
+/// Most schemas in each other, along references as well. A call of llguidance takes some
+/// kilobytes of stack for each, and a thread may have two megabytes.
+pub(crate) const DEPTH_MAX: usize = 128;
+
+/// Where the cleaned schema keeps what is referred to.
+pub(crate) const TARGETS: &str = "$defs";
+/// What a reference to one of them begins with.
+pub(crate) const TARGET: &str = "#/$defs/";
+
+/// Kinds of values where a schema names none.
+const N_KINDS: u64 = 6;
+
+/// Checks that a cleaned schema can be written out.
+///
+/// # Errors
+/// One line that says what is too large.
+pub(crate) fn check(schema: &Json) -> Result<(), String> {
+    let mut estimate = Estimate { root: schema, targets: BTreeMap::new(), n_steps: 0 };
+    let shape = estimate.schema(schema, 0)?;
+    let mut n_nodes = shape.n_nodes;
+    for target in estimate.targets.values().flatten() {
+        n_nodes = n_nodes.saturating_add(target.n_nodes);
+    }
+    if n_nodes > NODES_MAX {
+        return Err(format!(
+            "the schema has more than {NODES_MAX} parts when its alternatives and references are \
+             written out"
+        ));
+    }
+    Ok(())
+}
+
+/// A schema as far as its size goes.
+#[derive(Debug)]
+struct Shape {
+    n_cases: u64,
+    n_nodes: u64,
+    depth: usize,
+    properties: BTreeMap<String, Rc<Shape>>,
+}
+
+impl Shape {
+    fn leaf(n_cases: u64) -> Self {
+        Self { n_cases, n_nodes: n_cases, depth: 1, properties: BTreeMap::new() }
+    }
+}
+
+struct Estimate<'s> {
+    root: &'s Json,
+    /// What is referred to; `None` while it is looked at.
+    targets: BTreeMap<&'s str, Option<Rc<Shape>>>,
+    n_steps: usize,
+}
+
+impl<'s> Estimate<'s> {
+    fn step(&mut self, depth: usize) -> Result<(), String> {
+        self.n_steps += 1;
+        if self.n_steps > STEPS_MAX {
+            return Err(format!(
+                "the schema takes more than {STEPS_MAX} steps to write out its alternatives and \
+                 references"
+            ));
+        }
+        if depth > DEPTH_MAX {
+            return Err(too_deep());
+        }
+        Ok(())
+    }
+
+    fn schema(&mut self, schema: &'s Json, depth: usize) -> Result<Rc<Shape>, String> {
+        self.step(depth)?;
+        let Some(keywords) = schema.as_object() else { return Ok(Rc::new(Shape::leaf(1))) };
+        let mut whole = self.plain(keywords, depth)?.map(Rc::new);
+        for (keyword, value) in keywords {
+            let part = match (keyword.as_str(), value) {
+                ("anyOf" | "oneOf", Json::Array(options)) => self.options(options, depth)?,
+                ("enum", Json::Array(values)) => {
+                    Rc::new(Shape::leaf(values.iter().map(n_parts).sum()))
+                }
+                ("const", value) => Rc::new(Shape { n_nodes: n_parts(value), ..Shape::leaf(1) }),
+                ("allOf", Json::Array(parts)) => {
+                    for part in parts {
+                        let part = self.schema(part, depth + 1)?;
+                        whole = Some(self.joined(whole, part, depth)?);
+                    }
+                    continue;
+                }
+                ("$ref", Json::String(reference)) => self.target(reference, depth)?,
+                _ => continue,
+            };
+            whole = Some(self.joined(whole, part, depth)?);
+        }
+        Ok(whole.unwrap_or_else(|| Rc::new(Shape::leaf(1))))
+    }
+
+    /// The keywords that describe values of one kind; `None` without any.
+    fn plain(
+        &mut self,
+        keywords: &'s Map<String, Json>,
+        depth: usize,
+    ) -> Result<Option<Shape>, String> {
+        let mut n_kinds = N_KINDS;
+        let mut shape = Shape::leaf(1);
+        let mut parts: Vec<&Json> = Vec::new();
+        let mut is_plain = false;
+        for (keyword, value) in keywords {
+            match (keyword.as_str(), value) {
+                ("anyOf" | "oneOf" | "allOf" | "enum" | "const" | "$ref" | TARGETS, _) => continue,
+                ("type", Json::Array(kinds)) => n_kinds = kinds.len() as u64,
+                ("type", _) => n_kinds = 1,
+                ("properties", Json::Object(properties)) => {
+                    for (name, property) in properties {
+                        let property = self.schema(property, depth + 1)?;
+                        shape.add(&property);
+                        shape.properties.insert(name.clone(), property);
+                    }
+                }
+                ("patternProperties", Json::Object(schemas)) => parts.extend(schemas.values()),
+                ("prefixItems", Json::Array(schemas)) => parts.extend(schemas),
+                ("items" | "additionalItems" | "additionalProperties", schema) => {
+                    parts.extend(schema.as_array().map_or(std::slice::from_ref(schema), |it| it));
+                }
+                _ => {}
+            }
+            is_plain = true;
+        }
+        for part in parts {
+            let part = self.schema(part, depth + 1)?;
+            shape.add(&part);
+        }
+        // Not as cases: those of different kinds exclude each other.
+        shape.n_nodes = shape.n_nodes.saturating_add(n_kinds);
+        Ok(is_plain.then_some(shape))
+    }
+
+    fn options(&mut self, options: &'s [Json], depth: usize) -> Result<Rc<Shape>, String> {
+        let mut sum = Shape { n_cases: 0, ..Shape::leaf(1) };
+        for option in options {
+            let option = self.schema(option, depth + 1)?;
+            sum.add(&option);
+            sum.n_cases = sum.n_cases.saturating_add(option.n_cases);
+            for (name, property) in &option.properties {
+                sum.properties.entry(name.clone()).or_insert_with(|| property.clone());
+            }
+        }
+        Ok(Rc::new(sum))
+    }
+
+    fn target(&mut self, reference: &'s str, depth: usize) -> Result<Rc<Shape>, String> {
+        match self.targets.get(reference) {
+            Some(Some(shape)) if depth + shape.depth > DEPTH_MAX => return Err(too_deep()),
+            Some(Some(shape)) => return Ok(shape.clone()),
+            // It refers to itself: llguidance leaves such a reference as it is.
+            Some(None) => return Ok(Rc::new(Shape::leaf(1))),
+            None => {}
+        }
+        let name = reference.strip_prefix(TARGET).unwrap_or_default();
+        let target = self.root.get(TARGETS).and_then(|it| it.get(name));
+        let target = target.expect("a cleaned schema has what it refers to");
+        self.targets.insert(reference, None);
+        let shape = self.schema(target, depth + 1)?;
+        self.targets.insert(reference, Some(shape.clone()));
+        Ok(shape)
+    }
+
+    fn joined(
+        &mut self,
+        whole: Option<Rc<Shape>>,
+        part: Rc<Shape>,
+        depth: usize,
+    ) -> Result<Rc<Shape>, String> {
+        match whole {
+            None => Ok(part),
+            Some(whole) => self.both(&whole, &part, depth),
+        }
+    }
+
+    /// What both say together: each case of one with each of the other.
+    fn both(&mut self, a: &Rc<Shape>, b: &Rc<Shape>, depth: usize) -> Result<Rc<Shape>, String> {
+        self.step(depth)?;
+        let n_cases = a.n_cases.saturating_mul(b.n_cases);
+        let n_alone = a.n_nodes.saturating_mul(b.n_cases);
+        let mut n_nodes = n_alone.saturating_add(b.n_nodes.saturating_mul(a.n_cases));
+        let mut properties = a.properties.clone();
+        for (name, of_b) in &b.properties {
+            let Some(of_a) = properties.get(name).cloned() else {
+                properties.insert(name.clone(), of_b.clone());
+                continue;
+            };
+            let both = self.both(&of_a, of_b, depth + 1)?;
+            n_nodes = n_nodes.saturating_add(both.n_nodes.saturating_mul(n_cases));
+            properties.insert(name.clone(), both);
+        }
+        let depth = a.depth.max(b.depth) + 1;
+        Ok(Rc::new(Shape { n_cases, n_nodes, depth, properties }))
+    }
+}
+
+impl Shape {
+    /// Counts a part.
+    fn add(&mut self, part: &Self) {
+        self.n_nodes = self.n_nodes.saturating_add(part.n_nodes);
+        self.depth = self.depth.max(part.depth + 1);
+    }
+}
+
+fn too_deep() -> String {
+    format!("the schema has more than {DEPTH_MAX} schemas in each other, references included")
+}
+
+/// Values in a value.
+fn n_parts(value: &Json) -> u64 {
+    match value {
+        Json::Array(values) => 1 + values.iter().map(n_parts).sum::<u64>(),
+        Json::Object(values) => 1 + values.values().map(n_parts).sum::<u64>(),
+        _ => 1,
+    }
+}

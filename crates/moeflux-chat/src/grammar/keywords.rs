@@ -1,0 +1,213 @@
+//! Keywords of a JSON Schema on their own: which are enforced, which demand nothing, and which
+//! values of them can be enforced.
+//!
+//! **Invariant:** what is kept means for llguidance what it means for the client. Knows one keyword
+//! and those beside it, not what stands around.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::grammar::pattern;
+
+/// Most entries that a schema counts in one `minItems`, `maxLength` and so on.
+const COUNT_MAX: u64 = 1_000_000;
+
+/// Whole numbers from here on are not exact where llguidance computes with them.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The key under which llguidance takes its own options: never a client's.
+pub(crate) const OWN_OPTIONS: &str = "x-guidance";
+
+/// Formats of strings that llguidance enforces.
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
+
+/// Keywords that describe without a demand, and names for references.
+pub(crate) const SILENT: [&str; 20] = [
+    "$anchor",
+    "$comment",
+    "$defs",
+    "$dynamicAnchor",
+    "$schema",
+    "$vocabulary",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "examples",
+    "id",
+    "readOnly",
+    "title",
+    "writeOnly",
+    "$id",
+    OWN_OPTIONS,
+];
+
+/// Keywords that no grammar here enforces.
+pub(crate) const REFUSED: [&str; 17] = [
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "propertyNames",
+    "$dynamicRef",
+    "$recursiveRef",
+    "$recursiveAnchor",
+];
+
+/// What becomes of one keyword.
+pub(crate) enum Kept {
+    As(Json),
+    /// As another keyword that allows more.
+    Renamed(&'static str, Json),
+    /// It has no effect.
+    Dropped,
+    /// It cannot be enforced, for this reason.
+    Never(String),
+}
+
+/// Keywords that demand nothing with this value, or beside these others.
+pub(crate) fn has_no_effect(around: &Map<String, Json>, keyword: &str, value: &Json) -> bool {
+    let is_any = |schema: &Json| match schema {
+        Json::Bool(allows) => *allows,
+        Json::Object(keywords) => keywords.is_empty(),
+        _ => false,
+    };
+    let has = |other: &str| around.contains_key(other);
+    match keyword {
+        "uniqueItems" => value == &Json::Bool(false),
+        "not" => value == &Json::Bool(false),
+        "if" => !has("then") && !has("else"),
+        "then" | "else" => !has("if") || is_any(value),
+        "minContains" | "maxContains" => !has("contains"),
+        "unevaluatedItems" | "unevaluatedProperties" => is_any(value),
+        "propertyNames" => is_any(value) || value == &json!({"type": "string"}),
+        "dependentRequired" | "dependentSchemas" | "dependencies" => {
+            value.as_object().is_some_and(Map::is_empty)
+        }
+        "$recursiveAnchor" => true,
+        _ => false,
+    }
+}
+
+pub(crate) fn check_type(value: &Json) -> Kept {
+    let is_type = |it: &Json| it.as_str().is_some_and(|it| TYPES.contains(&it));
+    let is_known = match value {
+        Json::Array(types) => !types.is_empty() && types.iter().all(is_type),
+        one => is_type(one),
+    };
+    if is_known { Kept::As(value.clone()) } else { Kept::Never(format!("{value} is no type")) }
+}
+
+pub(crate) fn check_values(value: &Json) -> Kept {
+    match inexact(value) {
+        Some(number) => Kept::Never(format!("{number} is beyond the exact numbers")),
+        None => Kept::As(value.clone()),
+    }
+}
+
+/// A number of the value that would be rounded.
+fn inexact(value: &Json) -> Option<&Json> {
+    match value {
+        Json::Number(number) => {
+            let is_whole = number.is_i64() || number.is_u64();
+            let is_large = number.as_f64().is_none_or(|it| it.abs() >= EXACT_MAX);
+            (is_whole && is_large).then_some(value)
+        }
+        Json::Array(values) => values.iter().find_map(inexact),
+        Json::Object(values) => values.values().find_map(inexact),
+        _ => None,
+    }
+}
+
+pub(crate) fn check_number(value: &Json) -> Kept {
+    match value {
+        // Draft 4's flag for an open end.
+        Json::Number(_) | Json::Bool(_) => check_values(value),
+        _ => Kept::Never(format!("{value} is no number")),
+    }
+}
+
+pub(crate) fn check_count(value: &Json) -> Kept {
+    // A number such as 2.0 is as good as 2.
+    let count = value.as_f64().filter(|it| it.fract() == 0.0 && *it >= 0.0);
+    match count {
+        Some(count) if count <= COUNT_MAX as f64 => {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+            let count = count as u64;
+            Kept::As(json!(count))
+        }
+        Some(_) => Kept::Never(format!("{value} is above {COUNT_MAX}")),
+        None => Kept::Never(format!("{value} is no count")),
+    }
+}
+
+pub(crate) fn check_pattern(value: &Json) -> Kept {
+    let translated = value.as_str().map(pattern::translate);
+    match translated {
+        Some(Ok(pattern)) => Kept::As(Json::String(pattern)),
+        Some(Err(problem)) => Kept::Never(format!("the expression has {problem}")),
+        None => Kept::Never("it is no text".to_owned()),
+    }
+}
+
+pub(crate) fn translate_names(schemas: Map<String, Json>) -> Kept {
+    let mut translated = Map::new();
+    for (name, schema) in schemas {
+        match pattern::translate(&name) {
+            Ok(name) => translated.insert(name, schema),
+            Err(problem) => return Kept::Never(format!("`{name}` has {problem}")),
+        };
+    }
+    Kept::As(Json::Object(translated))
+}
+
+pub(crate) fn check_format(around: &Map<String, Json>, value: &Json) -> Kept {
+    let is_of_strings = match around.get("type") {
+        Some(Json::String(one)) => one == "string",
+        Some(Json::Array(types)) => types.iter().any(|it| it == "string"),
+        _ => true,
+    };
+    match value.as_str() {
+        _ if !is_of_strings => Kept::Dropped,
+        Some(format) if FORMATS.contains(&format) => Kept::As(value.clone()),
+        _ => Kept::Never(format!("{value} is none of {}", FORMATS.join(", "))),
+    }
+}
+
+pub(crate) fn check_required(value: &Json) -> Kept {
+    let is_list = value.as_array().is_some_and(|it| it.iter().all(Json::is_string));
+    if is_list { Kept::As(value.clone()) } else { Kept::Never("it is no list of names".to_owned()) }
+}
+
+/// A name that is written twice counts twice for llguidance: it must not reach a least count of
+/// properties by that.
+pub(crate) fn check_least(around: &Map<String, Json>, value: &Json) -> Kept {
+    let n_required = around.get("required").and_then(Json::as_array).map_or(0, |names| {
+        let names: BTreeSet<_> = names.iter().filter_map(Json::as_str).collect();
+        names.len() as u64
+    });
+    match check_count(value) {
+        Kept::As(count) => match count.as_u64().unwrap_or(0) {
+            least if least <= n_required => Kept::Dropped,
+            1 => Kept::As(count),
+            _ => Kept::Never("more than the required properties".to_owned()),
+        },
+        other => other,
+    }
+}

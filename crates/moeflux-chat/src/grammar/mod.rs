@@ -1,0 +1,303 @@
+//! Grammars of answers: from the rules of a request to a mask of tokens.
+//!
+//! [`Grammars`] belongs to a model and is shared by its answers. It makes a [`Constraint`] of
+//! [`AnswerRules`], or a [`Refusal`] that says which rule cannot be held and why.
+//! * `schema` cleans a client's schema; `keywords`, `pattern` and `growth` are parts of that.
+//! * `lark` checks a client's grammar; `calls` writes that of calls.
+//! * `vocabulary`, `marker` and `model` are what llguidance and the constraint need of a model.
+//! * `body` holds the rest of an answer, `constraint` all of it.
+//!
+//! **Invariant:** what a rule demands is enforced, or the request is refused; whatever a client
+//! sends, both take bounded work. Knows no dialect and no session.
+
+mod pattern;
+mod keywords;
+mod growth;
+mod schema;
+mod lark;
+mod calls;
+mod vocabulary;
+mod marker;
+mod model;
+mod body;
+mod constraint;
+
+pub use constraint::Constraint;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use llguidance::api::GrammarWithLexer;
+use moeflux::ModelText;
+use serde_json::json;
+
+use crate::answer::{AnswerStart, CLOSE};
+use crate::calls::format::CallFormat;
+use crate::conversation::Tool;
+use crate::grammar::body::{Body, Watched};
+use crate::grammar::calls::{Extent, Offered};
+use crate::grammar::constraint::Thoughts;
+use crate::grammar::model::Model;
+use crate::grammar::schema::Unenforced;
+use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
+
+/// What a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RulePart {
+    /// [`AnswerRules::tool_choice`].
+    ToolChoice,
+    /// [`AnswerRules::form`].
+    Form,
+    /// The model itself.
+    Model,
+}
+
+/// Why an answer cannot be held to its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which rule.
+    pub part: RulePart,
+    /// One line, with a way out.
+    pub problem: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// What the end of a thought looks like where no template says it.
+const THOUGHT_END: &str = "\n</think>\n\n";
+
+/// A grammar's name, by which another grammar may refer to it.
+const FORM: &str = "form";
+
+/// How the answers of one model are held to rules. Made at once; the tables of the model are made
+/// for the first answer that needs them.
+#[derive(Debug)]
+pub struct Grammars {
+    text: Arc<ModelText>,
+    calls: Option<&'static CallFormat>,
+    thought_end: String,
+    model: OnceLock<Result<Arc<Model>, String>>,
+}
+
+impl Grammars {
+    /// Those of a model that writes calls in this format.
+    #[must_use]
+    pub fn new(text: Arc<ModelText>, calls: Option<&'static CallFormat>) -> Self {
+        Self { text, calls, thought_end: THOUGHT_END.to_owned(), model: OnceLock::new() }
+    }
+
+    /// The same for a template that ends thoughts with this text, such as `"\n</think>\n\n"`. What
+    /// has no `</think>` is left out.
+    #[must_use]
+    pub fn with_thought_end(self, thought_end: String) -> Self {
+        if thought_end.contains(CLOSE) { Self { thought_end, ..self } } else { self }
+    }
+
+    /// Makes the tables of the model now.
+    ///
+    /// # Errors
+    /// What of the model cannot be used.
+    pub fn prepare(&self) -> Result<(), Refusal> {
+        self.model().map(drop)
+    }
+
+    /// What holds an answer to these rules; `None` if they demand nothing.
+    ///
+    /// # Errors
+    /// Which rule cannot be held, and why.
+    pub fn constraint(
+        &self,
+        rules: &AnswerRules,
+        tools: &[Tool],
+        start: AnswerStart,
+    ) -> Result<Option<Constraint>, Refusal> {
+        let Some(body) = self.body(rules, tools)? else { return Ok(None) };
+        let n_tokens_max = rules.n_thought_tokens_max.filter(|_| start != AnswerStart::Text);
+        if matches!(body, Body::Free) && n_tokens_max.is_none() {
+            return Ok(None);
+        }
+        let model = self.model()?;
+        if body.is_bound() && !model.vocabulary.has_end() {
+            let problem = "the model has no token that ends an answer, so that none can be held to \
+                           a grammar";
+            return Err(Refusal { part: RulePart::Model, problem: problem.to_owned() });
+        }
+        let closing = model.vocabulary.encode(&self.thought_end, true);
+        let at = self.thought_end.find(CLOSE).map_or(0, |at| at + CLOSE.len());
+        let behind = self.thought_end[at..].to_owned();
+        let behind = if behind.trim_ascii().is_empty() { behind } else { String::new() };
+        let thoughts = Thoughts { n_tokens_max, closing, behind };
+        Ok(Some(Constraint::new(model, start, body, thoughts)))
+    }
+
+    fn model(&self) -> Result<Arc<Model>, Refusal> {
+        let opener = self.calls.map(CallFormat::opener);
+        let model = self.model.get_or_init(|| Model::new(self.text.clone(), opener).map(Arc::new));
+        let refused =
+            |problem: &String| Refusal { part: RulePart::Model, problem: problem.clone() };
+        model.as_ref().map(Arc::clone).map_err(refused)
+    }
+
+    /// What is demanded behind the thoughts; `None` if neither that nor the thoughts are bound.
+    fn body(&self, rules: &AnswerRules, tools: &[Tool]) -> Result<Option<Body>, Refusal> {
+        let form = form(&rules.form).map_err(refused_form)?;
+        let choice = self.choice(&rules.tool_choice, tools)?;
+        let model = match (&form, &choice) {
+            (None, None) if rules.n_thought_tokens_max.is_none() => return Ok(None),
+            (None, None) => return Ok(Some(Body::Free)),
+            _ => self.model()?,
+        };
+        let bound = |matcher| Ok(Some(Body::Bound(Box::new(matcher))));
+        match (form, choice) {
+            (None, None) => Ok(Some(Body::Free)),
+            (Some(form), None | Some(Choice::Forbidden)) => {
+                let refused = |problem| refused_form(explained(&rules.form, problem));
+                bound(model.matcher(vec![form]).map_err(refused)?)
+            }
+            (None, Some(Choice::Forbidden)) => {
+                let opener = model.opener.clone().expect("the format of calls is known");
+                Ok(Some(Body::Watched(Watched::without_calls(opener))))
+            }
+            (None, Some(Choice::Free(asked))) => {
+                let asked =
+                    Asked { is_one_call: rules.is_one_call, extent: Extent::BehindOpener, ..asked };
+                let opener = model.opener.clone().expect("the format of calls is known");
+                let call = self.matcher_of_calls(&model, &asked, None)?;
+                Ok(Some(Body::Watched(Watched::with_calls(opener, call, !rules.is_one_call))))
+            }
+            (form, Some(Choice::Free(asked) | Choice::Demanded(asked))) => {
+                let asked = Asked { is_one_call: rules.is_one_call, ..asked };
+                let form = form.filter(|_| !asked.is_demanded);
+                bound(self.matcher_of_calls(&model, &asked, form)?)
+            }
+        }
+    }
+
+    /// What is demanded of calls; `None` if nothing is.
+    fn choice<'t>(
+        &self,
+        choice: &ToolChoice,
+        tools: &'t [Tool],
+    ) -> Result<Option<Choice<'t>>, Refusal> {
+        let refused = |problem: String| Refusal { part: RulePart::ToolChoice, problem };
+        let is_demanded = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
+        let tools: Vec<&Tool> = match choice {
+            ToolChoice::Named(name) => tools.iter().filter(|it| it.name == *name).collect(),
+            _ => tools.iter().collect(),
+        };
+        match (self.calls, choice) {
+            (None, _) if is_demanded => Err(refused(
+                "this model's chat template writes no calls in a known way: none can be demanded"
+                    .to_owned(),
+            )),
+            (Some(_), ToolChoice::Named(name)) if tools.is_empty() => {
+                Err(refused(format!("there is no tool `{name}`")))
+            }
+            (Some(_), _) if tools.is_empty() && is_demanded => {
+                Err(refused("a call is demanded, but there are no tools".to_owned()))
+            }
+            (None, _) => Ok(None),
+            (Some(_), _) if tools.is_empty() => Ok(None),
+            (Some(_), ToolChoice::None) => Ok(Some(Choice::Forbidden)),
+            (Some(format), _) => {
+                let offered = tools.into_iter().map(Offered::new).collect();
+                let (extent, is_one_call) = (Extent::Turn, false);
+                let asked = Asked { format, offered, extent, is_one_call, is_demanded };
+                Ok(Some(if is_demanded { Choice::Demanded(asked) } else { Choice::Free(asked) }))
+            }
+        }
+    }
+
+    /// The grammar of calls, or of calls or a form. A tool whose schema llguidance does not take
+    /// gets any object as its arguments.
+    fn matcher_of_calls(
+        &self,
+        model: &Model,
+        asked: &Asked<'_>,
+        form: Option<GrammarWithLexer>,
+    ) -> Result<llguidance::Matcher, Refusal> {
+        let whole = |offered: &[Offered<'_>]| {
+            let extent = (asked.extent, asked.is_one_call);
+            let rules = calls::rules(asked.format, offered, extent, self.text.tokenizer());
+            let start = if form.is_some() { "start: calls | @form\n" } else { "start: calls\n" };
+            let calls = GrammarWithLexer::from_lark(format!("{start}{rules}"));
+            model.matcher(std::iter::once(calls).chain(form.clone()).collect())
+        };
+        if let Ok(matcher) = whole(&asked.offered) {
+            return Ok(matcher);
+        }
+        let alone = |it: &Offered<'_>| whole(std::slice::from_ref(it)).is_ok();
+        let mut offered = asked.offered.clone();
+        for tool in offered.iter_mut().filter(|it| !alone(it)) {
+            *tool = tool.loosened();
+        }
+        whole(&offered).map_err(|problem| Refusal {
+            part: RulePart::ToolChoice,
+            problem: format!("no grammar can be made of the tools: {problem}"),
+        })
+    }
+}
+
+/// What is demanded of calls.
+enum Choice<'t> {
+    Forbidden,
+    Free(Asked<'t>),
+    Demanded(Asked<'t>),
+}
+
+/// Calls that a grammar is made of.
+struct Asked<'t> {
+    format: &'static CallFormat,
+    offered: Vec<Offered<'t>>,
+    extent: Extent,
+    is_one_call: bool,
+    is_demanded: bool,
+}
+
+fn refused_form(problem: String) -> Refusal {
+    Refusal { part: RulePart::Form, problem }
+}
+
+/// What llguidance says of a form, in words for the client.
+fn explained(form: &AnswerForm, problem: String) -> String {
+    match form {
+        AnswerForm::JsonSchema(schema) => schema::explained(schema, &problem),
+        AnswerForm::Lark(_) => format!("the grammar: {problem}"),
+        AnswerForm::Regex(_) => format!("the regular expression: {problem}"),
+        AnswerForm::Free | AnswerForm::JsonObject => problem,
+    }
+}
+
+/// The grammar of a form; `None` for any text.
+fn form(form: &AnswerForm) -> Result<Option<GrammarWithLexer>, String> {
+    let of_schema = |schema| -> Result<GrammarWithLexer, String> {
+        let schema = schema::prepare(schema, Unenforced::Refused)?;
+        Ok(GrammarWithLexer::from_json_schema(schema))
+    };
+    let grammar = match form {
+        AnswerForm::Free => return Ok(None),
+        AnswerForm::JsonObject => of_schema(&json!({"type": "object"}))?,
+        AnswerForm::JsonSchema(schema) => of_schema(schema)?,
+        AnswerForm::Lark(grammar) => {
+            let checked = lark::check_grammar(grammar);
+            let checked = checked.map_err(|problem| format!("the grammar: {problem}"))?;
+            GrammarWithLexer::from_lark(checked)
+        }
+        AnswerForm::Regex(regex) => {
+            let checked = lark::check_regex(regex);
+            checked.map_err(|problem| format!("the regular expression: {problem}"))?;
+            GrammarWithLexer::from_regex(regex)
+        }
+    };
+    Ok(Some(GrammarWithLexer { name: Some(FORM.to_owned()), ..grammar }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! What grammars need of a model, made once: its vocabulary, llguidance's tables for it, and the
+//! tokens that may complete a marker.
+//!
+//! **Invariant:** shared by all answers, and not changed by them. Knows no rules of a request.
+
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
+use llguidance::{Matcher, ParserFactory};
+use moeflux::{ModelText, TokenId};
+
+use crate::answer::CLOSE;
+use crate::grammar::marker::Marker;
+use crate::grammar::vocabulary::Vocabulary;
+
+/// Largest grammar, in llguidance's symbols.
+const GRAMMAR_SIZE_MAX: usize = 200_000;
+/// Most states of a lexer, at 1 to 2 kB each.
+const LEXER_STATES_MAX: usize = 50_000;
+/// Work for the first tables of a grammar: about 20 ms.
+const FIRST_FUEL: u64 = 1_000_000;
+/// Work for one mask: about 15 ms.
+const STEP_FUEL: u64 = 200_000;
+/// Partial parses for one mask: about 2.5 ms.
+const STEP_ITEMS_MAX: usize = 50_000;
+/// Partial parses of one place: how ambiguous a grammar may be, and how many ways there are to go
+/// on. Twice as many let a grammar of a line take 90 ms for a mask before it fails.
+const ROW_ITEMS_MAX: usize = 1_000;
+
+/// A model as grammars see it.
+pub(crate) struct Model {
+    pub(crate) vocabulary: Arc<Vocabulary>,
+    factory: ParserFactory,
+    /// The end of a thought.
+    pub(crate) close: Arc<Marker>,
+    /// The start of the calls of a turn, where the format of calls is known.
+    pub(crate) opener: Option<Arc<Marker>>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Model");
+        shown.field("vocabulary", &self.vocabulary).field("opener", &self.opener);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    /// # Errors
+    /// What llguidance cannot make of the vocabulary.
+    pub(crate) fn new(text: Arc<ModelText>, opener: Option<&str>) -> Result<Self, String> {
+        let vocabulary = Arc::new(Vocabulary::new(text));
+        let env: TokEnv = vocabulary.clone();
+        let capabilities = InferenceCapabilities { ff_tokens: true, ..Default::default() };
+        let slices = SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&env, capabilities, &slices)
+            .map_err(|error| format!("the vocabulary cannot be used: {}", first_line(&error)))?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        let close = Arc::new(Marker::new(CLOSE, &vocabulary));
+        let opener = opener.map(|opener| Arc::new(Marker::new(opener, &vocabulary)));
+        Ok(Self { vocabulary, factory, close, opener })
+    }
+
+    /// A matcher at the start of a grammar.
+    ///
+    /// # Errors
+    /// What is wrong with the grammar, in one line.
+    pub(crate) fn matcher(&self, grammars: Vec<GrammarWithLexer>) -> Result<Matcher, String> {
+        let grammar = TopLevelGrammar { grammars, max_tokens: None };
+        let parser = self.factory.create_parser(grammar).map_err(|error| first_line(&error))?;
+        let mut matcher = Matcher::new(Ok(parser));
+        // Finds a grammar that allows nothing while it can still be refused.
+        let problem = matcher.compute_mask().err();
+        problem.map_or(Ok(matcher), |error| Err(first_line(&error)))
+    }
+
+    /// The tokens that spell some bytes, for a matcher that goes on within a token; `None` if there
+    /// are none.
+    pub(crate) fn spelled(&self, bytes: &[u8]) -> Option<Vec<u32>> {
+        let trie = self.vocabulary.trie();
+        let tokens = trie.greedy_tokenize(bytes);
+        (trie.decode_raw(&tokens) == bytes).then_some(tokens)
+    }
+}
+
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: ROW_ITEMS_MAX,
+        initial_lexer_fuel: FIRST_FUEL,
+        step_lexer_fuel: STEP_FUEL,
+        step_max_items: STEP_ITEMS_MAX,
+        max_lexer_states: LEXER_STATES_MAX,
+        max_grammar_size: GRAMMAR_SIZE_MAX,
+        precompute_large_lexemes: true,
+        verbose_errors: false,
+    }
+}
+
+/// llguidance's errors have several lines; the first says what is wrong.
+pub(crate) fn first_line(error: &impl fmt::Display) -> String {
+    let text = error.to_string();
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason");
+    line.chars().take(300).collect()
+}
+
+/// Forbids what a mask does not allow, and what is beyond it.
+pub(crate) fn forbid_all_but(allowed: &SimpleVob, logits: &mut [f32]) {
+    let words = allowed.as_slice();
+    for (logits, word) in logits.chunks_mut(32).zip(words.iter().chain(std::iter::repeat(&0))) {
+        if *word == 0 {
+            logits.fill(f32::NEG_INFINITY);
+        } else if *word != u32::MAX {
+            for (bit, logit) in logits.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+/// Forbids all tokens but one.
+pub(crate) fn forbid_all_but_one(token: TokenId, logits: &mut [f32]) {
+    let kept = logits.get(token.0 as usize).copied();
+    logits.fill(f32::NEG_INFINITY);
+    if let (Some(logit), Some(kept)) = (logits.get_mut(token.0 as usize), kept) {
+        // Whatever the model thinks of it: nothing else is allowed.
+        *logit = kept.max(f32::MIN);
+    }
+}

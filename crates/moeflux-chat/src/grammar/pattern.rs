@@ -1,0 +1,318 @@
+//! Regular expressions of JSON Schema, which are those of JavaScript, into Rust's.
+//!
+//! **Invariant:** what comes out matches exactly what JavaScript (with the flag `u`, and with the
+//! leniency of expressions without it for single brackets) would match, or there is an error that
+//! says what cannot be told. Knows no schema.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// Most bytes of one expression: far above any that is written by hand.
+const PATTERN_BYTES_MAX: usize = 4_096;
+
+/// Most repetitions that an expression may count, of all its counts together: each is a state of
+/// the automaton.
+const REPETITIONS_MAX: u64 = 20_000;
+
+/// What JavaScript's `\s` matches: white space and ends of lines.
+const SPACE: &str = concat!(
+    r"\t\n\x0B\x0C\r\x20\u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}",
+    r"\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
+);
+const DIGIT: &str = "0-9";
+const WORD: &str = "0-9A-Za-z_";
+/// What `.` does not match.
+const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
+
+/// The same expression for Rust.
+///
+/// # Errors
+/// What it contains that cannot be told in Rust's way.
+pub(crate) fn translate(pattern: &str) -> Result<String, String> {
+    if pattern.len() > PATTERN_BYTES_MAX {
+        let n_bytes = pattern.len();
+        return Err(format!("{n_bytes} bytes long; the limit is {PATTERN_BYTES_MAX}"));
+    }
+    let mut reader = Reader { rest: pattern.chars().peekable(), n_repetitions: 1 };
+    let mut out = String::with_capacity(pattern.len() + 16);
+    while let Some(character) = reader.rest.next() {
+        reader.translate_one(character, &mut out)?;
+    }
+    Ok(out)
+}
+
+struct Reader<'p> {
+    rest: Peekable<Chars<'p>>,
+    n_repetitions: u64,
+}
+
+/// What an escape stands for.
+enum Escaped {
+    One(char),
+    /// Members of a class, in Rust's way, and whether all others are meant.
+    Set(&'static str, bool),
+    /// A Unicode property, in Rust's way.
+    Property(String),
+}
+
+impl Reader<'_> {
+    fn translate_one(&mut self, character: char, out: &mut String) -> Result<(), String> {
+        match character {
+            '\\' => match self.escaped(Place::Outside)? {
+                Escaped::One(character) => push_literal(character, out),
+                Escaped::Set(set, is_negated) => push_class(set, is_negated, out),
+                Escaped::Property(property) => out.push_str(&property),
+            },
+            '.' => push_class(LINE_ENDS, true, out),
+            '[' => self.class(out)?,
+            '(' => self.group(out)?,
+            '{' => self.repetition(out)?,
+            '^' | '$' | ')' | '|' | '*' | '+' | '?' => out.push(character),
+            literal => push_literal(literal, out),
+        }
+        Ok(())
+    }
+
+    /// What stands behind `(`.
+    fn group(&mut self, out: &mut String) -> Result<(), String> {
+        out.push('(');
+        if self.rest.next_if_eq(&'?').is_none() {
+            return Ok(());
+        }
+        match (self.rest.next(), self.rest.peek()) {
+            (Some(':'), _) => out.push_str("?:"),
+            (Some('='), _) => return Err("a look ahead `(?=`".to_owned()),
+            (Some('!'), _) => return Err("a look ahead `(?!`".to_owned()),
+            (Some('<'), Some('=' | '!')) => return Err("a look behind `(?<`".to_owned()),
+            (Some('<'), _) => {
+                // A name has no use here.
+                while self.rest.next().ok_or("a group without an end")? != '>' {}
+            }
+            _ => return Err("a group with flags `(?`".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// What stands behind `{`: counts, or it is a literal.
+    fn repetition(&mut self, out: &mut String) -> Result<(), String> {
+        let ahead: String = self.rest.clone().take_while(|it| *it != '}').collect();
+        let (least, most) = ahead.split_once(',').unwrap_or((&ahead, &ahead));
+        let is_count = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+        let is_closed = self.rest.clone().nth(ahead.chars().count()) == Some('}');
+        if !is_closed || !is_count(least) || !(most.is_empty() || is_count(most)) {
+            push_literal('{', out);
+            return Ok(());
+        }
+        let count = |text: &str| text.parse().unwrap_or(u64::MAX);
+        let n_most = if most.is_empty() { count(least) } else { count(most) };
+        self.n_repetitions = self.n_repetitions.saturating_mul(n_most.max(1));
+        if self.n_repetitions > REPETITIONS_MAX {
+            return Err(format!("counts of together more than {REPETITIONS_MAX} repetitions"));
+        }
+        out.push('{');
+        out.push_str(&ahead);
+        out.push('}');
+        self.rest.nth(ahead.chars().count());
+        Ok(())
+    }
+
+    /// What stands behind `[`.
+    fn class(&mut self, out: &mut String) -> Result<(), String> {
+        let is_negated = self.rest.next_if_eq(&'^').is_some();
+        if self.rest.next_if_eq(&']').is_some() {
+            // Nothing, or all but nothing.
+            out.push_str(if is_negated { "(?s:.)" } else { "[a&&b]" });
+            return Ok(());
+        }
+        out.push_str(if is_negated { "[^" } else { "[" });
+        loop {
+            let first = match self.rest.next().ok_or("a class without an end")? {
+                ']' => break,
+                first => self.member(first)?,
+            };
+            let Escaped::One(first) = first else {
+                push_members(&first, out);
+                continue;
+            };
+            let mut ahead = self.rest.clone();
+            let is_range = ahead.next() == Some('-') && !matches!(ahead.next(), Some(']') | None);
+            push_code(first, out);
+            if is_range {
+                self.rest.next();
+                let last = self.rest.next().ok_or("a class without an end")?;
+                let Escaped::One(last) = self.member(last)? else {
+                    return Err("a range that ends with a class".to_owned());
+                };
+                out.push('-');
+                push_code(last, out);
+            }
+        }
+        out.push(']');
+        Ok(())
+    }
+
+    fn member(&mut self, character: char) -> Result<Escaped, String> {
+        if character == '\\' { self.escaped(Place::Class) } else { Ok(Escaped::One(character)) }
+    }
+
+    /// What stands behind `\`.
+    fn escaped(&mut self, place: Place) -> Result<Escaped, String> {
+        let character = self.rest.next().ok_or("a `\\` at its end")?;
+        Ok(match character {
+            'd' => Escaped::Set(DIGIT, false),
+            'D' => Escaped::Set(DIGIT, true),
+            'w' => Escaped::Set(WORD, false),
+            'W' => Escaped::Set(WORD, true),
+            's' => Escaped::Set(SPACE, false),
+            'S' => Escaped::Set(SPACE, true),
+            't' => Escaped::One('\t'),
+            'n' => Escaped::One('\n'),
+            'r' => Escaped::One('\r'),
+            'f' => Escaped::One('\u{c}'),
+            'v' => Escaped::One('\u{b}'),
+            'b' if place == Place::Class => Escaped::One('\u{8}'),
+            'x' => Escaped::One(self.code(2)?),
+            'u' => Escaped::One(self.unicode()?),
+            'c' => Escaped::One(self.control()?),
+            'p' | 'P' => Escaped::Property(self.property(character)?),
+            '0' if !self.rest.peek().is_some_and(char::is_ascii_digit) => Escaped::One('\0'),
+            other if !other.is_alphanumeric() => Escaped::One(other),
+            other => return Err(format!("the escape `\\{other}`")),
+        })
+    }
+
+    /// A character by as many hexadecimal digits.
+    fn code(&mut self, n_digits: usize) -> Result<char, String> {
+        let code = self.hex(n_digits)?;
+        char::from_u32(code).ok_or_else(|| format!("half of a character, `\\u{code:04X}`"))
+    }
+
+    fn hex(&mut self, n_digits: usize) -> Result<u32, String> {
+        let digits: String = self.rest.by_ref().take(n_digits).collect();
+        let is_hex = digits.len() == n_digits && digits.bytes().all(|it| it.is_ascii_hexdigit());
+        let code = u32::from_str_radix(&digits, 16).ok().filter(|_| is_hex);
+        code.ok_or_else(|| format!("an escape with `{digits}` in the place of digits"))
+    }
+
+    /// Behind `\u`: four digits, two times four, or any number in braces.
+    fn unicode(&mut self) -> Result<char, String> {
+        if self.rest.next_if_eq(&'{').is_some() {
+            let digits: String = self.rest.by_ref().take_while(|it| *it != '}').collect();
+            let character = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
+            return character.ok_or_else(|| format!("the escape `\\u{{{digits}}}`"));
+        }
+        let high = self.hex(4)?;
+        if !(0xd800..0xdc00).contains(&high) {
+            return char::from_u32(high).ok_or_else(|| format!("half of a character, {high:04X}"));
+        }
+        let is_pair = self.rest.next() == Some('\\') && self.rest.next() == Some('u');
+        let low = if is_pair { self.hex(4)? } else { 0 };
+        let pair = char::decode_utf16([high, low].map(|it| u16::try_from(it).unwrap_or(0)));
+        let mut pair = pair.filter_map(Result::ok);
+        pair.next().filter(|_| low != 0).ok_or_else(|| format!("half of a character, {high:04X}"))
+    }
+
+    fn control(&mut self) -> Result<char, String> {
+        let letter = self.rest.next().filter(char::is_ascii_alphabetic);
+        let code = letter.and_then(|it| u8::try_from(it).ok()).map(|it| it & 0x1f);
+        code.map(char::from).ok_or_else(|| "the escape `\\c` without a letter".to_owned())
+    }
+
+    fn property(&mut self, kind: char) -> Result<String, String> {
+        if self.rest.next_if_eq(&'{').is_none() {
+            return Err(format!("the escape `\\{kind}` without a property"));
+        }
+        let name: String = self.rest.by_ref().take_while(|it| *it != '}').collect();
+        if name.is_empty()
+            || !name.bytes().all(|it| it.is_ascii_alphanumeric() || b"_=".contains(&it))
+        {
+            return Err(format!("the property `{name}`"));
+        }
+        Ok(format!("\\{kind}{{{name}}}"))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Outside,
+    Class,
+}
+
+fn push_class(set: &str, is_negated: bool, out: &mut String) {
+    out.push_str(if is_negated { "[^" } else { "[" });
+    out.push_str(set);
+    out.push(']');
+}
+
+fn push_members(members: &Escaped, out: &mut String) {
+    match members {
+        Escaped::One(character) => push_code(*character, out),
+        Escaped::Set(set, is_negated) => push_class(set, *is_negated, out),
+        Escaped::Property(property) => out.push_str(property),
+    }
+}
+
+/// As a number: whatever else the character means in a class.
+fn push_code(character: char, out: &mut String) {
+    if character.is_ascii_alphanumeric() {
+        out.push(character);
+    } else {
+        out.push_str(&format!("\\x{{{:X}}}", u32::from(character)));
+    }
+}
+
+fn push_literal(character: char, out: &mut String) {
+    if character.is_ascii() && !character.is_ascii_alphanumeric() {
+        push_code(character, out);
+    } else {
+        out.push(character);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_means_the_same_stays_and_the_rest_is_told_in_rusts_way() {
+        let check = |pattern: &str, expected: &str| {
+            assert_eq!(translate(pattern).as_deref(), Ok(expected), "{pattern}");
+        };
+        check("^a+(b|c)*?$", "^a+(b|c)*?$");
+        check("a{2}b{2,}c{2,3}", "a{2}b{2,}c{2,3}");
+        check("a{,3}{x}{", r"a\x{7B}\x{2C}3\x{7D}\x{7B}x\x{7D}\x{7B}");
+        check(r"\d\D\w", "[0-9][^0-9][0-9A-Za-z_]");
+        check(".", r"[^\n\r\u{2028}\u{2029}]");
+        check(r"\.\/\<\-]", r"\x{2E}\x{2F}\x{3C}\x{2D}\x{5D}");
+        check("[a&&b[~~]", r"[a\x{26}\x{26}b\x{5B}\x{7E}\x{7E}]");
+        check(r"[^\w\b-]", r"[^[0-9A-Za-z_]\x{8}\x{2D}]");
+        check(r"[\d-x]", r"[[0-9]\x{2D}x]");
+        check("[a-c-]", r"[a-c\x{2D}]");
+        check("[^]", "(?s:.)");
+        check("(?<year>a)(?:b)", "(a)(?:b)");
+        check(r"\u00e9\x41\u{1F600}\ud83d\ude00\cJ\0", "\u{e9}A\u{1f600}\u{1f600}\\x{A}\\x{0}");
+        check(r"\p{L}[\P{Nd}]", r"\p{L}[\P{Nd}]");
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_named() {
+        let check = |pattern: &str, expected: &str| {
+            let problem = translate(pattern).unwrap_err();
+            assert!(problem.contains(expected), "{pattern}: {problem}");
+        };
+        check("(?=a)", "look ahead");
+        check("(?!a)", "look ahead");
+        check("(?<=a)", "look behind");
+        check("(?i)a", "flags");
+        check(r"\bword", "`\\b`");
+        check(r"(a)\1", "`\\1`");
+        check(r"\k<a>", "`\\k`");
+        check(r"\a", "`\\a`");
+        check(r"\ud83d", "half of a character");
+        check(r"\ud83dx", "half of a character");
+        check("[a", "without an end");
+        check("a\\", "at its end");
+        check("(a{200}){200}", "repetitions");
+        check(&"a".repeat(PATTERN_BYTES_MAX + 1), "the limit is 4096");
+    }
+}

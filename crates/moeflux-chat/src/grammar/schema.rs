@@ -1,0 +1,385 @@
+//! A client's JSON Schema into one that llguidance enforces to the letter.
+//!
+//! llguidance leaves out what it does not know, and reads some of the rest in its own way. Here
+//! every keyword is either enforced, or without effect and dropped, or refused by its name.
+//! * References are resolved, and what they mean is collected under names of our own.
+//! * Regular expressions are told in Rust's way ([`crate::grammar::pattern`]).
+//! * The size of what comes out is bounded ([`crate::grammar::growth`]).
+//!
+//! **Invariant:** each answer that the cleaned schema allows is valid by the client's schema, in
+//! the draft of 2020-12. Answers keep the order of the properties; other valid ones may be stopped.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::grammar::growth::{self, DEPTH_MAX, TARGET, TARGETS};
+use crate::grammar::keywords::{self, Kept, OWN_OPTIONS, REFUSED, SILENT};
+
+/// Most bytes of one schema. The schemas of an agent's tools have less together.
+const SCHEMA_BYTES_MAX: usize = 256 << 10;
+
+/// Most properties of one object: llguidance calls itself for each.
+const PROPERTIES_MAX: usize = 1_000;
+
+/// Most patterns of properties of one object: all pairs are checked.
+const PATTERNS_MAX: usize = 16;
+
+/// Most places that an error lists.
+const PLACES_MAX: usize = 3;
+
+/// What becomes of a keyword that cannot be enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unenforced {
+    /// The schema is refused.
+    Refused,
+    /// It has no effect: answers may break it.
+    LeftOut,
+}
+
+/// The schema as llguidance gets it.
+///
+/// # Errors
+/// One line that names the keyword that cannot be enforced and where it stands, or the limit that
+/// the schema exceeds.
+pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, String> {
+    let n_bytes = schema.to_string().len();
+    if n_bytes > SCHEMA_BYTES_MAX {
+        return Err(format!(
+            "the schema has {n_bytes} bytes; the limit is {SCHEMA_BYTES_MAX}: leave out \
+             descriptions, or split it"
+        ));
+    }
+    let mut cleaner = Cleaner {
+        root: schema,
+        unenforced,
+        names: BTreeMap::new(),
+        waiting: VecDeque::new(),
+        has_open_object: false,
+    };
+    let mut cleaned = match cleaner.schema(schema, &mut Path::default())? {
+        Json::Bool(true) => json!({}),
+        Json::Bool(false) => return Err("the schema allows no value at all".to_owned()),
+        cleaned => cleaned,
+    };
+    let mut targets = Map::new();
+    while let Some((pointer, name)) = cleaner.waiting.pop_front() {
+        let target = schema.pointer(&pointer).expect("it was found when it was named");
+        let mut path = Path { steps: pointer.split('/').skip(1).map(unescaped).collect() };
+        targets.insert(name, cleaner.schema(target, &mut path)?);
+    }
+    if let Json::Object(keywords) = &mut cleaned
+        && !targets.is_empty()
+    {
+        keywords.insert(TARGETS.to_owned(), Json::Object(targets));
+    }
+    growth::check(&cleaned)?;
+    if let Json::Object(keywords) = &mut cleaned {
+        keywords.insert(OWN_OPTIONS.to_owned(), options(cleaner.has_open_object));
+    }
+    Ok(cleaned)
+}
+
+/// One blank, or ends of lines with an indent, wherever JSON allows white space: what models write,
+/// and no more, so that a model cannot write blanks until its tokens are used up.
+const BLANK: &str = r"\x20|\r?\n(\r?\n)?[\x20\t]{0,40}";
+
+/// llguidance's options.
+///
+/// A name that is not declared could be a declared one, written with the escapes of other
+/// characters: these are forbidden where names are open, which also costs the escapes of control
+/// characters in strings.
+fn options(has_open_object: bool) -> Json {
+    let mut options = json!({"whitespace_pattern": BLANK});
+    if has_open_object {
+        options["json_allowed_escapes"] = json!("nrbtf\\\"");
+    }
+    options
+}
+
+/// Where in a schema.
+#[derive(Clone, Debug, Default)]
+struct Path {
+    steps: Vec<String>,
+}
+
+impl Path {
+    /// As a JSON pointer; the schema itself is `/`.
+    fn shown(&self) -> String {
+        let escaped = |step: &String| step.replace('~', "~0").replace('/', "~1");
+        format!("/{}", self.steps.iter().map(escaped).collect::<Vec<_>>().join("/"))
+    }
+}
+
+fn unescaped(step: &str) -> String {
+    step.replace("~1", "/").replace("~0", "~")
+}
+
+struct Cleaner<'s> {
+    root: &'s Json,
+    unenforced: Unenforced,
+    /// Our names of what is referred to, by its pointer.
+    names: BTreeMap<String, String>,
+    /// Pointers and names of what is to be cleaned as well.
+    waiting: VecDeque<(String, String)>,
+    has_open_object: bool,
+}
+
+impl Cleaner<'_> {
+    fn schema(&mut self, schema: &Json, path: &mut Path) -> Result<Json, String> {
+        let keywords = match schema {
+            Json::Bool(_) => return Ok(schema.clone()),
+            Json::Object(keywords) => keywords,
+            _ => return Err(format!("the schema at {} is no object", path.shown())),
+        };
+        if path.steps.len() > 2 * DEPTH_MAX {
+            return Err(format!("the schema at {} is too deep", path.shown()));
+        }
+        self.has_open_object |= is_open_object(keywords);
+        let mut cleaned = Map::new();
+        for (keyword, value) in keywords {
+            path.steps.push(keyword.clone());
+            match self.keyword(keywords, (keyword, value), path)? {
+                Kept::As(value) => {
+                    cleaned.insert(keyword.clone(), value);
+                }
+                Kept::Renamed(keyword, value) => add_choice(&mut cleaned, keyword, value),
+                Kept::Dropped => {}
+                Kept::Never(_) if self.unenforced == Unenforced::LeftOut => {}
+                Kept::Never(reason) => {
+                    let place = path.shown();
+                    return Err(format!(
+                        "the schema's keyword `{keyword}` at {place} cannot be enforced: {reason}"
+                    ));
+                }
+            }
+            path.steps.pop();
+        }
+        Ok(Json::Object(cleaned))
+    }
+
+    fn keyword(
+        &mut self,
+        around: &Map<String, Json>,
+        (keyword, value): (&str, &Json),
+        path: &mut Path,
+    ) -> Result<Kept, String> {
+        Ok(match keyword {
+            "$id" if path.steps.len() > 1 => {
+                Kept::Never("references below it would be relative to it".to_owned())
+            }
+            _ if SILENT.contains(&keyword) => Kept::Dropped,
+            _ if keywords::has_no_effect(around, keyword, value) => Kept::Dropped,
+            _ if REFUSED.contains(&keyword) => Kept::Never("leave it out".to_owned()),
+            "$ref" => self.reference(value),
+            "type" => keywords::check_type(value),
+            "enum" | "const" => keywords::check_values(value),
+            "pattern" => keywords::check_pattern(value),
+            "format" => keywords::check_format(around, value),
+            "required" => keywords::check_required(value),
+            "minProperties" => keywords::check_least(around, value),
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
+                keywords::check_number(value)
+            }
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "maxProperties" => {
+                keywords::check_count(value)
+            }
+            "additionalItems" if !around.get("items").is_some_and(Json::is_array) => Kept::Dropped,
+            "items" | "additionalItems" | "additionalProperties" => {
+                Kept::As(self.one_or_more(value, path)?)
+            }
+            "prefixItems" | "allOf" | "anyOf" | "oneOf" => self.list(keyword, value, path)?,
+            "properties" => self.named(value, PROPERTIES_MAX, path)?,
+            "patternProperties" => match self.named(value, PATTERNS_MAX, path)? {
+                Kept::As(Json::Object(schemas)) => keywords::translate_names(schemas),
+                other => other,
+            },
+            // What no draft knows describes only.
+            _ => Kept::Dropped,
+        })
+    }
+
+    fn one_or_more(&mut self, value: &Json, path: &mut Path) -> Result<Json, String> {
+        match value {
+            Json::Array(schemas) => self.schemas(schemas, path),
+            schema => self.schema(schema, path),
+        }
+    }
+
+    fn schemas(&mut self, schemas: &[Json], path: &mut Path) -> Result<Json, String> {
+        let mut cleaned = Vec::with_capacity(schemas.len());
+        for (idx, schema) in schemas.iter().enumerate() {
+            path.steps.push(idx.to_string());
+            cleaned.push(self.schema(schema, path)?);
+            path.steps.pop();
+        }
+        Ok(Json::Array(cleaned))
+    }
+
+    fn list(&mut self, keyword: &str, value: &Json, path: &mut Path) -> Result<Kept, String> {
+        let Json::Array(schemas) = value else {
+            return Ok(Kept::Never("it is no list of schemas".to_owned()));
+        };
+        if keyword != "oneOf" {
+            return Ok(Kept::As(self.schemas(schemas, path)?));
+        }
+        if self.unenforced == Unenforced::LeftOut {
+            return Ok(Kept::Renamed("anyOf", self.schemas(schemas, path)?));
+        }
+        // llguidance tells cases apart by what it sees of them, not behind a reference.
+        let mut opened = Vec::with_capacity(schemas.len());
+        for schema in schemas {
+            opened.push(self.opened(schema).unwrap_or_else(|| schema.clone()));
+        }
+        Ok(Kept::As(self.schemas(&opened, path)?))
+    }
+
+    /// What a case that is nothing but a reference refers to.
+    fn opened(&self, schema: &Json) -> Option<Json> {
+        let keywords = schema.as_object()?;
+        let is_bare = keywords.keys().all(|it| it == "$ref" || SILENT.contains(&it.as_str()));
+        let reference = keywords.get("$ref").filter(|_| is_bare)?.as_str()?;
+        let target = self.root.pointer(&self.pointer(reference)?)?;
+        let is_direct = target.as_object().is_some_and(|it| !it.contains_key("$ref"));
+        is_direct.then(|| target.clone())
+    }
+
+    /// Schemas by names.
+    fn named(&mut self, value: &Json, n_max: usize, path: &mut Path) -> Result<Kept, String> {
+        let Json::Object(schemas) = value else {
+            return Ok(Kept::Never("it is no object of schemas".to_owned()));
+        };
+        if schemas.len() > n_max {
+            return Err(format!(
+                "the schema's keyword at {} has {} entries; the limit is {n_max}",
+                path.shown(),
+                schemas.len()
+            ));
+        }
+        let mut cleaned = Map::new();
+        for (name, schema) in schemas {
+            path.steps.push(name.clone());
+            cleaned.insert(name.clone(), self.schema(schema, path)?);
+            path.steps.pop();
+        }
+        Ok(Kept::As(Json::Object(cleaned)))
+    }
+
+    fn reference(&mut self, value: &Json) -> Kept {
+        let Some(reference) = value.as_str() else {
+            return Kept::Never("it is no text".to_owned());
+        };
+        let Some(pointer) = self.pointer(reference) else {
+            return Kept::Never(format!("there is no `{reference}` in the schema itself"));
+        };
+        let n_names = self.names.len();
+        let name = self.names.entry(pointer.clone()).or_insert_with(|| {
+            let name = format!("t{n_names}");
+            self.waiting.push_back((pointer, name.clone()));
+            name
+        });
+        Kept::As(Json::String(format!("{TARGET}{name}")))
+    }
+
+    /// The pointer of a reference, if it leads to a schema of the document.
+    fn pointer(&self, reference: &str) -> Option<String> {
+        let fragment = reference.strip_prefix('#')?;
+        let pointer = percent_decoded(fragment)?;
+        let pointer = if pointer.is_empty() || pointer.starts_with('/') {
+            pointer
+        } else {
+            anchored(self.root, &pointer, String::new())?
+        };
+        let target = self.root.pointer(&pointer)?;
+        (target.is_object() || target.is_boolean()).then_some(pointer)
+    }
+}
+
+/// What llguidance says of a cleaned schema, in words for the client that sent the schema.
+pub(crate) fn explained(schema: &Json, problem: &str) -> String {
+    if !problem.contains("oneOf") {
+        return format!("the schema cannot be enforced: {problem}");
+    }
+    let mut places = Vec::new();
+    find_places(schema, "oneOf", String::new(), &mut places);
+    format!(
+        "the schema's keyword `oneOf` at {} cannot be enforced: its cases are not told apart by \
+         their types, or by constants of a required property; use `anyOf`",
+        places.join(" or ")
+    )
+}
+
+/// Appends the pointers of the first of these keywords.
+fn find_places(value: &Json, keyword: &str, pointer: String, places: &mut Vec<String>) {
+    match value {
+        Json::Object(members) => {
+            for (name, member) in members {
+                let pointer = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+                if name == keyword && places.len() < PLACES_MAX {
+                    places.push(pointer.clone());
+                }
+                find_places(member, keyword, pointer, places);
+            }
+        }
+        Json::Array(members) => {
+            for (idx, member) in members.iter().enumerate() {
+                find_places(member, keyword, format!("{pointer}/{idx}"), places);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Adds a keyword, beside one of the same name if there is one.
+fn add_choice(cleaned: &mut Map<String, Json>, keyword: &str, value: Json) {
+    if cleaned.contains_key(keyword) {
+        let all = cleaned.entry("allOf").or_insert_with(|| json!([]));
+        if let Json::Array(all) = all {
+            all.push(json!({keyword: value}));
+        }
+    } else {
+        cleaned.insert(keyword.to_owned(), value);
+    }
+}
+
+/// The pointer of the schema with this anchor.
+fn anchored(value: &Json, anchor: &str, pointer: String) -> Option<String> {
+    match value {
+        Json::Object(members) => {
+            if members.get("$anchor").is_some_and(|it| it == anchor) {
+                return Some(pointer);
+            }
+            members.iter().find_map(|(name, member)| {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                anchored(member, anchor, format!("{pointer}/{name}"))
+            })
+        }
+        Json::Array(members) => members
+            .iter()
+            .enumerate()
+            .find_map(|(idx, member)| anchored(member, anchor, format!("{pointer}/{idx}"))),
+        _ => None,
+    }
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Whether it declares names and allows others.
+fn is_open_object(keywords: &Map<String, Json>) -> bool {
+    let declares = |it: &str| keywords.contains_key(it);
+    let declares_any =
+        declares("properties") || declares("patternProperties") || declares("required");
+    declares_any && keywords.get("additionalProperties") != Some(&Json::Bool(false))
+}

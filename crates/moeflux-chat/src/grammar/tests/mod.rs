@@ -1,0 +1,119 @@
+//! What answers may be, token by token: thoughts, schemas, grammars, calls.
+
+mod calls;
+mod forms;
+mod random;
+mod schemas;
+mod thoughts;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
+use moeflux::{LogitMask, ModelText, TokenId};
+use serde_json::Value as Json;
+
+use super::*;
+
+/// Rows of the embedding: more than tokens, as checkpoints pad them.
+const N_LOGITS: usize = 300;
+/// Ends answers. Token n below 256 is byte n.
+const END: TokenId = TokenId(256);
+const END_TEXT: &str = "<|im_end|>";
+
+/// A folder that is gone when the test is over.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A model with a token per byte, then `<|im_end|>`, then these, which are special or not.
+fn model_of(special: &[&str], visible: &[&str]) -> Arc<ModelText> {
+    static N_FOLDERS: AtomicUsize = AtomicUsize::new(0);
+    let idx = N_FOLDERS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("moeflux-grammar-{}-{idx}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let added: Vec<&str> = [END_TEXT].iter().chain(special).chain(visible).copied().collect();
+    let mut tokenizer = byte_tokenizer_json(N_LOGITS, &added);
+    for token in
+        tokenizer["added_tokens"].as_array_mut().unwrap().iter_mut().skip(1 + special.len())
+    {
+        token["special"] = Json::Bool(false);
+    }
+    let write = |name: &str, json: &Json| {
+        std::fs::write(folder.0.join(name), json.to_string()).unwrap();
+    };
+    write("tokenizer.json", &tokenizer);
+    write("tokenizer_config.json", &byte_tokenizer_config_json(Some(END_TEXT)));
+    Arc::new(ModelText::open(&folder.0, N_LOGITS).unwrap())
+}
+
+/// Rows of the demo model's embedding.
+const DEMO_VOCAB: usize = 8_192;
+
+/// The model in the box: longer tokens, and markers of calls that are no tokens of their own.
+fn demo() -> Arc<ModelText> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
+    Arc::new(ModelText::open(&folder, DEMO_VOCAB).unwrap())
+}
+
+fn plain(text: &str) -> Vec<TokenId> {
+    text.bytes().map(|byte| TokenId(byte.into())).collect()
+}
+
+/// The tokens that may come next.
+fn allowed(constraint: &mut Constraint, n_logits: usize) -> Vec<TokenId> {
+    let mut logits = vec![0.0; n_logits];
+    constraint.apply(&mut logits);
+    assert_eq!(constraint.failure(), None);
+    let ids = (0..).map(TokenId).zip(&logits);
+    ids.filter(|(_, logit)| **logit > f32::NEG_INFINITY).map(|(token, _)| token).collect()
+}
+
+/// How an answer fared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// All was taken, and the answer may end there.
+    Whole,
+    /// All was taken, and more must come.
+    Unfinished,
+    /// So many tokens were taken.
+    Stopped(usize),
+}
+
+/// Offers tokens in turn.
+fn offer(constraint: &mut Constraint, tokens: &[TokenId], n_logits: usize) -> Fate {
+    for (n_taken, token) in tokens.iter().enumerate() {
+        let mut logits = vec![0.0; n_logits];
+        constraint.apply(&mut logits);
+        if constraint.failure().is_some() || logits[token.0 as usize] == f32::NEG_INFINITY {
+            return Fate::Stopped(n_taken);
+        }
+        constraint.accept(*token);
+        assert_eq!(constraint.failure(), None, "a token that was allowed is taken");
+    }
+    if constraint.may_end() { Fate::Whole } else { Fate::Unfinished }
+}
+
+fn forced(constraint: &mut Constraint) -> Vec<TokenId> {
+    let mut tokens = Vec::new();
+    constraint.forced(&mut tokens);
+    tokens
+}
+
+fn text_of(model: &ModelText, tokens: &[TokenId]) -> String {
+    let bytes = tokens.iter().flat_map(|it| model.tokenizer().token_bytes(*it)).collect();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// A constraint on the form alone.
+fn held(model: &Arc<ModelText>, form: AnswerForm) -> Constraint {
+    let rules = AnswerRules { form, ..AnswerRules::default() };
+    let grammars = Grammars::new(model.clone(), None);
+    grammars.constraint(&rules, &[], AnswerStart::Text).unwrap().unwrap()
+}

@@ -1,0 +1,301 @@
+//! Keywords that are refused or without effect, references, limits, and schemas that explode.
+
+use serde_json::json;
+
+use super::*;
+
+fn grammars() -> Grammars {
+    Grammars::new(model_of(&[], &[]), None)
+}
+
+fn refusal(grammars: &Grammars, schema: Json) -> Refusal {
+    let rules = AnswerRules { form: AnswerForm::JsonSchema(schema), ..AnswerRules::default() };
+    grammars.constraint(&rules, &[], AnswerStart::Text).expect_err("a schema that is refused")
+}
+
+#[test]
+fn a_keyword_that_cannot_be_enforced_is_named_with_its_place() {
+    let grammars = grammars();
+    let check = |keyword: &str, value: Json, around: Json| {
+        let mut inner = json!({keyword: value});
+        for (name, value) in around.as_object().unwrap() {
+            inner[name] = value.clone();
+        }
+        let schema = json!({"type": "object", "properties": {"a/b": {"anyOf": [true, inner]}}});
+        let refusal = refusal(&grammars, schema);
+        let expected = format!(
+            "the schema's keyword `{keyword}` at /properties/a~1b/anyOf/1/{keyword} cannot be \
+             enforced: "
+        );
+        assert!(refusal.problem.starts_with(&expected), "{}", refusal.problem);
+        assert!(!refusal.problem.contains('\n') && refusal.part == RulePart::Form);
+    };
+    check("not", json!({}), json!({}));
+    check("if", json!({}), json!({"then": {"type": "null"}}));
+    check("contains", json!(true), json!({}));
+    check("minContains", json!(2), json!({"contains": {}}));
+    check("uniqueItems", json!(true), json!({}));
+    check("dependentRequired", json!({"a": ["b"]}), json!({}));
+    check("dependentSchemas", json!({"a": {}}), json!({}));
+    check("dependencies", json!({"a": ["b"]}), json!({}));
+    check("unevaluatedItems", json!(false), json!({}));
+    check("unevaluatedProperties", json!({"type": "null"}), json!({}));
+    check("propertyNames", json!({"maxLength": 3}), json!({}));
+    check("$dynamicRef", json!("#a"), json!({}));
+    check("$recursiveRef", json!("#"), json!({}));
+    check("$id", json!("http://a/b"), json!({}));
+    check("$ref", json!("http://a/b"), json!({}));
+    check("$ref", json!("#/$defs/missing"), json!({}));
+    check("$ref", json!("#missing"), json!({}));
+    check("$ref", json!("#/type"), json!({}));
+    check("$ref", json!(3), json!({}));
+    check("type", json!("strnig"), json!({}));
+    check("type", json!([]), json!({}));
+    check("enum", json!([1, 9_007_199_254_740_993_u64]), json!({}));
+    check("const", json!({"a": [-9_007_199_254_740_993_i64]}), json!({}));
+    check("minimum", json!("3"), json!({}));
+    check("maximum", json!(u64::MAX), json!({}));
+    check("minItems", json!(-1), json!({}));
+    check("maxLength", json!(2_000_000), json!({}));
+    check("minProperties", json!(2), json!({"required": ["a"]}));
+    check("format", json!("regex"), json!({}));
+    check("format", json!("binary"), json!({"type": ["string", "null"]}));
+    check("pattern", json!("(?!a)"), json!({}));
+    check("patternProperties", json!({"\\b": {}}), json!({}));
+    check("required", json!("a"), json!({}));
+    check("properties", json!([]), json!({}));
+    check("allOf", json!({}), json!({}));
+}
+
+#[test]
+fn what_llguidance_itself_refuses_is_one_line_too() {
+    let grammars = grammars();
+    let check = |schema: Json, expected: &str| {
+        let refusal = refusal(&grammars, schema);
+        assert!(refusal.problem.contains(expected), "{}", refusal.problem);
+        assert!(!refusal.problem.contains('\n'), "{}", refusal.problem);
+    };
+    check(json!(false), "allows no value");
+    check(json!({"type": "string", "enum": [1]}), "");
+    check(json!({"oneOf": [{"minimum": 1}, {"maximum": 3}]}), "`oneOf` at /oneOf cannot");
+    check(json!({"patternProperties": {"a": {}, "b": {}}}), "patternProperty regexes");
+    let both = json!({"properties": {"a": {}, "b": {}}, "maxProperties": 1});
+    check(both, "maxProperties");
+}
+
+#[track_caller]
+fn check(schema: Json, cases: &[(&str, bool)]) {
+    let model = model_of(&[], &[]);
+    for (text, is_valid) in cases {
+        let mut constraint = held(&model, AnswerForm::JsonSchema(schema.clone()));
+        let found = offer(&mut constraint, &plain(text), N_LOGITS);
+        assert_eq!(found == Fate::Whole, *is_valid, "{text} by {schema}: {found:?}");
+    }
+}
+
+#[test]
+fn keywords_without_effect_are_dropped() {
+    check(
+        json!({
+            "$schema": "http://json-schema.org/draft-07/schema#", "title": "t", "x-any": {"not": 1},
+            "type": "array", "uniqueItems": false, "minContains": 2, "then": {}, "default": 3,
+            "items": {"type": "integer", "format": "int32", "description": "d"},
+            "unevaluatedItems": true, "additionalItems": false,
+        }),
+        &[("[1, 2, 2]", true), ("[\"a\"]", false)],
+    );
+    check(
+        json!({"propertyNames": {"type": "string"}, "required": ["a"], "minProperties": 1.0}),
+        &[(r#"{"a": 1}"#, true), ("3", true), ("{}", false)],
+    );
+}
+
+#[test]
+fn references_are_followed_in_every_way_they_are_written() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "a": {"$ref": "#/$defs/with~1slash%20and%25"}, "b": {"$ref": "#name"},
+            "c": {"$ref": "#/properties/a"}, "d": {"$ref": "#"},
+        },
+        "required": ["a"], "additionalProperties": false,
+        "$defs": {
+            "with/slash and%": {"type": "integer"}, "other": {"$anchor": "name", "const": "x"},
+            "unused": {"not": {}},
+        },
+    });
+    check(
+        schema,
+        &[
+            (r#"{"a": 1, "b": "x", "c": 2, "d": {"a": 3, "d": {"a": 4}}}"#, true),
+            (r#"{"a": "1"}"#, false),
+            (r#"{"a": 1, "b": "y"}"#, false),
+            (r#"{"a": 1, "c": "2"}"#, false),
+            (r#"{"a": 1, "d": {}}"#, false),
+        ],
+    );
+    // Cases that are told apart behind references, as pydantic writes them.
+    let case = |kind: &str| {
+        json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"],
+            "additionalProperties": false})
+    };
+    check(
+        json!({"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
+            "$defs": {"cat": case("cat"), "dog": case("dog")}}),
+        &[(r#"{"kind": "dog"}"#, true), (r#"{"kind": "cow"}"#, false)],
+    );
+}
+
+#[test]
+fn names_that_are_written_with_escapes_do_not_pass_a_declared_property_by() {
+    let schema = json!({"type": "object", "properties": {"ab": {"type": "integer"}}});
+    check(
+        schema,
+        &[
+            (r#"{"ab": 1, "x": "\n"}"#, true),
+            (r#"{"\u0061b": "x"}"#, false),
+            (r#"{"x": 1, "ab": "x"}"#, false),
+        ],
+    );
+    let closed = json!({"type": "object", "properties": {"ab": {}}, "additionalProperties": false});
+    check(closed, &[(r#"{"ab": "\u001b"}"#, true)]);
+}
+
+/// Each refers twice to the next, with something beside it that makes a copy of it.
+fn doubling(n_levels: usize) -> Json {
+    let level = |idx: usize| {
+        let next = json!({"$ref": format!("#/$defs/l{}", idx + 1), "minProperties": 1});
+        json!({"type": "object", "properties": {"x": next, "y": next}})
+    };
+    let mut levels: serde_json::Map<String, Json> =
+        (0..n_levels).map(|idx| (format!("l{idx}"), level(idx))).collect();
+    levels.insert(format!("l{n_levels}"), json!({"type": "object"}));
+    json!({"$ref": "#/$defs/l0", "$defs": levels})
+}
+
+/// Each refers twice to the next.
+fn binary(n_levels: usize) -> Json {
+    chain(n_levels, |next| json!({"type": "object", "properties": {"x": next, "y": next}}))
+}
+
+/// All that a schema demands, and the same again under other names.
+fn twice(schema: &Json) -> Json {
+    let text = schema["$defs"].to_string();
+    let mut targets: Json = serde_json::from_str(&text).unwrap();
+    let others: Json =
+        serde_json::from_str(&text.replace("\"l", "\"m").replace("/l", "/m")).unwrap();
+    for (name, other) in others.as_object().unwrap() {
+        targets[name] = other.clone();
+    }
+    json!({"allOf": [{"$ref": "#/$defs/l0"}, {"$ref": "#/$defs/m0"}], "$defs": targets})
+}
+
+/// Each refers to the next.
+fn chain(n_levels: usize, link: impl Fn(Json) -> Json) -> Json {
+    let level = |idx: usize| link(json!({"$ref": format!("#/$defs/l{}", idx + 1)}));
+    let mut levels: serde_json::Map<String, Json> =
+        (0..n_levels).map(|idx| (format!("l{idx}"), level(idx))).collect();
+    levels.insert(format!("l{n_levels}"), json!({"type": "null"}));
+    json!({"$ref": "#/$defs/l0", "$defs": levels})
+}
+
+/// All of them, each of so many options.
+fn product(n_parts: usize, n_options: usize) -> Json {
+    let option = |part: usize, idx: usize| {
+        let properties = json!({format!("p{part}"): {"const": idx}});
+        json!({"type": "object", "properties": properties})
+    };
+    let options = |part| (0..n_options).map(|idx| option(part, idx)).collect::<Vec<_>>();
+    let parts = (0..n_parts).map(|part| json!({"anyOf": options(part)}));
+    json!({"allOf": parts.collect::<Vec<_>>()})
+}
+
+#[test]
+fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
+    let many = |n: usize| -> Json {
+        let property = |idx: usize| (format!("p{idx}"), json!({"type": "integer"}));
+        json!({"properties": (0..n).map(property).collect::<serde_json::Map<_, _>>()})
+    };
+    let patterns: serde_json::Map<_, _> =
+        (0..17).map(|idx| (format!("^{idx}"), json!({}))).collect();
+    let mut deep = json!({"type": "null"});
+    for _ in 0..200 {
+        deep = json!({"items": deep});
+    }
+    let cases = [
+        (doubling(40), "parts when"),
+        (twice(&binary(30)), "steps to write out"),
+        (doubling(14), "parts when"),
+        (product(20, 4), "parts when"),
+        (product(2, 500), "parts when"),
+        (chain(1_000, |next| json!({"allOf": [next]})), "in each other"),
+        (chain(1_000, |next| json!({"items": next})), "in each other"),
+        (chain(1_000, |next| next), "in each other"),
+        (deep, "in each other"),
+        (many(2_000), "the limit is 1000"),
+        (json!({"patternProperties": patterns}), "the limit is 16"),
+        (json!({"description": "x".repeat(300_000)}), "bytes; the limit is 262144"),
+        (json!({"pattern": "(a{100}){1000}"}), "repetitions"),
+    ];
+    let check = move || {
+        let grammars = grammars();
+        for (schema, expected) in &cases {
+            let refusal = refusal(&grammars, schema.clone());
+            assert!(refusal.problem.contains(expected), "{expected}: {}", refusal.problem);
+        }
+    };
+    // A thread has two megabytes unless it asks for more.
+    let thread = std::thread::Builder::new().name("small stack".into()).stack_size(1 << 20);
+    thread.spawn(check).unwrap().join().unwrap();
+}
+
+#[test]
+fn schemas_at_the_limits_are_taken_on_a_small_stack() {
+    let small = |schema: Json| {
+        let rules = AnswerRules { form: AnswerForm::JsonSchema(schema), ..AnswerRules::default() };
+        let run = move || {
+            let grammars = grammars();
+            let constraint = grammars.constraint(&rules, &[], AnswerStart::Text);
+            constraint.map(|it| allowed(&mut it.unwrap(), N_LOGITS).len())
+        };
+        let thread = std::thread::Builder::new().name("small stack".into()).stack_size(2 << 20);
+        thread.spawn(run).unwrap().join().unwrap()
+    };
+    for schema in [
+        chain(60, |next| json!({"allOf": [next], "minProperties": 1})),
+        chain(60, |next| json!({"type": "object", "properties": {"a": next}})),
+        chain(120, |next| next),
+        product(4, 4),
+        json!({"type": "string", "minLength": 100_000, "maxLength": 1_000_000}),
+        json!({"type": "array", "items": {"type": "integer"}, "minItems": 1_000_000}),
+        json!({"type": "number", "multipleOf": 0.01, "minimum": -1e15, "maximum": 1e15}),
+    ] {
+        let n_allowed = small(schema.clone());
+        assert!(n_allowed.as_ref().is_ok_and(|it| *it > 0), "{n_allowed:?} {schema}");
+    }
+}
+
+#[test]
+fn grammars_of_clients_have_limits() {
+    let grammars = grammars();
+    let check = |form: AnswerForm, expected: &str| {
+        let rules = AnswerRules { form, ..AnswerRules::default() };
+        let refusal = grammars.constraint(&rules, &[], AnswerStart::Text).unwrap_err();
+        assert!(refusal.problem.contains(expected), "{}", refusal.problem);
+        assert!(!refusal.problem.contains('\n'));
+    };
+    let lark = |text: &str| AnswerForm::Lark(text.to_owned());
+    let regex = |text: &str| AnswerForm::Regex(text.to_owned());
+    check(lark(&format!("start: \"{}\"", "x".repeat(70_000))), "the limit is 65536");
+    check(lark(&format!("start: {}\"a\"{}", "(".repeat(100), ")".repeat(100))), "in each other");
+    let rules: String = (0..600).map(|idx| format!("r{idx}: r{}\n", idx + 1)).collect();
+    check(lark(&format!("start: r0\n{rules}r600: \"a\"")), "602 rules; the limit is 500");
+    check(lark("start: missing"), "missing");
+    check(lark("begin: \"a\""), "start");
+    check(lark("start: %json {\"not\": {}}"), "keyword `not` at /not");
+    check(lark("start: \"a\" <|nothing|>"), "unknown special token");
+    check(regex("("), "");
+    check(regex("(?=a)b"), "");
+    check(regex(&"a".repeat(20_000)), "the limit is 16384");
+    check(regex(&"(".repeat(100)), "in each other");
+}

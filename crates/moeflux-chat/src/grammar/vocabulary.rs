@@ -1,0 +1,122 @@
+//! A model's tokens as llguidance reads them: their bytes in a tree, and the model's tokenizer.
+//!
+//! **Invariant:** special tokens stand under a byte that no text has, so that only a grammar that
+//! names them allows them; an id without a token, or whose bytes no text can have, has no bytes.
+//! Knows no grammar.
+
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::toktrie::{SimpleVob, TokRxInfo, TokTrie, TokenizerEnv};
+use moeflux::{ModelText, TokenId, Tokenizer};
+
+/// In the place of an end token, for models without one.
+const NO_TOKEN: u32 = u32::MAX;
+
+/// The tokens of one model.
+pub(crate) struct Vocabulary {
+    text: Arc<ModelText>,
+    trie: TokTrie,
+    /// Ids that have a token.
+    known: SimpleVob,
+}
+
+impl fmt::Debug for Vocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vocabulary").field("n_known", &self.known.num_set()).finish_non_exhaustive()
+    }
+}
+
+impl Vocabulary {
+    pub(crate) fn new(text: Arc<ModelText>) -> Self {
+        let tokenizer = text.tokenizer();
+        let n_ids = u32::try_from(tokenizer.vocab_size()).expect("ids have 32 bits");
+        let mut known = SimpleVob::alloc(tokenizer.vocab_size());
+        let mut words = Vec::with_capacity(tokenizer.vocab_size());
+        for id in 0..n_ids {
+            let bytes = tokenizer.token_bytes(TokenId(id));
+            if !bytes.is_empty() {
+                known.allow_token(id);
+            }
+            words.push(marked(tokenizer, TokenId(id), bytes));
+        }
+        let trie = TokTrie::from(&TokRxInfo::new(n_ids, NO_TOKEN), &words);
+        let ends: Vec<u32> =
+            text.end_tokens().iter().map(|it| it.0).filter(|id| *id < n_ids).collect();
+        let trie = if ends.is_empty() { trie } else { trie.with_eos_tokens(&ends) };
+        Self { text, trie, known }
+    }
+
+    /// Whether an answer can end at all.
+    pub(crate) fn has_end(&self) -> bool {
+        self.trie.eos_token() != NO_TOKEN
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        self.text.tokenizer()
+    }
+
+    pub(crate) fn trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    /// Forbids the ids that have no token.
+    pub(crate) fn forbid_padding(&self, logits: &mut [f32]) {
+        let n_known = self.known.len().min(logits.len());
+        self.known.iter_unset_entries(|id| {
+            if let Some(logit) = logits.get_mut(id) {
+                *logit = f32::NEG_INFINITY;
+            }
+        });
+        logits[n_known..].fill(f32::NEG_INFINITY);
+    }
+
+    /// The text of a token, in bytes; also of a special one.
+    pub(crate) fn bytes(&self, token: TokenId) -> &[u8] {
+        if token.0 as usize >= self.trie.vocab_size() {
+            return &[];
+        }
+        let bytes = self.trie.token(token.0);
+        bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes)
+    }
+
+    /// The tokens of a text that the program itself writes into an answer. A special token stands
+    /// for its own text only where `is_marker` says that this text is meant.
+    pub(crate) fn encode(&self, text: &str, is_marker: bool) -> Vec<TokenId> {
+        let tokenizer = self.tokenizer();
+        let tokens = tokenizer.encode(text).unwrap_or_default();
+        if is_marker || !tokens.iter().any(|it| tokenizer.is_special(*it)) {
+            return tokens;
+        }
+        tokenizer.encode_plain(text).unwrap_or_default()
+    }
+}
+
+/// The bytes of a token as the tree has them.
+fn marked(tokenizer: &Tokenizer, token: TokenId, mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.is_empty() {
+        return bytes;
+    }
+    if tokenizer.is_special(token) {
+        bytes.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
+        return bytes;
+    }
+    // It is in no UTF-8, and would read as the mark of a special token.
+    if bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER) { Vec::new() } else { bytes }
+}
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    /// A tokenizer may change a text, by its normal form or by a space in front. A grammar could
+    /// not take such tokens: then the longest tokens that spell the bytes stand for them.
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        let tokens = self.trie.tokenize_with_greedy_fallback(bytes, |text| {
+            self.encode(text, false).into_iter().map(|it| it.0).collect()
+        });
+        let is_faithful = self.trie.decode_raw(&tokens) == bytes;
+        if is_faithful { tokens } else { self.trie.greedy_tokenize(bytes) }
+    }
+}
