@@ -29,6 +29,7 @@ const BLANK_BYTES_MAX: usize = 64;
 /// than the forced. So they are those that the model saw when it was trained, wherever the
 /// tokenizer writes the same text; otherwise the longest ones that spell it. They depend on the
 /// tokens so far and on nothing else.
+#[derive(Clone)]
 pub struct Constraint {
     model: Arc<Model>,
     stage: Stage,
@@ -52,6 +53,7 @@ pub(crate) struct Thoughts {
 }
 
 /// How far the answer has come.
+#[derive(Clone)]
 enum Stage {
     /// Whether a thought comes first is not known: the text so far, and the body if it can go on
     /// from there.

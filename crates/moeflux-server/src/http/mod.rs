@@ -8,6 +8,7 @@ mod config;
 mod listen;
 mod reply;
 mod shared;
+mod bound;
 mod body;
 mod guard;
 mod inbox;

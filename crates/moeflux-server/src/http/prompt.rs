@@ -9,6 +9,7 @@ use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
 use moeflux_chat::{AnswerStart, ChatOptions, ChatPrompt, Conversation};
 use moeflux_schedule::Job;
 
+use crate::http::bound::{self, Reading};
 use crate::http::reply::failure_of;
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
@@ -17,8 +18,8 @@ use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     pub(crate) job: Job,
-    /// What an answer begins with.
-    pub(crate) start: AnswerStart,
+    /// How its answers are read.
+    pub(crate) reading: Reading,
     /// The prompt's text, where it comes back before its answers.
     pub(crate) echo: Option<String>,
 }
@@ -26,9 +27,6 @@ pub(crate) struct Planned {
 /// The jobs of a request, in the order of its prompts.
 pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned>, Failure> {
     shared.check_name(request.model.as_deref())?;
-    if request.rules.n_thought_tokens_max.is_some() {
-        shared.note("limits on the tokens of thoughts are not honoured");
-    }
     let seed = request.sampling.seed.unwrap_or_else(|| shared.draw());
     let sampling = request.sampling.over(shared.served.text.sampling(seed));
     check_biases(&sampling, shared.served.text.tokenizer())?;
@@ -51,6 +49,10 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             return Err(Failure::too_long(prompt.tokens.len(), n_answer_tokens, n_context));
         }
     }
+    let tools = match &request.prompt {
+        Prompt::Chat(conversation, _) => bound::callable(&request, &conversation.tools),
+        Prompt::Texts(_) => Vec::new(),
+    };
     let planned = |(prompt_idx, prompt): (usize, Prepared)| {
         let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
         let mut sampling = sampling.clone();
@@ -63,11 +65,12 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             scores_prompt: prompt.echo.is_some() && sampling.n_logprobs.is_some(),
             sampling,
             stops: request.stops.clone(),
-            masks: None,
+            masks: bound::masks(shared, &request, (prompt.start, &tools))?,
         };
-        Planned { job, start: prompt.start, echo: prompt.echo }
+        let reading = Reading::new(shared, prompt.start, tools.clone());
+        Ok(Planned { job, reading, echo: prompt.echo })
     };
-    Ok(prompts.into_iter().enumerate().map(planned).collect())
+    prompts.into_iter().enumerate().map(planned).collect()
 }
 
 /// The tokens of a prompt that are not to be answered.
@@ -116,8 +119,9 @@ fn read_chat(
     conversation: &Conversation,
     options: &ChatOptions,
 ) -> Result<Prepared, Failure> {
-    if !conversation.tools.is_empty() {
-        shared.note("calls of tools come back as the text that the model writes");
+    if !conversation.tools.is_empty() && shared.calls.is_none() {
+        shared
+            .note("calls of tools come back as text: the chat template writes none that is known");
     }
     let prompt = render(shared, conversation, options)?;
     let tokens =

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::Finish;
-use moeflux_chat::{AnswerReader, AnswerStart};
 use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
+use crate::http::bound::Reading;
 use crate::http::inbox::Inbox;
 use crate::http::prompt::Planned;
 use crate::http::record::Record;
@@ -46,7 +46,7 @@ struct Part {
     n_prompt_tokens: usize,
     n_answers: usize,
     n_finished: usize,
-    start: AnswerStart,
+    reading: Reading,
     echo: Option<String>,
     has_scores: bool,
     /// Once the prompt is begun.
@@ -61,7 +61,7 @@ impl Run {
             n_prompt_tokens: planned.job.prompt.len(),
             n_answers: planned.job.n_answers,
             n_finished: 0,
-            start: planned.start,
+            reading: planned.reading.clone(),
             echo: planned.echo.clone(),
             has_scores: planned.job.scores_prompt,
             answers: Vec::new(),
@@ -186,8 +186,8 @@ impl Run {
         let usage = Usage { n_prompt_tokens, n_cached_tokens, ..Usage::default() };
         let call_stem = format!("call_{}", self.shared.id());
         let answer = |index| {
-            let reader = AnswerReader::new(part.start);
-            AnswerEvents::new(index, reader, self.shared.markers, usage, &call_stem)
+            let (reader, markers) = part.reading.reader(&self.shared);
+            AnswerEvents::new(index, reader, markers, usage, &call_stem)
         };
         part.answers = part.indices(part_idx).map(answer).collect();
         let echo = part.echo.clone().filter(|_| !part.has_scores);

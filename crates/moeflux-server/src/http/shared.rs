@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use moeflux::Result;
-use moeflux_chat::{ChatFormat, HiddenMarkers};
+use moeflux_chat::{CallFormat, ChatFormat, Grammars, HiddenMarkers};
 
 use crate::http::config::{Config, Served};
 use crate::metrics::ConnectionCounts;
@@ -23,6 +23,9 @@ pub(crate) struct Shared {
     pub(crate) served: Served,
     /// How conversations become prompts; `None` for a model that is not made for them.
     pub(crate) format: Option<ChatFormat>,
+    /// How the model writes calls, if in a known way.
+    pub(crate) calls: Option<&'static CallFormat>,
+    pub(crate) grammars: Grammars,
     pub(crate) markers: HiddenMarkers,
     pub(crate) connections: ConnectionCounts,
     noted: Mutex<BTreeSet<&'static str>>,
@@ -34,8 +37,12 @@ impl Shared {
     /// What requests to a model share.
     pub(crate) fn new(config: Config, served: Served) -> Result<Self> {
         assert!(!served.model.names.is_empty(), "a model has a name");
+        let format = ChatFormat::open(&served.text)?;
+        let calls = format.as_ref().and_then(ChatFormat::call_format);
         Ok(Self {
-            format: ChatFormat::open(&served.text)?,
+            format,
+            calls,
+            grammars: Grammars::new(Arc::clone(&served.text), calls),
             markers: HiddenMarkers::of(served.text.tokenizer()),
             config,
             served,

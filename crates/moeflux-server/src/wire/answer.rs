@@ -57,7 +57,12 @@ impl AnswerEvents {
     /// The end, with the text that the engine held back.
     pub fn end(&mut self, rest: &str, reason: Reason) -> Vec<Event> {
         let mut pieces = self.reader.push(rest);
-        pieces.extend(self.reader.finish());
+        let rest = if matches!(reason, Reason::End) {
+            self.reader.finish()
+        } else {
+            self.reader.finish_cut()
+        };
+        pieces.extend(rest);
         let mut events = self.events(pieces);
         let tokens = std::mem::take(&mut self.waiting);
         let is_in_text = matches!(self.reader.stage(), Stage::Start | Stage::Text);

@@ -1,0 +1,81 @@
+//! What binds the answers of a request, and what reads them.
+//!
+//! **Invariant:** a rule that a request states is held, or the request is refused by the field that
+//! states it.
+
+use std::sync::Arc;
+
+use moeflux::LogitMask;
+use moeflux_chat::{
+    AnswerReader, AnswerStart, CallFormat, Constraint, HiddenMarkers, Refusal, RulePart, Tool,
+};
+use moeflux_schedule::Masks;
+
+use crate::http::shared::Shared;
+use crate::wire::{Failure, Request};
+
+/// How answers to a prompt are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    start: AnswerStart,
+    /// Of the tools that may be called.
+    calls: Option<(&'static CallFormat, Vec<Tool>)>,
+}
+
+impl Reading {
+    /// Answers that begin like this and may call these tools.
+    pub(crate) fn new(shared: &Shared, start: AnswerStart, tools: Vec<Tool>) -> Self {
+        let calls = shared.calls.map(|format| (format, tools));
+        Self { start, calls: calls.filter(|(_, tools)| !tools.is_empty()) }
+    }
+
+    /// A reader of one answer, and the tokens that it has to be told the text of.
+    pub(crate) fn reader(&self, shared: &Shared) -> (AnswerReader, HiddenMarkers) {
+        let (reader, markers) = (AnswerReader::new(self.start), shared.markers);
+        match &self.calls {
+            None => (reader, markers),
+            Some((format, tools)) => {
+                let markers = markers.with_calls(shared.served.text.tokenizer(), format);
+                (reader.with_calls(format, tools), markers)
+            }
+        }
+    }
+}
+
+/// The tools that answers may call.
+pub(crate) fn callable(request: &Request, tools: &[Tool]) -> Vec<Tool> {
+    let may_call = |tool: &&Tool| match &request.rules.allowed {
+        None => true,
+        Some(allowed) => allowed.contains(&tool.name),
+    };
+    tools.iter().filter(may_call).cloned().collect()
+}
+
+/// What holds the answers to the rules of their request; `None` if these demand nothing.
+pub(crate) fn masks(
+    shared: &Shared,
+    request: &Request,
+    (start, tools): (AnswerStart, &[Tool]),
+) -> Result<Option<Arc<dyn Masks>>, Failure> {
+    let constraint = shared.grammars.constraint(&request.rules, tools, start);
+    let constraint = constraint.map_err(|refusal| failure(request, refusal))?;
+    Ok(constraint.map(|it| Arc::new(Prototype(it)) as Arc<dyn Masks>))
+}
+
+fn failure(request: &Request, refusal: Refusal) -> Failure {
+    let field = match (refusal.part, &request.form_field) {
+        (RulePart::Form, Some(field)) => field,
+        _ => "tool_choice",
+    };
+    Failure::invalid(field, refusal.problem)
+}
+
+/// A constraint that no answer has moved.
+#[derive(Debug)]
+struct Prototype(Constraint);
+
+impl Masks for Prototype {
+    fn mask(&self) -> Box<dyn LogitMask> {
+        Box::new(self.0.clone())
+    }
+}
