@@ -6,6 +6,8 @@
 //!   tokens, and what the answer begins with.
 //! * An [`AnswerReader`] takes the text of an answer as it comes and tells thoughts from text.
 //! * [`Grammars`] hold an answer to its [`AnswerRules`], by a mask of tokens.
+//! * An [`AnswerReader`] takes the text of an answer as it comes and tells thoughts, text and calls
+//!   of tools apart. A [`CallFormat`] says how a model writes calls.
 //!
 //! **Invariant:** the same conversation gives the same tokens, and how an answer's text is cut into
 //! pieces does not change what the reader makes of it. Knows no files, no clock and no threads.

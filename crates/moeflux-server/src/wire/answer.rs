@@ -70,6 +70,8 @@ impl AnswerEvents {
             events.push(Event::Text { index: self.index, text: String::new(), tokens });
         }
         let reason = match reason {
+            // Half a call must not pass for a whole one.
+            Reason::End if self.is_in_call => Reason::Length,
             Reason::End if self.n_calls > 0 => Reason::Calls,
             other => other,
         };
