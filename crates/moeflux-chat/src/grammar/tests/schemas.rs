@@ -147,6 +147,27 @@ fn references_are_followed_in_every_way_they_are_written() {
 }
 
 #[test]
+fn dates_and_times_are_those_of_the_calendar() {
+    let of = |format: &str| json!({"type": "string", "format": format, "pattern": "^[0-9]"});
+    check(
+        of("date"),
+        &[
+            ("\"2024-02-29\"", true),
+            ("\"2000-02-29\"", true),
+            ("\"1900-02-29\"", false),
+            ("\"2023-02-29\"", false),
+            ("\"2023-11-31\"", false),
+        ],
+    );
+    check(
+        of("time"),
+        &[("\"23:59:59.123Z\"", true), ("\"23:59:60Z\"", false), ("\"9:00Z\"", false)],
+    );
+    let cases = [("\"2026-11-23T10:00:00+01:30\"", true), ("\"2026-11-23 10:00:00Z\"", false)];
+    check(of("date-time"), &cases);
+}
+
+#[test]
 fn names_that_are_written_with_escapes_do_not_pass_a_declared_property_by() {
     let schema = json!({"type": "object", "properties": {"ab": {"type": "integer"}}});
     check(
