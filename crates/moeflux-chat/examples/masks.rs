@@ -63,6 +63,55 @@ fn main() {
         let call = call.replace("ARGUMENTS", &tags());
         measure(&format!("20 tools, tags, {name}"), (&tagged, &text), (&rules, &tools), &call);
     }
+    println!("\nschemas that are made to take long");
+    measure_hostile(&grammars, vocab);
+}
+
+/// Prints how long schemas take that are made to take long.
+#[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "it measures and prints")]
+fn measure_hostile(grammars: &Grammars, n_logits: usize) {
+    for (name, schema) in hostile() {
+        let form = AnswerForm::JsonSchema(schema);
+        let rules = AnswerRules { form, ..AnswerRules::default() };
+        let began = Instant::now();
+        let constraint = grammars.constraint(&rules, &[], AnswerStart::Text);
+        let made = began.elapsed();
+        let outcome = match constraint {
+            Err(refusal) => refusal.problem,
+            Ok(None) => String::new(),
+            Ok(Some(mut constraint)) => {
+                let began = Instant::now();
+                constraint.apply(&mut vec![0.0; n_logits]);
+                let problem = constraint.failure().unwrap_or("held").to_owned();
+                format!("{} for the first mask: {problem}", shown(began.elapsed()))
+            }
+        };
+        println!("{name:24} {:>9}  {outcome}", shown(made));
+    }
+}
+
+fn hostile() -> Vec<(&'static str, Json)> {
+    let words = |n: usize| (0..n).map(|idx| json!(format!("word {}", idx * 7_919))).collect();
+    let properties: Map<String, Json> =
+        (0..400).map(|idx| (format!("property_{idx}"), json!({}))).collect();
+    let names: Map<String, Json> = (0..16)
+        .map(|idx| (format!("^([a-z]+[0-9]*)*{idx}x([a-z]*|[0-9]+)*$"), json!({"type": "null"})))
+        .collect();
+    let pattern = |idx: usize| json!({"pattern": format!("(a|b|ab)*[a-c]{{{}}}c", idx + 20)});
+    let option = |idx: usize| json!({"properties": {"a": {"const": idx}, "b": {"minimum": idx}}});
+    let options = || json!({"anyOf": (0..16).map(option).collect::<Vec<_>>()});
+    vec![
+        ("enum of 10,000", json!({"enum": Json::Array(words(10_000))})),
+        ("400 properties", json!({"type": "object", "properties": properties})),
+        ("16 patterns of names", json!({"type": "object", "patternProperties": names})),
+        ("8 patterns at once", json!({"allOf": (0..8).map(pattern).collect::<Vec<_>>()})),
+        ("one greedy pattern", json!({"type": "string", "pattern": "(x+x+)+y{1,900}[^y]{20}"})),
+        ("2 x 16 options", json!({"allOf": [options(), options()]})),
+        ("4 x 16 options", json!({"allOf": [options(), options(), options(), options()]})),
+        ("a million items", json!({"type": "array", "minItems": 1_000_000})),
+        ("a million letters", json!({"type": "string", "minLength": 1_000_000})),
+        ("small multiples", json!({"type": "number", "multipleOf": 0.000_123_457})),
+    ]
 }
 
 /// Writes an answer many times, and prints what its masks take.
@@ -109,11 +158,11 @@ fn write(
     let (mut n_tokens, mut n_forced) = (0, 0);
     let mut logits = vec![0.0; text.vocab()];
     while !rest.is_empty() {
+        logits.fill(0.0);
         let began = Instant::now();
         let mut forced = Vec::new();
         constraint.forced(&mut forced);
         if forced.is_empty() {
-            logits.fill(0.0);
             constraint.apply(&mut logits);
             masks.push(began.elapsed());
             forced.push(next(text, rest, &logits));

@@ -19,8 +19,8 @@ use crate::grammar::keywords::{self, Kept, OWN_OPTIONS, REFUSED, SILENT};
 /// Most bytes of one schema. The schemas of an agent's tools have less together.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
 
-/// Most properties of one object: llguidance calls itself for each.
-const PROPERTIES_MAX: usize = 1_000;
+/// Most properties of one object: llguidance keeps four partial parses for each that may come next.
+pub(crate) const PROPERTIES_MAX: usize = 400;
 
 /// Most patterns of properties of one object: all pairs are checked.
 const PATTERNS_MAX: usize = 16;

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::grammar::schema::PROPERTIES_MAX;
 
 fn grammars() -> Grammars {
     Grammars::new(model_of(&[], &[]), None)
@@ -253,7 +254,7 @@ fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
         (chain(1_000, |next| json!({"items": next})), "in each other"),
         (chain(1_000, |next| next), "in each other"),
         (deep, "in each other"),
-        (many(2_000), "the limit is 1000"),
+        (many(500), "the limit is 400"),
         (json!({"patternProperties": patterns}), "the limit is 16"),
         (json!({"description": "x".repeat(300_000)}), "bytes; the limit is 262144"),
         (json!({"pattern": "(a{100}){1000}"}), "repetitions"),
@@ -294,6 +295,19 @@ fn schemas_at_the_limits_are_taken_on_a_small_stack() {
         let n_allowed = small(schema.clone());
         assert!(n_allowed.as_ref().is_ok_and(|it| *it > 0), "{n_allowed:?} {schema}");
     }
+}
+
+#[test]
+fn an_object_of_many_properties_can_be_written() {
+    let property = |idx: usize| (format!("p{idx}"), json!({"type": "integer"}));
+    let properties: serde_json::Map<_, _> = (0..PROPERTIES_MAX).map(property).collect();
+    let last = format!("{{\"p0\": 1, \"p{}\": 2}}", PROPERTIES_MAX - 1);
+    let first = format!("{{\"p{}\": 2}}", PROPERTIES_MAX - 1);
+    let open = json!({"type": "object", "properties": properties});
+    check(open.clone(), &[("{}", true), (&last, true), (&first, true), (r#"{"q": 1}"#, true)]);
+    let mut closed = open;
+    closed["additionalProperties"] = json!(false);
+    check(closed, &[("{}", true), (&last, true), (&first, true), (r#"{"q": 1}"#, false)]);
 }
 
 #[test]
