@@ -133,7 +133,7 @@ impl Cleaner<'_> {
             _ => return Err(format!("the schema at {} is no object", path.shown())),
         };
         if path.steps.len() > 2 * DEPTH_MAX {
-            return Err(format!("the schema at {} is too deep", path.shown()));
+            return Err(growth::too_deep());
         }
         self.has_open_object |= is_open_object(keywords);
         let mut cleaned = Map::new();

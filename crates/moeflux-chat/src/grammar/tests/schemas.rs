@@ -245,8 +245,8 @@ fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
         deep = json!({"items": deep});
     }
     let cases = [
-        (doubling(40), "parts when"),
-        (twice(&binary(30)), "steps to write out"),
+        (doubling(40), "in each other"),
+        (twice(&binary(20)), "steps to write out"),
         (doubling(14), "parts when"),
         (product(20, 4), "parts when"),
         (product(2, 500), "parts when"),
@@ -284,9 +284,10 @@ fn schemas_at_the_limits_are_taken_on_a_small_stack() {
         thread.spawn(run).unwrap().join().unwrap()
     };
     for schema in [
-        chain(60, |next| json!({"allOf": [next], "minProperties": 1})),
-        chain(60, |next| json!({"type": "object", "properties": {"a": next}})),
-        chain(120, |next| next),
+        chain(30, |next| json!({"allOf": [next], "minProperties": 1})),
+        chain(30, |next| json!({"type": "object", "properties": {"a": next}})),
+        chain(60, |next| next),
+        binary(25),
         product(4, 4),
         json!({"type": "string", "minLength": 100_000, "maxLength": 1_000_000}),
         json!({"type": "array", "items": {"type": "integer"}, "minItems": 1_000_000}),
