@@ -93,10 +93,11 @@ impl Grammars {
         Self { text, calls, thought_end: THOUGHT_END.to_owned(), model: OnceLock::new() }
     }
 
-    /// The same for a template that ends thoughts with this text, such as `"\n</think>\n\n"`. What
-    /// has no `</think>` is left out.
+    /// The same for a template that ends thoughts with this text, by
+    /// [`crate::ChatFormat::thought_end`].
     #[must_use]
     pub fn with_thought_end(self, thought_end: String) -> Self {
+        // Without its marker a thought would never end.
         if thought_end.contains(CLOSE) { Self { thought_end, ..self } } else { self }
     }
 
