@@ -8,6 +8,7 @@
 //! the prompt is a function of template, conversation and options.
 
 mod parts;
+mod thoughts;
 
 use moeflux::provider::text::TemplateOptions;
 use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TokenId, Tokenizer};

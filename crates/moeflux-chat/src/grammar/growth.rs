@@ -17,14 +17,17 @@ const STEPS_MAX: usize = 50_000;
 /// Most nodes of a schema that is written out; a megabyte of schemas of tools has about 30,000.
 const NODES_MAX: u64 = 100_000;
 
-/// Most schemas in each other, along references as well. A call of llguidance takes some
-/// kilobytes of stack for each, and a thread may have two megabytes.
-pub(crate) const DEPTH_MAX: usize = 128;
+/// Most schemas in each other, along references as well. llguidance takes about 8 kB of stack for
+/// each, and a thread may have two megabytes.
+pub(crate) const DEPTH_MAX: usize = 64;
 
 /// Where the cleaned schema keeps what is referred to.
 pub(crate) const TARGETS: &str = "$defs";
 /// What a reference to one of them begins with.
 pub(crate) const TARGET: &str = "#/$defs/";
+
+/// Keywords that hold for values of all kinds.
+const FOR_ALL_KINDS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
 /// Kinds of values where a schema names none.
 const N_KINDS: u64 = 6;
@@ -49,6 +52,9 @@ pub(crate) fn check(schema: &Json) -> Result<(), String> {
     Ok(())
 }
 
+/// Some keywords of a schema.
+type Plain<'s> = BTreeMap<&'s str, &'s Json>;
+
 /// A schema as far as its size goes.
 #[derive(Debug)]
 struct Shape {
@@ -56,11 +62,13 @@ struct Shape {
     n_nodes: u64,
     depth: usize,
     properties: BTreeMap<String, Rc<Shape>>,
+    /// What it refers to, if it is nothing but a reference.
+    target: Option<Rc<Shape>>,
 }
 
 impl Shape {
     fn leaf(n_cases: u64) -> Self {
-        Self { n_cases, n_nodes: n_cases, depth: 1, properties: BTreeMap::new() }
+        Self { n_cases, n_nodes: n_cases, depth: 1, properties: BTreeMap::new(), target: None }
     }
 }
 
@@ -86,11 +94,23 @@ impl<'s> Estimate<'s> {
         Ok(())
     }
 
+    /// Goes through keywords in llguidance's own order, which decides how deep it calls itself: a
+    /// reference is followed where it comes first, and keywords of one kind of values wait until
+    /// one that holds for all.
     fn schema(&mut self, schema: &'s Json, depth: usize) -> Result<Rc<Shape>, String> {
         self.step(depth)?;
         let Some(keywords) = schema.as_object() else { return Ok(Rc::new(Shape::leaf(1))) };
-        let mut whole = self.plain(keywords, depth)?.map(Rc::new);
+        let mut whole = None;
+        let mut plain = Plain::new();
         for (keyword, value) in keywords {
+            if !FOR_ALL_KINDS.contains(&keyword.as_str()) {
+                plain.insert(keyword.as_str(), value);
+                continue;
+            }
+            if !plain.is_empty() {
+                let part = self.plain(keywords, &std::mem::take(&mut plain), depth)?;
+                whole = Some(self.joined(whole, part, depth)?);
+            }
             let part = match (keyword.as_str(), value) {
                 ("anyOf" | "oneOf", Json::Array(options)) => self.options(options, depth)?,
                 ("enum", Json::Array(values)) => {
@@ -104,52 +124,53 @@ impl<'s> Estimate<'s> {
                     }
                     continue;
                 }
-                ("$ref", Json::String(reference)) => self.target(reference, depth)?,
+                ("$ref", Json::String(reference)) => self.reference(reference, depth)?,
                 _ => continue,
             };
+            whole = Some(self.joined(whole, part, depth)?);
+        }
+        if !plain.is_empty() {
+            let part = self.plain(keywords, &plain, depth)?;
             whole = Some(self.joined(whole, part, depth)?);
         }
         Ok(whole.unwrap_or_else(|| Rc::new(Shape::leaf(1))))
     }
 
-    /// The keywords that describe values of one kind; `None` without any.
+    /// Some of the keywords that describe values of one kind.
     fn plain(
         &mut self,
-        keywords: &'s Map<String, Json>,
+        around: &Map<String, Json>,
+        keywords: &Plain<'s>,
         depth: usize,
-    ) -> Result<Option<Shape>, String> {
-        let mut n_kinds = N_KINDS;
+    ) -> Result<Rc<Shape>, String> {
         let mut shape = Shape::leaf(1);
-        let mut parts: Vec<&Json> = Vec::new();
-        let mut is_plain = false;
-        for (keyword, value) in keywords {
-            match (keyword.as_str(), value) {
-                ("anyOf" | "oneOf" | "allOf" | "enum" | "const" | "$ref" | TARGETS, _) => continue,
-                ("type", Json::Array(kinds)) => n_kinds = kinds.len() as u64,
-                ("type", _) => n_kinds = 1,
-                ("properties", Json::Object(properties)) => {
-                    for (name, property) in properties {
-                        let property = self.schema(property, depth + 1)?;
-                        shape.add(&property);
-                        shape.properties.insert(name.clone(), property);
-                    }
-                }
-                ("patternProperties", Json::Object(schemas)) => parts.extend(schemas.values()),
-                ("prefixItems", Json::Array(schemas)) => parts.extend(schemas),
-                ("items" | "additionalItems" | "additionalProperties", schema) => {
-                    parts.extend(schema.as_array().map_or(std::slice::from_ref(schema), |it| it));
-                }
-                _ => {}
+        let (kinds, n_kinds) = match around.get("type") {
+            Some(Json::Array(kinds)) => {
+                let kinds: Vec<&str> = kinds.iter().filter_map(Json::as_str).collect();
+                (kinds.clone(), kinds.len() as u64)
             }
-            is_plain = true;
-        }
-        for part in parts {
+            Some(Json::String(kind)) => (vec![kind.as_str()], 1),
+            _ => (vec!["array", "object"], N_KINDS),
+        };
+        let of_kind = |kind| -> &[&str] {
+            match kind {
+                "array" => &["prefixItems", "items", "additionalItems"],
+                "object" => &["properties", "patternProperties", "additionalProperties"],
+                _ => &[],
+            }
+        };
+        let names = kinds.into_iter().flat_map(of_kind);
+        let parts = names.filter_map(|name| Some(parts_of(name, keywords.get(name)?)));
+        for (name, part) in parts.flatten() {
             let part = self.schema(part, depth + 1)?;
             shape.add(&part);
+            if let Some(name) = name {
+                shape.properties.insert(name.clone(), part);
+            }
         }
         // Not as cases: those of different kinds exclude each other.
         shape.n_nodes = shape.n_nodes.saturating_add(n_kinds);
-        Ok(is_plain.then_some(shape))
+        Ok(Rc::new(shape))
     }
 
     fn options(&mut self, options: &'s [Json], depth: usize) -> Result<Rc<Shape>, String> {
@@ -165,21 +186,24 @@ impl<'s> Estimate<'s> {
         Ok(Rc::new(sum))
     }
 
-    fn target(&mut self, reference: &'s str, depth: usize) -> Result<Rc<Shape>, String> {
+    /// A reference, which llguidance leaves as it is until it meets something beside it.
+    fn reference(&mut self, reference: &'s str, depth: usize) -> Result<Rc<Shape>, String> {
         match self.targets.get(reference) {
             Some(Some(shape)) if depth + shape.depth > DEPTH_MAX => return Err(too_deep()),
-            Some(Some(shape)) => return Ok(shape.clone()),
-            // It refers to itself: llguidance leaves such a reference as it is.
-            Some(None) => return Ok(Rc::new(Shape::leaf(1))),
-            None => {}
+            Some(_) => {}
+            None => {
+                let name = reference.strip_prefix(TARGET).unwrap_or_default();
+                let target = self.root.get(TARGETS).and_then(|it| it.get(name));
+                let target = target.expect("a cleaned schema has what it refers to");
+                self.targets.insert(reference, None);
+                let shape = self.schema(target, depth + 1)?;
+                self.targets.insert(reference, Some(shape));
+            }
         }
-        let name = reference.strip_prefix(TARGET).unwrap_or_default();
-        let target = self.root.get(TARGETS).and_then(|it| it.get(name));
-        let target = target.expect("a cleaned schema has what it refers to");
-        self.targets.insert(reference, None);
-        let shape = self.schema(target, depth + 1)?;
-        self.targets.insert(reference, Some(shape.clone()));
-        Ok(shape)
+        // Without one it refers to itself.
+        let target = self.targets.get(reference).and_then(Clone::clone);
+        let depth = target.as_ref().map_or(1, |it| it.depth + 1);
+        Ok(Rc::new(Shape { target, depth, ..Shape::leaf(1) }))
     }
 
     fn joined(
@@ -197,6 +221,10 @@ impl<'s> Estimate<'s> {
     /// What both say together: each case of one with each of the other.
     fn both(&mut self, a: &Rc<Shape>, b: &Rc<Shape>, depth: usize) -> Result<Rc<Shape>, String> {
         self.step(depth)?;
+        let opened = |it: &Rc<Shape>| it.target.clone().unwrap_or_else(|| it.clone());
+        if a.target.is_some() || b.target.is_some() {
+            return self.both(&opened(a), &opened(b), depth + 1);
+        }
         let n_cases = a.n_cases.saturating_mul(b.n_cases);
         let n_alone = a.n_nodes.saturating_mul(b.n_cases);
         let mut n_nodes = n_alone.saturating_add(b.n_nodes.saturating_mul(a.n_cases));
@@ -211,7 +239,7 @@ impl<'s> Estimate<'s> {
             properties.insert(name.clone(), both);
         }
         let depth = a.depth.max(b.depth) + 1;
-        Ok(Rc::new(Shape { n_cases, n_nodes, depth, properties }))
+        Ok(Rc::new(Shape { n_cases, n_nodes, depth, properties, target: None }))
     }
 }
 
@@ -223,7 +251,20 @@ impl Shape {
     }
 }
 
-fn too_deep() -> String {
+/// The schemas in a keyword's value; those of properties with their names.
+fn parts_of<'s>(keyword: &str, value: &'s Json) -> Vec<(Option<&'s String>, &'s Json)> {
+    let is_named = keyword == "properties";
+    match value {
+        Json::Array(schemas) => schemas.iter().map(|it| (None, it)).collect(),
+        Json::Object(schemas) if is_named || keyword == "patternProperties" => {
+            schemas.iter().map(|(name, it)| (is_named.then_some(name), it)).collect()
+        }
+        schema => vec![(None, schema)],
+    }
+}
+
+/// The error of a schema that is too deep.
+pub(crate) fn too_deep() -> String {
     format!("the schema has more than {DEPTH_MAX} schemas in each other, references included")
 }
 

@@ -19,9 +19,25 @@ const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 /// The key under which llguidance takes its own options: never a client's.
 pub(crate) const OWN_OPTIONS: &str = "x-guidance";
 
-/// Formats of strings that llguidance enforces.
-const FORMATS: [&str; 10] =
-    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+/// Formats of strings that llguidance enforces. Of dates and times it takes some that are none: the
+/// 29th of February of any year, and leap seconds at any time.
+const FORMATS: [&str; 7] = ["duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+/// Formats of strings that are regular expressions here.
+const TIMES: [&str; 3] = ["date", "time", "date-time"];
+
+const DATE: &str = concat!(
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|",
+    "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|",
+    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|",
+    "(?:[02468][048]|[13579][26])00)-02-29)"
+);
+
+/// Without leap seconds: which minutes have one, no expression tells.
+const TIME: &str = concat!(
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,9})?",
+    "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+);
 
 const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
 
@@ -73,7 +89,7 @@ pub(crate) const REFUSED: [&str; 17] = [
 /// What becomes of one keyword.
 pub(crate) enum Kept {
     As(Json),
-    /// As another keyword that allows more.
+    /// As another keyword.
     Renamed(&'static str, Json),
     /// It has no effect.
     Dropped,
@@ -185,8 +201,14 @@ pub(crate) fn check_format(around: &Map<String, Json>, value: &Json) -> Kept {
     };
     match value.as_str() {
         _ if !is_of_strings => Kept::Dropped,
+        Some("date") => Kept::Renamed("pattern", json!(format!("^{DATE}$"))),
+        Some("time") => Kept::Renamed("pattern", json!(format!("^{TIME}$"))),
+        Some("date-time") => Kept::Renamed("pattern", json!(format!("^{DATE}[tT]{TIME}$"))),
         Some(format) if FORMATS.contains(&format) => Kept::As(value.clone()),
-        _ => Kept::Never(format!("{value} is none of {}", FORMATS.join(", "))),
+        _ => {
+            let known: Vec<_> = TIMES.into_iter().chain(FORMATS).collect();
+            Kept::Never(format!("{value} is none of {}", known.join(", ")))
+        }
     }
 }
 

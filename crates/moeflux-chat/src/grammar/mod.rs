@@ -37,7 +37,7 @@ use crate::conversation::Tool;
 use crate::grammar::body::{Body, Watched};
 use crate::grammar::calls::{Extent, Offered};
 use crate::grammar::constraint::Thoughts;
-use crate::grammar::model::Model;
+use crate::grammar::model::{Author, Model};
 use crate::grammar::schema::Unenforced;
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
 
@@ -93,10 +93,11 @@ impl Grammars {
         Self { text, calls, thought_end: THOUGHT_END.to_owned(), model: OnceLock::new() }
     }
 
-    /// The same for a template that ends thoughts with this text, such as `"\n</think>\n\n"`. What
-    /// has no `</think>` is left out.
+    /// The same for a template that ends thoughts with this text, by
+    /// [`crate::ChatFormat::thought_end`].
     #[must_use]
     pub fn with_thought_end(self, thought_end: String) -> Self {
+        // Without its marker a thought would never end.
         if thought_end.contains(CLOSE) { Self { thought_end, ..self } } else { self }
     }
 
@@ -159,7 +160,7 @@ impl Grammars {
             (None, None) => Ok(Some(Body::Free)),
             (Some(form), None | Some(Choice::Forbidden)) => {
                 let refused = |problem| refused_form(explained(&rules.form, problem));
-                bound(model.matcher(vec![form]).map_err(refused)?)
+                bound(model.matcher(vec![form], author(&rules.form)).map_err(refused)?)
             }
             (None, Some(Choice::Forbidden)) => {
                 let opener = model.opener.clone().expect("the format of calls is known");
@@ -169,13 +170,13 @@ impl Grammars {
                 let asked =
                     Asked { is_one_call: rules.is_one_call, extent: Extent::BehindOpener, ..asked };
                 let opener = model.opener.clone().expect("the format of calls is known");
-                let call = self.matcher_of_calls(&model, &asked, None)?;
+                let call = self.matcher_of_calls(&model, &asked, None, Author::Ours)?;
                 Ok(Some(Body::Watched(Watched::with_calls(opener, call, !rules.is_one_call))))
             }
             (form, Some(Choice::Free(asked) | Choice::Demanded(asked))) => {
                 let asked = Asked { is_one_call: rules.is_one_call, ..asked };
                 let form = form.filter(|_| !asked.is_demanded);
-                bound(self.matcher_of_calls(&model, &asked, form)?)
+                bound(self.matcher_of_calls(&model, &asked, form, author(&rules.form))?)
             }
         }
     }
@@ -222,13 +223,14 @@ impl Grammars {
         model: &Model,
         asked: &Asked<'_>,
         form: Option<GrammarWithLexer>,
+        author: Author,
     ) -> Result<llguidance::Matcher, Refusal> {
         let whole = |offered: &[Offered<'_>]| {
             let extent = (asked.extent, asked.is_one_call);
             let rules = calls::rules(asked.format, offered, extent, self.text.tokenizer());
             let start = if form.is_some() { "start: calls | @form\n" } else { "start: calls\n" };
             let calls = GrammarWithLexer::from_lark(format!("{start}{rules}"));
-            model.matcher(std::iter::once(calls).chain(form.clone()).collect())
+            model.matcher(std::iter::once(calls).chain(form.clone()).collect(), author)
         };
         if let Ok(matcher) = whole(&asked.offered) {
             return Ok(matcher);
@@ -263,6 +265,12 @@ struct Asked<'t> {
 
 fn refused_form(problem: String) -> Refusal {
     Refusal { part: RulePart::Form, problem }
+}
+
+/// Whose the grammar of a form is.
+fn author(form: &AnswerForm) -> Author {
+    let is_clients = matches!(form, AnswerForm::Lark(_) | AnswerForm::Regex(_));
+    if is_clients { Author::Client } else { Author::Ours }
 }
 
 /// What llguidance says of a form, in words for the client.

@@ -6,10 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Logger, Matcher, ParserFactory};
 use moeflux::{ModelText, TokenId};
 
 use crate::answer::CLOSE;
@@ -26,9 +26,20 @@ const FIRST_FUEL: u64 = 1_000_000;
 const STEP_FUEL: u64 = 200_000;
 /// Partial parses for one mask: about 2.5 ms.
 const STEP_ITEMS_MAX: usize = 50_000;
-/// Partial parses of one place: how ambiguous a grammar may be, and how many ways there are to go
-/// on. Twice as many let a grammar of a line take 90 ms for a mask before it fails.
-const ROW_ITEMS_MAX: usize = 1_000;
+/// Partial parses of one place in schemas and calls: four for each property that may come next.
+const ROW_ITEMS_MAX: usize = 2_000;
+/// Partial parses of one place in grammars of clients, which may be ambiguous without end. With
+/// 2,000 a grammar of a line takes up to 90 ms for a mask before it fails, with 500 some 2 ms.
+const CLIENTS_ROW_ITEMS_MAX: usize = 500;
+
+/// Whose a grammar is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// Made here, of a schema or of tools.
+    Ours,
+    /// A client's.
+    Client,
+}
 
 /// A model as grammars see it.
 pub(crate) struct Model {
@@ -54,12 +65,9 @@ impl Model {
     pub(crate) fn new(text: Arc<ModelText>, opener: Option<&str>) -> Result<Self, String> {
         let vocabulary = Arc::new(Vocabulary::new(text));
         let env: TokEnv = vocabulary.clone();
-        let capabilities = InferenceCapabilities { ff_tokens: true, ..Default::default() };
         let slices = SlicedBiasComputer::general_slices();
-        let mut factory = ParserFactory::new(&env, capabilities, &slices)
+        let factory = ParserFactory::new(&env, capabilities(), &slices)
             .map_err(|error| format!("the vocabulary cannot be used: {}", first_line(&error)))?;
-        factory.quiet();
-        *factory.limits_mut() = limits();
         let close = Arc::new(Marker::new(CLOSE, &vocabulary));
         let opener = opener.map(|opener| Arc::new(Marker::new(opener, &vocabulary)));
         Ok(Self { vocabulary, factory, close, opener })
@@ -69,9 +77,19 @@ impl Model {
     ///
     /// # Errors
     /// What is wrong with the grammar, in one line.
-    pub(crate) fn matcher(&self, grammars: Vec<GrammarWithLexer>) -> Result<Matcher, String> {
+    pub(crate) fn matcher(
+        &self,
+        grammars: Vec<GrammarWithLexer>,
+        author: Author,
+    ) -> Result<Matcher, String> {
         let grammar = TopLevelGrammar { grammars, max_tokens: None };
-        let parser = self.factory.create_parser(grammar).map_err(|error| first_line(&error))?;
+        let parser = self.factory.create_parser_from_init_ext(
+            GrammarInit::Serialized(grammar),
+            Logger::new(0, 0),
+            capabilities(),
+            limits(author),
+        );
+        let parser = parser.map_err(|error| first_line(&error))?;
         let mut matcher = Matcher::new(Ok(parser));
         // Finds a grammar that allows nothing while it can still be refused.
         let problem = matcher.compute_mask().err();
@@ -87,9 +105,16 @@ impl Model {
     }
 }
 
-fn limits() -> ParserLimits {
+fn capabilities() -> InferenceCapabilities {
+    InferenceCapabilities { ff_tokens: true, ..Default::default() }
+}
+
+fn limits(author: Author) -> ParserLimits {
     ParserLimits {
-        max_items_in_row: ROW_ITEMS_MAX,
+        max_items_in_row: match author {
+            Author::Ours => ROW_ITEMS_MAX,
+            Author::Client => CLIENTS_ROW_ITEMS_MAX,
+        },
         initial_lexer_fuel: FIRST_FUEL,
         step_lexer_fuel: STEP_FUEL,
         step_max_items: STEP_ITEMS_MAX,

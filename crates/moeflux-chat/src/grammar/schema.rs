@@ -19,8 +19,8 @@ use crate::grammar::keywords::{self, Kept, OWN_OPTIONS, REFUSED, SILENT};
 /// Most bytes of one schema. The schemas of an agent's tools have less together.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
 
-/// Most properties of one object: llguidance calls itself for each.
-const PROPERTIES_MAX: usize = 1_000;
+/// Most properties of one object: llguidance keeps four partial parses for each that may come next.
+pub(crate) const PROPERTIES_MAX: usize = 400;
 
 /// Most patterns of properties of one object: all pairs are checked.
 const PATTERNS_MAX: usize = 16;
@@ -133,17 +133,18 @@ impl Cleaner<'_> {
             _ => return Err(format!("the schema at {} is no object", path.shown())),
         };
         if path.steps.len() > 2 * DEPTH_MAX {
-            return Err(format!("the schema at {} is too deep", path.shown()));
+            return Err(growth::too_deep());
         }
         self.has_open_object |= is_open_object(keywords);
         let mut cleaned = Map::new();
+        let mut demands = Vec::new();
         for (keyword, value) in keywords {
             path.steps.push(keyword.clone());
             match self.keyword(keywords, (keyword, value), path)? {
                 Kept::As(value) => {
                     cleaned.insert(keyword.clone(), value);
                 }
-                Kept::Renamed(keyword, value) => add_choice(&mut cleaned, keyword, value),
+                Kept::Renamed(keyword, value) => demands.push((keyword, value)),
                 Kept::Dropped => {}
                 Kept::Never(_) if self.unenforced == Unenforced::LeftOut => {}
                 Kept::Never(reason) => {
@@ -154,6 +155,9 @@ impl Cleaner<'_> {
                 }
             }
             path.steps.pop();
+        }
+        for (keyword, value) in &demands {
+            add_demand(&mut cleaned, keyword, value);
         }
         Ok(Json::Object(cleaned))
     }
@@ -330,15 +334,11 @@ fn find_places(value: &Json, keyword: &str, pointer: String, places: &mut Vec<St
     }
 }
 
-/// Adds a keyword, beside one of the same name if there is one.
-fn add_choice(cleaned: &mut Map<String, Json>, keyword: &str, value: Json) {
-    if cleaned.contains_key(keyword) {
-        let all = cleaned.entry("allOf").or_insert_with(|| json!([]));
-        if let Json::Array(all) = all {
-            all.push(json!({keyword: value}));
-        }
-    } else {
-        cleaned.insert(keyword.to_owned(), value);
+/// Adds a keyword beside all others.
+fn add_demand(cleaned: &mut Map<String, Json>, keyword: &str, value: &Json) {
+    let all = cleaned.entry("allOf").or_insert_with(|| json!([]));
+    if let Json::Array(all) = all {
+        all.push(json!({keyword: value}));
     }
 }
 

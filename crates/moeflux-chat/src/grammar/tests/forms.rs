@@ -146,7 +146,9 @@ fn limits_at_run_time_are_failures_of_the_answer() {
 
 #[test]
 fn without_demands_there_is_nothing_to_hold() {
+    fn is_shared<T: Send + Sync>(_: &T) {}
     let grammars = Grammars::new(model_of(&[], &[]), None);
+    is_shared(&grammars);
     let found = grammars.constraint(&AnswerRules::default(), &[], AnswerStart::Open).unwrap();
     assert!(found.is_none());
     // Not a thought whose end was already written.

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::grammar::schema::PROPERTIES_MAX;
 
 fn grammars() -> Grammars {
     Grammars::new(model_of(&[], &[]), None)
@@ -147,6 +148,27 @@ fn references_are_followed_in_every_way_they_are_written() {
 }
 
 #[test]
+fn dates_and_times_are_those_of_the_calendar() {
+    let of = |format: &str| json!({"type": "string", "format": format, "pattern": "^[0-9]"});
+    check(
+        of("date"),
+        &[
+            ("\"2024-02-29\"", true),
+            ("\"2000-02-29\"", true),
+            ("\"1900-02-29\"", false),
+            ("\"2023-02-29\"", false),
+            ("\"2023-11-31\"", false),
+        ],
+    );
+    check(
+        of("time"),
+        &[("\"23:59:59.123Z\"", true), ("\"23:59:60Z\"", false), ("\"9:00Z\"", false)],
+    );
+    let cases = [("\"2026-11-23T10:00:00+01:30\"", true), ("\"2026-11-23 10:00:00Z\"", false)];
+    check(of("date-time"), &cases);
+}
+
+#[test]
 fn names_that_are_written_with_escapes_do_not_pass_a_declared_property_by() {
     let schema = json!({"type": "object", "properties": {"ab": {"type": "integer"}}});
     check(
@@ -223,8 +245,8 @@ fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
         deep = json!({"items": deep});
     }
     let cases = [
-        (doubling(40), "parts when"),
-        (twice(&binary(30)), "steps to write out"),
+        (doubling(40), "in each other"),
+        (twice(&binary(20)), "steps to write out"),
         (doubling(14), "parts when"),
         (product(20, 4), "parts when"),
         (product(2, 500), "parts when"),
@@ -232,7 +254,7 @@ fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
         (chain(1_000, |next| json!({"items": next})), "in each other"),
         (chain(1_000, |next| next), "in each other"),
         (deep, "in each other"),
-        (many(2_000), "the limit is 1000"),
+        (many(500), "the limit is 400"),
         (json!({"patternProperties": patterns}), "the limit is 16"),
         (json!({"description": "x".repeat(300_000)}), "bytes; the limit is 262144"),
         (json!({"pattern": "(a{100}){1000}"}), "repetitions"),
@@ -262,9 +284,10 @@ fn schemas_at_the_limits_are_taken_on_a_small_stack() {
         thread.spawn(run).unwrap().join().unwrap()
     };
     for schema in [
-        chain(60, |next| json!({"allOf": [next], "minProperties": 1})),
-        chain(60, |next| json!({"type": "object", "properties": {"a": next}})),
-        chain(120, |next| next),
+        chain(30, |next| json!({"allOf": [next], "minProperties": 1})),
+        chain(30, |next| json!({"type": "object", "properties": {"a": next}})),
+        chain(60, |next| next),
+        binary(25),
         product(4, 4),
         json!({"type": "string", "minLength": 100_000, "maxLength": 1_000_000}),
         json!({"type": "array", "items": {"type": "integer"}, "minItems": 1_000_000}),
@@ -273,6 +296,19 @@ fn schemas_at_the_limits_are_taken_on_a_small_stack() {
         let n_allowed = small(schema.clone());
         assert!(n_allowed.as_ref().is_ok_and(|it| *it > 0), "{n_allowed:?} {schema}");
     }
+}
+
+#[test]
+fn an_object_of_many_properties_can_be_written() {
+    let property = |idx: usize| (format!("p{idx}"), json!({"type": "integer"}));
+    let properties: serde_json::Map<_, _> = (0..PROPERTIES_MAX).map(property).collect();
+    let last = format!("{{\"p0\": 1, \"p{}\": 2}}", PROPERTIES_MAX - 1);
+    let first = format!("{{\"p{}\": 2}}", PROPERTIES_MAX - 1);
+    let open = json!({"type": "object", "properties": properties});
+    check(open.clone(), &[("{}", true), (&last, true), (&first, true), (r#"{"q": 1}"#, true)]);
+    let mut closed = open;
+    closed["additionalProperties"] = json!(false);
+    check(closed, &[("{}", true), (&last, true), (&first, true), (r#"{"q": 1}"#, false)]);
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! How a template ends a thought.
+//!
+//! It is shown a turn with thoughts and text: what stands between the two is the end.
+//! **Invariant:** a function of the template alone. Knows no tokens.
+
+use crate::answer::CLOSE;
+use crate::conversation::{Assistant, Conversation, Ending, Turn};
+use crate::format::{ChatFormat, ChatOptions};
+
+/// Stand for thoughts and text, and occur in no template.
+const THOUGHTS: &str = "\u{b6}thoughts\u{a4}";
+const TEXT: &str = "\u{b6}text\u{a4}";
+
+impl ChatFormat {
+    /// What the template writes between the thoughts of a turn and its text: `"\n</think>\n\n"`;
+    /// `None` if it shows no thoughts.
+    #[must_use]
+    pub fn thought_end(&self) -> Option<String> {
+        let last = Assistant {
+            thoughts: Some(THOUGHTS.to_owned()),
+            text: TEXT.to_owned(),
+            calls: Vec::new(),
+        };
+        let turns = vec![Turn::User(TEXT.to_owned()), Turn::Assistant(last)];
+        let conversation = Conversation { turns, tools: Vec::new(), ending: Ending::Closed };
+        let prompt = self.prompt(&conversation, &ChatOptions::default()).ok()?;
+        let (_, behind) = prompt.text.split_once(THOUGHTS)?;
+        let (between, _) = behind.split_once(TEXT)?;
+        let is_end = between.trim() == CLOSE;
+        is_end.then(|| between.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::format::tests::format_named;
+
+    #[test]
+    fn a_thought_ends_as_the_template_ends_it() {
+        let check = |name: &str, expected: Option<&str>| {
+            assert_eq!(format_named(name).thought_end().as_deref(), expected, "{name}");
+        };
+        check("qwen3", Some("\n</think>\n\n"));
+        check("qwen3_5", None);
+        check("glm4_moe", Some("</think>\n"));
+        check("kimi_k2", None);
+        check("deepseek_v3", None);
+    }
+}
