@@ -39,10 +39,14 @@ impl Shared {
         assert!(!served.model.names.is_empty(), "a model has a name");
         let format = ChatFormat::open(&served.text)?;
         let calls = format.as_ref().and_then(ChatFormat::call_format);
+        let mut grammars = Grammars::new(Arc::clone(&served.text), calls);
+        if let Some(end) = format.as_ref().and_then(ChatFormat::thought_end) {
+            grammars = grammars.with_thought_end(end);
+        }
         Ok(Self {
             format,
             calls,
-            grammars: Grammars::new(Arc::clone(&served.text), calls),
+            grammars,
             markers: HiddenMarkers::of(served.text.tokenizer()),
             config,
             served,

@@ -7,6 +7,7 @@ mod dialects;
 mod prompts;
 mod plain;
 mod refusals;
+mod rules;
 mod guards;
 mod sockets;
 mod signs;
