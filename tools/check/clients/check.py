@@ -16,6 +16,8 @@ import urllib.request
 import anthropic
 import openai
 
+import calls
+
 QUESTION = [{"role": "user", "content": "What does Vec::push do?"}]
 ANSWER = "Appends an element to the back of a collection."
 SCRIPTED = "Hello! This is scripted: 1 < 2 && \"quotes\", tabs\tand \u00e9\u8a9e\U0001f600."
@@ -238,7 +240,7 @@ def main():
         checks = [(it.__name__, it) for it in long(sys.argv[2])]
     else:
         demo, scripted = Clients(sys.argv[1]), Clients(sys.argv[2])
-        checks = [(it.__name__, lambda it=it: it(demo, scripted)) for it in CHECKS]
+        checks = [(it.__name__, lambda it=it: it(demo, scripted)) for it in CHECKS + calls.CHECKS]
     with concurrent.futures.ThreadPoolExecutor(len(checks) if sys.argv[1] == "--long" else 1) as pool:
         n_wrong = sum(pool.map(lambda it: is_wrong(*it), checks))
     print(f"{len(checks)} checks, {n_wrong} wrong")
