@@ -23,6 +23,8 @@ pub struct AnswerEvents {
     call_stem: String,
     n_calls: usize,
     is_in_call: bool,
+    /// Whether a call broke off in a way that cannot be mended.
+    has_cut_call: bool,
 }
 
 impl AnswerEvents {
@@ -45,6 +47,7 @@ impl AnswerEvents {
             call_stem: call_stem.to_owned(),
             n_calls: 0,
             is_in_call: false,
+            has_cut_call: false,
         }
     }
 
@@ -71,7 +74,7 @@ impl AnswerEvents {
         }
         let reason = match reason {
             // Half a call must not pass for a whole one.
-            Reason::End if self.is_in_call => Reason::Length,
+            Reason::End if self.has_cut_call => Reason::Length,
             Reason::End if self.n_calls > 0 => Reason::Calls,
             other => other,
         };
@@ -121,6 +124,12 @@ impl AnswerEvents {
                 // Those of its last marker.
                 self.waiting.clear();
                 Some(Event::CallEnded { index, call_idx: self.call_idx() })
+            }
+            Piece::CallCut { .. } => {
+                self.is_in_call = false;
+                self.has_cut_call = true;
+                self.waiting.clear();
+                None
             }
             _ => None,
         }
@@ -238,6 +247,10 @@ mod tests {
         assert_eq!(answer.events(pieces), expected);
         let finished = |reason| vec![Event::Finished { index: 3, reason, usage: PROMPT }];
         assert_eq!(answer.clone().end("", Reason::Length), finished(Reason::Length));
-        assert_eq!(answer.end("", Reason::End), finished(Reason::Calls));
+        assert_eq!(answer.clone().end("", Reason::End), finished(Reason::Calls));
+        // Half a call makes no whole answer, whatever comes behind it.
+        answer.events(vec![call("f"), Piece::CallCut { written: "{".into() }, call("g")]);
+        answer.events(vec![Piece::Arguments("{}".into()), Piece::CallEnd]);
+        assert_eq!(answer.end("", Reason::End), finished(Reason::Length));
     }
 }

@@ -102,7 +102,7 @@ impl Writer {
     }
 
     fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
-        self.close("completed", out);
+        self.close_as("completed", out);
         let item = Item::new(kind, &self.head.id, self.items.len());
         let (begun, part) = (item.begun(), (!item.is_call()).then(|| item.part()));
         self.items.push(item);
@@ -161,6 +161,12 @@ impl Writer {
         }
     }
 
+    /// Ends the open item in this way; a call that did not end is incomplete.
+    fn close_as(&mut self, status: &'static str, out: &mut Vec<u8>) {
+        let is_in_call = matches!(self.open_kind(), Some(Kind::Call { .. }));
+        self.close(if is_in_call { "incomplete" } else { status }, out);
+    }
+
     fn close(&mut self, status: &'static str, out: &mut Vec<u8>) {
         if !std::mem::take(&mut self.is_open) {
             return;
@@ -196,8 +202,7 @@ impl Writer {
             self.open(Kind::Message, out);
         }
         // A stop string may come up in the arguments of a call.
-        let is_in_call = matches!(self.open_kind(), Some(Kind::Call { .. }));
-        self.close(if is_in_call { "incomplete" } else { status }, out);
+        self.close_as(status, out);
         let mut response = self.response(status, self.output());
         response["usage"] = usage::responses(usage);
         if reason.is_cut() {
