@@ -5,9 +5,12 @@
     serving.py first  MOEFLUX MODEL [ROUNDS]    time to the first token of a prompt of 16
     serving.py all    URL N [TOKENS]            N clients at once: tokens per second of all
     serving.py beside MOEFLUX MODEL [ARGS..]    an answer while a prompt of 4,096 is read
+    serving.py streamed MOEFLUX MODEL LLAMA_SERVER GGUF [LIMIT] [N] [ROUNDS]
+                                                N clients of both servers in turn, each in a memory cgroup
 
 Prompts are random token ids, answers are greedy. Arguments behind MODEL of
-`beside` go to `moeflux serve`.
+`beside` go to `moeflux serve`. `streamed` needs root; give the GGUF's disk a
+read-ahead of 128 KB (loop_readahead.sh).
 """
 import http.client
 import json
@@ -19,6 +22,8 @@ import sys
 import threading
 import time
 import urllib.parse
+
+import limited
 
 
 class Server:
@@ -180,8 +185,73 @@ def beside(moeflux, model, *more):
               f"longest gap {max(gaps, default=0) * 1e3:.0f} ms over {len(inside)} tokens")
 
 
+def streamed(moeflux, model, llama_server, gguf, limit="1024M", n="4", rounds="3"):
+    ends, n = ends_of(model), int(n)
+    ours = [moeflux, "serve", "--port", "8471", "--model", model, "--backend", "cpu", "--threads", "2",
+            "--memory", limit, "--context", "1024"]
+    # Repacking would copy the weights to memory; contexts, batches and the cache of prompts are as small as they can be.
+    theirs = [llama_server, "--port", "8471", "-m", gguf, "-t", "2", "-tb", "2", "-np", str(n), "-c", str(512 * n),
+              "-b", "512", "-ub", "512", "--no-repack", "--no-warmup", "--cache-ram", "0"]
+    found = {"moeflux": [], "llama-server": []}
+    for seed in range(int(rounds)):
+        for name, command, path in [("moeflux", ours, model), ("llama-server", theirs, gguf)]:
+            rate, peak = limited_rate(command, path, limit, n, ends, seed)
+            found[name].append(rate)
+            print(f"{name}: {rate:.2f} tokens/s, high-water mark {peak >> 20} MB", flush=True)
+    ratio = statistics.median(found["moeflux"]) / statistics.median(found["llama-server"])
+    print("; ".join(f"{name} {spread(rates)}" for name, rates in found.items()) + f"; ratio {ratio:.2f}")
+
+
+def limited_rate(command, path, limit, n, ends, seed):
+    """Tokens per second of N clients' second answers: the first ones warm what a cache can hold."""
+    limited.drop_cache([path])
+    group = limited.Cgroup(limited.size(limit))
+    process = subprocess.Popen(command, preexec_fn=group.enter, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("127.0.0.1", 8471)
+        together(n, lambda it: whole_answer(8471, prompt(seed * 100 + it, 16, 4000), 16, ends))
+        began = time.perf_counter()
+        counts = together(n, lambda it: whole_answer(8471, prompt(seed * 100 + 50 + it, 16, 4000), 64, ends))
+        return sum(counts) / (time.perf_counter() - began), group.peak()
+    finally:
+        process.kill()
+        process.wait()
+        group.close()
+
+
+def whole_answer(port, tokens, n_answer, ends):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=3600)
+    body = {"prompt": tokens, "max_tokens": n_answer, "temperature": 0,
+            "logit_bias": {str(it): -100 for it in ends}}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    answer = json.loads(connection.getresponse().read())
+    return answer["usage"]["completion_tokens"]
+
+
+def together(n, run):
+    found = [None] * n
+    threads = [threading.Thread(target=lambda it=it: found.__setitem__(it, run(it))) for it in range(n)]
+    [it.start() for it in threads]
+    [it.join() for it in threads]
+    return found
+
+
+def wait_for(host, port):
+    """Until the server says that it is ready: llama-server listens before it has loaded its model."""
+    for _ in range(1200):
+        try:
+            connection = http.client.HTTPConnection(host, port, timeout=5)
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    raise SystemExit(f"nothing answers at {host}:{port}")
+
+
 if __name__ == "__main__":
-    kinds = {"one": one, "first": first, "all": everybody, "beside": beside}
+    kinds = {"one": one, "first": first, "all": everybody, "beside": beside, "streamed": streamed}
     if len(sys.argv) < 4 or sys.argv[1] not in kinds:
         raise SystemExit(__doc__)
     kinds[sys.argv[1]](*sys.argv[2:])

@@ -13,7 +13,7 @@ use moeflux::{
     StepOutput, TokenId, Wanted, step,
 };
 
-use crate::job::{Event, Scored};
+use crate::job::{Event, Job, Scored};
 use crate::kept::Kept;
 use crate::shared::Shared;
 use crate::tracked::{End, JobId, Jobs};
@@ -60,6 +60,7 @@ struct Branches<'e> {
     /// The prompt's.
     trunk: Session,
     lines: Vec<Line<'e>>,
+    has_begun: bool,
 }
 
 /// All answers, the jobs that they belong to, and the sessions that are left when they end.
@@ -115,7 +116,7 @@ impl<'e> Answers<'e> {
         if lines.is_empty() {
             self.kept.put(session, &parts_at);
         } else {
-            self.branches.push(Branches { job, trunk: session, lines });
+            self.branches.push(Branches { job, trunk: session, lines, has_begun: false });
         }
     }
 
@@ -127,17 +128,11 @@ impl<'e> Answers<'e> {
         logits: Logits<'_>,
     ) -> Result<Option<Line<'e>>> {
         let asked = &self.jobs.of(job).job;
-        let n_tokens_max = asked.n_tokens_max.unwrap_or(usize::MAX);
-        let mut sampling = asked.sampling.clone();
-        sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
-        let generation = self.context.text.generation(sampling, n_tokens_max)?;
-        let mut generation = generation.with_stops(asked.stops.clone());
-        if let Some(masks) = &asked.masks {
-            generation = generation.with_mask(masks.mask());
-        }
+        let n_tokens_max = asked.n_tokens_max;
+        let generation = self.context.generation(asked, answer_idx)?;
         let (tokens, token_at) = (Vec::new(), self.context.clock.now());
         let mut line = Line { job, answer_idx, generation, tokens, n_tokens: 0, token_at };
-        let finish = if n_tokens_max == 0 {
+        let finish = if n_tokens_max == Some(0) {
             Some(Finish::Length)
         } else {
             self.choose(&mut line, session, logits)?
@@ -191,48 +186,45 @@ impl<'e> Answers<'e> {
         self.jobs.token(line.job, event, now, shared);
     }
 
-    /// Gives answers without a session one, at most so many.
-    pub(crate) fn start_branches(&mut self, n_free: usize) {
-        for _ in 0..n_free {
-            if self.branches.is_empty() {
-                return;
-            }
-            let mut branches = self.branches.remove(0);
-            if branches.lines.len() == 1 {
-                let line = branches.lines.remove(0);
-                self.running.push(Answer::new(line, branches.trunk));
-                continue;
-            }
-            match self.fork(&mut branches.trunk) {
-                Ok(session) => {
-                    let line = branches.lines.remove(0);
-                    self.running.push(Answer::new(line, session));
-                }
-                // Others end some time, and then there is room.
-                Err(Error::NoRoom { .. }) if !self.running.is_empty() => {
-                    self.branches.insert(0, branches);
-                    return;
-                }
-                Err(error) => {
-                    let line = branches.lines.remove(0);
-                    self.jobs.fail(line.job, error, self.context.shared);
-                }
-            }
-            self.branches.insert(0, branches);
-        }
+    /// Gives an answer to a prompt that has none yet a session; whether there was one, and room.
+    /// `is_read`: a prompt is being read.
+    pub(crate) fn start_first(&mut self, is_read: bool) -> bool {
+        let is_new = |branches: &Branches<'_>| !branches.has_begun;
+        self.branches.iter().position(is_new).is_some_and(|idx| self.start(idx, is_read))
     }
 
-    fn fork(&mut self, trunk: &mut Session) -> Result<Session> {
-        loop {
-            match trunk.fork() {
-                Err(Error::NoRoom { .. }) if self.kept.give_up_one() => {}
-                forked => return forked,
-            }
-        }
+    /// The same for a further answer.
+    pub(crate) fn start_further(&mut self, is_read: bool) -> bool {
+        !self.branches.is_empty() && self.start(0, is_read)
     }
 
-    /// Ends the answers that nobody wants any more.
-    pub(crate) fn drop_cancelled(&mut self) {
+    /// The first answer is the last to begin: it goes on in the prompt's own session, with the
+    /// states to which later prompts can go back.
+    fn start(&mut self, idx: usize, is_read: bool) -> bool {
+        let branches = &mut self.branches[idx];
+        let line = branches.lines.pop().expect("answers without a session are at least one");
+        if branches.lines.is_empty() {
+            let trunk = self.branches.remove(idx).trunk;
+            self.running.push(Answer::new(line, trunk));
+            return true;
+        }
+        match fork(&mut branches.trunk, &mut self.kept) {
+            Ok(session) => {
+                branches.has_begun = true;
+                self.running.push(Answer::new(line, session));
+            }
+            // Others end some time, and then there is room.
+            Err(Error::NoRoom { .. }) if is_read || !self.running.is_empty() => {
+                branches.lines.push(line);
+                return false;
+            }
+            Err(error) => self.jobs.fail(line.job, error, self.context.shared),
+        }
+        true
+    }
+
+    /// Ends the answers that nobody wants any more; whether there were any.
+    pub(crate) fn drop_cancelled(&mut self) -> bool {
         let jobs = &self.jobs;
         let is_cancelled =
             |line: &Line<'_>| jobs.of(line.job).flags.is_answer_cancelled(line.answer_idx);
@@ -249,23 +241,25 @@ impl<'e> Answers<'e> {
         for (job, trunk) in trunks {
             self.keep(job, trunk);
         }
+        let has_any = !gone.is_empty();
         for (line, session) in gone {
             if let Some(session) = session {
                 self.keep_answer(&line, session);
             }
             self.end_line(line, Finish::Cancelled);
         }
+        has_any
     }
 
-    /// One step of answers that can take one: at most so many. Whether there were any.
+    /// One step of answers that can take one: at most so many. Whether anything changed.
     pub(crate) fn step(&mut self, n_rows_max: usize) -> bool {
-        self.drop_cancelled();
+        let has_dropped = self.drop_cancelled();
         let jobs = &self.jobs;
         let ready = self.running.extract_if(.., |answer| answer.is_ready(jobs));
         // Those that are left over come first in the next step: who took one goes to the end.
         let mut stepping: Vec<Answer<'e>> = ready.take(n_rows_max).collect();
         if stepping.is_empty() {
-            return false;
+            return has_dropped;
         }
         share_rows(&mut stepping, n_rows_max);
         let outcomes = feed(&mut stepping, &mut self.output);
@@ -320,6 +314,11 @@ impl<'e> Answers<'e> {
         self.running.iter().any(|answer| answer.shortage.is_some())
     }
 
+    /// Whether any answer can go on.
+    pub(crate) fn is_any_ready(&self) -> bool {
+        self.running.iter().any(|answer| answer.is_ready(&self.jobs))
+    }
+
     /// Somebody gave memory up: those that wait for some try again.
     pub(crate) fn try_again(&mut self) {
         self.running.iter_mut().for_each(|answer| answer.shortage = None);
@@ -369,7 +368,20 @@ impl<'e> Answers<'e> {
     }
 }
 
-impl Context<'_> {
+impl<'e> Context<'e> {
+    /// What chooses the tokens of an answer.
+    pub(crate) fn generation(&self, job: &Job, answer_idx: usize) -> Result<Generation<'e>> {
+        let mut sampling = job.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
+        let n_tokens_max = job.n_tokens_max.unwrap_or(usize::MAX);
+        let generation = self.text.generation(sampling, n_tokens_max)?;
+        let generation = generation.with_stops(job.stops.clone());
+        Ok(match &job.masks {
+            Some(masks) => generation.with_mask(masks.mask()),
+            None => generation,
+        })
+    }
+
     /// Bytes that were read from drives since the engine was opened.
     pub(crate) fn drive_bytes(&self) -> u64 {
         self.engine.stream_stats().map_or(0, |stats| stats.demand_bytes + stats.guess_bytes)
@@ -423,6 +435,16 @@ fn told(answer_idx: usize, chosen: &Chosen<'_>) -> (TokenId, Event) {
     let Choice { token, logprob, top, .. } = chosen.choice;
     let scored = Scored { token, logprob, top: top.to_vec() };
     (token, Event::Token { answer_idx, token: scored, text: chosen.text.to_owned() })
+}
+
+/// A session of its own for an answer; kept ones make room for it.
+fn fork(trunk: &mut Session, kept: &mut Kept) -> Result<Session> {
+    loop {
+        match trunk.fork() {
+            Err(Error::NoRoom { .. }) if kept.give_up_one() => {}
+            forked => return forked,
+        }
+    }
 }
 
 /// One step; what became of each.

@@ -156,7 +156,8 @@ impl Kept {
         is_there
     }
 
-    fn bytes(&self) -> u64 {
+    /// What they take.
+    pub(crate) fn bytes(&self) -> u64 {
         self.entries.iter().map(|entry| self.sizes.bytes(&entry.session)).sum()
     }
 }

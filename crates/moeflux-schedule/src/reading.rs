@@ -8,7 +8,7 @@ use std::time::Duration;
 use moeflux::{Feed, LongerSteps, Session, TokenId, Wanted};
 
 use crate::shared::JobFlags;
-use crate::tracked::JobId;
+use crate::tracked::{JobId, Tracked};
 
 /// States that reading a prompt leaves behind.
 const N_MARKS_MAX: usize = 4;
@@ -25,46 +25,47 @@ pub(crate) struct Reading {
     /// Time that the engine has worked for it.
     pub(crate) service: Duration,
     begun_at: Duration,
-    pub(crate) scores: bool,
-    pub(crate) n_best: Option<usize>,
+    scores: bool,
+    n_best: Option<usize>,
     /// While it is there, steps are longer.
     longer: Option<LongerSteps>,
 }
 
+/// What a prompt's reading depends on beside its session.
+pub(crate) struct Terms {
+    /// Logits that its first token needs; `None`: all.
+    pub(crate) n_best: Option<usize>,
+    pub(crate) longer: Option<LongerSteps>,
+    pub(crate) begun_at: Duration,
+    /// Time that counts as if the engine had worked for it.
+    pub(crate) service: Duration,
+}
+
 impl Reading {
-    pub(crate) fn new(
-        (job, flags): (JobId, Arc<JobFlags>),
-        prompt: Arc<[TokenId]>,
-        session: Session,
-        parts_at: &[usize],
-        begun_at: Duration,
-    ) -> Self {
+    pub(crate) fn new(id: JobId, tracked: &Tracked, session: Session, terms: Terms) -> Self {
+        let job = &tracked.job;
+        let prompt: Arc<[TokenId]> = job.prompt.as_slice().into();
         let n_cached = session.tokens().len();
         let last = prompt.len() - 1;
-        let mut marks: Vec<usize> = parts_at.iter().copied().chain([last]).collect();
+        let mut marks: Vec<usize> = job.parts_at.iter().copied().chain([last]).collect();
         marks.retain(|position| *position > n_cached && *position <= last);
         marks.sort_unstable();
         marks.dedup();
         marks.drain(..marks.len().saturating_sub(N_MARKS_MAX));
-        let (service, scores, n_best, longer) = (Duration::ZERO, false, None, None);
+        let Terms { n_best, longer, begun_at, service } = terms;
         Self {
-            job,
-            flags,
+            job: id,
+            flags: Arc::clone(&tracked.flags),
             prompt,
             session,
             marks,
             n_cached,
             service,
             begun_at,
-            scores,
+            scores: job.scores_prompt,
             n_best,
             longer,
         }
-    }
-
-    pub(crate) fn with_longer_steps(mut self, longer: Option<LongerSteps>) -> Self {
-        self.longer = longer;
-        self
     }
 
     /// Tokens that are read.
@@ -122,7 +123,7 @@ impl Reading {
             .checkpoints(&self.marks[first..last])
     }
 
-    /// When it began.
+    /// What tells how far it is, while its session is in a step.
     pub(crate) fn pace(&self) -> Pace {
         Pace {
             flags: Arc::clone(&self.flags),

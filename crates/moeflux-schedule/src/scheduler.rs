@@ -6,7 +6,6 @@
 //! other job.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::provider::spec::MixerSpec;
@@ -14,9 +13,9 @@ use moeflux::{Error, Logits, LongerSteps, Result, Session, StepOutput};
 
 use crate::answers::{Answers, Context, copy_of};
 use crate::chunk::{Balance, Chunk, ChunkEnd};
-use crate::job::{Event, Job};
+use crate::job::Job;
 use crate::kept::{Found, Kept, KeptLimits, best, fork_at, n_shared};
-use crate::reading::Reading;
+use crate::reading::{Reading, Terms};
 use crate::tracked::Submitted;
 
 /// A job waits for a prompt that is being read if that saves it at least so many tokens.
@@ -47,7 +46,6 @@ pub(crate) struct Limits {
 pub(crate) struct Scheduler<'e> {
     context: Context<'e>,
     limits: Limits,
-    is_recurrent: bool,
     is_streaming: bool,
     waiting: VecDeque<Submitted>,
     readings: Vec<Reading>,
@@ -56,18 +54,20 @@ pub(crate) struct Scheduler<'e> {
     output: StepOutput,
     /// What a row of a prompt took in one layer, in the last step.
     row_time: Duration,
+    /// Answers that had ended when those without memory last tried again.
+    n_ended: u64,
+    /// Answers that had ended when there was no memory for the next job: it waits for more.
+    full_at: Option<u64>,
+    /// Whose turn it is where jobs and further answers of a job that runs wait for sessions.
+    is_turn_of_jobs: bool,
 }
 
 impl<'e> Scheduler<'e> {
     pub(crate) fn new(context: Context<'e>, limits: Limits) -> Self {
         let engine = context.engine;
-        let layers = engine.spec().layers.iter();
-        let is_recurrent =
-            layers.into_iter().any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)));
         Self {
             context,
             limits,
-            is_recurrent,
             is_streaming: engine.stream_stats().is_some(),
             waiting: VecDeque::new(),
             readings: Vec::new(),
@@ -75,6 +75,9 @@ impl<'e> Scheduler<'e> {
             balance: Balance::default(),
             output: StepOutput::default(),
             row_time: Duration::ZERO,
+            n_ended: 0,
+            full_at: None,
+            is_turn_of_jobs: false,
         }
     }
 
@@ -90,14 +93,12 @@ impl<'e> Scheduler<'e> {
 
     /// Does the next piece of work; whether there was one.
     pub(crate) fn turn(&mut self) -> bool {
-        self.drop_cancelled();
+        let has_dropped = self.drop_cancelled();
+        self.note_ended();
         self.relieve();
-        let n_busy = self.readings.len() + self.answers.n_running();
-        self.answers.start_branches(self.limits.n_sessions.saturating_sub(n_busy));
-        self.admit();
+        self.give_sessions();
         let has_worked = if self.readings.is_empty() {
-            let n_rows = N_ROWS_OF_ANSWERS.min(self.context.engine.n_rows_max());
-            self.answers.step(n_rows.max(1))
+            self.step_answers()
         } else {
             self.read_chunk();
             true
@@ -107,7 +108,12 @@ impl<'e> Scheduler<'e> {
             self.fail_all(&Error::Stopped(problem.to_owned()));
         }
         self.context.publish(self.answers.jobs.len(), self.answers.kept.n_sessions());
-        has_worked
+        has_worked || has_dropped
+    }
+
+    fn step_answers(&mut self) -> bool {
+        let n_rows = N_ROWS_OF_ANSWERS.min(self.context.engine.n_rows_max());
+        self.answers.step(n_rows.max(1))
     }
 
     /// Whether the engine does not work any more.
@@ -133,10 +139,11 @@ impl<'e> Scheduler<'e> {
         self.context.publish(0, self.answers.kept.n_sessions());
     }
 
-    /// Forgets jobs that nobody wants any more. What was read of their prompts is kept: whoever
-    /// asks again goes on from there.
-    fn drop_cancelled(&mut self) {
+    /// Forgets jobs that nobody wants any more; whether there were any. What was read of their
+    /// prompts is kept: whoever asks again goes on from there.
+    fn drop_cancelled(&mut self) -> bool {
         let shared = self.context.shared;
+        let n_before = self.waiting.len();
         for submitted in std::mem::take(&mut self.waiting) {
             if submitted.flags.are_all_cancelled() {
                 submitted.drop_waiting(None, shared);
@@ -146,22 +153,40 @@ impl<'e> Scheduler<'e> {
         }
         let cancelled = self.readings.extract_if(.., |it| it.flags.are_all_cancelled());
         let cancelled: Vec<Reading> = cancelled.collect();
+        let has_any = self.waiting.len() < n_before || !cancelled.is_empty();
+        if self.waiting.len() < n_before {
+            // The next one that waits may be smaller.
+            self.full_at = None;
+        }
         for reading in cancelled {
             self.answers.keep(reading.job, reading.session);
             self.answers.jobs.cancel_whole(reading.job, shared);
         }
-        self.answers.drop_cancelled();
+        self.answers.drop_cancelled() || has_any
+    }
+
+    /// What ended left memory: who waits for some tries again.
+    fn note_ended(&mut self) {
+        let n_ended = self.answers.jobs.n_ended();
+        if n_ended != self.n_ended {
+            self.n_ended = n_ended;
+            self.answers.try_again();
+        }
     }
 
     /// Makes room for answers that cannot go on without: kept sessions give way, then the newest
-    /// prompt, and at last one of them.
+    /// prompt. Other answers end some time; where none of them can go on, one fails.
     fn relieve(&mut self) {
         if !self.answers.has_shortage() {
             return;
         }
-        if self.answers.kept.give_up_one() || self.put_back_newest() {
+        if self.answers.kept.give_up_one() {
             self.answers.try_again();
-        } else {
+        } else if self.put_back_newest() {
+            self.answers.try_again();
+            // Before the prompt asks for the same memory again.
+            self.step_answers();
+        } else if !self.answers.is_any_ready() {
             self.answers.fail_one_short();
         }
     }
@@ -173,22 +198,46 @@ impl<'e> Scheduler<'e> {
         true
     }
 
-    /// Begins jobs, as far as there are sessions and memory.
-    fn admit(&mut self) {
+    /// Gives answers to prompts that were read, and jobs, sessions as far as there are any. Jobs
+    /// and further answers of a job take turns, so that many answers do not keep others out.
+    fn give_sessions(&mut self) {
         while self.readings.len() + self.answers.n_running() < self.limits.n_sessions {
-            let next = self.waiting.iter().position(|it| !self.is_held(&it.job));
-            let Some(submitted) = next.and_then(|idx| self.waiting.remove(idx)) else { return };
-            let is_alone = self.readings.is_empty() && self.answers.n_running() == 0;
-            match self.session_for(&submitted.job) {
-                Ok(session) => self.begin(submitted, session),
-                // Others end some time, and then there is room.
-                Err(Error::NoRoom { .. }) if !is_alone => {
-                    self.waiting.push_front(submitted);
-                    return;
-                }
-                Err(error) => submitted.drop_waiting(Some(error), self.context.shared),
+            let is_read = !self.readings.is_empty();
+            if self.answers.start_first(is_read) {
+                continue;
             }
+            let is_job = self.is_turn_of_jobs && self.admit_one();
+            let is_further = !is_job && self.answers.start_further(is_read);
+            if !(is_job || is_further || self.admit_one()) {
+                return;
+            }
+            self.is_turn_of_jobs = is_further;
         }
+    }
+
+    /// Whether there is a job that has memory.
+    fn is_working(&self) -> bool {
+        self.answers.jobs.len() > 0
+    }
+
+    /// Begins the next job; whether there was one, and memory for it.
+    fn admit_one(&mut self) -> bool {
+        if self.full_at == Some(self.answers.jobs.n_ended()) && self.is_working() {
+            return false;
+        }
+        let next = self.waiting.iter().position(|it| !self.is_held(&it.job));
+        let Some(submitted) = next.and_then(|idx| self.waiting.remove(idx)) else { return false };
+        match self.session_for(&submitted.job) {
+            Ok(session) => self.begin(submitted, session),
+            // Others end some time, and then there is room.
+            Err(Error::NoRoom { .. }) if self.is_working() => {
+                self.waiting.push_front(submitted);
+                self.full_at = Some(self.answers.jobs.n_ended());
+                return false;
+            }
+            Err(error) => submitted.drop_waiting(Some(error), self.context.shared),
+        }
+        true
     }
 
     /// Whether a job waits for a prompt that begins like its own: then it need not read as much.
@@ -197,9 +246,11 @@ impl<'e> Scheduler<'e> {
             return false;
         }
         let n_tokens_now = self.find(job).map_or(0, |(_, found)| found.n_tokens);
+        let mut layers = self.context.engine.spec().layers.iter();
+        let is_recurrent = layers.any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)));
         self.readings.iter().any(|reading| {
             let n_shared = n_shared(&reading.prompt, &job.prompt).min(job.prompt.len() - 1);
-            let n_tokens_then = reading.n_forkable(n_shared, self.is_recurrent);
+            let n_tokens_then = reading.n_forkable(n_shared, is_recurrent);
             n_tokens_then >= n_tokens_now + N_WAITED_FOR && reading.n_done() < n_tokens_then
         })
     }
@@ -218,30 +269,43 @@ impl<'e> Scheduler<'e> {
     }
 
     /// A session with room for a prompt, which may have some of it already. Where there is no room,
-    /// kept sessions give way.
+    /// kept sessions give way if that can help.
     fn session_for(&mut self, job: &Job) -> Result<Session> {
         loop {
-            let error = match self.start_of(job) {
-                Ok(mut session) => {
-                    let n_left = job.prompt.len() - session.tokens().len();
-                    match session.reserve(n_left) {
-                        Ok(()) => return Ok(session),
-                        Err(error) => {
-                            self.answers.kept.put(session, &job.parts_at);
-                            error
-                        }
-                    }
-                }
-                Err(error) => error,
+            let error = match self.session_now(job) {
+                Err(error @ Error::NoRoom { .. }) => error,
+                done => return done,
             };
-            if !matches!(error, Error::NoRoom { .. }) || !self.answers.kept.give_up_one() {
+            if !self.can_kept_help(&error) || !self.answers.kept.give_up_one() {
                 return Err(error);
             }
         }
     }
 
-    fn start_of(&mut self, job: &Job) -> Result<Session> {
-        let session = match self.find(job) {
+    /// The same with the memory that there is.
+    fn session_now(&mut self, job: &Job) -> Result<Session> {
+        let found = self.find(job);
+        let mut session = self.start_of(found)?;
+        let n_left = job.prompt.len() - session.tokens().len();
+        if let Err(error) = session.reserve(n_left) {
+            // A fork of a session that runs can be had again.
+            if matches!(found, Some((Place::Kept, _))) {
+                self.answers.kept.put(session, &job.parts_at);
+            }
+            return Err(error);
+        }
+        Ok(session)
+    }
+
+    /// Whether there is enough room without kept sessions. With nobody else at work it is tried.
+    fn can_kept_help(&self, error: &Error) -> bool {
+        let Error::NoRoom { needed_bytes, available_bytes, .. } = error else { return false };
+        let missing_bytes = needed_bytes.saturating_sub(available_bytes.unwrap_or(0));
+        !self.is_working() || self.answers.kept.bytes() >= missing_bytes
+    }
+
+    fn start_of(&mut self, found: Option<(Place, Found)>) -> Result<Session> {
+        let session = match found {
             Some((Place::Kept, found)) => self.answers.kept.take(found),
             Some((Place::Answer, found)) => {
                 fork_at(self.answers.session_mut(found.idx), found.n_tokens)
@@ -256,25 +320,28 @@ impl<'e> Scheduler<'e> {
         Ok(session)
     }
 
-    fn begin(&mut self, mut submitted: Submitted, session: Session) {
+    fn begin(&mut self, submitted: Submitted, session: Session) {
         let now = self.context.clock.now();
-        let prompt: Arc<[_]> = submitted.job.prompt.as_slice().into();
-        let n_cached = session.tokens().len();
-        let parts_at = std::mem::take(&mut submitted.job.parts_at);
-        let flags = Arc::clone(&submitted.flags);
-        let scores = submitted.job.scores_prompt;
-        let text = self.context.text;
-        let n_best = text
-            .generation(submitted.job.sampling.clone(), 1)
-            .map_or(None, |generation| generation.n_best_needed());
-        submitted.job.parts_at.clone_from(&parts_at);
+        let (n_prompt, n_cached) = (submitted.job.prompt.len(), session.tokens().len());
+        let terms = Terms {
+            n_best: self.n_best(&submitted.job),
+            longer: self.longer_steps(n_prompt - n_cached),
+            begun_at: now,
+            // As the least of those that are read: else newer prompts would always come first.
+            service: self.readings.iter().map(|it| it.service).min().unwrap_or_default(),
+        };
         let at = (now, self.context.drive_bytes());
-        let job =
-            self.answers.jobs.begin(submitted, (prompt.len(), n_cached), at, self.context.shared);
-        let longer = self.longer_steps(prompt.len() - n_cached);
-        let mut reading = Reading::new((job, flags), prompt, session, &parts_at, now);
-        (reading.scores, reading.n_best) = (scores, n_best);
-        self.readings.push(reading.with_longer_steps(longer));
+        let shared = self.context.shared;
+        let id = self.answers.jobs.begin(submitted, (n_prompt, n_cached), at, shared);
+        self.readings.push(Reading::new(id, self.answers.jobs.of(id), session, terms));
+    }
+
+    /// How many of the best logits are enough for the first tokens of a job's answers; `None`: all
+    /// are wanted. Scores need those of other tokens, too.
+    fn n_best(&self, job: &Job) -> Option<usize> {
+        // What cannot be begun fails where its answers begin.
+        let generation = self.context.generation(job, 0).ok();
+        generation.filter(|_| !job.scores_prompt).and_then(|it| it.n_best_needed())
     }
 
     /// Where experts are streamed, a long prompt reads them less often in longer steps.
@@ -356,7 +423,7 @@ impl<'e> Scheduler<'e> {
             let share = u32::try_from(n_rows_in_all / n_rows[*idx]).unwrap_or(u32::MAX);
             reading.service += ended.spent / share.max(1);
             if let (Ok(()), Some(scores)) = (&outcome, scores) {
-                self.answers.jobs.put(reading.job, Event::PromptScores(scores.into_list()));
+                self.answers.jobs.scored(reading.job, scores.into_list());
             }
             match outcome {
                 Ok(()) if reading.n_left() == 0 => over.push((*idx, feed_idx, Ok(()))),

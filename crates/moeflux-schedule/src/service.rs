@@ -19,7 +19,7 @@ use crate::kept::KeptLimits;
 use crate::scheduler::{Limits, Scheduler};
 use crate::shared::{JobFlags, Shared, State};
 use crate::stats::Stats;
-use crate::tracked::Submitted;
+use crate::tracked::{Submitted, Told};
 
 /// Opens the engine: at the start, and again where it was unloaded.
 pub type Open = dyn FnMut() -> Result<Engine> + Send;
@@ -152,13 +152,18 @@ impl Service {
         }
         let flags = Arc::new(JobFlags::new(job.n_answers, job.prompt.len()));
         let ticket = Ticket { flags: Arc::clone(&flags), commands: self.commands.clone() };
-        let submitted = Submitted { job, sink, flags, at: self.clock.now(), has_begun: false };
+        let at = self.clock.now();
+        let sink = Told(sink);
+        let submitted = Submitted { job, sink, flags, at, has_begun: false, n_scores_told: 0 };
         self.shared.n_waiting.fetch_add(1, Ordering::Relaxed);
-        // The thread is there as long as the service.
-        drop(self.commands.send(Command::Submit(Box::new(submitted))));
-        Ok(ticket)
+        match self.commands.send(Command::Submit(Box::new(submitted))) {
+            Ok(()) => Ok(ticket),
+            // The thread broke down.
+            Err(_) => Err(Refusal::Closed),
+        }
     }
 
+    /// Counts a job, if it can be taken.
     fn take(&self, job: &Job) -> std::result::Result<(), Refusal> {
         if self.shared.is_closed.load(Ordering::Relaxed) {
             return Err(Refusal::Closed);
@@ -296,6 +301,18 @@ struct Thread {
     opened: Option<Sender<Result<()>>>,
 }
 
+/// Where the thread panics, nobody waits for it in vain.
+struct BreakdownIsTold(Arc<Shared>);
+
+impl Drop for BreakdownIsTold {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set_state(State::Broken);
+            self.0.is_closed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Why an engine is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
@@ -306,6 +323,7 @@ enum Closed {
 
 impl Thread {
     fn run(mut self) {
+        let _told = BreakdownIsTold(Arc::clone(&self.shared));
         let mut first = Vec::new();
         loop {
             self.shared.set_state(State::Loading);

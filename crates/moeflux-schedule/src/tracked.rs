@@ -9,35 +9,52 @@ use std::time::Duration;
 
 use moeflux::{Error, Finish};
 
-use crate::job::{Event, Job, Sink, Times};
+use crate::job::{Event, Job, Scored, Sink, Times};
 use crate::shared::{JobFlags, Shared};
 
 /// Which job: in the order of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct JobId(pub(crate) u64);
 
+/// Who hears of a job that is not over: also if the thread breaks down.
+pub(crate) struct Told(pub(crate) Box<dyn Sink>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let problem = "the scheduler broke a promise of this program: please report it";
+            self.0.put(Event::Failed(Error::Stopped(problem.to_owned())));
+        }
+    }
+}
+
 /// A job on its way to the thread.
 pub(crate) struct Submitted {
     pub(crate) job: Job,
-    pub(crate) sink: Box<dyn Sink>,
+    pub(crate) sink: Told,
     pub(crate) flags: Arc<JobFlags>,
     /// When.
     pub(crate) at: Duration,
     /// It had begun before, and gave way to others.
     pub(crate) has_begun: bool,
+    /// Scores of its prompt that were told then.
+    pub(crate) n_scores_told: usize,
 }
 
 /// A job that has begun.
 pub(crate) struct Tracked {
     pub(crate) job: Job,
     pub(crate) flags: Arc<JobFlags>,
-    sink: Box<dyn Sink>,
+    sink: Told,
     submitted_at: Duration,
     begun_at: Duration,
     first_token_at: Option<Duration>,
     /// Bytes that had been read from drives when it began.
     drive_bytes_before: u64,
     n_open: usize,
+    n_scores_told: usize,
+    /// Scores that come once more, as its prompt is read again.
+    n_scores_again: usize,
     /// Nobody hears of it any more.
     is_silent: bool,
 }
@@ -47,6 +64,7 @@ pub(crate) struct Tracked {
 pub(crate) struct Jobs {
     jobs: BTreeMap<JobId, Tracked>,
     n_begun: u64,
+    n_ended: u64,
 }
 
 /// How an answer ended.
@@ -67,7 +85,7 @@ impl Jobs {
         (now, drive_bytes_before): (Duration, u64),
         shared: &Shared,
     ) -> JobId {
-        let Submitted { job, mut sink, flags, at, has_begun } = submitted;
+        let Submitted { job, mut sink, flags, at, has_begun, n_scores_told } = submitted;
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
         let n_open = job.n_answers;
         flags.set_progress(n_cached_tokens, None);
@@ -78,7 +96,7 @@ impl Jobs {
             stats.queued.add_time(now.saturating_sub(at));
             stats.prompt_tokens.add_count(n_prompt_tokens);
             drop(stats);
-            sink.put(Event::Begun { n_cached_tokens });
+            sink.0.put(Event::Begun { n_cached_tokens });
         }
         let (submitted_at, begun_at, first_token_at) = (at, now, None);
         let id = JobId(self.n_begun);
@@ -92,6 +110,8 @@ impl Jobs {
             first_token_at,
             drive_bytes_before,
             n_open,
+            n_scores_told,
+            n_scores_again: n_scores_told,
             is_silent: false,
         };
         self.jobs.insert(id, tracked);
@@ -110,8 +130,21 @@ impl Jobs {
         self.jobs.get_mut(&id).expect("a job is there until its last answer has ended")
     }
 
-    pub(crate) fn put(&mut self, id: JobId, event: Event) {
-        self.of_mut(id).put(event);
+    /// Answers that have ended, and prompts that gave way: each of them left some memory.
+    pub(crate) fn n_ended(&self) -> u64 {
+        self.n_ended
+    }
+
+    /// More of a prompt was scored. What was told before it gave way to others is not told again.
+    pub(crate) fn scored(&mut self, id: JobId, mut scores: Vec<Scored>) {
+        let tracked = self.of_mut(id);
+        let n_again = tracked.n_scores_again.min(scores.len());
+        scores.drain(..n_again);
+        tracked.n_scores_again -= n_again;
+        tracked.n_scores_told += scores.len();
+        if !scores.is_empty() {
+            tracked.put(Event::PromptScores(scores));
+        }
     }
 
     /// A token was chosen.
@@ -184,6 +217,7 @@ impl Jobs {
     }
 
     fn close_one(&mut self, id: JobId, shared: &Shared) {
+        self.n_ended += 1;
         let tracked = self.of_mut(id);
         tracked.n_open -= 1;
         if tracked.n_open == 0 {
@@ -195,21 +229,22 @@ impl Jobs {
     /// A job whose prompt was not read to its end goes back.
     pub(crate) fn take_back(&mut self, id: JobId, shared: &Shared) -> Submitted {
         let tracked = self.jobs.remove(&id).expect("a job is there until it is taken back");
+        self.n_ended += 1;
         shared.n_waiting.fetch_add(1, Ordering::Relaxed);
-        let Tracked { job, flags, sink, submitted_at, .. } = tracked;
-        Submitted { job, sink, flags, at: submitted_at, has_begun: true }
+        let Tracked { job, flags, sink, submitted_at: at, n_scores_told, .. } = tracked;
+        Submitted { job, sink, flags, at, has_begun: true, n_scores_told }
     }
 }
 
 impl Tracked {
     /// Whether it takes tokens now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.sink.is_ready()
+        self.sink.0.is_ready()
     }
 
     fn put(&mut self, event: Event) {
         if !self.is_silent && !self.flags.is_cancelled() {
-            self.sink.put(event);
+            self.sink.0.put(event);
         }
     }
 }
@@ -223,7 +258,7 @@ impl Submitted {
             None => shared.stats().n_cancelled += 1,
             Some(error) => {
                 shared.stats().n_failed += 1;
-                self.sink.put(Event::Failed(error));
+                self.sink.0.put(Event::Failed(error));
             }
         }
     }

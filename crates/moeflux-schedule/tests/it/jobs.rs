@@ -3,7 +3,7 @@
 use moeflux::{Error, Finish, Scorer, StopStrings, TokenId, Wanted};
 use moeflux_schedule::{Options, Refusal, State};
 
-use crate::support::{Asked, DEMO, RECURRENT, wait_until};
+use crate::support::{Asked, DEMO, Nobody, RECURRENT, wait_until};
 
 const CONTEXT: usize = 600;
 
@@ -42,6 +42,20 @@ fn several_answers_share_their_prompt() {
         assert_eq!(asked.end().answers, expected);
         assert_eq!(service.stats().n_prompt_tokens, asked.job.prompt.len() as u64);
     }
+}
+
+#[test]
+fn many_answers_do_not_keep_other_jobs_out() {
+    let service = DEMO.service(options(1));
+    let mut many = DEMO.job(DEMO.tokens("A slice is"), 60);
+    many.n_answers = 6;
+    many.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
+    let many = Asked::new(&service, many);
+    let other = Asked::new(&service, DEMO.job(DEMO.tokens("fn"), 5));
+    other.end();
+    let n_ended = many.so_far().answers.iter().filter(|it| it.finish.is_some()).count();
+    assert!(n_ended < 6, "the other job had its turn");
+    many.end();
 }
 
 #[test]
@@ -152,13 +166,6 @@ fn what_cannot_run_is_refused_at_once() {
         assert_eq!(heard.failure.as_deref(), Some("cancelled"));
     }
     wait_until("all jobs to be over", || service.is_idle());
-}
-
-/// A sink that hears nothing.
-struct Nobody;
-
-impl moeflux_schedule::Sink for Nobody {
-    fn put(&mut self, _event: moeflux_schedule::Event) {}
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod giving_up;
 mod jobs;
 mod reuse;
+mod rooms;
 mod scripts;
 mod support;
 #[path = "../../../moeflux/tests/it/temp_dir.rs"]

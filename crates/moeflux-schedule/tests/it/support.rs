@@ -18,6 +18,9 @@ use crate::temp_dir::TempDir;
 /// Far more than any test takes: a test that waits for ever says so.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The rest of the tests' process, and sessions.
+const MEMORY_BYTES: u64 = 512 << 20;
+
 /// A folder with a model and its text.
 pub(crate) struct Subject {
     dir: PathBuf,
@@ -62,6 +65,16 @@ impl Subject {
         let clock = Arc::new(RealClock::new());
         let text = Arc::clone(&self.text);
         Service::start(Box::new(move || open(&dir, n_rows)), text, options, clock).unwrap()
+    }
+
+    /// An engine that says at once when there is no memory for another session.
+    pub(crate) fn open(&self) -> moeflux::Result<Engine> {
+        let n_rows = NonZeroUsize::new(self.n_rows).unwrap();
+        let memory = self.cold.memory();
+        let of_model = memory.resident_bytes + memory.expert_bytes + 2 * memory.workspace_bytes;
+        let budget = of_model + MEMORY_BYTES;
+        let builder = Engine::builder(&self.dir).threads(NonZeroUsize::MIN).rows_per_step(n_rows);
+        builder.memory(budget).open()
     }
 
     pub(crate) fn tokens(&self, text: &str) -> Vec<TokenId> {
@@ -155,6 +168,13 @@ impl Masks for CountingMasks {
 fn open(dir: &Path, n_rows: usize) -> moeflux::Result<Engine> {
     let n_rows = NonZeroUsize::new(n_rows).unwrap();
     Engine::builder(dir).threads(NonZeroUsize::MIN).rows_per_step(n_rows).open()
+}
+
+/// A sink that hears nothing.
+pub(crate) struct Nobody;
+
+impl Sink for Nobody {
+    fn put(&mut self, _event: Event) {}
 }
 
 /// What was heard of an answer.

@@ -1,0 +1,126 @@
+//! Sessions that have less memory than they ask for.
+
+use std::sync::Arc;
+
+use moeflux::provider::io::RealClock;
+use moeflux::{Engine, Error, TokenId};
+use moeflux_schedule::{Job, Options, Refusal, Service, State};
+
+use crate::support::{Asked, DEMO, Nobody, wait_until};
+
+const CONTEXT: usize = 4000;
+/// Sessions take memory for so many positions at once.
+const PIECE: usize = 1024;
+
+/// A service whose sessions have room for so many pieces.
+fn service(n_pieces: usize) -> Service {
+    let open = move || {
+        let engine = DEMO.open()?;
+        leave_room(&engine, n_pieces);
+        Ok(engine)
+    };
+    let mut options = Options::new(CONTEXT);
+    options.n_sessions = 3;
+    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(RealClock::new()));
+    Service::start(Box::new(open), text, options, clock).unwrap()
+}
+
+/// Takes all memory for sessions but this.
+fn leave_room(engine: &Engine, n_pieces: usize) {
+    let mut taken = Vec::new();
+    loop {
+        let reserved = engine.session(PIECE).and_then(|mut session| {
+            session.reserve(PIECE)?;
+            Ok(session)
+        });
+        match reserved {
+            Ok(session) => taken.push(session),
+            Err(Error::NoRoom { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    taken.truncate(taken.len() - n_pieces);
+    Box::leak(taken.into_boxed_slice());
+}
+
+fn tokens(n_tokens: usize) -> Vec<TokenId> {
+    let text = "A slice is a view into a block of memory, and a pointer with a length. ";
+    let mut tokens = DEMO.tokens(&text.repeat(n_tokens.div_ceil(12)));
+    tokens.truncate(n_tokens);
+    tokens
+}
+
+/// An answer that does not end before its length is reached.
+fn endless(prompt: Vec<TokenId>, n_tokens: usize) -> Job {
+    let mut job = DEMO.job(prompt, n_tokens);
+    job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
+    job
+}
+
+/// Each is answered as alone.
+fn check(service: &Service, jobs: impl IntoIterator<Item = Job>) {
+    let asked: Vec<_> = jobs.into_iter().map(|job| Asked::new(service, job)).collect();
+    for asked in &asked {
+        let heard = asked.end();
+        assert_eq!(heard.answers, [DEMO.alone(&asked.job, 0, CONTEXT)]);
+        if asked.job.scores_prompt {
+            let scored: Vec<_> = heard.scores.iter().map(|it| it.token).collect();
+            assert_eq!(scored, asked.job.prompt, "each token is scored once");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_that_begins_like_a_running_one_waits_for_room() {
+    let mut longer = tokens(30);
+    longer.extend(DEMO.tokens("Rc is a pointer. ").iter().cycle().take(1500));
+    check(&service(2), [endless(tokens(40), 300), endless(longer, 20)]);
+}
+
+#[test]
+fn a_prompt_gives_way_to_an_answer_that_grows() {
+    let mut read = endless(DEMO.tokens(&"let x = 3; ".repeat(400)), 20);
+    read.prompt.truncate(2000);
+    read.scores_prompt = true;
+    check(&service(3), [endless(tokens(PIECE - 20), 60), read]);
+}
+
+#[test]
+fn an_answer_without_room_waits_for_the_end_of_another() {
+    check(&service(2), [endless(tokens(PIECE - 8), 30), endless(DEMO.tokens("fn"), 200)]);
+}
+
+#[test]
+fn what_can_never_have_room_is_refused() {
+    let service = service(1);
+    let asked = Asked::new(&service, endless(tokens(2 * PIECE), 20));
+    let heard = asked.wait_for("the failure", |heard| heard.failure.is_some());
+    assert!(heard.failure.is_some_and(|it| it.contains("needs")));
+    check(&service, [endless(tokens(40), 30)]);
+}
+
+/// Masks that break their promise.
+#[derive(Debug)]
+struct Broken;
+
+impl moeflux_schedule::Masks for Broken {
+    fn mask(&self) -> Box<dyn moeflux::LogitMask> {
+        panic!("as the test wants it");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_broke_down() {
+    let service = service(4);
+    let running = Asked::new(&service, endless(tokens(40), 2000));
+    running.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let mut job = endless(tokens(20), 5);
+    job.masks = Some(Arc::new(Broken));
+    for asked in [Asked::new(&service, job), running] {
+        let heard = asked.wait_for("the failure", |heard| heard.failure.is_some());
+        assert!(heard.failure.is_some_and(|it| it.contains("broke a promise")));
+    }
+    wait_until("its state", || service.state() == State::Broken);
+    let refused = service.submit(endless(tokens(20), 5), Box::new(Nobody)).unwrap_err();
+    assert!(matches!(refused, Refusal::Closed));
+}
