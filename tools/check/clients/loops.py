@@ -1,11 +1,12 @@
 """Calls of tools with their results and the answers to these, through the clients of others.
 
-    python3 loops.py URL FORMAT CODEX
+    python3 loops.py URL FORMAT TOOLS
 
-URL serves the scripted model of scenes.py for FORMAT, CODEX is the program. In each check a client
-asks all questions of the scenes in one conversation. What it gets must be the script to the letter.
-The model compares what comes back to it: if the prompt has another history, its answer differs.
+URL serves the scripted model of scenes.py for FORMAT, TOOLS is the folder with node_modules. A
+client asks the questions of the scenes. What it gets must be the script to the letter. The model
+compares what comes back to it: if a prompt has another history, its answer differs.
 """
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -20,15 +21,16 @@ import check
 import scenes
 import script_model
 
-TEXT_OF_PARTS = lambda kind, text: [{"type": kind, "text": text}]
+DELTAS = ["response.output_text.delta", "response.function_call_arguments.delta"]
+PARTS = lambda kind, text: [{"type": kind, "text": text}]
 
 
 class Chat:
-    """A conversation through Chat Completions. The answer to `say` and `give` is text with calls."""
+    """A conversation through Chat Completions; `say` and `give` return text and calls."""
     reasons = ("tool_calls", "stop")
 
     def __init__(self, url):
-        self.client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         tools = [{"type": "function", "function": it} for it in scenes.TOOLS]
         self.options = {"model": "any", "tools": tools}
         self.history = []
@@ -58,7 +60,8 @@ class Chat:
         return message.content or "", [(it.function.name, it.function.arguments) for it in calls]
 
     def message(self):
-        choice = self.client.chat.completions.create(messages=self.history, **self.options).choices[0]
+        ask = self.client.chat.completions.create
+        choice = ask(messages=self.history, **self.options).choices[0]
         self.reason = choice.finish_reason
         return choice.message
 
@@ -67,7 +70,7 @@ class ChatStreamed(Chat):
     """Through the package's own stream, with results as parts."""
 
     def result(self, id, text):
-        return {"role": "tool", "tool_call_id": id, "content": TEXT_OF_PARTS("text", text)}
+        return {"role": "tool", "tool_call_id": id, "content": PARTS("text", text)}
 
     def message(self):
         done = []
@@ -105,7 +108,8 @@ class ChatDeltas(Chat):
                 calls[-1]["function"]["arguments"] += it.function.arguments or ""
         assert len(reasons) == 1, reasons
         self.reason = reasons[0]
-        message = {"role": "assistant", "content": "".join(text) or None, "tool_calls": calls or None}
+        message = {"role": "assistant", "content": "".join(text) or None}
+        message["tool_calls"] = calls or None
         return openai.types.chat.ChatCompletionMessage.model_validate(message)
 
 
@@ -127,7 +131,8 @@ class Responses(Chat):
         assert all(it.status == "completed" for it in response.output), response
         # Text, if there is any, comes before calls.
         kinds = [it.type for it in response.output]
-        assert kinds == ["message"] * bool(response.output_text) + ["function_call"] * len(calls), kinds
+        n_texts = 1 if response.output_text else 0
+        assert kinds == ["message"] * n_texts + ["function_call"] * len(calls), kinds
         self.ids += [it.call_id for it in calls]
         self.history += response.output
         return response.output_text, [(it.name, it.arguments) for it in calls]
@@ -140,13 +145,14 @@ class ResponsesStreamed(Responses):
     """Through the events; they add up to the final response. Results are parts."""
 
     def result(self, id, text):
-        return {"type": "function_call_output", "call_id": id, "output": TEXT_OF_PARTS("input_text", text)}
+        output = PARTS("input_text", text)
+        return {"type": "function_call_output", "call_id": id, "output": output}
 
     def response(self):
         added, deltas, done, items = {}, {}, {}, {}
         with self.client.responses.stream(input=self.history, **self.options) as stream:
             for event in stream:
-                if event.type in ("response.output_text.delta", "response.function_call_arguments.delta"):
+                if event.type in DELTAS:
                     deltas[event.output_index] = deltas.get(event.output_index, "") + event.delta
                 elif event.type == "response.output_item.added":
                     added[event.output_index] = event.item
@@ -177,8 +183,9 @@ class Messages(Chat):
     def __init__(self, url):
         super().__init__(url)
         self.client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
-        rename = lambda it: {**{key: it[key] for key in ("name", "description")}, "input_schema": it["parameters"]}
-        self.options = {"model": "any", "max_tokens": 500, "tools": [rename(it) for it in scenes.TOOLS]}
+        tools = [{"name": it["name"], "description": it["description"],
+                  "input_schema": it["parameters"]} for it in scenes.TOOLS]
+        self.options = {"model": "any", "max_tokens": 500, "tools": tools}
 
     def give(self, results):
         blocks = [self.result(id, text) for id, text in zip(self.ids[-len(results):], results)]
@@ -207,7 +214,7 @@ class MessagesStreamed(Messages):
     """Through the events; they add up to the final message. Results are blocks."""
 
     def result(self, id, text):
-        return {"type": "tool_result", "tool_use_id": id, "content": TEXT_OF_PARTS("text", text)}
+        return {"type": "tool_result", "tool_use_id": id, "content": PARTS("text", text)}
 
     def message(self):
         begun, deltas, ended = [], [], []
@@ -260,7 +267,44 @@ def altered_result(url):
     assert answer == (script_model.LOST, []), answer
 
 
-def codex(url, program):
+def all_at_once(url):
+    """Conversations next to each other: more than the server has sessions."""
+    with concurrent.futures.ThreadPoolExecutor(len(DIALECTS)) as pool:
+        return list(pool.map(lambda it: loop(url, it), DIALECTS))[0] + " each"
+
+
+def tool_runner(url):
+    """The loop of the anthropic package itself, streamed and not."""
+    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+
+    def tool(spec, results, called):
+        def run(**arguments):
+            called.append((spec["name"], scenes.written(arguments)))
+            return results[len(called) - 1]
+        about = {"name": spec["name"], "description": spec["description"]}
+        return anthropic.beta_tool(run, input_schema=spec["parameters"], **about)
+
+    for is_streamed in (False, True):
+        for it in scenes.spoken()["asks"]:
+            called = []
+            runner = client.beta.messages.tool_runner(
+                model="any", max_tokens=500, messages=[{"role": "user", "content": it["ask"]}],
+                tools=[tool(spec, it["results"], called) for spec in scenes.TOOLS],
+                stream=is_streamed)
+            last = runner.until_done()
+            text = "".join(block.text for block in last.content if block.type == "text")
+            found = (text, called)
+            assert found == (it["answer"], it["calls"]), f"{it['ask']} {is_streamed=} {found}"
+
+
+def run_tools_of_npm(url, tools):
+    """The loop of the openai package for Node itself, streamed and not."""
+    ran = subprocess.run(["node", Path(tools, "loops.mjs"), url], text=True, capture_output=True,
+                         input=json.dumps(scenes.spoken()), timeout=120)
+    assert ran.returncode == 0, ran.stderr
+
+
+def codex(url, tools):
     """Codex runs a command that the model calls for, in a scratch folder, and prints the answer."""
     with tempfile.TemporaryDirectory() as work:
         home, folder = Path(work, "home"), Path(work, "folder")
@@ -270,24 +314,33 @@ def codex(url, program):
             'model = "scripted"\nmodel_provider = "moeflux"\n[model_providers.moeflux]\n'
             f'name = "moeflux"\nbase_url = "{url}/v1"\nwire_api = "responses"\n')
         # The command is known, and a container has no means for a sandbox of Codex's own.
-        ran = subprocess.run(
-            [program, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
-             scenes.CODEX_ASK],
-            cwd=folder, env=dict(os.environ, CODEX_HOME=str(home)), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=300)
-        told = f"status {ran.returncode}, {ran.stdout!r}\n{ran.stderr[-4000:]}"
-        assert ran.returncode == 0 and ran.stdout.strip() == scenes.CODEX_ANSWER, told
-        name, text = scenes.CODEX_FILE
-        assert [it.name for it in folder.iterdir()] == [name], told
-        assert (folder / name).read_text() == text, told
+        options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+
+        def says(arguments, answer):
+            ran = subprocess.run(
+                [Path(tools, "node_modules/.bin/codex"), "exec", *arguments], cwd=folder, text=True,
+                env=dict(os.environ, CODEX_HOME=str(home)), stdin=subprocess.DEVNULL,
+                capture_output=True, timeout=300)
+            told = f"status {ran.returncode}, {ran.stdout!r}\n{ran.stderr[-4000:]}"
+            assert ran.returncode == 0 and ran.stdout.strip() == answer, told
+
+        says([*options, scenes.CODEX_ASK], scenes.CODEX_ANSWER)
+        found = {it.name: it.read_text() for it in folder.iterdir()}
+        assert found == dict([scenes.CODEX_FILE]), found
+        # The first question with its call is then a part of the prompt.
+        says(["resume", "--last", *options, scenes.CODEX_ASK_AGAIN], scenes.CODEX_ANSWER_AGAIN)
+
+
+DIALECTS = [
+    Chat, ChatStreamed, ChatDeltas, Responses, ResponsesStreamed, Messages, MessagesStreamed]
 
 
 def main():
-    url, format, program = sys.argv[1:]
-    dialects = [Chat, ChatStreamed, ChatDeltas, Responses, ResponsesStreamed, Messages, MessagesStreamed]
-    checks = [(it.__name__, lambda it=it: loop(url, it)) for it in dialects]
-    checks.append(("altered_result", lambda: altered_result(url)))
-    checks.append(("codex", lambda: codex(url, program)))
+    url, format, tools = sys.argv[1:]
+    checks = [(it.__name__, lambda it=it: loop(url, it)) for it in DIALECTS]
+    more = [all_at_once, altered_result, tool_runner]
+    checks += [(it.__name__, lambda it=it: it(url)) for it in more]
+    checks += [(it.__name__, lambda it=it: it(url, tools)) for it in [run_tools_of_npm, codex]]
     n_wrong = sum(check.is_wrong(f"{format}: {name}", run) for name, run in checks)
     print(f"{len(checks)} checks, {n_wrong} wrong")
     return n_wrong > 0

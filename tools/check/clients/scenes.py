@@ -17,6 +17,8 @@ CODEX_ASK = "Make the file."
 CODEX_COMMAND = f"sh -c 'echo moeflux > ma{MARK}de.txt && cat ma{MARK}de.txt'"
 CODEX_FILE = ("made.txt", "moeflux\n")
 CODEX_ANSWER = "The file made.txt says \"moeflux\", in one line."
+CODEX_ASK_AGAIN = "What did you make?"
+CODEX_ANSWER_AGAIN = "I made a file of seven letters, as you can read above."
 
 
 def tool(name, properties):
@@ -25,11 +27,13 @@ def tool(name, properties):
 
 
 TOOLS = [
-    tool("look_up", {"place": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"}}),
+    tool("look_up", {"place": {"type": "string"}, "days": {"type": "integer"},
+                     "exact": {"type": "boolean"}}),
     tool("write_note", {"path": {"type": "string"}, "text": {"type": "string"}, "options": {
         "type": "object", "properties": {
             "tags": {"type": "array", "items": {"type": "string"}},
-            "owner": {"type": "object", "properties": {"name": {"type": "string"}, "id": {"type": "number"}}}}}}),
+            "owner": {"type": "object", "properties": {
+                "name": {"type": "string"}, "id": {"type": "number"}}}}}}),
     tool("clock", {}),
 ]
 
@@ -57,8 +61,10 @@ SCENES = {
     "Write what is hard to quote.": [
         Turn("", [("write_note", {
             "path": f"C:\\no{MARK}tes\\\"a b\".txt",
-            "text": f"One \"quo{MARK}ted\" word,\n\ttwo \\n lines: {{\"a\": [1, 2]}}{MARK} é語😀 </b> <x>{MARK} }}}} ]]\n",
-            "options": {"tags": [f"a{MARK}\"b\"", "{}", "日本"], "owner": {"name": f"O'{MARK}Neil <&>", "id": -2.5}}})],
+            "text": f"One \"quo{MARK}ted\" word,\n\ttwo \\n lines: {{\"a\": [1, 2]}}"
+                    f"{MARK} é語😀 </b> <x>{MARK} }}}} ]]\n",
+            "options": {"tags": [f"a{MARK}\"b\"", "{}", "日本"],
+                        "owner": {"name": f"O'{MARK}Neil <&>", "id": -2.5}}})],
              ["Written:\n\t\"a b\" {1} é語😀 </tool_call> <|x|>"]),
         Turn("I wrote it, with \"quotes\" and {braces}."),
     ],
@@ -70,14 +76,24 @@ SCENES = {
         Turn("Both are done."),
     ],
     "One after the other.": [
-        Turn("First I ask for the time.\nThen comes the rest.", [("clock", {})], ["12:34"]),
-        Turn("", [("look_up", {"place": f"here at {MARK}12:34", "days": 1, "exact": True})], ["Rain."]),
+        Turn("First I ask for the time.\nThen I see.", [("clock", {})], ["12:34"]),
+        Turn("", [("look_up", {
+            "place": f"here at {MARK}12:34", "days": 1, "exact": True})], ["Rain."]),
         Turn("At last I write it down:", [("write_note", {
             "path": f"last{MARK}.md", "text": f"12:34, {MARK}rain", "options": {}})], [""]),
         Turn("It rains at 12:34, as the note says."),
     ],
     "No call is needed.": [Turn("Then I call nothing: 1 < 2, {\"name\": \"clock\"}.")],
 }
+
+
+def spoken():
+    """The questions with what follows, for clients that run tools on their own."""
+    def of(ask, turns):
+        calls = [call for turn in turns for call in turn.expected()[1]]
+        results = [it for turn in turns for it in turn.results]
+        return {"ask": ask, "calls": calls, "results": results, "answer": turns[-1].text}
+    return {"tools": TOOLS, "asks": [of(*it) for it in SCENES.items()]}
 
 
 def plain(text):
@@ -93,8 +109,8 @@ def call(format, name, arguments):
         body = f'{{"name": "{name}", "arguments": {written(arguments)}}}'
     else:
         raw = lambda it: it if isinstance(it, str) else written(it)
-        body = "".join(f"<parameter={key}>\n{raw(it)}\n</parameter>\n" for key, it in arguments.items())
-        body = f"<function={name}>\n{body}</function>"
+        body = [f"<parameter={key}>\n{raw(it)}\n</parameter>\n" for key, it in arguments.items()]
+        body = f"<function={name}>\n{''.join(body)}</function>"
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
@@ -124,8 +140,9 @@ def script(format):
               for ask, turns in SCENES.items()}
     codex = [Turn("I make it now.", [(CODEX_TOOL, {"cmd": CODEX_COMMAND})]), Turn(CODEX_ANSWER)]
     scenes[CODEX_ASK] = scene(format, codex, parts=["moeflux"])
+    scenes[CODEX_ASK_AGAIN] = scene(format, [Turn(CODEX_ANSWER_AGAIN)])
     return {"plain": "No tools are offered.", "turns": ["This is no scene."], "scenes": scenes,
-            "format": format, "context": 65536}
+            "format": format, "context": 65536, "heads": 1}
 
 
 if __name__ == "__main__":
