@@ -2,7 +2,7 @@
 # Drives `moeflux serve` with clients of others: the openai and anthropic packages for Python, openai
 # for Node, `llm`, and Codex. Fetches them by name.
 #
-#     tools/check/clients.sh           every dialect and loops of tools, about four minutes
+#     tools/check/clients.sh           every dialect and loops of tools, about three minutes
 #     tools/check/clients.sh long      a prompt that takes six minutes, through each client
 #
 # Needs python3, node and npm.
@@ -98,10 +98,10 @@ case $said in
     *) echo "codex: $said"; cat "$work/codex.log"; exit 1 ;;
 esac
 
-# Calls with their results and the answers to these. Both formats run, whatever the first one does.
+# Calls with their results and the answers to these. All formats run, whatever one does.
 cp "$here/loops.mjs" "$tools/loops.mjs"
 status=0
-for format in hermes qwen_xml; do
+for format in hermes qwen_xml glm_4_5; do
     "$tools/ve/bin/python" "$here/scenes.py" "$format" "$work/$format.json"
     "$tools/ve/bin/python" "$here/script_model.py" "$work/$format.json" "$work/$format"
     serve "$format" --model "$work/$format"

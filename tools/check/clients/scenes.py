@@ -2,7 +2,7 @@
 
     python3 scenes.py FORMAT SCRIPT.json        writes the script for script_model.py
 
-FORMAT is "hermes" or "qwen_xml". A mark in a text says where a token ends: only in strings of
+FORMAT is a key of FORMATS. A mark in a text says where a token ends: only in strings of
 arguments, and where nothing is a call yet (script_model.py says why).
 """
 import dataclasses
@@ -10,7 +10,16 @@ import json
 import sys
 
 MARK = "¦"
-FORMATS = ["hermes", "qwen_xml"]
+# What stands between text and calls, before them, between two, and behind them.
+FORMATS = {
+    # The grammar of a call without marks around all of them leaves no token that goes on behind
+    # its end.
+    "hermes": ("\n", "", f"{MARK}\n", ""),
+    "qwen_xml": ("\n\n", "", f"{MARK}\n", ""),
+    "glm_4_5": ("\n", "", f"{MARK}\n", ""),
+    "deepseek_v3_1": ("", "<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
+    "kimi_k2": ("", "<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|>"),
+}
 # What codex calls its shell (0.169.0).
 CODEX_TOOL = "exec_command"
 CODEX_ASK = "Make the file."
@@ -104,43 +113,55 @@ def written(value):
     return json.dumps(value, ensure_ascii=False)
 
 
-def call(format, name, arguments):
+def call(format, name, arguments, number):
+    raw = lambda it: it if isinstance(it, str) else written(it)
     if format == "hermes":
         body = f'{{"name": "{name}", "arguments": {written(arguments)}}}'
-    else:
-        raw = lambda it: it if isinstance(it, str) else written(it)
+        return f"<tool_call>\n{body}\n</tool_call>"
+    if format == "qwen_xml":
         body = [f"<parameter={key}>\n{raw(it)}\n</parameter>\n" for key, it in arguments.items()]
-        body = f"<function={name}>\n{''.join(body)}</function>"
-    return f"<tool_call>\n{body}\n</tool_call>"
+        return f"<tool_call>\n<function={name}>\n{''.join(body)}</function>\n</tool_call>"
+    if format == "glm_4_5":
+        body = [f"<arg_key>{key}</arg_key>\n<arg_value>{raw(it)}</arg_value>\n"
+                for key, it in arguments.items()]
+        return f"<tool_call>{name}\n{''.join(body)}</tool_call>"
+    if format == "deepseek_v3_1":
+        return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{written(arguments)}<｜tool▁call▁end｜>"
+    begin, end = "<|tool_call_begin|>", "<|tool_call_end|>"
+    return f"{begin}functions.{name}:{number}<|tool_call_argument_begin|>{written(arguments)}{end}"
 
 
-def turn_text(format, turn):
-    """One text, or the pieces of one with calls."""
+def turn_text(format, turn, number):
+    """One text, or the pieces of one with calls, of which `number` came before."""
     if not turn.calls:
         return turn.text
-    # The grammar of a call leaves no token that goes on behind its end.
-    calls = f"{MARK}\n".join(call(format, name, arguments) for name, arguments in turn.calls)
+    before, begin, between, end = FORMATS[format]
+    calls = [call(format, *it, number + place) for place, it in enumerate(turn.calls)]
+    text = begin + between.join(calls) + end
     if turn.text:
         # The opening marker is cut, too.
-        before = turn.text + ("\n" if format == "hermes" else "\n\n")
-        calls = before[:3] + MARK + before[3:] + calls.replace("_call>", f"_{MARK}call>", 1)
-    return calls.split(MARK)
+        text = f"{turn.text[:3]}{MARK}{turn.text[3:]}{before}{text[:4]}{MARK}{text[4:]}"
+    return text.split(MARK)
 
 
-def scene(format, turns, **more):
+def scene(format, turns, number, **more):
     """Turns are counted in results."""
     texts = []
     for turn in turns:
-        texts += [turn_text(format, turn)] + [None] * (len(turn.calls) - 1)
+        texts += [turn_text(format, turn, number)] + [None] * (len(turn.calls) - 1)
+        number += len(turn.calls)
     return {"turns": texts, **more}
 
 
 def script(format):
-    scenes = {ask: scene(format, turns, results=[it for turn in turns for it in turn.results])
-              for ask, turns in SCENES.items()}
+    scenes, number = {}, 0
+    for ask, turns in SCENES.items():
+        results = [it for turn in turns for it in turn.results]
+        scenes[ask] = scene(format, turns, number, results=results)
+        number += len(results)
     codex = [Turn("I make it now.", [(CODEX_TOOL, {"cmd": CODEX_COMMAND})]), Turn(CODEX_ANSWER)]
-    scenes[CODEX_ASK] = scene(format, codex, parts=["moeflux"])
-    scenes[CODEX_ASK_AGAIN] = scene(format, [Turn(CODEX_ANSWER_AGAIN)])
+    scenes[CODEX_ASK] = scene(format, codex, 0, parts=["moeflux"])
+    scenes[CODEX_ASK_AGAIN] = scene(format, [Turn(CODEX_ANSWER_AGAIN)], 0)
     return {"plain": "No tools are offered.", "turns": ["This is no scene."], "scenes": scenes,
             "format": format, "context": 65536, "heads": 1}
 
