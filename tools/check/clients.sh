@@ -2,7 +2,7 @@
 # Drives `moeflux serve` with clients of others: the openai and anthropic packages for Python, openai
 # for Node, `llm`, and Codex. Fetches them by name.
 #
-#     tools/check/clients.sh           every dialect, about three minutes
+#     tools/check/clients.sh           every dialect and loops of tools, about three minutes
 #     tools/check/clients.sh long      a prompt that takes six minutes, through each client
 #
 # Needs python3, node and npm.
@@ -97,3 +97,14 @@ case $said in
     *'No tools.'*) echo "ok      codex exec" ;;
     *) echo "codex: $said"; cat "$work/codex.log"; exit 1 ;;
 esac
+
+# Calls with their results and the answers to these. All formats run, whatever one does.
+cp "$here/loops.mjs" "$tools/loops.mjs"
+status=0
+for format in hermes qwen_xml glm_4_5; do
+    "$tools/ve/bin/python" "$here/scenes.py" "$format" "$work/$format.json"
+    "$tools/ve/bin/python" "$here/script_model.py" "$work/$format.json" "$work/$format"
+    serve "$format" --model "$work/$format"
+    "$tools/ve/bin/python" "$here/loops.py" "$url" "$format" "$tools" || status=1
+done
+exit "$status"
