@@ -1,14 +1,17 @@
 //! Turns and tools into what templates are made for.
 //!
-//! Templates agree on most keys and differ in two places: some refuse or leave out a system message
+//! Templates agree on most keys and differ in some places: some refuse or leave out a system message
 //! that is not the first, and some take the arguments of a call as a table, others as text. A
-//! [`Dress`] is one way out of each. **Invariant:** system turns at the start are one message.
+//! [`Dress`] is one way out of each. What else a template expects, it says: [`Expected`].
+//! **Invariant:** system turns at the start are one message.
 
 use std::collections::HashMap;
 
-use moeflux::Message;
+use moeflux::{ChatTemplate, Message};
 use serde_json::{Map, Value as Json, json};
 
+use crate::calls::format::CallFormat;
+use crate::calls::written::{named_id, python_json};
 use crate::conversation::{Assistant, Call, Conversation, Tool, Turn};
 
 /// How the two things are told on which templates differ.
@@ -16,6 +19,26 @@ use crate::conversation::{Assistant, Call, Conversation, Tool, Turn};
 pub(crate) struct Dress {
     pub(crate) late_system: LateSystem,
     pub(crate) arguments: ArgumentsAs,
+}
+
+/// What a template shows that it expects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// What the ids of calls begin with, where templates tell a call's name only by its id.
+    pub(crate) named_ids: Option<&'static str>,
+    /// Beside calls, no text is null: otherwise it is an empty one, as some templates print a null.
+    pub(crate) null_text: bool,
+}
+
+/// Ways to ask for a null in a template.
+const NULL_ASKED: [&str; 3] = ["content'] is none", "content\"] is none", "content is none"];
+
+impl Expected {
+    pub(crate) fn of(template: &ChatTemplate) -> Self {
+        let named_ids = CallFormat::of(template).and_then(CallFormat::id_prefix);
+        let null_text = NULL_ASKED.iter().any(|asked| template.mentions(asked));
+        Self { named_ids, null_text }
+    }
 }
 
 /// A system turn behind another one.
@@ -60,7 +83,11 @@ pub(crate) fn late_system(conversation: &Conversation) -> impl Iterator<Item = &
 }
 
 /// The messages of a conversation.
-pub(crate) fn messages(conversation: &Conversation, dress: Dress) -> Vec<Message> {
+pub(crate) fn messages(
+    conversation: &Conversation,
+    dress: Dress,
+    expected: Expected,
+) -> Vec<Message> {
     let turns = &conversation.turns;
     let n_first = turns.iter().take_while(|turn| matches!(turn, Turn::System(_))).count();
     let (first, others) = turns.split_at(n_first);
@@ -69,8 +96,8 @@ pub(crate) fn messages(conversation: &Conversation, dress: Dress) -> Vec<Message
     if n_first > 0 {
         messages.push(Message::new("system", first.join("\n\n")));
     }
-    let mut names = HashMap::new();
-    messages.extend(others.iter().map(|turn| message(turn, dress, &mut names)));
+    let mut told = Told { dress, expected, calls: HashMap::new(), n_calls: 0 };
+    messages.extend(others.iter().map(|turn| told.message(turn)));
     messages
 }
 
@@ -81,50 +108,66 @@ fn system_text(turn: &Turn) -> Option<&str> {
     }
 }
 
-/// `names` are those of the tools called so far, by the call's id.
-fn message<'a>(turn: &'a Turn, dress: Dress, names: &mut HashMap<&'a str, &'a str>) -> Message {
-    match turn {
-        Turn::System(text) => {
-            let is_kept = dress.late_system == LateSystem::System;
-            Message::new(if is_kept { "system" } else { "user" }, text)
-        }
-        Turn::User(text) => Message::new("user", text),
-        Turn::Assistant(assistant) => {
-            let of_call = |call: &'a Call| (call.id.as_str(), call.name.as_str());
-            names.extend(assistant.calls.iter().map(of_call));
-            assistant_message(assistant, dress)
-        }
-        Turn::Tool(result) => {
-            let mut message = Message::new("tool", &result.text);
-            let id = result.call_id.as_str();
-            if let Some(name) = result.name.as_deref().or(names.get(id).copied()) {
-                message.extra.insert("name".into(), name.into());
+/// Tells turns one after the other.
+struct Told<'a> {
+    dress: Dress,
+    expected: Expected,
+    /// By the id that the client knows: the name of the tool, and the id that is told.
+    calls: HashMap<&'a str, (&'a str, String)>,
+    n_calls: usize,
+}
+
+impl<'a> Told<'a> {
+    fn message(&mut self, turn: &'a Turn) -> Message {
+        match turn {
+            Turn::System(text) => {
+                let is_kept = self.dress.late_system == LateSystem::System;
+                Message::new(if is_kept { "system" } else { "user" }, text)
             }
-            message.extra.insert("tool_call_id".into(), id.into());
-            message
+            Turn::User(text) => Message::new("user", text),
+            Turn::Assistant(assistant) => self.assistant(assistant),
+            Turn::Tool(result) => {
+                let mut message = Message::new("tool", &result.text);
+                let id = result.call_id.as_str();
+                let call = self.calls.get(id);
+                if let Some(name) = result.name.as_deref().or(call.map(|(name, _)| *name)) {
+                    message.extra.insert("name".into(), name.into());
+                }
+                let id = call.map_or(id, |(_, id)| id);
+                message.extra.insert("tool_call_id".into(), id.into());
+                message
+            }
         }
     }
-}
 
-/// Beside calls, no text is an empty one: some templates print a null.
-fn assistant_message(assistant: &Assistant, dress: Dress) -> Message {
-    let mut message = Message::new("assistant", &assistant.text);
-    message.reasoning.clone_from(&assistant.thoughts);
-    if !assistant.calls.is_empty() {
-        message.tool_calls =
-            Some(assistant.calls.iter().map(|call| call_json(call, dress)).collect());
+    fn assistant(&mut self, assistant: &'a Assistant) -> Message {
+        let mut message = Message::new("assistant", &assistant.text);
+        message.reasoning.clone_from(&assistant.thoughts);
+        if !assistant.calls.is_empty() {
+            if assistant.text.is_empty() && self.expected.null_text {
+                message.content = Json::Null;
+            }
+            message.tool_calls = Some(assistant.calls.iter().map(|it| self.call(it)).collect());
+        }
+        message
     }
-    message
-}
 
-fn call_json(call: &Call, dress: Dress) -> Json {
-    let arguments = Json::Object(call.arguments.clone());
-    let arguments = match dress.arguments {
-        ArgumentsAs::Object => arguments,
-        ArgumentsAs::Text => Json::String(arguments.to_string()),
-    };
-    let function = json!({"name": call.name, "arguments": arguments});
-    json!({"id": call.id, "type": "function", "function": function})
+    fn call(&mut self, call: &'a Call) -> Json {
+        let id = match self.expected.named_ids {
+            Some(prefix) => named_id(prefix, call, self.n_calls),
+            None => call.id.clone(),
+        };
+        let arguments = Json::Object(call.arguments.clone());
+        let arguments = match self.dress.arguments {
+            ArgumentsAs::Object => arguments,
+            ArgumentsAs::Text => Json::String(python_json(&arguments)),
+        };
+        let function = json!({"name": call.name, "arguments": arguments});
+        let told = json!({"id": id, "type": "function", "function": function});
+        self.calls.insert(&call.id, (&call.name, id));
+        self.n_calls += 1;
+        told
+    }
 }
 
 /// The tools in the shape of the `OpenAI` API, which templates print; `None` without any.

@@ -235,6 +235,11 @@ impl CallFormat {
         BY_TEMPLATE.iter().find(|(_, marks)| is_written(marks)).map(|(format, _)| *format)
     }
 
+    /// What the ids of calls begin with, where a call's name is a part of its id.
+    pub(crate) fn id_prefix(&self) -> Option<&'static str> {
+        (self.name == NameForm::Numbered).then_some(self.before_name)
+    }
+
     /// The marker with which the calls of a turn begin.
     #[must_use]
     pub fn opener(&self) -> &'static str {

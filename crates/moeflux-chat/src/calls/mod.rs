@@ -14,7 +14,7 @@ mod tagged;
 mod arguments;
 mod envelope;
 pub(crate) mod reader;
-mod written;
+pub(crate) mod written;
 
 #[cfg(test)]
 mod tests;

@@ -21,17 +21,15 @@ impl CallFormat {
 
     fn one(&self, call: &Call, place: usize) -> String {
         let mut text = self.before_call.to_owned();
-        let id = format!("{}{}", self.before_name, call.name);
-        match self.name {
-            NameForm::Plain => text.push_str(&id),
-            // Templates write the id that they are given, which shows the name only if the model
-            // itself chose it.
-            NameForm::Numbered if is_numbered(&call.id, &id) => text.push_str(&call.id),
-            NameForm::Numbered => text.push_str(&format!("{id}:{place}")),
+        match self.id_prefix() {
+            Some(prefix) => text.push_str(&named_id(prefix, call, place)),
+            None => text.extend([self.before_name, &call.name]),
         }
         text.push_str(self.behind_name);
         match self.arguments {
-            ArgumentsForm::Json => text.push_str(&json(&Json::Object(call.arguments.clone()))),
+            ArgumentsForm::Json => {
+                text.push_str(&python_json(&Json::Object(call.arguments.clone())));
+            }
             ArgumentsForm::Tagged(tags) => {
                 for (key, value) in &call.arguments {
                     let value = tagged(value, tags);
@@ -41,6 +39,13 @@ impl CallFormat {
         }
         text + self.behind_arguments + self.behind_call
     }
+}
+
+/// The id of a call that tells its name. Templates write the id that they are given, which tells
+/// the name only if the model itself chose it; `place` is the call's number in the conversation.
+pub(crate) fn named_id(prefix: &str, call: &Call, place: usize) -> String {
+    let name = format!("{prefix}{}", call.name);
+    if is_numbered(&call.id, &name) { call.id.clone() } else { format!("{name}:{place}") }
 }
 
 fn is_numbered(id: &str, name: &str) -> bool {
@@ -54,20 +59,20 @@ fn tagged(value: &Json, tags: Tags) -> String {
         (Json::Null, Scalars::Python) => "None".to_owned(),
         (Json::Bool(true), Scalars::Python) => "True".to_owned(),
         (Json::Bool(false), Scalars::Python) => "False".to_owned(),
-        _ => json(value),
+        _ => python_json(value),
     }
 }
 
 /// JSON with the blank space that Python writes, and so templates do.
-fn json(value: &Json) -> String {
+pub(crate) fn python_json(value: &Json) -> String {
     match value {
         Json::Array(values) => {
-            let values: Vec<String> = values.iter().map(json).collect();
+            let values: Vec<String> = values.iter().map(python_json).collect();
             format!("[{}]", values.join(", "))
         }
         Json::Object(members) => {
             let member = |(key, value): (&String, &Json)| {
-                format!("{}: {}", Json::from(key.as_str()), json(value))
+                format!("{}: {}", Json::from(key.as_str()), python_json(value))
             };
             let members: Vec<String> = members.iter().map(member).collect();
             format!("{{{}}}", members.join(", "))
@@ -123,7 +128,8 @@ mod tests {
         }
         let call = |call: &Call| {
             let arguments = Json::Object(call.arguments.clone());
-            let arguments = if arguments_as_text { json(&arguments).into() } else { arguments };
+            let arguments =
+                if arguments_as_text { python_json(&arguments).into() } else { arguments };
             let function = json!({"name": call.name, "arguments": arguments});
             json!({"id": call.id, "type": "function", "function": function})
         };

@@ -17,7 +17,7 @@ use serde_json::{Map, Value as Json};
 use crate::answer::{AnswerStart, CLOSE, OPEN};
 use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
-use crate::messages::{self, Dress, LateSystem};
+use crate::messages::{self, Dress, Expected, LateSystem};
 
 /// Stands behind the text that goes on while it is rendered. With the blank at its end it shows
 /// whether the template trims that text.
@@ -32,6 +32,7 @@ pub const OWN_VARIABLES: [&str; 5] =
 pub struct ChatFormat {
     template: ChatTemplate,
     has_thoughts: bool,
+    expected: Expected,
 }
 
 /// What a template is told beside the conversation.
@@ -84,7 +85,8 @@ impl ChatFormat {
     #[must_use]
     pub fn new(template: ChatTemplate) -> Self {
         let has_thoughts = template.mentions(CLOSE);
-        Self { template, has_thoughts }
+        let expected = Expected::of(&template);
+        Self { template, has_thoughts, expected }
     }
 
     /// The format in which the template writes calls of tools; `None` if it writes none that is
@@ -128,7 +130,7 @@ impl ChatFormat {
         options: &ChatOptions,
         (dress, continued): (Dress, Option<Continued>),
     ) -> Result<String> {
-        let mut messages = messages::messages(conversation, dress);
+        let mut messages = messages::messages(conversation, dress, self.expected);
         let last = messages.last_mut().zip(continued);
         let wanted = last.map(|(message, continued)| mark(message, continued));
         let options = template_options(conversation, options);

@@ -154,13 +154,39 @@ fn arguments_are_text_where_the_template_asks_for_it() {
                   {{ m.tool_calls[0].function.name + m.tool_calls[0].function.arguments }}\
                   {% else %}{{ m.name }}{{ m.content }};{% endif %}{% endfor %}";
     let found = format_of(source).prompt(&turns, &options()).unwrap();
-    assert_eq!(found.text, "A;f{\"a\":1}fR;");
+    assert_eq!(found.text, "A;f{\"a\": 1}fR;");
     let malformed = Call::from_text("c1".into(), "f".into(), "{\"a\": ");
     let called = Assistant { thoughts: None, text: String::new(), calls: vec![malformed] };
     let turns = said(vec![user("A"), Turn::Assistant(called)]);
     for (name, _) in TEMPLATES {
         format_named(name).prompt(&turns, &options()).unwrap();
     }
+}
+
+/// Two turns of calls with ids that a server made.
+fn called_twice() -> Conversation {
+    let call = |id: &str| Call::from_text(id.into(), "f".into(), r#"{"a": [1, 2]}"#);
+    let called = |id| Turn::Assistant(Assistant { calls: vec![call(id)], ..Assistant::default() });
+    let result =
+        |id: &str| Turn::Tool(ToolResult { call_id: id.into(), name: None, text: "R".into() });
+    said(vec![user("A"), called("call_x"), result("call_x"), called("call_y"), result("call_y")])
+}
+
+#[test]
+fn ids_tell_the_names_of_calls_where_nothing_else_does() {
+    let found = format_named("kimi_k2").prompt(&called_twice(), &options()).unwrap().text;
+    for id in ["functions.f:0", "functions.f:1"] {
+        let call = format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{{\"a\": [1, 2]}}");
+        assert!(found.contains(&call) && found.contains(&format!("Return of {id}")), "{found}");
+    }
+    assert!(!found.contains("call_x"));
+}
+
+#[test]
+fn no_text_beside_calls_is_null_where_the_template_asks_for_it() {
+    let found = format_named("deepseek_v3").prompt(&called_twice(), &options()).unwrap().text;
+    let call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": [1, 2]}\n```";
+    assert!(found.contains(call), "{found}");
 }
 
 #[test]

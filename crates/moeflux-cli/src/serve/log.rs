@@ -22,6 +22,8 @@ pub(crate) fn begin(format: LogFormat) -> Result<()> {
     let targets = Targets::new()
         .with_default(LevelFilter::WARN)
         .with_target("moeflux::request", LevelFilter::INFO)
+        // Written only where it was asked for.
+        .with_target("moeflux::prompt", LevelFilter::INFO)
         .with_target("moeflux::server", LevelFilter::INFO)
         .with_target("moeflux_schedule", LevelFilter::INFO);
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
