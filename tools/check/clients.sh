@@ -101,7 +101,7 @@ esac
 # Calls with their results and the answers to these. All formats run, whatever one does.
 cp "$here/loops.mjs" "$tools/loops.mjs"
 status=0
-for format in hermes qwen_xml glm_4_5; do
+for format in hermes qwen_xml glm_4_5 deepseek_v3_1 kimi_k2; do
     "$tools/ve/bin/python" "$here/scenes.py" "$format" "$work/$format.json"
     "$tools/ve/bin/python" "$here/script_model.py" "$work/$format.json" "$work/$format"
     serve "$format" --model "$work/$format"
