@@ -13,8 +13,8 @@
 //! pieces does not change what the reader makes of it. Knows no files, no clock and no threads.
 #![forbid(unsafe_code)]
 
-mod rules;
 mod conversation;
+mod rules;
 mod messages;
 mod piece;
 mod calls;

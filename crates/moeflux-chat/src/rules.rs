@@ -5,6 +5,8 @@
 
 use serde_json::Value as Json;
 
+use crate::conversation::Tool;
+
 /// What an answer may look like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerRules {
@@ -18,6 +20,18 @@ pub struct AnswerRules {
     pub form: AnswerForm,
     /// Most tokens of the thoughts; behind them the end of the thoughts is forced.
     pub n_thought_tokens_max: Option<usize>,
+}
+
+impl AnswerRules {
+    /// Those of the offered tools that may be called.
+    #[must_use]
+    pub fn callable(&self, tools: &[Tool]) -> Vec<Tool> {
+        let may_call = |tool: &&Tool| match &self.allowed {
+            None => true,
+            Some(allowed) => allowed.contains(&tool.name),
+        };
+        tools.iter().filter(may_call).cloned().collect()
+    }
 }
 
 /// Whether tools are called.

@@ -1,18 +1,27 @@
-//! What `moeflux generate` is asked: a text to continue, or a conversation to answer.
+//! What `moeflux generate` is asked: a text to continue, or a conversation to answer, and what the
+//! answer is bound to.
+//!
+//! **Invariant:** messages and tools are read as the server reads those of Chat Completions.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use moeflux::provider::format::read_file;
 use moeflux::{Error, ModelText, Result, TokenId};
-use moeflux_chat::{AnswerStart, Assistant, ChatFormat, ChatOptions, Conversation, Ending, Turn};
-use moeflux_server::wire::{Prompt, tokens::parse_template};
-use serde_json::{Value, json};
+use moeflux_chat::{
+    AnswerForm, AnswerRules, AnswerStart, Assistant, ChatFormat, ChatOptions, Constraint,
+    Conversation, Ending, Grammars, Refusal, RulePart, ToolChoice, Turn,
+};
+use moeflux_server::wire::{self, Prompt, Request, chat};
+use serde_json::{Map, Value, json};
 
 use crate::clock;
+use crate::failure::{Failure, Outcome};
+use crate::shown::Calls;
 
-/// Bytes of a prompt from stdin or a file: far beyond any context.
+/// Bytes of a prompt from stdin or of a file: far beyond any context.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
 /// The prompt, and how it is told.
@@ -30,7 +39,7 @@ pub(crate) struct Asked {
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
     /// JSON file with earlier messages, as `messages` of the OpenAI API, or with an object that
-    /// also has `tools`
+    /// also has `tools`, `tool_choice` or `response_format`; options take the place of these
     #[arg(long, value_name = "FILE", requires = "chat")]
     messages: Option<PathBuf>,
     /// Beginning of the answer, which the model continues
@@ -39,34 +48,124 @@ pub(crate) struct Asked {
     /// Request an answer with reasoning from the template
     #[arg(long, requires = "chat", conflicts_with = "no_think")]
     think: bool,
-    /// Request an answer without reasoning from the template
+    /// Request an answer without reasoning from the template; with tools or a schema there is none
+    /// in any case
     #[arg(long, requires = "chat")]
     no_think: bool,
+    /// JSON file with the tools that the answer may call, as `tools` of the OpenAI API; a call is
+    /// printed as one line of JSON
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    tools: Option<PathBuf>,
+    /// Whether the answer calls tools: auto, none, required, or the name of the one that it calls
+    /// [default: auto]
+    #[arg(long, value_name = "CHOICE", requires = "chat")]
+    tool_choice: Option<String>,
+    /// JSON file with the JSON schema that the answer follows, behind its thoughts
+    // A grammar holds what the model adds, not what it was given to begin with.
+    #[arg(long, value_name = "FILE", requires = "chat", conflicts_with = "prefill")]
+    schema: Option<PathBuf>,
 }
 
-/// What the model reads, and what its answer begins with.
+/// A conversation, and what its answer is bound to.
+#[derive(Debug)]
+pub(crate) struct Chat {
+    conversation: Conversation,
+    rules: AnswerRules,
+    /// The field of `--messages` that gave the form of the answer, if `--schema` did not.
+    form_field: Option<String>,
+}
+
+/// What the model reads, and how its answer is held to rules and read.
 pub(crate) struct Encoded {
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) start: AnswerStart,
+    pub(crate) calls: Calls,
+    pub(crate) constraint: Option<Constraint>,
 }
 
 impl Asked {
     /// Reads what is not in the arguments.
-    pub(crate) fn conversation(&self) -> Result<Conversation> {
-        let mut turns: Vec<Turn> = self.system.iter().cloned().map(Turn::System).collect();
-        let mut tools = Vec::new();
-        if let Some(path) = &self.messages {
-            let earlier = read_messages(path)?;
-            turns.extend(earlier.turns);
-            tools = earlier.tools;
+    pub(crate) fn chat(&self) -> Outcome<Chat> {
+        let schema = self.schema.as_deref().map(read_schema).transpose()?;
+        let Request { prompt, rules, form_field, ignored, .. } = self.request()?;
+        let Prompt::Chat(conversation, _) = prompt else {
+            unreachable!("messages are a conversation")
+        };
+        if let Some(path) = &self.tools {
+            let without_effect = ignored.names().filter(|it| it.starts_with("tools["));
+            let without_effect = without_effect.collect::<Vec<_>>().join(", ");
+            if !without_effect.is_empty() {
+                let names = without_effect.escape_debug();
+                eprintln!("note: {}: without effect: {names}", path.display());
+            }
         }
-        turns.extend(self.text()?.map(Turn::User));
+        let Conversation { mut turns, tools, .. } = *conversation;
+        turns.splice(0..0, self.system.iter().cloned().map(Turn::System));
         let mut ending = Ending::Answer;
         if let Some(text) = self.prefill.clone() {
             turns.push(Turn::Assistant(Assistant { text, ..Assistant::default() }));
             ending = Ending::Continue;
         }
-        Ok(Conversation { turns, tools, ending })
+        let mut rules = rules;
+        if let Some(schema) = schema {
+            if matches!(rules.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
+                let problem = "--schema: a call is forced (`tool_choice`), which cannot be \
+                               combined with a schema: leave one of them out";
+                return Err(Failure::Usage(problem.to_owned()));
+            }
+            rules.form = AnswerForm::JsonSchema(schema);
+        }
+        // Of thoughts the options speak, not the file. The model in the box thinks in front of a
+        // form, whatever its template says, until its tokens are spent.
+        let is_bound = rules.form != AnswerForm::Free || !tools.is_empty();
+        rules.n_thought_tokens_max = (self.no_think && is_bound).then_some(0);
+        let conversation = Conversation { turns, tools, ending };
+        Ok(Chat { conversation, rules, form_field })
+    }
+
+    /// All but the beginning and the end of the conversation, as a client of a server asks for it.
+    fn request(&self) -> Outcome<Request> {
+        let mut body = match &self.messages {
+            Some(path) => read_messages(path)?,
+            None => object("messages", json!([])),
+        };
+        if let Some(Value::Array(messages)) = body.get_mut("messages") {
+            let message = |text| json!({"role": "user", "content": text});
+            messages.extend(self.text()?.map(message));
+        }
+        if let Some(path) = &self.tools {
+            body.insert("tools".to_owned(), read_tools(path)?);
+        }
+        if let Some(choice) = &self.tool_choice {
+            let choice = match choice.as_str() {
+                "auto" | "none" | "required" => json!(choice),
+                name => json!({"type": "function", "name": name}),
+            };
+            body.insert("tool_choice".to_owned(), choice);
+        }
+        if self.schema.is_some() {
+            body.remove("response_format");
+        }
+        let body = Value::Object(body).to_string();
+        let (request, _) =
+            chat::parse(body.as_bytes()).map_err(|failure| self.refused(&failure))?;
+        Ok(request)
+    }
+
+    /// Says where a field came from that is refused.
+    fn refused(&self, failure: &wire::Failure) -> Failure {
+        let message = failure.message.as_str();
+        let field = failure.field.as_deref().unwrap_or_default();
+        let name = field.split(['.', '[']).next().unwrap_or_default();
+        match (name, &self.tools, &self.tool_choice, &self.messages) {
+            ("tools", Some(path), ..) => Error::malformed(path, message).into(),
+            ("tool_choice", _, Some(_), _) => {
+                let problem = message.strip_prefix(&format!("`{field}`: ")).unwrap_or(message);
+                Failure::Usage(format!("--tool-choice: {problem}"))
+            }
+            (.., Some(path)) => Error::malformed(path, message).into(),
+            (.., None) => Error::Input(message.to_owned()).into(),
+        }
     }
 
     /// The prompt; `None` where earlier messages are all.
@@ -79,8 +178,8 @@ impl Asked {
         Ok(Some(prompt))
     }
 
-    /// The tokens of a conversation.
-    pub(crate) fn encode(&self, text: &ModelText, conversation: &Conversation) -> Result<Encoded> {
+    /// The tokens of a conversation, and what its answer needs.
+    pub(crate) fn encode(&self, text: &Arc<ModelText>, chat: &Chat) -> Result<Encoded> {
         let Some(format) = ChatFormat::open(text)? else {
             let problem = "this model has no chat template: leave --chat out";
             return Err(Error::Unsupported(problem.to_owned()));
@@ -90,23 +189,94 @@ impl Asked {
             now_seconds: Some(clock::seconds_since_1970()),
             ..ChatOptions::default()
         };
-        let prompt = format.prompt(conversation, &options)?;
-        Ok(Encoded { tokens: prompt.tokens(text.tokenizer())?, start: prompt.start })
+        let prompt = format.prompt(&chat.conversation, &options)?;
+        let tools = chat.rules.callable(&chat.conversation.tools);
+        let call_format = format.call_format();
+        if call_format.is_none() && !tools.is_empty() {
+            eprintln!("note: calls stay text: the chat template writes none in a known way");
+        }
+        let grammars = Grammars::of_format(Arc::clone(text), &format);
+        let constraint = grammars.constraint(&chat.rules, &tools, prompt.start);
+        let constraint = constraint.map_err(|refusal| self.unheld(refusal, chat))?;
+        let tokens = prompt.tokens(text.tokenizer())?;
+        // Where there are no tools, what stands for a call is text.
+        let calls = call_format.map(|format| (format, tools)).filter(|it| !it.1.is_empty());
+        Ok(Encoded { tokens, start: prompt.start, calls, constraint })
+    }
+
+    /// Says where a rule came from that cannot be held.
+    fn unheld(&self, refusal: Refusal, chat: &Chat) -> Error {
+        let Refusal { part, problem, .. } = refusal;
+        match (part, &self.schema, &self.messages, &chat.form_field) {
+            (RulePart::Form, Some(path), ..) => Error::malformed(path, problem),
+            (RulePart::Form, None, Some(path), Some(field)) => {
+                Error::malformed(path, format!("`{field}`: {problem}"))
+            }
+            _ => Error::Unsupported(problem),
+        }
     }
 }
 
-/// Messages as clients of servers send them.
-fn read_messages(path: &Path) -> Result<Conversation> {
-    let bytes = read_file(path, PROMPT_BYTES_MAX)?;
-    let malformed = |problem: String| Error::malformed(path, problem);
-    let parsed: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| malformed(format!("is not JSON: {error}")))?;
-    let body = if parsed.is_array() { json!({"messages": parsed}) } else { parsed };
-    match parse_template(body.to_string().as_bytes()) {
-        Ok(Prompt::Chat(conversation, _)) => Ok(*conversation),
-        Ok(Prompt::Texts(_)) => unreachable!("messages are a conversation"),
-        Err(failure) => Err(malformed(failure.message)),
+/// Messages as clients of servers send them, with the fields beside them.
+fn read_messages(path: &Path) -> Result<Map<String, Value>> {
+    match read_json(path)? {
+        Value::Object(body) => Ok(body),
+        messages @ Value::Array(_) => Ok(object("messages", messages)),
+        _ => Err(Error::malformed(path, "has no list of messages, and no object with `messages`")),
     }
+}
+
+/// A list of tools, alone or in an object that has it in `tools`.
+fn read_tools(path: &Path) -> Result<Value> {
+    let found = match read_json(path)? {
+        Value::Object(mut body) => body.remove("tools").unwrap_or_default(),
+        other => other,
+    };
+    match found {
+        Value::Array(tools) => Ok(tools.into_iter().map(of_chat_completions).collect()),
+        _ => Err(Error::malformed(path, "has no list of tools, and no object with `tools`")),
+    }
+}
+
+/// A tool in the shape of Chat Completions, where its definition stands in an object with the name
+/// of its type. It may be given alone, or beside the type, as Responses have it.
+fn of_chat_completions(tool: Value) -> Value {
+    let Value::Object(mut tool) = tool else { return tool };
+    let kind = match tool.get("type").map(Value::as_str) {
+        None | Some(Some("function")) => "function",
+        Some(Some("custom")) => "custom",
+        Some(_) => return Value::Object(tool),
+    };
+    if tool.contains_key(kind) || !tool.contains_key("name") {
+        tool.insert("type".to_owned(), kind.into());
+        return Value::Object(tool);
+    }
+    tool.remove("type");
+    json!({"type": kind, kind: tool})
+}
+
+/// What is checked here of a schema; the rest is found when its grammar is made.
+fn read_schema(path: &Path) -> Result<Value> {
+    let schema = read_json(path)?;
+    if !schema.is_object() {
+        return Err(Error::malformed(path, "is no JSON schema: expected an object"));
+    }
+    // `schema` is no keyword: the answer would be held to nothing.
+    if schema.get("schema").is_some_and(Value::is_object) {
+        let problem = "has its schema in `schema`: put that alone into the file";
+        return Err(Error::malformed(path, problem));
+    }
+    Ok(schema)
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    let bytes = read_file(path, PROMPT_BYTES_MAX)?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::malformed(path, format!("is not JSON: {error}")))
+}
+
+fn object(key: &str, value: Value) -> Map<String, Value> {
+    [(key.to_owned(), value)].into_iter().collect()
 }
 
 fn read_stdin() -> Result<String> {

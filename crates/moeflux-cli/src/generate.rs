@@ -2,16 +2,17 @@
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::{Engine, Event, Finish, ModelText, Result, StopStrings, TokenId, Tokenizer};
-use moeflux_chat::{AnswerStart, Conversation};
+use moeflux_chat::AnswerStart;
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
-use crate::asked::{Asked, Encoded};
+use crate::asked::{Asked, Chat, Encoded};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -20,7 +21,7 @@ use crate::print::{self, Reader};
 use crate::progress::{Bar, tokens_done};
 use crate::ranges;
 use crate::sampling::SamplingArgs;
-use crate::shown::Shown;
+use crate::shown::{Part, Shown, ShownCall};
 use crate::stats::Stats;
 
 /// What `moeflux generate` is told.
@@ -41,7 +42,8 @@ pub(crate) struct GenerateArgs {
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
-    /// Also print special tokens and an empty think block
+    /// Also print special tokens and an empty think block, and calls of tools as the model writes
+    /// them
     #[arg(long)]
     special: bool,
     /// Print speed, memory and time to the first token on stderr
@@ -63,14 +65,18 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let prompt = Prompt::read(&args.asked)?;
     let dir = &model::path(args.model.model.as_deref())?;
     let spec = model::spec(dir)?;
-    let text = ModelText::open(dir, spec.vocab)?;
-    let Encoded { tokens, start } = prompt.encode(&args.asked, &text)?;
+    let text = Arc::new(ModelText::open(dir, spec.vocab)?);
+    let Encoded { tokens, start, calls, constraint } = prompt.encode(&args.asked, &text)?;
     let sampling = args.sampling.config(&text);
     let seed = sampling.seed;
     let mut generation =
         text.generation(sampling, args.n_tokens)?.with_stops(stops).cancelled_by(interrupt.flag());
     if args.special {
         generation = generation.with_special_text();
+    }
+    let is_bound = constraint.is_some();
+    if let Some(constraint) = constraint {
+        generation = generation.with_mask(constraint);
     }
     let needed = tokens.len().saturating_add(args.n_tokens).max(CONTEXT_DEFAULT);
     let context = model::context_for(&spec, args.context, needed)?;
@@ -81,7 +87,13 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     model::check_same(&spec, &engine, dir)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
-    let mut answer = Answer::new(args, (text.tokenizer(), start), (load, tokens.len(), &engine));
+    let is_read = args.asked.chat && !args.special;
+    let shown = match is_read {
+        true => Shown::chat(start, &calls, text.tokenizer()),
+        false => Shown::unchanged(),
+    };
+    let how = (text.tokenizer(), shown, is_bound);
+    let mut answer = Answer::new(args, how, (load, tokens.len(), &engine));
     let finish = generation.run(&mut session, &tokens, &mut |event| answer.hear(event, &interrupt));
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
@@ -92,24 +104,27 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
 /// What is asked, before there is a model.
 enum Prompt {
     Text(String),
-    Chat(Conversation),
+    Chat(Chat),
 }
 
 impl Prompt {
-    fn read(asked: &Asked) -> Result<Self> {
+    fn read(asked: &Asked) -> Outcome<Self> {
         if asked.chat {
-            return Ok(Self::Chat(asked.conversation()?));
+            return Ok(Self::Chat(asked.chat()?));
         }
         // Without a chat there are no messages, and a prompt is required.
         Ok(Self::Text(asked.text()?.unwrap_or_default()))
     }
 
-    fn encode(&self, asked: &Asked, text: &ModelText) -> Result<Encoded> {
+    fn encode(&self, asked: &Asked, text: &Arc<ModelText>) -> Result<Encoded> {
         match self {
-            Self::Text(prompt) => {
-                Ok(Encoded { tokens: text.prompt(prompt)?, start: AnswerStart::Text })
-            }
-            Self::Chat(conversation) => asked.encode(text, conversation),
+            Self::Text(prompt) => Ok(Encoded {
+                tokens: text.prompt(prompt)?,
+                start: AnswerStart::Text,
+                calls: None,
+                constraint: None,
+            }),
+            Self::Chat(chat) => asked.encode(text, chat),
         }
     }
 }
@@ -121,6 +136,12 @@ struct Answer<'a> {
     engine: &'a Engine,
     shown: Shown,
     text: String,
+    /// Only where they are printed at the end.
+    calls: Vec<ShownCall>,
+    /// Tools whose calls are not whole.
+    cut_calls: Vec<String>,
+    /// Whether there are rules that it follows.
+    is_bound: bool,
     tokens: Vec<TokenId>,
     logprobs: Vec<Value>,
     stats: Stats,
@@ -131,16 +152,18 @@ struct Answer<'a> {
 impl<'a> Answer<'a> {
     fn new(
         args: &'a GenerateArgs,
-        (tokenizer, start): (&'a Tokenizer, AnswerStart),
+        (tokenizer, shown, is_bound): (&'a Tokenizer, Shown, bool),
         (load, n_prompt_tokens, engine): (Duration, usize, &'a Engine),
     ) -> Self {
-        let is_read = args.asked.chat && !args.special;
         Self {
             args,
             tokenizer,
             engine,
-            shown: if is_read { Shown::chat(start, tokenizer) } else { Shown::unchanged() },
+            shown,
             text: String::new(),
+            calls: Vec::new(),
+            cut_calls: Vec::new(),
+            is_bound,
             tokens: Vec::new(),
             logprobs: Vec::new(),
             stats: Stats::start(load, n_prompt_tokens),
@@ -163,15 +186,15 @@ impl<'a> Answer<'a> {
             Event::Token { token, logprob, top, .. } => {
                 self.stats.token(self.args.json.then_some(self.engine));
                 self.tokens.push(token);
-                let text = self.shown.token(token);
-                self.write(&text);
+                let parts = self.shown.token(token);
+                self.write(parts);
                 if let Some(logprob) = logprob {
                     self.logprobs.push(self.logprob_json((token, logprob), top));
                 }
             }
             Event::Text(text) => {
-                let text = self.shown.text(text);
-                self.write(&text);
+                let parts = self.shown.text(text);
+                self.write(parts);
             }
             _ => {}
         }
@@ -179,7 +202,22 @@ impl<'a> Answer<'a> {
         if goes_on { interrupt.poll() } else { ControlFlow::Break(()) }
     }
 
-    fn write(&mut self, text: &str) {
+    fn write(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Text(text) => self.write_text(&text),
+                Part::Call(call) if self.args.json => self.calls.push(call),
+                Part::Call(call) => {
+                    let is_line_start = self.text.is_empty() || self.text.ends_with('\n');
+                    let before = if is_line_start { "" } else { "\n" };
+                    self.write_text(&format!("{before}{}\n", call.line()));
+                }
+                Part::CutCall(name) => self.cut_calls.push(name),
+            }
+        }
+    }
+
+    fn write_text(&mut self, text: &str) {
         self.text.push_str(text);
         if !text.is_empty() && !self.args.json && matches!(self.output, Ok(Reader::Reads)) {
             self.output = print::piece(text);
@@ -199,25 +237,18 @@ impl<'a> Answer<'a> {
     fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
         // Still there if the prompt was not read to its end.
         self.reading = None;
-        let held = self.shown.finish();
-        self.write(&held);
+        let held = self.shown.finish(finish);
+        self.write(held);
+        let output = std::mem::replace(&mut self.output, Ok(Reader::Left));
         if self.args.json {
-            let tokens: Vec<u32> = self.tokens.iter().map(|token| token.0).collect();
-            let mut object = json!({
-                "text": self.text,
-                "tokens": tokens,
-                "finish": finish.name(),
-                "seed": seed,
-                "stats": self.stats.json(engine, context),
-            });
-            if !self.logprobs.is_empty() {
-                object["logprobs"] = Value::Array(self.logprobs);
-            }
-            return print::line(&object.to_string());
+            print::line(&self.json(engine, (seed, context), finish).to_string())?;
+            self.tell_what_was_cut(finish);
+            return Ok(());
         }
-        if self.output? == Reader::Reads && !self.text.ends_with('\n') {
+        if output? == Reader::Reads && !self.text.ends_with('\n') {
             print::line("")?;
         }
+        self.tell_what_was_cut(finish);
         if finish == Finish::ContextFull {
             eprintln!("note: the context of {context} tokens is full; --context sets it");
         }
@@ -225,5 +256,35 @@ impl<'a> Answer<'a> {
             self.stats.print(engine, (seed, context, finish));
         }
         Ok(())
+    }
+
+    fn json(&self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Value {
+        let tokens: Vec<u32> = self.tokens.iter().map(|token| token.0).collect();
+        let mut object = json!({
+            "text": self.text,
+            "tokens": tokens,
+            "finish": finish.name(),
+            "seed": seed,
+            "stats": self.stats.json(engine, context),
+        });
+        if !self.logprobs.is_empty() {
+            object["logprobs"] = json!(self.logprobs);
+        }
+        if !self.calls.is_empty() {
+            object["calls"] = self.calls.iter().map(ShownCall::json).collect();
+        }
+        object
+    }
+
+    /// Whoever reads JSON from stdout needs to know that some of it is missing.
+    fn tell_what_was_cut(&self, finish: Finish) {
+        let way_out = if finish == Finish::Length { "; -n allows more tokens" } else { "" };
+        for name in &self.cut_calls {
+            let name = name.escape_debug();
+            eprintln!("note: a call of `{name}` was cut and is not printed{way_out}");
+        }
+        if self.cut_calls.is_empty() && self.is_bound && finish != Finish::EndToken {
+            eprintln!("note: the answer was cut, perhaps in the middle of JSON{way_out}");
+        }
     }
 }

@@ -34,6 +34,7 @@ use serde_json::json;
 use crate::answer::{AnswerStart, CLOSE};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
+use crate::format::ChatFormat;
 use crate::grammar::body::{Body, Watched};
 use crate::grammar::calls::{Extent, Offered};
 use crate::grammar::constraint::Thoughts;
@@ -91,6 +92,16 @@ impl Grammars {
     #[must_use]
     pub fn new(text: Arc<ModelText>, calls: Option<&'static CallFormat>) -> Self {
         Self { text, calls, thought_end: THOUGHT_END.to_owned(), model: OnceLock::new() }
+    }
+
+    /// Those of a model with this chat template.
+    #[must_use]
+    pub fn of_format(text: Arc<ModelText>, format: &ChatFormat) -> Self {
+        let grammars = Self::new(text, format.call_format());
+        match format.thought_end() {
+            Some(end) => grammars.with_thought_end(end),
+            None => grammars,
+        }
     }
 
     /// The same for a template that ends thoughts with this text, by

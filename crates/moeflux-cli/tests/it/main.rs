@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod benching;
+mod calling;
 mod commands;
 mod demo;
 mod evaluating;

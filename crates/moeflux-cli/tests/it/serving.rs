@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use crate::support::{TempDir, check_fails, moeflux, stdout_of};
 
 /// A server of the demo model, killed at the end.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     address: String,
 }
 
 impl Served {
-    fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
         command.arg("serve").args(args).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -49,7 +49,7 @@ impl Served {
         (status, body.to_owned())
     }
 
-    fn json(&self, head: &str, body: &Value) -> Value {
+    pub(crate) fn json(&self, head: &str, body: &Value) -> Value {
         let (status, found) = self.ask(head, &body.to_string());
         assert_eq!(status, 200, "{found}");
         // A response may come in pieces, whose lengths stand on lines of their own.

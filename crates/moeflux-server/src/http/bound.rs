@@ -42,15 +42,6 @@ impl Reading {
     }
 }
 
-/// The tools that answers may call.
-pub(crate) fn callable(request: &Request, tools: &[Tool]) -> Vec<Tool> {
-    let may_call = |tool: &&Tool| match &request.rules.allowed {
-        None => true,
-        Some(allowed) => allowed.contains(&tool.name),
-    };
-    tools.iter().filter(may_call).cloned().collect()
-}
-
 /// What holds the answers to the rules of their request; `None` if these demand nothing.
 pub(crate) fn masks(
     shared: &Shared,

@@ -50,7 +50,7 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
         }
     }
     let tools = match &request.prompt {
-        Prompt::Chat(conversation, _) => bound::callable(&request, &conversation.tools),
+        Prompt::Chat(conversation, _) => request.rules.callable(&conversation.tools),
         Prompt::Texts(_) => Vec::new(),
     };
     let planned = |(prompt_idx, prompt): (usize, Prepared)| {

@@ -39,10 +39,11 @@ impl Shared {
         assert!(!served.model.names.is_empty(), "a model has a name");
         let format = ChatFormat::open(&served.text)?;
         let calls = format.as_ref().and_then(ChatFormat::call_format);
-        let mut grammars = Grammars::new(Arc::clone(&served.text), calls);
-        if let Some(end) = format.as_ref().and_then(ChatFormat::thought_end) {
-            grammars = grammars.with_thought_end(end);
-        }
+        let text = Arc::clone(&served.text);
+        let grammars = match &format {
+            Some(format) => Grammars::of_format(text, format),
+            None => Grammars::new(text, None),
+        };
         Ok(Self {
             format,
             calls,
