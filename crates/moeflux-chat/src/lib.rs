@@ -4,7 +4,7 @@
 //!   all sources.
 //! * A [`ChatFormat`] is a model's chat template. It turns a conversation into a [`ChatPrompt`]:
 //!   tokens, and what the answer begins with.
-//! * An [`AnswerReader`] takes the text of an answer as it comes and tells thoughts from text.
+//! * [`Replays`] have the tokens of earlier answers for a history that comes back.
 //! * [`Grammars`] hold an answer to its [`AnswerRules`], by a mask of tokens.
 //! * An [`AnswerReader`] takes the text of an answer as it comes and tells thoughts, text and calls
 //!   of tools apart. A [`CallFormat`] says how a model writes calls.
@@ -19,13 +19,15 @@ mod messages;
 mod piece;
 mod calls;
 mod answer;
+mod replay;
 mod format;
 mod grammar;
 
 pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Stage};
 pub use calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
-pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};
+pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES, Prepared};
 pub use grammar::{Constraint, Grammars, Refusal, RulePart};
 pub use piece::Piece;
+pub use replay::{PromptKey, Replays, Sampled};
 pub use rules::{AnswerForm, AnswerRules, ToolChoice};

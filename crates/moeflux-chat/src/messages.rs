@@ -101,6 +101,13 @@ pub(crate) fn messages(
     messages
 }
 
+/// Which of the messages a turn became that is not one of the first instructions.
+pub(crate) fn place_of(conversation: &Conversation, turn_idx: usize) -> usize {
+    let is_first = |turn: &&Turn| matches!(turn, Turn::System(_));
+    let n_first = conversation.turns.iter().take_while(is_first).count();
+    turn_idx - n_first.saturating_sub(1)
+}
+
 fn system_text(turn: &Turn) -> Option<&str> {
     match turn {
         Turn::System(text) => Some(text),

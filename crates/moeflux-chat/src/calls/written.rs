@@ -4,7 +4,7 @@
 
 use serde_json::Value as Json;
 
-use crate::calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
+use crate::calls::format::{ArgumentsForm, CallFormat, Scalars, Tags};
 use crate::conversation::Call;
 
 impl CallFormat {
@@ -91,6 +91,7 @@ mod tests {
 
     use super::*;
     use crate::answer::{AnswerReader, AnswerStart};
+    use crate::calls::format::NameForm;
     use crate::conversation::Tool;
     use crate::piece::Piece;
 

@@ -8,6 +8,7 @@
 //! the prompt is a function of template, conversation and options.
 
 mod parts;
+mod prepare;
 mod thoughts;
 
 use moeflux::provider::text::TemplateOptions;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value as Json};
 use crate::answer::{AnswerStart, CLOSE, OPEN};
 use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
+pub use crate::format::prepare::Prepared;
 use crate::messages::{self, Dress, Expected, LateSystem};
 
 /// Stands behind the text that goes on while it is rendered. With the blank at its end it shows
@@ -102,6 +104,19 @@ impl ChatFormat {
     /// What the template refuses; a variable that is not the caller's; a last turn that cannot be
     /// continued.
     pub fn prompt(&self, conversation: &Conversation, options: &ChatOptions) -> Result<ChatPrompt> {
+        let text = self.marked(conversation, options, &[])?;
+        let start = self.start(conversation, &text);
+        Ok(ChatPrompt { text, start })
+    }
+
+    /// The text of a prompt in which some turns have only a mark for text and calls. Marks are by
+    /// the numbers of the turns.
+    fn marked(
+        &self,
+        conversation: &Conversation,
+        options: &ChatOptions,
+        marks: &[(usize, String)],
+    ) -> Result<String> {
         if let Some(name) = OWN_VARIABLES.iter().find(|it| options.variables.contains_key(**it)) {
             return Err(Error::Input(format!(
                 "the template's variable `{name}` follows from the conversation: leave it out"
@@ -113,11 +128,8 @@ impl ChatFormat {
         };
         let mut first_problem = None;
         for dress in messages::dresses(conversation) {
-            match self.render(conversation, options, (dress, continued)) {
-                Ok(text) => {
-                    let start = self.start(conversation, &text);
-                    return Ok(ChatPrompt { text, start });
-                }
+            match self.render(conversation, options, (dress, continued), marks) {
+                Ok(text) => return Ok(text),
                 Err(problem) => first_problem.get_or_insert(problem),
             };
         }
@@ -129,8 +141,14 @@ impl ChatFormat {
         conversation: &Conversation,
         options: &ChatOptions,
         (dress, continued): (Dress, Option<Continued>),
+        marks: &[(usize, String)],
     ) -> Result<String> {
         let mut messages = messages::messages(conversation, dress, self.expected);
+        for (turn_idx, mark) in marks {
+            let message = &mut messages[messages::place_of(conversation, *turn_idx)];
+            message.content = Json::from(mark.as_str());
+            message.tool_calls = None;
+        }
         let last = messages.last_mut().zip(continued);
         let wanted = last.map(|(message, continued)| mark(message, continued));
         let options = template_options(conversation, options);

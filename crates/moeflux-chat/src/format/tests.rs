@@ -10,7 +10,7 @@ use crate::answer::HiddenMarkers;
 use crate::conversation::{Assistant, Call, Tool, ToolResult};
 
 const CASES: &str = include_str!("cases.json");
-const TEMPLATES: [(&str, &str); 5] = [
+pub(super) const TEMPLATES: [(&str, &str); 5] = [
     ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
     ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
     ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
@@ -27,7 +27,7 @@ pub(super) fn format_named(name: &str) -> ChatFormat {
     format_of(TEMPLATES.iter().find(|(other, _)| *other == name).unwrap().1)
 }
 
-fn options() -> ChatOptions {
+pub(super) fn options() -> ChatOptions {
     let variables = [("bos_token".to_owned(), json!("<s>"))].into_iter().collect();
     ChatOptions { variables, ..ChatOptions::default() }
 }

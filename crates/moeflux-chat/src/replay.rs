@@ -1,0 +1,254 @@
+//! What the model sampled for its answers, for histories that come back.
+//!
+//! A client sends an answer back as text and calls. Its template would write them in its own words,
+//! with other blank space and other orders of keys, and all from there on had to be read again. What
+//! is kept here stands in the place of these words, where nothing before it differs either.
+//! **Invariant:** an answer comes back only behind the very tokens that it was sampled behind, and
+//! only where the turn says what the answer said; all answers together stay within a limit of bytes.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use moeflux::TokenId;
+use serde_json::{Map, Value as Json};
+
+use crate::conversation::{Assistant, Call};
+
+/// Bytes at the end of a prompt by which its end is found in a later one.
+const TAIL_BYTES: usize = 16;
+
+/// The sampled tokens of answers, least recently used first.
+#[derive(Debug)]
+pub struct Replays {
+    n_bytes_max: usize,
+    n_bytes: usize,
+    random: RandomState,
+    entries: VecDeque<Arc<Kept>>,
+}
+
+/// Which prompt an answer belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptKey {
+    pub(crate) n_bytes: usize,
+    pub(crate) tail: String,
+    n_tokens: usize,
+    hash: u64,
+}
+
+/// An answer and the tokens that it was sampled as.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// What the client was given of it.
+    pub answer: Assistant,
+    /// All tokens but the one that ended it.
+    pub tokens: Vec<TokenId>,
+    /// Bytes of their text.
+    pub n_text_bytes: usize,
+}
+
+/// An answer that may come back.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    content: u64,
+    pub(crate) prompt: PromptKey,
+    pub(crate) sampled: Sampled,
+}
+
+impl Replays {
+    /// Keeps nothing yet, and never more than about so many bytes.
+    #[must_use]
+    pub fn new(n_bytes_max: usize) -> Self {
+        let (random, entries) = (RandomState::new(), VecDeque::new());
+        Self { n_bytes_max, n_bytes: 0, random, entries }
+    }
+
+    /// The key of a prompt: its tokens, and the text that they stand for.
+    pub(crate) fn key(&self, tokens: &[TokenId], n_bytes: usize, text: &str) -> PromptKey {
+        let begin = text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES));
+        let (n_tokens, hash) = (tokens.len(), self.hash_of(tokens));
+        PromptKey { n_bytes, tail: text[begin..].to_owned(), n_tokens, hash }
+    }
+
+    /// Whether a key is that of these tokens.
+    pub(crate) fn is_key_of(&self, key: &PromptKey, tokens: &[TokenId]) -> bool {
+        key.n_tokens == tokens.len() && key.hash == self.hash_of(tokens)
+    }
+
+    fn hash_of(&self, tokens: &[TokenId]) -> u64 {
+        self.random.hash_one(tokens)
+    }
+
+    /// Keeps an answer to a prompt.
+    pub fn keep(&mut self, prompt: PromptKey, sampled: Sampled) {
+        let kept = Kept { content: self.content_of(&sampled.answer), prompt, sampled };
+        if kept.n_bytes() > self.n_bytes_max {
+            return;
+        }
+        self.n_bytes += kept.n_bytes();
+        self.entries.push_back(Arc::new(kept));
+        while self.n_bytes > self.n_bytes_max {
+            let oldest = self.entries.pop_front().expect("what takes bytes is there");
+            self.n_bytes -= oldest.n_bytes();
+        }
+    }
+
+    /// The answers that a turn may be, the newest first.
+    pub(crate) fn find(&self, turn: &Assistant) -> Vec<Arc<Kept>> {
+        let content = self.content_of(turn);
+        let entries = self.entries.iter().rev().filter(|kept| kept.content == content);
+        entries.filter(|kept| is_same(turn, &kept.sampled.answer)).cloned().collect()
+    }
+
+    /// An answer came back.
+    pub(crate) fn use_again(&mut self, kept: &Arc<Kept>) {
+        if let Some(idx) = self.entries.iter().position(|it| Arc::ptr_eq(it, kept)) {
+            self.entries.remove(idx);
+            self.entries.push_back(Arc::clone(kept));
+        }
+    }
+
+    /// Answers with calls are known by the first one's id, others by their text.
+    fn content_of(&self, answer: &Assistant) -> u64 {
+        let mut hasher = self.random.build_hasher();
+        match answer.calls.first() {
+            Some(call) => (true, &call.id).hash(&mut hasher),
+            None => (false, answer.text.trim()).hash(&mut hasher),
+        }
+        hasher.finish()
+    }
+}
+
+impl Kept {
+    fn n_bytes(&self) -> usize {
+        let Sampled { answer, tokens, .. } = &self.sampled;
+        let of_call = |call: &Call| call.id.len() + call.name.len() + json_bytes(&call.arguments);
+        let thoughts = answer.thoughts.as_ref().map_or(0, String::len);
+        let texts = answer.text.len() + thoughts + answer.calls.iter().map(of_call).sum::<usize>();
+        size_of::<Self>() + texts + size_of_val(&tokens[..])
+    }
+}
+
+/// About what a table takes in memory.
+fn json_bytes(members: &Map<String, Json>) -> usize {
+    members.iter().map(|(key, value)| key.len() + value_bytes(value)).sum()
+}
+
+fn value_bytes(value: &Json) -> usize {
+    let below = match value {
+        Json::String(text) => text.len(),
+        Json::Array(values) => values.iter().map(value_bytes).sum(),
+        Json::Object(members) => json_bytes(members),
+        _ => 0,
+    };
+    2 * size_of::<Json>() + below
+}
+
+/// Whether a turn of a history says what an answer said. What the client left out of thoughts was
+/// thought all the same, if calls tell by their ids whose thoughts these are.
+fn is_same(turn: &Assistant, answer: &Assistant) -> bool {
+    let is_same_thought = match (&turn.thoughts, &answer.thoughts) {
+        (Some(turn), Some(answer)) => turn.trim() == answer.trim(),
+        (Some(thoughts), None) => thoughts.trim().is_empty(),
+        (None, Some(_)) => !answer.calls.is_empty(),
+        (None, None) => true,
+    };
+    is_same_thought && is_same_said(turn, answer) && has_same_ids(turn, answer)
+}
+
+fn has_same_ids(turn: &Assistant, answer: &Assistant) -> bool {
+    turn.calls.iter().zip(&answer.calls).all(|(a, b)| a.id == b.id)
+}
+
+/// Whether text and calls are the same, but for blank space around the text and for ids.
+pub(crate) fn is_same_said(a: &Assistant, b: &Assistant) -> bool {
+    let is_same_call =
+        |(a, b): (&Call, &Call)| a.name == b.name && are_same_members(&a.arguments, &b.arguments);
+    a.text.trim() == b.text.trim()
+        && a.calls.len() == b.calls.len()
+        && a.calls.iter().zip(&b.calls).all(is_same_call)
+}
+
+/// Some clients read 1.0 and write 1, and keys have no order.
+fn is_same_json(a: &Json, b: &Json) -> bool {
+    match (a, b) {
+        (Json::Number(a), Json::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Json::Array(a), Json::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_json(a, b))
+        }
+        (Json::Object(a), Json::Object(b)) => are_same_members(a, b),
+        _ => a == b,
+    }
+}
+
+fn are_same_members(a: &Map<String, Json>, b: &Map<String, Json>) -> bool {
+    let is_in_b =
+        |(key, value): (&String, &Json)| b.get(key).is_some_and(|it| is_same_json(value, it));
+    a.len() == b.len() && a.iter().all(is_in_b)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(text: &str, calls: &[(&str, Json)]) -> Assistant {
+        let call = |(id, arguments): &(&str, Json)| {
+            Call::from_text((*id).to_owned(), "f".to_owned(), &arguments.to_string())
+        };
+        let calls = calls.iter().map(call).collect();
+        Assistant { thoughts: None, text: text.to_owned(), calls }
+    }
+
+    fn sampled(answer: Assistant) -> Sampled {
+        Sampled { answer, tokens: vec![TokenId(1); 10], n_text_bytes: 10 }
+    }
+
+    #[test]
+    fn an_answer_is_found_by_what_it_said() {
+        let mut replays = Replays::new(1 << 20);
+        let key = replays.key(&[TokenId(5)], 1, "a");
+        let said = answer("Text", &[("c1", json!({"a": 1, "b": [2.0, {"c": "x"}]}))]);
+        replays.keep(key.clone(), sampled(said));
+        replays.keep(key, sampled(answer("Only text", &[])));
+        let is_found = |turn: &Assistant| !replays.find(turn).is_empty();
+        assert!(is_found(&answer(" Text\n", &[("c1", json!({"b": [2, {"c": "x"}], "a": 1}))])));
+        assert!(is_found(&answer("Only text ", &[])));
+        for other in [
+            answer("Text", &[("c2", json!({"a": 1, "b": [2.0, {"c": "x"}]}))]),
+            answer("Text", &[("c1", json!({"a": 2, "b": [2.0, {"c": "x"}]}))]),
+            answer("Text", &[("c1", json!({"a": 1}))]),
+            answer("Other", &[("c1", json!({"a": 1, "b": [2.0, {"c": "x"}]}))]),
+            answer("Only", &[]),
+        ] {
+            assert!(!is_found(&other), "{other:?}");
+        }
+        let thought = Assistant { thoughts: Some("R".to_owned()), ..answer("Only text", &[]) };
+        assert!(!is_found(&thought));
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_is_forgotten() {
+        let one = Kept {
+            content: 0,
+            prompt: Replays::new(0).key(&[], 0, ""),
+            sampled: sampled(answer("0", &[])),
+        };
+        let mut replays = Replays::new(3 * one.n_bytes());
+        for text in ["0", "1", "2", "3"] {
+            let key = replays.key(&[], 0, "");
+            replays.keep(key, sampled(answer(text, &[])));
+            if let Some(kept) = replays.find(&answer("0", &[])).first() {
+                replays.use_again(&Arc::clone(kept));
+            }
+        }
+        let is_kept = |text: &&str| !replays.find(&answer(text, &[])).is_empty();
+        let left: Vec<&str> = ["0", "1", "2", "3"].into_iter().filter(is_kept).collect();
+        assert_eq!(left, ["0", "2", "3"]);
+        let mut none = Replays::new(10);
+        none.keep(none.key(&[], 0, ""), sampled(answer("0", &[])));
+        assert!(none.find(&answer("0", &[])).is_empty());
+    }
+}
