@@ -15,9 +15,9 @@
 
 mod conversation;
 mod rules;
-mod messages;
 mod piece;
 mod calls;
+mod messages;
 mod answer;
 mod replay;
 mod format;
@@ -26,8 +26,8 @@ mod grammar;
 pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Stage};
 pub use calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
-pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES, Prepared};
+pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};
 pub use grammar::{Constraint, Grammars, Refusal, RulePart};
 pub use piece::Piece;
-pub use replay::{PromptKey, Replays, Sampled};
+pub use replay::{Prepared, PromptKey, Replays, Sampled};
 pub use rules::{AnswerForm, AnswerRules, ToolChoice};

@@ -1,8 +1,8 @@
 //! Turns and tools into what templates are made for.
 //!
-//! Templates agree on most keys and differ in some places: some refuse or leave out a system message
-//! that is not the first, and some take the arguments of a call as a table, others as text. A
-//! [`Dress`] is one way out of each. What else a template expects, it says: [`Expected`].
+//! Templates agree on most keys and differ in some places: some refuse or leave out a system
+//! message that is not the first, and some take the arguments of a call as a table, others as text.
+//! A [`Dress`] is one way out of each. What else a template expects, it says: [`Expected`].
 //! **Invariant:** system turns at the start are one message.
 
 use std::collections::HashMap;

@@ -1,10 +1,11 @@
 //! What the model sampled for its answers, for histories that come back.
 //!
-//! A client sends an answer back as text and calls. Its template would write them in its own words,
-//! with other blank space and other orders of keys, and all from there on had to be read again. What
-//! is kept here stands in the place of these words, where nothing before it differs either.
+//! A client sends an answer back as text and calls. The template would write them once more, with
+//! other blank space and another order of keys, and all from there on would have to be read again.
+//! So the sampled tokens are kept here, and stand in the place of that text.
 //! **Invariant:** an answer comes back only behind the very tokens that it was sampled behind, and
-//! only where the turn says what the answer said; all answers together stay within a limit of bytes.
+//! only where the turn says what the answer said; all answers together stay within a limit of
+//! bytes.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -14,13 +15,14 @@ use std::sync::Arc;
 use moeflux::TokenId;
 use serde_json::{Map, Value as Json};
 
+use crate::answer::AnswerStart;
 use crate::conversation::{Assistant, Call};
 
 /// Bytes at the end of a prompt by which its end is found in a later one.
 const TAIL_BYTES: usize = 16;
 
-/// The sampled tokens of answers, least recently used first.
-#[derive(Debug)]
+/// The sampled tokens of answers, least recently used first. A clone shares them.
+#[derive(Clone, Debug)]
 pub struct Replays {
     n_bytes_max: usize,
     n_bytes: usize,
@@ -54,6 +56,29 @@ pub(crate) struct Kept {
     content: u64,
     pub(crate) prompt: PromptKey,
     pub(crate) sampled: Sampled,
+}
+
+/// A conversation's prompt in tokens.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// What the model reads.
+    pub tokens: Vec<TokenId>,
+    /// What the answer begins with.
+    pub start: AnswerStart,
+    /// Numbers of tokens behind which later prompts are likely to differ.
+    pub parts_at: Vec<usize>,
+    /// By which answers to this prompt are kept, where any are.
+    pub key: Option<PromptKey>,
+    /// The answers in it that stand there as they were sampled.
+    pub(crate) replayed: Vec<Arc<Kept>>,
+}
+
+impl Prepared {
+    /// Turns whose tokens are those that were sampled.
+    #[must_use]
+    pub fn n_replayed(&self) -> usize {
+        self.replayed.len()
+    }
 }
 
 impl Replays {
@@ -101,11 +126,13 @@ impl Replays {
         entries.filter(|kept| is_same(turn, &kept.sampled.answer)).cloned().collect()
     }
 
-    /// An answer came back.
-    pub(crate) fn use_again(&mut self, kept: &Arc<Kept>) {
-        if let Some(idx) = self.entries.iter().position(|it| Arc::ptr_eq(it, kept)) {
-            self.entries.remove(idx);
-            self.entries.push_back(Arc::clone(kept));
+    /// The answers that came back in a prompt are the last to be forgotten.
+    pub fn used(&mut self, prompt: &Prepared) {
+        for kept in &prompt.replayed {
+            if let Some(idx) = self.entries.iter().position(|it| Arc::ptr_eq(it, kept)) {
+                self.entries.remove(idx);
+                self.entries.push_back(Arc::clone(kept));
+            }
         }
     }
 
@@ -240,9 +267,10 @@ mod tests {
         for text in ["0", "1", "2", "3"] {
             let key = replays.key(&[], 0, "");
             replays.keep(key, sampled(answer(text, &[])));
-            if let Some(kept) = replays.find(&answer("0", &[])).first() {
-                replays.use_again(&Arc::clone(kept));
-            }
+            let replayed = replays.find(&answer("0", &[]));
+            let (start, key) = (AnswerStart::Text, None);
+            let (tokens, parts_at) = (Vec::new(), Vec::new());
+            replays.used(&Prepared { tokens, start, parts_at, key, replayed });
         }
         let is_kept = |text: &&str| !replays.find(&answer(text, &[])).is_empty();
         let left: Vec<&str> = ["0", "1", "2", "3"].into_iter().filter(is_kept).collect();

@@ -32,12 +32,19 @@ impl ConnectionCounts {
 }
 
 /// Everything that is counted.
-pub(crate) fn text(model: &str, stats: &Stats, connections: &ConnectionCounts) -> String {
+pub(crate) fn text(
+    model: &str,
+    stats: &Stats,
+    connections: &ConnectionCounts,
+    n_replayed: u64,
+) -> String {
     let mut page = Page { label: escaped(model), text: String::new() };
     requests(&mut page, stats);
     tokens(&mut page, stats);
     times(&mut page, stats);
     own(&mut page, stats);
+    let help = "Earlier answers in prompts that stood there as they were sampled.";
+    page.counter("moeflux:replayed_turns_total", help, n_replayed);
     let n_opened = connections.n_opened.load(Ordering::Relaxed);
     page.gauge("moeflux:connections", "ConnectionCounts that are open.", connections.n_open());
     page.counter("moeflux:connections_total", "ConnectionCounts that were accepted.", n_opened);
@@ -95,6 +102,8 @@ fn own(page: &mut Page, stats: &Stats) {
     let help = "Sessions that are kept for prompts that go on from them.";
     page.gauge("moeflux:sessions_kept", help, count(stats.n_kept));
     page.counter("moeflux:answer_steps_total", "Steps of answers.", stats.n_steps);
+    let help = "Tokens of answers that a grammar left no choice for.";
+    page.counter("moeflux:forced_tokens_total", help, stats.n_forced_tokens);
     let Some(stream) = &stats.stream else { return };
     let help = "Bytes of experts that were read from drives.";
     let n_bytes = stream.demand_bytes + stream.guess_bytes;
@@ -171,7 +180,7 @@ mod tests {
 
     #[test]
     fn each_name_is_described_before_its_values() {
-        let text = text("a\"b", &Stats::default(), &ConnectionCounts::default());
+        let text = text("a\"b", &Stats::default(), &ConnectionCounts::default(), 0);
         let mut described = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {

@@ -18,7 +18,6 @@ use serde_json::{Map, Value as Json};
 use crate::answer::{AnswerStart, CLOSE, OPEN};
 use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
-pub use crate::format::prepare::Prepared;
 use crate::messages::{self, Dress, Expected, LateSystem};
 
 /// Stands behind the text that goes on while it is rendered. With the blank at its end it shows

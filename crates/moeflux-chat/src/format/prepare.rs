@@ -13,22 +13,7 @@ use crate::answer::{AnswerReader, AnswerStart};
 use crate::conversation::{Assistant, Call, Conversation, Ending, Tool, Turn};
 use crate::format::{ChatFormat, ChatOptions};
 use crate::piece::Piece;
-use crate::replay::{Kept, PromptKey, Replays, is_same_said};
-
-/// What the model reads, in tokens.
-#[derive(Clone, Debug)]
-pub struct Prepared {
-    /// The tokens.
-    pub tokens: Vec<TokenId>,
-    /// What the answer begins with.
-    pub start: AnswerStart,
-    /// Numbers of tokens behind which later prompts are likely to differ.
-    pub parts_at: Vec<usize>,
-    /// Turns whose tokens are those that were sampled.
-    pub n_replayed: usize,
-    /// By which answers to this prompt are kept, where any are.
-    pub key: Option<PromptKey>,
-}
+use crate::replay::{Kept, Prepared, Replays, is_same_said};
 
 /// An answer that may stand in the place of a turn.
 struct Candidate {
@@ -61,12 +46,11 @@ impl ChatFormat {
         conversation: &Conversation,
         options: &ChatOptions,
         tokenizer: &Tokenizer,
-        replays: Option<&mut Replays>,
+        replays: Option<&Replays>,
     ) -> Result<Prepared> {
-        let mut replays = replays;
-        let mut candidates = candidates(conversation, replays.as_deref());
+        let mut candidates = candidates(conversation, replays);
         // Those that do not fit are left out, and with them the thoughts that they would add.
-        while let Some(replays) = replays.as_deref_mut().filter(|_| !candidates.is_empty()) {
+        while let Some(replays) = replays.filter(|_| !candidates.is_empty()) {
             let n_before = candidates.len();
             let restored = restored(conversation, &candidates);
             let text = self.marked(&restored, options, &[])?;
@@ -80,13 +64,12 @@ impl ChatFormat {
             if !assembly.literal(text.len())? {
                 break;
             }
-            assembly.replayed.iter().for_each(|kept| replays.use_again(kept));
             return Ok(self.prepared(assembly, (&restored, options), Some(replays)));
         }
         let text = self.marked(conversation, options, &[])?;
         let mut assembly = Assembly::new(tokenizer, &text);
         assembly.literal(text.len())?;
-        Ok(self.prepared(assembly, (conversation, options), replays.as_deref()))
+        Ok(self.prepared(assembly, (conversation, options), replays))
     }
 
     fn prepared(
@@ -100,9 +83,9 @@ impl ChatFormat {
         Prepared {
             parts_at: assembly.parts_at(&parts),
             start: self.start(conversation, text),
-            n_replayed: assembly.replayed.len(),
             key: replays.map(|it| it.key(&assembly.tokens, assembly.n_bytes, text)),
             tokens: assembly.tokens,
+            replayed: assembly.replayed,
         }
     }
 
@@ -364,8 +347,8 @@ mod tests {
             Self { format, tokenizer: tokenizer(), replays, conversation, fed: Vec::new() }
         }
 
-        fn prepare(&mut self) -> Prepared {
-            let (conversation, replays) = (&self.conversation, Some(&mut self.replays));
+        fn prepare(&self) -> Prepared {
+            let (conversation, replays) = (&self.conversation, Some(&self.replays));
             self.format.prepare(conversation, &options(), &self.tokenizer, replays).unwrap()
         }
 
@@ -401,13 +384,13 @@ mod tests {
     fn replayed(name: &str, (thoughts, text): (Option<&str>, &str)) -> [usize; 2] {
         let mut talk = Talk::new(name);
         let prepared = talk.prepare();
-        assert_eq!(prepared.n_replayed, 0);
+        assert_eq!(prepared.n_replayed(), 0);
         let first = call("c0", r#"{"b": "x", "a": 1.0}"#);
         talk.answer(prepared, &assistant(thoughts, text, vec![first]));
         // Keys have another order, numbers another spelling, and thoughts are left out.
         let told = call("c0", r#"{"a": 1, "b": "x"}"#);
         let second = talk.tell(assistant(None, text, vec![told]), result("c0"));
-        if second.n_replayed > 0 {
+        if second.n_replayed() > 0 {
             assert!(second.tokens.starts_with(&talk.fed), "{name}");
             let rest = talk.tokenizer.decode(&second.tokens[talk.fed.len()..]);
             assert!(rest.contains('R') && !rest.contains("tool_call>"), "{name}: {rest}");
@@ -415,11 +398,11 @@ mod tests {
             let is_behind = last > talk.fed.len() && last <= second.tokens.len();
             assert!(is_behind || thoughts.is_some(), "{name}: {last}");
         }
-        let n_then = second.n_replayed;
+        let n_then = second.n_replayed();
         talk.answer(second, &assistant(None, "It is R.", Vec::new()));
         let third = talk.tell(assistant(None, "It is R.", Vec::new()), Turn::User("So?".into()));
-        assert_eq!(third.tokens.starts_with(&talk.fed), third.n_replayed == n_then + 1, "{name}");
-        [n_then, third.n_replayed]
+        assert_eq!(third.tokens.starts_with(&talk.fed), third.n_replayed() == n_then + 1, "{name}");
+        [n_then, third.n_replayed()]
     }
 
     #[test]
@@ -451,8 +434,8 @@ mod tests {
             let prepared = talk.tell(turn, result("c0"));
             let plain = talk.format.prompt(&talk.conversation, &options()).unwrap();
             let plain = plain.tokens(&talk.tokenizer).unwrap();
-            assert_eq!(prepared.tokens == plain, prepared.n_replayed == 0);
-            prepared.n_replayed
+            assert_eq!(prepared.tokens == plain, prepared.n_replayed() == 0);
+            prepared.n_replayed()
         };
         assert_eq!(check(&|_, _| {}), 1);
         assert_eq!(check(&|_, turn| turn.text = "I looked.".into()), 0);
@@ -473,7 +456,7 @@ mod tests {
             let prepared = talk.prepare();
             let plain = talk.format.prompt(&talk.conversation, &options()).unwrap();
             assert_eq!(prepared.tokens, plain.tokens(&talk.tokenizer).unwrap());
-            assert_eq!((prepared.start, prepared.n_replayed), (plain.start, 0));
+            assert_eq!((prepared.start, prepared.n_replayed()), (plain.start, 0));
             let (conversation, options) = (&talk.conversation, &options());
             let off = talk.format.prepare(conversation, options, &talk.tokenizer, None).unwrap();
             assert_eq!((off.tokens, off.parts_at), (prepared.tokens, prepared.parts_at));

@@ -38,6 +38,7 @@ const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = "Every option can also be given as an environment variable: \
     --api-key-file as MOEFLUX_API_KEY_FILE. What is typed wins.")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -78,6 +79,9 @@ pub(crate) struct ServeArgs {
     /// Refuse requests that name another model
     #[arg(long)]
     strict_model: bool,
+    /// Read answers in a history as the client tells them, and not as they were sampled
+    #[arg(long)]
+    no_replay: bool,
     /// Give the model's memory back after so long without a request (90s, 10m, 2h); the next
     /// request loads it again
     #[arg(long, value_name = "TIME", value_parser = ranges::time)]
@@ -158,6 +162,7 @@ fn config(args: &ServeArgs) -> Outcome<Config> {
         strict_model: args.strict_model,
         log_prompts: args.log_prompts,
         drain: args.drain,
+        replay_bytes: if args.no_replay { 0 } else { Config::default().replay_bytes },
         ..Config::default()
     })
 }

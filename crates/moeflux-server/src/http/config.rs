@@ -34,6 +34,9 @@ pub struct Config {
     pub strict_model: bool,
     /// Whether prompts are logged.
     pub log_prompts: bool,
+    /// Bytes for answers that are fed as they were sampled when they come back in a history;
+    /// with 0 they are read as clients tell them.
+    pub replay_bytes: usize,
     /// How long answers may go on once the server is to stop.
     pub drain: Duration,
     /// How long everything else may take.
@@ -52,6 +55,7 @@ impl Default for Config {
             allowed_origins: Vec::new(),
             strict_model: false,
             log_prompts: false,
+            replay_bytes: 32 << 20,
             drain: Duration::from_secs(30),
             timeouts: Timeouts::default(),
             n_connections_max: 1_024,

@@ -14,6 +14,7 @@ mod guard;
 mod inbox;
 mod prompt;
 mod record;
+mod sampling;
 mod run;
 mod deliver;
 mod generate;

@@ -3,6 +3,7 @@
 //! **Invariant:** as of answers, texts are worked on beside the threads that serve.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
@@ -107,7 +108,12 @@ pub(crate) fn health(shared: &Shared) -> Response<Body> {
 
 /// Counts, for Prometheus.
 pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
-    let text = metrics::text(shared.name(), &shared.served.service.stats(), &shared.connections);
+    let text = metrics::text(
+        shared.name(),
+        &shared.served.service.stats(),
+        &shared.connections,
+        shared.n_replayed.load(Ordering::Relaxed),
+    );
     reply::text("text/plain; version=0.0.4; charset=utf-8", text)
 }
 

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
-use moeflux_chat::{AnswerStart, ChatOptions, ChatPrompt, Conversation};
+use moeflux_chat::{AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey};
 use moeflux_schedule::Job;
 
 use crate::http::bound::{self, Reading};
@@ -22,6 +22,10 @@ pub(crate) struct Planned {
     pub(crate) reading: Reading,
     /// The prompt's text, where it comes back before its answers.
     pub(crate) echo: Option<String>,
+    /// Earlier answers whose tokens are those that were sampled.
+    pub(crate) n_replayed: usize,
+    /// By which its answers are kept for histories that come back, if they are.
+    pub(crate) key: Option<PromptKey>,
 }
 
 /// The jobs of a request, in the order of its prompts.
@@ -68,7 +72,8 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             masks: bound::masks(shared, &request, (prompt.start, &tools))?,
         };
         let reading = Reading::new(shared, prompt.start, tools.clone());
-        Ok(Planned { job, reading, echo: prompt.echo })
+        let Prepared { echo, n_replayed, key, .. } = prompt;
+        Ok(Planned { job, reading, echo, n_replayed, key })
     };
     prompts.into_iter().enumerate().map(planned).collect()
 }
@@ -96,15 +101,30 @@ pub(crate) fn render(
     conversation: &Conversation,
     options: &ChatOptions,
 ) -> Result<ChatPrompt, Failure> {
+    let (format, options) = format_of(shared, options)?;
+    format.prompt(conversation, &options).map_err(refused_by_template)
+}
+
+fn format_of<'s>(
+    shared: &'s Shared,
+    options: &ChatOptions,
+) -> Result<(&'s ChatFormat, ChatOptions), Failure> {
     let Some(format) = &shared.format else {
         let problem = "this model has no chat template: use /v1/completions";
         return Err(Failure::invalid("messages", problem));
     };
     let now_seconds = Some((shared.served.seconds_since_1970)());
-    let options = ChatOptions { now_seconds, ..options.clone() };
-    // Whatever a template says, it says of this conversation.
-    let refused = |error: Error| Failure::new(FailureKind::Invalid, error.to_string());
-    format.prompt(conversation, &options).map_err(refused)
+    Ok((format, ChatOptions { now_seconds, ..options.clone() }))
+}
+
+/// Whatever a template says, it says of this conversation.
+fn refused_by_template(error: Error) -> Failure {
+    match error {
+        Error::Input(_) | Error::Unsupported(_) => {
+            Failure::new(FailureKind::Invalid, error.to_string())
+        }
+        error => failure_of(&error),
+    }
 }
 
 struct Prepared {
@@ -112,6 +132,8 @@ struct Prepared {
     parts_at: Vec<usize>,
     start: AnswerStart,
     echo: Option<String>,
+    n_replayed: usize,
+    key: Option<PromptKey>,
 }
 
 fn read_chat(
@@ -123,31 +145,20 @@ fn read_chat(
         shared
             .note("calls of tools come back as text: the chat template writes none that is known");
     }
-    let prompt = render(shared, conversation, options)?;
-    let tokens =
-        prompt.tokens(shared.served.text.tokenizer()).map_err(|error| failure_of(&error))?;
-    if tokens.is_empty() {
+    let (format, options) = format_of(shared, options)?;
+    let tokenizer = shared.served.text.tokenizer();
+    let replays = shared.replays().map(|it| it.clone());
+    let prompt = format.prepare(conversation, &options, tokenizer, replays.as_ref());
+    let prompt = prompt.map_err(refused_by_template)?;
+    if prompt.tokens.is_empty() {
         return Err(Failure::invalid("messages", "the template makes an empty prompt of these"));
     }
-    let parts = match &shared.format {
-        Some(format) => format.parts(conversation, options, &prompt.text),
-        None => Vec::new(),
-    };
-    let parts_at = parts_at(shared.served.text.tokenizer(), &tokens, &parts);
-    Ok(Prepared { tokens, parts_at, start: prompt.start, echo: None })
-}
-
-/// How many tokens lie within each of the first parts of a text: one less, as the last of them
-/// may be another one where the text goes on differently.
-fn parts_at(tokenizer: &Tokenizer, tokens: &[TokenId], parts: &[usize]) -> Vec<usize> {
-    let mut ends = Vec::with_capacity(tokens.len());
-    let mut end = 0;
-    for token in tokens {
-        end += tokenizer.token_bytes(*token).len();
-        ends.push(end);
+    let n_replayed = prompt.n_replayed();
+    if let Some(mut replays) = shared.replays().filter(|_| n_replayed > 0) {
+        replays.used(&prompt);
     }
-    let within = |n_bytes: &usize| ends.partition_point(|end| end <= n_bytes).saturating_sub(1);
-    parts.iter().map(within).filter(|n_tokens| *n_tokens > 0).collect()
+    let moeflux_chat::Prepared { tokens, start, parts_at, key, .. } = prompt;
+    Ok(Prepared { tokens, parts_at, start, echo: None, n_replayed, key })
 }
 
 fn read(
@@ -172,7 +183,8 @@ fn read(
         PromptText::Text(text) => text.clone(),
         PromptText::Tokens(tokens) => tokenizer.decode(tokens),
     });
-    Ok(Prepared { tokens, parts_at: Vec::new(), start: AnswerStart::Text, echo })
+    let (parts_at, start) = (Vec::new(), AnswerStart::Text);
+    Ok(Prepared { tokens, parts_at, start, echo, n_replayed: 0, key: None })
 }
 
 /// Refuses ids that stand for nothing.

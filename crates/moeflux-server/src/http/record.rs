@@ -49,9 +49,10 @@ impl Record {
     }
 
     /// A prompt is being read.
-    pub(crate) fn begun(&mut self, n_prompt_tokens: usize, n_cached_tokens: usize) {
-        self.usage.n_prompt_tokens += n_prompt_tokens;
-        self.usage.n_cached_tokens += n_cached_tokens;
+    pub(crate) fn begun(&mut self, usage: Usage) {
+        self.usage.n_prompt_tokens += usage.n_prompt_tokens;
+        self.usage.n_cached_tokens += usage.n_cached_tokens;
+        self.usage.n_replayed += usage.n_replayed;
     }
 
     /// A token of an answer came.
@@ -99,7 +100,8 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let Usage { n_prompt_tokens, n_cached_tokens, n_answer_tokens, .. } = self.usage;
+        let Usage { n_prompt_tokens, n_cached_tokens, n_replayed, n_answer_tokens, .. } =
+            self.usage;
         tracing::info!(
             target: "moeflux::request",
             id = %self.id,
@@ -108,6 +110,7 @@ impl Drop for Record {
             ended = self.ended,
             n_prompt = n_prompt_tokens,
             n_cached = n_cached_tokens,
+            n_replayed = Some(n_replayed).filter(|n_turns| *n_turns > 0),
             n_answer = n_answer_tokens,
             queued_ms = ms(self.times.queued),
             prompt_ms = ms(self.times.prompt),

@@ -5,9 +5,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use moeflux::Finish;
+use moeflux_chat::PromptKey;
 use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
@@ -16,6 +18,7 @@ use crate::http::inbox::Inbox;
 use crate::http::prompt::Planned;
 use crate::http::record::Record;
 use crate::http::reply::{Problem, failure_of};
+use crate::http::sampling::Sampling;
 use crate::http::shared::Shared;
 use crate::wire::{AnswerEvents, Event, Failure, FailureKind, Progress, Reason, Usage, scored};
 
@@ -49,8 +52,12 @@ struct Part {
     reading: Reading,
     echo: Option<String>,
     has_scores: bool,
+    n_replayed: usize,
+    key: Option<PromptKey>,
     /// Once the prompt is begun.
     answers: Vec<AnswerEvents>,
+    /// The same, where answers are kept for histories that come back.
+    samplings: Vec<Sampling>,
 }
 
 impl Run {
@@ -64,6 +71,9 @@ impl Run {
             reading: planned.reading.clone(),
             echo: planned.echo.clone(),
             has_scores: planned.job.scores_prompt,
+            n_replayed: planned.n_replayed,
+            key: planned.key.clone(),
+            samplings: Vec::new(),
             answers: Vec::new(),
         };
         let parts = planned.iter().map(part).collect();
@@ -166,8 +176,12 @@ impl Run {
             JobEvent::PromptScores(scores) => self.scores(part_idx, &scores, events),
             JobEvent::Token { answer_idx, token, text } => {
                 self.record.token();
-                let answer = &mut part.answers[answer_idx];
-                events.extend(answer.chosen(self.shared.served.text.tokenizer(), &token, &text));
+                let tokenizer = self.shared.served.text.tokenizer();
+                if let Some(sampling) = part.samplings.get_mut(answer_idx) {
+                    sampling.token(tokenizer, token.token);
+                }
+                let more = part.answers[answer_idx].chosen(tokenizer, &token, &text);
+                part.give(answer_idx, more, events);
             }
             JobEvent::Finished { answer_idx, finish, stopped, rest, times } => {
                 let end = End { answer_idx, finish, stopped, rest, times };
@@ -181,9 +195,14 @@ impl Run {
 
     fn begin(&mut self, part_idx: usize, n_cached_tokens: usize, events: &mut Vec<Event>) {
         let part = &mut self.parts[part_idx];
-        self.record.begun(part.n_prompt_tokens, n_cached_tokens);
         let n_prompt_tokens = part.n_prompt_tokens;
-        let usage = Usage { n_prompt_tokens, n_cached_tokens, ..Usage::default() };
+        let n_replayed = part.n_replayed;
+        self.shared.n_replayed.fetch_add(n_replayed as u64, Ordering::Relaxed);
+        let usage = Usage { n_prompt_tokens, n_cached_tokens, n_replayed, ..Usage::default() };
+        self.record.begun(usage);
+        if part.key.is_some() {
+            part.samplings.resize_with(part.n_answers, Sampling::default);
+        }
         let call_stem = format!("call_{}", self.shared.id());
         let answer = |index| {
             let (reader, markers) = part.reading.reader(&self.shared);
@@ -221,7 +240,9 @@ impl Run {
         };
         self.record.finished(&reason, &end.times);
         let part = &mut self.parts[part_idx];
-        events.extend(part.answers[end.answer_idx].end(&end.rest, reason));
+        let more = part.answers[end.answer_idx].end(&end.rest, reason);
+        part.give(end.answer_idx, more, events);
+        part.keep(end.answer_idx, &self.shared);
         part.n_finished += 1;
         if part.n_finished < part.n_answers {
             return Ok(());
@@ -250,6 +271,23 @@ struct End {
 }
 
 impl Part {
+    /// Events of one of its answers.
+    fn give(&mut self, answer_idx: usize, more: Vec<Event>, events: &mut Vec<Event>) {
+        if let Some(sampling) = self.samplings.get_mut(answer_idx) {
+            more.iter().for_each(|event| sampling.given(event));
+        }
+        events.extend(more);
+    }
+
+    /// Keeps an answer that has ended for histories that come back.
+    fn keep(&mut self, answer_idx: usize, shared: &Shared) {
+        let Some(key) = &self.key else { return };
+        let whole = std::mem::take(&mut self.samplings[answer_idx]).whole();
+        if let (Some(sampled), Some(mut replays)) = (whole, shared.replays()) {
+            replays.keep(key.clone(), sampled);
+        }
+    }
+
     /// The numbers of its answers among those of all parts.
     fn indices(&self, part_idx: usize) -> Range<usize> {
         part_idx * self.n_answers..(part_idx + 1) * self.n_answers

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use moeflux::Result;
-use moeflux_chat::{CallFormat, ChatFormat, Grammars, HiddenMarkers};
+use moeflux_chat::{CallFormat, ChatFormat, Grammars, HiddenMarkers, Replays};
 
 use crate::http::config::{Config, Served};
 use crate::metrics::ConnectionCounts;
@@ -28,6 +28,10 @@ pub(crate) struct Shared {
     pub(crate) grammars: Grammars,
     pub(crate) markers: HiddenMarkers,
     pub(crate) connections: ConnectionCounts,
+    /// What was sampled for earlier answers; `None` if histories are read as they come.
+    replays: Option<Mutex<Replays>>,
+    /// Turns of histories that were replayed.
+    pub(crate) n_replayed: AtomicU64,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
@@ -44,18 +48,27 @@ impl Shared {
             Some(format) => Grammars::of_format(text, format),
             None => Grammars::new(text, None),
         };
+        let replays = (config.replay_bytes > 0).then(|| Replays::new(config.replay_bytes));
         Ok(Self {
             format,
             calls,
             grammars,
             markers: HiddenMarkers::of(served.text.tokenizer()),
+            replays: replays.map(Mutex::new),
             config,
             served,
             connections: ConnectionCounts::default(),
+            n_replayed: AtomicU64::new(0),
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),
         })
+    }
+
+    /// What was sampled for earlier answers. Whoever has it keeps others from it: not for long.
+    pub(crate) fn replays(&self) -> Option<MutexGuard<'_, Replays>> {
+        let replays = self.replays.as_ref()?;
+        Some(replays.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A number that nobody can foresee who does not know the key, which the system drew.

@@ -159,8 +159,7 @@ mod tests {
 
     use super::*;
 
-    const PROMPT: Usage =
-        Usage { n_prompt_tokens: 12, n_cached_tokens: 8, n_answer_tokens: 0, n_thought_tokens: 0 };
+    const PROMPT: Usage = Usage { n_prompt_tokens: 12, n_cached_tokens: 8, ..Usage::NONE };
 
     /// Tokens with their texts, and the text that is held back; what comes out, and what is
     /// counted: answer, thought.

@@ -133,10 +133,23 @@ pub struct Usage {
     pub n_prompt_tokens: usize,
     /// Of these, the tokens that were not computed again.
     pub n_cached_tokens: usize,
+    /// Earlier answers in it that stand there as they were sampled.
+    pub n_replayed: usize,
     /// Tokens of the answer, thoughts included; not the one that ended it.
     pub n_answer_tokens: usize,
     /// Of these, the tokens of thoughts.
     pub n_thought_tokens: usize,
+}
+
+impl Usage {
+    /// No tokens.
+    pub const NONE: Self = Self {
+        n_prompt_tokens: 0,
+        n_cached_tokens: 0,
+        n_replayed: 0,
+        n_answer_tokens: 0,
+        n_thought_tokens: 0,
+    };
 }
 
 /// A token as clients see it.

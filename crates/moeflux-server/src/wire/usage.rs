@@ -25,6 +25,7 @@ impl Totals {
         if index.is_multiple_of(self.n_answers) {
             self.sum.n_prompt_tokens += usage.n_prompt_tokens;
             self.sum.n_cached_tokens += usage.n_cached_tokens;
+            self.sum.n_replayed += usage.n_replayed;
         }
         self.sum.n_answer_tokens += usage.n_answer_tokens;
         self.sum.n_thought_tokens += usage.n_thought_tokens;
@@ -39,7 +40,10 @@ impl Totals {
             "prompt_tokens": sum.n_prompt_tokens,
             "completion_tokens": sum.n_answer_tokens,
             "total_tokens": sum.n_prompt_tokens + sum.n_answer_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum.n_cached_tokens},
+            "prompt_tokens_details": {
+                "cached_tokens": sum.n_cached_tokens,
+                "replayed_turns": sum.n_replayed,
+            },
             "completion_tokens_details": {"reasoning_tokens": sum.n_thought_tokens},
         })
     }
@@ -52,6 +56,7 @@ pub(crate) fn responses(usage: Usage) -> Json {
         "input_tokens_details": {
             "cached_tokens": usage.n_cached_tokens,
             "cache_write_tokens": 0,
+            "replayed_turns": usage.n_replayed,
         },
         "output_tokens": usage.n_answer_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.n_thought_tokens},
@@ -65,6 +70,7 @@ pub(crate) fn messages(usage: Usage) -> Json {
         "input_tokens": usage.n_prompt_tokens - usage.n_cached_tokens.min(usage.n_prompt_tokens),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.n_cached_tokens,
+        "replayed_turns": usage.n_replayed,
         "output_tokens": usage.n_answer_tokens,
         "output_tokens_details": {"thinking_tokens": usage.n_thought_tokens},
     })

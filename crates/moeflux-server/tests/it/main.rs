@@ -8,6 +8,7 @@ mod prompts;
 mod plain;
 mod refusals;
 mod rules;
+mod replays;
 mod guards;
 mod sockets;
 mod signs;

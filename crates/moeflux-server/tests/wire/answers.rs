@@ -32,8 +32,13 @@ pub(crate) fn text(index: usize, text: &str) -> Event {
 }
 
 pub(crate) fn finished(index: usize, reason: Reason, n_thought_tokens: usize) -> Event {
-    let usage =
-        Usage { n_prompt_tokens: 12, n_cached_tokens: 8, n_answer_tokens: 7, n_thought_tokens };
+    let usage = Usage {
+        n_prompt_tokens: 12,
+        n_cached_tokens: 8,
+        n_replayed: 2,
+        n_answer_tokens: 7,
+        n_thought_tokens,
+    };
     Event::Finished { index, reason, usage }
 }
 
