@@ -14,6 +14,10 @@ use crate::http::reply::failure_of;
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
 
+/// Log-probabilities of echoed prompts in one response, at some 300 bytes each. Evaluations ask for
+/// two per token.
+const N_SCORES_MAX: usize = 1_000_000;
+
 /// A prompt with what its answers need.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
@@ -53,6 +57,7 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
         Prompt::Chat(conversation, _) => bound::callable(&request, &conversation.tools),
         Prompt::Texts(_) => Vec::new(),
     };
+    check_scores(&request, &sampling, &prompts)?;
     let planned = |(prompt_idx, prompt): (usize, Prepared)| {
         let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
         let mut sampling = sampling.clone();
@@ -190,6 +195,25 @@ pub(crate) fn check_tokens(
             Err(Failure::invalid(&format!("{path}[{token_idx}]"), problem))
         }
     }
+}
+
+/// Each answer repeats the scores of its prompt, and the scheduler does not wait for their reader.
+fn check_scores(
+    request: &Request,
+    sampling: &SamplerConfig,
+    prompts: &[Prepared],
+) -> Result<(), Failure> {
+    let Some(n_top) = sampling.n_logprobs.filter(|_| request.is_echoed) else { return Ok(()) };
+    let n_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    let n_scores = n_tokens.saturating_mul(request.n_answers).saturating_mul(1 + n_top);
+    if n_scores <= N_SCORES_MAX {
+        return Ok(());
+    }
+    let problem = format!(
+        "{n_scores} log-probabilities of prompts are too many; the limit is {N_SCORES_MAX}: ask \
+         for fewer, or with a smaller `n`"
+    );
+    Err(Failure::invalid("logprobs", problem))
 }
 
 fn check_biases(sampling: &SamplerConfig, tokenizer: &Tokenizer) -> Result<(), Failure> {

@@ -37,7 +37,7 @@ fn chat_completions() {
         (json!({"n": 1e9}), "`n`: expected a whole number from 1 to 128, got 1000000000.0"),
         (json!({"max_tokens": -5}), "`max_tokens`: expected a whole number from 1 to 2147483648"),
         (json!({"max_completion_tokens": 0}), "`max_completion_tokens`: expected a whole number"),
-        (json!({"logprobs": true, "top_logprobs": 101}), "`top_logprobs`: expected a whole number"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "`top_logprobs`: expected a whole number"),
         (json!({"top_logprobs": 1}), "`top_logprobs`: needs `logprobs`: true"),
         (json!({"stop": vec!["x"; 17]}), "`stop`: 17 stop strings are too many; the limit is 16"),
         (json!({"tool_choice": "required"}), "`tool_choice`: needs `tools`"),
@@ -106,7 +106,7 @@ fn completions() {
             "`structured_outputs.regex`: cannot be combined with `grammar`",
         ),
         (json!({"best_of": 2}), "`best_of`: is not supported: use `n`"),
-        (json!({"logprobs": true}), "`logprobs`: expected a whole number from 0 to 100, got true"),
+        (json!({"logprobs": true}), "`logprobs`: expected a whole number from 0 to 20, got true"),
         (json!({"max_tokens": -1}), "`max_tokens`: expected a whole number from 0 to"),
     ];
     check("completions", &json!({"prompt": "a"}), &cases);
