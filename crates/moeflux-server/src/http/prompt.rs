@@ -58,6 +58,9 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
         Prompt::Texts(_) => Vec::new(),
     };
     check_scores(&request, &sampling, &prompts)?;
+    // One is enough: there is one conversation, or all prompts begin their answers alike.
+    let start = prompts.first().expect("a request has a prompt").start;
+    let masks = bound::masks(shared, &request, (start, &tools))?;
     let planned = |(prompt_idx, prompt): (usize, Prepared)| {
         let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
         let mut sampling = sampling.clone();
@@ -70,12 +73,12 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             scores_prompt: prompt.echo.is_some() && sampling.n_logprobs.is_some(),
             sampling,
             stops: request.stops.clone(),
-            masks: bound::masks(shared, &request, (prompt.start, &tools))?,
+            masks: masks.clone(),
         };
         let reading = Reading::new(shared, prompt.start, tools.clone());
-        Ok(Planned { job, reading, echo: prompt.echo })
+        Planned { job, reading, echo: prompt.echo }
     };
-    prompts.into_iter().enumerate().map(planned).collect()
+    Ok(prompts.into_iter().enumerate().map(planned).collect())
 }
 
 /// The tokens of a prompt that are not to be answered.
