@@ -7,9 +7,9 @@
 mod config;
 mod listen;
 mod reply;
+mod body;
 mod shared;
 mod bound;
-mod body;
 mod guard;
 mod inbox;
 mod prompt;

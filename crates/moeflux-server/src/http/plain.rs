@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use crate::http::body;
 use crate::http::generate::beside;
 use crate::http::prompt;
-use crate::http::reply;
+use crate::http::reply::{self, Problem};
 use crate::http::shared::Shared;
 use crate::metrics;
 use crate::openapi;
@@ -33,8 +33,8 @@ pub(crate) async fn ask(
     shared: &Arc<Shared>,
     question: Question,
     request: Request<Body>,
-) -> Result<Response<Body>, Failure> {
-    let body = body::read(request, shared.config.timeouts.body).await?;
+) -> Result<Response<Body>, Problem> {
+    let body = body::read(request, &shared.bodies, shared.config.timeouts.body).await?;
     let work = move |shared: &Shared| match question {
         Question::CountTokens => count_tokens(shared, &body),
         Question::Tokenize => {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use moeflux::Result;
 use moeflux_chat::{CallFormat, ChatFormat, Grammars, HiddenMarkers};
 
+use crate::http::body::Room;
 use crate::http::config::{Config, Served};
 use crate::metrics::ConnectionCounts;
 use crate::wire::{Failure, FailureKind, Head};
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) grammars: Grammars,
     pub(crate) markers: HiddenMarkers,
     pub(crate) connections: ConnectionCounts,
+    pub(crate) bodies: Room,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
@@ -51,6 +53,7 @@ impl Shared {
             config,
             served,
             connections: ConnectionCounts::default(),
+            bodies: Room::default(),
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),
