@@ -19,6 +19,7 @@ mod deliver;
 mod generate;
 mod plain;
 mod routes;
+mod stall;
 mod connections;
 
 use std::net::SocketAddr;

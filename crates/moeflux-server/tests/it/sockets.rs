@@ -185,6 +185,18 @@ fn who_reads_nothing_for_too_long_is_given_up() {
     }
 }
 
+/// Unread responses fill the connection, behind which nothing is served any more.
+#[test]
+fn who_takes_nothing_loses_the_connection() {
+    let server = Running::with(|wanted| {
+        wanted.config.n_connections_max = 1;
+        wanted.config.timeouts.reader = Duration::from_millis(100);
+    });
+    let mut slow = server.client();
+    slow.send(&request("GET", "/openapi.json", "", "").repeat(2_000));
+    is_served(&server);
+}
+
 /// What comes of `work` while bytes are sent again and again.
 fn while_sending<T>(bytes: &[u8], clients: &[Client], work: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
