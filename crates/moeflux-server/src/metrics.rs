@@ -39,8 +39,8 @@ pub(crate) fn text(model: &str, stats: &Stats, connections: &ConnectionCounts) -
     times(&mut page, stats);
     own(&mut page, stats);
     let n_opened = connections.n_opened.load(Ordering::Relaxed);
-    page.gauge("moeflux:connections", "ConnectionCounts that are open.", connections.n_open());
-    page.counter("moeflux:connections_total", "ConnectionCounts that were accepted.", n_opened);
+    page.gauge("moeflux:connections", "Connections that are open.", connections.n_open());
+    page.counter("moeflux:connections_total", "Connections that were accepted.", n_opened);
     page.text
 }
 
@@ -172,6 +172,7 @@ mod tests {
     #[test]
     fn each_name_is_described_before_its_values() {
         let text = text("a\"b", &Stats::default(), &ConnectionCounts::default());
+        assert!(text.contains("# HELP moeflux:connections Connections that are open.\n"), "{text}");
         let mut described = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {

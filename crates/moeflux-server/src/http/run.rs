@@ -17,7 +17,7 @@ use crate::http::prompt::Planned;
 use crate::http::record::Record;
 use crate::http::reply::{Problem, failure_of};
 use crate::http::shared::Shared;
-use crate::wire::{AnswerEvents, Event, Failure, FailureKind, Progress, Reason, Usage, scored};
+use crate::wire::{AnswerEvents, Event, Progress, Reason, Usage, scored};
 
 /// Jobs of one request at a time: the others wait here, and leave the queue to other requests.
 const N_JOBS_MAX: usize = 8;
@@ -216,9 +216,8 @@ impl Run {
         end: &End,
         events: &mut Vec<Event>,
     ) -> Result<(), Problem> {
-        let Some(reason) = Reason::of(end.finish, end.stopped.as_deref()) else {
-            return Err(Failure::new(FailureKind::Unavailable, "the answer was cancelled").into());
-        };
+        let reason = Reason::of(end.finish, end.stopped.as_deref())
+            .expect("nothing is told of answers that were cancelled");
         self.record.finished(&reason, &end.times);
         let part = &mut self.parts[part_idx];
         events.extend(part.answers[end.answer_idx].end(&end.rest, reason));

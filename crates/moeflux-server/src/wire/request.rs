@@ -54,18 +54,6 @@ pub enum PromptText {
     Tokens(Vec<TokenId>),
 }
 
-impl Request {
-    /// How many answers there will be.
-    #[must_use]
-    pub fn n_answers_in_all(&self) -> usize {
-        let n_prompts = match &self.prompt {
-            Prompt::Chat(..) => 1,
-            Prompt::Texts(texts) => texts.len(),
-        };
-        n_prompts * self.n_answers
-    }
-}
-
 /// What a client says about sampling; the rest is the model's own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampling {
