@@ -88,11 +88,11 @@ pub(crate) fn tokens(shared: &Shared, prompt: &Prompt) -> Result<Vec<TokenId>, F
         Prompt::Texts(texts) => {
             let first = texts.first().expect("a request has a prompt");
             return match first {
-                PromptText::Text(text) => {
-                    shared.served.text.prompt(text).map_err(|error| failure_of(&error))
-                }
+                PromptText::Text(text) => shared.served.text.prompt(text),
+                PromptText::Bare(text) => shared.served.text.tokenizer().encode(text),
                 PromptText::Tokens(tokens) => Ok(tokens.clone()),
-            };
+            }
+            .map_err(|error| failure_of(&error));
         }
     };
     Ok(prepared.tokens)
@@ -165,19 +165,19 @@ fn read(
 ) -> Result<Prepared, Failure> {
     let tokenizer = shared.served.text.tokenizer();
     let tokens = match prompt {
-        PromptText::Text(text) => {
-            shared.served.text.prompt(text).map_err(|error| failure_of(&error))?
-        }
+        PromptText::Text(text) => shared.served.text.prompt(text),
+        PromptText::Bare(text) => tokenizer.encode(text),
         PromptText::Tokens(tokens) => {
             check_tokens(path, tokens, tokenizer)?;
-            tokens.clone()
+            Ok(tokens.clone())
         }
     };
+    let tokens = tokens.map_err(|error| failure_of(&error))?;
     if tokens.is_empty() {
         return Err(Failure::invalid(path, "has no tokens: give a text to go on with"));
     }
     let echo = is_echoed.then(|| match prompt {
-        PromptText::Text(text) => text.clone(),
+        PromptText::Text(text) | PromptText::Bare(text) => text.clone(),
         PromptText::Tokens(tokens) => tokenizer.decode(tokens),
     });
     Ok(Prepared { tokens, parts_at: Vec::new(), start: AnswerStart::Text, echo })

@@ -50,8 +50,20 @@ pub enum Prompt {
 pub enum PromptText {
     /// In characters.
     Text(String),
+    /// In characters that begin with all special tokens which the model is to read.
+    Bare(String),
     /// In tokens. Whether the model has these is not known yet.
     Tokens(Vec<TokenId>),
+}
+
+impl PromptText {
+    /// The same without the tokens that the model wants at the start of every text.
+    pub(crate) fn bare(self) -> Self {
+        match self {
+            Self::Text(text) => Self::Bare(text),
+            other => other,
+        }
+    }
 }
 
 /// What a client says about sampling; the rest is the model's own.

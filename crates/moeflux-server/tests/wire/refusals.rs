@@ -78,6 +78,12 @@ fn chat_completions() {
                 "allowed_tools": {"mode": "auto", "tools": many(&function)}}}),
             "`tool_choice.allowed_tools.tools`: 1025 tools are too many; the limit is 1024",
         ),
+        (json!({"add_special_tokens": true}), "`add_special_tokens`: is not supported"),
+        (
+            json!({"add_generation_prompt": true, "continue_final_message": true,
+                "messages": [{"role": "assistant", "content": "A"}]}),
+            "`add_generation_prompt`: cannot be combined with `continue_final_message`",
+        ),
     ];
     check("chat_completions", &basis, &cases);
 }
