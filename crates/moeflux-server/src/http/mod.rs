@@ -9,7 +9,7 @@ mod listen;
 mod reply;
 mod body;
 mod shared;
-mod bound;
+mod rules;
 mod guard;
 mod inbox;
 mod prompt;

@@ -9,8 +9,8 @@ use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
 use moeflux_chat::{AnswerStart, ChatOptions, ChatPrompt, Conversation};
 use moeflux_schedule::Job;
 
-use crate::http::bound::{self, Reading};
 use crate::http::reply::failure_of;
+use crate::http::rules::{self, Reading};
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
 
@@ -54,13 +54,13 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
         }
     }
     let tools = match &request.prompt {
-        Prompt::Chat(conversation, _) => bound::callable(&request, &conversation.tools),
+        Prompt::Chat(conversation, _) => rules::callable(&request, &conversation.tools),
         Prompt::Texts(_) => Vec::new(),
     };
     check_scores(&request, &sampling, &prompts)?;
     // One is enough: there is one conversation, or all prompts begin their answers alike.
     let start = prompts.first().expect("a request has a prompt").start;
-    let masks = bound::masks(shared, &request, (start, &tools))?;
+    let masks = rules::masks(shared, &request, (start, &tools))?;
     let planned = |(prompt_idx, prompt): (usize, Prepared)| {
         let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
         let mut sampling = sampling.clone();

@@ -11,11 +11,11 @@ use moeflux::Finish;
 use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::bound::Reading;
 use crate::http::inbox::Inbox;
 use crate::http::prompt::Planned;
 use crate::http::record::Record;
 use crate::http::reply::{Problem, failure_of};
+use crate::http::rules::Reading;
 use crate::http::shared::Shared;
 use crate::wire::{AnswerEvents, Event, Progress, Reason, Usage, scored};
 
