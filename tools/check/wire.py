@@ -177,10 +177,12 @@ CALLS = {"calls": [BERN, ZURICH], "between": [BERN, ZURICH], "nothing": [("now",
          "custom": [("patch", "*** Begin\n+ \u00e9 \"x\""), ("weather", {})], "cutcall": [BERN, CUT],
          "cutstop": [CUT], "cutcustom": [BERN, ("patch", "*** Begin")], "each": [BERN, ("weather", {"city": "Basel"})],
          "members": [("agents.close", {"id": 7}), ("agents.run", "ls\t-l")],
-         # Clients leave what is not whole out of an object. In Messages it is never a text, so that the
-         # call is left out of a message that is sent whole.
+         # What is sent whole in chat and in Messages has no call that was cut: in Messages it is never a
+         # text. Of a stream, some clients leave what is not whole out of an object.
+         "chat-cutcall.json": [BERN], "chat-cutcustom.json": [BERN], "chat-cutfirst.json": [BERN],
          "chat-cutcall.sse": [BERN, ("weather", {})], "messages-cutcall.json": [BERN],
-         "messages-cutcall.sse": [BERN, ("weather", {})]}
+         "messages-cutcall.sse": [BERN, ("weather", {})], "messages-cutfirst.json": [BERN],
+         "messages-cutfirst.sse": [("weather", {}), ("now", {}), BERN]}
 TOOLS = [{"type": "function", "function": {"name": name, "strict": True, "parameters": {"type": "object"}}}
          for name in ("weather", "now")]
 

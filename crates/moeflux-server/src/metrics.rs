@@ -46,8 +46,8 @@ pub(crate) fn text(
     let help = "Earlier answers in prompts that stood there as they were sampled.";
     page.counter("moeflux:replayed_turns_total", help, n_replayed);
     let n_opened = connections.n_opened.load(Ordering::Relaxed);
-    page.gauge("moeflux:connections", "ConnectionCounts that are open.", connections.n_open());
-    page.counter("moeflux:connections_total", "ConnectionCounts that were accepted.", n_opened);
+    page.gauge("moeflux:connections", "Connections that are open.", connections.n_open());
+    page.counter("moeflux:connections_total", "Connections that were accepted.", n_opened);
     page.text
 }
 
@@ -181,6 +181,7 @@ mod tests {
     #[test]
     fn each_name_is_described_before_its_values() {
         let text = text("a\"b", &Stats::default(), &ConnectionCounts::default(), 0);
+        assert!(text.contains("# HELP moeflux:connections Connections that are open.\n"), "{text}");
         let mut described = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {

@@ -1,18 +1,32 @@
 //! The body of a request, whole.
 //!
-//! **Invariant:** no more than a limit is kept, and a client that stops sending is not waited for.
+//! **Invariant:** no more than a limit is kept of one body, nor of all bodies together, and a
+//! client that stops sending is not waited for.
 
+use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, header};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::http::reply::Problem;
 use crate::wire::{Failure, FailureKind};
 
 /// Longest body: the text of the longest contexts in JSON, several times over.
 const BODY_BYTES_MAX: usize = 32 << 20;
+/// All bodies together, until they are parsed: eight of the longest, and a short one of every
+/// connection.
+const ALL_BYTES_MAX: usize = 256 << 20;
+/// What room for bodies is counted in.
+const UNIT_BYTES: usize = 64 << 10;
+/// When it makes sense to ask for room again: bodies are parsed within seconds.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// What a client sends in a second at least, beside two pauses.
+const BYTES_PER_SECOND_MIN: usize = 256 << 10;
 /// How much is read for nothing of a body that is refused. A client that still sends when the
 /// connection is closed does not read why.
 const DISCARDED_BYTES_MAX: usize = 64 << 20;
@@ -21,21 +35,94 @@ const DISCARD: Duration = Duration::from_secs(2);
 /// Room that is taken on a client's word.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
-/// Reads a body; `pause` is the longest between two pieces.
-pub(crate) async fn read(request: Request<Body>, pause: Duration) -> Result<Vec<u8>, Failure> {
-    if let Err(failure) = check_type(request.headers()) {
-        discard(request).await;
-        return Err(failure);
+/// Room for bodies, which all requests share.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    units: Arc<Semaphore>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { units: Arc::new(Semaphore::new(ALL_BYTES_MAX / UNIT_BYTES)) }
     }
-    let n_declared = usize::try_from(request.body().size_hint().lower()).unwrap_or(usize::MAX);
-    if n_declared > BODY_BYTES_MAX {
-        discard(request).await;
-        return Err(too_large());
+}
+
+impl Room {
+    /// Takes room for so many bytes at once: among bodies that took it piece by piece, all could
+    /// wait for the others.
+    async fn take(&self, n_bytes: usize, wait: Duration) -> Result<OwnedSemaphorePermit, Problem> {
+        let n_units = u32::try_from(n_bytes.div_ceil(UNIT_BYTES).max(1)).unwrap_or(u32::MAX);
+        let taken = Arc::clone(&self.units).acquire_many_owned(n_units);
+        if let Ok(Ok(taken)) = timeout(wait, taken).await {
+            return Ok(taken);
+        }
+        let problem = format!(
+            "there is no room for a body of {n_bytes} bytes beside those of other requests; the \
+             limit is {ALL_BYTES_MAX} bytes together: try again later"
+        );
+        let failure = Failure::new(FailureKind::Unavailable, problem);
+        Err(Problem { failure, retry_after: Some(RETRY_AFTER) })
     }
-    let mut body = request.into_body();
-    let mut bytes = Vec::with_capacity(n_declared.min(RESERVED_BYTES_MAX));
+}
+
+/// A body with the room that it takes.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    bytes: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Deref for Whole {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Reads a body; `pause` is the longest wait for room, and between two pieces.
+pub(crate) async fn read(
+    request: Request<Body>,
+    room: &Room,
+    pause: Duration,
+) -> Result<Whole, Problem> {
+    // Without a length it may become the longest.
+    let n_bytes_max = match request.body().size_hint().exact() {
+        Some(n_declared) => usize::try_from(n_declared).unwrap_or(usize::MAX),
+        None => BODY_BYTES_MAX,
+    };
+    let admitted = match check_type(request.headers()) {
+        Ok(()) if n_bytes_max > BODY_BYTES_MAX => Err(too_large().into()),
+        Ok(()) => room.take(n_bytes_max, pause).await,
+        Err(failure) => Err(failure.into()),
+    };
+    let room = match admitted {
+        Ok(room) => room,
+        Err(problem) => {
+            discard(request).await;
+            return Err(problem);
+        }
+    };
+    let seconds = u64::try_from(n_bytes_max / BYTES_PER_SECOND_MIN).unwrap_or(u64::MAX);
+    let limit = pause.saturating_mul(2).saturating_add(Duration::from_secs(seconds));
+    match timeout(limit, read_whole(request.into_body(), n_bytes_max, pause)).await {
+        Ok(bytes) => Ok(Whole { bytes: bytes?, _room: room }),
+        Err(_) => {
+            let seconds = limit.as_secs_f64();
+            let problem = format!("the body was not whole after {seconds} s: send it faster");
+            Err(Failure::new(FailureKind::Invalid, problem).into())
+        }
+    }
+}
+
+async fn read_whole(
+    mut body: Body,
+    n_bytes_max: usize,
+    pause: Duration,
+) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::with_capacity(n_bytes_max.min(RESERVED_BYTES_MAX));
     while let Some(piece) = piece(&mut body, pause).await? {
-        if bytes.len() + piece.len() > BODY_BYTES_MAX {
+        if bytes.len() + piece.len() > n_bytes_max {
             discard_body(body).await;
             return Err(too_large());
         }

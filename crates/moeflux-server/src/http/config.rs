@@ -74,9 +74,10 @@ pub struct Timeouts {
     pub sign: Duration,
     /// For the head of a request; so long an idle connection is kept, too.
     pub head: Duration,
-    /// Between two pieces of a request's body.
+    /// For room for a request's body, and between two pieces of it. The whole may take twice as
+    /// long, and longer where it is long.
     pub body: Duration,
-    /// For a client that takes none of its answer.
+    /// For a client that takes nothing of what it is sent: then its connection ends.
     pub reader: Duration,
 }
 

@@ -22,6 +22,7 @@ use crate::http::guard::Socket;
 use crate::http::listen::Listeners;
 use crate::http::routes;
 use crate::http::shared::Shared;
+use crate::http::stall::StallLimit;
 
 /// Bytes of a request's head, and of a response that waits to be sent.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -151,6 +152,7 @@ impl Connections {
             .max_headers(N_HEADERS_MAX)
             .max_header_size(BUFFER_BYTES_MAX)
             .max_buf_size(BUFFER_BYTES_MAX);
+        let stream = StallLimit::new(stream, self.shared.config.timeouts.reader);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             // Clients break off as they like: that is no news.

@@ -87,8 +87,8 @@ impl Delivery {
             if !self.out.is_empty() {
                 sign_at = Instant::now() + self.timeouts.sign;
                 let piece = Piece::More(Bytes::from(std::mem::take(&mut self.out)));
-                // Who reads nothing for so long keeps a session from others.
-                if !is_sent(timeout(self.timeouts.reader, pieces.send(piece)).await) {
+                // The connection of a client that takes nothing ends, and with it the response.
+                if pieces.send(piece).await.is_err() {
                     return;
                 }
             }
@@ -133,10 +133,6 @@ impl Delivery {
             self.has_begun |= is_begun;
         }
     }
-}
-
-fn is_sent<T, U, E>(sent: Result<Result<T, U>, E>) -> bool {
-    matches!(sent, Ok(Ok(_)))
 }
 
 fn response(is_streamed: bool, body: Body) -> Response<Body> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
+use tokio::task::JoinHandle;
 
 use crate::http::body;
 use crate::http::deliver::Delivery;
@@ -95,7 +96,7 @@ async fn prepare(
     request: HttpRequest<Body>,
     id: &RequestId,
 ) -> Result<Prepared, Problem> {
-    let body = body::read(request, shared.config.timeouts.body).await?;
+    let body = body::read(request, &shared.bodies, shared.config.timeouts.body).await?;
     let id = id.clone();
     let prepare = move |shared: &Shared| {
         let (request, writer) = dialect.parse(&body, shared.head())?;
@@ -110,7 +111,8 @@ async fn prepare(
     Ok(beside(shared, prepare).await?)
 }
 
-/// Does work that takes a core for a while on a thread of its own.
+/// Does work that takes a core for a while on a thread of its own. Where nobody waits for it any
+/// more, it is not begun.
 pub(crate) async fn beside<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Shared) -> Result<T, Failure> + Send + 'static,
@@ -120,7 +122,16 @@ pub(crate) async fn beside<T: Send + 'static>(
         let problem = "the request broke a promise of this program: please report it";
         Failure::new(FailureKind::Internal, problem)
     };
-    tokio::task::spawn_blocking(move || work(&shared)).await.map_err(broken)?
+    let mut done = AbortOnDrop(tokio::task::spawn_blocking(move || work(&shared)));
+    (&mut done.0).await.map_err(broken)?
+}
+
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 fn log_prompts(shared: &Shared, id: &RequestId, planned: &VecDeque<Planned>) {

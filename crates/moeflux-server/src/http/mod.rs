@@ -7,9 +7,9 @@
 mod config;
 mod listen;
 mod reply;
-mod shared;
-mod bound;
 mod body;
+mod shared;
+mod rules;
 mod guard;
 mod inbox;
 mod prompt;
@@ -20,6 +20,7 @@ mod deliver;
 mod generate;
 mod plain;
 mod routes;
+mod stall;
 mod connections;
 
 use std::net::SocketAddr;

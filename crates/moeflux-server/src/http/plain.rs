@@ -14,11 +14,12 @@ use serde_json::{Value as Json, json};
 use crate::http::body;
 use crate::http::generate::beside;
 use crate::http::prompt;
-use crate::http::reply;
+use crate::http::reply::{self, Problem};
 use crate::http::shared::Shared;
 use crate::metrics;
 use crate::openapi;
-use crate::wire::{Failure, FailureKind, Prompt, messages, models, tokens};
+use crate::wire::{Failure, FailureKind, Ignored, Prompt};
+use crate::wire::{chat, messages, models, tokens};
 
 /// What is asked about a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,34 +35,51 @@ pub(crate) async fn ask(
     shared: &Arc<Shared>,
     question: Question,
     request: Request<Body>,
-) -> Result<Response<Body>, Failure> {
-    let body = body::read(request, shared.config.timeouts.body).await?;
-    let work = move |shared: &Shared| match question {
-        Question::CountTokens => count_tokens(shared, &body),
-        Question::Tokenize => {
-            let found = prompt::tokens(shared, &tokens::parse_tokenize(&body)?)?;
-            Ok(tokens::tokenized(&found, shared.served.service.context()))
-        }
-        Question::Detokenize => {
-            let found = tokens::parse_detokenize(&body)?;
-            prompt::check_tokens("tokens", &found, shared.served.text.tokenizer())?;
-            Ok(tokens::detokenized(&shared.served.text.tokenizer().decode(&found)))
-        }
-        Question::Template => match tokens::parse_template(&body)? {
-            Prompt::Chat(conversation, options) => {
-                let prompt = prompt::render(shared, &conversation, &options)?;
-                Ok(tokens::templated(&prompt.text))
+) -> Result<Response<Body>, Problem> {
+    let path = request.uri().path().to_owned();
+    let body = body::read(request, &shared.bodies, shared.config.timeouts.body).await?;
+    let work = move |shared: &Shared| {
+        let (found, ignored) = match question {
+            Question::CountTokens => count_tokens(shared, &body)?,
+            Question::Tokenize => {
+                let (prompt, ignored) = tokens::parse_tokenize(&body)?;
+                let found = prompt::tokens(shared, &prompt)?;
+                (tokens::tokenized(&found, shared.served.service.context()), ignored)
             }
-            Prompt::Texts(_) => Err(Failure::invalid("messages", "is missing")),
-        },
+            Question::Detokenize => {
+                let (found, ignored) = tokens::parse_detokenize(&body)?;
+                prompt::check_tokens("tokens", &found, shared.served.text.tokenizer())?;
+                let text = shared.served.text.tokenizer().decode(&found);
+                (tokens::detokenized(&text), ignored)
+            }
+            Question::Template => {
+                let request = chat::parse(&body)?.0;
+                let Prompt::Chat(conversation, options) = &request.prompt else {
+                    return Err(Failure::invalid("messages", "is missing"));
+                };
+                let prompt = prompt::render(shared, conversation, options)?;
+                (tokens::templated(&prompt.text), request.ignored)
+            }
+        };
+        log_ignored(&path, &ignored);
+        Ok(found)
     };
     Ok(reply::json(&beside(shared, work).await?))
 }
 
-fn count_tokens(shared: &Shared, body: &[u8]) -> Result<Json, Failure> {
+fn count_tokens(shared: &Shared, body: &[u8]) -> Result<(Json, Ignored), Failure> {
     let request = messages::parse_to_count(body)?;
     shared.check_name(request.model.as_deref())?;
-    Ok(json!({"input_tokens": prompt::tokens(shared, &request.prompt)?.len()}))
+    let n_tokens = prompt::tokens(shared, &request.prompt)?.len();
+    Ok((messages::token_count(n_tokens), request.ignored))
+}
+
+/// Tells of fields without effect; requests for answers have these in their own line.
+fn log_ignored(path: &str, ignored: &Ignored) {
+    let names: Vec<&str> = ignored.names().collect();
+    if !names.is_empty() {
+        tracing::info!(target: "moeflux::request", path, ignored = names.join(" "), "question");
+    }
 }
 
 /// The models by all of their names.

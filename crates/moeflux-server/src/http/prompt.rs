@@ -9,10 +9,14 @@ use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
 use moeflux_chat::{AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey};
 use moeflux_schedule::Job;
 
-use crate::http::bound::{self, Reading};
 use crate::http::reply::failure_of;
+use crate::http::rules::{self, Reading};
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
+
+/// Log-probabilities of echoed prompts in one response, at some 300 bytes each. Evaluations ask for
+/// two per token.
+const N_SCORES_MAX: usize = 1_000_000;
 
 /// A prompt with what its answers need.
 #[derive(Clone, Debug)]
@@ -57,6 +61,10 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
         Prompt::Chat(conversation, _) => request.rules.callable(&conversation.tools),
         Prompt::Texts(_) => Vec::new(),
     };
+    check_scores(&request, &sampling, &prompts)?;
+    // One is enough: there is one conversation, or all prompts begin their answers alike.
+    let start = prompts.first().expect("a request has a prompt").start;
+    let masks = rules::masks(shared, &request, (start, &tools))?;
     let planned = |(prompt_idx, prompt): (usize, Prepared)| {
         let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
         let mut sampling = sampling.clone();
@@ -69,13 +77,13 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             scores_prompt: prompt.echo.is_some() && sampling.n_logprobs.is_some(),
             sampling,
             stops: request.stops.clone(),
-            masks: bound::masks(shared, &request, (prompt.start, &tools))?,
+            masks: masks.clone(),
         };
         let reading = Reading::new(shared, prompt.start, tools.clone());
         let Prepared { echo, n_replayed, key, .. } = prompt;
-        Ok(Planned { job, reading, echo, n_replayed, key })
+        Planned { job, reading, echo, n_replayed, key }
     };
-    prompts.into_iter().enumerate().map(planned).collect()
+    Ok(prompts.into_iter().enumerate().map(planned).collect())
 }
 
 /// The tokens of a prompt that are not to be answered.
@@ -85,11 +93,11 @@ pub(crate) fn tokens(shared: &Shared, prompt: &Prompt) -> Result<Vec<TokenId>, F
         Prompt::Texts(texts) => {
             let first = texts.first().expect("a request has a prompt");
             return match first {
-                PromptText::Text(text) => {
-                    shared.served.text.prompt(text).map_err(|error| failure_of(&error))
-                }
+                PromptText::Text(text) => shared.served.text.prompt(text),
+                PromptText::Bare(text) => shared.served.text.tokenizer().encode(text),
                 PromptText::Tokens(tokens) => Ok(tokens.clone()),
-            };
+            }
+            .map_err(|error| failure_of(&error));
         }
     };
     Ok(prepared.tokens)
@@ -168,19 +176,19 @@ fn read(
 ) -> Result<Prepared, Failure> {
     let tokenizer = shared.served.text.tokenizer();
     let tokens = match prompt {
-        PromptText::Text(text) => {
-            shared.served.text.prompt(text).map_err(|error| failure_of(&error))?
-        }
+        PromptText::Text(text) => shared.served.text.prompt(text),
+        PromptText::Bare(text) => tokenizer.encode(text),
         PromptText::Tokens(tokens) => {
             check_tokens(path, tokens, tokenizer)?;
-            tokens.clone()
+            Ok(tokens.clone())
         }
     };
+    let tokens = tokens.map_err(|error| failure_of(&error))?;
     if tokens.is_empty() {
         return Err(Failure::invalid(path, "has no tokens: give a text to go on with"));
     }
     let echo = is_echoed.then(|| match prompt {
-        PromptText::Text(text) => text.clone(),
+        PromptText::Text(text) | PromptText::Bare(text) => text.clone(),
         PromptText::Tokens(tokens) => tokenizer.decode(tokens),
     });
     let (parts_at, start) = (Vec::new(), AnswerStart::Text);
@@ -202,6 +210,25 @@ pub(crate) fn check_tokens(
             Err(Failure::invalid(&format!("{path}[{token_idx}]"), problem))
         }
     }
+}
+
+/// Each answer repeats the scores of its prompt, and the scheduler does not wait for their reader.
+fn check_scores(
+    request: &Request,
+    sampling: &SamplerConfig,
+    prompts: &[Prepared],
+) -> Result<(), Failure> {
+    let Some(n_top) = sampling.n_logprobs.filter(|_| request.is_echoed) else { return Ok(()) };
+    let n_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    let n_scores = n_tokens.saturating_mul(request.n_answers).saturating_mul(1 + n_top);
+    if n_scores <= N_SCORES_MAX {
+        return Ok(());
+    }
+    let problem = format!(
+        "{n_scores} log-probabilities of prompts are too many; the limit is {N_SCORES_MAX}: ask \
+         for fewer, or with a smaller `n`"
+    );
+    Err(Failure::invalid("logprobs", problem))
 }
 
 fn check_biases(sampling: &SamplerConfig, tokenizer: &Tokenizer) -> Result<(), Failure> {

@@ -93,9 +93,7 @@ async fn serve(
     let (family, id) = known(&request);
     let served = match operation {
         Operation::Answer(dialect) => generate::answer(shared, dialect, request, &id).await,
-        Operation::Ask(question) => {
-            plain::ask(&shared, question, request).await.map_err(Problem::from)
-        }
+        Operation::Ask(question) => plain::ask(&shared, question, request).await,
         Operation::Model => plain::model(&shared, request).await.map_err(Problem::from),
         Operation::Models => Ok(plain::models(&shared)),
         Operation::Health => Ok(plain::health(&shared)),

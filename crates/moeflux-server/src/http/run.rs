@@ -13,14 +13,14 @@ use moeflux_chat::PromptKey;
 use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::bound::Reading;
 use crate::http::inbox::Inbox;
 use crate::http::prompt::Planned;
 use crate::http::record::Record;
 use crate::http::reply::{Problem, failure_of};
+use crate::http::rules::Reading;
 use crate::http::sampling::Sampling;
 use crate::http::shared::Shared;
-use crate::wire::{AnswerEvents, Event, Failure, FailureKind, Progress, Reason, Usage, scored};
+use crate::wire::{AnswerEvents, Event, Progress, Reason, Usage, scored};
 
 /// Jobs of one request at a time: the others wait here, and leave the queue to other requests.
 const N_JOBS_MAX: usize = 8;
@@ -235,9 +235,8 @@ impl Run {
         end: &End,
         events: &mut Vec<Event>,
     ) -> Result<(), Problem> {
-        let Some(reason) = Reason::of(end.finish, end.stopped.as_deref()) else {
-            return Err(Failure::new(FailureKind::Unavailable, "the answer was cancelled").into());
-        };
+        let reason = Reason::of(end.finish, end.stopped.as_deref())
+            .expect("nothing is told of answers that were cancelled");
         self.record.finished(&reason, &end.times);
         let part = &mut self.parts[part_idx];
         let more = part.answers[end.answer_idx].end(&end.rest, reason);

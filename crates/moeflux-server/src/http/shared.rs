@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use moeflux::Result;
 use moeflux_chat::{CallFormat, ChatFormat, Grammars, HiddenMarkers, Replays};
 
+use crate::http::body::Room;
 use crate::http::config::{Config, Served};
 use crate::metrics::ConnectionCounts;
 use crate::wire::{Failure, FailureKind, Head};
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     replays: Option<Mutex<Replays>>,
     /// Turns of histories that were replayed.
     pub(crate) n_replayed: AtomicU64,
+    pub(crate) bodies: Room,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
@@ -59,6 +61,7 @@ impl Shared {
             served,
             connections: ConnectionCounts::default(),
             n_replayed: AtomicU64::new(0),
+            bodies: Room::default(),
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),

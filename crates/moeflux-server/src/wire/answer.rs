@@ -74,7 +74,7 @@ impl AnswerEvents {
         }
         let reason = match reason {
             // Half a call must not pass for a whole one.
-            Reason::End if self.has_cut_call => Reason::Length,
+            Reason::End | Reason::Stop(_) if self.has_cut_call => Reason::Length,
             Reason::End if self.n_calls > 0 => Reason::Calls,
             other => other,
         };
@@ -250,6 +250,8 @@ mod tests {
         // Half a call makes no whole answer, whatever comes behind it.
         answer.events(vec![call("f"), Piece::CallCut { written: "{".into() }, call("g")]);
         answer.events(vec![Piece::Arguments("{}".into()), Piece::CallEnd]);
-        assert_eq!(answer.end("", Reason::End), finished(Reason::Length));
+        assert_eq!(answer.clone().end("", Reason::End), finished(Reason::Length));
+        // Nor does a stop string that comes up within one.
+        assert_eq!(answer.end("", Reason::Stop("\n".into())), finished(Reason::Length));
     }
 }

@@ -3,11 +3,14 @@
 //! **Invariant:** a tool that must or may be called is one of those that are offered, by the name
 //! that the model knows.
 
+use std::collections::BTreeSet;
+
 use moeflux_chat::{AnswerRules, Tool, ToolChoice, ToolKind};
 use serde_json::Value as Json;
 
 use crate::wire::failure::Failure;
 use crate::wire::fields::{Fields, Ignored, element, shortened, unsupported, wrong};
+use crate::wire::tools;
 
 const KNOWN: &str = "use auto, none, required, or an object with the name of a tool";
 
@@ -40,7 +43,7 @@ pub(crate) fn of_messages(
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
         "any" => required(&path, tools)?,
-        "tool" => ToolChoice::Named(named(&mut choice, tools)?),
+        "tool" => ToolChoice::Named(named(&mut choice, tools)?.to_owned()),
         other => return Err(unsupported(&path, other, "use auto, any, tool or none")),
     };
     let is_one_call = choice.flag("disable_parallel_tool_use")? == Some(true);
@@ -81,7 +84,7 @@ fn by_object(
             let mut inner = choice.object(&kind)?;
             let name = named(inner.as_mut().unwrap_or(&mut choice), tools)?;
             end(inner, ignored);
-            (ToolChoice::Named(name), None)
+            (ToolChoice::Named(name.to_owned()), None)
         }
         "allowed_tools" => {
             let mut inner = choice.object(&kind)?;
@@ -103,11 +106,11 @@ fn allowed(
     let mode_path = choice.path("mode");
     let mode = choice.required_string("mode")?;
     let path = choice.path("tools");
-    let mut names: Vec<String> = Vec::new();
-    for (index, tool) in choice.list("tools")?.into_iter().enumerate() {
+    let (mut names, mut known) = (Vec::new(), BTreeSet::new());
+    for (index, tool) in tools::list_of(choice, &path)?.into_iter().enumerate() {
         for name in members(Fields::of(element(&path, index), tool)?, tools, ignored)? {
-            if !names.contains(&name) {
-                names.push(name);
+            if known.insert(name) {
+                names.push(name.to_owned());
             }
         }
     }
@@ -124,11 +127,11 @@ fn allowed(
 }
 
 /// The names of an entry of allowed tools: one, or those of a group.
-fn members(
+fn members<'a>(
     mut entry: Fields,
-    tools: &[Tool],
+    tools: &'a [Tool],
     ignored: &mut Ignored,
-) -> Result<Vec<String>, Failure> {
+) -> Result<Vec<&'a str>, Failure> {
     let kind = entry.required_string("type")?;
     match kind.as_str() {
         "function" | "custom" => {
@@ -142,8 +145,8 @@ fn members(
                 ToolKind::Member { namespace, .. } => *namespace == group,
                 _ => false,
             };
-            let names: Vec<String> =
-                tools.iter().filter(is_member).map(|tool| tool.name.clone()).collect();
+            let names: Vec<&str> =
+                tools.iter().filter(is_member).map(|tool| tool.name.as_str()).collect();
             if names.is_empty() { Err(no_such(&path, &group)) } else { Ok(names) }
         }
         // Run by the servers of those who made the client.
@@ -155,12 +158,13 @@ fn members(
 }
 
 /// The name that the model knows of the tool that `name` says, and perhaps `namespace`.
-fn named(choice: &mut Fields, tools: &[Tool]) -> Result<String, Failure> {
+fn named<'a>(choice: &mut Fields, tools: &'a [Tool]) -> Result<&'a str, Failure> {
     let path = choice.path("name");
     let name = choice.required_string("name")?;
     let group = choice.string("namespace")?;
-    if group.is_none() && tools.iter().any(|tool| tool.name == name) {
-        return Ok(name);
+    let same = tools.iter().find(|tool| group.is_none() && tool.name == name);
+    if let Some(tool) = same {
+        return Ok(&tool.name);
     }
     let is_meant = |tool: &&Tool| match &tool.kind {
         ToolKind::Member { namespace, name: member, .. } => {
@@ -171,7 +175,7 @@ fn named(choice: &mut Fields, tools: &[Tool]) -> Result<String, Failure> {
     let mut meant = tools.iter().filter(is_meant);
     match (meant.next(), meant.next()) {
         (None, _) => Err(no_such(&path, &name)),
-        (Some(only), None) => Ok(only.name.clone()),
+        (Some(only), None) => Ok(&only.name),
         (Some(_), Some(_)) => {
             let problem = format!("`{}` is in several groups: add `namespace`", shortened(&name));
             Err(Failure::invalid(&path, problem))

@@ -50,19 +50,19 @@ pub enum Prompt {
 pub enum PromptText {
     /// In characters.
     Text(String),
+    /// In characters that begin with all special tokens which the model is to read.
+    Bare(String),
     /// In tokens. Whether the model has these is not known yet.
     Tokens(Vec<TokenId>),
 }
 
-impl Request {
-    /// How many answers there will be.
-    #[must_use]
-    pub fn n_answers_in_all(&self) -> usize {
-        let n_prompts = match &self.prompt {
-            Prompt::Chat(..) => 1,
-            Prompt::Texts(texts) => texts.len(),
-        };
-        n_prompts * self.n_answers
+impl PromptText {
+    /// The same without the tokens that the model wants at the start of every text.
+    pub(crate) fn bare(self) -> Self {
+        match self {
+            Self::Text(text) => Self::Bare(text),
+            other => other,
+        }
     }
 }
 

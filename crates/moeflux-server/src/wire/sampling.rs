@@ -15,8 +15,9 @@ use crate::wire::request::Sampling;
 pub(crate) const N_ANSWERS_MAX: usize = 128;
 /// Most tokens that may be asked for: far beyond any context, and a 32-bit number.
 pub(crate) const N_TOKENS_MAX: usize = 1 << 31;
-/// Most log-probabilities beside each token: they are written out for every token.
-pub(crate) const N_LOGPROBS_MAX: usize = 100;
+/// Most log-probabilities beside each token, as in the API of `OpenAI`: they are written out for
+/// every token.
+pub(crate) const N_LOGPROBS_MAX: usize = 20;
 /// Larger values of `top_k` would keep every token.
 const TOP_K_MAX: usize = 1 << 31;
 /// Most entries of `logit_bias`: the sampler's own limit.

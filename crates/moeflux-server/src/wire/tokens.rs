@@ -8,33 +8,55 @@ use serde_json::{Value as Json, json};
 use crate::wire::chat;
 use crate::wire::completions;
 use crate::wire::failure::Failure;
-use crate::wire::fields::{Fields, wrong};
+use crate::wire::fields::{Fields, Ignored, wrong};
 use crate::wire::request::{Prompt, PromptText};
 
-/// What is to be turned into tokens.
+const NOT_ALONE: &str = "is not supported: /detokenize gives the text of each token";
+
+/// What is to be turned into tokens, and the fields without effect.
 ///
 /// # Errors
 /// The first field that cannot be honoured.
-pub fn parse_tokenize(body: &[u8]) -> Result<Prompt, Failure> {
+pub fn parse_tokenize(body: &[u8]) -> Result<(Prompt, Ignored), Failure> {
     let mut fields = Fields::of_body(body)?;
-    if fields.has("messages") {
-        return Ok(chat::parse_fields(fields)?.0.prompt);
+    fields.refuse("with_pieces", NOT_ALONE)?;
+    fields.refuse("return_token_strs", NOT_ALONE)?;
+    if fields.flag("parse_special")? == Some(false) {
+        let problem = "is not supported: text of special tokens is always one of them";
+        return Err(Failure::invalid(&fields.path("parse_special"), problem));
     }
+    if fields.has("messages") {
+        let request = chat::parse_fields(fields)?.0;
+        return Ok((request.prompt, request.ignored));
+    }
+    let has_special = fields.flag("add_special_tokens")?;
+    let has_special = fields.flag("add_special")?.or(has_special).unwrap_or(true);
     let key = if fields.has("content") { "content" } else { "prompt" };
-    Ok(Prompt::Texts(vec![PromptText::Text(fields.required_string(key)?)]))
+    let text = PromptText::Text(fields.required_string(key)?);
+    let text = if has_special { text } else { text.bare() };
+    Ok((Prompt::Texts(vec![text]), end(fields)))
 }
 
-/// What is to be turned into text.
+/// What is to be turned into text, and the fields without effect.
 ///
 /// # Errors
 /// The first field that cannot be honoured.
-pub fn parse_detokenize(body: &[u8]) -> Result<Vec<TokenId>, Failure> {
+pub fn parse_detokenize(body: &[u8]) -> Result<(Vec<TokenId>, Ignored), Failure> {
     let mut fields = Fields::of_body(body)?;
     let path = fields.path("tokens");
-    match fields.required("tokens")? {
-        Json::Array(values) => completions::tokens(&path, &values),
-        other => Err(wrong(&path, "a list of ids of tokens", &other)),
-    }
+    let tokens = match fields.required("tokens")? {
+        Json::Array(values) => completions::tokens(&path, &values)?,
+        other => return Err(wrong(&path, "a list of ids of tokens", &other)),
+    };
+    Ok((tokens, end(fields)))
+}
+
+fn end(mut fields: Fields) -> Ignored {
+    let mut ignored = Ignored::default();
+    // There is one, which has every name.
+    fields.drop_known(&["model"]);
+    fields.end(&mut ignored);
+    ignored
 }
 
 /// What is to be rendered by the template.
@@ -71,17 +93,28 @@ mod tests {
     #[test]
     fn texts_and_tokens_are_taken() {
         let text = |body: &str| match parse_tokenize(body.as_bytes()) {
-            Ok(Prompt::Texts(texts)) => Ok(texts),
-            Ok(Prompt::Chat(..)) => Ok(Vec::new()),
+            Ok((Prompt::Texts(texts), ignored)) => {
+                Ok((texts, ignored.names().map(str::to_owned).collect()))
+            }
+            Ok((Prompt::Chat(..), _)) => Ok((Vec::new(), Vec::new())),
             Err(failure) => Err(failure.message),
         };
-        let found = Ok(vec![PromptText::Text("a".into())]);
-        assert_eq!(text(r#"{"prompt": "a"}"#), found);
+        let found = Ok((vec![PromptText::Text("a".into())], Vec::new()));
+        let bare = Ok((vec![PromptText::Bare("a".into())], Vec::new()));
+        let none = Ok((Vec::new(), Vec::new()));
+        assert_eq!(text(r#"{"prompt": "a", "model": "m"}"#), found);
         assert_eq!(text(r#"{"content": "a", "add_special": true}"#), found);
-        assert_eq!(text(r#"{"messages": [{"role": "user", "content": "a"}]}"#), Ok(Vec::new()));
+        assert_eq!(text(r#"{"content": "a", "add_special": false}"#), bare);
+        assert_eq!(text(r#"{"prompt": "a", "add_special_tokens": false}"#), bare);
+        assert_eq!(text(r#"{"prompt": "a", "x": 1}"#).unwrap().1, ["x"]);
+        assert_eq!(text(r#"{"messages": [{"role": "user", "content": "a"}]}"#), none);
         assert_eq!(text(r#"{"prompt": 5}"#), Err("`prompt`: expected a string, got 5".into()));
         assert_eq!(text("{}"), Err("`prompt`: is missing".into()));
-        let tokens = |body: &str| parse_detokenize(body.as_bytes()).map_err(|it| it.message);
+        let tokens = |body: &str| {
+            parse_detokenize(body.as_bytes())
+                .map(|(tokens, _)| tokens)
+                .map_err(|failure| failure.message)
+        };
         assert_eq!(tokens(r#"{"tokens": [1, 2]}"#), Ok(vec![TokenId(1), TokenId(2)]));
         let problem = tokens(r#"{"tokens": [1, -2]}"#).unwrap_err();
         assert_eq!(problem, "`tokens[1]`: expected the id of a token, got -2");

@@ -10,11 +10,30 @@ use crate::wire::failure::Failure;
 use crate::wire::fields::{Fields, Ignored, element, unsupported};
 use crate::wire::form;
 
+/// Most tools of a request: agents offer a hundred. Names are looked up one by one.
+const N_TOOLS_MAX: usize = 1_024;
+
+/// Refuses more tools than there may be at a path.
+pub(crate) fn check_count(path: &str, n_tools: usize) -> Result<(), Failure> {
+    if n_tools <= N_TOOLS_MAX {
+        return Ok(());
+    }
+    let problem = format!("{n_tools} tools are too many; the limit is {N_TOOLS_MAX}");
+    Err(Failure::invalid(path, problem))
+}
+
+/// A list of tools.
+pub(crate) fn list_of(fields: &mut Fields, path: &str) -> Result<Vec<Json>, Failure> {
+    let list = fields.list("tools")?;
+    check_count(path, list.len())?;
+    Ok(list)
+}
+
 /// The list `tools` of Chat Completions.
 pub(crate) fn of_chat(fields: &mut Fields, ignored: &mut Ignored) -> Result<Vec<Tool>, Failure> {
     let path = fields.path("tools");
     let mut tools = Vec::new();
-    for (index, tool) in fields.list("tools")?.into_iter().enumerate() {
+    for (index, tool) in list_of(fields, &path)?.into_iter().enumerate() {
         let mut tool = Fields::of(element(&path, index), tool)?;
         let kind = tool.required_string("type")?;
         if !["function", "custom"].contains(&kind.as_str()) {
@@ -34,6 +53,7 @@ pub(crate) fn of_responses(
     list: Vec<Json>,
     ignored: &mut Ignored,
 ) -> Result<Vec<Tool>, Failure> {
+    check_count(path, list.len())?;
     let mut tools = Vec::new();
     for (index, tool) in list.into_iter().enumerate() {
         let mut tool = Fields::of(element(path, index), tool)?;
@@ -42,8 +62,9 @@ pub(crate) fn of_responses(
             "function" | "custom" => tools.push(one(&kind, tool, ignored)?),
             "namespace" => {
                 let namespace = name(&mut tool)?;
-                let members = tool.list("tools")?;
-                let members = of_group(&tool.path("tools"), members, ignored)?;
+                let path = tool.path("tools");
+                let members = list_of(&mut tool, &path)?;
+                let members = of_group(&path, members, ignored)?;
                 tools.extend(members.into_iter().map(|it| it.member_of(&namespace)));
                 tool.drop_known(&["description"]);
                 tool.end(ignored);
@@ -52,6 +73,7 @@ pub(crate) fn of_responses(
             _ => ignored.add(&format!("{}={kind}", tool.path("type"))),
         }
     }
+    check_count(path, tools.len())?;
     Ok(tools)
 }
 
@@ -76,7 +98,7 @@ pub(crate) fn of_messages(
 ) -> Result<Vec<Tool>, Failure> {
     let path = fields.path("tools");
     let mut tools = Vec::new();
-    for (index, tool) in fields.list("tools")?.into_iter().enumerate() {
+    for (index, tool) in list_of(fields, &path)?.into_iter().enumerate() {
         let mut tool = Fields::of(element(&path, index), tool)?;
         let kind = tool.string("type")?;
         if let Some(kind) = kind.filter(|kind| kind != "custom") {

@@ -121,6 +121,17 @@ fn a_cancelled_request_has_its_line_too() {
 }
 
 #[test]
+fn questions_tell_of_fields_without_effect() {
+    listen();
+    let server = Running::new();
+    server.post("/tokenize", &json!({"prompt": "zebu", "frobnicate": 1})).success();
+    let lines = LINES.lock().unwrap();
+    let found: Vec<_> = lines.iter().filter(|line| line.contains("path=\"/tokenize\"")).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].ends_with(" ignored=\"frobnicate\""), "{found:?}");
+}
+
+#[test]
 fn keys_and_prompts_are_not_logged() {
     listen();
     let key = "sk-zebra-in-the-log";

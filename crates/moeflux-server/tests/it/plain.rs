@@ -1,7 +1,7 @@
 //! What needs no engine: models, tokens, and what the server is.
 
 use moeflux_schedule::State;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::client::request;
 use crate::server::{CONTEXT, NAME, Running, question};
@@ -37,6 +37,39 @@ fn texts_become_tokens_and_come_back() {
     let of_chat = server.post("/tokenize", &json!({"messages": question()})).success();
     let of_text = server.post("/tokenize", &json!({"prompt": rendered["prompt"]})).success();
     assert_eq!(of_chat, of_text);
+}
+
+#[test]
+fn what_changes_a_prompt_is_honoured_or_refused() {
+    let server = Running::new();
+    let prompt = |more: &Json| {
+        let mut body = json!({"messages": question()});
+        for (key, value) in more.as_object().unwrap() {
+            body[key.as_str()] = value.clone();
+        }
+        let found = server.post("/apply-template", &body).success();
+        let count = server.post("/tokenize", &body).success()["count"].as_u64().unwrap();
+        (found["prompt"].as_str().unwrap().to_owned(), count)
+    };
+    let (open, n_open) = prompt(&json!({}));
+    assert_eq!(prompt(&json!({"add_generation_prompt": true})), (open.clone(), n_open));
+    let (closed, n_closed) = prompt(&json!({"add_generation_prompt": false}));
+    assert!(open.starts_with(&closed) && closed.trim_end().ends_with("<|im_end|>"), "{closed}");
+    assert!(n_closed < n_open);
+    let said = json!([{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]);
+    let (goes_on, _) = prompt(&json!({"messages": said}));
+    assert!(goes_on.ends_with('B'), "{goes_on}");
+    let (closed, _) = prompt(&json!({"messages": said, "add_generation_prompt": false}));
+    assert!(closed.trim_end().ends_with("B<|im_end|>"), "{closed}");
+    for (body, field) in [
+        (json!({"prompt": "a", "with_pieces": true}), "with_pieces"),
+        (json!({"prompt": "a", "return_token_strs": true}), "return_token_strs"),
+        (json!({"prompt": "a", "parse_special": false}), "parse_special"),
+        (json!({"messages": question(), "with_pieces": true}), "with_pieces"),
+    ] {
+        let refused = server.post("/tokenize", &body);
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(field)));
+    }
 }
 
 #[test]

@@ -90,3 +90,21 @@ fn an_echo_has_the_scores_of_its_tokens() {
     assert_eq!(longer["text"], streamed.0);
     assert_eq!(longer["logprobs"]["token_logprobs"], Json::from(streamed.1));
 }
+
+/// Each answer repeats all scores of its prompt.
+#[test]
+fn scores_of_a_prompt_have_a_limit() {
+    let server = Running::new();
+    let body = |n: usize| {
+        let prompt = vec![1; 1_000];
+        json!({"prompt": prompt, "echo": true, "logprobs": 20, "max_tokens": 0, "n": n})
+    };
+    let refused = server.post(PATH, &body(48));
+    assert_eq!(refused.status, 400);
+    let error = &refused.json()["error"];
+    assert_eq!(error["param"], "logprobs");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("1008000 log-probabilities"), "{message}");
+    assert!(message.contains("the limit is 1000000"), "{message}");
+    server.post(PATH, &body(1)).success();
+}

@@ -116,6 +116,14 @@ fn answers_keep_to_schemas_and_grammars() {
     let found = server.post("/v1/completions", &prompt).success();
     let found = found["choices"][0]["text"].as_str().unwrap();
     assert!(["so", "not"].contains(&found), "{found}");
+    let prompts = json!({"prompt": ["Is it so? ", "And is it"], "n": 2, "max_tokens": 20,
+        "guided_choice": ["so", "not"]});
+    let found = server.post("/v1/completions", &prompts).success();
+    let choices = found["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 4);
+    for choice in choices {
+        assert!(["so", "not"].contains(&choice["text"].as_str().unwrap()), "{found}");
+    }
 }
 
 #[test]

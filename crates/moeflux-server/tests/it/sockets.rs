@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde_json::json;
@@ -182,4 +183,65 @@ fn who_reads_nothing_for_too_long_is_given_up() {
     while let Ok(chunk) = slow.chunk_or_break() {
         assert!(chunk.is_some(), "the end must not look like one");
     }
+}
+
+/// Unread responses fill the connection, behind which nothing is served any more.
+#[test]
+fn who_takes_nothing_loses_the_connection() {
+    let server = Running::with(|wanted| {
+        wanted.config.n_connections_max = 1;
+        wanted.config.timeouts.reader = Duration::from_millis(100);
+    });
+    let mut slow = server.client();
+    slow.send(&request("GET", "/openapi.json", "", "").repeat(2_000));
+    is_served(&server);
+}
+
+/// What comes of `work` while bytes are sent again and again.
+fn while_sending<T>(bytes: &[u8], clients: &[Client], work: impl FnOnce() -> T) -> T {
+    let (done, is_done) = channel::<()>();
+    let send = move || {
+        while is_done.recv_timeout(Duration::from_millis(50)) == Err(RecvTimeoutError::Timeout) {
+            // The server may have closed the connection.
+            clients.iter().for_each(|it| drop(it.stream().write_all(bytes)));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(send);
+        let found = work();
+        drop(done);
+        found
+    })
+}
+
+#[test]
+fn a_body_that_trickles_is_given_up() {
+    let server = Running::with(|wanted| wanted.config.timeouts.body = Duration::from_secs(2));
+    let mut slow = server.client();
+    let writer = Client::of(slow.stream().try_clone().unwrap());
+    let headers = "content-type: application/json\r\ncontent-length: 10000\r\n";
+    slow.send(&request("POST", CHAT, headers, ""));
+    let refused = while_sending(b" ", &[writer], || slow.response());
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("was not whole after 4 s"), "{}", refused.text());
+}
+
+#[test]
+fn bodies_share_a_limit() {
+    let server = Running::with(|wanted| wanted.config.timeouts.body = Duration::from_secs(2));
+    let body = json!({"max_tokens": 1, "messages": question()});
+    // Each may grow to 32 MiB.
+    let mut growing: Vec<Client> = (0..8).map(|_| server.client()).collect();
+    let headers = "transfer-encoding: chunked\r\ncontent-type: application/json\r\n";
+    growing.iter_mut().for_each(|it| it.send(&request("POST", CHAT, headers, "")));
+    while_sending(b"1\r\n \r\n", &growing, || {
+        let mut responses = (0..50).map(|_| server.post("/v1/messages", &body));
+        let refused = responses.find(|it| it.status != 200).expect("room for nine");
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.json()["error"]["type"], "overloaded_error");
+        assert!(refused.text().contains("the limit is 268435456 bytes"), "{}", refused.text());
+        assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+        growing[0].stream().shutdown(Shutdown::Both).unwrap();
+        server.post("/v1/messages", &body).success();
+    });
 }

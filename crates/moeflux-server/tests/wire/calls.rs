@@ -52,6 +52,12 @@ fn cut_in_arguments() -> Vec<Event> {
     answer(&[], &[bern(0), cut], Reason::Length)
 }
 
+/// Halves of calls before a whole one; of the second, nothing but its name came.
+fn cut_before_a_call() -> Vec<Event> {
+    let cut = cut_call((0, 0), "weather", &["{\"city\": \"Z\u{fc}"]);
+    answer(&[], &[cut, cut_call((0, 1), "now", &[]), bern(2)], Reason::Length)
+}
+
 const PATCH: [&str; 4] = ["{\"in", "put\": \"*** Begin\\", "n+ \\u00", "e9 \\\"x\\\"\"}"];
 
 fn custom() -> Vec<Event> {
@@ -89,6 +95,7 @@ fn chat_completions() {
         all.chat(&format!("chat-{name}.json"), &whole, &events);
         all.chat(&format!("chat-{name}.sse"), &stream, &events);
     }
+    all.chat("chat-cutfirst.json", &whole, &cut_before_a_call());
     let mut both = vec![begun()];
     let other = cut_call((1, 0), "weather", &["{\"city\": ", "\"Basel\"}"]);
     for pair in other.iter().zip(&bern(0)) {
@@ -154,6 +161,7 @@ fn messages() {
         ("between", between_texts()),
         ("nothing", thought_and_call()),
         ("cutcall", cut_in_arguments()),
+        ("cutfirst", cut_before_a_call()),
     ] {
         all.messages(&format!("messages-{name}.json"), &body(false), &events);
         all.messages(&format!("messages-{name}.sse"), &body(true), &events);

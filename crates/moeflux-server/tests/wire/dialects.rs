@@ -1,8 +1,6 @@
 //! The parsers of all dialects as one, by the path that a request is sent to.
 
-use moeflux_server::wire::{
-    Failure, Prompt, Request, chat, completions, messages, responses, tokens,
-};
+use moeflux_server::wire::{Failure, Request, chat, completions, messages, responses, tokens};
 
 /// What a body asks for at a path.
 pub(crate) fn parse(path: &str, body: &[u8]) -> Result<Option<Request>, Failure> {
@@ -12,17 +10,10 @@ pub(crate) fn parse(path: &str, body: &[u8]) -> Result<Option<Request>, Failure>
         "responses" => responses::parse(body)?.0,
         "messages" => messages::parse(body)?.0,
         "messages_count_tokens" => messages::parse_to_count(body)?,
-        "tokenize" => return nothing(tokens::parse_tokenize(body)),
-        "apply-template" => return nothing(tokens::parse_template(body)),
-        "detokenize" => {
-            tokens::parse_detokenize(body)?;
-            return Ok(None);
-        }
+        "tokenize" => return tokens::parse_tokenize(body).map(|_| None),
+        "apply-template" => return tokens::parse_template(body).map(|_| None),
+        "detokenize" => return tokens::parse_detokenize(body).map(|_| None),
         other => panic!("no such path: {other}"),
     };
     Ok(Some(request))
-}
-
-fn nothing(prompt: Result<Prompt, Failure>) -> Result<Option<Request>, Failure> {
-    prompt.map(|_| None)
 }

@@ -2,7 +2,8 @@
 //!
 //! The result is a request, or a failure of the client that names a field; never a panic.
 
-use moeflux_server::wire::FailureKind;
+use moeflux_chat::Turn;
+use moeflux_server::wire::{FailureKind, Prompt};
 use serde_json::{Value as Json, json};
 
 use crate::dialects::parse;
@@ -145,6 +146,17 @@ fn nesting_within_the_limit_of_json_is_read() {
     let body = json!({"messages": [{"role": "user", "content": "?"}], "tools": [
         {"type": "function", "function": {"name": "f", "parameters": schema}}]});
     parse("chat_completions", body.to_string().as_bytes()).unwrap();
+}
+
+/// Copying all of them for each would copy a terabyte.
+#[test]
+fn many_blocks_are_one_text() {
+    let n = 1_000_000;
+    let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": vec!["a"; n]}]});
+    let request = parse("messages", body.to_string().as_bytes()).unwrap().unwrap();
+    let Prompt::Chat(conversation, _) = request.prompt else { panic!("a conversation") };
+    let [Turn::User(text)] = &conversation.turns[..] else { panic!("one turn") };
+    assert_eq!(text.len(), 2 * n - 1);
 }
 
 /// Numbers below a bound, from a seed.

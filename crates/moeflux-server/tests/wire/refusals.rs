@@ -5,6 +5,11 @@ use serde_json::{Value as Json, json};
 
 use crate::dialects::parse;
 
+/// One tool too many.
+fn many(tool: &Json) -> Vec<Json> {
+    vec![tool.clone(); 1_025]
+}
+
 #[track_caller]
 fn check(api: &str, basis: &Json, cases: &[(Json, &str)]) {
     parse(api, basis.to_string().as_bytes()).unwrap();
@@ -32,7 +37,7 @@ fn chat_completions() {
         (json!({"n": 1e9}), "`n`: expected a whole number from 1 to 128, got 1000000000.0"),
         (json!({"max_tokens": -5}), "`max_tokens`: expected a whole number from 1 to 2147483648"),
         (json!({"max_completion_tokens": 0}), "`max_completion_tokens`: expected a whole number"),
-        (json!({"logprobs": true, "top_logprobs": 101}), "`top_logprobs`: expected a whole number"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "`top_logprobs`: expected a whole number"),
         (json!({"top_logprobs": 1}), "`top_logprobs`: needs `logprobs`: true"),
         (json!({"stop": vec!["x"; 17]}), "`stop`: 17 stop strings are too many; the limit is 16"),
         (json!({"tool_choice": "required"}), "`tool_choice`: needs `tools`"),
@@ -67,6 +72,18 @@ fn chat_completions() {
         (json!({"chat_template_kwargs": {"tools": []}}), "`chat_template_kwargs.tools`: follows"),
         (json!({"logit_bias": {"a\nb": 1}}), "`logit_bias.a b`: is no id of a token"),
         (json!({"tools": [{"type": "mcp"}]}), "`tools[0].type`: `mcp` is not supported"),
+        (json!({"tools": many(&function)}), "`tools`: 1025 tools are too many; the limit is 1024"),
+        (
+            json!({"tools": [function], "tool_choice": {"type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": many(&function)}}}),
+            "`tool_choice.allowed_tools.tools`: 1025 tools are too many; the limit is 1024",
+        ),
+        (json!({"add_special_tokens": true}), "`add_special_tokens`: is not supported"),
+        (
+            json!({"add_generation_prompt": true, "continue_final_message": true,
+                "messages": [{"role": "assistant", "content": "A"}]}),
+            "`add_generation_prompt`: cannot be combined with `continue_final_message`",
+        ),
     ];
     check("chat_completions", &basis, &cases);
 }
@@ -95,7 +112,7 @@ fn completions() {
             "`structured_outputs.regex`: cannot be combined with `grammar`",
         ),
         (json!({"best_of": 2}), "`best_of`: is not supported: use `n`"),
-        (json!({"logprobs": true}), "`logprobs`: expected a whole number from 0 to 100, got true"),
+        (json!({"logprobs": true}), "`logprobs`: expected a whole number from 0 to 20, got true"),
         (json!({"max_tokens": -1}), "`max_tokens`: expected a whole number from 0 to"),
     ];
     check("completions", &json!({"prompt": "a"}), &cases);
@@ -107,6 +124,10 @@ fn responses() {
     let image = json!({"role": "user", "content": [{"type": "input_image"}]});
     let output = json!({"type": "function_call_output", "call_id": "c",
         "output": [{"type": "input_image"}]});
+    let function = json!({"type": "function", "name": "f"});
+    let group =
+        |n: usize| json!({"type": "namespace", "name": "g", "tools": vec![function.clone(); n]});
+    let more_tools = json!({"type": "additional_tools", "tools": [group(600)]});
     let cases = [
         (json!({"input": null}), "`input`: is missing"),
         (json!({"input": []}), "`input`: is empty"),
@@ -134,6 +155,13 @@ fn responses() {
         (item(json!({"type": "item_reference", "id": "x"})), "`input[0].type`: is not supported"),
         (item(json!({"type": "compaction"})), "`input[0].type`: `compaction` is not supported"),
         (item(json!({"type": "reasoning"})), "`input`: is empty"),
+        (json!({"tools": many(&function)}), "`tools`: 1025 tools are too many; the limit is 1024"),
+        (json!({"tools": [group(1_025)]}), "`tools[0].tools`: 1025 tools are too many; the limit"),
+        (json!({"tools": [group(600), group(600)]}), "`tools`: 1200 tools are too many; the limit"),
+        (
+            json!({"tools": [group(600)], "input": [more_tools]}),
+            "`input[0].tools`: 1200 tools are too many; the limit is 1024",
+        ),
     ];
     check("responses", &json!({"input": "a"}), &cases);
 }
@@ -141,11 +169,13 @@ fn responses() {
 #[test]
 fn messages_of_anthropic() {
     let basis = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "?"}]});
+    let tool = json!({"name": "f"});
     let block = |block: Json| json!({"messages": [{"role": "user", "content": [block]}]});
     let schema = json!({"type": "json_schema", "schema": {"type": "object"}});
     let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]});
     let cases = [
         (json!({"max_tokens": null}), "`max_tokens`: is missing"),
+        (json!({"tools": many(&tool)}), "`tools`: 1025 tools are too many; the limit is 1024"),
         (json!({"messages": []}), "`messages`: is empty"),
         (json!({"thread": {"type": "create"}}), "`thread`: is not supported"),
         (json!({"container": "c"}), "`container`: is not supported"),

@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** the first chunk of each answer has the role; its last has the reason; then comes
 //! the usage, if it was asked for, and `[DONE]`. A failure is the last chunk, without `[DONE]`. All
-//! deltas of a call have its number, and only the first has its id, kind and name.
+//! deltas of a call have its number, and only the first has its id, kind and name. An answer that
+//! is sent whole has no call that was cut: half of a custom tool's text looks like a whole one.
 
 use serde_json::{Value as Json, json};
 
@@ -39,6 +40,7 @@ struct Call {
     target: Target,
     arguments: Arguments,
     text: String,
+    is_whole: bool,
 }
 
 impl Writer {
@@ -174,6 +176,7 @@ impl Writer {
             Event::CallEnded { index, call_idx } => {
                 let call = &mut self.answers[*index].calls[*call_idx];
                 call.text += &call.arguments.end();
+                call.is_whole = true;
             }
             Event::Finished { index, reason, usage } => {
                 self.answers[*index].finish = Some(finish(reason));
@@ -210,7 +213,8 @@ impl Answer {
     fn begin(&mut self, id: &str, target: Target) -> (usize, &Call) {
         let arguments = Arguments::new(&target);
         let call_idx = self.calls.len();
-        self.calls.push(Call { id: id.to_owned(), target, arguments, text: String::new() });
+        let (id, text) = (id.to_owned(), String::new());
+        self.calls.push(Call { id, target, arguments, text, is_whole: false });
         (call_idx, &self.calls[call_idx])
     }
 
@@ -220,11 +224,13 @@ impl Answer {
             message["reasoning_content"] = self.thoughts.as_str().into();
             message["reasoning"] = self.thoughts.as_str().into();
         }
-        if !self.calls.is_empty() {
+        let calls: Vec<Json> =
+            self.calls.iter().filter(|call| call.is_whole).map(Call::json).collect();
+        if !calls.is_empty() {
             if self.text.is_empty() {
                 message["content"] = Json::Null;
             }
-            message["tool_calls"] = self.calls.iter().map(Call::json).collect();
+            message["tool_calls"] = calls.into();
         }
         message
     }

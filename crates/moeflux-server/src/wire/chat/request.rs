@@ -1,11 +1,11 @@
 //! The body of a request for a chat completion.
 //!
 //! Additions to `OpenAI`'s fields: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`,
-//! `continue_final_message`, `max_thinking_tokens`, `grammar` and vLLM's fields for the same, and
-//! thoughts in messages of the assistant.
+//! `continue_final_message`, `add_generation_prompt`, `max_thinking_tokens`, `grammar` and vLLM's
+//! fields for the same, and thoughts in messages of the assistant.
 
 use moeflux_chat::{
-    Assistant, Call, ChatOptions, Conversation, OWN_VARIABLES, Tool, ToolResult, Turn,
+    Assistant, Call, ChatOptions, Conversation, Ending, OWN_VARIABLES, Tool, ToolResult, Turn,
 };
 use serde_json::{Map, Value as Json};
 
@@ -23,7 +23,7 @@ use crate::wire::tools;
 use crate::wire::turns::Turns;
 
 /// Fields without effect here that every client may send.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 10] = [
     "user",
     "store",
     "metadata",
@@ -34,7 +34,6 @@ const KNOWN: [&str; 11] = [
     "prompt_cache_options",
     "verbosity",
     "prediction",
-    "add_generation_prompt",
 ];
 
 /// What the writer of the answer needs to know of the request.
@@ -107,6 +106,7 @@ fn end(mut fields: Fields, mut ignored: Ignored) -> Ignored {
 fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     let reason = "is not supported: this server answers with text";
     fields.refuse("audio", reason)?;
+    fields.refuse("add_special_tokens", "is not supported: the chat template writes them")?;
     fields.refuse("web_search_options", "is not supported: this server runs no tools")?;
     let path = fields.path("modalities");
     for (index, kind) in fields.list("modalities")?.into_iter().enumerate() {
@@ -166,6 +166,13 @@ fn conversation(
     ignored: &mut Ignored,
 ) -> Result<Conversation, Failure> {
     let goes_on = fields.flag("continue_final_message")?;
+    let opens = fields.flag("add_generation_prompt")?;
+    if opens == Some(true) && goes_on == Some(true) {
+        let problem = "cannot be combined with `continue_final_message`";
+        return Err(Failure::invalid(&fields.path("add_generation_prompt"), problem));
+    }
+    // Whoever says how the answer begins does not want a last text to go on.
+    let goes_on = goes_on.or(opens.map(|_| false));
     let path = fields.path("messages");
     if !fields.has("messages") {
         return Err(Failure::invalid(&path, "is missing"));
@@ -174,7 +181,11 @@ fn conversation(
     for (index, json) in fields.list("messages")?.into_iter().enumerate() {
         message(Fields::of(element(&path, index), json)?, &mut turns, ignored)?;
     }
-    turns.conversation(&path, tools, goes_on)
+    let mut conversation = turns.conversation(&path, tools, goes_on)?;
+    if opens == Some(false) && conversation.ending == Ending::Answer {
+        conversation.ending = Ending::Closed;
+    }
+    Ok(conversation)
 }
 
 /// What the template is told: `chat_template_kwargs`, and what `reasoning_effort` means; with the

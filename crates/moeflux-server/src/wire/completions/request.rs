@@ -21,7 +21,7 @@ const N_PROMPTS_MAX: usize = 1_024;
 /// Tokens of an answer to a client that names no number: those of `OpenAI`'s API.
 const N_TOKENS_DEFAULT: usize = 16;
 
-const KNOWN: [&str; 3] = ["user", "add_special_tokens", "service_tier"];
+const KNOWN: [&str; 2] = ["user", "service_tier"];
 
 /// What the writer of the answer needs to know of the request.
 pub type Shape = ChatShape;
@@ -98,11 +98,14 @@ fn prompts(fields: &mut Fields) -> Result<Vec<PromptText>, Failure> {
         other => return Err(wrong(&path, "a string, a list of strings, or ids of tokens", &other)),
     };
     let is_empty = |it: &PromptText| match it {
-        PromptText::Text(text) => text.is_empty(),
+        PromptText::Text(text) | PromptText::Bare(text) => text.is_empty(),
         PromptText::Tokens(tokens) => tokens.is_empty(),
     };
     if found.is_empty() || found.iter().any(is_empty) {
         return Err(Failure::invalid(&path, "is empty: give a text to go on with"));
+    }
+    if fields.flag("add_special_tokens")? == Some(false) {
+        return Ok(found.into_iter().map(PromptText::bare).collect());
     }
     Ok(found)
 }
@@ -122,4 +125,20 @@ pub(crate) fn tokens(path: &str, values: &[Json]) -> Result<Vec<TokenId>, Failur
         id.ok_or_else(|| wrong(&element(path, index), "the id of a token", value))
     };
     values.iter().enumerate().map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_may_bring_their_own_special_tokens() {
+        let prompt = |body: &str| parse(body.as_bytes()).unwrap().0.prompt;
+        let (bare, tokens) =
+            (PromptText::Bare("<s>a".into()), PromptText::Tokens(vec![TokenId(1)]));
+        let found = prompt(r#"{"prompt": ["<s>a", [1]], "add_special_tokens": false}"#);
+        assert_eq!(found, Prompt::Texts(vec![bare, tokens]));
+        let found = prompt(r#"{"prompt": "a", "add_special_tokens": true}"#);
+        assert_eq!(found, Prompt::Texts(vec![PromptText::Text("a".into())]));
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** `message_start`, blocks one after another (a thought, then texts and calls),
 //! `message_delta` with the reason and all tokens, `message_stop`. An `error` is the last event. A
-//! message that is sent whole has no call that was cut: half of its arguments are no object.
+//! message that is sent whole has no call that was cut: half of its arguments are no object. In a
+//! stream, the arguments of such a call never add up to one.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -32,6 +33,8 @@ struct Block {
     text: String,
     /// Whether nothing of it has come yet.
     is_empty: bool,
+    /// Whether it is no call that was cut.
+    is_whole: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +99,8 @@ impl Writer {
 
     fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
         self.close(out);
-        let block = Block { kind, text: String::new(), is_empty: true };
+        let is_whole = !matches!(kind, Kind::Call { .. });
+        let block = Block { kind, text: String::new(), is_empty: true, is_whole };
         let event = json!({
             "type": "content_block_start",
             "index": self.blocks.len(),
@@ -150,6 +154,9 @@ impl Writer {
         if self.blocks.last().is_some_and(|block| block.is_empty) {
             self.arguments("{}", out);
         }
+        if let Some(block) = self.blocks.last_mut() {
+            block.is_whole = true;
+        }
         self.close(out);
     }
 
@@ -163,6 +170,10 @@ impl Writer {
         let Some(block) = self.blocks.last().filter(|_| self.is_open) else { return };
         if block.kind == Kind::Thought {
             self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
+        }
+        if block.is_empty && !block.is_whole {
+            // Without arguments, it would be a call that needs none.
+            self.delta(&json!({"type": "input_json_delta", "partial_json": "{"}), out);
         }
         let index = self.blocks.len() - 1;
         self.event(&json!({"type": "content_block_stop", "index": index}), out);
@@ -178,11 +189,8 @@ impl Writer {
     fn finish(&mut self, reason: &Reason, usage: Usage, out: &mut Vec<u8>) {
         let (stop_reason, stop_sequence) = stop(reason);
         if !self.shape.is_streamed {
-            let is_cut = |block: &Block| matches!(block.kind, Kind::Call { .. });
-            if self.is_open && self.blocks.last().is_some_and(is_cut) {
-                self.blocks.pop();
-            }
-            let content = self.blocks.iter().map(|block| block.json(SIGNATURE)).collect();
+            let whole = self.blocks.iter().filter(|block| block.is_whole);
+            let content = whole.map(|block| block.json(SIGNATURE)).collect();
             let mut message = self.message(content, usage);
             message["stop_reason"] = stop_reason.into();
             message["stop_sequence"] = stop_sequence.into();

@@ -241,10 +241,13 @@ fn user(
             turns.push(Turn::Tool(tool_result(Fields::of(path, block)?, ignored)?));
         } else {
             let text = text::part(path, block, ignored)?;
-            said = Some(match said {
-                Some(said) => format!("{said}\n{text}"),
-                None => text,
-            });
+            match &mut said {
+                Some(said) => {
+                    said.push('\n');
+                    said.push_str(&text);
+                }
+                None => said = Some(text),
+            }
         }
     }
     turns.user(said);

@@ -67,6 +67,7 @@ impl Items {
                 let path = item.path("tools");
                 let offered = item.list("tools")?;
                 self.tools.extend(tools::of_responses(&path, offered, ignored)?);
+                tools::check_count(&path, self.tools.len())?;
                 item.drop_known(&["role"]);
             }
             left_out if LEFT_OUT.contains(&left_out) => {

@@ -33,6 +33,7 @@ const KNOWN: [&str; 13] = [
     "max_tool_calls",
     "context_management",
     "access_programs",
+    // How images are compressed; images themselves are parts of `input`, and are refused there.
     "image",
 ];
 const NO_MEMORY: &str = "is not supported: this server stores nothing, so send the whole history";

@@ -1,4 +1,4 @@
-//! What binds the answers of a request, and what reads them.
+//! The rules that answers of a request are held to, and what reads these answers.
 //!
 //! **Invariant:** a rule that a request states is held, or the request is refused by the field that
 //! states it.
