@@ -1,8 +1,9 @@
 //! `--backend` and `--gpu`: what is there computes, what is not is named.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::needs_gpu::needs_gpu;
+use crate::serving::Served;
 use crate::support::{TempDir, check_fails, golden, moeflux, read_npy, stdout_of};
 
 const NAME: &str = "qwen3_moe-f32";
@@ -53,6 +54,21 @@ fn what_is_not_there_is_one_line_and_auto_goes_on() {
     let notes: Vec<&str> = stderr.lines().filter(|line| line.starts_with("note: ")).collect();
     assert!(notes.len() <= 1, "{stderr}");
     assert!(notes.iter().all(|it| it.starts_with("note: computing on the CPU: ")), "{stderr}");
+}
+
+#[test]
+fn answers_of_a_gpu_are_bound_from_their_first_token() {
+    needs_gpu!();
+    let served = Served::start(&["--port", "0", "--backend", "gpu", "--gpu", "0"], &[]);
+    let schema = json!({"type": "object", "properties": {"colour": {"enum": ["red", "green"]}},
+        "required": ["colour"], "additionalProperties": false});
+    let body = json!({
+        "messages": [{"role": "user", "content": "Pick a colour."}], "temperature": 0,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": schema}}});
+    let found = served.json("POST /v1/chat/completions", &body);
+    let text = found["choices"][0]["message"]["content"].as_str().unwrap();
+    let answer: Value = serde_json::from_str(text).unwrap();
+    assert!(["red", "green"].contains(&answer["colour"].as_str().unwrap()), "{answer}");
 }
 
 #[test]

@@ -78,21 +78,35 @@ fn the_demo_model_answers_and_the_process_ends_well() {
     assert_eq!(found["model"], "local");
     let listed = served.json("GET /v1/models", &json!({}));
     assert_eq!(listed["data"][0]["max_model_len"], 512, "{listed}");
-    end(&mut served);
+    #[cfg(unix)]
+    {
+        let said = end(&mut served);
+        assert!(said.contains("prompt") && !said.contains("Vec::push"), "{said}");
+    }
 }
 
+/// Ends it as a service manager does; what it said.
 #[cfg(unix)]
-fn end(served: &mut Served) {
+fn end(served: &mut Served) -> String {
     let id = served.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert_eq!(served.child.wait().unwrap().code(), Some(0));
     let mut said = String::new();
     served.stderr.read_to_string(&mut said).unwrap();
-    assert!(said.contains("prompt") && !said.contains("Vec::push"), "{said}");
+    said
 }
 
-#[cfg(not(unix))]
-fn end(_served: &mut Served) {}
+#[cfg(unix)]
+#[test]
+fn prompts_are_logged_only_on_request() {
+    let body = json!({"prompt": "Zebra", "max_tokens": 1});
+    for (options, is_logged) in [(&[][..], false), (&["--log-prompts"], true)] {
+        let mut served = Served::start(&[&["--port", "0"], options].concat(), &[]);
+        served.json("POST /v1/completions", &body);
+        let said = end(&mut served);
+        assert_eq!(said.contains("Zebra"), is_logged, "{said}");
+    }
+}
 
 #[test]
 fn what_cannot_work_is_refused_before_anything_listens() {

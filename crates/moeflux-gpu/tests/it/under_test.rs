@@ -19,6 +19,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         name: "gpu",
         make: |weights, sizes, _| made(weights, sizes, GpuConfig::default()),
         is_exact: false,
+        steps_of_one_in: 2,
         covers: |_| has_gpu(),
         ..REFERENCE
     },
@@ -29,6 +30,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
             made(weights, sizes, config)
         },
         is_exact: false,
+        steps_of_one_in: 4,
         // Each factor has a relative error of at most 2^-11, squared 2.4e-7.
         limit: |_| 1e-5,
         covers: |maker| rounds(maker.op) && has_gpu(),
@@ -41,6 +43,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
             made(weights, sizes, GpuConfig { arithmetic, matrices, ..GpuConfig::default() })
         },
         is_exact: false,
+        steps_of_one_in: 4,
         limit: |_| 1e-5,
         // Where the adapter has a unit, the backend above has tested all that is around it.
         covers: |maker| rounds(maker.op) && has_gpu() && gpu().facts().matrix_edge.is_none(),
@@ -53,6 +56,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
             made(weights, sizes, config)
         },
         is_exact: false,
+        steps_of_one_in: 4,
         covers: |maker| differs_without(maker.op) && has_gpu(),
         ..REFERENCE
     },
