@@ -2,7 +2,8 @@
 //!
 //! [`Grammars`] belongs to a model and is shared by its answers. It makes a [`Constraint`] of
 //! [`AnswerRules`], or a [`Refusal`] that says which rule cannot be held and why.
-//! * `schema` cleans a client's schema; `keywords`, `pattern` and `growth` are parts of that.
+//! * `schema` cleans a client's schema; `keywords`, `pattern`, `multiples` and `growth` are parts
+//!   of that.
 //! * `lark` checks a client's grammar; `calls` writes that of calls.
 //! * `vocabulary`, `marker` and `model` are what llguidance and the constraint need of a model.
 //! * `body` holds the rest of an answer, `constraint` all of it.
@@ -12,6 +13,7 @@
 
 mod pattern;
 mod keywords;
+mod multiples;
 mod growth;
 mod schema;
 mod lark;
