@@ -11,7 +11,7 @@ impl CallFormat {
     /// The calls of a turn, without the text before them; `None` if there are none. `n_before`
     /// calls came earlier in the conversation.
     #[must_use]
-    pub fn written(&self, calls: &[Call], n_before: usize) -> Option<String> {
+    pub(crate) fn written(&self, calls: &[Call], n_before: usize) -> Option<String> {
         let texts = calls.iter().zip(n_before..);
         let texts: Vec<String> = texts.map(|(call, place)| self.one(call, place)).collect();
         let between = texts.join(self.between_calls);
@@ -172,6 +172,32 @@ mod tests {
                 .map(|((name, arguments), call)| Call::from_text(call.id, name.clone(), arguments))
                 .collect();
             assert_eq!(read, calls(), "{}", format.title);
+        }
+    }
+
+    #[test]
+    fn names_of_python_are_read_where_they_are_written() {
+        let schema = json!({"properties": {
+            "either": {"type": ["boolean", "string"]}, "maybe": {"type": ["string", "null"]},
+        }});
+        let tools = [Tool::function("f".into(), None, Some(schema))];
+        for format in CallFormat::all() {
+            let is_python = match format.arguments {
+                ArgumentsForm::Json => false,
+                ArgumentsForm::Tagged(tags) => tags.scalars == Scalars::Python,
+            };
+            let maybe = if is_python { Json::Null } else { "None".into() };
+            let written =
+                json!({"either": false, "maybe": maybe, "other": [true], "on": true, "no": null});
+            let Json::Object(arguments) = written.clone() else { unreachable!() };
+            let call = Call { id: "functions.f:0".into(), name: "f".into(), arguments };
+            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &tools);
+            let mut pieces = reader.push(&format.written(&[call], 0).unwrap());
+            pieces.extend(reader.finish());
+            let text =
+                |piece| if let Piece::Arguments(text) = piece { text } else { String::new() };
+            let read: String = pieces.into_iter().map(text).collect();
+            assert_eq!(serde_json::from_str::<Json>(&read).unwrap(), written, "{}", format.title);
         }
     }
 
