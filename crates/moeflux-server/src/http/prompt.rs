@@ -67,7 +67,7 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             stops: request.stops.clone(),
             masks: bound::masks(shared, &request, (prompt.start, &tools))?,
         };
-        let reading = Reading::new(shared, prompt.start, tools.clone());
+        let reading = Reading::new(shared, &request.rules, prompt.start, tools.clone());
         Ok(Planned { job, reading, echo: prompt.echo })
     };
     prompts.into_iter().enumerate().map(planned).collect()
