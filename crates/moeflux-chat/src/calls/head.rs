@@ -11,8 +11,8 @@ use crate::conversation::Tool;
 /// More opening markers in a row are text.
 const OPENERS_MAX: usize = 4;
 
-/// More digits behind a name are text.
-const DIGITS_MAX: usize = 9;
+/// More digits behind a name are text: as many as numbers of 64 bits have.
+const DIGITS_MAX: usize = 20;
 
 /// The beginning of a call.
 #[derive(Clone, Debug)]

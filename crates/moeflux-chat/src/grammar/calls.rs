@@ -225,6 +225,7 @@ impl Writer {
             return;
         };
         let required: BTreeSet<&str> = names(schema.get("required")).collect();
+        let n_before = self.rules.len();
         let mut all = Vec::new();
         for (at, (name, property)) in properties.iter().enumerate() {
             let rule = format!("value_{idx}_{at}");
@@ -232,7 +233,7 @@ impl Writer {
             let kinds = Kinds::of_parameter(&tool.tool.parameters, name);
             self.value(tags, &rule, (property, schema, kinds));
             // Too much already: it will be loosened.
-            if self.rules.len() > RULES_BYTES_MAX {
+            if self.rules.len() - n_before > RULES_BYTES_MAX {
                 return;
             }
             let mark = if required.contains(name.as_str()) { "" } else { "?" };
