@@ -88,10 +88,8 @@ struct Rest {
 #[derive(Clone, Copy, Debug)]
 enum RestIs {
     Unknown,
-    /// Members of no use, of this length.
-    Members(usize),
-    /// Text of this length, in front of a marker.
-    TextBefore(usize),
+    /// Of no use, up to here.
+    Empty(usize),
     Text,
 }
 
@@ -149,7 +147,7 @@ impl CallReader {
             State::Text => self.text(coming, pieces),
             State::Envelope(_) => self.envelope(coming, pieces),
             State::Call(_) => self.call(coming, pieces),
-            State::Tail(Tail { rest: Some(_), .. }) => self.rest(coming, pieces),
+            State::Tail(Tail { rest: Some(_), .. }) => self.rest(coming),
             State::Tail(_) => self.tail(coming),
             State::Broken => self.broken(pieces),
         }
@@ -280,7 +278,7 @@ impl CallReader {
 
     /// The rest of an object is dropped if it is nothing but members. A quote too many would make
     /// one of what follows: no marker stands in their strings.
-    fn rest(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {
+    fn rest(&mut self, coming: Coming) -> bool {
         let State::Tail(Tail { format, rest: Some(rest), .. }) = &mut self.state else {
             return false;
         };
@@ -288,21 +286,17 @@ impl CallReader {
         let found = match rest.read(&self.held, &place) {
             RestIs::Unknown if coming == Coming::More => return false,
             RestIs::Unknown if rest.json.close(&mut String::new()) => {
-                RestIs::Members(self.held.len())
+                RestIs::Empty(self.held.len())
             }
             RestIs::Unknown => RestIs::Text,
             found => found,
         };
-        match found {
-            RestIs::Members(n_bytes) => drop(self.held.drain(..n_bytes)),
-            RestIs::TextBefore(n_bytes) => self.let_go(n_bytes, pieces),
-            RestIs::Unknown | RestIs::Text => {
-                self.state = State::Text;
-                return true;
+        match (found, &mut self.state) {
+            (RestIs::Empty(n_bytes), State::Tail(tail)) => {
+                self.held.drain(..n_bytes);
+                tail.rest = None;
             }
-        }
-        if let State::Tail(tail) = &mut self.state {
-            tail.rest = None;
+            _ => self.state = State::Text,
         }
         true
     }
@@ -316,14 +310,14 @@ impl CallReader {
         let mut scan = start;
         let next = [call, calls, own];
         let found = scan.blank().and_then(|()| {
-            scan.one_of(&next).or_else(|miss| {
+            scan.one_of(&next).map(|_| ()).or_else(|miss| {
                 let is_json =
                     tail.may_close_arguments && tail.format.arguments == ArgumentsForm::Json;
                 if miss == Miss::No && is_json { too_many(&mut scan, &next) } else { Err(miss) }
             })
         });
         match found {
-            Ok(_) => {
+            Ok(()) => {
                 tail.may_close_arguments = false;
                 let n_bytes = start.until(scan).len();
                 self.held.drain(..n_bytes);
@@ -402,7 +396,7 @@ impl Rest {
             }
             let rest = &held[at..];
             match arguments::marker_here(Scan::new(rest, place.coming), place.format) {
-                Ok(()) => return self.ends_before_marker(at),
+                Ok(()) => return self.ends_before_marker(&held[..at]),
                 Err(Miss::Partial) => {
                     self.at = at;
                     return RestIs::Unknown;
@@ -411,11 +405,11 @@ impl Rest {
             }
             let may_be_cut = place.coming != Coming::More && !self.json.is_in_text();
             if may_be_cut && begins_closer(rest, place.format) {
-                return self.ends_before_marker(at);
+                return self.ends_before_marker(&held[..at]);
             }
             match self.json.push(next, &mut String::new()) {
                 Progress::More => {}
-                Progress::Done => return RestIs::Members(at + next.len_utf8()),
+                Progress::Done => return RestIs::Empty(at + next.len_utf8()),
                 Progress::Broken => return RestIs::Text,
             }
         }
@@ -423,17 +417,19 @@ impl Rest {
         RestIs::Unknown
     }
 
-    fn ends_before_marker(&mut self, at: usize) -> RestIs {
-        let is_whole = self.json.close(&mut String::new());
-        if is_whole { RestIs::Members(at) } else { RestIs::TextBefore(at) }
+    fn ends_before_marker(&mut self, rest: &str) -> RestIs {
+        let is_noise = rest.split(TOO_MANY).all(|it| it.trim().is_empty());
+        let is_empty = is_noise || self.json.close(&mut String::new());
+        if is_empty { RestIs::Empty(rest.len()) } else { RestIs::Text }
     }
 }
 
 /// What models write once too often: it means nothing only in front of a marker.
-fn too_many(scan: &mut Scan<'_>, next: &[&str]) -> Found<usize> {
-    let idx = scan.one_of(&["}", "\""])?;
-    { *scan }.ends_with(next)?;
-    Ok(idx)
+const TOO_MANY: [char; 2] = ['}', '"'];
+
+fn too_many(scan: &mut Scan<'_>, next: &[&str]) -> Found<()> {
+    scan.one_character(&TOO_MANY)?;
+    { *scan }.ends_with(next)
 }
 
 /// Whether this is the beginning of a marker that closes.

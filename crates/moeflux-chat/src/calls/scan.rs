@@ -73,6 +73,18 @@ impl<'a> Scan<'a> {
         Err(miss)
     }
 
+    /// Takes one of these characters.
+    pub(crate) fn one_character(&mut self, characters: &[char]) -> Found<()> {
+        match self.rest.strip_prefix(characters) {
+            Some(rest) => self.rest = rest,
+            None if self.rest.is_empty() && self.coming == Coming::More => {
+                return Err(Miss::Partial);
+            }
+            None => return Err(Miss::No),
+        }
+        Ok(())
+    }
+
     /// Takes a text if it stands here; whether it did.
     pub(crate) fn may_take(&mut self, literal: &str) -> Found<bool> {
         match self.literal(literal) {
