@@ -10,15 +10,12 @@ use moeflux::{TokenId, Tokenizer};
 
 use crate::calls::format::CallFormat;
 use crate::calls::reader::CallReader;
-use crate::calls::scan::{self, Coming};
+use crate::calls::scan::{self, BLANK_BYTES_MAX, Coming};
 use crate::conversation::Tool;
 use crate::piece::Piece;
 
 pub(crate) const OPEN: &str = "<think>";
 pub(crate) const CLOSE: &str = "</think>";
-
-/// Behind more blank space, a marker is text: so much is held back at the start of an answer.
-const BLANK_BYTES_MAX: usize = 64;
 
 /// What the model was given to begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +107,37 @@ enum State {
     InText,
 }
 
+/// What the text of an answer begins with, where a thought may come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    Unknown,
+    /// A thought, whose text begins at this byte.
+    Opened(usize),
+    /// The end of a thought: a template may open one in a way that cannot be seen. What follows
+    /// begins at this byte.
+    Closed(usize),
+    /// Text.
+    None,
+}
+
+impl Opening {
+    pub(crate) fn of(text: &str) -> Self {
+        let rest = text.trim_start();
+        let n_blank = text.len() - rest.len();
+        if n_blank > BLANK_BYTES_MAX {
+            Self::None
+        } else if rest.starts_with(OPEN) {
+            Self::Opened(n_blank + OPEN.len())
+        } else if rest.starts_with(CLOSE) {
+            Self::Closed(n_blank + CLOSE.len())
+        } else if OPEN.starts_with(rest) || CLOSE.starts_with(rest) {
+            Self::Unknown
+        } else {
+            Self::None
+        }
+    }
+}
+
 impl AnswerReader {
     /// A reader for an answer that begins like this.
     #[must_use]
@@ -126,6 +154,14 @@ impl AnswerReader {
     #[must_use]
     pub fn with_calls(self, format: &'static CallFormat, tools: &[Tool]) -> Self {
         let calls = (!tools.is_empty()).then(|| CallReader::new(format, tools));
+        Self { calls, ..self }
+    }
+
+    /// The same for answers of at most so many calls: what looks like one more is text. A grammar
+    /// alone cannot see to that, because calls are also found where their first marker is missing.
+    #[must_use]
+    pub fn with_calls_max(self, n_calls_max: usize) -> Self {
+        let calls = self.calls.map(|calls| calls.with_calls_max(n_calls_max));
         Self { calls, ..self }
     }
 
@@ -203,33 +239,25 @@ impl AnswerReader {
     }
 
     fn open(&mut self) -> Option<State> {
-        let text = self.held.trim_start();
-        if self.held.len() - text.len() > BLANK_BYTES_MAX {
-            return Some(State::InText);
-        }
-        // A template may open a thought in a way that cannot be seen: then its end comes first.
-        for (marker, state) in [(OPEN, State::BeforeThought), (CLOSE, State::BehindThought)] {
-            if let Some(rest) = text.strip_prefix(marker) {
-                self.held = rest.to_owned();
-                return Some(state);
-            }
-        }
-        let may_open = OPEN.starts_with(text) || CLOSE.starts_with(text);
-        (!may_open).then_some(State::InText)
+        let (n_bytes, state) = match Opening::of(&self.held) {
+            Opening::Unknown => return None,
+            Opening::Opened(n_bytes) => (n_bytes, State::BeforeThought),
+            Opening::Closed(n_bytes) => (n_bytes, State::BehindThought),
+            Opening::None => (0, State::InText),
+        };
+        self.held.drain(..n_bytes);
+        Some(state)
     }
 
     fn think(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
-        let Some(end) = self.held.find(CLOSE) else {
-            let n_certain = self.held.len() - scan::n_unfinished(&self.held, CLOSE);
-            let thought = self.held[..n_certain].trim_end();
-            let n_bytes = thought.len();
-            pieces.extend(some(Piece::Thought, thought));
-            self.held.drain(..n_bytes);
-            return None;
-        };
-        pieces.extend(some(Piece::Thought, self.held[..end].trim_end()));
-        self.held.drain(..end + CLOSE.len());
-        Some(State::BehindThought)
+        let end = self.held.find(CLOSE);
+        let n_unfinished = || scan::n_unfinished(&self.held, CLOSE);
+        let n_certain = end.unwrap_or_else(|| self.held.len() - n_unfinished());
+        let n_settled = scan::n_settled(&self.held[..n_certain]);
+        pieces.extend(some(Piece::Thought, &self.held[..n_settled]));
+        let n_read = end.map_or(n_settled, |end| end + CLOSE.len());
+        self.held.drain(..n_read);
+        end.map(|_| State::BehindThought)
     }
 
     fn drop_blank(&mut self) {
@@ -245,7 +273,7 @@ fn some(kind: fn(String) -> Piece, text: &str) -> Option<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::format::{HERMES, QWEN_XML};
+    use crate::calls::format::{HERMES, KIMI_K2, QWEN_XML};
 
     fn joined(start: AnswerStart, pieces: &[&str]) -> (String, String) {
         let with_calls = AnswerReader::new(start).with_calls(&HERMES, &[tool()]);
@@ -296,6 +324,7 @@ mod tests {
         use AnswerStart::Open;
         check(Open, "<think>\nI add.\n</think>\n\n  Four.\n", "I add.", "Four.\n");
         check(Open, " \n<think>a</think>b", "a", "b");
+        check(Open, "\u{a0}<think>a</think>b", "a", "b");
         check(Open, "<think>\n\n</think>\n\nFour.", "", "Four.");
         check(Open, "<think></think><tool_call>", "", "<tool_call>");
         check(Open, "</think>\n\nFour.", "", "Four.");
@@ -318,6 +347,7 @@ mod tests {
             "a <think>b</think> c",
             "a</think>b",
             "\u{e9}<think></think>",
+            "\u{a0}<thin",
         ] {
             check(Open, answer, "", answer);
         }
@@ -340,6 +370,12 @@ mod tests {
         check(Thought, "\n</think>\n\nFour.", "", "Four.");
         check(Thought, "<think>a</think>b", "<think>a", "b");
         check(Thought, " </", "</", "");
+        // More blank space than belongs to a marker comes out while it comes in.
+        let [blank, lines] = [" ".repeat(BLANK_BYTES_MAX), "\n".repeat(BLANK_BYTES_MAX + 9)];
+        check(Thought, &format!("a{blank}</think>b"), "a", "b");
+        check(Thought, &format!("a{lines}</think>b"), &format!("a{}", "\n".repeat(9)), "b");
+        let wide = "\u{3000}".repeat(30);
+        check(Thought, &format!("a{wide}"), &format!("a{}", "\u{3000}".repeat(9)), "");
         check(Thought, "", "", "");
     }
 
@@ -392,6 +428,34 @@ mod tests {
         let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(&HERMES, &[]);
         assert_eq!(reader.push(answer), [Piece::Text(answer.into())]);
         assert_eq!(reader.finish(), []);
+    }
+
+    #[test]
+    fn calls_beyond_the_most_are_text() {
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        let line = "{\"name\": \"f\", \"arguments\": {}}";
+        let read = |answer: &str, n_calls_max: usize| {
+            let reader = AnswerReader::new(AnswerStart::Text).with_calls(&HERMES, &[tool()]);
+            let mut reader = reader.with_calls_max(n_calls_max);
+            let mut pieces = reader.push(answer);
+            pieces.extend(reader.finish());
+            let n_calls = pieces.iter().filter(|it| **it == Piece::CallEnd).count();
+            let text = |piece| if let Piece::Text(text) = piece { text } else { String::new() };
+            (n_calls, pieces.into_iter().map(text).collect::<String>())
+        };
+        assert_eq!(read(&format!("{call}\n{call}"), 2), (2, String::new()));
+        assert_eq!(read(&format!("{call}\n{call}\nx"), 1), (1, format!("\n{call}\nx")));
+        assert_eq!(read(&format!("{call}\n{line}"), 1), (1, format!("\n{line}")));
+        assert_eq!(read(&format!("a {call}\n"), 0), (0, format!("a {call}\n")));
+        let several = format!("<tool_call>[{line}, {line}]</tool_call>");
+        assert_eq!(read(&several, 2), (2, String::new()));
+        assert_eq!(read(&several, 1), (0, several.clone()));
+        let missing = "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}";
+        let section = format!("<|tool_calls_section_begin|>{missing}<|tool_calls_section_end|>");
+        let reader = AnswerReader::new(AnswerStart::Text).with_calls(&KIMI_K2, &[tool()]);
+        let mut reader = reader.with_calls_max(1);
+        assert_eq!(reader.push(&section).len(), 3);
+        assert_eq!(reader.push(missing), [Piece::Text(missing.to_owned())]);
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! * A [`ChatFormat`] is a model's chat template. It turns a conversation into a [`ChatPrompt`]:
 //!   tokens, and what the answer begins with.
 //! * [`Replays`] have the tokens of earlier answers for a history that comes back.
-//! * [`Grammars`] hold an answer to its [`AnswerRules`], by a mask of tokens.
 //! * An [`AnswerReader`] takes the text of an answer as it comes and tells thoughts, text and calls
 //!   of tools apart. A [`CallFormat`] says how a model writes calls.
+//! * [`Grammars`] hold an answer to its [`AnswerRules`], by a mask of tokens.
 //!
 //! **Invariant:** the same conversation gives the same tokens, and how an answer's text is cut into
 //! pieces does not change what the reader makes of it. Knows no files, no clock and no threads.
@@ -24,7 +24,7 @@ mod format;
 mod grammar;
 
 pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Stage};
-pub use calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
+pub use calls::format::CallFormat;
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
 pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};
 pub use grammar::{Constraint, Grammars, Refusal, RulePart};

@@ -11,7 +11,7 @@ use moeflux::{ChatTemplate, Message};
 use serde_json::{Map, Value as Json, json};
 
 use crate::calls::format::CallFormat;
-use crate::calls::written::{named_id, python_json};
+use crate::calls::told::{named_id, python_json};
 use crate::conversation::{Assistant, Call, Conversation, Tool, Turn};
 
 /// How the two things are told on which templates differ.

@@ -23,9 +23,5 @@ pub enum Piece {
     /// The arguments of the call stay the beginning of an object: the answer was cut there, or what
     /// the model wrote next is no JSON and cannot be repaired without guessing. The call must not
     /// be carried out.
-    CallCut {
-        /// All that the model wrote for the call, from its opening marker on: whoever has not
-        /// passed on the call yet can pass this on as text.
-        written: String,
-    },
+    CallCut,
 }

@@ -120,7 +120,7 @@ impl Shown {
                 }
                 Piece::Arguments(text) => self.call.arguments.push_str(&text),
                 Piece::CallEnd => parts.push(Part::Call(std::mem::take(&mut self.call))),
-                Piece::CallCut { .. } => {
+                Piece::CallCut => {
                     parts.push(Part::CutCall(std::mem::take(&mut self.call).name));
                 }
                 _ => {}
@@ -204,7 +204,7 @@ mod tests {
             Piece::CallEnd,
             call("h"),
             Piece::Arguments("{".into()),
-            Piece::CallCut { written: String::new() },
+            Piece::CallCut,
         ];
         let [Part::Call(f), Part::Text(text), Part::Call(g), Part::CutCall(h)] =
             &shown.shown(rest)[..]

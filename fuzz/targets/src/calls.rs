@@ -76,9 +76,8 @@ fn check_pieces(pieces: &[Piece], answer: &str, tools: &[Tool]) {
                 let object: Result<Map<String, Json>, _> = serde_json::from_str(&arguments);
                 assert!(object.is_ok(), "no object: {arguments}");
             }
-            Piece::CallCut { written } => {
+            Piece::CallCut => {
                 arguments.take().expect("a call began");
-                assert!(answer.contains(written), "{written} was not written");
             }
             other => assert!(matches!(other, Piece::CallEnd), "an unknown piece: {other:?}"),
         }

@@ -2,9 +2,10 @@
 //!
 //! **Invariant:** once they are whole, all that came out is one JSON object.
 
+use crate::calls::format::CallFormat;
 use crate::calls::head::{self, Begun, Head};
 use crate::calls::json::{self, JsonReader, Progress};
-use crate::calls::scan::{self, Found, Miss, Scan};
+use crate::calls::scan::{self, Coming, Found, Miss, Scan};
 use crate::calls::tagged::{Outcome, Place, TaggedReader};
 
 /// Reads the arguments of one call.
@@ -54,23 +55,14 @@ impl ArgumentsReader {
         match self {
             Self::Tagged(tagged) => tagged.step(text, place, out),
             Self::Json(json) => json_step(json, text, place, out),
-            Self::Quoted(quoted) => {
-                for (at, next) in text.char_indices() {
-                    match quoted.push(next, out) {
-                        Progress::More => {}
-                        Progress::Done => return (at + next.len_utf8(), Outcome::Done),
-                        Progress::Broken => return (at, Outcome::Broken),
-                    }
-                }
-                (text.len(), Outcome::Wait)
-            }
+            Self::Quoted(quoted) => quoted.step(text, place.coming, out),
         }
     }
 
     /// The model ended its answer here: whether this makes the arguments whole.
-    pub(crate) fn close(&mut self, rest: &str, out: &mut String) -> bool {
+    pub(crate) fn close(&mut self, rest: &str, format: &CallFormat, out: &mut String) -> bool {
         match self {
-            Self::Tagged(tagged) => tagged.close(rest, out),
+            Self::Tagged(tagged) => tagged.close(rest, format, out),
             Self::Json(json) => json.close(out),
             Self::Quoted(quoted) => quoted.json.is_done(),
         }
@@ -102,50 +94,61 @@ pub(crate) fn json_step(
     (text.len(), Outcome::Wait)
 }
 
-fn ends_here(mut scan: Scan<'_>, place: &Place<'_>) -> Found<()> {
+fn ends_here(scan: Scan<'_>, place: &Place<'_>) -> Found<()> {
     const FENCE: &str = "```";
-    let around = [head::closers(place.format), head::openers(place.format)];
-    let fenced = { scan }.literal(FENCE);
-    scan::any([scan.one_of(around.as_flattened()).map(|_| ()), fenced])
+    scan::any([marker_here(scan, place.format), { scan }.literal(FENCE)])
+}
+
+/// Whether a marker around calls stands here.
+pub(crate) fn marker_here(mut scan: Scan<'_>, format: &CallFormat) -> Found<()> {
+    let around = [head::closers(format), head::openers(format)];
+    scan.one_of(around.as_flattened()).map(|_| ())
 }
 
 impl QuotedReader {
+    /// Once the JSON is done, the quote may follow, or was forgotten.
+    fn step(&mut self, text: &str, coming: Coming, out: &mut String) -> (usize, Outcome) {
+        for (at, next) in text.char_indices() {
+            if self.json.is_done() && self.held.is_empty() {
+                match next {
+                    '"' => return (at + 1, Outcome::Done),
+                    '\\' if !self.is_raw => {}
+                    _ if next.is_whitespace() => continue,
+                    _ => return (at, Outcome::Done),
+                }
+            }
+            if self.push(next, out) == Progress::Broken {
+                return (at, Outcome::Broken);
+            }
+        }
+        let is_over = self.json.is_done() && self.held.is_empty() && coming != Coming::More;
+        (text.len(), if is_over { Outcome::Done } else { Outcome::Wait })
+    }
+
     fn push(&mut self, next: char, out: &mut String) -> Progress {
         if self.is_raw {
             return self.json.push(next, out);
         }
-        if self.held.is_empty() && next == '"' {
-            if self.json.is_done() {
-                return Progress::Done;
-            }
-            // The string ends before its JSON does: it was written without escapes.
-            self.is_raw = true;
-            return self.json.push(next, out);
-        }
         if self.held.is_empty() && next != '\\' {
-            return self.push_decoded(next, out);
+            // The string ends before its JSON does: it was written without escapes.
+            self.is_raw = next == '"';
+            return self.json.push(next, out);
         }
         self.held.push(next);
         let Some((text, n_read)) = json::decoded(&self.held) else { return Progress::More };
         let rest = self.held.split_off(n_read);
         self.held.clear();
         for decoded in text.chars() {
-            if self.push_decoded(decoded, out) == Progress::Broken {
+            let progress = match self.json.is_done() {
+                true if decoded.is_whitespace() => Progress::More,
+                true => Progress::Broken,
+                false => self.json.push(decoded, out),
+            };
+            if progress == Progress::Broken {
                 return Progress::Broken;
             }
         }
-        let mut progress = Progress::More;
-        for next in rest.chars() {
-            progress = self.push(next, out);
-        }
-        progress
-    }
-
-    /// The JSON may be done before its string is.
-    fn push_decoded(&mut self, next: char, out: &mut String) -> Progress {
-        match self.json.push(next, out) {
-            Progress::Broken => Progress::Broken,
-            Progress::More | Progress::Done => Progress::More,
-        }
+        let is_read = rest.chars().all(|it| self.push(it, out) != Progress::Broken);
+        if is_read { Progress::More } else { Progress::Broken }
     }
 }

@@ -2,64 +2,101 @@
 //!
 //! **Invariant:** all that stands in the JSON is used, or it holds no calls.
 
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 
-use crate::calls::json::{JsonReader, Progress};
+use crate::calls::json::{self, JsonReader, Progress};
 use crate::conversation::Tool;
 
 /// Keys that say nothing about a call.
 const EMPTY_KEYS: [&str; 3] = ["id", "type", "index"];
 
+/// Members in their order, with their values as they were written: a value of its own type would
+/// round long numbers.
+type Members = Vec<(String, Box<RawValue>)>;
+
 /// The places of the called tools and the arguments, as objects of JSON.
 pub(crate) fn calls(value: &str, tools: &[Tool]) -> Option<Vec<(usize, String)>> {
-    let value: Json = serde_json::from_str(value).ok()?;
-    let calls = match value {
-        Json::Array(calls) if !calls.is_empty() => calls,
-        other => vec![other],
-    };
-    calls.into_iter().map(|call| one_call(call, tools)).collect()
+    let value = value.trim();
+    if !value.starts_with('[') {
+        return Some(vec![one_call(value, tools)?]);
+    }
+    let calls: Vec<Box<RawValue>> = serde_json::from_str(value).ok()?;
+    let calls: Option<Vec<_>> = calls.iter().map(|it| one_call(it.get(), tools)).collect();
+    calls.filter(|it| !it.is_empty())
 }
 
-fn one_call(call: Json, tools: &[Tool]) -> Option<(usize, String)> {
-    let Json::Object(mut call) = call else { return None };
-    call.retain(|key, _| !EMPTY_KEYS.contains(&key.as_str()));
-    match call.shift_remove("function") {
+fn one_call(call: &str, tools: &[Tool]) -> Option<(usize, String)> {
+    let mut call = members(call)?;
+    let has_name = call.iter().any(|(key, _)| key == "name");
+    let name = match take(&mut call, "function") {
         // As requests have it.
-        Some(inner @ Json::Object(_)) if call.is_empty() => return one_call(inner, tools),
-        Some(name @ Json::String(_)) if !call.contains_key("name") => {
-            call.insert("name".to_owned(), name);
+        Some(inner) if inner.get().starts_with('{') => {
+            drop_empty(&mut call);
+            return if call.is_empty() { one_call(inner.get(), tools) } else { None };
         }
-        None => {}
-        Some(_) => return None,
-    }
-    let Some(Json::String(name)) = call.shift_remove("name") else { return None };
+        Some(name) => (!has_name).then_some(name)?,
+        None => take(&mut call, "name")?,
+    };
+    let name: String = serde_json::from_str(name.get()).ok()?;
     let tool_idx = tools.iter().position(|tool| tool.name == name)?;
     let keys = ["arguments", "parameters"];
-    let given = keys.iter().find_map(|key| call.shift_remove(*key));
-    let arguments = match given {
-        None if call.is_empty() => Map::new(),
-        None => among(call, &tools[tool_idx])?,
-        Some(_) if !call.is_empty() => return None,
-        Some(Json::Object(arguments)) => arguments,
-        Some(Json::Null) => Map::new(),
-        Some(Json::String(text)) => from_text(&text)?,
-        Some(_) => return None,
+    let Some(given) = keys.iter().find_map(|key| take(&mut call, key)) else {
+        return Some((tool_idx, among(call, &tools[tool_idx])?));
     };
-    Some((tool_idx, Json::Object(arguments).to_string()))
+    drop_empty(&mut call);
+    if !call.is_empty() {
+        return None;
+    }
+    let arguments = match given.get() {
+        object if object.starts_with('{') => object.to_owned(),
+        "null" => "{}".to_owned(),
+        text => from_text(&serde_json::from_str::<String>(text).ok()?)?,
+    };
+    Some((tool_idx, arguments))
+}
+
+fn members(object: &str) -> Option<Members> {
+    // Only this keeps the order, and only the other one the texts.
+    let keys: Map<String, Json> = serde_json::from_str(object).ok()?;
+    let mut values: BTreeMap<String, Box<RawValue>> = serde_json::from_str(object).ok()?;
+    keys.into_iter().map(|(key, _)| values.remove_entry(&key)).collect()
+}
+
+fn take(members: &mut Members, key: &str) -> Option<Box<RawValue>> {
+    let at = members.iter().position(|(it, _)| it == key)?;
+    Some(members.remove(at).1)
+}
+
+fn drop_empty(members: &mut Members) {
+    members.retain(|(key, _)| !EMPTY_KEYS.contains(&key.as_str()));
 }
 
 /// Arguments that stand next to the name: those of declared parameters.
-fn among(members: Map<String, Json>, tool: &Tool) -> Option<Map<String, Json>> {
-    let declared = tool.parameters.get("properties")?.as_object()?;
-    members.keys().all(|key| declared.contains_key(key)).then_some(members)
+fn among(mut members: Members, tool: &Tool) -> Option<String> {
+    let declared = tool.parameters.get("properties").and_then(Json::as_object);
+    let is_declared = |key: &str| declared.is_some_and(|it| it.contains_key(key));
+    members.retain(|(key, _)| is_declared(key) || !EMPTY_KEYS.contains(&key.as_str()));
+    let mut object = "{".to_owned();
+    for (place, (key, value)) in members.iter().enumerate() {
+        if !is_declared(key) {
+            return None;
+        }
+        object.push_str(if place == 0 { "" } else { ", " });
+        json::push_text(key, &mut object);
+        object.extend([": ", value.get()]);
+    }
+    Some(object + "}")
 }
 
-fn from_text(text: &str) -> Option<Map<String, Json>> {
+fn from_text(text: &str) -> Option<String> {
     if text.trim().is_empty() {
-        return Some(Map::new());
+        return Some("{}".to_owned());
     }
     let (mut reader, mut value) = (JsonReader::new(), String::new());
     let is_read = text.chars().all(|next| reader.push(next, &mut value) != Progress::Broken);
-    let is_whole = is_read && reader.is_done();
-    is_whole.then(|| serde_json::from_str(&value).ok())?
+    let value = value.trim();
+    (is_read && reader.is_done() && value.starts_with('{')).then(|| value.to_owned())
 }

@@ -14,33 +14,32 @@ pub struct CallFormat {
     /// For tests and messages.
     pub title: &'static str,
     /// Between the text of a turn and its calls.
-    pub behind_text: &'static str,
+    pub(crate) behind_text: &'static str,
     /// Before the first call; empty if nothing stands around all calls of a turn.
-    pub before_calls: &'static str,
+    pub(crate) before_calls: &'static str,
     /// Before each call.
-    pub before_call: &'static str,
+    pub(crate) before_call: &'static str,
     /// Between that and the name.
-    pub before_name: &'static str,
+    pub(crate) before_name: &'static str,
     /// The name itself.
-    pub name: NameForm,
+    pub(crate) name: NameForm,
     /// Between the name and the arguments.
-    pub behind_name: &'static str,
+    pub(crate) behind_name: &'static str,
     /// The arguments themselves.
-    pub arguments: ArgumentsForm,
+    pub(crate) arguments: ArgumentsForm,
     /// Behind the arguments, before `behind_call`.
-    pub behind_arguments: &'static str,
+    pub(crate) behind_arguments: &'static str,
     /// Behind each call.
-    pub behind_call: &'static str,
+    pub(crate) behind_call: &'static str,
     /// Between a call and the next one.
-    pub between_calls: &'static str,
+    pub(crate) between_calls: &'static str,
     /// Behind the last call; empty if nothing stands around all calls of a turn.
-    pub behind_calls: &'static str,
+    pub(crate) behind_calls: &'static str,
 }
 
 /// How a name is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NameForm {
+pub(crate) enum NameForm {
     /// As it is.
     Plain,
     /// With a colon and a number behind it that counts the calls of the conversation from 0.
@@ -50,8 +49,7 @@ pub enum NameForm {
 
 /// How arguments are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ArgumentsForm {
+pub(crate) enum ArgumentsForm {
     /// As one JSON object.
     Json,
     /// One after the other, each between tags.
@@ -60,23 +58,21 @@ pub enum ArgumentsForm {
 
 /// What stands around the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tags {
+pub(crate) struct Tags {
     /// Before the name of a parameter.
-    pub before_key: &'static str,
+    pub(crate) before_key: &'static str,
     /// Between that and the value.
-    pub behind_key: &'static str,
+    pub(crate) behind_key: &'static str,
     /// Behind the value.
-    pub behind_value: &'static str,
+    pub(crate) behind_value: &'static str,
     /// How values are written that are neither strings (which are raw), objects nor arrays (which
     /// are JSON).
-    pub scalars: Scalars,
+    pub(crate) scalars: Scalars,
 }
 
 /// How numbers, booleans and null are written between tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Scalars {
+pub(crate) enum Scalars {
     /// `true`, `false`, `null`.
     Json,
     /// `True`, `False`, `None`.

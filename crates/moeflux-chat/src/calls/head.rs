@@ -11,6 +11,9 @@ use crate::conversation::Tool;
 /// More opening markers in a row are text.
 const OPENERS_MAX: usize = 4;
 
+/// More digits behind a name are text: as many as numbers of 64 bits have.
+const DIGITS_MAX: usize = 20;
+
 /// The beginning of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
@@ -148,7 +151,7 @@ fn head<'a>(
         let mut scan = scan;
         scan.literal(&tool.name)?;
         if format.name == NameForm::Numbered && scan.may_take(":")? {
-            scan.digits();
+            scan.digits(DIGITS_MAX)?;
         }
         let end_of_id = scan;
         scan.blank()?;
@@ -166,13 +169,11 @@ fn head<'a>(
 fn one_tool<T>(tools: &[Tool], find: impl Fn(usize, &Tool) -> Found<T>) -> Found<T> {
     let mut best: Found<(usize, T)> = Err(Miss::No);
     for (tool_idx, tool) in tools.iter().enumerate().filter(|(_, it)| !it.name.is_empty()) {
+        let n_best = best.as_ref().map_or(0, |(n_bytes, _)| *n_bytes);
         match find(tool_idx, tool) {
-            Ok(found) if best.as_ref().is_ok_and(|(n_bytes, _)| *n_bytes >= tool.name.len()) => {
-                drop(found);
-            }
-            Ok(found) => best = Ok((tool.name.len(), found)),
+            Ok(found) if tool.name.len() > n_best => best = Ok((tool.name.len(), found)),
+            Ok(_) | Err(Miss::No) => {}
             Err(Miss::Partial) => return Err(Miss::Partial),
-            Err(Miss::No) => {}
         }
     }
     best.map(|(_, found)| found)
@@ -205,6 +206,7 @@ fn object_begins(scan: &mut Scan<'_>) -> Found<Begun> {
     match ahead.one_of(&["{", "\"", "null"])? {
         0 => return Ok(Begun::Object),
         2 => {
+            ahead.end_of_word()?;
             *scan = ahead;
             return Ok(Begun::Empty);
         }

@@ -284,8 +284,14 @@ fn literal(word: &str) -> Option<String> {
 
 /// A number as JSON writes it; `None` if it is none, or has no finite value.
 fn number(word: &str) -> Option<String> {
-    let word = word.strip_prefix('+').unwrap_or(word);
-    let (sign, digits) = word.strip_prefix('-').map_or(("", word), |digits| ("-", digits));
+    let (sign, digits) = match word.split_at_checked(1) {
+        Some(("+", digits)) => ("", digits),
+        Some(("-", digits)) => ("-", digits),
+        _ => ("", word),
+    };
+    if digits.starts_with('-') || !digits.bytes().any(|it| it.is_ascii_digit()) {
+        return None;
+    }
     let zero = if digits.starts_with('.') { "0" } else { "" };
     let behind = if digits.ends_with('.') { "0" } else { "" };
     let number = format!("{sign}{zero}{digits}{behind}");
@@ -430,6 +436,11 @@ mod tests {
             r#"{"a": hello}"#,
             r#"{"a": 007}"#,
             r#"{"a": 1e999}"#,
+            "[.]",
+            "[-.]",
+            "[+]",
+            "[+-5]",
+            "[--5]",
             r#"{"a": NaN}"#,
             r#"{"a": 1]}"#,
             r#"["a" "b"]"#,

@@ -1,20 +1,22 @@
 //! Calls of tools as models write them.
 //!
 //! A [`format::CallFormat`] describes one way to write calls, as data. From it follow the
-//! [`reader::CallReader`], which finds calls in an answer, and the text that a template would write
-//! for calls ([`written`]). **Invariant:** the chat template decides which format a model uses; no
-//! model is known by its name.
+//! [`reader::CallReader`], which finds calls in an answer, the grammar that holds a model to it,
+//! and, for tests, the text that a template would write for calls. **Invariant:** the chat template
+//! decides which format a model uses; no model is known by its name.
 
 pub(crate) mod format;
 mod json;
-mod schema;
+pub(crate) mod schema;
 pub(crate) mod scan;
 mod head;
 mod tagged;
 mod arguments;
 mod envelope;
 pub(crate) mod reader;
-pub(crate) mod written;
+pub(crate) mod told;
+#[cfg(test)]
+mod written;
 
 #[cfg(test)]
 mod tests;

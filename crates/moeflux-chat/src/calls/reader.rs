@@ -8,19 +8,24 @@ use std::sync::Arc;
 
 use crate::calls::arguments::{self, ArgumentsReader};
 use crate::calls::envelope;
-use crate::calls::format::CallFormat;
+use crate::calls::format::{ArgumentsForm, CallFormat};
 use crate::calls::head::{self, Begun, Body, Head, Named};
-use crate::calls::json::JsonReader;
-use crate::calls::scan::{self, BLANK_BYTES_MAX, Coming, Miss, Scan};
+use crate::calls::json::{JsonReader, Progress};
+use crate::calls::scan::{self, Coming, Found, Miss, Scan};
 use crate::calls::tagged::{Outcome, Place};
 use crate::conversation::Tool;
 use crate::piece::Piece;
+
+/// Longer members behind the arguments, in the same object, are text: so much is held back.
+const REST_BYTES_MAX: usize = 1024;
 
 /// The calls of an answer on their way to the client.
 #[derive(Clone, Debug)]
 pub(crate) struct CallReader {
     format: &'static CallFormat,
     tools: Arc<[Tool]>,
+    /// Calls that may still begin.
+    n_left: usize,
     state: State,
     /// What is not settled yet.
     held: String,
@@ -37,8 +42,8 @@ enum State {
     Call(Call),
     /// Behind arguments, where markers are closed.
     Tail(Tail),
-    /// Behind what cannot be read: all that was written for the call, which goes on.
-    Broken(String),
+    /// Behind what cannot be read, in a call that goes on.
+    Broken,
 }
 
 /// JSON that may turn out to be calls. All of it is held.
@@ -59,25 +64,46 @@ struct Call {
     format: &'static CallFormat,
     tool_idx: usize,
     arguments: ArgumentsReader,
-    written: String,
 }
 
 #[derive(Clone, Debug)]
 struct Tail {
     /// How the call was written.
     format: &'static CallFormat,
-    /// The rest of the object that has the arguments in it.
-    envelope: Option<JsonReader>,
-    /// Whether a closing marker came.
-    is_closed: bool,
+    /// The rest of the object that has the arguments in it, which is held.
+    rest: Option<Rest>,
+    /// Whether the arguments may still be closed by their own marker.
+    may_close_arguments: bool,
+}
+
+/// What stands behind the arguments in the same object.
+#[derive(Clone, Debug)]
+struct Rest {
+    json: JsonReader,
+    /// How far it is read.
+    at: usize,
+}
+
+/// What the rest of an object turns out to be.
+#[derive(Clone, Copy, Debug)]
+enum RestIs {
+    Unknown,
+    /// Of no use, up to here.
+    Empty(usize),
+    Text,
 }
 
 impl CallReader {
     /// A reader for answers that write calls of these tools in this format.
     pub(crate) fn new(format: &'static CallFormat, tools: &[Tool]) -> Self {
         let (state, held) = (State::Text, String::new());
-        let tools = tools.into();
-        Self { format, tools, state, held, is_line_start: true, is_behind_call: false }
+        let (tools, n_left) = (tools.into(), usize::MAX);
+        Self { format, tools, n_left, state, held, is_line_start: true, is_behind_call: false }
+    }
+
+    /// The same for answers of at most so many calls: what looks like one more is text.
+    pub(crate) fn with_calls_max(self, n_calls_max: usize) -> Self {
+        Self { n_left: n_calls_max, ..self }
     }
 
     /// Whether a call began whose end is not certain.
@@ -103,14 +129,14 @@ impl CallReader {
             }
             State::Call(mut call) => {
                 let mut out = String::new();
-                if coming == Coming::End && call.arguments.close(&held, &mut out) {
+                if coming == Coming::End && call.arguments.close(&held, call.format, &mut out) {
                     push_arguments(out, pieces);
                     pieces.push(Piece::CallEnd);
                 } else {
-                    pieces.push(Piece::CallCut { written: call.written + &held });
+                    pieces.push(Piece::CallCut);
                 }
             }
-            State::Broken(written) => pieces.push(Piece::CallCut { written: written + &held }),
+            State::Broken => pieces.push(Piece::CallCut),
             State::Tail(_) => {}
         }
     }
@@ -121,8 +147,9 @@ impl CallReader {
             State::Text => self.text(coming, pieces),
             State::Envelope(_) => self.envelope(coming, pieces),
             State::Call(_) => self.call(coming, pieces),
+            State::Tail(Tail { rest: Some(_), .. }) => self.rest(coming),
             State::Tail(_) => self.tail(coming),
-            State::Broken(_) => self.broken(pieces),
+            State::Broken => self.broken(pieces),
         }
     }
 
@@ -133,7 +160,7 @@ impl CallReader {
                 is_line_start |= next == '\n';
                 continue;
             }
-            if next == '<' || is_line_start {
+            if self.n_left > 0 && (next == '<' || is_line_start) {
                 let scan = Scan::new(&self.held[at..], coming);
                 match head::find(self.format, &self.tools, scan, is_line_start) {
                     Ok(head) => {
@@ -155,11 +182,7 @@ impl CallReader {
 
     /// Lets go of text, but for blank space at its end. Returns how much of that there is.
     fn settle_text(&mut self, n_bytes: usize, pieces: &mut Vec<Piece>) -> usize {
-        let text = &self.held[..n_bytes];
-        let mut n_settled = text.trim_end().len();
-        while n_bytes - n_settled > BLANK_BYTES_MAX || !text.is_char_boundary(n_settled) {
-            n_settled += 1;
-        }
+        let n_settled = scan::n_settled(&self.held[..n_bytes]);
         self.let_go(n_settled, pieces);
         n_bytes - n_settled
     }
@@ -189,14 +212,14 @@ impl CallReader {
                 let format = head.format;
                 let name = self.tools[tool_idx].name.clone();
                 pieces.push(Piece::Call { name, id: id.clone() });
-                self.held.drain(..n_blank);
-                let written: String = self.held.drain(..head.n_bytes).collect();
+                self.n_left -= 1;
+                self.held.drain(..n_blank + head.n_bytes);
                 let Some((arguments, start)) = ArgumentsReader::new(&head, begun) else {
                     push_arguments("{}".to_owned(), pieces);
                     return self.end_call(format, begun, pieces);
                 };
                 push_arguments(start.to_owned(), pieces);
-                self.state = State::Call(Call { format, tool_idx, arguments, written });
+                self.state = State::Call(Call { format, tool_idx, arguments });
             }
         }
     }
@@ -204,8 +227,8 @@ impl CallReader {
     fn end_call(&mut self, format: &'static CallFormat, begun: Begun, pieces: &mut Vec<Piece>) {
         pieces.push(Piece::CallEnd);
         let is_inside = head::has_envelope(format) && begun != Begun::Empty;
-        let envelope = is_inside.then(JsonReader::behind_member);
-        self.state = State::Tail(Tail { format, envelope, is_closed: false });
+        let rest = is_inside.then(|| Rest { json: JsonReader::behind_member(), at: 0 });
+        self.state = State::Tail(Tail { format, rest, may_close_arguments: true });
         self.is_behind_call = true;
         self.is_line_start = true;
     }
@@ -217,7 +240,7 @@ impl CallReader {
         let mut out = String::new();
         let (n_bytes, outcome) = call.arguments.step(&self.held, &place, &mut out);
         push_arguments(out, pieces);
-        call.written.extend(self.held.drain(..n_bytes));
+        self.held.drain(..n_bytes);
         match outcome {
             Outcome::Wait => return false,
             Outcome::Again => {}
@@ -225,14 +248,13 @@ impl CallReader {
                 let format = call.format;
                 self.end_call(format, Begun::Object, pieces);
             }
-            Outcome::Broken => self.state = State::Broken(std::mem::take(&mut call.written)),
+            Outcome::Broken => self.state = State::Broken,
         }
         true
     }
 
     /// What cannot be read is skipped up to the next marker around calls.
     fn broken(&mut self, pieces: &mut Vec<Piece>) -> bool {
-        let State::Broken(written) = &mut self.state else { return false };
         let closers = head::closers(self.format);
         let markers = [closers, head::openers(self.format)];
         let markers = markers.as_flattened().iter().filter(|it| !it.is_empty());
@@ -240,44 +262,63 @@ impl CallReader {
         let Some((at, marker)) = found else {
             let unfinished = markers.map(|it| scan::n_unfinished(&self.held, it)).max();
             let n_bytes = self.held.len() - unfinished.unwrap_or(0);
-            written.extend(self.held.drain(..n_bytes));
+            self.held.drain(..n_bytes);
             return false;
         };
         let is_closer = closers.contains(&marker);
         let n_bytes = at + if is_closer { marker.len() } else { 0 };
-        written.extend(self.held.drain(..n_bytes));
-        pieces.push(Piece::CallCut { written: std::mem::take(written) });
+        self.held.drain(..n_bytes);
+        pieces.push(Piece::CallCut);
         self.is_behind_call = true;
         self.is_line_start = true;
-        let tail = Tail { format: self.format, envelope: None, is_closed: true };
+        let tail = Tail { format: self.format, rest: None, may_close_arguments: false };
         self.state = if is_closer { State::Tail(tail) } else { State::Text };
+        true
+    }
+
+    /// The rest of an object is dropped if it is nothing but members. A quote too many would make
+    /// one of what follows: no marker stands in their strings.
+    fn rest(&mut self, coming: Coming) -> bool {
+        let State::Tail(Tail { format, rest: Some(rest), .. }) = &mut self.state else {
+            return false;
+        };
+        let place = Place { format, tools: &self.tools, tool_idx: 0, coming };
+        let found = match rest.read(&self.held, &place) {
+            RestIs::Unknown if coming == Coming::More => return false,
+            RestIs::Unknown if rest.json.close(&mut String::new()) => {
+                RestIs::Empty(self.held.len())
+            }
+            RestIs::Unknown => RestIs::Text,
+            found => found,
+        };
+        match (found, &mut self.state) {
+            (RestIs::Empty(n_bytes), State::Tail(tail)) => {
+                self.held.drain(..n_bytes);
+                tail.rest = None;
+            }
+            _ => self.state = State::Text,
+        }
         true
     }
 
     fn tail(&mut self, coming: Coming) -> bool {
         let State::Tail(tail) = &mut self.state else { return false };
-        let place = Place { format: tail.format, tools: &self.tools, tool_idx: 0, coming };
-        if let Some(json) = &mut tail.envelope {
-            let (n_bytes, outcome) =
-                arguments::json_step(json, &self.held, &place, &mut String::new());
-            self.held.drain(..n_bytes);
-            if outcome == Outcome::Wait && coming == Coming::More {
-                return false;
-            }
-            tail.envelope = None;
-            return true;
-        }
         let [call, calls] = head::closers(self.format);
-        // What models write once too often, or forgot to close inside.
-        let inside = [tail.format.behind_arguments.trim(), "}", "\""];
-        let [arguments, bracket, quote] = if tail.is_closed { [""; 3] } else { inside };
+        let own = tail.format.behind_arguments.trim();
+        let own = if tail.may_close_arguments && own != "}" { own } else { "" };
         let start = Scan::new(&self.held, coming);
         let mut scan = start;
-        let next = [call, calls, arguments, bracket, quote];
-        let found = scan.blank().and_then(|()| scan.one_of(&next));
+        let next = [call, calls, own];
+        let found = scan.blank().and_then(|()| {
+            scan.one_of(&next).map(|_| ()).or_else(|miss| {
+                let is_json =
+                    tail.may_close_arguments && tail.format.arguments == ArgumentsForm::Json;
+                if miss == Miss::No && is_json { too_many(&mut scan, &next) } else { Err(miss) }
+            })
+        });
         match found {
-            Ok(idx) => {
-                tail.is_closed |= [call, calls].contains(&next[idx]);
+            Ok(()) => {
+                tail.may_close_arguments = false;
                 let n_bytes = start.until(scan).len();
                 self.held.drain(..n_bytes);
                 true
@@ -285,9 +326,7 @@ impl CallReader {
             Err(Miss::Partial) => false,
             Err(Miss::No) => {
                 // The end of the answer may have cut a marker.
-                let rest = self.held.trim();
-                let begins = |marker: &str| marker.starts_with(rest);
-                if coming != Coming::More && (begins(call) || begins(calls)) {
+                if coming != Coming::More && begins_closer(&self.held, self.format) {
                     self.held.clear();
                 }
                 self.state = State::Text;
@@ -322,9 +361,11 @@ impl CallReader {
                 Err(Miss::No) => return self.give_up_envelope(pieces),
             }
         }
-        let Some(calls) = envelope::calls(&envelope.value, &self.tools) else {
+        let calls = envelope::calls(&envelope.value, &self.tools);
+        let Some(calls) = calls.filter(|calls| calls.len() <= self.n_left) else {
             return self.give_up_envelope(pieces);
         };
+        self.n_left -= calls.len();
         self.held.drain(..envelope.at);
         for (tool_idx, arguments) in calls {
             let name = self.tools[tool_idx].name.clone();
@@ -344,6 +385,57 @@ impl CallReader {
         self.let_go(start + n_first, pieces);
         true
     }
+}
+
+impl Rest {
+    fn read(&mut self, held: &str, place: &Place<'_>) -> RestIs {
+        for (n_bytes, next) in held[self.at..].char_indices() {
+            let at = self.at + n_bytes;
+            if at >= REST_BYTES_MAX {
+                return RestIs::Text;
+            }
+            let rest = &held[at..];
+            match arguments::marker_here(Scan::new(rest, place.coming), place.format) {
+                Ok(()) => return self.ends_before_marker(&held[..at]),
+                Err(Miss::Partial) => {
+                    self.at = at;
+                    return RestIs::Unknown;
+                }
+                Err(Miss::No) => {}
+            }
+            let may_be_cut = place.coming != Coming::More && !self.json.is_in_text();
+            if may_be_cut && begins_closer(rest, place.format) {
+                return self.ends_before_marker(&held[..at]);
+            }
+            match self.json.push(next, &mut String::new()) {
+                Progress::More => {}
+                Progress::Done => return RestIs::Empty(at + next.len_utf8()),
+                Progress::Broken => return RestIs::Text,
+            }
+        }
+        self.at = held.len();
+        RestIs::Unknown
+    }
+
+    fn ends_before_marker(&mut self, rest: &str) -> RestIs {
+        let is_noise = rest.split(TOO_MANY).all(|it| it.trim().is_empty());
+        let is_empty = is_noise || self.json.close(&mut String::new());
+        if is_empty { RestIs::Empty(rest.len()) } else { RestIs::Text }
+    }
+}
+
+/// What models write once too often: it means nothing only in front of a marker.
+const TOO_MANY: [char; 2] = ['}', '"'];
+
+fn too_many(scan: &mut Scan<'_>, next: &[&str]) -> Found<()> {
+    scan.one_character(&TOO_MANY)?;
+    { *scan }.ends_with(next)
+}
+
+/// Whether this is the beginning of a marker that closes.
+fn begins_closer(text: &str, format: &CallFormat) -> bool {
+    let text = text.trim();
+    head::closers(format).iter().any(|marker| !text.is_empty() && marker.starts_with(text))
 }
 
 fn push_text(text: &str, pieces: &mut Vec<Piece>) {

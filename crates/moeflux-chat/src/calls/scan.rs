@@ -73,6 +73,18 @@ impl<'a> Scan<'a> {
         Err(miss)
     }
 
+    /// Takes one of these characters.
+    pub(crate) fn one_character(&mut self, characters: &[char]) -> Found<()> {
+        match self.rest.strip_prefix(characters) {
+            Some(rest) => self.rest = rest,
+            None if self.rest.is_empty() && self.coming == Coming::More => {
+                return Err(Miss::Partial);
+            }
+            None => return Err(Miss::No),
+        }
+        Ok(())
+    }
+
     /// Takes a text if it stands here; whether it did.
     pub(crate) fn may_take(&mut self, literal: &str) -> Found<bool> {
         match self.literal(literal) {
@@ -92,9 +104,23 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Takes digits.
-    pub(crate) fn digits(&mut self) {
-        self.rest = self.rest.trim_start_matches(|it: char| it.is_ascii_digit());
+    /// Takes digits, at most so many.
+    pub(crate) fn digits(&mut self, n_max: usize) -> Found<()> {
+        let rest = self.rest.trim_start_matches(|it: char| it.is_ascii_digit());
+        if self.rest.len() - rest.len() > n_max {
+            return Err(Miss::No);
+        }
+        self.rest = rest;
+        Ok(())
+    }
+
+    /// Whether a word ends here.
+    pub(crate) fn end_of_word(self) -> Found<()> {
+        match self.rest.chars().next() {
+            Some(next) if next.is_alphanumeric() || next == '_' => Err(Miss::No),
+            None if self.coming == Coming::More => Err(Miss::Partial),
+            _ => Ok(()),
+        }
     }
 
     /// Takes one of these texts behind what is blank, or the end of the answer.
@@ -105,6 +131,15 @@ impl<'a> Scan<'a> {
             _ => self.one_of(literals).map(|_| ()),
         }
     }
+}
+
+/// Length of a text without the blank space at its end that may belong to a marker.
+pub(crate) fn n_settled(text: &str) -> usize {
+    let mut n_settled = text.trim_end().len();
+    while text.len() - n_settled > BLANK_BYTES_MAX || !text.is_char_boundary(n_settled) {
+        n_settled += 1;
+    }
+    n_settled
 }
 
 /// Length of the longest end of the text that begins the marker.

@@ -9,6 +9,9 @@ use serde_json::Value as Json;
 /// Parts of a schema that are read for one parameter: references may form circles.
 const PARTS_MAX: usize = 1000;
 
+/// As many values of a list, or bytes of a reference, count as one more part.
+const ENTRIES_PER_PART: usize = 64;
+
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kinds(u8);
@@ -50,6 +53,19 @@ impl Kinds {
     /// Whether this value is allowed.
     pub(crate) fn has_kind_of(self, value: &Json) -> bool {
         self.has(Self::of(value))
+    }
+
+    /// Their names in schemas, of all numbers together `number`.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        const NAMES: [(&str, Kinds); 6] = [
+            ("null", Kinds::NULL),
+            ("boolean", Kinds::BOOLEAN),
+            ("number", Kinds::NUMBER),
+            ("string", Kinds::TEXT),
+            ("array", Kinds::ARRAY),
+            ("object", Kinds::OBJECT),
+        ];
+        NAMES.into_iter().filter(move |(_, kind)| self.has(*kind)).map(|(name, _)| name)
     }
 
     fn has(self, other: Self) -> bool {
@@ -96,18 +112,25 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     /// `None` if too much was read. What contradicts itself allows everything.
     fn kinds(&mut self, schema: &'a Json) -> Option<Kinds> {
-        self.n_left = self.n_left.checked_sub(1)?;
+        self.count(0)?;
         let Some(schema) = schema.as_object() else { return Some(Kinds::ANY) };
         let mut kinds = Kinds::ANY;
-        if let Some(found) = schema.get("$ref").and_then(|it| self.referenced(it)) {
-            kinds = kinds.and(self.kinds(found)?);
+        if let Some(reference) = schema.get("$ref").and_then(Json::as_str) {
+            self.count(reference.len())?;
+            if let Some(found) = self.referenced(reference) {
+                kinds = kinds.and(self.kinds(found)?);
+            }
         }
         match schema.get("type") {
-            Some(Json::Array(names)) => kinds = kinds.and(union(names, Kinds::named)),
+            Some(Json::Array(names)) => {
+                self.count(names.len())?;
+                kinds = kinds.and(union(names, Kinds::named));
+            }
             Some(name) => kinds = kinds.and(Kinds::named(name)),
             None => kinds = kinds.and(implied(schema)),
         }
         if let Some(Json::Array(values)) = schema.get("enum") {
+            self.count(values.len())?;
             kinds = kinds.and(union(values, Kinds::of));
         }
         if let Some(value) = schema.get("const") {
@@ -131,9 +154,16 @@ impl<'a> Search<'a> {
         Some(if kinds == Kinds::NONE { Kinds::ANY } else { kinds })
     }
 
+    /// Counts a part, or entries of one.
+    fn count(&mut self, n_entries: usize) -> Option<()> {
+        let n_parts = 1 + n_entries / ENTRIES_PER_PART;
+        self.n_left = self.n_left.checked_sub(n_parts)?;
+        Some(())
+    }
+
     /// A part of the same schema.
-    fn referenced(&self, reference: &Json) -> Option<&'a Json> {
-        self.root.pointer(reference.as_str()?.strip_prefix('#')?)
+    fn referenced(&self, reference: &str) -> Option<&'a Json> {
+        self.root.pointer(reference.strip_prefix('#')?)
     }
 }
 
@@ -184,6 +214,13 @@ mod tests {
         check(&json!({"oneOf": either}), Kinds::ARRAY.or(Kinds::NULL));
         check(&json!({"allOf": [{"minLength": 1}, {"$ref": "#/$defs/text"}]}), Kinds::TEXT);
         check(&json!({"$ref": "#/$defs/text", "default": ""}), Kinds::TEXT);
+    }
+
+    #[test]
+    fn long_lists_count_as_many_parts() {
+        let values = |n: usize| vec![json!("a"); n];
+        check(&json!({"enum": values(50_000)}), Kinds::TEXT);
+        check(&json!({"allOf": [{"enum": values(50_000)}, {"enum": values(50_000)}]}), Kinds::ANY);
     }
 
     #[test]

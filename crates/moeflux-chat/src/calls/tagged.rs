@@ -8,7 +8,7 @@
 
 use serde_json::Value as Json;
 
-use crate::calls::format::{ArgumentsForm, CallFormat, Tags};
+use crate::calls::format::{ArgumentsForm, CallFormat, Scalars, Tags};
 use crate::calls::head::{self, Body};
 use crate::calls::json::{self, JsonReader, Progress};
 use crate::calls::scan::{self, Coming, Found, Miss, Scan};
@@ -67,6 +67,9 @@ struct Value {
     kinds: Kinds,
     /// What waits for the end; `None` once the value is known to be a string.
     waiting: Option<String>,
+    /// How far it is JSON, where it can be nothing else.
+    json: Option<JsonReader>,
+    scalars: Scalars,
     is_empty: bool,
 }
 
@@ -93,7 +96,7 @@ impl TaggedReader {
                 }
                 let kinds = *kinds;
                 let is_broken = self.tags.behind_key.ends_with('\n') && text.starts_with('\n');
-                self.state = State::Value(Value::new(kinds, out));
+                self.state = State::Value(Value::new(kinds, self.tags.scalars, out));
                 (usize::from(is_broken), Outcome::Again)
             }
             State::Value(_) => self.value(text, place, out),
@@ -101,12 +104,13 @@ impl TaggedReader {
     }
 
     /// The model ended its answer here: whether this makes the arguments whole.
-    pub(crate) fn close(&mut self, rest: &str, out: &mut String) -> bool {
+    pub(crate) fn close(&mut self, rest: &str, format: &CallFormat, out: &mut String) -> bool {
         match &mut self.state {
             State::Between => {}
             State::Key => return false,
-            State::ValueBegins(kinds) => Value::new(*kinds, out).end(out),
+            State::ValueBegins(kinds) => Value::new(*kinds, self.tags.scalars, out).end(out),
             State::Value(value) => {
+                let rest = without_half_tag(rest, &self.tags, format);
                 value.take(without_break(rest, &self.tags), out);
                 value.end(out);
             }
@@ -156,7 +160,8 @@ impl TaggedReader {
             }
         }
         let key = text[..n_bytes].trim();
-        if key.is_empty() {
+        // Of a key that comes twice, parsers take one value or the other.
+        if key.is_empty() || self.keys.iter().any(|it| it == key) {
             return (0, Outcome::Broken);
         }
         out.push_str(if self.keys.is_empty() { "" } else { ", " });
@@ -172,8 +177,17 @@ impl TaggedReader {
     fn value(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
         let State::Value(value) = &mut self.state else { return (0, Outcome::Broken) };
         let mut n_settled = text.len();
+        let (mut json, mut n_read) = (value.json.clone(), 0);
         for (at, _) in text.match_indices('<') {
             let is_line_start = if at == 0 { value.is_empty } else { text[..at].ends_with('\n') };
+            read_on(&mut json, &text[n_read..at]);
+            n_read = at;
+            // Strings of JSON have no line breaks: behind one, the tag is what it seems.
+            let has_break = self.tags.behind_value.starts_with('\n');
+            let is_in_text = json.as_ref().is_some_and(JsonReader::is_in_text);
+            if is_in_text && has_break && !is_line_start {
+                continue;
+            }
             let rest = Scan::new(&text[at..], place.coming);
             match value_ends(rest, &self.tags, &self.keys, place, is_line_start) {
                 Ok(n_bytes) => {
@@ -188,6 +202,9 @@ impl TaggedReader {
                 }
                 Err(Miss::No) => {}
             }
+        }
+        if place.coming == Coming::End {
+            n_settled = n_settled.min(without_half_tag(text, &self.tags, place.format).len());
         }
         let settled = without_break(&text[..n_settled], &self.tags);
         value.take(settled, out);
@@ -212,6 +229,27 @@ fn key_ends(tags: &Tags) -> (&'static str, &'static str) {
 fn without_break<'a>(text: &'a str, tags: &Tags) -> &'a str {
     let is_written = tags.behind_value.starts_with('\n');
     text.strip_suffix('\n').filter(|_| is_written).unwrap_or(text)
+}
+
+/// What the model ended its answer in, without the beginning of a tag that it would have closed.
+fn without_half_tag<'a>(text: &'a str, tags: &Tags, format: &CallFormat) -> &'a str {
+    let [call, calls] = head::closers(format);
+    let ends = [tags.behind_value.trim(), format.behind_arguments.trim(), call, calls];
+    let half = text.rfind('<').map_or("", |at| &text[at..]);
+    // A single bracket may be anything.
+    let is_half = half.len() > 1 && ends.iter().any(|end| end.starts_with(half));
+    if is_half { &text[..text.len() - half.len()] } else { text }
+}
+
+/// Follows a value that can only be JSON; one that is none is no longer followed.
+fn read_on(json: &mut Option<JsonReader>, text: &str) {
+    let mut out = String::new();
+    let mut is_read = |json: &mut JsonReader| {
+        text.chars().all(|next| json.push(next, &mut out) != Progress::Broken)
+    };
+    if json.as_mut().is_some_and(|it| !is_read(it)) {
+        *json = None;
+    }
 }
 
 /// Whether a value ends here, and how many bytes of what follows belong to it.
@@ -268,12 +306,13 @@ fn value_ends(
 }
 
 impl Value {
-    fn new(kinds: Kinds, out: &mut String) -> Self {
+    fn new(kinds: Kinds, scalars: Scalars, out: &mut String) -> Self {
         let waiting = if kinds.is_text() { None } else { Some(String::new()) };
         if waiting.is_none() {
             out.push('"');
         }
-        Self { kinds, waiting, is_empty: true }
+        let json = (!kinds.has_text()).then(JsonReader::new);
+        Self { kinds, waiting, json, scalars, is_empty: true }
     }
 
     fn take(&mut self, text: &str, out: &mut String) {
@@ -282,8 +321,10 @@ impl Value {
             return text.chars().for_each(|it| json::push_escaped(it, out));
         };
         waiting.push_str(text);
+        read_on(&mut self.json, text);
         // A string or null: soon it is clear which.
-        if self.kinds.is_text_or_null() && !NULLS.iter().any(|it| it.starts_with(&*waiting)) {
+        let nulls = nulls(self.scalars);
+        if self.kinds.is_text_or_null() && !nulls.iter().any(|it| it.starts_with(&*waiting)) {
             out.push('"');
             waiting.chars().for_each(|it| json::push_escaped(it, out));
             self.waiting = None;
@@ -293,23 +334,37 @@ impl Value {
     fn end(&mut self, out: &mut String) {
         match self.waiting.take() {
             None => out.push('"'),
-            Some(text) => push_value(&text, self.kinds, out),
+            Some(text) => push_value(&text, (self.kinds, self.scalars), out),
         }
     }
 }
 
-const NULLS: [&str; 2] = ["null", "None"];
+/// What means null where a string may stand. Models that learned Python's name write JSON's as
+/// well; the others have no reason to write Python's.
+fn nulls(scalars: Scalars) -> &'static [&'static str] {
+    match scalars {
+        Scalars::Json => &["null"],
+        Scalars::Python => &["None", "null"],
+    }
+}
 
 /// Appends what a text means where these kinds are allowed; a string if it means nothing else.
-fn push_value(text: &str, kinds: Kinds, out: &mut String) {
+fn push_value(text: &str, (kinds, scalars): (Kinds, Scalars), out: &mut String) {
     let trimmed = text.trim();
     let value = if kinds.is_text_or_null() {
-        NULLS.contains(&text).then(|| "null".to_owned())
+        nulls(scalars).contains(&text).then(|| "null".to_owned())
     } else if kinds.has_text() {
-        // Whatever differs from JSON is a string here.
-        let value: Option<Json> = serde_json::from_str(trimmed).ok();
+        // Whatever differs from what templates write is a string here.
+        let written = match (scalars, trimmed) {
+            (Scalars::Python, "True") => "true",
+            (Scalars::Python, "False") => "false",
+            (Scalars::Python, "None") => "null",
+            _ => trimmed,
+        };
+        let value: Option<Json> = serde_json::from_str(written).ok();
         let value = value.filter(|it| !it.is_string() && kinds.has_kind_of(it));
-        value.map(|_| trimmed.to_owned())
+        // Which is not too deep for other parsers, either.
+        value.and_then(|_| repaired(written))
     } else if trimmed.is_empty() {
         kinds.has_kind_of(&Json::Null).then(|| "null".to_owned())
     } else {

@@ -57,10 +57,8 @@ fn read(format: &'static CallFormat, parts: &[&str], is_cut: bool) -> Vec<String
                 let (name, id) = call.take().unwrap();
                 found.push(format!("call {name} {id}{}", std::mem::take(&mut arguments)));
             }
-            Piece::CallCut { written } => {
+            Piece::CallCut => {
                 let (name, _) = call.take().unwrap();
-                let all = parts.concat();
-                assert!(all.contains(&written), "{written} is not in {all}");
                 found.push(format!("cut {name} {}", quoted(&std::mem::take(&mut arguments))));
             }
             Piece::Thought(it) => panic!("a thought: {it}"),
@@ -114,4 +112,34 @@ fn formats_that_differ_in_what_they_write_are_read_alike() {
             assert_eq!(read(format(other), &[text], false), read(format(title), &[text], false));
         }
     }
+}
+
+#[test]
+fn long_members_behind_the_arguments_are_text() {
+    let hermes = format("hermes");
+    let call = |note: &str| {
+        format!(
+            "<tool_call>{{\"name\":\"now\",\"arguments\":{{}},\"note\":\"{note}\"}}</tool_call>"
+        )
+    };
+    let short = call(&"x".repeat(900));
+    assert_eq!(wrong(hermes, "short", &short, "call now {}"), None);
+    let note = "x".repeat(1100);
+    let rest = format!(",\"note\":\"{note}\"}}</tool_call>");
+    let expected = format!("call now {{}}\ntext {}", Json::from(rest));
+    assert_eq!(wrong(hermes, "long", &call(&note), &expected), None);
+}
+
+#[test]
+fn deep_values_between_tags_are_strings() {
+    let read_in = |n_levels: usize| {
+        let value = "[".repeat(n_levels) + &"]".repeat(n_levels);
+        let parameter = format!("<parameter=anything>\n{value}\n</parameter>");
+        let call = format!("<tool_call>\n<function=set>\n{parameter}\n</function>\n</tool_call>");
+        (read(format("qwen_xml"), &[&call], false).join("\n"), value)
+    };
+    let (found, value) = read_in(100);
+    assert_eq!(found, format!("call set {{\"anything\": {value}}}"));
+    let (found, value) = read_in(127);
+    assert_eq!(found, format!("call set {{\"anything\": \"{value}\"}}"));
 }

@@ -5,13 +5,14 @@
 use serde_json::Value as Json;
 
 use crate::calls::format::{ArgumentsForm, CallFormat, Scalars, Tags};
+use crate::calls::told::{named_id, python_json};
 use crate::conversation::Call;
 
 impl CallFormat {
     /// The calls of a turn, without the text before them; `None` if there are none. `n_before`
     /// calls came earlier in the conversation.
     #[must_use]
-    pub fn written(&self, calls: &[Call], n_before: usize) -> Option<String> {
+    pub(crate) fn written(&self, calls: &[Call], n_before: usize) -> Option<String> {
         let texts = calls.iter().zip(n_before..);
         let texts: Vec<String> = texts.map(|(call, place)| self.one(call, place)).collect();
         let between = texts.join(self.between_calls);
@@ -41,18 +42,6 @@ impl CallFormat {
     }
 }
 
-/// The id of a call that tells its name. Templates write the id that they are given, which tells
-/// the name only if the model itself chose it; `place` is the call's number in the conversation.
-pub(crate) fn named_id(prefix: &str, call: &Call, place: usize) -> String {
-    let name = format!("{prefix}{}", call.name);
-    if is_numbered(&call.id, &name) { call.id.clone() } else { format!("{name}:{place}") }
-}
-
-fn is_numbered(id: &str, name: &str) -> bool {
-    let number = id.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
-    number.is_some_and(|it| !it.is_empty() && it.bytes().all(|digit| digit.is_ascii_digit()))
-}
-
 fn tagged(value: &Json, tags: Tags) -> String {
     match (value, tags.scalars) {
         (Json::String(text), _) => text.clone(),
@@ -60,24 +49,6 @@ fn tagged(value: &Json, tags: Tags) -> String {
         (Json::Bool(true), Scalars::Python) => "True".to_owned(),
         (Json::Bool(false), Scalars::Python) => "False".to_owned(),
         _ => python_json(value),
-    }
-}
-
-/// JSON with the blank space that Python writes, and so templates do.
-pub(crate) fn python_json(value: &Json) -> String {
-    match value {
-        Json::Array(values) => {
-            let values: Vec<String> = values.iter().map(python_json).collect();
-            format!("[{}]", values.join(", "))
-        }
-        Json::Object(members) => {
-            let member = |(key, value): (&String, &Json)| {
-                format!("{}: {}", Json::from(key.as_str()), python_json(value))
-            };
-            let members: Vec<String> = members.iter().map(member).collect();
-            format!("{{{}}}", members.join(", "))
-        }
-        scalar => scalar.to_string(),
     }
 }
 
@@ -179,6 +150,32 @@ mod tests {
                 .map(|((name, arguments), call)| Call::from_text(call.id, name.clone(), arguments))
                 .collect();
             assert_eq!(read, calls(), "{}", format.title);
+        }
+    }
+
+    #[test]
+    fn names_of_python_are_read_where_they_are_written() {
+        let schema = json!({"properties": {
+            "either": {"type": ["boolean", "string"]}, "maybe": {"type": ["string", "null"]},
+        }});
+        let tools = [Tool::function("f".into(), None, Some(schema))];
+        for format in CallFormat::all() {
+            let is_python = match format.arguments {
+                ArgumentsForm::Json => false,
+                ArgumentsForm::Tagged(tags) => tags.scalars == Scalars::Python,
+            };
+            let maybe = if is_python { Json::Null } else { "None".into() };
+            let written =
+                json!({"either": false, "maybe": maybe, "other": [true], "on": true, "no": null});
+            let Json::Object(arguments) = written.clone() else { unreachable!() };
+            let call = Call { id: "functions.f:0".into(), name: "f".into(), arguments };
+            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &tools);
+            let mut pieces = reader.push(&format.written(&[call], 0).unwrap());
+            pieces.extend(reader.finish());
+            let text =
+                |piece| if let Piece::Arguments(text) = piece { text } else { String::new() };
+            let read: String = pieces.into_iter().map(text).collect();
+            assert_eq!(serde_json::from_str::<Json>(&read).unwrap(), written, "{}", format.title);
         }
     }
 

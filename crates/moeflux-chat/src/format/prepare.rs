@@ -186,7 +186,7 @@ fn said_in(pieces: Vec<Piece>) -> Assistant {
                     whole.map(|(name, arguments)| Call::from_text(String::new(), name, &arguments)),
                 );
             }
-            Piece::CallCut { .. } | Piece::Thought(_) => {}
+            Piece::CallCut | Piece::Thought(_) => {}
         }
     }
     said

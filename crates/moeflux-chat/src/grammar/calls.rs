@@ -9,13 +9,14 @@
 //! `format` are not enforced either.
 //! **Invariant:** every tool has a grammar. Knows no tokens but those of markers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use moeflux::Tokenizer;
 use serde_json::{Map, Value as Json, json};
 
 use crate::calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
+use crate::calls::schema::Kinds;
 use crate::conversation::Tool;
 use crate::grammar::growth::{TARGET, TARGETS};
 use crate::grammar::keywords::OWN_OPTIONS;
@@ -24,6 +25,9 @@ use crate::grammar::schema::{self, Unenforced};
 
 /// Most references in a row that are followed to see what a parameter is.
 const REFERENCES_MAX: usize = 16;
+
+/// Most bytes of the rules of all calls: an agent's tools have less than a tenth of it.
+const RULES_BYTES_MAX: usize = 1 << 20;
 
 /// A name of a parameter that its schema does not declare.
 const ANY_KEY: &str = "/[A-Za-z_][0-9A-Za-z_.-]{0,63}/";
@@ -34,20 +38,30 @@ const NUMBER: &str = "/0|[1-9][0-9]{0,3}/";
 /// A tool and the cleaned schema of its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Offered<'t> {
-    pub(crate) name: &'t str,
-    pub(crate) schema: Json,
+    tool: &'t Tool,
+    schema: Json,
+    /// Whether the schema is the tool's own.
+    is_held: bool,
 }
 
 impl<'t> Offered<'t> {
     pub(crate) fn new(tool: &'t Tool) -> Self {
         let closed = closed(&tool.parameters);
-        let schema = schema::prepare(&closed, Unenforced::LeftOut);
-        Self { name: &tool.name, schema: schema.unwrap_or_else(|_| any_object()) }
+        match schema::prepare(&closed, Unenforced::LeftOut) {
+            Ok(schema) => Self { tool, schema, is_held: true },
+            Err(_) => Self { tool, schema: any_object(), is_held: false },
+        }
     }
 
-    /// The same tool with any arguments.
-    pub(crate) fn loosened(&self) -> Self {
-        Self { name: self.name, schema: any_object() }
+    /// Lets the tool have any arguments.
+    pub(crate) fn loosen(&mut self) {
+        self.schema = any_object();
+        self.is_held = false;
+    }
+
+    /// Whether the arguments follow the tool's schema.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
     }
 }
 
@@ -61,7 +75,8 @@ fn any_object() -> Json {
 fn closed(parameters: &Json) -> Json {
     let Json::Object(keywords) = parameters else { return json!({"type": "object"}) };
     let mut keywords = keywords.clone();
-    keywords.entry("type").or_insert_with(|| json!("object"));
+    // Whatever it says: arguments of another kind are no call.
+    keywords.insert("type".to_owned(), json!("object"));
     let is_plain =
         !["allOf", "anyOf", "oneOf", "$ref", "patternProperties", "additionalProperties"]
             .iter()
@@ -79,6 +94,25 @@ pub(crate) enum Extent {
     Turn,
     /// Behind the first marker of a turn. Without markers around all calls, one call.
     BehindOpener,
+}
+
+/// Loosens tools, the largest first, until the rules of all have at most [`RULES_BYTES_MAX`].
+pub(crate) fn fit(format: &CallFormat, tools: &mut [Offered<'_>], tokenizer: &Tokenizer) {
+    let markers = markers(format, tokenizer);
+    let n_bytes = |(idx, tool): (usize, &Offered<'_>)| {
+        let mut writer = Writer { markers: markers.clone(), rules: String::new() };
+        writer.call(format, format.before_call, (idx, tool));
+        (writer.rules.len(), idx)
+    };
+    let mut sizes: Vec<(usize, usize)> = tools.iter().enumerate().map(n_bytes).collect();
+    let mut n_bytes: usize = sizes.iter().map(|(n_bytes, _)| n_bytes).sum();
+    sizes.sort_unstable();
+    while n_bytes > RULES_BYTES_MAX
+        && let Some((n_largest, idx)) = sizes.pop()
+    {
+        tools[idx].loosen();
+        n_bytes -= n_largest;
+    }
 }
 
 /// The rules of a grammar, whose first is `calls`.
@@ -158,10 +192,10 @@ impl Writer {
         let name = match format.arguments {
             // In JSON, if it stands between quotes.
             ArgumentsForm::Json if format.behind_name.starts_with('"') => {
-                let quoted = Json::from(tool.name).to_string();
+                let quoted = Json::from(tool.tool.name.as_str()).to_string();
                 quoted[1..quoted.len() - 1].to_owned()
             }
-            _ => tool.name.to_owned(),
+            _ => tool.tool.name.clone(),
         };
         let before = format!("{before_call}{}{name}", format.before_name);
         let head = match format.name {
@@ -177,11 +211,12 @@ impl Writer {
             ArgumentsForm::Json => {
                 self.rule(&format!("arguments_{idx}"), &format!("%json {}", tool.schema));
             }
-            ArgumentsForm::Tagged(tags) => self.tagged(tags, idx, &tool.schema),
+            ArgumentsForm::Tagged(tags) => self.tagged(tags, (idx, tool)),
         }
     }
 
-    fn tagged(&mut self, tags: Tags, idx: usize, schema: &Json) {
+    fn tagged(&mut self, tags: Tags, (idx, tool): (usize, &Offered<'_>)) {
+        let schema = &tool.schema;
         let Some(properties) = schema.get("properties").and_then(Json::as_object) else {
             let key =
                 format!("{}{ANY_KEY} {}", self.text(tags.before_key), self.text(tags.behind_key));
@@ -190,11 +225,17 @@ impl Writer {
             return;
         };
         let required: BTreeSet<&str> = names(schema.get("required")).collect();
+        let n_before = self.rules.len();
         let mut all = Vec::new();
         for (at, (name, property)) in properties.iter().enumerate() {
             let rule = format!("value_{idx}_{at}");
             let key = self.text(&format!("{}{name}{}", tags.before_key, tags.behind_key));
-            self.value(tags, &rule, (property, schema));
+            let kinds = Kinds::of_parameter(&tool.tool.parameters, name);
+            self.value(tags, &rule, (property, schema, kinds));
+            // Too much already: it will be loosened.
+            if self.rules.len() - n_before > RULES_BYTES_MAX {
+                return;
+            }
             let mark = if required.contains(name.as_str()) { "" } else { "?" };
             all.push(format!("({key}{rule}){mark}"));
         }
@@ -202,15 +243,14 @@ impl Writer {
         self.rule(&format!("arguments_{idx}"), &all);
     }
 
-    /// A value with what stands behind it.
-    fn value(&mut self, tags: Tags, rule: &str, (property, root): (&Json, &Json)) {
+    /// A value with what stands behind it. Its kinds are those by which it will be read.
+    fn value(&mut self, tags: Tags, rule: &str, (property, root, kinds): (&Json, &Json, Kinds)) {
         let property = resolved(property, root);
-        let kinds = kinds(property, root, 0);
         let behind = self.text(tags.behind_value);
-        if kinds.contains("string") {
-            let texts = texts(property);
+        if kinds.has_text() {
+            let texts = texts(property, tags.scalars);
             if texts.is_empty() {
-                self.raw(tags, rule, &body(property, &kinds));
+                self.raw(tags, rule, &body(property, kinds));
             } else {
                 let texts: Vec<String> = texts.iter().map(|it| literal(it)).collect();
                 self.rule(rule, &format!("({}) {behind}", texts.join(" | ")));
@@ -218,10 +258,11 @@ impl Writer {
             return;
         }
         let mut cases = Vec::new();
-        let mut others = kinds.clone();
+        let mut others: Vec<&str> = kinds.names().collect();
         if tags.scalars == Scalars::Python {
             for (kind, written) in [("null", "\"None\""), ("boolean", "\"True\" | \"False\"")] {
-                if others.remove(kind) {
+                if others.contains(&kind) {
+                    others.retain(|it| *it != kind);
                     cases.push(written.to_owned());
                 }
             }
@@ -274,70 +315,23 @@ fn resolved<'s>(mut schema: &'s Json, root: &'s Json) -> &'s Json {
     schema
 }
 
-const ALL_KINDS: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
-
-/// Which kinds of values a schema may have: more than it has, if that is not easily seen.
-fn kinds(schema: &Json, root: &Json, depth: usize) -> BTreeSet<&'static str> {
-    let schema = resolved(schema, root);
-    let all = || ALL_KINDS.into_iter().collect::<BTreeSet<_>>();
-    let Some(keywords) = schema.as_object().filter(|_| depth < REFERENCES_MAX) else {
-        return all();
-    };
-    let of_name = |name: &str| {
-        let name = if name == "integer" { "number" } else { name };
-        ALL_KINDS.into_iter().find(|it| *it == name)
-    };
-    let mut found = match keywords.get("type") {
-        Some(Json::String(name)) => of_name(name).into_iter().collect(),
-        Some(Json::Array(_)) => names(keywords.get("type")).filter_map(of_name).collect(),
-        _ => all(),
-    };
-    let values = keywords.get("enum").and_then(Json::as_array).map(Vec::as_slice);
-    let values = values.or_else(|| keywords.get("const").map(std::slice::from_ref));
-    if let Some(values) = values {
-        let of_values: BTreeSet<_> = values.iter().map(kind).collect();
-        found.retain(|it| of_values.contains(it));
-    }
-    for choice in ["anyOf", "oneOf"] {
-        if let Some(options) = keywords.get(choice).and_then(Json::as_array) {
-            let of_options = options.iter().flat_map(|it| kinds(it, root, depth + 1));
-            let of_options: BTreeSet<_> = of_options.collect();
-            found.retain(|it| of_options.contains(it));
-        }
-    }
-    for part in keywords.get("allOf").and_then(Json::as_array).into_iter().flatten() {
-        let of_part = kinds(part, root, depth + 1);
-        found.retain(|it| of_part.contains(it));
-    }
-    found
-}
-
-fn kind(value: &Json) -> &'static str {
-    match value {
-        Json::Null => "null",
-        Json::Bool(_) => "boolean",
-        Json::Number(_) => "number",
-        Json::String(_) => "string",
-        Json::Array(_) => "array",
-        Json::Object(_) => "object",
-    }
-}
-
-/// The only texts that a schema allows, in tags; empty if there may be others. A value of another
-/// kind is written as it is in JSON.
-fn texts(schema: &Json) -> Vec<String> {
+/// The only texts that a schema allows, in tags; empty if there may be others.
+fn texts(schema: &Json, scalars: Scalars) -> Vec<String> {
     let values = schema.get("enum").and_then(Json::as_array).cloned();
     let values = values.or_else(|| schema.get("const").map(|it| vec![it.clone()]));
-    let text = |value: Json| match value {
-        Json::String(text) => text,
-        other => other.to_string(),
+    let text = |value: Json| match (value, scalars) {
+        (Json::String(text), _) => text,
+        (Json::Null, Scalars::Python) => "None".to_owned(),
+        (Json::Bool(true), Scalars::Python) => "True".to_owned(),
+        (Json::Bool(false), Scalars::Python) => "False".to_owned(),
+        (other, _) => other.to_string(),
     };
     values.unwrap_or_default().into_iter().map(text).collect()
 }
 
 /// Raw text of a length that the schema allows.
-fn body(schema: &Json, kinds: &BTreeSet<&str>) -> String {
-    let count = |name: &str| schema.get(name).and_then(Json::as_u64).filter(|_| kinds.len() == 1);
+fn body(schema: &Json, kinds: Kinds) -> String {
+    let count = |name: &str| schema.get(name).and_then(Json::as_u64).filter(|_| kinds.is_text());
     match (count("minLength"), count("maxLength")) {
         (None, None) => "/(?s:.*)/".to_owned(),
         (least, Some(most)) => format!("/(?s:.{{{},{most}}})/", least.unwrap_or(0)),
@@ -346,7 +340,7 @@ fn body(schema: &Json, kinds: &BTreeSet<&str>) -> String {
 }
 
 /// The schema for some kinds of values only, on its own.
-fn narrowed(schema: &Json, root: &Json, kinds: &BTreeSet<&str>) -> Json {
+fn narrowed(schema: &Json, root: &Json, kinds: &[&str]) -> Json {
     let mut keywords = schema.as_object().cloned().unwrap_or_else(Map::new);
     if keywords.get("type").is_none_or(Json::is_array) {
         let is_whole = names(keywords.get("type")).any(|it| it == "integer")
@@ -355,10 +349,37 @@ fn narrowed(schema: &Json, root: &Json, kinds: &BTreeSet<&str>) -> Json {
         let names = kinds.map(|kind| if kind == "number" && is_whole { "integer" } else { kind });
         keywords.insert("type".to_owned(), names.collect());
     }
-    for own in [TARGETS, OWN_OPTIONS] {
-        if let Some(value) = root.get(own) {
-            keywords.insert(own.to_owned(), value.clone());
-        }
+    let targets = reachable(schema, root);
+    if !targets.is_empty() {
+        let targets = targets.into_iter().map(|(name, it)| (name.to_owned(), it.clone()));
+        keywords.insert(TARGETS.to_owned(), Json::Object(targets.collect()));
+    }
+    if let Some(options) = root.get(OWN_OPTIONS) {
+        keywords.insert(OWN_OPTIONS.to_owned(), options.clone());
     }
     Json::Object(keywords)
+}
+
+/// What a part of a cleaned schema refers to, and so on.
+fn reachable<'s>(schema: &'s Json, root: &'s Json) -> BTreeMap<&'s str, &'s Json> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![schema];
+    while let Some(value) = waiting.pop() {
+        match value {
+            Json::Object(members) => waiting.extend(members.values()),
+            Json::Array(members) => waiting.extend(members),
+            Json::String(text) => {
+                // A value that only reads like a reference leads to a target too many at most.
+                let name = text.strip_prefix(TARGET);
+                let target = name.and_then(|it| Some((it, root.get(TARGETS)?.get(it)?)));
+                if let Some((name, target)) = target
+                    && found.insert(name, target).is_none()
+                {
+                    waiting.push(target);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
 }

@@ -14,26 +14,21 @@ use std::sync::Arc;
 
 use moeflux::{LogitMask, TokenId};
 
-use crate::answer::{AnswerStart, CLOSE, OPEN};
+use crate::answer::{AnswerStart, OPEN, Opening};
 use crate::grammar::body::Body;
 use crate::grammar::marker::Matched;
 use crate::grammar::model::{Model, forbid_all_but_one};
 
-/// Behind more blank space a marker is text, as for an [`crate::AnswerReader`].
-const BLANK_BYTES_MAX: usize = 64;
-
 /// What one answer is held to. A mask for [`moeflux::Generation::with_mask`].
 ///
-/// What is promised of forced tokens: they are the tokens that the model's own tokenizer makes of
-/// the forced text behind the last token, up to where a longer token could begin with other text
-/// than the forced. So they are those that the model saw when it was trained, wherever the
-/// tokenizer writes the same text; otherwise the longest ones that spell it. They depend on the
-/// tokens so far and on nothing else.
+/// Forced tokens are those that the model's own tokenizer makes of the forced text, or the longest
+/// ones that spell it where the tokenizer would change that text. They end where a longer token
+/// could go on with text that is not forced. They depend on the tokens so far and on nothing else.
 #[derive(Clone)]
 pub struct Constraint {
     model: Arc<Model>,
-    stage: Stage,
-    /// Not begun yet, except in [`Stage::Body`].
+    reached: Reached,
+    /// Not begun yet, except in [`Reached::Body`].
     body: Body,
     thoughts: Thoughts,
     /// Tokens that have to come next.
@@ -54,7 +49,7 @@ pub(crate) struct Thoughts {
 
 /// How far the answer has come.
 #[derive(Clone)]
-enum Stage {
+enum Reached {
     /// Whether a thought comes first is not known: the text so far, and the body if it can go on
     /// from there.
     Start(Vec<u8>, Option<Body>),
@@ -83,13 +78,13 @@ impl Constraint {
         body: Body,
         thoughts: Thoughts,
     ) -> Self {
-        let stage = match start {
-            AnswerStart::Open => Stage::Start(Vec::new(), Some(body.clone())),
-            AnswerStart::Thought => Stage::Thought { n_tokens: 0, matched: Matched::default() },
-            AnswerStart::Text => Stage::Body,
+        let reached = match start {
+            AnswerStart::Open => Reached::Start(Vec::new(), Some(body.clone())),
+            AnswerStart::Thought => Reached::Thought { n_tokens: 0, matched: Matched::default() },
+            AnswerStart::Text => Reached::Body,
         };
         let (pending, failure) = (VecDeque::new(), None);
-        let mut new = Self { model, stage, body, thoughts, pending, may_end: false, failure };
+        let mut new = Self { model, reached, body, thoughts, pending, may_end: false, failure };
         new.force_close();
         new.may_end = new.find_may_end();
         new
@@ -97,7 +92,7 @@ impl Constraint {
 
     /// Forces the end of a thought that is long enough.
     fn force_close(&mut self) {
-        if let Stage::Thought { n_tokens, .. } = self.stage
+        if let Reached::Thought { n_tokens, .. } = self.reached
             && self.thoughts.n_tokens_max.is_some_and(|most| n_tokens >= most)
             && self.pending.is_empty()
         {
@@ -106,15 +101,15 @@ impl Constraint {
     }
 
     fn find_may_end(&mut self) -> bool {
-        match &mut self.stage {
-            Stage::Start(_, body) => body.as_mut().is_some_and(Body::may_end),
-            Stage::Thought { .. } | Stage::Behind => !self.body.is_bound(),
-            Stage::Body => self.body.may_end(),
+        match &mut self.reached {
+            Reached::Start(_, body) => body.as_mut().is_some_and(Body::may_end),
+            Reached::Thought { .. } | Reached::Behind => !self.body.is_bound(),
+            Reached::Body => self.body.may_end(),
         }
     }
 
     fn find_pending(&mut self) -> Result<(), String> {
-        if self.pending.is_empty() && matches!(self.stage, Stage::Body) {
+        if self.pending.is_empty() && matches!(self.reached, Reached::Body) {
             self.pending.extend(self.body.forced()?);
         }
         Ok(())
@@ -126,10 +121,10 @@ impl Constraint {
             forbid_all_but_one(*token, logits);
             return Ok(());
         }
-        let Self { model, stage, body, .. } = self;
-        match stage {
-            Stage::Start(text, alive) => apply_at_start(model, (text, alive), logits)?,
-            Stage::Thought { matched, .. } => {
+        let Self { model, reached, body, .. } = self;
+        match reached {
+            Reached::Start(text, alive) => apply_at_start(model, (text, alive), logits)?,
+            Reached::Thought { matched, .. } => {
                 model.vocabulary.forbid_padding(logits);
                 for (token, rest) in model.close.completions(*matched, &model.vocabulary) {
                     let rest = rest.trim_ascii_start();
@@ -139,8 +134,8 @@ impl Constraint {
                     }
                 }
             }
-            Stage::Behind => {}
-            Stage::Body => body.apply(model, logits)?,
+            Reached::Behind => {}
+            Reached::Body => body.apply(model, logits)?,
         }
         Ok(())
     }
@@ -154,8 +149,8 @@ impl Constraint {
         }
         let model = self.model.clone();
         let bytes = model.vocabulary.bytes(token);
-        match &mut self.stage {
-            Stage::Start(text, alive) => {
+        match &mut self.reached {
+            Reached::Start(text, alive) => {
                 text.extend_from_slice(bytes);
                 let is_taken = alive.as_mut().is_some_and(|it| it.accept(&model, token).is_ok());
                 if !is_taken {
@@ -163,15 +158,15 @@ impl Constraint {
                 }
                 self.find_thought()?;
             }
-            Stage::Thought { .. } => self.think(bytes)?,
-            Stage::Behind if !is_pending => {
+            Reached::Thought { .. } => self.think(bytes)?,
+            Reached::Behind if !is_pending => {
                 return Err(format!("token {} is not the one that was forced", token.0));
             }
-            Stage::Behind => {}
-            Stage::Body => self.body.accept(&model, token)?,
+            Reached::Behind => {}
+            Reached::Body => self.body.accept(&model, token)?,
         }
-        if matches!(self.stage, Stage::Behind) && self.pending.is_empty() {
-            self.stage = Stage::Body;
+        if matches!(self.reached, Reached::Behind) && self.pending.is_empty() {
+            self.reached = Reached::Body;
         }
         self.force_close();
         self.may_end = self.find_may_end();
@@ -180,12 +175,12 @@ impl Constraint {
 
     /// At the start: whether the text has become a thought or something else.
     fn find_thought(&mut self) -> Result<(), String> {
-        let Stage::Start(text, alive) = &mut self.stage else { return Ok(()) };
-        match Opening::of(text) {
+        let Reached::Start(text, alive) = &mut self.reached else { return Ok(()) };
+        match opening(text) {
             Opening::Unknown => Ok(()),
             Opening::Opened(n_bytes) => {
                 let rest = text[n_bytes..].to_vec();
-                self.stage = Stage::Thought { n_tokens: 0, matched: Matched::default() };
+                self.reached = Reached::Thought { n_tokens: 0, matched: Matched::default() };
                 self.push_thought(&rest)
             }
             Opening::Closed(n_bytes) => {
@@ -195,21 +190,21 @@ impl Constraint {
             Opening::None => {
                 let alive = alive.take();
                 self.body = alive.ok_or("the answer begins with what its grammar forbids")?;
-                self.stage = Stage::Body;
+                self.reached = Reached::Body;
                 Ok(())
             }
         }
     }
 
     fn think(&mut self, bytes: &[u8]) -> Result<(), String> {
-        if let Stage::Thought { n_tokens, .. } = &mut self.stage {
+        if let Reached::Thought { n_tokens, .. } = &mut self.reached {
             *n_tokens += 1;
         }
         self.push_thought(bytes)
     }
 
     fn push_thought(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let Stage::Thought { matched, .. } = &mut self.stage else { return Ok(()) };
+        let Reached::Thought { matched, .. } = &mut self.reached else { return Ok(()) };
         match self.model.close.push(matched, bytes) {
             Some(end) => self.leave_thought(&bytes[end..]),
             None => Ok(()),
@@ -221,7 +216,7 @@ impl Constraint {
         let text = rest.trim_ascii_start();
         if !text.is_empty() {
             self.pending.clear();
-            self.stage = Stage::Body;
+            self.reached = Reached::Body;
             return self.body.accept_bytes(&self.model.clone(), text);
         }
         // In front of a grammar, what the template writes: the model has no other way to write it.
@@ -230,7 +225,7 @@ impl Constraint {
             let behind = std::str::from_utf8(behind).expect("blank space is ASCII");
             self.pending.extend(self.model.vocabulary.encode(behind, false));
         }
-        self.stage = if self.pending.is_empty() { Stage::Body } else { Stage::Behind };
+        self.reached = if self.pending.is_empty() { Reached::Body } else { Reached::Behind };
         Ok(())
     }
 
@@ -279,31 +274,19 @@ impl LogitMask for Constraint {
     }
 }
 
-/// What the text of an answer begins with, as an [`crate::AnswerReader`] sees it.
-enum Opening {
-    Unknown,
-    /// A thought, whose text begins at this byte.
-    Opened(usize),
-    /// The end of a thought that began unseen; what follows begins at this byte.
-    Closed(usize),
-    None,
-}
-
-impl Opening {
-    fn of(text: &[u8]) -> Self {
-        let rest = text.trim_ascii_start();
-        let n_blank = text.len() - rest.len();
-        if n_blank > BLANK_BYTES_MAX {
-            Self::None
-        } else if rest.starts_with(OPEN.as_bytes()) {
-            Self::Opened(n_blank + OPEN.len())
-        } else if rest.starts_with(CLOSE.as_bytes()) {
-            Self::Closed(n_blank + CLOSE.len())
-        } else if OPEN.as_bytes().starts_with(rest) || CLOSE.as_bytes().starts_with(rest) {
-            Self::Unknown
-        } else {
-            Self::None
+/// What an answer of these bytes begins with. The last character may be unfinished.
+fn opening(bytes: &[u8]) -> Opening {
+    let (text, is_blank_possible) = match std::str::from_utf8(bytes) {
+        Ok(text) => return Opening::of(text),
+        Err(error) => {
+            let text = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
+            (text, error.error_len().is_none() && text.trim_start().is_empty())
         }
+    };
+    match Opening::of(text) {
+        // No marker goes on with such a byte.
+        Opening::Unknown if !is_blank_possible => Opening::None,
+        known => known,
     }
 }
 

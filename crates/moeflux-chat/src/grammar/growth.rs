@@ -26,8 +26,8 @@ pub(crate) const TARGETS: &str = "$defs";
 /// What a reference to one of them begins with.
 pub(crate) const TARGET: &str = "#/$defs/";
 
-/// Keywords that hold for values of all kinds.
-const FOR_ALL_KINDS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
+/// Keywords that hold for values of all kinds; the others describe values of one kind.
+pub(crate) const FOR_ALL_KINDS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
 /// Kinds of values where a schema names none.
 const N_KINDS: u64 = 6;

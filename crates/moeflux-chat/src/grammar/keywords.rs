@@ -186,6 +186,9 @@ pub(crate) fn translate_names(schemas: Map<String, Json>) -> Kept {
     let mut translated = Map::new();
     for (name, schema) in schemas {
         match pattern::translate(&name) {
+            Ok(same) if translated.contains_key(&same) => {
+                return Kept::Never(format!("`{name}` means the same as another one"));
+            }
             Ok(name) => translated.insert(name, schema),
             Err(problem) => return Kept::Never(format!("`{name}` has {problem}")),
         };

@@ -2,7 +2,8 @@
 //!
 //! [`Grammars`] belongs to a model and is shared by its answers. It makes a [`Constraint`] of
 //! [`AnswerRules`], or a [`Refusal`] that says which rule cannot be held and why.
-//! * `schema` cleans a client's schema; `keywords`, `pattern` and `growth` are parts of that.
+//! * `schema` cleans a client's schema; `keywords`, `pattern`, `multiples` and `growth` are parts
+//!   of that.
 //! * `lark` checks a client's grammar; `calls` writes that of calls.
 //! * `vocabulary`, `marker` and `model` are what llguidance and the constraint need of a model.
 //! * `body` holds the rest of an answer, `constraint` all of it.
@@ -12,6 +13,7 @@
 
 mod pattern;
 mod keywords;
+mod multiples;
 mod growth;
 mod schema;
 mod lark;
@@ -38,6 +40,7 @@ use crate::format::ChatFormat;
 use crate::grammar::body::{Body, Watched};
 use crate::grammar::calls::{Extent, Offered};
 use crate::grammar::constraint::Thoughts;
+use crate::grammar::marker::Marker;
 use crate::grammar::model::{Author, Model};
 use crate::grammar::schema::Unenforced;
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
@@ -73,6 +76,9 @@ impl std::error::Error for Refusal {}
 
 /// What the end of a thought looks like where no template says it.
 const THOUGHT_END: &str = "\n</think>\n\n";
+
+/// Most tools that are tried one by one where they are not taken together.
+const TRIED_TOOLS_MAX: usize = 200;
 
 /// A grammar's name, by which another grammar may refer to it.
 const FORM: &str = "form";
@@ -160,64 +166,73 @@ impl Grammars {
     /// What is demanded behind the thoughts; `None` if neither that nor the thoughts are bound.
     fn body(&self, rules: &AnswerRules, tools: &[Tool]) -> Result<Option<Body>, Refusal> {
         let form = form(&rules.form).map_err(refused_form)?;
-        let choice = self.choice(&rules.tool_choice, tools)?;
-        let model = match (&form, &choice) {
-            (None, None) if rules.n_thought_tokens_max.is_none() => return Ok(None),
-            (None, None) => return Ok(Some(Body::Free)),
-            _ => self.model()?,
-        };
+        let choice = self.choice(rules, tools)?;
         let bound = |matcher| Ok(Some(Body::Bound(Box::new(matcher))));
         match (form, choice) {
-            (None, None) => Ok(Some(Body::Free)),
+            (None, None) => Ok(rules.n_thought_tokens_max.map(|_| Body::Free)),
             (Some(form), None | Some(Choice::Forbidden)) => {
-                let refused = |problem| refused_form(explained(&rules.form, problem));
-                bound(model.matcher(vec![form], author(&rules.form)).map_err(refused)?)
+                bound(self.matcher_of_form(form, &rules.form)?)
             }
             (None, Some(Choice::Forbidden)) => {
-                let opener = model.opener.clone().expect("the format of calls is known");
-                Ok(Some(Body::Watched(Watched::without_calls(opener))))
+                Ok(Some(Body::Watched(Watched::without_calls(self.opener()?))))
             }
             (None, Some(Choice::Free(asked))) => {
                 let asked =
                     Asked { is_one_call: rules.is_one_call, extent: Extent::BehindOpener, ..asked };
-                let opener = model.opener.clone().expect("the format of calls is known");
-                let call = self.matcher_of_calls(&model, &asked, None, Author::Ours)?;
-                Ok(Some(Body::Watched(Watched::with_calls(opener, call, !rules.is_one_call))))
+                let call = self.matcher_of_calls(&asked, None, Author::Ours)?;
+                let has_more_calls = !rules.is_one_call;
+                let watched = Watched::with_calls(self.opener()?, call, has_more_calls);
+                Ok(Some(Body::Watched(watched)))
             }
             (form, Some(Choice::Free(asked) | Choice::Demanded(asked))) => {
                 let asked = Asked { is_one_call: rules.is_one_call, ..asked };
                 let form = form.filter(|_| !asked.is_demanded);
-                bound(self.matcher_of_calls(&model, &asked, form, author(&rules.form))?)
+                if let Some(form) = &form {
+                    // What is wrong with it is not the tools' fault.
+                    self.matcher_of_form(form.clone(), &rules.form)?;
+                }
+                bound(self.matcher_of_calls(&asked, form, author(&rules.form))?)
             }
         }
+    }
+
+    fn opener(&self) -> Result<Arc<Marker>, Refusal> {
+        Ok(self.model()?.opener.clone().expect("the format of calls is known"))
     }
 
     /// What is demanded of calls; `None` if nothing is.
     fn choice<'t>(
         &self,
-        choice: &ToolChoice,
-        tools: &'t [Tool],
+        rules: &AnswerRules,
+        offered: &'t [Tool],
     ) -> Result<Option<Choice<'t>>, Refusal> {
+        let choice = &rules.tool_choice;
         let refused = |problem: String| Refusal { part: RulePart::ToolChoice, problem };
         let is_demanded = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
-        let tools: Vec<&Tool> = match choice {
-            ToolChoice::Named(name) => tools.iter().filter(|it| it.name == *name).collect(),
-            _ => tools.iter().collect(),
+        let is_allowed = |tool: &&Tool| {
+            rules.allowed.as_ref().is_none_or(|allowed| allowed.contains(&tool.name))
         };
+        let is_named = |tool: &&Tool| match choice {
+            ToolChoice::Named(name) => tool.name == *name,
+            _ => true,
+        };
+        let tools: Vec<&Tool> = offered.iter().filter(is_allowed).filter(is_named).collect();
         match (self.calls, choice) {
             (None, _) if is_demanded => Err(refused(
                 "this model's chat template writes no calls in a known way: none can be demanded"
                     .to_owned(),
             )),
             (Some(_), ToolChoice::Named(name)) if tools.is_empty() => {
-                Err(refused(format!("there is no tool `{name}`")))
+                Err(refused(format!("there is no tool `{name}` that may be called")))
             }
             (Some(_), _) if tools.is_empty() && is_demanded => {
-                Err(refused("a call is demanded, but there are no tools".to_owned()))
+                Err(refused("a call is demanded, but there are no tools to call".to_owned()))
             }
             (None, _) => Ok(None),
-            (Some(_), _) if tools.is_empty() => Ok(None),
-            (Some(_), ToolChoice::None) => Ok(Some(Choice::Forbidden)),
+            (Some(_), _) if offered.is_empty() => Ok(None),
+            (Some(_), choice) if *choice == ToolChoice::None || tools.is_empty() => {
+                Ok(Some(Choice::Forbidden))
+            }
             (Some(format), _) => {
                 let offered = tools.into_iter().map(Offered::new).collect();
                 let (extent, is_one_call) = (Extent::Turn, false);
@@ -227,33 +242,52 @@ impl Grammars {
         }
     }
 
-    /// The grammar of calls, or of calls or a form. A tool whose schema llguidance does not take
-    /// gets any object as its arguments.
+    fn matcher_of_form(
+        &self,
+        grammar: GrammarWithLexer,
+        form: &AnswerForm,
+    ) -> Result<llguidance::Matcher, Refusal> {
+        let matcher = self.model()?.matcher(vec![grammar], author(form));
+        matcher.map_err(|problem| refused_form(explained(form, problem)))
+    }
+
+    /// The grammar of calls, or of calls or a form, which is sound. A tool whose schema llguidance
+    /// does not take gets any object as its arguments; if it is all of them together that are too
+    /// much, every tool does.
     fn matcher_of_calls(
         &self,
-        model: &Model,
         asked: &Asked<'_>,
         form: Option<GrammarWithLexer>,
         author: Author,
     ) -> Result<llguidance::Matcher, Refusal> {
-        let whole = |offered: &[Offered<'_>]| {
+        let (model, tokenizer) = (self.model()?, self.text.tokenizer());
+        let matcher = |offered: &[Offered<'_>], form: Option<&GrammarWithLexer>| {
             let extent = (asked.extent, asked.is_one_call);
-            let rules = calls::rules(asked.format, offered, extent, self.text.tokenizer());
+            let rules = calls::rules(asked.format, offered, extent, tokenizer);
             let start = if form.is_some() { "start: calls | @form\n" } else { "start: calls\n" };
             let calls = GrammarWithLexer::from_lark(format!("{start}{rules}"));
-            model.matcher(std::iter::once(calls).chain(form.clone()).collect(), author)
+            model.matcher(std::iter::once(calls).chain(form.cloned()).collect(), author)
         };
-        if let Ok(matcher) = whole(&asked.offered) {
+        let mut offered = asked.offered.clone();
+        calls::fit(asked.format, &mut offered, tokenizer);
+        if let Ok(matcher) = matcher(&offered, form.as_ref()) {
             return Ok(matcher);
         }
-        let alone = |it: &Offered<'_>| whole(std::slice::from_ref(it)).is_ok();
-        let mut offered = asked.offered.clone();
-        for tool in offered.iter_mut().filter(|it| !alone(it)) {
-            *tool = tool.loosened();
+        let held: Vec<&mut Offered<'_>> = offered.iter_mut().filter(|it| it.is_held()).collect();
+        if held.len() <= TRIED_TOOLS_MAX {
+            for tool in held {
+                if matcher(std::slice::from_ref(tool), None).is_err() {
+                    tool.loosen();
+                }
+            }
+            if let Ok(matcher) = matcher(&offered, form.as_ref()) {
+                return Ok(matcher);
+            }
         }
-        whole(&offered).map_err(|problem| Refusal {
+        offered.iter_mut().for_each(Offered::loosen);
+        matcher(&offered, form.as_ref()).map_err(|problem| Refusal {
             part: RulePart::ToolChoice,
-            problem: format!("no grammar can be made of the tools: {problem}"),
+            problem: format!("no grammar can be made of the tools: {problem}; offer fewer"),
         })
     }
 }

@@ -10,8 +10,8 @@ use std::str::Chars;
 /// Most bytes of one expression: far above any that is written by hand.
 const PATTERN_BYTES_MAX: usize = 4_096;
 
-/// Most repetitions that an expression may count, of all its counts together: each is a state of
-/// the automaton.
+/// Most characters that an expression may count: those of a group as often as it is repeated. Each
+/// is a state of the automaton.
 const REPETITIONS_MAX: u64 = 20_000;
 
 /// What JavaScript's `\s` matches: white space and ends of lines.
@@ -33,17 +33,36 @@ pub(crate) fn translate(pattern: &str) -> Result<String, String> {
         let n_bytes = pattern.len();
         return Err(format!("{n_bytes} bytes long; the limit is {PATTERN_BYTES_MAX}"));
     }
-    let mut reader = Reader { rest: pattern.chars().peekable(), n_repetitions: 1 };
+    let mut reader = Reader { rest: pattern.chars().peekable(), sizes: vec![Size::default()] };
     let mut out = String::with_capacity(pattern.len() + 16);
     while let Some(character) = reader.rest.next() {
         reader.translate_one(character, &mut out)?;
+    }
+    let n_states = reader.sizes.iter().fold(0, |sum: u64, it| sum.saturating_add(it.whole()));
+    if n_states > REPETITIONS_MAX {
+        return Err(format!("counts of together more than {REPETITIONS_MAX} repetitions"));
     }
     Ok(out)
 }
 
 struct Reader<'p> {
     rest: Peekable<Chars<'p>>,
-    n_repetitions: u64,
+    /// The whole expression, and the open groups in each other.
+    sizes: Vec<Size>,
+}
+
+/// How many characters a group counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    before: u64,
+    /// In its last part, to which a count belongs that comes next.
+    last: u64,
+}
+
+impl Size {
+    fn whole(self) -> u64 {
+        self.before.saturating_add(self.last)
+    }
 }
 
 /// What an escape stands for.
@@ -58,6 +77,16 @@ enum Escaped {
 impl Reader<'_> {
     fn translate_one(&mut self, character: char, out: &mut String) -> Result<(), String> {
         match character {
+            '{' => {
+                self.repetition(out);
+                return Ok(());
+            }
+            '(' => self.sizes.push(Size::default()),
+            ')' => self.leave_group(),
+            '^' | '$' | '|' | '*' | '+' | '?' => {}
+            _ => self.add_part(1),
+        }
+        match character {
             '\\' => match self.escaped(Place::Outside)? {
                 Escaped::One(character) => push_literal(character, out),
                 Escaped::Set(set, is_negated) => push_class(set, is_negated, out),
@@ -66,11 +95,23 @@ impl Reader<'_> {
             '.' => push_class(LINE_ENDS, true, out),
             '[' => self.class(out)?,
             '(' => self.group(out)?,
-            '{' => self.repetition(out)?,
             '^' | '$' | ')' | '|' | '*' | '+' | '?' => out.push(character),
             literal => push_literal(literal, out),
         }
         Ok(())
+    }
+
+    fn add_part(&mut self, n_states: u64) {
+        let size = self.sizes.last_mut().expect("the whole expression is never left");
+        *size = Size { before: size.whole(), last: n_states };
+    }
+
+    fn leave_group(&mut self) {
+        // A bracket too many is an error of the expression, told by who compiles it.
+        if self.sizes.len() > 1 {
+            let group = self.sizes.pop().map_or(0, Size::whole);
+            self.add_part(group);
+        }
     }
 
     /// What stands behind `(`.
@@ -94,26 +135,24 @@ impl Reader<'_> {
     }
 
     /// What stands behind `{`: counts, or it is a literal.
-    fn repetition(&mut self, out: &mut String) -> Result<(), String> {
-        let ahead: String = self.rest.clone().take_while(|it| *it != '}').collect();
+    fn repetition(&mut self, out: &mut String) {
+        let is_of_count = |it: &char| it.is_ascii_digit() || *it == ',';
+        let ahead: String = self.rest.clone().take_while(is_of_count).collect();
         let (least, most) = ahead.split_once(',').unwrap_or((&ahead, &ahead));
-        let is_count = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
-        let is_closed = self.rest.clone().nth(ahead.chars().count()) == Some('}');
-        if !is_closed || !is_count(least) || !(most.is_empty() || is_count(most)) {
+        let is_closed = self.rest.clone().nth(ahead.len()) == Some('}');
+        if !is_closed || least.is_empty() || most.contains(',') {
+            self.add_part(1);
             push_literal('{', out);
-            return Ok(());
+            return;
         }
         let count = |text: &str| text.parse().unwrap_or(u64::MAX);
         let n_most = if most.is_empty() { count(least) } else { count(most) };
-        self.n_repetitions = self.n_repetitions.saturating_mul(n_most.max(1));
-        if self.n_repetitions > REPETITIONS_MAX {
-            return Err(format!("counts of together more than {REPETITIONS_MAX} repetitions"));
-        }
+        let size = self.sizes.last_mut().expect("the whole expression is never left");
+        size.last = size.last.saturating_mul(n_most.max(1));
         out.push('{');
         out.push_str(&ahead);
         out.push('}');
-        self.rest.nth(ahead.chars().count());
-        Ok(())
+        self.rest.nth(ahead.len());
     }
 
     /// What stands behind `[`.
@@ -132,6 +171,7 @@ impl Reader<'_> {
             };
             let Escaped::One(first) = first else {
                 push_members(&first, out);
+                self.behind_class(out)?;
                 continue;
             };
             let mut ahead = self.rest.clone();
@@ -148,6 +188,19 @@ impl Reader<'_> {
             }
         }
         out.push(']');
+        Ok(())
+    }
+
+    /// A dash behind a class begins no range, and what follows it begins none either.
+    fn behind_class(&mut self, out: &mut String) -> Result<(), String> {
+        if self.rest.next_if_eq(&'-').is_none() {
+            return Ok(());
+        }
+        push_code('-', out);
+        if let Some(next) = self.rest.next_if(|it| *it != ']') {
+            let next = self.member(next)?;
+            push_members(&next, out);
+        }
         Ok(())
     }
 
@@ -287,11 +340,27 @@ mod tests {
         check("[a&&b[~~]", r"[a\x{26}\x{26}b\x{5B}\x{7E}\x{7E}]");
         check(r"[^\w\b-]", r"[^[0-9A-Za-z_]\x{8}\x{2D}]");
         check(r"[\d-x]", r"[[0-9]\x{2D}x]");
+        check(r"[\d-x-z]", r"[[0-9]\x{2D}x\x{2D}z]");
+        check(r"[\d-]", r"[[0-9]\x{2D}]");
         check("[a-c-]", r"[a-c\x{2D}]");
         check("[^]", "(?s:.)");
         check("(?<year>a)(?:b)", "(a)(?:b)");
         check(r"\u00e9\x41\u{1F600}\ud83d\ude00\cJ\0", "\u{e9}A\u{1f600}\u{1f600}\\x{A}\\x{0}");
         check(r"\p{L}[\P{Nd}]", r"\p{L}[\P{Nd}]");
+    }
+
+    #[test]
+    fn counts_are_added_up_and_multiplied_only_where_they_are_in_each_other() {
+        let email = r"^[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}\.[A-Za-z]{2,63}$";
+        for pattern in [email, "^[A-Z]{1,30} [A-Z]{1,30} [A-Z]{1,30}$", "(a{99}b){200}", "a{20000}"]
+        {
+            assert!(translate(pattern).is_ok(), "{pattern}");
+        }
+        for pattern in ["(a{100}b){200}", "a{20001}", "a{10000}(b|c{10001})", "((a{30}){30}){30}"] {
+            assert!(translate(pattern).unwrap_err().contains("repetitions"), "{pattern}");
+        }
+        let many = "{1".repeat(PATTERN_BYTES_MAX / 2);
+        assert_eq!(translate(&many).unwrap(), r"\x{7B}1".repeat(PATTERN_BYTES_MAX / 2));
     }
 
     #[test]

@@ -13,11 +13,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::grammar::growth::{self, DEPTH_MAX, TARGET, TARGETS};
+use crate::grammar::growth::{self, DEPTH_MAX, FOR_ALL_KINDS, TARGET, TARGETS};
 use crate::grammar::keywords::{self, Kept, OWN_OPTIONS, REFUSED, SILENT};
+use crate::grammar::multiples::Multiples;
 
 /// Most bytes of one schema. The schemas of an agent's tools have less together.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
+
+/// Most bytes of a schema that are cleaned a second time, because references lead to them: each
+/// copy of a case may have cases in it that are copied again.
+const COPIED_BYTES_MAX: usize = 1 << 20;
 
 /// Most properties of one object: llguidance keeps four partial parses for each that may come next.
 pub(crate) const PROPERTIES_MAX: usize = 400;
@@ -50,11 +55,16 @@ pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, Str
              descriptions, or split it"
         ));
     }
+    let mut survey = Survey::default();
+    survey.look_at(schema);
     let mut cleaner = Cleaner {
         root: schema,
         unenforced,
+        anchors: survey.anchors,
         names: BTreeMap::new(),
         waiting: VecDeque::new(),
+        n_copied_bytes: 0,
+        multiples: Multiples::new(survey.has_references),
         has_open_object: false,
     };
     let mut cleaned = match cleaner.schema(schema, &mut Path::default())? {
@@ -63,10 +73,10 @@ pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, Str
         cleaned => cleaned,
     };
     let mut targets = Map::new();
-    while let Some((pointer, name)) = cleaner.waiting.pop_front() {
-        let target = schema.pointer(&pointer).expect("it was found when it was named");
-        let mut path = Path { steps: pointer.split('/').skip(1).map(unescaped).collect() };
-        targets.insert(name, cleaner.schema(target, &mut path)?);
+    while let Some((fragment, name)) = cleaner.waiting.pop_front() {
+        let target = cleaner.target(&fragment).expect("it was found when it was named");
+        cleaner.count_copy(target)?;
+        targets.insert(name, cleaner.schema(target, &mut Path::of(&fragment))?);
     }
     if let Json::Object(keywords) = &mut cleaned
         && !targets.is_empty()
@@ -104,6 +114,16 @@ struct Path {
 }
 
 impl Path {
+    /// The path of what a reference leads to: behind an anchor it begins with that.
+    fn of(fragment: &str) -> Self {
+        let steps = match fragment.strip_prefix('/') {
+            Some(pointer) => pointer.split('/').map(unescaped).collect(),
+            None if fragment.is_empty() => Vec::new(),
+            None => vec![format!("#{fragment}")],
+        };
+        Self { steps }
+    }
+
     /// As a JSON pointer; the schema itself is `/`.
     fn shown(&self) -> String {
         let escaped = |step: &String| step.replace('~', "~0").replace('/', "~1");
@@ -118,14 +138,18 @@ fn unescaped(step: &str) -> String {
 struct Cleaner<'s> {
     root: &'s Json,
     unenforced: Unenforced,
-    /// Our names of what is referred to, by its pointer.
+    anchors: BTreeMap<&'s str, &'s Json>,
+    /// Our names of what is referred to, by its pointer or anchor.
     names: BTreeMap<String, String>,
-    /// Pointers and names of what is to be cleaned as well.
+    /// Pointers or anchors, and names, of what is to be cleaned as well.
     waiting: VecDeque<(String, String)>,
+    n_copied_bytes: usize,
+    /// Of the whole document, because any two may come to hold for one number.
+    multiples: Multiples,
     has_open_object: bool,
 }
 
-impl Cleaner<'_> {
+impl<'s> Cleaner<'s> {
     fn schema(&mut self, schema: &Json, path: &mut Path) -> Result<Json, String> {
         let keywords = match schema {
             Json::Bool(_) => return Ok(schema.clone()),
@@ -159,7 +183,11 @@ impl Cleaner<'_> {
         for (keyword, value) in &demands {
             add_demand(&mut cleaned, keyword, value);
         }
-        Ok(Json::Object(cleaned))
+        // llguidance reads what stands before such a keyword without what stands behind it.
+        let (behind, mut ordered): (Map<_, _>, Map<_, _>) =
+            cleaned.into_iter().partition(|(name, _)| FOR_ALL_KINDS.contains(&name.as_str()));
+        ordered.extend(behind);
+        Ok(Json::Object(ordered))
     }
 
     fn keyword(
@@ -182,9 +210,13 @@ impl Cleaner<'_> {
             "format" => keywords::check_format(around, value),
             "required" => keywords::check_required(value),
             "minProperties" => keywords::check_least(around, value),
-            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
                 keywords::check_number(value)
             }
+            "multipleOf" => match self.multiples.add(value) {
+                Ok(()) => Kept::As(value.clone()),
+                Err(reason) => Kept::Never(reason),
+            },
             "minLength" | "maxLength" | "minItems" | "maxItems" | "maxProperties" => {
                 keywords::check_count(value)
             }
@@ -231,21 +263,39 @@ impl Cleaner<'_> {
             return Ok(Kept::Renamed("anyOf", self.schemas(schemas, path)?));
         }
         // llguidance tells cases apart by what it sees of them, not behind a reference.
-        let mut opened = Vec::with_capacity(schemas.len());
-        for schema in schemas {
-            opened.push(self.opened(schema).unwrap_or_else(|| schema.clone()));
+        let mut cleaned = Vec::with_capacity(schemas.len());
+        for (idx, schema) in schemas.iter().enumerate() {
+            path.steps.push(idx.to_string());
+            let opened = self.opened(schema);
+            if let Some(target) = opened {
+                self.count_copy(target)?;
+            }
+            cleaned.push(self.schema(opened.unwrap_or(schema), path)?);
+            path.steps.pop();
         }
-        Ok(Kept::As(self.schemas(&opened, path)?))
+        Ok(Kept::As(Json::Array(cleaned)))
     }
 
     /// What a case that is nothing but a reference refers to.
-    fn opened(&self, schema: &Json) -> Option<Json> {
+    fn opened(&self, schema: &Json) -> Option<&'s Json> {
         let keywords = schema.as_object()?;
         let is_bare = keywords.keys().all(|it| it == "$ref" || SILENT.contains(&it.as_str()));
         let reference = keywords.get("$ref").filter(|_| is_bare)?.as_str()?;
-        let target = self.root.pointer(&self.pointer(reference)?)?;
+        let target = self.target(&fragment(reference)?)?;
         let is_direct = target.as_object().is_some_and(|it| !it.contains_key("$ref"));
-        is_direct.then(|| target.clone())
+        is_direct.then_some(target)
+    }
+
+    /// Counts a part of the schema that is cleaned once more.
+    fn count_copy(&mut self, schema: &Json) -> Result<(), String> {
+        self.n_copied_bytes += schema.to_string().len();
+        if self.n_copied_bytes > COPIED_BYTES_MAX {
+            return Err(format!(
+                "the schema has more than {COPIED_BYTES_MAX} bytes when its references are written \
+                 out: use fewer of them, or `anyOf` in the place of `oneOf`"
+            ));
+        }
+        Ok(())
     }
 
     /// Schemas by names.
@@ -273,30 +323,33 @@ impl Cleaner<'_> {
         let Some(reference) = value.as_str() else {
             return Kept::Never("it is no text".to_owned());
         };
-        let Some(pointer) = self.pointer(reference) else {
+        let Some(fragment) = fragment(reference).filter(|it| self.target(it).is_some()) else {
             return Kept::Never(format!("there is no `{reference}` in the schema itself"));
         };
         let n_names = self.names.len();
-        let name = self.names.entry(pointer.clone()).or_insert_with(|| {
+        let name = self.names.entry(fragment.clone()).or_insert_with(|| {
             let name = format!("t{n_names}");
-            self.waiting.push_back((pointer, name.clone()));
+            self.waiting.push_back((fragment, name.clone()));
             name
         });
         Kept::As(Json::String(format!("{TARGET}{name}")))
     }
 
-    /// The pointer of a reference, if it leads to a schema of the document.
-    fn pointer(&self, reference: &str) -> Option<String> {
-        let fragment = reference.strip_prefix('#')?;
-        let pointer = percent_decoded(fragment)?;
-        let pointer = if pointer.is_empty() || pointer.starts_with('/') {
-            pointer
+    /// The schema of the document with this pointer or anchor.
+    fn target(&self, fragment: &str) -> Option<&'s Json> {
+        let is_pointer = fragment.is_empty() || fragment.starts_with('/');
+        let target = if is_pointer {
+            self.root.pointer(fragment)?
         } else {
-            anchored(self.root, &pointer, String::new())?
+            self.anchors.get(fragment).copied()?
         };
-        let target = self.root.pointer(&pointer)?;
-        (target.is_object() || target.is_boolean()).then_some(pointer)
+        (target.is_object() || target.is_boolean()).then_some(target)
     }
+}
+
+/// The pointer or anchor of a reference to the document itself.
+fn fragment(reference: &str) -> Option<String> {
+    percent_decoded(reference.strip_prefix('#')?)
 }
 
 /// What llguidance says of a cleaned schema, in words for the client that sent the schema.
@@ -342,23 +395,28 @@ fn add_demand(cleaned: &mut Map<String, Json>, keyword: &str, value: &Json) {
     }
 }
 
-/// The pointer of the schema with this anchor.
-fn anchored(value: &Json, anchor: &str, pointer: String) -> Option<String> {
-    match value {
-        Json::Object(members) => {
-            if members.get("$anchor").is_some_and(|it| it == anchor) {
-                return Some(pointer);
+/// What has to be known of a whole document beforehand.
+#[derive(Debug, Default)]
+struct Survey<'s> {
+    /// Schemas by their anchors; of those with the same anchor the first. Found at once, because a
+    /// walk for each reference would take quadratic time.
+    anchors: BTreeMap<&'s str, &'s Json>,
+    has_references: bool,
+}
+
+impl<'s> Survey<'s> {
+    fn look_at(&mut self, value: &'s Json) {
+        match value {
+            Json::Object(members) => {
+                if let Some(anchor) = members.get("$anchor").and_then(Json::as_str) {
+                    self.anchors.entry(anchor).or_insert(value);
+                }
+                self.has_references |= members.contains_key("$ref");
+                members.values().for_each(|it| self.look_at(it));
             }
-            members.iter().find_map(|(name, member)| {
-                let name = name.replace('~', "~0").replace('/', "~1");
-                anchored(member, anchor, format!("{pointer}/{name}"))
-            })
+            Json::Array(members) => members.iter().for_each(|it| self.look_at(it)),
+            _ => {}
         }
-        Json::Array(members) => members
-            .iter()
-            .enumerate()
-            .find_map(|(idx, member)| anchored(member, anchor, format!("{pointer}/{idx}"))),
-        _ => None,
     }
 }
 

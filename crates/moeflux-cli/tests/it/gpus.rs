@@ -62,9 +62,9 @@ fn answers_of_a_gpu_are_bound_from_their_first_token() {
     let served = Served::start(&["--port", "0", "--backend", "gpu", "--gpu", "0"], &[]);
     let schema = json!({"type": "object", "properties": {"colour": {"enum": ["red", "green"]}},
         "required": ["colour"], "additionalProperties": false});
-    let body = json!({
-        "messages": [{"role": "user", "content": "Pick a colour."}], "temperature": 0,
-        "response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": schema}}});
+    let form = json!({"type": "json_schema", "json_schema": {"name": "c", "schema": schema}});
+    let body = json!({"messages": [{"role": "user", "content": "Pick a colour."}],
+        "temperature": 0, "response_format": form});
     let found = served.json("POST /v1/chat/completions", &body);
     let text = found["choices"][0]["message"]["content"].as_str().unwrap();
     let answer: Value = serde_json::from_str(text).unwrap();

@@ -79,7 +79,7 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             stops: request.stops.clone(),
             masks: masks.clone(),
         };
-        let reading = Reading::new(shared, prompt.start, tools.clone());
+        let reading = Reading::new(shared, &request.rules, prompt.start, tools.clone());
         let Prepared { echo, n_replayed, key, .. } = prompt;
         Planned { job, reading, echo, n_replayed, key }
     };

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use moeflux::LogitMask;
 use moeflux_chat::{
-    AnswerReader, AnswerStart, CallFormat, Constraint, HiddenMarkers, Refusal, RulePart, Tool,
+    AnswerReader, AnswerRules, AnswerStart, CallFormat, Constraint, HiddenMarkers, Refusal,
+    RulePart, Tool,
 };
 use moeflux_schedule::Masks;
 
@@ -20,13 +21,20 @@ pub(crate) struct Reading {
     start: AnswerStart,
     /// Of the tools that may be called.
     calls: Option<(&'static CallFormat, Vec<Tool>)>,
+    n_calls_max: usize,
 }
 
 impl Reading {
-    /// Answers that begin like this and may call these tools.
-    pub(crate) fn new(shared: &Shared, start: AnswerStart, tools: Vec<Tool>) -> Self {
+    /// Answers that begin like this and may call these tools, by these rules.
+    pub(crate) fn new(
+        shared: &Shared,
+        rules: &AnswerRules,
+        start: AnswerStart,
+        tools: Vec<Tool>,
+    ) -> Self {
         let calls = shared.calls.map(|format| (format, tools));
-        Self { start, calls: calls.filter(|(_, tools)| !tools.is_empty()) }
+        let n_calls_max = if rules.is_one_call { 1 } else { usize::MAX };
+        Self { start, calls: calls.filter(|(_, tools)| !tools.is_empty()), n_calls_max }
     }
 
     /// A reader of one answer, and the tokens that it has to be told the text of.
@@ -36,7 +44,7 @@ impl Reading {
             None => (reader, markers),
             Some((format, tools)) => {
                 let markers = markers.with_calls(shared.served.text.tokenizer(), format);
-                (reader.with_calls(format, tools), markers)
+                (reader.with_calls(format, tools).with_calls_max(self.n_calls_max), markers)
             }
         }
     }

@@ -125,7 +125,7 @@ impl AnswerEvents {
                 self.waiting.clear();
                 Some(Event::CallEnded { index, call_idx: self.call_idx() })
             }
-            Piece::CallCut { .. } => {
+            Piece::CallCut => {
                 self.is_in_call = false;
                 self.has_cut_call = true;
                 self.waiting.clear();
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(answer.clone().end("", Reason::Length), finished(Reason::Length));
         assert_eq!(answer.clone().end("", Reason::End), finished(Reason::Calls));
         // Half a call makes no whole answer, whatever comes behind it.
-        answer.events(vec![call("f"), Piece::CallCut { written: "{".into() }, call("g")]);
+        answer.events(vec![call("f"), Piece::CallCut, call("g")]);
         answer.events(vec![Piece::Arguments("{}".into()), Piece::CallEnd]);
         assert_eq!(answer.clone().end("", Reason::End), finished(Reason::Length));
         // Nor does a stop string that comes up within one.

@@ -375,3 +375,128 @@ fn what_cannot_be_demanded_is_refused() {
     let found = grammars.constraint(&rules(ToolChoice::None), &tools(), AnswerStart::Text);
     assert!(found.unwrap().is_none());
 }
+
+#[test]
+fn a_form_is_not_blamed_on_the_tools() {
+    let form = AnswerForm::JsonSchema(json!({"oneOf": [{"minimum": 1}, {"maximum": 3}]}));
+    let rules = AnswerRules { form, ..AnswerRules::default() };
+    let grammars = Grammars::new(model_of(&[], &[]), Some(format("hermes")));
+    let refusal = grammars.constraint(&rules, &tools(), AnswerStart::Text).unwrap_err();
+    assert_eq!(refusal.part, RulePart::Form);
+    assert!(refusal.problem.contains("`oneOf` at /oneOf"), "{refusal}");
+}
+
+#[test]
+fn only_tools_that_are_allowed_are_called() {
+    let (_, get, get_all) = WRITTEN[0];
+    let model = model_of(&[], &[]);
+    for choice in [ToolChoice::Auto, ToolChoice::Required] {
+        let allowed = Some(vec!["get_all".to_owned()]);
+        let rules = AnswerRules { allowed, ..rules(choice) };
+        let check = |text: &str, is_whole| {
+            let mut constraint = constraint(&model, format("hermes"), &rules);
+            check_text(&mut constraint, &model, text, is_whole);
+        };
+        check(get_all, true);
+        check(get, false);
+    }
+    let named = ToolChoice::Named("get".into());
+    let rules = AnswerRules { allowed: Some(vec!["get_all".into()]), ..rules(named) };
+    let grammars = Grammars::new(model, Some(format("hermes")));
+    let refusal = grammars.constraint(&rules, &tools(), AnswerStart::Text).unwrap_err();
+    assert!(refusal.problem.contains("no tool `get` that may be called"), "{refusal}");
+}
+
+/// Of a call of `f` in the format of Qwen3-Coder.
+fn tagged(parameters: &[(&str, &str)]) -> String {
+    let written =
+        |(name, value): &(&str, &str)| format!("<parameter={name}>\n{value}\n</parameter>\n");
+    let parameters: String = parameters.iter().map(written).collect();
+    format!("<tool_call>\n<function=f>\n{parameters}</function>\n</tool_call>")
+}
+
+#[track_caller]
+fn check_tools(title: &str, tools: &[Tool], cases: &[(&str, bool)]) {
+    let model = model_of(&[], &[]);
+    let grammars = Grammars::new(model.clone(), Some(format(title)));
+    for (text, is_whole) in cases {
+        let rules = rules(ToolChoice::Required);
+        let mut constraint =
+            grammars.constraint(&rules, tools, AnswerStart::Text).unwrap().unwrap();
+        check_text(&mut constraint, &model, text, *is_whole);
+    }
+}
+
+#[test]
+fn arguments_are_an_object_whatever_the_schema_says() {
+    for kind in [json!("string"), json!(["object", "null"])] {
+        let tool = Tool::function("f".into(), None, Some(json!({"type": kind})));
+        let call = |arguments: &str| {
+            format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>")
+        };
+        let cases =
+            [(&*call("{\"a\": 1}"), true), (&*call("\"a\""), false), (&*call("null"), false)];
+        check_tools("hermes", &[tool], &cases);
+    }
+}
+
+#[test]
+fn kinds_of_parameters_are_those_by_which_they_are_read() {
+    let burst = json!({"$ref": "#/$defs/b"});
+    let schema = json!({
+        "type": "object",
+        "properties": {"p": burst, "o": {"properties": {"a": {}}}, "n": {"enum": ["x", null]},
+            "i": {"type": "integer", "nullable": true}},
+        "$defs": {"b": {"anyOf": [burst, burst, burst, burst]}},
+    });
+    let tool = Tool::function("f".into(), None, Some(schema));
+    let cases = [("p", "any text", true), ("o", "{\"a\": 1}", true), ("o", "text", false)];
+    let of = |(name, value, is_whole): (&str, &str, bool)| (tagged(&[(name, value)]), is_whole);
+    for (text, is_whole) in cases.map(of) {
+        check_tools("qwen_xml", std::slice::from_ref(&tool), &[(&text, is_whole)]);
+    }
+    for (title, null, other) in [("qwen_xml", "null", "None"), ("qwen_xml_python", "None", "null")]
+    {
+        let cases = [("n", "x", true), ("n", null, true), ("n", other, false), ("i", "3", true)];
+        for (text, is_whole) in cases.map(of) {
+            check_tools(title, std::slice::from_ref(&tool), &[(&text, is_whole)]);
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_schema_is_written_where_it_is_used() {
+    let mut properties: serde_json::Map<String, Json> =
+        (0..399).map(|idx| (format!("p{idx}"), json!({"type": "integer"}))).collect();
+    properties.insert("last".into(), json!({"anyOf": [{"$ref": "#/$defs/e"}, {"type": "null"}]}));
+    let values: Vec<usize> = (0..25_000).collect();
+    let schema = json!({"properties": properties, "$defs": {"e": {"enum": values}}});
+    let tool = Tool::function("f".into(), None, Some(schema));
+    let offered = [Offered::new(&tool)];
+    let model = model_of(&[], &[]);
+    let extent = (Extent::Turn, false);
+    let rules =
+        crate::grammar::calls::rules(format("qwen_xml"), &offered, extent, model.tokenizer());
+    assert!(rules.len() < 400_000, "{}", rules.len());
+}
+
+#[test]
+fn tools_that_are_too_much_together_are_loosened() {
+    // Each has its values once for each parameter.
+    let large = |name: &str, n_parameters: usize| {
+        let use_of_values = json!({"anyOf": [{"$ref": "#/$defs/e"}, {"type": "null"}]});
+        let properties: serde_json::Map<String, Json> =
+            (0..n_parameters).map(|idx| (format!("p{idx}"), use_of_values.clone())).collect();
+        let values: Vec<usize> = (0..9_000).collect();
+        let schema = json!({"properties": properties, "$defs": {"e": {"enum": values}}});
+        Tool::function(name.into(), None, Some(schema))
+    };
+    let small = json!({"properties": {"n": {"type": "integer"}}});
+    let tools = [large("g", 20), large("h", 390), Tool::function("f".into(), None, Some(small))];
+    let any = tagged(&[("q", "text")]).replace("function=f", "function=h");
+    check_tools(
+        "qwen_xml",
+        &tools,
+        &[(&tagged(&[("n", "3")]), true), (&tagged(&[("n", "x")]), false), (&any, true)],
+    );
+}

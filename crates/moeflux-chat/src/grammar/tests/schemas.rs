@@ -56,6 +56,8 @@ fn a_keyword_that_cannot_be_enforced_is_named_with_its_place() {
     check("const", json!({"a": [-9_007_199_254_740_993_i64]}), json!({}));
     check("minimum", json!("3"), json!({}));
     check("maximum", json!(u64::MAX), json!({}));
+    check("multipleOf", json!(1_000_000_000), json!({}));
+    check("multipleOf", json!(7e-9), json!({}));
     check("minItems", json!(-1), json!({}));
     check("maxLength", json!(2_000_000), json!({}));
     check("minProperties", json!(2), json!({"required": ["a"]}));
@@ -63,6 +65,7 @@ fn a_keyword_that_cannot_be_enforced_is_named_with_its_place() {
     check("format", json!("binary"), json!({"type": ["string", "null"]}));
     check("pattern", json!("(?!a)"), json!({}));
     check("patternProperties", json!({"\\b": {}}), json!({}));
+    check("patternProperties", json!({"^\\d$": {"type": "string"}, "^[0-9]$": {}}), json!({}));
     check("required", json!("a"), json!({}));
     check("properties", json!([]), json!({}));
     check("allOf", json!({}), json!({}));
@@ -108,6 +111,35 @@ fn keywords_without_effect_are_dropped() {
     check(
         json!({"propertyNames": {"type": "string"}, "required": ["a"], "minProperties": 1.0}),
         &[(r#"{"a": 1}"#, true), ("3", true), ("{}", false)],
+    );
+}
+
+#[test]
+fn keywords_that_belong_together_are_read_together() {
+    check(
+        json!({"type": "array", "items": [{"type": "integer"}],
+            "anyOf": [{"minItems": 1}, {"maxItems": 5}], "additionalItems": false}),
+        &[("[1]", true), ("[1, \"x\"]", false)],
+    );
+    for (bound, exclusive, inside) in
+        [("minimum", "exclusiveMinimum", "4"), ("maximum", "exclusiveMaximum", "2")]
+    {
+        check(
+            json!({"type": "integer", bound: 3, "anyOf": [{}], exclusive: true}),
+            &[(inside, true), ("3", false)],
+        );
+    }
+}
+
+#[test]
+fn divisors_are_held_to_their_last_digit() {
+    check(
+        json!({"type": "integer", "multipleOf": 400_000_000}),
+        &[("800000000", true), ("4000000000", true), ("400000001", false), ("116968960", false)],
+    );
+    check(
+        json!({"type": "integer", "allOf": [{"multipleOf": 250}, {"multipleOf": 40}]}),
+        &[("2000", true), ("250", false), ("1400", false)],
     );
 }
 
@@ -232,6 +264,23 @@ fn product(n_parts: usize, n_options: usize) -> Json {
     json!({"allOf": parts.collect::<Vec<_>>()})
 }
 
+/// Refers to one large part by pointers that differ: a tilde may be escaped or not.
+fn spellings() -> Json {
+    let spelling = |bits: usize| -> String {
+        (0..6).map(|bit| if bits >> bit & 1 == 0 { "~" } else { "~0" }).collect()
+    };
+    let options: Vec<Json> =
+        (0..64).map(|bits| json!({"$ref": format!("#/$defs/{}", spelling(bits))})).collect();
+    json!({"anyOf": options, "$defs": {"~~~~~~": {"const": "x".repeat(20_000)}}})
+}
+
+/// Refers so often to the last anchor of a large schema.
+fn anchors(n_references: usize) -> Json {
+    let mut options = vec![json!({"$ref": "#x"}); n_references];
+    options.push(json!({"not": {}}));
+    json!({"anyOf": options, "$defs": {"last": {"$anchor": "x"}}})
+}
+
 #[test]
 fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
     let many = |n: usize| -> Json {
@@ -253,6 +302,9 @@ fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
         (chain(1_000, |next| json!({"allOf": [next]})), "in each other"),
         (chain(1_000, |next| json!({"items": next})), "in each other"),
         (chain(1_000, |next| next), "in each other"),
+        (chain(30, |next| json!({"oneOf": [next.clone(), next]})), "references are written out"),
+        (spellings(), "references are written out"),
+        (anchors(12_000), "keyword `not`"),
         (deep, "in each other"),
         (many(500), "the limit is 400"),
         (json!({"patternProperties": patterns}), "the limit is 16"),

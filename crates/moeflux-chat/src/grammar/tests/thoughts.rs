@@ -114,6 +114,14 @@ fn a_thought_that_is_long_enough_is_ended() {
 }
 
 #[test]
+fn blank_space_of_every_kind_may_stand_before_a_thought() {
+    let model = model_of(&[], &[]);
+    let mut constraint = constraint(&model, AnswerForm::Free, Some(2), AnswerStart::Open);
+    assert_eq!(offer(&mut constraint, &plain("\u{a0}<think>xx"), N_LOGITS), Fate::Whole);
+    assert_eq!(forced(&mut constraint), plain("\n</think>\n\n"));
+}
+
+#[test]
 fn an_answer_does_not_end_in_a_thought_if_a_grammar_follows() {
     let model = model_of(&[], &[]);
     let mut free = constraint(&model, AnswerForm::Free, Some(9), AnswerStart::Thought);

@@ -1,0 +1,35 @@
+//! Parts of calls as histories tell them to templates.
+
+use serde_json::Value as Json;
+
+use crate::conversation::Call;
+
+/// The id of a call that tells its name. Templates write the id that they are given, which tells
+/// the name only if the model itself chose it; `place` is the call's number in the conversation.
+pub(crate) fn named_id(prefix: &str, call: &Call, place: usize) -> String {
+    let name = format!("{prefix}{}", call.name);
+    if is_numbered(&call.id, &name) { call.id.clone() } else { format!("{name}:{place}") }
+}
+
+fn is_numbered(id: &str, name: &str) -> bool {
+    let number = id.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
+    number.is_some_and(|it| !it.is_empty() && it.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
+/// JSON with the blank space that Python writes, and so templates do.
+pub(crate) fn python_json(value: &Json) -> String {
+    match value {
+        Json::Array(values) => {
+            let values: Vec<String> = values.iter().map(python_json).collect();
+            format!("[{}]", values.join(", "))
+        }
+        Json::Object(members) => {
+            let member = |(key, value): (&String, &Json)| {
+                format!("{}: {}", Json::from(key.as_str()), python_json(value))
+            };
+            let members: Vec<String> = members.iter().map(member).collect();
+            format!("{{{}}}", members.join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
