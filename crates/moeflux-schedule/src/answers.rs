@@ -163,6 +163,9 @@ impl<'e> Answers<'e> {
         self.tell(line, token, event);
         while finish.is_none() {
             let Some(chosen) = line.generation.take_forced(session)? else { break };
+            if chosen.finish == Some(Finish::EndToken) {
+                return Ok(chosen.finish);
+            }
             let (token, event) = told(answer_idx, &chosen);
             finish = chosen.finish;
             self.context.shared.stats().n_forced_tokens += 1;

@@ -226,8 +226,11 @@ impl<'a> Generation<'a> {
             return Ok(None);
         }
         let Some(token) = bound.take_forced()? else { return Ok(None) };
-        let finish = self.told.take(token, session);
         let choice = Choice { token, logprob: None, top: &[] };
+        if self.end_tokens.contains(token) {
+            return Ok(Some(Chosen { choice, text: "", finish: Some(Finish::EndToken) }));
+        }
+        let finish = self.told.take(token, session);
         Ok(Some(Chosen { choice, text: self.told.stops.text(), finish }))
     }
 
