@@ -7,12 +7,13 @@ use clap::{Args, ValueEnum};
 use moeflux::provider::config::BackendKind;
 use moeflux::{Arithmetic, Budget};
 
+use crate::failure::{Failure, Outcome};
 use crate::ranges;
 
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendName {
-    /// A GPU if one can run the model, otherwise the CPU
+    /// A GPU that has room for the whole model, otherwise the CPU
     Auto,
     /// The CPU, with threads and vector instructions
     Cpu,
@@ -63,6 +64,25 @@ pub(crate) enum KvBits {
 }
 
 impl ModelArgs {
+    /// What computes: options that name a GPU mean it.
+    pub(crate) fn backend(&self) -> Outcome<BackendName> {
+        let gpu_option = match (&self.gpu, &self.gpu_memory) {
+            (Some(_), _) => Some("--gpu"),
+            (None, Some(_)) => Some("--gpu-memory"),
+            (None, None) => None,
+        };
+        match (self.backend, gpu_option) {
+            (Some(name @ (BackendName::Cpu | BackendName::Reference)), Some(option)) => {
+                let name = name.to_possible_value().map(|it| it.get_name().to_owned());
+                let name = name.unwrap_or_default();
+                let problem = format!("{option} means a GPU, and --backend {name} uses none");
+                Err(Failure::Usage(problem))
+            }
+            (None | Some(BackendName::Auto), Some(_)) => Ok(BackendName::Gpu),
+            (name, _) => Ok(name.unwrap_or(BackendName::Auto)),
+        }
+    }
+
     /// What `--precise` and `--kv-bits` ask for.
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         match (self.precise, self.kv_bits) {
@@ -79,16 +99,16 @@ pub(crate) struct ModelArgs {
     /// Folder with config.json, *.safetensors and tokenizer.json [default: the demo model]
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
-    /// Backend that runs the model
-    #[arg(long, value_enum, default_value = "cpu")]
-    pub(crate) backend: BackendName,
+    /// Backend that runs the model [default: auto; gpu with --gpu or --gpu-memory]
+    #[arg(long, value_enum)]
+    backend: Option<BackendName>,
     /// GPU to use: its number in `moeflux doctor`, or a part of its name [default: the first one
     /// that is not a software driver]
     #[arg(long, value_name = "NAME|INDEX")]
     pub(crate) gpu: Option<String>,
-    /// GPU memory that the model may use. auto: as much as the GPU can spare
-    #[arg(long, value_name = "SIZE|auto", value_parser = ranges::budget, default_value = "auto")]
-    pub(crate) gpu_memory: Budget,
+    /// GPU memory that the model may use [default: auto, as much as the GPU can spare]
+    #[arg(long, value_name = "SIZE|auto", value_parser = ranges::budget)]
+    pub(crate) gpu_memory: Option<Budget>,
     /// Use f32 for activations, keys and values; the default rounds them to int8 and f16
     #[arg(long)]
     pub(crate) precise: bool,

@@ -29,8 +29,11 @@ const PROMPT_BYTES_MAX: u64 = 64 << 20;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Asked {
     /// Text to continue; `-` reads it from stdin
-    #[arg(required_unless_present = "messages")]
+    #[arg(required_unless_present_any = ["messages", "prompt_file"])]
     prompt: Option<String>,
+    /// File with the text to continue
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    prompt_file: Option<PathBuf>,
     /// Format the prompt with the model's chat template, as a message of the user; an empty think
     /// block before the answer is not printed
     #[arg(long)]
@@ -170,8 +173,12 @@ impl Asked {
 
     /// The prompt; `None` where earlier messages are all.
     pub(crate) fn text(&self) -> Result<Option<String>> {
-        let Some(argument) = &self.prompt else { return Ok(None) };
-        let prompt = if argument == "-" { read_stdin()? } else { argument.clone() };
+        let prompt = match (&self.prompt, &self.prompt_file) {
+            (None, None) => return Ok(None),
+            (_, Some(path)) => read_prompt(path)?,
+            (Some(argument), _) if argument == "-" => read_stdin()?,
+            (Some(argument), _) => argument.clone(),
+        };
         if prompt.is_empty() {
             return Err(Error::Input("the prompt is empty: give a text to continue".into()));
         }
@@ -277,6 +284,13 @@ fn read_json(path: &Path) -> Result<Value> {
 
 fn object(key: &str, value: Value) -> Map<String, Value> {
     [(key.to_owned(), value)].into_iter().collect()
+}
+
+fn read_prompt(path: &Path) -> Result<String> {
+    String::from_utf8(read_file(path, PROMPT_BYTES_MAX)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::malformed(path, format!("is not UTF-8 at byte {at}"))
+    })
 }
 
 fn read_stdin() -> Result<String> {

@@ -78,7 +78,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let engine = model::open(&dir, &args.model, longest, &interrupt)?;
     model::check_same(&spec, &engine, &dir)?;
     let other = match args.compare_backend {
-        Some(name) => Some(model::open_on(name, (&dir, longest), &args.model, &interrupt)?),
+        Some(name) => Some(model::open_on(name, (&dir, longest.into()), &args.model, &interrupt)?),
         None => None,
     };
     let logprobs = args.logprobs.as_deref().map(Logprobs::create).transpose()?;

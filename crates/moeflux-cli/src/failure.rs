@@ -1,4 +1,4 @@
-//! The two ways a command fails, by exit status: a run that failed (1) and wrong use (2).
+//! The ways a command fails, by exit status: a run that failed (1), wrong use (2), Ctrl-C (130).
 //!
 //! **Invariant:** a run's failure is one line; wrong use that clap cannot see (because it takes the
 //! model, or two options together) looks as if clap had seen it.
@@ -15,7 +15,12 @@ pub(crate) enum Failure {
     Usage(String),
     /// It was understood, and failed.
     Failed(Error),
+    /// Ctrl-C ended it; what it had was printed.
+    Interrupted,
 }
+
+/// The exit code of a shell's command that Ctrl-C ended.
+pub(crate) const EXIT_CODE_OF_INTERRUPT: u8 = 130;
 
 /// The result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -25,7 +30,7 @@ impl Failure {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Usage(_) => "\n\nFor more information, try '--help'.",
-            Self::Failed(_) => "",
+            Self::Failed(_) | Self::Interrupted => "",
         }
     }
 
@@ -34,6 +39,7 @@ impl Failure {
         match self {
             Self::Usage(_) => ExitCode::from(2),
             Self::Failed(_) => ExitCode::FAILURE,
+            Self::Interrupted => ExitCode::from(EXIT_CODE_OF_INTERRUPT),
         }
     }
 }
@@ -43,6 +49,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Usage(problem) => write!(f, "{problem}"),
             Self::Failed(error) => write!(f, "{error}{}", error.remedy().map_or("", options)),
+            Self::Interrupted => f.write_str("interrupted"),
         }
     }
 }
@@ -63,7 +70,7 @@ fn options(remedy: Remedy) -> &'static str {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Failed(error)
+        if matches!(error, Error::Cancelled) { Self::Interrupted } else { Self::Failed(error) }
     }
 }
 

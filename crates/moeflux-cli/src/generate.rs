@@ -98,7 +98,11 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
     let finish = finish?;
-    Ok(answer.end(&engine, (seed, context), finish)?)
+    answer.end(&engine, (seed, context), finish)?;
+    if finish == Finish::Cancelled && interrupt.is_set() {
+        return Err(Failure::Interrupted);
+    }
+    Ok(())
 }
 
 /// What is asked, before there is a model.

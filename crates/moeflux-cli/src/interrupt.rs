@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::failure::EXIT_CODE_OF_INTERRUPT;
 
 /// One wish to end may come as several signals: `timeout -s INT` sends to the process and to its
 /// group at once. Nobody presses Ctrl-C twice so fast.
@@ -34,7 +35,7 @@ impl Interrupt {
             let now = clock::instant();
             if is_another_wish(*first.get_or_insert(now), now) {
                 #[expect(clippy::disallowed_methods, reason = "asked twice")]
-                std::process::exit(130);
+                std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
             }
         });
         if let Err(error) = listening {

@@ -1,12 +1,14 @@
 //! The `moeflux` command: reads arguments, runs one subcommand, says on one line what went wrong.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong use. Results go to stdout, everything else to stderr.
+//! Exit status: 0 done, 1 failed, 2 wrong use, 130 ended by Ctrl-C. Results go to stdout, everything
+//! else to stderr.
 #![expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
 
 mod clock;
 mod failure;
 mod size;
 mod print;
+mod quiet;
 mod progress;
 mod interrupt;
 mod environment;
@@ -18,6 +20,7 @@ mod ranges;
 mod args;
 mod machine;
 mod measured;
+mod needs;
 mod device;
 mod model;
 mod streaming;
@@ -50,7 +53,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 
 /// Runs Mixture-of-Experts language models, including those larger than memory
@@ -94,7 +97,10 @@ fn main() -> ExitCode {
     match run(parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}{}", failure.hint());
+            match &failure {
+                Failure::Interrupted => eprintln!("{failure}"),
+                failure => eprintln!("error: {failure}{}", failure.hint()),
+            }
             failure.exit_code()
         }
     }
@@ -102,7 +108,9 @@ fn main() -> ExitCode {
 
 /// What was typed; options of the server may stand in the environment instead.
 fn parse() -> Cli {
-    let command = Cli::command().mut_subcommand("serve", environment::name_options);
+    // As with most commands, so that an alias may have options that are typed again.
+    let command = Cli::command().args_override_self(true);
+    let command = command.mut_subcommand("serve", environment::name_options);
     let matches = command.get_matches();
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }

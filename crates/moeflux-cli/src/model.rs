@@ -127,19 +127,35 @@ pub(crate) fn check_same(spec: &ModelSpec, engine: &Engine, dir: &Path) -> Resul
     Err(Error::malformed(&dir.join("config.json"), problem))
 }
 
-/// Reads the model; sessions will hold `context` tokens.
+/// Tokens that all sessions together will hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// On the CPU, where memory for more is taken from experts as they grow.
+    pub(crate) at_first: usize,
+    /// On a device, which cannot do that.
+    pub(crate) at_most: usize,
+}
+
+impl From<usize> for Held {
+    fn from(context: usize) -> Self {
+        Self { at_first: context, at_most: context }
+    }
+}
+
+/// Reads the model; sessions will hold so many tokens.
 pub(crate) fn open(
     dir: &Path,
     args: &ModelArgs,
-    context: usize,
+    held: impl Into<Held>,
     interrupt: &Interrupt,
-) -> Result<Engine> {
+) -> Outcome<Engine> {
+    let (backend, held) = (args.backend()?, held.into());
     let Some(path) = &args.trace else {
-        return open_on(args.backend, (dir, context), args, interrupt);
+        return Ok(open_on(backend, (dir, held), args, interrupt)?);
     };
     // Before the weights are read: a place that cannot be written is refused at once.
     let file = create_file(path).map_err(Error::io("create", path))?;
-    let mut engine = open_on(args.backend, (dir, context), args, interrupt)?;
+    let mut engine = open_on(backend, (dir, held), args, interrupt)?;
     engine.begin_trace(Box::new(file), path)?;
     Ok(engine)
 }
@@ -147,13 +163,14 @@ pub(crate) fn open(
 /// Reads the model for another backend than `--backend` names.
 pub(crate) fn open_on(
     backend: BackendName,
-    (dir, context): (&Path, usize),
+    (dir, held): (&Path, Held),
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
     let kernels = args.isa.as_deref().map(kernels_named).transpose()?;
-    let device = device::of(backend, args)?;
+    let device = device::of(backend, args, (dir, held.at_most))?;
     let has_device = device.is_some();
+    let context = if has_device { held.at_most } else { held.at_first };
     let builder = Engine::builder(dir).arithmetic(args.arithmetic()).configure(|config| {
         config.backend = backend.into();
         config.device = device;
@@ -170,7 +187,11 @@ pub(crate) fn open_on(
     match open_as(&builder, args, interrupt) {
         Err(error) if has_device && device::falls_back(backend, &error) => {
             device::say_fallback(&error);
-            open_as(&builder.configure(|config| config.device = None), args, interrupt)
+            let builder = builder.configure(|config| {
+                config.device = None;
+                config.streaming.context = held.at_first;
+            });
+            open_as(&builder, args, interrupt)
         }
         opened => opened,
     }

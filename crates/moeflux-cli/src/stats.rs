@@ -194,3 +194,12 @@ fn session_bytes(engine: &Engine, context: usize) -> u64 {
 pub(crate) fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
     (n_tokens > 0 && !time.is_zero()).then(|| n_tokens as f64 / time.as_secs_f64())
 }
+
+/// The middle one, or the mean of the two in the middle.
+pub(crate) fn median(runs: &[f64]) -> Option<f64> {
+    let mut sorted = runs.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = sorted[(sorted.len() - 1) / 2];
+    Some(f64::midpoint(lower, upper))
+}

@@ -38,6 +38,11 @@ pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
         0 => String::new(),
         n_near => format!(" ({n_near} on the device)"),
     };
+    let repeated = match stats.rereads + stats.retries {
+        0 => String::new(),
+        1 => ", 1 read repeated".to_owned(),
+        n_repeated => format!(", {n_repeated} reads repeated"),
+    };
     let rate = stats.read_bytes_per_s().map_or("-".to_owned(), |it| format!("{:.2}", it / 1e9));
     vec![
         format!(
@@ -46,7 +51,7 @@ pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
             stats.n_slots, stats.n_experts, stats.hits, stats.on_their_way
         ),
         format!(
-            "drive     {} read by {} at {rate} GB/s, {:.2} s waited for",
+            "drive     {} read by {} at {rate} GB/s, {:.2} s waited for{repeated}",
             binary(stats.read_bytes()),
             stats.drive,
             stats.read_wait.as_secs_f64()

@@ -131,6 +131,18 @@ pub struct AdapterFacts {
     pub lacks: Option<String>,
 }
 
+impl AdapterFacts {
+    /// Memory that a model may have if nobody says how much, where the driver says what there is.
+    #[must_use]
+    pub fn room_bytes(&self) -> Option<u64> {
+        let share = match self.kind {
+            AdapterKind::Discrete | AdapterKind::Virtual => OTHERS_SHARE_OF_CARD,
+            _ => OTHERS_SHARE_OF_SHARED,
+        };
+        self.memory_bytes.map(|n_bytes| n_bytes - n_bytes / share)
+    }
+}
+
 impl fmt::Display for AdapterFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}, {}", self.name, self.kind.name(), self.api)?;
@@ -140,6 +152,11 @@ impl fmt::Display for AdapterFacts {
         f.write_str(")")
     }
 }
+
+/// What is left to others of a card's memory, and of memory that the CPU shares: one part of so
+/// many.
+const OTHERS_SHARE_OF_CARD: u64 = 16;
+const OTHERS_SHARE_OF_SHARED: u64 = 2;
 
 /// Storage buffers that one kernel sees.
 pub(crate) const N_BUFFERS_MIN: u32 = 8;

@@ -8,17 +8,12 @@ use moeflux::provider::backend::{Arithmetic, Backend};
 use moeflux::provider::config::{DeviceMaker, DeviceParts};
 use moeflux::provider::error::Result;
 
-use crate::adapter::{AdapterKind, HostMemory};
+use crate::adapter::HostMemory;
 use crate::backend::GpuBackend;
 use crate::config::{GpuConfig, Matrices, Tiers};
 use crate::device::Gpu;
 use crate::device::staging::STAGING_BYTES_MAX;
 use crate::trial::matrices_agree;
-
-/// What is left to others of a card's memory, and of memory that the CPU shares: one part of so
-/// many.
-const ROOM_SHARE_OF_CARD: u64 = 16;
-const ROOM_SHARE_OF_SHARED: u64 = 2;
 
 /// A GPU for models.
 #[derive(Debug)]
@@ -92,13 +87,7 @@ impl GpuMaker {
 
 impl DeviceMaker for GpuMaker {
     fn room_bytes(&self) -> Option<u64> {
-        let facts = self.gpu.facts();
-        let share = match facts.kind {
-            AdapterKind::Discrete | AdapterKind::Virtual => ROOM_SHARE_OF_CARD,
-            _ => ROOM_SHARE_OF_SHARED,
-        };
-        let spare = |n_bytes: u64| n_bytes - n_bytes / share;
-        let room_bytes = self.memory_bytes.or_else(|| facts.memory_bytes.map(spare));
+        let room_bytes = self.memory_bytes.or_else(|| self.gpu.facts().room_bytes());
         // What experts come through lies there too.
         room_bytes.map(|n_bytes| n_bytes.saturating_sub(STAGING_BYTES_MAX))
     }

@@ -14,7 +14,7 @@ use moeflux::provider::backend::TierStats;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::experts::stream::{StreamStats, drive_speed, probe_of};
 use moeflux::provider::forward::StepProgress;
-use moeflux::{Engine, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
+use moeflux::{Engine, Error, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
 use moeflux_io::{Caching, Probe};
 
 use crate::args::{IoName, ModelArgs};
@@ -96,6 +96,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let prefill = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
     let n_gen_tokens = args.gen_tokens.saturating_mul(n_sessions);
     let decode = bench.runs(args.repeat, n_gen_tokens, Bench::decode)?;
+    if interrupt.is_set() && prefill.rates.is_empty() && decode.rates.is_empty() {
+        return Err(Failure::Interrupted);
+    }
     let drive_speeds = std::mem::take(&mut bench.drive_speeds);
     drop(bench);
     engine.end_trace()?;
@@ -110,7 +113,8 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         drive_speeds,
     };
     let text = if args.json { report.json().to_string() } else { report.table() };
-    Ok(print::line(&text)?)
+    print::line(&text)?;
+    if interrupt.is_set() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
 /// Refuses more sessions than fit a step.
@@ -236,7 +240,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The runs that count; none where there are no tokens.
+    /// The runs that count; none where there are no tokens. Ctrl-C ends them: those that are whole
+    /// stay.
     fn runs(
         &mut self,
         repeat: NonZeroUsize,
@@ -244,7 +249,7 @@ impl Bench<'_> {
         run: fn(&mut Self, &[TokenId]) -> Result<()>,
     ) -> Result<Runs> {
         let mut runs = Runs::default();
-        if n_tokens == 0 {
+        if n_tokens == 0 || self.interrupt.is_set() {
             return Ok(runs);
         }
         let (mut before, mut tiers_before) = (None, None);
@@ -257,7 +262,10 @@ impl Bench<'_> {
                 tiers_before = tiers_before.or_else(|| self.engine.tier_stats());
             }
             let start = clock::instant();
-            run(self, &tokens)?;
+            match run(self, &tokens) {
+                Err(Error::Cancelled) => break,
+                done => done?,
+            }
             let elapsed = start.elapsed();
             if run_idx > 0 {
                 runs.rates.extend(rate(n_tokens, elapsed));

@@ -13,6 +13,7 @@ use super::{BenchArgs, Runs};
 use crate::machine::{Machine, rss_bytes_peak};
 use crate::model;
 use crate::size::binary;
+use crate::stats::median;
 use crate::streaming;
 use crate::tiers;
 
@@ -145,6 +146,21 @@ impl Report<'_> {
         }
     }
 
+    /// What Ctrl-C left of the runs, if it ended them.
+    fn interruption(&self) -> Option<String> {
+        let n_asked = |n_tokens: usize| if n_tokens == 0 { 0 } else { self.args.repeat.get() };
+        let prefill = (self.prefill.rates.len(), n_asked(self.args.prompt_tokens));
+        let decode = (self.decode.rates.len(), n_asked(self.args.gen_tokens));
+        let is_whole = prefill.0 >= prefill.1 && decode.0 >= decode.1;
+        (!is_whole).then(|| {
+            let ((prompts, all_prompts), (answers, all_answers)) = (prefill, decode);
+            format!(
+                "stopped   by Ctrl-C after {prompts} of {all_prompts} prompts and {answers} of \
+                 {all_answers} answers"
+            )
+        })
+    }
+
     /// For people.
     pub(super) fn table(&self) -> String {
         let Self { args, facts, device, n_rows_max, .. } = self;
@@ -165,9 +181,12 @@ impl Report<'_> {
                 args.repeat, args.context_tokens
             ),
             format!("memory    {} at most", rss_bytes_peak().map_or("unknown".to_owned(), binary)),
+        ];
+        lines.extend(self.interruption());
+        lines.extend([
             String::new(),
             format!("{:<17}{:>12}{:>24}", "tokens", "tokens/s", "lowest .. highest"),
-        ];
+        ]);
         lines.extend(row("prefill", args.prompt_tokens, prefill_runs));
         let n_sessions = args.sessions.get();
         lines.extend(row("decode", args.gen_tokens * n_sessions, decode_runs));
@@ -210,15 +229,6 @@ fn row(name: &str, n_tokens: usize, runs: &[f64]) -> Option<String> {
     let median = median(runs)?;
     let range = format!("{lowest:.2} .. {highest:.2}");
     Some(format!("{name:<8}{n_tokens:>9}{median:>12.2}{range:>24}"))
-}
-
-/// The middle one, or the mean of the two in the middle.
-fn median(runs: &[f64]) -> Option<f64> {
-    let mut sorted = runs.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    let lower = sorted[(sorted.len() - 1) / 2];
-    Some(f64::midpoint(lower, upper))
 }
 
 /// What was typed, so that it can be typed again.

@@ -3,11 +3,12 @@
 use moeflux_gpu::adapter::{AdapterFacts, adapters};
 use serde_json::{Value, json};
 
+use crate::quiet::without_noise;
 use crate::size::binary;
 
 /// What `--gpu` can name, in that order.
 pub(super) fn here() -> Vec<AdapterFacts> {
-    adapters().iter().map(|adapter| adapter.facts().clone()).collect()
+    without_noise(adapters).iter().map(|adapter| adapter.facts().clone()).collect()
 }
 
 /// One of them for people.

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use super::deep::Deep;
 use super::gpu;
-use super::survey::{Survey, Way};
+use super::survey::{DEPTH_ENOUGH, DEPTHS, Survey, Way};
 use super::system::{LockLimit, System};
+use crate::needs::Needs;
 use crate::place::Place;
 use crate::plan::advice::speed_range;
 use crate::plan::forecast::Forecast;
 use crate::plan::machine::PlanMachine;
-use crate::plan::needs::Needs;
 use crate::plan::report::forecast_json;
 
 /// A drive below this makes every miss long.
@@ -115,7 +115,7 @@ impl Report {
     fn system_warnings(&self) -> Vec<String> {
         let system = &self.system;
         let mut warnings = Vec::new();
-        let n_cores = crate::plan::needs::float(system.machine.n_cores() as u64);
+        let n_cores = crate::needs::float(system.machine.n_cores() as u64);
         if let Some(load) = system.load.filter(|load| *load > LOAD_SHARE_MAX * n_cores) {
             warnings.push(format!(
                 "the machine was busy (load {load:.1} on {n_cores} cores): these figures are too \
@@ -243,8 +243,9 @@ impl Report {
 fn drive_verdict(survey: &Survey) -> Option<String> {
     let best = survey.best().filter(|way| way.rate() > 0.0)?;
     let gbps = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
-    let (rate, depth) = (gbps(best.rate()), best.depth_enough());
-    let enough = format!("{rate}, reached with {depth} in flight");
+    let [.., deepest] = DEPTHS;
+    let enough =
+        format!("{}, the median of {DEPTH_ENOUGH} to {deepest} in flight", gbps(best.rate()));
     let ways = (survey.way(Caching::Direct), survey.way(Caching::PageCache));
     let (Some(direct), Some(cached)) = ways else {
         return Some(format!("the drive reads {enough}, through the page cache"));
@@ -272,7 +273,7 @@ mod tests {
         let way = |caching, drive, rate: f64| Way {
             caching,
             drive,
-            bytes_per_s: [0.5, 0.9, 0.96, 1.1, 1.0, 0.9].map(|it| it * rate).to_vec(),
+            bytes_per_s: [0.5, 0.9, 0.96, 1.1, 1.0, 1.0].map(|it| it * rate).to_vec(),
         };
         let direct = direct.map(|best| way(Caching::Direct, "io_uring", best));
         let cached = way(Caching::PageCache, "threads", cached);
@@ -318,8 +319,8 @@ mod tests {
         for (direct, cached, words) in [
             (Some(4e9), 2e9, "direct reads are 2.0 times as fast as the page cache: 4.00 GB/s"),
             (Some(2e9), 4e9, "the page cache is 2.0 times as fast as direct reads: 4.00 GB/s"),
-            (Some(2e9), 2.1e9, "equally fast here: 2.10 GB/s, reached with 4 in flight"),
-            (None, 2e9, "reads 2.00 GB/s, reached with 4 in flight, through the page cache"),
+            (Some(2e9), 2.1e9, "equally fast here: 2.10 GB/s, the median of 4 to 32 in flight"),
+            (None, 2e9, "reads 2.00 GB/s, the median of 4 to 32 in flight, through the page cache"),
         ] {
             let verdict = report(survey(direct, cached), "ext4").verdict();
             assert_eq!(verdict.len(), 1);

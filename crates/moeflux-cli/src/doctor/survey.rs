@@ -16,13 +16,14 @@ use serde_json::{Value, json};
 use crate::disk;
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
+use crate::stats::median;
 use crate::stream::Stream;
 
 /// Reads in flight, one column each.
 pub(super) const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// With fewer in flight most drives are slower.
-const DEPTH_ENOUGH: usize = 4;
+pub(super) const DEPTH_ENOUGH: usize = 4;
 
 /// As experts are read: large enough for any drive's full rate.
 const READ_BYTES: usize = 1 << 20;
@@ -54,14 +55,13 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// What it gives with enough reads in flight: the middle of those figures, since each alone may
+    /// What it gives with enough reads in flight: the median of those figures, since each alone may
     /// be of a moment when the drive was faster or busy.
     pub(super) fn rate(&self) -> f64 {
         let figures = DEPTHS.iter().zip(&self.bytes_per_s);
         let enough = figures.filter(|(depth, _)| **depth >= DEPTH_ENOUGH);
-        let mut enough: Vec<f64> = enough.map(|(_, rate)| *rate).collect();
-        enough.sort_by(f64::total_cmp);
-        enough.get(enough.len() / 2).copied().unwrap_or(0.0)
+        let enough: Vec<f64> = enough.map(|(_, rate)| *rate).collect();
+        median(&enough).unwrap_or(0.0)
     }
 
     /// The fewest reads in flight that come close to it.
@@ -284,9 +284,9 @@ mod tests {
         for (rates, rate, depth) in [
             (&[1.0, 2.0, 3.9, 4.0, 4.1, 4.0][..], 4.0, 4),
             (&[4.0, 4.0, 4.0, 4.0, 4.0, 4.0], 4.0, 1),
-            (&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 5.0, 16),
+            (&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 4.5, 16),
             // A burst counts no more than any other figure.
-            (&[3.0, 2.9, 2.0, 9.0, 2.1, 2.2], 2.2, 1),
+            (&[3.0, 2.9, 2.0, 9.0, 2.1, 2.2], 2.15, 1),
             (&[], 0.0, 1),
         ] {
             assert_eq!(way(rates).depth_enough(), depth, "{rates:?}");

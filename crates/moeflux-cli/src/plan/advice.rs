@@ -7,7 +7,7 @@ use moeflux::provider::config::N_ROWS_DEFAULT;
 
 use super::forecast::{Bound, Forecast, Gives, forecast};
 use super::machine::PlanMachine;
-use super::needs::Needs;
+use crate::needs::Needs;
 use crate::size::binary;
 
 /// Budgets in whole units of this are easier to type.

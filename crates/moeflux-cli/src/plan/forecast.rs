@@ -6,7 +6,7 @@
 
 use moeflux::provider::config::{N_ROWS_DEFAULT, N_ROWS_MAX};
 
-use super::needs::{Needs, float};
+use crate::needs::{Needs, float};
 
 /// Prompts that a forecast is made for, as far as the context reaches.
 const PROMPTS: [u64; 2] = [512, 2048];

@@ -6,9 +6,9 @@
 use moeflux::ByteCount;
 
 use super::forecast::Gives;
-use super::needs::float;
 use crate::machine;
 use crate::measured::{Measured, Rate, ago};
+use crate::needs::float;
 use crate::size::binary;
 
 /// A drive of which nothing is known: that of a usual laptop.

@@ -3,7 +3,6 @@
 //! **Invariant:** reads headers or a `config.json` only and measures nothing, so that it answers in
 //! well under a tenth of a second; every figure that was assumed says so.
 
-pub(crate) mod needs;
 pub(crate) mod forecast;
 pub(crate) mod machine;
 mod tiers;
@@ -22,11 +21,11 @@ use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
 use crate::measured::Measured;
 use crate::model;
+use crate::needs::Needs;
 use crate::place;
 use crate::ranges;
 use crate::size;
 use machine::{PlanMachine, Told};
-use needs::Needs;
 use report::{Report, Subject};
 
 /// Tokens of a session unless told otherwise, as `generate` has.

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::forecast::{Forecast, Prompt, Speed, forecast};
 use super::machine::{Figure, PlanMachine};
-use super::needs::{KV_KIND, Needs};
 use super::tiers::Tiers;
+use crate::needs::{KV_KIND, Needs};
 
 /// What is planned.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ fn prompt_json(prompt: &Prompt) -> Value {
         "n_passes": prompt.n_passes,
         "drive_bytes": prompt.drive_bytes,
         "seconds": prompt.seconds,
-        "tokens_per_s": super::needs::float(prompt.n_tokens) / prompt.seconds,
+        "tokens_per_s": crate::needs::float(prompt.n_tokens) / prompt.seconds,
         "bound": prompt.bound.name(),
     })
 }

@@ -9,8 +9,8 @@ use moeflux::provider::error::grouped;
 use super::advice::speed;
 use super::forecast::{Forecast, Prompt, Speed};
 use super::machine::Figure;
-use super::needs::{KV_KIND, float};
 use super::report::Report;
+use crate::needs::{KV_KIND, float};
 use crate::size::binary;
 
 /// Columns of the text before the numbers.

@@ -5,7 +5,7 @@
 use moeflux::provider::error::grouped;
 use serde_json::{Value, json};
 
-use super::needs::Needs;
+use crate::needs::Needs;
 use crate::size::binary;
 
 /// Experts by place.

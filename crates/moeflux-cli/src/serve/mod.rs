@@ -20,7 +20,7 @@ use moeflux_schedule::{Options, Service};
 use moeflux_server::http::{ApiKeys, Config, ModelInfo, Served, Server};
 use serde_json::{Map, Value, json};
 
-use crate::args::{BackendName, ModelArgs};
+use crate::args::ModelArgs;
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -183,20 +183,20 @@ fn service(
     (dir, context): (&Path, usize),
     text: &Arc<ModelText>,
     interrupt: Interrupt,
-) -> Result<Service> {
+) -> Outcome<Service> {
     let mut options = Options::new(context);
     options.n_sessions = args.sessions.get();
     options.n_queue = args.queue;
     options.unload_after = args.unload_after;
-    let n_kept = match args.model.backend {
-        // Sessions that grow take memory from experts.
-        BackendName::Cpu | BackendName::Reference => context.min(CONTEXT_DEFAULT),
-        // Those on a GPU cannot.
-        BackendName::Gpu | BackendName::Auto => context.saturating_mul(args.sessions.get()),
+    let held = model::Held {
+        at_first: context.min(CONTEXT_DEFAULT),
+        at_most: context.saturating_mul(args.sessions.get()),
     };
     let (dir, model_args) = (dir.to_owned(), args.model.clone());
-    let open = move || model::open(&dir, &model_args, n_kept, &interrupt);
-    Service::start(Box::new(open), Arc::clone(text), options, Arc::new(RealClock::new()))
+    let backend = args.model.backend()?;
+    let open = move || model::open_on(backend, (&dir, held), &model_args, &interrupt);
+    let clock = Arc::new(RealClock::new());
+    Ok(Service::start(Box::new(open), Arc::clone(text), options, clock)?)
 }
 
 fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {

@@ -150,3 +150,25 @@ fn several_sessions_answer_together() {
         assert!((each * 3.0 - all).abs() < 1e-6 * all, "{result}");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_the_runs_that_are_whole() {
+    use std::process::{Command, Stdio};
+
+    let model = golden(CASES[1]);
+    let args = ["bench", "--model", model.to_str().unwrap(), "--json", "--repeat", "1000"];
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+    bench.args(args).args(["--prompt-tokens", "0", "--gen-tokens", "60"]);
+    let child = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (_sender, nothing) = std::sync::mpsc::channel::<()>();
+    assert!(nothing.recv_timeout(std::time::Duration::from_secs(1)).is_err());
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let n_runs = result["decode_runs"].as_array().unwrap().len();
+    assert!((1..1000).contains(&n_runs), "{n_runs}");
+    check_rates(&result, "decode", n_runs);
+}

@@ -59,6 +59,38 @@ fn more_tokens_than_a_number_holds_are_as_many_as_fit() {
     assert!(answer["finish"] == "context" || answer["finish"] == "end", "{answer}");
 }
 
+#[test]
+fn the_last_of_a_repeated_option_counts_and_lists_grow() {
+    let dir = TempDir::synthetic();
+    let expected = answer(&dir, &["-n", "4", "--seed", "3"]);
+    let found = answer(&dir, &["-n", "9", "--seed", "1", "-n", "4", "--seed", "3"]);
+    assert_eq!(found["tokens"], expected["tokens"]);
+    let vowels = ['a', 'e', 'i', 'o', 'u'];
+    let stops = ["--stop", "a", "--stop", "e", "--stop", "i", "--stop", "o", "--stop", "u"];
+    let found = answer(&dir, &[&["-n", "64", "--seed", "3"][..], &stops].concat());
+    let text = found["text"].as_str().unwrap();
+    assert!(found["finish"] == "stop" && !text.contains(vowels), "{found}");
+}
+
+#[test]
+fn a_prompt_may_be_in_a_file() {
+    let dir = TempDir::synthetic();
+    std::fs::write(dir.file("prompt.txt"), "Hello").unwrap();
+    std::fs::write(dir.file("bad.txt"), b"Hel\xfflo").unwrap();
+    let (model, prompt) = (dir.file("model"), dir.file("prompt.txt"));
+    let [model, prompt] = [&model, &prompt].map(|it| it.to_str().unwrap());
+    let common = ["--model", model, "--json", "-n", "4", "--seed", "3"];
+    let generate = |more: &[&str]| -> Value {
+        let args = [&["generate"][..], more, &common].concat();
+        serde_json::from_str(&stdout_of(&args)).unwrap()
+    };
+    let expected = generate(&["Hello"]);
+    assert_eq!(generate(&["--prompt-file", prompt])["tokens"], expected["tokens"]);
+    let bad = dir.file("bad.txt");
+    let bad = ["generate", "--prompt-file", bad.to_str().unwrap()];
+    check_fails(&[&bad[..], &common].concat(), &["bad.txt", "not UTF-8 at byte 3"]);
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_the_answer_and_keeps_it() {
@@ -77,8 +109,9 @@ fn ctrl_c_ends_the_answer_and_keeps_it() {
     stdout.read_to_end(&mut text).unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("ended by cancelled"), "{stderr}");
+    assert!(!stderr.contains("error"), "{stderr}");
     assert_eq!(text.last(), Some(&b'\n'));
 }
 

@@ -85,3 +85,43 @@ fn the_doctor_lists_gpus_with_their_limits() {
         assert!(gpu["lacks"].is_null(), "{gpu}");
     }
 }
+
+#[test]
+fn options_of_a_gpu_mean_a_gpu() {
+    needs_gpu!();
+    let model = golden(NAME);
+    let args = ["bench", "--model", model.to_str().unwrap(), "--repeat", "1", "--json"];
+    let computed_on = |more: &[&str]| {
+        let result: Value = serde_json::from_str(&stdout_of(&[&args[..], more].concat())).unwrap();
+        result["backend"].as_str().unwrap().to_owned()
+    };
+    let short = ["--prompt-tokens", "8", "--gen-tokens", "2"];
+    assert_eq!(computed_on(&[&short[..], &["--gpu", "0"]].concat()), "gpu");
+    assert_eq!(computed_on(&[&short[..], &["--gpu", "0", "--backend", "auto"]].concat()), "gpu");
+    assert_eq!(computed_on(&short), "cpu", "a small model");
+    let wrong = [&args[..], &["--gpu", "no such GPU"]].concat();
+    check_fails(&wrong, &["no such GPU", "not found; there is 0: "]);
+    for option in [["--gpu", "0"], ["--gpu-memory", "1G"]] {
+        let args = [&args[..], &["--backend", "cpu"], &option].concat();
+        let output = moeflux(&args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let expected = format!("{} means a GPU, and --backend cpu uses none", option[0]);
+        assert!(stderr.contains(&expected), "{stderr}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn drivers_say_nothing_about_the_desktop() {
+    needs_gpu!();
+    let dir = TempDir::new();
+    let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_moeflux"));
+    let doctor = doctor.args(["doctor", "--json"]).arg(dir.path());
+    // With the layer that looks for a desktop, which other tests leave out.
+    let doctor = doctor.env_remove("NODEVICE_SELECT").env_remove("XDG_RUNTIME_DIR");
+    let output = doctor.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!stderr.contains("XDG_RUNTIME_DIR"), "{stderr}");
+}

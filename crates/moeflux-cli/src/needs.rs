@@ -15,7 +15,7 @@ use moeflux_io::SLOT_ALIGN;
 use moeflux_kernels::MatrixLayout;
 
 /// How the default arithmetic keeps keys and values.
-pub(super) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
+pub(crate) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
 
 /// Whole blocks around an extent that is read past the page cache.
 const BLOCK_BYTES: u64 = 4096;
@@ -151,6 +151,12 @@ impl Needs {
     /// The smallest budget that works.
     pub(crate) fn least_bytes(&self, context: u64) -> u64 {
         self.fixed_bytes(context).saturating_add(self.n_slots_min() * self.slot_bytes)
+    }
+
+    /// Memory of a device that holds all of it. There, keys and values take twice as much.
+    pub(crate) fn all_bytes_on_device(&self, context: u64) -> u64 {
+        let kv_bytes = self.kv_bytes_per_position.saturating_mul(context);
+        self.all_bytes(context).saturating_add(kv_bytes)
     }
 
     /// The budget from which on nothing is read from the drive any more.

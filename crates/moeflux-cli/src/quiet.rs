@@ -1,0 +1,61 @@
+//! Keeps a line of GPU drivers off the terminal that says nothing about the GPU.
+//!
+//! Mesa's Vulkan drivers look for a Wayland session as they are loaded, and libwayland writes to
+//! stderr where there is none. **Invariant:** every other line appears, behind the work.
+
+/// What libwayland writes.
+#[cfg(target_os = "linux")]
+const NOISE: &str = "XDG_RUNTIME_DIR";
+
+/// Does what loads drivers.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn without_noise<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+/// Does what loads drivers.
+#[cfg(target_os = "linux")]
+pub(crate) fn without_noise<T>(work: impl FnOnce() -> T) -> T {
+    let held = Held::begin();
+    let result = work();
+    drop(held);
+    result
+}
+
+/// What is written to stderr meanwhile goes to memory.
+#[cfg(target_os = "linux")]
+struct Held {
+    stderr: std::os::fd::OwnedFd,
+    written: std::fs::File,
+}
+
+#[cfg(target_os = "linux")]
+impl Held {
+    /// `None` where the system has no such memory: then lines appear as they are.
+    fn begin() -> Option<Self> {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let written = rustix::fs::memfd_create("moeflux-stderr", flags).ok()?;
+        let stderr = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok()?;
+        rustix::stdio::dup2_stderr(&written).ok()?;
+        Some(Self { stderr, written: written.into() })
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Held {
+    fn drop(&mut self) {
+        use std::io::{Read as _, Seek as _};
+
+        let mut text = Vec::new();
+        if rustix::stdio::dup2_stderr(&self.stderr).is_err()
+            || self.written.rewind().is_err()
+            || self.written.read_to_end(&mut text).is_err()
+        {
+            return;
+        }
+        let text = String::from_utf8_lossy(&text);
+        for line in text.lines().filter(|line| !line.contains(NOISE)) {
+            eprintln!("{line}");
+        }
+    }
+}
