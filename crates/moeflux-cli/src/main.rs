@@ -1,7 +1,7 @@
 //! The `moeflux` command: reads arguments, runs one subcommand, says on one line what went wrong.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong use, 130 ended by Ctrl-C. Results go to stdout, everything
-//! else to stderr.
+//! Exit status: 0 done, 1 failed, 2 wrong use, 130 ended by Ctrl-C. Results go to stdout, all else
+//! to stderr.
 #![expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
 
 mod clock;
