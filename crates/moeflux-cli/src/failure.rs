@@ -1,4 +1,5 @@
-//! The two ways a command fails, by exit status: a run that failed (1) and wrong use (2).
+//! The ways a command fails, by exit status: a run that failed (1), wrong use (2), and a download
+//! that was interrupted (130, as of a program that Ctrl-C ended).
 //!
 //! **Invariant:** a run's failure is one line; wrong use that clap cannot see (because it takes the
 //! model, or two options together) looks as if clap had seen it.
@@ -15,6 +16,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// It was understood, and failed.
     Failed(Error),
+    /// Somebody ended it, and it can go on.
+    Interrupted(String),
 }
 
 /// The result of a command.
@@ -25,7 +28,7 @@ impl Failure {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Usage(_) => "\n\nFor more information, try '--help'.",
-            Self::Failed(_) => "",
+            Self::Failed(_) | Self::Interrupted(_) => "",
         }
     }
 
@@ -34,6 +37,7 @@ impl Failure {
         match self {
             Self::Usage(_) => ExitCode::from(2),
             Self::Failed(_) => ExitCode::FAILURE,
+            Self::Interrupted(_) => ExitCode::from(130),
         }
     }
 }
@@ -41,7 +45,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(problem) => write!(f, "{problem}"),
+            Self::Usage(problem) | Self::Interrupted(problem) => write!(f, "{problem}"),
             Self::Failed(error) => write!(f, "{error}{}", error.remedy().map_or("", options)),
         }
     }

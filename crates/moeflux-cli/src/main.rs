@@ -1,18 +1,21 @@
 //! The `moeflux` command: reads arguments, runs one subcommand, says on one line what went wrong.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong use. Results go to stdout, everything else to stderr.
+//! Exit status: 0 done, 1 failed, 2 wrong use, 130 a download that Ctrl-C ended. Results go to
+//! stdout, everything else to stderr.
 #![expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
 
 mod clock;
 mod failure;
 mod size;
 mod print;
+mod ask;
 mod progress;
 mod interrupt;
 mod environment;
 mod out_file;
 mod logprobs;
 mod cache;
+mod hub;
 mod stream;
 mod ranges;
 mod args;
@@ -43,6 +46,9 @@ mod doctor;
 mod synth;
 mod pack;
 mod verify;
+mod pull;
+mod list;
+mod rm;
 #[cfg(test)]
 mod test_dir;
 
@@ -88,6 +94,12 @@ enum Command {
     Pack(pack::PackArgs),
     /// Read every byte of a model and compare it with its checksums
     Verify(verify::VerifyArgs),
+    /// Download a model from the Hugging Face hub, to the cache that other tools use, too
+    Pull(pull::PullArgs),
+    /// List the models in the cache of the Hugging Face hub
+    List(list::ListArgs),
+    /// Remove a model from the cache of the Hugging Face hub
+    Rm(rm::RmArgs),
 }
 
 fn main() -> ExitCode {
@@ -124,5 +136,8 @@ fn run(command: Command) -> Outcome {
         }
         Command::Pack(args) => Ok(print::line(&pack::run(&args, &Interrupt::listen())?)?),
         Command::Verify(args) => verify::run(&args, &Interrupt::listen()),
+        Command::Pull(args) => Ok(print::line(&pull::run(&args)?)?),
+        Command::List(args) => Ok(print::line(&list::run(&args)?)?),
+        Command::Rm(args) => Ok(print::line(&rm::run(&args)?)?),
     }
 }
