@@ -3,6 +3,7 @@
 //! **Invariant:** the token goes to the endpoint's own scheme, host and port only; a redirect never
 //! leads from TLS to plain text; whoever is silent for too long is given up.
 
+use std::io::Read;
 use std::time::Duration;
 
 use ureq::http::{HeaderMap, Uri};
@@ -21,6 +22,9 @@ pub(crate) const N_TRIES_ASKING: u32 = 4;
 
 /// The same of a transfer, which may have lasted for hours: waits of four minutes in all.
 pub(crate) const N_TRIES_FETCHING: u32 = 12;
+
+/// Of a body that nobody needs, what is read: a connection serves again after its end.
+const DRAINED_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes of a message of the hub that are repeated.
 const SAID_CHARS_MAX: usize = 200;
@@ -135,7 +139,10 @@ impl Client {
         let mut url = url.to_owned();
         for _ in 0..N_REDIRECTS_MAX {
             self.stop.check().map_err(Trouble::Final)?;
-            let answer = self.get_here(&url, range)?;
+            let mut answer = self.get_here(&url, range)?;
+            if !matches!(answer.status, 200..=299) {
+                drain(&mut answer.body.as_reader());
+            }
             match answer.status {
                 200..=299 => return Ok(answer),
                 301 | 302 | 303 | 307 | 308 => url = self.redirected(&answer)?,
@@ -342,6 +349,12 @@ impl Tries {
         let doubled = first_wait.saturating_mul(1 << (self.n_made - 1).min(20));
         self.stop.wait(asked.unwrap_or_else(|| doubled.min(longest_wait)))
     }
+}
+
+/// Reads to the end of a body, if that is near.
+pub(crate) fn drain(body: &mut dyn Read) {
+    // An error here concerns nothing that is needed.
+    drop(std::io::copy(&mut body.take(DRAINED_BYTES_MAX), &mut std::io::sink()));
 }
 
 impl Origin {

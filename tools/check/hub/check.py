@@ -72,7 +72,11 @@ def by_them(home, url, *patterns, **env):
 
 
 def tree(home):
-    """Every file and link of a cache, with its contents, its target, and its permissions."""
+    """Every file and link of a cache, with its contents, its target, and its permissions.
+
+    Of the tag of backup programs only the first line is fixed; the permissions of listings are those
+    that Python gives temporary files.
+    """
     found = {}
     for path in sorted((home / "hub").rglob("*")):
         name = str(path.relative_to(home))
@@ -81,8 +85,11 @@ def tree(home):
         elif path.is_dir():
             found[name] = "folder"
         else:
-            mode = oct(path.stat().st_mode & 0o777)
-            found[name] = f"{mode} {hash(path.read_bytes())}"
+            mode = "" if path.parent.name == "trees" else oct(path.stat().st_mode & 0o777)
+            contents = path.read_bytes()
+            if path.name == "CACHEDIR.TAG":
+                contents = contents.splitlines()[0]
+            found[name] = f"{mode} {hash(contents)}"
     return found
 
 

@@ -94,7 +94,7 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
             "cancelled; what arrived is kept, and `moeflux pull {}` continues",
             args.wanted
         ))),
-        other => Ok(summary(args, &remote, &other?)),
+        other => Ok(summary(&remote, &other?, offer.runs())),
     }
 }
 
@@ -132,18 +132,17 @@ fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
     Err(Error::Input(problem).into())
 }
 
-fn summary(args: &PullArgs, remote: &Remote, pulled: &Pulled) -> String {
-    let wanted = &args.wanted;
-    let dir = pulled.dir.display();
+fn summary(remote: &Remote, pulled: &Pulled, runs: bool) -> String {
+    let (wanted, dir) = (remote.wanted(), pulled.dir.display());
     let fetched = match pulled.fetched_bytes {
         0 => "all was there".to_owned(),
         n_bytes => format!("{} downloaded", ByteCount(n_bytes)),
     };
-    let mut text = format!("{dir}: {fetched}");
-    let has_config = remote.chosen().any(|(path, _)| path == "config.json");
-    let has_weights = remote.chosen().any(|(path, _)| path.ends_with(".safetensors"));
-    if has_config && has_weights {
-        text.push_str(&format!("\nnext: moeflux generate --chat \"Hello\" --model {wanted}"));
+    let has = |name: &str| remote.chosen().any(|(path, _)| path.ends_with(name));
+    if runs && has("config.json") && has(".safetensors") {
+        return format!(
+            "{dir}: {fetched}\nnext: moeflux generate --chat \"Hello\" --model {wanted}"
+        );
     }
-    text
+    format!("{dir}: {fetched}")
 }

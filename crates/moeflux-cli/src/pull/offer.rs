@@ -16,7 +16,8 @@ const N_COMMIT_DIGITS: usize = 12;
 #[derive(Debug)]
 pub(super) struct Offer {
     presence: Presence,
-    model: String,
+    /// What it is, or why it cannot be run.
+    model: Result<String, String>,
     /// How fast it is expected to be here.
     expected: Option<String>,
     place: String,
@@ -29,9 +30,9 @@ impl Offer {
         let config = hub.config(remote)?;
         let root = hub.cache().root();
         let model = match config.as_deref().map(described) {
-            None => "has no config.json".to_owned(),
-            Some(Ok(text)) => text,
-            Some(Err(error)) => format!("moeflux cannot run it: {error}"),
+            None => Err("has no config.json".to_owned()),
+            Some(Ok(text)) => Ok(text),
+            Some(Err(error)) => Err(format!("moeflux cannot run it: {error}")),
         };
         let existing = root.ancestors().find(|it| it.exists());
         let drive = existing.map(place::key);
@@ -49,6 +50,12 @@ impl Offer {
         self.presence.n_bytes - self.presence.here_bytes
     }
 
+    /// Whether moeflux knows such models.
+    pub(super) fn runs(&self) -> bool {
+        self.model.is_ok()
+    }
+
+    /// How many files are wanted.
     pub(super) fn n_files(&self) -> usize {
         self.presence.n_files
     }
@@ -72,7 +79,7 @@ impl Offer {
             .map_or(String::new(), |it| format!("{} free in ", ByteCount(it).rounded()));
         let mut lines = vec![
             format!("{} at {} ({commit})", wanted.id, wanted.revision()),
-            row("model", &self.model),
+            row("model", self.model.as_ref().unwrap_or_else(|problem| problem)),
             row("files", &format!("{n_files}{left}, {size}{here}")),
         ];
         lines.extend(self.expected.iter().map(|it| row("expected", it)));

@@ -2,6 +2,7 @@
 //! stays.
 
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -23,16 +24,29 @@ impl Lock {
     pub(crate) fn try_take(path: &Path) -> Result<Option<Self>> {
         file::make_parent(path)?;
         let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        // Whoever shares the cache can wait for it.
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o664);
-        let file = options.open(path).map_err(Error::io("create", path))?;
+        options.read(true).write(true);
+        let file = match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => options.open(path),
+            created => created.inspect(share),
+        };
+        let file = file.map_err(Error::io("open", path))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => Ok(None),
             Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(Self { _file: file })),
         }
     }
+}
+
+/// Lets whoever shares the cache wait for a lock, too.
+fn share(file: &File) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        // A file system without permissions refuses nobody.
+        drop(file.set_permissions(std::fs::Permissions::from_mode(0o664)));
+    }
+    #[cfg(not(unix))]
+    let _ = file;
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use ureq::http::HeaderMap;
 
 use super::Pull;
 use super::download::Download;
-use crate::client::{Answer, N_TRIES_FETCHING, Tries, Trouble};
+use crate::client::{Answer, N_TRIES_FETCHING, Tries, Trouble, drain};
 use crate::error::{Error, Result};
 
 /// Written at a time.
@@ -87,12 +87,14 @@ impl Pull<'_> {
             206 => {
                 self.check_range(download, &answer.headers, first)?;
                 let mut body = answer.body;
-                self.receive(download, piece, &mut body.as_reader(), buffer)
+                let received = self.receive(download, piece, &mut body.as_reader(), buffer);
+                received.inspect(|()| drain(&mut body.as_reader()))
             }
             _ if download.cut.n_pieces() == 1 && first == 0 => {
                 self.check_length(download, &answer.headers)?;
                 let mut body = answer.body;
-                self.receive(download, piece, &mut body.as_reader(), buffer)
+                let received = self.receive(download, piece, &mut body.as_reader(), buffer);
+                received.inspect(|()| drain(&mut body.as_reader()))
             }
             _ => self.attempt_whole(download, piece, answer, buffer, tries),
         }

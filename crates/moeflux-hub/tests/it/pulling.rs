@@ -18,6 +18,9 @@ fn a_model_arrives_in_the_layout_of_the_hub_s_own_tools() {
     let pulled = bench.pull(ID).unwrap();
     assert_eq!(pulled.dir, bench.dir().join("snapshots").join(FIRST));
     assert_eq!(bench.server.take_n_bytes(), pulled.fetched_bytes);
+    // One that asks, and four to each server.
+    let n_connections = bench.server.n_connections();
+    assert!(n_connections <= 1 + 4 + 4, "{n_connections} connections");
     let files = model();
     let wanted = files.iter().filter(|it| !it.path().starts_with(['.', 'R']));
     let mut expected = vec!["refs/main 40".to_owned()];

@@ -83,6 +83,7 @@ struct Shared {
     signature: AtomicU64,
     /// Of files, sent to anybody.
     n_bytes: AtomicU64,
+    n_connections: AtomicU64,
     streams: Mutex<Vec<TcpStream>>,
     is_ended: AtomicBool,
     ended: (Mutex<()>, Condvar),
@@ -111,6 +112,7 @@ impl HubServer {
             page: Mutex::new(1000),
             signature: AtomicU64::new(1),
             n_bytes: AtomicU64::new(0),
+            n_connections: AtomicU64::new(0),
             streams: Mutex::default(),
             is_ended: AtomicBool::new(false),
             ended: <(Mutex<()>, Condvar)>::default(),
@@ -164,6 +166,11 @@ impl HubServer {
         self.shared.n_bytes.load(Ordering::SeqCst)
     }
 
+    /// Connections that were made, to both servers.
+    pub(crate) fn n_connections(&self) -> u64 {
+        self.shared.n_connections.load(Ordering::SeqCst)
+    }
+
     /// The requests that came since this was asked last.
     pub(crate) fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.shared.seen.lock().unwrap())
@@ -192,6 +199,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, is_elsewhere: bool) {
             if shared.is_ended.load(Ordering::SeqCst) {
                 break;
             }
+            shared.n_connections.fetch_add(1, Ordering::SeqCst);
             shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
             scope.spawn(move || {
                 // Clients that leave are part of the tests.
