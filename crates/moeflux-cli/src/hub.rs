@@ -79,7 +79,10 @@ pub(crate) fn described(config: &[u8]) -> Result<String> {
     let stored = match (spec.quantisation.default, spec.quantisation.is_fp8) {
         (Some(params), _) => format!("{} bits in groups of {}", params.bits, params.group),
         (None, true) => "FP8".to_owned(),
-        (None, false) => text("torch_dtype").or_else(|| text("dtype")).unwrap_or("").to_owned(),
+        (None, false) => {
+            let dtype = text("torch_dtype").or_else(|| text("dtype")).unwrap_or("");
+            dtype.escape_debug().to_string()
+        }
     };
     let comma = if stored.is_empty() { "" } else { ", " };
     Ok(format!("{model_type}{comma}{stored}"))

@@ -4,7 +4,7 @@
 //! system.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
@@ -38,6 +38,15 @@ impl RepoId {
     /// The folder of a model in the cache.
     pub(crate) fn folder(&self) -> String {
         format!("models--{}", self.0.replace('/', "--"))
+    }
+
+    /// The model of the folder of one of its revisions, `models--OWNER--NAME/snapshots/COMMIT`.
+    #[must_use]
+    pub fn of_snapshot(dir: &Path) -> Option<Self> {
+        let snapshots = dir.parent()?;
+        let is_snapshot = snapshots.ends_with("snapshots") && is_commit(dir.file_name()?.to_str()?);
+        let folder = snapshots.parent().filter(|_| is_snapshot)?;
+        Self::of_folder(folder.file_name()?.to_str()?)
     }
 
     /// The model of a folder in the cache.
@@ -192,6 +201,12 @@ mod tests {
         for name in ["Qwen/Qwen3-30B-A3B", "gpt2", "a/b.c_d-e", "1/2"] {
             let id: RepoId = name.parse().unwrap();
             assert_eq!(RepoId::of_folder(&id.folder()), Some(id));
+        }
+        let commit = "0a".repeat(20);
+        let dir = Path::new("/x/models--a--b/snapshots").join(&commit);
+        assert_eq!(RepoId::of_snapshot(&dir).unwrap().as_str(), "a/b");
+        for other in ["models--a--b/snapshots/main", "/", "", "snapshots/x", "a/snapshots/b"] {
+            assert_eq!(RepoId::of_snapshot(Path::new(other)), None, "{other}");
         }
         let long = format!("a/{}", "b".repeat(95));
         for name in [

@@ -105,7 +105,9 @@ fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
         let n_left = sorted.len().saturating_sub(N_LISTED_MAX);
         let named = sorted.iter().take(N_LISTED_MAX);
         let named: Vec<String> = named
-            .map(|(path, bytes)| format!("{path} ({})", ByteCount(*bytes).rounded()))
+            .map(|(path, bytes)| {
+                format!("{} ({})", path.escape_debug(), ByteCount(*bytes).rounded())
+            })
             .collect();
         let more = if n_left > 0 { format!(", and {n_left} more") } else { String::new() };
         named.join(", ") + &more

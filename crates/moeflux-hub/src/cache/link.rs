@@ -43,8 +43,8 @@ impl Folder {
         has_no_links: bool,
     ) -> Result<()> {
         let to = self.file(commit, path)?;
-        let mut target = PathBuf::from("../".repeat(path.split('/').count() + 1));
-        target.extend(["blobs", blob.digits()]);
+        let up = std::iter::repeat_n("..", path.split('/').count() + 1);
+        let target: PathBuf = up.chain(["blobs", blob.digits()]).collect();
         if fs::read_link(&to).is_ok_and(|it| it == target) {
             return Ok(());
         }

@@ -199,7 +199,9 @@ pub(crate) fn state(folder: &Folder, commit: &str) -> Result<State> {
     };
     Ok(match missing.first() {
         None => State::Whole,
-        Some(first) => State::Missing { n_files: missing.len(), first: first.clone() },
+        Some(first) => {
+            State::Missing { n_files: missing.len(), first: first.escape_debug().to_string() }
+        }
     })
 }
 

@@ -147,6 +147,10 @@ impl Hub {
         let mut here = BTreeMap::new();
         for (path, listed) in remote.chosen() {
             let (blob, n_bytes) = (&listed.blob, listed.n_bytes);
+            if folder.pieces(blob).is_file() && !folder.partial(blob).is_file() {
+                // Its process ended between the last two steps, or somebody removed the contents.
+                file::remove_if_there(&folder.pieces(blob))?;
+            }
             if is_shown(folder, remote, path, listed)? {
                 here.insert(blob, n_bytes);
             } else if file::len_bytes(&folder.blob(blob)) == Some(n_bytes) {
@@ -250,6 +254,11 @@ impl Pull<'_> {
             self.queue.put_off(job);
             return waited;
         };
+        if self.is_shown(&job)? {
+            self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
+            self.queue.finished();
+            return Ok(());
+        }
         if file::len_bytes(&self.folder.blob(&job.blob)) == Some(job.n_bytes) {
             self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
             self.show(&job, Age::Old)?;
@@ -260,6 +269,17 @@ impl Pull<'_> {
         self.done_bytes.fetch_add(download.done_bytes(), Ordering::Relaxed);
         let download = self.queue.opened(download);
         self.advance(&download)
+    }
+
+    /// Whether another process put all of the files into the snapshot meanwhile.
+    fn is_shown(&self, job: &Job) -> Result<bool> {
+        for path in &job.paths {
+            let file = self.folder.file(self.remote.commit(), path)?;
+            if file::len_bytes(&file) != Some(job.n_bytes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Puts contents into the snapshot.

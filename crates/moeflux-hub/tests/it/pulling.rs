@@ -167,22 +167,25 @@ fn where_there_are_no_links_files_are_in_the_snapshot() {
 
 #[test]
 fn two_downloads_of_the_same_share_the_work() {
-    let bench = Bench::new();
-    bench.server.faults(|seen, _| match seen.is_elsewhere {
-        true => Fault::Slow(4096, std::time::Duration::from_millis(2)),
-        false => Fault::Nothing,
-    });
-    let hubs = [bench.hub(), bench.hub(), bench.hub()];
-    std::thread::scope(|scope| {
-        for hub in &hubs {
-            scope.spawn(|| pull(hub, ID, &[]).unwrap());
+    for has_no_links in [false, true] {
+        let bench = Bench::new();
+        bench.server.faults(|seen, _| match seen.is_elsewhere {
+            true => Fault::Slow(4096, std::time::Duration::from_millis(2)),
+            false => Fault::Nothing,
+        });
+        let hubs = [0; 3]
+            .map(|_| Hub::new(Settings { has_no_links, ..bench.settings() }, Stop::default()));
+        std::thread::scope(|scope| {
+            for hub in &hubs {
+                scope.spawn(|| pull(hub, ID, &[]).unwrap());
+            }
+        });
+        assert_eq!(bench.server.take_n_bytes(), model_bytes(), "each byte is fetched once");
+        for file in model().iter().filter(|it| !it.path().starts_with(['.', 'R'])) {
+            assert_eq!(bench.read(FIRST, file.path()), file.bytes());
         }
-    });
-    assert_eq!(bench.server.take_n_bytes(), model_bytes(), "each byte is fetched once");
-    for file in model().iter().filter(|it| !it.path().starts_with(['.', 'R'])) {
-        assert_eq!(bench.read(FIRST, file.path()), file.bytes());
+        bench.check_tidy();
     }
-    bench.check_tidy();
 }
 
 #[test]
