@@ -57,8 +57,8 @@ fn row(snapshot: &Snapshot) -> Row<'_> {
             Err("GGUF, which moeflux does not run yet".to_owned())
         }
         (State::NoWeights, _) => Err("no *.safetensors".to_owned()),
-        (State::Missing { n_files, first }, _) => {
-            Err(format!("incomplete: {n_files} files are missing, the first is {first}"))
+        (State::Missing { .. }, _) => {
+            Err(format!("incomplete: {}", snapshot.state.missing().unwrap_or_default()))
         }
         (State::Whole, Err(_)) => Err("no config.json".to_owned()),
         (State::Whole, Ok(config)) => {

@@ -92,12 +92,11 @@ impl Cache {
             return Err(Error::Cache(problem));
         };
         let dir = folder.snapshot(&commit);
-        match scan::state(&folder, &commit)? {
-            State::Whole | State::NoWeights => Ok(dir),
-            State::Missing { n_files, first } => Err(Error::Cache(format!(
-                "{wanted} is not whole: of {}, {n_files} files are missing, the first is {first}",
-                dir.display()
-            ))),
+        match scan::state(&folder, &commit)?.missing() {
+            None => Ok(dir),
+            Some(missing) => {
+                Err(Error::Cache(format!("{wanted} is not whole: in {}, {missing}", dir.display())))
+            }
         }
     }
 

@@ -73,6 +73,20 @@ pub enum State {
     NoWeights,
 }
 
+impl State {
+    /// What is missing; none if nothing is, or nothing can be.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        match self {
+            Self::Whole | Self::NoWeights => None,
+            Self::Missing { n_files: 1, first } => Some(format!("{first} is missing")),
+            Self::Missing { n_files, first } => {
+                Some(format!("{n_files} files are missing, the first is {first}"))
+            }
+        }
+    }
+}
+
 impl Repo {
     pub(super) fn scan(id: RepoId, folder: &Folder) -> Result<Self> {
         let mut refs = references(folder);
