@@ -96,8 +96,9 @@ impl ModelArgs {
 /// Which model, and how it is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json, *.safetensors and tokenizer.json [default: the demo model]
-    #[arg(long, value_name = "DIR")]
+    /// Folder with config.json, *.safetensors and tokenizer.json, or OWNER/NAME[@REVISION] of a
+    /// model that `moeflux pull` downloaded [default: the demo model]
+    #[arg(long, value_name = "DIR|OWNER/NAME")]
     pub(crate) model: Option<PathBuf>,
     /// Backend that runs the model [default: auto; gpu with --gpu or --gpu-memory]
     #[arg(long, value_enum)]

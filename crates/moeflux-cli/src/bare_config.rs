@@ -42,7 +42,16 @@ impl BareConfig {
     /// [`Error::Io`]; [`Error::Malformed`] if it is no JSON object.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let bytes = read_file(&path, CONFIG_BYTES_MAX)?;
+        Self::parse(&path, read_file(&path, CONFIG_BYTES_MAX)?)
+    }
+
+    /// The bytes of a config; `path` names them in messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if it is no JSON object.
+    pub(crate) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+        let path = path.to_owned();
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
         let Value::Object(mut root) = value else {

@@ -15,7 +15,8 @@ pub(crate) fn folder() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("moeflux")
 }
 
+/// A variable of the environment, if there is something in it.
 #[expect(clippy::disallowed_methods, reason = "the command reads the environment, the library not")]
-fn variable(name: &str) -> Option<PathBuf> {
+pub(crate) fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

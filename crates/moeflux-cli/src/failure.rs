@@ -15,8 +15,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// It was understood, and failed.
     Failed(Error),
-    /// Ctrl-C ended it; what it had was printed.
-    Interrupted,
+    /// Ctrl-C ended it: what it had was printed, or is kept.
+    Interrupted(String),
 }
 
 /// The exit code of a shell's command that Ctrl-C ended.
@@ -26,11 +26,16 @@ pub(crate) const EXIT_CODE_OF_INTERRUPT: u8 = 130;
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
+    /// There is nothing to add.
+    pub(crate) fn interrupted() -> Self {
+        Self::Interrupted("interrupted".to_owned())
+    }
+
     /// What is said after the message.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Usage(_) => "\n\nFor more information, try '--help'.",
-            Self::Failed(_) | Self::Interrupted => "",
+            Self::Failed(_) | Self::Interrupted(_) => "",
         }
     }
 
@@ -39,7 +44,7 @@ impl Failure {
         match self {
             Self::Usage(_) => ExitCode::from(2),
             Self::Failed(_) => ExitCode::FAILURE,
-            Self::Interrupted => ExitCode::from(EXIT_CODE_OF_INTERRUPT),
+            Self::Interrupted(_) => ExitCode::from(EXIT_CODE_OF_INTERRUPT),
         }
     }
 }
@@ -47,9 +52,8 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(problem) => write!(f, "{problem}"),
+            Self::Usage(problem) | Self::Interrupted(problem) => write!(f, "{problem}"),
             Self::Failed(error) => write!(f, "{error}{}", error.remedy().map_or("", options)),
-            Self::Interrupted => f.write_str("interrupted"),
         }
     }
 }
@@ -70,7 +74,7 @@ fn options(remedy: Remedy) -> &'static str {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        if matches!(error, Error::Cancelled) { Self::Interrupted } else { Self::Failed(error) }
+        if matches!(error, Error::Cancelled) { Self::interrupted() } else { Self::Failed(error) }
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let finish = finish?;
     answer.end(&engine, (seed, context), finish)?;
     if finish == Finish::Cancelled && interrupt.is_set() {
-        return Err(Failure::Interrupted);
+        return Err(Failure::interrupted());
     }
     Ok(())
 }

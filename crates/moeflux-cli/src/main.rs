@@ -9,12 +9,14 @@ mod failure;
 mod size;
 mod print;
 mod quiet;
+mod ask;
 mod progress;
 mod interrupt;
 mod environment;
 mod out_file;
 mod logprobs;
 mod cache;
+mod hub;
 mod stream;
 mod ranges;
 mod args;
@@ -46,6 +48,9 @@ mod doctor;
 mod synth;
 mod pack;
 mod verify;
+mod pull;
+mod list;
+mod rm;
 #[cfg(test)]
 mod test_dir;
 
@@ -91,6 +96,12 @@ enum Command {
     Pack(pack::PackArgs),
     /// Read every byte of a model and compare it with its checksums
     Verify(verify::VerifyArgs),
+    /// Download a model from the Hugging Face hub, to the cache that other tools use, too
+    Pull(pull::PullArgs),
+    /// List the models in the cache of the Hugging Face hub
+    List(list::ListArgs),
+    /// Remove a model from the cache of the Hugging Face hub
+    Rm(rm::RmArgs),
 }
 
 fn main() -> ExitCode {
@@ -98,7 +109,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             match &failure {
-                Failure::Interrupted => eprintln!("{failure}"),
+                Failure::Interrupted(_) => eprintln!("{failure}"),
                 failure => eprintln!("error: {failure}{}", failure.hint()),
             }
             failure.exit_code()
@@ -132,5 +143,8 @@ fn run(command: Command) -> Outcome {
         }
         Command::Pack(args) => Ok(print::line(&pack::run(&args, &Interrupt::listen())?)?),
         Command::Verify(args) => verify::run(&args, &Interrupt::listen()),
+        Command::Pull(args) => Ok(print::line(&pull::run(&args)?)?),
+        Command::List(args) => Ok(print::line(&list::run(&args)?)?),
+        Command::Rm(args) => Ok(print::line(&rm::run(&args)?)?),
     }
 }

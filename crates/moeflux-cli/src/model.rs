@@ -18,16 +18,19 @@ use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
 use crate::device;
 use crate::failure::{Failure, Outcome};
+use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::measured::Measured;
 use crate::progress::Bar;
 
-/// A model's path: what was given, or the folder of the model in the box, unpacked.
+/// A model's path: what was given, by its folder or by its name in the hub's cache, or the folder
+/// of the model in the box, unpacked.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(path) => {
-            check_there(path)?;
-            Ok(path.to_owned())
+            let path = hub::found(path)?;
+            check_there(&path)?;
+            Ok(path)
         }
         None => {
             let root = cache::folder();

@@ -23,6 +23,14 @@ impl Bar {
         Self::new(what, total_bytes, BYTES)
     }
 
+    /// A bar of bytes of which some are done; its rate counts from there.
+    pub(crate) fn bytes_from(what: &str, total_bytes: u64, done_bytes: u64) -> Self {
+        let bar = Self::bytes(what, total_bytes);
+        bar.set(done_bytes);
+        bar.bar.reset_eta();
+        bar
+    }
+
     /// A bar of tokens at zero; hidden where standard error is no terminal.
     pub(crate) fn tokens(what: &str, n_tokens: usize) -> Self {
         Self::new(what, n_tokens as u64, TOKENS)

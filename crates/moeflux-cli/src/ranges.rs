@@ -40,6 +40,11 @@ pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_THREADS_MAX)
 }
 
+/// Parses `--connections`.
+pub(crate) fn connections(text: &str) -> Parsed<NonZeroUsize> {
+    count(text, moeflux_hub::N_CONNECTIONS_MAX)
+}
+
 /// Parses `--chunk`.
 pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_ROWS_MAX)

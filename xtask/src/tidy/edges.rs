@@ -6,7 +6,7 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 14] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
     ("moeflux-io", &[]),
     // Its benchmark only, which reads memory as weights lie in it.
     ("moeflux-kernels", &["moeflux-io"]),
@@ -21,6 +21,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
             "moeflux-chat",
             "moeflux-demo",
             "moeflux-gpu",
+            "moeflux-hub",
             "moeflux-io",
             "moeflux-kernels",
             "moeflux-schedule",
@@ -29,6 +30,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     ),
     ("moeflux-demo", &[]),
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
+    ("moeflux-hub", &["moeflux-io"]),
     ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),

@@ -8,10 +8,11 @@ use crate::tidy::lex;
 use crate::tidy::tree::{File, Tree};
 
 /// Crates that are not programs.
-const LIBRARIES: [&str; 6] = [
+const LIBRARIES: [&str; 7] = [
     "crates/moeflux/src/",
     "crates/moeflux-demo/src/",
     "crates/moeflux-gpu/src/",
+    "crates/moeflux-hub/src/",
     "crates/moeflux-io/src/",
     "crates/moeflux-kernels/src/",
     "crates/moeflux-threads/src/",

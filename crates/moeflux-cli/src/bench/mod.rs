@@ -97,7 +97,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let n_gen_tokens = args.gen_tokens.saturating_mul(n_sessions);
     let decode = bench.runs(args.repeat, n_gen_tokens, Bench::decode)?;
     if interrupt.is_set() && prefill.rates.is_empty() && decode.rates.is_empty() {
-        return Err(Failure::Interrupted);
+        return Err(Failure::interrupted());
     }
     let drive_speeds = std::mem::take(&mut bench.drive_speeds);
     drop(bench);
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     };
     let text = if args.json { report.json().to_string() } else { report.table() };
     print::line(&text)?;
-    if interrupt.is_set() { Err(Failure::Interrupted) } else { Ok(()) }
+    if interrupt.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
 /// Refuses more sessions than fit a step.

@@ -21,6 +21,7 @@ use moeflux::provider::format::SUMS_FILE_NAME;
 use moeflux::{Error, Result};
 
 use crate::failure::Outcome;
+use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::measured::Measured;
@@ -41,8 +42,9 @@ use system::System;
 /// What `moeflux doctor` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Folder of a model, or any folder on the drive to measure [default: the current folder]
-    #[arg(value_name = "DIR", default_value = ".", hide_default_value = true)]
+    /// Folder of a model, its OWNER/NAME in the hub's cache, or any folder on the drive to measure
+    /// [default: the current folder]
+    #[arg(value_name = "DIR|OWNER/NAME", default_value = ".", hide_default_value = true)]
     pub(crate) dir: PathBuf,
     /// Read every byte of the model in DIR and compare it with checksums. A packed model has its
     /// own; for another model, the first run writes them (XXH3-64 of each tensor, each slice of
@@ -68,7 +70,7 @@ pub(crate) struct DoctorArgs {
 ///
 /// What is wrong with the folder; that something is damaged; [`Error::Cancelled`].
 pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
-    let dir = args.dir.canonicalize().map_err(Error::io("find", &args.dir))?;
+    let dir = hub::found(&args.dir)?.canonicalize().map_err(Error::io("find", &args.dir))?;
     if !dir.is_dir() {
         return Err(Error::Input(format!(
             "{} is a file: name its folder {}",

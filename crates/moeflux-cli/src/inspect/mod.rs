@@ -21,9 +21,9 @@ use report::{Files, Report};
 /// What `moeflux inspect` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
-    /// Folder of a model, or a config.json to show the sizes that the model would have [default:
-    /// the demo model]
-    #[arg(value_name = "DIR|CONFIG.json")]
+    /// Folder of a model, its OWNER/NAME in the hub's cache, or a config.json to show the sizes
+    /// that the model would have [default: the demo model]
+    #[arg(value_name = "DIR|CONFIG.json|OWNER/NAME")]
     pub(crate) path: Option<PathBuf>,
     /// Bits per weight, with a config.json only: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
     #[arg(long, value_parser = parse_bits)]

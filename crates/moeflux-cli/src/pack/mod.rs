@@ -14,6 +14,7 @@ use moeflux::{ByteCount, Error};
 use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT, parse_bits, parse_group};
 use crate::disk;
 use crate::failure::Outcome;
+use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::model;
@@ -23,7 +24,8 @@ use crate::ranges;
 /// What `moeflux pack` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PackArgs {
-    /// Folder of the checkpoint, as published or as mlx-lm wrote it
+    /// Folder of the checkpoint, as published or as mlx-lm wrote it, or its OWNER/NAME in the hub's
+    /// cache
     #[arg(value_name = "SRC")]
     pub(crate) source: PathBuf,
     /// The folder to write; it must be empty, not exist, or hold an interrupted pack of SRC
@@ -70,8 +72,9 @@ impl PackArgs {
 ///
 /// What is wrong with the source, the folder or the disk; [`Error::Cancelled`] soon after Ctrl-C.
 pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
-    model::check_named(&args.source)?;
-    let packing = Packing::prepare(&args.source, &args.target, &args.options())?;
+    let source = hub::found(&args.source)?;
+    model::check_named(&source)?;
+    let packing = Packing::prepare(&source, &args.target, &args.options())?;
     disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
     if packing.is_resumed() {
         eprintln!(

@@ -11,14 +11,16 @@ pub(crate) mod report;
 pub(crate) mod text;
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use moeflux::ByteCount;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::RawConfig;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
+use crate::hub;
 use crate::measured::Measured;
 use crate::model;
 use crate::needs::Needs;
@@ -34,8 +36,9 @@ pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 /// What `moeflux plan` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// A config.json of a model that need not exist here, or the folder of a model
-    #[arg(value_name = "CONFIG.json|DIR")]
+    /// A config.json of a model that need not exist here, the folder of a model, or OWNER/NAME of
+    /// one that `moeflux pull` downloaded
+    #[arg(value_name = "CONFIG.json|DIR|OWNER/NAME")]
     pub(crate) path: PathBuf,
     /// Bits per weight, with a config.json only: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
     #[arg(long, value_parser = parse_bits)]
@@ -72,18 +75,43 @@ pub(crate) struct PlanArgs {
 ///
 /// What is wrong with the config, the headers or the arguments.
 pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
-    let (blueprint, subject) = open(args)?;
+    let path = &hub::found(&args.path)?;
+    let (blueprint, subject) = open(path, args)?;
     let context = model::context_for(&blueprint.spec, args.context, CONTEXT_DEFAULT)?;
     let told = Told { ram_bytes: args.ram, drive_gbps: args.disk_gbps, memory_gbps: args.mem_gbps };
-    let drive_key = subject.exists.then(|| place::key(&args.path));
+    let drive_key = subject.exists.then(|| place::key(path));
     let machine = PlanMachine::here(&told, &Measured::load(), drive_key.as_deref());
     let report = Report::new(Needs::new(&blueprint), subject, machine, context as u64);
     let report = report.beside(args.gpu_memory);
     Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
 }
 
-fn open(args: &PlanArgs) -> Outcome<(Blueprint, Subject)> {
-    let path = &args.path;
+/// What is expected here of a model that is not here yet: a line. None if the config is of no model
+/// that runs. Weights that are not quantised are planned as most would pack them.
+pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<String> {
+    let config = BareConfig::parse(Path::new("config.json"), config).ok()?;
+    let published = config.published_params().ok()?;
+    let params = config.params(None, None).ok()?;
+    let needs = Needs::new(&config.blueprint(params).ok()?);
+    let machine = PlanMachine::here(&Told::default(), &Measured::load(), drive_key);
+    let context = needs.context_max.min(CONTEXT_DEFAULT as u64);
+    let gives = machine.gives()?;
+    let speed = match forecast::forecast(&needs, &gives, context) {
+        Some(forecast) => advice::speed_range(&forecast),
+        None => format!("too large, it needs {}", ByteCount(needs.least_bytes(context)).rounded()),
+    };
+    let packed = match published {
+        Some(_) => String::new(),
+        None => format!("packed with {} bits (`moeflux pack`): ", params.bits),
+    };
+    let drive = format!("{:.2} GB/s", gives.drive_bytes_per_s / 1e9);
+    Some(format!(
+        "{packed}{speed}, with {} of memory and a drive of {drive}; `moeflux plan` says more",
+        ByteCount(gives.budget_bytes).rounded()
+    ))
+}
+
+fn open(path: &Path, args: &PlanArgs) -> Outcome<(Blueprint, Subject)> {
     model::check_named(path)?;
     let is_bare = !path.is_dir() || !model::has_weights(path)?;
     if is_bare {

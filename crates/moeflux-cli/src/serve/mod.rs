@@ -16,6 +16,7 @@ use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::format::read_file;
 use moeflux::provider::io::RealClock;
 use moeflux::{Error, ModelText, Result};
+use moeflux_hub::RepoId;
 use moeflux_schedule::{Options, Service};
 use moeflux_server::http::{ApiKeys, Config, ModelInfo, Served, Server};
 use serde_json::{Map, Value, json};
@@ -73,7 +74,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
     /// Name of the model in answers and in /v1/models; more names may follow [default: the name of
-    /// its folder]
+    /// its folder, or OWNER/NAME]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     served_name: Vec<String>,
     /// Refuse requests that name another model
@@ -203,8 +204,9 @@ fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
     let mut names = args.served_name.clone();
     if names.is_empty() {
         let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
-        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
-        names.push(name.unwrap_or_else(|| "moeflux".to_owned()));
+        let of_hub = RepoId::of_snapshot(&dir).map(|id| id.to_string());
+        let of_dir = || Some(dir.file_name()?.to_string_lossy().into_owned());
+        names.push(of_hub.or_else(of_dir).unwrap_or_else(|| "moeflux".to_owned()));
     }
     let mut about = Map::new();
     let mut set = |key: &str, value: Value| about.insert(key.to_owned(), value);

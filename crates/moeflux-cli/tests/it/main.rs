@@ -14,6 +14,10 @@ mod needs_gpu;
 mod packing;
 mod pipes;
 mod planning;
+mod pulling;
+#[expect(dead_code, reason = "the tests of the library use the rest")]
+#[path = "../../../moeflux-hub/tests/it/server/mod.rs"]
+mod server;
 mod serving;
 mod support;
 mod tracing;

@@ -1,0 +1,57 @@
+//! A question to whoever sits at the terminal.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use moeflux::Error;
+
+use crate::failure::{Failure, Outcome};
+
+/// What Enter means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Default {
+    Yes,
+    No,
+}
+
+/// Asks; where nobody can answer, says which option answers.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] where there is no terminal.
+pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
+    let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
+    if !stdin.is_terminal() || !stderr.is_terminal() {
+        let problem = format!("{question} There is no terminal to ask on: --yes answers yes");
+        return Err(Failure::Usage(problem));
+    }
+    let choice = if default == Default::Yes { "[Y/n]" } else { "[y/N]" };
+    let asked = write!(stderr, "{question} {choice} ").and_then(|()| stderr.flush());
+    let mut line = String::new();
+    let read = asked.and_then(|()| stdin.lock().read_line(&mut line));
+    let n_bytes = read.map_err(|error| Error::Input(format!("cannot ask: {error}")))?;
+    // The end of the input is no answer.
+    Ok(n_bytes > 0 && means_yes(&line, default))
+}
+
+fn means_yes(line: &str, default: Default) -> bool {
+    match line.trim().to_ascii_lowercase().as_str() {
+        "" => default == Default::Yes,
+        answer => answer == "y" || answer == "yes",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_yes_is_yes() {
+        for line in ["y\n", "Y", "yes\r\n", " YES "] {
+            assert!(means_yes(line, Default::No) && means_yes(line, Default::Yes), "{line}");
+        }
+        for line in ["n\n", "no", "q", "yess", "0"] {
+            assert!(!means_yes(line, Default::No) && !means_yes(line, Default::Yes), "{line}");
+        }
+        assert!(means_yes("\n", Default::Yes) && !means_yes("\n", Default::No));
+    }
+}

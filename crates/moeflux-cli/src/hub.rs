@@ -1,0 +1,106 @@
+//! The cache of the Hugging Face hub, where the environment has it, and the names in it.
+//!
+//! **Invariant:** a folder that is there wins over a name in the cache.
+
+use std::path::{Path, PathBuf};
+
+use moeflux::provider::format::RawConfig;
+use moeflux::provider::spec::ModelSpec;
+use moeflux::{Error, Result};
+use moeflux_hub::{Cache, Settings, Wanted};
+
+use crate::cache;
+use crate::failure::{Failure, Outcome};
+
+/// What names files, not models of a hub.
+const FILE_ENDS: [&str; 3] = ["json", "safetensors", "gguf"];
+
+/// The variables of `huggingface_hub`.
+pub(crate) fn settings() -> Outcome<Settings> {
+    let variable =
+        |name: &str| cache::variable(name).and_then(|it| it.into_os_string().into_string().ok());
+    Ok(Settings::from_environment(&variable)?)
+}
+
+impl From<moeflux_hub::Error> for Failure {
+    fn from(error: moeflux_hub::Error) -> Self {
+        use moeflux_hub::Error as Hub;
+        match error {
+            Hub::Asked(problem) => Self::Usage(problem),
+            Hub::Io { action, path, source } => Error::Io { action, path, source }.into(),
+            other => Error::Input(other.to_string()).into(),
+        }
+    }
+}
+
+/// Parses `OWNER/NAME[@REVISION]`.
+pub(crate) fn wanted(text: &str) -> std::result::Result<Wanted, String> {
+    text.parse::<Wanted>().map_err(|error| error.to_string())
+}
+
+/// The folder that `--model` means: itself, or that of a model in the cache.
+pub(crate) fn found(path: &Path) -> Result<PathBuf> {
+    let Some(wanted) = named(path) else { return Ok(path.to_owned()) };
+    let Ok(settings) = settings() else { return Ok(path.to_owned()) };
+    let cache = Cache::new(&settings.cache);
+    cache.find(&wanted).map_err(|error| match error {
+        moeflux_hub::Error::Cache(problem) if cache.has(&wanted.id) => {
+            Error::Input(format!("{problem}; `moeflux pull {wanted}` completes it"))
+        }
+        _ => {
+            let folder = settings.cache.display();
+            Error::malformed(path, format!(
+                "there is no such folder, and no such model in the cache {folder}; a model is the \
+                 folder with its config.json and *.safetensors, or OWNER/NAME after `moeflux pull \
+                 OWNER/NAME`"
+            ))
+        }
+    })
+}
+
+/// A path that is none here, and could be a name of the hub: `OWNER/NAME[@REVISION]`.
+fn named(path: &Path) -> Option<Wanted> {
+    let text = path.to_str()?;
+    let id = text.split('@').next()?;
+    let end = Path::new(id).extension().unwrap_or_default();
+    let is_file = FILE_ENDS.iter().any(|it| end.eq_ignore_ascii_case(it));
+    if path.exists() || is_file || id.matches('/').count() != 1 {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// A model's own word for itself, and how its weights are stored; or why it cannot be run.
+pub(crate) fn described(config: &[u8]) -> Result<String> {
+    let raw = RawConfig::parse(Path::new("config.json"), config)?;
+    let spec = ModelSpec::from_config(&raw)?;
+    let model_type = raw.root().str_opt("model_type")?.unwrap_or("a model");
+    let text = |key: &str| raw.root().str_opt(key).ok().flatten();
+    let stored = match (spec.quantisation.default, spec.quantisation.is_fp8) {
+        (Some(params), _) => format!("{} bits in groups of {}", params.bits, params.group),
+        (None, true) => "FP8".to_owned(),
+        (None, false) => {
+            let dtype = text("torch_dtype").or_else(|| text("dtype")).unwrap_or("");
+            dtype.escape_debug().to_string()
+        }
+    };
+    let comma = if stored.is_empty() { "" } else { ", " };
+    Ok(format!("{model_type}{comma}{stored}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_hub_are_told_from_paths() {
+        for name in ["Qwen/Qwen3-30B-A3B", "a/b@v1", "a/b@refs/pr/1"] {
+            assert_eq!(named(Path::new(name)).unwrap().to_string(), name);
+        }
+        for path in ["a", "./a", "/a/b", "a/b/c", "../a", "src/main.json", "a/b.gguf", "a\\b"] {
+            assert_eq!(named(Path::new(path)), None, "{path}");
+        }
+        // The tests run in the crate's folder, where this is a folder.
+        assert_eq!(named(Path::new("src/plan")), None);
+    }
+}

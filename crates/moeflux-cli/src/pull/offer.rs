@@ -1,0 +1,89 @@
+//! What a download would be: said before it begins.
+
+use moeflux::ByteCount;
+use moeflux_hub::{Hub, Presence, Remote};
+
+use crate::disk;
+use crate::failure::Outcome;
+use crate::hub::described;
+use crate::place;
+use crate::plan;
+
+/// Digits of a commit that tell it from others.
+const N_COMMIT_DIGITS: usize = 12;
+
+/// A download before it begins.
+#[derive(Debug)]
+pub(super) struct Offer {
+    presence: Presence,
+    /// What it is, or why it cannot be run.
+    model: Result<String, String>,
+    /// How fast it is expected to be here.
+    expected: Option<String>,
+    place: String,
+    free_bytes: Option<u64>,
+}
+
+impl Offer {
+    pub(super) fn new(hub: &Hub, remote: &Remote, piece_bytes: u64) -> Outcome<Self> {
+        let presence = hub.presence(remote, piece_bytes)?;
+        let config = hub.config(remote)?;
+        let root = hub.cache().root();
+        let model = match config.as_deref().map(described) {
+            None => Err("has no config.json".to_owned()),
+            Some(Ok(text)) => Ok(text),
+            Some(Err(error)) => Err(format!("moeflux cannot run it: {error}")),
+        };
+        let existing = root.ancestors().find(|it| it.exists());
+        let drive = existing.map(place::key);
+        Ok(Self {
+            presence,
+            model,
+            expected: config.and_then(|it| plan::expectation(it, drive.as_deref())),
+            place: root.display().to_string(),
+            free_bytes: disk::free_bytes(root),
+        })
+    }
+
+    /// What would be fetched.
+    pub(super) fn missing_bytes(&self) -> u64 {
+        self.presence.n_bytes - self.presence.here_bytes
+    }
+
+    /// Whether moeflux knows such models.
+    pub(super) fn runs(&self) -> bool {
+        self.model.is_ok()
+    }
+
+    /// How many files are wanted.
+    pub(super) fn n_files(&self) -> usize {
+        self.presence.n_files
+    }
+
+    /// A line each.
+    pub(super) fn lines(&self, remote: &Remote) -> Vec<String> {
+        let Presence { n_files, n_bytes, n_files_here, here_bytes } = self.presence;
+        let wanted = remote.wanted();
+        let commit = &remote.commit()[..N_COMMIT_DIGITS];
+        let row = |label: &str, text: &str| format!("  {label:<10}{text}");
+        let size = ByteCount(n_bytes).rounded();
+        let here = match here_bytes {
+            0 => String::new(),
+            _ if here_bytes == n_bytes => "; all of it is here".to_owned(),
+            _ => format!("; {} of it are here", ByteCount(here_bytes).rounded()),
+        };
+        let left =
+            if n_files_here == 0 { String::new() } else { format!(" ({n_files_here} here)") };
+        let free = self
+            .free_bytes
+            .map_or(String::new(), |it| format!("{} free in ", ByteCount(it).rounded()));
+        let mut lines = vec![
+            format!("{} at {} ({commit})", wanted.id, wanted.revision()),
+            row("model", self.model.as_ref().unwrap_or_else(|problem| problem)),
+            row("files", &format!("{n_files}{left}, {size}{here}")),
+        ];
+        lines.extend(self.expected.iter().map(|it| row("expected", it)));
+        lines.push(row("drive", &format!("{free}{}", self.place)));
+        lines
+    }
+}

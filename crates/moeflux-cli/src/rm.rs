@@ -1,0 +1,42 @@
+//! `moeflux rm`: a model, or a revision of it, goes from the hub's cache.
+
+use clap::Args;
+use moeflux::{ByteCount, Error};
+use moeflux_hub::{Cache, Wanted};
+
+use crate::ask::{self, confirm};
+use crate::failure::Outcome;
+use crate::hub;
+
+/// What `moeflux rm` is told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RmArgs {
+    /// A model that `moeflux list` shows, and a branch, a tag or a commit of it [default: all of
+    /// the model]
+    #[arg(value_name = "OWNER/NAME[@REVISION]", value_parser = hub::wanted)]
+    wanted: Wanted,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    yes: bool,
+}
+
+/// Removes; answers what to tell the user.
+///
+/// # Errors
+///
+/// What is not there, or must not go.
+pub(crate) fn run(args: &RmArgs) -> Outcome<String> {
+    let wanted = &args.wanted;
+    let removal = Cache::new(&hub::settings()?.cache).removal(wanted)?;
+    let question = format!("Remove {wanted}, {}?", ByteCount(removal.n_bytes()).rounded());
+    if !args.yes && !confirm(&question, ask::Default::No)? {
+        return Err(Error::Input("nothing was removed".to_owned()).into());
+    }
+    let left = match removal.n_revisions_left() {
+        0 => String::new(),
+        1 => "; another revision of the model stays".to_owned(),
+        n_left => format!("; {n_left} other revisions of the model stay"),
+    };
+    let freed_bytes = removal.run()?;
+    Ok(format!("{wanted} is removed, {} are free again{left}", ByteCount(freed_bytes)))
+}

@@ -1,0 +1,295 @@
+//! `moeflux pull`, `list`, `rm` and models by name, from a hub on this machine.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::server::{Access, Contents, Fault, File, HubServer};
+use crate::support::TempDir;
+
+const ID: &str = "owner/model";
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Longer than anything below takes on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A hub, and a home that is empty.
+struct Bench {
+    server: HubServer,
+    home: TempDir,
+}
+
+impl Bench {
+    /// With these files.
+    fn new(files: &[File]) -> Self {
+        let server = HubServer::new();
+        server.put(ID, Access::Open, COMMIT, files);
+        Self { server, home: TempDir::new() }
+    }
+
+    /// With a model that can be run.
+    fn with_model() -> Self {
+        let made = TempDir::synthetic();
+        let mut files = vec![File::new("README.md", Contents::new(b"# A model"))];
+        for entry in std::fs::read_dir(made.file("model")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            files.push(File::new(&name, Contents::new(&std::fs::read(&path).unwrap())));
+        }
+        Self::new(&files)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+        for name in ["HOME", "USERPROFILE", "LOCALAPPDATA"] {
+            command.env(name, self.home.path());
+        }
+        for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "XDG_CACHE_HOME"] {
+            command.env_remove(name);
+        }
+        command.env("HF_HOME", self.home.file("hf")).env("HF_ENDPOINT", self.server.url());
+        command.env("NODEVICE_SELECT", "1").args(args).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    #[track_caller]
+    fn stdout(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// It fails with this status, and says these words in the last line of stderr.
+    #[track_caller]
+    fn check_fails(&self, status: i32, args: &[&str], words: &[&str]) {
+        let output = self.run(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}: something on stdout");
+        let error = stderr.lines().find(|it| it.starts_with("error: "));
+        let error = error.unwrap_or("no error");
+        for word in words {
+            assert!(error.contains(word), "`{word}` is not in: {stderr}");
+        }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.home.file("hf").join("hub/models--owner--model")
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Waits until the hub has sent so many bytes.
+    fn wait_for_bytes(&self, n_bytes: u64) {
+        let mut n_looks_left = PATIENCE.as_millis() / LOOK_EVERY.as_millis();
+        while self.server.n_bytes() < n_bytes {
+            n_looks_left = n_looks_left.checked_sub(1).expect("the download goes on");
+            std::thread::park_timeout(LOOK_EVERY);
+        }
+    }
+}
+
+fn said(child: &mut Child) -> (Option<i32>, String) {
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    (child.wait().unwrap().code(), text)
+}
+
+#[test]
+fn a_model_is_pulled_listed_run_and_removed() {
+    let bench = Bench::with_model();
+    let page = bench.stdout(&["pull", ID, "--dry-run"]);
+    for words in ["owner/model at main (0123456789ab)", "qwen3_moe", "files", "free in", "tokens/s"]
+    {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    assert!(!bench.home.file("hf").exists(), "nothing was written");
+    bench.check_fails(2, &["pull", ID], &["Download ", "--yes"]);
+    assert!(!bench.home.file("hf").exists(), "nothing was written");
+
+    let printed = bench.stdout(&["pull", ID, "--yes"]);
+    assert!(printed.contains("downloaded"), "{printed}");
+    let next = "next: moeflux generate --chat \"Hello\" --model owner/model";
+    assert!(printed.contains(next), "{printed}");
+    let again = bench.stdout(&["pull", ID]);
+    assert!(again.contains("all was there"), "{again}");
+
+    let named = ["generate", "Once", "-n", "4", "--seed", "7", "--model"];
+    let dir = bench.dir().join("snapshots").join(COMMIT);
+    let by_name = bench.stdout(&[&named[..], &[ID]].concat());
+    assert_eq!(by_name, bench.stdout(&[&named[..], &[dir.to_str().unwrap()]].concat()));
+    let at_commit = format!("{ID}@{COMMIT}");
+    for args in [&["inspect", ID][..], &["plan", &at_commit], &["verify", "owner/model@main"]] {
+        bench.stdout(args);
+    }
+    let packed = bench.home.file("packed");
+    bench.stdout(&["pack", ID, packed.to_str().unwrap()]);
+    let examined = bench.stdout(&["doctor", ID, "--file-size", "4M", "--json"]);
+    assert!(examined.contains(COMMIT), "{examined}");
+
+    let listed: Value = serde_json::from_str(&bench.stdout(&["list", "--json"])).unwrap();
+    assert_eq!(listed["models"][0]["name"], ID);
+    let revision = &listed["models"][0]["revisions"][0];
+    assert_eq!((&revision["state"], &revision["refs"][0]), (&"whole".into(), &"main".into()));
+    assert!(revision["model"].as_str().unwrap().starts_with("qwen3_moe"), "{revision}");
+    let page = bench.stdout(&["list"]);
+    assert!(page.contains("owner/model: ") && page.contains("  main "), "{page}");
+
+    bench.check_fails(2, &["rm", ID], &["Remove owner/model", "--yes"]);
+    let removed = bench.stdout(&["rm", ID, "--yes"]);
+    assert!(removed.contains("is removed") && removed.contains("free again"), "{removed}");
+    assert!(bench.stdout(&["list"]).contains("no models in"));
+    bench.check_fails(1, &["rm", ID, "--yes"], &["is not in the cache"]);
+}
+
+#[test]
+fn a_folder_wins_over_a_name() {
+    let bench = Bench::with_model();
+    bench.stdout(&["pull", ID, "--yes"]);
+    std::fs::create_dir_all(bench.home.file("owner/model")).unwrap();
+    let mut command = bench.command(&["inspect", ID]);
+    let output = command.current_dir(bench.home.path()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("it has no config.json"), "{stderr}");
+}
+
+#[test]
+fn a_model_that_is_not_here_names_the_command_that_fetches_it() {
+    let bench = Bench::with_model();
+    for args in [
+        &["generate", "x", "--model", ID][..],
+        &["plan", ID],
+        &["inspect", ID],
+        &["verify", ID],
+        &["doctor", ID],
+        &["pack", ID, "out"],
+        &["bench", "--model", "owner/model@v1"],
+    ] {
+        bench.check_fails(1, args, &["there is no such folder", "`moeflux pull"]);
+    }
+    bench.stdout(&["pull", ID, "--yes", "--file", "*.json"]);
+    let words = ["is not whole", "`moeflux pull owner/model` completes it"];
+    bench.check_fails(1, &["inspect", ID], &words);
+    let page = bench.stdout(&["list"]);
+    assert!(page.contains("! main") && page.contains("incomplete: "), "{page}");
+    bench.stdout(&["pull", ID, "--yes"]);
+    bench.stdout(&["inspect", ID]);
+}
+
+#[test]
+fn what_is_no_model_for_moeflux_is_told_before_a_download() {
+    let gguf = File::new("x-Q4_K_M.gguf", Contents::noise(1, 20_000));
+    let bench = Bench::new(&[gguf, File::new("config.json", Contents::new(b"{}"))]);
+    let words = ["has GGUF files", "--file", "x-Q4_K_M.gguf (20.00 kB)"];
+    bench.check_fails(1, &["pull", ID, "--yes"], &words);
+    bench.check_fails(1, &["pull", ID, "--file", "*.bin"], &["no file of owner/model matches"]);
+    let printed = bench.stdout(&["pull", ID, "--yes", "--file", "*Q4*"]);
+    assert!(!printed.contains("next:"), "{printed}");
+    assert!(bench.stdout(&["list"]).contains("GGUF"));
+    let config = File::new("config.json", Contents::new(b"{\"model_type\": \"llama\"}"));
+    let weights = File::new("model.safetensors", Contents::noise(1, 20_000));
+    let bench = Bench::new(&[config, weights]);
+    let page = bench.stdout(&["pull", ID, "--dry-run"]);
+    assert!(page.contains("moeflux cannot run it: ") && page.contains("llama"), "{page}");
+}
+
+#[test]
+fn wrong_names_and_refusals_have_their_exit_codes() {
+    let bench = Bench::new(&[]);
+    bench.check_fails(2, &["pull", "../evil"], &["is not the name of a repository"]);
+    bench.check_fails(2, &["pull", "a/b@../c"], &["is not a revision"]);
+    bench.check_fails(2, &["rm", "a/b/c"], &["is not the name of a repository"]);
+    bench.check_fails(1, &["pull", "owner/none"], &["does not know owner/none"]);
+    let mut offline = bench.command(&["pull", ID]);
+    let output = offline.env("HF_HUB_OFFLINE", "1").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("HF_HUB_OFFLINE is set"), "{stderr}");
+    let files = [
+        File::new("config.json", Contents::new(b"{}")),
+        File::new("model.safetensors", Contents::noise(1, 10_000)).listed_with(1 << 41),
+    ];
+    let bench = Bench::new(&files);
+    if cfg!(unix) {
+        let words = ["hub: needs 2.20 TB", "are available", "free some space"];
+        bench.check_fails(1, &["pull", ID, "--yes"], &words);
+    }
+}
+
+/// Of these tests' downloads, which take seconds.
+const PIECE: u64 = 64 << 10;
+const N_BYTES: u64 = 4 << 20;
+
+fn slow_bench() -> Bench {
+    let config = File::new("config.json", Contents::new(b"{}"));
+    let bench = Bench::new(&[config, File::new("m.safetensors", Contents::noise(3, N_BYTES))]);
+    bench.server.faults(|seen, _| match seen.is_elsewhere {
+        true => Fault::Slow(16 << 10, Duration::from_millis(10)),
+        false => Fault::Nothing,
+    });
+    bench
+}
+
+const SLOW_PULL: [&str; 7] = ["pull", ID, "--yes", "--connections", "2", "--piece", "64K"];
+
+#[test]
+fn a_killed_download_goes_on_where_it_was() {
+    let bench = slow_bench();
+    let mut before = 0;
+    for _ in 0..3 {
+        let mut child = bench.start(&SLOW_PULL);
+        bench.wait_for_bytes(before + N_BYTES / 5);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        before = bench.server.n_bytes();
+    }
+    assert!(!bench.dir().join("refs/main").exists());
+    bench.server.faults(|_, _| Fault::Nothing);
+    bench.stdout(&SLOW_PULL);
+    // Each of the three may have lost a piece of each connection, and what was on its way.
+    let sent = bench.server.n_bytes();
+    let lost = 3 * 2 * (PIECE + (256 << 10));
+    assert!(sent <= N_BYTES + lost, "{sent} bytes for {N_BYTES}");
+    let path = bench.dir().join("snapshots").join(COMMIT).join("m.safetensors");
+    assert!(std::fs::read(path).unwrap() == Contents::noise(3, N_BYTES).bytes());
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_download_in_good_order() {
+    let bench = slow_bench();
+    let mut child = bench.start(&SLOW_PULL);
+    bench.wait_for_bytes(N_BYTES / 4);
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let (code, text) = said(&mut child);
+    assert_eq!(code, Some(130), "{text}");
+    assert!(text.contains("`moeflux pull owner/model` continues"), "{text}");
+    let listed: Value = serde_json::from_str(&bench.stdout(&["list", "--json"])).unwrap();
+    assert!(listed["models"][0]["incomplete_bytes"].as_u64().unwrap() > N_BYTES / 8, "{listed}");
+    let page = bench.stdout(&["pull", ID, "--dry-run", "--piece", "64K"]);
+    assert!(page.contains("of it are here"), "{page}");
+}
+
+#[test]
+fn two_downloads_of_the_same_do_not_harm_each_other() {
+    let bench = slow_bench();
+    let mut children = [0; 2].map(|_| bench.start(&SLOW_PULL));
+    for child in &mut children {
+        let (code, text) = said(child);
+        assert_eq!(code, Some(0), "{text}");
+    }
+    assert!(bench.server.n_bytes() < N_BYTES + 10_000, "each byte is fetched once");
+    let path = bench.dir().join("snapshots").join(COMMIT).join("m.safetensors");
+    assert!(std::fs::read(path).unwrap() == Contents::noise(3, N_BYTES).bytes());
+}

@@ -1,0 +1,53 @@
+//! Serves folders as repositories of a hub, for `tools/check/hub.sh` and for measurements:
+//!
+//!     hub OWNER/NAME=FOLDER.. [OWNER/NAME=BYTES..]
+//!
+//! prints its address, and ends with its input. A number of bytes makes one file of noise.
+
+#![expect(clippy::print_stdout, reason = "its address is all that it says")]
+
+#[expect(dead_code, clippy::unwrap_used, reason = "it is a part of the tests, which use the rest")]
+#[path = "../tests/it/server/mod.rs"]
+mod server;
+
+use std::io::Read as _;
+use std::path::Path;
+
+use server::{Access, Contents, File, HubServer};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+fn main() {
+    let hub = HubServer::new();
+    for arg in std::env::args().skip(1) {
+        let (id, what) = arg.split_once('=').expect("OWNER/NAME=FOLDER or OWNER/NAME=BYTES");
+        let files = match what.parse::<u64>() {
+            Ok(n_bytes) => noise(n_bytes),
+            Err(_) => folder(Path::new(what), ""),
+        };
+        hub.put(id, Access::Open, COMMIT, &files);
+    }
+    println!("{}", hub.url());
+    drop(std::io::stdin().read_to_end(&mut Vec::new()));
+}
+
+fn noise(n_bytes: u64) -> Vec<File> {
+    let config = File::new("config.json", Contents::new(b"{}"));
+    vec![config, File::new("model.safetensors", Contents::noise(1, n_bytes))]
+}
+
+/// The files below a folder.
+fn folder(dir: &Path, prefix: &str) -> Vec<File> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_dir() {
+            files.extend(folder(&path, &format!("{prefix}{name}/")));
+        } else {
+            let bytes = std::fs::read(&path).expect("a file");
+            files.push(File::new(&format!("{prefix}{name}"), Contents::new(&bytes)));
+        }
+    }
+    files
+}

@@ -1,0 +1,87 @@
+//! A file of a snapshot: a relative link to its contents, or the contents themselves where links
+//! are not possible.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Folder;
+use crate::error::{Error, Result};
+use crate::file;
+use crate::hash::BlobId;
+use crate::name::file_path;
+
+/// Whether contents may be moved to where they are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Age {
+    /// Nobody else can have them yet.
+    New,
+    /// Others may use them.
+    Old,
+}
+
+impl Folder {
+    /// Where a file of a snapshot is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Answer`] if its name could lead out of the snapshot.
+    pub(crate) fn file(&self, commit: &str, path: &str) -> Result<PathBuf> {
+        Ok(self.snapshot(commit).join(file_path(path)?))
+    }
+
+    /// Puts contents that are there into a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; [`Error::Answer`] as [`Folder::file`].
+    pub(crate) fn show(
+        &self,
+        (commit, path): (&str, &str),
+        blob: &BlobId,
+        age: Age,
+        has_no_links: bool,
+    ) -> Result<()> {
+        let to = self.file(commit, path)?;
+        let up = std::iter::repeat_n("..", path.split('/').count() + 1);
+        let target: PathBuf = up.chain(["blobs", blob.digits()]).collect();
+        if fs::read_link(&to).is_ok_and(|it| it == target) {
+            return Ok(());
+        }
+        file::make_parent(&to)?;
+        file::remove_if_there(&to)?;
+        let linked =
+            if has_no_links { Err(io::ErrorKind::Unsupported.into()) } else { link(&target, &to) };
+        match linked {
+            Ok(()) => Ok(()),
+            // Another process was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) if is_impossible(&error) => self.put(&self.blob(blob), &to, age),
+            Err(error) => Err(Error::io("create the link", &to)(error)),
+        }
+    }
+
+    fn put(&self, from: &Path, to: &Path, age: Age) -> Result<()> {
+        let put = match age {
+            Age::New => fs::rename(from, to),
+            Age::Old => fs::copy(from, to).map(|_| ()),
+        };
+        put.map_err(Error::io("write", to))
+    }
+}
+
+#[cfg(unix)]
+fn link(target: &Path, to: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, to)
+}
+
+#[cfg(windows)]
+fn link(target: &Path, to: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target, to)
+}
+
+/// Whether links cannot be made here: a file system without, or on Windows a user who must not.
+fn is_impossible(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    cfg!(windows) || matches!(error.kind(), Kind::Unsupported | Kind::PermissionDenied)
+}

@@ -1,0 +1,137 @@
+//! The cache on the drive: where things are, what is there, what can go.
+//!
+//! **Invariant:** nothing is written or removed outside of the cache's folder; links are read and
+//! removed, never followed for a change.
+
+mod layout;
+mod lock;
+mod link;
+mod scan;
+mod removal;
+
+pub(crate) use layout::Folder;
+pub(crate) use link::Age;
+pub(crate) use lock::Lock;
+pub use removal::Removal;
+pub use scan::{Repo, Snapshot, State};
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::file;
+use crate::name::{RepoId, Wanted, is_commit};
+
+/// A part of a commit that is shorter may mean any.
+const COMMIT_DIGITS_MIN: usize = 5;
+
+/// A reference holds forty digits.
+const REFERENCE_BYTES_MAX: u64 = 4096;
+
+/// A cache of the hub.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+impl Cache {
+    /// The cache in a folder, which need not exist.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where a model's files are.
+    pub(crate) fn folder(&self, id: &RepoId) -> Folder {
+        Folder::new(&self.root, id)
+    }
+
+    /// The models that are there, by name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the folder cannot be listed; a cache that is not there is empty.
+    pub fn repos(&self) -> Result<Vec<Repo>> {
+        let names = scan::names(&self.root)?;
+        let ids = names.iter().filter_map(|name| RepoId::of_folder(name));
+        let mut repos = Vec::new();
+        for id in ids {
+            let folder = self.folder(&id);
+            if folder.dir().is_dir() {
+                repos.push(Repo::scan(id, &folder)?);
+            }
+        }
+        repos.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(repos)
+    }
+
+    /// Whether anything of a model is there.
+    #[must_use]
+    pub fn has(&self, id: &RepoId) -> bool {
+        self.folder(id).dir().is_dir()
+    }
+
+    /// The folder of a model that is there, whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cache`] that says what is missing.
+    pub fn find(&self, wanted: &Wanted) -> Result<PathBuf> {
+        let folder = self.folder(&wanted.id);
+        let root = self.root.display();
+        if !folder.dir().is_dir() {
+            return Err(Error::Cache(format!("{} is not in the cache {root}", wanted.id)));
+        }
+        let Some(commit) = commit(&folder, wanted)? else {
+            let problem = format!("{wanted} is not in the cache {root}, or not whole");
+            return Err(Error::Cache(problem));
+        };
+        let dir = folder.snapshot(&commit);
+        match scan::state(&folder, &commit)?.missing() {
+            None => Ok(dir),
+            Some(missing) => {
+                Err(Error::Cache(format!("{wanted} is not whole: in {}, {missing}", dir.display())))
+            }
+        }
+    }
+
+    /// What removing a model, or one revision of it, would do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cache`] if it is not there, or a download is under way; [`Error::Io`].
+    pub fn removal(&self, wanted: &Wanted) -> Result<Removal> {
+        let folder = self.folder(&wanted.id);
+        let root = self.root.display();
+        if folder.dir().symlink_metadata().is_err() {
+            return Err(Error::Cache(format!("{} is not in the cache {root}", wanted.id)));
+        }
+        if wanted.named_revision().is_none() {
+            return Removal::of_all(&folder, wanted);
+        }
+        match commit(&folder, wanted)? {
+            Some(commit) => Removal::of_commit(&folder, wanted, &commit),
+            None => Err(Error::Cache(format!("{wanted} is not in the cache {root}"))),
+        }
+    }
+}
+
+/// The commit of what is wanted, if there is a snapshot of it.
+fn commit(folder: &Folder, wanted: &Wanted) -> Result<Option<String>> {
+    let revision = wanted.revision();
+    let named = file::read_if_there(&folder.reference(revision)?, REFERENCE_BYTES_MAX)?;
+    let named = named.and_then(|it| String::from_utf8(it).ok()).map(|it| it.trim().to_owned());
+    let commits = scan::names(&folder.snapshots())?;
+    if let Some(commit) = named.filter(|it| is_commit(it)) {
+        return Ok(commits.into_iter().find(|it| *it == commit));
+    }
+    let is_part = revision.len() >= COMMIT_DIGITS_MIN;
+    let mut found = commits.into_iter().filter(|it| is_commit(it) && it.starts_with(revision));
+    let first = found.next().filter(|_| is_part);
+    Ok(if found.next().is_some() { None } else { first })
+}

@@ -1,0 +1,118 @@
+//! Which files of a repository are wanted.
+
+use crate::glob::Glob;
+use crate::listing::Listing;
+
+/// Besides weights: what a model is, and what its text is made of.
+const USUAL: [&str; 14] = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "moeflux-sums.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "tiktoken.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+/// Further templates are here.
+const TEMPLATES: &str = "additional_chat_templates/";
+
+/// The same weights once more, under the names of their first owner.
+const DUPLICATES: &str = "consolidated";
+
+/// Which files are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Those that a model in safetensors is run from.
+    Usual,
+    /// Those whose paths match one of these.
+    Matching(Vec<Glob>),
+}
+
+impl Choice {
+    /// Paths of what is wanted, sorted.
+    #[must_use]
+    pub fn of<'a>(&self, listing: &'a Listing) -> Vec<&'a str> {
+        let paths = || listing.files().map(|(path, _)| path);
+        match self {
+            Self::Matching(globs) => {
+                paths().filter(|path| globs.iter().any(|glob| glob.matches(path))).collect()
+            }
+            Self::Usual => {
+                let has_others =
+                    paths().any(|path| is_weights(path) && !path.starts_with(DUPLICATES));
+                let is_duplicate = |path: &str| has_others && path.starts_with(DUPLICATES);
+                let is_usual = |path: &&str| {
+                    USUAL.contains(path)
+                        || path.strip_prefix(TEMPLATES).is_some_and(|it| it.ends_with(".jinja"))
+                        || is_weights(path) && !is_duplicate(path)
+                };
+                paths().filter(is_usual).collect()
+            }
+        }
+    }
+}
+
+/// Whether a path is a file of weights that a model is run from.
+#[must_use]
+pub(crate) fn is_weights(path: &str) -> bool {
+    path.ends_with(".safetensors") && !path.contains('/') && !path.starts_with('.')
+}
+
+/// Whether a path is a file of weights in the format of llama.cpp.
+#[must_use]
+pub(crate) fn is_gguf(path: &str) -> bool {
+    path.to_ascii_lowercase().ends_with(".gguf")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_files_are_those_that_a_model_needs() {
+        let listing = Listing::of(&[
+            (".gitattributes", 1),
+            ("._model.safetensors", 1),
+            ("README.md", 1),
+            ("additional_chat_templates/tool.jinja", 1),
+            ("chat_template.jinja", 1),
+            ("config.json", 1),
+            ("consolidated.safetensors", 1),
+            ("model-00001-of-00001.safetensors", 1),
+            ("model.safetensors.index.json", 1),
+            ("mtp.safetensors", 1),
+            ("onnx/model.safetensors", 1),
+            ("pytorch_model.bin", 1),
+            ("tokenizer.json", 1),
+            ("x-Q4_K_M.gguf", 1),
+        ]);
+        assert_eq!(
+            Choice::Usual.of(&listing),
+            [
+                "additional_chat_templates/tool.jinja",
+                "chat_template.jinja",
+                "config.json",
+                "model-00001-of-00001.safetensors",
+                "model.safetensors.index.json",
+                "mtp.safetensors",
+                "tokenizer.json",
+            ]
+        );
+        let globs = ["*Q4*", "README.md"].map(|it| Glob::new(it).unwrap()).to_vec();
+        assert_eq!(Choice::Matching(globs).of(&listing), ["README.md", "x-Q4_K_M.gguf"]);
+    }
+
+    #[test]
+    fn weights_under_their_first_name_are_taken_where_there_are_no_others() {
+        let listing = Listing::of(&[("config.json", 1), ("consolidated.safetensors", 1)]);
+        assert_eq!(Choice::Usual.of(&listing).len(), 2);
+    }
+}

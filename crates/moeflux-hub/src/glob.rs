@@ -1,0 +1,165 @@
+//! Patterns of file names: `*` for any text, also across `/`, `?` for a character, `[ab]` and
+//! `[!ab]` for one of some. These are the patterns of `huggingface_hub`.
+//!
+//! **Invariant:** a match takes at most the pattern's length times the name's.
+
+use crate::error::{Error, Result};
+
+/// Longer patterns are no patterns of file names.
+const N_CHARS_MAX: usize = 1024;
+
+/// A pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Any,
+    One,
+    Char(char),
+    Class { is_negated: bool, ranges: Vec<(char, char)> },
+}
+
+impl Glob {
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Asked`] if it is empty or too long.
+    pub fn new(text: &str) -> Result<Self> {
+        let n_chars = text.chars().count();
+        if n_chars == 0 || n_chars > N_CHARS_MAX {
+            let problem = format!("a pattern of files has 1 to {N_CHARS_MAX} characters");
+            return Err(Error::Asked(problem));
+        }
+        let chars: Vec<char> = text.chars().collect();
+        let mut parts = Vec::with_capacity(n_chars);
+        let mut at = 0;
+        while at < chars.len() {
+            let (part, n_taken) = part(&chars[at..]);
+            // Two stars are one.
+            if part != Part::Any || parts.last() != Some(&Part::Any) {
+                parts.push(part);
+            }
+            at += n_taken;
+        }
+        // `folder/` means all below it.
+        if text.ends_with('/') {
+            parts.push(Part::Any);
+        }
+        Ok(Self { text: text.to_owned(), parts })
+    }
+
+    /// As it was written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a path of a repository is meant.
+    #[must_use]
+    pub fn matches(&self, path: &str) -> bool {
+        let chars: Vec<char> = path.chars().collect();
+        // Which places of the path the parts so far can have reached.
+        let mut reached = vec![false; chars.len() + 1];
+        reached[0] = true;
+        for part in &self.parts {
+            if *part == Part::Any {
+                let first = reached.iter().position(|it| *it).unwrap_or(reached.len());
+                reached[first..].fill(true);
+                continue;
+            }
+            for at in (0..chars.len()).rev() {
+                reached[at + 1] = reached[at] && part.takes(chars[at]);
+            }
+            reached[0] = false;
+        }
+        reached[chars.len()]
+    }
+}
+
+impl Part {
+    fn takes(&self, it: char) -> bool {
+        match self {
+            Self::Any | Self::One => true,
+            Self::Char(wanted) => *wanted == it,
+            Self::Class { is_negated, ranges } => {
+                ranges.iter().any(|(first, last)| (*first..=*last).contains(&it)) != *is_negated
+            }
+        }
+    }
+}
+
+/// The first part of a pattern that is not empty, and how many characters it takes.
+fn part(chars: &[char]) -> (Part, usize) {
+    match chars[0] {
+        '*' => (Part::Any, 1),
+        '?' => (Part::One, 1),
+        '[' => class(chars).unwrap_or((Part::Char('['), 1)),
+        it => (Part::Char(it), 1),
+    }
+}
+
+/// `[a-c]`; none if it has no end, and then `[` means itself.
+fn class(chars: &[char]) -> Option<(Part, usize)> {
+    let is_negated = chars.get(1) == Some(&'!');
+    let begin = if is_negated { 2 } else { 1 };
+    // A `]` right at the beginning is one of the characters.
+    let len = chars.get(begin + 1..)?.iter().position(|it| *it == ']')? + 1;
+    let mut ranges = Vec::new();
+    let mut rest = &chars[begin..begin + len];
+    while let Some(first) = rest.first() {
+        match rest {
+            [_, '-', last, ..] => {
+                ranges.push((*first, *last));
+                rest = &rest[3..];
+            }
+            _ => {
+                ranges.push((*first, *first));
+                rest = &rest[1..];
+            }
+        }
+    }
+    Some((Part::Class { is_negated, ranges }, begin + len + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, yes: &[&str], no: &[&str]) {
+        let glob = Glob::new(pattern).unwrap();
+        for path in yes {
+            assert!(glob.matches(path), "{pattern} {path}");
+        }
+        for path in no {
+            assert!(!glob.matches(path), "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn patterns_match_as_those_of_the_hub_s_own_tools() {
+        check("*.gguf", &["a.gguf", "sub/a.gguf", ".gguf"], &["a.gguf.txt", "agguf", ""]);
+        check("*Q4_K_M*", &["x-Q4_K_M.gguf", "Q4_K_M/x-1.gguf"], &["x-q4_k_m.gguf"]);
+        check("a?c", &["abc", "a/c", "aéc"], &["ac", "abbc"]);
+        check("[a-c]x[!0-9]", &["axy", "bx-"], &["dxy", "ax5", "ax"]);
+        check("[]x]y", &["]y", "xy"], &["y"]);
+        check("a[b", &["a[b"], &["ab"]);
+        check("sub/", &["sub/x", "sub/y/z"], &["sub", "asub/x"]);
+        check("a**b*", &["ab", "axxb", "abab"], &["ba"]);
+        check("exact.json", &["exact.json"], &["exactajson", "sub/exact.json"]);
+    }
+
+    #[test]
+    fn a_pattern_of_stars_ends_soon() {
+        let glob = Glob::new(&"*a".repeat(500)).unwrap();
+        assert!(!glob.matches(&"a".repeat(499)));
+        assert!(glob.matches(&"a".repeat(1000)));
+        assert!(Glob::new("").is_err());
+        assert!(Glob::new(&"a".repeat(1025)).is_err());
+    }
+}

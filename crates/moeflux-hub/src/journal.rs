@@ -1,0 +1,159 @@
+//! Which pieces of a file are there: a line each, added when its bytes were written.
+//!
+//! **Invariant:** a piece in the list was received whole. A checksum stands next to it, because
+//! after a power cut the list may be on the drive and the bytes not. What is not understood does
+//! not count, so that a damaged list costs bytes and never correctness.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::file;
+
+/// Names the form of a list.
+const HEAD: &str = "moeflux-pieces 1";
+
+/// A line has at most 26 bytes, and a piece a line or two.
+const LIST_BYTES_MAX: u64 = 16 << 20;
+
+/// A length that is a lie must not become a long list: pieces of 16 MiB up to 4 TB.
+const N_PIECES_MAX: u64 = 1 << 18;
+
+/// How a file is cut into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    n_bytes: u64,
+    piece_bytes: u64,
+}
+
+impl Cut {
+    /// A file of `n_bytes` in pieces of `piece_bytes`, or longer ones where these were too many.
+    pub(crate) fn new(n_bytes: u64, piece_bytes: u64) -> Self {
+        let piece_bytes = piece_bytes.max(n_bytes.div_ceil(N_PIECES_MAX)).max(1);
+        Self { n_bytes, piece_bytes }
+    }
+
+    /// Of the file.
+    pub(crate) fn n_bytes(self) -> u64 {
+        self.n_bytes
+    }
+
+    /// How many pieces there are.
+    pub(crate) fn n_pieces(self) -> usize {
+        usize::try_from(self.n_bytes.div_ceil(self.piece_bytes)).unwrap_or(usize::MAX)
+    }
+
+    /// Where a piece begins and where it ends.
+    pub(crate) fn range(self, idx: usize) -> (u64, u64) {
+        let begin = idx as u64 * self.piece_bytes;
+        (begin, (begin + self.piece_bytes).min(self.n_bytes))
+    }
+
+    /// The length of a piece.
+    pub(crate) fn len_bytes(self, idx: usize) -> u64 {
+        let (begin, end) = self.range(idx);
+        end - begin
+    }
+
+    fn head(self) -> String {
+        format!("{HEAD} {} {}", self.n_bytes, self.piece_bytes)
+    }
+}
+
+/// A list that is added to.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+}
+
+impl Journal {
+    /// Goes on with a list that has these pieces.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub(crate) fn begin(path: &Path, cut: Cut, pieces: &[(usize, u64)]) -> Result<Self> {
+        let mut text = cut.head() + "\n";
+        for (idx, sum) in pieces {
+            text.push_str(&line(*idx, *sum));
+        }
+        file::put(path, text.as_bytes())?;
+        let file = File::options().append(true).open(path).map_err(Error::io("open", path))?;
+        Ok(Self { file })
+    }
+
+    /// Adds a piece whose bytes were written.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub(crate) fn add(&mut self, idx: usize, sum: u64) -> std::io::Result<()> {
+        self.file.write_all(line(idx, sum).as_bytes())
+    }
+}
+
+fn line(idx: usize, sum: u64) -> String {
+    format!("{idx} {sum:016x}\n")
+}
+
+/// The pieces in a list, with their checksums; none if it is of another cut.
+pub(crate) fn pieces(path: &Path, cut: Cut) -> Result<Vec<(usize, u64)>> {
+    let bytes = file::read_if_there(path, LIST_BYTES_MAX)?.unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines = text.split_inclusive('\n');
+    if lines.next().is_none_or(|head| head.trim_end() != cut.head()) {
+        return Ok(Vec::new());
+    }
+    let piece = |line: &str| {
+        // The last line may be cut.
+        let (idx, sum) = line.strip_suffix('\n')?.split_once(' ')?;
+        let sum = u64::from_str_radix(sum, 16).ok()?;
+        Some((idx.parse().ok()?, sum))
+    };
+    let mut pieces: Vec<(usize, u64)> = lines.filter_map(piece).collect();
+    pieces.retain(|(idx, _)| *idx < cut.n_pieces());
+    // The last line about a piece counts: it was fetched again.
+    pieces.reverse();
+    pieces.sort_by_key(|(idx, _)| *idx);
+    pieces.dedup_by_key(|(idx, _)| *idx);
+    Ok(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CUT: Cut = Cut { n_bytes: 25, piece_bytes: 10 };
+
+    #[test]
+    fn a_file_is_cut_without_gaps() {
+        assert_eq!(CUT.n_pieces(), 3);
+        assert_eq!([0, 1, 2].map(|idx| CUT.range(idx)), [(0, 10), (10, 20), (20, 25)]);
+        assert_eq!(Cut::new(0, 10).n_pieces(), 0);
+        assert_eq!(Cut::new(10, 10).n_pieces(), 1);
+        assert_eq!(Cut::new(u64::MAX, 0).n_pieces(), 1 << 18);
+    }
+
+    #[test]
+    fn a_list_is_read_as_far_as_it_is_sound() {
+        let dir = std::env::temp_dir().join(format!("moeflux-hub-journal-{}", std::process::id()));
+        let path = dir.join("list");
+        let mut journal = Journal::begin(&path, CUT, &[(2, 7)]).unwrap();
+        journal.add(0, 0xabc).unwrap();
+        journal.add(2, 8).unwrap();
+        assert_eq!(pieces(&path, CUT).unwrap(), [(0, 0xabc), (2, 8)]);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let check = |text: &str, expected: &[(usize, u64)]| {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(pieces(&path, CUT).unwrap(), expected, "{text:?}");
+        };
+        check(&text[..text.len() - 1], &[(0, 0xabc), (2, 7)]);
+        check(&format!("{text}9 1\n-1 2\nx\n1 \n1 zz\n"), &[(0, 0xabc), (2, 8)]);
+        check("moeflux-pieces 1 25 11\n0 1\n", &[]);
+        check("moeflux-pieces 2 25 10\n0 1\n", &[]);
+        check("", &[]);
+        assert_eq!(pieces(&dir.join("none"), CUT).unwrap(), []);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

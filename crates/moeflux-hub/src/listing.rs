@@ -1,0 +1,199 @@
+//! All files of a repository at a commit: as the hub lists them, and as the cache keeps that.
+//!
+//! **Invariant:** every hash is one; names are as they came, and are checked where they become
+//! paths.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::hash::BlobId;
+
+/// Of the form in which the cache keeps listings.
+const FORMAT_VERSION: u32 = 1;
+
+/// A file of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its length.
+    pub n_bytes: u64,
+    pub(crate) blob: BlobId,
+    kept: Kept,
+}
+
+/// The files of a commit, by path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing(BTreeMap<String, Listed>);
+
+impl Listing {
+    /// The files, by path.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &Listed)> {
+        self.0.iter().map(|(path, file)| (path.as_str(), file))
+    }
+
+    /// A file.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&Listed> {
+        self.0.get(path)
+    }
+
+    /// Adds a page of the hub's answer; answers how many entries it has.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub(crate) fn add_page(&mut self, bytes: &[u8]) -> Result<usize, String> {
+        let page: Vec<Entry> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let n_entries = page.len();
+        for entry in page.into_iter().filter(|entry| entry.kind == "file") {
+            let lfs = entry.lfs;
+            let kept = Kept {
+                size: entry.size,
+                blob_id: entry.oid,
+                lfs_sha256: lfs.as_ref().map(|it| it.oid.clone()),
+                lfs_size: lfs.map(|it| it.size),
+                xet_hash: entry.xet_hash,
+            };
+            let listed = Listed::new(kept)
+                .ok_or_else(|| format!("the hash of `{}` is none", entry.path.escape_debug()))?;
+            self.0.insert(entry.path, listed);
+        }
+        Ok(n_entries)
+    }
+
+    /// As the cache keeps it.
+    pub(crate) fn to_kept(&self) -> Vec<u8> {
+        let files = self.0.iter().map(|(path, file)| (path.clone(), file.kept.clone())).collect();
+        let tree = KeptTree { format_version: FORMAT_VERSION, files };
+        let mut bytes = Vec::new();
+        let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
+        let mut writer = serde_json::Serializer::with_formatter(&mut bytes, format);
+        tree.serialize(&mut writer).expect("strings and numbers can be written to memory");
+        bytes
+    }
+
+    /// From the cache; none if another version of it is not understood.
+    pub(crate) fn of_kept(bytes: &[u8]) -> Option<Self> {
+        let tree: KeptTree = serde_json::from_slice(bytes).ok()?;
+        if tree.format_version != FORMAT_VERSION {
+            return None;
+        }
+        let files = tree.files.into_iter().map(|(path, kept)| Some((path, Listed::new(kept)?)));
+        files.collect::<Option<_>>().map(Self)
+    }
+}
+
+impl Listed {
+    fn new(kept: Kept) -> Option<Self> {
+        let git = BlobId::git(&kept.blob_id)?;
+        Some(match &kept.lfs_sha256 {
+            Some(digits) => Self {
+                n_bytes: kept.lfs_size.unwrap_or(kept.size),
+                blob: BlobId::sha256(digits)?,
+                kept,
+            },
+            None => Self { n_bytes: kept.size, blob: git, kept },
+        })
+    }
+}
+
+/// An entry of the hub's answer; folders are entries, too.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+    #[serde(default)]
+    oid: String,
+    #[serde(default)]
+    size: u64,
+    lfs: Option<Lfs>,
+    #[serde(rename = "xetHash")]
+    xet_hash: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lfs {
+    oid: String,
+    size: u64,
+}
+
+/// The file of a listing in the cache, as `huggingface_hub` writes it.
+#[derive(Debug, Deserialize, Serialize)]
+struct KeptTree {
+    format_version: u32,
+    files: BTreeMap<String, Kept>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+struct Kept {
+    size: u64,
+    blob_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lfs_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lfs_size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    xet_hash: Option<String>,
+}
+
+#[cfg(test)]
+impl Listing {
+    /// Files of these names and lengths.
+    pub(crate) fn of(files: &[(&str, u64)]) -> Self {
+        let entry = |(path, size): &(&str, u64)| {
+            serde_json::json!({
+                "type": "file", "path": path, "size": size, "oid": "0".repeat(40),
+            })
+        };
+        let page = serde_json::Value::Array(files.iter().map(entry).collect());
+        let mut listing = Self::default();
+        listing.add_page(page.to_string().as_bytes()).unwrap();
+        listing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = r#"[
+        {"type": "directory", "oid": "x", "size": 0, "path": "sub"},
+        {"type": "file", "oid": "43bd404b159de6fba7c2f4d3264347668d43af25", "size": 391,
+         "path": "sub/config.json", "lastCommit": null},
+        {"type": "file", "oid": "8095a62ccb4d806da7666fcda07467e2d150218e", "size": 5,
+         "path": "model.safetensors", "xetHash": "b",
+         "lfs": {"oid": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+                 "size": 5000000000, "pointerSize": 135}}]"#;
+
+    #[test]
+    fn a_page_of_the_hub_becomes_a_listing_that_is_kept() {
+        let mut listing = Listing::default();
+        assert_eq!(listing.add_page(PAGE.as_bytes()), Ok(3));
+        let large = listing.get("model.safetensors").unwrap();
+        assert_eq!((large.n_bytes, large.blob.kind()), (5_000_000_000, "SHA-256"));
+        let small = listing.get("sub/config.json").unwrap();
+        assert_eq!((small.n_bytes, small.blob.kind()), (391, "git SHA-1"));
+        let kept = listing.to_kept();
+        assert_eq!(Listing::of_kept(&kept), Some(listing));
+        let text = String::from_utf8(kept).unwrap();
+        let expected = "{\n \"format_version\": 1,\n \"files\": {\n  \"model.safetensors\": {\n   \
+                        \"size\": 5,\n   \"blob_id\": ";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.ends_with("\n  }\n }\n}"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_listing_is_none() {
+        let add = |text: &str| Listing::default().add_page(text.as_bytes());
+        for text in ["", "{}", "[{}]", r#"[{"type": "file", "path": "x"}]"#] {
+            assert!(add(text).is_err(), "{text}");
+        }
+        let hash = r#"[{"type": "file", "path": "x", "size": 1, "oid": "../../../../etc/passwd"}]"#;
+        assert!(add(hash).unwrap_err().contains("hash of `x`"));
+        assert!(add(r#"[{"type": "file", "path": "x", "size": -1}]"#).is_err());
+        for text in ["", "[]", r#"{"format_version": 2, "files": {}}"#] {
+            assert_eq!(Listing::of_kept(text.as_bytes()), None);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Names that become parts of paths: of repositories, revisions, commits, hashes and files.
+//!
+//! **Invariant:** no name that was checked here leaves the folder that it is joined to, on any
+//! system.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// The hub's own limit.
+const ID_CHARS_MAX: usize = 96;
+
+/// Longer ones have no place in a path.
+const REVISION_CHARS_MAX: usize = 256;
+
+/// The most that file systems take for one name.
+const SEGMENT_BYTES_MAX: usize = 255;
+
+/// The revision that is meant where none is named.
+pub(crate) const MAIN: &str = "main";
+
+/// Names of devices on Windows, with any ending.
+const DEVICES: [&str; 4] = ["con", "prn", "aux", "nul"];
+
+/// The name of a repository: `OWNER/NAME`, or `NAME` for the oldest ones.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RepoId(String);
+
+impl RepoId {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The folder of a model in the cache.
+    pub(crate) fn folder(&self) -> String {
+        format!("models--{}", self.0.replace('/', "--"))
+    }
+
+    /// The model of the folder of one of its revisions, `models--OWNER--NAME/snapshots/COMMIT`.
+    #[must_use]
+    pub fn of_snapshot(dir: &Path) -> Option<Self> {
+        let snapshots = dir.parent()?;
+        let is_snapshot = snapshots.ends_with("snapshots") && is_commit(dir.file_name()?.to_str()?);
+        let folder = snapshots.parent().filter(|_| is_snapshot)?;
+        Self::of_folder(folder.file_name()?.to_str()?)
+    }
+
+    /// The model of a folder in the cache.
+    pub(crate) fn of_folder(name: &str) -> Option<Self> {
+        name.strip_prefix("models--")?.replace("--", "/").parse().ok()
+    }
+}
+
+impl FromStr for RepoId {
+    type Err = Error;
+
+    /// The hub's own rules.
+    fn from_str(text: &str) -> Result<Self> {
+        let is_part = |part: &str| {
+            !part.is_empty()
+                && part.chars().all(|it| it.is_ascii_alphanumeric() || "-_.".contains(it))
+                && !part.starts_with(['-', '.'])
+                && !part.ends_with(['-', '.'])
+        };
+        let is_valid = text.len() <= ID_CHARS_MAX
+            && text.split('/').count() <= 2
+            && text.split('/').all(is_part)
+            && !text.contains("--")
+            && !text.contains("..")
+            && !text.ends_with(".git");
+        if is_valid {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(Error::Asked(format!(
+            "`{}` is not the name of a repository: write OWNER/NAME, with letters, digits, `-`, \
+             `_` and `.`",
+            text.escape_debug()
+        )))
+    }
+}
+
+impl fmt::Display for RepoId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A repository at a revision: `OWNER/NAME` or `OWNER/NAME@REVISION`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The repository.
+    pub id: RepoId,
+    /// A branch, a tag or a commit, if one is named.
+    revision: Option<String>,
+}
+
+impl Wanted {
+    /// A repository, at a revision that is named or at `main`.
+    #[must_use]
+    pub fn main(id: RepoId) -> Self {
+        Self { id, revision: None }
+    }
+
+    /// The revision; `main` if none is named.
+    #[must_use]
+    pub fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or(MAIN)
+    }
+
+    /// The revision, if one is named.
+    #[must_use]
+    pub fn named_revision(&self) -> Option<&str> {
+        self.revision.as_deref()
+    }
+}
+
+impl FromStr for Wanted {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (id, revision) = match text.split_once('@') {
+            Some((id, revision)) => (id, Some(revision)),
+            None => (text, None),
+        };
+        let id = id.parse()?;
+        if let Some(revision) = revision {
+            let is_short = revision.len() <= REVISION_CHARS_MAX;
+            if !is_short || file_path(revision).is_err() {
+                return Err(Error::Asked(format!(
+                    "`{}` is not a revision: write a branch, a tag or a commit behind the @",
+                    revision.escape_debug()
+                )));
+            }
+        }
+        Ok(Self { id, revision: revision.map(str::to_owned) })
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.revision {
+            Some(revision) => write!(f, "{}@{revision}", self.id),
+            None => write!(f, "{}", self.id),
+        }
+    }
+}
+
+/// Whether this is a whole commit.
+pub(crate) fn is_commit(text: &str) -> bool {
+    is_hex(text, 40)
+}
+
+/// Whether this is so many digits of a number in base 16, as the hub writes them.
+pub(crate) fn is_hex(text: &str, n_digits: usize) -> bool {
+    text.len() == n_digits && text.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The path of a file below the folder of its snapshot.
+///
+/// # Errors
+///
+/// [`Error::Answer`] if the name could lead out of that folder here or on another system.
+pub(crate) fn file_path(name: &str) -> Result<PathBuf> {
+    match name.split('/').find_map(problem_of_segment) {
+        None => Ok(name.split('/').collect()),
+        Some(problem) => {
+            Err(Error::Answer(format!("the file name `{}` {problem}", name.escape_debug())))
+        }
+    }
+}
+
+fn problem_of_segment(segment: &str) -> Option<&'static str> {
+    let stem = segment.split('.').next().unwrap_or_default().trim_end().to_ascii_lowercase();
+    let numbered = ["com", "lpt"].iter().find_map(|it| stem.strip_prefix(it));
+    let is_device = DEVICES.contains(&stem.as_str())
+        || numbered
+            .is_some_and(|it| it.chars().count() == 1 && !it.starts_with(char::is_alphabetic));
+    if segment.is_empty() || segment == "." || segment == ".." {
+        Some("has a part that is empty, `.` or `..`")
+    } else if segment.len() > SEGMENT_BYTES_MAX {
+        Some("has a part of more than 255 bytes")
+    } else if segment.contains(|it: char| it.is_control() || "\\:*?\"<>|".contains(it)) {
+        Some("has a character that some systems do not allow in names")
+    } else if segment.ends_with(['.', ' ']) || is_device {
+        Some("means something else on Windows")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repositories_are_named_as_the_hub_names_them() {
+        for name in ["Qwen/Qwen3-30B-A3B", "gpt2", "a/b.c_d-e", "1/2"] {
+            let id: RepoId = name.parse().unwrap();
+            assert_eq!(RepoId::of_folder(&id.folder()), Some(id));
+        }
+        let commit = "0a".repeat(20);
+        let dir = Path::new("/x/models--a--b/snapshots").join(&commit);
+        assert_eq!(RepoId::of_snapshot(&dir).unwrap().as_str(), "a/b");
+        for other in ["models--a--b/snapshots/main", "/", "", "snapshots/x", "a/snapshots/b"] {
+            assert_eq!(RepoId::of_snapshot(Path::new(other)), None, "{other}");
+        }
+        let long = format!("a/{}", "b".repeat(95));
+        for name in [
+            "", "/", "a/", "/a", "a/b/c", "a b", "..", "a/..", "../a", ".a/b", "a/b.", "a--b/c",
+            "a/b--c", "a/b..c", "a/b.git", "a\\b", "a/é", "-a/b", "~/b", "a/b\n", "C:/b", &long,
+        ] {
+            let error = name.parse::<RepoId>().unwrap_err().to_string();
+            assert!(error.contains("OWNER/NAME") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_revision_is_what_stands_behind_the_at() {
+        let wanted: Wanted = "a/b".parse().unwrap();
+        assert_eq!((wanted.revision(), wanted.named_revision()), ("main", None));
+        let wanted: Wanted = "a/b@refs/pr/1".parse().unwrap();
+        assert_eq!(
+            (wanted.revision(), wanted.to_string().as_str()),
+            ("refs/pr/1", "a/b@refs/pr/1")
+        );
+        for text in ["a/b@", "a/b@../x", "a/b@/x", "a/b@x\\y", "a/b@x@y:z", "@main"] {
+            assert!(text.parse::<Wanted>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn files_stay_in_their_folder() {
+        for name in ["config.json", "sub/dir/x.bin", ".gitattributes", "a b", "ünï", "console.txt"]
+        {
+            assert_eq!(file_path(name).unwrap(), PathBuf::from(name));
+        }
+        for name in [
+            "",
+            "/etc/passwd",
+            "../x",
+            "a/../../x",
+            "a//b",
+            "a/",
+            "./a",
+            "a\\b",
+            "..\\x",
+            "C:\\x",
+            "c:x",
+            "a\0b",
+            "a\nb",
+            "CON",
+            "nul.txt",
+            "a/Aux.json",
+            "COM1",
+            "lpt9.x",
+            "com\u{b9}",
+            "a.",
+            "a ",
+            "con .txt",
+        ] {
+            let error = file_path(name).unwrap_err().to_string();
+            assert!(!error.contains('\n'), "{error}");
+        }
+        assert!(file_path(&"x".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn commits_are_forty_digits() {
+        assert!(is_commit(&"0123456789abcdef".repeat(3)[..40]));
+        assert!(!is_commit("main"));
+        assert!(!is_commit(&"A".repeat(40)));
+        assert!(!is_commit(&"a".repeat(41)));
+    }
+}

@@ -1,0 +1,254 @@
+//! A file under way: its bytes at their places, the list of its pieces, and its hash, which follows
+//! the pieces in order while they are still in memory.
+//!
+//! **Invariant:** a piece is in the list after its bytes were written; it is hashed as it is read
+//! back, and what is not as it arrived is fetched again.
+
+use std::fs::{self, File};
+use std::hash::Hasher as _;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use twox_hash::XxHash3_64;
+
+use super::Job;
+use crate::cache::{Folder, Lock};
+use crate::error::{Error, Result};
+use crate::file;
+use crate::hash::Hasher;
+use crate::journal::{self, Cut, Journal};
+use crate::stop::Stop;
+
+/// Read at a time to be hashed.
+const HASH_BYTES: usize = 1 << 20;
+
+/// A drive that gives back something else more often has to be replaced.
+const N_LOST_MAX: u32 = 16;
+
+#[derive(Debug)]
+pub(super) struct Download {
+    pub(super) job: Job,
+    pub(super) cut: Cut,
+    file: File,
+    path: std::path::PathBuf,
+    state: Mutex<State>,
+    /// Where the contents are, if the hub sent us elsewhere.
+    source: Mutex<Option<String>>,
+    /// Nobody else fetches them meanwhile.
+    _lock: Lock,
+}
+
+#[derive(Debug)]
+struct State {
+    pieces: Vec<Piece>,
+    /// None after the last piece.
+    journal: Option<Journal>,
+    /// None while somebody hashes, and at the end.
+    hasher: Option<Hasher>,
+    n_hashed: usize,
+    n_lost: u32,
+    /// Whether one connection fetches all of it, from a server that knows no ranges.
+    is_whole: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    Missing,
+    Taken,
+    Here { sum: u64 },
+}
+
+/// What hashing came to.
+#[derive(Debug, Default)]
+pub(super) struct Hashed {
+    /// The hash, after the last piece.
+    pub(super) digits: Option<String>,
+    /// What was not as it arrived.
+    pub(super) lost_bytes: u64,
+}
+
+impl Download {
+    /// Goes on with what is there, or begins.
+    pub(super) fn open(job: Job, folder: &Folder, lock: Lock, piece_bytes: u64) -> Result<Self> {
+        let cut = Cut::new(job.n_bytes, piece_bytes);
+        let path = folder.partial(&job.blob);
+        file::make_parent(&path)?;
+        let mut options = File::options();
+        let opened = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let file = opened.map_err(Error::io("create", &path))?;
+        let len_bytes = file.metadata().map_err(Error::io("read", &path))?.len();
+        let list = folder.pieces(&job.blob);
+        let mut here = journal::pieces(&list, cut)?;
+        here.retain(|(idx, _)| cut.range(*idx).1 <= len_bytes);
+        // Bytes behind the end would become part of the contents.
+        if len_bytes > job.n_bytes {
+            file.set_len(job.n_bytes).map_err(Error::io("write", &path))?;
+        }
+        let mut pieces = vec![Piece::Missing; cut.n_pieces()];
+        for (idx, sum) in &here {
+            pieces[*idx] = Piece::Here { sum: *sum };
+        }
+        let state = State {
+            pieces,
+            journal: Some(Journal::begin(&list, cut, &here)?),
+            hasher: Some(job.blob.hasher(job.n_bytes)),
+            n_hashed: 0,
+            n_lost: 0,
+            is_whole: false,
+        };
+        let (state, source) = (Mutex::new(state), Mutex::default());
+        Ok(Self { job, cut, file, path, state, source, _lock: lock })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of its bytes, those that are here.
+    pub(super) fn done_bytes(&self) -> u64 {
+        let state = self.state();
+        let here = |(idx, it): (usize, &Piece)| match it {
+            Piece::Here { .. } => self.cut.len_bytes(idx),
+            Piece::Missing | Piece::Taken => 0,
+        };
+        state.pieces.iter().enumerate().map(here).sum()
+    }
+
+    /// A piece that nobody fetches; none while one connection fetches all.
+    pub(super) fn take_piece(&self) -> Option<usize> {
+        let mut state = self.state();
+        if state.is_whole {
+            return None;
+        }
+        let idx = state.pieces.iter().position(|it| *it == Piece::Missing)?;
+        state.pieces[idx] = Piece::Taken;
+        Some(idx)
+    }
+
+    /// Leaves a piece to others.
+    pub(super) fn give_back(&self, idx: usize) {
+        let mut state = self.state();
+        if state.pieces[idx] == Piece::Taken {
+            state.pieces[idx] = Piece::Missing;
+        }
+    }
+
+    /// Whether the caller is the one who fetches all from a server that knows no ranges.
+    pub(super) fn take_whole(&self) -> bool {
+        !std::mem::replace(&mut self.state().is_whole, true)
+    }
+
+    /// Leaves all to others.
+    pub(super) fn give_back_whole(&self) {
+        self.state().is_whole = false;
+    }
+
+    /// Whether a piece is here.
+    pub(super) fn has(&self, idx: usize) -> bool {
+        matches!(self.state().pieces[idx], Piece::Here { .. })
+    }
+
+    /// Writes bytes to their place.
+    pub(super) fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
+        file::write_all_at(&self.file, offset_bytes, bytes).map_err(Error::io("write", &self.path))
+    }
+
+    /// A piece was written.
+    pub(super) fn note(&self, idx: usize, sum: u64) -> Result<()> {
+        let mut state = self.state();
+        state.pieces[idx] = Piece::Here { sum };
+        match &mut state.journal {
+            Some(journal) => journal.add(idx, sum).map_err(Error::io("write", &self.path)),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the contents are asked for.
+    pub(super) fn source(&self) -> String {
+        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        source.clone().unwrap_or_else(|| self.job.url.clone())
+    }
+
+    /// Where the hub sent us, until that expires.
+    pub(super) fn set_source(&self, url: Option<String>) {
+        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = url;
+    }
+
+    /// Hashes as far as pieces are here, unless somebody else does.
+    pub(super) fn hash_ahead(&self, stop: &Stop) -> Result<Hashed> {
+        let mut state = self.state();
+        let Some(mut hasher) = state.hasher.take() else { return Ok(Hashed::default()) };
+        let mut buffer = Vec::new();
+        loop {
+            let idx = state.n_hashed;
+            if idx == state.pieces.len() {
+                return Ok(Hashed { digits: Some(hasher.finish()), lost_bytes: 0 });
+            }
+            let Piece::Here { sum } = state.pieces[idx] else {
+                state.hasher = Some(hasher);
+                return Ok(Hashed::default());
+            };
+            drop(state);
+            stop.check()?;
+            buffer.resize(HASH_BYTES, 0);
+            let before = hasher.clone();
+            let is_as_it_arrived = self.hash_piece(idx, sum, &mut hasher, &mut buffer)?;
+            state = self.state();
+            if is_as_it_arrived {
+                state.n_hashed += 1;
+                continue;
+            }
+            state.hasher = Some(before);
+            state.pieces[idx] = Piece::Missing;
+            state.n_lost += 1;
+            if state.n_lost > N_LOST_MAX {
+                let path = self.path.display();
+                let problem = format!("{path}: reads are not what was written {N_LOST_MAX} times");
+                return Err(Error::Cache(problem + ": check the drive and the memory"));
+            }
+            return Ok(Hashed { digits: None, lost_bytes: self.cut.len_bytes(idx) });
+        }
+    }
+
+    fn hash_piece(
+        &self,
+        idx: usize,
+        sum: u64,
+        hasher: &mut Hasher,
+        buffer: &mut [u8],
+    ) -> Result<bool> {
+        let (mut at, end) = self.cut.range(idx);
+        let mut found = XxHash3_64::new();
+        while at < end {
+            let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+            let len = left.min(buffer.len());
+            let part = &mut buffer[..len];
+            match file::read_exact_at(&self.file, at, part) {
+                // Somebody cut it.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+                read => read.map_err(Error::io("read", &self.path))?,
+            }
+            found.write(part);
+            hasher.update(part);
+            at += part.len() as u64;
+        }
+        Ok(found.finish() == sum)
+    }
+
+    /// Gives the contents their name.
+    pub(super) fn publish(&self, folder: &Folder) -> Result<()> {
+        // After a power cut a name must not lead to what never reached the drive.
+        self.file.sync_data().map_err(Error::io("write", &self.path))?;
+        self.state().journal = None;
+        let blob = folder.blob(&self.job.blob);
+        fs::rename(&self.path, &blob).map_err(Error::io("rename", &self.path))?;
+        file::remove_if_there(&folder.pieces(&self.job.blob))
+    }
+
+    /// Forgets contents that are wrong.
+    pub(super) fn discard(&self, folder: &Folder) -> Result<()> {
+        self.state().journal = None;
+        file::remove_if_there(&folder.pieces(&self.job.blob))?;
+        file::remove_if_there(&self.path)
+    }
+}

@@ -1,0 +1,336 @@
+//! Downloads: several connections over the pieces of several files.
+//!
+//! **Invariant:** contents get their name after their hash was compared and their bytes reached the
+//! drive; whatever ends the process before, the next call goes on from the pieces that are there.
+//! A reference names a commit after all that was wanted of it is there.
+
+mod download;
+mod fetch;
+mod queue;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::cache::{Age, Folder};
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::file;
+use crate::hash::BlobId;
+use crate::name::is_commit;
+use crate::remote::{Hub, Remote, is_shown};
+use download::Download;
+use queue::{Next, Queue};
+
+/// Of a file, what is asked for at a time, and fetched again after an interruption.
+pub const PIECE_BYTES: u64 = 16 << 20;
+
+/// More connections look like an attack.
+pub const N_CONNECTIONS_MAX: usize = 64;
+
+/// How often a watcher is asked.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
+
+/// Until a lock that another process holds is tried again.
+const LOCK_EVERY: Duration = Duration::from_millis(200);
+
+/// Tells backup programs that this can be fetched again.
+const TAG_NAME: &str = "CACHEDIR.TAG";
+const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+                   # This file marks a cache directory: https://bford.info/cachedir/\n";
+
+/// How far a download is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// All that was wanted.
+    pub total_bytes: u64,
+    /// Of these, what is here.
+    pub done_bytes: u64,
+    /// Whether another process downloads what is missing.
+    pub is_waiting: bool,
+}
+
+/// A download that ended well.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Pulled {
+    /// The folder of the model.
+    pub dir: PathBuf,
+    /// What was fetched.
+    pub fetched_bytes: u64,
+}
+
+/// What is fetched, and for which files.
+#[derive(Debug)]
+pub(crate) struct Job {
+    blob: BlobId,
+    n_bytes: u64,
+    /// Files with these contents.
+    paths: Vec<String>,
+    url: String,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Pull<'a> {
+    hub: &'a Hub,
+    remote: &'a Remote,
+    folder: Folder,
+    client: Client,
+    piece_bytes: u64,
+    queue: Queue,
+    done_bytes: AtomicU64,
+    fetched_bytes: AtomicU64,
+    n_waiting: AtomicUsize,
+}
+
+impl Hub {
+    /// Downloads what was chosen and is not here. `watch` is asked from time to time whether to go
+    /// on.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong first; [`Error::Cancelled`]. What arrived stays, and the next call goes on
+    /// from there.
+    pub fn pull(
+        &self,
+        remote: &Remote,
+        n_connections: NonZeroUsize,
+        piece_bytes: u64,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Pulled> {
+        let folder = self.folder(remote);
+        self.begin(remote, &folder)?;
+        let (jobs, here_bytes) = self.jobs(remote, &folder)?;
+        let total_bytes = here_bytes + jobs.iter().map(|it| it.n_bytes).sum::<u64>();
+        let n_workers = n_connections.get().min(N_CONNECTIONS_MAX);
+        let stop = self.stop().narrower();
+        let pull = Pull {
+            hub: self,
+            remote,
+            folder,
+            client: Client::new(self.settings(), n_workers, &stop),
+            piece_bytes,
+            queue: Queue::new(jobs, n_workers),
+            done_bytes: AtomicU64::new(here_bytes),
+            fetched_bytes: AtomicU64::new(0),
+            n_waiting: AtomicUsize::new(0),
+        };
+        pull.run(n_workers, total_bytes, watch)?;
+        self.end(remote, &pull.folder)?;
+        Ok(Pulled {
+            dir: pull.folder.snapshot(remote.commit()),
+            fetched_bytes: pull.fetched_bytes.into_inner(),
+        })
+    }
+
+    fn begin(&self, remote: &Remote, folder: &Folder) -> Result<()> {
+        let tag = folder.root().join(TAG_NAME);
+        if !tag.exists() {
+            file::put(&tag, TAG.as_bytes())?;
+        }
+        for dir in [folder.blobs(), folder.snapshot(remote.commit())] {
+            std::fs::create_dir_all(&dir).map_err(Error::io("create", &dir))?;
+        }
+        let tree = folder.tree(remote.commit());
+        if tree.is_file() { Ok(()) } else { file::put(&tree, &remote.listing().to_kept()) }
+    }
+
+    /// What is to be fetched, and how much is here. Contents that are here without a name in the
+    /// snapshot get one.
+    fn jobs(&self, remote: &Remote, folder: &Folder) -> Result<(Vec<Job>, u64)> {
+        let mut jobs: BTreeMap<&BlobId, Job> = BTreeMap::new();
+        let mut here = BTreeMap::new();
+        for (path, listed) in remote.chosen() {
+            let (blob, n_bytes) = (&listed.blob, listed.n_bytes);
+            if folder.pieces(blob).is_file() && !folder.partial(blob).is_file() {
+                // Its process ended between the last two steps, or somebody removed the contents.
+                file::remove_if_there(&folder.pieces(blob))?;
+            }
+            if is_shown(folder, remote, path, listed)? {
+                here.insert(blob, n_bytes);
+            } else if file::len_bytes(&folder.blob(blob)) == Some(n_bytes) {
+                let no_links = self.settings().has_no_links;
+                folder.show((remote.commit(), path), blob, Age::Old, no_links)?;
+                here.insert(blob, n_bytes);
+            } else {
+                let url = self.url(remote, path);
+                let new = || Job { blob: blob.clone(), n_bytes, paths: Vec::new(), url };
+                jobs.entry(blob).or_insert_with(new).paths.push(path.to_owned());
+            }
+        }
+        let mut jobs: Vec<Job> = jobs.into_values().collect();
+        // What is small is of use to others at once; weights come in the order of their names.
+        jobs.sort_by(|one, other| {
+            let key = |job: &Job| (job.n_bytes > PIECE_BYTES, job.paths[0].clone());
+            key(one).cmp(&key(other))
+        });
+        Ok((jobs, here.into_values().sum()))
+    }
+
+    fn end(&self, remote: &Remote, folder: &Folder) -> Result<()> {
+        let revision = remote.wanted().revision();
+        if is_commit(revision) {
+            return Ok(());
+        }
+        file::put(&folder.reference(revision)?, remote.commit().as_bytes())
+    }
+}
+
+/// A connection that ends, also by a panic: nobody must wait for it.
+struct Leaving<'a>(&'a Queue);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Pull<'_> {
+    fn run(
+        &self,
+        n_workers: usize,
+        total_bytes: u64,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        std::thread::scope(|scope| {
+            for idx in 0..n_workers {
+                let worker = std::thread::Builder::new().name(format!("moeflux-pull-{idx}"));
+                // Fewer connections do as well, but for none.
+                if let Err(error) = worker.spawn_scoped(scope, || self.work()) {
+                    let problem = format!("cannot start a thread: {error}");
+                    self.fail(Error::Network(problem));
+                    self.queue.leave();
+                }
+            }
+            while !self.queue.wait_for_end(WATCH_EVERY) {
+                let progress = Progress {
+                    total_bytes,
+                    done_bytes: self.done_bytes.load(Ordering::Relaxed),
+                    is_waiting: self.n_waiting.load(Ordering::Relaxed) > 0,
+                };
+                if watch(progress).is_break() {
+                    self.hub.stop().set();
+                }
+            }
+        });
+        self.hub.stop().check()?;
+        self.queue.take_failure().map_or(Ok(()), Err)
+    }
+
+    /// The life of a connection.
+    fn work(&self) {
+        let _leaving = Leaving(&self.queue);
+        while let Some(next) = self.queue.next(self.client.stop()) {
+            let done = match next {
+                Next::Begin(job) => self.begin(job),
+                Next::Fetch(download, idx) => self.fetch(&download, idx),
+            };
+            match done {
+                Ok(()) => {}
+                // The other files may well arrive.
+                Err(error @ Error::Damaged(_)) => self.queue.note(error),
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    /// Ends all connections.
+    fn fail(&self, error: Error) {
+        self.queue.note(error);
+        self.client.stop().set();
+    }
+
+    /// Begins with a file, or goes on with it; puts it off while another process has it.
+    fn begin(&self, job: Job) -> Result<()> {
+        let Some(lock) = crate::cache::Lock::try_take(&self.folder.lock(&job.blob))? else {
+            self.n_waiting.fetch_add(1, Ordering::Relaxed);
+            let waited = self.client.stop().wait(LOCK_EVERY);
+            self.n_waiting.fetch_sub(1, Ordering::Relaxed);
+            self.queue.put_off(job);
+            return waited;
+        };
+        if self.is_shown(&job)? {
+            self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
+            self.queue.finished();
+            return Ok(());
+        }
+        if file::len_bytes(&self.folder.blob(&job.blob)) == Some(job.n_bytes) {
+            self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
+            self.show(&job, Age::Old)?;
+            self.queue.finished();
+            return Ok(());
+        }
+        let download = Download::open(job, &self.folder, lock, self.piece_bytes)?;
+        self.done_bytes.fetch_add(download.done_bytes(), Ordering::Relaxed);
+        let download = self.queue.opened(download);
+        self.advance(&download)
+    }
+
+    /// Whether another process put all of the files into the snapshot meanwhile.
+    fn is_shown(&self, job: &Job) -> Result<bool> {
+        for path in &job.paths {
+            let file = self.folder.file(self.remote.commit(), path)?;
+            if file::len_bytes(&file) != Some(job.n_bytes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts contents into the snapshot.
+    fn show(&self, job: &Job, age: Age) -> Result<()> {
+        let has_no_links = self.hub.settings().has_no_links;
+        let mut age = age;
+        for path in &job.paths {
+            let place = (self.remote.commit(), path.as_str());
+            // Where contents were moved to, they are the ones to copy.
+            if age == Age::Old && !self.folder.blob(&job.blob).is_file() {
+                let from = self.folder.file(place.0, &job.paths[0])?;
+                let to = self.folder.file(place.0, path)?;
+                file::make_parent(&to)?;
+                std::fs::copy(&from, &to).map_err(Error::io("write", &to))?;
+                continue;
+            }
+            self.folder.show(place, &job.blob, age, has_no_links)?;
+            age = Age::Old;
+        }
+        Ok(())
+    }
+
+    /// Hashes the pieces that follow on those that were hashed, and ends the file after the last.
+    fn advance(&self, download: &Download) -> Result<()> {
+        let Some(digits) = self.hashed(download)? else { return Ok(()) };
+        if digits != download.job.blob.digits() {
+            let job = &download.job;
+            download.discard(&self.folder)?;
+            self.done_bytes.fetch_sub(job.n_bytes, Ordering::Relaxed);
+            self.queue.closed(download);
+            return Err(Error::Damaged(format!(
+                "{}: {} arrived with the {} {digits}, where the hub lists {}: it was removed; try \
+                 again",
+                self.remote.wanted(),
+                job.paths[0],
+                job.blob.kind(),
+                job.blob.digits()
+            )));
+        }
+        download.publish(&self.folder)?;
+        self.show(&download.job, Age::New)?;
+        self.queue.closed(download);
+        Ok(())
+    }
+
+    fn hashed(&self, download: &Download) -> Result<Option<String>> {
+        let hashed = download.hash_ahead(self.client.stop())?;
+        if hashed.lost_bytes > 0 {
+            self.done_bytes.fetch_sub(hashed.lost_bytes, Ordering::Relaxed);
+            self.queue.changed();
+        }
+        Ok(hashed.digits)
+    }
+}

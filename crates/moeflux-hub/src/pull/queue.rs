@@ -1,0 +1,125 @@
+//! What is to be done next, for many connections.
+//!
+//! **Invariant:** files are begun in order, and a file that was begun is fetched before another is
+//! begun; a connection that finds nothing waits until there is something or all is done.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Job;
+use super::download::Download;
+use crate::error::Error;
+use crate::stop::Stop;
+
+/// How often who waits looks whether to end.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What a connection does next.
+#[derive(Debug)]
+pub(super) enum Next {
+    Begin(Job),
+    Fetch(Arc<Download>, usize),
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    waiting: VecDeque<Job>,
+    open: Vec<Arc<Download>>,
+    n_unfinished: usize,
+    n_workers: usize,
+    failure: Option<Error>,
+}
+
+impl Queue {
+    pub(super) fn new(jobs: Vec<Job>, n_workers: usize) -> Self {
+        let n_unfinished = jobs.len();
+        let (waiting, open) = (jobs.into(), Vec::new());
+        let state = State { waiting, open, n_unfinished, n_workers, failure: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next thing to do; none at the end.
+    pub(super) fn next(&self, stop: &Stop) -> Option<Next> {
+        let mut state = self.state();
+        loop {
+            if stop.is_set() || state.n_unfinished == 0 {
+                return None;
+            }
+            let piece = state.open.iter().find_map(|it| Some((Arc::clone(it), it.take_piece()?)));
+            if let Some((download, idx)) = piece {
+                return Some(Next::Fetch(download, idx));
+            }
+            if let Some(job) = state.waiting.pop_front() {
+                return Some(Next::Begin(job));
+            }
+            let waited = self.changed.wait_timeout(state, LOOK_EVERY);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A file that cannot be had yet.
+    pub(super) fn put_off(&self, job: Job) {
+        self.state().waiting.push_back(job);
+        self.changed.notify_all();
+    }
+
+    /// A file whose pieces can be fetched.
+    pub(super) fn opened(&self, download: Download) -> Arc<Download> {
+        let download = Arc::new(download);
+        self.state().open.push(Arc::clone(&download));
+        self.changed.notify_all();
+        download
+    }
+
+    /// There may be more to do.
+    pub(super) fn changed(&self) {
+        self.changed.notify_all();
+    }
+
+    /// A file that needs no pieces any more.
+    pub(super) fn closed(&self, download: &Download) {
+        self.state().open.retain(|it| !std::ptr::eq(it.as_ref(), download));
+        self.finished();
+    }
+
+    /// One file less.
+    pub(super) fn finished(&self) {
+        self.state().n_unfinished -= 1;
+        self.changed.notify_all();
+    }
+
+    /// What went wrong; the first counts, unless it was the end that was asked for.
+    pub(super) fn note(&self, error: Error) {
+        let mut state = self.state();
+        if state.failure.is_none() || matches!(state.failure, Some(Error::Cancelled)) {
+            state.failure = Some(error);
+        }
+    }
+
+    pub(super) fn take_failure(&self) -> Option<Error> {
+        self.state().failure.take()
+    }
+
+    /// A connection ends.
+    pub(super) fn leave(&self) {
+        self.state().n_workers -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until all connections have ended, at most so long.
+    pub(super) fn wait_for_end(&self, time: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.state(), time, |it| it.n_workers > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.n_workers == 0
+    }
+}

@@ -1,0 +1,277 @@
+//! A repository of the hub: its commit, its files, and which of these are wanted and here.
+//!
+//! **Invariant:** nothing is written; the name of every file that was chosen stays in its folder,
+//! and its length is one that files have.
+
+use std::collections::BTreeSet;
+
+use crate::cache::{Cache, Folder};
+use crate::choice::{Choice, is_gguf, is_weights};
+use crate::client::{Client, quoted};
+use crate::error::{Error, Result};
+use crate::file;
+use crate::journal::{self, Cut};
+use crate::listing::{Listed, Listing};
+use crate::name::{Wanted, file_path, is_commit};
+use crate::settings::Settings;
+use crate::stop::Stop;
+
+/// The hub's word on a revision has some kilobytes, with a model's card some hundred.
+const INFO_BYTES_MAX: u64 = 16 << 20;
+
+/// A page has 1,000 files.
+const PAGE_BYTES_MAX: u64 = 16 << 20;
+
+/// The hub advises against more files.
+const N_ENTRIES_MAX: usize = 100_000;
+
+/// Listings in the cache.
+const TREE_BYTES_MAX: u64 = 64 << 20;
+
+/// Published ones have 1 MB at most.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// Larger files there are none: ten times what the hub takes.
+const FILE_BYTES_MAX: u64 = 1 << 42;
+
+/// A hub, asked on behalf of a cache.
+#[derive(Debug)]
+pub struct Hub {
+    settings: Settings,
+    cache: Cache,
+    stop: Stop,
+    client: Client,
+}
+
+/// A repository at a commit, and what is wanted of it.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    wanted: Wanted,
+    commit: String,
+    listing: Listing,
+    chosen: Vec<String>,
+}
+
+/// How much of what is wanted is here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// Files that are wanted.
+    pub n_files: usize,
+    /// All that is wanted.
+    pub n_bytes: u64,
+    /// Files that are here, whole.
+    pub n_files_here: usize,
+    /// Of all that is wanted, what is here: whole files and pieces.
+    pub here_bytes: u64,
+}
+
+impl Hub {
+    /// The hub of these settings; `stop` ends what it does.
+    #[must_use]
+    pub fn new(settings: Settings, stop: Stop) -> Self {
+        let client = Client::new(&settings, 1, &stop);
+        Self { cache: Cache::new(&settings.cache), settings, stop, client }
+    }
+
+    /// Where files go.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    pub(crate) fn folder(&self, remote: &Remote) -> Folder {
+        self.cache.folder(&remote.wanted.id)
+    }
+
+    /// Asks what a repository has, and chooses.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be asked, or what is wrong with its answer.
+    pub fn look(&self, wanted: &Wanted, choice: &Choice) -> Result<Remote> {
+        if self.settings.is_offline {
+            let problem = format!(
+                "HF_HUB_OFFLINE is set, so {wanted} cannot be downloaded: unset it, or set it to 0"
+            );
+            return Err(Error::Network(problem));
+        }
+        let commit = self.commit(wanted)?;
+        let listing = self.listing(wanted, &commit)?;
+        let chosen: Vec<String> = choice.of(&listing).into_iter().map(str::to_owned).collect();
+        for path in &chosen {
+            file_path(path).map_err(|error| Error::Answer(format!("{}: {error}", wanted.id)))?;
+            let n_bytes = listing.get(path).map_or(0, |it| it.n_bytes);
+            if n_bytes > FILE_BYTES_MAX {
+                let problem = format!("{}: {path} is listed with {n_bytes} bytes", wanted.id);
+                return Err(Error::Answer(problem + ", which no file has"));
+            }
+        }
+        Ok(Remote { wanted: wanted.clone(), commit, listing, chosen })
+    }
+
+    fn commit(&self, wanted: &Wanted) -> Result<String> {
+        let revision = wanted.revision();
+        if is_commit(revision) {
+            return Ok(revision.to_owned());
+        }
+        let (endpoint, id) = (self.client.endpoint(), &wanted.id);
+        let url = format!("{endpoint}/api/models/{id}/revision/{}", quoted(revision, false));
+        let (bytes, _) = self.client.read(wanted, &url, INFO_BYTES_MAX)?;
+        let info: serde_json::Value = serde_json::from_slice(&bytes)
+            .map_err(|error| not_a_hub(endpoint, &error.to_string()))?;
+        let commit = info.get("sha").and_then(serde_json::Value::as_str);
+        let commit = commit.filter(|it| is_commit(it));
+        commit.map(str::to_owned).ok_or_else(|| not_a_hub(endpoint, "no commit"))
+    }
+
+    /// From the cache, or from the hub page by page.
+    fn listing(&self, wanted: &Wanted, commit: &str) -> Result<Listing> {
+        let kept = self.cache.folder(&wanted.id).tree(commit);
+        let kept = file::read_if_there(&kept, TREE_BYTES_MAX)?;
+        if let Some(listing) = kept.and_then(|it| Listing::of_kept(&it)) {
+            return Ok(listing);
+        }
+        let (endpoint, id) = (self.client.endpoint(), &wanted.id);
+        let url = format!("{endpoint}/api/models/{id}/tree/{commit}?recursive=true&expand=false");
+        let (mut listing, mut n_entries, mut next) = (Listing::default(), 0, Some(url));
+        while let Some(url) = next {
+            let (bytes, following) = self.client.read(wanted, &url, PAGE_BYTES_MAX)?;
+            let added = listing.add_page(&bytes);
+            let n_added = added.map_err(|problem| not_a_hub(endpoint, &problem))?;
+            n_entries += n_added;
+            if n_entries > N_ENTRIES_MAX || following.is_some() && n_added == 0 {
+                let problem = format!("{id}: a list of more than {N_ENTRIES_MAX} files");
+                return Err(Error::Answer(problem));
+            }
+            next = following;
+        }
+        Ok(listing)
+    }
+
+    /// The `config.json` of a repository, if it has one; from the cache if it is there.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be had.
+    pub fn config(&self, remote: &Remote) -> Result<Option<Vec<u8>>> {
+        const NAME: &str = "config.json";
+        let Some(listed) = remote.listing.get(NAME) else { return Ok(None) };
+        let folder = self.folder(remote);
+        for path in [folder.file(&remote.commit, NAME)?, folder.blob(&listed.blob)] {
+            if file::len_bytes(&path) == Some(listed.n_bytes) {
+                return file::read_if_there(&path, CONFIG_BYTES_MAX);
+            }
+        }
+        let url = self.url(remote, NAME);
+        let (bytes, _) = self.client.read(&remote.wanted, &url, CONFIG_BYTES_MAX)?;
+        let mut hasher = listed.blob.hasher(bytes.len() as u64);
+        hasher.update(&bytes);
+        if hasher.finish() != listed.blob.digits() {
+            let id = &remote.wanted.id;
+            let problem = format!("{id}: {NAME} does not have the hash that the hub lists for it");
+            return Err(Error::Damaged(problem + ": try again"));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Where a file is asked for.
+    pub(crate) fn url(&self, remote: &Remote, path: &str) -> String {
+        let (endpoint, id) = (self.client.endpoint(), &remote.wanted.id);
+        format!("{endpoint}/{id}/resolve/{}/{}", remote.commit, quoted(path, true))
+    }
+
+    /// How much of what is wanted is here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn presence(&self, remote: &Remote, piece_bytes: u64) -> Result<Presence> {
+        let folder = self.folder(remote);
+        let mut presence = Presence::default();
+        let mut counted = BTreeSet::new();
+        for (path, listed) in remote.chosen() {
+            let n_bytes = listed.n_bytes;
+            presence.n_files += 1;
+            let is_here = is_shown(&folder, remote, path, listed)?
+                || file::len_bytes(&folder.blob(&listed.blob)) == Some(n_bytes);
+            presence.n_files_here += usize::from(is_here);
+            // Files with the same contents are fetched once.
+            if !counted.insert(&listed.blob) {
+                continue;
+            }
+            presence.n_bytes += n_bytes;
+            presence.here_bytes += if is_here {
+                n_bytes
+            } else {
+                let cut = Cut::new(n_bytes, piece_bytes);
+                let pieces = match folder.partial(&listed.blob).is_file() {
+                    true => journal::pieces(&folder.pieces(&listed.blob), cut)?,
+                    false => Vec::new(),
+                };
+                pieces.iter().map(|(idx, _)| cut.len_bytes(*idx)).sum()
+            };
+        }
+        Ok(presence)
+    }
+}
+
+/// Whether a snapshot has a file, as long as it is.
+pub(crate) fn is_shown(
+    folder: &Folder,
+    remote: &Remote,
+    path: &str,
+    listed: &Listed,
+) -> Result<bool> {
+    Ok(file::len_bytes(&folder.file(&remote.commit, path)?) == Some(listed.n_bytes))
+}
+
+impl Remote {
+    /// What was asked for.
+    #[must_use]
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// The commit that this is.
+    #[must_use]
+    pub fn commit(&self) -> &str {
+        &self.commit
+    }
+
+    /// All files.
+    #[must_use]
+    pub fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    /// The files that were chosen, by path.
+    pub fn chosen(&self) -> impl Iterator<Item = (&str, &Listed)> {
+        self.chosen.iter().filter_map(|path| Some((path.as_str(), self.listing.get(path)?)))
+    }
+
+    /// Whether there are weights in safetensors.
+    #[must_use]
+    pub fn has_weights(&self) -> bool {
+        self.listing.files().any(|(path, _)| is_weights(path))
+    }
+
+    /// The weights in the format of llama.cpp, by path.
+    pub fn ggufs(&self) -> impl Iterator<Item = (&str, &Listed)> {
+        self.listing.files().filter(|(path, _)| is_gguf(path))
+    }
+}
+
+fn not_a_hub(endpoint: &str, problem: &str) -> Error {
+    Error::Answer(format!(
+        "{endpoint} does not answer as the Hugging Face hub does ({problem}): check HF_ENDPOINT, \
+         and proxies on the way"
+    ))
+}

@@ -1,0 +1,258 @@
+//! Networks and servers that fail: the right bytes in the end, or one line that says why not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use moeflux_io::{Clock as _, RealClock};
+
+use crate::server::{Access, Contents, Fault, File, Seen};
+use crate::support::{Bench, FIRST, ID, PIECE, line, model, weights};
+
+/// The download gets the right bytes whatever goes wrong.
+#[track_caller]
+fn check_survives(hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) -> Bench {
+    let bench = Bench::new();
+    bench.server.faults(hook);
+    bench.pull(ID).unwrap();
+    check_whole(&bench);
+    bench
+}
+
+#[track_caller]
+fn check_whole(bench: &Bench) {
+    for file in model().iter().filter(|it| !it.path().starts_with(['.', 'R'])) {
+        assert_eq!(bench.read(FIRST, file.path()), file.bytes(), "{}", file.path());
+    }
+    bench.check_tidy();
+}
+
+/// The download fails with one line that has these words, and is whole after another one.
+#[track_caller]
+fn check_fails(words: &[&str], hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) -> Bench {
+    let bench = Bench::new();
+    bench.server.faults(hook);
+    let said = line(bench.pull(ID));
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+    assert!(!bench.dir().join("refs/main").exists(), "nothing names what is not whole");
+    bench.server.faults(|_, _| Fault::Nothing);
+    bench.pull(ID).unwrap();
+    check_whole(&bench);
+    bench
+}
+
+#[test]
+fn connections_that_break_are_made_again() {
+    let bench = check_survives(|seen, n_before| match seen.is_elsewhere {
+        // Every other answer, after some bytes or none.
+        true if n_before % 2 == 0 => Fault::Cut(n_before as u64 * 100),
+        _ => Fault::Nothing,
+    });
+    // What arrived of a piece is not asked for again.
+    let seen = bench.server.take_seen();
+    let begins = |it: &&Seen| it.range.is_some_and(|(first, _)| !first.is_multiple_of(PIECE));
+    assert!(seen.iter().any(|it| begins(&it)), "attempts go on in the middle of a piece");
+}
+
+#[test]
+fn a_server_that_is_busy_is_asked_again() {
+    check_survives(|_, n_before| match n_before {
+        0 => Fault::Status(503, &[]),
+        1 => Fault::Status(429, &[("Retry-After", "0")]),
+        2 => Fault::Status(500, &[]),
+        _ => Fault::Nothing,
+    });
+}
+
+#[test]
+fn who_is_asked_to_wait_waits() {
+    let clock = RealClock::new();
+    check_survives(|seen, n_before| {
+        let is_first = n_before == 0 && seen.path.ends_with("config.json") && !seen.is_elsewhere;
+        if is_first { Fault::Status(429, &[("Retry-After", "1")]) } else { Fault::Nothing }
+    });
+    assert!(clock.now() >= Duration::from_secs(1));
+    check_fails(&["answers 429", "asks to wait for 3600 s"], |seen, _| match seen.is_elsewhere {
+        true => Fault::Status(429, &[("RateLimit", "\"api\";r=0;t=3599")]),
+        false => Fault::Nothing,
+    });
+}
+
+#[test]
+fn a_server_that_stays_away_is_given_up() {
+    check_fails(&["answers 502", "given up after 12 attempts"], |seen, _| {
+        if seen.is_elsewhere { Fault::Status(502, &[]) } else { Fault::Nothing }
+    });
+    check_fails(&["answers 500", "given up after 4 attempts"], |seen, _| {
+        if seen.path.contains("/tree/") { Fault::Status(500, &[]) } else { Fault::Nothing }
+    });
+    let bench = Bench::new();
+    let url = bench.server.url();
+    let settings = bench.settings();
+    drop(bench);
+    let hub = moeflux_hub::Hub::new(settings, moeflux_hub::Stop::default());
+    let said = line(crate::support::pull(&hub, ID, &[]));
+    let host = url.strip_prefix("http://").unwrap();
+    assert!(said.contains(host) && said.contains("given up after 4"), "{said}");
+}
+
+#[test]
+fn silence_ends_an_attempt() {
+    let bench = check_survives(|seen, n_before| match seen.is_elsewhere {
+        true if n_before == 1 => Fault::Silence(1000),
+        _ => Fault::Nothing,
+    });
+    drop(bench);
+    check_fails(&["config.json", "given up after"], |seen, _| {
+        let is_config = seen.path.contains("resolve-cache") && seen.path.ends_with("/config.json");
+        if is_config { Fault::Cut(0) } else { Fault::Nothing }
+    });
+}
+
+#[test]
+fn slow_bytes_are_bytes() {
+    check_survives(|seen, _| match seen.is_elsewhere {
+        true => Fault::Slow(1024, Duration::from_millis(5)),
+        false => Fault::Nothing,
+    });
+}
+
+#[test]
+fn wrong_bytes_are_refused_and_only_they_are_fetched_again() {
+    let wrong = weights(2);
+    let etag = wrong.etag().to_owned();
+    let words = ["model-00002-of-00002.safetensors arrived with the SHA-256", "it was removed"];
+    let bench = Bench::new();
+    bench.server.faults(move |seen, _| {
+        let is_wrong = seen.is_elsewhere && seen.path.contains(&etag);
+        if is_wrong { Fault::Flip(50_000) } else { Fault::Nothing }
+    });
+    let said = line(bench.pull(ID));
+    assert!(words.iter().all(|it| said.contains(it)) && said.contains(wrong.etag()), "{said}");
+    assert!(!bench.dir().join("refs/main").exists());
+    assert!(!bench.dir().join("blobs").join(wrong.etag()).exists());
+    bench.check_tidy();
+    bench.server.faults(|_, _| Fault::Nothing);
+    bench.server.take_n_bytes();
+    assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 100_000, "the others arrived");
+    check_whole(&bench);
+}
+
+#[test]
+fn a_small_file_has_a_hash_too() {
+    check_fails(&["tokenizer.json arrived with the"], |seen, _| {
+        let is_it = seen.path.ends_with("tokenizer.json") && seen.is_elsewhere;
+        if is_it { Fault::Flip(10) } else { Fault::Nothing }
+    });
+    check_fails(&["config.json arrived with the git SHA-1"], |seen, _| {
+        let is_it = seen.path.contains("resolve-cache") && seen.path.ends_with("/config.json");
+        if is_it { Fault::Flip(10) } else { Fault::Nothing }
+    });
+}
+
+#[test]
+fn a_server_without_ranges_sends_each_file_once() {
+    let bench = check_survives(|_, _| Fault::IgnoreRange);
+    let n_bytes = bench.server.take_n_bytes();
+    // Four connections ask before one of them has all; sockets hold some of what is not read.
+    assert!(n_bytes < 10 * 100_000, "{n_bytes}");
+    // It also breaks, and is asked for what is missing.
+    check_survives(|seen, n_before| match seen.is_elsewhere {
+        true if n_before % 3 == 0 => Fault::IgnoreRange,
+        true if n_before % 3 == 1 => Fault::Cut(3000),
+        _ => Fault::Nothing,
+    });
+}
+
+#[test]
+fn lengths_that_are_lies_are_told() {
+    check_fails(&["is listed with 100000 bytes, and the server has 99999"], |seen, _| {
+        if seen.is_elsewhere { Fault::Total(99_999) } else { Fault::Nothing }
+    });
+    check_fails(&["the encoding `gzip`"], |seen, _| {
+        if seen.is_elsewhere { Fault::Encoded } else { Fault::Nothing }
+    });
+    for (listed, words) in [
+        (99_000, "and the server has 100000"),
+        (u64::MAX, "which no file has"),
+        (1 << 41, "and the server has 100000"),
+    ] {
+        let bench = Bench::empty();
+        let mut files = model();
+        files.retain(|it| it.path() != weights(1).path());
+        files.push(weights(1).listed_with(listed));
+        bench.server.put(ID, Access::Open, FIRST, &files);
+        let said = line(crate::support::pull(&bench.hub(), ID, &["model-00001*"]));
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn an_address_that_expired_is_asked_for_again() {
+    let bench = Bench::new();
+    let server = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&server);
+    bench.server.faults(move |seen, _| {
+        // The third request for a large file, and the ninth.
+        let n = if seen.is_elsewhere { counted.fetch_add(1, Ordering::SeqCst) } else { 0 };
+        if n == 3 || n == 9 { Fault::Status(403, &[]) } else { Fault::Nothing }
+    });
+    bench.pull(ID).unwrap();
+    check_whole(&bench);
+    bench.server.expire();
+    bench.server.put(ID, Access::Open, FIRST, &model());
+}
+
+#[test]
+fn what_is_no_hub_is_told() {
+    let bench = Bench::empty();
+    let said = line(bench.look(ID));
+    assert!(said.contains("does not know owner/model"), "{said}");
+    bench.server.put(ID, Access::Open, FIRST, &[]);
+    assert!(bench.look(ID).unwrap().chosen().next().is_none());
+}
+
+#[test]
+fn a_list_of_pieces_that_is_damaged_costs_bytes_only() {
+    let bench = Bench::new();
+    let file = weights(1);
+    let blobs = bench.dir().join("blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let partial = blobs.join(format!("{}.moeflux.incomplete", file.etag()));
+    let list = blobs.join(format!("{}.moeflux-pieces.incomplete", file.etag()));
+    // Pieces that never reached the drive, others that did, and bytes behind the end.
+    let mut bytes = file.bytes();
+    bytes[9000] ^= 1;
+    bytes.extend([0; 1000]);
+    std::fs::write(&partial, &bytes).unwrap();
+    let mut text = format!("moeflux-pieces 1 100000 {PIECE}\n");
+    for idx in 0..4 {
+        let piece = &file.bytes()[idx * 8192..(idx + 1) * 8192];
+        text.push_str(&format!("{idx} {:016x}\n", twox_hash::XxHash3_64::oneshot(piece)));
+    }
+    text.push_str("5 0000000000000000\n77 0\nx\n6");
+    std::fs::write(&list, text).unwrap();
+    let fetched = crate::support::pull(&bench.hub(), ID, &["model-00001*"]).unwrap().fetched_bytes;
+    assert_eq!(bench.read(FIRST, file.path()), file.bytes());
+    // Pieces 0, 2 and 3 were sound.
+    assert_eq!(fetched, 100_000 - 3 * 8192);
+    bench.check_tidy();
+}
+
+#[test]
+fn empty_files_and_whole_pieces_arrive() {
+    let bench = Bench::empty();
+    let files = [
+        File::new("empty.safetensors", Contents::new(b"")),
+        File::new("one.safetensors", Contents::noise(1, PIECE)),
+        File::new("two.safetensors", Contents::noise(2, 2 * PIECE)),
+        File::new("more.safetensors", Contents::noise(3, 2 * PIECE + 1)),
+    ];
+    bench.server.put(ID, Access::Open, FIRST, &files);
+    bench.pull(ID).unwrap();
+    for file in &files {
+        assert_eq!(bench.read(FIRST, file.path()), file.bytes(), "{}", file.path());
+    }
+}

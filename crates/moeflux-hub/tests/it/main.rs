@@ -1,0 +1,8 @@
+//! Downloads from a hub on this machine, with what goes wrong on the way.
+#![cfg(test)]
+
+mod cache;
+mod faults;
+mod pulling;
+mod server;
+mod support;

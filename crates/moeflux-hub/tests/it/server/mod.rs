@@ -1,0 +1,517 @@
+//! A hub for tests: its API, its files, and a second server that it sends clients to for large
+//! ones, with every fault that a test asks for.
+//!
+//! It answers as the real one did where others wrote that down: `/api/models/ID/revision/REV`, the
+//! tree by pages with `Link`, `/ID/resolve/REV/FILE` with `X-Repo-Commit`, a redirect on the same
+//! host for small files and to another one with a signature for large ones.
+
+mod files;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub(crate) use files::{Contents, File};
+
+/// Who may read a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Open,
+    /// With this token only.
+    Gated(&'static str),
+    /// Nobody else knows that it is there.
+    Private(&'static str),
+}
+
+struct Repo {
+    access: Access,
+    /// Commits by branch and tag.
+    refs: BTreeMap<String, String>,
+    commits: BTreeMap<String, Vec<File>>,
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// Whether it came to the server of large files.
+    pub(crate) is_elsewhere: bool,
+    pub(crate) method: String,
+    /// Without what is behind a `?`.
+    pub(crate) path: String,
+    query: String,
+    pub(crate) range: Option<(u64, u64)>,
+    pub(crate) token: Option<String>,
+}
+
+/// What goes wrong with an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    Nothing,
+    Status(u16, &'static [(&'static str, &'static str)]),
+    /// The connection ends after so many bytes.
+    Cut(u64),
+    /// Nothing comes any more after so many bytes.
+    Silence(u64),
+    /// A pause after each part of so many bytes.
+    Slow(u64, Duration),
+    /// One byte, at this place of the file, is another.
+    Flip(u64),
+    /// All of the file, whatever is asked for.
+    IgnoreRange,
+    /// The end of `Content-Range` is a lie.
+    Total(u64),
+    /// `Content-Encoding: gzip`.
+    Encoded,
+}
+
+type Hook = Box<dyn Fn(&Seen, usize) -> Fault + Send>;
+
+struct Shared {
+    addresses: [SocketAddr; 2],
+    repos: Mutex<BTreeMap<String, Repo>>,
+    seen: Mutex<Vec<Seen>>,
+    hook: Mutex<Hook>,
+    page: Mutex<usize>,
+    /// The only one that the server of large files takes.
+    signature: AtomicU64,
+    /// Of files, sent to anybody.
+    n_bytes: AtomicU64,
+    n_connections: AtomicU64,
+    streams: Mutex<Vec<TcpStream>>,
+    is_ended: AtomicBool,
+    ended: (Mutex<()>, Condvar),
+}
+
+/// A hub on this machine, which ends when it is dropped.
+pub(crate) struct HubServer {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl HubServer {
+    /// A hub without repositories, at any port.
+    pub(crate) fn new() -> Self {
+        Self::at(0)
+    }
+
+    /// A hub at a port.
+    pub(crate) fn at(port: u16) -> Self {
+        let listeners = [port, 0].map(|it| TcpListener::bind(("127.0.0.1", it)).unwrap());
+        let shared = Arc::new(Shared {
+            addresses: [0, 1].map(|idx: usize| listeners[idx].local_addr().unwrap()),
+            repos: Mutex::default(),
+            seen: Mutex::default(),
+            hook: Mutex::new(Box::new(|_, _| Fault::Nothing)),
+            page: Mutex::new(1000),
+            signature: AtomicU64::new(1),
+            n_bytes: AtomicU64::new(0),
+            n_connections: AtomicU64::new(0),
+            streams: Mutex::default(),
+            is_ended: AtomicBool::new(false),
+            ended: <(Mutex<()>, Condvar)>::default(),
+        });
+        let mut threads = Vec::new();
+        for (idx, listener) in listeners.into_iter().enumerate() {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name(format!("hub-{idx}"));
+            threads.push(thread.spawn(move || accept(&listener, &shared, idx == 1)).unwrap());
+        }
+        Self { shared, threads }
+    }
+
+    /// Its address.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.shared.addresses[0])
+    }
+
+    /// A repository, or one with other files than before.
+    pub(crate) fn put(&self, id: &str, access: Access, commit: &str, files: &[File]) {
+        let mut repos = self.shared.repos.lock().unwrap();
+        let new = || Repo { access, refs: BTreeMap::new(), commits: BTreeMap::new() };
+        let repo = repos.entry(id.to_owned()).or_insert_with(new);
+        repo.refs.insert("main".to_owned(), commit.to_owned());
+        repo.commits.insert(commit.to_owned(), files.to_vec());
+    }
+
+    /// What goes wrong: the hook is asked with each request for bytes of a file, and with how many
+    /// came for the same path before.
+    pub(crate) fn faults(&self, hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) {
+        *self.shared.hook.lock().unwrap() = Box::new(hook);
+    }
+
+    /// Entries of a page of a tree.
+    pub(crate) fn set_page(&self, n_entries: usize) {
+        *self.shared.page.lock().unwrap() = n_entries;
+    }
+
+    /// Addresses that were given out so far are worth nothing any more.
+    pub(crate) fn expire(&self) {
+        self.shared.signature.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Bytes of files that were sent, since this was asked last.
+    pub(crate) fn take_n_bytes(&self) -> u64 {
+        self.shared.n_bytes.swap(0, Ordering::SeqCst)
+    }
+
+    /// Bytes of files that were sent.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.shared.n_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Connections that were made, to both servers.
+    pub(crate) fn n_connections(&self) -> u64 {
+        self.shared.n_connections.load(Ordering::SeqCst)
+    }
+
+    /// The requests that came since this was asked last.
+    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.shared.seen.lock().unwrap())
+    }
+}
+
+impl Drop for HubServer {
+    fn drop(&mut self) {
+        self.shared.is_ended.store(true, Ordering::SeqCst);
+        self.shared.ended.1.notify_all();
+        for stream in self.shared.streams.lock().unwrap().drain(..) {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+        for address in self.shared.addresses {
+            drop(TcpStream::connect(address));
+        }
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>, is_elsewhere: bool) {
+    std::thread::scope(|scope| {
+        for stream in listener.incoming().flatten() {
+            if shared.is_ended.load(Ordering::SeqCst) {
+                break;
+            }
+            shared.n_connections.fetch_add(1, Ordering::SeqCst);
+            shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
+            scope.spawn(move || {
+                // Clients that leave are part of the tests.
+                drop(Connection { shared, is_elsewhere, stream: &stream }.serve());
+                drop(stream.shutdown(Shutdown::Both));
+            });
+        }
+        for stream in shared.streams.lock().unwrap().drain(..) {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    });
+}
+
+struct Connection<'a> {
+    shared: &'a Shared,
+    is_elsewhere: bool,
+    stream: &'a TcpStream,
+}
+
+/// Headers besides those of the body.
+type Headers = Vec<(&'static str, String)>;
+
+impl Connection<'_> {
+    fn serve(&self) -> io::Result<()> {
+        self.stream.set_nodelay(true)?;
+        let mut reader = BufReader::new(self.stream);
+        loop {
+            let mut line = String::new();
+            let (mut range, mut token) = (None, None);
+            if reader.by_ref().take(1 << 16).read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let mut words = line.split(' ').map(str::to_owned);
+            let (method, target) = (words.next().unwrap(), words.next().unwrap_or_default());
+            loop {
+                let mut header = String::new();
+                reader.by_ref().take(1 << 16).read_line(&mut header)?;
+                let Some((name, value)) = header.trim_end().split_once(": ") else { break };
+                match name.to_ascii_lowercase().as_str() {
+                    "range" => range = range_of(value),
+                    "authorization" => {
+                        token = value.strip_prefix("Bearer ").map(str::to_owned);
+                    }
+                    _ => {}
+                }
+            }
+            let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+            let (path, query) = (unquoted(path), query.to_owned());
+            let is_elsewhere = self.is_elsewhere;
+            let seen = Seen { is_elsewhere, method, path, query, range, token };
+            let n_before = {
+                let mut all = self.shared.seen.lock().unwrap();
+                let n_before = all.iter().filter(|it| it.path == seen.path).count();
+                all.push(seen.clone());
+                n_before
+            };
+            self.answer(&seen, n_before)?;
+        }
+    }
+
+    fn answer(&self, seen: &Seen, n_before: usize) -> io::Result<()> {
+        if self.is_elsewhere {
+            return self.elsewhere(seen, n_before);
+        }
+        // Some questions fail, too.
+        let fault = (self.shared.hook.lock().unwrap())(seen, n_before);
+        if let Fault::Status(status, headers) = fault {
+            let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            return self.send(seen, status, headers.collect(), b"{}");
+        }
+        let page = *self.shared.page.lock().unwrap();
+        let repos = self.shared.repos.lock().unwrap();
+        let path = seen.path.trim_start_matches('/');
+        let api = path.strip_prefix("api/models/");
+        let cached = path.strip_prefix("api/resolve-cache/models/");
+        let split =
+            api.and_then(|it| it.split_once("/revision/").or_else(|| it.split_once("/tree/")));
+        let resolved = path.split_once("/resolve/");
+        let by_cache = cached.and_then(|it| {
+            let (owner, rest) = it.split_once('/')?;
+            let (name, rest) = rest.split_once('/')?;
+            Some((&it[..owner.len() + 1 + name.len()], rest))
+        });
+        let Some((id, rest)) = split.or(by_cache).or(resolved) else {
+            return self.refuse(seen, 404, "", "no such page");
+        };
+        let Some(repo) = repos.get(id) else {
+            let status = if seen.token.is_some() { 404 } else { 401 };
+            return self.refuse(seen, status, "RepoNotFound", "Repository not found");
+        };
+        match repo.access {
+            Access::Private(token) if seen.token.as_deref() != Some(token) => {
+                return self.refuse(seen, 401, "RepoNotFound", "Invalid username or password.");
+            }
+            // The hub tells of a gated repository, and keeps its files.
+            Access::Gated(token) if seen.token.as_deref() != Some(token) && split.is_none() => {
+                let status = if seen.token.is_some() { 403 } else { 401 };
+                return self.refuse(seen, status, "GatedRepo", "Access is restricted.");
+            }
+            _ => {}
+        }
+        let (revision, file) = match api {
+            Some(_) => (rest, ""),
+            None => rest.split_once('/').unwrap_or((rest, "")),
+        };
+        let commit = repo.refs.get(revision).map_or(revision, String::as_str);
+        let Some(files) = repo.commits.get(commit) else {
+            return self.refuse(seen, 404, "RevisionNotFound", "Invalid rev id");
+        };
+        if path.contains("/revision/") {
+            let siblings: Vec<Value> =
+                files.iter().map(|it| json!({"rfilename": it.path})).collect();
+            let info = json!({"id": id, "modelId": id, "sha": commit, "siblings": siblings});
+            return self.json(seen, Vec::new(), &info);
+        }
+        if path.contains("/tree/") {
+            return self.tree(seen, files, page);
+        }
+        let Some(file) = files.iter().find(|it| it.path == file).cloned() else {
+            return self.refuse(seen, 404, "EntryNotFound", "Entry not found");
+        };
+        let commit = commit.to_owned();
+        drop(repos);
+        self.file(seen, &file, (&commit, cached.is_some()), fault)
+    }
+
+    fn tree(&self, seen: &Seen, files: &[File], page: usize) -> io::Result<()> {
+        let cursor = seen.query.split('&').find_map(|it| it.strip_prefix("cursor="));
+        let begin: usize = cursor.and_then(|it| it.parse().ok()).unwrap_or(0);
+        let end = (begin + page).min(files.len());
+        let entries: Vec<Value> = files[begin..end].iter().map(File::entry).collect();
+        let mut headers = Vec::new();
+        if end < files.len() {
+            let address = self.shared.addresses[0];
+            let path = &seen.path;
+            let next =
+                format!("<http://{address}{path}?recursive=true&cursor={end}>; rel=\"next\"");
+            headers.push(("Link", next));
+        }
+        self.json(seen, headers, &Value::Array(entries))
+    }
+
+    /// As the hub answers for a file: a redirect first.
+    fn file(
+        &self,
+        seen: &Seen,
+        file: &File,
+        (commit, is_cached): (&str, bool),
+        fault: Fault,
+    ) -> io::Result<()> {
+        let mut headers = vec![
+            ("X-Repo-Commit", commit.to_owned()),
+            ("ETag", format!("\"{}\"", if file.is_large { commit } else { &file.oid })),
+            ("Accept-Ranges", "bytes".to_owned()),
+        ];
+        if file.is_large {
+            let signature = self.shared.signature.load(Ordering::SeqCst);
+            let [_, address] = self.shared.addresses;
+            let url = format!("http://{address}/{}/{}?sig={signature}", file.sha256, file.path);
+            headers.push(("X-Linked-Etag", format!("\"{}\"", file.sha256)));
+            headers.push(("X-Linked-Size", file.n_bytes().to_string()));
+            headers.push(("Location", url.replace(' ', "%20")));
+            return self.send(seen, 302, headers, b"Found. Redirecting");
+        }
+        if !is_cached {
+            let (id, path) = seen.path[1..].split_once("/resolve/").unwrap();
+            let (_, path) = path.split_once('/').unwrap();
+            let url = format!("/api/resolve-cache/models/{id}/{commit}/{path}").replace(' ', "%20");
+            headers.push(("X-Linked-Size", file.n_bytes().to_string()));
+            headers.push(("Location", url));
+            return self.send(seen, 307, headers, b"Temporary Redirect");
+        }
+        self.bytes(seen, file, headers, fault)
+    }
+
+    /// The server of large files.
+    fn elsewhere(&self, seen: &Seen, n_before: usize) -> io::Result<()> {
+        let signature = self.shared.signature.load(Ordering::SeqCst);
+        if seen.query != format!("sig={signature}") {
+            return self.send(seen, 403, Vec::new(), b"<Error>AccessDenied</Error>");
+        }
+        let sha256 = seen.path.split('/').nth(1).unwrap_or_default();
+        let found = {
+            let repos = self.shared.repos.lock().unwrap();
+            let mut files = repos.values().flat_map(|it| it.commits.values().flatten());
+            files.find(|it| it.sha256 == sha256).cloned()
+        };
+        let Some(file) = found else { return self.send(seen, 404, Vec::new(), b"") };
+        let fault = (self.shared.hook.lock().unwrap())(seen, n_before);
+        if let Fault::Status(status, headers) = fault {
+            let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            return self.send(seen, status, headers.collect(), b"");
+        }
+        let headers = vec![("ETag", "\"of-another-kind\"".to_owned())];
+        self.bytes(seen, &file, headers, fault)
+    }
+
+    fn bytes(&self, seen: &Seen, file: &File, headers: Headers, fault: Fault) -> io::Result<()> {
+        let total = file.n_bytes();
+        let range = seen.range.filter(|_| !matches!(fault, Fault::IgnoreRange));
+        let (begin, end) = range.map_or((0, total), |(first, last)| (first, (last + 1).min(total)));
+        if begin >= end && total > 0 {
+            return self.send(seen, 416, headers, b"");
+        }
+        let mut headers = headers;
+        if range.is_some() {
+            let said = if let Fault::Total(said) = fault { said } else { total };
+            headers.push(("Content-Range", format!("bytes {begin}-{}/{said}", end - 1)));
+        }
+        if matches!(fault, Fault::Encoded) {
+            headers.push(("Content-Encoding", "gzip".to_owned()));
+        }
+        let status = if range.is_some() { 206 } else { 200 };
+        self.head(status, &headers, end - begin)?;
+        if seen.method == "HEAD" {
+            return Ok(());
+        }
+        let mut at = begin;
+        for part in file.contents.parts(begin, end) {
+            self.part(part, (begin, at), &fault)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Bytes at a place, of an answer that began at another.
+    fn part(&self, part: &[u8], (begin, at): (u64, u64), fault: &Fault) -> io::Result<()> {
+        let end = at + part.len() as u64;
+        let cut = match fault {
+            Fault::Cut(n_bytes) | Fault::Silence(n_bytes) => begin + n_bytes,
+            _ => u64::MAX,
+        };
+        let until = usize::try_from(cut.clamp(at, end) - at).unwrap();
+        let mut bytes = part[..until].to_vec();
+        if let Fault::Flip(place) = fault
+            && (at..end).contains(place)
+        {
+            bytes[usize::try_from(place - at).unwrap()] ^= 1;
+        }
+        let n_at_a_time = if let Fault::Slow(n_bytes, _) = fault { *n_bytes } else { 1 << 20 };
+        for some in bytes.chunks(usize::try_from(n_at_a_time).unwrap()) {
+            let mut stream = self.stream;
+            stream.write_all(some)?;
+            self.shared.n_bytes.fetch_add(some.len() as u64, Ordering::SeqCst);
+            if let Fault::Slow(_, pause) = fault {
+                self.pause(*pause);
+            }
+        }
+        if cut > end {
+            return Ok(());
+        }
+        if matches!(fault, Fault::Silence(_)) {
+            // Until the client gives up, or the test ends.
+            self.pause(Duration::from_secs(60));
+        }
+        Err(io::ErrorKind::ConnectionReset.into())
+    }
+
+    fn pause(&self, time: Duration) {
+        let (lock, changed) = &self.shared.ended;
+        let is_on = |(): &mut ()| !self.shared.is_ended.load(Ordering::SeqCst);
+        drop(changed.wait_timeout_while(lock.lock().unwrap(), time, is_on));
+    }
+
+    fn json(&self, seen: &Seen, headers: Headers, value: &Value) -> io::Result<()> {
+        self.send(seen, 200, headers, value.to_string().as_bytes())
+    }
+
+    fn refuse(&self, seen: &Seen, status: u16, code: &str, said: &str) -> io::Result<()> {
+        let headers = vec![("X-Error-Code", code.to_owned()), ("X-Error-Message", said.to_owned())];
+        self.send(seen, status, headers, json!({"error": said}).to_string().as_bytes())
+    }
+
+    fn send(&self, seen: &Seen, status: u16, headers: Headers, body: &[u8]) -> io::Result<()> {
+        self.head(status, &headers, body.len() as u64)?;
+        let mut stream = self.stream;
+        if seen.method == "HEAD" { Ok(()) } else { stream.write_all(body) }
+    }
+
+    fn head(&self, status: u16, headers: &Headers, n_bytes: u64) -> io::Result<()> {
+        let mut head = format!("HTTP/1.1 {status} X\r\nContent-Length: {n_bytes}\r\n");
+        for (name, value) in headers {
+            write!(head, "{name}: {value}\r\n").unwrap();
+        }
+        head.push_str("\r\n");
+        let mut stream = self.stream;
+        stream.write_all(head.as_bytes())
+    }
+}
+
+/// `bytes=0-9`, both included.
+fn range_of(value: &str) -> Option<(u64, u64)> {
+    let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().unwrap_or(u64::MAX - 1)))
+}
+
+fn unquoted(path: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = path.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|it| std::str::from_utf8(it).ok());
+        let byte = digits.filter(|_| *first == b'%');
+        match byte.and_then(|it| u8::from_str_radix(it, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}

@@ -1,0 +1,181 @@
+//! A cache of a test's own, and what is in it.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use moeflux_hub::{
+    Cache, Choice, Error, Glob, Hub, Pace, Pulled, Remote, Result, Settings, Stop, Token,
+};
+
+use crate::server::{Access, Contents, File, HubServer};
+
+/// The repository of most tests.
+pub(crate) const ID: &str = "owner/model";
+
+/// Its first commit.
+pub(crate) const FIRST: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Another one.
+pub(crate) const SECOND: &str = "89abcdef0123456789abcdef0123456789abcdef";
+
+/// Of the tests' downloads: many pieces in small files.
+pub(crate) const PIECE: u64 = 8 << 10;
+
+/// A hub, and a cache that is empty.
+pub(crate) struct Bench {
+    pub(crate) server: HubServer,
+    pub(crate) root: PathBuf,
+}
+
+impl Bench {
+    /// With the files of [`model`] at [`FIRST`].
+    pub(crate) fn new() -> Self {
+        let bench = Self::empty();
+        bench.server.put(ID, Access::Open, FIRST, &model());
+        bench
+    }
+
+    pub(crate) fn empty() -> Self {
+        static N_MADE: AtomicU32 = AtomicU32::new(0);
+        let n_made = N_MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("moeflux-hub-{}-{n_made}", std::process::id());
+        Self { server: HubServer::new(), root: std::env::temp_dir().join(name) }
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            cache: self.root.clone(),
+            endpoint: self.server.url(),
+            token: None,
+            is_offline: false,
+            has_no_links: false,
+            pace: Pace {
+                silence: Duration::from_millis(400),
+                first_wait: Duration::from_millis(1),
+                longest_wait: Duration::from_millis(4),
+                longest_asked: Duration::from_secs(2),
+            },
+        }
+    }
+
+    pub(crate) fn hub(&self) -> Hub {
+        Hub::new(self.settings(), Stop::default())
+    }
+
+    pub(crate) fn hub_with(&self, token: &str) -> Hub {
+        let token = Token::new(token);
+        Hub::new(Settings { token, ..self.settings() }, Stop::default())
+    }
+
+    pub(crate) fn cache(&self) -> Cache {
+        Cache::new(&self.root)
+    }
+
+    pub(crate) fn look(&self, wanted: &str) -> Result<Remote> {
+        self.hub().look(&wanted.parse()?, &Choice::Usual)
+    }
+
+    pub(crate) fn pull(&self, wanted: &str) -> Result<Pulled> {
+        pull(&self.hub(), wanted, &[])
+    }
+
+    /// The folder of the model.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.root.join("models--owner--model")
+    }
+
+    /// A file of the model's snapshot, through its link.
+    pub(crate) fn read(&self, commit: &str, path: &str) -> Vec<u8> {
+        std::fs::read(self.dir().join("snapshots").join(commit).join(path)).unwrap()
+    }
+
+    /// Nothing is left of what is not whole.
+    pub(crate) fn check_tidy(&self) {
+        let names: Vec<String> = tree(&self.dir()).into_keys().collect();
+        assert!(
+            !names.iter().any(|it| it.contains("incomplete") || it.ends_with(".tmp")),
+            "{names:?}"
+        );
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.root));
+    }
+}
+
+pub(crate) fn pull(hub: &Hub, wanted: &str, globs: &[&str]) -> Result<Pulled> {
+    let globs: Vec<Glob> = globs.iter().map(|it| Glob::new(it).unwrap()).collect();
+    let choice = if globs.is_empty() { Choice::Usual } else { Choice::Matching(globs) };
+    let remote = hub.look(&wanted.parse()?, &choice)?;
+    let n_connections = NonZeroUsize::new(4).unwrap();
+    hub.pull(&remote, n_connections, PIECE, &mut |_| ControlFlow::Continue(()))
+}
+
+/// Small and large files, one of them twice, and some that nobody needs.
+pub(crate) fn model() -> Vec<File> {
+    vec![
+        File::new(".gitattributes", Contents::new(b"*.safetensors filter=lfs\n")),
+        File::new("README.md", Contents::new(b"# A model\n")),
+        File::new("additional_chat_templates/tool use.jinja", Contents::new(b"{{ tools }}")),
+        File::new("chat_template.jinja", Contents::new(b"")),
+        File::new("config.json", Contents::new(b"{\"model_type\": \"qwen3_moe\"}")),
+        weights(1),
+        weights(2),
+        File::new("model.safetensors.index.json", Contents::new(&index())),
+        File::new("tokenizer.json", Contents::noise(7, 30_000)),
+        File::new("vocab.json", Contents::new(b"{\"model_type\": \"qwen3_moe\"}")),
+    ]
+}
+
+/// A file of weights: 12.2 pieces.
+pub(crate) fn weights(number: u64) -> File {
+    let name = format!("model-0000{number}-of-00002.safetensors");
+    File::new(&name, Contents::noise(number, 100_000))
+}
+
+fn index() -> Vec<u8> {
+    let names = [1, 2].map(|it| format!("\"t{it}\": \"model-0000{it}-of-00002.safetensors\""));
+    format!("{{\"weight_map\": {{{}}}}}", names.join(", ")).into_bytes()
+}
+
+/// All that a download of [`model`] fetches: the files that are wanted, each content once.
+pub(crate) fn model_bytes() -> u64 {
+    11 + 27 + 2 * 100_000 + index().len() as u64 + 30_000
+}
+
+/// The files below a folder: what links say, or how long files are.
+pub(crate) fn tree(dir: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(next) = dirs.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = path.symlink_metadata().unwrap();
+            if metadata.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            let what = match std::fs::read_link(&path) {
+                Ok(target) => format!("-> {}", target.display()),
+                Err(_) => metadata.len().to_string(),
+            };
+            found.insert(path.strip_prefix(dir).unwrap().display().to_string(), what);
+        }
+    }
+    found
+}
+
+/// The message of a failure, which is one line.
+#[track_caller]
+pub(crate) fn line<T>(result: Result<T>) -> String {
+    let error: Error = result.map(|_| ()).unwrap_err();
+    let text = error.to_string();
+    assert!(!text.contains('\n'), "{text}");
+    text
+}
