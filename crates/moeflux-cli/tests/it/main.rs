@@ -4,6 +4,7 @@
 mod bad_input;
 mod benching;
 mod calling;
+mod chatting;
 mod commands;
 mod demo;
 mod evaluating;
@@ -16,4 +17,6 @@ mod pipes;
 mod planning;
 mod serving;
 mod support;
+#[cfg(unix)]
+mod terminal;
 mod tracing;
