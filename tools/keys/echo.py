@@ -38,6 +38,12 @@ class Chat:
             self.written += os.read(self.terminal, 65536)
         return time.monotonic()
 
+    def read_for(self, seconds):
+        """Reads what comes, as a terminal does all the time: who writes must not wait for it."""
+        end = time.monotonic() + seconds
+        while select.select([self.terminal], [], [], max(0.0, end - time.monotonic()))[0]:
+            self.written += os.read(self.terminal, 65536)
+
     def type(self, text):
         """Presses keys; what was written before is forgotten."""
         self.written = b""
@@ -52,18 +58,18 @@ def main():
     chat.wait_for(b"\x1b[?2004h")
     chat.type(b"Tell me all that you know.\r")
     chat.wait_for(b"\x1b[?2004l")
-    time.sleep(1.0)
+    chat.read_for(1.0)
     times_ms, typed = [], ""
     for n_typed, letter in enumerate(LETTERS):
         # Only the end of a long line is shown.
         if n_typed % 26 == 0:
             chat.type(b"\x15")
             typed = ""
-            time.sleep(0.1)
+            chat.read_for(0.1)
         typed += letter
         began = chat.type(letter.encode())
         times_ms.append((chat.wait_for(f"> {typed}".encode()) - began) * 1000)
-        time.sleep(0.03)
+        chat.read_for(0.03)
     if b"\x1b[?2004h" in chat.written:
         sys.exit("the answer ended before the last letter: ask for a longer one")
     chat.type(b"\x03")

@@ -191,7 +191,7 @@ impl Asking<'_> {
                     }
                 }
                 Heard::Typed(bytes) => stops = self.typed.push(&bytes),
-                Heard::HungUp => self.wishes.end_process(),
+                Heard::HungUp => self.end_process(),
                 Heard::Quiet => {}
             }
             if stops || self.wishes.is_wished() || !self.screen.has_reader() {
@@ -235,8 +235,8 @@ impl Asking<'_> {
         let began = clock::instant();
         while !self.opened.service.is_idle() {
             match self.terminal.wait(&nothing, TICK / 10) {
-                Heard::Typed(bytes) if self.typed.push(&bytes) => self.wishes.end_process(),
-                Heard::HungUp => self.wishes.end_process(),
+                Heard::Typed(bytes) if self.typed.push(&bytes) => self.end_process(),
+                Heard::HungUp => self.end_process(),
                 _ => {}
             }
             if began.elapsed() > PATIENCE {
@@ -245,6 +245,13 @@ impl Asking<'_> {
             }
         }
         Ok(())
+    }
+
+    fn end_process(&mut self) -> ! {
+        // A screen that cannot be written to needs no last line.
+        drop(self.screen.set_foot(Vec::new()));
+        drop(self.screen.end_line());
+        self.wishes.end_process()
     }
 
     fn refresh(&mut self, coming: &mut Coming, progress: Progress) -> Outcome {

@@ -30,6 +30,9 @@ const MORE: &str = "  ";
 /// Messages in the history.
 const HISTORY_MAX: usize = 1000;
 
+/// Longer messages are files that were pasted, and not kept.
+const HISTORY_BYTES_MAX: usize = 64 << 10;
+
 /// More bytes are no message.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
@@ -131,7 +134,8 @@ impl Edited {
 
     /// A history that cannot be written is no reason to end a conversation.
     fn remember(&mut self, text: &str) {
-        let is_new = !text.trim().is_empty() && self.editor.add_history_entry(text).is_ok();
+        let is_kept = !text.trim().is_empty() && text.len() <= HISTORY_BYTES_MAX;
+        let is_new = is_kept && self.editor.add_history_entry(text).unwrap_or(false);
         if let Some(path) = self.history.as_deref().filter(|_| is_new) {
             drop(path.parent().map(std::fs::create_dir_all));
             drop(self.editor.append_history(path));

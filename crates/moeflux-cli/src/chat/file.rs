@@ -14,12 +14,29 @@ use crate::asked;
 use crate::chat::talk::Talk;
 use crate::out_file::OutFile;
 
-/// The path that was typed; `~` is the user's folder, as shells have it.
+/// The path that was typed, as shells read it: with quotes around it, backslashes before blanks
+/// where these separate no folders, and `~` for the user's folder.
 pub(crate) fn path(typed: &str) -> PathBuf {
+    let quoted = |quote| typed.strip_prefix(quote).and_then(|it: &str| it.strip_suffix(quote));
+    let typed = match quoted('"').or_else(|| quoted('\'')) {
+        Some(inner) => inner.to_owned(),
+        None if cfg!(windows) => typed.to_owned(),
+        None => unescaped(typed),
+    };
     match typed.strip_prefix("~/").zip(std::env::home_dir()) {
         Some((rest, home)) => home.join(rest),
         None => PathBuf::from(typed),
     }
+}
+
+fn unescaped(typed: &str) -> String {
+    let mut letters = typed.chars();
+    let mut path = String::new();
+    while let Some(letter) = letters.next() {
+        let letter = if letter == '\\' { letters.next().unwrap_or(letter) } else { letter };
+        path.push(letter);
+    }
+    path
 }
 
 /// Writes a conversation; `own` is the file that it was written to or read from before.
@@ -148,6 +165,22 @@ mod tests {
         let refused = save(&talk, &file, Some(dir.path())).unwrap_err().to_string();
         assert!(refused.contains("name another one"), "{refused}");
         save(&talk, &file, Some(&file)).unwrap();
+    }
+
+    #[test]
+    fn paths_are_read_as_shells_read_them() {
+        for (typed, expected) in [
+            ("a/b.json", "a/b.json"),
+            ("my talk.json", "my talk.json"),
+            ("\"my talk.json\"", "my talk.json"),
+            ("'my talk.json'", "my talk.json"),
+            ("~", "~"),
+        ] {
+            assert_eq!(path(typed), PathBuf::from(expected), "{typed}");
+        }
+        assert_eq!(unescaped("my\\ talk\\\\x\\"), "my talk\\x\\");
+        let home = path("~/talk.json");
+        assert!(home.ends_with("talk.json") && !home.starts_with("~"), "{}", home.display());
     }
 
     #[test]

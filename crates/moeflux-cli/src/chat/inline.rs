@@ -70,11 +70,14 @@ pub(crate) fn render(text: &str, style: Style, spans: &mut Vec<Span>) {
     }
 }
 
-/// What stands between markers: code is as it is, other text may have more markup.
+/// What stands between markers. Code is as it is, without the blanks that set it apart from its
+/// markers; other text may have more markup.
 pub(crate) fn render_marked((style, inner): (Style, &str), base: Style, spans: &mut Vec<Span>) {
     let style = base.and(style);
     if style == base.and(Style::CODE) {
-        add(spans, style, inner);
+        let unpadded = inner.strip_prefix(' ').and_then(|it| it.strip_suffix(' '));
+        let unpadded = unpadded.filter(|it| !it.trim().is_empty());
+        add(spans, style, unpadded.unwrap_or(inner));
     } else {
         render(inner, style, spans);
     }
@@ -167,13 +170,24 @@ fn end_of_code(text: &str, n_ticks: usize, is_all: bool) -> End {
 }
 
 fn opens(marker: char, before: Option<char>, behind: Option<char>) -> bool {
-    let is_word = before.is_some_and(char::is_alphanumeric);
-    behind.is_some_and(|it| !it.is_whitespace()) && !(marker == '_' && is_word)
+    let is_word = marker == '_' && touches(behind, before) && !is_mark(before);
+    touches(before, behind) && !is_word
 }
 
 fn closes(marker: char, before: Option<char>, behind: Option<char>) -> bool {
-    let is_word = behind.is_some_and(char::is_alphanumeric);
-    before.is_some_and(|it| !it.is_whitespace()) && !(marker == '_' && is_word)
+    let is_word = marker == '_' && touches(before, behind) && !is_mark(behind);
+    touches(behind, before) && !is_word
+}
+
+/// Whether markers belong to `inner` and not to what is on their other side.
+fn touches(outer: Option<char>, inner: Option<char>) -> bool {
+    let is_apart = outer.is_none_or(char::is_whitespace) || is_mark(outer);
+    inner.is_some_and(|it| !it.is_whitespace()) && (!is_mark(inner) || is_apart)
+}
+
+/// Other marks than those of ASCII stand next to letters in languages without blanks.
+fn is_mark(letter: Option<char>) -> bool {
+    letter.is_some_and(|it| it.is_ascii_punctuation())
 }
 
 /// The letters at the start of a text that are all the same.

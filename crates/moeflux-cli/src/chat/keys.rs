@@ -89,12 +89,13 @@ impl Keys {
         if poll(&mut ready, Some(&time)).is_err() {
             return Found::Nothing;
         }
-        let [typed, woken] = ready.map(|it| !it.revents().is_empty());
-        if woken {
+        let [typed, woken] = ready.map(|it| it.revents());
+        if !woken.is_empty() {
             // What is read says nothing but that it is there.
             drop((&self.woken).read(&mut [0; N_BYTES_MAX]));
         }
-        if !typed {
+        // What cannot be waited for must not be read: that would wait without end.
+        if !typed.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return Found::Nothing;
         }
         let mut bytes = vec![0; N_BYTES_MAX];

@@ -276,6 +276,7 @@ mod tests {
         check("**a `b` *c* d** e", "[b:a ][bc:b][b: ][bi:c][b: d] e");
         check("**a `**` b**", "[b:a ][bc:**][b: b]");
         check("(**x**).", "([b:x]).");
+        check("**\u{91cd}\u{ff1a}**\u{8fd9}", "[b:\u{91cd}\u{ff1a}]\u{8fd9}");
         check("\u{e9}**\u{8a9e}**\u{1f600}", "\u{e9}[b:\u{8a9e}]\u{1f600}");
     }
 
@@ -346,6 +347,72 @@ mod tests {
         check("```\n*a", "[d:```]\n[c:*a]");
         check("```", "[d:```]");
         check("``", "``");
+    }
+
+    /// What a parser of all of Markdown makes of paragraphs, headings and code.
+    fn parsed(text: &str) -> Vec<Span> {
+        use pulldown_cmark::{Event, Tag, TagEnd};
+        let style_of = |tag: &Tag<'_>| match tag {
+            Tag::Strong | Tag::Heading { .. } => Style::BOLD,
+            Tag::Emphasis => Style::ITALIC,
+            Tag::CodeBlock(_) => Style::CODE,
+            _ => Style::PLAIN,
+        };
+        let (mut spans, mut styles) = (Vec::new(), vec![Style::PLAIN]);
+        for event in pulldown_cmark::Parser::new(text) {
+            let style = *styles.last().unwrap();
+            match event {
+                Event::Start(tag) => styles.push(style.and(style_of(&tag))),
+                Event::End(end) => {
+                    styles.pop();
+                    if matches!(end, TagEnd::Paragraph | TagEnd::Heading(_)) {
+                        add(&mut spans, Style::PLAIN, "\n");
+                    }
+                }
+                Event::Text(text) => add(&mut spans, style, &text),
+                Event::Code(text) => add(&mut spans, style.and(Style::CODE), &text),
+                Event::SoftBreak => add(&mut spans, Style::PLAIN, "\n"),
+                other => panic!("not expected: {other:?}"),
+            }
+        }
+        spans
+    }
+
+    #[test]
+    fn what_models_write_looks_as_markdown_says() {
+        let pieces = [
+            "*a*",
+            "**b c**",
+            "`d*`",
+            "_e_",
+            "***f***",
+            "g",
+            "__h__",
+            "i_j_k",
+            "2 * 3",
+            "**l `m` n**",
+            "**o *p* q**",
+            "*r **s** t*",
+            "(**u**),",
+            "``v ` w``",
+            "**x**y",
+            "\u{e9}**\u{8a9e}**",
+            "`",
+            "**",
+            "# z",
+            "\u{201c}*aa*\u{201d}",
+            "bb's",
+        ];
+        let mut random = 7_u64;
+        for n_lines in 0..2000 {
+            let mut text = if n_lines % 5 == 0 { "## ".to_owned() } else { "A ".to_owned() };
+            for _ in 0..5 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                text = text + pieces[(random >> 33) as usize % pieces.len()] + " ";
+            }
+            let text = text.trim_end().to_owned() + "\n";
+            assert_eq!(shown(&rendered(&[&text])), shown(&parsed(&text)), "{text:?}");
+        }
     }
 
     #[test]

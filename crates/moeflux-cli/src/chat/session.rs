@@ -93,9 +93,9 @@ impl Chat {
         let checked = Checked::new(named, self.context)?;
         self.opened = None;
         self.wishes.enter(Stage::Loading);
-        self.terminal.set_signals(true);
+        self.terminal.turn_signals_on();
         let opened = checked.open(&self.model, &self.wishes.interrupt);
-        self.terminal.set_signals(false);
+        self.terminal.turn_signals_off();
         self.wishes.enter(Stage::Prompt);
         let opened = self.opened.insert(opened?);
         if opened.format.call_format().is_none() && !self.talk.tools().is_empty() {
@@ -116,8 +116,7 @@ impl Chat {
                 return Ok(());
             }
             if std::mem::take(&mut self.is_due) {
-                let asked = self.ask();
-                self.survive(asked)?;
+                self.answer()?;
                 continue;
             }
             match self.read()? {
@@ -183,6 +182,16 @@ impl Chat {
         }
     }
 
+    /// Asks, and says what helps if that fails.
+    fn answer(&mut self) -> Outcome {
+        let asked = self.ask();
+        if self.survive(asked)?.is_some() {
+            return Ok(());
+        }
+        let is_back = !self.initial.is_empty();
+        self.note(if is_back { "Enter asks again" } else { "/regenerate asks again" })
+    }
+
     fn ask(&mut self) -> Outcome {
         let Some(opened) = &mut self.opened else {
             self.withdraw();
@@ -216,11 +225,12 @@ impl Chat {
             self.talk.answer(said);
         }
         self.take_typed(!matches!(ended, Ended::Finished(_)) || self.talk.open_call().is_some());
-        self.report(&ended, &cut_calls, &took)?;
-        self.last = Some(took);
-        if !is_said {
+        if is_said {
+            self.report(&ended, &cut_calls, &took)?;
+        } else {
             self.withdraw();
         }
+        self.last = Some(took);
         match ended {
             Ended::Finished(_) => Ok(()),
             Ended::Stopped if self.terminal.is_typed => Ok(()),
@@ -265,7 +275,8 @@ impl Chat {
         }
     }
 
-    /// A question that has no answer goes back to where it was typed.
+    /// A question that has no answer goes back to where it was typed, or stays in the history if
+    /// something else was typed since.
     fn withdraw(&mut self) {
         let question = self.talk.withdraw().unwrap_or_default();
         if self.initial.is_empty() {

@@ -20,6 +20,7 @@ const N_COLUMNS_DEFAULT: usize = 80;
 
 /// What happened while somebody waited.
 #[derive(Debug)]
+#[cfg_attr(not(unix), expect(dead_code, reason = "keys come to the line editor only"))]
 pub(crate) enum Heard {
     /// Of the job.
     Event(Event),
@@ -79,11 +80,21 @@ impl Terminal {
         self.abilities.is_some_and(|abilities| abilities.has_foot)
     }
 
-    /// Whether Ctrl-C is a signal from now on, where it can be a key as well.
-    pub(crate) fn set_signals(&self, signals: bool) {
+    /// Ctrl-C is a signal from now on, as usual.
+    pub(crate) fn turn_signals_on(&self) {
         #[cfg(unix)]
+        self.set(Signals::On);
+    }
+
+    /// Ctrl-C is a key from now on, where it can be one.
+    pub(crate) fn turn_signals_off(&self) {
+        #[cfg(unix)]
+        self.set(Signals::Off);
+    }
+
+    #[cfg(unix)]
+    fn set(&self, signals: Signals) {
         if let Some(keys) = &self.keys {
-            let signals = if signals { Signals::On } else { Signals::Off };
             // A terminal that cannot be set any more is gone, and that shows when it is read.
             let _ = keys.set(signals);
         }

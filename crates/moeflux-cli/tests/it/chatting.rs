@@ -143,6 +143,27 @@ fn what_fails_is_a_line_and_ends_a_chat_that_nobody_types() {
 }
 
 #[test]
+fn another_model_goes_on_with_the_conversation() {
+    let dir = TempDir::synthetic();
+    let model = dir.file("model");
+    let template = "{% for message in messages %}{{ message.content }} {% endfor %}";
+    std::fs::write(model.join("chat_template.jinja"), template).unwrap();
+    let (named, saved) = (model.to_str().unwrap(), dir.file("saved.json"));
+    let lines =
+        format!("{QUESTION}\n/model {named}\n/model\nWhy?\n/stats\n/save {}\n", saved.display());
+    let output = chat(&["-n", "20"], &lines);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let mut printed = printed.lines();
+    assert_eq!(printed.next(), Some(ANSWER));
+    assert!(printed.next().unwrap().starts_with("model, in "));
+    assert!(printed.any(|line| line == "model     model"));
+    let saved: Value = serde_json::from_slice(&std::fs::read(saved).unwrap()).unwrap();
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 4);
+    assert_eq!(saved["messages"][1]["content"], ANSWER);
+}
+
+#[test]
 fn commands_say_what_they_are_asked() {
     assert!(answers(&[], "/help\n").contains("/regenerate"));
     assert_eq!(

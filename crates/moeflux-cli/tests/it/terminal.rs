@@ -333,6 +333,44 @@ fn a_question_without_an_answer_is_back_in_the_prompt() {
 }
 
 #[test]
+fn a_full_context_is_a_line_and_the_conversation_stays() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&["--context", "120"]);
+    held.keys("hello\r");
+    held.wait_for("note: the context of 120 tokens is full: /undo or /clear makes room");
+    held.wait_for_prompt();
+    held.keys("more\r");
+    held.wait_for("error: the conversation has");
+    held.wait_for_line("> more");
+    held.keys("\x15/undo\r");
+    held.wait_for("taken back: hello");
+    held.wait_for_prompt();
+    held.leave();
+}
+
+#[test]
+fn a_drive_that_fails_is_a_line_and_the_question_stays() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&["--slots", "4", "--io", "page-cache"]);
+    for entry in std::fs::read_dir(endless.dir.file("model")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "safetensors") {
+            File::options().write(true).open(path).unwrap().set_len(1000).unwrap();
+        }
+    }
+    held.keys("hello\r");
+    held.wait_for("error: ");
+    held.wait_for("note: Enter asks again");
+    held.wait_until("the question", |held| {
+        let contents = held.contents();
+        let last = contents.lines().last().unwrap_or_default();
+        last.starts_with("> ") && held.screen.screen().bracketed_paste()
+    });
+    held.keys("\x15/quit\r");
+    assert_eq!(held.end().code(), Some(0));
+}
+
+#[test]
 fn without_colours_there_is_plain_text() {
     for (variables, is_edited) in [([("NO_COLOR", "1")], true), ([("TERM", "dumb")], false)] {
         let args = ["--temp", "0", "--no-history"];
@@ -380,6 +418,19 @@ fn forty_columns_are_enough() {
     assert!(status.len() < 40, "{status}");
     held.ask("/help", "as the answer has ended.");
     held.leave();
+}
+
+#[test]
+fn ctrl_c_once_more_ends_a_step_that_takes_long() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&["--chunk", "16384"]);
+    let long = "word ".repeat(8000);
+    held.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
+    held.wait_for("reading ");
+    held.keys("\x03");
+    held.wait_for("stopping; Ctrl-C once more ends the chat");
+    held.keys("\x03");
+    assert_eq!(held.end().code(), Some(130));
 }
 
 #[test]
