@@ -192,6 +192,7 @@ impl Asking<'_> {
                 }
                 Heard::Typed(bytes) => stops = self.typed.push(&bytes),
                 Heard::HungUp => self.end_process(),
+                Heard::Over => return Ok(Ended::Failed(stopped())),
                 Heard::Quiet => {}
             }
             if stops || self.wishes.is_wished() || !self.screen.has_reader() {
@@ -320,12 +321,14 @@ fn refused(refusal: Refusal) -> Failure {
              the answer: /undo or /clear makes room, --context sets it"
         ),
         Refusal::Invalid(error) => return error.into(),
-        Refusal::QueueFull { .. } | Refusal::Closed => {
-            "the engine has stopped: /model opens it again".to_owned()
-        }
-        _ => "the engine does not take the question".to_owned(),
+        _ => return stopped(),
     };
     Error::Input(problem).into()
+}
+
+fn stopped() -> Failure {
+    let problem = "the engine has stopped: /model with the name of a model opens it again";
+    Error::Stopped(problem.to_owned()).into()
 }
 
 #[cfg(test)]

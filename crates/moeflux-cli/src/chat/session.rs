@@ -46,6 +46,8 @@ pub(crate) struct Chat {
     file: Option<PathBuf>,
     /// Stands in the next prompt.
     initial: String,
+    /// It is a question that has no answer.
+    is_question_back: bool,
     /// Was typed ahead, and is sent next.
     queued: Option<String>,
     /// The model speaks next.
@@ -82,6 +84,7 @@ impl Chat {
             typed: Typed::default(),
             file: None,
             initial: String::new(),
+            is_question_back: false,
             queued: None,
             is_due: false,
             last: None,
@@ -188,8 +191,11 @@ impl Chat {
         if self.survive(asked)?.is_some() {
             return Ok(());
         }
-        let is_back = !self.initial.is_empty();
-        self.note(if is_back { "Enter asks again" } else { "/regenerate asks again" })
+        if self.talk.is_unanswered() {
+            return self.note("/regenerate asks again");
+        }
+        let is_back = self.is_question_back;
+        self.note(if is_back { "Enter asks again" } else { "the question is in the history" })
     }
 
     fn ask(&mut self) -> Outcome {
@@ -279,7 +285,8 @@ impl Chat {
     /// something else was typed since.
     fn withdraw(&mut self) {
         let question = self.talk.withdraw().unwrap_or_default();
-        if self.initial.is_empty() {
+        self.is_question_back = self.initial.is_empty();
+        if self.is_question_back {
             self.initial = question;
         }
     }

@@ -6,6 +6,8 @@
 //! kill that nobody can catch.
 
 use std::io::{IsTerminal as _, stdin, stdout};
+#[cfg(unix)]
+use std::sync::mpsc::TryRecvError;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -28,6 +30,8 @@ pub(crate) enum Heard {
     Typed(Vec<u8>),
     /// The terminal is gone.
     HungUp,
+    /// Of the job nothing more will be heard.
+    Over,
     /// Nothing, or something that shows elsewhere.
     Quiet,
 }
@@ -139,7 +143,8 @@ impl Terminal {
         }
         match events.recv_timeout(time) {
             Ok(event) => Heard::Event(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Heard::Quiet,
+            Err(RecvTimeoutError::Timeout) => Heard::Quiet,
+            Err(RecvTimeoutError::Disconnected) => Heard::Over,
         }
     }
 }
@@ -152,7 +157,11 @@ fn wait_with(keys: &Keys, events: &Receiver<Event>, time: Duration) -> Heard {
         Found::HungUp => Some(Heard::HungUp),
         Found::Nothing => None,
     };
-    let event = || events.try_recv().ok().map(Heard::Event);
+    let event = || match events.try_recv() {
+        Ok(event) => Some(Heard::Event(event)),
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => Some(Heard::Over),
+    };
     let heard = typed(Duration::ZERO).or_else(event).or_else(|| typed(time)).or_else(event);
     heard.unwrap_or(Heard::Quiet)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pty_process::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::TempDir;
 
@@ -329,6 +329,28 @@ fn a_question_without_an_answer_is_back_in_the_prompt() {
     held.keys("\x15");
     held.wait_for_prompt();
     held.ask(QUESTION, ANSWER);
+    held.leave();
+}
+
+#[test]
+fn results_of_calls_are_asked_for() {
+    let dir = TempDir::new();
+    let weather = json!({"name": "get_weather", "description": "Get the weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
+            "required": ["city"]}});
+    std::fs::write(dir.file("tools"), json!([weather]).to_string()).unwrap();
+    let mut held = Held::demo(&["--tools", dir.file("tools").to_str().unwrap()], 80, &[]);
+    let question = "I'm flying out to Paris tomorrow, what's it like outside there?";
+    held.keys(&format!("{question}\r"));
+    held.wait_for(r#"{"name":"get_weather","arguments":{"city":"Paris"}}"#);
+    held.wait_for_line("result of get_weather> ");
+    held.keys("/undo\r");
+    held.wait_for("taken back: I'm flying out");
+    held.wait_for_prompt();
+    held.keys(&format!("{question}\r"));
+    held.wait_for_line("result of get_weather> ");
+    held.keys("{\"temperature\": 21}\r");
+    held.wait_for_prompt();
     held.leave();
 }
 
