@@ -225,7 +225,7 @@ impl Asked {
 }
 
 /// Messages as clients of servers send them, with the fields beside them.
-fn read_messages(path: &Path) -> Result<Map<String, Value>> {
+pub(crate) fn read_messages(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path)? {
         Value::Object(body) => Ok(body),
         messages @ Value::Array(_) => Ok(object("messages", messages)),
@@ -234,7 +234,7 @@ fn read_messages(path: &Path) -> Result<Map<String, Value>> {
 }
 
 /// A list of tools, alone or in an object that has it in `tools`.
-fn read_tools(path: &Path) -> Result<Value> {
+pub(crate) fn read_tools(path: &Path) -> Result<Value> {
     let found = match read_json(path)? {
         Value::Object(mut body) => body.remove("tools").unwrap_or_default(),
         other => other,

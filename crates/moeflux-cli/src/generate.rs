@@ -52,6 +52,9 @@ pub(crate) struct GenerateArgs {
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
+    /// With --json: report log-probabilities of the chosen and the N most likely tokens
+    #[arg(long, value_name = "N", value_parser = ranges::logprobs, requires = "json")]
+    logprobs: Option<usize>,
     // Last: its heading holds for all that follows.
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -67,7 +70,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let spec = model::spec(dir)?;
     let text = Arc::new(ModelText::open(dir, spec.vocab)?);
     let Encoded { tokens, start, calls, constraint } = prompt.encode(&args.asked, &text)?;
-    let sampling = args.sampling.config(&text);
+    let mut sampling = args.sampling.config(&text);
+    sampling.n_logprobs = args.logprobs;
     let seed = sampling.seed;
     let mut generation =
         text.generation(sampling, args.n_tokens)?.with_stops(stops).cancelled_by(interrupt.flag());

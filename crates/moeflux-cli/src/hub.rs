@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use moeflux::provider::format::RawConfig;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Error, Result};
-use moeflux_hub::{Cache, Settings, Wanted};
+use moeflux_hub::{Cache, RepoId, Settings, Wanted};
 
 use crate::cache;
 use crate::failure::{Failure, Outcome};
@@ -68,6 +68,14 @@ fn named(path: &Path) -> Option<Wanted> {
         return None;
     }
     text.parse().ok()
+}
+
+/// What people call a model by its folder: its repository, if it is in the cache.
+pub(crate) fn name_of(dir: &Path) -> String {
+    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let of_hub = RepoId::of_snapshot(&dir).map(|id| id.to_string());
+    let of_dir = || Some(dir.file_name()?.to_string_lossy().into_owned());
+    of_hub.or_else(of_dir).unwrap_or_else(|| "moeflux".to_owned())
 }
 
 /// A model's own word for itself, and how its weights are stored; or why it cannot be run.

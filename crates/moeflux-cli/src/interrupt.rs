@@ -38,6 +38,32 @@ impl Interrupt {
                 std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
             }
         });
+        Self::heard(flag, listening)
+    }
+
+    /// The same; each wish is passed on, and the process ends only where `pass_on` ends it.
+    pub(crate) fn listen_to_each(mut pass_on: impl FnMut() + Send + 'static) -> Self {
+        let flag = Arc::new(AtomicBool::new(false));
+        let shared = Arc::clone(&flag);
+        let mut last = None;
+        let listening = ctrlc::set_handler(move || {
+            let now = clock::instant();
+            let is_new = last.is_none_or(|last| is_another_wish(last, now));
+            last = Some(now);
+            shared.store(true, Ordering::Relaxed);
+            if is_new {
+                pass_on();
+            }
+        });
+        Self::heard(flag, listening)
+    }
+
+    /// What was wished was done.
+    pub(crate) fn clear(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn heard(flag: Arc<AtomicBool>, listening: Result<(), ctrlc::Error>) -> Self {
         if let Err(error) = listening {
             eprintln!("note: Ctrl-C cannot be caught here: {error}");
         }

@@ -82,6 +82,11 @@ pub(crate) fn rss_bytes_peak() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
+/// The memory that this process has now, where Linux says so.
+pub(crate) fn rss_bytes() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
 /// The first core's name. Arm's Linux and other systems have no such line: then the architecture.
 fn cpu_name(cpuinfo: &str) -> String {
     let values = cpuinfo.lines().filter_map(|line| line.split_once(':'));

@@ -38,6 +38,7 @@ mod windows;
 
 mod serve;
 mod generate;
+mod chat;
 mod logits;
 mod eval;
 mod bench;
@@ -74,6 +75,8 @@ struct Cli {
 enum Command {
     /// Continue a prompt, and print the text as it comes
     Generate(generate::GenerateArgs),
+    /// Talk with a model in the terminal; answers come as they are computed
+    Chat(chat::ChatArgs),
     /// Serve a model over HTTP, to clients of the OpenAI and Anthropic APIs
     Serve(serve::ServeArgs),
     /// Write the logits of every token to a .npy file (float32 [n_tokens, vocab])
@@ -129,6 +132,7 @@ fn parse() -> Cli {
 fn run(command: Command) -> Outcome {
     match command {
         Command::Generate(args) => generate::run(&args),
+        Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Eval(args) => eval::run(&args),

@@ -152,9 +152,18 @@ pub(crate) fn open(
     held: impl Into<Held>,
     interrupt: &Interrupt,
 ) -> Outcome<Engine> {
-    let (backend, held) = (args.backend()?, held.into());
+    Ok(open_traced(args.backend()?, (dir, held.into()), args, interrupt)?)
+}
+
+/// The same on this backend.
+pub(crate) fn open_traced(
+    backend: BackendName,
+    (dir, held): (&Path, Held),
+    args: &ModelArgs,
+    interrupt: &Interrupt,
+) -> Result<Engine> {
     let Some(path) = &args.trace else {
-        return Ok(open_on(backend, (dir, held), args, interrupt)?);
+        return open_on(backend, (dir, held), args, interrupt);
     };
     // Before the weights are read: a place that cannot be written is refused at once.
     let file = create_file(path).map_err(Error::io("create", path))?;
@@ -163,7 +172,7 @@ pub(crate) fn open(
     Ok(engine)
 }
 
-/// Reads the model for another backend than `--backend` names.
+/// Reads the model for this backend, whatever `--backend` names, without a trace.
 pub(crate) fn open_on(
     backend: BackendName,
     (dir, held): (&Path, Held),

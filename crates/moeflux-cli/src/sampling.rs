@@ -45,9 +45,6 @@ pub(crate) struct SamplingArgs {
     /// Seed for the random numbers; the same seed gives the same text [default: from the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// With --json: report log-probabilities of the chosen and the N most likely tokens
-    #[arg(long, value_name = "N", value_parser = ranges::logprobs, requires = "json")]
-    logprobs: Option<usize>,
 }
 
 impl SamplingArgs {
@@ -63,7 +60,6 @@ impl SamplingArgs {
         config.presence_penalty = self.presence_penalty.unwrap_or(config.presence_penalty);
         config.penalty_window = self.penalty_window.or(config.penalty_window);
         config.logit_bias.clone_from(&self.logit_bias);
-        config.n_logprobs = self.logprobs;
         config
     }
 }

@@ -142,9 +142,7 @@ fn summary(remote: &Remote, pulled: &Pulled, runs: bool) -> String {
     };
     let has = |name: &str| remote.chosen().any(|(path, _)| path.ends_with(name));
     if runs && has("config.json") && has(".safetensors") {
-        return format!(
-            "{dir}: {fetched}\nnext: moeflux generate --chat \"Hello\" --model {wanted}"
-        );
+        return format!("{dir}: {fetched}\nnext: moeflux chat --model {wanted}");
     }
     format!("{dir}: {fetched}")
 }

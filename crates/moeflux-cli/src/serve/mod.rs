@@ -16,7 +16,6 @@ use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::format::read_file;
 use moeflux::provider::io::RealClock;
 use moeflux::{Error, ModelText, Result};
-use moeflux_hub::RepoId;
 use moeflux_schedule::{Options, Service};
 use moeflux_server::http::{ApiKeys, Config, ModelInfo, Served, Server};
 use serde_json::{Map, Value, json};
@@ -24,6 +23,7 @@ use serde_json::{Map, Value, json};
 use crate::args::ModelArgs;
 use crate::clock;
 use crate::failure::{Failure, Outcome};
+use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::ranges;
@@ -203,10 +203,7 @@ fn service(
 fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
     let mut names = args.served_name.clone();
     if names.is_empty() {
-        let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
-        let of_hub = RepoId::of_snapshot(&dir).map(|id| id.to_string());
-        let of_dir = || Some(dir.file_name()?.to_string_lossy().into_owned());
-        names.push(of_hub.or_else(of_dir).unwrap_or_else(|| "moeflux".to_owned()));
+        names.push(hub::name_of(dir));
     }
     let mut about = Map::new();
     let mut set = |key: &str, value: Value| about.insert(key.to_owned(), value);

@@ -4,6 +4,7 @@
 mod bad_input;
 mod benching;
 mod calling;
+mod chatting;
 mod commands;
 mod demo;
 mod evaluating;
@@ -20,4 +21,6 @@ mod pulling;
 mod server;
 mod serving;
 mod support;
+#[cfg(unix)]
+mod terminal;
 mod tracing;

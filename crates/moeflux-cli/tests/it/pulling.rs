@@ -120,7 +120,7 @@ fn a_model_is_pulled_listed_run_and_removed() {
 
     let printed = bench.stdout(&["pull", ID, "--yes"]);
     assert!(printed.contains("downloaded"), "{printed}");
-    let next = "next: moeflux generate --chat \"Hello\" --model owner/model";
+    let next = "next: moeflux chat --model owner/model";
     assert!(printed.contains(next), "{printed}");
     let again = bench.stdout(&["pull", ID]);
     assert!(again.contains("all was there"), "{again}");

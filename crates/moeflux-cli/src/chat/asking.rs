@@ -1,0 +1,349 @@
+//! One answer, from the conversation to its end: the prompt, the job, and what is heard while it
+//! comes.
+//!
+//! **Invariant:** when an answer has ended, no job of it is left.
+
+use std::io::Stdout;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use moeflux::{Error, Finish, LogitMask, StopStrings};
+use moeflux_chat::{AnswerRules, Assistant, ChatOptions, Constraint, Prepared, PromptKey, Sampled};
+use moeflux_schedule::{Event, Job, Masks, Progress, Refusal, Sink, Ticket};
+
+use crate::chat::answer::Answer;
+use crate::chat::display::Display;
+use crate::chat::opened::Opened;
+use crate::chat::screen::{Screen, cut_start};
+use crate::chat::status::Took;
+use crate::chat::talk::Talk;
+use crate::chat::terminal::{Heard, Terminal, Waker};
+use crate::chat::typed::Typed;
+use crate::chat::wishes::{Stage, Wishes};
+use crate::clock;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Bar;
+use crate::sampling::SamplingArgs;
+use crate::shown::Calls;
+
+/// The foot is looked at so often, at least.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Shorter waits are not worth a word.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How answers are made.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) sampling: SamplingArgs,
+    pub(crate) n_tokens_max: Option<usize>,
+    pub(crate) stops: StopStrings,
+    /// `None` leaves it to the template.
+    pub(crate) thinking: Option<bool>,
+    /// Answers so far: each has random numbers of its own.
+    pub(crate) n_asked: u64,
+}
+
+/// What an answer needs.
+pub(crate) struct Asking<'a> {
+    pub(crate) opened: &'a mut Opened,
+    pub(crate) talk: &'a Talk,
+    pub(crate) settings: &'a Settings,
+    pub(crate) terminal: &'a Terminal,
+    pub(crate) screen: &'a mut Screen<Stdout>,
+    pub(crate) typed: &'a mut Typed,
+    pub(crate) wishes: &'a Wishes,
+}
+
+/// How an answer ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Finished(Finish),
+    /// Somebody stopped it.
+    Stopped,
+    Failed(Failure),
+}
+
+/// What came of asking.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// `None` if nothing was said.
+    pub(crate) said: Option<Assistant>,
+    pub(crate) ended: Ended,
+    /// Tools whose calls are not whole.
+    pub(crate) cut_calls: Vec<String>,
+    pub(crate) took: Took,
+}
+
+/// A constraint that no answer has moved.
+#[derive(Debug)]
+struct Prototype(Constraint);
+
+impl Masks for Prototype {
+    fn mask(&self) -> Box<dyn LogitMask> {
+        Box::new(self.0.clone())
+    }
+}
+
+/// Passes on what is heard of a job.
+struct Passed {
+    events: Sender<Event>,
+    waker: Waker,
+}
+
+impl Sink for Passed {
+    fn put(&mut self, event: Event) {
+        // Who has left does not want to hear of it.
+        drop(self.events.send(event));
+        self.waker.wake();
+    }
+}
+
+/// An answer that comes.
+struct Coming {
+    answer: Answer,
+    display: Display,
+    took: Took,
+    asked: Instant,
+    /// Where there is no foot.
+    bar: Option<Bar>,
+}
+
+impl Asking<'_> {
+    /// Asks for the next answer and shows it.
+    pub(crate) fn run(mut self) -> Outcome<Reply> {
+        let prepared = self.prepare()?;
+        let calls = self.calls();
+        let job = self.job(&prepared, &calls)?;
+        let took = Took::begin(job.prompt.len(), &self.opened.service.stats());
+        let answer = Answer::new(prepared.start, &calls, self.opened.text.tokenizer());
+        let asked = clock::instant();
+        let mut coming = Coming { answer, display: Display::default(), took, asked, bar: None };
+        let (events, heard) = channel();
+        let sink = Box::new(Passed { events, waker: self.terminal.waker() });
+        self.wishes.enter(Stage::Answering);
+        let ticket = self.opened.service.submit(job, sink);
+        let ticket = ticket.map_err(refused)?;
+        let ended = self.hear(&heard, ticket, &mut coming)?;
+        self.end(coming, ended, prepared.key)
+    }
+
+    fn prepare(&mut self) -> Outcome<Prepared> {
+        let options = ChatOptions {
+            thinking: self.settings.thinking,
+            now_seconds: Some(clock::seconds_since_1970()),
+            ..ChatOptions::default()
+        };
+        let Opened { format, text, replays, .. } = &mut *self.opened;
+        let conversation = self.talk.conversation();
+        let tokenizer = text.tokenizer();
+        let prepared = format.prepare(&conversation, &options, tokenizer, Some(&*replays))?;
+        replays.used(&prepared);
+        Ok(prepared)
+    }
+
+    /// Where no call can be told, what stands for one is text.
+    fn calls(&self) -> Calls {
+        let tools = self.talk.tools().to_vec();
+        self.opened
+            .format
+            .call_format()
+            .map(|it| (it, tools))
+            .filter(|(_, tools)| !tools.is_empty())
+    }
+
+    fn job(&self, prepared: &Prepared, calls: &Calls) -> Outcome<Job> {
+        let Settings { sampling, n_tokens_max, stops, thinking, n_asked } = self.settings;
+        let mut rules = AnswerRules::default();
+        // A template alone does not keep thoughts from an answer that is held to calls.
+        let thinks_not = *thinking == Some(false) && calls.is_some();
+        rules.n_thought_tokens_max = thinks_not.then_some(0);
+        let tools = calls.as_ref().map_or(&[][..], |(_, tools)| tools);
+        let constraint = self.opened.grammars.constraint(&rules, tools, prepared.start);
+        let constraint = constraint.map_err(|refusal| Error::Unsupported(refusal.problem))?;
+        let mut sampling = sampling.config(&self.opened.text);
+        sampling.seed = sampling.seed.wrapping_add(*n_asked);
+        Ok(Job {
+            prompt: prepared.tokens.clone(),
+            parts_at: prepared.parts_at.clone(),
+            n_answers: 1,
+            n_tokens_max: *n_tokens_max,
+            sampling,
+            stops: stops.clone(),
+            masks: constraint.map(|it| Arc::new(Prototype(it)) as Arc<dyn Masks>),
+            scores_prompt: false,
+        })
+    }
+
+    fn hear(
+        &mut self,
+        events: &Receiver<Event>,
+        ticket: Ticket,
+        coming: &mut Coming,
+    ) -> Outcome<Ended> {
+        loop {
+            let mut stops = false;
+            match self.terminal.wait(events, TICK) {
+                Heard::Event(event) => {
+                    if let Some(ended) = self.event(event, coming)? {
+                        return Ok(ended);
+                    }
+                }
+                Heard::Typed(bytes) => stops = self.typed.push(&bytes),
+                Heard::HungUp => self.end_process(),
+                Heard::Over => return Ok(Ended::Failed(stopped())),
+                Heard::Quiet => {}
+            }
+            if stops || self.wishes.is_wished() || !self.screen.has_reader() {
+                drop(ticket);
+                self.wait_for_end()?;
+                return Ok(Ended::Stopped);
+            }
+            self.refresh(coming, ticket.progress())?;
+        }
+    }
+
+    /// What is heard of the job; how it ended, if it did.
+    fn event(&mut self, event: Event, coming: &mut Coming) -> Outcome<Option<Ended>> {
+        let Coming { answer, display, took, .. } = coming;
+        let parts = match event {
+            Event::Begun { n_cached_tokens } => {
+                took.n_cached_tokens = n_cached_tokens;
+                return Ok(None);
+            }
+            Event::Token { token, text, .. } => {
+                coming.bar = None;
+                took.token();
+                answer.token(self.opened.text.tokenizer(), token.token, &text)
+            }
+            Event::Finished { finish, rest, .. } => {
+                let parts = answer.end(&rest, finish);
+                display.show(parts, self.screen)?;
+                return Ok(Some(Ended::Finished(finish)));
+            }
+            Event::Failed(error) => return Ok(Some(Ended::Failed(error.into()))),
+            _ => return Ok(None),
+        };
+        display.show(parts, self.screen)?;
+        Ok(None)
+    }
+
+    /// The step that is under way ends first. Who asks again does not want to wait for it.
+    fn wait_for_end(&mut self) -> Outcome {
+        self.wishes.enter(Stage::Stopping);
+        let (_sender, nothing) = channel();
+        let began = clock::instant();
+        while !self.opened.service.is_idle() {
+            match self.terminal.wait(&nothing, TICK / 10) {
+                Heard::Typed(bytes) if self.typed.push(&bytes) => self.end_process(),
+                Heard::HungUp => self.end_process(),
+                _ => {}
+            }
+            if began.elapsed() > PATIENCE {
+                let line = "stopping; Ctrl-C once more ends the chat".to_owned();
+                self.set_foot(Some(line))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_process(&mut self) -> ! {
+        // A screen that cannot be written to needs no last line.
+        drop(self.screen.set_foot(Vec::new()));
+        drop(self.screen.end_line());
+        self.wishes.end_process()
+    }
+
+    fn refresh(&mut self, coming: &mut Coming, progress: Progress) -> Outcome {
+        let is_slow = coming.answer.is_empty() && coming.asked.elapsed() > PATIENCE;
+        if is_slow && !self.screen.is_terminal() {
+            let bar = coming.bar.get_or_insert_with(|| Bar::tokens("reading", progress.n_total));
+            bar.set(progress.n_done as u64);
+        }
+        self.set_foot(is_slow.then(|| reading(progress)))
+    }
+
+    /// What goes on, and what is typed.
+    fn set_foot(&mut self, line: Option<String>) -> Outcome {
+        if !self.screen.has_foot() {
+            return Ok(());
+        }
+        self.screen.set_columns(self.terminal.n_columns());
+        let end = if self.typed.is_whole() { "  (sent next)" } else { "" };
+        let n_columns = self.screen.n_columns().saturating_sub(3 + end.len());
+        let typed = self.typed.last_line();
+        let typed = typed.map(|line| format!("> {}{end}", cut_start(line, n_columns)));
+        Ok(self.screen.set_foot(line.into_iter().chain(typed).collect())?)
+    }
+
+    fn end(mut self, coming: Coming, ended: Ended, key: Option<PromptKey>) -> Outcome<Reply> {
+        let Coming { mut answer, mut display, mut took, bar, .. } = coming;
+        drop(bar);
+        if !matches!(ended, Ended::Finished(_)) {
+            let rest = answer.end("", Finish::Cancelled);
+            display.show(rest, self.screen)?;
+        }
+        self.screen.set_foot(Vec::new())?;
+        let cut_calls = display.end(self.screen)?;
+        took.end(&self.opened.service.stats());
+        let is_said = !answer.is_empty() || matches!(ended, Ended::Finished(_));
+        let said = is_said.then(|| {
+            let (said, sampled) = answer.into_said(|call_idx| self.talk.call_id(call_idx));
+            self.keep(key, sampled);
+            said
+        });
+        Ok(Reply { said, ended, cut_calls, took })
+    }
+
+    fn keep(&mut self, key: Option<PromptKey>, sampled: Option<Sampled>) {
+        if let Some((key, sampled)) = key.zip(sampled) {
+            self.opened.replays.keep(key, sampled);
+        }
+    }
+}
+
+/// What is said while a prompt is read.
+fn reading(progress: Progress) -> String {
+    let Progress { n_done, n_total, left } = progress;
+    let left = left.map(|left| match left.as_secs() {
+        0 => ", less than 1 s left".to_owned(),
+        seconds @ 1..120 => format!(", {seconds} s left"),
+        seconds => format!(", {} min left", seconds / 60),
+    });
+    format!("reading {n_done} of {n_total} tokens{}", left.unwrap_or_default())
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    let problem = match refusal {
+        Refusal::TooLong { n_prompt_tokens, n_context, .. } => format!(
+            "the conversation has {n_prompt_tokens} tokens, and the context holds {n_context} with \
+             the answer: /undo or /clear makes room, --context sets it"
+        ),
+        Refusal::Invalid(error) => return error.into(),
+        _ => return stopped(),
+    };
+    Error::Input(problem).into()
+}
+
+fn stopped() -> Failure {
+    let problem = "the engine has stopped: /model with the name of a model opens it again";
+    Error::Stopped(problem.to_owned()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_says_how_long_it_takes() {
+        let said = |seconds: Option<u64>| {
+            let left = seconds.map(Duration::from_secs);
+            reading(Progress { n_done: 5, n_total: 9, left })
+        };
+        assert_eq!(said(None), "reading 5 of 9 tokens");
+        assert_eq!(said(Some(0)), "reading 5 of 9 tokens, less than 1 s left");
+        assert_eq!(said(Some(119)), "reading 5 of 9 tokens, 119 s left");
+        assert_eq!(said(Some(600)), "reading 5 of 9 tokens, 10 min left");
+    }
+}

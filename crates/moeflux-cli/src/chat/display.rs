@@ -1,0 +1,153 @@
+//! An answer on the screen: thoughts dim, text with its markup, calls as lines.
+//!
+//! Where there are no looks, all is text as it is, and thoughts stand between markers.
+//! **Invariant:** what the model wrote is shown, but for markup and blank space around it.
+
+use std::io::Write;
+
+use moeflux::Result;
+use moeflux_chat::Call;
+use serde_json::{Value, json};
+
+use crate::chat::answer::Part;
+use crate::chat::harmless::Harmless;
+use crate::chat::markdown::Markdown;
+use crate::chat::screen::Screen;
+use crate::chat::style::{Span, Style};
+
+/// Stand around thoughts that have no look of their own.
+const THOUGHT_MARKERS: [&str; 2] = ["<think>\n", "\n</think>"];
+
+/// An answer on its way to the screen.
+#[derive(Debug, Default)]
+pub(crate) struct Display {
+    harmless: Harmless,
+    markdown: Markdown,
+    is_in_thought: bool,
+    /// Tools whose calls are not whole.
+    cut_calls: Vec<String>,
+}
+
+impl Display {
+    /// Shows more of the answer.
+    pub(crate) fn show<W: Write>(
+        &mut self,
+        parts: Vec<Part>,
+        screen: &mut Screen<W>,
+    ) -> Result<()> {
+        for part in parts {
+            match part {
+                Part::Thought(text) => self.thought(&text, screen)?,
+                Part::Text(text) => self.text(&text, screen)?,
+                Part::Call(call) => {
+                    self.end_text(screen)?;
+                    screen.line(Style::CODE, &line_of(&call))?;
+                }
+                Part::CutCall(name) => self.cut_calls.push(name),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the answer; the names of tools whose calls are not whole.
+    pub(crate) fn end<W: Write>(mut self, screen: &mut Screen<W>) -> Result<Vec<String>> {
+        self.end_text(screen)?;
+        Ok(self.cut_calls)
+    }
+
+    fn thought<W: Write>(&mut self, text: &str, screen: &mut Screen<W>) -> Result<()> {
+        let has_styles = screen.has_styles();
+        let marker = if self.is_in_thought || has_styles { "" } else { THOUGHT_MARKERS[0] };
+        self.is_in_thought = true;
+        let text = if screen.is_terminal() { self.harmless.push(text) } else { text.to_owned() };
+        screen.text(&[Span::new(Style::PLAIN, marker), Span::new(Style::DIM, &text)])
+    }
+
+    fn text<W: Write>(&mut self, text: &str, screen: &mut Screen<W>) -> Result<()> {
+        self.end_thought(screen)?;
+        if !screen.is_terminal() {
+            return screen.text(&[Span::new(Style::PLAIN, text)]);
+        }
+        let text = self.harmless.push(text);
+        if !screen.has_styles() {
+            return screen.text(&[Span::new(Style::PLAIN, &text)]);
+        }
+        screen.text(&self.markdown.push(&text))
+    }
+
+    fn end_thought<W: Write>(&mut self, screen: &mut Screen<W>) -> Result<()> {
+        if !std::mem::take(&mut self.is_in_thought) {
+            return Ok(());
+        }
+        let rest = self.harmless.finish();
+        let marker = if screen.has_styles() { "" } else { THOUGHT_MARKERS[1] };
+        screen.text(&[Span::new(Style::DIM, rest), Span::new(Style::PLAIN, marker)])?;
+        screen.text(&[Span::new(Style::PLAIN, "\n\n")])
+    }
+
+    /// What was held back comes out, and the line ends.
+    fn end_text<W: Write>(&mut self, screen: &mut Screen<W>) -> Result<()> {
+        if self.is_in_thought {
+            self.is_in_thought = false;
+            let marker = if screen.has_styles() { "" } else { THOUGHT_MARKERS[1] };
+            screen.text(&[Span::new(Style::PLAIN, marker)])?;
+        }
+        let rest = self.harmless.finish();
+        let mut spans = self.markdown.push(rest);
+        spans.extend(self.markdown.finish());
+        screen.text(&spans)?;
+        screen.end_line()
+    }
+}
+
+/// A call as a line of JSON.
+fn line_of(call: &Call) -> String {
+    json!({"name": call.name, "arguments": Value::Object(call.arguments.clone())}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::screen::Abilities;
+
+    fn shown(parts: Vec<Part>, abilities: Option<Abilities>) -> String {
+        let mut written = Vec::new();
+        let mut screen = Screen::new(&mut written, abilities, 80);
+        let mut display = Display::default();
+        display.show(parts, &mut screen).unwrap();
+        assert!(display.end(&mut screen).unwrap().is_empty());
+        String::from_utf8(written).unwrap()
+    }
+
+    #[test]
+    fn each_part_has_its_look() {
+        let call = Call::from_text("c".into(), "f".into(), r#"{"b": 1, "a": "\n"}"#);
+        let parts = || {
+            let texts = ["**a", "**\r", "\nb\x1b"].map(|it| Part::Text(it.to_owned()));
+            let thoughts = ["I *th", "ink*"].map(|it| Part::Thought(it.to_owned()));
+            let call = Part::Call(call.clone());
+            thoughts.into_iter().chain(texts).chain([call]).collect::<Vec<_>>()
+        };
+        let line = r#"{"name":"f","arguments":{"b":1,"a":"\n"}}"#;
+        let styled = Some(Abilities { has_styles: true, has_foot: true });
+        let expected = format!(
+            "\x1b[2mI *th\x1b[0m\x1b[2mink*\x1b[0m\n\n\x1b[1ma\x1b[0m\nb^[\n\x1b[36m{line}\x1b[0m\n"
+        );
+        assert_eq!(shown(parts(), styled).replace("\x1b[2m\x1b[0m", ""), expected);
+        let plain = Some(Abilities { has_styles: false, has_foot: true });
+        let thought = "<think>\nI *think*\n</think>\n\n";
+        let expected = format!("{thought}**a**\nb^[\n{line}\n");
+        assert_eq!(shown(parts(), plain), expected);
+        let expected = format!("{thought}**a**\r\nb\x1b\n{line}\n");
+        assert_eq!(shown(parts(), None), expected);
+    }
+
+    #[test]
+    fn a_thought_may_be_all() {
+        let thought = || vec![Part::Thought("T".to_owned())];
+        assert_eq!(shown(thought(), None), "<think>\nT\n</think>\n");
+        let styled = Some(Abilities { has_styles: true, has_foot: false });
+        assert_eq!(shown(thought(), styled), "\x1b[2mT\x1b[0m\n");
+        assert_eq!(shown(Vec::new(), None), "");
+    }
+}

@@ -1,0 +1,304 @@
+//! Where messages are typed: lines with a history, or plain lines where nobody edits them.
+//!
+//! **Invariant:** what was typed comes back as it was, but for the quotes around a message of
+//! several lines and backslashes that end its lines; the history is a file of this user alone.
+
+use std::io::{BufRead, Read as _, Write as _, stderr, stdin, stdout};
+use std::path::PathBuf;
+
+use moeflux::{Error, Result};
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::Validator;
+use rustyline::{
+    Cmd, ConditionalEventHandler, Config, Context, Event, EventContext, EventHandler, Helper,
+    KeyCode, KeyEvent, Modifiers, RepeatCount,
+};
+
+use crate::cache;
+use crate::chat::commands::{Argument, COMMANDS};
+
+/// Stands before and behind a message of several lines.
+const QUOTES: &str = "\"\"\"";
+
+/// The prompt of further lines of a message.
+const MORE: &str = "  ";
+
+/// Messages in the history.
+const HISTORY_MAX: usize = 1000;
+
+/// Longer messages are files that were pasted, and not kept.
+const HISTORY_BYTES_MAX: usize = 64 << 10;
+
+/// More bytes are no message.
+const MESSAGE_BYTES_MAX: u64 = 64 << 20;
+
+/// What was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Text(String),
+    /// Ctrl-C.
+    Interrupted,
+    /// Ctrl-D, or the end of a file.
+    End,
+}
+
+/// Where lines come from.
+pub(crate) enum Editor {
+    Edited(Box<Edited>),
+    Plain(Prompts),
+}
+
+/// Where prompts of plain lines go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prompts {
+    /// Nobody reads them.
+    Nowhere,
+    Stdout,
+    Stderr,
+}
+
+/// Lines that are edited.
+pub(crate) struct Edited {
+    editor: rustyline::Editor<Completion, FileHistory>,
+    /// `None` where nothing is kept.
+    history: Option<PathBuf>,
+}
+
+impl Editor {
+    /// Edits lines on the terminal.
+    pub(crate) fn edited(keeps_history: bool) -> Result<Self> {
+        let config = Config::builder().max_history_size(HISTORY_MAX).map_err(failed)?;
+        let config = config.history_ignore_dups(true).map_err(failed)?.build();
+        let mut editor = rustyline::Editor::with_config(config).map_err(failed)?;
+        editor.set_helper(Some(Completion(FilenameCompleter::new())));
+        let enter = |modifiers| KeyEvent(KeyCode::Enter, modifiers);
+        editor.bind_sequence(enter(Modifiers::ALT), EventHandler::Simple(Cmd::Newline));
+        let goes_on = EventHandler::Conditional(Box::new(GoesOn));
+        editor.bind_sequence(enter(Modifiers::NONE), goes_on);
+        let history = keeps_history.then(|| cache::folder().join("chat-history"));
+        if let Some(path) = &history {
+            // Without one it is empty, and so it is where the file is damaged.
+            drop(editor.load_history(path));
+        }
+        Ok(Self::Edited(Box::new(Edited { editor, history })))
+    }
+
+    /// Reads the next message. `initial` stands there already, where it can be edited.
+    pub(crate) fn read(&mut self, prompt: &str, initial: &str) -> Result<Line> {
+        match self {
+            Self::Edited(edited) => edited.read(prompt, initial),
+            Self::Plain(prompts) => {
+                prompts.show(prompt)?;
+                plain(&mut stdin().lock())
+            }
+        }
+    }
+
+    /// Adds a message to the history that was typed elsewhere.
+    pub(crate) fn remember(&mut self, text: &str) {
+        if let Self::Edited(edited) = self {
+            edited.remember(text);
+        }
+    }
+}
+
+impl Edited {
+    fn read(&mut self, prompt: &str, initial: &str) -> Result<Line> {
+        let mut text = String::new();
+        let mut line = self.editor.readline_with_initial(prompt, (initial, ""));
+        loop {
+            match line {
+                Ok(more) if more.ends_with('\\') && !more.starts_with(QUOTES) => {
+                    text.push_str(&more[..more.len() - 1]);
+                    text.push('\n');
+                }
+                Ok(more) => {
+                    text.push_str(&more);
+                    self.remember(&text);
+                    return Ok(Line::Text(unquoted(&text).to_owned()));
+                }
+                Err(ReadlineError::Interrupted) => return Ok(Line::Interrupted),
+                // An error of the system: the terminal is gone.
+                Err(ReadlineError::Eof | ReadlineError::Io(_)) => return Ok(Line::End),
+                #[cfg(unix)]
+                Err(ReadlineError::Errno(_)) => return Ok(Line::End),
+                Err(error) => return Err(failed(error)),
+            }
+            line = self.editor.readline(MORE);
+        }
+    }
+
+    /// A history that cannot be written is no reason to end a conversation.
+    fn remember(&mut self, text: &str) {
+        let is_kept = !text.trim().is_empty() && text.len() <= HISTORY_BYTES_MAX;
+        let is_new = is_kept && self.editor.add_history_entry(text).unwrap_or(false);
+        if let Some(path) = self.history.as_deref().filter(|_| is_new) {
+            drop(path.parent().map(std::fs::create_dir_all));
+            drop(self.editor.append_history(path));
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn failed(error: ReadlineError) -> Error {
+    Error::Input(format!("cannot read from the terminal: {error}"))
+}
+
+impl Prompts {
+    fn show(self, prompt: &str) -> Result<()> {
+        let written = match self {
+            Self::Nowhere => Ok(()),
+            Self::Stdout => write!(stdout(), "{prompt}").and_then(|()| stdout().flush()),
+            Self::Stderr => write!(stderr(), "{prompt}"),
+        };
+        written.map_err(|error| Error::Input(format!("cannot write a prompt: {error}")))
+    }
+}
+
+/// A message of one line, or of several: between quotes, or with backslashes at their ends.
+fn plain(input: &mut dyn BufRead) -> Result<Line> {
+    let mut text = String::new();
+    let mut input = input.take(MESSAGE_BYTES_MAX);
+    loop {
+        let n_bytes = input.read_line(&mut text);
+        let n_bytes =
+            n_bytes.map_err(|error| Error::Input(format!("cannot read stdin: {error}")))?;
+        if input.limit() == 0 {
+            let problem = format!("a message has more than {MESSAGE_BYTES_MAX} bytes");
+            return Err(Error::Input(problem));
+        }
+        if n_bytes == 0 && text.is_empty() {
+            return Ok(Line::End);
+        }
+        let message = text.trim_end_matches(['\r', '\n']);
+        if !text.ends_with('\n') || n_bytes == 0 || !is_open(message) {
+            return Ok(Line::Text(unquoted(message).to_owned()));
+        }
+        if !text.starts_with(QUOTES) {
+            text.truncate(message.len() - 1);
+            text.push('\n');
+        }
+    }
+}
+
+/// Whether a message goes on in another line.
+fn is_open(text: &str) -> bool {
+    match text.strip_prefix(QUOTES) {
+        Some(rest) => !rest.trim_end().ends_with(QUOTES),
+        None => text.ends_with('\\'),
+    }
+}
+
+/// A message without the quotes around it.
+fn unquoted(text: &str) -> &str {
+    let inner = text.strip_prefix(QUOTES).and_then(|it| it.trim_end().strip_suffix(QUOTES));
+    inner.map_or(text, |inner| inner.strip_prefix('\n').unwrap_or(inner).trim_end_matches('\n'))
+}
+
+/// Enter between quotes.
+struct GoesOn;
+
+impl ConditionalEventHandler for GoesOn {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, at: &EventContext<'_>) -> Option<Cmd> {
+        let goes_on = at.line().starts_with(QUOTES) && is_open(at.line());
+        goes_on.then_some(Cmd::Newline)
+    }
+}
+
+/// Completes commands, and files behind those that take one.
+struct Completion(FilenameCompleter);
+
+impl Completer for Completion {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        _: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let Some((name, _)) = line[..at].split_once(char::is_whitespace) else {
+            return Ok((0, commands(&line[..at])));
+        };
+        let takes_file = |argument| matches!(argument, Argument::File | Argument::OptionalFile(_));
+        let name = name.strip_prefix('/');
+        let command = COMMANDS.iter().find(|command| name == Some(command.name));
+        match command.filter(|command| takes_file(command.argument)) {
+            Some(_) => self.0.complete_path(line, at),
+            None => Ok((at, Vec::new())),
+        }
+    }
+}
+
+/// The commands that begin like this.
+fn commands(begin: &str) -> Vec<Pair> {
+    let names = COMMANDS.iter().map(|command| format!("/{} ", command.name));
+    let found = names.filter(|name| !begin.is_empty() && name.starts_with(begin));
+    found.map(|name| Pair { display: name.trim_end().to_owned(), replacement: name }).collect()
+}
+
+impl Hinter for Completion {
+    type Hint = String;
+}
+
+impl Highlighter for Completion {}
+
+impl Validator for Completion {}
+
+impl Helper for Completion {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(input: &str, expected: &[&str]) {
+        let mut bytes = input.as_bytes();
+        for text in expected {
+            assert_eq!(plain(&mut bytes).unwrap(), Line::Text((*text).to_owned()), "{input:?}");
+        }
+        assert_eq!(plain(&mut bytes).unwrap(), Line::End, "{input:?}");
+    }
+
+    #[test]
+    fn messages_have_one_line_or_several() {
+        check("a\nb\n", &["a", "b"]);
+        check("a\r\n\nb", &["a", "", "b"]);
+        check("a\\\nb\\\nc\nd", &["a\nb\nc", "d"]);
+        check("a\\\\\nb\n", &["a\\\nb"]);
+        check("\"\"\"a\nb\"\"\"\nc", &["a\nb", "c"]);
+        check("\"\"\"\na\n\n b\\\n\"\"\"\n", &["a\n\n b\\"]);
+        check("\"\"\"one\"\"\"\n", &["one"]);
+        check("\"\"\"\"\"\"\n", &[""]);
+        // The end of the file ends it, too.
+        check("\"\"\"a\nb\n", &["\"\"\"a\nb"]);
+        check("a\\", &["a\\"]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        let error = plain(&mut &b"a\xff\n"[..]).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read stdin: "), "{error}");
+    }
+
+    #[test]
+    fn quotes_stand_at_both_ends() {
+        assert!(is_open("\"\"\"") && is_open("\"\"\"a\n") && is_open("a\\"));
+        assert!(!is_open("\"\"\"a\"\"\"") && !is_open("a") && !is_open("a\"\"\""));
+        assert_eq!(unquoted("a \"\"\"b\"\"\""), "a \"\"\"b\"\"\"");
+        assert_eq!(unquoted("\"\"\"\na\nb\n\"\"\""), "a\nb");
+    }
+
+    #[test]
+    fn commands_are_completed() {
+        let found = |begin| commands(begin).into_iter().map(|it| it.display).collect::<Vec<_>>();
+        assert_eq!(found("/s"), ["/save", "/stats", "/system"]);
+        assert_eq!(found("/reg"), ["/regenerate"]);
+        assert!(found("").is_empty() && found("s").is_empty());
+    }
+}

@@ -1,0 +1,202 @@
+//! Conversations and tools in files, as `generate --messages` and `--tools` read them.
+//!
+//! **Invariant:** what was written is read as the same conversation; no file is written over but
+//! that of the conversation itself.
+
+use std::path::{Path, PathBuf};
+
+use moeflux::{Error, Result};
+use moeflux_chat::{Assistant, Call, Conversation, Tool, ToolKind, Turn};
+use moeflux_server::wire::{Prompt, chat};
+use serde_json::{Map, Value, json};
+
+use crate::asked;
+use crate::chat::talk::Talk;
+use crate::out_file::OutFile;
+
+/// The path that was typed, as shells read it: with quotes around it, backslashes before blanks
+/// where these separate no folders, and `~` for the user's folder.
+pub(crate) fn path(typed: &str) -> PathBuf {
+    let quoted = |quote| typed.strip_prefix(quote).and_then(|it: &str| it.strip_suffix(quote));
+    let typed = match quoted('"').or_else(|| quoted('\'')) {
+        Some(inner) => inner.to_owned(),
+        None if cfg!(windows) => typed.to_owned(),
+        None => unescaped(typed),
+    };
+    match typed.strip_prefix("~/").zip(std::env::home_dir()) {
+        Some((rest, home)) => home.join(rest),
+        None => PathBuf::from(typed),
+    }
+}
+
+fn unescaped(typed: &str) -> String {
+    let mut letters = typed.chars();
+    let mut path = String::new();
+    while let Some(letter) = letters.next() {
+        let letter = if letter == '\\' { letters.next().unwrap_or(letter) } else { letter };
+        path.push(letter);
+    }
+    path
+}
+
+/// Writes a conversation; `own` is the file that it was written to or read from before.
+pub(crate) fn save(talk: &Talk, path: &Path, own: Option<&Path>) -> Result<()> {
+    if own != Some(path) && path.is_file() {
+        let problem = "exists and is not the file of this conversation: name another one";
+        return Err(Error::malformed(path, problem));
+    }
+    let mut body = Map::new();
+    body.insert("messages".to_owned(), talk.turns().iter().filter_map(message).collect());
+    if !talk.tools().is_empty() {
+        body.insert("tools".to_owned(), talk.tools().iter().map(tool).collect());
+    }
+    let out = OutFile::new(path)?;
+    let text = format!("{:#}\n", Value::Object(body));
+    std::fs::write(out.path(), text).map_err(Error::io("write", out.path()))?;
+    out.finish()
+}
+
+/// Reads a conversation.
+pub(crate) fn load(path: &Path) -> Result<Conversation> {
+    parse(asked::read_messages(path)?, path)
+}
+
+/// Reads tools, and what of them has no effect.
+pub(crate) fn tools(path: &Path) -> Result<Vec<Tool>> {
+    let mut body = Map::new();
+    body.insert("tools".to_owned(), asked::read_tools(path)?);
+    // A conversation has something to answer.
+    body.insert("messages".to_owned(), json!([{"role": "user", "content": ""}]));
+    Ok(parse(body, path)?.tools)
+}
+
+fn parse(body: Map<String, Value>, path: &Path) -> Result<Conversation> {
+    let body = Value::Object(body).to_string();
+    let parsed = chat::parse(body.as_bytes());
+    let (request, _) = parsed.map_err(|failure| Error::malformed(path, failure.message))?;
+    match request.prompt {
+        Prompt::Chat(conversation, _) => Ok(*conversation),
+        Prompt::Texts(_) => unreachable!("messages are a conversation"),
+    }
+}
+
+fn message(turn: &Turn) -> Option<Value> {
+    match turn {
+        Turn::System(text) => Some(json!({"role": "system", "content": text})),
+        Turn::User(text) => Some(json!({"role": "user", "content": text})),
+        Turn::Assistant(answer) => Some(assistant(answer)),
+        Turn::Tool(result) => {
+            let mut message = json!({"role": "tool", "tool_call_id": result.call_id});
+            if let Some(name) = &result.name {
+                message["name"] = json!(name);
+            }
+            message["content"] = json!(result.text);
+            Some(message)
+        }
+        _ => None,
+    }
+}
+
+fn assistant(answer: &Assistant) -> Value {
+    let mut message = json!({"role": "assistant"});
+    if let Some(thoughts) = &answer.thoughts {
+        message["reasoning_content"] = json!(thoughts);
+    }
+    message["content"] = json!(answer.text);
+    if !answer.calls.is_empty() {
+        message["tool_calls"] = answer.calls.iter().map(call).collect();
+    }
+    message
+}
+
+fn call(call: &Call) -> Value {
+    let arguments = Value::Object(call.arguments.clone()).to_string();
+    let function = json!({"name": call.name, "arguments": arguments});
+    json!({"id": call.id, "type": "function", "function": function})
+}
+
+fn tool(tool: &Tool) -> Value {
+    let mut inner = json!({"name": tool.name});
+    if let Some(description) = &tool.description {
+        inner["description"] = json!(description);
+    }
+    if tool.kind == ToolKind::Custom {
+        return json!({"type": "custom", "custom": inner});
+    }
+    inner["parameters"] = tool.parameters.clone();
+    json!({"type": "function", "function": inner})
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_chat::ToolResult;
+
+    use super::*;
+    use crate::test_dir::TestDir;
+
+    #[test]
+    fn what_was_saved_is_loaded() {
+        let dir = TestDir::new("chat-file");
+        let file = dir.path().join("talk.json");
+        let call = Call::from_text("c".into(), "f".into(), r#"{"b": [1, 2.5], "a": "\n"}"#);
+        let answer = |thoughts: Option<&str>, text: &str, calls: &[Call]| {
+            let thoughts = thoughts.map(str::to_owned);
+            Turn::Assistant(Assistant { thoughts, text: text.into(), calls: calls.to_vec() })
+        };
+        let result = ToolResult { call_id: "c".into(), name: Some("f".into()), text: "7".into() };
+        let turns = vec![
+            Turn::System("S".into()),
+            Turn::User("q\n\"\u{e9}".into()),
+            answer(Some("T"), "", &[call]),
+            Turn::Tool(result),
+            answer(None, "x", &[]),
+            answer(None, "", &[]),
+        ];
+        let function =
+            Tool::function("f".into(), Some("F".into()), Some(json!({"type": "object"})));
+        let custom = Tool::custom("g".into(), None);
+        let mut talk = Talk::default();
+        talk.replace(Conversation { turns, tools: vec![function, custom], ..Default::default() });
+        save(&talk, &file, None).unwrap();
+        let mut loaded = Talk::default();
+        loaded.replace(load(&file).unwrap());
+        assert_eq!(loaded, talk);
+        assert_eq!(tools(&file).unwrap(), talk.tools());
+        let refused = save(&talk, &file, Some(dir.path())).unwrap_err().to_string();
+        assert!(refused.contains("name another one"), "{refused}");
+        save(&talk, &file, Some(&file)).unwrap();
+    }
+
+    #[test]
+    fn paths_are_read_as_shells_read_them() {
+        for (typed, expected) in [
+            ("a/b.json", "a/b.json"),
+            ("my talk.json", "my talk.json"),
+            ("\"my talk.json\"", "my talk.json"),
+            ("'my talk.json'", "my talk.json"),
+            ("~", "~"),
+        ] {
+            assert_eq!(path(typed), PathBuf::from(expected), "{typed}");
+        }
+        assert_eq!(unescaped("my\\ talk\\\\x\\"), "my talk\\x\\");
+        let home = path("~/talk.json");
+        assert!(home.ends_with("talk.json") && !home.starts_with("~"), "{}", home.display());
+    }
+
+    #[test]
+    fn what_is_no_conversation_is_refused_by_name() {
+        let dir = TestDir::new("chat-bad");
+        let file = dir.path().join("bad.json");
+        for (text, problem) in [
+            ("", "is not JSON"),
+            ("7", "has no list of messages"),
+            ("[]", "is empty"),
+            (r#"[{"role": "bard", "content": ""}]"#, "messages[0].role"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = load(&file).unwrap_err().to_string();
+            assert!(error.contains("bad.json: ") && error.contains(problem), "{error}");
+        }
+        assert!(tools(&file).unwrap_err().to_string().contains("bad.json"));
+    }
+}

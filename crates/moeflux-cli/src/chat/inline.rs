@@ -1,0 +1,197 @@
+//! Markup inside a line: bold, italic and code.
+//!
+//! A part that looks like markup is held until its end is seen. Where that does not come within
+//! the line, or within [`HELD_BYTES_MAX`], it is text like any other. **Invariant:** what is left
+//! out are markers of pairs; and a decision about the start of a text holds whatever follows.
+
+use crate::chat::style::{Span, Style, add};
+
+/// Most bytes that wait for the end of what they began: some three lines.
+pub(crate) const HELD_BYTES_MAX: usize = 240;
+
+/// What stands at the start of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next<'t> {
+    /// Text as it is.
+    Plain(&'t str),
+    /// Text between markers.
+    Marked { style: Style, inner: &'t str, marker_bytes: usize },
+    /// It depends on what follows.
+    Unknown,
+}
+
+/// What stands at the start of a text that is not empty, behind `before` in the same line.
+/// `is_end`: the line ends behind the text.
+pub(crate) fn next(text: &str, before: Option<char>, is_end: bool) -> Next<'_> {
+    let first = text.chars().next().expect("there is text");
+    match first {
+        '\\' => escape(text, is_end),
+        '`' | '*' | '_' => {
+            let run = run_of(text, first);
+            if run.len() == text.len() && !is_end {
+                return Next::Unknown;
+            }
+            // Beyond this, what was held is text, however much more has come.
+            let window = &text[..text.floor_char_boundary(HELD_BYTES_MAX)];
+            let is_all = is_end || window.len() < text.len();
+            match end_of(window, (first, run.len()), before, is_all) {
+                End::At(end) => {
+                    let (inner, marker_bytes) = (&text[run.len()..end], run.len());
+                    Next::Marked { style: style_of(first, marker_bytes), inner, marker_bytes }
+                }
+                End::None => Next::Plain(run),
+                End::Unknown => Next::Unknown,
+            }
+        }
+        _ => {
+            let end = text.find(['\\', '`', '*', '_']).unwrap_or(text.len());
+            Next::Plain(&text[..end])
+        }
+    }
+}
+
+/// A whole text, in addition to a style.
+pub(crate) fn render(text: &str, style: Style, spans: &mut Vec<Span>) {
+    let (mut rest, mut before) = (text, None);
+    while !rest.is_empty() {
+        let n_bytes = match next(rest, before, true) {
+            Next::Plain(plain) => {
+                add(spans, style, plain);
+                plain.len()
+            }
+            Next::Marked { style: inner_style, inner, marker_bytes } => {
+                render_marked((inner_style, inner), style, spans);
+                inner.len() + 2 * marker_bytes
+            }
+            Next::Unknown => unreachable!("at the end all is known"),
+        };
+        before = rest[..n_bytes].chars().next_back();
+        rest = &rest[n_bytes..];
+    }
+}
+
+/// What stands between markers. Code is as it is, without the blanks that set it apart from its
+/// markers; other text may have more markup.
+pub(crate) fn render_marked((style, inner): (Style, &str), base: Style, spans: &mut Vec<Span>) {
+    let style = base.and(style);
+    if style == base.and(Style::CODE) {
+        let unpadded = inner.strip_prefix(' ').and_then(|it| it.strip_suffix(' '));
+        let unpadded = unpadded.filter(|it| !it.trim().is_empty());
+        add(spans, style, unpadded.unwrap_or(inner));
+    } else {
+        render(inner, style, spans);
+    }
+}
+
+/// A backslash is shown, and takes what follows out of the play.
+fn escape(text: &str, is_end: bool) -> Next<'_> {
+    match text[1..].chars().next() {
+        None if !is_end => Next::Unknown,
+        Some(escaped) if escaped.is_ascii_punctuation() => Next::Plain(&text[..2]),
+        _ => Next::Plain(&text[..1]),
+    }
+}
+
+fn style_of(marker: char, n_markers: usize) -> Style {
+    match (marker, n_markers) {
+        ('`', _) => Style::CODE,
+        (_, 1) => Style::ITALIC,
+        (_, 2) => Style::BOLD,
+        _ => Style::BOLD.and(Style::ITALIC),
+    }
+}
+
+/// Where the inner text of a pair ends.
+enum End {
+    At(usize),
+    None,
+    Unknown,
+}
+
+/// The end of what a run of markers at the start of a text begins.
+fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) -> End {
+    let unknown = if is_all { End::None } else { End::Unknown };
+    let (marker, n_markers) = run;
+    if n_markers >= text.len() {
+        return unknown;
+    }
+    if marker == '`' {
+        return end_of_code(text, n_markers, is_all);
+    }
+    if n_markers > 3 || !opens(marker, before, text[n_markers..].chars().next()) {
+        return End::None;
+    }
+    let mut at = n_markers;
+    while let Some(found) = text[at..].find(['\\', '`', marker]) {
+        at += found;
+        let rest = &text[at..];
+        if let Some(escaped) = rest.strip_prefix('\\') {
+            at += 1 + escaped.chars().next().map_or(0, char::len_utf8);
+            continue;
+        }
+        if rest.starts_with('`') {
+            let n_ticks = run_of(rest, '`').len();
+            match end_of_code(rest, n_ticks, is_all) {
+                End::At(end) => at += end + n_ticks,
+                End::None => at += n_ticks,
+                // What looks like an end may turn out to be code.
+                End::Unknown => return End::Unknown,
+            }
+            continue;
+        }
+        let n_found = run_of(rest, marker).len();
+        let behind = rest[n_found..].chars().next();
+        if behind.is_none() && !is_all {
+            return End::Unknown;
+        }
+        if n_found == n_markers && closes(marker, text[..at].chars().next_back(), behind) {
+            return End::At(at);
+        }
+        at += n_found;
+    }
+    unknown
+}
+
+/// Where the code ends that so many backticks at the start of a text begin.
+fn end_of_code(text: &str, n_ticks: usize, is_all: bool) -> End {
+    let mut at = n_ticks;
+    while let Some(found) = text[at..].find('`') {
+        at += found;
+        let n_found = run_of(&text[at..], '`').len();
+        if at + n_found == text.len() && !is_all {
+            return End::Unknown;
+        }
+        if n_found == n_ticks {
+            return End::At(at);
+        }
+        at += n_found;
+    }
+    if is_all { End::None } else { End::Unknown }
+}
+
+fn opens(marker: char, before: Option<char>, behind: Option<char>) -> bool {
+    let is_word = marker == '_' && touches(behind, before) && !is_mark(before);
+    touches(before, behind) && !is_word
+}
+
+fn closes(marker: char, before: Option<char>, behind: Option<char>) -> bool {
+    let is_word = marker == '_' && touches(before, behind) && !is_mark(behind);
+    touches(behind, before) && !is_word
+}
+
+/// Whether markers belong to `inner` and not to what is on their other side.
+fn touches(outer: Option<char>, inner: Option<char>) -> bool {
+    let is_apart = outer.is_none_or(char::is_whitespace) || is_mark(outer);
+    inner.is_some_and(|it| !it.is_whitespace()) && (!is_mark(inner) || is_apart)
+}
+
+/// Other marks than those of ASCII stand next to letters in languages without blanks.
+fn is_mark(letter: Option<char>) -> bool {
+    letter.is_some_and(|it| it.is_ascii_punctuation())
+}
+
+/// The letters at the start of a text that are all the same.
+fn run_of(text: &str, letter: char) -> &str {
+    let end = text.find(|it| it != letter).unwrap_or(text.len());
+    &text[..end]
+}

@@ -1,0 +1,132 @@
+//! Keys as a Unix terminal gives them, one by one and without an echo.
+//!
+//! Whoever waits for keys is woken through a pair of sockets, so that one thread hears of keys and
+//! of answers. **Invariant:** bytes that nobody waited for stay with the system.
+
+use std::io::{Read as _, Write as _, stdin, stdout};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+};
+
+/// Bytes of keys that are taken at once.
+const N_BYTES_MAX: usize = 1024;
+
+/// A terminal that does not echo.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    original: Mode,
+    woken: UnixStream,
+    waker: Waker,
+}
+
+/// Whether Ctrl-C is a signal or a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signals {
+    On,
+    Off,
+}
+
+/// How a terminal was set.
+#[derive(Clone, Debug)]
+pub(crate) struct Mode(Termios);
+
+/// Wakes whoever waits for keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker(Arc<UnixStream>);
+
+/// What came of waiting.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Bytes(Vec<u8>),
+    /// The terminal is gone.
+    HungUp,
+    Nothing,
+}
+
+impl Keys {
+    /// `None` if the terminal cannot be set.
+    pub(crate) fn open() -> Option<Self> {
+        let (woken, waker) = UnixStream::pair().ok()?;
+        // A byte that waits wakes as well as two: nobody has to wait to write one.
+        woken.set_nonblocking(true).ok()?;
+        waker.set_nonblocking(true).ok()?;
+        let original = Mode(tcgetattr(stdin()).ok()?);
+        let keys = Self { original, woken, waker: Waker(Arc::new(waker)) };
+        keys.set(Signals::On).ok()?;
+        Some(keys)
+    }
+
+    /// Keys are not echoed, and come at once.
+    pub(crate) fn set(&self, signals: Signals) -> Result<(), Errno> {
+        let mut silent = self.original.0.clone();
+        silent.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::IEXTEN);
+        silent.local_modes.set(LocalModes::ISIG, signals == Signals::On);
+        silent.special_codes[SpecialCodeIndex::VMIN] = 1;
+        silent.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(stdin(), OptionalActions::Now, &silent)
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.original.clone()
+    }
+
+    /// Waits for keys or to be woken, at most so long.
+    pub(crate) fn wait(&self, time: Duration) -> Found {
+        let stdin = stdin();
+        let mut ready =
+            [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.woken, PollFlags::IN)];
+        let time = Timespec::try_from(time).unwrap_or_default();
+        if poll(&mut ready, Some(&time)).is_err() {
+            return Found::Nothing;
+        }
+        let [typed, woken] = ready.map(|it| it.revents());
+        if !woken.is_empty() {
+            // What is read says nothing but that it is there.
+            drop((&self.woken).read(&mut [0; N_BYTES_MAX]));
+        }
+        // What cannot be waited for must not be read: that would wait without end.
+        if !typed.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            return Found::Nothing;
+        }
+        let mut bytes = vec![0; N_BYTES_MAX];
+        match read(&stdin, &mut bytes) {
+            Ok(0) => Found::HungUp,
+            Ok(n_bytes) => {
+                bytes.truncate(n_bytes);
+                Found::Bytes(bytes)
+            }
+            Err(Errno::INTR | Errno::AGAIN) => Found::Nothing,
+            Err(_) => Found::HungUp,
+        }
+    }
+}
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        // Where there is no room for a byte, one waits already.
+        drop((&*self.0).write(&[0]));
+    }
+}
+
+impl Mode {
+    /// Sets the terminal as it was.
+    pub(crate) fn restore(&self) {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
+    }
+}
+
+/// How many letters a line has.
+pub(crate) fn n_columns() -> Option<usize> {
+    tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col))
+}

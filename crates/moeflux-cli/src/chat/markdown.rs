@@ -1,0 +1,438 @@
+//! Markdown on its way to a terminal: pieces of text into styled text.
+//!
+//! Headings, bold, italic, code, fences, and the marks of lists and quotes have a look; all else is
+//! text as it is, with links and tables. Markers of headings and of pairs are left out, and of
+//! nothing else. **Invariant:** how the text is cut into pieces does not matter; every character
+//! that is no such marker comes out, once and in order.
+
+use crate::chat::inline::{self, HELD_BYTES_MAX, Next};
+use crate::chat::style::{Span, Style, add};
+
+/// Digits of a number in a list.
+const LIST_DIGITS_MAX: usize = 9;
+
+/// Levels of headings.
+const HEADING_MARKS_MAX: usize = 6;
+
+/// Blanks before the marks of a heading: behind more, they are code or part of a list.
+const HEADING_INDENT_MAX: usize = 3;
+
+/// Marks that begin or end code of several lines, at least.
+const FENCE_MARKS_MIN: usize = 3;
+
+/// An answer that is shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Markdown {
+    place: Place,
+    fence: Option<Fence>,
+    /// Text of which it is not known yet what it is.
+    held: String,
+    /// What was shown last of this line.
+    before: Option<char>,
+}
+
+/// Where in a line the held text begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Start,
+    /// Behind what stands at the start of a line; in addition to this style.
+    Inside(Style),
+    /// In a line of code of several lines.
+    Code,
+}
+
+/// What ends code of several lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fence {
+    mark: char,
+    n_marks: usize,
+}
+
+/// What stands at the start of a line.
+enum Start {
+    /// So many bytes in a style; text follows.
+    Marker(usize, Style),
+    /// A heading, whose marks are left out.
+    Heading(usize),
+    /// The line begins code of several lines.
+    Fence(Fence),
+    /// A quote: what follows may begin like a line.
+    Quote(usize),
+    Text,
+    Unknown,
+}
+
+impl Markdown {
+    /// What is certain, now that this text came.
+    pub(crate) fn push(&mut self, text: &str) -> Vec<Span> {
+        self.held.push_str(text);
+        self.settle(false)
+    }
+
+    /// The rest.
+    pub(crate) fn finish(&mut self) -> Vec<Span> {
+        let spans = self.settle(true);
+        *self = Self::default();
+        spans
+    }
+
+    fn settle(&mut self, is_over: bool) -> Vec<Span> {
+        let mut spans = Vec::new();
+        let held = std::mem::take(&mut self.held);
+        let mut rest = held.as_str();
+        while !rest.is_empty() {
+            let line_end = rest.find('\n');
+            let line = &rest[..line_end.unwrap_or(rest.len())];
+            let is_whole = line_end.is_some() || is_over;
+            let Some(n_bytes) = self.take(line, is_whole, &mut spans) else { break };
+            rest = &rest[n_bytes..];
+            if n_bytes == line.len() && line_end.is_some() {
+                add(&mut spans, Style::PLAIN, "\n");
+                rest = &rest[1..];
+                (self.place, self.before) = (Place::Start, None);
+            }
+        }
+        rest.clone_into(&mut self.held);
+        spans
+    }
+
+    /// Takes what is certain from the start of the rest of a line; `None` if nothing is.
+    fn take(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
+        match (self.place, self.fence) {
+            (Place::Start, Some(fence)) => self.take_in_fence(fence, (line, is_whole), spans),
+            (Place::Start, None) => self.take_start(line, is_whole, spans),
+            (Place::Inside(_), _) if line.is_empty() => Some(0),
+            (Place::Inside(style), _) => {
+                let n_bytes = match inline::next(line, self.before, is_whole) {
+                    Next::Unknown => return None,
+                    Next::Plain(text) => {
+                        add(spans, style, text);
+                        text.len()
+                    }
+                    Next::Marked { style: inner_style, inner, marker_bytes } => {
+                        inline::render_marked((inner_style, inner), style, spans);
+                        inner.len() + 2 * marker_bytes
+                    }
+                };
+                self.before = line[..n_bytes].chars().next_back();
+                Some(n_bytes)
+            }
+            (Place::Code, _) => {
+                add(spans, Style::CODE, line);
+                Some(line.len())
+            }
+        }
+    }
+
+    fn take_start(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
+        let n_bytes = match start_of(line, is_whole) {
+            Start::Unknown => return None,
+            Start::Text => 0,
+            Start::Heading(n_bytes) => {
+                self.place = Place::Inside(Style::BOLD);
+                return Some(n_bytes);
+            }
+            Start::Marker(n_bytes, style) => {
+                add(spans, style, &line[..n_bytes]);
+                n_bytes
+            }
+            Start::Quote(n_bytes) => {
+                add(spans, Style::DIM, &line[..n_bytes]);
+                return Some(n_bytes);
+            }
+            Start::Fence(fence) => {
+                self.fence = Some(fence);
+                self.place = Place::Code;
+                add(spans, Style::DIM, line);
+                return Some(line.len());
+            }
+        };
+        self.place = Place::Inside(Style::PLAIN);
+        self.before = line[..n_bytes].chars().next_back();
+        Some(n_bytes)
+    }
+
+    fn take_in_fence(
+        &mut self,
+        fence: Fence,
+        (line, is_whole): (&str, bool),
+        spans: &mut Vec<Span>,
+    ) -> Option<usize> {
+        let marks = line.trim_start().trim_end();
+        let may_end = marks.chars().all(|it| it == fence.mark) && line.len() <= HELD_BYTES_MAX;
+        if may_end && !is_whole {
+            return None;
+        }
+        let ends = may_end && marks.len() >= fence.n_marks;
+        if ends {
+            self.fence = None;
+        }
+        self.place = Place::Code;
+        add(spans, if ends { Style::DIM } else { Style::CODE }, line);
+        Some(line.len())
+    }
+}
+
+/// What the start of a line is.
+fn start_of(line: &str, is_whole: bool) -> Start {
+    let rest = line.trim_start_matches([' ', '\t']);
+    let indent = line.len() - rest.len();
+    if indent > HELD_BYTES_MAX {
+        return Start::Text;
+    }
+    let Some(first) = rest.chars().next() else {
+        return if is_whole { Start::Text } else { Start::Unknown };
+    };
+    let run = rest.len() - rest.trim_start_matches(first).len();
+    let is_run_only = run == rest.len() && !is_whole;
+    let is_before_blank = rest[run..].starts_with([' ', '\t']);
+    match first {
+        '#' if run > HEADING_MARKS_MAX || indent > HEADING_INDENT_MAX => Start::Text,
+        '#' if is_run_only => Start::Unknown,
+        '#' if is_before_blank => Start::Heading(indent + run + 1),
+        '>' => Start::Quote(indent + 1),
+        '-' | '+' | '*' if run == 1 && is_run_only => Start::Unknown,
+        '-' | '+' | '*' if run == 1 && is_before_blank => Start::Marker(indent + 1, Style::BOLD),
+        '`' | '~' if run < FENCE_MARKS_MIN && is_run_only => Start::Unknown,
+        '`' | '~' if run >= FENCE_MARKS_MIN => {
+            // Code inside a line may begin with as many marks.
+            let is_inside = first == '`' && rest[run..].contains('`');
+            match is_inside || line.len() > HELD_BYTES_MAX {
+                true => Start::Text,
+                false if is_whole => Start::Fence(Fence { mark: first, n_marks: run }),
+                false => Start::Unknown,
+            }
+        }
+        '0'..='9' => number(rest, indent, is_whole),
+        _ => Start::Text,
+    }
+}
+
+/// A number of a list: digits, a point or a bracket, and a blank.
+fn number(rest: &str, indent: usize, is_whole: bool) -> Start {
+    let n_digits = rest.len() - rest.trim_start_matches(|it: char| it.is_ascii_digit()).len();
+    let mut behind = rest[n_digits..].chars();
+    match (behind.next(), behind.next()) {
+        _ if n_digits > LIST_DIGITS_MAX => Start::Text,
+        (None, _) | (Some('.' | ')'), None) if !is_whole => Start::Unknown,
+        (Some('.' | ')'), Some(' ' | '\t')) => Start::Marker(indent + n_digits + 1, Style::BOLD),
+        _ => Start::Text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Marks the looks: `[b:..]` bold, `[i:..]` italic, `[c:..]` code, `[d:..]` dim.
+    fn shown(spans: &[Span]) -> String {
+        let letters = [
+            (Style::BOLD.and(Style::ITALIC), "bi"),
+            (Style::BOLD.and(Style::CODE), "bc"),
+            (Style::BOLD, "b"),
+            (Style::ITALIC, "i"),
+            (Style::CODE, "c"),
+            (Style::DIM, "d"),
+        ];
+        let span = |Span { style, text }: &Span| match letters.iter().find(|(it, _)| it == style) {
+            None => text.clone(),
+            Some((_, letters)) => format!("[{letters}:{text}]"),
+        };
+        spans.iter().map(span).collect()
+    }
+
+    fn rendered(pieces: &[&str]) -> Vec<Span> {
+        let mut markdown = Markdown::default();
+        let mut spans = Vec::new();
+        let mut put = |more: Vec<Span>| {
+            more.iter().for_each(|span| add(&mut spans, span.style, &span.text));
+        };
+        pieces.iter().for_each(|piece| put(markdown.push(piece)));
+        put(markdown.finish());
+        spans
+    }
+
+    /// Whole, cut at every place, and letter by letter.
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(shown(&rendered(&[text])), expected, "{text:?}");
+        let cuts: Vec<usize> = (0..=text.len()).filter(|it| text.is_char_boundary(*it)).collect();
+        for cut in &cuts {
+            let (begin, end) = text.split_at(*cut);
+            assert_eq!(shown(&rendered(&[begin, end])), expected, "{text:?} cut at {cut}");
+        }
+        let letters: Vec<&str> = cuts.windows(2).map(|it| &text[it[0]..it[1]]).collect();
+        assert_eq!(shown(&rendered(&letters)), expected, "{text:?} by letters");
+    }
+
+    #[test]
+    fn pairs_inside_a_line_have_a_look() {
+        check("a **b c** d", "a [b:b c] d");
+        check("*i* and _j_", "[i:i] and [i:j]");
+        check("***both*** __b__", "[bi:both] [b:b]");
+        check("`a*b*` ``c ` d``", "[c:a*b*] [c:c ` d]");
+        check("**a `b` *c***d", "**a [c:b] *c***d");
+        check("**a `b` *c* d** e", "[b:a ][bc:b][b: ][bi:c][b: d] e");
+        check("**a `**` b**", "[b:a ][bc:**][b: b]");
+        check("(**x**).", "([b:x]).");
+        check("**\u{91cd}\u{ff1a}**\u{8fd9}", "[b:\u{91cd}\u{ff1a}]\u{8fd9}");
+        check("\u{e9}**\u{8a9e}**\u{1f600}", "\u{e9}[b:\u{8a9e}]\u{1f600}");
+    }
+
+    #[test]
+    fn what_is_no_pair_is_text() {
+        for text in [
+            "2 * 3 * 4",
+            "2*",
+            "*",
+            "**",
+            "a **b\nc** d",
+            "snake_case_name and _x",
+            "`a",
+            "``a`",
+            "a ` b ** c _",
+            "\\*a\\* \\`b\\`",
+            "C:\\a\\*",
+            "****a****",
+            "-",
+            "1.",
+            "|a|b|\n|-|-|\n",
+            "[text](https://a.b/c_d_e)",
+            "<b>x</b> &amp;",
+            "a\n\n\nb\n",
+            "\\",
+            "",
+        ] {
+            check(text, text);
+        }
+        check("__init__.py_x", "[b:init].py_x");
+        check("* *a * b", "[b:*] *a * b");
+        check("a_b_ _c_d_", "a_b_ [i:c_d]");
+    }
+
+    #[test]
+    fn a_pair_that_does_not_end_soon_is_text() {
+        let long = "x".repeat(HELD_BYTES_MAX);
+        for marker in ["**", "*", "`", "```"] {
+            let text = format!("a {marker}{long}{marker} *b*\n");
+            check(&text, &format!("a {marker}{long}{marker} [i:b]\n"));
+        }
+        let stars = "*".repeat(HELD_BYTES_MAX + 9);
+        check(&format!("{stars} a\n"), &format!("{stars} a\n"));
+    }
+
+    #[test]
+    fn lines_begin_with_marks() {
+        check("# A *b*\nc", "[b:A ][bi:b]\nc");
+        check("###### A\n####### B\n#C\n#", "[b:A]\n####### B\n#C\n#");
+        check("- a\n* **b**\n  + c\n-d\n", "[b:-] a\n[b:*] [b:b]\n[b:  +] c\n-d\n");
+        check("1. a\n22) b\n3.5\n4", "[b:1.] a\n[b:22)] b\n3.5\n4");
+        check("1234567890. a", "1234567890. a");
+        check("> a *b*\n> > c\n>\n", "[d:>] a [i:b]\n[d:> >] c\n[d:>]\n");
+        check("---\n***\n- - a", "---\n***\n[b:-] - a");
+        check("\t* a", "[b:\t*] a");
+    }
+
+    #[test]
+    fn code_of_several_lines_stays_as_it_is() {
+        check(
+            "```rust\nlet a = *b;\n  # c\n```\n*d*",
+            "[d:```rust]\n[c:let a = *b;]\n[c:  # c]\n[d:```]\n[i:d]",
+        );
+        check("~~~\n```\n~~\n~~~~ \nx", "[d:~~~]\n[c:```]\n[c:~~]\n[d:~~~~ ]\nx");
+        check("  ```\n a\n\n  ```", "[d:  ```]\n[c: a]\n\n[d:  ```]");
+        check("````\n```\n````\n", "[d:````]\n[c:```]\n[d:````]\n");
+        check("```a``` b", "[c:a] b");
+        check("```\n*a", "[d:```]\n[c:*a]");
+        check("```", "[d:```]");
+        check("``", "``");
+    }
+
+    /// What a parser of all of Markdown makes of paragraphs, headings and code.
+    fn parsed(text: &str) -> Vec<Span> {
+        use pulldown_cmark::{Event, Tag, TagEnd};
+        let style_of = |tag: &Tag<'_>| match tag {
+            Tag::Strong | Tag::Heading { .. } => Style::BOLD,
+            Tag::Emphasis => Style::ITALIC,
+            Tag::CodeBlock(_) => Style::CODE,
+            _ => Style::PLAIN,
+        };
+        let (mut spans, mut styles) = (Vec::new(), vec![Style::PLAIN]);
+        for event in pulldown_cmark::Parser::new(text) {
+            let style = *styles.last().unwrap();
+            match event {
+                Event::Start(tag) => styles.push(style.and(style_of(&tag))),
+                Event::End(end) => {
+                    styles.pop();
+                    if matches!(end, TagEnd::Paragraph | TagEnd::Heading(_)) {
+                        add(&mut spans, Style::PLAIN, "\n");
+                    }
+                }
+                Event::Text(text) => add(&mut spans, style, &text),
+                Event::Code(text) => add(&mut spans, style.and(Style::CODE), &text),
+                Event::SoftBreak => add(&mut spans, Style::PLAIN, "\n"),
+                other => panic!("not expected: {other:?}"),
+            }
+        }
+        spans
+    }
+
+    #[test]
+    fn what_models_write_looks_as_markdown_says() {
+        let pieces = [
+            "*a*",
+            "**b c**",
+            "`d*`",
+            "_e_",
+            "***f***",
+            "g",
+            "__h__",
+            "i_j_k",
+            "2 * 3",
+            "**l `m` n**",
+            "**o *p* q**",
+            "*r **s** t*",
+            "(**u**),",
+            "``v ` w``",
+            "**x**y",
+            "\u{e9}**\u{8a9e}**",
+            "`",
+            "**",
+            "# z",
+            "\u{201c}*aa*\u{201d}",
+            "bb's",
+        ];
+        let mut random = 7_u64;
+        for n_lines in 0..2000 {
+            let mut text = if n_lines % 5 == 0 { "## ".to_owned() } else { "A ".to_owned() };
+            for _ in 0..5 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                text = text + pieces[(random >> 33) as usize % pieces.len()] + " ";
+            }
+            let text = text.trim_end().to_owned() + "\n";
+            assert_eq!(shown(&rendered(&[&text])), shown(&parsed(&text)), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn no_character_is_lost_but_markers() {
+        let words =
+            ["*", "**", "_", "`", "```", "\n", "# ", "- ", "1. ", "> ", "a", " ", "\\", "\u{e9}"];
+        let mut random = 1_u64;
+        for _ in 0..2000 {
+            let mut text = String::new();
+            for _ in 0..12 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                text += words[(random >> 33) as usize % words.len()];
+            }
+            let whole = rendered(&[&text]);
+            let letters: Vec<String> = text.chars().map(String::from).collect();
+            let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+            assert_eq!(rendered(&letters), whole, "{text:?}");
+            let kept = |text: &str| text.replace(['*', '_', '`', '#', ' '], "");
+            let shown: String = whole.iter().map(|span| span.text.as_str()).collect();
+            assert_eq!(kept(&shown), kept(&text), "{text:?}");
+        }
+    }
+}

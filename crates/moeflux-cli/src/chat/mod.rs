@@ -1,0 +1,127 @@
+//! `moeflux chat`: a conversation in the terminal.
+//!
+//! * `harmless`, `style`, `inline` and `markdown` turn text into text with a look; `screen` shows
+//!   it. None of them knows a model.
+//! * `typed` is what is typed while an answer comes, `keys` and `terminal` are the device, `wishes`
+//!   are signals, `editor` is the prompt.
+//! * `commands` is the table of commands, `talk` the conversation, `file` the files of both.
+//! * `opened` is the model, `answer` and `display` are an answer while it comes, `status` is what
+//!   it took; `asking` has all of it done for one answer, `session` for the whole chat.
+
+mod harmless;
+mod style;
+mod inline;
+mod markdown;
+mod screen;
+mod typed;
+#[cfg(unix)]
+mod keys;
+mod terminal;
+mod wishes;
+mod commands;
+mod talk;
+mod file;
+mod editor;
+mod opened;
+mod answer;
+mod display;
+mod status;
+mod asking;
+mod session;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+use moeflux::StopStrings;
+
+use crate::args::ModelArgs;
+use crate::chat::asking::Settings;
+use crate::chat::editor::{Editor, Prompts};
+use crate::chat::session::Chat;
+use crate::chat::terminal::Terminal;
+use crate::failure::{Failure, Outcome};
+use crate::ranges;
+use crate::sampling::SamplingArgs;
+
+/// What `moeflux chat` is told.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without a terminal, each line of stdin is a message or a command, and the \
+    answers are plain text: echo \"What does Vec::push do?\" | moeflux chat"
+)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// JSON file with a conversation to go on with, as `messages` of the OpenAI API; /save writes
+    /// one
+    #[arg(long, value_name = "FILE")]
+    messages: Option<PathBuf>,
+    /// JSON file with the tools that answers may call, as `tools` of the OpenAI API. No tool is run
+    /// by itself: you are asked for the result of each call
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+    /// Request answers with reasoning from the template
+    #[arg(long, conflicts_with = "no_think")]
+    think: bool,
+    /// Request answers without reasoning from the template
+    #[arg(long)]
+    no_think: bool,
+    /// Maximum number of tokens of an answer [default: as many as the context has room for]
+    #[arg(short = 'n', long = "max-tokens", value_name = "N")]
+    n_tokens: Option<usize>,
+    /// Tokens that the conversation has room for [default: 65536, or the model's limit if that is
+    /// lower]
+    #[arg(long, value_name = "N")]
+    context: Option<NonZeroUsize>,
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
+    stop: Vec<String>,
+    /// Do not keep what is typed in a history file in the user's cache folder
+    #[arg(long)]
+    no_history: bool,
+    // Last: its heading holds for all that follows.
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+/// Runs the command. All that can be refused is refused before the weights are read.
+pub(crate) fn run(args: &ChatArgs) -> Outcome {
+    if args.model.trace.is_some() {
+        let problem = "--trace: a chat writes no trace; `moeflux generate` does";
+        return Err(Failure::Usage(problem.to_owned()));
+    }
+    let stops = StopStrings::new(args.stop.clone())
+        .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
+    let settings = Settings {
+        sampling: args.sampling.clone(),
+        n_tokens_max: args.n_tokens,
+        stops,
+        thinking: (args.think || args.no_think).then_some(args.think),
+        n_asked: 0,
+    };
+    let terminal = Terminal::open();
+    let editor = match (terminal.is_edited(), terminal.is_typed, terminal.abilities) {
+        (true, ..) => Editor::edited(!args.no_history)?,
+        (false, true, Some(_)) => Editor::Plain(Prompts::Stdout),
+        (false, true, None) => Editor::Plain(Prompts::Stderr),
+        (false, false, _) => Editor::Plain(Prompts::Nowhere),
+    };
+    let model = (args.model.clone(), args.context);
+    let mut chat = Chat::new(model, settings, (terminal, editor));
+    if let Some(path) = &args.messages {
+        chat.load(path)?;
+    }
+    if let Some(text) = &args.system {
+        chat.talk.set_system(Some(text.clone()));
+    }
+    if let Some(path) = &args.tools {
+        chat.offer_tools(path)?;
+    }
+    chat.open(args.model.model.as_deref())?;
+    chat.run()
+}

@@ -1,0 +1,85 @@
+//! A model that answers: its engine on a thread of its own, and what its folder says about text.
+//!
+//! **Invariant:** all that can be refused is refused before the weights are read.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use moeflux::provider::config::CONTEXT_DEFAULT;
+use moeflux::provider::io::RealClock;
+use moeflux::{Error, ModelText};
+use moeflux_chat::{ChatFormat, Grammars, Replays};
+use moeflux_schedule::{Options, Service};
+
+use crate::args::ModelArgs;
+use crate::failure::Outcome;
+use crate::hub;
+use crate::interrupt::Interrupt;
+use crate::model::{self, Held};
+
+/// Tokens of a conversation unless told otherwise, where the model takes as many.
+const CONTEXT_OF_CHATS: usize = 65_536;
+
+/// Bytes for the sampled tokens of answers: those of any conversation.
+const REPLAY_BYTES: usize = 64 << 20;
+
+/// A model that answers.
+pub(crate) struct Opened {
+    /// As somebody named it; `None` for the model in the box.
+    pub(crate) named: Option<PathBuf>,
+    pub(crate) dir: PathBuf,
+    pub(crate) name: String,
+    pub(crate) text: Arc<ModelText>,
+    pub(crate) format: ChatFormat,
+    pub(crate) grammars: Grammars,
+    pub(crate) replays: Replays,
+    pub(crate) service: Service,
+}
+
+/// A model of which the headers are read.
+pub(crate) struct Checked {
+    named: Option<PathBuf>,
+    dir: PathBuf,
+    name: String,
+    text: Arc<ModelText>,
+    format: ChatFormat,
+    context: usize,
+}
+
+impl Checked {
+    /// A folder, or the model in the box.
+    pub(crate) fn new(named: Option<&Path>, context: Option<NonZeroUsize>) -> Outcome<Self> {
+        let dir = model::path(named)?;
+        let spec = model::spec(&dir)?;
+        let text = Arc::new(ModelText::open(&dir, spec.vocab)?);
+        let Some(format) = ChatFormat::open(&text)? else {
+            let problem = "has no chat template: `moeflux generate` continues a text with it";
+            return Err(Error::malformed(&dir, problem).into());
+        };
+        let context = model::context_for(&spec, context, CONTEXT_OF_CHATS)?;
+        let name = match named {
+            None => "the demo model".to_owned(),
+            Some(_) => hub::name_of(&dir),
+        };
+        Ok(Self { named: named.map(Path::to_owned), dir, name, text, format, context })
+    }
+
+    /// Reads the weights, with a bar.
+    pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> Outcome<Opened> {
+        let Self { named, dir, name, text, format, context } = self;
+        let mut options = Options::new(context);
+        options.n_sessions = 1;
+        options.n_queue = 1;
+        let held = Held { at_first: context.min(CONTEXT_DEFAULT), at_most: context };
+        let backend = args.backend()?;
+        let (model_dir, args, interrupt) = (dir.clone(), args.clone(), interrupt.clone());
+        let open = move || model::open_traced(backend, (&model_dir, held), &args, &interrupt);
+        let clock = Arc::new(RealClock::new());
+        let service = Service::start(Box::new(open), Arc::clone(&text), options, clock)?;
+        service.wait_until_open()?;
+        let grammars = Grammars::of_format(Arc::clone(&text), &format);
+        let replays = Replays::new(REPLAY_BYTES);
+        Ok(Opened { named, dir, name, text, format, grammars, replays, service })
+    }
+}

@@ -1,0 +1,341 @@
+//! What stands on the terminal: text that comes in pieces, and below it a foot of a few lines that
+//! says what is going on.
+//!
+//! The terminal wraps lines. The foot is drawn below the cursor and wiped before more text comes,
+//! so that nothing of it stays. **Invariant:** each change is one write; text leaves its style
+//! before the write ends; no control character of a text reaches a terminal.
+
+use std::io::{ErrorKind, Write};
+
+use moeflux::{Error, Result};
+use unicode_width::UnicodeWidthChar as _;
+
+use crate::chat::harmless::harmless;
+use crate::chat::style::{Span, Style};
+use crate::print::Reader;
+
+/// Tabs stop at its multiples.
+const TAB_COLUMNS: usize = 8;
+
+/// What a terminal can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// Looks: bold, dim and colours.
+    pub(crate) has_styles: bool,
+    /// The cursor moves, so that there can be a foot.
+    pub(crate) has_foot: bool,
+}
+
+/// A terminal, or a file or pipe in its place.
+#[derive(Debug)]
+pub(crate) struct Screen<W> {
+    out: W,
+    /// `None` if this is no terminal: then text comes through as it is.
+    abilities: Option<Abilities>,
+    n_columns: usize,
+    /// Of the cursor; as many as there are columns if the next letter begins a line.
+    column: usize,
+    /// The line was ended here where the terminal would have: a line end that follows is done.
+    is_wrapped: bool,
+    foot: Vec<String>,
+    is_foot_drawn: bool,
+    reader: Reader,
+}
+
+impl<W: Write> Screen<W> {
+    /// With the cursor at the start of a line.
+    pub(crate) fn new(out: W, abilities: Option<Abilities>, n_columns: usize) -> Self {
+        Self {
+            out,
+            abilities,
+            n_columns: n_columns.max(1),
+            column: 0,
+            is_wrapped: false,
+            foot: Vec::new(),
+            is_foot_drawn: false,
+            reader: Reader::Reads,
+        }
+    }
+
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.abilities.is_some()
+    }
+
+    /// Whether looks show.
+    pub(crate) fn has_styles(&self) -> bool {
+        self.abilities.is_some_and(|it| it.has_styles)
+    }
+
+    pub(crate) fn has_foot(&self) -> bool {
+        self.abilities.is_some_and(|it| it.has_foot)
+    }
+
+    /// Its width may change at any time.
+    pub(crate) fn set_columns(&mut self, n_columns: usize) {
+        self.n_columns = n_columns.max(1);
+    }
+
+    pub(crate) fn n_columns(&self) -> usize {
+        self.n_columns
+    }
+
+    /// Whether anybody reads on.
+    pub(crate) fn has_reader(&self) -> bool {
+        self.reader == Reader::Reads
+    }
+
+    /// Somebody else wrote whole lines.
+    pub(crate) fn is_at_line_start(&mut self) {
+        (self.column, self.is_wrapped) = (0, false);
+    }
+
+    /// More text.
+    pub(crate) fn text(&mut self, spans: &[Span]) -> Result<()> {
+        let mut written = String::new();
+        self.wipe(&mut written);
+        for Span { style, text } in spans {
+            let sequence = self.sequence(*style);
+            written.push_str(&sequence);
+            let shown = if self.is_terminal() { &harmless(text) } else { text };
+            for letter in shown.chars() {
+                self.letter(letter, &mut written);
+            }
+            if !sequence.is_empty() {
+                written.push_str(RESET);
+            }
+        }
+        self.draw(&mut written);
+        self.write(&written)
+    }
+
+    /// A line of its own.
+    pub(crate) fn line(&mut self, style: Style, text: &str) -> Result<()> {
+        self.end_line()?;
+        self.text(&[Span::new(style, text), Span::new(Style::PLAIN, "\n")])
+    }
+
+    /// Ends the line, if there is something in it.
+    pub(crate) fn end_line(&mut self) -> Result<()> {
+        if self.column == 0 {
+            return Ok(());
+        }
+        self.text(&[Span::new(Style::PLAIN, "\n")])
+    }
+
+    /// What stands below the text from now on; nothing where the cursor does not move.
+    pub(crate) fn set_foot(&mut self, foot: Vec<String>) -> Result<()> {
+        if !self.has_foot() || foot == self.foot {
+            return Ok(());
+        }
+        let mut written = String::new();
+        self.wipe(&mut written);
+        self.foot = foot;
+        self.draw(&mut written);
+        self.write(&written)
+    }
+
+    fn sequence(&self, style: Style) -> String {
+        if self.has_styles() { style.sequence() } else { String::new() }
+    }
+
+    fn letter(&mut self, letter: char, written: &mut String) {
+        let was_wrapped = std::mem::take(&mut self.is_wrapped);
+        match letter {
+            '\n' if was_wrapped => return,
+            '\n' => self.column = 0,
+            '\t' => {
+                let stop = (self.column / TAB_COLUMNS + 1) * TAB_COLUMNS;
+                self.column = stop.min(self.n_columns - 1);
+            }
+            _ => {
+                let n_columns = letter.width().unwrap_or(0);
+                let has_room = self.column + n_columns <= self.n_columns;
+                self.column = if has_room { self.column + n_columns } else { n_columns };
+            }
+        }
+        written.push(letter);
+    }
+
+    /// Below the cursor there is nothing but the foot.
+    fn wipe(&mut self, written: &mut String) {
+        if std::mem::take(&mut self.is_foot_drawn) {
+            written.push_str("\x1b[J");
+        }
+    }
+
+    fn draw(&mut self, written: &mut String) {
+        if self.foot.is_empty() {
+            return;
+        }
+        // Where the next letter begins a line, the cursor could not come back: terminals differ.
+        if self.column >= self.n_columns {
+            written.push_str("\r\n");
+            (self.column, self.is_wrapped) = (0, true);
+        }
+        for line in &self.foot {
+            let line = harmless(line);
+            let line = cut(&line, self.n_columns - 1);
+            let sequence = self.sequence(Style::DIM);
+            let reset = if sequence.is_empty() { "" } else { RESET };
+            written.push_str(&format!("\r\n{sequence}{line}{reset}"));
+        }
+        written.push_str(&format!("\r\x1b[{}A", self.foot.len()));
+        if self.column > 0 {
+            written.push_str(&format!("\x1b[{}C", self.column));
+        }
+        self.is_foot_drawn = true;
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        if text.is_empty() || !self.has_reader() {
+            return Ok(());
+        }
+        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.reader = Reader::Left,
+            Err(error) => {
+                return Err(Error::Input(format!("cannot write to stdout: {error}")));
+            }
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+}
+
+const RESET: &str = "\x1b[0m";
+
+/// The start of a line, at most so wide.
+pub(crate) fn cut(line: &str, n_columns: usize) -> &str {
+    let mut n_left = n_columns;
+    for (at, letter) in line.char_indices() {
+        match n_left.checked_sub(letter.width().unwrap_or(0)) {
+            Some(rest) if letter != '\n' && letter != '\t' => n_left = rest,
+            _ => return &line[..at],
+        }
+    }
+    line
+}
+
+/// The end of a line, at most so wide.
+pub(crate) fn cut_start(line: &str, n_columns: usize) -> &str {
+    let mut n_left = n_columns;
+    let mut begin = line.len();
+    for (at, letter) in line.char_indices().rev() {
+        match n_left.checked_sub(letter.width().unwrap_or(0)) {
+            Some(rest) => n_left = rest,
+            None => break,
+        }
+        begin = at;
+    }
+    &line[begin..]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+
+    const ALL: Abilities = Abilities { has_styles: true, has_foot: true };
+
+    fn terminal(n_columns: u16) -> vt100::Parser {
+        let size = |n: u16| NonZeroU16::new(n).unwrap();
+        vt100::Parser::new(size(8), size(n_columns), 100)
+    }
+
+    /// What a terminal shows when all was written, and where its cursor is.
+    fn shown(screen: &Screen<Vec<u8>>, n_columns: u16) -> (String, (u16, u16)) {
+        let mut terminal = terminal(n_columns);
+        // As the system passes line ends on to terminals.
+        let written = String::from_utf8(screen.out.clone()).unwrap().replace('\n', "\r\n");
+        terminal.process(written.as_bytes());
+        (terminal.screen().contents(), terminal.screen().cursor_position())
+    }
+
+    fn plain(text: &str) -> [Span; 1] {
+        [Span::new(Style::PLAIN, text)]
+    }
+
+    fn foot(text: &str) -> Vec<String> {
+        vec![text.to_owned()]
+    }
+
+    #[test]
+    fn a_foot_stands_below_the_text_and_goes_without_a_trace() {
+        for n_columns in [10, 40, 80] {
+            // Lines that end before, at and behind the last column, with wide letters.
+            for text in [
+                "abc",
+                "0123456789",
+                "0123456789a",
+                "01234567\u{8a9e}",
+                "012345678\u{8a9e}",
+                "a\tb",
+                "ab\n",
+                "0123456789\nx",
+            ] {
+                let mut screen = Screen::new(Vec::new(), Some(ALL), usize::from(n_columns));
+                let letters: Vec<String> = text.chars().map(String::from).collect();
+                for (n_shown, letter) in letters.iter().enumerate() {
+                    screen.set_foot(foot(&format!("foot {n_shown}"))).unwrap();
+                    screen.text(&plain(letter)).unwrap();
+                    let (contents, cursor) = shown(&screen, n_columns);
+                    let expected = format!("foot {n_shown}");
+                    assert_eq!(contents.lines().last(), Some(expected.as_str()), "{text:?}");
+                    assert!(usize::from(cursor.0) < contents.lines().count(), "{contents:?}");
+                }
+                screen.set_foot(Vec::new()).unwrap();
+                let mut without = Screen::new(Vec::new(), Some(ALL), usize::from(n_columns));
+                without.text(&plain(text)).unwrap();
+                let text_of = |screen| shown(screen, n_columns).0.replace('\n', "");
+                assert_eq!(text_of(&screen), text_of(&without), "{text:?} in {n_columns}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_foot_at_the_end_of_the_screen_scrolls_it() {
+        let mut screen = Screen::new(Vec::new(), Some(ALL), 40);
+        screen.set_foot(vec!["one".to_owned(), "two".to_owned()]).unwrap();
+        for line_idx in 0..20 {
+            screen.text(&plain(&format!("line {line_idx}\n"))).unwrap();
+        }
+        let (contents, _) = shown(&screen, 40);
+        assert!(contents.ends_with("line 18\nline 19\n\none\ntwo"), "{contents}");
+        screen.set_foot(Vec::new()).unwrap();
+        screen.line(Style::DIM, "end").unwrap();
+        let (contents, cursor) = shown(&screen, 40);
+        assert!(contents.ends_with("line 19\nend"), "{contents}");
+        assert_eq!(cursor.1, 0);
+    }
+
+    #[test]
+    fn without_abilities_there_is_the_text_alone() {
+        let none = Abilities { has_styles: false, has_foot: false };
+        for (abilities, expected) in [(Some(none), "a^[b\nc\n"), (None, "a\x1bb\nc\n")] {
+            let mut screen = Screen::new(Vec::new(), abilities, 10);
+            screen.set_foot(foot("foot")).unwrap();
+            screen.text(&[Span::new(Style::BOLD, "a\x1b"), Span::new(Style::CODE, "b")]).unwrap();
+            screen.line(Style::DIM, "c").unwrap();
+            assert_eq!(String::from_utf8(screen.out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn sequences_of_the_text_do_nothing() {
+        let mut screen = Screen::new(Vec::new(), Some(ALL), 80);
+        screen.text(&plain("a\x1b[2Jb\x1b]0;title\x07\u{9b}31mc")).unwrap();
+        let (contents, _) = shown(&screen, 80);
+        assert_eq!(contents, "a^[[2Jb^[]0;title^G\\u{9b}31mc");
+    }
+
+    #[test]
+    fn lines_are_cut_by_columns() {
+        assert_eq!(cut("abc", 2), "ab");
+        assert_eq!(cut("a\u{8a9e}b", 2), "a");
+        assert_eq!(cut("a\nb", 9), "a");
+        assert_eq!(cut_start("abc", 2), "bc");
+        assert_eq!(cut_start("a\u{8a9e}", 2), "\u{8a9e}");
+        assert_eq!(cut_start("abc", 9), "abc");
+    }
+}

@@ -1,0 +1,197 @@
+//! The terminal as a device: what it can do, how wide it is, and its keys while an answer comes.
+//!
+//! While a conversation lasts, keys are not echoed by the system: the line editor shows them, or
+//! the foot of the screen. Where there is no such terminal, all of this is missing and nothing
+//! fails. **Invariant:** however the program ends, the terminal is left as it was found, but for a
+//! kill that nobody can catch.
+
+use std::io::{IsTerminal as _, stdin, stdout};
+#[cfg(unix)]
+use std::sync::mpsc::TryRecvError;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use moeflux_schedule::Event;
+
+#[cfg(unix)]
+use crate::chat::keys::{Found, Keys, Signals};
+use crate::chat::screen::Abilities;
+
+/// A terminal of unknown width has so many columns.
+const N_COLUMNS_DEFAULT: usize = 80;
+
+/// What happened while somebody waited.
+#[derive(Debug)]
+#[cfg_attr(not(unix), expect(dead_code, reason = "keys come to the line editor only"))]
+pub(crate) enum Heard {
+    /// Of the job.
+    Event(Event),
+    /// Bytes of keys.
+    Typed(Vec<u8>),
+    /// The terminal is gone.
+    HungUp,
+    /// Of the job nothing more will be heard.
+    Over,
+    /// Nothing, or something that shows elsewhere.
+    Quiet,
+}
+
+/// The terminal that a conversation is held on.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    /// Whether stdin is a terminal: somebody types.
+    pub(crate) is_typed: bool,
+    /// `None` where stdout is none.
+    pub(crate) abilities: Option<Abilities>,
+    #[cfg(unix)]
+    keys: Option<Keys>,
+}
+
+/// Wakes whoever waits for keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker {
+    #[cfg(unix)]
+    waker: Option<crate::chat::keys::Waker>,
+}
+
+/// Leaves the terminal as it was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Restorer {
+    #[cfg(unix)]
+    mode: Option<crate::chat::keys::Mode>,
+}
+
+impl Terminal {
+    /// The one of this process.
+    pub(crate) fn open() -> Self {
+        let (is_typed, is_shown) = (stdin().is_terminal(), stdout().is_terminal());
+        let kind = variable("TERM");
+        let is_dumb = kind.as_deref().map_or(cfg!(unix), |kind| kind == "dumb");
+        let has_styles = !is_dumb && variable("NO_COLOR").is_none();
+        let abilities = Abilities { has_styles, has_foot: is_typed && !is_dumb };
+        #[cfg(unix)]
+        let keys = (is_shown && abilities.has_foot).then(Keys::open).flatten();
+        Self {
+            is_typed,
+            abilities: is_shown.then_some(abilities),
+            #[cfg(unix)]
+            keys,
+        }
+    }
+
+    /// Whether lines can be edited.
+    pub(crate) fn is_edited(&self) -> bool {
+        self.abilities.is_some_and(|abilities| abilities.has_foot)
+    }
+
+    /// Ctrl-C is a signal from now on, as usual.
+    pub(crate) fn turn_signals_on(&self) {
+        #[cfg(unix)]
+        self.set(Signals::On);
+    }
+
+    /// Ctrl-C is a key from now on, where it can be one.
+    pub(crate) fn turn_signals_off(&self) {
+        #[cfg(unix)]
+        self.set(Signals::Off);
+    }
+
+    #[cfg(unix)]
+    fn set(&self, signals: Signals) {
+        if let Some(keys) = &self.keys {
+            // A terminal that cannot be set any more is gone, and that shows when it is read.
+            let _ = keys.set(signals);
+        }
+    }
+
+    /// How many letters a line has.
+    pub(crate) fn n_columns(&self) -> usize {
+        #[cfg(unix)]
+        let found = crate::chat::keys::n_columns();
+        #[cfg(not(unix))]
+        let found = variable("COLUMNS").and_then(|it| it.parse().ok());
+        found.filter(|it| *it > 0).unwrap_or(N_COLUMNS_DEFAULT)
+    }
+
+    /// Whether Ctrl-C comes as a key and not as a signal.
+    pub(crate) fn has_keys(&self) -> bool {
+        #[cfg(unix)]
+        return self.keys.is_some();
+        #[cfg(not(unix))]
+        return false;
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker {
+            #[cfg(unix)]
+            waker: self.keys.as_ref().map(Keys::waker),
+        }
+    }
+
+    pub(crate) fn restorer(&self) -> Restorer {
+        Restorer {
+            #[cfg(unix)]
+            mode: self.keys.as_ref().map(Keys::mode),
+        }
+    }
+
+    /// Waits for the next thing to happen, at most so long.
+    pub(crate) fn wait(&self, events: &Receiver<Event>, time: Duration) -> Heard {
+        #[cfg(unix)]
+        if let Some(keys) = &self.keys {
+            return wait_with(keys, events, time);
+        }
+        match events.recv_timeout(time) {
+            Ok(event) => Heard::Event(event),
+            Err(RecvTimeoutError::Timeout) => Heard::Quiet,
+            Err(RecvTimeoutError::Disconnected) => Heard::Over,
+        }
+    }
+}
+
+/// Keys come first: an answer in a hurry must not keep them waiting.
+#[cfg(unix)]
+fn wait_with(keys: &Keys, events: &Receiver<Event>, time: Duration) -> Heard {
+    let typed = |time| match keys.wait(time) {
+        Found::Bytes(bytes) => Some(Heard::Typed(bytes)),
+        Found::HungUp => Some(Heard::HungUp),
+        Found::Nothing => None,
+    };
+    let event = || match events.try_recv() {
+        Ok(event) => Some(Heard::Event(event)),
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => Some(Heard::Over),
+    };
+    let heard = typed(Duration::ZERO).or_else(event).or_else(|| typed(time)).or_else(event);
+    heard.unwrap_or(Heard::Quiet)
+}
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        #[cfg(unix)]
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Restorer {
+    pub(crate) fn restore(&self) {
+        #[cfg(unix)]
+        if let Some(mode) = &self.mode {
+            mode.restore();
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.restorer().restore();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the command reads the environment, the library not")]
+fn variable(name: &str) -> Option<String> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    Some(value.to_string_lossy().into_owned())
+}

@@ -1,0 +1,206 @@
+//! What is typed while an answer comes: the bytes of keys into the start of the next message.
+//!
+//! Enter says that the message is whole, and typing on after it begins another line of it. Keys
+//! that move a cursor have no effect here. **Invariant:** the text is UTF-8 without control
+//! characters but line ends; how the bytes are cut into pieces does not matter.
+
+/// More is ignored.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+const CTRL_C: u8 = 0x03;
+const CTRL_U: u8 = 0x15;
+const CTRL_W: u8 = 0x17;
+const ESCAPE: u8 = 0x1b;
+const BACKSPACES: [u8; 2] = [0x08, 0x7f];
+const ENTERS: [u8; 2] = [b'\r', b'\n'];
+
+/// A message while it is typed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Typed {
+    text: String,
+    is_whole: bool,
+    sequence: Sequence,
+    /// The start of a letter.
+    letter: Vec<u8>,
+}
+
+/// Where in the sequence of a key the bytes are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sequence {
+    #[default]
+    None,
+    Escape,
+    /// One more byte.
+    Last,
+    /// Bytes until one that ends it.
+    Long,
+}
+
+impl Typed {
+    /// Takes bytes of keys; whether Ctrl-C was among them.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        let mut stops = false;
+        for byte in bytes {
+            stops |= self.byte(*byte);
+        }
+        stops
+    }
+
+    /// What was typed, and whether it is to be sent; nothing is left.
+    pub(crate) fn take(&mut self) -> (String, bool) {
+        let Self { mut text, is_whole, .. } = std::mem::take(self);
+        if is_whole {
+            text.truncate(text.trim_end_matches('\n').len());
+        }
+        (text, is_whole)
+    }
+
+    /// What was typed last, if anything was.
+    pub(crate) fn last_line(&self) -> Option<&str> {
+        let is_empty = self.text.is_empty();
+        (!is_empty).then(|| self.text.rsplit('\n').next().unwrap_or_default())
+    }
+
+    /// Whether it is to be sent as it stands.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    fn byte(&mut self, byte: u8) -> bool {
+        match (self.sequence, byte) {
+            (Sequence::Escape, b'[') => self.sequence = Sequence::Long,
+            (Sequence::Escape, b'O') => self.sequence = Sequence::Last,
+            (Sequence::Escape, _) => {
+                self.sequence = Sequence::None;
+                if ENTERS.contains(&byte) {
+                    self.add('\n');
+                }
+            }
+            (Sequence::Last, _) | (Sequence::Long, 0x40..=0x7e) => self.sequence = Sequence::None,
+            (Sequence::Long, _) => {}
+            (Sequence::None, CTRL_C) => return true,
+            (Sequence::None, ESCAPE) => self.sequence = Sequence::Escape,
+            (Sequence::None, _) if ENTERS.contains(&byte) => self.enter(),
+            (Sequence::None, _) if BACKSPACES.contains(&byte) => self.edit(|text| {
+                text.pop();
+            }),
+            (Sequence::None, CTRL_U) => self.edit(|text| {
+                text.truncate(text.rfind('\n').map_or(0, |at| at + 1));
+            }),
+            (Sequence::None, CTRL_W) => self.edit(|text| {
+                let rest = text.trim_end_matches(' ');
+                text.truncate(rest.rfind([' ', '\n']).map_or(0, |at| at + 1));
+            }),
+            (Sequence::None, b'\t') => self.add(' '),
+            (Sequence::None, 0..0x20) => {}
+            (Sequence::None, _) => self.letter(byte),
+        }
+        false
+    }
+
+    fn edit(&mut self, edit: impl FnOnce(&mut String)) {
+        self.is_whole = false;
+        edit(&mut self.text);
+    }
+
+    /// A backslash before it says that the message goes on.
+    fn enter(&mut self) {
+        if self.text.ends_with('\\') {
+            self.text.pop();
+            self.text.push('\n');
+        } else if self.is_whole {
+            // An empty line, if more follows.
+            self.text.push('\n');
+        } else {
+            self.is_whole = !self.text.trim().is_empty();
+        }
+    }
+
+    fn letter(&mut self, byte: u8) {
+        self.letter.push(byte);
+        match std::str::from_utf8(&self.letter) {
+            Ok(letter) => {
+                let letter = letter.chars().next();
+                self.letter.clear();
+                letter.filter(|it| !it.is_control()).into_iter().for_each(|it| self.add(it));
+            }
+            Err(error) if error.error_len().is_some() => self.letter.clear(),
+            Err(_) => {}
+        }
+    }
+
+    fn add(&mut self, letter: char) {
+        if std::mem::take(&mut self.is_whole) {
+            self.text.push('\n');
+        }
+        if self.text.len() < TEXT_BYTES_MAX {
+            self.text.push(letter);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(keys: &str, text: &str, is_whole: bool) {
+        let mut typed = Typed::default();
+        assert!(!typed.push(keys.as_bytes()), "{keys:?}");
+        assert_eq!(typed.take(), (text.to_owned(), is_whole), "{keys:?}");
+        let mut by_bytes = Typed::default();
+        keys.bytes().for_each(|byte| assert!(!by_bytes.push(&[byte])));
+        assert_eq!(by_bytes.take(), (text.to_owned(), is_whole), "{keys:?} by bytes");
+    }
+
+    #[test]
+    fn keys_become_the_next_message() {
+        check("abc", "abc", false);
+        check("a\u{e9}\u{8a9e}\u{1f600}", "a\u{e9}\u{8a9e}\u{1f600}", false);
+        check("abc\r", "abc", true);
+        check("abc\rd", "abc\nd", false);
+        check("abc\rd\r", "abc\nd", true);
+        check("abc\r\r\rd", "abc\n\n\nd", false);
+        check("abc\r\r", "abc", true);
+        check("a\x1b\rb\r", "a\nb", true);
+        check("a\\\rb", "a\nb", false);
+        check("\r\r", "", false);
+        check("", "", false);
+    }
+
+    #[test]
+    fn keys_that_edit_do_so() {
+        check("abc\x7fd", "abd", false);
+        check("a\u{e9}\x7f", "a", false);
+        check("ab cd \x17e", "ab e", false);
+        check("ab\x1b\rcd\x15e", "ab\ne", false);
+        check("ab\r\x7f", "a", false);
+        check("\x7f", "", false);
+    }
+
+    #[test]
+    fn other_keys_have_no_effect() {
+        check("a\x1b[A\x1b[1;5Cb\x1bOPc\x1bxd\x04\x1ae", "abcde", false);
+        check("\x1b[200~two\rlines\x1b[201~", "two\nlines", false);
+        check("a\tb", "a b", false);
+        let mut typed = Typed::default();
+        typed.push(b"a\xff\xc3b");
+        assert_eq!(typed.take().0, "a");
+        typed.push(b"\xc3(x");
+        assert_eq!(typed.take().0, "x");
+    }
+
+    #[test]
+    fn ctrl_c_is_told_and_what_was_typed_stays() {
+        let mut typed = Typed::default();
+        assert!(typed.push(b"ab\x03c"));
+        assert_eq!(typed.last_line(), Some("abc"));
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let mut typed = Typed::default();
+        typed.push(&vec![b'x'; TEXT_BYTES_MAX + 9]);
+        assert_eq!(typed.take().0.len(), TEXT_BYTES_MAX);
+    }
+}

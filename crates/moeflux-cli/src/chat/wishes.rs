@@ -1,0 +1,98 @@
+//! What signals do at each stage of a conversation.
+//!
+//! Where Ctrl-C comes as a key, signals are the system's wish to end the process. **Invariant:** a
+//! process that is asked twice ends, and leaves the terminal as it was found.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::chat::terminal::{Restorer, Terminal, Waker};
+use crate::interrupt::Interrupt;
+
+/// As shells report a process that Ctrl-C ended.
+const EXIT_CODE: i32 = 130;
+
+/// What the process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Reads a model: a wish stops that.
+    Loading,
+    /// Waits for somebody to type: a wish ends the process.
+    Prompt,
+    /// Answers: a wish stops that, where it may mean Ctrl-C.
+    Answering,
+    /// Was asked to stop.
+    Stopping,
+}
+
+/// Signals of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Wishes {
+    pub(crate) interrupt: Interrupt,
+    stage: Arc<AtomicU8>,
+    restorer: Restorer,
+}
+
+impl Wishes {
+    /// Listens from now on, while a model is loaded.
+    pub(crate) fn listen(terminal: &Terminal) -> Self {
+        let stage = Arc::new(AtomicU8::new(Stage::Loading as u8));
+        let (restorer, waker) = (terminal.restorer(), terminal.waker());
+        let heard = Heard { stage: Arc::clone(&stage), restorer: restorer.clone(), waker };
+        let has_keys = terminal.has_keys();
+        let interrupt = Interrupt::listen_to_each(move || heard.wish(has_keys));
+        Self { interrupt, stage, restorer }
+    }
+
+    /// A stage begins.
+    pub(crate) fn enter(&self, stage: Stage) {
+        if stage != Stage::Stopping {
+            self.interrupt.clear();
+        }
+        self.stage.store(stage as u8, Ordering::Relaxed);
+    }
+
+    /// Whether what is going on is to stop.
+    pub(crate) fn is_wished(&self) -> bool {
+        self.interrupt.is_set()
+    }
+
+    /// Ends the process.
+    pub(crate) fn end_process(&self) -> ! {
+        end_process(&self.restorer)
+    }
+}
+
+/// What the thread needs that hears signals.
+struct Heard {
+    stage: Arc<AtomicU8>,
+    restorer: Restorer,
+    waker: Waker,
+}
+
+impl Heard {
+    fn wish(&self, has_keys: bool) {
+        let stops = |stage: Stage| {
+            let (now, then) = (stage as u8, Stage::Stopping as u8);
+            let swapped =
+                self.stage.compare_exchange(now, then, Ordering::Relaxed, Ordering::Relaxed);
+            swapped.is_ok()
+        };
+        if stops(Stage::Loading) || !has_keys && stops(Stage::Answering) {
+            self.waker.wake();
+        } else {
+            end_process(&self.restorer);
+        }
+    }
+}
+
+fn end_process(restorer: &Restorer) -> ! {
+    restorer.restore();
+    #[expect(
+        clippy::disallowed_methods,
+        clippy::exit,
+        reason = "somebody wishes it, and may have asked in vain before"
+    )]
+    std::process::exit(EXIT_CODE)
+}

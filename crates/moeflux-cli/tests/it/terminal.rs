@@ -1,0 +1,508 @@
+//! `chat` on a pseudo-terminal: keys in, screen out.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use pty_process::Size;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+
+use crate::support::TempDir;
+
+/// Rows of the screen.
+const N_ROWS: u16 = 24;
+
+/// A screen that does not change for so long, and shows not what it should, never will.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const QUESTION: &str = "What does Vec::push do?";
+const ANSWER: &str = "Appends an element to the back of a collection.";
+
+/// Says what each role said, and then that the assistant speaks.
+const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n\
+    {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
+/// A chat on a terminal.
+struct Held {
+    child: Child,
+    terminal: File,
+    screen: vt100::Parser,
+    /// All that was written.
+    written: Vec<u8>,
+}
+
+impl Held {
+    fn start(args: &[&str], n_columns: u16, variables: &[(&str, &str)]) -> Self {
+        let (pty, inside) = pty_process::blocking::open().unwrap();
+        pty.resize(Size::new(N_ROWS, n_columns)).unwrap();
+        let mut command =
+            pty_process::blocking::Command::new(env!("CARGO_BIN_EXE_moeflux")).args(["chat"]);
+        command = command.args(args).env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        let command = command.env("NODEVICE_SELECT", "1").envs(variables.iter().copied());
+        let child = command.spawn(inside).unwrap();
+        let size = |n: u16| NonZeroU16::new(n).unwrap();
+        let screen = vt100::Parser::new(size(N_ROWS), size(n_columns), 1000);
+        let terminal = File::from(OwnedFd::from(pty));
+        Self { child, terminal, screen, written: Vec::new() }
+    }
+
+    /// A chat with the model in the box, which chooses the most likely tokens, at its first prompt.
+    fn demo(args: &[&str], n_columns: u16, variables: &[(&str, &str)]) -> Self {
+        let args = [&["--temp", "0", "--no-history"], args].concat();
+        Self::at_prompt(&args, n_columns, variables)
+    }
+
+    fn at_prompt(args: &[&str], n_columns: u16, variables: &[(&str, &str)]) -> Self {
+        let mut held = Self::start(args, n_columns, variables);
+        held.wait_for_prompt();
+        held
+    }
+
+    fn keys(&mut self, keys: &str) {
+        self.terminal.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn contents(&self) -> String {
+        self.screen.screen().contents()
+    }
+
+    /// Reads what is written until it is so.
+    #[track_caller]
+    fn wait_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        while !is_so(self) {
+            let is_there = self.read();
+            assert!(is_there, "never {what}; the screen shows:\n{}", self.contents());
+        }
+    }
+
+    #[track_caller]
+    fn wait_for(&mut self, text: &str) {
+        self.wait_until(text, |held| held.contents().contains(text));
+    }
+
+    /// The cursor stands behind a prompt in which nothing is typed.
+    #[track_caller]
+    fn wait_for_prompt(&mut self) {
+        self.wait_for_line("> ");
+    }
+
+    /// The cursor stands at the end of this line, which is edited.
+    #[track_caller]
+    fn wait_for_line(&mut self, line: &str) {
+        self.wait_until(line, |held| {
+            let screen = held.screen.screen();
+            let (row, column) = screen.cursor_position();
+            let found = screen.rows(0, column.max(1)).nth(usize::from(row)).unwrap_or_default();
+            // Only where lines are edited are pastes told from keys.
+            screen.bracketed_paste()
+                && found.trim_end() == line.trim_end()
+                && usize::from(column) == line.len()
+        });
+    }
+
+    /// More of what is written; whether there was any.
+    fn read(&mut self) -> bool {
+        let mut ready = [PollFd::new(&self.terminal, PollFlags::IN)];
+        let time = Timespec::try_from(PATIENCE).unwrap();
+        if poll(&mut ready, Some(&time)).unwrap() == 0 {
+            return false;
+        }
+        let mut bytes = [0; 4096];
+        match self.terminal.read(&mut bytes) {
+            // The process has ended.
+            Err(_) | Ok(0) => false,
+            Ok(n_bytes) => {
+                self.screen.process(&bytes[..n_bytes]);
+                self.written.extend_from_slice(&bytes[..n_bytes]);
+                true
+            }
+        }
+    }
+
+    /// Asks, and waits for the next prompt.
+    #[track_caller]
+    fn ask(&mut self, question: &str, answer: &str) {
+        self.keys(question);
+        self.keys("\r");
+        self.wait_for(answer);
+        self.wait_for_prompt();
+    }
+
+    fn end(mut self) -> ExitStatus {
+        while self.read() {}
+        self.child.wait().unwrap()
+    }
+
+    /// Ends with Ctrl-D and status 0.
+    #[track_caller]
+    fn leave(mut self) {
+        self.keys("\x04");
+        assert_eq!(self.end().code(), Some(0));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A model whose answers are noise, come slowly, and go on until they are stopped.
+struct Endless {
+    dir: TempDir,
+    args: Vec<String>,
+}
+
+impl Endless {
+    fn new() -> Self {
+        let dir = TempDir::synthetic();
+        let model = dir.file("model");
+        std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+        let generation = std::fs::read(model.join("generation_config.json")).unwrap();
+        let generation: Value = serde_json::from_slice(&generation).unwrap();
+        let mut args: Vec<String> = ["--model", model.to_str().unwrap()].map(str::to_owned).into();
+        args.extend(["--backend", "reference", "--no-history", "--seed", "1"].map(str::to_owned));
+        for token in generation["eos_token_id"].as_array().unwrap() {
+            args.extend(["--logit-bias".to_owned(), format!("{token}=-1000")]);
+        }
+        Self { dir, args }
+    }
+
+    /// A chat with it, at its first prompt.
+    fn chat(&self, more: &[&str]) -> Held {
+        let args: Vec<&str> =
+            self.args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        Held::at_prompt(&args, 80, &[])
+    }
+}
+
+fn messages(path: &std::path::Path) -> Vec<Value> {
+    let saved: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    saved["messages"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_question_is_answered_with_a_line_about_it() {
+    let mut held = Held::demo(&[], 80, &[]);
+    assert!(held.contents().starts_with("the demo model; /help lists the commands"));
+    held.ask(QUESTION, ANSWER);
+    let contents = held.contents();
+    let lines: Vec<&str> = contents.lines().collect();
+    let asked = format!("> {QUESTION}");
+    let at = lines.iter().position(|line| *line == asked).expect("the question stays");
+    assert_eq!(lines[at + 1], ANSWER);
+    let status = lines[at + 2];
+    assert!(status.contains("tokens/s, all experts in memory"), "{contents}");
+    let row = u16::try_from(at + 2).unwrap();
+    assert!(held.screen.screen().cell(row, 0).unwrap().dim(), "the line is dim");
+    held.leave();
+}
+
+#[test]
+fn ctrl_c_stops_an_answer_and_the_next_goes_on_from_it() {
+    let endless = Endless::new();
+    let saved = endless.dir.file("saved.json");
+    let mut held = endless.chat(&[]);
+    for question in ["hello", "more"] {
+        held.keys(&format!("{question}\r"));
+        held.wait_until("several lines", |held| {
+            let contents = held.contents();
+            let answer = contents.split_once(&format!("> {question}\n"));
+            answer.is_some_and(|(_, answer)| answer.len() > 200)
+        });
+        held.keys("\x03");
+        held.wait_for_prompt();
+        held.wait_for("tokens/s");
+    }
+    held.keys("/stats\r");
+    held.wait_for("kept from before");
+    let contents = held.contents();
+    let stats = contents.lines().find(|line| line.starts_with("prompt ")).unwrap();
+    let numbers: Vec<usize> = stats.split(' ').filter_map(|word| word.parse().ok()).collect();
+    // The first answer is not read again, but for what came while it was stopped.
+    assert!(numbers[1] > 20 && numbers[0] > numbers[1], "{stats}");
+    assert!(numbers[0] - numbers[1] < 40, "{stats}");
+    held.keys(&format!("/save {}\r", saved.display()));
+    held.wait_for("4 messages in");
+    let messages = messages(&saved);
+    assert!(messages[1]["content"].as_str().unwrap().len() > 100);
+    held.keys("/quit\r");
+    assert_eq!(held.end().code(), Some(0));
+}
+
+#[test]
+fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&[]);
+    held.keys("hello\r");
+    held.wait_until("an answer", |held| held.contents().lines().count() > 4);
+    held.keys("next \u{e9}x\x7f one");
+    held.wait_for("> next \u{e9} one");
+    held.keys("\r");
+    held.wait_for("> next \u{e9} one  (sent next)");
+    // Who stops an answer has another idea: the message waits.
+    held.keys("\x03");
+    held.wait_until("the message at the prompt", |held| {
+        let row = held.contents().lines().last().unwrap_or_default().to_owned();
+        row == "> next \u{e9} one" && held.screen.screen().bracketed_paste()
+    });
+    held.keys("\x15/quit\r");
+    assert_eq!(held.end().code(), Some(0));
+}
+
+#[test]
+fn a_message_that_was_sent_ahead_follows_the_answer() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&["-n", "400"]);
+    held.keys("hello\r");
+    held.wait_until("an answer", |held| held.contents().lines().count() > 4);
+    held.keys("/stats\r");
+    held.wait_for("note: -n ended the answer");
+    held.wait_for("kept from before");
+    held.wait_for_prompt();
+    held.leave();
+}
+
+#[test]
+fn several_lines_are_one_message() {
+    let dir = TempDir::new();
+    let saved = dir.file("saved.json");
+    let mut held = Held::demo(&["-n", "4"], 80, &[]);
+    for keys in [
+        "\x1b[200~one\ntwo\\\nthree\x1b[201~\r",
+        "one\x1b\rtwo\r",
+        "one\\\rtwo\r",
+        "\"\"\"one\rtwo\"\"\"\r",
+    ] {
+        held.keys(keys);
+        held.wait_for("note: -n ended the answer");
+        held.wait_for_prompt();
+        held.keys("\x0c");
+        held.wait_until("an empty screen", |held| !held.contents().contains("note"));
+    }
+    held.keys(&format!("/save {}\r", saved.display()));
+    held.wait_for("8 messages in");
+    let messages = messages(&saved);
+    let said: Vec<&str> =
+        messages.iter().step_by(2).map(|it| it["content"].as_str().unwrap()).collect();
+    assert_eq!(said, ["one\ntwo\\\nthree", "one\ntwo", "one\ntwo", "one\ntwo"]);
+    held.leave();
+}
+
+#[test]
+fn answers_are_taken_back_made_again_saved_and_loaded() {
+    let dir = TempDir::new();
+    let saved = dir.file("saved.json");
+    let mut held = Held::demo(&[], 80, &[]);
+    held.ask(QUESTION, ANSWER);
+    held.keys("/regenerate\r");
+    held.wait_for("note: at temperature 0");
+    held.wait_until("two answers", |held| held.contents().matches(ANSWER).count() == 2);
+    held.wait_for_prompt();
+    held.keys(&format!("/save {}\r", saved.display()));
+    held.wait_for("2 messages in");
+    held.ask("/undo", &format!("taken back: {QUESTION}"));
+    held.ask("/undo", "error: there is nothing to take back");
+    held.ask(&format!("/load {}", saved.display()), "2 messages\n");
+    held.ask("/hlep", "error: there is no command /hlep: /help lists them");
+    held.keys("/reg\t");
+    held.wait_for_line("> /regenerate ");
+    held.keys("\x03");
+    held.wait_for("Ctrl-D or /quit ends the chat");
+    held.wait_for_prompt();
+    held.leave();
+    assert_eq!(messages(&saved).len(), 2);
+}
+
+#[test]
+fn a_question_without_an_answer_is_back_in_the_prompt() {
+    let mut held = Held::demo(&["--context", "300"], 80, &[]);
+    let long = "word ".repeat(400);
+    held.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
+    held.wait_for("/undo or /clear makes room");
+    held.wait_until("the question", |held| held.contents().trim_end().ends_with("word"));
+    held.keys("\x15");
+    held.wait_for_prompt();
+    held.ask(QUESTION, ANSWER);
+    held.leave();
+}
+
+#[test]
+fn results_of_calls_are_asked_for() {
+    let dir = TempDir::new();
+    let weather = json!({"name": "get_weather", "description": "Get the weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
+            "required": ["city"]}});
+    std::fs::write(dir.file("tools"), json!([weather]).to_string()).unwrap();
+    let mut held = Held::demo(&["--tools", dir.file("tools").to_str().unwrap()], 80, &[]);
+    let question = "I'm flying out to Paris tomorrow, what's it like outside there?";
+    held.keys(&format!("{question}\r"));
+    held.wait_for(r#"{"name":"get_weather","arguments":{"city":"Paris"}}"#);
+    held.wait_for_line("result of get_weather> ");
+    held.keys("/undo\r");
+    held.wait_for("taken back: I'm flying out");
+    held.wait_for_prompt();
+    held.keys(&format!("{question}\r"));
+    held.wait_for_line("result of get_weather> ");
+    held.keys("{\"temperature\": 21}\r");
+    held.wait_for_prompt();
+    held.leave();
+}
+
+#[test]
+fn a_full_context_is_a_line_and_the_conversation_stays() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&["--context", "120"]);
+    held.keys("hello\r");
+    held.wait_for("note: the context of 120 tokens is full: /undo or /clear makes room");
+    held.wait_for_prompt();
+    held.keys("more\r");
+    held.wait_for("error: the conversation has");
+    held.wait_for_line("> more");
+    held.keys("\x15/undo\r");
+    held.wait_for("taken back: hello");
+    held.wait_for_prompt();
+    held.leave();
+}
+
+#[test]
+fn a_drive_that_fails_is_a_line_and_the_question_stays() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&["--slots", "4", "--io", "page-cache"]);
+    for entry in std::fs::read_dir(endless.dir.file("model")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "safetensors") {
+            File::options().write(true).open(path).unwrap().set_len(1000).unwrap();
+        }
+    }
+    held.keys("hello\r");
+    held.wait_for("error: ");
+    held.wait_for("note: Enter asks again");
+    held.wait_until("the question", |held| {
+        let contents = held.contents();
+        let last = contents.lines().last().unwrap_or_default();
+        last.starts_with("> ") && held.screen.screen().bracketed_paste()
+    });
+    held.keys("\x15/quit\r");
+    assert_eq!(held.end().code(), Some(0));
+}
+
+#[test]
+fn without_colours_there_is_plain_text() {
+    for (variables, is_edited) in [([("NO_COLOR", "1")], true), ([("TERM", "dumb")], false)] {
+        let args = ["--temp", "0", "--no-history"];
+        let mut held = Held::start(&args, 80, &variables);
+        held.wait_for("> ");
+        held.keys(&format!("{QUESTION}\r"));
+        held.wait_for(ANSWER);
+        held.wait_for("tokens/s");
+        let written = String::from_utf8(held.written.clone()).unwrap();
+        let looks = written.match_indices("\x1b[").filter(|(at, _)| {
+            let rest = &written[at + 2..];
+            let end = rest.find(|letter: char| letter.is_ascii_alphabetic()).unwrap();
+            rest[end..].starts_with('m')
+        });
+        assert_eq!(looks.count(), 0, "{written:?}");
+        assert_eq!(written.contains('\x1b'), is_edited, "{written:?}");
+        held.keys("/quit\r");
+        assert_eq!(held.end().code(), Some(0));
+    }
+}
+
+#[test]
+fn what_the_model_writes_does_nothing_to_the_terminal() {
+    // Each byte is a token: control characters among them are as likely as letters.
+    let dir = TempDir::of_bytes_case();
+    std::fs::write(dir.file("chat_template.jinja"), TEMPLATE).unwrap();
+    let model = dir.path().to_str().unwrap();
+    let args = ["--model", model, "--no-history", "-n", "200", "--temp", "1", "--seed", "1"];
+    let mut held = Held::start(&args, 80, &[("TERM", "dumb")]);
+    held.wait_for("> ");
+    held.keys("x\r");
+    held.wait_for("tokens/s");
+    let written = String::from_utf8(held.written.clone()).unwrap();
+    let is_harmless = |letter: char| !letter.is_control() || matches!(letter, '\r' | '\n' | '\t');
+    assert!(written.chars().all(is_harmless), "{written:?}");
+    assert!(written.contains('^'), "there were some: {written:?}");
+}
+
+#[test]
+fn forty_columns_are_enough() {
+    let mut held = Held::demo(&[], 40, &[]);
+    held.ask(QUESTION, "Appends an element to the back of a");
+    let contents = held.contents();
+    let status = contents.lines().find(|line| line.contains("tokens/s")).unwrap();
+    assert!(status.len() < 40, "{status}");
+    held.ask("/help", "as the answer has ended.");
+    held.leave();
+}
+
+#[test]
+fn ctrl_c_once_more_ends_a_step_that_takes_long() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&["--chunk", "16384"]);
+    let long = "word ".repeat(8000);
+    held.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
+    held.wait_for("reading ");
+    held.keys("\x03");
+    held.wait_for("stopping; Ctrl-C once more ends the chat");
+    held.keys("\x03");
+    assert_eq!(held.end().code(), Some(130));
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_the_process() {
+    let endless = Endless::new();
+    for is_answering in [false, true] {
+        let mut held = endless.chat(&[]);
+        if is_answering {
+            held.keys("hello\r");
+            held.wait_until("an answer", |held| held.contents().lines().count() > 4);
+        }
+        // The last of the terminal's own side is closed.
+        held.terminal = File::open("/dev/null").unwrap();
+        let status = held.child.wait().unwrap();
+        assert!(status.code().is_some_and(|code| code == 0 || code == 130), "{status}");
+    }
+}
+
+#[test]
+fn a_process_that_is_asked_to_end_leaves_the_terminal_as_it_was() {
+    use rustix::termios::{LocalModes, tcgetattr};
+    let mut held = Held::demo(&[], 80, &[]);
+    let modes = |held: &Held| tcgetattr(&held.terminal).unwrap().local_modes;
+    assert!(!modes(&held).contains(LocalModes::ECHO));
+    let id = held.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(held.child.wait().unwrap().code(), Some(130));
+    let wanted = LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
+    assert!(modes(&held).contains(wanted), "{:?}", modes(&held));
+    while held.read() {}
+}
+
+#[test]
+fn what_was_typed_is_remembered_for_this_user_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let cache = TempDir::new();
+    let path = cache.path().to_str().unwrap();
+    let variables = [("XDG_CACHE_HOME", path), ("HOME", path)];
+    let mut held = Held::at_prompt(&["--temp", "0"], 80, &variables);
+    held.ask(QUESTION, ANSWER);
+    held.leave();
+    let mut found = Vec::new();
+    for folder in [cache.file("moeflux"), cache.file("Library/Caches/moeflux")] {
+        found.extend(std::fs::metadata(folder.join("chat-history")));
+    }
+    assert_eq!(found.len(), 1, "there is one history");
+    assert_eq!(found[0].permissions().mode() & 0o777, 0o600);
+    let mut held = Held::at_prompt(&["--temp", "0"], 80, &variables);
+    held.keys("\x1b[A");
+    held.wait_for_line(&format!("> {QUESTION}"));
+    held.keys("\x15/quit\r");
+    assert_eq!(held.end().code(), Some(0));
+}
