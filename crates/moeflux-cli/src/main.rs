@@ -52,6 +52,7 @@ mod verify;
 mod pull;
 mod list;
 mod rm;
+mod completions;
 #[cfg(test)]
 mod test_dir;
 
@@ -79,6 +80,12 @@ enum Command {
     Chat(chat::ChatArgs),
     /// Serve a model over HTTP, to clients of the OpenAI and Anthropic APIs
     Serve(serve::ServeArgs),
+    /// Download a model from the Hugging Face hub, to the cache that other tools use, too
+    Pull(pull::PullArgs),
+    /// List the models in the cache of the Hugging Face hub
+    List(list::ListArgs),
+    /// Remove a model from the cache of the Hugging Face hub
+    Rm(rm::RmArgs),
     /// Write the logits of every token to a .npy file (float32 [n_tokens, vocab])
     Logits(logits::LogitsArgs),
     /// Compute perplexity and bits per byte of a text; optionally compare two backends
@@ -99,12 +106,8 @@ enum Command {
     Pack(pack::PackArgs),
     /// Read every byte of a model and compare it with its checksums
     Verify(verify::VerifyArgs),
-    /// Download a model from the Hugging Face hub, to the cache that other tools use, too
-    Pull(pull::PullArgs),
-    /// List the models in the cache of the Hugging Face hub
-    List(list::ListArgs),
-    /// Remove a model from the cache of the Hugging Face hub
-    Rm(rm::RmArgs),
+    /// Print a script that lets a shell complete commands and options
+    Completions(completions::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -150,5 +153,6 @@ fn run(command: Command) -> Outcome {
         Command::Pull(args) => Ok(print::line(&pull::run(&args)?)?),
         Command::List(args) => Ok(print::line(&list::run(&args)?)?),
         Command::Rm(args) => Ok(print::line(&rm::run(&args)?)?),
+        Command::Completions(args) => Ok(print::line(&completions::run(&args, Cli::command()))?),
     }
 }

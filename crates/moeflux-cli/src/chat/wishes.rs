@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::chat::terminal::{Restorer, Terminal, Waker};
+use crate::failure::EXIT_CODE_OF_INTERRUPT;
 use crate::interrupt::Interrupt;
-
-/// As shells report a process that Ctrl-C ended.
-const EXIT_CODE: i32 = 130;
 
 /// What the process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,5 +92,5 @@ fn end_process(restorer: &Restorer) -> ! {
         clippy::exit,
         reason = "somebody wishes it, and may have asked in vain before"
     )]
-    std::process::exit(EXIT_CODE)
+    std::process::exit(EXIT_CODE_OF_INTERRUPT.into())
 }

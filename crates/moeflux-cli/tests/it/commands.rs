@@ -163,3 +163,22 @@ fn a_file_that_cannot_be_written_is_named() {
     let args = ["logits", "--model", model.to_str().unwrap(), "--tokens", "1", "--out"];
     check_fails(&[&args[..], &["/nonexistent/out.npy"]].concat(), &["/nonexistent/out.npy"]);
 }
+
+#[cfg(unix)]
+#[test]
+fn a_shell_completes_commands_and_options() {
+    use std::process::Command;
+
+    let script = stdout_of(&["completions", "bash"]);
+    let completed = |before: &str, word: &str| {
+        let n_words = before.split(' ').count();
+        let line = format!(
+            "{script}\nCOMP_WORDS=({before} {word}); COMP_CWORD={n_words}; \
+             _moeflux moeflux {word} {before}; echo ${{COMPREPLY[@]}}"
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &line]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    };
+    assert_eq!(completed("moeflux", "gen"), "generate");
+    assert_eq!(completed("moeflux generate", "--prompt"), "--prompt-file");
+}
