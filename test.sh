@@ -46,6 +46,8 @@ step() {
 }
 
 command -v cc >/dev/null || install "\`cc\`" gcc libc6-dev
+# The commands of the documentation are tried as they stand there.
+command -v curl >/dev/null || install "\`curl\`" curl
 ensure_gpu
 if ! command -v cargo >/dev/null && [ -f "$HOME/.cargo/env" ]; then
   # shellcheck disable=SC1091

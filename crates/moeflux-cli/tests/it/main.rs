@@ -13,6 +13,8 @@ mod gpus;
 #[path = "../../../moeflux-gpu/tests/it/needs_gpu.rs"]
 mod needs_gpu;
 mod packing;
+#[cfg(unix)]
+mod pages;
 mod pipes;
 mod planning;
 mod pulling;

@@ -1,0 +1,233 @@
+//! Every command of README.md and of `docs/` runs as written, with `moeflux` on the path, a hub on
+//! this machine, and a server on a free port in the place of 8080.
+//!
+//! A block that cannot run says why in a comment above it (`<!-- not run: .. -->`), and one that is
+//! to fail names its status (`<!-- fails: 1 -->`). A text below `<!-- printed: -->` is what the
+//! block before it prints, to the letter.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::server::{Access, Contents, File, HubServer};
+use crate::support::TempDir;
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// The models that the pages download. The demo model stands for each.
+const MODELS: [&str; 1] = ["mlx-community/Qwen3-30B-A3B-4bit"];
+
+/// Where pages say that a server is.
+const ADDRESS: &str = "127.0.0.1:8080";
+
+/// What a page says, in order.
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    /// Commands, and the status with which they end.
+    Run { line: usize, commands: String, status: i32 },
+    /// What the last commands print.
+    Printed { line: usize, text: String },
+}
+
+/// The parts of a page that are to be tried.
+fn parts(page: &str) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut lines = page.lines().zip(1..);
+    let mut said = String::new();
+    while let Some((text, line)) = lines.next() {
+        assert!(!is_indented_command(text), "line {line}: commands stand in blocks of `sh`");
+        if let Some(kind) = text.strip_prefix("```") {
+            let mut block = String::new();
+            for (text, _) in lines.by_ref().take_while(|(text, _)| *text != "```") {
+                writeln!(block, "{text}").unwrap();
+            }
+            let mark = said.trim_start_matches("<!-- ").trim_end_matches(" -->").to_owned();
+            match (kind, mark.split_once(": ")) {
+                ("sh", Some(("not run", _))) => {}
+                ("sh", Some(("fails", status))) => {
+                    let status = status.parse().unwrap();
+                    parts.push(Part::Run { line, commands: block, status });
+                }
+                ("sh", None) => parts.push(Part::Run { line, commands: block, status: 0 }),
+                ("text", None) if mark == "printed:" => {
+                    parts.push(Part::Printed { line, text: block });
+                }
+                (_, None) if mark.is_empty() => {}
+                _ => panic!("line {line}: `{mark}` means nothing for a block of `{kind}`"),
+            }
+            said.clear();
+        } else if text.starts_with("<!--") {
+            text.clone_into(&mut said);
+        } else if !text.is_empty() {
+            said.clear();
+        }
+    }
+    parts
+}
+
+/// Code without a fence would pass untried.
+fn is_indented_command(text: &str) -> bool {
+    let commands = ["moeflux ", "cargo ", "curl ", "./"];
+    text.strip_prefix("    ").is_some_and(|code| commands.iter().any(|it| code.starts_with(it)))
+}
+
+/// A place where a page's commands run.
+struct Place {
+    dir: TempDir,
+    hub: HubServer,
+    server: Option<Served>,
+}
+
+/// A server that a page started, ended with it.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = TempDir::new();
+        let hub = HubServer::new();
+        let model = moeflux_demo::unpack(dir.path()).unwrap();
+        let mut files = vec![File::new("README.md", Contents::new(b"# A model"))];
+        for entry in fs::read_dir(&model).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            files.push(File::new(&name, Contents::new(&fs::read(&path).unwrap())));
+        }
+        for id in MODELS {
+            hub.put(id, Access::Open, COMMIT, &files);
+        }
+
+        let work = dir.file("work");
+        fs::create_dir_all(&work).unwrap();
+        for name in ["examples", "tools", "golden"] {
+            symlink(root().join(name).canonicalize().unwrap(), work.join(name)).unwrap();
+        }
+        // The program under test in the place of the one that cargo would build.
+        let programs = dir.file("bin");
+        fs::create_dir_all(&programs).unwrap();
+        symlink(env!("CARGO_BIN_EXE_moeflux"), programs.join("moeflux")).unwrap();
+        let cargo = "#!/bin/sh\n[ \"$1 $2 $3\" = 'run --release --' ] || exit 99\nshift 3\n\
+                     exec moeflux \"$@\"\n";
+        fs::write(programs.join("cargo"), cargo).unwrap();
+        fs::set_permissions(programs.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+        Self { dir, hub, server: None }
+    }
+
+    fn shell(&self, commands: &str) -> Command {
+        let mut path = self.dir.file("bin").into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", commands]).current_dir(self.dir.file("work"));
+        for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "XDG_CACHE_HOME"] {
+            shell.env_remove(name);
+        }
+        shell.env("PATH", path).env("HOME", self.dir.file("home"));
+        shell.env("HF_HOME", self.dir.file("hf")).env("HF_ENDPOINT", self.hub.url());
+        shell.env("MOEFLUX_PORT", "0").env("NODEVICE_SELECT", "1").stdin(Stdio::null());
+        shell
+    }
+
+    /// Starts a server, in the place of the one before.
+    fn serve(&mut self, commands: &str) {
+        self.server = None;
+        let commands = format!("exec {commands}");
+        let mut child = self.shell(&commands).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        let address = loop {
+            assert!(stderr.read_line(&mut said).unwrap() > 0, "{commands}: it ended with {said}");
+            if let Some((_, rest)) = said.split_once(" at http://") {
+                break rest.split_whitespace().next().unwrap().to_owned();
+            }
+        };
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || drop(stderr.read_to_string(&mut said)));
+        self.server = Some(Served { child, address });
+    }
+
+    /// What the commands print, after they ended with this status.
+    fn run(&self, commands: &str, status: i32) -> String {
+        let commands = match &self.server {
+            Some(server) => commands.replace(ADDRESS, &server.address),
+            None => commands.to_owned(),
+        };
+        let output = self.shell(&commands).output().unwrap();
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+        assert_eq!(output.status.code(), Some(status), "{commands}\n{stdout}\n{stderr}");
+        assert!(!stdout.contains("\"error\":"), "{commands}\n{stdout}");
+        stdout
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn try_page(name: &str) {
+    let mut place = Place::new();
+    let page = fs::read_to_string(root().join(name)).unwrap();
+    let mut printed = String::new();
+    for part in parts(&page) {
+        match part {
+            Part::Run { commands, .. } if commands.starts_with("moeflux serve") => {
+                place.serve(&commands);
+            }
+            Part::Run { line, commands, status } => {
+                println!("{name}, line {line}");
+                printed = place.run(&commands, status);
+            }
+            Part::Printed { line, text } => assert_eq!(printed, text, "{name}, line {line}"),
+        }
+    }
+}
+
+#[test]
+fn the_readme_runs_as_written() {
+    try_page("README.md");
+}
+
+#[test]
+fn running_runs_as_written() {
+    try_page("docs/running.md");
+}
+
+#[test]
+fn serving_runs_as_written() {
+    try_page("docs/serving.md");
+}
+
+#[test]
+fn the_other_pages_run_as_written() {
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".md") && !["running.md", "serving.md"].contains(&&*name) {
+            try_page(&format!("docs/{name}"));
+        }
+    }
+}
+
+#[test]
+fn the_parts_of_a_page() {
+    let page = "# A page\n\n<!-- fails: 2 -->\n\n```sh\nmoeflux nothing\n```\n\n\
+                <!-- printed: -->\n\n```text\nNothing.\n```\n\n```text\nAn example.\n```\n\n\
+                <!-- not run: it needs a network -->\n\n```sh\ncargo install\n```\n";
+    let expected = [
+        Part::Run { line: 5, commands: "moeflux nothing\n".into(), status: 2 },
+        Part::Printed { line: 11, text: "Nothing.\n".into() },
+    ];
+    assert_eq!(parts(page), expected);
+}
