@@ -9,17 +9,20 @@ what the screen showed, and when, as an animation that needs no script. Viewers 
 show the end.
 """
 
+import fcntl
 import html
 import os
 import pty
 import select
+import struct
 import sys
 import tempfile
+import termios
 import time
 
 import pyte
 
-COLUMNS, ROWS = 80, 22
+COLUMNS, ROWS = 80, 17
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 8.4, 19, 14
 KEY_S, PAUSE_S, END_S = 0.045, 1.2, 5.0
 PROMPT, CHAT_PROMPT = "$ ", "> "
@@ -49,7 +52,6 @@ class Recorder:
             os.environ.pop("XDG_CACHE_HOME", None)
             os.execvp("bash", ["bash", "--norc", "--noprofile"])
         os.set_blocking(self.terminal, False)
-        import fcntl, struct, termios
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.began = time.monotonic()
 
@@ -61,7 +63,9 @@ class Recorder:
         while (left := until - time.monotonic()) > 0:
             if select.select([self.terminal], [], [], left)[0]:
                 try:
-                    self.stream.feed(os.read(self.terminal, 65536))
+                    # pyte knows no dim text: bright black looks the same.
+                    shown = os.read(self.terminal, 65536).replace(b"\x1b[2m", b"\x1b[90m")
+                    self.stream.feed(shown)
                 except OSError:
                     return
                 self.note()
@@ -88,7 +92,6 @@ def spans(cells):
     run = None
     for column in range(COLUMNS):
         cell = cells[column]
-        # pyte knows no dim text: bright black is what terminals show instead.
         colour = COLOURS.get(cell.fg, COLOURS["dim"] if cell.fg.startswith("bright") else COLOURS["default"])
         look = (colour, cell.bold)
         if run and run[1] == look:
@@ -114,9 +117,9 @@ def drawing(recorder):
             name = f"t{len(texts)}"
             is_last = until == end
             a, b = 100 * begin / end, 100 * until / end
-            hidden = f"to{{visibility:hidden}}" if not is_last else "to{visibility:visible}"
+            last = "visible" if is_last else "hidden"
             rules.append(f"@keyframes {name}{{0%{{visibility:hidden}}{a:.2f}%{{visibility:visible}}"
-                         + ("" if is_last else f"{b:.2f}%{{visibility:hidden}}") + hidden + "}"
+                         + ("" if is_last else f"{b:.2f}%{{visibility:hidden}}") + f"to{{visibility:{last}}}}}"
                          + f".{name}{{animation:{name} {end:.1f}s step-end infinite"
                          + ("" if is_last else ";visibility:hidden") + "}")
             y = MARGIN + (row + 0.75) * CELL_HEIGHT
