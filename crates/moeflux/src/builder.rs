@@ -117,7 +117,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Reads the model.
+    /// Reads the model. Experts that have room in memory may follow while it runs: see
+    /// [`Engine::read_rest`].
     ///
     /// # Errors
     ///

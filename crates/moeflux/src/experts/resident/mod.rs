@@ -227,7 +227,7 @@ impl ResidentBank {
             Error::no_room(what, bank.memory_bytes(), Remedy::SmallerBudget)
         };
         let ExpertBank { layer, n_experts, layout, .. } = *bank;
-        let mut memory = SlotMemory::without_gaps(layout.record_bytes(), n_experts);
+        let mut memory = SlotMemory::without_gaps(bank.record_bytes(), n_experts);
         memory.grow().ok_or_else(no_room)?;
         Ok(Self { layer, n_experts, layout, memory })
     }
