@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::n_threads_default;
 use moeflux::provider::engine::{PROBE_TIME, kernels_named};
-use moeflux::provider::experts::stream::{Drives, choose_way};
+use moeflux::provider::experts::stream::{Drives, ReadFor, choose_way};
 use moeflux::provider::format::{Checkpoint, PACK_JOURNAL};
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, EngineBuilder, Error, Result, TokenId};
@@ -212,9 +212,21 @@ pub(crate) fn open_on(
 fn open_as(builder: &EngineBuilder, args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
     let mut bar = None;
     let mirror = args.mirror.as_deref();
-    let drives =
-        &mut |checkpoint: &Checkpoint| Drives::open(checkpoint, way(args.io, checkpoint)?, mirror);
+    let drives = &mut |checkpoint: &Checkpoint, read_for| match read_for {
+        ReadFor::Memory => Drives::open(checkpoint, Caching::PageCache, None),
+        ReadFor::Slots => Drives::open(checkpoint, way(args.io, checkpoint)?, mirror),
+    };
     builder.open_on(drives, &mut |progress| {
+        let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
+        bar.set(progress.done_bytes);
+        interrupt.poll()
+    })
+}
+
+/// Waits until all experts are in memory that have room there.
+pub(crate) fn read_rest(engine: &Engine, interrupt: &Interrupt) -> Result<()> {
+    let mut bar = None;
+    engine.read_rest(&mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use moeflux::provider::backend::DeviceNames;
+use moeflux::provider::experts::RestStats;
 use moeflux::provider::experts::stream::StreamStats;
 use moeflux::{Engine, Finish};
 use serde_json::{Value, json};
@@ -117,6 +118,15 @@ impl Stats {
         if let Some(stream) = engine.stream_stats() {
             stats["streaming"] = streaming::json(&stream);
         }
+        if let Some(rest) = engine.rest_stats() {
+            stats["rest"] = json!({
+                "experts": rest.n_experts,
+                "experts_read": rest.n_read,
+                "expert_bytes_read": rest.read_bytes,
+                "read_wait_s": rest.read_wait.as_secs_f64(),
+                "read_s": rest.took.map(|it| it.as_secs_f64()),
+            });
+        }
         if let Some(tiers) = engine.tier_stats() {
             stats["tiers"] = tiers::json(&tiers);
         }
@@ -155,6 +165,9 @@ impl Stats {
             binary(session_bytes(engine, context)),
             rss_bytes_peak().map_or("unknown".to_owned(), binary)
         );
+        if let Some(rest) = engine.rest_stats().filter(|it| it.n_experts > 0) {
+            eprintln!("{}", rest_line(&rest));
+        }
         if let Some(tiers) = engine.tier_stats() {
             eprintln!("{}", tiers::line(&tiers));
         }
@@ -182,6 +195,16 @@ impl TokenCost {
             "misses": stream.misses,
         })
     }
+}
+
+/// How experts came that were read behind the open model.
+fn rest_line(rest: &RestStats) -> String {
+    let RestStats { n_read, n_experts, read_wait, took, .. } = rest;
+    let when = took.map_or("by now".to_owned(), |it| {
+        format!("{:.2} s after the other weights", it.as_secs_f64())
+    });
+    let wait = read_wait.as_secs_f64();
+    format!("experts   {n_read} of {n_experts} in memory {when}, {wait:.2} s waited for")
 }
 
 fn session_bytes(engine: &Engine, context: usize) -> u64 {

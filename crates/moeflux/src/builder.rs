@@ -14,7 +14,7 @@ use crate::config::{
 };
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::experts::stream::Drives;
+use crate::experts::stream::{Drives, ReadFor};
 use crate::format::Checkpoint;
 use crate::weights::Progress;
 
@@ -117,7 +117,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Reads the model.
+    /// Reads the model. Experts that have room in memory may follow while it runs: see
+    /// [`Engine::read_rest`].
     ///
     /// # Errors
     ///
@@ -139,15 +140,14 @@ impl EngineBuilder {
         Engine::open(&self.dir, &self.config, watch)
     }
 
-    /// The same; experts that have no room in memory are read from `drives`. No promise of
-    /// stability: see [`crate::provider`].
+    /// The same; experts are read from `drives`. No promise of stability: see [`crate::provider`].
     ///
     /// # Errors
     ///
     /// As [`EngineBuilder::open_watched`].
     pub fn open_on(
         &self,
-        drives: &mut dyn FnMut(&Checkpoint) -> Result<Drives>,
+        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Engine> {
         Engine::open_on(&self.dir, &self.config, drives, watch)

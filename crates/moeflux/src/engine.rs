@@ -21,11 +21,11 @@ use crate::budget::{GrowthRoom, Layout, Memory, Placement, PromptRoom};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
-    Drives, N_SLOTS_OF_PROMPT, SeenSlots, Stream, StreamConfig, StreamModel, StreamStats,
+    Drives, N_SLOTS_OF_PROMPT, ReadFor, SeenSlots, Stream, StreamConfig, StreamModel, StreamStats,
     choose_way,
 };
 use crate::experts::trace::TraceWriter;
-use crate::experts::{Experts, ResidentExperts, for_each_expert};
+use crate::experts::{Experts, ResidentExperts, RestStats, for_each_expert};
 use crate::families::ModelPlan;
 use crate::format::{Checkpoint, Sums};
 use crate::forward::Model;
@@ -42,6 +42,9 @@ const PAGE_CACHE_SHARE: usize = 8;
 
 /// Within so long two ways of reading are told apart.
 pub const PROBE_TIME: Duration = Duration::from_millis(1600);
+
+/// Who waits for all experts lets others at the device so often.
+const REST_TURN: Duration = Duration::from_millis(5);
 
 /// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
 /// first rows, and reading all of a large checkpoint twice is no option.
@@ -69,8 +72,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Reads the model in `dir`. `watch` hears of bytes read and may stop it. No promise of
-    /// stability: programs take [`Engine::builder`].
+    /// Reads the model in `dir`: all but routed experts, which follow while it runs or are streamed.
+    /// `watch` hears of bytes read and may stop it. No promise of stability: programs take
+    /// [`Engine::builder`].
     ///
     /// # Errors
     ///
@@ -82,8 +86,11 @@ impl Engine {
     ) -> Result<Self> {
         let streaming = &config.streaming;
         let mirror = streaming.mirror.as_deref();
-        let drives = &mut |checkpoint: &Checkpoint| {
+        let drives = &mut |checkpoint: &Checkpoint, read_for: ReadFor| {
             let caching = match streaming.way {
+                _ if read_for == ReadFor::Memory => {
+                    return Drives::open(checkpoint, Caching::PageCache, None);
+                }
                 ReadWay::Direct => Caching::Direct,
                 ReadWay::PageCache => Caching::PageCache,
                 ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?,
@@ -93,8 +100,7 @@ impl Engine {
         Self::open_on(dir, config, drives, watch)
     }
 
-    /// The same; routed experts that have no room in memory are read from `drives`. No promise of
-    /// stability either.
+    /// The same; routed experts are read from `drives`. No promise of stability either.
     ///
     /// # Errors
     ///
@@ -102,7 +108,7 @@ impl Engine {
     pub fn open_on(
         dir: &Path,
         config: &EngineConfig,
-        drives: &mut dyn FnMut(&Checkpoint) -> Result<Drives>,
+        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
         let _open = tracing::info_span!("open", dir = %dir.display()).entered();
@@ -120,7 +126,7 @@ impl Engine {
     fn read(
         dir: &Path,
         config: &EngineConfig,
-        drives: &mut dyn FnMut(&Checkpoint) -> Result<Drives>,
+        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
         let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
@@ -135,8 +141,10 @@ impl Engine {
         let weights = weights::load(&manifest, &checkpoint, (sums.as_deref(), copies), &mut watch)?;
         let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
         let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
-        let mut drives = is_streaming.then(|| drives(&checkpoint)).transpose()?;
-        let slots = drives.as_ref().map(|it| SeenSlots::new(&manifest.banks, it.block_bytes()));
+        let mut slot_drives =
+            is_streaming.then(|| drives(&checkpoint, ReadFor::Slots)).transpose()?;
+        let slots = slot_drives.as_ref();
+        let slots = slots.map(|it| SeenSlots::new(&manifest.banks, it.block_bytes()));
         let parts = (weights, &plan, layouts.as_slice());
         let mut backend = backend_of(config, parts, (&layout, slots.as_ref()))?;
         let n_rows_max = backend.n_rows_max();
@@ -149,11 +157,12 @@ impl Engine {
                 Experts::OnDevice
             }
             Placement::Resident => {
-                let source = (&checkpoint, sums.as_deref());
-                Experts::Resident(ResidentExperts::load(&manifest, source, &mut watch)?)
+                let drives = drives(&checkpoint, ReadFor::Memory)?;
+                let source = (&checkpoint, sums.as_ref());
+                Experts::Resident(ResidentExperts::follow(&manifest, source, drives)?)
             }
             Placement::Streaming { n_slots } => {
-                let drives = drives.take().expect("what is streamed has drives");
+                let drives = slot_drives.take().expect("what is streamed has drives");
                 let source = (&checkpoint, sums);
                 let mut stream = streamed((&spec, &manifest), source, drives, (n_slots, config))?;
                 if let Some(sight) = backend.slot_sight() {
@@ -296,6 +305,35 @@ impl Engine {
         self.runtime.lock_to_clean_up().backend.n_rows_max()
     }
 
+    /// Waits until all experts are in memory that have room there, which an open engine goes on to
+    /// read: before a measurement, or to hear of damage at once. Steps of other threads go on
+    /// meanwhile. `watch` hears how many bytes of experts there are, and may break it off.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Expert`] for one that cannot be read; when nothing can be read any more;
+    /// [`Error::Cancelled`].
+    pub fn read_rest(&self, watch: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<()> {
+        let mut again = true;
+        while let Some(progress) = {
+            let mut device = self.runtime.lock()?;
+            device.experts.wait_for_rest(REST_TURN, again)?
+        } {
+            again = false;
+            if watch(progress).is_break() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(())
+    }
+
+    /// How experts come that are read behind the open engine; `None` where none are: they are
+    /// streamed, or a device has them.
+    #[must_use]
+    pub fn rest_stats(&self) -> Option<RestStats> {
+        self.runtime.lock_to_clean_up().experts.rest_stats()
+    }
+
     /// What streaming has done so far; `None` where all experts are in memory.
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
@@ -331,8 +369,8 @@ fn both_loads(
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> impl FnMut(Progress) -> ControlFlow<()> {
     let expert_bytes = match layout.placement {
-        Placement::Resident | Placement::OnDevice { .. } => manifest.expert_bytes(),
-        Placement::Streaming { .. } => 0,
+        Placement::OnDevice { .. } => manifest.expert_bytes(),
+        Placement::Resident | Placement::Streaming { .. } => 0,
     };
     let total_bytes = layout.memory.resident_bytes + expert_bytes;
     let (mut before_bytes, mut last_bytes) = (0, 0);

@@ -97,7 +97,8 @@ pub enum Error {
     /// Reading from a drive does not work any more, whatever is read.
     #[error("{0}")]
     Drive(String),
-    /// A panic of ours stopped the engine; all of its sessions are lost.
+    /// The engine does not work any more, after a panic of ours or because its files were replaced
+    /// while it read them: all of its sessions are lost, and it has to be opened again.
     #[error("{0}")]
     Stopped(String),
     /// A recurrent layer cannot forget its last tokens one by one.

@@ -52,7 +52,8 @@ pub mod weights {
 /// The routed experts of a model.
 pub mod experts {
     pub use crate::experts::{
-        Arrived, ArrivedExpert, Experts, Order, Request, ResidentExperts, for_each_expert,
+        Arrived, ArrivedExpert, Experts, Order, Request, ResidentExperts, RestStats,
+        for_each_expert,
     };
 
     /// Which expert is evicted.
@@ -73,8 +74,9 @@ pub mod experts {
     /// Experts that are read from drives.
     pub mod stream {
         pub use crate::experts::stream::{
-            Drives, Move, N_ROWS_ANY_ORDER, SeenSlot, SeenSlots, SlotShape, SlotSight, Stream,
-            StreamConfig, StreamModel, StreamStats, choose_way, drive_speed, probe_of, slot_shape,
+            Drives, Move, N_ROWS_ANY_ORDER, ReadFor, SeenSlot, SeenSlots, SlotShape, SlotSight,
+            Stream, StreamConfig, StreamModel, StreamStats, choose_way, drive_speed, probe_of,
+            slot_shape,
         };
     }
 

@@ -32,7 +32,9 @@ fn open(dir: &Path, arithmetic: Arithmetic, n_slots_max: Option<usize>) -> Engin
         n_rows_max: NonZeroUsize::new(32),
         streaming: StreamingConfig { n_slots_max, ..StreamingConfig::default() },
     };
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
+    let engine = Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+    engine.read_rest(&mut |_| ControlFlow::Continue(())).unwrap();
+    engine
 }
 
 /// A session with all that a token needs.

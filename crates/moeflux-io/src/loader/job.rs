@@ -107,6 +107,21 @@ impl Laid {
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
+
+    /// The same parts at other places of their slot, in the order of their extents.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer places than parts.
+    #[must_use]
+    pub fn moved(mut self, places: impl IntoIterator<Item = usize>) -> Self {
+        let mut places = places.into_iter();
+        for part in &mut self.parts[..self.n_parts] {
+            part.slot_offset_bytes = places.next().expect("a place for each part");
+            self.slot_bytes = self.slot_bytes.max(part.slot_offset_bytes + part.len_bytes);
+        }
+        self
+    }
 }
 
 /// Places for `extents` (file, offset, length) in a slot, one after the other.

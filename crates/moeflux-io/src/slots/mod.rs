@@ -100,6 +100,8 @@ pub struct SlotMemory {
     slot_bytes: usize,
     stride_bytes: usize,
     n_slots_per_slab: usize,
+    /// The least that a slab takes.
+    slab_bytes_min: usize,
     slabs: Vec<Option<Slab>>,
     /// Of every slot of every place, in order.
     states: Vec<SlotState>,
@@ -117,7 +119,23 @@ impl SlotMemory {
         assert!(slot_bytes > 0, "a slot has bytes");
         let stride_bytes = slot_bytes.checked_next_multiple_of(SLOT_ALIGN).expect("a slot fits");
         let n_slots_per_slab = (slab_bytes / stride_bytes).max(1);
-        Self { slot_bytes, stride_bytes, n_slots_per_slab, slabs: Vec::new(), states: Vec::new() }
+        let slab_bytes_min = HUGE_PAGE_BYTES;
+        let (slabs, states) = (Vec::new(), Vec::new());
+        Self { slot_bytes, stride_bytes, n_slots_per_slab, slab_bytes_min, slabs, states }
+    }
+
+    /// Slots of `slot_bytes` without gaps between them, `n_slots_per_slab` in a slab that takes no
+    /// more; no slab yet. They begin anywhere: for drives without blocks.
+    ///
+    /// # Panics
+    ///
+    /// If a slot would have no bytes, or a slab no slots.
+    #[must_use]
+    pub fn without_gaps(slot_bytes: usize, n_slots_per_slab: usize) -> Self {
+        assert!(slot_bytes > 0 && n_slots_per_slab > 0, "slots have bytes, and slabs slots");
+        let (slabs, states) = (Vec::new(), Vec::new());
+        let (stride_bytes, slab_bytes_min) = (slot_bytes, 0);
+        Self { slot_bytes, stride_bytes, n_slots_per_slab, slab_bytes_min, slabs, states }
     }
 
     /// What a slot holds.
@@ -126,10 +144,11 @@ impl SlotMemory {
         self.slot_bytes
     }
 
-    /// What a slab takes from the system, once its pages have been touched; one huge page at least.
+    /// What a slab takes from the system, once its pages have been touched; one huge page at least,
+    /// where slots have gaps.
     #[must_use]
     pub fn slab_bytes(&self) -> usize {
-        (self.stride_bytes * self.n_slots_per_slab).max(HUGE_PAGE_BYTES)
+        (self.stride_bytes * self.n_slots_per_slab).max(self.slab_bytes_min)
     }
 
     /// How many slots a slab has.
@@ -180,7 +199,7 @@ impl SlotMemory {
     pub fn grow(&mut self) -> Option<SlabIdx> {
         let n_slots = self.n_slots_per_slab;
         let slab_bytes = self.stride_bytes.checked_mul(n_slots)?;
-        let memory = AlignedMemory::zeroed(slab_bytes.max(HUGE_PAGE_BYTES))?;
+        let memory = AlignedMemory::zeroed(slab_bytes.max(self.slab_bytes_min))?;
         let n_pieces = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
         let slab = Slab(Arc::new(SlabMemory { memory, n_pieces }));
         let place = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
@@ -313,7 +332,7 @@ impl Filling {
         self.slot
     }
 
-    /// How many bytes may be written: the slot's, rounded up to [`SLOT_ALIGN`].
+    /// How many bytes may be written: the slot's, up to the next one.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes

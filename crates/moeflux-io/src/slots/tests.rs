@@ -43,6 +43,22 @@ fn a_slab_as_large_as_a_slot_at_least() {
     assert_eq!(memory.n_slots_per_slab(), 4096);
 }
 
+#[test]
+fn slots_without_gaps_take_what_they_hold() {
+    let mut memory = SlotMemory::without_gaps(1001, 5);
+    memory.grow().unwrap();
+    assert_eq!((memory.slab_bytes(), memory.n_slots(), memory.n_slots_per_slab()), (5005, 5, 5));
+    for slot in [3, 0, 4, 1, 2] {
+        let mut filling = memory.begin_fill(SlotIdx(slot));
+        assert_eq!(filling.len_bytes(), 1001);
+        filling.take(0..1001).rest_mut().fill(slot as u8 + 1);
+        memory.finish(filling);
+    }
+    for slot in 0..5 {
+        assert_eq!(memory.bytes(SlotIdx(slot)), [slot as u8 + 1; 1001]);
+    }
+}
+
 /// Random steps; after each, all states and all bytes are as the model says.
 #[test]
 fn any_sequence_of_steps_does_what_a_plain_table_would() {

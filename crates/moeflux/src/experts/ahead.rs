@@ -10,10 +10,11 @@ use std::thread::Builder;
 use moeflux_io::AlignedBytes;
 
 use crate::error::{Error, Remedy, Result};
-use crate::experts::resident::push_record;
 use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
-use crate::weights::{ExpertBank, ExpertView, Files, Manifest, Meter, Watch, fill_here};
+use crate::weights::{
+    ExpertBank, ExpertView, Files, Manifest, Meter, PartRole, Searched, Segment, Watch, fill_here,
+};
 
 /// Threads that read.
 const N_READERS: usize = 4;
@@ -34,7 +35,7 @@ struct Reader {
 ///
 /// # Errors
 ///
-/// As [`crate::experts::ResidentExperts::load`], and what `keep` says.
+/// As [`crate::weights::load`], and what `keep` says.
 pub fn for_each_expert(
     manifest: &Manifest,
     (checkpoint, sums): (&Checkpoint, Option<&Sums>),
@@ -120,4 +121,32 @@ fn read((bank, expert): Job<'_>, files: &Files<'_>, record: AlignedBytes) -> Res
 fn empty_record(record_bytes: usize) -> Result<AlignedBytes> {
     AlignedBytes::zeroed(record_bytes)
         .ok_or_else(|| Error::no_room("a routed expert", record_bytes as u64, Remedy::FreeMemory))
+}
+
+/// Where the bytes of an expert come from, and where in its record they go.
+fn push_record<'a>(
+    (bank, expert): (&'a ExpertBank, ExpertIdx),
+    record: &'a mut [u8],
+    segments: &mut Vec<Segment<'a>>,
+) {
+    if let Some(records) = &bank.records {
+        let extent = records.extent(expert);
+        let searched = Searched::Record { bank, expert };
+        let at = extent.offset_bytes;
+        segments.push(Segment { file_idx: extent.file_idx, at, target: record, searched });
+        return;
+    }
+    let (mut rest, mut skipped) = (record, 0);
+    for part in &bank.parts {
+        let (_, from_part) = rest.split_at_mut(part.record_at - skipped);
+        let (target, behind) = from_part.split_at_mut(part.len_bytes);
+        (rest, skipped) = (behind, part.record_at + part.len_bytes);
+        let extent = part.extent(expert);
+        let searched = match part.role {
+            PartRole::Codes => Searched::Nothing,
+            PartRole::Scales(_) => Searched::Part { bank, part, expert, first_value: 0 },
+        };
+        let at = extent.offset_bytes;
+        segments.push(Segment { file_idx: extent.file_idx, at, target, searched });
+    }
 }

@@ -45,8 +45,11 @@ impl<'a> Arrived<'a> {
         Self { order: Order::Any, source: Source::Views(experts) }
     }
 
-    pub(super) fn of_bank(bank: &'a ResidentBank, experts: &'a [ExpertIdx]) -> Self {
-        Self { order: Order::Ascending, source: Source::Bank(bank, experts) }
+    pub(super) fn of_bank(
+        (bank, experts): (&'a ResidentBank, &'a [ExpertIdx]),
+        order: Order,
+    ) -> Self {
+        Self { order, source: Source::Bank(bank, experts) }
     }
 
     pub(super) fn of_group(group: Group<'a>, order: Order) -> Self {

@@ -9,17 +9,20 @@ pub(crate) mod table;
 pub(crate) mod predict;
 pub(crate) mod trace;
 pub(crate) mod replay;
-mod resident;
 mod ahead;
 pub(crate) mod stream;
+mod resident;
 mod arrived;
 
 pub use ahead::for_each_expert;
 pub use arrived::{Arrived, ArrivedExpert};
-pub use resident::ResidentExperts;
+pub use resident::{ResidentExperts, RestStats};
+
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
+use crate::weights::Progress;
 use predict::Stage;
 use stream::{Move, Stream, StreamStats};
 
@@ -48,7 +51,7 @@ pub enum Order {
 /// All experts of a model.
 #[derive(Debug)]
 pub enum Experts {
-    /// In memory.
+    /// In memory, or on their way there for good.
     Resident(ResidentExperts),
     /// On the device that computes, which finds them by itself.
     OnDevice,
@@ -76,10 +79,7 @@ impl Experts {
     /// If the layer has no experts, or not these.
     pub fn request(&mut self, request: &Request<'_>) -> Result<()> {
         match self {
-            Self::Resident(resident) => {
-                resident.request(request);
-                Ok(())
-            }
+            Self::Resident(resident) => resident.request(request),
             Self::OnDevice => unreachable!("layers are submitted whole"),
             Self::Streaming(stream) => stream.request(request),
         }
@@ -94,7 +94,8 @@ impl Experts {
     pub fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
         match self {
             Self::Resident(resident) => {
-                Ok(resident.next_ready().map(|(bank, experts)| Arrived::of_bank(bank, experts)))
+                let group = resident.next_ready()?;
+                Ok(group.map(|(bank, experts, order)| Arrived::of_bank((bank, experts), order)))
             }
             Self::OnDevice => Ok(None),
             Self::Streaming(stream) => {
@@ -136,8 +137,10 @@ impl Experts {
 
     /// Forgets what was asked for: the step will not go on.
     pub fn give_up(&mut self) {
-        if let Self::Streaming(stream) = self {
-            stream.give_up();
+        match self {
+            Self::Resident(resident) => resident.give_up(),
+            Self::OnDevice => {}
+            Self::Streaming(stream) => stream.give_up(),
         }
     }
 
@@ -164,6 +167,27 @@ impl Experts {
         match self {
             Self::Resident(_) | Self::OnDevice => Ok(n_slots == 0),
             Self::Streaming(stream) => stream.lend(n_slots),
+        }
+    }
+
+    /// Waits for at most `limit` for experts that are still read behind the open model: see
+    /// [`ResidentExperts::wait_for_rest`]. `None` where none are.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn wait_for_rest(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
+        match self {
+            Self::Resident(resident) => resident.wait_for_rest(limit, again),
+            Self::OnDevice | Self::Streaming(_) => Ok(None),
+        }
+    }
+
+    /// How experts came that are read behind the open model; `None` where none are.
+    pub fn rest_stats(&mut self) -> Option<RestStats> {
+        match self {
+            Self::Resident(resident) => Some(resident.stats()),
+            Self::OnDevice | Self::Streaming(_) => None,
         }
     }
 

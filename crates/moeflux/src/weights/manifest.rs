@@ -211,10 +211,17 @@ impl ExpertBank {
         }
     }
 
+    /// Bytes of one expert in memory: a packed record lies there with its padding, which its sum
+    /// is of as well.
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        self.records.map_or(self.layout.record_bytes(), |records| records.record_bytes)
+    }
+
     /// Bytes of all experts in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.layout.record_bytes() as u64 * self.n_experts as u64
+        self.record_bytes() as u64 * self.n_experts as u64
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) use bank::ExpertShape;
 pub(crate) use binder::{Binder, Source};
 pub use files::{Copies, Progress};
 pub(crate) use files::{Files, Meter, Watch, check_room, first_non_finite};
-pub(crate) use fill::{Searched, Segment, fill, fill_here};
+pub(crate) use fill::{Searched, Segment, fill_here};
 pub use found::Extent;
 pub(crate) use found::dtype_of;
 pub(crate) use imagined::Imagined;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use moeflux::provider::config::EngineConfig;
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::{Error, Result};
-use moeflux::provider::experts::stream::Drives;
+use moeflux::provider::experts::stream::{Drives, ReadFor};
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
 use moeflux_io::{
@@ -66,14 +66,15 @@ impl<'a> Simulated<'a> {
     /// An engine over it.
     pub(crate) fn open(&self, config: &EngineConfig) -> Engine {
         let clock = VirtualClock::default();
-        let drives = &mut |checkpoint: &Checkpoint| {
+        let drives = &mut |checkpoint: &Checkpoint, read_for: ReadFor| {
             let drive = |faults: Faults| {
                 let files = checkpoint.files.iter().map(|file| {
                     let bytes = std::fs::read(&file.path).unwrap();
                     SimulatedFile::of(&file.path.to_string_lossy(), bytes)
                 });
                 let drive = SimulatedDrive::new(files.collect(), 8, clock.clone());
-                drive.with_faults(faults).with_block(self.block_bytes)
+                let block_bytes = if read_for == ReadFor::Memory { 1 } else { self.block_bytes };
+                drive.with_faults(faults).with_block(block_bytes)
             };
             let mirror = self.mirror.map(drive);
             Ok(Drives {

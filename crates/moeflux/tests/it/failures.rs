@@ -10,12 +10,14 @@ use moeflux::provider::backend::room::Room;
 use moeflux::provider::backend::{Backend, DeviceNames, StatePart};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::error::{Error, Result};
+use moeflux::provider::experts::stream::Drives;
 use moeflux::provider::experts::{Arrived, Experts, ResidentExperts};
 use moeflux::provider::forward::Model;
 use moeflux::provider::ids::{BufferId, StateId, TokenId};
 use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, step};
 use moeflux::provider::weights::{self, Copies};
+use moeflux_io::Caching;
 
 use crate::cases::{Case, feed_all};
 
@@ -128,7 +130,8 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
     let watch = &mut |_| ControlFlow::Continue(());
     let weights =
         Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Kept), watch).unwrap());
-    let experts = ResidentExperts::load(&manifest, (&checkpoint, None), watch).unwrap();
+    let drives = Drives::open(&checkpoint, Caching::PageCache, None).unwrap();
+    let experts = ResidentExperts::follow(&manifest, (&checkpoint, None), drives).unwrap();
     let inner = ReferenceBackend::new(weights, &plan.workspace, 32).unwrap();
     let fuse = Fuse::default();
     let backend = Box::new(Failing { inner, fuse: fuse.clone() });

@@ -16,6 +16,7 @@ use moeflux::provider::format::{
 };
 use moeflux::provider::ids::{ExpertIdx, TokenId};
 use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
+use moeflux::provider::weights::Progress;
 use twox_hash::XxHash3_64;
 
 use crate::cases::golden_dir;
@@ -35,8 +36,19 @@ fn unchecked() -> EngineConfig {
     EngineConfig { streaming, ..resident() }
 }
 
+/// An engine with all that has room in memory.
 fn open(dir: &Path, config: &EngineConfig) -> Result<Engine> {
-    Engine::open(dir, config, &mut |_| ControlFlow::Continue(()))
+    open_watched(dir, config, &mut |_| ControlFlow::Continue(()))
+}
+
+fn open_watched(
+    dir: &Path,
+    config: &EngineConfig,
+    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Engine> {
+    let engine = Engine::open(dir, config, watch)?;
+    engine.read_rest(watch)?;
+    Ok(engine)
 }
 
 /// What is said of a model that must not be opened. An engine is too much to print.
@@ -198,7 +210,7 @@ fn check_meddling(source: &Path, meddling: Meddling, n_calls: usize) {
     let dir = TempDir::copy_of(source);
     let path = Checkpoint::open(dir.path()).unwrap().files[0].path.clone();
     let mut n_done = 0;
-    let opened = Engine::open(dir.path(), &unchecked(), &mut |_| {
+    let opened = open_watched(dir.path(), &unchecked(), &mut |_| {
         if n_done == n_calls {
             meddling.apply(&path);
         }

@@ -4,6 +4,7 @@
 //! file, and is checked against its sum.
 
 use std::hash::Hasher as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use moeflux_io::{FileIdx, Laid, Part, lay_out};
@@ -16,8 +17,8 @@ use crate::weights::{ExpertBank, ExpertLayout, Extent};
 
 /// The experts of one layer on a drive.
 #[derive(Debug)]
-pub(super) struct StreamBank {
-    pub(super) bank: ExpertBank,
+pub(in crate::experts) struct StreamBank {
+    pub(in crate::experts) bank: ExpertBank,
     /// What bytes are compared with; none where none are known, or none shall be compared.
     sums: Option<Arc<Sums>>,
     /// How they lie for a device that reads slots.
@@ -26,7 +27,7 @@ pub(super) struct StreamBank {
 
 /// What is wrong with an expert that was read.
 #[derive(Debug)]
-pub(super) enum Flaw {
+pub(in crate::experts) enum Flaw {
     /// Not the bytes that were written: they may be right elsewhere, or the next time.
     Sum { file_idx: usize, unit: SumUnit, found: u64 },
     /// As it is stored.
@@ -35,7 +36,7 @@ pub(super) enum Flaw {
 
 impl StreamBank {
     /// The experts of `bank`, to be compared with these sums, if any.
-    pub(super) fn new(bank: ExpertBank, sums: Option<Arc<Sums>>) -> Self {
+    pub(in crate::experts) fn new(bank: ExpertBank, sums: Option<Arc<Sums>>) -> Self {
         Self { sums, bank, seen: None }
     }
 
@@ -56,6 +57,18 @@ impl StreamBank {
         }
     }
 
+    /// The parts of an expert and their places in its record, as it lies in memory: for drives
+    /// without blocks.
+    pub(in crate::experts) fn lay_out_record(&self, expert: ExpertIdx) -> Laid {
+        match &self.bank.records {
+            Some(_) => self.lay_out(expert, 1),
+            None => {
+                let starts = self.bank.parts.iter().map(|part| part.record_at);
+                self.lay_out(expert, 1).moved(starts)
+            }
+        }
+    }
+
     /// How the matrices lie in a slot with these parts.
     pub(super) fn layout(&self, laid: &Laid) -> ExpertLayout {
         match &self.bank.records {
@@ -67,16 +80,28 @@ impl StreamBank {
         }
     }
 
-    /// Whether the bytes of a slot are the expert.
-    pub(super) fn check(
+    /// Runs that have a sum and only some of whose bytes are this expert's, with their files.
+    pub(in crate::experts) fn shared_units(&self, expert: ExpertIdx) -> Vec<(usize, SumUnit)> {
+        let laid = self.lay_out(expert, 1);
+        let mut shared = Vec::new();
+        for part in laid.parts() {
+            let file_idx = part.file.0 as usize;
+            let range = part.file_range();
+            let units = self.sums.iter().flat_map(|sums| sums.overlapping(file_idx, &range));
+            let units = units.filter(|unit| !covers(&laid, part.file, unit));
+            shared.extend(units.map(|unit| (file_idx, *unit)));
+        }
+        shared
+    }
+
+    /// Whether the bytes of a slot are the expert, whose parts lie there like this.
+    pub(in crate::experts) fn check(
         &self,
-        expert: ExpertIdx,
+        (expert, laid): (ExpertIdx, &Laid),
         bytes: &[u8],
-        block_bytes: usize,
     ) -> std::result::Result<(), Flaw> {
-        let laid = self.lay_out(expert, block_bytes);
         if let Some(sums) = &self.sums {
-            check_sums(sums, &laid, bytes)?;
+            check_sums(sums, laid, bytes)?;
         }
         let checked: Result<()> = match self.bank.records {
             // What has its sum is what was packed, and that was searched.
@@ -91,6 +116,25 @@ impl StreamBank {
             }),
         };
         checked.map_err(Flaw::Stored)
+    }
+}
+
+impl Flaw {
+    /// What to say of it, behind so many reads.
+    pub(in crate::experts) fn describe(
+        &self,
+        paths: &[PathBuf],
+        sums: Option<&Sums>,
+        n_reads: u32,
+    ) -> String {
+        match (self, sums) {
+            (&Self::Sum { file_idx, unit, found }, Some(sums)) => {
+                let path = paths[file_idx].display();
+                format!("{path}: {}", sums.mismatch(&unit, found, n_reads))
+            }
+            (Self::Sum { .. }, None) => unreachable!("sums were compared"),
+            (Self::Stored(error), _) => error.to_string(),
+        }
     }
 }
 
@@ -126,8 +170,7 @@ fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64
     let mut hash = XxHash3_64::new();
     let mut at = unit.first_bytes;
     while at < unit.end_bytes() {
-        let has_it = |part: &&Part| part.file == first.file && part.file_range().contains(&at);
-        let part = laid.parts().iter().find(has_it)?;
+        let part = part_at(laid, first.file, at)?;
         let range = part.file_range();
         let skipped = usize::try_from(at - range.start).ok()?;
         let n_bytes = usize::try_from(unit.end_bytes().min(range.end) - at).ok()?;
@@ -135,4 +178,20 @@ fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64
         at += n_bytes as u64;
     }
     Some(hash.finish())
+}
+
+/// The part that has a byte of a file.
+fn part_at(laid: &Laid, file: FileIdx, at: u64) -> Option<&Part> {
+    let has_it = |part: &&Part| part.file == file && part.file_range().contains(&at);
+    laid.parts().iter().find(has_it)
+}
+
+/// Whether all bytes of a run are those of parts.
+fn covers(laid: &Laid, file: FileIdx, unit: &SumUnit) -> bool {
+    let mut at = unit.first_bytes;
+    while at < unit.end_bytes() {
+        let Some(part) = part_at(laid, file, at) else { return false };
+        at = part.file_range().end;
+    }
+    true
 }

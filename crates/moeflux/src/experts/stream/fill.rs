@@ -9,7 +9,7 @@ use crate::ids::{ExpertIdx, LayerIdx};
 
 /// A record whose sum is wrong is read so often again: a bit that was flipped on its way is right
 /// the next time, one that was flipped where it lies is right on the mirror.
-const N_REREADS_MAX: u32 = 3;
+pub(in crate::experts) const N_REREADS_MAX: u32 = 3;
 
 impl Stream {
     /// Begins to read an expert into a slot that the table gave it.
@@ -67,7 +67,8 @@ impl Stream {
             Outcome::Ready => {
                 let began = self.clock.now();
                 let bank = self.bank(layer);
-                let checked = bank.check(expert, filling.bytes(), self.loader.block_bytes());
+                let laid = bank.lay_out(expert, self.loader.block_bytes());
+                let checked = bank.check((expert, &laid), filling.bytes());
                 self.stats.check += self.clock.now().saturating_sub(began);
                 match checked {
                     Ok(()) => {
@@ -81,7 +82,9 @@ impl Stream {
                         self.read_again((layer, expert), filling);
                         return;
                     }
-                    Err(flaw) => self.describe(&flaw),
+                    Err(flaw) => {
+                        flaw.describe(&self.paths, self.sums.as_deref(), N_REREADS_MAX + 1)
+                    }
                 }
             }
             // Somebody came to want it after it had been called off.
@@ -113,16 +116,5 @@ impl Stream {
     /// Whether another reread would ask another drive than this one did.
     fn has_other_drive(&self, slot: SlotIdx) -> bool {
         self.has_mirror && (1..N_REREADS_MAX).contains(&self.n_rereads[slot.0])
-    }
-
-    fn describe(&self, flaw: &Flaw) -> String {
-        match (flaw, &self.sums) {
-            (&Flaw::Sum { file_idx, unit, found }, Some(sums)) => {
-                let path = self.paths[file_idx].display();
-                format!("{path}: {}", sums.mismatch(&unit, found, N_REREADS_MAX + 1))
-            }
-            (Flaw::Sum { .. }, None) => unreachable!("sums were compared"),
-            (Flaw::Stored(error), _) => error.to_string(),
-        }
     }
 }

@@ -35,7 +35,8 @@ use crate::format::{Checkpoint, Sums};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertBank, ExpertLayout, ExpertView, Manifest};
 
-use bank::StreamBank;
+pub(in crate::experts) use bank::{Flaw, StreamBank};
+pub(in crate::experts) use fill::N_REREADS_MAX;
 pub use near::Move;
 use near::Near;
 use place::{Place, Placed};
@@ -54,7 +55,7 @@ pub const N_ROWS_ANY_ORDER: usize = 16;
 const N_GROUP_EXPERTS: usize = 8;
 
 /// Of one read; larger ones make no drive faster, and smaller ones spread over its channels.
-const READ_BYTES: usize = 512 << 10;
+pub(in crate::experts) const READ_BYTES: usize = 512 << 10;
 
 /// A prompt has so many bytes under way, in so many experts at least.
 const WAVE_BYTES: usize = 40 << 20;
@@ -66,6 +67,16 @@ pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
 /// While tokens are computed one by one, guesses are read as long as fewer bytes are in flight:
 /// with these a drive is busy, and what is demanded waits for few others.
 const GUESS_BYTES: usize = 4 << 20;
+
+/// What drives are wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFor {
+    /// Experts that come and go.
+    Slots,
+    /// All experts, once. Through the page cache: the next start finds them there, and it has no
+    /// blocks, which records in memory do not keep to.
+    Memory,
+}
 
 /// Where bytes come from.
 #[derive(Debug)]

@@ -43,7 +43,7 @@ fn feed(session: &mut Session, case: &Case, tokens: std::ops::Range<usize>) -> R
     Ok(logits)
 }
 
-fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
+pub(super) fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
     let mut session = engine.session(N_TOKENS)?;
     let mut logits = feed(&mut session, case, 0..N_PROMPT)?;
     for at in N_PROMPT..N_TOKENS {
@@ -53,7 +53,7 @@ fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
 }
 
 /// The case, its packed form, and what comes out of both.
-fn subject() -> (Case, TempDir, Vec<f32>) {
+pub(super) fn subject() -> (Case, TempDir, Vec<f32>) {
     let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
     let packed = packed(&case.dir);
     let expected = run(&open_as(&case.dir, Arithmetic::Int8, 24), &case).unwrap();

@@ -2,6 +2,7 @@
 //! slots, any way of reading, and whatever the drive does.
 
 mod faults;
+mod following;
 mod growth;
 mod longer;
 mod near;
@@ -22,7 +23,9 @@ fn open(dir: &Path, n_slots: Option<usize>, streaming: StreamingConfig) -> Resul
     let config = config(BackendKind::Cpu, Arithmetic::Int8, (24, 2));
     let streaming = StreamingConfig { n_slots_max: n_slots, ..streaming };
     let config = EngineConfig { streaming, ..config };
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
+    let engine = Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))?;
+    engine.read_rest(&mut |_| ControlFlow::Continue(()))?;
+    Ok(engine)
 }
 
 /// Logits of a prompt that is longer than a step, and of tokens one by one behind it.

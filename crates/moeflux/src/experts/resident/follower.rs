@@ -1,0 +1,213 @@
+//! Reads all experts into memory on a thread of its own, while steps run.
+//!
+//! What a step waits for comes first; behind it the rest, one layer after the other from the one
+//! that the step will ask next. **Invariant:** each filling goes back once for each time it was
+//! handed in, with bytes that were compared and searched, or with the reason why not; the drive has
+//! work as long as there is any. Ends when all are there, or when nobody listens any more.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::Duration;
+
+use moeflux_io::{
+    Class, Filling, Finished, Job, JobId, Loader, N_JOBS_USUAL, Outcome, SlotIdx, Source, Wait,
+};
+
+use crate::error::{Error, Result};
+use crate::experts::stream::{Flaw, N_REREADS_MAX, StreamBank};
+use crate::format::{ShardFile, Sums};
+use crate::ids::ExpertIdx;
+
+/// Wishes are heard so often while the drive is busy.
+const TURN: Duration = Duration::from_micros(300);
+
+/// Experts that a step waits for.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) bank_idx: usize,
+    /// With a filling where reading failed before.
+    pub(super) experts: Vec<(ExpertIdx, Option<Filling>)>,
+}
+
+/// What has become of an expert, or of all.
+#[derive(Debug)]
+pub(super) enum News {
+    Ready {
+        bank_idx: usize,
+        filling: Filling,
+    },
+    Failed {
+        bank_idx: usize,
+        filling: Filling,
+        problem: String,
+    },
+    /// All are there, and whether their files are what they were.
+    Whole(Result<()>),
+    /// Nothing more can be read.
+    Broken(String),
+}
+
+/// What it takes to read all experts.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub(super) banks: Vec<StreamBank>,
+    pub(super) files: Vec<ShardFile>,
+    pub(super) sums: Option<Arc<Sums>>,
+    pub(super) loader: Loader,
+    /// By bank and expert, where no read has begun.
+    pub(super) waiting: Vec<Vec<Option<Filling>>>,
+    /// Per bank: nobody waits before this expert.
+    pub(super) first_waiting: Vec<usize>,
+    /// The bank that is read when nobody wishes.
+    pub(super) ahead: usize,
+    pub(super) n_left: usize,
+    /// How often what was not as it should be was read again.
+    pub(super) n_rereads: HashMap<JobId, u32>,
+    pub(super) wishes: Receiver<Wish>,
+    pub(super) news: Sender<News>,
+}
+
+impl Follower {
+    /// Reads until all are there or nobody listens.
+    pub(super) fn run(mut self) {
+        let mut finished = Vec::with_capacity(N_JOBS_USUAL);
+        while self.hear() {
+            self.go_on();
+            if self.n_left == 0 {
+                let unchanged = self.files.iter().try_for_each(ShardFile::check_unchanged);
+                // Who listens no more has dropped the model.
+                self.news.send(News::Whole(unchanged)).ok();
+                return;
+            }
+            if self.loader.n_jobs() == 0 {
+                // What is left could not be read: it is tried again when somebody wants it.
+                let Ok(wish) = self.wishes.recv() else { return };
+                self.begin(wish);
+            }
+            let waited = self.loader.wait(Wait::AtMost(TURN), &mut finished);
+            if !finished.drain(..).all(|finished| self.settle(finished)) {
+                return;
+            }
+            if let Err(error) = waited {
+                self.news.send(News::Broken(error.to_string())).ok();
+                return;
+            }
+        }
+    }
+
+    /// Takes the wishes that there are; whether somebody listens.
+    fn hear(&mut self) -> bool {
+        loop {
+            match self.wishes.try_recv() {
+                Ok(wish) => self.begin(wish),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn begin(&mut self, wish: Wish) {
+        let Wish { bank_idx, experts } = wish;
+        self.ahead = (bank_idx + 1) % self.banks.len();
+        for (expert, filling) in experts {
+            let waiting = self.waiting[bank_idx][expert.0].take();
+            match filling.or(waiting) {
+                Some(filling) => {
+                    self.n_rereads.remove(&job_of(bank_idx, expert));
+                    self.submit((bank_idx, expert), filling, Class::Demand);
+                }
+                // It may have arrived since.
+                None => {
+                    let _ = self.loader.promote(job_of(bank_idx, expert));
+                }
+            }
+        }
+    }
+
+    /// Gives the drive what nobody has wished for yet.
+    fn go_on(&mut self) {
+        while self.loader.n_jobs() < N_JOBS_USUAL {
+            let Some((bank_idx, expert, filling)) = self.next_waiting() else { return };
+            self.submit((bank_idx, expert), filling, Class::Guess);
+        }
+    }
+
+    fn next_waiting(&mut self) -> Option<(usize, ExpertIdx, Filling)> {
+        for _ in 0..self.banks.len() {
+            let bank_idx = self.ahead;
+            let waiting = &mut self.waiting[bank_idx];
+            let first = &mut self.first_waiting[bank_idx];
+            while let Some(place) = waiting.get_mut(*first) {
+                let expert = ExpertIdx(*first);
+                *first += 1;
+                if let Some(filling) = place.take() {
+                    return Some((bank_idx, expert, filling));
+                }
+            }
+            self.ahead = (bank_idx + 1) % self.banks.len();
+        }
+        None
+    }
+
+    fn submit(&mut self, (bank_idx, expert): (usize, ExpertIdx), filling: Filling, class: Class) {
+        let laid = self.banks[bank_idx].lay_out_record(expert);
+        let id = job_of(bank_idx, expert);
+        let n_rereads = self.n_rereads.get(&id).copied().unwrap_or(0);
+        let job = Job::new(id, class, filling, laid.parts());
+        self.loader.submit(job.again(Source::Any, n_rereads));
+    }
+
+    /// Passes on what was read, or reads it again; whether somebody listens.
+    fn settle(&mut self, finished: Finished) -> bool {
+        let Finished { id, filling, outcome } = finished;
+        let (bank_idx, SlotIdx(expert_idx)) = (bank_of(id), filling.slot());
+        let expert = ExpertIdx(expert_idx);
+        let n_rereads = self.n_rereads.get(&id).copied().unwrap_or(0);
+        let problem = match outcome {
+            Outcome::Ready => {
+                let bank = &self.banks[bank_idx];
+                let laid = bank.lay_out_record(expert);
+                match bank.check((expert, &laid), filling.bytes()) {
+                    Ok(()) => {
+                        self.n_left -= 1;
+                        return self.news.send(News::Ready { bank_idx, filling }).is_ok();
+                    }
+                    Err(Flaw::Sum { file_idx, .. }) if n_rereads < N_REREADS_MAX => {
+                        // The system's copy would be wrong again.
+                        let file = self.files[file_idx].open();
+                        file.iter().for_each(moeflux_io::ReadFile::forget_cached);
+                        self.read_again((bank_idx, expert), filling);
+                        return true;
+                    }
+                    Err(flaw) => {
+                        let paths: Vec<PathBuf> =
+                            self.files.iter().map(|file| file.path.clone()).collect();
+                        flaw.describe(&paths, self.sums.as_deref(), N_REREADS_MAX + 1)
+                    }
+                }
+            }
+            Outcome::Failed(error) => error.to_string(),
+            Outcome::Cancelled => unreachable!("nobody cancels what all want"),
+        };
+        let layer = self.banks[bank_idx].bank.layer.0;
+        let error = Error::Expert { layer, expert: expert_idx, problem: problem.clone() };
+        tracing::warn!(%error, "an expert was not read");
+        self.news.send(News::Failed { bank_idx, filling, problem }).is_ok()
+    }
+
+    fn read_again(&mut self, (bank_idx, expert): (usize, ExpertIdx), filling: Filling) {
+        *self.n_rereads.entry(job_of(bank_idx, expert)).or_default() += 1;
+        self.submit((bank_idx, expert), filling, Class::Demand);
+    }
+}
+
+/// A job has the number of its bank, and of its expert in that.
+fn job_of(bank_idx: usize, expert: ExpertIdx) -> JobId {
+    JobId((bank_idx as u64) << 32 | expert.0 as u64)
+}
+
+fn bank_of(job: JobId) -> usize {
+    usize::try_from(job.0 >> 32).expect("a bank's number")
+}

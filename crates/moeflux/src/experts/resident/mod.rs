@@ -1,0 +1,274 @@
+//! All experts of a model in memory, for models that fit.
+//!
+//! They are read behind an open model: what a step asks for first, the rest while nobody waits.
+//! **Invariant:** what is handed out is whole, and was compared with its checksum or searched; what
+//! cannot be read is an error for the step that needs it. When all experts are there, asking for
+//! some costs what it would if they had always been.
+
+mod follower;
+mod following;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux_io::{Filling, SlotIdx, SlotMemory, SlotState, Wait, available_memory_bytes};
+use twox_hash::XxHash3_64;
+
+use crate::error::{Error, Remedy, Result};
+use crate::experts::stream::{Drives, StreamBank};
+use crate::experts::{Order, Request};
+use crate::format::{Checkpoint, Sums};
+use crate::ids::{ExpertIdx, LayerIdx};
+use crate::weights::{
+    ExpertBank, ExpertLayout, ExpertView, Files, Manifest, Origin, Progress, check_room,
+};
+
+use following::Following;
+
+/// All experts of a model.
+#[derive(Debug)]
+pub struct ResidentExperts {
+    /// Ascending by layer.
+    banks: Vec<ResidentBank>,
+    /// Index into `banks` of the layer that was asked for.
+    bank_idx: usize,
+    order: Order,
+    /// Asked for and not yet given out; ascending, each once.
+    wanted: Vec<ExpertIdx>,
+    given: Vec<ExpertIdx>,
+    /// Who reads; `None` when all are there.
+    following: Option<Box<Following>>,
+    rest: RestStats,
+}
+
+/// How experts came that were read behind an open model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestStats {
+    /// Experts of the model.
+    pub n_experts: usize,
+    /// Those of them that are in memory.
+    pub n_read: usize,
+    /// Bytes of these.
+    pub read_bytes: u64,
+    /// Bytes of all.
+    pub total_bytes: u64,
+    /// Time for which computing waited for them.
+    pub read_wait: Duration,
+    /// Time that reading all of them took; `None` while some are missing.
+    pub took: Option<Duration>,
+}
+
+/// The experts of one layer, record after record.
+#[derive(Debug)]
+pub(super) struct ResidentBank {
+    layer: LayerIdx,
+    n_experts: usize,
+    layout: ExpertLayout,
+    /// A slot for each.
+    memory: SlotMemory,
+}
+
+impl ResidentExperts {
+    /// Begins to read all experts into memory, and compares them with `sums` where there are some.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] before anything is allocated; [`Error::Machine`].
+    ///
+    /// # Panics
+    ///
+    /// If the manifest is of an imagined checkpoint, or a drive reads in blocks.
+    pub fn follow(
+        manifest: &Manifest,
+        (checkpoint, sums): (&Checkpoint, Option<&Arc<Sums>>),
+        drives: Drives,
+    ) -> Result<Self> {
+        assert!(manifest.origin == Origin::Checkpoint, "imagined experts cannot be read");
+        let needed_bytes = manifest.banks.iter().map(ExpertBank::memory_bytes).sum();
+        check_room("the routed experts", needed_bytes, available_memory_bytes())?;
+        if let Some(sums) = sums {
+            check_shared(&manifest.banks, checkpoint, sums)?;
+        }
+        let banks = manifest.banks.iter().map(ResidentBank::empty);
+        let mut banks: Vec<ResidentBank> = banks.collect::<Result<_>>()?;
+        let fillings = banks.iter_mut().map(ResidentBank::begin_all).collect();
+        let source = (checkpoint, sums);
+        let following = match banks.is_empty() {
+            true => None,
+            false => Some(Box::new(Following::begin(&manifest.banks, source, drives, fillings)?)),
+        };
+        let rest = RestStats {
+            n_experts: manifest.banks.iter().map(|bank| bank.n_experts).sum(),
+            total_bytes: manifest.expert_bytes(),
+            ..RestStats::default()
+        };
+        let (order, wanted, given) = (Order::Ascending, Vec::new(), Vec::new());
+        Ok(Self { banks, bank_idx: 0, order, wanted, given, following, rest })
+    }
+
+    pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
+        let layer = request.layer;
+        let found = self.banks.binary_search_by_key(&layer, |bank| bank.layer);
+        self.bank_idx = found.unwrap_or_else(|_| unreachable!("layer {} has no experts", layer.0));
+        let n_experts = self.banks[self.bank_idx].n_experts;
+        self.given.clear();
+        self.wanted.clear();
+        self.wanted.extend_from_slice(request.chosen);
+        self.wanted.sort_unstable();
+        self.wanted.dedup();
+        let last = self.wanted.last();
+        assert!(last.is_none_or(|it| it.0 < n_experts), "layer {} has {n_experts}", layer.0);
+        self.order = Order::Ascending;
+        self.hear(Wait::Poll)?;
+        let Self { banks, bank_idx, following: Some(following), wanted, .. } = self else {
+            return Ok(());
+        };
+        let bank = &mut banks[*bank_idx];
+        if request.is_small && !wanted.iter().all(|expert| bank.has(*expert)) {
+            self.order = Order::Any;
+        }
+        following.wish((*bank_idx, bank), wanted);
+        Ok(())
+    }
+
+    /// What was asked for, as far as it is there; waits until some is. In one group where all is.
+    pub(super) fn next_ready(&mut self) -> Result<Option<(&ResidentBank, &[ExpertIdx], Order)>> {
+        self.given.clear();
+        while !self.take_ready() && !self.wanted.is_empty() {
+            self.wait()?;
+        }
+        if self.given.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some((&self.banks[self.bank_idx], &self.given, self.order)))
+    }
+
+    /// Moves what is there to `given`; whether there is something.
+    fn take_ready(&mut self) -> bool {
+        let Self { banks, bank_idx, order, wanted, given, following, .. } = self;
+        let bank = &banks[*bank_idx];
+        match order {
+            _ if following.is_none() => std::mem::swap(wanted, given),
+            Order::Any => {
+                given.extend(wanted.iter().filter(|expert| bank.has(**expert)));
+                wanted.retain(|expert| !bank.has(*expert));
+            }
+            Order::Ascending => {
+                let n_first = wanted.iter().take_while(|expert| bank.has(**expert)).count();
+                given.extend(wanted.drain(..n_first));
+            }
+        }
+        !given.is_empty()
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let Some(following) = &self.following else { return Ok(()) };
+        following.check(&self.banks, Some((self.bank_idx, &self.wanted)))?;
+        let before = following.time();
+        self.hear(Wait::Any)?;
+        let after = self.following.as_ref().map(|following| following.time());
+        self.rest.read_wait += after.or(self.rest.took).unwrap_or(before).saturating_sub(before);
+        Ok(())
+    }
+
+    /// Takes what has arrived, after waiting as told.
+    fn hear(&mut self, wait: Wait) -> Result<()> {
+        let Some(following) = &mut self.following else { return Ok(()) };
+        let heard = following.hear(wait, &mut self.banks)?;
+        self.rest.n_read += heard.n_ready;
+        self.rest.read_bytes += heard.n_bytes;
+        if heard.is_whole {
+            self.rest.took = Some(following.time());
+            self.following = None;
+            let RestStats { n_experts, read_bytes, .. } = self.rest;
+            tracing::info!(n_experts, read_bytes, "all experts are in memory");
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_up(&mut self) {
+        self.wanted.clear();
+        self.given.clear();
+    }
+
+    /// Takes what arrives within `limit`; how far it has come, `None` when all is there. What could
+    /// not be read is read again if `again`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Expert`] for what cannot be read; when nothing can be read any more.
+    pub fn wait_for_rest(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
+        if again {
+            self.hear(Wait::Poll)?;
+            let Some(following) = &mut self.following else { return Ok(None) };
+            following.wish_failed(&mut self.banks);
+        }
+        self.hear(Wait::AtMost(limit))?;
+        let Some(following) = &self.following else { return Ok(None) };
+        following.check(&self.banks, None)?;
+        let RestStats { read_bytes, total_bytes, .. } = self.rest;
+        Ok(Some(Progress { done_bytes: read_bytes, total_bytes }))
+    }
+
+    /// How they came, up to now.
+    pub(super) fn stats(&mut self) -> RestStats {
+        // What is wrong is told to who needs it.
+        drop(self.hear(Wait::Poll));
+        self.rest
+    }
+}
+
+impl ResidentBank {
+    fn empty(bank: &ExpertBank) -> Result<Self> {
+        let no_room = || {
+            let what = format!("the routed experts of layer {}", bank.layer.0);
+            Error::no_room(what, bank.memory_bytes(), Remedy::SmallerBudget)
+        };
+        let ExpertBank { layer, n_experts, layout, .. } = *bank;
+        let mut memory = SlotMemory::without_gaps(bank.record_bytes(), n_experts);
+        memory.grow().ok_or_else(no_room)?;
+        Ok(Self { layer, n_experts, layout, memory })
+    }
+
+    fn begin_all(&mut self) -> Vec<Option<Filling>> {
+        let slots = (0..self.n_experts).map(SlotIdx);
+        slots.map(|slot| Some(self.memory.begin_fill(slot))).collect()
+    }
+
+    fn has(&self, expert: ExpertIdx) -> bool {
+        self.memory.state(SlotIdx(expert.0)) == SlotState::Ready
+    }
+
+    pub(super) fn view(&self, expert: ExpertIdx) -> ExpertView<'_> {
+        self.layout.view(self.memory.bytes(SlotIdx(expert.0)))
+    }
+}
+
+/// Compares the runs that belong to several experts with their sums: slices of a few bytes have
+/// one for all. Both this and who reads the experts read the system's one copy.
+fn check_shared(banks: &[ExpertBank], checkpoint: &Checkpoint, sums: &Arc<Sums>) -> Result<()> {
+    let mut shared = BTreeMap::new();
+    for bank in banks.iter().filter(|bank| bank.records.is_none()) {
+        let streamed = StreamBank::new(bank.clone(), Some(Arc::clone(sums)));
+        for expert in (0..bank.n_experts).map(ExpertIdx) {
+            let units = streamed.shared_units(expert).into_iter();
+            shared.extend(units.map(|(file_idx, unit)| ((file_idx, unit.first_bytes), unit)));
+        }
+    }
+    if shared.is_empty() {
+        return Ok(());
+    }
+    let files = Files::open(checkpoint)?.with_sums(Some(sums));
+    let mut bytes = Vec::new();
+    for ((file_idx, _), unit) in shared {
+        bytes.resize(usize::try_from(unit.len_bytes).unwrap_or(usize::MAX), 0);
+        files.read(file_idx, unit.first_bytes, &mut bytes)?;
+        let found = XxHash3_64::oneshot(&bytes);
+        if found != unit.sum {
+            return Err(files.mismatch((file_idx, unit), found, 1));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! All experts have room in memory and follow while steps run: the same bits as when all are there,
+//! or an error that names what is missing, whatever the drive and others do meanwhile.
+
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::experts::stream::{Drives, ReadFor};
+use moeflux::provider::format::Checkpoint;
+use moeflux_io::{
+    BlockRead, Caching, Completion, Faults, FileChange, FileFacts, FileIdx, NthFault, Read, Slab,
+    Wait,
+};
+
+use super::faults::{run, subject};
+use crate::cases::{Case, case_names, try_feed_all};
+use crate::drives::{Simulated, is_right, transient};
+use crate::random::seeds;
+use crate::support::config;
+use crate::temp_dir::TempDir;
+
+fn resident() -> EngineConfig {
+    config(BackendKind::Cpu, Arithmetic::Int8, (24, 2))
+}
+
+fn read_rest(engine: &Engine) -> Result<()> {
+    engine.read_rest(&mut |_| ControlFlow::Continue(()))
+}
+
+/// How many reads may end.
+#[derive(Clone, Debug, Default)]
+struct Gate(Arc<AtomicUsize>);
+
+impl Gate {
+    fn let_through(&self, n_reads: usize) {
+        self.0.fetch_add(n_reads, Ordering::SeqCst);
+    }
+
+    fn open(&self) {
+        self.let_through(usize::MAX / 2);
+    }
+
+    fn take(&self, n_wanted: usize) -> usize {
+        let taken = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n_reads| {
+            Some(n_reads - n_reads.min(n_wanted))
+        });
+        taken.map_or(0, |n_reads| n_reads.min(n_wanted))
+    }
+}
+
+/// A drive whose reads are over when a gate lets them through.
+#[derive(Debug)]
+struct Gated {
+    drive: Box<dyn BlockRead>,
+    gate: Gate,
+    held: Vec<Completion>,
+}
+
+impl BlockRead for Gated {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+
+    fn depth(&self) -> usize {
+        self.drive.depth()
+    }
+
+    fn n_in_flight(&self) -> usize {
+        self.drive.n_in_flight() + self.held.len()
+    }
+
+    fn n_files(&self) -> usize {
+        self.drive.n_files()
+    }
+
+    fn file(&self, file: FileIdx) -> FileFacts<'_> {
+        self.drive.file(file)
+    }
+
+    fn check_unchanged(&self, file: FileIdx) -> std::result::Result<(), FileChange> {
+        self.drive.check_unchanged(file)
+    }
+
+    fn submit(&mut self, read: Read) {
+        self.drive.submit(read);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.drive.flush()
+    }
+
+    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+        self.drive.complete(Wait::Poll, &mut self.held)?;
+        let n_through = self.gate.take(self.held.len());
+        done.extend(self.held.drain(..n_through));
+        if n_through == 0 && wait != Wait::Poll {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, tag: u64) {
+        self.drive.cancel(tag);
+    }
+
+    fn slab_added(&mut self, slab: &Slab) {
+        self.drive.slab_added(slab);
+    }
+
+    fn slab_removed(&mut self, slab: &Slab) {
+        self.drive.slab_removed(slab);
+    }
+}
+
+/// An engine whose experts come through a gate.
+fn gated(dir: &Path) -> (Engine, Gate) {
+    let gate = Gate::default();
+    let drives = &mut |checkpoint: &Checkpoint, read_for: ReadFor| {
+        assert_eq!(read_for, ReadFor::Memory);
+        let drives = Drives::open(checkpoint, Caching::PageCache, None)?;
+        let (drive, gate, held) = (drives.primary, gate.clone(), Vec::new());
+        Ok(Drives { primary: Box::new(Gated { drive, gate, held }), ..drives })
+    };
+    let watch = &mut |_| ControlFlow::Continue(());
+    (Engine::open_on(dir, &resident(), drives, watch).unwrap(), gate)
+}
+
+#[test]
+fn steps_give_the_same_bits_while_the_rest_follows() {
+    for name in case_names() {
+        let case = Case::load(&name);
+        let (engine, gate) = gated(&case.dir);
+        let rest = engine.rest_stats().unwrap();
+        assert_eq!(rest.n_read, 0, "{name}");
+        let is_over = AtomicUsize::new(0);
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while is_over.load(Ordering::SeqCst) == 0 {
+                    gate.let_through(1);
+                    std::thread::sleep(Duration::from_micros(30));
+                }
+            });
+            let found = super::run(&engine, &case);
+            is_over.store(1, Ordering::SeqCst);
+            found
+        });
+        gate.open();
+        read_rest(&engine).unwrap();
+        let rest = engine.rest_stats().unwrap();
+        assert_eq!((rest.n_read, rest.read_bytes), (rest.n_experts, rest.total_bytes), "{name}");
+        assert!(rest.took.is_some() && engine.stream_stats().is_none(), "{name}");
+        assert!(super::run(&engine, &case) == found, "{name}: other bits while the rest followed");
+    }
+}
+
+#[test]
+fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
+    let (case, packed, expected) = subject();
+    for seed in seeds(40) {
+        let in_place = Simulated::new(&case.dir, transient(seed)).open(&resident());
+        assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
+        read_rest(&in_place).unwrap();
+        let faults = Faults { n_flipped: 40, ..transient(seed) };
+        let engine = Simulated::new(packed.path(), faults).open(&resident());
+        assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
+        read_rest(&engine).unwrap();
+        assert!(run(&engine, &case).unwrap() == expected, "packed, at once, seed {seed}");
+    }
+}
+
+/// Whatever is lost concerns those who need it, each time that they do.
+#[test]
+fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_them() {
+    let (case, packed, expected) = subject();
+    let [mut n_failed, mut n_runs] = [0; 2];
+    for seed in seeds(40) {
+        let faults = Faults { n_lost: 30, ..transient(seed) };
+        for dir in [&case.dir, packed.path()] {
+            let engine = Simulated::new(dir, faults).open(&resident());
+            let what = format!("seed {seed}");
+            let was_right = is_right(&run(&engine, &case), &expected, &what);
+            let is_whole = is_right(&read_rest(&engine), &(), &what);
+            assert!(was_right || !is_whole, "{what}: what was lost is there");
+            for _ in 0..2 {
+                assert_eq!(is_right(&run(&engine, &case), &expected, &what), was_right, "{what}");
+            }
+            assert_eq!(is_right(&read_rest(&engine), &(), &what), is_whole, "{what}");
+            n_failed += u32::from(!was_right);
+            n_runs += 1;
+        }
+    }
+    assert!(n_failed >= n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
+}
+
+/// The drive is back when an expert that it lost is asked for again.
+#[test]
+fn what_failed_is_read_again_for_the_next_who_needs_it() {
+    let (case, packed, expected) = subject();
+    let simulated = Simulated::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
+    let engine = simulated.open(&resident());
+    for _ in 0..2 {
+        assert!(!is_right(&run(&engine, &case), &expected, "a lost drive"));
+    }
+    assert!(!is_right(&read_rest(&engine), &(), "a lost drive"));
+    simulated.switch.set(Faults::default());
+    assert!(run(&engine, &case).unwrap() == expected);
+    while read_rest(&engine).is_err() {}
+    let rest = engine.rest_stats().unwrap();
+    assert_eq!(rest.n_read, rest.n_experts);
+    assert!(run(&engine, &case).unwrap() == expected);
+}
+
+#[test]
+fn each_read_behind_an_open_model_in_turn_may_fail() {
+    let (case, packed, expected) = subject();
+    let [mut n_errors, mut n] = [0; 2];
+    loop {
+        let nth = Some(NthFault { n, n_attempts: u32::MAX });
+        let faults = Faults { nth, ..Faults::default() };
+        let engine = Simulated::new(packed.path(), faults).open(&resident());
+        let what = format!("read {n}");
+        n_errors += u64::from(!is_right(&run(&engine, &case), &expected, &what));
+        if is_right(&read_rest(&engine), &(), &what) {
+            break;
+        }
+        n += 1;
+    }
+    assert!(n > 20 && n_errors > 10, "{n} reads, {n_errors} of them mattered");
+}
+
+#[test]
+fn an_engine_goes_in_the_middle_of_what_follows() {
+    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+    for n_reads in [0, 1, 7, 30] {
+        let (engine, gate) = gated(&case.dir);
+        gate.let_through(n_reads);
+        let session = engine.session(10).unwrap();
+        let stopped = engine.read_rest(&mut |_| ControlFlow::Break(()));
+        assert!(matches!(stopped, Err(Error::Cancelled)), "{n_reads}: {stopped:?}");
+        drop(engine);
+        drop(session);
+    }
+}
+
+fn weights_of(dir: &Path) -> Vec<std::path::PathBuf> {
+    let files = Checkpoint::open(dir).unwrap().files;
+    files.into_iter().map(|file| file.path).collect()
+}
+
+fn names_one(error: &Error, paths: &[std::path::PathBuf]) -> bool {
+    let error = error.to_string();
+    !error.contains('\n') && paths.iter().any(|path| error.contains(path.to_str().unwrap()))
+}
+
+#[test]
+fn a_file_written_to_while_the_rest_follows_is_an_error_that_names_it() {
+    let (case, packed, _) = subject();
+    for dir in [&case.dir, packed.path()] {
+        for cuts in [false, true] {
+            let copy = TempDir::copy_of(dir);
+            let paths = weights_of(copy.path());
+            let (engine, gate) = gated(copy.path());
+            for path in &paths {
+                let file = File::options().write(true).open(path).unwrap();
+                if cuts {
+                    let len = file.metadata().unwrap().len();
+                    file.set_len(len / 2).unwrap();
+                } else {
+                    io::Write::write_all(&mut &file, &[0xA5; 64]).unwrap();
+                }
+            }
+            gate.open();
+            for _ in 0..2 {
+                let error = run(&engine, &case).unwrap_err();
+                assert!(names_one(&error, &paths), "{error}");
+                assert!(error.to_string().contains("expert"), "{error}");
+            }
+            let error = read_rest(&engine).unwrap_err();
+            assert!(names_one(&error, &paths), "{error}");
+        }
+    }
+}
+
+/// What was opened is read to its end, and is no model of that name any more.
+#[test]
+fn a_file_replaced_while_the_rest_follows_stops_the_engine() {
+    let (case, packed, _) = subject();
+    let copy = TempDir::copy_of(packed.path());
+    let paths = weights_of(copy.path());
+    let (engine, gate) = gated(copy.path());
+    let other = paths[0].with_extension("other");
+    std::fs::copy(&paths[0], &other).unwrap();
+    std::fs::rename(&other, &paths[0]).unwrap();
+    gate.open();
+    for _ in 0..2 {
+        let error = read_rest(&engine).unwrap_err();
+        assert!(matches!(error, Error::Stopped(_)) && names_one(&error, &paths), "{error}");
+        let mut session = engine.session(4).unwrap();
+        let error = try_feed_all(&mut session, &case.tokens[..2]).unwrap_err();
+        assert!(matches!(error, Error::Stopped(_)) && names_one(&error, &paths), "{error}");
+    }
+}
