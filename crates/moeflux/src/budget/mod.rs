@@ -4,12 +4,12 @@
 //! **Invariant:** pure arithmetic; what is divided never comes to more than what there is, and a
 //! budget that is too small is refused with the least that works.
 
-mod layout;
 mod prompt;
+mod layout;
 mod growth;
 
 pub use growth::GrowthRoom;
-pub use layout::{Layout, Memory, step_bytes};
+pub use layout::{Host, Layout, Memory, step_bytes};
 pub use prompt::{Division, PromptRoom};
 
 use crate::config::Budget;
