@@ -195,13 +195,13 @@ pub(super) fn of_gpu(
     if room_bytes == 0 {
         return Err(Error::Input(format!("{} does not say how much memory it has", facts.name)));
     }
-    let large = Model::write(LARGE, interrupt)?;
-    let bar = Bar::steps("measuring the GPU", 6);
-    let large_s = {
-        let engine = on_gpu(&large, &gpu, None)?.open()?;
-        Run::new(&engine, interrupt)?.answer_s()?
+    let bar = Bar::steps("measuring the GPU", 5);
+    let large = {
+        let model = Model::write(LARGE, interrupt)?;
+        let engine = on_gpu(&model, &gpu, None)?.open()?;
+        let answer_s = Run::new(&engine, interrupt)?.answer_s()?;
+        (float(model.needs.n_layers), model.token_bytes(), answer_s)
     };
-    let large = (float(large.needs.n_layers), large.token_bytes(), large_s);
     bar.add(1);
     let model = Model::write(SMALL, interrupt)?;
     let needs = &model.needs;

@@ -120,7 +120,8 @@ fn skewed(share: f64) -> f64 {
 }
 
 /// Seconds of reading and computing together.
-fn together(drive: f64, computing: f64, unhidden: f64) -> f64 {
+pub(super) fn together(end: &End, drive: f64, computing: f64) -> f64 {
+    let unhidden = if end.is_low { UNHIDDEN_LOW } else { UNHIDDEN_HIGH };
     drive.max(computing) + unhidden * drive.min(computing)
 }
 
@@ -219,7 +220,7 @@ impl Case<'_> {
         Speed {
             hit_rate,
             drive_bytes_per_token: drive_bytes,
-            tokens_per_s: 1.0 / together(drive, computing, unhidden(&end)),
+            tokens_per_s: 1.0 / together(&end, drive, computing),
             bound: self.bound(drive, computing),
         }
     }
@@ -270,7 +271,7 @@ impl Case<'_> {
             let far = far_bytes / end.pace.far_bytes_per_s;
             let computing = begun + self.products(&end, n_tokens) + far;
             let drive = drive_bytes / end.drive_bytes_per_s;
-            (together(drive, computing, unhidden(&end)), self.bound(drive, computing))
+            (together(&end, drive, computing), self.bound(drive, computing))
         };
         let [(slow, bound), (fast, _)] = [self.gives.low(), self.gives.high()].map(seconds);
         let (low, high) = (float(n_tokens) / slow, float(n_tokens) / fast);
@@ -289,10 +290,6 @@ impl Case<'_> {
             + (of(floats + needs.state_operations) + attention)
                 / end.pace.prompt_float_operations_per_s
     }
-}
-
-fn unhidden(end: &End) -> f64 {
-    if end.is_low { UNHIDDEN_LOW } else { UNHIDDEN_HIGH }
 }
 
 /// A model without experts has all of them.

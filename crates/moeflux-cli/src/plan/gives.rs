@@ -30,7 +30,7 @@ pub(crate) const MEASURED: Certainty = Certainty { low: 0.78, high: 1.15 };
 pub(crate) const ASSUMED: Certainty = Certainty { low: 0.5, high: 1.5 };
 
 /// A drive gives less beside computing, and reads experts that nobody asks for then.
-const DRIVE: Certainty = Certainty { low: 0.68, high: 1.05 };
+const DRIVE: Certainty = Certainty { low: 0.68, high: 1.0 };
 
 /// A rate and how far off it may be.
 #[derive(Clone, Copy, Debug, PartialEq)]

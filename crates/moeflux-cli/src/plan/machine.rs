@@ -56,6 +56,9 @@ const GPU_OPERATIONS_PER_BYTE: f64 = 50.0;
 const GPU_LAYER_S: f64 = 100e-6;
 const GPU_STREAMED_LAYER_S: f64 = 500e-6;
 
+/// Commands that run a model have more in memory when they open it than a plan has: 11 to 13 MB.
+const PROGRAM_BYTES: u64 = 16 << 20;
+
 /// What the user says of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
@@ -115,6 +118,7 @@ impl PlanMachine {
     /// This machine, but for what is told; `drive_key` names the drive of a model's folder.
     pub(crate) fn here(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Self {
         let here = Host::here();
+        let here = Host { program_bytes: here.program_bytes.max(PROGRAM_BYTES), ..here };
         let (host, budget, budget_source) = match (told.budget_bytes, told.ram_bytes) {
             // Another machine may have more than this one.
             (Some(bytes), _) => {

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use moeflux::ByteCount;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::RawConfig;
 use moeflux::provider::weights::ImaginedKind;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
@@ -143,14 +142,14 @@ fn all_known(args: &PlanArgs) -> Outcome<String> {
     if args.json {
         return Ok(format!("{:#}", list.json()));
     }
-    let mut lines = vec![format!("tokens per second with {}", machine.memory_text())];
-    lines.extend(text::machine_lines(&machine));
+    let mut lines = text::machine_lines(&machine);
     lines.push(String::new());
     lines.extend(list.lines());
     lines.push(String::new());
-    let note = "answer: at the beginning of a session; prompt: of 512 tokens. `moeflux plan NAME` \
-                says more, --ram, --gpu-memory and others (`moeflux help plan`) describe another \
-                machine";
+    let note = "tokens per second, from low to high: answers at the beginning of a session, and a \
+                prompt of 512 tokens; weights that do not fit are read from the drive. `moeflux \
+                plan NAME` says more; --ram, --gpu-memory and others (`moeflux help plan`) \
+                describe another machine";
     lines.extend(wrapped(note));
     Ok(lines.join("\n"))
 }
@@ -193,7 +192,8 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
     if is_bare {
         let config = BareConfig::open(path)?;
         let kind = config.kind(args.bits, args.group)?;
-        let name = named_or(config.model_type());
+        let model_type = config.model_type();
+        let name = if model_type.is_empty() { "a model" } else { model_type }.to_owned();
         return Ok(Subject::new(name, config.blueprint(kind)?, Some(kind)));
     }
     if args.bits.is_some() || args.group.is_some() {
@@ -206,19 +206,13 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
         )));
     }
     let (blueprint, _) = Blueprint::of_folder(path)?;
-    let raw = RawConfig::open(path)?;
-    let model_type = raw.root().str_opt("model_type")?.unwrap_or_default();
-    Ok(Subject::new(named_or(model_type), blueprint, None))
+    Ok(Subject::new(hub::name_of(path), blueprint, None))
 }
 
 fn of_known(known: &Known, args: &PlanArgs) -> Outcome<Subject> {
     let config = known.config()?;
     let kind = config.kind(args.bits, args.group)?;
     Ok(Subject::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
-}
-
-fn named_or(model_type: &str) -> String {
-    if model_type.is_empty() { "a model".to_owned() } else { model_type.to_owned() }
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(super) fn render(report: &Report<'_>) -> String {
     let mut lines = vec![title(report), String::new()];
     lines.extend(memory(report));
     lines.push(String::new());
-    lines.extend(machine(report));
+    lines.extend(machine_lines(report.plan.machine));
     lines.push(String::new());
     lines.extend(expected(report));
     lines.push(String::new());
@@ -79,21 +79,19 @@ fn memory(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-fn machine(report: &Report<'_>) -> Vec<String> {
-    let machine = report.plan.machine;
-    let mut lines = vec!["machine".to_owned(), row("memory", &machine.memory_text())];
-    lines.extend(machine_lines(machine));
-    lines
-}
-
 fn row(label: &str, text: &str) -> String {
     format!("  {label:<10}{text}")
 }
 
-/// Its rates, and where they are from.
+/// What it has, and where that is from.
 pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
     let gbps = |figure: &Figure| format!("{:.2} GB/s, {}", figure.value / 1e9, figure.source);
-    let mut lines = vec![row("", &gbps(&machine.memory)), row("drive", &gbps(&machine.drive))];
+    let mut lines = vec![
+        "machine".to_owned(),
+        row("memory", &machine.memory_text()),
+        row("", &format!("reads {}", gbps(&machine.memory))),
+        row("drive", &format!("reads {}", gbps(&machine.drive))),
+    ];
     let cpu = &machine.cpu;
     let pace = &cpu.pace.value;
     let [answers, prompts] = [pace.answer_bytes_per_s / 1e9, pace.prompt_operations_per_s / 1e9];
