@@ -100,7 +100,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Estimate, before a download, what a model needs of a machine and how fast it will be
     Plan(plan::PlanArgs),
-    /// Describe this machine and measure its drive, with advice on problems
+    /// Describe this machine and measure its drive, CPU and GPU, with advice on problems
     Doctor(doctor::DoctorArgs),
     /// Create a checkpoint of a given geometry with random weights, for tests; its text is noise
     Synth(synth::SynthArgs),

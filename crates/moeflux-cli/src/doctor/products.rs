@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::thread::Builder;
 use std::time::Duration;
 
+use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
     Activations, Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
     MatrixKind, MatrixLayout, Product,
@@ -87,8 +88,9 @@ fn rates(table: &'static KernelTable, kind: MatrixKind, n_threads: usize) -> Rat
 
 /// Matrices that one thread multiplies in a second.
 fn multiply(table: &'static KernelTable, layout: MatrixLayout, n_rows: usize) -> f64 {
+    let Some(mut weights) = AlignedBytes::zeroed(PART_BYTES) else { return 0.0 };
     // Normal numbers whatever they are read as.
-    let weights = vec![0x3c_u8; PART_BYTES];
+    weights.fill(0x3c);
     let n_matrices = (PART_BYTES / layout.total_bytes()).max(1);
     let mut product = Multiplier::new(table, layout, n_rows);
     let began = clock::instant();
