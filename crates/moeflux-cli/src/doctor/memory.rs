@@ -1,8 +1,8 @@
 //! How fast all cores together read memory.
 //!
-//! **Invariant:** each thread sums memory of its own, more than its cache holds, on large pages where
-//! the system has them, as weights are; it was written before, so that no page is made while the
-//! time counts. Of several rounds the best counts: what
+//! **Invariant:** each thread sums memory of its own, more than its cache holds, on large pages
+//! where the system has them, as weights are; it was written before, so that no page is made while
+//! the time counts. Of several rounds the best counts: what
 //! else runs on the machine only takes away.
 
 use std::hint::black_box;

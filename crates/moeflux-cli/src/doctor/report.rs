@@ -223,7 +223,9 @@ impl Report {
         let model = self.model.as_ref().map(|model| match model {
             Ok(model) => json!({
                 "least_bytes": model.expected.as_ref().err(),
-                "forecast": model.expected.as_ref().ok().map(|it| forecast_json(it, model.n_experts)),
+                "forecast": model.expected.as_ref().map_or(Value::Null, |forecast| {
+                    forecast_json(forecast, model.n_experts)
+                }),
             }),
             Err(problem) => json!({"problem": problem}),
         });

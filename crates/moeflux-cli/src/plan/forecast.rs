@@ -7,7 +7,7 @@
 
 use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::{Layout, Placement};
+use moeflux::provider::budget::{Layout, Placement, PromptRoom};
 
 use super::gives::{End, Gives};
 use super::routes::Routes;
@@ -248,7 +248,8 @@ impl Case<'_> {
     /// In steps as the engine makes them: on a CPU a long prompt borrows memory of experts, each of
     /// which is read once for a step.
     fn prompt(&self, layout: &Layout, n_tokens: u64) -> Prompt {
-        let room = layout.prompt_room(self.blueprint).filter(|_| !self.gives.is_on_card());
+        let room = PromptRoom::planned(layout, self.blueprint);
+        let room = room.filter(|_| !self.gives.is_on_card());
         let n_rows_prompt = usize::try_from(n_tokens).unwrap_or(usize::MAX);
         let division = room.and_then(|room| room.division(n_rows_prompt, 0));
         let n_rows = division.map_or(layout.n_rows_max, |it| it.n_rows) as u64;

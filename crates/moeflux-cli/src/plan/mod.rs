@@ -130,7 +130,11 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let plan =
         || Plan { subject: &subject, machine: &machine, context: context as u64, routes: &routes };
     let report = plan().report().map_err(|error| plan().refused(error))?;
-    Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
+    Ok(if args.json {
+        format!("{:#}", report.to_json(&advice::advice(&report)))
+    } else {
+        text::render(&report)
+    })
 }
 
 /// What there is to say of this machine and every model that is known by name.

@@ -160,8 +160,8 @@ impl Report<'_> {
         needs.resident.n_bytes() + needs.routed_bytes()
     }
 
-    /// The same as JSON.
-    pub(super) fn to_json(&self) -> Value {
+    /// The same as JSON, with what would help.
+    pub(super) fn to_json(&self, advice: &[String]) -> Value {
         let Plan { subject, machine, context, .. } = &self.plan;
         let Subject { needs, kind, name, .. } = subject;
         let params = match kind {
@@ -208,7 +208,7 @@ impl Report<'_> {
             },
             "computes": if self.gives.card.is_some() { "gpu" } else { "cpu" },
             "forecast": forecast_json(&self.forecast, needs.n_experts()),
-            "advice": super::advice::advice(self),
+            "advice": advice,
         })
     }
 }

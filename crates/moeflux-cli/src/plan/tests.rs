@@ -234,7 +234,7 @@ fn json_of(args: &PlanArgs) -> Value {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+    value.as_u64().expect("a count")
 }
 
 /// What a refusal says, in a line.

@@ -5,12 +5,11 @@ use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 use crate::backend::kv::positions_in_pieces;
 use crate::blueprint::Blueprint;
 use crate::budget::{
-    ExpertNeeds, FarBudget, Needs, Placement, PromptRoom, limit, place, place_beside_device,
-    place_on_device,
+    ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_beside_device, place_on_device,
 };
 use crate::config::{BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX};
 use crate::error::{Error, Result};
-use crate::experts::stream::{N_SLOTS_OF_PROMPT, SlotShape, record_shape, slab_bytes, slot_shape};
+use crate::experts::stream::{record_shape, slot_shape};
 use crate::ops::KvKind;
 use crate::weights::{ExpertBank, Manifest, Origin, check_room};
 
@@ -123,12 +122,7 @@ impl Layout {
         let Host { program_bytes, available_bytes } = host;
         let (manifest, plan) = (&blueprint.manifest, &blueprint.plan);
         let streaming = &config.streaming;
-        let shape = shape_of(manifest);
-        let experts = ExpertNeeds {
-            all_bytes: manifest.banks.iter().map(ExpertBank::memory_bytes).sum(),
-            shape,
-            n_slots_min: blueprint.spec.top_k_max(),
-        };
+        let experts = expert_needs(blueprint);
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
         let state = &plan.state;
         let per_position = state.bytes_per_position(kv_kind(config));
@@ -146,10 +140,7 @@ impl Layout {
         let near_bytes = |needs: &Needs| {
             room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes))
         };
-        let far_budget = match limit_bytes {
-            _ if !device.is_some_and(|device| device.sees_host()) => FarBudget::Unseen,
-            limit_bytes => limit_bytes.map_or(FarBudget::Unknown, FarBudget::Bytes),
-        };
+        let far_budget = far_budget(config, limit_bytes);
         let on_device =
             |needs: &Needs| place_on_device(needs, &experts, near_bytes(needs)?, far_budget);
         let n_rows_max = match config.n_rows_max {
@@ -189,11 +180,10 @@ impl Layout {
             None => limit_bytes.map(|bytes| bytes.saturating_sub(needs.bytes() + expert_bytes)),
         };
         let session_room_bytes = left_bytes.map(|left_bytes| needs.session_bytes + left_bytes);
-        let slot_bytes = shape.stride_bytes as u64;
         Ok(Self {
             placement,
             n_rows_max,
-            slot_bytes,
+            slot_bytes: experts.shape.stride_bytes as u64,
             fixed_bytes: needs.bytes(),
             session_bytes: needs.session_bytes,
             memory,
@@ -203,30 +193,25 @@ impl Layout {
     }
 }
 
-impl Layout {
-    /// What a long prompt may borrow if experts are read past the page cache; nothing where all of
-    /// them are in memory.
-    #[must_use]
-    pub fn prompt_room(&self, blueprint: &Blueprint) -> Option<PromptRoom> {
-        let Placement::Streaming { n_slots } = self.placement else { return None };
-        let slot_bytes = usize::try_from(self.slot_bytes).ok()?;
-        Some(PromptRoom {
-            workspace: blueprint.plan.workspace.clone(),
-            n_rows: self.n_rows_max,
-            n_slots,
-            slot_bytes: self.slot_bytes,
-            n_slots_at_once: slab_bytes(slot_bytes, n_slots) / slot_bytes.max(1),
-            n_slots_least: N_SLOTS_OF_PROMPT.max(blueprint.spec.top_k_max()),
-            n_experts: blueprint.manifest.banks.iter().map(|bank| bank.n_experts).sum(),
-        })
+/// What does not exist is laid out as it would be packed.
+fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
+    let Manifest { banks, origin, .. } = &blueprint.manifest;
+    ExpertNeeds {
+        all_bytes: banks.iter().map(ExpertBank::memory_bytes).sum(),
+        shape: match origin {
+            Origin::Checkpoint => slot_shape(banks, BLOCK_BYTES),
+            Origin::Imagined(_) => record_shape(banks),
+        },
+        n_slots_min: blueprint.spec.top_k_max(),
     }
 }
 
-/// What does not exist is laid out as it would be packed.
-fn shape_of(manifest: &Manifest) -> SlotShape {
-    match manifest.origin {
-        Origin::Checkpoint => slot_shape(&manifest.banks, BLOCK_BYTES),
-        Origin::Imagined(_) => record_shape(&manifest.banks),
+fn far_budget(config: &EngineConfig, limit_bytes: Option<u64>) -> FarBudget {
+    let sees_host = config.device.as_ref().is_some_and(|device| device.sees_host());
+    match (sees_host, limit_bytes) {
+        (false, _) => FarBudget::Unseen,
+        (true, None) => FarBudget::Unknown,
+        (true, Some(limit_bytes)) => FarBudget::Bytes(limit_bytes),
     }
 }
 

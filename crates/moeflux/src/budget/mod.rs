@@ -4,8 +4,8 @@
 //! **Invariant:** pure arithmetic; what is divided never comes to more than what there is, and a
 //! budget that is too small is refused with the least that works.
 
-mod prompt;
 mod layout;
+mod prompt;
 mod growth;
 
 pub use growth::GrowthRoom;

@@ -51,7 +51,7 @@ impl StoredMatrix {
     }
 
     fn fp8(table: &mut Table<'_>, wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
-        // Published experts have a tensor each; imagined ones are stacked, which has the same bytes.
+        // Published experts have a tensor each; imagined ones are stacked, with the same bytes.
         if wanted.n_stack.is_some() && !table.is_imagined() {
             return Err(weight.error("is FP8 in three dimensions, which is not supported"));
         }
