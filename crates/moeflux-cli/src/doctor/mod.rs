@@ -17,7 +17,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::SUMS_FILE_NAME;
 use moeflux::{Error, Result};
@@ -44,6 +44,17 @@ use report::{ModelHere, Report, Trials};
 use survey::survey;
 use system::System;
 
+/// What small random models are run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TrialsOf {
+    /// The CPU and a GPU, if there is one
+    All,
+    /// The CPU
+    Cpu,
+    /// Nothing: `moeflux plan` goes on with earlier figures, or assumes some
+    None,
+}
+
 /// What `moeflux doctor` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
@@ -66,12 +77,12 @@ pub(crate) struct DoctorArgs {
     pub(crate) file_size: u64,
     /// GPU to measure: its number in the list, or a part of its name [default: the first one that
     /// is not a software driver]
-    #[arg(long, value_name = "NAME|INDEX", conflicts_with = "no_trial")]
+    #[arg(long, value_name = "NAME|INDEX")]
     pub(crate) gpu: Option<String>,
-    /// Do not measure how fast the CPU and the GPU compute: that runs small random models, which
-    /// take 0.4 GB in the cache folder while they are there
-    #[arg(long)]
-    pub(crate) no_trial: bool,
+    /// What is measured by running small random models, which take 0.4 GB in the cache folder while
+    /// they are there
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
+    pub(crate) trials: TrialsOf,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -136,7 +147,7 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     if let Some(rate) = best.filter(|rate| *rate > 0.0) {
         measured.set_drive(&place::key(&dir), rate);
     }
-    let trials = if args.no_trial { Trials::default() } else { trials(args, &system, interrupt)? };
+    let trials = trials(args, &system, interrupt)?;
     if let Some(Ok(pace)) = &trials.cpu {
         measured.set_cpu(system.kernels, pace);
     }
@@ -154,6 +165,9 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
 
 /// How fast the CPU computes, and a GPU if there is one. What cannot be measured is told.
 fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<Trials> {
+    if args.trials == TrialsOf::None {
+        return Ok(Trials::default());
+    }
     trial::remove_old(&cache::folder());
     let told = |result: Result<_>| match result {
         Err(Error::Cancelled) => Err(Error::Cancelled),
@@ -161,6 +175,7 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
     };
     let cpu = told(trial::of_cpu(system.available_bytes, interrupt))?;
     let adapter = match &args.gpu {
+        _ if args.trials == TrialsOf::Cpu => None,
         Some(_) => Some(without_noise(|| choose(args.gpu.as_deref()))?),
         None => {
             let mut all = without_noise(adapters).into_iter();

@@ -7,8 +7,8 @@ use moeflux::Budget;
 use moeflux::provider::budget::{Host, Placement};
 use serde_json::Value;
 
-use super::forecast::{Bound, Case};
-use super::gives::{Gives, MEASURED, Uncertain};
+use super::forecast::{Bound, Case, together};
+use super::gives::{End, Gives, MEASURED, Uncertain};
 use super::*;
 use crate::known::KNOWN;
 use crate::needs::Needs;
@@ -362,9 +362,9 @@ fn speeds_of_the_397b_in_64_gib_as_on_paper() {
 #[test]
 fn measured_rates_and_a_trace_are_narrower_than_a_factor_of_two() {
     for n in 1..400 {
-        let seconds = |end: super::gives::End| {
+        let seconds = |end: End| {
             let computing = 6e10 * f64::from(n) / 100.0 / end.pace.answer_bytes_per_s;
-            super::forecast::together(&end, 3e9 / end.drive_bytes_per_s, computing)
+            together(&end, 3e9 / end.drive_bytes_per_s, computing)
         };
         let gives = gives(1 << 30);
         let ratio = seconds(gives.low()) / seconds(gives.high());

@@ -26,7 +26,7 @@ fn unbroken(text: &str) -> String {
 /// `doctor` on a small temporary file.
 fn doctor<'a>(dir: &'a TempDir, more: &[&'a str]) -> Vec<&'a str> {
     let dir = dir.path().to_str().unwrap();
-    [&["doctor", dir, "--file-size", "4M", "--no-trial"], more].concat()
+    [&["doctor", dir, "--file-size", "4M", "--trials", "none"], more].concat()
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
     let model = dir.file("model");
     let model = model.to_str().unwrap();
     let sums = dir.file("elsewhere.json");
-    let sums = ["--sums", sums.to_str().unwrap(), "--file-size", "4M", "--no-trial"];
+    let sums = ["--sums", sums.to_str().unwrap(), "--file-size", "4M", "--trials", "none"];
     let deep = [&["doctor", model, "--deep"][..], &sums].concat();
     stdout_in(&cache, &deep);
     assert!(dir.file("elsewhere.json").exists());
@@ -304,7 +304,7 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
 
     let no_place = ["doctor", model, "--deep", "--sums", "/nonexistent/sums.json"];
     check_fails(
-        &[&no_place[..], &["--file-size", "4M", "--no-trial"]].concat(),
+        &[&no_place[..], &["--file-size", "4M", "--trials", "none"]].concat(),
         &["/nonexistent", "--sums FILE"],
     );
     check_fails(&["doctor", cache.path().to_str().unwrap(), "--deep"], &["no *.safetensors"]);
@@ -312,7 +312,7 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
     let packed = dir.file("packed");
     let packed = packed.to_str().unwrap();
     stdout_of(&["pack", model, packed]);
-    let deep = ["doctor", packed, "--deep", "--file-size", "4M", "--no-trial"];
+    let deep = ["doctor", packed, "--deep", "--file-size", "4M", "--trials", "none"];
     let page = unbroken(&stdout_in(&cache, &deep));
     assert!(page.contains("match their checksums"), "{page}");
     let experts = dir.file("packed/experts-00000.safetensors");
