@@ -102,7 +102,10 @@ pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
         let (room, far) = (binary(card.gives.room_bytes), pace.far_bytes_per_s / 1e9);
         let near = pace.answer_bytes_per_s / 1e9;
         lines.push(row("GPU", &format!("{room}, {}", card.computer.source)));
-        lines.push(row("", &format!("reads {near:.0} GB/s, and {far:.0} of the memory above")));
+        lines.push(row(
+            "",
+            &format!("reads {near:.0} GB/s there, and {far:.0} GB/s of the host's memory"),
+        ));
     }
     lines
 }
