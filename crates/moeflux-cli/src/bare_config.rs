@@ -1,14 +1,13 @@
-//! A `config.json` without weights, as the checkpoint that it would be.
+//! A `config.json` without weights, as the checkpoint that it describes or would be.
 //!
-//! **Invariant:** what the config says of quantisation is set aside: it describes files that are
-//! not there.
+//! **Invariant:** what the config says of quantisation holds unless other bits are asked for.
 
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{RawConfig, read_file};
 use moeflux::provider::spec::{ModelSpec, QuantParams};
-use moeflux::provider::weights::ImaginedCheckpoint;
+use moeflux::provider::weights::{ImaginedCheckpoint, ImaginedKind};
 use moeflux::{Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -64,40 +63,56 @@ impl BareConfig {
         Ok(Self { path, root, bytes })
     }
 
-    /// How the files that the config was written for are quantised, if by MLX.
+    /// How the files that the config was written for are stored.
     ///
     /// # Errors
     ///
     /// What is wrong with the config.
-    pub(crate) fn published_params(&self) -> Result<Option<QuantParams>> {
+    pub(crate) fn published_kind(&self) -> Result<ImaginedKind> {
         let raw = RawConfig::parse(&self.path, &self.bytes)?;
-        Ok(ModelSpec::from_config(&raw)?.quantisation.default)
-    }
-
-    /// What was asked for; otherwise how its files are quantised, or the usual.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with the config.
-    pub(crate) fn params(&self, bits: Option<u8>, group: Option<u8>) -> Result<QuantParams> {
-        let default = QuantParams { bits: BITS_DEFAULT, group: GROUP_DEFAULT };
-        Ok(match (bits, group) {
-            (None, None) => self.published_params()?.unwrap_or(default),
-            (bits, group) => QuantParams {
-                bits: bits.unwrap_or(default.bits),
-                group: group.unwrap_or(default.group),
-            },
+        let quantisation = ModelSpec::from_config(&raw)?.quantisation;
+        Ok(match (quantisation.default, quantisation.is_fp8) {
+            (Some(params), _) => ImaginedKind::Affine(params),
+            (None, true) => ImaginedKind::Fp8,
+            (None, false) => ImaginedKind::Float,
         })
     }
 
-    /// The model at this quantisation.
+    /// The bits that were asked for, otherwise how its files are stored.
     ///
     /// # Errors
     ///
     /// What is wrong with the config.
-    pub(crate) fn blueprint(&self, params: QuantParams) -> Result<Blueprint> {
-        let raw = self.raw()?;
-        Blueprint::imagined(&raw, params)
+    pub(crate) fn kind(&self, bits: Option<u8>, group: Option<u8>) -> Result<ImaginedKind> {
+        match (bits, group) {
+            (None, None) => self.published_kind(),
+            (bits, group) => Ok(ImaginedKind::Affine(QuantParams {
+                bits: bits.unwrap_or(BITS_DEFAULT),
+                group: group.unwrap_or(GROUP_DEFAULT),
+            })),
+        }
+    }
+
+    /// The model stored so. What the config says of single tensors counts if the files that it was
+    /// written for are stored so, too.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config.
+    pub(crate) fn blueprint(&self, kind: ImaginedKind) -> Result<Blueprint> {
+        let is_published = self.published_kind().is_ok_and(|published| published == kind);
+        let raw =
+            if is_published { RawConfig::parse(&self.path, &self.bytes)? } else { self.raw()? };
+        Blueprint::imagined(&raw, kind)
+    }
+
+    /// The model quantised so, whatever the config says.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config.
+    pub(crate) fn quantised_blueprint(&self, params: QuantParams) -> Result<Blueprint> {
+        Blueprint::imagined(&self.raw()?, ImaginedKind::Affine(params))
     }
 
     /// What the config calls its model.
@@ -105,12 +120,12 @@ impl BareConfig {
         self.root.get("model_type").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The config of a checkpoint that was made.
-    pub(crate) fn quantised(&self, checkpoint: &ImaginedCheckpoint) -> Value {
+    /// The config of a checkpoint that was made with these bits.
+    pub(crate) fn quantised(&self, params: QuantParams, checkpoint: &ImaginedCheckpoint) -> Value {
         let entry = |params: QuantParams| json!({"group_size": params.group, "bits": params.bits});
         let mut section = Map::new();
-        section.insert("group_size".to_owned(), json!(checkpoint.params.group));
-        section.insert("bits".to_owned(), json!(checkpoint.params.bits));
+        section.insert("group_size".to_owned(), json!(params.group));
+        section.insert("bits".to_owned(), json!(params.bits));
         section.insert("mode".to_owned(), json!("affine"));
         for (base, params) in &checkpoint.overrides {
             section.insert(base.clone(), entry(*params));

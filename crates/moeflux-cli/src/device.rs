@@ -21,7 +21,7 @@ use crate::quiet::without_noise;
 const API_OF_AUTO: &str = "vulkan";
 
 /// The weights of a model that a CPU reads in a moment: to compile a GPU's kernels takes longer.
-const SMALL_BYTES: u64 = 512 << 20;
+pub(crate) const SMALL_BYTES: u64 = 512 << 20;
 
 /// A model, and the tokens that its sessions hold on a device.
 pub(crate) type Candidate<'a> = (&'a Path, usize);
@@ -99,7 +99,7 @@ fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
 }
 
 /// A card of its own: whether one that shares the CPU's memory is faster is not known beforehand.
-fn is_for_auto(facts: &AdapterFacts) -> bool {
+pub(crate) fn is_for_auto(facts: &AdapterFacts) -> bool {
     let is_card = matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual);
     is_card && facts.api == API_OF_AUTO && facts.lacks.is_none()
 }

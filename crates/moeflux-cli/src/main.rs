@@ -21,6 +21,7 @@ mod stream;
 mod ranges;
 mod args;
 mod machine;
+mod pace;
 mod measured;
 mod needs;
 mod device;
@@ -31,6 +32,7 @@ mod stats;
 mod disk;
 mod place;
 mod bare_config;
+mod known;
 mod sampling;
 mod shown;
 mod asked;
@@ -44,9 +46,9 @@ mod eval;
 mod bench;
 mod replay;
 mod inspect;
+mod synth;
 mod plan;
 mod doctor;
-mod synth;
 mod pack;
 mod verify;
 mod pull;
@@ -98,7 +100,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Estimate, before a download, what a model needs of a machine and how fast it will be
     Plan(plan::PlanArgs),
-    /// Describe this machine and measure its drive, with advice on problems
+    /// Describe this machine and measure its drive, CPU and GPU, with advice on problems
     Doctor(doctor::DoctorArgs),
     /// Create a checkpoint of a given geometry with random weights, for tests; its text is noise
     Synth(synth::SynthArgs),

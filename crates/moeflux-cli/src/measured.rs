@@ -16,6 +16,7 @@ use crate::cache;
 use crate::clock;
 use crate::machine::Machine;
 use crate::out_file::OutFile;
+use crate::pace::Pace;
 
 /// A later version writes another file.
 const FILE_NAME: &str = "measured-1.json";
@@ -32,6 +33,28 @@ pub(crate) struct Rate {
     pub(crate) of: String,
     /// How long ago, in seconds.
     pub(crate) age_s: i64,
+}
+
+/// How fast something computes, and when that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Computing {
+    pub(crate) pace: Pace,
+    /// By which kernels of a CPU, or by which GPU.
+    pub(crate) name: String,
+    /// How long ago, in seconds.
+    pub(crate) age_s: i64,
+}
+
+/// A GPU of this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Card {
+    pub(crate) computing: Computing,
+    /// Bytes that a model may have there.
+    pub(crate) room_bytes: u64,
+    /// Whether its kernels read the host's memory.
+    pub(crate) sees_host: bool,
+    /// Whether commands take it by themselves for models that fit.
+    pub(crate) is_for_auto: bool,
 }
 
 /// All that was measured on this machine.
@@ -71,6 +94,36 @@ impl Measured {
         let all = drives.iter().filter_map(|(key, entry)| rate(key, entry));
         // One of another drive says nothing of a drive that is known.
         all.filter(|_| key.is_none()).min_by_key(|it| it.age_s)
+    }
+
+    /// How fast the CPU computes with these kernels.
+    pub(crate) fn cpu(&self, kernels: &str) -> Option<Computing> {
+        computing(self.root.get(&self.machine)?.get("cpu")?).filter(|it| it.name == kernels)
+    }
+
+    /// The GPU that was measured last.
+    pub(crate) fn card(&self) -> Option<Card> {
+        let entry = self.root.get(&self.machine)?.get("gpu")?;
+        Some(Card {
+            computing: computing(entry)?,
+            room_bytes: entry.get("room_bytes")?.as_u64()?,
+            sees_host: entry.get("sees_host")?.as_bool()?,
+            is_for_auto: entry.get("is_for_auto")?.as_bool()?,
+        })
+    }
+
+    /// Keeps how fast the CPU computes with these kernels.
+    pub(crate) fn set_cpu(&mut self, kernels: &str, pace: &Pace) {
+        self.machine_entry()["cpu"] = computing_entry(kernels, pace);
+    }
+
+    /// Keeps a GPU.
+    pub(crate) fn set_card(&mut self, card: &Card) {
+        let mut entry = computing_entry(&card.computing.name, &card.computing.pace);
+        entry["room_bytes"] = json!(card.room_bytes);
+        entry["sees_host"] = json!(card.sees_host);
+        entry["is_for_auto"] = json!(card.is_for_auto);
+        self.machine_entry()["gpu"] = entry;
     }
 
     /// Keeps memory's rate.
@@ -135,6 +188,20 @@ fn way_name(way: Caching) -> &'static str {
 
 fn entry(bytes_per_s: f64) -> Value {
     json!({"bytes_per_s": bytes_per_s, "measured_s": clock::seconds_since_1970()})
+}
+
+fn computing_entry(name: &str, pace: &Pace) -> Value {
+    let measured_s = clock::seconds_since_1970();
+    json!({"name": name, "pace": pace.json(), "measured_s": measured_s})
+}
+
+fn computing(entry: &Value) -> Option<Computing> {
+    let measured_s = entry.get("measured_s")?.as_i64()?;
+    Some(Computing {
+        pace: Pace::of_json(entry.get("pace")?)?,
+        name: entry.get("name")?.as_str()?.to_owned(),
+        age_s: clock::seconds_since_1970().saturating_sub(measured_s).max(0),
+    })
 }
 
 fn rate(of: &str, entry: &Value) -> Option<Rate> {

@@ -7,18 +7,14 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::step_bytes;
 use moeflux::provider::config::N_ROWS_DEFAULT;
-use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::ids::MatrixId;
 use moeflux::provider::ops::{KvKind, Op};
-use moeflux::provider::spec::FfnSpec;
-use moeflux::provider::weights::{BankPart, ExpertBank, Extent, Manifest, Origin};
-use moeflux_io::SLOT_ALIGN;
-use moeflux_kernels::MatrixLayout;
+use moeflux::provider::spec::MixerSpec;
+use moeflux::provider::weights::ExpertBank;
+use moeflux_kernels::{MatrixKind, MatrixLayout};
 
 /// How the default arithmetic keeps keys and values.
 pub(crate) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
-
-/// Whole blocks around an extent that is read past the page cache.
-const BLOCK_BYTES: u64 = 4096;
 
 /// The routed experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +27,70 @@ pub(crate) struct SparseLayer {
     pub(crate) expert_bytes: u64,
 }
 
+/// What is multiplied for a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Weights that are read for it, as stored.
+    pub(crate) n_bytes: u64,
+    /// Multiplications and additions.
+    pub(crate) n_operations: u64,
+}
+
+/// The same by the kernels that do it: a CPU multiplies codes as integers, other weights in f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Codes of affine quantisation; vectors among the bytes.
+    pub(crate) codes: Load,
+    /// FP8, and weights that are not quantised.
+    pub(crate) floats: Load,
+}
+
+impl Work {
+    fn add(&mut self, layout: &MatrixLayout, times: u64, n_bytes: u64) {
+        let load = match layout.kind {
+            MatrixKind::Affine(_) => &mut self.codes,
+            _ => &mut self.floats,
+        };
+        load.n_bytes += times * n_bytes;
+        load.n_operations += times * 2 * n_values(layout);
+    }
+
+    /// Of both.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.codes.n_bytes + self.floats.n_bytes
+    }
+
+    /// Of both.
+    pub(crate) fn n_operations(&self) -> u64 {
+        self.codes.n_operations + self.floats.n_operations
+    }
+}
+
 /// What a model needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// Weights that stay in memory.
     pub(crate) resident_bytes: u64,
-    /// Of these, what a token reads: all but the other rows of a table of embeddings.
-    pub(crate) resident_read_bytes: u64,
+    /// Of these, what a token uses: all but the other rows of a table of embeddings.
+    pub(crate) resident: Work,
+    /// What a token uses of routed experts.
+    pub(crate) routed: Work,
     /// The layers with experts.
     pub(crate) sparse_layers: Vec<SparseLayer>,
-    /// Memory for one expert: a slot takes any of them.
-    pub(crate) slot_bytes: u64,
+    /// All layers.
+    pub(crate) n_layers: u64,
     /// Keys and values of one position.
     pub(crate) kv_bytes_per_position: u64,
     /// Recurrent state of a session.
     pub(crate) state_bytes: u64,
+    /// Multiplications and additions of attention, for each position that a token looks at.
+    pub(crate) attention_operations: u64,
+    /// Those with recurrent states, for a token.
+    pub(crate) state_operations: u64,
     /// Activations of one row of a step.
     pub(crate) workspace_bytes_per_row: u64,
     /// Activations that a step needs besides.
     pub(crate) workspace_fixed_bytes: u64,
-    /// Multiplications and additions for one token, attention to its context aside.
-    pub(crate) operations_per_token: u64,
     /// The longest context.
     pub(crate) context_max: u64,
 }
@@ -62,31 +101,30 @@ impl Needs {
         let Blueprint { spec, plan, manifest } = blueprint;
         let sparse_layer = |bank: &ExpertBank| SparseLayer {
             n_experts: bank.n_experts as u64,
-            top_k: match &spec.layers[bank.layer.0].ffn {
-                FfnSpec::Moe(moe) => moe.top_k as u64,
-                FfnSpec::Dense { .. } => 0,
-            },
+            top_k: spec.layers[bank.layer.0].ffn.top_k() as u64,
             expert_bytes: bank.layout.stored_bytes(),
         };
-        let expert_weights = |bank: &ExpertBank| {
-            let spans = [bank.layout.gate, bank.layout.up, bank.layout.down];
-            let weights: u64 = spans.iter().map(|span| n_values(&span.layout)).sum();
-            sparse_layer(bank).top_k * weights
-        };
-        let matrices: u64 = manifest.matrices.iter().map(|it| n_values(&it.layout)).sum();
-        let experts: u64 = manifest.banks.iter().map(expert_weights).sum();
-        let unread = unread_embeddings(blueprint);
+        let mut routed = Work::default();
+        for bank in &manifest.banks {
+            for span in [bank.layout.gate, bank.layout.up, bank.layout.down] {
+                let n_bytes = span.layout.total_bytes() as u64;
+                routed.add(&span.layout, sparse_layer(bank).top_k, n_bytes);
+            }
+        }
         let workspace_bytes = |n_rows| plan.workspace.bytes(n_rows);
+        let sum = |of: fn(&MixerSpec) -> u64| spec.layers.iter().map(|it| of(&it.mixer)).sum();
         Self {
             resident_bytes: manifest.resident_bytes(),
-            resident_read_bytes: manifest.resident_bytes() - unread.n_bytes,
+            resident: resident_work(blueprint),
+            routed,
             sparse_layers: manifest.banks.iter().map(sparse_layer).collect(),
-            slot_bytes: slot_bytes(manifest),
+            n_layers: spec.layers.len() as u64,
             kv_bytes_per_position: plan.state.bytes_per_position(KV_KIND),
             state_bytes: plan.state.fixed_bytes(),
+            attention_operations: sum(attention_operations),
+            state_operations: sum(state_operations),
             workspace_bytes_per_row: workspace_bytes(1) - workspace_bytes(0),
             workspace_fixed_bytes: workspace_bytes(0),
-            operations_per_token: 2 * (matrices - unread.n_weights + experts),
             context_max: spec.context_max as u64,
         }
     }
@@ -124,72 +162,65 @@ impl Needs {
         self.sparse_layers.iter().map(of_layer).sum()
     }
 
-    /// Slots for what a token chooses in a layer: with fewer the engine refuses.
-    pub(crate) fn n_slots_min(&self) -> u64 {
-        let chosen_max = self.sparse_layers.iter().map(|it| it.top_k).max().unwrap_or(0);
-        chosen_max.min(self.n_experts())
-    }
-
     /// Keys, values and recurrent state of a session.
     pub(crate) fn session_bytes(&self, n_positions: u64) -> u64 {
         self.kv_bytes_per_position.saturating_mul(n_positions).saturating_add(self.state_bytes)
     }
 
-    /// Activations of steps of so many rows.
-    pub(crate) fn workspace_bytes(&self, n_rows: u64) -> u64 {
-        let rows_bytes = self.workspace_bytes_per_row.saturating_mul(n_rows);
-        step_bytes(rows_bytes.saturating_add(self.workspace_fixed_bytes))
-    }
-
-    /// All but slots, for steps of the usual length.
-    pub(crate) fn fixed_bytes(&self, context: u64) -> u64 {
-        self.resident_bytes
-            .saturating_add(self.session_bytes(context))
-            .saturating_add(self.workspace_bytes(N_ROWS_DEFAULT as u64))
-    }
-
-    /// The smallest budget that works.
-    pub(crate) fn least_bytes(&self, context: u64) -> u64 {
-        self.fixed_bytes(context).saturating_add(self.n_slots_min() * self.slot_bytes)
-    }
-
-    /// Memory of a device that holds all of it. There, keys and values take twice as much.
+    /// Memory of a device that holds all of it, with steps of the usual length. There, keys and
+    /// values take twice as much.
     pub(crate) fn all_bytes_on_device(&self, context: u64) -> u64 {
+        let rows_bytes = self.workspace_bytes_per_row.saturating_mul(N_ROWS_DEFAULT as u64);
         let kv_bytes = self.kv_bytes_per_position.saturating_mul(context);
-        self.all_bytes(context).saturating_add(kv_bytes)
-    }
-
-    /// The budget from which on nothing is read from the drive any more.
-    pub(crate) fn all_bytes(&self, context: u64) -> u64 {
-        self.fixed_bytes(context).saturating_add(self.n_experts() * self.slot_bytes)
+        self.resident_bytes
+            .saturating_add(self.experts_bytes())
+            .saturating_add(self.session_bytes(context))
+            .saturating_add(kv_bytes)
+            .saturating_add(step_bytes(rows_bytes.saturating_add(self.workspace_fixed_bytes)))
     }
 }
 
-/// Rows of a table of embeddings that a token does not read.
-struct Unread {
-    n_bytes: u64,
-    n_weights: u64,
-}
-
-/// A table that is the output matrix too is read whole.
-fn unread_embeddings(blueprint: &Blueprint) -> Unread {
-    let table = blueprint.plan.embed.ops().iter().find_map(|op| match op {
+/// What every token uses. A table of embeddings that is the output matrix too is read whole, of
+/// another one a row is.
+fn resident_work(blueprint: &Blueprint) -> Work {
+    let Blueprint { plan, manifest, .. } = blueprint;
+    let table = plan.embed.ops().iter().find_map(|op| match op {
         Op::Embed(embed) => Some(embed.table),
         _ => None,
     });
-    let is_head = |table| {
-        let ops = blueprint.plan.head.ops().iter();
-        ops.flat_map(Op::matrices).any(|used| used == table)
-    };
-    match table.filter(|table| !is_head(*table)) {
-        Some(table) => {
-            let layout = &blueprint.manifest.matrix(table).layout;
-            let n_rows = (layout.n_rows as u64).max(1);
-            let others = |whole: u64| whole / n_rows * (n_rows - 1);
-            let n_bytes = others(layout.total_bytes() as u64);
-            Unread { n_bytes, n_weights: n_values(layout) }
+    let is_head = |table| plan.head.ops().iter().flat_map(Op::matrices).any(|used| used == table);
+    let table = table.filter(|table| !is_head(*table));
+    let mut work = Work::default();
+    let mut matrix_bytes = 0;
+    for (matrix_idx, matrix) in manifest.matrices.iter().enumerate() {
+        let n_bytes = matrix.layout.total_bytes() as u64;
+        matrix_bytes += n_bytes;
+        if table == Some(MatrixId(matrix_idx)) {
+            work.codes.n_bytes += n_bytes / (matrix.layout.n_rows as u64).max(1);
+        } else {
+            work.add(&matrix.layout, 1, n_bytes);
         }
-        None => Unread { n_bytes: 0, n_weights: 0 },
+    }
+    work.codes.n_bytes += manifest.resident_bytes() - matrix_bytes;
+    work
+}
+
+/// Scores and sums, a multiplication and an addition for each channel of each head. Latent
+/// attention compares in the latent.
+fn attention_operations(mixer: &MixerSpec) -> u64 {
+    let channels = match mixer {
+        MixerSpec::Attention(it) => 2 * it.n_heads * it.head_dim,
+        MixerSpec::Mla(it) => it.n_heads * (2 * it.kv_rank + it.rope_dim),
+        MixerSpec::GatedDelta(_) => 0,
+    };
+    2 * channels as u64
+}
+
+/// A state of each head is read with a key, changed, and read with a query.
+fn state_operations(mixer: &MixerSpec) -> u64 {
+    match mixer {
+        MixerSpec::GatedDelta(it) => 6 * (it.n_v_heads * it.k_dim * it.v_dim) as u64,
+        MixerSpec::Attention(_) | MixerSpec::Mla(_) => 0,
     }
 }
 
@@ -201,27 +232,4 @@ fn n_values(layout: &MatrixLayout) -> u64 {
 #[expect(clippy::cast_precision_loss, reason = "three digits are printed")]
 pub(crate) fn float(n: u64) -> f64 {
     n as f64
-}
-
-/// The largest expert with what is read around it: a record of the packed form, or whole blocks
-/// around up to nine extents. What does not exist is planned in the packed form.
-fn slot_bytes(manifest: &Manifest) -> u64 {
-    let is_imagined = matches!(manifest.origin, Origin::Imagined(_));
-    let bytes = |bank: &ExpertBank| match bank.records {
-        Some(records) => records.record_bytes as u64,
-        None if is_imagined => bank.layout.record_bytes() as u64,
-        None => bank.parts.iter().map(|part| part_span(bank, part)).sum(),
-    };
-    let largest = manifest.banks.iter().map(bytes).max().unwrap_or(0);
-    largest.next_multiple_of(SLOT_ALIGN as u64)
-}
-
-/// Whole blocks around a part of an expert, where they are most.
-fn part_span(bank: &ExpertBank, part: &BankPart) -> u64 {
-    let blocks = |extent: Extent| {
-        let end = (extent.offset_bytes + extent.len_bytes).next_multiple_of(BLOCK_BYTES);
-        end - extent.offset_bytes / BLOCK_BYTES * BLOCK_BYTES
-    };
-    let experts = (0..bank.n_experts).map(ExpertIdx);
-    experts.map(|expert| blocks(part.extent(expert))).max().unwrap_or(0)
 }

@@ -15,6 +15,12 @@ use crate::device::Gpu;
 use crate::device::staging::STAGING_BYTES_MAX;
 use crate::trial::matrices_agree;
 
+/// What a model may take of so many bytes of a GPU: what experts come through lies there, too.
+#[must_use]
+pub fn room_for_models(n_bytes: u64) -> u64 {
+    n_bytes.saturating_sub(STAGING_BYTES_MAX)
+}
+
 /// A GPU for models.
 #[derive(Debug)]
 pub struct GpuMaker {
@@ -88,8 +94,7 @@ impl GpuMaker {
 impl DeviceMaker for GpuMaker {
     fn room_bytes(&self) -> Option<u64> {
         let room_bytes = self.memory_bytes.or_else(|| self.gpu.facts().room_bytes());
-        // What experts come through lies there too.
-        room_bytes.map(|n_bytes| n_bytes.saturating_sub(STAGING_BYTES_MAX))
+        room_bytes.map(room_for_models)
     }
 
     fn sees_host(&self) -> bool {

@@ -12,8 +12,8 @@ use twox_hash::XxHash3_64;
 use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
 use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig};
-use crate::spec::{FfnSpec, ModelSpec, QuantParams};
-use crate::weights::{Binder, Imagined, Manifest, Source};
+use crate::spec::{FfnSpec, ModelSpec};
+use crate::weights::{Binder, Imagined, ImaginedKind, Manifest, Source};
 
 /// A model before its weights are read.
 #[derive(Debug)]
@@ -49,14 +49,14 @@ impl Blueprint {
         Self::bind(ModelSpec::from_config(raw)?, Source::Checkpoint(checkpoint))
     }
 
-    /// The model that `raw` would be, in MLX layout at this quantisation.
+    /// The model that `raw` would be if it were stored so.
     ///
     /// # Errors
     ///
     /// What is wrong with the config.
-    pub fn imagined(raw: &RawConfig, params: QuantParams) -> Result<Self> {
+    pub fn imagined(raw: &RawConfig, kind: ImaginedKind) -> Result<Self> {
         let spec = ModelSpec::from_config(raw)?;
-        let imagined = Imagined { params, scale: FloatKind::Bf16 };
+        let imagined = Imagined { kind, scale: FloatKind::Bf16 };
         Self::bind(spec, Source::Imagined(imagined))
     }
 

@@ -43,9 +43,9 @@ pub mod spec {
 pub mod weights {
     pub use crate::weights::{
         BankPart, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, ImaginedCheckpoint,
-        ImaginedRole, ImaginedTensor, KindCount, Manifest, MatrixSource, MatrixSpan, Origin,
-        OwnedMatrix, PartRole, Places, Progress, QuantisedRows, Records, SkipReason, SkippedGroup,
-        StoredVector, VectorSource, Weights, load,
+        ImaginedKind, ImaginedRole, ImaginedTensor, KindCount, Manifest, MatrixSource, MatrixSpan,
+        Origin, OwnedMatrix, PartRole, Places, Progress, QuantisedRows, Records, SkipReason,
+        SkippedGroup, StoredVector, VectorSource, Weights, load,
     };
 }
 
@@ -170,7 +170,7 @@ pub mod config {
 /// A number of bytes among the needs of a model.
 pub mod budget {
     pub use crate::budget::{
-        Division, GrowthRoom, Layout, Memory, Placement, PromptRoom, step_bytes,
+        Division, GrowthRoom, Host, Layout, Memory, Placement, PromptRoom, step_bytes,
     };
 }
 

@@ -1,13 +1,16 @@
 //! How fast all cores together read memory.
 //!
-//! **Invariant:** each thread sums memory of its own, more than its cache holds; it was written
-//! before, so that no page is made while the time counts. Of several rounds the best counts: what
+//! **Invariant:** each thread sums memory of its own, more than its cache holds, on large pages
+//! where the system has them, as weights are; it was written before, so that no page is made while
+//! the time counts. Of several rounds the best counts: what
 //! else runs on the machine only takes away.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
+
+use moeflux_io::AlignedBytes;
 
 use crate::clock;
 
@@ -35,11 +38,11 @@ pub(super) fn rate(n_cores: usize, available_bytes: Option<u64>) -> Option<f64> 
     let free_bytes = usize::try_from(free_bytes).unwrap_or(usize::MAX);
     let n_threads = n_cores.clamp(1, N_THREADS_MAX);
     let part_bytes = PART_BYTES.min(ALL_BYTES_MAX / n_threads).min(free_bytes / n_threads);
-    measure(n_threads, part_bytes / size_of::<u64>(), DURATION)
+    measure(n_threads, part_bytes, DURATION)
 }
 
-fn measure(n_threads: usize, n_words: usize, duration: Duration) -> Option<f64> {
-    if n_words < 1024 {
+fn measure(n_threads: usize, n_bytes: usize, duration: Duration) -> Option<f64> {
+    if n_bytes < 8192 {
         return None;
     }
     let n_ready = AtomicUsize::new(0);
@@ -51,11 +54,13 @@ fn measure(n_threads: usize, n_words: usize, duration: Duration) -> Option<f64> 
         }
     };
     let work = || {
-        let words = vec![1_u64; n_words];
+        let mut memory = AlignedBytes::zeroed(n_bytes);
+        let bytes = memory.as_deref_mut().unwrap_or_default();
+        bytes.fill(1);
         let mut rates = [0.0; N_ROUNDS];
         for (round, rate) in rates.iter_mut().enumerate() {
             wait_for_all(round);
-            *rate = sum_for(&words, duration);
+            *rate = sum_for(bytes, duration);
         }
         rates
     };
@@ -75,26 +80,27 @@ fn measure(n_threads: usize, n_words: usize, duration: Duration) -> Option<f64> 
 
 /// Bytes per second of one thread.
 #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
-fn sum_for(words: &[u64], duration: Duration) -> f64 {
+fn sum_for(bytes: &[u8], duration: Duration) -> f64 {
     let began = clock::instant();
     let mut n_bytes = 0;
     while began.elapsed() < duration {
-        black_box(sum(black_box(words)));
-        n_bytes += size_of_val(words);
+        black_box(sum(black_box(bytes)));
+        n_bytes += bytes.len();
     }
     n_bytes as f64 / began.elapsed().as_secs_f64().max(1e-9)
 }
 
-/// By several sums at once: one alone waits for its additions, not for memory.
-fn sum(words: &[u64]) -> u64 {
+/// Of words of eight bytes, by several sums at once: one alone waits for its additions, not for
+/// memory.
+fn sum(bytes: &[u8]) -> u64 {
     let mut sums = [0_u64; 32];
-    let (chunks, rest) = words.as_chunks::<32>();
-    for chunk in chunks {
-        for (sum, word) in sums.iter_mut().zip(chunk) {
-            *sum = sum.wrapping_add(*word);
+    let (words, _) = bytes.as_chunks::<8>();
+    for words in words.chunks(32) {
+        for (sum, word) in sums.iter_mut().zip(words) {
+            *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
         }
     }
-    sums.iter().chain(rest).fold(0, |sum, word| sum.wrapping_add(*word))
+    sums.iter().fold(0, |sum, word| sum.wrapping_add(*word))
 }
 
 #[cfg(test)]
@@ -104,8 +110,8 @@ mod tests {
     #[test]
     fn every_word_is_read() {
         for n_words in [0, 1, 31, 32, 33, 1000] {
-            let words: Vec<u64> = (1..=n_words).collect();
-            assert_eq!(sum(&words), n_words * (n_words + 1) / 2);
+            let bytes: Vec<u8> = (1..=n_words).flat_map(u64::to_ne_bytes).collect();
+            assert_eq!(sum(&bytes), n_words * (n_words + 1) / 2);
         }
     }
 

@@ -8,6 +8,8 @@ mod sums;
 mod deep;
 mod gpu;
 mod memory;
+mod products;
+mod trial;
 mod survey;
 mod system;
 mod report;
@@ -15,29 +17,43 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::SUMS_FILE_NAME;
 use moeflux::{Error, Result};
+use moeflux_gpu::adapter::{AdapterKind, adapters, choose};
 
+use crate::cache;
 use crate::failure::Outcome;
 use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::measured::Measured;
 use crate::model;
-use crate::needs::Needs;
 use crate::place::{self, Place};
 use crate::plan::CONTEXT_DEFAULT;
-use crate::plan::forecast::forecast;
 use crate::plan::machine::{PlanMachine, Told};
+use crate::plan::report::{Plan, Subject};
+use crate::plan::routes::Routes;
 use crate::plan::text::wrapped;
 use crate::print;
+use crate::quiet::without_noise;
 use crate::ranges;
 use deep::deep;
-use report::{ModelHere, Report};
+use report::{ModelHere, Report, Trials};
 use survey::survey;
 use system::System;
+
+/// What small random models are run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TrialsOf {
+    /// The CPU and a GPU, if there is one
+    All,
+    /// The CPU
+    Cpu,
+    /// Nothing: `moeflux plan` goes on with earlier figures, or assumes some
+    None,
+}
 
 /// What `moeflux doctor` is told.
 #[derive(Args, Clone, Debug)]
@@ -59,6 +75,14 @@ pub(crate) struct DoctorArgs {
     /// space
     #[arg(long, value_name = "SIZE", value_parser = ranges::probe_size, default_value = "1G")]
     pub(crate) file_size: u64,
+    /// GPU to measure: its number in the list, or a part of its name [default: the first one that
+    /// is not a software driver]
+    #[arg(long, value_name = "NAME|INDEX")]
+    pub(crate) gpu: Option<String>,
+    /// What is measured by running small random models, which take 0.4 GB in the cache folder while
+    /// they are there
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
+    pub(crate) trials: TrialsOf,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -123,13 +147,49 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     if let Some(rate) = best.filter(|rate| *rate > 0.0) {
         measured.set_drive(&place::key(&dir), rate);
     }
+    let trials = trials(args, &system, interrupt)?;
+    if let Some(Ok(pace)) = &trials.cpu {
+        measured.set_cpu(system.kernels, pace);
+    }
+    if let Some(Ok(card)) = &trials.card {
+        measured.set_card(card);
+    }
     if let Err(error) = measured.save() {
         eprintln!("note: `moeflux plan` will not know these figures: {error}");
     }
     let model = model_here(&dir, &measured);
     let place = Place::of(&dir);
     let gpus = gpu::here();
-    Ok(Report { dir, system, gpus, memory_bytes_per_s, place, survey, model, deep })
+    Ok(Report { dir, system, gpus, memory_bytes_per_s, trials, place, survey, model, deep })
+}
+
+/// How fast the CPU computes, and a GPU if there is one. What cannot be measured is told.
+fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<Trials> {
+    if args.trials == TrialsOf::None {
+        return Ok(Trials::default());
+    }
+    trial::remove_old(&cache::folder());
+    let told = |result: Result<_>| match result {
+        Err(Error::Cancelled) => Err(Error::Cancelled),
+        other => Ok(other.map_err(|error| error.to_string())),
+    };
+    let cpu = told(trial::of_cpu(system.available_bytes, interrupt))?;
+    let adapter = match &args.gpu {
+        _ if args.trials == TrialsOf::Cpu => None,
+        Some(_) => Some(without_noise(|| choose(args.gpu.as_deref()))?),
+        None => {
+            let mut all = without_noise(adapters).into_iter();
+            all.find(|it| it.facts().kind != AdapterKind::Software && it.facts().lacks.is_none())
+        }
+    };
+    let card = match adapter {
+        Some(adapter) => match trial::of_gpu(&adapter, system.available_bytes, interrupt) {
+            Err(Error::Cancelled) => return Err(Error::Cancelled),
+            other => Some(other.map_err(|error| error.to_string())),
+        },
+        None => None,
+    };
+    Ok(Trials { cpu: Some(cpu), card })
 }
 
 /// The model in a folder, if there is one.
@@ -137,10 +197,17 @@ fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<Mod
     let has_model = dir.join("config.json").is_file() && model::has_weights(dir).unwrap_or(false);
     has_model.then(|| {
         let (blueprint, _) = Blueprint::of_folder(dir).map_err(|error| error.to_string())?;
-        let needs = Needs::new(&blueprint);
-        let context = needs.context_max.min(CONTEXT_DEFAULT as u64);
+        let subject = Subject::new(String::new(), blueprint, None);
+        let context = subject.needs.context_max.min(CONTEXT_DEFAULT as u64);
         let machine = PlanMachine::here(&Told::default(), measured, Some(&place::key(dir)));
-        let forecast = machine.gives().and_then(|gives| forecast(&needs, &gives, context));
-        Ok(ModelHere { needs, context, machine, forecast })
+        let plan = Plan { subject: &subject, machine: &machine, context, routes: &Routes::Unknown };
+        let n_experts = subject.needs.n_experts();
+        match plan.report() {
+            Ok(report) => Ok(ModelHere { n_experts, expected: Ok(report.forecast) }),
+            Err(Error::NoRoom { needed_bytes, .. }) => {
+                Ok(ModelHere { n_experts, expected: Err(needed_bytes) })
+            }
+            Err(error) => Err(error.to_string()),
+        }
     })
 }

@@ -14,11 +14,11 @@ use super::deep::Deep;
 use super::gpu;
 use super::survey::{DEPTH_ENOUGH, DEPTHS, Survey, Way};
 use super::system::{LockLimit, System};
-use crate::needs::Needs;
+use crate::measured::Card;
+use crate::pace::Pace;
 use crate::place::Place;
-use crate::plan::advice::speed_range;
+use crate::plan::advice::first_tokens;
 use crate::plan::forecast::Forecast;
-use crate::plan::machine::PlanMachine;
 use crate::plan::report::forecast_json;
 
 /// A drive below this makes every miss long.
@@ -42,11 +42,17 @@ const CLEARLY: f64 = 1.1;
 /// A model in the folder.
 #[derive(Clone, Debug)]
 pub(super) struct ModelHere {
-    pub(super) needs: Needs,
-    pub(super) context: u64,
-    pub(super) machine: PlanMachine,
-    /// None if it has too little memory here.
-    pub(super) forecast: Option<Forecast>,
+    pub(super) n_experts: u64,
+    /// What is expected here, or the least memory that it needs.
+    pub(super) expected: Result<Forecast, u64>,
+}
+
+/// How fast the machine computes, or why that is not known; none if nobody asked, or there is no
+/// such thing.
+#[derive(Debug, Default)]
+pub(super) struct Trials {
+    pub(super) cpu: Option<Result<Pace, String>>,
+    pub(super) card: Option<Result<Card, String>>,
 }
 
 /// All that was found.
@@ -57,6 +63,7 @@ pub(super) struct Report {
     /// In the order of `--gpu`.
     pub(super) gpus: Vec<AdapterFacts>,
     pub(super) memory_bytes_per_s: Option<f64>,
+    pub(super) trials: Trials,
     pub(super) place: Place,
     /// The drive's figures, or why there are none.
     pub(super) survey: Result<Survey, String>,
@@ -85,20 +92,22 @@ impl Report {
     fn model_verdict(&self, model: &ModelHere) -> String {
         let dir = self.dir.display();
         let more = format!("`moeflux plan {dir}` says more");
-        match (&model.forecast, &model.machine.budget) {
-            (Some(forecast), _) => format!(
-                "the model here: {}, bound by {}, with {:.0} % of its experts in the memory that \
-                 is free now; {more}",
-                speed_range(forecast),
-                forecast.low.bound.name(),
-                100.0 * forecast.share
-            ),
-            (None, Some((bytes, _))) => format!(
-                "the model here needs {} at least, and {} are free now; {more}",
-                ByteCount(model.needs.least_bytes(model.context)).rounded(),
-                ByteCount(*bytes).rounded()
-            ),
-            (None, None) => format!("this system does not report how much memory is free; {more}"),
+        match &model.expected {
+            Ok(forecast) => {
+                let places = &forecast.places;
+                let n_here = crate::needs::float(places.on_card + places.in_memory);
+                format!(
+                    "the model here: {}, bound by the {}, with {:.0} % of its experts in the \
+                     memory that is free now; {more}",
+                    first_tokens(forecast),
+                    forecast.answer.low.bound.name(),
+                    100.0 * n_here / crate::needs::float(model.n_experts.max(1))
+                )
+            }
+            Err(least_bytes) => {
+                let least = ByteCount(*least_bytes).rounded();
+                format!("the model here needs {least} of memory at least; {more}")
+            }
         }
     }
 
@@ -108,6 +117,10 @@ impl Report {
         match &self.survey {
             Ok(survey) => warnings.extend(self.drive_warnings(survey)),
             Err(problem) => warnings.push(format!("the drive was not measured: {problem}")),
+        }
+        let problems = [("CPU", cpu_problem(&self.trials)), ("GPU", card_problem(&self.trials))];
+        for (what, problem) in problems {
+            warnings.extend(problem.map(|it| format!("the {what} was not measured: {it}")));
         }
         warnings
     }
@@ -206,11 +219,13 @@ impl Report {
     pub(super) fn json(&self) -> Value {
         let mount = self.place.mount.as_ref();
         let device = self.place.device.as_ref();
+        let card = self.trials.card.as_ref().and_then(|it| it.as_ref().ok());
         let model = self.model.as_ref().map(|model| match model {
             Ok(model) => json!({
-                "least_bytes": model.needs.least_bytes(model.context),
-                "context": model.context,
-                "forecast": model.forecast.as_ref().map(forecast_json),
+                "least_bytes": model.expected.as_ref().err(),
+                "forecast": model.expected.as_ref().map_or(Value::Null, |forecast| {
+                    forecast_json(forecast, model.n_experts)
+                }),
             }),
             Err(problem) => json!({"problem": problem}),
         });
@@ -219,6 +234,9 @@ impl Report {
             "system": self.system.json(),
             "gpus": self.gpus.iter().map(gpu::json).collect::<Vec<_>>(),
             "memory_bytes_per_s": self.memory_bytes_per_s,
+            "cpu_pace": self.trials.cpu.as_ref().and_then(|it| it.as_ref().ok()).map(Pace::json),
+            "gpu_pace": card.map(|it| it.computing.pace.json()),
+            "gpu_measured": card.map(|it| it.computing.name.as_str()),
             "file_system": mount.map(|it| it.kind.as_str()),
             "mount_point": mount.map(|it| it.point.display().to_string()),
             "mount_source": mount.map(|it| it.source.as_str()),
@@ -238,6 +256,14 @@ impl Report {
             "warnings": self.warnings(),
         })
     }
+}
+
+fn cpu_problem(trials: &Trials) -> Option<&String> {
+    trials.cpu.as_ref()?.as_ref().err()
+}
+
+fn card_problem(trials: &Trials) -> Option<&String> {
+    trials.card.as_ref()?.as_ref().err()
 }
 
 fn drive_verdict(survey: &Survey) -> Option<String> {
@@ -307,6 +333,7 @@ mod tests {
             system,
             gpus: Vec::new(),
             memory_bytes_per_s: Some(3e10),
+            trials: Trials::default(),
             place,
             survey: Ok(survey),
             model: None,

@@ -9,6 +9,8 @@ use super::gpu;
 use super::report::Report;
 use super::survey::{DEPTHS, Subject, Survey, Way};
 use super::system::{LockLimit, System};
+use crate::measured::Computing;
+use crate::pace::Pace;
 use crate::plan::text::wrapped;
 use crate::size::binary;
 
@@ -67,6 +69,13 @@ fn machine(report: &Report) -> Vec<String> {
         let text = format!("{:.1} GB/s read by all cores", rate / 1e9);
         lines.push(row("memory rate", &text));
     }
+    if let Some(Ok(pace)) = &report.trials.cpu {
+        lines.push(row("computing", &computing(pace)));
+        let floats = pace.prompt_float_operations_per_s / 1e9;
+        let read = pace.answer_float_bytes_per_s / 1e9;
+        let text = format!("with FP8: {read:.1} GB/s of weights, {floats:.0} GOP/s");
+        lines.push(row("", &text));
+    }
     lines.extend(huge_pages(system).map(|text| row("huge pages", &text)));
     lines.push(row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
     let root = if system.is_root { ", which does not hold for root" } else { "" };
@@ -77,7 +86,23 @@ fn machine(report: &Report) -> Vec<String> {
     lines.extend(locked.map(|text| row("locked memory", &text)));
     let gpus = report.gpus.iter().enumerate();
     lines.extend(gpus.map(|(idx, facts)| row(&format!("gpu {idx}"), &gpu::text(facts))));
+    if let Some(Ok(card)) = &report.trials.card {
+        let Computing { pace, name, .. } = &card.computing;
+        lines.push(row("computing", &format!("on {name}: {}", computing(pace))));
+        let far = pace.far_bytes_per_s / 1e9;
+        let [layer, streamed] = [pace.layer_s, pace.streamed_layer_s].map(|it| it * 1e6);
+        let text = format!(
+            "{layer:.0} us more for a layer, {streamed:.0} if its experts are streamed; reads \
+             {far:.1} GB/s of the host's memory"
+        );
+        lines.push(row("", &text));
+    }
     lines
+}
+
+fn computing(pace: &Pace) -> String {
+    let [answers, prompts] = [pace.answer_bytes_per_s / 1e9, pace.prompt_operations_per_s / 1e9];
+    format!("answers read {answers:.1} GB/s of weights, prompts take {prompts:.0} GOP/s")
 }
 
 fn memory(system: &System) -> String {

@@ -15,20 +15,22 @@ use moeflux::provider::format::RawConfig;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
+use crate::known;
 use crate::model;
 use report::{Files, Report};
 
 /// What `moeflux inspect` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
-    /// Folder of a model, its OWNER/NAME in the hub's cache, or a config.json to show the sizes
-    /// that the model would have [default: the demo model]
-    #[arg(value_name = "DIR|CONFIG.json|OWNER/NAME")]
+    /// Folder of a model, its OWNER/NAME in the hub's cache, a config.json to show the sizes that
+    /// the model would have, or one of the names that `moeflux plan` lists [default: the demo
+    /// model]
+    #[arg(value_name = "DIR|CONFIG.json|OWNER/NAME|NAME")]
     pub(crate) path: Option<PathBuf>,
-    /// Bits per weight, with a config.json only: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
+    /// Bits per weight, without weights only: 2, 3, 4, 5, 6 or 8 [default: as the config says]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
-    /// Weights per scale, with a config.json only: 32, 64 or 128 [default: the config's, or 64]
+    /// Weights per scale, without weights only: 32, 64 or 128 [default: as the config says]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
     /// Print JSON
@@ -42,9 +44,20 @@ pub(crate) struct InspectArgs {
 ///
 /// What is wrong with the config, the headers or the arguments.
 pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
+    if let Some(known) = args.path.as_deref().and_then(known::named) {
+        return Ok(shown(&of_config(&known.config()?, args)?, args));
+    }
     let path = &model::path(args.path.as_deref())?;
-    let report = if path.is_dir() { of_folder(path, args)? } else { of_config(path, args)? };
-    Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
+    let report = if path.is_dir() {
+        of_folder(path, args)?
+    } else {
+        of_config(&BareConfig::open(path)?, args)?
+    };
+    Ok(shown(&report, args))
+}
+
+fn shown(report: &Report, args: &InspectArgs) -> String {
+    if args.json { format!("{:#}", report.to_json()) } else { text::render(report) }
 }
 
 fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
@@ -73,10 +86,8 @@ fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
     Ok(Report::new(&blueprint, model_type, Some(files)))
 }
 
-fn of_config(path: &Path, args: &InspectArgs) -> Outcome<Report> {
-    let config = BareConfig::open(path)?;
-    let params = config.params(args.bits, args.group)?;
-    let blueprint = config.blueprint(params)?;
+fn of_config(config: &BareConfig, args: &InspectArgs) -> Outcome<Report> {
+    let blueprint = config.blueprint(config.kind(args.bits, args.group)?)?;
     Ok(Report::new(&blueprint, config.model_type(), None))
 }
 

@@ -9,7 +9,9 @@ use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
     Family, FfnSpec, LayerSpec, MixerSpec, MoeSpec, QuantParams, RopeScaling, RouterSpec,
 };
-use moeflux::provider::weights::{Manifest, Origin, SkipReason, SkippedGroup, VectorSource};
+use moeflux::provider::weights::{
+    ImaginedKind, Manifest, Origin, SkipReason, SkippedGroup, VectorSource,
+};
 use serde_json::{Value, json};
 
 /// Positions that the state's size is given for.
@@ -177,8 +179,11 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
     let stated = &blueprint.spec.quantisation;
     match &blueprint.manifest.origin {
         Origin::Imagined(checkpoint) => Quantised {
-            default: Some(checkpoint.params),
-            is_fp8: false,
+            default: match checkpoint.kind {
+                ImaginedKind::Affine(params) => Some(params),
+                ImaginedKind::Fp8 | ImaginedKind::Float => None,
+            },
+            is_fp8: checkpoint.kind == ImaginedKind::Fp8,
             n_overrides: checkpoint.overrides.len(),
         },
         Origin::Checkpoint => Quantised {

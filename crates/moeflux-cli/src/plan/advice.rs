@@ -3,108 +3,94 @@
 //! **Invariant:** says what a change would give, never that one should be made.
 
 use moeflux::ByteCount;
-use moeflux::provider::config::N_ROWS_DEFAULT;
+use moeflux::provider::spec::QuantParams;
+use moeflux::provider::weights::ImaginedKind;
 
-use super::forecast::{Bound, Forecast, Gives, forecast};
-use super::machine::PlanMachine;
-use crate::needs::Needs;
+use super::forecast::{Answer, Bound, Forecast};
+use super::gives::{Gives, Uncertain};
+use super::report::Report;
 use crate::size::binary;
 
-/// Budgets in whole units of this are easier to type.
-const BUDGET_UNIT_BYTES: u64 = 1 << 20;
+/// What `moeflux pack` is asked for most.
+pub(crate) const PACKED: ImaginedKind = ImaginedKind::Affine(QuantParams { bits: 4, group: 64 });
 
-pub(super) fn advice(
-    needs: &Needs,
-    machine: &PlanMachine,
-    context: u64,
-    forecast: Option<&Forecast>,
-) -> Vec<String> {
+pub(super) fn advice(report: &Report<'_>) -> Vec<String> {
     let mut advice = Vec::new();
-    match (machine.gives(), forecast) {
-        (None, _) => advice.push(least(needs, context)),
-        (Some(gives), None) => {
-            let missing = needs.least_bytes(context).saturating_sub(gives.budget_bytes);
-            advice.push(format!(
-                "this budget is too small: it needs {} more",
-                ByteCount(missing).rounded()
-            ));
-            advice.push(least(needs, context));
-        }
-        (Some(_), Some(forecast)) if forecast.n_slots >= needs.n_experts() => {
-            advice.push(format!(
-                "everything fits: after loading ({:.1} s) nothing is read from the drive",
-                forecast.load_seconds
-            ));
-        }
-        (Some(gives), Some(forecast)) => {
-            advice.push(least(needs, context));
-            advice.extend(more_memory(needs, &gives, context));
-            advice.extend(faster_drive(needs, &gives, context, forecast));
-        }
+    let Report { forecast, least_bytes, .. } = report;
+    if forecast.places.on_drive == 0 {
+        let seconds = forecast.load_seconds;
+        advice.push(format!(
+            "all experts are in memory: after loading ({seconds:.1} s) nothing is read from the \
+             drive"
+        ));
+    } else {
+        advice.extend(more_memory(report));
+        advice.extend(faster_drive(report));
+    }
+    let least = ByteCount(*least_bytes).rounded();
+    advice.push(format!("the least that works: --memory {} ({least})", typed(*least_bytes)));
+    if report.plan.subject.kind == Some(ImaginedKind::Float) {
+        advice.push("with 4 bits, as `moeflux pack` writes them: add --bits 4".to_owned());
     }
     advice
 }
 
-fn least(needs: &Needs, context: u64) -> String {
-    let least = needs.least_bytes(context).next_multiple_of(BUDGET_UNIT_BYTES);
-    format!(
-        "the minimum budget is {} ({}): resident weights {}, session {}, workspace \
-         {}, {} slots {}",
-        ByteCount(least).rounded(),
-        binary(least),
-        ByteCount(needs.resident_bytes).rounded(),
-        ByteCount(needs.session_bytes(context)).rounded(),
-        ByteCount(needs.workspace_bytes(N_ROWS_DEFAULT as u64)).rounded(),
-        needs.n_slots_min(),
-        ByteCount(needs.n_slots_min() * needs.slot_bytes).rounded()
-    )
+/// As an option takes it.
+fn typed(n_bytes: u64) -> String {
+    format!("{}M", n_bytes.div_ceil(1 << 20))
 }
 
-fn more_memory(needs: &Needs, gives: &Gives, context: u64) -> Vec<String> {
-    let speeds = |bytes: u64| {
-        let more = Gives { budget_bytes: bytes, ..*gives };
-        let more = forecast(needs, &more, context)?;
-        Some(speed_range(&more))
-    };
+fn speeds(report: &Report<'_>, gives: &Gives) -> Option<String> {
+    report.plan.case(gives).forecast().ok().map(|it| speed_range(&it.answer))
+}
+
+fn more_memory(report: &Report<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    let double = gives.budget_bytes.saturating_mul(2);
-    if double < needs.all_bytes(context) {
-        let bytes = ByteCount(double).rounded();
-        lines.extend(speeds(double).map(|it| format!("twice the memory, {bytes}: {it}")));
+    let Some(now) = report.plan.machine.memory_bytes() else { return lines };
+    let double = now.saturating_mul(2);
+    if double < report.all_bytes {
+        let more = speeds(report, &report.gives.with_budget(double));
+        lines.extend(more.map(|it| format!("with {} of memory: {it}", binary(double))));
     }
-    let all = needs.all_bytes(context).next_multiple_of(BUDGET_UNIT_BYTES);
-    let missing = ByteCount(all.saturating_sub(gives.budget_bytes)).rounded();
-    let all_text = ByteCount(all).rounded();
+    let all = speeds(report, &report.gives.with_budget(report.all_bytes));
+    let all_text = binary(report.all_bytes);
     lines.extend(
-        speeds(all).map(|it| {
-            format!("nothing is read from the drive with {all_text}, {missing} more: {it}")
-        }),
+        all.map(|it| format!("with {all_text} of memory nothing is read from the drive: {it}")),
     );
     lines
 }
 
-fn faster_drive(needs: &Needs, gives: &Gives, context: u64, now: &Forecast) -> Option<String> {
-    if now.high.bound != Bound::Drive {
+fn faster_drive(report: &Report<'_>) -> Option<String> {
+    if report.forecast.answer.high.bound != Bound::Drive {
         return None;
     }
-    let faster = Gives { drive_bytes_per_s: 2.0 * gives.drive_bytes_per_s, ..*gives };
-    let faster = forecast(needs, &faster, context)?;
-    let gbps = 2.0 * gives.drive_bytes_per_s / 1e9;
-    Some(format!("a drive of {gbps:.2} GB/s: {}", speed_range(&faster)))
+    let double = 2.0 * report.gives.drive.value;
+    let faster = Gives { drive: Uncertain::of_drive(double), ..report.gives.clone() };
+    let speeds = speeds(report, &faster)?;
+    Some(format!("with a drive of {:.1} GB/s: {speeds}", double / 1e9))
 }
 
 /// `0.35 to 0.41 tokens/s`.
-pub(crate) fn speed_range(forecast: &Forecast) -> String {
-    let [low, high] = [forecast.low, forecast.high].map(|it| speed(it.tokens_per_s));
-    if low == high { format!("{low} tokens/s") } else { format!("{low} to {high} tokens/s") }
+pub(crate) fn speed_range(answer: &Answer) -> String {
+    format!("{} tokens/s", range(answer.low.tokens_per_s, answer.high.tokens_per_s))
 }
 
-/// Three digits, as far as they mean anything.
+/// The same of a forecast's first tokens.
+pub(crate) fn first_tokens(forecast: &Forecast) -> String {
+    speed_range(&forecast.answer)
+}
+
+/// `0.35 to 0.41`.
+pub(super) fn range(low: f64, high: f64) -> String {
+    let [low, high] = [low, high].map(speed);
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// As many digits as mean anything.
 pub(super) fn speed(tokens_per_s: f64) -> String {
     match tokens_per_s {
-        100.0.. => format!("{tokens_per_s:.0}"),
-        10.0.. => format!("{tokens_per_s:.1}"),
-        0.1.. => format!("{tokens_per_s:.2}"),
-        _ => format!("{tokens_per_s:.3}"),
+        10.0.. => format!("{tokens_per_s:.0}"),
+        1.0.. => format!("{tokens_per_s:.1}"),
+        _ => format!("{tokens_per_s:.2}"),
     }
 }

@@ -1,41 +1,34 @@
-//! What a model needs and what a machine gives, as expected tokens per second.
+//! What a model needs and what a machine gives, as expected tokens per second: from where to where.
 //!
-//! Two ends: routing that no cache can guess, nothing overlapped, the context full, drive and
-//! memory below their rates; and routing as skewed as that of the model in the box, all overlapped,
-//! the context empty. **Invariant:** arithmetic alone: asks no file and no clock.
+//! Where experts are is asked of the engine's own division of memory. The low end counts on the
+//! slowest of each rate, on little overlap and, without a trace, on routing that no cache can
+//! guess; the high end on the fastest, on nearly full overlap, and on routing as skewed as that of
+//! the model in the box. **Invariant:** arithmetic alone: asks no file and no clock.
 
-use moeflux::provider::config::{N_ROWS_DEFAULT, N_ROWS_MAX};
+use moeflux::Error;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::budget::{Layout, Placement, PromptRoom};
 
+use super::gives::{End, Gives};
+use super::routes::Routes;
 use crate::needs::{Needs, float};
 
 /// Prompts that a forecast is made for, as far as the context reaches.
 const PROMPTS: [u64; 2] = [512, 2048];
 
-/// Of the drive's rate, what the low end counts on.
-const DRIVE_SHARE_LOW: f64 = 0.85;
+/// Of the shorter of reading and computing, what is not hidden behind the longer one.
+const UNHIDDEN_LOW: f64 = 0.6;
+const UNHIDDEN_HIGH: f64 = 0.2;
 
-/// Of memory's rate, what the low end counts on: decoding reached 77 to 100 % of a plain sum's.
-const MEMORY_SHARE_LOW: f64 = 0.75;
-
-/// What a machine gives.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Gives {
-    /// Memory for all of it.
-    pub(crate) budget_bytes: u64,
-    /// Of the drive.
-    pub(crate) drive_bytes_per_s: f64,
-    /// Of memory, all cores together.
-    pub(crate) memory_bytes_per_s: f64,
-    /// Of all cores together.
-    pub(crate) operations_per_s: f64,
-}
+/// A card keeps room for so many experts on their way to it, not for good.
+const N_SLOTS_ON_THEIR_WAY: u64 = 32;
 
 /// What takes the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     Drive,
-    Memory,
-    Compute,
+    Cpu,
+    Gpu,
 }
 
 impl Bound {
@@ -43,8 +36,8 @@ impl Bound {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Drive => "drive",
-            Self::Memory => "memory",
-            Self::Compute => "compute",
+            Self::Cpu => "CPU",
+            Self::Gpu => "GPU",
         }
     }
 }
@@ -52,7 +45,7 @@ impl Bound {
 /// One end of what is expected of an answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Speed {
-    /// Experts found in memory.
+    /// Uses of experts that are in memory, that of a card among it.
     pub(crate) hit_rate: f64,
     /// Read from the drive for a token.
     pub(crate) drive_bytes_per_token: f64,
@@ -60,6 +53,13 @@ pub(crate) struct Speed {
     pub(crate) tokens_per_s: f64,
     /// Why it is not more.
     pub(crate) bound: Bound,
+}
+
+/// Both ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) low: Speed,
+    pub(crate) high: Speed,
 }
 
 /// What is expected of a prompt.
@@ -71,164 +71,238 @@ pub(crate) struct Prompt {
     pub(crate) n_passes: u64,
     /// Read from the drive, all passes together.
     pub(crate) drive_bytes: f64,
-    /// Until it is read.
-    pub(crate) seconds: f64,
-    /// Why it is not less.
+    /// Tokens per second.
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// Why it is not more.
     pub(crate) bound: Bound,
+}
+
+/// Routed experts by where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    pub(crate) on_card: u64,
+    pub(crate) in_memory: u64,
+    pub(crate) on_drive: u64,
 }
 
 /// What is expected.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Forecast {
-    /// Experts that fit.
-    pub(crate) n_slots: u64,
-    /// Of all experts, these.
-    pub(crate) share: f64,
-    /// Of what can be expected, the least.
-    pub(crate) low: Speed,
-    /// The most.
-    pub(crate) high: Speed,
+    /// How the engine would divide the memory.
+    pub(crate) layout: Layout,
+    /// Where experts are.
+    pub(crate) places: Places,
+    /// At the beginning of a session.
+    pub(crate) answer: Answer,
+    /// When its context is full.
+    pub(crate) answer_after: Answer,
     /// By length.
     pub(crate) prompts: Vec<Prompt>,
     /// Until the first token can be read: what stays, and experts while there is room.
     pub(crate) load_seconds: f64,
 }
 
-/// Seconds by what is waited for.
+/// A model, a machine and the tokens of its sessions.
 #[derive(Clone, Copy, Debug)]
-struct Seconds {
-    drive: f64,
-    memory: f64,
-    compute: f64,
-}
-
-impl Seconds {
-    fn bound(self) -> Bound {
-        let Self { drive, memory, compute } = self;
-        if drive >= memory.max(compute) {
-            Bound::Drive
-        } else if memory >= compute {
-            Bound::Memory
-        } else {
-            Bound::Compute
-        }
-    }
-
-    /// All at the same time.
-    fn overlapped(self) -> f64 {
-        self.drive.max(self.computing())
-    }
-
-    /// Reading from the drive, then computing.
-    fn in_turn(self) -> f64 {
-        self.drive + self.computing()
-    }
-
-    /// Weights come from memory while others are multiplied.
-    fn computing(self) -> f64 {
-        self.memory.max(self.compute)
-    }
-}
-
-/// How many experts fit beside all else, with steps of `n_rows`.
-fn n_slots(needs: &Needs, budget_bytes: u64, (context, n_rows): (u64, u64)) -> u64 {
-    let held = needs.resident_bytes.saturating_add(needs.session_bytes(context));
-    let held = held.saturating_add(needs.workspace_bytes(n_rows));
-    let slots = budget_bytes.saturating_sub(held).checked_div(needs.slot_bytes);
-    slots.unwrap_or(0).min(needs.n_experts())
+pub(crate) struct Case<'a> {
+    pub(crate) blueprint: &'a Blueprint,
+    pub(crate) needs: &'a Needs,
+    pub(crate) gives: &'a Gives,
+    pub(crate) context: u64,
+    pub(crate) routes: &'a Routes,
 }
 
 /// How often an expert is found if routing is as skewed as that of the model in the box, whose hit
 /// rates by `lfu` are 37, 62, 81 and 94 % at shares of 1/8, 1/4, 1/2 and 3/4.
-fn skewed_hit_rate(share: f64) -> f64 {
+fn skewed(share: f64) -> f64 {
     1.0 - (1.0 - share).powi(3)
 }
 
-/// The forecast; none if the budget is below [`Needs::least_bytes`].
-pub(crate) fn forecast(needs: &Needs, gives: &Gives, context: u64) -> Option<Forecast> {
-    if gives.budget_bytes < needs.least_bytes(context) {
-        return None;
+/// Seconds of reading and computing together.
+pub(super) fn together(end: &End, drive: f64, computing: f64) -> f64 {
+    let unhidden = if end.is_low { UNHIDDEN_LOW } else { UNHIDDEN_HIGH };
+    drive.max(computing) + unhidden * drive.min(computing)
+}
+
+impl Case<'_> {
+    /// The forecast.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] if the memory is too small.
+    pub(crate) fn forecast(&self) -> Result<Forecast, Error> {
+        let layout = self.gives.layout(self.blueprint, self.context)?;
+        let places = self.places(&layout);
+        let answer = |context: u64| Answer {
+            low: self.answer(&layout, (self.gives.low(), context)),
+            high: self.answer(&layout, (self.gives.high(), context)),
+        };
+        let lengths = PROMPTS.iter().filter(|length| **length <= self.context);
+        let n_loaded = places.on_card + places.in_memory;
+        let loaded = float(self.needs.resident_bytes)
+            + share(n_loaded, self.needs.n_experts()) * float(self.needs.experts_bytes());
+        Ok(Forecast {
+            layout,
+            places,
+            answer: answer(0),
+            answer_after: answer(self.context),
+            prompts: lengths.map(|length| self.prompt(&layout, *length)).collect(),
+            load_seconds: loaded / self.gives.drive.value,
+        })
     }
-    let usual = (context, N_ROWS_DEFAULT as u64);
-    let n_slots = n_slots(needs, gives.budget_bytes, usual);
-    let share = share(needs, n_slots);
-    let low_gives = Gives {
-        drive_bytes_per_s: DRIVE_SHARE_LOW * gives.drive_bytes_per_s,
-        memory_bytes_per_s: MEMORY_SHARE_LOW * gives.memory_bytes_per_s,
-        ..*gives
-    };
-    let low = decode(needs, &low_gives, share, needs.session_bytes(context));
-    let high = decode(needs, gives, skewed_hit_rate(share), needs.session_bytes(0));
-    let lengths = PROMPTS.iter().filter(|length| **length <= context);
-    let prompts = lengths.map(|length| prompt(needs, gives, context, *length)).collect();
-    let loaded = float(needs.resident_bytes) + share * float(needs.experts_bytes());
-    Some(Forecast {
-        n_slots,
-        share,
-        low: low.speed(Seconds::in_turn),
-        high: high.speed(Seconds::overlapped),
-        prompts,
-        load_seconds: loaded / gives.drive_bytes_per_s,
-    })
+
+    /// The smallest budget that works.
+    pub(crate) fn least_bytes(&self) -> Result<u64, Error> {
+        self.gives.least_bytes(self.blueprint, self.context)
+    }
+
+    fn places(&self, layout: &Layout) -> Places {
+        let n_experts = self.needs.n_experts();
+        let n_slots = |n_bytes: u64| n_bytes.checked_div(layout.slot_bytes).unwrap_or(0);
+        match layout.placement {
+            Placement::Resident => Places { on_card: 0, in_memory: n_experts, on_drive: 0 },
+            Placement::OnDevice { far_bytes } => {
+                let far = share_of(far_bytes, layout.memory.expert_bytes) * float(n_experts);
+                let in_memory = rounded(far);
+                Places { on_card: n_experts - in_memory, in_memory, on_drive: 0 }
+            }
+            Placement::Streaming { n_slots: in_memory } => {
+                let card_bytes = layout.device_expert_bytes.filter(|_| self.gives.is_on_card());
+                let room = n_slots(card_bytes.unwrap_or(0)).saturating_sub(N_SLOTS_ON_THEIR_WAY);
+                let in_memory = (in_memory as u64).min(n_experts);
+                let on_card = room.min(n_experts - in_memory);
+                Places { on_card, in_memory, on_drive: n_experts - in_memory - on_card }
+            }
+        }
+    }
+
+    /// Uses of experts that are in memory, and those on the card.
+    fn hits(&self, places: Places, is_low: bool) -> (f64, f64) {
+        let n_experts = self.needs.n_experts();
+        let by_share = |share: f64| if is_low { share } else { skewed(share) };
+        let n_here = places.on_card + places.in_memory;
+        let found = match self.routes.hit_rate(n_here) {
+            Some(found) if places.on_drive > 0 => found,
+            _ => by_share(share(n_here, n_experts)),
+        };
+        let on_card = by_share(share(places.on_card, n_experts));
+        (found, on_card.min(found))
+    }
+
+    fn answer(&self, layout: &Layout, (end, context): (End, u64)) -> Speed {
+        let needs = self.needs;
+        let places = self.places(layout);
+        let (hit_rate, card_rate) = self.hits(places, end.is_low);
+        let pace = &end.pace;
+        let is_on_card = self.gives.is_on_card();
+        let at_pace = |work: &crate::needs::Work| {
+            float(work.codes.n_bytes) / pace.answer_bytes_per_s
+                + float(work.floats.n_bytes) / pace.answer_float_bytes_per_s
+        };
+        let routed = match is_on_card {
+            // What is not on the card is read by its kernels where it is.
+            true => {
+                let far = (1.0 - card_rate) * float(needs.routed_bytes()) / pace.far_bytes_per_s;
+                card_rate * at_pace(&needs.routed) + far
+            }
+            false => at_pace(&needs.routed),
+        };
+        let is_streamed = places.on_drive > 0;
+        let waits = if is_streamed { pace.streamed_layer_s } else { 0.0 };
+        let computing = at_pace(&needs.resident)
+            + routed
+            + self.of_session(&end, context)
+            + float(needs.n_layers) * pace.layer_s
+            + float(needs.sparse_layers.len() as u64) * waits;
+        let drive_bytes = (1.0 - hit_rate) * float(needs.routed_bytes());
+        let drive = drive_bytes / end.drive_bytes_per_s;
+        Speed {
+            hit_rate,
+            drive_bytes_per_token: drive_bytes,
+            tokens_per_s: 1.0 / together(&end, drive, computing),
+            bound: self.bound(drive, computing),
+        }
+    }
+
+    /// What a token looks at of its session: to be read, or to be computed.
+    fn of_session(&self, end: &End, context: u64) -> f64 {
+        let needs = self.needs;
+        // On a card keys and values are in f32.
+        let width = if self.gives.is_on_card() { 2.0 } else { 1.0 };
+        let kv_bytes = width * float(needs.kv_bytes_per_position.saturating_mul(context));
+        let read = (kv_bytes + 2.0 * float(needs.state_bytes)) / end.session_bytes_per_s;
+        let n_operations = needs.attention_operations.saturating_mul(context);
+        let computed = float(n_operations) / end.pace.prompt_float_operations_per_s;
+        read.max(computed)
+    }
+
+    fn bound(&self, drive: f64, computing: f64) -> Bound {
+        match (drive >= computing, self.gives.is_on_card()) {
+            (true, _) => Bound::Drive,
+            (false, true) => Bound::Gpu,
+            (false, false) => Bound::Cpu,
+        }
+    }
+
+    /// In steps as the engine makes them: on a CPU a long prompt borrows memory of experts, each of
+    /// which is read once for a step.
+    fn prompt(&self, layout: &Layout, n_tokens: u64) -> Prompt {
+        let room = PromptRoom::planned(layout, self.blueprint);
+        let room = room.filter(|_| !self.gives.is_on_card());
+        let n_rows_prompt = usize::try_from(n_tokens).unwrap_or(usize::MAX);
+        let division = room.and_then(|room| room.division(n_rows_prompt, 0));
+        let n_rows = division.map_or(layout.n_rows_max, |it| it.n_rows) as u64;
+        let n_lent = division.map_or(0, |it| it.n_slots_lent) as u64;
+        let n_passes = n_tokens.div_ceil(n_rows.max(1));
+        let places = self.places(layout);
+        let n_experts = self.needs.n_experts();
+        let n_kept = (places.in_memory + places.on_card).saturating_sub(n_lent);
+        let stays = share(n_kept, n_experts);
+        let n_rows = n_rows.min(n_tokens);
+        let chosen_bytes = self.needs.chosen_bytes(n_rows) * float(n_passes);
+        let drive_bytes = if places.on_drive > 0 { chosen_bytes * (1.0 - stays) } else { 0.0 };
+        let far_bytes = match self.gives.is_on_card() {
+            true => chosen_bytes * (1.0 - share(places.on_card, n_experts)),
+            false => 0.0,
+        };
+        let seconds = |end: End| {
+            let begun = chosen_bytes + float(n_passes * self.needs.resident.n_bytes());
+            let begun = begun / end.pace.prompt_bytes_per_s;
+            let far = far_bytes / end.pace.far_bytes_per_s;
+            let computing = begun + self.products(&end, n_tokens) + far;
+            let drive = drive_bytes / end.drive_bytes_per_s;
+            (together(&end, drive, computing), self.bound(drive, computing))
+        };
+        let [(slow, bound), (fast, _)] = [self.gives.low(), self.gives.high()].map(seconds);
+        let (low, high) = (float(n_tokens) / slow, float(n_tokens) / fast);
+        Prompt { n_tokens, n_passes, drive_bytes, low, high, bound }
+    }
+
+    /// Seconds of a prompt's products, its attention among them: a token looks at half of the
+    /// others.
+    fn products(&self, end: &End, n_tokens: u64) -> f64 {
+        let needs = self.needs;
+        let of = |n_operations: u64| float(n_operations) * float(n_tokens);
+        let codes = needs.resident.codes.n_operations + needs.routed.codes.n_operations;
+        let floats = needs.resident.floats.n_operations + needs.routed.floats.n_operations;
+        let attention = of(needs.attention_operations) * float(n_tokens) / 2.0;
+        of(codes) / end.pace.prompt_operations_per_s
+            + (of(floats + needs.state_operations) + attention)
+                / end.pace.prompt_float_operations_per_s
+    }
 }
 
 /// A model without experts has all of them.
-fn share(needs: &Needs, n_slots: u64) -> f64 {
-    match needs.n_experts() {
-        0 => 1.0,
-        n_experts => float(n_slots) / float(n_experts),
-    }
+fn share(n: u64, n_experts: u64) -> f64 {
+    if n_experts == 0 { 1.0 } else { float(n) / float(n_experts) }
 }
 
-struct Token {
-    hit_rate: f64,
-    drive_bytes: f64,
-    seconds: Seconds,
+fn share_of(n_bytes: u64, all_bytes: u64) -> f64 {
+    if all_bytes == 0 { 0.0 } else { float(n_bytes) / float(all_bytes) }
 }
 
-impl Token {
-    fn speed(&self, together: impl Fn(Seconds) -> f64) -> Speed {
-        Speed {
-            hit_rate: self.hit_rate,
-            drive_bytes_per_token: self.drive_bytes,
-            tokens_per_s: 1.0 / together(self.seconds),
-            bound: self.seconds.bound(),
-        }
-    }
-}
-
-fn decode(needs: &Needs, gives: &Gives, hit_rate: f64, session_bytes: u64) -> Token {
-    let drive_bytes = (1.0 - hit_rate) * float(needs.routed_bytes());
-    let memory_bytes = needs.resident_read_bytes + needs.routed_bytes() + session_bytes;
-    let seconds = Seconds {
-        drive: drive_bytes / gives.drive_bytes_per_s,
-        memory: float(memory_bytes) / gives.memory_bytes_per_s,
-        compute: float(needs.operations_per_token) / gives.operations_per_s,
-    };
-    Token { hit_rate, drive_bytes, seconds }
-}
-
-/// In one step if the activations of so many tokens leave room for enough slots.
-fn prompt(needs: &Needs, gives: &Gives, context: u64, n_tokens: u64) -> Prompt {
-    let has_room = |n_rows: &u64| {
-        n_slots(needs, gives.budget_bytes, (context, *n_rows)) >= needs.n_slots_min()
-    };
-    let whole = n_tokens.min(N_ROWS_MAX as u64);
-    let n_rows = if has_room(&whole) { whole } else { whole.min(N_ROWS_DEFAULT as u64) };
-    let n_passes = n_tokens.div_ceil(n_rows);
-    let stays = share(needs, n_slots(needs, gives.budget_bytes, (context, n_rows)));
-    let chosen = needs.chosen_bytes(n_rows) * float(n_passes);
-    let drive_bytes = chosen * (1.0 - stays);
-    let seconds = Seconds {
-        drive: drive_bytes / gives.drive_bytes_per_s,
-        memory: (chosen + float(needs.resident_read_bytes * n_passes)) / gives.memory_bytes_per_s,
-        compute: float(needs.operations_per_token) * float(n_tokens) / gives.operations_per_s,
-    };
-    Prompt {
-        n_tokens,
-        n_passes,
-        drive_bytes,
-        seconds: seconds.overlapped(),
-        bound: seconds.bound(),
-    }
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a count")]
+fn rounded(n: f64) -> u64 {
+    n.max(0.0).round() as u64
 }

@@ -3,12 +3,16 @@
 //! **Invariant:** a figure never stands without where it is from. Nothing is measured here: a plan
 //! answers at once.
 
-use moeflux::ByteCount;
+use std::num::NonZeroUsize;
 
-use super::forecast::Gives;
+use moeflux::provider::budget::Host;
+use moeflux::{Budget, ByteCount};
+
+use super::gives::{ASSUMED, CardGives, Gives, MEASURED, Uncertain};
 use crate::machine;
-use crate::measured::{Measured, Rate, ago};
+use crate::measured::{Card, Measured, Rate, ago};
 use crate::needs::float;
+use crate::pace::Pace;
 use crate::size::binary;
 
 /// A drive of which nothing is known: that of a usual laptop.
@@ -17,27 +21,59 @@ const DRIVE_GBPS: f64 = 3.0;
 /// Memory of which nothing is known: two channels of DDR5-5600 give 60 to 70 % of 90 GB/s.
 const MEMORY_GBPS: f64 = 60.0;
 
+/// A GPU's memory of which nothing is known: kernels of answers wait more than they read.
+const GPU_GBPS: f64 = 300.0;
+
+/// What a GPU reads of the host's memory, if nothing is known: PCIe 4.
+const LINK_GBPS: f64 = 20.0;
+
 /// Operations per second and core, in 10^9, that reading a prompt of a 2 GB model reached with
-/// these kernels on two cores of a server (`benches/record/cpu.md`), or a guess from their width.
-const GOPS_PER_CORE: [(&str, f64); 7] = [
-    ("amx", 430.0),
-    ("avx512vnni", 200.0),
-    ("avx512", 165.0),
-    ("avxvnni", 165.0),
-    ("avx2", 165.0),
-    ("i8mm", 150.0),
-    ("dotprod", 80.0),
+/// these kernels on two cores of a server (`benches/record/cpu.md`), or a guess from their width;
+/// then those of weights that are no codes, and of attention.
+const GOPS_PER_CORE: [(&str, f64, f64); 7] = [
+    ("amx", 430.0, 60.0),
+    ("avx512vnni", 200.0, 60.0),
+    ("avx512", 165.0, 60.0),
+    ("avxvnni", 165.0, 35.0),
+    ("avx2", 165.0, 35.0),
+    ("i8mm", 150.0, 25.0),
+    ("dotprod", 80.0, 25.0),
 ];
 
 /// Scalar code, or NEON alone.
-const GOPS_PER_CORE_OTHERWISE: f64 = 20.0;
+const GOPS_PER_CORE_OTHERWISE: (f64, f64) = (20.0, 10.0);
+
+/// Of memory's rate, what answers read of weights.
+const SHARE_OF_MEMORY: f64 = 0.8;
+
+/// A core reads no more weights of an answer, in 10^9 bytes per second.
+const GBPS_PER_CORE: f64 = 18.0;
+
+/// Operations for each byte that a GPU's memory reads, in prompts: usual cards have more.
+const GPU_OPERATIONS_PER_BYTE: f64 = 50.0;
+
+/// What a layer of an answer costs a GPU besides reading, and one whose experts are streamed.
+const GPU_LAYER_S: f64 = 100e-6;
+const GPU_STREAMED_LAYER_S: f64 = 500e-6;
+
+/// Commands that run a model have more in memory when they open it than a plan has: 11 to 13 MB.
+const PROGRAM_BYTES: u64 = 16 << 20;
 
 /// What the user says of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
+    /// All of its memory.
     pub(crate) ram_bytes: Option<u64>,
+    /// What the process may use.
+    pub(crate) budget_bytes: Option<u64>,
     pub(crate) drive_gbps: Option<f64>,
     pub(crate) memory_gbps: Option<f64>,
+    pub(crate) n_cores: Option<NonZeroUsize>,
+    /// Of all cores together.
+    pub(crate) gops: Option<f64>,
+    /// None is not 0: without a word the GPU of this machine counts.
+    pub(crate) gpu_bytes: Option<u64>,
+    pub(crate) gpu_gbps: Option<f64>,
 }
 
 /// A figure and where it is from.
@@ -47,61 +83,227 @@ pub(crate) struct Figure {
     pub(crate) source: String,
 }
 
+/// What computes, and where its rates are from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Computer {
+    pub(crate) pace: Uncertain<Pace>,
+    /// Of what answers take.
+    pub(crate) source: String,
+    /// Of what prompts take.
+    pub(crate) prompts_source: String,
+}
+
+/// A GPU that is planned with.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PlanCard {
+    pub(crate) gives: CardGives,
+    pub(crate) computer: Computer,
+    /// It was asked for; otherwise it computes what fits there whole.
+    pub(crate) is_told: bool,
+}
+
 /// The machine of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlanMachine {
-    /// None where the system does not say.
-    pub(crate) budget: Option<(u64, String)>,
+    pub(crate) host: Host,
+    pub(crate) budget: Budget,
+    budget_source: &'static str,
     pub(crate) drive: Figure,
     pub(crate) memory: Figure,
-    pub(crate) compute: Figure,
+    pub(crate) cpu: Computer,
+    pub(crate) card: Option<PlanCard>,
 }
 
 impl PlanMachine {
     /// This machine, but for what is told; `drive_key` names the drive of a model's folder.
     pub(crate) fn here(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Self {
-        let available = || moeflux_io::available_memory_bytes();
-        let is_told = "from --ram".to_owned();
-        let budget = told.ram_bytes.map(|bytes| (bytes, is_told)).or_else(|| {
-            available().map(|bytes| (bytes, "available on this machine now".to_owned()))
-        });
-        let kernels = moeflux_kernels::best().name();
-        let (value, source) = compute(kernels, float(machine::n_cores().get() as u64));
-        Self {
-            budget,
-            drive: figure(told.drive_gbps, "--disk-gbps", measured.drive(drive_key), DRIVE_GBPS),
-            memory: figure(told.memory_gbps, "--mem-gbps", measured.memory(), MEMORY_GBPS),
-            compute: Figure { value, source },
-        }
-    }
-
-    /// As a forecast takes it.
-    pub(crate) fn gives(&self) -> Option<Gives> {
-        let (budget_bytes, _) = self.budget.as_ref()?;
-        Some(Gives {
-            budget_bytes: *budget_bytes,
-            drive_bytes_per_s: self.drive.value,
-            memory_bytes_per_s: self.memory.value,
-            operations_per_s: self.compute.value,
-        })
-    }
-
-    /// The budget, for people.
-    pub(crate) fn budget_text(&self) -> String {
-        match &self.budget {
-            Some((bytes, source)) => {
-                format!("{} ({}), {source}", ByteCount(*bytes).rounded(), binary(*bytes))
+        let here = Host::here();
+        let here = Host { program_bytes: here.program_bytes.max(PROGRAM_BYTES), ..here };
+        let (host, budget, budget_source) = match (told.budget_bytes, told.ram_bytes) {
+            // Another machine may have more than this one.
+            (Some(bytes), _) => {
+                (Host { available_bytes: None, ..here }, Budget::Bytes(bytes), "from --memory")
             }
-            None => "unknown: this system does not report it; give --ram SIZE".to_owned(),
+            (None, Some(bytes)) => {
+                (Host { available_bytes: Some(bytes), ..here }, Budget::Auto, "from --ram")
+            }
+            (None, None) => (here, Budget::Auto, "available on this machine now"),
+        };
+        let memory = figure(told.memory_gbps, "--mem-gbps", measured.memory(), MEMORY_GBPS);
+        Self {
+            host,
+            budget,
+            budget_source,
+            drive: figure(told.drive_gbps, "--disk-gbps", measured.drive(drive_key), DRIVE_GBPS),
+            cpu: cpu(told, measured, &memory),
+            card: card(told, measured),
+            memory,
         }
+    }
+
+    /// What a forecast takes, where the CPU computes.
+    pub(crate) fn of_cpu(&self) -> Gives {
+        Gives {
+            host: self.host,
+            budget: self.budget,
+            card: None,
+            pace: self.cpu.pace,
+            drive: Uncertain::of_drive(self.drive.value),
+            memory_bytes_per_s: self.memory.value,
+        }
+    }
+
+    /// The same where the card does.
+    pub(crate) fn of_card(&self, card: &PlanCard) -> Gives {
+        Gives { card: Some(card.gives), pace: card.computer.pace, ..self.of_cpu() }
+    }
+
+    /// What there is, if that is known.
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
+        match self.budget {
+            Budget::Bytes(n_bytes) => Some(n_bytes),
+            Budget::Auto => self.host.available_bytes,
+        }
+    }
+
+    /// Where that is from.
+    pub(crate) fn memory_source(&self) -> &'static str {
+        self.budget_source
+    }
+
+    /// Whether it is the memory of a machine, of which a part is left to others.
+    pub(crate) fn leaves_a_part(&self) -> bool {
+        self.budget == Budget::Auto
+    }
+
+    /// The memory, for people.
+    pub(crate) fn memory_text(&self) -> String {
+        let Some(bytes) = self.memory_bytes() else {
+            return "unknown: this system does not report it; give --ram SIZE".to_owned();
+        };
+        let left = if self.leaves_a_part() { "; 1/16 is left to others" } else { "" };
+        let (rounded, source) = (ByteCount(bytes).rounded(), self.budget_source);
+        format!("{rounded} ({}), {source}{left}", binary(bytes))
     }
 }
 
-fn compute(kernels: &str, n_cores: f64) -> (f64, String) {
-    let known = GOPS_PER_CORE.iter().find(|(name, _)| *name == kernels);
-    let gops = known.map_or(GOPS_PER_CORE_OTHERWISE, |(_, gops)| *gops);
-    let source = format!("assumed: {gops} GOP/s for each of {n_cores} cores by {kernels}");
-    (gops * 1e9 * n_cores, source)
+/// As measured, or by memory's rate and the kernels. A number of cores, or rates that were told,
+/// describe another machine.
+fn cpu(told: &Told, measured: &Measured, memory: &Figure) -> Computer {
+    let kernels = moeflux_kernels::best().name();
+    let n_here = float(machine::n_cores().get() as u64);
+    let n_cores = told.n_cores.map_or(n_here, |it| float(it.get() as u64));
+    let known = measured.cpu(kernels);
+    let is_measured = known.is_some();
+    let (pace, mut source) = match known {
+        Some(known) => {
+            let pace = scaled(&known.pace, n_cores / n_here, memory.value);
+            (pace, format!("measured by `moeflux doctor` {}", ago(known.age_s)))
+        }
+        None => (
+            assumed_cpu(kernels, n_cores, memory.value),
+            "assumed: `moeflux doctor` measures it".to_owned(),
+        ),
+    };
+    if told.n_cores.is_some() {
+        source = format!("{source}, for {n_cores} cores");
+    }
+    let (mut pace, mut prompts_source) = (pace, source.clone());
+    if let Some(gops) = told.gops {
+        let factor = gops * 1e9 / pace.prompt_operations_per_s;
+        pace.prompt_operations_per_s *= factor;
+        pace.prompt_float_operations_per_s *= factor;
+        pace.prompt_bytes_per_s *= factor;
+        prompts_source = "from --gops".to_owned();
+    }
+    if told.memory_gbps.is_some() {
+        let limit = SHARE_OF_MEMORY * memory.value;
+        pace.answer_bytes_per_s = limit.min(n_cores * GBPS_PER_CORE * 1e9);
+        pace.answer_float_bytes_per_s = pace.answer_bytes_per_s;
+        source = "from --mem-gbps".to_owned();
+    }
+    let certainty = if is_measured { MEASURED } else { ASSUMED };
+    Computer { pace: Uncertain { value: pace, certainty }, source, prompts_source }
+}
+
+/// As many cores more or fewer give of a pace: memory has its own limit.
+fn scaled(pace: &Pace, factor: f64, memory_bytes_per_s: f64) -> Pace {
+    let wanted = pace.times(factor);
+    let limit = |it: f64, now: f64| it.min(memory_bytes_per_s.max(now));
+    Pace {
+        answer_bytes_per_s: limit(wanted.answer_bytes_per_s, pace.answer_bytes_per_s),
+        answer_float_bytes_per_s: limit(
+            wanted.answer_float_bytes_per_s,
+            pace.answer_float_bytes_per_s,
+        ),
+        ..wanted
+    }
+}
+
+fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
+    let known = GOPS_PER_CORE.iter().find(|(name, ..)| *name == kernels);
+    let (codes, floats) =
+        known.map_or(GOPS_PER_CORE_OTHERWISE, |(_, codes, floats)| (*codes, *floats));
+    let answers = (SHARE_OF_MEMORY * memory_bytes_per_s).min(n_cores * GBPS_PER_CORE * 1e9);
+    Pace {
+        answer_bytes_per_s: answers,
+        answer_float_bytes_per_s: answers,
+        layer_s: 0.0,
+        streamed_layer_s: 0.0,
+        prompt_bytes_per_s: answers,
+        prompt_operations_per_s: codes * 1e9 * n_cores,
+        prompt_float_operations_per_s: floats * 1e9 * n_cores,
+        far_bytes_per_s: answers,
+    }
+}
+
+/// The GPU that was asked for, or that of this machine; none of a machine that is described.
+fn card(told: &Told, measured: &Measured) -> Option<PlanCard> {
+    let known = measured.card();
+    let is_here = told.ram_bytes.is_none() && told.n_cores.is_none();
+    let (room_bytes, is_told) = match (told.gpu_bytes, &known) {
+        (Some(0), _) => return None,
+        (Some(n_bytes), _) => (n_bytes, true),
+        (None, Some(known)) if is_here && known.is_for_auto => (known.room_bytes, false),
+        (None, _) => return None,
+    };
+    let sees_host = known.as_ref().is_none_or(|known| known.sees_host);
+    let computer = card_computer(told, known);
+    let gives = CardGives { room_bytes, sees_host };
+    Some(PlanCard { gives, computer, is_told })
+}
+
+fn card_computer(told: &Told, known: Option<Card>) -> Computer {
+    let (pace, source) = match (told.gpu_gbps, known) {
+        (None, Some(Card { computing, .. })) => {
+            let pace = Uncertain { value: computing.pace, certainty: MEASURED };
+            let ago = ago(computing.age_s);
+            (pace, format!("{}, measured by `moeflux doctor` {ago}", computing.name))
+        }
+        (told, _) => {
+            let source = match told {
+                Some(_) => "from --gpu-gbps".to_owned(),
+                None => "assumed: `moeflux doctor` measures a GPU, --gpu-gbps sets it".to_owned(),
+            };
+            let pace = assumed_card(told.unwrap_or(GPU_GBPS) * 1e9);
+            (Uncertain { value: pace, certainty: ASSUMED }, source)
+        }
+    };
+    Computer { pace, prompts_source: source.clone(), source }
+}
+
+fn assumed_card(bytes_per_s: f64) -> Pace {
+    let operations_per_s = GPU_OPERATIONS_PER_BYTE * bytes_per_s;
+    Pace {
+        answer_bytes_per_s: bytes_per_s,
+        answer_float_bytes_per_s: bytes_per_s,
+        layer_s: GPU_LAYER_S,
+        streamed_layer_s: GPU_STREAMED_LAYER_S,
+        prompt_bytes_per_s: bytes_per_s / 4.0,
+        prompt_operations_per_s: operations_per_s,
+        prompt_float_operations_per_s: operations_per_s,
+        far_bytes_per_s: LINK_GBPS * 1e9,
+    }
 }
 
 fn figure(told: Option<f64>, option: &str, measured: Option<Rate>, assumed_gbps: f64) -> Figure {
@@ -139,9 +341,41 @@ mod tests {
 
     #[test]
     fn every_table_of_kernels_has_a_rate() {
+        let rate = |kernels: &str| assumed_cpu(kernels, 2.0, 60e9).prompt_operations_per_s;
         for table in moeflux_kernels::available() {
-            assert!(compute(table.name(), 2.0).0 > 1e9, "{}", table.name());
+            assert!(rate(table.name()) > 1e9, "{}", table.name());
         }
-        assert!(compute("amx", 2.0).0 > compute("avx2", 2.0).0);
+        assert!(rate("amx") > rate("avx2"));
+    }
+
+    #[test]
+    fn more_cores_compute_more_and_read_as_much_as_memory_gives() {
+        let pace = assumed_cpu("avx2", 2.0, 60e9);
+        let more = scaled(&pace, 4.0, 60e9);
+        assert!((more.prompt_operations_per_s / pace.prompt_operations_per_s - 4.0).abs() < 1e-9);
+        assert!((more.answer_bytes_per_s - 60e9).abs() < 1.0, "{more:?}");
+        assert!(scaled(&pace, 0.5, 60e9).answer_bytes_per_s < pace.answer_bytes_per_s);
+    }
+
+    #[test]
+    fn cores_and_gops_describe_another_machine() {
+        let none = Measured::default();
+        let operations = |told: &Told| {
+            PlanMachine::here(told, &none, None).cpu.pace.value.prompt_operations_per_s
+        };
+        let cores = |n| Told { n_cores: NonZeroUsize::new(n), ..Told::default() };
+        assert!((operations(&cores(32)) / operations(&cores(8)) - 4.0).abs() < 1e-9);
+        let told = Told { gops: Some(750.0), ..cores(8) };
+        assert!((operations(&told) - 7.5e11).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_gpu_counts_if_it_is_told_or_was_measured_here() {
+        let none = Measured::default();
+        let card = |told: &Told| PlanMachine::here(told, &none, None).card;
+        assert_eq!(card(&Told::default()), None);
+        assert_eq!(card(&Told { gpu_bytes: Some(0), ..Told::default() }), None);
+        let told = card(&Told { gpu_bytes: Some(24 << 30), ..Told::default() }).unwrap();
+        assert!(told.is_told && told.gives.room_bytes == 24 << 30 && told.gives.sees_host);
     }
 }

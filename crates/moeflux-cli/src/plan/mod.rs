@@ -3,11 +3,13 @@
 //! **Invariant:** reads headers or a `config.json` only and measures nothing, so that it answers in
 //! well under a tenth of a second; every figure that was assumed says so.
 
+pub(crate) mod gives;
+pub(crate) mod routes;
 pub(crate) mod forecast;
 pub(crate) mod machine;
-mod tiers;
-pub(crate) mod advice;
 pub(crate) mod report;
+pub(crate) mod advice;
+mod list;
 pub(crate) mod text;
 
 use std::num::NonZeroUsize;
@@ -16,19 +18,22 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use moeflux::ByteCount;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::RawConfig;
+use moeflux::provider::weights::ImaginedKind;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
 use crate::hub;
+use crate::known::{self, Known};
 use crate::measured::Measured;
 use crate::model;
-use crate::needs::Needs;
 use crate::place;
 use crate::ranges;
 use crate::size;
+use list::List;
 use machine::{PlanMachine, Told};
-use report::{Report, Subject};
+use report::{Plan, Subject, check_known};
+use routes::Routes;
+use text::wrapped;
 
 /// Tokens of a session unless told otherwise, as `generate` has.
 pub(crate) const CONTEXT_DEFAULT: usize = 4096;
@@ -36,23 +41,40 @@ pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 /// What `moeflux plan` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// A config.json of a model that need not exist here, the folder of a model, or OWNER/NAME of
-    /// one that `moeflux pull` downloaded
-    #[arg(value_name = "CONFIG.json|DIR|OWNER/NAME")]
-    pub(crate) path: PathBuf,
-    /// Bits per weight, with a config.json only: 2, 3, 4, 5, 6 or 8 [default: the config's, or 4]
+    /// One of the models that are known by name, a config.json, the folder of a model, or
+    /// OWNER/NAME of one that `moeflux pull` downloaded [default: all known models, a line each]
+    #[arg(value_name = "NAME|CONFIG.json|DIR|OWNER/NAME")]
+    pub(crate) path: Option<PathBuf>,
+    /// Bits per weight, of what has no weights here: 2, 3, 4, 5, 6 or 8 [default: as the config
+    /// says]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
-    /// Weights per scale, with a config.json only: 32, 64 or 128 [default: the config's, or 64]
+    /// Weights per scale, of what has no weights here: 32, 64 or 128 [default: as the config says]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
-    /// Total memory, for example 24G or 1.5GiB [default: the memory that is available on this
-    /// machine now]
+    /// Memory of another machine, for example 64G; a sixteenth of it is left to others [default:
+    /// the memory that is available on this machine now]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) ram: Option<u64>,
-    /// Additional memory of a GPU; shows where experts would be placed
+    /// Memory that the whole process may use, as in the commands that run a model
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "ram")]
+    pub(crate) memory: Option<u64>,
+    /// Memory of a GPU that a model may use; it computes, and reads experts without room there from
+    /// memory. 0: no GPU [default: the GPU that `moeflux doctor` measured, for a model that fits
+    /// there]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
+    /// What answers read of a GPU's memory, in 10^9 bytes per second [default: measured by
+    /// `moeflux doctor`, or 300]
+    #[arg(long, value_name = "X", value_parser = ranges::gbps)]
+    pub(crate) gpu_gbps: Option<f64>,
+    /// Cores of another machine, of the same kind as this one's
+    #[arg(long, value_name = "N", value_parser = ranges::threads)]
+    pub(crate) cores: Option<NonZeroUsize>,
+    /// Operations per second of all cores together, in 10^9, when they read a prompt [default:
+    /// measured by `moeflux doctor`, or assumed from the CPU's kernels]
+    #[arg(long, value_name = "X", value_parser = ranges::gbps)]
+    pub(crate) gops: Option<f64>,
     /// Read rate of the drive, in 10^9 bytes per second [default: the rate that `moeflux doctor`
     /// last measured, for DIR's drive if there is a DIR, or 3]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
@@ -61,6 +83,10 @@ pub(crate) struct PlanArgs {
     /// measured, or 60]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
     pub(crate) mem_gbps: Option<f64>,
+    /// Routing trace of this model, written by --trace of a command that runs it: tells how often
+    /// experts are found in memory
+    #[arg(long, value_name = "FILE", requires = "path")]
+    pub(crate) trace: Option<PathBuf>,
     /// Tokens per session [default: 4096, or the model's limit if that is lower]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
@@ -69,57 +95,110 @@ pub(crate) struct PlanArgs {
     pub(crate) json: bool,
 }
 
+impl PlanArgs {
+    fn told(&self) -> Told {
+        Told {
+            ram_bytes: self.ram,
+            budget_bytes: self.memory,
+            drive_gbps: self.disk_gbps,
+            memory_gbps: self.mem_gbps,
+            n_cores: self.cores,
+            gops: self.gops,
+            gpu_bytes: self.gpu_memory,
+            gpu_gbps: self.gpu_gbps,
+        }
+    }
+}
+
 /// Plans; answers what to print.
 ///
 /// # Errors
 ///
-/// What is wrong with the config, the headers or the arguments.
+/// What is wrong with the config, the headers or the arguments; that the memory is too small.
 pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
-    let path = &hub::found(&args.path)?;
-    let (blueprint, subject) = open(path, args)?;
-    let context = model::context_for(&blueprint.spec, args.context, CONTEXT_DEFAULT)?;
-    let told = Told { ram_bytes: args.ram, drive_gbps: args.disk_gbps, memory_gbps: args.mem_gbps };
-    let drive_key = subject.exists.then(|| place::key(path));
-    let machine = PlanMachine::here(&told, &Measured::load(), drive_key.as_deref());
-    let report = Report::new(Needs::new(&blueprint), subject, machine, context as u64);
-    let report = report.beside(args.gpu_memory);
-    Ok(if args.json { format!("{:#}", report.to_json()) } else { text::render(&report) })
+    let Some(path) = &args.path else { return all_known(args) };
+    let path = if known::named(path).is_some() { path.clone() } else { hub::found(path)? };
+    let subject = open(&path, args)?;
+    let context = model::context_for(&subject.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
+    let drive_key = subject.kind.is_none().then(|| place::key(&path));
+    let machine = PlanMachine::here(&args.told(), &Measured::load(), drive_key.as_deref());
+    check_known(&machine)?;
+    let routes = match &args.trace {
+        Some(trace) => Routes::open(trace, &subject.needs)?,
+        None => Routes::Unknown,
+    };
+    let plan =
+        || Plan { subject: &subject, machine: &machine, context: context as u64, routes: &routes };
+    let report = plan().report().map_err(|error| plan().refused(error))?;
+    Ok(if args.json {
+        format!("{:#}", report.to_json(&advice::advice(&report)))
+    } else {
+        text::render(&report)
+    })
+}
+
+/// What there is to say of this machine and every model that is known by name.
+fn all_known(args: &PlanArgs) -> Outcome<String> {
+    let machine = PlanMachine::here(&args.told(), &Measured::load(), None);
+    check_known(&machine)?;
+    let context = args.context.map_or(CONTEXT_DEFAULT, NonZeroUsize::get);
+    let list = List::new(&machine, context as u64, (args.bits, args.group))?;
+    if args.json {
+        return Ok(format!("{:#}", list.json()));
+    }
+    let mut lines = text::machine_lines(&machine);
+    lines.push(String::new());
+    lines.extend(list.lines());
+    lines.push(String::new());
+    let note = "tokens per second, from low to high: answers at the beginning of a session, and a \
+                prompt of 512 tokens; weights that do not fit are read from the drive. `moeflux \
+                plan NAME` says more; --ram, --gpu-memory and others (`moeflux help plan`) \
+                describe another machine";
+    lines.extend(wrapped(note));
+    Ok(lines.join("\n"))
 }
 
 /// What is expected here of a model that is not here yet: a line. None if the config is of no model
 /// that runs. Weights that are not quantised are planned as most would pack them.
 pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<String> {
     let config = BareConfig::parse(Path::new("config.json"), config).ok()?;
-    let published = config.published_params().ok()?;
-    let params = config.params(None, None).ok()?;
-    let needs = Needs::new(&config.blueprint(params).ok()?);
+    let (kind, packed) = match config.published_kind().ok()? {
+        ImaginedKind::Float => (advice::PACKED, "packed with 4 bits (`moeflux pack`): "),
+        published => (published, ""),
+    };
+    let subject = Subject::new(String::new(), config.blueprint(kind).ok()?, Some(kind));
     let machine = PlanMachine::here(&Told::default(), &Measured::load(), drive_key);
-    let context = needs.context_max.min(CONTEXT_DEFAULT as u64);
-    let gives = machine.gives()?;
-    let speed = match forecast::forecast(&needs, &gives, context) {
-        Some(forecast) => advice::speed_range(&forecast),
-        None => format!("too large, it needs {}", ByteCount(needs.least_bytes(context)).rounded()),
+    let context = subject.needs.context_max.min(CONTEXT_DEFAULT as u64);
+    let memory = ByteCount(machine.memory_bytes()?).rounded();
+    let plan = Plan { subject: &subject, machine: &machine, context, routes: &Routes::Unknown };
+    let speed = match plan.report() {
+        Ok(report) => advice::first_tokens(&report.forecast),
+        Err(moeflux::Error::NoRoom { needed_bytes, .. }) => {
+            format!("too large, it needs {}", ByteCount(needed_bytes).rounded())
+        }
+        Err(_) => return None,
     };
-    let packed = match published {
-        Some(_) => String::new(),
-        None => format!("packed with {} bits (`moeflux pack`): ", params.bits),
-    };
-    let drive = format!("{:.2} GB/s", gives.drive_bytes_per_s / 1e9);
+    let drive = format!("{:.2} GB/s", machine.drive.value / 1e9);
     Some(format!(
-        "{packed}{speed}, with {} of memory and a drive of {drive}; `moeflux plan` says more",
-        ByteCount(gives.budget_bytes).rounded()
+        "{packed}{speed}, with {memory} of memory and a drive of {drive}; `moeflux plan` says more"
     ))
 }
 
-fn open(path: &Path, args: &PlanArgs) -> Outcome<(Blueprint, Subject)> {
+fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
+    if let Some(known) = known::named(path) {
+        return of_known(known, args);
+    }
+    if !path.exists() && path.extension().is_none() {
+        return Err(known::unknown(path).into());
+    }
     model::check_named(path)?;
     let is_bare = !path.is_dir() || !model::has_weights(path)?;
     if is_bare {
         let config = BareConfig::open(path)?;
-        let params = config.params(args.bits, args.group)?;
-        let blueprint = config.blueprint(params)?;
-        let model_type = config.model_type().to_owned();
-        return Ok((blueprint, Subject { model_type, exists: false, params: Some(params) }));
+        let kind = config.kind(args.bits, args.group)?;
+        let model_type = config.model_type();
+        let name = if model_type.is_empty() { "a model" } else { model_type }.to_owned();
+        return Ok(Subject::new(name, config.blueprint(kind)?, Some(kind)));
     }
     if args.bits.is_some() || args.group.is_some() {
         let config = path.join("config.json");
@@ -131,9 +210,13 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<(Blueprint, Subject)> {
         )));
     }
     let (blueprint, _) = Blueprint::of_folder(path)?;
-    let raw = RawConfig::open(path)?;
-    let model_type = raw.root().str_opt("model_type")?.unwrap_or_default().to_owned();
-    Ok((blueprint, Subject { model_type, exists: true, params: None }))
+    Ok(Subject::new(hub::name_of(path), blueprint, None))
+}
+
+fn of_known(known: &Known, args: &PlanArgs) -> Outcome<Subject> {
+    let config = known.config()?;
+    let kind = config.kind(args.bits, args.group)?;
+    Ok(Subject::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
 }
 
 #[cfg(test)]

@@ -2,98 +2,213 @@
 //!
 //! **Invariant:** units stand in the names, of the JSON too: scripts rely on them.
 
-use moeflux::provider::config::N_ROWS_DEFAULT;
-use moeflux::provider::spec::QuantParams;
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::weights::ImaginedKind;
+use moeflux::{ByteCount, Error};
 use serde_json::{Value, json};
 
-use super::forecast::{Forecast, Prompt, Speed, forecast};
+use super::forecast::{Answer, Case, Forecast, Places, Prompt, Speed};
+use super::gives::Gives;
 use super::machine::{Figure, PlanMachine};
-use super::tiers::Tiers;
-use crate::needs::{KV_KIND, Needs};
+use super::routes::Routes;
+use crate::failure::{Failure, Outcome};
+use crate::needs::{KV_KIND, Needs, float};
+
+/// A budget beyond any machine's.
+const EVERYTHING_BYTES: u64 = 1 << 60;
+
+/// Budgets in whole units of this are easier to type.
+const BUDGET_UNIT_BYTES: u64 = 1 << 20;
+
+/// A process is not of the same size in every run.
+const PROGRAM_MARGIN_BYTES: u64 = 4 << 20;
 
 /// What is planned.
-#[derive(Clone, Debug)]
-pub(super) struct Subject {
-    pub(super) model_type: String,
-    /// Whether there are weights.
-    pub(super) exists: bool,
-    /// Of what does not exist.
-    pub(super) params: Option<QuantParams>,
+#[derive(Debug)]
+pub(crate) struct Subject {
+    /// What it is called.
+    pub(crate) name: String,
+    pub(crate) blueprint: Blueprint,
+    pub(crate) needs: Needs,
+    /// Of what does not exist; none if there are weights.
+    pub(crate) kind: Option<ImaginedKind>,
+}
+
+impl Subject {
+    pub(crate) fn new(name: String, blueprint: Blueprint, kind: Option<ImaginedKind>) -> Self {
+        let needs = Needs::new(&blueprint);
+        Self { name, blueprint, needs, kind }
+    }
+
+    /// All weights, as stored.
+    pub(crate) fn weights_bytes(&self) -> u64 {
+        self.needs.resident_bytes + self.needs.experts_bytes()
+    }
+
+    /// How weights are stored.
+    pub(crate) fn stored(&self) -> Option<String> {
+        Some(match self.kind? {
+            ImaginedKind::Affine(params) if params.group == 64 => format!("{} bits", params.bits),
+            ImaginedKind::Affine(params) => {
+                format!("{} bits in groups of {}", params.bits, params.group)
+            }
+            ImaginedKind::Fp8 => "FP8".to_owned(),
+            ImaginedKind::Float => "bf16".to_owned(),
+        })
+    }
+}
+
+/// What is planned, and where.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) subject: &'a Subject,
+    pub(crate) machine: &'a PlanMachine,
+    pub(crate) context: u64,
+    pub(crate) routes: &'a Routes,
 }
 
 /// All that is printed of a plan.
-#[derive(Clone, Debug)]
-pub(super) struct Report {
-    pub(super) subject: Subject,
-    pub(super) needs: Needs,
-    pub(super) machine: PlanMachine,
-    pub(super) context: u64,
-    /// None if the budget is unknown or too small.
-    pub(super) forecast: Option<Forecast>,
-    /// Where experts would be beside a GPU.
-    pub(super) tiers: Option<Tiers>,
+#[derive(Debug)]
+pub(crate) struct Report<'a> {
+    pub(crate) plan: Plan<'a>,
+    /// With which it is forecast.
+    pub(crate) gives: Gives,
+    pub(crate) forecast: Forecast,
+    /// The smallest budget that works.
+    pub(crate) least_bytes: u64,
+    /// The budget from which on nothing is read from the drive any more.
+    pub(crate) all_bytes: u64,
 }
 
-impl Report {
-    pub(super) fn new(needs: Needs, subject: Subject, machine: PlanMachine, context: u64) -> Self {
-        let forecast = machine.gives().and_then(|gives| forecast(&needs, &gives, context));
-        Self { subject, needs, machine, context, forecast, tiers: None }
+impl<'a> Plan<'a> {
+    pub(crate) fn case<'b>(&'b self, gives: &'b Gives) -> Case<'b> {
+        let Subject { blueprint, needs, .. } = self.subject;
+        Case { blueprint, needs, gives, context: self.context, routes: self.routes }
     }
 
-    /// The same with a GPU that gives so many bytes.
-    pub(super) fn beside(self, gpu_bytes: Option<u64>) -> Self {
-        let memory_bytes = self.machine.budget.as_ref().map(|(n_bytes, _)| *n_bytes);
-        let both = gpu_bytes.zip(memory_bytes);
-        let tiers = both.map(|(gpu, memory)| Tiers::new(&self.needs, gpu, memory, self.context));
-        Self { tiers, ..self }
+    /// The card computes if it was asked for, or if the whole model fits there.
+    fn chosen(&self) -> Result<(Gives, Forecast), Error> {
+        let of_cpu = self.machine.of_cpu();
+        if let Some(card) = &self.machine.card {
+            let gives = self.machine.of_card(card);
+            match self.case(&gives).forecast() {
+                Err(error) if card.is_told => return Err(error),
+                Ok(forecast) if card.is_told || self.is_for_auto(&forecast) => {
+                    return Ok((gives, forecast));
+                }
+                _ => {}
+            }
+        }
+        let forecast = self.case(&of_cpu).forecast()?;
+        Ok((of_cpu, forecast))
     }
 
+    fn is_for_auto(&self, forecast: &Forecast) -> bool {
+        let is_whole = forecast.places.on_card == self.subject.needs.n_experts();
+        is_whole && self.subject.weights_bytes() >= crate::device::SMALL_BYTES
+    }
+
+    /// The report.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] if the memory is too small.
+    pub(crate) fn report(self) -> Result<Report<'a>, Error> {
+        let (gives, forecast) = self.chosen()?;
+        let least_bytes = self.case(&gives).least_bytes()?;
+        let everything = Gives { card: None, ..gives.with_budget(EVERYTHING_BYTES) };
+        let all = self.case(&everything).forecast()?.layout;
+        let all_bytes = all.fixed_bytes + all.memory.expert_bytes + PROGRAM_MARGIN_BYTES;
+        let [least_bytes, all_bytes] =
+            [least_bytes, all_bytes].map(|it| it.next_multiple_of(BUDGET_UNIT_BYTES));
+        Ok(Report { plan: self, gives, forecast, least_bytes, all_bytes })
+    }
+
+    /// A memory that is too small, on one line with the least that works.
+    pub(crate) fn refused(&self, error: Error) -> Failure {
+        let Error::NoRoom { needed_bytes, available_bytes, needs, .. } = error else {
+            return error.into();
+        };
+        let parts: Vec<String> = needs
+            .iter()
+            .map(|need| format!("{} for {}", ByteCount(need.n_bytes).rounded(), need.of))
+            .collect();
+        let (needed, machine) = (ByteCount(needed_bytes), self.machine);
+        let there = match (available_bytes, machine.leaves_a_part()) {
+            (Some(bytes), true) => format!(
+                "a process may use {} of the memory {}",
+                ByteCount(bytes).rounded(),
+                machine.memory_source()
+            ),
+            (Some(bytes), false) => format!("--memory allows {}", ByteCount(bytes).rounded()),
+            (None, _) => "there is less".to_owned(),
+        };
+        Error::Input(format!(
+            "{} needs at least {needed}, that is {}; {there}: more memory (--ram, --memory), a \
+             shorter context (--context) or fewer bits (--bits) is the way out",
+            self.subject.name,
+            parts.join(", ")
+        ))
+        .into()
+    }
+}
+
+impl Report<'_> {
     /// What a token reads from memory or drive, at the beginning of a session.
     pub(super) fn read_bytes_per_token(&self) -> u64 {
-        self.needs.resident_read_bytes + self.needs.routed_bytes()
+        let needs = &self.plan.subject.needs;
+        needs.resident.n_bytes() + needs.routed_bytes()
     }
 
-    /// What would help, a sentence each.
-    pub(super) fn advice(&self) -> Vec<String> {
-        super::advice::advice(&self.needs, &self.machine, self.context, self.forecast.as_ref())
-    }
-
-    /// The same as JSON.
-    pub(super) fn to_json(&self) -> Value {
-        let Self { subject, needs, machine, context, forecast, tiers } = self;
-        let (budget_bytes, budget_source) = machine.budget.clone().unzip();
+    /// The same as JSON, with what would help.
+    pub(super) fn to_json(&self, advice: &[String]) -> Value {
+        let Plan { subject, machine, context, .. } = &self.plan;
+        let Subject { needs, kind, name, .. } = subject;
+        let params = match kind {
+            Some(ImaginedKind::Affine(params)) => Some(params),
+            _ => None,
+        };
+        let layout = &self.forecast.layout;
         json!({
-            "model_type": subject.model_type,
-            "exists": subject.exists,
-            "bits": subject.params.map(|it| it.bits),
-            "group": subject.params.map(|it| it.group),
+            "model": name,
+            "exists": kind.is_none(),
+            "stored": subject.stored(),
+            "bits": params.map(|it| it.bits),
+            "group": params.map(|it| it.group),
             "context": context,
             "resident_bytes": needs.resident_bytes,
-            "session_bytes": needs.session_bytes(*context),
+            "session_bytes": layout.session_bytes,
             "kv_kind": KV_KIND.name(),
-            "kv_bytes": needs.session_bytes(*context) - needs.state_bytes,
+            "kv_bytes": layout.memory.session_bytes_per_position * context,
             "state_fixed_bytes": needs.state_bytes,
-            "workspace_bytes": needs.workspace_bytes(N_ROWS_DEFAULT as u64),
+            "workspace_bytes": layout.memory.workspace_bytes,
+            "fixed_bytes": layout.fixed_bytes,
             "n_experts": needs.n_experts(),
             "n_experts_per_token": needs.n_experts_per_token(),
-            "slot_bytes": needs.slot_bytes,
+            "slot_bytes": layout.slot_bytes,
             "experts_bytes": needs.experts_bytes(),
-            "resident_read_bytes_per_token": needs.resident_read_bytes,
+            "resident_read_bytes_per_token": needs.resident.n_bytes(),
             "routed_bytes_per_token": needs.routed_bytes(),
             "read_bytes_per_token": self.read_bytes_per_token(),
-            "operations_per_token": needs.operations_per_token,
-            "least_bytes": needs.least_bytes(*context),
-            "all_bytes": needs.all_bytes(*context),
+            "operations_per_token": needs.resident.n_operations() + needs.routed.n_operations(),
+            "least_bytes": self.least_bytes,
+            "all_bytes": self.all_bytes,
             "machine": {
-                "budget_bytes": budget_bytes,
-                "budget_source": budget_source,
+                "memory_bytes": machine.memory_bytes(),
+                "memory_source": machine.memory_source(),
                 "drive": figure_json(&machine.drive, "bytes_per_s"),
                 "memory": figure_json(&machine.memory, "bytes_per_s"),
-                "compute": figure_json(&machine.compute, "operations_per_s"),
+                "cpu": {"pace": machine.cpu.pace.value.json(), "source": machine.cpu.source},
+                "gpu": machine.card.as_ref().map(|card| json!({
+                    "room_bytes": card.gives.room_bytes,
+                    "sees_host": card.gives.sees_host,
+                    "pace": card.computer.pace.value.json(),
+                    "source": card.computer.source,
+                })),
             },
-            "tiers": tiers.map(Tiers::json),
-            "forecast": forecast.as_ref().map(forecast_json),
-            "advice": self.advice(),
+            "computes": if self.gives.card.is_some() { "gpu" } else { "cpu" },
+            "forecast": forecast_json(&self.forecast, needs.n_experts()),
+            "advice": advice,
         })
     }
 }
@@ -103,16 +218,23 @@ fn figure_json(figure: &Figure, unit: &str) -> Value {
 }
 
 /// A forecast, for machines.
-pub(crate) fn forecast_json(forecast: &Forecast) -> Value {
-    let Forecast { n_slots, share, low, high, prompts, load_seconds } = forecast;
+pub(crate) fn forecast_json(forecast: &Forecast, n_experts: u64) -> Value {
+    let Forecast { places, answer, answer_after, prompts, load_seconds, .. } = forecast;
+    let Places { on_card, in_memory, on_drive } = places;
     json!({
-        "n_slots": n_slots,
-        "share_of_experts": share,
-        "decode_low": speed_json(low),
-        "decode_high": speed_json(high),
+        "experts_on_gpu": on_card,
+        "experts_in_memory": in_memory,
+        "experts_on_drive": on_drive,
+        "share_of_experts": float(on_card + in_memory) / float(n_experts.max(1)),
+        "answer": answer_json(answer),
+        "answer_with_full_context": answer_json(answer_after),
         "prompts": prompts.iter().map(prompt_json).collect::<Vec<_>>(),
         "load_s": load_seconds,
     })
+}
+
+fn answer_json(answer: &Answer) -> Value {
+    json!({"low": speed_json(&answer.low), "high": speed_json(&answer.high)})
 }
 
 fn speed_json(speed: &Speed) -> Value {
@@ -129,8 +251,23 @@ fn prompt_json(prompt: &Prompt) -> Value {
         "n_tokens": prompt.n_tokens,
         "n_passes": prompt.n_passes,
         "drive_bytes": prompt.drive_bytes,
-        "seconds": prompt.seconds,
-        "tokens_per_s": crate::needs::float(prompt.n_tokens) / prompt.seconds,
+        "tokens_per_s_low": prompt.low,
+        "tokens_per_s_high": prompt.high,
         "bound": prompt.bound.name(),
     })
+}
+
+/// Fails where the system does not say how much memory there is.
+///
+/// # Errors
+///
+/// [`Error::Input`].
+pub(crate) fn check_known(machine: &PlanMachine) -> Outcome {
+    match machine.memory_bytes() {
+        Some(_) => Ok(()),
+        None => {
+            let problem = "this system does not report how much memory is free: give --ram SIZE";
+            Err(Error::Input(problem.to_owned()).into())
+        }
+    }
 }

@@ -3,144 +3,185 @@
 //! **Invariant:** what was assumed stands on the page, in one line each.
 
 use moeflux::ByteCount;
-use moeflux::provider::config::N_ROWS_DEFAULT;
 use moeflux::provider::error::grouped;
 
-use super::advice::speed;
-use super::forecast::{Forecast, Prompt, Speed};
-use super::machine::Figure;
+use super::advice::{advice, range};
+use super::forecast::{Answer, Places, Prompt};
+use super::machine::{Figure, PlanMachine};
 use super::report::Report;
-use crate::needs::{KV_KIND, float};
+use super::routes::Routes;
 use crate::size::binary;
 
 /// Columns of the text before the numbers.
 const LABEL_WIDTH: usize = 34;
 
+/// Columns of a range of speeds.
+const RANGE_WIDTH: usize = 16;
+
 /// A longer line goes on below.
 const LINE_WIDTH: usize = 100;
 
 /// What the two ends mean.
-const ASSUMPTIONS: &str = "\
-low: uniform routing, no overlap of reading and computing, a full context, 85 % of the drive's rate
-and 75 % of memory's. high: routing as skewed as the demo model's (found: 1 - (1 - share)^3, which
-is 58 % at a quarter), full overlap of reading and computing, an empty context.";
+const ENDS: &str = "\
+Low: rates below those above, little overlap of reading and computing, routing that no cache can
+guess. High: full overlap, routing as skewed as the demo model's. A trace of your own text (--trace)
+narrows both.";
+
+/// The same with a trace.
+const ENDS_OF_TRACE: &str = "\
+Low: rates below those above, little overlap of reading and computing. High: full overlap. Routing
+is that of the trace.";
 
 /// The page, without a newline at its end.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &Report<'_>) -> String {
     let mut lines = vec![title(report), String::new()];
     lines.extend(memory(report));
     lines.push(String::new());
-    lines.extend(traffic(report));
+    lines.extend(machine_lines(report.plan.machine));
     lines.push(String::new());
-    lines.extend(machine(report));
-    if let Some(tiers) = report.tiers {
-        lines.push(String::new());
-        lines.extend(tiers.lines());
-    }
-    if let Some(forecast) = &report.forecast {
-        lines.push(String::new());
-        lines.extend(expected(report, forecast));
-    }
-    let advice = report.advice();
-    if !advice.is_empty() {
-        lines.push(String::new());
-        lines.extend(advice.iter().flat_map(|it| wrapped(it)));
-    }
+    lines.extend(expected(report));
+    lines.push(String::new());
+    lines.extend(advice(report).iter().flat_map(|it| wrapped(it)));
     let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
     lines.join("\n")
 }
 
-fn title(report: &Report) -> String {
-    let subject = &report.subject;
-    let name = if subject.model_type.is_empty() { "a model" } else { &subject.model_type };
-    match subject.params {
-        Some(params) => {
-            format!("{name} as it would be: {} bits in groups of {}", params.bits, params.group)
-        }
-        None => name.to_owned(),
+fn title(report: &Report<'_>) -> String {
+    let subject = report.plan.subject;
+    let bytes = ByteCount(subject.weights_bytes()).rounded();
+    match subject.stored() {
+        Some(stored) => format!("{} as it would be in {stored}: {bytes}", subject.name),
+        None => format!("{}: {bytes}", subject.name),
     }
 }
 
-fn memory(report: &Report) -> Vec<String> {
-    let needs = &report.needs;
-    let state = if needs.state_bytes > 0 { ", state" } else { "" };
-    let session = format!("session of {} ({}{state})", grouped(report.context), KV_KIND.name());
-    let workspace = format!("workspace of {N_ROWS_DEFAULT} rows");
-    let n_slots_min = needs.n_slots_min();
+fn memory(report: &Report<'_>) -> Vec<String> {
+    let needs = &report.plan.subject.needs;
+    let layout = &report.forecast.layout;
+    let session = format!("{} tokens of context", grouped(report.plan.context));
+    let step = layout.fixed_bytes.saturating_sub(
+        needs.resident_bytes + layout.session_bytes + report.plan.machine.host.program_bytes,
+    );
     let mut lines = vec![
         header("memory", "bytes"),
-        size_row("resident weights", needs.resident_bytes),
-        size_row(&session, needs.session_bytes(report.context)),
-        size_row(&workspace, needs.workspace_bytes(N_ROWS_DEFAULT as u64)),
+        size_row("weights that every token uses", needs.resident_bytes),
+        size_row(&session, layout.session_bytes),
+        size_row(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
     ];
     if needs.n_experts() > 0 {
-        lines.push(size_row("one slot for an expert", needs.slot_bytes));
-        let least = format!("the least, with {n_slots_min} slots");
-        lines.push(size_row(&least, needs.least_bytes(report.context)));
-        let all = format!("all, with {} slots", grouped(needs.n_experts()));
-        lines.push(size_row(&all, needs.all_bytes(report.context)));
+        let experts = format!("{} experts", grouped(needs.n_experts()));
+        lines.push(size_row(&experts, needs.n_experts() * layout.slot_bytes));
+        let used = format!("  {} of them for a token", grouped(needs.n_experts_per_token()));
+        lines.push(size_row(&used, needs.routed_bytes()));
+    }
+    lines.push(size_row("all of it", report.all_bytes));
+    lines.push(size_row("the least that works", report.least_bytes));
+    lines
+}
+
+fn row(label: &str, text: &str) -> String {
+    format!("  {label:<10}{text}")
+}
+
+/// What it has, and where that is from.
+pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
+    let gbps = |figure: &Figure| format!("{:.2} GB/s, {}", figure.value / 1e9, figure.source);
+    let mut lines = vec![
+        "machine".to_owned(),
+        row("memory", &machine.memory_text()),
+        row("", &format!("reads {}", gbps(&machine.memory))),
+        row("drive", &format!("reads {}", gbps(&machine.drive))),
+    ];
+    let cpu = &machine.cpu;
+    let pace = &cpu.pace.value;
+    let [answers, prompts] = [pace.answer_bytes_per_s / 1e9, pace.prompt_operations_per_s / 1e9];
+    lines.push(row("CPU", &format!("answers read {answers:.1} GB/s, {}", cpu.source)));
+    lines.push(row("", &format!("prompts take {prompts:.0} GOP/s, {}", cpu.prompts_source)));
+    if let Some(card) = &machine.card {
+        let pace = &card.computer.pace.value;
+        let (room, far) = (binary(card.gives.room_bytes), pace.far_bytes_per_s / 1e9);
+        let near = pace.answer_bytes_per_s / 1e9;
+        lines.push(row("GPU", &format!("{room}, {}", card.computer.source)));
+        lines.push(row(
+            "",
+            &format!("reads {near:.0} GB/s there, and {far:.0} GB/s of the host's memory"),
+        ));
     }
     lines
 }
 
-fn traffic(report: &Report) -> Vec<String> {
-    let needs = &report.needs;
-    let n_experts = grouped(needs.n_experts_per_token());
-    vec![
-        header("read for a token", "bytes"),
-        size_row("resident weights", needs.resident_read_bytes),
-        size_row(&format!("{n_experts} routed experts, all cold"), needs.routed_bytes()),
-        size_row("all", report.read_bytes_per_token()),
-        size_row("session, context full", needs.session_bytes(report.context)),
-    ]
-}
-
-fn machine(report: &Report) -> Vec<String> {
-    let machine = &report.machine;
-    let gbps = |figure: &Figure| format!("{:.2} GB/s, {}", figure.value / 1e9, figure.source);
-    let tops = format!("{:.2} TOP/s, {}", machine.compute.value / 1e12, machine.compute.source);
-    let row = |label: &str, text: &str| format!("  {label:<10}{text}");
-    vec![
-        "machine".to_owned(),
-        row("budget", &machine.budget_text()),
-        row("drive", &gbps(&machine.drive)),
-        row("memory", &gbps(&machine.memory)),
-        row("compute", &tops),
-    ]
-}
-
-fn expected(report: &Report, forecast: &Forecast) -> Vec<String> {
-    let Forecast { low, high, .. } = forecast;
-    let row =
-        |label: &str, low: &str, high: &str| format!("  {label:<LABEL_WIDTH$}{low:>12}{high:>12}");
-    let both = |label: &str, text: &dyn Fn(&Speed) -> String| row(label, &text(low), &text(high));
-    let n_experts = report.needs.n_experts();
-    let slots = format!("slots: {} of {}", grouped(forecast.n_slots), grouped(n_experts));
-    let share = format!("{:.1} %", 100.0 * forecast.share);
+fn expected(report: &Report<'_>) -> Vec<String> {
+    let forecast = &report.forecast;
+    let heading = format!(
+        "{:<width$}{:>RANGE_WIDTH$}   {}",
+        "expected",
+        "tokens/s",
+        "bound by",
+        width = LABEL_WIDTH + 2
+    );
+    let after = format!("answer, after {} tokens", grouped(report.plan.context));
     let mut lines = vec![
-        format!("{:<width$}{:>12}{:>12}", "expected", "low", "high", width = LABEL_WIDTH + 2),
-        row(&slots, &share, &share),
-        both("experts found in memory", &|it| format!("{:.1} %", 100.0 * it.hit_rate)),
-        both("read from the drive per token", &|it| bytes(it.drive_bytes_per_token)),
-        both("tokens per second", &|it| speed(it.tokens_per_s)),
-        both("bound by", &|it| it.bound.name().to_owned()),
+        heading,
+        answer("answer, at the beginning", &forecast.answer),
+        answer(&after, &forecast.answer_after),
     ];
     lines.extend(forecast.prompts.iter().map(prompt));
-    lines.extend(ASSUMPTIONS.lines().map(|line| format!("  {line}")));
+    lines.push(format!("  experts: {}", places(report)));
+    if forecast.places.on_drive > 0 {
+        let Answer { low, high } = &forecast.answer;
+        let [least, most] = [high, low].map(|it| bytes(it.drive_bytes_per_token));
+        let [few, many] = [low, high].map(|it| 100.0 * it.hit_rate);
+        let (found, read) = if least == most {
+            (format!("{few:.0} %"), least)
+        } else {
+            (format!("{few:.0} to {many:.0} %"), format!("{least} to {most}"))
+        };
+        lines.push(format!("  found in memory: {found} of uses; read for a token: {read}"));
+    }
+    let is_traced = matches!(report.plan.routes, Routes::Traced(_));
+    let ends = if is_traced { ENDS_OF_TRACE } else { ENDS };
+    lines.extend(ends.lines().map(|line| format!("  {line}")));
     lines
+}
+
+/// Where experts are.
+fn places(report: &Report<'_>) -> String {
+    let Places { on_card, in_memory, on_drive } = report.forecast.places;
+    let n_experts = report.plan.subject.needs.n_experts();
+    let mut parts = Vec::new();
+    for (n, place) in
+        [(on_card, "on the GPU"), (in_memory, "in memory"), (on_drive, "on the drive")]
+    {
+        if n == n_experts && n > 0 {
+            return format!("all {place}");
+        }
+        if n > 0 {
+            parts.push(format!("{} {place}", grouped(n)));
+        }
+    }
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+}
+
+fn answer(label: &str, answer: &Answer) -> String {
+    let Answer { low, high } = answer;
+    let range = range(low.tokens_per_s, high.tokens_per_s);
+    let bound = match (low.bound.name(), high.bound.name()) {
+        (low, high) if low == high => low.to_owned(),
+        (low, high) => format!("{low} or {high}"),
+    };
+    format!("  {label:<LABEL_WIDTH$}{range:>RANGE_WIDTH$}   {bound}")
 }
 
 fn prompt(prompt: &Prompt) -> String {
-    let Prompt { n_tokens, n_passes, drive_bytes, seconds, bound } = prompt;
-    let passes = if *n_passes == 1 { "a pass".to_owned() } else { format!("{n_passes} passes") };
-    let read = match *drive_bytes > 0.0 {
-        true => format!("{passes} over {}", bytes(*drive_bytes)),
-        false => "nothing read".to_owned(),
+    let Prompt { n_tokens, n_passes, drive_bytes, low, high, bound } = prompt;
+    let read = match (*drive_bytes > 0.0, *n_passes) {
+        (false, _) => String::new(),
+        (true, 1) => format!(", {} read", bytes(*drive_bytes)),
+        (true, n) => format!(", {} read in {n} steps", bytes(*drive_bytes)),
     };
     let label = format!("prompt of {}", grouped(*n_tokens));
-    let rate = speed(float(*n_tokens) / seconds);
-    let bound = bound.name();
-    format!("  {label:<LABEL_WIDTH$}{rate:>12} tokens/s: {seconds:.1} s, {read}, bound by {bound}")
+    let (range, bound) = (range(*low, *high), bound.name());
+    format!("  {label:<LABEL_WIDTH$}{range:>RANGE_WIDTH$}   {bound}{read}")
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded for people")]

@@ -70,7 +70,7 @@ pub(crate) struct SynthArgs {
 pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let config = BareConfig::open(&args.config)?;
     let params = QuantParams { bits: args.bits, group: args.group };
-    let Blueprint { spec, manifest, .. } = config.blueprint(params)?;
+    let Blueprint { spec, manifest, .. } = config.quantised_blueprint(params)?;
     let Origin::Imagined(checkpoint) = manifest.origin else {
         unreachable!("a bare config has no files");
     };
@@ -80,7 +80,8 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let tensor_bytes = tensors.iter().map(|tensor| tensor.len_bytes).sum();
     disk::check_room(&args.out, 1, tensor_bytes)?;
     let shards = shards::plan(tensors, args.shard_size)?;
-    let documents = documents(&config, &spec, &checkpoint, &shards);
+    let written = config.quantised(params, &checkpoint);
+    let documents = documents(&written, &spec, &checkpoint, &shards);
     let n_bytes = total_bytes(&shards, &documents);
     disk::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
 
@@ -122,7 +123,7 @@ impl Document {
 
 /// The small files; `config.json` is last, because it makes a folder a model.
 fn documents(
-    config: &BareConfig,
+    config: &Value,
     spec: &ModelSpec,
     checkpoint: &ImaginedCheckpoint,
     shards: &[Shard],
@@ -139,7 +140,7 @@ fn documents(
     // Greedy text of random weights is one token again and again.
     let generation = json!({"do_sample": true, "temperature": 1.0, "eos_token_id": ends});
     documents.push(Document::new("generation_config.json", &generation));
-    documents.push(Document::new("config.json", &config.quantised(checkpoint)));
+    documents.push(Document::new("config.json", config));
     documents
 }
 

@@ -26,31 +26,134 @@ fn unbroken(text: &str) -> String {
 /// `doctor` on a small temporary file.
 fn doctor<'a>(dir: &'a TempDir, more: &[&'a str]) -> Vec<&'a str> {
     let dir = dir.path().to_str().unwrap();
-    [&["doctor", dir, "--file-size", "4M"], more].concat()
+    [&["doctor", dir, "--file-size", "4M", "--trials", "none"], more].concat()
 }
 
 #[test]
 fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
     let cache = TempDir::new();
     let config = config();
-    let plan = ["plan", &config, "--bits", "4", "--group", "64", "--ram", "64G"];
+    let plan = ["plan", &config, "--bits", "4", "--group", "64", "--memory", "64G"];
     let page = stdout_in(&cache, &plan);
     for words in [
-        "qwen3_5_moe as it would be: 4 bits in groups of 64",
-        "resident weights                         5,584,514,944     5.58 GB     5.20 GiB",
-        "600 routed experts, all cold             4,246,732,800     4.25 GB     3.96 GiB",
-        "slots: 8,831 of 30,720",
-        "budget    68.72 GB (64.00 GiB), from --ram",
-        "drive     3.00 GB/s, assumed: `moeflux doctor` measures it",
-        "low: uniform routing",
-        "the minimum budget is",
+        "qwen3_5_moe as it would be in 4 bits: ",
+        "weights that every token uses            5,584,514,944     5.58 GB     5.20 GiB",
+        "600 of them for a token                4,246,732,800     4.25 GB     3.96 GiB",
+        "memory    68.72 GB (64.00 GiB), from --memory",
+        "drive     reads 3.00 GB/s, assumed: `moeflux doctor` measures it",
+        "answer, at the beginning",
+        "Low: ",
+        "the least that works: --memory ",
     ] {
         assert!(page.contains(words), "`{words}` is not in\n{page}");
     }
     let told = json(&stdout_in(&cache, &[&plan[..], &["--disk-gbps", "7.5", "--json"]].concat()));
     assert_eq!(told["machine"]["drive"]["bytes_per_s"], 7.5e9);
     assert_eq!(told["routed_bytes_per_token"], 4_246_732_800_u64);
-    assert_eq!(told["forecast"]["n_slots"], 8831);
+}
+
+#[test]
+fn a_memory_too_small_ends_with_one_line() {
+    let output = moeflux(&["plan", "deepseek-v3", "--memory", "4G"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("error: DeepSeek-V3 needs at least "), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn models_known_by_name_are_listed_and_described() {
+    let cache = TempDir::new();
+    let page = stdout_in(&cache, &["plan", "--ram", "64G"]);
+    for words in ["memory    68.72 GB", "Kimi-K2 (1T-A32B)", "FP8", "4 bits"] {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    let page = stdout_in(&cache, &["inspect", "qwen3-30b-a3b"]);
+    assert!(page.contains("4 bits in groups of 64") && page.contains("48 x"), "{page}");
+    let page = stdout_in(&cache, &["plan", "glm-4.5-air", "--ram", "64G", "--cores", "16"]);
+    assert!(page.contains("for 16 cores"), "{page}");
+    check_fails(&["plan", "Qwen9"], &["none of the models known by name: Qwen3-30B-A3B"]);
+}
+
+/// Two layers of four experts of 18 MB, of which each token uses two.
+fn model_with_large_experts(dir: &TempDir) -> String {
+    let config = serde_json::json!({
+        "model_type": "qwen3_moe", "vocab_size": 512, "hidden_size": 1024,
+        "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 64, "hidden_act": "silu",
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "tie_word_embeddings": false, "attention_bias": false, "decoder_sparse_step": 1,
+        "mlp_only_layers": [], "moe_intermediate_size": 10240, "norm_topk_prob": true,
+        "num_experts": 4, "num_experts_per_tok": 2, "use_sliding_window": false,
+    });
+    std::fs::write(dir.file("config.json"), config.to_string()).unwrap();
+    let path = |name: &str| dir.file(name).to_str().unwrap().to_owned();
+    stdout_of(&["synth", "--config", &path("config.json"), "--out", &path("model")]);
+    path("model")
+}
+
+#[test]
+fn the_least_memory_is_the_least_that_works() {
+    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let model = model_with_large_experts(&dir);
+    let plan = json(&stdout_in(&cache, &["plan", &model, "--json"]));
+    let [least, slot, all] =
+        ["least_bytes", "slot_bytes", "all_bytes"].map(|key| plan[key].as_u64().unwrap());
+    let run = |memory: u64| {
+        let memory = memory.to_string();
+        let args = ["generate", "x", "--model", &model, "--backend", "cpu", "-n", "4"];
+        moeflux_in(&cache, &[&args[..], &["--memory", &memory, "--stats"]].concat())
+    };
+    let enough = run(least);
+    let stderr = String::from_utf8(enough.stderr).unwrap();
+    assert_eq!(enough.status.code(), Some(0), "{stderr}");
+    // One slot less: the slots are larger than a process differs from run to run.
+    let too_small = run(least - slot);
+    let stderr = String::from_utf8(too_small.stderr).unwrap();
+    assert_eq!(too_small.status.code(), Some(1), "{stderr}");
+    // With all of it nothing is streamed, one slot less is.
+    let said = |memory: u64| String::from_utf8(run(memory).stderr).unwrap();
+    let (whole, less) = (said(all), said(all - slot));
+    assert!(!whole.contains("of 8 in memory") && whole.contains("experts"), "{whole}");
+    assert!(less.contains("of 8 in memory"), "{less}");
+    // `plan` refuses what the engine refuses.
+    let plan = |memory: u64| {
+        moeflux_in(&cache, &["plan", &model, "--memory", &memory.to_string()]).status.code()
+    };
+    assert_eq!((plan(least), plan(least - slot)), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_trace_narrows_what_is_expected() {
+    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let model = model_with_large_experts(&dir);
+    let trace = dir.file("routes.trace").to_str().unwrap().to_owned();
+    let bench = ["bench", "--model", &model, "--backend", "cpu", "--prompt-tokens", "0"];
+    let more = ["--gen-tokens", "40", "--repeat", "1", "--trace", &trace];
+    stdout_in(&cache, &[&bench[..], &more].concat());
+    let plan = |more: &[&str]| {
+        // The least, so that most experts are on the drive.
+        let least =
+            json(&stdout_in(&cache, &["plan", &model, "--json"]))["least_bytes"].to_string();
+        let args = ["plan", &model, "--memory", &least, "--json"];
+        json(&stdout_in(&cache, &[&args[..], more].concat()))
+    };
+    let ratio = |plan: &Value| {
+        let end = |name: &str| plan["forecast"]["answer"][name]["tokens_per_s"].as_f64().unwrap();
+        end("high") / end("low")
+    };
+    let (without, with) = (plan(&[]), plan(&["--trace", &trace]));
+    assert!(ratio(&with) <= ratio(&without), "{with}\n{without}");
+    let rate = |end: &str| with["forecast"]["answer"][end]["hit_rate"].as_f64().unwrap();
+    assert!((rate("low") - rate("high")).abs() < 1e-12 && rate("low") < 1.0);
+    let other = ["plan", "qwen3-30b-a3b", "--ram", "64G", "--trace", &trace];
+    let output = moeflux_in(&cache, &other);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && stderr.contains("this one has 6144 in 48"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -65,7 +168,9 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
         (&["plan", &config, "--ram", "lots"], "is not a size"),
         (&["plan", &config, "--bits", "7"], "choose one of"),
         (&["plan", case, "--bits", "4"], "leave them out"),
-        (&["plan"], "required"),
+        (&["plan", "--trace", "x"], "required"),
+        (&["plan", "qwen3-30b-a3b", "--ram", "9G", "--memory", "9G"], "cannot be used with"),
+        (&["plan", "qwen3-30b-a3b", "--cores", "0"], "--cores"),
         (&["doctor", case, "--file-size", "1K"], "4M or more"),
         (&["doctor", case, "--sums", "x.json"], "--deep"),
     ] {
@@ -83,7 +188,8 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
 #[test]
 fn what_the_doctor_measures_the_plan_knows() {
     let (cache, dir) = (TempDir::new(), TempDir::new());
-    let output = moeflux_in(&cache, &doctor(&dir, &["--json"]));
+    let doctor = ["doctor", dir.path().to_str().unwrap(), "--file-size", "4M", "--json"];
+    let output = moeflux_in(&cache, &doctor);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("writing 4.19 MB"), "{stderr}");
@@ -103,6 +209,15 @@ fn what_the_doctor_measures_the_plan_knows() {
     assert!((drive["bytes_per_s"].as_f64().unwrap() / best - 1.0).abs() < 1e-9, "{plan}");
     assert!(drive["source"].as_str().unwrap().contains("by `moeflux doctor` just now"), "{plan}");
     assert_eq!(plan["machine"]["memory"]["bytes_per_s"], found["memory_bytes_per_s"]);
+    let cpu = &plan["machine"]["cpu"];
+    assert_eq!(cpu["pace"], found["cpu_pace"], "{found}");
+    assert!(cpu["source"].as_str().unwrap().starts_with("measured by `moeflux doctor`"), "{plan}");
+    for name in ["answer_bytes_per_s", "prompt_operations_per_s"] {
+        assert!(cpu["pace"][name].as_f64().unwrap() > 1e6, "{cpu}");
+    }
+    let trials = std::fs::read_dir(cache.path().join("moeflux")).unwrap();
+    let left = trials.flatten().filter(|it| it.file_name().to_string_lossy().starts_with("trial-"));
+    assert_eq!(left.count(), 0, "a model of a trial was left");
 }
 
 #[test]
@@ -181,7 +296,7 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
     let model = dir.file("model");
     let model = model.to_str().unwrap();
     let sums = dir.file("elsewhere.json");
-    let sums = ["--sums", sums.to_str().unwrap(), "--file-size", "4M"];
+    let sums = ["--sums", sums.to_str().unwrap(), "--file-size", "4M", "--trials", "none"];
     let deep = [&["doctor", model, "--deep"][..], &sums].concat();
     stdout_in(&cache, &deep);
     assert!(dir.file("elsewhere.json").exists());
@@ -189,7 +304,7 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
 
     let no_place = ["doctor", model, "--deep", "--sums", "/nonexistent/sums.json"];
     check_fails(
-        &[&no_place[..], &["--file-size", "4M"]].concat(),
+        &[&no_place[..], &["--file-size", "4M", "--trials", "none"]].concat(),
         &["/nonexistent", "--sums FILE"],
     );
     check_fails(&["doctor", cache.path().to_str().unwrap(), "--deep"], &["no *.safetensors"]);
@@ -197,7 +312,7 @@ fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
     let packed = dir.file("packed");
     let packed = packed.to_str().unwrap();
     stdout_of(&["pack", model, packed]);
-    let deep = ["doctor", packed, "--deep", "--file-size", "4M"];
+    let deep = ["doctor", packed, "--deep", "--file-size", "4M", "--trials", "none"];
     let page = unbroken(&stdout_in(&cache, &deep));
     assert!(page.contains("match their checksums"), "{page}");
     let experts = dir.file("packed/experts-00000.safetensors");

@@ -9,9 +9,29 @@ use crate::budget::{
 };
 use crate::config::{BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX};
 use crate::error::{Error, Result};
-use crate::experts::stream::slot_shape;
+use crate::experts::stream::{record_shape, slot_shape};
 use crate::ops::KvKind;
-use crate::weights::{ExpertBank, check_room};
+use crate::weights::{ExpertBank, Manifest, Origin, check_room};
+
+/// What an engine finds where it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The process as it is before the model.
+    pub program_bytes: u64,
+    /// What can be had beside it, where that is known.
+    pub available_bytes: Option<u64>,
+}
+
+impl Host {
+    /// This machine, now.
+    #[must_use]
+    pub fn here() -> Self {
+        Self {
+            program_bytes: process_memory_bytes().unwrap_or(0),
+            available_bytes: available_memory_bytes(),
+        }
+    }
+}
 
 /// Where the memory of an engine goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +58,12 @@ pub struct Layout {
     pub placement: Placement,
     /// Rows computed in one step at most.
     pub n_rows_max: usize,
+    /// From one slot for an expert to the next.
+    pub slot_bytes: u64,
+    /// All but routed experts: this program, what every token needs, a step, the sessions.
+    pub fixed_bytes: u64,
+    /// Of these, what was counted for sessions.
+    pub session_bytes: u64,
     /// Where the memory goes.
     pub memory: Memory,
     /// Bytes of routed experts that there is room for on a device, where anybody can say.
@@ -61,22 +87,42 @@ const SCRATCH_BYTES: u64 = 32 << 20;
 const SCRATCH_SHARE: u64 = 2;
 
 impl Layout {
-    /// The layout of a model.
+    /// The layout of a model on this machine.
     ///
     /// # Errors
     ///
     /// [`Error::NoRoom`]; [`Error::Input`] for too many rows.
     pub fn new(blueprint: &Blueprint, config: &EngineConfig) -> Result<Self> {
+        Self::on(Host::here(), blueprint, config)
+    }
+
+    /// The smallest budget with which [`Layout::on`] is no error, and a little more: a process is
+    /// not of the same size in every run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] for too many rows.
+    pub fn least_bytes(host: Host, blueprint: &Blueprint, config: &EngineConfig) -> Result<u64> {
+        let mut config = config.clone();
+        config.streaming.budget = Budget::Bytes(0);
+        match Self::on(host, blueprint, &config) {
+            // All of it is on a device.
+            Ok(_) => Ok(host.program_bytes),
+            Err(Error::NoRoom { needed_bytes, .. }) => Ok(needed_bytes),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The layout of a model on some machine: pure arithmetic, which a plan and an engine share.
+    ///
+    /// # Errors
+    ///
+    /// As [`Layout::new`].
+    pub fn on(host: Host, blueprint: &Blueprint, config: &EngineConfig) -> Result<Self> {
+        let Host { program_bytes, available_bytes } = host;
         let (manifest, plan) = (&blueprint.manifest, &blueprint.plan);
         let streaming = &config.streaming;
-        let shape = slot_shape(&manifest.banks, BLOCK_BYTES);
-        let experts = ExpertNeeds {
-            all_bytes: manifest.banks.iter().map(ExpertBank::memory_bytes).sum(),
-            shape,
-            n_slots_min: blueprint.spec.top_k_max(),
-        };
-        let available_bytes = available_memory_bytes();
-        let program_bytes = process_memory_bytes().unwrap_or(0);
+        let experts = expert_needs(blueprint);
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
         let state = &plan.state;
         let per_position = state.bytes_per_position(kv_kind(config));
@@ -94,10 +140,7 @@ impl Layout {
         let near_bytes = |needs: &Needs| {
             room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes))
         };
-        let far_budget = match limit_bytes {
-            _ if !device.is_some_and(|device| device.sees_host()) => FarBudget::Unseen,
-            limit_bytes => limit_bytes.map_or(FarBudget::Unknown, FarBudget::Bytes),
-        };
+        let far_budget = far_budget(config, limit_bytes);
         let on_device =
             |needs: &Needs| place_on_device(needs, &experts, near_bytes(needs)?, far_budget);
         let n_rows_max = match config.n_rows_max {
@@ -137,7 +180,38 @@ impl Layout {
             None => limit_bytes.map(|bytes| bytes.saturating_sub(needs.bytes() + expert_bytes)),
         };
         let session_room_bytes = left_bytes.map(|left_bytes| needs.session_bytes + left_bytes);
-        Ok(Self { placement, n_rows_max, memory, device_expert_bytes, session_room_bytes })
+        Ok(Self {
+            placement,
+            n_rows_max,
+            slot_bytes: experts.shape.stride_bytes as u64,
+            fixed_bytes: needs.bytes(),
+            session_bytes: needs.session_bytes,
+            memory,
+            device_expert_bytes,
+            session_room_bytes,
+        })
+    }
+}
+
+/// What does not exist is laid out as it would be packed.
+fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
+    let Manifest { banks, origin, .. } = &blueprint.manifest;
+    ExpertNeeds {
+        all_bytes: banks.iter().map(ExpertBank::memory_bytes).sum(),
+        shape: match origin {
+            Origin::Checkpoint => slot_shape(banks, BLOCK_BYTES),
+            Origin::Imagined(_) => record_shape(banks),
+        },
+        n_slots_min: blueprint.spec.top_k_max(),
+    }
+}
+
+fn far_budget(config: &EngineConfig, limit_bytes: Option<u64>) -> FarBudget {
+    let sees_host = config.device.as_ref().is_some_and(|device| device.sees_host());
+    match (sees_host, limit_bytes) {
+        (false, _) => FarBudget::Unseen,
+        (true, None) => FarBudget::Unknown,
+        (true, Some(limit_bytes)) => FarBudget::Bytes(limit_bytes),
     }
 }
 

@@ -9,7 +9,7 @@ mod prompt;
 mod growth;
 
 pub use growth::GrowthRoom;
-pub use layout::{Layout, Memory, step_bytes};
+pub use layout::{Host, Layout, Memory, step_bytes};
 pub use prompt::{Division, PromptRoom};
 
 use crate::config::Budget;

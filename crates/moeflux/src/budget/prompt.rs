@@ -4,7 +4,9 @@
 //! step; what it borrows has to be read again behind it. **Invariant:** pure; what the longer step
 //! takes is at most what the slots give up, to the byte of what gives and takes memory.
 
-use crate::budget::step_bytes;
+use crate::blueprint::Blueprint;
+use crate::budget::{Layout, Placement, step_bytes};
+use crate::experts::stream::{N_SLOTS_OF_PROMPT, slab_bytes};
 use crate::ops::Workspace;
 
 /// A step is not interrupted for other sessions: this long they wait at most.
@@ -44,6 +46,23 @@ pub struct Division {
 }
 
 impl PromptRoom {
+    /// Of a model that is laid out so and whose experts are read past the page cache; nothing where
+    /// all of them are in memory.
+    #[must_use]
+    pub fn planned(layout: &Layout, blueprint: &Blueprint) -> Option<Self> {
+        let Placement::Streaming { n_slots } = layout.placement else { return None };
+        let slot_bytes = usize::try_from(layout.slot_bytes).ok()?;
+        Some(Self {
+            workspace: blueprint.plan.workspace.clone(),
+            n_rows: layout.n_rows_max,
+            n_slots,
+            slot_bytes: layout.slot_bytes,
+            n_slots_at_once: slab_bytes(slot_bytes, n_slots) / slot_bytes.max(1),
+            n_slots_least: N_SLOTS_OF_PROMPT.max(blueprint.spec.top_k_max()),
+            n_experts: blueprint.manifest.banks.iter().map(|bank| bank.n_experts).sum(),
+        })
+    }
+
     /// The steps with the fewest reads for a prompt of so many rows, as equal as can be, while so
     /// many of the slots are lent to sessions; `None` where borrowing gains nothing.
     #[must_use]

@@ -15,7 +15,7 @@ use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{Family, ModelSpec, Quantisation};
 use crate::weights::bank::{BankRequest, ExpertShape};
 use crate::weights::found::Wanted;
-use crate::weights::imagined::{Imagination, Imagined};
+use crate::weights::imagined::{Imagination, Imagined, ImaginedKind};
 use crate::weights::leftover;
 use crate::weights::manifest::{
     ExpertBank, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
@@ -28,7 +28,7 @@ use crate::weights::table::Table;
 pub(crate) enum Source<'a> {
     /// Files.
     Checkpoint(&'a Checkpoint),
-    /// A checkpoint in MLX layout that does not exist: has whatever is asked for.
+    /// A checkpoint that does not exist: has whatever is asked for.
     Imagined(Imagined),
 }
 
@@ -72,7 +72,10 @@ impl<'a> Binder<'a> {
                 (Table::stored(checkpoint), spec.quantisation.clone(), norms)
             }
             Source::Imagined(imagined) => {
-                let default = Some(imagined.params);
+                let default = match imagined.kind {
+                    ImaginedKind::Affine(params) => Some(params),
+                    ImaginedKind::Fp8 | ImaginedKind::Float => None,
+                };
                 let quantisation = Quantisation { default, ..Quantisation::default() };
                 let imagination = Imagination::new(spec, imagined);
                 (Table::Imagined(imagination), quantisation, Norms::Plain)

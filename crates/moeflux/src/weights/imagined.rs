@@ -1,21 +1,34 @@
-//! A checkpoint in MLX layout that does not exist: for sizes, and for random models.
+//! A checkpoint that does not exist, in MLX layout or as published: for sizes, and for random
+//! models.
 //!
 //! **Invariant:** tensors follow each other without hole, in the order in which they were asked
 //! for; names, shapes and types are those that mlx-lm would write. Knows no values.
 
 use std::collections::BTreeMap;
 
-use moeflux_kernels::FloatKind;
+use moeflux_kernels::{FP8_BLOCK, FloatKind};
 
 use crate::format::DType;
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
 use crate::weights::found::{Extent, Found, Wanted, dtype_of};
 
+/// How the matrices of an imagined checkpoint are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImaginedKind {
+    /// As mlx-lm quantises those whose columns are whole groups; what the config says of single
+    /// tensors counts.
+    Affine(QuantParams),
+    /// As published in FP8 blocks: all but embeddings, head, routers and gates.
+    Fp8,
+    /// As published without quantisation.
+    Float,
+}
+
 /// How an imagined checkpoint is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Imagined {
-    /// Of every matrix whose columns are whole groups.
-    pub params: QuantParams,
+    /// Of matrices.
+    pub kind: ImaginedKind,
     /// Of scales, biases, norms and everything unquantised.
     pub scale: FloatKind,
 }
@@ -74,8 +87,8 @@ pub struct ImaginedTensor {
 /// All that a writer needs besides values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImaginedCheckpoint {
-    /// What holds for matrices without an override.
-    pub params: QuantParams,
+    /// How matrices without an override are stored.
+    pub kind: ImaginedKind,
     /// In the order in which they lie in the file.
     pub tensors: Vec<ImaginedTensor>,
     /// By base name as mlx-lm writes it: the entries of `quantization` besides the default.
@@ -111,7 +124,11 @@ impl<'a> Imagination<'a> {
         let other_layouts: &[&str] = match self.spec.family {
             Family::Qwen3Next => &[".in_proj_qkv.", ".in_proj_z.", ".in_proj_b.", ".in_proj_a."],
             Family::Qwen35Moe => &[".in_proj_qkvz.", ".in_proj_ba."],
-            _ => &[".kv_b_proj."],
+            // MLX stores the absorbed pair.
+            _ => match self.imagined.kind {
+                ImaginedKind::Affine(_) => &[".kv_b_proj."],
+                ImaginedKind::Fp8 | ImaginedKind::Float => &[".embed_q.", ".unembed_out."],
+            },
         };
         let is_tied_head = self.spec.tied_embeddings && name.starts_with("lm_head.");
         let is_loose_expert = name.contains(".mlp.experts.");
@@ -129,7 +146,7 @@ impl<'a> Imagination<'a> {
     pub(super) fn finish(self) -> ImaginedCheckpoint {
         assert!(self.untaken.is_empty(), "imagined, but not bound: {:?}", self.untaken.keys());
         ImaginedCheckpoint {
-            params: self.imagined.params,
+            kind: self.imagined.kind,
             tensors: self.tensors,
             overrides: self.overrides,
         }
@@ -138,15 +155,23 @@ impl<'a> Imagination<'a> {
     /// Adds the tensors of a matrix; answers how it is quantised, if it is.
     pub(super) fn matrix(&mut self, wanted: &Wanted<'_>) -> Option<QuantParams> {
         let Wanted { base, n_stack, n_rows, n_cols } = *wanted;
-        let params = params_of_mlx(self.spec.family, base, n_cols, self.imagined.params);
+        let params = self.params(base, n_cols);
         let shape = |width: usize| n_stack.into_iter().chain([n_rows, width]).collect::<Vec<_>>();
         let float = dtype_of(self.imagined.scale);
         let weight = format!("{base}.weight");
         let Some(params) = params else {
-            self.add(&weight, float, shape(n_cols), ImaginedRole::Matrix { n_cols });
+            let is_fp8 = self.imagined.kind == ImaginedKind::Fp8 && is_fp8_published(base);
+            let dtype = if is_fp8 { DType::F8E4M3 } else { float };
+            self.add(&weight, dtype, shape(n_cols), ImaginedRole::Matrix { n_cols });
+            if is_fp8 {
+                let [n_rows, n_cols] = [n_rows, n_cols].map(|n| n.div_ceil(FP8_BLOCK));
+                let blocks = n_stack.into_iter().chain([n_rows, n_cols]).collect();
+                let name = format!("{base}.weight_scale_inv");
+                self.add(&name, DType::F32, blocks, ImaginedRole::Gain);
+            }
             return None;
         };
-        if params != self.imagined.params {
+        if ImaginedKind::Affine(params) != self.imagined.kind {
             self.overrides.push((self.mlx_name(base), params));
         }
         let rows = QuantisedRows { params, n_cols };
@@ -156,6 +181,15 @@ impl<'a> Imagination<'a> {
         self.add(&format!("{base}.scales"), float, shape(n_groups), ImaginedRole::Scales(rows));
         self.add(&format!("{base}.biases"), float, shape(n_groups), ImaginedRole::Biases(rows));
         Some(params)
+    }
+
+    /// Of a matrix in codes with scales and biases.
+    fn params(&self, base: &str, n_cols: usize) -> Option<QuantParams> {
+        let ImaginedKind::Affine(default) = self.imagined.kind else { return None };
+        match self.spec.quantisation.overrides.get(base) {
+            Some(published) => *published,
+            None => params_of_mlx(self.spec.family, base, n_cols, default),
+        }
     }
 
     /// Adds a vector of the shape that mlx-lm gives it.
@@ -207,6 +241,20 @@ impl<'a> Imagination<'a> {
     }
 }
 
+/// Whether published FP8 checkpoints have a matrix of this canonical name in FP8.
+fn is_fp8_published(base: &str) -> bool {
+    const OTHERS: [&str; 7] = [
+        "embed_tokens",
+        "lm_head",
+        ".mlp.gate",
+        ".shared_expert_gate",
+        ".in_proj_a",
+        ".in_proj_b",
+        ".in_proj_ba",
+    ];
+    !OTHERS.iter().any(|it| base.ends_with(it))
+}
+
 /// How mlx-lm quantises a matrix of this canonical name and width when it is told `default`: only
 /// if its columns are whole groups of that, routers and gates of shared experts of the qwen
 /// families with 8 bits, routers of the others not at all.
@@ -235,8 +283,8 @@ mod tests {
     use crate::weights::tests_support::{Tensors, spec};
     use crate::weights::{Binder, ExpertShape, Manifest, Origin, Source};
 
-    const Q4: Imagined =
-        Imagined { params: QuantParams { bits: 4, group: 64 }, scale: FloatKind::Bf16 };
+    const Q4_PARAMS: QuantParams = QuantParams { bits: 4, group: 64 };
+    const Q4: Imagined = Imagined { kind: ImaginedKind::Affine(Q4_PARAMS), scale: FloatKind::Bf16 };
 
     /// Some of each kind of slot, as a family would bind them.
     fn bind(source: Source<'_>, spec: &ModelSpec) -> Manifest {
@@ -290,7 +338,7 @@ mod tests {
                 assert_eq!(tensors.bytes(&tensor.name).len() as u64, tensor.len_bytes);
             }
             let mut quantisation =
-                Quantisation { default: Some(checkpoint.params), ..Quantisation::default() };
+                Quantisation { default: Some(Q4_PARAMS), ..Quantisation::default() };
             for (name, params) in &checkpoint.overrides {
                 let name = name.strip_prefix("language_model.").unwrap_or(name);
                 quantisation.overrides.insert(name.to_owned(), Some(*params));

@@ -25,7 +25,7 @@ pub use found::Extent;
 pub(crate) use found::dtype_of;
 pub(crate) use imagined::Imagined;
 pub(crate) use imagined::params_of_mlx;
-pub use imagined::{ImaginedCheckpoint, ImaginedRole, ImaginedTensor, QuantisedRows};
+pub use imagined::{ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, QuantisedRows};
 pub(crate) use load::expert_samples;
 pub use load::load;
 pub use manifest::{

@@ -51,16 +51,18 @@ impl StoredMatrix {
     }
 
     fn fp8(table: &mut Table<'_>, wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
-        if wanted.n_stack.is_some() {
+        // Published experts have a tensor each; imagined ones are stacked, with the same bytes.
+        if wanted.n_stack.is_some() && !table.is_imagined() {
             return Err(weight.error("is FP8 in three dimensions, which is not supported"));
         }
-        weight.expect_shape(&[wanted.n_rows, wanted.n_cols])?;
+        weight.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols))?;
         let scales = table.take(&format!("{}.weight_scale_inv", wanted.base))?;
         if scales.dtype != DType::F32 {
             let problem = format!("has values of type {}; FP8 scales are F32", scales.dtype);
             return Err(scales.error(problem));
         }
-        let blocks = [wanted.n_rows.div_ceil(FP8_BLOCK), wanted.n_cols.div_ceil(FP8_BLOCK)];
+        let [n_rows, n_cols] = [wanted.n_rows, wanted.n_cols].map(|n| n.div_ceil(FP8_BLOCK));
+        let blocks = wanted.shape(n_rows, n_cols);
         if scales.shape != blocks {
             let problem = format!(
                 "has shape {:?}, but blocks of {FP8_BLOCK} x {FP8_BLOCK} of {:?} make {blocks:?}",

@@ -32,6 +32,10 @@ impl<'a> Table<'a> {
         }
     }
 
+    pub(super) fn is_imagined(&self) -> bool {
+        matches!(self, Self::Imagined(_))
+    }
+
     /// The tensor, which nobody may take again.
     pub(super) fn take(&mut self, name: &str) -> Result<Found> {
         match self {

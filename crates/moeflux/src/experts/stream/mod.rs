@@ -44,6 +44,7 @@ use pressure::Pressure;
 pub use probe::{choose_way, drive_speed, probe_of};
 pub use seen::{SeenSlots, SlotSight};
 pub use size::{SlotShape, slot_shape};
+pub(crate) use size::{record_shape, slab_bytes};
 pub use stats::StreamStats;
 
 /// Answers' rows, and a prompt's if they are at most this many, take what is in memory first, and
@@ -287,7 +288,7 @@ impl Stream {
         let has_mirror = drives.mirror.is_some();
         let settings = Settings { read_bytes: READ_BYTES, guess_bytes_max: GUESS_BYTES };
         let Drives { primary, mirror, caching, clock } = drives;
-        let slab_bytes = size::slab_bytes(shape.stride_bytes, n_slots);
+        let slab_bytes = slab_bytes(shape.stride_bytes, n_slots);
         let bank = |bank: &ExpertBank| StreamBank::new(bank.clone(), sums.clone());
         let banks = manifest.banks.iter().map(bank).collect();
         let mut stream = Self {

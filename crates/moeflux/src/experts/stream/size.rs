@@ -62,8 +62,16 @@ pub fn slot_shape(banks: &[ExpertBank], block_bytes: usize) -> SlotShape {
     SlotShape { slot_bytes, stride_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN), n_experts }
 }
 
+/// What the experts of `banks` need of slots once `moeflux pack` has written them.
+#[must_use]
+pub(crate) fn record_shape(banks: &[ExpertBank]) -> SlotShape {
+    let slot_bytes = banks.iter().map(|bank| bank.layout.record_bytes()).max().unwrap_or(1);
+    let n_experts = banks.iter().map(|bank| bank.n_experts).sum();
+    SlotShape { slot_bytes, stride_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN), n_experts }
+}
+
 /// Slabs for so many slots: a small pool is not made larger by rounding.
-pub(super) fn slab_bytes(stride_bytes: usize, n_slots: usize) -> usize {
+pub(crate) fn slab_bytes(stride_bytes: usize, n_slots: usize) -> usize {
     (stride_bytes * n_slots / 8).clamp(stride_bytes, SLAB_BYTES.max(stride_bytes))
 }
 

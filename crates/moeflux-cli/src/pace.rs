@@ -1,0 +1,123 @@
+//! How fast something computes models: what `moeflux doctor` measures and `moeflux plan` counts
+//! with.
+//!
+//! **Invariant:** every rate is above zero and finite, every time finite: a file that says
+//! otherwise is none.
+
+use serde_json::{Value, json};
+
+/// Rates and times of a CPU or a GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pace {
+    /// Codes of weights that an answer reads, per second.
+    pub(crate) answer_bytes_per_s: f64,
+    /// FP8 and weights that are not quantised, in the same way.
+    pub(crate) answer_float_bytes_per_s: f64,
+    /// Besides, for each layer of a token.
+    pub(crate) layer_s: f64,
+    /// And for each layer whose experts are streamed.
+    pub(crate) streamed_layer_s: f64,
+    /// Weights that a step of a prompt begins with, per second.
+    pub(crate) prompt_bytes_per_s: f64,
+    /// Multiplications and additions with codes of weights, for a prompt, per second.
+    pub(crate) prompt_operations_per_s: f64,
+    /// The same with other weights, and those of attention and recurrent states.
+    pub(crate) prompt_float_operations_per_s: f64,
+    /// Experts in the host's memory, per second: where a GPU reads them.
+    pub(crate) far_bytes_per_s: f64,
+}
+
+/// The names of the fields in a file.
+const NAMES: [&str; 8] = [
+    "answer_bytes_per_s",
+    "answer_float_bytes_per_s",
+    "layer_s",
+    "streamed_layer_s",
+    "prompt_bytes_per_s",
+    "prompt_operations_per_s",
+    "prompt_float_operations_per_s",
+    "far_bytes_per_s",
+];
+
+impl Pace {
+    /// For a file.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "answer_bytes_per_s": self.answer_bytes_per_s,
+            "answer_float_bytes_per_s": self.answer_float_bytes_per_s,
+            "layer_s": self.layer_s,
+            "streamed_layer_s": self.streamed_layer_s,
+            "prompt_bytes_per_s": self.prompt_bytes_per_s,
+            "prompt_operations_per_s": self.prompt_operations_per_s,
+            "prompt_float_operations_per_s": self.prompt_float_operations_per_s,
+            "far_bytes_per_s": self.far_bytes_per_s,
+        })
+    }
+
+    /// From a file.
+    pub(crate) fn of_json(value: &Value) -> Option<Self> {
+        let number = |name: &str| value.get(name)?.as_f64().filter(|it| it.is_finite());
+        let mut numbers = [0.0; NAMES.len()];
+        for (number_of, name) in numbers.iter_mut().zip(NAMES) {
+            let found = number(name)?;
+            let is_time = name.ends_with("layer_s");
+            *number_of = Some(found).filter(|it| if is_time { *it >= 0.0 } else { *it >= 1.0 })?;
+        }
+        let [answer, answer_float, layer, streamed_layer, prompt, operations, float, far] = numbers;
+        Some(Self {
+            answer_bytes_per_s: answer,
+            answer_float_bytes_per_s: answer_float,
+            layer_s: layer,
+            streamed_layer_s: streamed_layer,
+            prompt_bytes_per_s: prompt,
+            prompt_operations_per_s: operations,
+            prompt_float_operations_per_s: float,
+            far_bytes_per_s: far,
+        })
+    }
+
+    /// So many times as fast.
+    pub(crate) fn times(&self, factor: f64) -> Self {
+        Self {
+            answer_bytes_per_s: self.answer_bytes_per_s * factor,
+            answer_float_bytes_per_s: self.answer_float_bytes_per_s * factor,
+            layer_s: self.layer_s / factor,
+            streamed_layer_s: self.streamed_layer_s / factor,
+            prompt_bytes_per_s: self.prompt_bytes_per_s * factor,
+            prompt_operations_per_s: self.prompt_operations_per_s * factor,
+            prompt_float_operations_per_s: self.prompt_float_operations_per_s * factor,
+            far_bytes_per_s: self.far_bytes_per_s * factor,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACE: Pace = Pace {
+        answer_bytes_per_s: 3e10,
+        answer_float_bytes_per_s: 4e10,
+        layer_s: 0.0,
+        streamed_layer_s: 1e-4,
+        prompt_bytes_per_s: 1e10,
+        prompt_operations_per_s: 1e12,
+        prompt_float_operations_per_s: 1e11,
+        far_bytes_per_s: 2e10,
+    };
+
+    #[test]
+    fn a_file_gives_what_was_written_or_nothing() {
+        assert_eq!(Pace::of_json(&PACE.json()), Some(PACE));
+        for (name, bad) in [
+            ("answer_bytes_per_s", json!(0)),
+            ("layer_s", json!(-1e-9)),
+            ("prompt_operations_per_s", json!("fast")),
+            ("far_bytes_per_s", Value::Null),
+        ] {
+            let mut file = PACE.json();
+            file[name] = bad;
+            assert_eq!(Pace::of_json(&file), None, "{name}");
+        }
+    }
+}

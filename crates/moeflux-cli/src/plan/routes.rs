@@ -1,0 +1,59 @@
+//! How often experts are found in memory: by a trace of a run, where there is one.
+//!
+//! **Invariant:** a trace is of a model with the same experts, or refused.
+
+use std::path::Path;
+
+use moeflux::provider::experts::policy::PolicyKind;
+use moeflux::provider::experts::replay::replay;
+use moeflux::provider::experts::trace::{StepKind, Trace};
+
+use crate::failure::{Failure, Outcome};
+use crate::needs::Needs;
+
+/// What is known of the routes.
+#[derive(Debug)]
+pub(crate) enum Routes {
+    Unknown,
+    Traced(Trace),
+}
+
+impl Routes {
+    /// Those of a trace.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file; [`Failure::Usage`] if it is of another model, or has no answer.
+    pub(crate) fn open(path: &Path, needs: &Needs) -> Outcome<Self> {
+        let trace = Trace::open(path)?;
+        let traced = trace.header().layers.iter().filter(|layer| layer.n_experts > 0);
+        let traced: Vec<(u64, u64)> =
+            traced.map(|it| (it.n_experts as u64, it.top_k as u64)).collect();
+        let needed: Vec<(u64, u64)> =
+            needs.sparse_layers.iter().map(|it| (it.n_experts, it.top_k)).collect();
+        if traced != needed {
+            return Err(Failure::Usage(format!(
+                "{} is the trace of a model with {} experts in {} layers; this one has {} in {}",
+                path.display(),
+                trace.header().n_experts(),
+                traced.len(),
+                needs.n_experts(),
+                needed.len()
+            )));
+        }
+        if trace.n_rows(StepKind::Decode) == 0 {
+            let path = path.display();
+            return Err(Failure::Usage(format!(
+                "{path} has prompts only: trace a run that answers (-n 200)"
+            )));
+        }
+        Ok(Self::Traced(trace))
+    }
+
+    /// Uses that find their expert with so many in memory; none if nobody knows.
+    pub(super) fn hit_rate(&self, n_slots: u64) -> Option<f64> {
+        let Self::Traced(trace) = self else { return None };
+        let n_slots = usize::try_from(n_slots).ok().filter(|n_slots| *n_slots > 0)?;
+        replay(trace, PolicyKind::DEFAULT, n_slots).tally(StepKind::Decode).hit_rate()
+    }
+}
