@@ -13,7 +13,9 @@ pub(crate) struct Pace {
     pub(crate) answer_bytes_per_s: f64,
     /// FP8 and weights that are not quantised, in the same way.
     pub(crate) answer_float_bytes_per_s: f64,
-    /// Besides, for each layer of a token.
+    /// Besides, for each token: to ask for a step and to read back what it chose.
+    pub(crate) step_s: f64,
+    /// And for each layer of a token.
     pub(crate) layer_s: f64,
     /// And for each layer whose experts are streamed.
     pub(crate) streamed_layer_s: f64,
@@ -28,9 +30,10 @@ pub(crate) struct Pace {
 }
 
 /// The names of the fields in a file.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "answer_bytes_per_s",
     "answer_float_bytes_per_s",
+    "step_s",
     "layer_s",
     "streamed_layer_s",
     "prompt_bytes_per_s",
@@ -45,6 +48,7 @@ impl Pace {
         json!({
             "answer_bytes_per_s": self.answer_bytes_per_s,
             "answer_float_bytes_per_s": self.answer_float_bytes_per_s,
+            "step_s": self.step_s,
             "layer_s": self.layer_s,
             "streamed_layer_s": self.streamed_layer_s,
             "prompt_bytes_per_s": self.prompt_bytes_per_s,
@@ -60,13 +64,15 @@ impl Pace {
         let mut numbers = [0.0; NAMES.len()];
         for (number_of, name) in numbers.iter_mut().zip(NAMES) {
             let found = number(name)?;
-            let is_time = name.ends_with("layer_s");
+            let is_time = !name.ends_with("per_s");
             *number_of = Some(found).filter(|it| if is_time { *it >= 0.0 } else { *it >= 1.0 })?;
         }
-        let [answer, answer_float, layer, streamed_layer, prompt, operations, float, far] = numbers;
+        let [answer, answer_float, step, layer, streamed_layer, prompt, operations, float, far] =
+            numbers;
         Some(Self {
             answer_bytes_per_s: answer,
             answer_float_bytes_per_s: answer_float,
+            step_s: step,
             layer_s: layer,
             streamed_layer_s: streamed_layer,
             prompt_bytes_per_s: prompt,
@@ -81,6 +87,7 @@ impl Pace {
         Self {
             answer_bytes_per_s: self.answer_bytes_per_s * factor,
             answer_float_bytes_per_s: self.answer_float_bytes_per_s * factor,
+            step_s: self.step_s / factor,
             layer_s: self.layer_s / factor,
             streamed_layer_s: self.streamed_layer_s / factor,
             prompt_bytes_per_s: self.prompt_bytes_per_s * factor,
@@ -98,6 +105,7 @@ mod tests {
     const PACE: Pace = Pace {
         answer_bytes_per_s: 3e10,
         answer_float_bytes_per_s: 4e10,
+        step_s: 0.0,
         layer_s: 0.0,
         streamed_layer_s: 1e-4,
         prompt_bytes_per_s: 1e10,

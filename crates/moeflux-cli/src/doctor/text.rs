@@ -90,10 +90,11 @@ fn machine(report: &Report) -> Vec<String> {
         let Computing { pace, name, .. } = &card.computing;
         lines.push(row("computing", &format!("on {name}: {}", computing(pace))));
         let far = pace.far_bytes_per_s / 1e9;
-        let [layer, streamed] = [pace.layer_s, pace.streamed_layer_s].map(|it| it * 1e6);
+        let times = [pace.step_s, pace.layer_s, pace.streamed_layer_s];
+        let [step, layer, streamed] = times.map(|it| it * 1e6);
         let text = format!(
-            "{layer:.0} us more for a layer, {streamed:.0} if its experts are streamed; reads \
-             {far:.1} GB/s of the host's memory"
+            "{step:.0} us more for a token, {layer:.0} for each layer, {streamed:.0} if its \
+             experts are streamed; reads {far:.1} GB/s of the host's memory"
         );
         lines.push(row("", &text));
     }

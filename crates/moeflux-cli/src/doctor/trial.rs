@@ -1,13 +1,14 @@
 //! How fast this machine computes models: small random ones are run on the CPU and on a GPU.
 //!
-//! Answers take a time per layer and a time per byte of weights, prompts a time per byte and a time
-//! per operation. Two models, and prompts of two lengths, tell each from the other. **Invariant:**
-//! the models' folders are gone at the end, however that comes.
+//! Answers take a time per token, per layer and per byte of weights, prompts a time per byte and a
+//! time per operation. Models of two depths and of two widths, and prompts of two lengths, tell each
+//! from the others. **Invariant:** the models' folders are gone at the end, however that comes.
 
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::step_bytes;
@@ -42,6 +43,9 @@ const N_ANSWER_TOKENS: usize = 24;
 /// Rounds that count, after one that does not.
 const N_ROUNDS: usize = 5;
 
+/// A GPU that was idle takes so long to its full speed, kernels compiled and clocks raised.
+const GPU_WAKES_WITHIN: Duration = Duration::from_millis(1500);
+
 /// Lengths of prompts: on a CPU one step each, and experts get some 20 and 170 rows.
 const PROMPTS_OF_CPU: [usize; 2] = [64, 512];
 
@@ -68,6 +72,12 @@ struct Shape {
 /// Layers and experts as those of models with 30 billion weights.
 const SMALL: Shape =
     Shape { name: "small", hidden: 2048, inner: 768, n_heads: 32, n_layers: 4, n_experts: 24 };
+
+/// The same for GPUs: deep, as a token's own time is long for few layers.
+const DEEP: Shape = Shape { name: "deep", n_layers: 12, ..SMALL };
+
+/// And with few of the layers.
+const SHALLOW: Shape = Shape { name: "shallow", n_layers: 2, ..SMALL };
 
 /// As those of models with 235 billion.
 const LARGE: Shape =
@@ -172,6 +182,7 @@ pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Res
     Ok(Pace {
         answer_bytes_per_s: answers,
         answer_float_bytes_per_s: answers * floats.answer_ratio,
+        step_s: 0.0,
         layer_s: 0.0,
         streamed_layer_s: 0.0,
         prompt_bytes_per_s: times.bytes_per_s,
@@ -195,18 +206,18 @@ pub(super) fn of_gpu(
     if room_bytes == 0 {
         return Err(Error::Input(format!("{} does not say how much memory it has", facts.name)));
     }
-    let bar = Bar::steps("measuring the GPU", 5);
-    let large = {
-        let model = Model::write(LARGE, interrupt)?;
-        let engine = on_gpu(&model, &gpu, None)?.open()?;
-        let answer_s = Run::new(&engine, interrupt)?.answer_s()?;
-        (float(model.needs.n_layers), model.token_bytes(), answer_s)
-    };
-    bar.add(1);
-    let model = Model::write(SMALL, interrupt)?;
+    let bar = Bar::steps("measuring the GPU", 6);
+    let [shallow, large] = [SHALLOW, LARGE].map(|shape| {
+        let token = token_on_gpu(shape, &gpu, interrupt);
+        bar.add(1);
+        token
+    });
+    let (shallow, large) = (shallow?, large?);
+    let model = Model::write(DEEP, interrupt)?;
     let needs = &model.needs;
     let engine = on_gpu(&model, &gpu, None)?.open()?;
     let mut run = Run::new(&engine, interrupt)?;
+    run.wake(GPU_WAKES_WITHIN)?;
     let near_s = run.answer_s()?;
     bar.add(1);
     let mut prompts = [0.0; 2];
@@ -217,8 +228,8 @@ pub(super) fn of_gpu(
     let fixed_bytes = fixed_bytes(&engine);
     drop(run);
     drop(engine);
-    let small = (float(needs.n_layers), model.token_bytes(), near_s);
-    let (layer_s, bytes_per_s) = answer_times(small, large);
+    let deep = Token { n_layers: float(needs.n_layers), n_bytes: model.token_bytes(), s: near_s };
+    let TokenTimes { step_s, layer_s, bytes_per_s } = TokenTimes::of(&shallow, &deep, &large);
     let sees_host = facts.host_memory == HostMemory::Seen;
     let far = match sees_host {
         true => far_times(&model, &gpu, fixed_bytes, (near_s, bytes_per_s), interrupt)?,
@@ -229,6 +240,7 @@ pub(super) fn of_gpu(
     let pace = Pace {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
+        step_s,
         layer_s,
         streamed_layer_s: far.streamed_layer_s,
         prompt_bytes_per_s: times.bytes_per_s,
@@ -312,16 +324,47 @@ fn far_times(
     Ok(Far { bytes_per_s, streamed_layer_s })
 }
 
-/// Seconds per layer, and bytes per second, of two models by layers, bytes of a token and seconds
-/// of it.
-fn answer_times(small: (f64, f64, f64), large: (f64, f64, f64)) -> (f64, f64) {
-    let determinant = small.0 * large.1 - large.0 * small.1;
-    let layer_s = (small.2 * large.1 - large.2 * small.1) / determinant;
-    // A card cannot take less than nothing for a layer, nor for bytes.
-    let layer_s = layer_s.clamp(0.0, 0.95 * (small.2 / small.0).min(large.2 / large.0));
-    let bytes_per_s =
-        (small.1 + large.1) / (small.2 + large.2 - (small.0 + large.0) * layer_s).max(1e-9);
-    (layer_s, bytes_per_s)
+/// A token of an answer: what it takes of a model, and how long.
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    n_layers: f64,
+    n_bytes: f64,
+    s: f64,
+}
+
+/// A token on a GPU that has all of a model.
+fn token_on_gpu(shape: Shape, gpu: &Arc<Gpu>, interrupt: &Interrupt) -> Result<Token> {
+    let model = Model::write(shape, interrupt)?;
+    let engine = on_gpu(&model, gpu, None)?.open()?;
+    let mut run = Run::new(&engine, interrupt)?;
+    run.wake(GPU_WAKES_WITHIN)?;
+    let n_layers = float(model.needs.n_layers);
+    Ok(Token { n_layers, n_bytes: model.token_bytes(), s: run.answer_s()? })
+}
+
+/// Where the time of a token goes.
+#[derive(Clone, Copy, Debug)]
+struct TokenTimes {
+    step_s: f64,
+    layer_s: f64,
+    bytes_per_s: f64,
+}
+
+impl TokenTimes {
+    /// From models of one width and two depths, and from a wider one.
+    fn of(shallow: &Token, deep: &Token, wide: &Token) -> Self {
+        let each_s = (deep.s - shallow.s) / (deep.n_layers - shallow.n_layers);
+        // Noise may say that a token or a layer costs nothing, or all.
+        let step_s =
+            (shallow.s - shallow.n_layers * each_s).clamp(0.0, 0.9 * shallow.s.min(wide.s));
+        let [deep_s, wide_s] = [deep.s - step_s, wide.s - step_s];
+        let determinant = deep.n_layers * wide.n_bytes - wide.n_layers * deep.n_bytes;
+        let layer_s = (deep_s * wide.n_bytes - wide_s * deep.n_bytes) / determinant;
+        let most_s = (deep_s / deep.n_layers).min(wide_s / wide.n_layers);
+        let layer_s = layer_s.clamp(0.0, 0.95 * most_s);
+        let for_bytes_s = deep_s + wide_s - (deep.n_layers + wide.n_layers) * layer_s;
+        Self { step_s, layer_s, bytes_per_s: (deep.n_bytes + wide.n_bytes) / for_bytes_s.max(1e-9) }
+    }
 }
 
 /// Rates of prompts.
@@ -380,6 +423,15 @@ impl<'a> Run<'a> {
         self.n_drawn += n_tokens as u64;
         let token = |idx| TokenId(u32::try_from(self.tokens.word(idx) % self.vocab).unwrap_or(0));
         (first..self.n_drawn).map(token).collect()
+    }
+
+    /// Computes for so long before anything counts.
+    fn wake(&mut self, time: Duration) -> Result<()> {
+        let began = clock::instant();
+        while began.elapsed() < time {
+            self.answer_s()?;
+        }
+        Ok(())
     }
 
     /// Seconds per token of an answer.
@@ -451,14 +503,21 @@ mod tests {
 
     #[test]
     fn times_of_answers_are_told_apart() {
-        // 50 us a layer and 400 GB/s.
-        let time = |layers: f64, bytes: f64| (layers, bytes, layers * 5e-5 + bytes / 4e11);
-        let (layer_s, rate) = answer_times(time(4.0, 1.3e8), time(2.0, 2.5e8));
-        check_near(layer_s, 5e-5);
-        check_near(rate, 4e11);
-        // Nothing for a layer.
-        let (layer_s, rate) = answer_times((4.0, 1e8, 1e-3), (2.0, 4e8, 5e-3));
-        assert!(layer_s.abs() < 1e-12 && rate > 7e10, "{layer_s} {rate}");
+        // 100 us a token, 50 us a layer and 400 GB/s.
+        let token = |n_layers: f64, n_bytes: f64| Token {
+            n_layers,
+            n_bytes,
+            s: 1e-4 + n_layers * 5e-5 + n_bytes / 4e11,
+        };
+        let times = TokenTimes::of(&token(2.0, 6e7), &token(12.0, 36e7), &token(2.0, 2.5e8));
+        check_near(times.step_s, 1e-4);
+        check_near(times.layer_s, 5e-5);
+        check_near(times.bytes_per_s, 4e11);
+        // Nothing for a token or a layer.
+        let token = |n_layers: f64, n_bytes: f64| Token { n_layers, n_bytes, s: n_bytes / 4e11 };
+        let times = TokenTimes::of(&token(2.0, 6e7), &token(12.0, 36e7), &token(2.0, 2.5e8));
+        assert!(times.step_s < 1e-9 && times.layer_s < 1e-9, "{times:?}");
+        check_near(times.bytes_per_s, 4e11);
     }
 
     #[test]

@@ -213,6 +213,7 @@ impl Case<'_> {
         let computing = at_pace(&needs.resident)
             + routed
             + self.of_session(&end, context)
+            + pace.step_s
             + float(needs.n_layers) * pace.layer_s
             + float(needs.sparse_layers.len() as u64) * waits;
         let drive_bytes = (1.0 - hit_rate) * float(needs.routed_bytes());

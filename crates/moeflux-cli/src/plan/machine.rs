@@ -52,8 +52,10 @@ const GBPS_PER_CORE: f64 = 18.0;
 /// Operations for each byte that a GPU's memory reads, in prompts: usual cards have more.
 const GPU_OPERATIONS_PER_BYTE: f64 = 50.0;
 
-/// What a layer of an answer costs a GPU besides reading, and one whose experts are streamed.
-const GPU_LAYER_S: f64 = 100e-6;
+/// What a token of an answer, a layer of it, and a layer whose experts are streamed cost a GPU besides
+/// reading.
+const GPU_STEP_S: f64 = 200e-6;
+const GPU_LAYER_S: f64 = 60e-6;
 const GPU_STREAMED_LAYER_S: f64 = 500e-6;
 
 /// Commands that run a model have more in memory when they open it than a plan has: 11 to 13 MB.
@@ -248,6 +250,7 @@ fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
     Pace {
         answer_bytes_per_s: answers,
         answer_float_bytes_per_s: answers,
+        step_s: 0.0,
         layer_s: 0.0,
         streamed_layer_s: 0.0,
         prompt_bytes_per_s: answers,
@@ -297,6 +300,7 @@ fn assumed_card(bytes_per_s: f64) -> Pace {
     Pace {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
+        step_s: GPU_STEP_S,
         layer_s: GPU_LAYER_S,
         streamed_layer_s: GPU_STREAMED_LAYER_S,
         prompt_bytes_per_s: bytes_per_s / 4.0,
