@@ -40,11 +40,14 @@ const FREE_BYTES_MIN: u64 = 2 << 30;
 /// Tokens of each round of answers.
 const N_ANSWER_TOKENS: usize = 24;
 
-/// Rounds that count, after one that does not.
+/// Rounds that count, after one that does not; fewer where they take long.
 const N_ROUNDS: usize = 5;
 
 /// A GPU that was idle takes so long to its full speed, kernels compiled and clocks raised.
 const GPU_WAKES_WITHIN: Duration = Duration::from_millis(1500);
+
+/// Rounds of one kind end after this: a software driver takes seconds for each.
+const ROUNDS_TIME: Duration = Duration::from_secs(2);
 
 /// Lengths of prompts: on a CPU one step each, and experts get some 20 and 170 rows.
 const PROMPTS_OF_CPU: [usize; 2] = [64, 512];
@@ -314,11 +317,11 @@ fn far_times(
     let engine = engine.configure(|config| config.streaming.n_slots_max = Some(n_slots)).open()?;
     let mut run = Run::new(&engine, interrupt)?;
     run.answer_s()?;
-    let before = engine.stream_stats();
+    let (before, n_before) = (engine.stream_stats(), run.n_drawn);
     let streamed_s = run.answer_s()?;
     let waited =
         engine.stream_stats().zip(before).map(|(now, before)| now.since(&before).read_wait);
-    let n_tokens = float((N_ANSWER_TOKENS * (N_ROUNDS + 1)) as u64);
+    let n_tokens = float(run.n_drawn - n_before);
     let waited_s = waited.map_or(0.0, |it| it.as_secs_f64()) / n_tokens;
     let streamed_layer_s = (streamed_s - waited_s - far_s).max(0.0) / float(needs.n_layers);
     Ok(Far { bytes_per_s, streamed_layer_s })
@@ -463,7 +466,11 @@ impl<'a> Run<'a> {
         round: impl Fn(&mut Self, &[TokenId]) -> Result<()>,
     ) -> Result<f64> {
         let mut seconds = Vec::new();
+        let began_all = clock::instant();
         for round_idx in 0..=N_ROUNDS {
+            if !seconds.is_empty() && began_all.elapsed() > ROUNDS_TIME {
+                break;
+            }
             let tokens = self.draw(n_tokens);
             self.session.clear();
             let began = clock::instant();

@@ -356,7 +356,14 @@ fn speeds_of_the_397b_in_64_gib_as_on_paper() {
     assert_eq!((found.answer.low.bound, found.answer.high.bound), (Bound::Cpu, Bound::Cpu));
     // A full context: 0.12583 GB more.
     check_near(found.answer_after.low.tokens_per_s, 46.8 / 9.77571);
-    assert!(forecast(&gives(4 << 30)).is_err());
+    // The least names 4 MiB more than what the engine's own law takes, to the byte.
+    let routes = &routes;
+    let gives_all = gives(1 << 40);
+    let case =
+        Case { blueprint: &blueprint, needs: &needs, gives: &gives_all, context: 4096, routes };
+    let least = case.least_bytes().unwrap() - (4 << 20);
+    assert_eq!(forecast(&gives(least)).unwrap().places.in_memory, 10);
+    assert!(forecast(&gives(least - 1)).is_err());
 }
 
 /// Whatever takes longer, as long as both ends know the same of the routes.
