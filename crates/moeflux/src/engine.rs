@@ -72,9 +72,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Reads the model in `dir`: all but routed experts, which follow while it runs or are streamed.
-    /// `watch` hears of bytes read and may stop it. No promise of stability: programs take
-    /// [`Engine::builder`].
+    /// Reads the model in `dir`: all but routed experts, which follow while it runs, or are
+    /// streamed. `watch` hears of bytes read and may stop it. No promise of stability: programs
+    /// take [`Engine::builder`].
     ///
     /// # Errors
     ///

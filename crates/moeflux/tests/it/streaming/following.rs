@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use moeflux::provider::backend::Arithmetic;
@@ -27,6 +27,8 @@ use crate::random::seeds;
 use crate::support::config;
 use crate::temp_dir::TempDir;
 
+const MOMENT: Duration = Duration::from_micros(50);
+
 fn resident() -> EngineConfig {
     config(BackendKind::Cpu, Arithmetic::Int8, (24, 2))
 }
@@ -37,22 +39,31 @@ fn read_rest(engine: &Engine) -> Result<()> {
 
 /// How many reads may end.
 #[derive(Clone, Debug, Default)]
-struct Gate(Arc<AtomicUsize>);
+struct Gate(Arc<(Mutex<usize>, Condvar)>);
 
 impl Gate {
     fn let_through(&self, n_reads: usize) {
-        self.0.fetch_add(n_reads, Ordering::SeqCst);
+        *self.0.0.lock().unwrap() += n_reads;
+        self.0.1.notify_all();
     }
 
     fn open(&self) {
         self.let_through(usize::MAX / 2);
     }
 
+    /// As many of these as may end.
     fn take(&self, n_wanted: usize) -> usize {
-        let taken = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n_reads| {
-            Some(n_reads - n_reads.min(n_wanted))
-        });
-        taken.map_or(0, |n_reads| n_reads.min(n_wanted))
+        let mut n_reads = self.0.0.lock().unwrap();
+        let n_taken = n_wanted.min(*n_reads);
+        *n_reads -= n_taken;
+        n_taken
+    }
+
+    /// Waits for a moment until some may end.
+    fn wait(&self) {
+        let n_reads = self.0.0.lock().unwrap();
+        let is_closed = |n_reads: &mut usize| *n_reads == 0;
+        drop(self.0.1.wait_timeout_while(n_reads, MOMENT, is_closed).unwrap());
     }
 }
 
@@ -102,7 +113,7 @@ impl BlockRead for Gated {
         let n_through = self.gate.take(self.held.len());
         done.extend(self.held.drain(..n_through));
         if n_through == 0 && wait != Wait::Poll {
-            std::thread::sleep(Duration::from_micros(50));
+            self.gate.wait();
         }
         Ok(())
     }
@@ -140,16 +151,16 @@ fn steps_give_the_same_bits_while_the_rest_follows() {
         let (engine, gate) = gated(&case.dir);
         let rest = engine.rest_stats().unwrap();
         assert_eq!(rest.n_read, 0, "{name}");
-        let is_over = AtomicUsize::new(0);
+        let (end, ended) = channel::<()>();
         let found = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while is_over.load(Ordering::SeqCst) == 0 {
+            let gate = gate.clone();
+            scope.spawn(move || {
+                while ended.recv_timeout(MOMENT) == Err(RecvTimeoutError::Timeout) {
                     gate.let_through(1);
-                    std::thread::sleep(Duration::from_micros(30));
                 }
             });
             let found = super::run(&engine, &case);
-            is_over.store(1, Ordering::SeqCst);
+            drop(end);
             found
         });
         gate.open();
