@@ -24,6 +24,7 @@ make_one() { # SCRIPT NAME FLAGS...
 }
 pub() { make_one make_case.py "$@"; }
 mlx() { make_one make_mlx_case.py "$@"; }
+gguf() { make_one gguf_case.py "$@"; }
 
 # Published style.
 pub qwen3_moe-f32            --family qwen3_moe --dtype f32 --seed 11 --tokens 24 --vocab 256 --heads 3 --kv-heads 1 --head-dim 16 --experts 6 --topk 2 --ffn 16 --dense-ffn 56 --set 'mlp_only_layers=[1]' --set norm_topk_prob=false --set rms_norm_eps=0.01
@@ -56,6 +57,16 @@ mlx mlx-deepseek_v3-q8-g32-f16-kvb    --family deepseek_v3 --bits 8 --group 32 -
 mlx mlx-kimi_k2-q3-g128-bf16-kvb      --family kimi_k2 --bits 3 --group 128 --dtype bf16 --plain-kv-b --seed 40 --tokens 40 --vocab 256 --layers 2 --experts 4 --heads 2 --set rms_norm_eps=0.01 --set kv_lora_rank=128 --set q_lora_rank=128
 mlx mlx-glm4_moe-q5-g64-f32           --family glm4_moe --bits 5 --group 64 --dtype f32 --seed 41 --tokens 24 --vocab 256 --layers 2 --hidden 64 --head-dim 32 --topk 3 --set rms_norm_eps=0.01
 mlx mlx-glm4_moe-mixed_2_6-g32-bf16   --family glm4_moe --recipe mixed_2_6 --group 32 --dtype bf16 --seed 42 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set attention_bias=false --set use_qk_norm=false
+
+# GGUF files, as llama.cpp's converters write them.
+gguf gguf-qwen3moe-q8      --family qwen3_moe --seed 51 --tokens 24 --vocab 128 --layers 2 --hidden 64 --head-dim 32 --experts 6 --topk 2 --ffn 32 --types 'attn_q=Q8_0,attn_k=F16,attn_v=BF16,attn_output=Q8_0,exps=Q8_0,token_embd=F16'
+gguf gguf-qwen3moe-k       --family qwen3_moe --seed 52 --tokens 24 --vocab 96 --layers 2 --hidden 256 --heads 4 --kv-heads 2 --head-dim 64 --experts 3 --topk 2 --ffn 256 --types 'attn_q\.=Q4_K,attn_k\.=Q5_K,attn_v\.=Q6_K,attn_output=Q3_K,0.ffn_(gate|up)_exps=Q4_K,0.ffn_down_exps=Q6_K,1.ffn_gate_exps=Q2_K,1.ffn_up_exps=Q5_K,1.ffn_down_exps=Q3_K,token_embd=Q4_K,^output\.=Q6_K'
+gguf gguf-qwen3moe-iq      --family qwen3_moe --seed 53 --tokens 24 --vocab 96 --layers 3 --hidden 256 --heads 4 --kv-heads 1 --head-dim 64 --experts 3 --topk 2 --ffn 256 --set tie_word_embeddings=true --types 'attn_q\.=IQ4_XS,attn_k\.=IQ4_NL,attn_v\.=IQ3_S,attn_output=IQ3_XXS,0.ffn_(gate|up)_exps=IQ2_XXS,0.ffn_down_exps=IQ3_XXS,1.ffn_gate_exps=IQ2_XS,1.ffn_up_exps=IQ2_S,1.ffn_down_exps=IQ4_XS,2.ffn_(gate|up)_exps=MXFP4,2.ffn_down_exps=IQ3_S,token_embd=IQ4_XS'
+gguf gguf-qwen3next        --family qwen3_next --seed 54 --tokens 150 --vocab 160 --hidden 64 --head-dim 32 --experts 6 --topk 3 --ffn 32 --fused --mtp --types 'attn_qkv=Q8_0,attn_gate=Q5_1,ssm_ba=F32,ssm_out=Q8_0,attn_q\.=Q5_0,attn_k\.=Q4_1,attn_v\.=Q8_0,attn_output=Q4_0,gate_up_exps=Q5_1,0.ffn_down_exps=Q8_0,ffn_down_exps=Q5_0,shexp=Q8_0,token_embd=Q8_0,^output\.=Q8_0'
+gguf gguf-qwen35moe        --family qwen3_5_moe_text --seed 55 --tokens 150 --vocab 160 --layers 4 --hidden 96 --head-dim 32 --experts 6 --topk 2 --ffn 32 --mtp --split 2 --set linear_num_key_heads=2 --set linear_num_value_heads=6 --set linear_key_head_dim=32 --set linear_value_head_dim=32 --types 'attn_qkv=Q8_0,attn_gate=Q8_0,ssm_(alpha|beta)=F32,ssm_out=Q5_1,attn_q\.=Q8_0,attn_k\.=Q5_1,attn_v\.=Q8_0,attn_output=Q8_0,(1|3).ffn_.*_exps=MXFP4,ffn_.*_exps=Q4_0,shexp=Q8_0,token_embd=Q5_1,^output\.=Q8_0'
+gguf gguf-deepseek2        --family deepseek_v3 --seed 56 --tokens 150 --vocab 160 --hidden 64 --heads 3 --experts 16 --topk 4 --ffn 32 --mtp --router-bias -1.5 --set n_group=4 --set topk_group=2 --set n_shared_experts=2 --set q_lora_rank=64 --set kv_lora_rank=64 --types 'attn_q_a=Q8_0,attn_q_b=Q5_0,attn_kv_a_mqa=Q8_0,attn_k_b=Q8_0,attn_v_b=Q5_1,attn_output=Q8_0,ffn_(gate|up)\.=Q4_1,ffn_down\.=Q5_0,ffn_down_exps=Q5_1,exps=Q4_0,shexp=Q8_0,token_embd=Q4_0,^output\.=Q8_0'
+gguf gguf-deepseek2-kimi   --family kimi_k2 --seed 57 --tokens 150 --vocab 160 --layers 2 --hidden 64 --heads 4 --experts 6 --topk 3 --ffn 32 --set rope_scaling.original_max_position_embeddings=64 --set max_position_embeddings=2048 --set rope_scaling.mscale_all_dim=0.7 --set rope_scaling.mscale=0.7 --set kv_lora_rank=32 --set q_lora_rank=32 --types 'attn_.*=BF16,exps=Q8_0,shexp=F16,token_embd=F16,^output\.=F16'
+gguf gguf-glm4moe          --family glm4_moe --seed 58 --tokens 150 --vocab 160 --layers 3 --hidden 64 --heads 4 --kv-heads 2 --head-dim 32 --experts 8 --topk 3 --ffn 32 --mtp --types 'attn_q\.=Q8_0,attn_k\.=Q8_0,attn_v\.=Q5_1,attn_output=Q5_0,ffn_(gate|up)\.=Q8_0,ffn_down\.=Q4_0,ffn_down_exps=Q8_0,exps=MXFP4,shexp=Q5_0,token_embd=Q8_0,^output\.=Q8_0'
 
 # What mlx-lm makes of published-style cases.
 if wanted quantised.json; then

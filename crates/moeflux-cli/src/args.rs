@@ -100,6 +100,10 @@ pub(crate) struct ModelArgs {
     /// model that `moeflux pull` downloaded [default: the demo model]
     #[arg(long, value_name = "DIR|OWNER/NAME")]
     pub(crate) model: Option<PathBuf>,
+    /// tokenizer.json to use in the place of the model's own, for a GGUF file whose tokenizer is
+    /// not known
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokenizer: Option<PathBuf>,
     /// Backend that runs the model [default: auto; gpu with --gpu or --gpu-memory]
     #[arg(long, value_enum)]
     backend: Option<BackendName>,

@@ -71,7 +71,7 @@ fn maker(adapter: &Adapter, args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {
 /// The card that has room for all of a model. Says which was taken and why; nothing where there is
 /// no card, or a small model.
 fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
-    let (blueprint, _) = Blueprint::of_folder(dir)?;
+    let (blueprint, _) = Blueprint::open(dir)?;
     let needs = Needs::new(&blueprint);
     if needs.resident_bytes + needs.experts_bytes() < SMALL_BYTES {
         return Ok(None);

@@ -71,8 +71,8 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let text = read_text(args)?;
     let dir = model::path(args.model.model.as_deref())?;
     let spec = model::spec(&dir)?;
-    let tokenizer = Tokenizer::open(&dir, spec.vocab)?;
-    let (windows, n_bytes) = cut(args, &spec, (&tokenizer, &text))?;
+    let model_text = model::text(&dir, &args.model, &spec)?;
+    let (windows, n_bytes) = cut(args, &spec, (model_text.tokenizer(), &text))?;
     let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);
     let longest = windows.lens().max().unwrap_or(1);
     let engine = model::open(&dir, &args.model, longest, &interrupt)?;

@@ -67,6 +67,7 @@ fn options(remedy: Remedy) -> &'static str {
         Remedy::LargerBudget => " (--context, --chunk, --memory)",
         Remedy::Cpu => " (--backend cpu)",
         Remedy::AnotherDevice => " (--gpu takes a number or a part of a name)",
+        Remedy::TokenizerFile => " (--tokenizer)",
         Remedy::SoundWeights => " (`moeflux verify` reads all weights; --precise computes in f32)",
         _ => "",
     }

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let prompt = Prompt::read(&args.asked)?;
     let dir = &model::path(args.model.model.as_deref())?;
     let spec = model::spec(dir)?;
-    let text = Arc::new(ModelText::open(dir, spec.vocab)?);
+    let text = Arc::new(model::text(dir, &args.model, &spec)?);
     let Encoded { tokens, start, calls, constraint } = prompt.encode(&args.asked, &text)?;
     let mut sampling = args.sampling.config(&text);
     sampling.n_logprobs = args.logprobs;

@@ -70,8 +70,12 @@ fn named(path: &Path) -> Option<Wanted> {
     text.parse().ok()
 }
 
-/// What people call a model by its folder: its repository, if it is in the cache.
+/// What people call a model by its GGUF file, or by its folder: its repository, if it is in the
+/// cache.
 pub(crate) fn name_of(dir: &Path) -> String {
+    if let Some(stem) = dir.file_stem().filter(|_| dir.is_file()) {
+        return stem.to_string_lossy().into_owned();
+    }
     let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let of_hub = RepoId::of_snapshot(&dir).map(|id| id.to_string());
     let of_dir = || Some(dir.file_name()?.to_string_lossy().into_owned());

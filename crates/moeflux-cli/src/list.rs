@@ -2,8 +2,11 @@
 //!
 //! **Invariant:** reads names, lengths, listings and configs; never weights.
 
+use std::path::Path;
+
 use clap::Args;
 use moeflux::ByteCount;
+use moeflux::provider::blueprint::Blueprint;
 use moeflux_hub::{Cache, Repo, Snapshot, State};
 use serde_json::{Value, json};
 
@@ -53,9 +56,7 @@ fn row(snapshot: &Snapshot) -> Row<'_> {
     let config =
         moeflux::provider::format::read_file(&snapshot.dir.join("config.json"), CONFIG_BYTES_MAX);
     let runs = match (&snapshot.state, config) {
-        (State::NoWeights, _) if snapshot.has_gguf => {
-            Err("GGUF, which moeflux does not run yet".to_owned())
-        }
+        (State::NoWeights, _) if snapshot.has_gguf => gguf_described(&snapshot.dir),
         (State::NoWeights, _) => Err("no *.safetensors".to_owned()),
         (State::Missing { .. }, _) => {
             Err(format!("incomplete: {}", snapshot.state.missing().unwrap_or_default()))
@@ -66,6 +67,15 @@ fn row(snapshot: &Snapshot) -> Row<'_> {
         }
     };
     Row { snapshot, runs }
+}
+
+/// As [`described`], of a folder with a GGUF file.
+fn gguf_described(dir: &Path) -> Result<String, String> {
+    let (blueprint, _) =
+        Blueprint::open(dir).map_err(|error| format!("moeflux cannot run it: {error}"))?;
+    let kinds = blueprint.manifest.kinds();
+    let most = kinds.first().map(|count| format!(", mostly {}", count.kind)).unwrap_or_default();
+    Ok(format!("{}{most}", blueprint.model_type))
 }
 
 fn repo_lines(repo: &Repo) -> Vec<String> {

@@ -9,9 +9,9 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::n_threads_default;
 use moeflux::provider::engine::{PROBE_TIME, kernels_named};
 use moeflux::provider::experts::stream::{Drives, ReadFor, choose_way};
-use moeflux::provider::format::{Checkpoint, PACK_JOURNAL};
+use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, gguf_at};
 use moeflux::provider::spec::ModelSpec;
-use moeflux::{Engine, EngineBuilder, Error, Result, TokenId};
+use moeflux::{Engine, EngineBuilder, Error, ModelText, Result, TokenId};
 use moeflux_io::{Caching, create_file};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
@@ -41,9 +41,10 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
 
 /// Says what a model is to those who name something else: no folder, or one above it.
 fn check_there(path: &Path) -> Result<()> {
-    const WHAT: &str = "a model is the folder with its config.json and *.safetensors";
+    const WHAT: &str =
+        "a model is a GGUF file, or the folder with its config.json and *.safetensors";
     check_named(path)?;
-    if path.is_file() || !path.is_dir() && has_end(path, "json") {
+    if path.is_file() || !path.is_dir() && has_end(path, "json") || gguf_at(path)?.is_some() {
         return Ok(());
     }
     if !path.exists() {
@@ -71,18 +72,20 @@ pub(crate) fn check_named(path: &Path) -> Result<()> {
     if path.is_dir() || !(path.is_file() || is_named_as_file) {
         return Ok(());
     }
-    let problem = if has_end(path, "json") {
+    let problem = if has_end(path, "json") || begins_as_gguf(path) {
         return Ok(());
-    } else if has_end(path, "gguf") || begins_as_gguf(path) {
-        "is a GGUF file, which moeflux does not read yet: give it the folder of the model's \
-         safetensors, which is another repository on Hugging Face, without GGUF in its name"
-            .to_owned()
+    } else if has_end(path, "gguf") {
+        if path.is_file() {
+            return Checkpoint::open(path).map(drop);
+        }
+        "there is no such file".to_owned()
     } else if has_end(path, "safetensors") {
         let dir = path.parent().filter(|it| !it.as_os_str().is_empty());
         let dir = dir.unwrap_or(Path::new(".")).display();
         format!("is one file of a model: name its folder {dir}")
     } else {
-        "is a file: a model is the folder with its config.json and *.safetensors".to_owned()
+        "is a file: a model is a GGUF file, or the folder with its config.json and *.safetensors"
+            .to_owned()
     };
     Err(Error::malformed(path, problem))
 }
@@ -103,8 +106,14 @@ fn folders(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.map(|entry| entry.path()).filter(|it| it.is_dir())
 }
 
-/// Whether a folder has weights, or a config at most.
+/// Whether this is a GGUF file, or a folder that has weights beside a config.
 pub(crate) fn has_weights(dir: &Path) -> Result<bool> {
+    if gguf_at(dir)?.is_some_and(|file| begins_as_gguf(&file)) {
+        return Ok(true);
+    }
+    if !dir.is_dir() {
+        return Ok(false);
+    }
     for entry in std::fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let name = entry.map_err(Error::io("list", dir))?.file_name();
         if Path::new(&name).extension() == Some(OsStr::new("safetensors")) {
@@ -116,8 +125,13 @@ pub(crate) fn has_weights(dir: &Path) -> Result<bool> {
 
 /// Shapes and constants, from headers alone.
 pub(crate) fn spec(dir: &Path) -> Result<ModelSpec> {
-    let (blueprint, _) = Blueprint::of_folder(dir)?;
+    let (blueprint, _) = Blueprint::open(dir)?;
     Ok(blueprint.spec)
+}
+
+/// What a model says of text, with the tokenizer that was asked for.
+pub(crate) fn text(path: &Path, args: &ModelArgs, spec: &ModelSpec) -> Result<ModelText> {
+    ModelText::open_with(path, args.tokenizer.as_deref(), spec.vocab)
 }
 
 /// Refuses an engine of another config than the one that tokens and limits were checked with.

@@ -98,7 +98,7 @@ pub(crate) struct Needs {
 impl Needs {
     /// Of this model.
     pub(crate) fn new(blueprint: &Blueprint) -> Self {
-        let Blueprint { spec, plan, manifest } = blueprint;
+        let Blueprint { spec, plan, manifest, .. } = blueprint;
         let sparse_layer = |bank: &ExpertBank| SparseLayer {
             n_experts: bank.n_experts as u64,
             top_k: spec.layers[bank.layer.0].ffn.top_k() as u64,

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use moeflux::provider::backend::{Arithmetic, Backend};
 use moeflux::provider::config::{DeviceMaker, DeviceParts};
-use moeflux::provider::error::Result;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::ids::MatrixId;
+
+use moeflux_kernels::MatrixKind;
 
 use crate::adapter::HostMemory;
 use crate::backend::GpuBackend;
@@ -102,6 +105,7 @@ impl DeviceMaker for GpuMaker {
     }
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
+        check_kinds(parts)?;
         let mut config = GpuConfig { arithmetic: self.trusted()?, ..GpuConfig::default() };
         config.expert_buffer_bytes_max = self.expert_buffer_bytes_max;
         if let Some(expert_bytes) = parts.expert_bytes {
@@ -119,5 +123,22 @@ impl DeviceMaker for GpuMaker {
         backend.prepare(parts.plan, parts.experts)?;
         self.gpu.save_pipelines();
         Ok(Box::new(backend))
+    }
+}
+
+/// Refuses blocks of GGUF files, which no kernel reads.
+fn check_kinds(parts: &DeviceParts<'_>) -> Result<()> {
+    let (n_matrices, _) = parts.weights.counts();
+    let resident = (0..n_matrices).map(|idx| parts.weights.matrix(MatrixId(idx)).layout().kind);
+    let of_experts = parts
+        .experts
+        .iter()
+        .flat_map(|(_, expert)| [expert.gate, expert.up, expert.down].map(|span| span.layout.kind));
+    let mut kinds = resident.chain(of_experts);
+    match kinds.find(|kind| matches!(kind, MatrixKind::Block(_))) {
+        None => Ok(()),
+        Some(kind) => Err(Error::Unsupported(format!(
+            "weights in {kind} are computed on the CPU only, not on a GPU"
+        ))),
     }
 }

@@ -8,8 +8,8 @@
 use std::process::ExitCode;
 
 use moeflux_kernels::{
-    Activations, Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
-    MatrixKind, MatrixLayout, Product, by_name,
+    Activations, Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable,
+    LaidRows, Matrix, MatrixKind, MatrixLayout, Product, by_name,
 };
 
 /// Outputs and inputs: small, because valgrind is slow; whole blocks of every kernel.
@@ -41,7 +41,9 @@ fn run(words: &[&str]) -> Option<()> {
 
 fn kind_named(name: &str) -> Option<MatrixKind> {
     let affine = |bits| MatrixKind::Affine(Affine { bits, group: 64, scale: FloatKind::Bf16 });
-    [2, 3, 4, 5, 6, 8].map(affine).into_iter().find(|kind| kind.to_string() == name)
+    let blocks = BlockKind::ALL.map(MatrixKind::Block);
+    let mut all = [2, 3, 4, 5, 6, 8].map(affine).into_iter().chain(blocks);
+    all.find(|kind| kind.to_string() == name)
 }
 
 /// A row of small numbers of both signs.

@@ -1,7 +1,9 @@
 //! One row of a matrix as f32, each weight rounded as the format's own library rounds it.
 //!
-//! **Invariant:** affine is `code * scale + bias` in two roundings; FP8 is `value * scale` in one.
+//! **Invariant:** affine is `code * scale + bias` in two roundings; FP8 is `value * scale` in one;
+//! blocks that carry their own scales give `code * scale`, which is exact, or that plus a bias.
 
+use crate::blocks::{Apart, BlockKind};
 use crate::codes::{Bf16, Bytes, Codes, E4m3, F16, F32, Packed};
 use crate::format::{FP8_BLOCK, FloatKind, Matrix, MatrixKind, group_cols};
 use crate::lanes::{LANES, Lanes, Portable, Simd};
@@ -15,6 +17,9 @@ use crate::rounding::{from_bf16, from_f16};
 pub fn decode_row(matrix: &Matrix<'_>, row_idx: usize, out: &mut [f32]) {
     let layout = matrix.layout();
     assert_eq!(out.len(), layout.n_cols, "a row of {layout:?}");
+    if let MatrixKind::Block(kind) = layout.kind {
+        return decode_blocks(kind, matrix.row(row_idx), 0, out);
+    }
     let group_cols = group_cols(layout.kind);
     let mut values = [[0.0; LANES]; 128 / LANES];
     for (group_idx, out) in out.chunks_mut(group_cols).enumerate() {
@@ -26,19 +31,20 @@ pub fn decode_row(matrix: &Matrix<'_>, row_idx: usize, out: &mut [f32]) {
         biases(matrix, row_idx, group_idx, &mut bias);
         let ([scale], [bias]) = (scale, bias);
         match layout.kind {
-            MatrixKind::Float(_) => {}
+            MatrixKind::Float(_) | MatrixKind::Block(_) => {}
             MatrixKind::Fp8Block => out.iter_mut().for_each(|it| *it *= scale),
             MatrixKind::Affine(_) => out.iter_mut().for_each(|it| *it = *it * scale + bias),
         }
     }
 }
 
-/// Writes the scales of a row's groups from `first_group` to `out`; 1 for plain floats.
+/// Writes the scales of a row's groups from `first_group` to `out`; 1 for plain floats
+/// and for blocks, which come out as weights.
 #[inline(always)]
 pub(crate) fn scales(matrix: &Matrix<'_>, row_idx: usize, first_group: usize, out: &mut [f32]) {
     let layout = matrix.layout();
     match layout.kind {
-        MatrixKind::Float(_) => out.fill(1.0),
+        MatrixKind::Float(_) | MatrixKind::Block(_) => out.fill(1.0),
         MatrixKind::Fp8Block => {
             let groups_per_row = layout.n_cols.div_ceil(FP8_BLOCK);
             let first = row_idx / FP8_BLOCK * groups_per_row + first_group;
@@ -84,7 +90,8 @@ fn floats(bytes: &[u8], kind: FloatKind, first: usize, out: &mut [f32]) {
     }
 }
 
-/// Codes or values of one row from `first_col`; columns beyond the row are zero.
+/// Codes or values of one row from `first_col`, or weights of blocks; columns beyond the row are
+/// zero.
 #[inline(always)]
 pub(crate) fn unpack_cols<S: Simd>(
     simd: S,
@@ -106,7 +113,31 @@ pub(crate) fn unpack_cols<S: Simd>(
             6 => unpack::<Packed<6>, S>(simd, row, first_col, out),
             _ => unpack::<Bytes, S>(simd, row, first_col, out),
         },
+        MatrixKind::Block(kind) => decode_blocks(kind, row, first_col, out.as_flattened_mut()),
     }
+}
+
+/// Weights of the blocks of a row from `first_col`, which may lie within one; zeros behind them.
+fn decode_blocks(kind: BlockKind, row: &[u8], first_col: usize, mut out: &mut [f32]) {
+    let (block_cols, group_cols) = (kind.block_cols(), kind.group_cols());
+    let mut apart = Apart::ZEROS;
+    let mut skipped = first_col % block_cols;
+    for block in row.chunks_exact(kind.block_bytes()).skip(first_col / block_cols) {
+        if out.is_empty() {
+            return;
+        }
+        apart.take(kind, block);
+        let cols = skipped..block_cols.min(skipped + out.len());
+        let (now, later) = out.split_at_mut(cols.len());
+        for (col, weight) in cols.zip(now) {
+            let group_idx = col / group_cols;
+            let product = f32::from(apart.codes[col]) * apart.scales[group_idx];
+            let is_biased = kind.has_biases();
+            *weight = if is_biased { product + apart.biases[group_idx] } else { product };
+        }
+        (out, skipped) = (later, 0);
+    }
+    out.fill(0.0);
 }
 
 #[inline(always)]

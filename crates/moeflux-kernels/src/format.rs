@@ -5,10 +5,12 @@
 
 use std::fmt;
 
+use crate::blocks::BlockKind;
+
 /// Rows and columns that share one scale in the FP8 checkpoints of DeepSeek.
 pub const FP8_BLOCK: usize = 128;
 
-/// Columns of a group of plain floats.
+/// Columns of a group of plain floats, and of weights of blocks.
 const FLOAT_GROUP: usize = 64;
 
 /// A floating-point storage type.
@@ -62,6 +64,8 @@ pub enum MatrixKind {
     Fp8Block,
     /// MLX affine codes; each row is one little-endian bit stream.
     Affine(Affine),
+    /// Blocks that carry their own scales, one after the other; all bytes are codes.
+    Block(BlockKind),
 }
 
 impl fmt::Display for MatrixKind {
@@ -72,6 +76,7 @@ impl fmt::Display for MatrixKind {
             Self::Float(FloatKind::Bf16) => f.write_str("bf16"),
             Self::Fp8Block => f.write_str("fp8"),
             Self::Affine(affine) => write!(f, "q{}g{}", affine.bits, affine.group),
+            Self::Block(block) => f.write_str(block.name()),
         }
     }
 }
@@ -117,6 +122,11 @@ impl MatrixLayout {
                 return Err(LayoutError::RaggedGroup { n_cols, group });
             }
         }
+        if let MatrixKind::Block(kind) = kind
+            && !n_cols.is_multiple_of(kind.block_cols())
+        {
+            return Err(LayoutError::RaggedBlock { n_cols, kind });
+        }
         Ok(layout)
     }
 
@@ -127,6 +137,7 @@ impl MatrixLayout {
             MatrixKind::Float(float) => self.n_cols * float.bytes(),
             MatrixKind::Fp8Block => self.n_cols,
             MatrixKind::Affine(affine) => self.n_cols * affine.bits as usize / 8,
+            MatrixKind::Block(block) => self.n_cols / block.block_cols() * block.block_bytes(),
         }
     }
 
@@ -140,7 +151,7 @@ impl MatrixLayout {
     #[must_use]
     pub const fn scale_bytes(&self) -> usize {
         match self.kind {
-            MatrixKind::Float(_) => 0,
+            MatrixKind::Float(_) | MatrixKind::Block(_) => 0,
             MatrixKind::Fp8Block => {
                 self.n_rows.div_ceil(FP8_BLOCK) * self.n_cols.div_ceil(FP8_BLOCK) * 4
             }
@@ -154,7 +165,7 @@ impl MatrixLayout {
     #[must_use]
     pub const fn bias_bytes(&self) -> usize {
         match self.kind {
-            MatrixKind::Float(_) | MatrixKind::Fp8Block => 0,
+            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Block(_) => 0,
             MatrixKind::Affine(_) => self.scale_bytes(),
         }
     }
@@ -205,6 +216,14 @@ pub enum LayoutError {
         n_cols: usize,
         /// Group size.
         group: u8,
+    },
+    /// The last block of a row would be cut.
+    #[error("rows of {n_cols} values are not whole {kind} blocks of {}", kind.block_cols())]
+    RaggedBlock {
+        /// Columns.
+        n_cols: usize,
+        /// What rows consist of.
+        kind: BlockKind,
     },
 }
 
@@ -266,7 +285,7 @@ impl<'a> Matrix<'a> {
 /// Columns that make one term of an output's sum.
 pub(crate) const fn group_cols(kind: MatrixKind) -> usize {
     match kind {
-        MatrixKind::Float(_) => FLOAT_GROUP,
+        MatrixKind::Float(_) | MatrixKind::Block(_) => FLOAT_GROUP,
         MatrixKind::Fp8Block => FP8_BLOCK,
         MatrixKind::Affine(affine) => affine.group as usize,
     }

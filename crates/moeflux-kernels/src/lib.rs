@@ -10,13 +10,15 @@
 //!
 //! All values are `f32`; `fma` rounds once.
 //! * A **group** is the quantisation group of an affine row (32, 64 or 128 columns), 128 columns
-//!   of FP8 (a block), 64 columns of plain floats. A short last group is filled up with zeros.
+//!   of FP8 (a block), 64 columns of plain floats and of the weights of blocks that carry their own
+//!   scales, as [`decode_row`] gives them. A short last group is filled up with zeros.
 //! * A **group's sum** has 16 lanes, all starting from +0: lane `j` takes columns `j`, `j + 16`, ..
 //!   of the group in ascending order, by `fma` for a dot product and by addition for a plain sum.
 //!   Then lane `j` += lane `j + 8`, += `j + 4`, += `j + 2`, += `j + 1`.
 //! * **One output element** takes the groups of its row in ascending order, from +0. Affine:
 //!   `acc = fma(scale, dot(codes, x), acc)`, then `acc = fma(bias, sum(x), acc)`. FP8:
-//!   `acc = fma(scale, dot(values, x), acc)`. Plain floats: `acc = acc + dot(values, x)`.
+//!   `acc = fma(scale, dot(values, x), acc)`. Plain floats and weights of blocks:
+//!   `acc = acc + dot(values, x)`.
 //! * **A transposed element** takes the rows in ascending order, from +0:
 //!   `acc = fma(x[row], value[row][col], acc)`, where an affine value is `fma(code, scale, bias)`,
 //!   an FP8 value `value * scale`.
@@ -43,6 +45,7 @@
 
 mod cpu;
 mod rounding;
+mod blocks;
 mod format;
 mod gates;
 mod lanes;
@@ -71,6 +74,7 @@ mod tests;
 
 pub use activations::{Activations, RowShape};
 pub use attention::{Admission, BLOCK_POSITIONS, Running, ScorePart, Scores};
+pub use blocks::BlockKind;
 pub use decode::decode_row;
 pub use delta::DeltaRun;
 #[cfg(any(test, feature = "emulated"))]

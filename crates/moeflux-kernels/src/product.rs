@@ -306,7 +306,7 @@ impl Block {
                 let bias = simd.splat(self.biases[r][c / group_chunks]);
                 let value = simd.load(&self.values[r][c]);
                 let weight = match kind {
-                    MatrixKind::Float(_) => value,
+                    MatrixKind::Float(_) | MatrixKind::Block(_) => value,
                     MatrixKind::Fp8Block => simd.mul(value, scale),
                     MatrixKind::Affine(_) => simd.fma(value, scale, bias),
                 };

@@ -76,7 +76,17 @@ macro_rules! kernel_table {
             scratch: &mut $crate::int8::IntScratch,
             out: &mut [f32],
         ) {
-            $crate::int8::matmul($simd, product, scratch, out);
+            $crate::int8::matmul($simd, (product, lay_blocks), scratch, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn lay_blocks(
+            rows: &$crate::int8::BlockMatrix<'_>,
+            cols: std::ops::Range<usize>,
+            memory: &mut $crate::int8::Memory,
+            laid: (&mut $crate::int8::Tile, &mut $crate::int8::Scales),
+        ) {
+            $crate::int8::lay_blocks($simd, rows, cols, memory, laid);
         }
 
         $(#[target_feature(enable = $features)])?

@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
-use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig};
+use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig, gguf_at};
 use crate::spec::{FfnSpec, ModelSpec};
 use crate::weights::{Binder, Imagined, ImaginedKind, Manifest, Source};
 
@@ -24,29 +24,52 @@ pub struct Blueprint {
     pub plan: ModelPlan,
     /// Where every byte lies.
     pub manifest: Manifest,
+    /// `model_type` of the config, or `general.architecture` of a GGUF file.
+    pub model_type: String,
 }
 
 impl Blueprint {
-    /// The model in a folder, with the files it lies in.
+    /// The model in a folder or a GGUF file, with the files it lies in.
     ///
     /// # Errors
     ///
     /// What is wrong with the config, the headers, or the tensors they name.
-    pub fn of_folder(dir: &Path) -> Result<(Self, Checkpoint)> {
-        let raw = RawConfig::open(dir).map_err(|error| unfinished(dir).unwrap_or(error))?;
+    pub fn open(path: &Path) -> Result<(Self, Checkpoint)> {
+        if gguf_at(path)?.is_some() {
+            let checkpoint = Checkpoint::open(path)?;
+            return Ok((Self::of_gguf(&checkpoint)?, checkpoint));
+        }
+        let raw = RawConfig::open(path).map_err(|error| unfinished(path).unwrap_or(error))?;
         let spec = ModelSpec::from_config(&raw)?;
-        let checkpoint = Checkpoint::open(dir)?;
-        let blueprint = Self::bind(spec, Source::Checkpoint(&checkpoint))?;
+        let checkpoint = Checkpoint::open(path)?;
+        let blueprint = Self::bind((spec, model_type(&raw)), Source::Checkpoint(&checkpoint))?;
         Ok((blueprint, checkpoint))
+    }
+
+    /// The model that a GGUF file's header describes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Blueprint::open`].
+    ///
+    /// # Panics
+    ///
+    /// If the checkpoint is no GGUF file.
+    pub fn of_gguf(checkpoint: &Checkpoint) -> Result<Self> {
+        let spec = ModelSpec::from_gguf(checkpoint)?;
+        let architecture = checkpoint.gguf.as_ref().map(|gguf| gguf.architecture.clone());
+        let model_type = architecture.unwrap_or_default();
+        Self::bind((spec, model_type), Source::Checkpoint(checkpoint))
     }
 
     /// The model that a config and a table of contents describe.
     ///
     /// # Errors
     ///
-    /// As [`Blueprint::of_folder`].
+    /// As [`Blueprint::open`].
     pub fn of_parts(raw: &RawConfig, checkpoint: &Checkpoint) -> Result<Self> {
-        Self::bind(ModelSpec::from_config(raw)?, Source::Checkpoint(checkpoint))
+        let named = (ModelSpec::from_config(raw)?, model_type(raw));
+        Self::bind(named, Source::Checkpoint(checkpoint))
     }
 
     /// The model that `raw` would be if it were stored so.
@@ -57,14 +80,14 @@ impl Blueprint {
     pub fn imagined(raw: &RawConfig, kind: ImaginedKind) -> Result<Self> {
         let spec = ModelSpec::from_config(raw)?;
         let imagined = Imagined { kind, scale: FloatKind::Bf16 };
-        Self::bind(spec, Source::Imagined(imagined))
+        Self::bind((spec, model_type(raw)), Source::Imagined(imagined))
     }
 
-    fn bind(spec: ModelSpec, source: Source<'_>) -> Result<Self> {
+    fn bind((spec, model_type): (ModelSpec, String), source: Source<'_>) -> Result<Self> {
         let mut binder = Binder::new(source, &spec);
         let plan = families::build(&spec, &mut binder)?;
         let manifest = binder.finish()?;
-        Ok(Self { spec, plan, manifest })
+        Ok(Self { spec, plan, manifest, model_type })
     }
 
     /// Bytes of routed experts that one token reads when none is in memory.
@@ -91,6 +114,11 @@ impl Blueprint {
         }
         hash.finish()
     }
+}
+
+fn model_type(raw: &RawConfig) -> String {
+    let name = raw.root().str_opt("model_type").ok().flatten();
+    name.unwrap_or_default().to_owned()
 }
 
 /// What to say of a folder that gets its config when it is finished.

@@ -29,6 +29,8 @@ use crate::weights::Progress;
 pub struct EngineBuilder {
     dir: PathBuf,
     config: EngineConfig,
+    #[cfg(feature = "text")]
+    tokenizer: Option<PathBuf>,
 }
 
 impl Engine {
@@ -47,7 +49,12 @@ impl Engine {
                 ..StreamingConfig::default()
             },
         };
-        EngineBuilder { dir: dir.as_ref().to_owned(), config }
+        EngineBuilder {
+            dir: dir.as_ref().to_owned(),
+            config,
+            #[cfg(feature = "text")]
+            tokenizer: None,
+        }
     }
 }
 
@@ -111,6 +118,14 @@ impl EngineBuilder {
         self
     }
 
+    /// A `tokenizer.json` of any name, which replaces the model's own tokenizer in
+    /// [`Engine::text`]: for a GGUF file whose tokenizer is not known.
+    #[cfg(feature = "text")]
+    pub fn tokenizer(mut self, file: impl AsRef<Path>) -> Self {
+        self.tokenizer = Some(file.as_ref().to_owned());
+        self
+    }
+
     /// Changes what has no method of its own. No promise of stability: see [`crate::provider`].
     pub fn configure(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
         change(&mut self.config);
@@ -137,7 +152,7 @@ impl EngineBuilder {
         &self,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Engine> {
-        Engine::open(&self.dir, &self.config, watch)
+        Engine::open(&self.dir, &self.config, watch).map(|engine| self.finished(engine))
     }
 
     /// The same; experts are read from `drives`. No promise of stability: see [`crate::provider`].
@@ -150,6 +165,16 @@ impl EngineBuilder {
         drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Engine> {
-        Engine::open_on(&self.dir, &self.config, drives, watch)
+        Engine::open_on(&self.dir, &self.config, drives, watch).map(|engine| self.finished(engine))
+    }
+
+    #[cfg(feature = "text")]
+    fn finished(&self, engine: Engine) -> Engine {
+        engine.with_tokenizer(self.tokenizer.clone())
+    }
+
+    #[cfg(not(feature = "text"))]
+    fn finished(&self, engine: Engine) -> Engine {
+        engine
     }
 }

@@ -69,6 +69,9 @@ pub struct Engine {
     runtime: Arc<Runtime>,
     memory: Memory,
     n_rows_max: usize,
+    /// In the place of the model's own.
+    #[cfg(feature = "text")]
+    tokenizer: Option<PathBuf>,
 }
 
 impl Engine {
@@ -129,14 +132,14 @@ impl Engine {
         drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
+        let (blueprint, checkpoint) = Blueprint::open(dir)?;
         let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
         let layout = Layout::new(&blueprint, config)?;
         let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
         let copies = if is_streaming { Copies::Dropped } else { Copies::Kept };
         let sums = if config.streaming.checks_sums { Sums::of(&checkpoint)? } else { None };
         let sums = sums.map(Arc::new);
-        let Blueprint { spec, plan, manifest } = blueprint;
+        let Blueprint { spec, plan, manifest, .. } = blueprint;
         let mut watch = both_loads(&layout, &manifest, watch);
         let weights = weights::load(&manifest, &checkpoint, (sums.as_deref(), copies), &mut watch)?;
         let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
@@ -184,7 +187,14 @@ impl Engine {
             .with_prompt_room(prompt_room)
             .with_session_room(layout.session_room_bytes, growth_room);
         let runtime = Arc::new(runtime);
-        Ok(Self { dir: dir.to_owned(), runtime, memory: layout.memory, n_rows_max })
+        Ok(Self {
+            dir: dir.to_owned(),
+            runtime,
+            memory: layout.memory,
+            n_rows_max,
+            #[cfg(feature = "text")]
+            tokenizer: None,
+        })
     }
 
     /// Writes which experts each row chooses, from now to [`Engine::end_trace`], to `out`; `path`
@@ -230,6 +240,12 @@ impl Engine {
         &self.dir
     }
 
+    /// The same engine; its text is that of another `tokenizer.json`.
+    #[cfg(feature = "text")]
+    pub(crate) fn with_tokenizer(self, tokenizer: Option<PathBuf>) -> Self {
+        Self { tokenizer, ..self }
+    }
+
     /// The model's tokenizer, end tokens and sampling, read from its folder.
     ///
     /// # Errors
@@ -237,7 +253,7 @@ impl Engine {
     /// As [`ModelText::open`].
     #[cfg(feature = "text")]
     pub fn text(&self) -> Result<ModelText> {
-        ModelText::open(self.dir(), self.spec().vocab)
+        ModelText::open_with(self.dir(), self.tokenizer.as_deref(), self.spec().vocab)
     }
 
     /// Reads the beginning of a saved session, or of a part of one, and checks that it fits

@@ -32,6 +32,14 @@ pub enum Error {
         /// What is wrong, with numbers, and what to do about it.
         problem: String,
     },
+    /// A file names a tokenizer that this program does not know, or has none.
+    #[error("{}: {problem}; {}", path.display(), Remedy::TokenizerFile)]
+    UnknownTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What it names and what is known, or what is missing.
+        problem: String,
+    },
     /// A tensor is missing, left over, or of the wrong shape.
     #[error("tensor `{name}`: {problem}")]
     Tensor {
@@ -184,6 +192,8 @@ pub enum Remedy {
     AnotherDevice,
     /// Weights without damage, or arithmetic that takes larger values.
     SoundWeights,
+    /// The file that the model's makers published its tokenizer in.
+    TokenizerFile,
 }
 
 impl fmt::Display for Remedy {
@@ -206,6 +216,9 @@ impl fmt::Display for Remedy {
             Self::AnotherDevice => "name another one",
             Self::SoundWeights => {
                 "the weights are damaged, or too large for this arithmetic (f32 takes more)"
+            }
+            Self::TokenizerFile => {
+                "put the original model's tokenizer.json next to the file, or name one"
             }
         })
     }
@@ -337,6 +350,7 @@ impl Error {
         match self {
             Self::Io { source, .. } => fault_of_io(source.kind()),
             Self::Malformed { .. }
+            | Self::UnknownTokenizer { .. }
             | Self::Tensor { .. }
             | Self::Unsupported(_)
             | Self::NonFinite { .. } => Fault::Checkpoint,
@@ -360,6 +374,7 @@ impl Error {
             Self::Device { remedy, .. } => *remedy,
             Self::DiskFull { .. } => Some(Remedy::FreeDisk),
             Self::NonFinite { .. } => Some(Remedy::SoundWeights),
+            Self::UnknownTokenizer { .. } => Some(Remedy::TokenizerFile),
             _ => None,
         }
     }

@@ -1,37 +1,106 @@
-//! What a model's folder says about text, in one value, so that no program has to assemble it.
+//! What a model's folder or GGUF file says about text, in one value, so that no program has to
+//! assemble it.
 //!
 //! **Invariant:** every token that ends an answer is in the model's vocabulary. Knows no weights.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::format::{Checkpoint, Metadata, gguf_at};
 use crate::generate::Generation;
 use crate::ids::TokenId;
 use crate::sample::{Sampler, SamplerConfig, SamplerDefaults};
-use crate::text::{ChatTemplate, EndTokens, Message, TemplateOptions, Tokenizer};
+use crate::text::{
+    ChatTemplate, EndTokens, Message, SpecialTokens, TemplateOptions, Tokenizer,
+    gguf_generation_config, gguf_templates,
+};
 
 /// A model's tokenizer, the tokens that end its answers, and how its makers want it sampled.
 #[derive(Debug)]
 pub struct ModelText {
-    dir: PathBuf,
+    /// The folder or file.
+    path: PathBuf,
+    templates: Templates,
     tokenizer: Tokenizer,
     end_tokens: EndTokens,
     sampling: SamplerDefaults,
     vocab: usize,
 }
 
+/// Where the format of conversations stands. It is compiled when it is asked for.
+#[derive(Debug)]
+enum Templates {
+    InFolder,
+    /// By name.
+    Here(Vec<(String, String)>),
+}
+
 impl ModelText {
-    /// Reads the files beside the weights of a model with `vocab` logits per token.
+    /// Reads the files beside the weights of a model with `vocab` logits per token, or the metadata
+    /// of a GGUF file.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is malformed, or belongs to another model.
-    pub fn open(dir: &Path, vocab: usize) -> Result<Self> {
-        let tokenizer = Tokenizer::open(dir, vocab)?;
+    /// A file that cannot be read, is malformed, or belongs to another model;
+    /// [`Error::UnknownTokenizer`].
+    pub fn open(path: &Path, vocab: usize) -> Result<Self> {
+        Self::open_with(path, None, vocab)
+    }
+
+    /// The same. A `tokenizer.json` of any name replaces the model's own tokenizer.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelText::open`].
+    pub fn open_with(path: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
+        let Some(file) = gguf_at(path)? else { return Self::of_folder(path, tokenizer, vocab) };
+        let checkpoint = Checkpoint::open(&file)?;
+        let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has its metadata");
+        Self::of_gguf(&checkpoint.dir, &gguf.metadata, tokenizer, vocab)
+    }
+
+    fn of_folder(dir: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
+        let tokenizer = match tokenizer {
+            Some(json) => Tokenizer::open_file(json, SpecialTokens::open(dir)?, vocab)?,
+            None => Tokenizer::open(dir, vocab)?,
+        };
         let end_tokens = EndTokens::open(dir, &tokenizer)?;
-        check_end_tokens(dir, &end_tokens, vocab)?;
+        let source = "`eos_token_id` in config.json or generation_config.json";
+        check_end_tokens(dir, source, &end_tokens, vocab)?;
         let sampling = SamplerDefaults::open(dir)?;
-        Ok(Self { dir: dir.to_owned(), tokenizer, end_tokens, sampling, vocab })
+        let (path, templates) = (dir.to_owned(), Templates::InFolder);
+        Ok(Self { path, templates, tokenizer, end_tokens, sampling, vocab })
+    }
+
+    /// Reads the metadata of the GGUF file at `path`. A `tokenizer.json` replaces the file's own
+    /// tokenizer if it is given, or if it lies next to a file of which the tokenizer is unknown.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelText::open`], and [`Error::UnknownTokenizer`].
+    pub fn of_gguf(
+        path: &Path,
+        metadata: &Metadata,
+        tokenizer: Option<&Path>,
+        vocab: usize,
+    ) -> Result<Self> {
+        let of_json = |json: &Path| {
+            Tokenizer::open_file(json, SpecialTokens::of_gguf(path, metadata)?, vocab)
+        };
+        let beside = path.with_file_name("tokenizer.json");
+        let tokenizer = match tokenizer {
+            Some(json) => of_json(json)?,
+            None => match Tokenizer::of_gguf(path, metadata, vocab) {
+                Err(Error::UnknownTokenizer { .. }) if beside.exists() => of_json(&beside)?,
+                read => read?,
+            },
+        };
+        let end_tokens = EndTokens::of_gguf(path, metadata)?;
+        check_end_tokens(path, "a key of the tokenizer", &end_tokens, vocab)?;
+        let sampling =
+            SamplerDefaults::from_values(path, &gguf_generation_config(path, metadata)?)?;
+        let templates = Templates::Here(gguf_templates(path, metadata)?);
+        Ok(Self { path: path.to_owned(), templates, tokenizer, end_tokens, sampling, vocab })
     }
 
     /// Text to tokens and back.
@@ -64,7 +133,14 @@ impl ModelText {
     ///
     /// A file that cannot be read, or a template that cannot be compiled.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
-        ChatTemplate::open(&self.dir)
+        match &self.templates {
+            Templates::InFolder => ChatTemplate::open(&self.path),
+            Templates::Here(sources) if sources.is_empty() => Ok(None),
+            Templates::Here(sources) => {
+                let special = self.tokenizer.special_tokens().clone();
+                ChatTemplate::of_sources(&self.path, sources.clone(), special).map(Some)
+            }
+        }
     }
 
     /// The tokens of a text to be continued.
@@ -97,7 +173,7 @@ impl ModelText {
         options: &TemplateOptions,
     ) -> Result<Vec<TokenId>> {
         let Some(template) = self.chat_template()? else {
-            let problem = format!("{} has no chat template", self.dir.display());
+            let problem = format!("{} has no chat template", self.path.display());
             return Err(Error::Unsupported(problem));
         };
         let options = TemplateOptions { add_generation_prompt: true, ..options.clone() };
@@ -120,16 +196,12 @@ impl ModelText {
     }
 }
 
-fn check_end_tokens(dir: &Path, end_tokens: &EndTokens, vocab: usize) -> Result<()> {
+fn check_end_tokens(path: &Path, source: &str, end_tokens: &EndTokens, vocab: usize) -> Result<()> {
     match end_tokens.tokens().iter().find(|token| token.0 as usize >= vocab) {
         None => Ok(()),
         Some(token) => Err(Error::malformed(
-            dir,
-            format!(
-                "`eos_token_id` in config.json or generation_config.json names token {}, and the \
-                 vocabulary has {vocab}",
-                token.0
-            ),
+            path,
+            format!("{source} names token {}, and the vocabulary has {vocab}", token.0),
         )),
     }
 }

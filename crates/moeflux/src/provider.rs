@@ -22,10 +22,11 @@ pub mod error {
 /// Files as tables of contents.
 pub mod format {
     pub use crate::format::{
-        Checkpoint, DType, FileSums, Header, HeaderTensor, NewTensor, NpyWriter, PACK_JOURNAL,
-        Packed, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole, Problem,
-        RECORD_ALIGN, RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, SumTable, SumUnit,
-        Sums, SumsDocument, TensorEntry, TensorUnit, new_header, new_index, packed_metadata,
+        BlockType, Checkpoint, DType, FileSums, Gguf, GgufHeader, Header, HeaderTensor, Metadata,
+        NewTensor, NpyWriter, PACK_JOURNAL, Packed, PackedBank, PackedFile, PackedKind,
+        PackedMatrix, PackedNorms, PackedRole, Problem, RECORD_ALIGN, RawConfig, SUMS_FILE_NAME,
+        Section, ShardFile, ShardIndex, Stop, SumTable, SumUnit, Sums, SumsDocument, TensorEntry,
+        TensorUnit, Value, gguf_at, new_header, new_index, packed_metadata, parse_gguf,
         parse_header, parse_index, parse_packed, read_file, tensor_units,
     };
 }
@@ -33,16 +34,16 @@ pub mod format {
 /// What a config says.
 pub mod spec {
     pub use crate::spec::{
-        AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, LayerSpec, MixerSpec,
-        MlaSpec, ModelSpec, MoeSpec, Pairing, QuantParams, Quantisation, RopeScaling, RopeSpec,
-        RouterSpec, SharedExpertSpec, YarnSpec,
+        AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder, LayerSpec,
+        MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing, QuantParams, Quantisation, RopeScaling,
+        RopeSpec, RouterSpec, SharedExpertSpec, YarnSpec,
     };
 }
 
 /// Tensors: where they are, and those in memory.
 pub mod weights {
     pub use crate::weights::{
-        BankPart, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, ImaginedCheckpoint,
+        BankPart, Change, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, ImaginedCheckpoint,
         ImaginedKind, ImaginedRole, ImaginedTensor, KindCount, Manifest, MatrixSource, MatrixSpan,
         Origin, OwnedMatrix, PartRole, Places, Progress, QuantisedRows, Records, SkipReason,
         SkippedGroup, StoredVector, VectorSource, Weights, load,

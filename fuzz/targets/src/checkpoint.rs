@@ -39,6 +39,11 @@ pub(crate) fn check(input: &[u8]) {
         Ok(blueprint) => blueprint,
         Err(error) => return check_refusal(&error),
     };
+    check_blueprint(&blueprint, &checkpoint);
+}
+
+/// Everything that is bound lies inside of its file.
+pub(crate) fn check_blueprint(blueprint: &Blueprint, checkpoint: &Checkpoint) {
     let check_extent = |extent: &Extent| {
         let file = &checkpoint.files[extent.file_idx];
         let end = extent.offset_bytes.checked_add(extent.len_bytes).expect("a place in a file");
@@ -70,6 +75,6 @@ pub(crate) fn check(input: &[u8]) {
         }
         let _bytes = (bank.memory_bytes(), bank.stored_bytes());
     }
-    let _number = blueprint.header_fingerprint(&checkpoint);
+    let _number = blueprint.header_fingerprint(checkpoint);
     let _bytes = blueprint.routed_bytes_per_token();
 }

@@ -10,6 +10,8 @@ mod chat_template;
 mod checkpoint;
 mod config_json;
 mod generation_config;
+mod gguf;
+mod gguf_text;
 mod index_json;
 mod pack_journal;
 mod packed_metadata;
@@ -33,12 +35,14 @@ pub struct Target {
 }
 
 /// All kinds, by name.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "calls", make: || Box::new(calls::checker()) },
     Target { name: "chat_template", make: || Box::new(chat_template::checker()) },
     Target { name: "checkpoint", make: || Box::new(checkpoint::check) },
     Target { name: "config_json", make: || Box::new(config_json::check) },
     Target { name: "generation_config", make: || Box::new(generation_config::checker()) },
+    Target { name: "gguf", make: || Box::new(gguf::check) },
+    Target { name: "gguf_text", make: || Box::new(gguf_text::check) },
     Target { name: "index_json", make: || Box::new(index_json::check) },
     Target { name: "pack_journal", make: || Box::new(pack_journal::checker()) },
     Target { name: "packed_metadata", make: || Box::new(packed_metadata::check) },

@@ -12,7 +12,11 @@ pub(crate) fn check(input: &[u8]) {
     for tensor in &header.tensors {
         assert_eq!(tensor.begin_bytes, covered_bytes, "{tensor:?}");
         let n_values: usize = tensor.shape.iter().product();
-        assert_eq!(n_values as u64 * tensor.dtype.bits(), tensor.len_bytes * 8, "{tensor:?}");
+        assert_eq!(
+            Some(n_values as u64),
+            tensor.dtype.bits().map(|bits| tensor.len_bytes * 8 / bits),
+            "{tensor:?}"
+        );
         covered_bytes += tensor.len_bytes;
     }
     assert_eq!(covered_bytes, data_bytes);

@@ -69,7 +69,7 @@ const DRIVE_TIME: Duration = Duration::from_millis(250);
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let interrupt = Interrupt::listen();
     let dir = model::path(args.model.model.as_deref())?;
-    let (blueprint, checkpoint) = Blueprint::of_folder(&dir)?;
+    let (blueprint, checkpoint) = Blueprint::open(&dir)?;
     let context = context_needed(args, blueprint.spec.context_max)?;
     let facts = ModelFacts::new(&blueprint, &checkpoint);
     let n_sessions = args.sessions.get();

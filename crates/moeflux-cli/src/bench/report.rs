@@ -33,7 +33,7 @@ pub(super) struct ModelFacts {
 impl ModelFacts {
     /// From headers.
     pub(super) fn new(blueprint: &Blueprint, checkpoint: &Checkpoint) -> Self {
-        let Blueprint { spec, plan, manifest } = blueprint;
+        let Blueprint { spec, plan, manifest, .. } = blueprint;
         let tables = plan.embed.ops().iter().map(|op| match op {
             // A tied table is the output matrix too, and read as such.
             Op::Embed(op) if !spec.tied_embeddings => {

@@ -48,11 +48,18 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// A folder, or the model in the box.
-    pub(crate) fn new(named: Option<&Path>, context: Option<NonZeroUsize>) -> Outcome<Self> {
+    /// A folder or a GGUF file, or the model in the box.
+    pub(crate) fn new(
+        named: Option<&Path>,
+        args: &ModelArgs,
+        context: Option<NonZeroUsize>,
+    ) -> Outcome<Self> {
         let dir = model::path(named)?;
         let spec = model::spec(&dir)?;
-        let text = Arc::new(ModelText::open(&dir, spec.vocab)?);
+        // The option belongs to the model of the command line, not to one that is named later.
+        let is_first = named == args.model.as_deref();
+        let tokenizer = args.tokenizer.as_deref().filter(|_| is_first);
+        let text = Arc::new(ModelText::open_with(&dir, tokenizer, spec.vocab)?);
         let Some(format) = ChatFormat::open(&text)? else {
             let problem = "has no chat template: `moeflux generate` continues a text with it";
             return Err(Error::malformed(&dir, problem).into());

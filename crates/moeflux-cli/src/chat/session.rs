@@ -93,7 +93,7 @@ impl Chat {
 
     /// Opens a model: the named one, or the one in the box.
     pub(crate) fn open(&mut self, named: Option<&Path>) -> Outcome {
-        let checked = Checked::new(named, self.context)?;
+        let checked = Checked::new(named, &self.model, self.context)?;
         self.opened = None;
         self.wishes.enter(Stage::Loading);
         self.terminal.turn_signals_on();

@@ -86,7 +86,8 @@ impl Deep {
     }
 }
 
-/// Reads the model in `dir`; sums of one that is not packed are in `sums_path`.
+/// Reads the model in `dir`; sums of one that is not packed are in `sums_path`, or
+/// beside it.
 ///
 /// # Errors
 ///
@@ -94,7 +95,7 @@ impl Deep {
 /// answer, unless there are no sums: what cannot be read cannot be summed.
 pub(super) fn deep(
     dir: &Path,
-    sums_path: &Path,
+    sums_path: Option<&Path>,
     n_threads: usize,
     interrupt: &Interrupt,
 ) -> Result<Deep> {
@@ -103,6 +104,7 @@ pub(super) fn deep(
     if checkpoint.packed.is_some() {
         return packed(dir, n_threads, interrupt);
     }
+    let sums_path = &sums_path.map_or_else(|| checkpoint.sums_path(), Path::to_owned);
     let units = tensor_units(&checkpoint);
     let earlier = SumsDocument::load(sums_path)?;
     let unwritten = if earlier.is_none() { Some(Unwritten::begin(sums_path)?) } else { None };

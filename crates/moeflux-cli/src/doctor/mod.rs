@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::SUMS_FILE_NAME;
+use moeflux::provider::format::gguf_at;
 use moeflux::{Error, Result};
 use moeflux_gpu::adapter::{AdapterKind, adapters, choose};
 
@@ -94,8 +94,14 @@ pub(crate) struct DoctorArgs {
 ///
 /// What is wrong with the folder; that something is damaged; [`Error::Cancelled`].
 pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
-    let dir = hub::found(&args.dir)?.canonicalize().map_err(Error::io("find", &args.dir))?;
-    if !dir.is_dir() {
+    let found = hub::found(&args.dir)?;
+    // In the hub's cache a file is a link to one whose name says nothing.
+    let dir = if found.is_file() {
+        found
+    } else {
+        found.canonicalize().map_err(Error::io("find", &args.dir))?
+    };
+    if !dir.is_dir() && !model::has_weights(&dir)? {
         return Err(Error::Input(format!(
             "{} is a file: name its folder {}",
             args.dir.display(),
@@ -128,14 +134,12 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     let system = System::here();
     // First: what is wrong with a model or the place for its checksums is said at once.
     let deep = match args.deep {
-        true => {
-            let sums = args.sums.clone().unwrap_or_else(|| dir.join(SUMS_FILE_NAME));
-            Some(deep(&dir, &sums, machine::n_cores().get(), interrupt)?)
-        }
+        true => Some(deep(&dir, args.sums.as_deref(), machine::n_cores().get(), interrupt)?),
         false => None,
     };
     let memory_bytes_per_s = memory::rate(system.machine.n_cores(), system.available_bytes);
-    let survey = match survey(&dir, args.file_size, interrupt) {
+    let folder = if dir.is_dir() { dir.as_path() } else { dir.parent().unwrap_or(&dir) };
+    let survey = match survey(folder, args.file_size, interrupt) {
         Err(Error::Cancelled) => return Err(Error::Cancelled),
         other => other.map_err(|error| error.to_string()),
     };
@@ -194,9 +198,10 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
 
 /// The model in a folder, if there is one.
 fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<ModelHere, String>> {
-    let has_model = dir.join("config.json").is_file() && model::has_weights(dir).unwrap_or(false);
+    let is_described = dir.join("config.json").is_file() || !matches!(gguf_at(dir), Ok(None));
+    let has_model = is_described && model::has_weights(dir).unwrap_or(false);
     has_model.then(|| {
-        let (blueprint, _) = Blueprint::of_folder(dir).map_err(|error| error.to_string())?;
+        let (blueprint, _) = Blueprint::open(dir).map_err(|error| error.to_string())?;
         let subject = Subject::new(String::new(), blueprint, None);
         let context = subject.needs.context_max.min(CONTEXT_DEFAULT as u64);
         let machine = PlanMachine::here(&Told::default(), measured, Some(&place::key(dir)));

@@ -1,8 +1,8 @@
 //! How fast this machine computes models: small random ones are run on the CPU and on a GPU.
 //!
 //! Answers take a time per token, per layer and per byte of weights, prompts a time per byte and a
-//! time per operation. Models of two depths and of two widths, and prompts of two lengths, tell each
-//! from the others. **Invariant:** the models' folders are gone at the end, however that comes.
+//! time per operation. Models of two depths and of two widths, and prompts of two lengths, tell
+//! each from the others. **Invariant:** the models' folders are gone at the end, however it comes.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -141,7 +141,7 @@ impl Model {
             threads: None,
         };
         synth::run(&args, interrupt.flag())?;
-        let (blueprint, _) = Blueprint::of_folder(&model.dir)?;
+        let (blueprint, _) = Blueprint::open(&model.dir)?;
         model.needs = Needs::new(&blueprint);
         Ok(model)
     }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::RawConfig;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
@@ -22,10 +21,10 @@ use report::{Files, Report};
 /// What `moeflux inspect` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
-    /// Folder of a model, its OWNER/NAME in the hub's cache, a config.json to show the sizes that
-    /// the model would have, or one of the names that `moeflux plan` lists [default: the demo
-    /// model]
-    #[arg(value_name = "DIR|CONFIG.json|OWNER/NAME|NAME")]
+    /// Folder or GGUF file of a model, its OWNER/NAME in the hub's cache, a config.json to show the
+    /// sizes that the model would have, or one of the names that `moeflux plan` lists [default: the
+    /// demo model]
+    #[arg(value_name = "DIR|FILE.gguf|CONFIG.json|OWNER/NAME|NAME")]
     pub(crate) path: Option<PathBuf>,
     /// Bits per weight, without weights only: 2, 3, 4, 5, 6 or 8 [default: as the config says]
     #[arg(long, value_parser = parse_bits)]
@@ -48,11 +47,9 @@ pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
         return Ok(shown(&of_config(&known.config()?, args)?, args));
     }
     let path = &model::path(args.path.as_deref())?;
-    let report = if path.is_dir() {
-        of_folder(path, args)?
-    } else {
-        of_config(&BareConfig::open(path)?, args)?
-    };
+    let is_whole = path.is_dir() || model::has_weights(path)?;
+    let report =
+        if is_whole { of_weights(path, args)? } else { of_config(&BareConfig::open(path)?, args)? };
     Ok(shown(&report, args))
 }
 
@@ -60,30 +57,32 @@ fn shown(report: &Report, args: &InspectArgs) -> String {
     if args.json { format!("{:#}", report.to_json()) } else { text::render(report) }
 }
 
-fn of_folder(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
+fn of_weights(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
     let config = dir.join("config.json");
     if args.bits.is_some() || args.group.is_some() {
-        return Err(Failure::Usage(format!(
-            "--bits and --group need a config.json, and {} is a folder: leave them out, \
-             or inspect {}",
-            dir.display(),
-            config.display()
-        )));
+        let path = dir.display();
+        return Err(Failure::Usage(if dir.is_dir() {
+            let config = config.display();
+            format!(
+                "--bits and --group need a config.json, and {path} is a folder: leave them out, \
+                 or inspect {config}"
+            )
+        } else {
+            format!("--bits and --group need a config.json, and {path} is none: leave them out")
+        }));
     }
     if config.is_file() && !model::has_weights(dir)? {
         let problem =
             format!("has no *.safetensors files; for sizes: moeflux inspect {}", config.display());
         return Err(Error::malformed(dir, problem).into());
     }
-    let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
-    let raw = RawConfig::open(dir)?;
-    let model_type = raw.root().str_opt("model_type")?.unwrap_or_default();
+    let (blueprint, checkpoint) = Blueprint::open(dir)?;
     let files = Files {
         n_files: checkpoint.files.len(),
         n_bytes: checkpoint.files.iter().map(|file| file.len_bytes).sum(),
         is_packed: checkpoint.packed.is_some(),
     };
-    Ok(Report::new(&blueprint, model_type, Some(files)))
+    Ok(Report::new(&blueprint, &blueprint.model_type, Some(files)))
 }
 
 fn of_config(config: &BareConfig, args: &InspectArgs) -> Outcome<Report> {

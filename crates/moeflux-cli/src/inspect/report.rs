@@ -83,7 +83,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(blueprint: &Blueprint, model_type: &str, files: Option<Files>) -> Self {
-        let Blueprint { spec, plan, manifest } = blueprint;
+        let Blueprint { spec, plan, manifest, .. } = blueprint;
         let layers = &spec.layers;
         let sizes = || manifest.banks.iter().map(|bank| bank.layout.stored_bytes());
         let tensors = tensors(manifest);

@@ -52,8 +52,8 @@ const GBPS_PER_CORE: f64 = 18.0;
 /// Operations for each byte that a GPU's memory reads, in prompts: usual cards have more.
 const GPU_OPERATIONS_PER_BYTE: f64 = 50.0;
 
-/// What a token of an answer, a layer of it, and a layer whose experts are streamed cost a GPU besides
-/// reading.
+/// What a token of an answer, a layer of it, and a layer whose experts are streamed cost a GPU
+/// besides reading.
 const GPU_STEP_S: f64 = 200e-6;
 const GPU_LAYER_S: f64 = 60e-6;
 const GPU_STREAMED_LAYER_S: f64 = 500e-6;

@@ -192,7 +192,7 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
         return Err(known::unknown(path).into());
     }
     model::check_named(path)?;
-    let is_bare = !path.is_dir() || !model::has_weights(path)?;
+    let is_bare = !model::has_weights(path)?;
     if is_bare {
         let config = BareConfig::open(path)?;
         let kind = config.kind(args.bits, args.group)?;
@@ -209,7 +209,7 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
             config.display()
         )));
     }
-    let (blueprint, _) = Blueprint::of_folder(path)?;
+    let (blueprint, _) = Blueprint::open(path)?;
     Ok(Subject::new(hub::name_of(path), blueprint, None))
 }
 

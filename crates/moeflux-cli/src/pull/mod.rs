@@ -9,6 +9,7 @@ mod shown;
 use std::num::NonZeroUsize;
 
 use clap::Args;
+use moeflux::provider::blueprint::Blueprint;
 use moeflux::{ByteCount, Error};
 use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Remote, Stop, Wanted};
 
@@ -141,7 +142,8 @@ fn summary(remote: &Remote, pulled: &Pulled, runs: bool) -> String {
         n_bytes => format!("{} downloaded", ByteCount(n_bytes)),
     };
     let has = |name: &str| remote.chosen().any(|(path, _)| path.ends_with(name));
-    if runs && has("config.json") && has(".safetensors") {
+    let is_gguf = || has(".gguf") && Blueprint::open(&pulled.dir).is_ok();
+    if runs && has("config.json") && has(".safetensors") || is_gguf() {
         return format!("{dir}: {fetched}\nnext: moeflux chat --model {wanted}");
     }
     format!("{dir}: {fetched}")

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     }
     let dir = model::path(args.model.model.as_deref())?;
     let spec = model::spec(&dir)?;
-    let text = Arc::new(ModelText::open(&dir, spec.vocab)?);
+    let text = Arc::new(model::text(&dir, &args.model, &spec)?);
     let context = model::context_for(&spec, args.context, CONTEXT_OF_SESSIONS)?;
     log::begin(args.log)?;
     let server = Server::bind(config(args)?)?;

@@ -146,7 +146,7 @@ fn every_family_binds_with_nothing_left_over() {
         let said = synth(&args).unwrap();
         assert!(said.contains("moeflux generate --model"), "{said}");
 
-        let (made, checkpoint) = Blueprint::of_folder(&args.out).unwrap();
+        let (made, checkpoint) = Blueprint::open(&args.out).unwrap();
         let bare = BareConfig::open(&args.config).unwrap();
         let imagined = bare.quantised_blueprint(params(&args)).unwrap();
         assert_eq!(made.manifest.skipped, []);
@@ -166,7 +166,7 @@ fn every_quantisation_binds() {
             let temp = TestDir::new("quantisation");
             let args = SynthArgs { bits, group, ..args(&temp, &qwen3_5_moe()) };
             synth(&args).unwrap();
-            let (made, _) = Blueprint::of_folder(&args.out).unwrap();
+            let (made, _) = Blueprint::open(&args.out).unwrap();
             assert_eq!(made.spec.quantisation.default, Some(params(&args)));
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TempDir, check_fails};
+use crate::support::{TempDir, check_fails, golden};
 
 const CASE: &str = "mlx-qwen3_moe-q4-g32-bf16";
 const SHARD: &str = "model.safetensors";
@@ -25,7 +25,7 @@ fn tensor_names(header: &Value) -> Vec<String> {
 fn a_folder_above_a_model() {
     let dir = TempDir::of_case(CASE);
     std::fs::remove_file(dir.file("config.json")).unwrap();
-    check(&dir, &["has no config.json", "a model is the folder"]);
+    check(&dir, &["has no config.json", "a model is a GGUF file, or the folder"]);
     // As the cache of Hugging Face has it.
     let snapshot = dir.file("snapshots/0123abcd");
     std::fs::create_dir_all(&snapshot).unwrap();
@@ -39,18 +39,62 @@ fn a_file_in_place_of_a_folder() {
     let gguf = dir.file("model-Q4_K_M.gguf");
     std::fs::write(&gguf, b"GGUF\x03\0\0\0").unwrap();
     std::fs::copy(&gguf, dir.file("model.bin")).unwrap();
+    std::fs::write(dir.file("page.gguf"), "<html>").unwrap();
     std::fs::write(dir.file("notes.txt"), "x").unwrap();
     for (name, words) in [
-        ("model-Q4_K_M.gguf", "is a GGUF file"),
-        ("model.bin", "is a GGUF file"),
+        ("model-Q4_K_M.gguf", "within its header"),
+        ("model.bin", "within its header"),
+        ("page.gguf", "this is not a GGUF file"),
+        ("nowhere.gguf", "there is no such file"),
         (SHARD, "is one file of a model: name its folder"),
-        ("notes.txt", "a model is the folder"),
+        ("notes.txt", "a model is a GGUF file, or the folder"),
     ] {
         let path = dir.file(name);
         let path = path.to_str().unwrap();
         check_fails(&["logits", "--model", path, "--tokens", "1", "--out", "x.npy"], &[words]);
         check_fails(&["verify", path], &[words]);
     }
+}
+
+/// The bytes with the first `from` replaced by as many others.
+fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let at = bytes.windows(from.len()).position(|it| it == from.as_bytes()).expect(from);
+    [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat()
+}
+
+#[test]
+fn a_gguf_file_that_is_no_model() {
+    let dir = TempDir::of_case("gguf-qwen3moe-q8");
+    let bytes = std::fs::read(dir.file("model.gguf")).unwrap();
+    let clip = std::fs::read(golden("../fuzz/corpus/gguf/kinds")).unwrap();
+    let part = golden("gguf-qwen35moe/model-00002-of-00002.gguf");
+    std::fs::copy(part, dir.file("x-00002-of-00002.gguf")).unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.file(name), bytes).unwrap();
+    write("cut.gguf", &bytes[..bytes.len() - 1000]);
+    write("other.gguf", &replaced(&bytes, "qwen3moe", "starcode"));
+    write("key.gguf", &replaced(&bytes, "qwen3moe.block_count", "qwen3moe.blocks_more"));
+    let own = ("tokenizer.ggml.eos_token_id", "qwen3moe.logit_scale_of_all");
+    write("own.gguf", &replaced(&bytes, own.0, own.1));
+    write("tensor.gguf", &replaced(&bytes, "blk.1.attn_q.weight", "blk.1.attn_x.weight"));
+    write("mmproj.gguf", &clip[8..]);
+    for (name, words) in [
+        ("cut.gguf", "the download is incomplete: 202.84 kB of 203.84 kB; fetch it again"),
+        ("other.gguf", "\"starcode\": this architecture is not supported"),
+        ("key.gguf", "key `qwen3moe.block_count` is missing"),
+        ("own.gguf", "`qwen3moe.logit_scale_of_all`: this key is not known"),
+        ("tensor.gguf", "`blk.1.attn_q.weight`: is missing: the file is incomplete"),
+        ("mmproj.gguf", "reads pictures (mmproj), not the model"),
+        ("x-00002-of-00002.gguf", "the first is `x-00001-of-00002.gguf`: fetch it"),
+    ] {
+        let path = dir.file(name);
+        let path = path.to_str().unwrap();
+        check_fails(&["logits", "--model", path, "--tokens", "1", "--out", "x.npy"], &[words]);
+        check_fails(&["inspect", path], &[words]);
+    }
+    let (model, target) = (dir.file("model.gguf"), dir.file("packed"));
+    let (model, target) = (model.to_str().unwrap(), target.to_str().unwrap());
+    check_fails(&["pack", model, target], &["is a GGUF file, which cannot be packed"]);
 }
 
 #[test]

@@ -15,6 +15,41 @@ const FAMILIES: [&str; 6] = [
 ];
 
 #[test]
+fn a_gguf_file_is_taken_as_a_folder_is() {
+    let dir = TempDir::of_case("gguf-qwen35moe");
+    let path = dir.file("model-00002-of-00002.gguf");
+    let (file, folder) = (path.to_str().unwrap(), dir.path().to_str().unwrap());
+    let logits = |model: &str, name: &str| {
+        let out = dir.file(name);
+        stdout_of(&["logits", "--model", model, "--tokens", "1,2", "--out", out.to_str().unwrap()]);
+        std::fs::read(out).unwrap()
+    };
+    assert!(logits(file, "a.npy") == logits(folder, "b.npy"));
+    for command in ["inspect", "plan"] {
+        let page = stdout_of(&[command, file]);
+        assert!(page.contains("qwen35moe"), "{page}");
+    }
+    stdout_of(&["verify", file]);
+    let few = ["--prompt-tokens", "4", "--gen-tokens", "1", "--repeat", "1"];
+    stdout_of(&[&["bench", "--model", file][..], &few].concat());
+    // The sums lie beside the file, under its name.
+    let deep = ["doctor", file, "--deep", "--file-size", "16M"];
+    stdout_of(&deep);
+    assert!(dir.file("model-00001-of-00002.gguf.moeflux-sums.json").exists());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let found = moeflux(&deep);
+    let said = String::from_utf8(found.stderr).unwrap();
+    assert_eq!(found.status.code(), Some(1), "{said}");
+    assert!(said.contains("1 damaged"), "{said}");
+    let out = dir.file("c.npy");
+    let out = out.to_str().unwrap();
+    check_fails(&["logits", "--model", file, "--tokens", "1", "--out", out], &["checksum"]);
+}
+
+#[test]
 fn logits_are_the_same_file_for_any_chunk_and_close_to_the_golden_ones() {
     for name in FAMILIES {
         let dir = TempDir::new();

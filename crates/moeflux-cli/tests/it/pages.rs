@@ -7,10 +7,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use crate::server::{Access, Contents, File, HubServer};
 use crate::support::TempDir;
@@ -85,6 +85,8 @@ struct Place {
 struct Served {
     child: Child,
     address: String,
+    /// Open, so that it can go on to speak; a page asks for less than a pipe holds.
+    _stderr: BufReader<ChildStderr>,
 }
 
 impl Drop for Served {
@@ -126,15 +128,13 @@ impl Place {
     }
 
     fn shell(&self, commands: &str) -> Command {
-        let mut path = self.dir.file("bin").into_os_string();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let commands = format!("PATH=\"$PROGRAMS:$PATH\"\n{commands}");
         let mut shell = Command::new("bash");
-        shell.args(["-euo", "pipefail", "-c", commands]).current_dir(self.dir.file("work"));
+        shell.args(["-euo", "pipefail", "-c", &commands]).current_dir(self.dir.file("work"));
         for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "XDG_CACHE_HOME"] {
             shell.env_remove(name);
         }
-        shell.env("PATH", path).env("HOME", self.dir.file("home"));
+        shell.env("PROGRAMS", self.dir.file("bin")).env("HOME", self.dir.file("home"));
         shell.env("HF_HOME", self.dir.file("hf")).env("HF_ENDPOINT", self.hub.url());
         shell.env("MOEFLUX_PORT", "0").env("NODEVICE_SELECT", "1").stdin(Stdio::null());
         shell
@@ -153,9 +153,7 @@ impl Place {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
         };
-        // What it says later must not fill the pipe.
-        std::thread::spawn(move || drop(stderr.read_to_string(&mut said)));
-        self.server = Some(Served { child, address });
+        self.server = Some(Served { child, address, _stderr: stderr });
     }
 
     /// What the commands print, after they ended with this status.

@@ -34,6 +34,7 @@ pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
             let scale_form = form_of(scale) << 12;
             FORM_AFFINE | u32::from(bits) << 4 | units_per_group << 8 | scale_form | is_whole
         }
+        MatrixKind::Block(kind) => unreachable!("no kernel of a GPU reads {kind}"),
     }
 }
 

@@ -6,6 +6,7 @@
 //! these ops is not written; more rows take the steps of each op.
 
 use moeflux::provider::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, Op, RmsNorm};
+use moeflux::provider::spec::HeadOrder;
 
 use moeflux::provider::error::Result;
 
@@ -62,6 +63,7 @@ struct Shape {
     key_dim: usize,
     value_dim: usize,
     n_taps: usize,
+    order: HeadOrder,
 }
 
 /// Ops that follow each other in such a layer.
@@ -125,6 +127,7 @@ impl<'a> DeltaLayer<'a> {
             key_dim: self.delta.k.head_dim,
             value_dim: self.delta.v.head_dim,
             n_taps: self.conv.n_taps,
+            order: self.delta.order,
         }
     }
 
@@ -189,10 +192,17 @@ fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> S
     let n_own = shape.key_dim.div_ceil(n_parts as usize);
     let n_held = (N_HELD_KEYS_MAX / n_own).clamp(1, N_HELD_MAX.min(shape.n_shared));
     let channels = shape.n_key_heads * (2 * shape.key_dim + shape.n_shared * shape.value_dim);
+    // From a value head to the one of the next key head, and to the next of the same.
+    let (key_step, shared_step) = match shape.order {
+        HeadOrder::Grouped => (shape.n_shared, 1),
+        HeadOrder::Tiled => (1, shape.n_key_heads),
+    };
     let are_quads = [shape.key_dim, shape.value_dim].iter().all(|it| it.is_multiple_of(4));
     let shader = Shader::new(NAME, include_str!("fused_delta.wgsl"))
         .with("N_CHANNELS", narrow(channels))
         .with("N_SHARED", narrow(shape.n_shared))
+        .with("KEY_STEP", narrow(key_step))
+        .with("SHARED_STEP", narrow(shared_step))
         .with("KEY_DIM", narrow(shape.key_dim))
         .with("VALUE_DIM", narrow(shape.value_dim))
         .with("STRIP", narrow(moeflux::provider::ops::DeltaShape::STRIP))
@@ -212,8 +222,11 @@ fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> S
 }
 
 fn shaders() -> Vec<Shader> {
-    let large = Shape { n_key_heads: 16, n_shared: 2, key_dim: 128, value_dim: 128, n_taps: 4 };
-    let odd = Shape { n_key_heads: 2, n_shared: 3, key_dim: 37, value_dim: 21, n_taps: 2 };
+    let order = HeadOrder::Grouped;
+    let large =
+        Shape { n_key_heads: 16, n_shared: 2, key_dim: 128, value_dim: 128, n_taps: 4, order };
+    let order = HeadOrder::Tiled;
+    let odd = Shape { n_key_heads: 2, n_shared: 3, key_dim: 37, value_dim: 21, n_taps: 2, order };
     let subgroups = |sizes| (Sums::Subgroups, Some(sizes));
     vec![
         shader(subgroups((32, 32)), large),

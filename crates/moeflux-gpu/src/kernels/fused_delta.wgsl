@@ -50,7 +50,8 @@ fn channel_of(place: u32, key_head: u32) -> u32 {
     if place < VALUES_AT {
         return params.k_channel + key_head * KEY_DIM + place - KEY_DIM;
     }
-    return params.v_channel + key_head * N_SHARED * VALUE_DIM + place - VALUES_AT;
+    let value = place - VALUES_AT;
+    return params.v_channel + head_of(key_head, value / VALUE_DIM) * VALUE_DIM + value % VALUE_DIM;
 }
 
 // Fills `mixed`; what channels keep moves on by one.
@@ -107,7 +108,7 @@ fn n_values_of(lane: u32) -> u32 {
 
 // Heads behind the last are taken for the last: nothing is written of them.
 fn head_of(key_head: u32, shared_idx: u32) -> u32 {
-    return key_head * N_SHARED + min(shared_idx, N_SHARED - 1u);
+    return key_head * KEY_STEP + min(shared_idx, N_SHARED - 1u) * SHARED_STEP;
 }
 
 fn load_heads(part: Part, key_head: u32, first_shared: u32, lane: u32) {

@@ -5,6 +5,7 @@
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{DeltaShape, GatedDelta};
+use moeflux::provider::spec::HeadOrder;
 
 use super::Kernel;
 use crate::compiler::Compiler;
@@ -34,8 +35,9 @@ params! {
         decay: View,
         beta: View,
         out: View,
-        /// Value heads that share a key head.
+        /// Value heads next to each other that share a key head.
         n_shared: u32,
+        n_key_heads: u32,
     }
 }
 
@@ -94,7 +96,11 @@ pub(super) fn compile(op: &GatedDelta, compiler: &mut Compiler<'_>) -> Result<()
         decay: compiler.view(&op.decay),
         beta: compiler.view(&op.beta),
         out: compiler.view(&op.out),
-        n_shared: narrow(op.v.n_heads / op.k.n_heads),
+        n_shared: match op.order {
+            HeadOrder::Grouped => narrow(op.v.n_heads / op.k.n_heads),
+            HeadOrder::Tiled => 1,
+        },
+        n_key_heads: narrow(op.k.n_heads),
     };
     let shape = DeltaShape { key_dim: op.k.head_dim, value_dim: op.v.head_dim };
     let n_strips = shape.value_dim.div_ceil(DeltaShape::STRIP);

@@ -14,6 +14,7 @@ struct Params {
     beta: View,
     out: View,
     n_shared: u32,
+    n_key_heads: u32,
 }
 
 // Keys of a row, rounded up to what all invocations hold: those beyond KEY_DIM are zeros.
@@ -56,6 +57,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let key_lane = lane % N_KEY_LANES;
     let state_at = (head * VALUE_DIM + strip_first) * KEY_DIM + value;
 
+    let key_head = (head / params.n_shared) % params.n_key_heads;
     let found_at = part.found * N_STATE + state_at;
     let left_at = part.left * N_STATE + state_at;
 
@@ -73,7 +75,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
         let n_rows = min(N_ROWS, part.n_rows - block);
         // The rows of the block before have been read.
         workgroupBarrier();
-        load_rows(part.first_row + block, n_rows, head / params.n_shared, lane);
+        load_rows(part.first_row + block, n_rows, key_head, lane);
         workgroupBarrier();
         for (var i = 0u; i < n_rows; i++) {
             let row = part.first_row + block + i;

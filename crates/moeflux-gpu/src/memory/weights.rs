@@ -165,7 +165,7 @@ impl PartBytes {
                 n_rows.div_ceil(FP8_BLOCK)
                     * (self.0.scale_bytes() / self.0.n_rows.div_ceil(FP8_BLOCK))
             }
-            MatrixKind::Affine(_) | MatrixKind::Float(_) => {
+            MatrixKind::Affine(_) | MatrixKind::Float(_) | MatrixKind::Block(_) => {
                 n_rows * (self.0.scale_bytes() / self.0.n_rows)
             }
         }

@@ -10,7 +10,7 @@ use moeflux::provider::forward::StepProgress;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::Wanted;
 
-use crate::cases::{Case, Distance, case_names, feed_all};
+use crate::cases::{Case, Distance, feed_all, folder_case_names};
 use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
 
@@ -25,7 +25,7 @@ fn crossed_cases() -> Vec<String> {
     const QUANTISED: [&str; 3] =
         ["deepseek_v3-fp8", "mlx-qwen3_5_moe-q4-g64-bf16", "mlx-glm4_moe-mixed_2_6-g32-bf16"];
     if std::env::var_os("MOEFLUX_TESTS").is_some_and(|it| it == "all") {
-        return case_names();
+        return folder_case_names();
     }
     CASES.into_iter().chain(QUANTISED).map(str::to_owned).collect()
 }
@@ -34,7 +34,7 @@ fn crossed_cases() -> Vec<String> {
 fn experts_on_the_device_agree_with_other_implementations() {
     needs_gpu!();
     let mut failures = Vec::new();
-    for name in case_names() {
+    for name in folder_case_names() {
         let case = Case::load(&name);
         let engine = open(&case.dir, 64, ExpertsAt::Device);
         assert_eq!(engine.device_names().backend, "gpu");
@@ -108,7 +108,7 @@ fn what_is_used_most_comes_near_and_changes_no_bit() {
         assert!(stats.near_bytes > 0 && stats.near_bytes < stats.far_bytes, "{name}: {stats:?}");
         // Counted up to the last look: whole steps, of all layers with experts.
         let per_step: usize = {
-            let (blueprint, _) = Blueprint::of_folder(&case.dir).unwrap();
+            let (blueprint, _) = Blueprint::open(&case.dir).unwrap();
             blueprint.spec.layers.iter().map(|layer| layer.ffn.top_k()).sum()
         };
         let n_steps = stats.uses / per_step as u64;

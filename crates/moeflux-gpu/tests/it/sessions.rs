@@ -10,6 +10,7 @@ use moeflux::provider::ops::{
     Attention, Batch, CausalConv, DeltaGates, Embed, GatedDelta, Heads, KvKind, L2Norm, LayerState,
     MlaAttention, Op, Plan, RmsNorm, Row, RowKind, Segment, StateSpec, Workspace,
 };
+use moeflux::provider::spec::HeadOrder;
 use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
@@ -196,7 +197,16 @@ fn delta(
         norm(q),
         norm(k),
         Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay: a, beta: b }),
-        Op::GatedDelta(GatedDelta { layer, q, k, v, decay: a, beta: b, out: heads }),
+        Op::GatedDelta(GatedDelta {
+            layer,
+            q,
+            k,
+            v,
+            decay: a,
+            beta: b,
+            out: heads,
+            order: HeadOrder::Tiled,
+        }),
         Op::RmsNorm(RmsNorm {
             x: heads,
             gain,

@@ -96,7 +96,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
         ExpertsAt::Host | ExpertsAt::Files(_) => maker(1),
         ExpertsAt::CopiedFiles(_) => maker(1).copying_slots(),
         ExpertsAt::FilesAndDevice(_, n_near) => {
-            let (blueprint, _) = Blueprint::of_folder(dir).unwrap();
+            let (blueprint, _) = Blueprint::open(dir).unwrap();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = Layout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
@@ -105,7 +105,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
             maker(others_bytes + (n_near + 32) * slot_bytes)
         }
         ExpertsAt::Both(percent) | ExpertsAt::Cut(percent) => {
-            let (blueprint, _) = Blueprint::of_folder(dir).unwrap();
+            let (blueprint, _) = Blueprint::open(dir).unwrap();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = Layout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();

@@ -1,7 +1,7 @@
 //! Prints how fast each kernel multiplies, beside what the machine could do.
 //!
 //! `cargo bench -p moeflux-kernels [-- NAME...]`: names of kernels, instruction sets (avx2) and
-//! kinds of weights (q3g64, bf16; without one, q4g64). A matrix is never met twice in a row:
+//! kinds of weights (q3g64, Q4_K, bf16; without one, q4g64). A matrix is never met twice in a row:
 //! weights come from memory, as in a model. **Invariant:** a rate is the median of calls of one
 //! thread, summed over threads that run at once; no thread waits for another. Run without
 //! `--bench`, as tests do, every cell is computed once, on little memory.
@@ -18,8 +18,8 @@ mod x86_64;
 
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
-    Activations, Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
-    MatrixKind, MatrixLayout, Product, available,
+    Activations, Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable,
+    LaidRows, Matrix, MatrixKind, MatrixLayout, Product, available,
 };
 
 use crate::limits::{Limits, Operands};
@@ -37,7 +37,8 @@ struct Kernel {
 
 impl Kernel {
     fn takes(&self, kind: MatrixKind) -> bool {
-        self.operands == Operands::F32 || matches!(kind, MatrixKind::Affine(_))
+        self.operands == Operands::F32
+            || matches!(kind, MatrixKind::Affine(_) | MatrixKind::Block(_))
     }
 }
 
@@ -133,7 +134,9 @@ fn all_kinds() -> impl Iterator<Item = MatrixKind> {
     let affine = [2, 3, 4, 5, 6, 8]
         .into_iter()
         .flat_map(|bits| [32, 64, 128].map(|group| Affine { bits, group, scale: FloatKind::Bf16 }));
-    affine.map(MatrixKind::Affine).chain([MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::Bf16)])
+    let blocks = BlockKind::ALL.map(MatrixKind::Block);
+    let others = [MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::Bf16)];
+    affine.map(MatrixKind::Affine).chain(blocks).chain(others)
 }
 
 fn kinds(words: &[&str]) -> Vec<MatrixKind> {

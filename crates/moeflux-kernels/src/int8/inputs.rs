@@ -58,7 +58,7 @@ pub struct IntInputs<'a> {
 /// `matrix . x` for some rows of both, in int8 arithmetic.
 #[derive(Clone, Debug)]
 pub struct IntProduct<'a> {
-    /// The weights: affine.
+    /// The weights: affine, or blocks that carry their own scales.
     pub matrix: Matrix<'a>,
     /// Rows of the matrix: outputs.
     pub rows: Range<usize>,

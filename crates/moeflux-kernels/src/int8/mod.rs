@@ -1,4 +1,4 @@
-//! Products of affine matrices with activations rounded to int8.
+//! Products of matrices with activations rounded to int8.
 //!
 //! # The arithmetic of int8 mode
 //!
@@ -12,7 +12,7 @@
 //!
 //! So a result depends neither on the instruction set, nor on how many rows of activations are
 //! computed together, nor on how rows are split over threads. Sixteen rows of a matrix are
-//! computed at a time, one in each lane; their codes are brought into that order on the way.
+//! computed at a time, one in each lane. `blocks/` has blocks that carry their own scales.
 
 mod simd;
 mod rows;
@@ -21,8 +21,11 @@ mod inputs;
 mod tile;
 mod stream;
 mod strips;
+mod several;
+mod blocks;
 mod product;
 
+pub(crate) use blocks::{BlockMatrix, Memory, lay_blocks};
 pub use inputs::{IntInputs, IntProduct, IntScratch, LaidRows};
 pub(crate) use product::matmul;
 pub use rows::{IntRowShape, IntRows, QuantisedRow};
@@ -32,11 +35,14 @@ pub(crate) use simd::LaidQuads;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use simd::int_simd_by_functions;
 pub(crate) use simd::{HalfKind, IntSimd};
+pub(crate) use tile::{Scales, Tile};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {
     block::{Block, RowBlock, take_apart},
+    blocks::BlockRows,
     inputs::{Factors, Line, Square, room},
     rows::Row,
     simd::PIECE,
     strips::strip_lines,
+    tile::{Sixteen, TILE_COLS, add_terms},
 };

@@ -5,161 +5,89 @@
 //! where a table lays them down in strips, as those come.
 //! **Invariant:** an output's groups are added in ascending order, whatever the path.
 
-use crate::format::{Affine, MatrixKind};
-use crate::int8::block::Block;
-use crate::int8::inputs::{IntInputs, IntProduct, IntScratch};
-use crate::int8::rows::Row;
+use crate::blocks::BlockKind;
+use crate::format::{Affine, Matrix, MatrixKind};
+use crate::int8::blocks::{
+    BlockRows, LayBlocks, for_kind, is_wide, meet_one as meet_one_of_blocks,
+};
+use crate::int8::inputs::{IntProduct, IntScratch};
+use crate::int8::several::meet_several;
 use crate::int8::simd::IntSimd;
 use crate::int8::stream::meet_one;
 use crate::int8::strips::meet_strips;
-use crate::int8::tile::{Bytes, Nibbles, Part, Scales, Stream, TILE_COLS, Tile, Unpack};
-use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Upcoming;
+use crate::int8::tile::{AffineRows, Bytes, Nibbles, Sixteen, Stream, Unpack};
 
-/// `out[block of rows][pick][row of the block]`.
+/// `out[block of rows][pick][row of the block]`; `lay` is the table's.
 #[inline(always)]
 pub(crate) fn matmul<S: IntSimd>(
     simd: S,
-    product: &IntProduct<'_>,
+    (product, lay): (&IntProduct<'_>, LayBlocks),
     scratch: &mut IntScratch,
     out: &mut [f32],
 ) {
-    let MatrixKind::Affine(affine) = product.matrix.layout().kind else { return };
-    match affine.bits {
-        4 => all_blocks::<Nibbles, S>(simd, (product, affine), scratch, out),
-        8 => all_blocks::<Bytes, S>(simd, (product, affine), scratch, out),
-        _ => all_blocks::<Stream, S>(simd, (product, affine), scratch, out),
+    if product.x.picks.is_empty() {
+        return;
+    }
+    match product.matrix.layout().kind {
+        MatrixKind::Float(_) | MatrixKind::Fp8Block => {}
+        MatrixKind::Affine(affine) => match affine.bits {
+            4 => affine_blocks::<Nibbles, S>(simd, (product, affine), scratch, out),
+            8 => affine_blocks::<Bytes, S>(simd, (product, affine), scratch, out),
+            _ => affine_blocks::<Stream, S>(simd, (product, affine), scratch, out),
+        },
+        MatrixKind::Block(kind) => {
+            let matrix = scratch.padded.at_least_sixteen_rows(&product.matrix);
+            if product.x.picks.len() == 1 && S::TAKES_BLOCKS {
+                for_kind!(
+                    kind, Q4_0 Q8_0 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4,
+                    K => meet_one_of_blocks::<K, S>(simd, product, matrix, out),
+                    else several_of_blocks(simd, (product, lay), (matrix, kind), out)
+                );
+            } else {
+                several_of_blocks(simd, (product, lay), (matrix, kind), out);
+            }
+        }
     }
 }
 
 #[inline(always)]
-fn all_blocks<U: Unpack, S: IntSimd>(
+fn affine_blocks<U: Unpack, S: IntSimd>(
     simd: S,
     (product, affine): (&IntProduct<'_>, Affine),
     scratch: &mut IntScratch,
     out: &mut [f32],
 ) {
-    let n_picks = product.x.picks.len();
-    if n_picks == 0 {
-        return;
-    }
-    let matrix_rows = product.matrix.layout().n_rows.max(LANES);
     let matrix = scratch.padded.at_least_sixteen_rows(&product.matrix);
-    if S::TAKES_STRIPS && n_picks > 1 {
-        return meet_strips::<U, S>(simd, product, (matrix, affine), out);
-    }
-    if n_picks == 1 {
+    if product.x.picks.len() == 1 {
         let scratch = (scratch.fetching, &mut scratch.values);
         return meet_one::<U, S>(simd, product, (matrix, affine), scratch, out);
     }
-    let mut scales = Scales::ZEROS;
-    let mut tile = Tile::ZEROS;
-    let first_rows = product.rows.clone().step_by(LANES);
-    for (row_idx, out) in first_rows.zip(out.chunks_exact_mut(LANES * n_picks)) {
-        // Near the end of the matrix the block begins earlier and its first lanes are dropped.
-        let first_row = row_idx.min(matrix_rows - LANES);
-        let block = Block::new((matrix, affine), first_row);
-        let (out, _) = out.as_chunks_mut::<LANES>();
-        block.meet::<U, S>(simd, product, (&mut scales, &mut tile), out);
-        if first_row != row_idx {
-            out.iter_mut().for_each(|lanes| lanes.rotate_left(row_idx - first_row));
-        }
+    several(simd, product, AffineRows::<U>::new((matrix, affine)), out);
+}
+
+/// What meets tiles is compiled once for all kinds whose codes are alike.
+#[inline(always)]
+fn several_of_blocks<S: IntSimd>(
+    simd: S,
+    (product, lay): (&IntProduct<'_>, LayBlocks),
+    matrix: (Matrix<'_>, BlockKind),
+    out: &mut [f32],
+) {
+    match (is_wide(matrix.1) || S::TAKES_STRIPS, matrix.1.has_biases()) {
+        (false, false) => several(simd, product, BlockRows::<false, false>::new(matrix, lay), out),
+        (false, true) => several(simd, product, BlockRows::<false, true>::new(matrix, lay), out),
+        (true, false) => several(simd, product, BlockRows::<true, false>::new(matrix, lay), out),
+        (true, true) => several(simd, product, BlockRows::<true, true>::new(matrix, lay), out),
     }
 }
 
-impl Block<'_> {
-    /// Several rows of activations meet the codes, laid down in tiles.
-    #[inline(always)]
-    fn meet<U: Unpack, S: IntSimd>(
-        &self,
-        simd: S,
-        product: &IntProduct<'_>,
-        (scales, tile): (&mut Scales, &mut Tile),
-        out: &mut [Lanes],
-    ) {
-        let codes = self.codes();
-        let mut upcoming = self.behind(1, out.len());
-        out.fill([0.0; LANES]);
-        for first_col in (0..self.matrix.layout().n_cols).step_by(TILE_COLS) {
-            let part = self.part(simd, first_col, &mut scales.values);
-            part.unpack::<U, S>(simd, &codes, tile);
-            let mut picks = Picks { inputs: &product.x, n_done: 0, out: &mut *out };
-            part.meet_all::<U, 8, S>(simd, tile, &mut picks, &mut upcoming);
-            part.meet_all::<U, 4, S>(simd, tile, &mut picks, &mut upcoming);
-            part.meet_all::<U, 2, S>(simd, tile, &mut picks, &mut upcoming);
-            part.meet_all::<U, 1, S>(simd, tile, &mut picks, &mut upcoming);
-        }
+#[inline(always)]
+fn several<R: Sixteen, S: IntSimd>(simd: S, product: &IntProduct<'_>, rows: R, out: &mut [f32]) {
+    if !S::TAKES_STRIPS {
+        meet_several::<true, R, S>(simd, product, rows, out);
+    } else if product.x.picks.len() == 1 {
+        meet_several::<false, R, S>(simd, product, rows, out);
+    } else {
+        meet_strips(simd, product, rows, out);
     }
-}
-
-impl Part<'_> {
-    /// As many picks as there are in steps of `PICKS` meet the tile.
-    #[inline(always)]
-    fn meet_all<U: Unpack, const PICKS: usize, S: IntSimd>(
-        &self,
-        simd: S,
-        tile: &Tile,
-        picks: &mut Picks<'_>,
-        upcoming: &mut Upcoming,
-    ) {
-        while let Some((now, _)) = picks.inputs.picks[picks.n_done..].split_first_chunk::<PICKS>() {
-            let mut x = [Row::default(); PICKS];
-            for (x, &pick) in x.iter_mut().zip(now) {
-                let row = picks.inputs.rows.row(pick);
-                let values = &row.values[self.cols.clone()];
-                let groups = self.groups.clone();
-                *x = Row { values, steps: &row.steps[groups.clone()], sums: &row.sums[groups] };
-            }
-            let out = &mut picks.out[picks.n_done..][..PICKS];
-            self.meet::<U, PICKS, S>(simd, tile, &x, out, upcoming);
-            picks.n_done += PICKS;
-        }
-    }
-
-    #[inline(always)]
-    fn meet<U: Unpack, const PICKS: usize, S: IntSimd>(
-        &self,
-        simd: S,
-        tile: &Tile,
-        x: &[Row<'_>; PICKS],
-        out: &mut [Lanes],
-        upcoming: &mut Upcoming,
-    ) {
-        let (quads, _) = tile.quads.as_chunks::<8>();
-        let mut acc = [simd.splat(0.0); PICKS];
-        for t in 0..PICKS {
-            acc[t] = simd.load(&out[t]);
-        }
-        let group = self.group();
-        for g in 0..self.groups.len() {
-            upcoming.step();
-            let laid = &quads[g * self.pieces_per_group..][..self.pieces_per_group];
-            let mut values: [&[i8]; PICKS] = [&[]; PICKS];
-            for t in 0..PICKS {
-                values[t] = &x[t].values[g * group..][..group];
-            }
-            let ints = if U::WIDE {
-                simd.dot_laid::<true, PICKS>(laid, &values)
-            } else {
-                simd.dot_laid::<false, PICKS>(laid, &values)
-            };
-            let [scales, biases] = &self.scales[g];
-            let (scales, biases) = (simd.load(scales), simd.load(biases));
-            for t in 0..PICKS {
-                let factor = simd.mul(scales, simd.splat(x[t].steps[g]));
-                acc[t] = simd.fma(factor, simd.floats(ints[t]), acc[t]);
-                acc[t] = simd.fma(biases, simd.splat(x[t].sums[g]), acc[t]);
-            }
-        }
-        for t in 0..PICKS {
-            simd.store(acc[t], &mut out[t]);
-        }
-    }
-}
-
-/// Picked rows, and how many of them have met a tile.
-struct Picks<'a> {
-    inputs: &'a IntInputs<'a>,
-    n_done: usize,
-    out: &'a mut [Lanes],
 }

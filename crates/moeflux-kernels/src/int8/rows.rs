@@ -3,7 +3,7 @@
 //! **Invariant:** values stand in the order in which a matrix's codes come out of its words; steps
 //! and sums belong to the values. Memory grows to the largest use and is kept.
 
-use crate::format::{Affine, MatrixKind};
+use crate::format::MatrixKind;
 
 /// Groups whose largest magnitude is below it are zeros: beyond, `127 / m` could overflow.
 const MAGNITUDE_MIN: f32 = f32::from_bits((127 - 100) << 23);
@@ -11,7 +11,11 @@ const MAGNITUDE_MIN: f32 = f32::from_bits((127 - 100) << 23);
 /// The largest group.
 const GROUP_MAX: usize = 128;
 
-/// In which order the values of eight columns stand.
+/// Columns that are rounded together for blocks that carry their own scales, also where they have a
+/// scale for each half of them.
+const BLOCK_STEP_COLS: usize = 32;
+
+/// In which order the values of eight columns stand, and what is known of groups beside their step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
     /// As the columns.
@@ -19,15 +23,30 @@ pub(crate) enum Order {
     Natural,
     /// Even columns, then odd ones: 4-bit codes leave their bytes as low and high halves.
     EvenOdd,
+    /// As the columns, for blocks whose groups have a bias.
+    Block,
+    /// The same for blocks without biases: sums of groups are in units of the step.
+    CountedBlock,
 }
 
 impl Order {
-    fn of(affine: Affine) -> Self {
-        if affine.bits == 4 { Self::EvenOdd } else { Self::Natural }
+    /// The order and the group that matrices of a kind want.
+    fn of(kind: MatrixKind) -> Option<(Self, usize)> {
+        match kind {
+            MatrixKind::Affine(affine) => {
+                let order = if affine.bits == 4 { Self::EvenOdd } else { Self::Natural };
+                Some((order, usize::from(affine.group)))
+            }
+            MatrixKind::Block(block) => {
+                let order = if block.has_biases() { Self::Block } else { Self::CountedBlock };
+                Some((order, block.group_cols()))
+            }
+            MatrixKind::Float(_) | MatrixKind::Fp8Block => None,
+        }
     }
 }
 
-/// Rows of activations for affine matrices of one group size and order of codes.
+/// Rows of activations for matrices of one group size and order of codes.
 #[derive(Clone, Debug, Default)]
 pub struct IntRows {
     shape: IntRowShape,
@@ -53,7 +72,7 @@ pub struct QuantisedRow<'a> {
     /// One per column.
     pub values: &'a mut [i8],
     /// What one unit of a value is worth, per group; then per group the sum of its values times
-    /// that.
+    /// that, or for blocks without biases the sum alone.
     pub factors: &'a mut [f32],
 }
 
@@ -77,15 +96,14 @@ impl IntRows {
     ///
     /// # Panics
     ///
-    /// If the kind is not affine, or columns are not whole groups.
+    /// If matrices of the kind take f32, or columns are not whole groups.
     pub fn reshape(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) {
-        let MatrixKind::Affine(affine) = kind else {
+        let Some((order, group)) = Order::of(kind) else {
             unreachable!("{kind} matrices take f32 activations")
         };
-        let group = usize::from(affine.group);
         assert!(n_cols.is_multiple_of(group), "{n_cols} columns are whole groups of {group}");
         let n_groups = n_cols / group;
-        self.shape = IntRowShape { n_rows, n_cols, n_groups, order: Order::of(affine) };
+        self.shape = IntRowShape { n_rows, n_cols, n_groups, order };
         // Every value is written by `fill`, so that old ones need no clearing.
         if self.values.len() < n_rows * n_cols {
             self.values.resize(n_rows * n_cols, 0);
@@ -118,11 +136,9 @@ impl IntRows {
     /// Whether these rows can meet a matrix of this kind and width.
     #[must_use]
     pub fn suits(&self, kind: MatrixKind, n_cols: usize) -> bool {
-        let MatrixKind::Affine(affine) = kind else { return false };
+        let Some((order, group)) = Order::of(kind) else { return false };
         let shape = &self.shape;
-        shape.n_cols == n_cols
-            && shape.n_groups * usize::from(affine.group) == n_cols
-            && shape.order == Order::of(affine)
+        shape.n_cols == n_cols && shape.n_groups * group == n_cols && shape.order == order
     }
 
     /// One row.
@@ -141,6 +157,12 @@ impl IntRowShape {
     pub(crate) fn is_even_odd(&self) -> bool {
         self.order == Order::EvenOdd
     }
+
+    /// Whether they are for blocks that carry their own scales.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn is_for_blocks(&self) -> bool {
+        matches!(self.order, Order::Block | Order::CountedBlock)
+    }
 }
 
 /// Rounds a row whose lengths fit each other.
@@ -148,6 +170,9 @@ impl IntRowShape {
 pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
     let (steps, sums) = row.factors.split_at_mut(row.factors.len() / 2);
     let Some(group) = x.len().checked_div(steps.len()) else { return };
+    if matches!(order, Order::Block | Order::CountedBlock) {
+        return quantise_for_blocks(x, order, row.values, (steps, sums));
+    }
     let groups = x.chunks_exact(group).zip(row.values.chunks_exact_mut(group));
     for ((x, values), (step, sum)) in groups.zip(steps.iter_mut().zip(sums)) {
         let n;
@@ -159,6 +184,29 @@ pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
                 let [a, b, c, d, e, f, g, h] = *eight;
                 *eight = [a, c, e, g, b, d, f, h];
             }
+        }
+    }
+}
+
+/// The same for blocks: groups may be halves of what is rounded together.
+#[inline(always)]
+#[expect(clippy::cast_precision_loss, reason = "at most 127 * 32")]
+fn quantise_for_blocks(
+    x: &[f32],
+    order: Order,
+    values: &mut [i8],
+    (steps, sums): (&mut [f32], &mut [f32]),
+) {
+    let group = x.len() / steps.len();
+    let n_groups = BLOCK_STEP_COLS / group;
+    let pieces = x.chunks_exact(BLOCK_STEP_COLS).zip(values.chunks_exact_mut(BLOCK_STEP_COLS));
+    let factors = steps.chunks_exact_mut(n_groups).zip(sums.chunks_exact_mut(n_groups));
+    for ((x, values), (steps, sums)) in pieces.zip(factors) {
+        let (step, _) = round_group(x, values);
+        steps.fill(step);
+        for (sum, values) in sums.iter_mut().zip(values.chunks_exact(group)) {
+            let n = values.iter().map(|&it| i32::from(it)).sum::<i32>() as f32;
+            *sum = if order == Order::Block { step * n } else { n };
         }
     }
 }

@@ -46,6 +46,9 @@ pub(crate) trait IntSimd: Simd {
     /// take; sums may be of any number of pieces there, and take codes of any width for wide.
     const TAKES_STRIPS: bool = false;
 
+    /// Whether blocks that carry their own scales are worth taking apart by vectors.
+    const TAKES_BLOCKS: bool = true;
+
     /// Sixteen rows up to this size are asked for into the first cache, which has room for them
     /// beside the next sixteen.
     const NEAR_BYTES_MAX: usize = 8 << 10;
@@ -68,6 +71,22 @@ pub(crate) trait IntSimd: Simd {
 
     /// The high half of each byte.
     fn high_halves(self, quads: Self::Quads) -> Self::Quads;
+
+    /// Of each byte the bits of `mask`, once it was shifted right by `right`, then left by `left`;
+    /// one of them is zero, and `mask` has no bits that come from other bytes.
+    fn field(self, quads: Self::Quads, right: u32, left: u32, mask: u8) -> Self::Quads;
+
+    /// Bits that are in either.
+    fn either(self, a: Self::Quads, b: Self::Quads) -> Self::Quads;
+
+    /// Each byte with the bits of `bits` changed.
+    fn flip(self, quads: Self::Quads, bits: u8) -> Self::Quads;
+
+    /// For each byte, all below 16, the entry of a table.
+    fn look_up(self, table: &[u8; 16], quads: Self::Quads) -> Self::Quads;
+
+    /// The lowest bits of each word shifted right by `right`, as floats; at most 23 of them.
+    fn field_floats(self, words: Self::Quads, right: u32, mask: i32) -> Self::Vector;
 
     /// Codes from memory, row by row.
     fn load_quads(self, quads: &LaidQuads) -> Self::Quads;
@@ -185,23 +204,52 @@ pub(crate) trait IntSimd: Simd {
         self.close::<WIDE>(ints, sums)
     }
 
-    /// Lays the codes of a piece down as [`IntSimd::dot_laid`] wants them.
+    /// `ints + sum of codes * x` over half a piece.
     #[inline(always)]
-    fn lay(self, codes: &[Self::Quads; 8], target: &mut [LaidQuads; 8]) {
+    fn dot_half<const WIDE: bool>(
+        self,
+        codes: &[Self::Quads; 4],
+        x: &[i8; PIECE / 2],
+        ints: Self::Ints,
+    ) -> Self::Ints {
+        let (x, _) = x.as_chunks::<4>();
+        let mut sums = self.open(ints);
+        for i in 0..4 {
+            sums = self.add_products::<WIDE>(sums, codes[i], x[i]);
+        }
+        self.close::<WIDE>(ints, sums)
+    }
+
+    /// Lays the codes of half a piece down as [`IntSimd::dot_laid`] wants them.
+    #[inline(always)]
+    fn lay(self, codes: &[Self::Quads; 4], target: &mut [LaidQuads; 4]) {
         for (codes, target) in codes.iter().zip(target) {
             self.store_quads(*codes, target);
         }
     }
 
-    /// The sum of codes that were laid down times each of `x`, over the pieces of a group.
+    /// The sum of codes that were laid down times each of `x`, over the pieces of a group, or over
+    /// half a piece.
     #[inline(always)]
     fn dot_laid<const WIDE: bool, const PICKS: usize>(
         self,
-        laid: &[[LaidQuads; 8]],
+        laid: &[LaidQuads],
         x: &[&[i8]; PICKS],
     ) -> [Self::Ints; PICKS] {
         let mut ints = [self.no_ints(); PICKS];
-        for (p, laid) in laid.iter().enumerate() {
+        let (pieces, half) = laid.as_chunks::<8>();
+        if let ([], Some(laid)) = (pieces, half.first_chunk::<4>()) {
+            let mut codes = [self.load_quads(&laid[0]); 4];
+            for i in 1..4 {
+                codes[i] = self.load_quads(&laid[i]);
+            }
+            for t in 0..PICKS {
+                let (x, _) = x[t].as_chunks::<{ PIECE / 2 }>();
+                ints[t] = self.dot_half::<WIDE>(&codes, &x[0], ints[t]);
+            }
+            return ints;
+        }
+        for (p, laid) in pieces.iter().enumerate() {
             let mut codes = [self.load_quads(&laid[0]); 8];
             for i in 1..8 {
                 codes[i] = self.load_quads(&laid[i]);
@@ -223,6 +271,8 @@ impl IntSimd for Portable {
 
     /// Of each piece, one sum per row.
     type Products = [[i32; 4]; 4];
+
+    const TAKES_BLOCKS: bool = false;
 
     fn gather(self, pieces: [&[u8; 16]; 4]) -> Self::Quads {
         let mut quads = [0; 4 * LANES];
@@ -269,6 +319,29 @@ impl IntSimd for Portable {
 
     fn high_halves(self, quads: Self::Quads) -> Self::Quads {
         quads.map(|it| it >> 4)
+    }
+
+    fn field(self, quads: Self::Quads, right: u32, left: u32, mask: u8) -> Self::Quads {
+        quads.map(|it| it >> right << left & mask)
+    }
+
+    fn either(self, a: Self::Quads, b: Self::Quads) -> Self::Quads {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+
+    fn flip(self, quads: Self::Quads, bits: u8) -> Self::Quads {
+        quads.map(|it| it ^ bits)
+    }
+
+    fn look_up(self, table: &[u8; 16], quads: Self::Quads) -> Self::Quads {
+        quads.map(|it| table[usize::from(it)])
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "at most 23 bits")]
+    fn field_floats(self, words: Self::Quads, right: u32, mask: i32) -> Lanes {
+        let (words, _) = words.as_chunks::<4>();
+        let field = |word: [u8; 4]| (u32::from_le_bytes(word) >> right).cast_signed() & mask;
+        std::array::from_fn(|r| field(words[r]) as f32)
     }
 
     fn load_quads(self, quads: &LaidQuads) -> Self::Quads {
@@ -380,6 +453,11 @@ macro_rules! int_simd_by_functions {
                 half_floats(kind: $crate::int8::HalfKind, words: $quads) -> [Self::Vector; 2];
                 low_halves(quads: $quads) -> $quads;
                 high_halves(quads: $quads) -> $quads;
+                field(quads: $quads, right: u32, left: u32, mask: u8) -> $quads;
+                either(a: $quads, b: $quads) -> $quads;
+                flip(quads: $quads, bits: u8) -> $quads;
+                look_up(table: &[u8; 16], quads: $quads) -> $quads;
+                field_floats(words: $quads, right: u32, mask: i32) -> Self::Vector;
                 load_quads(quads: &[u8; 64]) -> $quads;
                 store_quads(quads: $quads, target: &mut [u8; 64]) -> ();
                 no_ints() -> $ints;
@@ -418,7 +496,7 @@ macro_rules! int_simd_by_functions {
 
             $(
                 #[inline(always)]
-                fn lay(self, codes: &[$quads; 8], target: &mut [$crate::int8::LaidQuads; 8]) {
+                fn lay(self, codes: &[$quads; 4], target: &mut [$crate::int8::LaidQuads; 4]) {
                     // SAFETY: a token exists only where the CPU has its features.
                     unsafe { $lay(codes, target) }
                 }
@@ -426,7 +504,7 @@ macro_rules! int_simd_by_functions {
                 #[inline(always)]
                 fn dot_laid<const WIDE: bool, const PICKS: usize>(
                     self,
-                    laid: &[[$crate::int8::LaidQuads; 8]],
+                    laid: &[$crate::int8::LaidQuads],
                     x: &[&[i8]; PICKS],
                 ) -> [$ints; PICKS] {
                     // SAFETY: a token exists only where the CPU has its features.

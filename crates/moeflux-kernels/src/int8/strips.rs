@@ -7,11 +7,9 @@
 
 use std::ops::Range;
 
-use crate::format::{Affine, Matrix};
-use crate::int8::block::Block;
 use crate::int8::inputs::{Factors, IntProduct, LaidRows, Line};
 use crate::int8::simd::IntSimd;
-use crate::int8::tile::{Scales, TILE_COLS, Tile, Unpack};
+use crate::int8::tile::{Scales, Sixteen, TILE_COLS, Tile, add_terms};
 use crate::lanes::{LANES, Lanes};
 use crate::upcoming::Upcoming;
 
@@ -29,26 +27,26 @@ pub(crate) fn strip_lines(n_cols: usize) -> usize {
 
 /// `out[block of rows][pick][row of the block]`.
 #[inline(always)]
-pub(super) fn meet_strips<U: Unpack, S: IntSimd>(
+pub(super) fn meet_strips<R: Sixteen, S: IntSimd>(
     simd: S,
     product: &IntProduct<'_>,
-    (matrix, affine): (Matrix<'_>, Affine),
+    rows: R,
     out: &mut [f32],
 ) {
     let laid = product.x.laid;
     assert_eq!(laid.n_rows, product.x.picks.len(), "rows that were laid down");
-    let last_row = matrix.layout().n_rows - LANES;
-    let mut laid_blocks = LaidBlocks::new();
+    let last_row = rows.layout().n_rows - LANES;
+    let (mut laid_blocks, mut memory) = (LaidBlocks::new(), R::MEMORY);
     let (out, _) = out.as_chunks_mut::<LANES>();
     let pairs = product.rows.clone().step_by(PAIR * LANES);
     for (row_idx, out) in pairs.zip(out.chunks_mut(PAIR * laid.n_rows)) {
         // Near the end of the matrix a block begins earlier and its first lanes are dropped.
         let first_rows = [row_idx.min(last_row), (row_idx + LANES).min(last_row)];
-        let blocks = first_rows.map(|first_row| Block::new((matrix, affine), first_row));
+        let blocks = first_rows.map(|first_row| rows.at_row(first_row));
         if out.len() > laid.n_rows {
-            laid_blocks.meet_all::<U, PAIR, S>(simd, &blocks, laid, out);
+            laid_blocks.meet_all::<R, PAIR, S>(simd, &blocks, &mut memory, laid, out);
         } else {
-            laid_blocks.meet_all::<U, 1, S>(simd, &[blocks[0]], laid, out);
+            laid_blocks.meet_all::<R, 1, S>(simd, &[blocks[0]], &mut memory, laid, out);
         }
         for (i, out) in out.chunks_mut(laid.n_rows).enumerate() {
             let dropped = row_idx + i * LANES - first_rows[i];
@@ -75,43 +73,45 @@ impl LaidBlocks {
 
     /// Some blocks meet all strips.
     #[inline(always)]
-    fn meet_all<U: Unpack, const BLOCKS: usize, S: IntSimd>(
+    fn meet_all<R: Sixteen, const BLOCKS: usize, S: IntSimd>(
         &mut self,
         simd: S,
-        blocks: &[Block<'_>; BLOCKS],
+        blocks: &[R; BLOCKS],
+        memory: &mut R::Memory,
         laid: &LaidRows,
         out: &mut [Lanes],
     ) {
         out.fill([0.0; LANES]);
         self.upcoming = blocks[0].behind(BLOCKS, laid.n_rows);
-        for first_col in (0..blocks[0].matrix.layout().n_cols).step_by(TILE_COLS) {
+        for first_col in (0..blocks[0].layout().n_cols).step_by(TILE_COLS) {
+            let cols = blocks[0].cols(first_col);
             let targets = self.scales.iter_mut().zip(&mut self.tiles);
             for (block, (scales, tile)) in blocks.iter().zip(targets) {
-                let part = block.part(simd, first_col, &mut scales.values);
-                part.unpack::<U, S>(simd, &block.codes(), tile);
+                block.lay(simd, cols.clone(), memory, (tile, scales));
             }
-            let cols = blocks[0].cols(first_col);
-            let groups = blocks[0].groups(&cols);
+            let group = blocks[0].group();
+            let groups = cols.start / group..cols.end / group;
+            let correction = blocks[0].correction();
             let lines = cols.start / LINE_COLS..cols.end / LINE_COLS;
             let strips = laid.values.chunks_exact(laid.strip_lines);
             let strips = strips.zip(laid.factors.chunks_exact(laid.n_groups));
             let first_rows = (0..laid.n_rows).step_by(LANES);
             for (first_row, (values, factors)) in first_rows.zip(strips) {
-                let strip =
-                    Strip { lines: &values[lines.clone()], factors: &factors[groups.clone()] };
+                let (lines, factors) = (&values[lines.clone()], &factors[groups.clone()]);
+                let strip = Strip { lines, factors, correction };
                 let end = laid.n_rows.min(first_row + LANES);
                 let mut rows = Rows { first_row, done: first_row, end, n_rows: laid.n_rows };
-                self.meet::<BLOCKS, 8, S>(simd, strip, &mut rows, out);
-                self.meet::<BLOCKS, 4, S>(simd, strip, &mut rows, out);
-                self.meet::<BLOCKS, 2, S>(simd, strip, &mut rows, out);
-                self.meet::<BLOCKS, 1, S>(simd, strip, &mut rows, out);
+                self.meet::<R, BLOCKS, 8, S>(simd, strip, &mut rows, out);
+                self.meet::<R, BLOCKS, 4, S>(simd, strip, &mut rows, out);
+                self.meet::<R, BLOCKS, 2, S>(simd, strip, &mut rows, out);
+                self.meet::<R, BLOCKS, 1, S>(simd, strip, &mut rows, out);
             }
         }
     }
 
     /// As many of the rows as there are in steps of `ROWS` meet the blocks.
     #[inline(always)]
-    fn meet<const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
+    fn meet<R: Sixteen, const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
         &mut self,
         simd: S,
         strip: Strip<'_>,
@@ -129,7 +129,8 @@ impl LaidBlocks {
                 let (steps, sums) = (&steps[at..][..ROWS], &sums[at..][..ROWS]);
                 for b in 0..BLOCKS {
                     let out = &mut out[b * rows.n_rows + rows.done..][..ROWS];
-                    add(simd, &self.scales[b].values[g], (steps, sums), &ints[b], out);
+                    let scales = (&self.scales[b].values[g], strip.correction);
+                    add::<R, ROWS, S>(simd, scales, (steps, sums), &ints[b], out);
                 }
             }
             rows.done += ROWS;
@@ -173,18 +174,17 @@ impl LaidBlocks {
 
 /// Adds a group's terms to what rows of a strip have of a block.
 #[inline(always)]
-fn add<const ROWS: usize, S: IntSimd>(
+fn add<R: Sixteen, const ROWS: usize, S: IntSimd>(
     simd: S,
-    [scales, biases]: &[Lanes; 2],
+    scales: (&[Lanes; 2], f32),
     (steps, sums): (&[f32], &[f32]),
     ints: &[S::Ints; ROWS],
     out: &mut [Lanes],
 ) {
-    let (scales, biases) = (simd.load(scales), simd.load(biases));
     for t in 0..ROWS {
-        let factor = simd.mul(scales, simd.splat(steps[t]));
-        let acc = simd.fma(factor, simd.floats(ints[t]), simd.load(&out[t]));
-        simd.store(simd.fma(biases, simd.splat(sums[t]), acc), &mut out[t]);
+        let acc = simd.load(&out[t]);
+        let acc = add_terms::<R, S>(simd, (steps[t], sums[t]), scales, ints[t], acc);
+        simd.store(acc, &mut out[t]);
     }
 }
 
@@ -193,6 +193,8 @@ fn add<const ROWS: usize, S: IntSimd>(
 struct Strip<'a> {
     lines: &'a [Line],
     factors: &'a [Factors],
+    /// Of the codes that it meets.
+    correction: f32,
 }
 
 /// Rows of a strip, and how far they are.

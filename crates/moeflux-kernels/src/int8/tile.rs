@@ -3,24 +3,148 @@
 //!
 //! **Invariant:** a tile is made of whole groups. Knows what codes meet only a group at a time.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
+use crate::format::{Affine, Matrix, MatrixLayout};
 use crate::int8::block::{Block, RowBlock, take_apart};
 use crate::int8::simd::{IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 use crate::upcoming::Upcoming;
 
 /// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first cache.
-pub(super) const TILE_COLS: usize = 512;
+pub(crate) const TILE_COLS: usize = 512;
 
 /// Groups of a tile at most.
-const TILE_GROUPS: usize = TILE_COLS / PIECE;
+const TILE_GROUPS: usize = TILE_COLS / (PIECE / 2);
 
 /// Quads of a tile.
 const TILE_QUADS: usize = TILE_COLS / 4;
 
+/// Sixteen rows of a matrix, which can be laid down in tiles.
+pub(crate) trait Sixteen: Copy {
+    /// Whether codes may have more than 4 bits.
+    const WIDE: bool;
+
+    /// Whether a group's weights have a bias; else codes have an offset.
+    const BIASED: bool;
+
+    /// What laying down needs beside its result.
+    type Memory;
+
+    /// Memory that was not used yet.
+    const MEMORY: Self::Memory;
+
+    /// The same from another row on.
+    fn at_row(self, first_row: usize) -> Self;
+
+    /// Of the matrix.
+    fn layout(&self) -> MatrixLayout;
+
+    /// Columns of a group.
+    fn group(&self) -> usize;
+
+    /// What is to be added to a code for the value that it stands for.
+    fn correction(&self) -> f32;
+
+    /// The first code of these rows.
+    fn address(&self) -> *const u8;
+
+    /// Lays some columns down, from the beginning of a tile.
+    fn lay<S: IntSimd>(
+        &self,
+        simd: S,
+        cols: Range<usize>,
+        memory: &mut Self::Memory,
+        laid: (&mut Tile, &mut Scales),
+    );
+
+    /// The columns of a tile.
+    #[inline(always)]
+    fn cols(&self, first_col: usize) -> Range<usize> {
+        first_col..self.layout().n_cols.min(first_col + TILE_COLS)
+    }
+
+    /// As many codes as `n_blocks` from this one on have, and which follow them in memory: to be
+    /// asked for group by group, while each meets rows of activations in eights and a rest.
+    #[inline(always)]
+    fn behind(&self, n_blocks: usize, n_rows: usize) -> Upcoming {
+        let layout = self.layout();
+        let n_bytes = n_blocks * LANES * layout.row_bytes();
+        let next = self.address().wrapping_add(n_bytes);
+        let n_passes = n_rows / 8 + (n_rows % 8).count_ones() as usize;
+        Upcoming::stretch(next, n_bytes, n_passes * (layout.n_cols / self.group()))
+    }
+}
+
+/// Sixteen rows of an affine matrix.
+#[derive(Clone, Copy)]
+pub(super) struct AffineRows<'a, U> {
+    block: Block<'a>,
+    unpack: PhantomData<U>,
+}
+
+impl<'a, U> AffineRows<'a, U> {
+    pub(super) fn new(matrix: (Matrix<'a>, Affine)) -> Self {
+        Self { block: Block::new(matrix, 0), unpack: PhantomData }
+    }
+}
+
+impl<U: Unpack> Sixteen for AffineRows<'_, U> {
+    const WIDE: bool = U::WIDE;
+    const BIASED: bool = true;
+
+    type Memory = ();
+    const MEMORY: () = ();
+
+    #[inline(always)]
+    fn at_row(mut self, first_row: usize) -> Self {
+        self.block.first_row = first_row;
+        self
+    }
+
+    #[inline(always)]
+    fn layout(&self) -> MatrixLayout {
+        self.block.matrix.layout()
+    }
+
+    #[inline(always)]
+    fn group(&self) -> usize {
+        usize::from(self.block.affine.group)
+    }
+
+    #[inline(always)]
+    fn correction(&self) -> f32 {
+        0.0
+    }
+
+    #[inline(always)]
+    fn address(&self) -> *const u8 {
+        self.block.codes().row(0).as_ptr()
+    }
+
+    #[inline(always)]
+    fn lay<S: IntSimd>(
+        &self,
+        simd: S,
+        cols: Range<usize>,
+        (): &mut (),
+        (tile, scales): (&mut Tile, &mut Scales),
+    ) {
+        let codes = self.block.codes();
+        self.block.lay_scales(simd, self.block.groups(&cols), &mut scales.values);
+        let (targets, _) = tile.quads.as_chunks_mut::<4>();
+        let pieces = cols.start / PIECE..cols.end / PIECE;
+        for (piece_idx, targets) in pieces.zip(targets.as_chunks_mut::<2>().0) {
+            let [a, b, c, d, e, f, g, h] = U::piece(simd, &codes, piece_idx);
+            simd.lay(&[a, b, c, d], &mut targets[0]);
+            simd.lay(&[e, f, g, h], &mut targets[1]);
+        }
+    }
+}
+
 /// How codes leave their bytes, a piece of columns at a time.
-pub(super) trait Unpack {
+pub(super) trait Unpack: Copy {
     /// Whether codes may have more than 4 bits.
     const WIDE: bool;
 
@@ -29,13 +153,16 @@ pub(super) trait Unpack {
 }
 
 /// 4 bits: two codes in a byte.
+#[derive(Clone, Copy)]
 pub(super) struct Nibbles;
 
 /// 8 bits.
+#[derive(Clone, Copy)]
 pub(super) struct Bytes;
 
 /// Any other width: one stream of bits. Taken apart without vectors, whatever the width, so that
 /// the rest is compiled once.
+#[derive(Clone, Copy)]
 pub(super) struct Stream;
 
 impl Unpack for Nibbles {
@@ -94,22 +221,22 @@ fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
 
 /// What a block of sixteen rows needs beside its codes: a tile's scales and biases.
 #[repr(align(64))]
-pub(super) struct Scales {
-    pub(super) values: [[Lanes; 2]; TILE_GROUPS],
+pub(crate) struct Scales {
+    pub(crate) values: [[Lanes; 2]; TILE_GROUPS],
 }
 
 impl Scales {
-    pub(super) const ZEROS: Self = Self { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
+    pub(crate) const ZEROS: Self = Self { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
 }
 
 /// Codes of a tile, four columns of sixteen rows at a time.
 #[repr(align(64))]
-pub(super) struct Tile {
-    pub(super) quads: [[u8; 4 * LANES]; TILE_QUADS],
+pub(crate) struct Tile {
+    pub(crate) quads: [[u8; 4 * LANES]; TILE_QUADS],
 }
 
 impl Tile {
-    pub(super) const ZEROS: Self = Self { quads: [[0; 4 * LANES]; TILE_QUADS] };
+    pub(crate) const ZEROS: Self = Self { quads: [[0; 4 * LANES]; TILE_QUADS] };
 }
 
 impl Block<'_> {
@@ -125,21 +252,6 @@ impl Block<'_> {
         let groups = self.groups(&cols);
         self.lay_scales(simd, groups.clone(), scales);
         Part { cols, groups, scales, pieces_per_group: usize::from(self.affine.group) / PIECE }
-    }
-
-    /// As many codes as `n_blocks` from this one on have, and which follow them in memory: to be
-    /// asked for group by group, while each meets rows of activations in eights and a rest.
-    #[inline(always)]
-    pub(super) fn behind(&self, n_blocks: usize, n_rows: usize) -> Upcoming {
-        let layout = self.matrix.layout();
-        let n_bytes = n_blocks * LANES * layout.row_bytes();
-        let next = self.codes().row(0).as_ptr().wrapping_add(n_bytes);
-        let n_passes = n_rows / 8 + (n_rows % 8).count_ones() as usize;
-        Upcoming::stretch(
-            next,
-            n_bytes,
-            n_passes * (layout.n_cols / usize::from(self.affine.group)),
-        )
     }
 
     /// The columns of a tile.
@@ -169,22 +281,6 @@ impl Part<'_> {
     pub(super) fn group(&self) -> usize {
         self.pieces_per_group * PIECE
     }
-
-    /// Lays the codes of these columns down.
-    #[inline(always)]
-    pub(super) fn unpack<U: Unpack, S: IntSimd>(
-        &self,
-        simd: S,
-        rows: &RowBlock<'_>,
-        tile: &mut Tile,
-    ) {
-        let (targets, _) = tile.quads.as_chunks_mut::<8>();
-        let pieces = self.cols.start / PIECE..self.cols.end / PIECE;
-        for (piece_idx, targets) in pieces.zip(targets) {
-            let codes = U::piece(simd, rows, piece_idx);
-            simd.lay(&codes, targets);
-        }
-    }
 }
 
 /// Adds a group's term to each row's output: the activations' step and sum, and the rows' scales
@@ -200,6 +296,23 @@ pub(super) fn add_group<S: IntSimd>(
     let factor = simd.mul(simd.load(scales), simd.splat(step));
     let acc = simd.fma(factor, simd.floats(ints), acc);
     simd.fma(simd.load(biases), simd.splat(sum), acc)
+}
+
+/// The same for any rows: what their correction adds is exact, like the sum that it is added to.
+#[inline(always)]
+pub(crate) fn add_terms<R: Sixteen, S: IntSimd>(
+    simd: S,
+    (step, sum): (f32, f32),
+    (scales, correction): (&[Lanes; 2], f32),
+    ints: S::Ints,
+    acc: S::Vector,
+) -> S::Vector {
+    if R::BIASED {
+        return add_group(simd, (step, sum), scales, ints, acc);
+    }
+    let exact = simd.fma(simd.splat(sum), simd.splat(correction), simd.floats(ints));
+    let factor = simd.mul(simd.load(&scales[0]), simd.splat(step));
+    simd.fma(factor, exact, acc)
 }
 
 /// The sum of codes times `x` over a group from column `col`, for each row.

@@ -1,10 +1,10 @@
 //! Int8 products against the arithmetic that the module's documentation states, and against f64.
 
-use super::{Random, Stored, affine_kinds, nmse, same_bits};
+use super::{Random, Stored, affine_kinds, blocks, nmse, same_bits};
 use crate::cpu::Fetching;
 use crate::{
-    Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, MatrixKind,
-    ROWS_PER_BLOCK, available, emulated,
+    Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows,
+    MatrixKind, ROWS_PER_BLOCK, available, emulated,
 };
 
 /// A step of a 127th of the largest value of a group is an error of at most half a step: for
@@ -39,7 +39,29 @@ fn stated_group(x: &[f32]) -> (Vec<i32>, f32, f32) {
     (values, step, sum)
 }
 
+/// Blocks that carry their own scales: two groups of 16 columns share a step.
+fn stated_block_output(stored: &Stored, kind: BlockKind, row: usize, x: &[f32]) -> f32 {
+    let mut acc = 0.0_f32;
+    for (i, x) in x.chunks(32).enumerate() {
+        let (values, step, _) = stated_group(x);
+        for (g, values) in values.chunks(kind.group_cols()).enumerate() {
+            let first = row * stored.layout.n_cols + i * 32 + g * kind.group_cols();
+            let part = |k| blocks::parts(kind, &stored.codes[1..], first + k);
+            let codes = values.iter().enumerate().map(|(k, value)| part(k).0 * value).sum::<i32>();
+            let (_, [scale, bias]) = part(0);
+            acc = (scale * step).mul_add(codes as f32, acc);
+            if kind.has_biases() {
+                acc = bias.mul_add(step * values.iter().sum::<i32>() as f32, acc);
+            }
+        }
+    }
+    acc
+}
+
 fn stated_output(stored: &Stored, row: usize, x: &[f32]) -> f32 {
+    if let MatrixKind::Block(kind) = stored.layout.kind {
+        return stated_block_output(stored, kind, row, x);
+    }
     let group = group_of(stored.layout.kind);
     let mut acc = 0.0_f32;
     for (g, x) in x.chunks(group).enumerate() {
@@ -121,6 +143,42 @@ fn products_are_as_stated() {
 }
 
 #[test]
+fn products_with_blocks_are_as_stated() {
+    let mut random = Random(25);
+    for kind in BlockKind::ALL {
+        let small = [(1, 1, 3), (6, 5, 4), (16, 3, 3), (37, 2, 35), (50, 17, 3), (17, 70, 18)];
+        let large = [(1, 1, 3), (6, 2, 4), (37, 1, 35), (50, 3, 18)];
+        let sizes = if kind.block_cols() == 32 { &small[..] } else { &large };
+        for &(n_rows, n_blocks, n_picks) in sizes {
+            let n_cols = n_blocks * kind.block_cols();
+            let stored = Stored::random(MatrixKind::Block(kind), n_rows, n_cols, &mut random);
+            let x: Vec<_> = (0..n_picks).map(|_| random.values(n_cols)).collect();
+            check_product(&stored, &x);
+        }
+    }
+}
+
+#[test]
+fn extreme_blocks() {
+    for kind in BlockKind::ALL {
+        let n_cols = 2 * kind.block_cols();
+        let mut stored = Stored::random(MatrixKind::Block(kind), 16, n_cols, &mut Random(26));
+        let mut x = vec![vec![1.0; n_cols], vec![-1.0; n_cols], vec![0.0; n_cols]];
+        x.push((0..n_cols).map(|col| if col % 40 == 3 { f32::NAN } else { 0.5 }).collect());
+        // Scales of the largest number and of denormal ones, and codes of each half all alike.
+        for byte in [0x00, 0x7b, 0x80, 0x03, 0xf7] {
+            stored.codes[1..].fill(byte);
+            check_product(&stored, &x);
+        }
+        // Infinities and what is not a number.
+        for byte in [0x7c, 0xff] {
+            stored.codes[1..].fill(byte);
+            check_product(&stored, &x);
+        }
+    }
+}
+
+#[test]
 fn rounding_costs_what_its_step_says() {
     let mut random = Random(22);
     for bits in [4, 8] {
@@ -136,6 +194,24 @@ fn rounding_costs_what_its_step_says() {
             .collect();
         let error = nmse(&actual, &exact);
         assert!((1e-7..ROUNDING_NMSE_MAX).contains(&error), "{bits} bits: NMSE {error:e}");
+    }
+}
+
+#[test]
+fn rounding_costs_the_same_with_blocks() {
+    let mut random = Random(27);
+    for kind in BlockKind::ALL {
+        let stored = Stored::random(MatrixKind::Block(kind), 48, 2048, &mut random);
+        let x = vec![random.values(2048)];
+        let actual = check_product(&stored, &x);
+        let exact: Vec<f64> = (1..48)
+            .map(|row| {
+                let terms = x[0].iter().enumerate();
+                terms.map(|(col, &x)| stored.weight(row, col) * f64::from(x)).sum()
+            })
+            .collect();
+        let error = nmse(&actual, &exact);
+        assert!((1e-7..ROUNDING_NMSE_MAX).contains(&error), "{kind}: NMSE {error:e}");
     }
 }
 

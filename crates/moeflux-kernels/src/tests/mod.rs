@@ -3,14 +3,15 @@
 //! The oracles here read codes bit by bit and know nothing of lanes in registers.
 
 mod attention;
+mod blocks;
 mod int8;
 
 use half::{bf16, f16};
 
 use crate::format::group_cols;
 use crate::{
-    Activations, Affine, FloatKind, KernelTable, Matrix, MatrixKind, MatrixLayout, Product, Rows,
-    TransposedProduct, available, best, by_name, codes, decode_row, rounding,
+    Activations, Affine, BlockKind, FloatKind, KernelTable, Matrix, MatrixKind, MatrixLayout,
+    Product, Rows, TransposedProduct, available, best, by_name, codes, decode_row, rounding,
 };
 
 /// Mean squared error over mean square of a product in f32 against f64: rounding of 4,096 terms
@@ -70,6 +71,10 @@ impl Stored {
                     values.iter().for_each(|&it| push(part, affine.scale, it));
                 }
             }
+            MatrixKind::Block(block) => {
+                let n_blocks = layout.code_bytes() / block.block_bytes();
+                stored.codes.extend(blocks::random_blocks(block, n_blocks, random));
+            }
         }
         stored
     }
@@ -91,6 +96,10 @@ impl Stored {
                 let bit = |i: usize| u32::from(row[i / 8] >> (i % 8)) & 1;
                 (0..bits).map(|i| bit(col * bits + i) << i).sum::<u32>() as f32
             }
+            MatrixKind::Block(block) => {
+                let (code, [scale, bias]) = blocks::parts(block, codes, place);
+                code as f32 * scale + bias
+            }
         }
     }
 
@@ -98,7 +107,7 @@ impl Stored {
     fn scale_and_bias(&self, row: usize, col: usize) -> (f32, f32) {
         let n_cols = self.layout.n_cols;
         match self.layout.kind {
-            MatrixKind::Float(_) => (1.0, 0.0),
+            MatrixKind::Float(_) | MatrixKind::Block(_) => (1.0, 0.0),
             MatrixKind::Fp8Block => {
                 let place = row / 128 * n_cols.div_ceil(128) + col / 128;
                 (float_at(&self.scales[1..], FloatKind::F32, place), 0.0)
@@ -134,7 +143,7 @@ impl Stored {
             }
             let (scale, bias) = self.scale_and_bias(row, first);
             match self.layout.kind {
-                MatrixKind::Float(_) => acc += tree(dot),
+                MatrixKind::Float(_) | MatrixKind::Block(_) => acc += tree(dot),
                 MatrixKind::Fp8Block => acc = scale.mul_add(tree(dot), acc),
                 MatrixKind::Affine(_) => {
                     acc = scale.mul_add(tree(dot), acc);
@@ -206,6 +215,10 @@ fn affine_kinds() -> impl Iterator<Item = MatrixKind> {
             FLOATS.map(|scale| MatrixKind::Affine(Affine { bits, group, scale }))
         })
     })
+}
+
+fn block_kinds() -> impl Iterator<Item = MatrixKind> {
+    BlockKind::ALL.into_iter().map(MatrixKind::Block)
 }
 
 fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> Activations {
@@ -296,6 +309,20 @@ fn ragged_floats_and_fp8_are_as_stated() {
 }
 
 #[test]
+fn products_with_blocks_are_as_stated() {
+    let mut random = Random(10);
+    for kind in block_kinds() {
+        let MatrixKind::Block(block) = kind else { unreachable!("block kinds only") };
+        for n_blocks in [1, 3] {
+            let n_cols = n_blocks * block.block_cols();
+            let stored = Stored::random(kind, 5, n_cols, &mut random);
+            let x: Vec<_> = (0..5).map(|_| random.values(n_cols)).collect();
+            check_product(&stored, &x);
+        }
+    }
+}
+
+#[test]
 fn more_than_4096_columns() {
     let mut random = Random(4);
     let q4 = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
@@ -333,8 +360,8 @@ fn edge_values_of_activations() {
 fn transposed_products_are_as_stated() {
     let mut random = Random(6);
     let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain([MatrixKind::Fp8Block]);
-    for kind in kinds {
-        let is_ragged = !matches!(kind, MatrixKind::Affine(_));
+    for kind in kinds.chain(block_kinds()) {
+        let is_ragged = matches!(kind, MatrixKind::Float(_) | MatrixKind::Fp8Block);
         let n_cols = if is_ragged { 700 } else { 768 };
         let stored = Stored::random(kind, 11, n_cols, &mut random);
         let (rows, cols, stride) = (2..11, 128..n_cols - 32, 13);

@@ -39,11 +39,7 @@ pub(super) fn push(
     let conv = site.buffer("delta_conv", spec.conv_cols());
     let out_row = site.buffer("mixer_out", v_cols);
     let mixed = site.buffer("block_out", site.spec.hidden);
-    if site.spec.family == Family::Qwen3Next {
-        push_fused_projections(site, spec, &projected, ops)?;
-    } else {
-        push_projections(site, &projected, ops)?;
-    }
+    push_projections(site, spec, &projected, ops)?;
 
     let taps = site.name("linear_attn.conv1d.weight");
     let weight = site.binder.vector(&taps, spec.conv_cols() * spec.n_taps)?;
@@ -60,13 +56,13 @@ pub(super) fn push(
     ops.push(Op::DeltaGates(DeltaGates {
         a: projected.a,
         b: projected.b,
-        a_log: site.binder.vector(&site.name("linear_attn.A_log"), n_v_heads)?,
+        a_log: site.binder.decay_log(&site.name("linear_attn.A_log"), n_v_heads)?,
         dt_bias: site.binder.vector(&site.name("linear_attn.dt_bias"), n_v_heads)?,
         decay,
         beta,
     }));
     let out = out_row.split(n_v_heads);
-    ops.push(Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out }));
+    ops.push(Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out, order: spec.order }));
 
     // The only norm of these families that is not zero-centred.
     let gain = site.binder.vector(&site.name("linear_attn.norm.weight"), spec.v_dim)?;
@@ -78,53 +74,81 @@ pub(super) fn push(
     Ok(())
 }
 
+/// `[q | k | v]`, the gate, `b` and `a`, as matrices of their own or interleaved.
 fn push_projections(
-    site: &mut Site<'_, '_>,
-    projected: &Projected,
-    ops: &mut Vec<Op>,
-) -> Result<()> {
-    let x = site.normed;
-    ops.push(site.linear("linear_attn.in_proj_qkv", x, projected.qkv)?);
-    ops.push(site.linear("linear_attn.in_proj_z", x, projected.z)?);
-    ops.push(site.linear("linear_attn.in_proj_b", x, projected.b)?);
-    ops.push(site.linear("linear_attn.in_proj_a", x, projected.a)?);
-    Ok(())
-}
-
-/// qwen3_next interleaves the projections by key head: `[q | k | v | z]` and `[b | a]`. Rows of a
-/// matrix may be put in any order, so loading takes them apart.
-fn push_fused_projections(
     site: &mut Site<'_, '_>,
     spec: &GatedDeltaSpec,
     projected: &Projected,
     ops: &mut Vec<Op>,
 ) -> Result<()> {
-    let n_v_per_k = spec.n_v_heads / spec.n_k_heads;
-    let v_per_k = n_v_per_k * spec.v_dim;
-    let qkvz_stride = 2 * spec.k_dim + 2 * v_per_k;
-    let rows = |first: usize, n_rows: usize, stride: usize| {
-        (0..spec.n_k_heads).map(move |head_idx| {
-            let first = head_idx * stride + first;
-            first..first + n_rows
-        })
+    let x = site.normed;
+    let is_next = site.spec.family == Family::Qwen3Next;
+    let has = |module: &str| {
+        let tensor = site.name(&format!("linear_attn.{module}.weight"));
+        site.binder.has(&tensor)
     };
-    let q = rows(0, spec.k_dim, qkvz_stride);
-    let k = rows(spec.k_dim, spec.k_dim, qkvz_stride);
-    let v = rows(2 * spec.k_dim, v_per_k, qkvz_stride);
-    let z = rows(2 * spec.k_dim + v_per_k, v_per_k, qkvz_stride);
-    let b = rows(0, n_v_per_k, 2 * n_v_per_k);
-    let a = rows(n_v_per_k, n_v_per_k, 2 * n_v_per_k);
-    let parts: [(&str, Vec<Range<usize>>, usize, Heads); 4] = [
-        ("in_proj_qkvz", q.chain(k).chain(v).collect(), qkvz_stride, projected.qkv),
-        ("in_proj_qkvz", z.collect(), qkvz_stride, projected.z),
-        ("in_proj_ba", b.collect(), 2 * n_v_per_k, projected.b),
-        ("in_proj_ba", a.collect(), 2 * n_v_per_k, projected.a),
-    ];
-    for (module, rows, stride, out) in parts {
-        let base = site.name(&format!("linear_attn.{module}"));
-        let n_rows = spec.n_k_heads * stride;
-        let weight = site.binder.matrix_rows(&base, n_rows, site.spec.hidden, rows)?;
-        ops.push(Op::MatMul(MatMul { weight, bias: None, x: site.normed, out }));
+    // A GGUF file has the first ones apart and the others interleaved.
+    let (are_apart, are_gates_apart) = (has("in_proj_qkv"), has("in_proj_b"));
+    if is_next && !are_apart {
+        push_fused(site, &fused_qkvz(spec, projected), ops)?;
+    } else {
+        ops.push(site.linear("linear_attn.in_proj_qkv", x, projected.qkv)?);
+        ops.push(site.linear("linear_attn.in_proj_z", x, projected.z)?);
+    }
+    if is_next && !are_gates_apart {
+        return push_fused(site, &fused_gates(spec, projected), ops);
+    }
+    ops.push(site.linear("linear_attn.in_proj_b", x, projected.b)?);
+    ops.push(site.linear("linear_attn.in_proj_a", x, projected.a)?);
+    Ok(())
+}
+
+/// A matrix whose rows go to two outputs.
+struct Fused {
+    module: &'static str,
+    n_rows: usize,
+    parts: [(Vec<Range<usize>>, Heads); 2],
+}
+
+/// The same rows of every key head, of `stride` rows each.
+fn of_each_head(
+    spec: &GatedDeltaSpec,
+    stride: usize,
+) -> impl Fn(usize, usize) -> Vec<Range<usize>> {
+    let n_k_heads = spec.n_k_heads;
+    move |first, n_rows| {
+        let firsts = (0..n_k_heads).map(|head_idx| head_idx * stride + first);
+        firsts.map(|first| first..first + n_rows).collect()
+    }
+}
+
+/// qwen3_next interleaves the projections by key head: `[q | k | v | z]` and `[b | a]`. Rows of a
+/// matrix may be put in any order, so loading takes them apart.
+fn fused_qkvz(spec: &GatedDeltaSpec, projected: &Projected) -> Fused {
+    let v_per_k = spec.n_v_heads / spec.n_k_heads * spec.v_dim;
+    let stride = 2 * spec.k_dim + 2 * v_per_k;
+    let rows = of_each_head(spec, stride);
+    let q = rows(0, spec.k_dim);
+    let k = rows(spec.k_dim, spec.k_dim);
+    let v = rows(2 * spec.k_dim, v_per_k);
+    let z = rows(2 * spec.k_dim + v_per_k, v_per_k);
+    let parts = [([q, k, v].concat(), projected.qkv), (z, projected.z)];
+    Fused { module: "in_proj_qkvz", n_rows: spec.n_k_heads * stride, parts }
+}
+
+fn fused_gates(spec: &GatedDeltaSpec, projected: &Projected) -> Fused {
+    let n_v_per_k = spec.n_v_heads / spec.n_k_heads;
+    let rows = of_each_head(spec, 2 * n_v_per_k);
+    let parts = [(rows(0, n_v_per_k), projected.b), (rows(n_v_per_k, n_v_per_k), projected.a)];
+    Fused { module: "in_proj_ba", n_rows: 2 * spec.n_v_heads, parts }
+}
+
+fn push_fused(site: &mut Site<'_, '_>, fused: &Fused, ops: &mut Vec<Op>) -> Result<()> {
+    let base = site.name(&format!("linear_attn.{}", fused.module));
+    for (rows, out) in &fused.parts {
+        let (n_rows, hidden) = (fused.n_rows, site.spec.hidden);
+        let weight = site.binder.matrix_rows(&base, n_rows, hidden, rows.clone())?;
+        ops.push(Op::MatMul(MatMul { weight, bias: None, x: site.normed, out: *out }));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A folder of safetensors files as one table of tensors.
+//! A folder of safetensors files, or the parts of a GGUF file, as one table of tensors.
 //!
 //! **Invariant:** every entry lies inside its file, and no two have the same canonical name.
 //! Reads headers only, and does not know what a model needs.
@@ -9,6 +9,8 @@ use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 use super::dtype::DType;
+use super::gguf::{self, GgufFile, Metadata, gguf_at};
+use super::header::PREFIX_BYTES;
 use super::index::{ShardIndex, parse_index};
 use super::packed::{PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN, SumTable};
 use super::quoted;
@@ -52,10 +54,19 @@ pub struct Packed {
     pub sums: Vec<SumTable>,
 }
 
-/// A folder's table of contents.
+/// What a GGUF file says besides its tensors.
+#[derive(Clone, Debug)]
+pub struct Gguf {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// All of it: the first part of a split file has it.
+    pub metadata: Metadata,
+}
+
+/// A model's table of contents.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The folder.
+    /// The folder, or the GGUF file; of a split one the first.
     pub dir: PathBuf,
     /// Its files, in order of their names.
     pub files: Vec<ShardFile>,
@@ -63,15 +74,24 @@ pub struct Checkpoint {
     pub tensors: BTreeMap<String, TensorEntry>,
     /// What is known besides, if the folder is packed.
     pub packed: Option<Packed>,
+    /// What is known besides of a GGUF file.
+    pub gguf: Option<Gguf>,
 }
 
 impl Checkpoint {
-    /// Reads the headers of all shards of a folder.
+    /// Reads the headers of all shards of a folder, or of a GGUF file with its other parts.
     ///
     /// # Errors
     ///
     /// Names the file and the tensor that is missing, double, cut off or malformed.
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
+        match gguf_at(path)? {
+            Some(file) => Self::of_gguf(gguf::read_all(&file)?),
+            None => Self::of_folder(path),
+        }
+    }
+
+    fn of_folder(dir: &Path) -> Result<Self> {
         let listed = list_shards(dir)?;
         let index_path = dir.join(INDEX_NAME);
         let index = read_index(&index_path)?;
@@ -96,6 +116,70 @@ impl Checkpoint {
             checkpoint.check_index(&index_path, index)?;
         }
         Ok(checkpoint)
+    }
+
+    /// The parts of a GGUF file.
+    fn of_gguf(files: Vec<GgufFile>) -> Result<Self> {
+        let mut checkpoint = Self::empty(Path::new(""));
+        for file in files {
+            let GgufFile { path, header, len_bytes, hash, identity } = file;
+            let architecture = match &checkpoint.gguf {
+                Some(gguf) => gguf.architecture.clone(),
+                None => {
+                    let key = "general.architecture";
+                    let architecture = header.metadata.text(key).map(str::to_owned);
+                    let missing = || Error::malformed(&path, format!("has no key `{key}`"));
+                    architecture.ok_or_else(missing)?
+                }
+            };
+            let file_idx = checkpoint.files.len();
+            let data_at = header.data_at;
+            let file =
+                ShardFile { path, len_bytes, header_hash: hash, header_at: 0, data_at, identity };
+            checkpoint.files.push(file);
+            for tensor in header.tensors {
+                let entry = TensorEntry {
+                    name: tensor.name,
+                    dtype: tensor.dtype,
+                    shape: tensor.shape,
+                    file_idx,
+                    // Cannot overflow: the header was checked against the file's length.
+                    offset_bytes: data_at + tensor.begin_bytes,
+                    len_bytes: tensor.len_bytes,
+                };
+                let canonical = gguf::canonical(&entry.name, &architecture).into_owned();
+                checkpoint.add_tensor(canonical, entry)?;
+            }
+            if checkpoint.gguf.is_none() {
+                checkpoint.gguf = Some(Gguf { architecture, metadata: header.metadata });
+            }
+        }
+        checkpoint.dir = checkpoint.files.first().map(|it| it.path.clone()).unwrap_or_default();
+        Ok(checkpoint)
+    }
+
+    /// The checkpoint that a GGUF file of so many bytes would be, from its first bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoint::open`].
+    pub fn of_gguf_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
+        Self::of_gguf(vec![GgufFile::of_bytes(path, bytes, len_bytes)?])
+    }
+
+    /// What describes the model, for messages.
+    #[must_use]
+    pub fn described_by(&self) -> &'static str {
+        if self.gguf.is_some() { "its metadata" } else { "config.json" }
+    }
+
+    /// The name that a tensor would have in these files, for messages.
+    #[must_use]
+    pub fn name_here<'n>(&self, canonical: &'n str) -> Cow<'n, str> {
+        match &self.gguf {
+            Some(gguf) => gguf::in_gguf(canonical, &gguf.architecture),
+            None => Cow::Borrowed(canonical),
+        }
     }
 
     /// The checkpoint that a folder had, from the headers of its files: name, length and the bytes
@@ -149,7 +233,8 @@ impl Checkpoint {
     }
 
     fn empty(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), files: Vec::new(), tensors: BTreeMap::new(), packed: None }
+        let (files, tensors) = (Vec::new(), BTreeMap::new());
+        Self { dir: dir.to_owned(), files, tensors, packed: None, gguf: None }
     }
 
     fn add_file(&mut self, path: PathBuf, file: FileHeader) -> Result<()> {
@@ -168,7 +253,9 @@ impl Checkpoint {
             }
             None => Vec::new(),
         };
-        self.files.push(ShardFile { path, len_bytes, header_hash: hash, data_at, identity });
+        let header_at = PREFIX_BYTES;
+        let file = ShardFile { path, len_bytes, header_hash: hash, header_at, data_at, identity };
+        self.files.push(file);
         for tensor in header.tensors {
             if own_names.contains(&tensor.name) {
                 continue;
@@ -182,16 +269,19 @@ impl Checkpoint {
                 offset_bytes: data_at + tensor.begin_bytes,
                 len_bytes: tensor.len_bytes,
             };
-            match self.tensors.entry(canonical_name(&entry.name).into_owned()) {
-                Entry::Vacant(place) => {
-                    place.insert(entry);
-                }
-                Entry::Occupied(place) => {
-                    return Err(double(&self.files, place.get(), &entry));
-                }
-            }
+            self.add_tensor(canonical_name(&entry.name).into_owned(), entry)?;
         }
         Ok(())
+    }
+
+    fn add_tensor(&mut self, canonical: String, entry: TensorEntry) -> Result<()> {
+        match self.tensors.entry(canonical) {
+            Entry::Vacant(place) => {
+                place.insert(entry);
+                Ok(())
+            }
+            Entry::Occupied(place) => Err(double(&self.files, place.get(), &entry)),
+        }
     }
 
     /// Notes what a packed file says; answers the names of its tensors that are not a model's.

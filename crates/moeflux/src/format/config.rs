@@ -1,8 +1,9 @@
-//! `config.json` as a tree with typed getters.
+//! `config.json`, or what stands for it, as a tree with typed getters.
 //!
 //! **Invariant:** an error names the file, the key, the value found and what was expected; an
 //! absent key and `null` are the same. Knows nothing of what a key means.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -19,6 +20,8 @@ const CONFIG_BYTES_MAX: u64 = 16 << 20;
 pub struct RawConfig {
     path: PathBuf,
     root: Map<String, Value>,
+    /// How keys are called in the file, where that is otherwise.
+    names: BTreeMap<String, String>,
 }
 
 /// One object of a [`RawConfig`].
@@ -28,6 +31,7 @@ pub struct Section<'a> {
     /// Keys that lead here, for messages: "" or "text_config.".
     prefix: String,
     map: &'a Map<String, Value>,
+    names: &'a BTreeMap<String, String>,
 }
 
 impl RawConfig {
@@ -53,7 +57,13 @@ impl RawConfig {
         let Value::Object(root) = value else {
             return Err(Error::malformed(path, format!("is {}, not a JSON object", kind(&value))));
         };
-        Ok(Self { path: path.to_owned(), root })
+        Ok(Self { path: path.to_owned(), root, names: BTreeMap::new() })
+    }
+
+    /// A tree that was made of another kind of file; `names` says how keys are called there.
+    #[must_use]
+    pub fn of_tree(path: &Path, root: Map<String, Value>, names: BTreeMap<String, String>) -> Self {
+        Self { path: path.to_owned(), root, names }
     }
 
     /// The file, for messages.
@@ -65,7 +75,7 @@ impl RawConfig {
     /// The top level.
     #[must_use]
     pub fn root(&self) -> Section<'_> {
-        Section { path: &self.path, prefix: String::new(), map: &self.root }
+        Section { path: &self.path, prefix: String::new(), map: &self.root, names: &self.names }
     }
 
     /// The language model's part: `text_config` where there is one, else the top level.
@@ -89,7 +99,8 @@ impl<'a> Section<'a> {
     /// The key with those that lead to it, for messages.
     #[must_use]
     pub fn full_key(&self, key: &str) -> String {
-        format!("{}{}", self.prefix, quoted(key))
+        let key = format!("{}{}", self.prefix, quoted(key));
+        self.names.get(&key).cloned().unwrap_or(key)
     }
 
     /// The value, if there is one that is not `null`.
@@ -118,8 +129,8 @@ impl<'a> Section<'a> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::Object(map)) => {
-                let prefix = format!("{}.", self.full_key(key));
-                Ok(Some(Self { path: self.path, prefix, map }))
+                let prefix = format!("{}{}.", self.prefix, quoted(key));
+                Ok(Some(Self { path: self.path, prefix, map, names: self.names }))
             }
             Some(_) => Err(self.wrong(key, "an object")),
         }

@@ -1,4 +1,4 @@
-//! The types of a safetensors file's values, and their sizes.
+//! The types of a file's values, and their sizes.
 //!
 //! **Invariant:** a type that is known has a size; of an unknown one nothing could be checked, so
 //! it is refused. More types are known than used: some belong to tensors that are skipped.
@@ -7,9 +7,10 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
+use super::block_type::BlockType;
 use super::quoted;
 
-/// The type of a tensor's values, by its name in safetensors.
+/// The type of a tensor's values, by its name in safetensors; blocks are of GGUF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DType {
@@ -53,9 +54,11 @@ pub enum DType {
     F64,
     /// `C64`, two `F32`.
     C64,
+    /// Blocks of values, in GGUF only.
+    Block(BlockType),
 }
 
-/// Every known type, with its name and the bits of a value.
+/// Every known type of safetensors, with its name and the bits of a value.
 const DTYPES: [(DType, &str, u64); 20] = [
     (DType::F32, "F32", 32),
     (DType::F16, "F16", 16),
@@ -86,21 +89,27 @@ impl DType {
         DTYPES.iter().find(|(_, known, _)| *known == name).map(|(dtype, ..)| *dtype)
     }
 
-    /// The name in safetensors.
+    /// The name in safetensors; that of ggml for blocks.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.row().1
+        match self {
+            Self::Block(block) => block.name(),
+            plain => plain.row().1,
+        }
     }
 
-    /// Bits of one value.
+    /// Bits of one value; `None` where several share some.
     #[must_use]
-    pub fn bits(self) -> u64 {
-        self.row().2
+    pub fn bits(self) -> Option<u64> {
+        match self {
+            Self::Block(_) => None,
+            plain => Some(plain.row().2),
+        }
     }
 
     fn row(self) -> (Self, &'static str, u64) {
         let row = DTYPES.iter().find(|(dtype, ..)| *dtype == self).copied();
-        row.expect("DTYPES lists every DType")
+        row.expect("DTYPES lists every plain DType")
     }
 }
 

@@ -229,7 +229,7 @@ fn checked_len(dtype: DType, shape: &[usize], begin: u64, end: u64) -> Result<u6
     let n_bits = shape
         .iter()
         .try_fold(1_u64, |n_values, &dim| n_values.checked_mul(u64::try_from(dim).ok()?))
-        .and_then(|n_values| n_values.checked_mul(dtype.bits()));
+        .and_then(|n_values| n_values.checked_mul(dtype.bits()?));
     let Some(n_bits) = n_bits else {
         return Err(Problem(format!("shape {shape:?} of {dtype} has too many values")));
     };

@@ -4,6 +4,7 @@
 //! describes. Nothing here reads a tensor's bytes or knows what a tensor means.
 #![deny(clippy::indexing_slicing)]
 
+mod block_type;
 mod dtype;
 mod header;
 mod index;
@@ -11,6 +12,7 @@ mod new_file;
 mod npy;
 mod packed;
 mod whole;
+pub(crate) mod gguf;
 mod config;
 mod safetensors;
 mod shard;
@@ -19,10 +21,12 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+pub use block_type::BlockType;
 pub(crate) use checkpoint::canonical_name;
-pub use checkpoint::{Checkpoint, Packed, TensorEntry};
+pub use checkpoint::{Checkpoint, Gguf, Packed, TensorEntry};
 pub use config::{RawConfig, Section};
 pub use dtype::DType;
+pub use gguf::{GgufHeader, Metadata, Stop, Value, gguf_at, parse_gguf};
 pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
 pub use new_file::{NewTensor, new_header, new_index};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use moeflux_io::{FileChange, FileIdentity, ReadFile};
 use twox_hash::XxHash3_64;
 
-use super::safetensors::read_header_bytes;
+use super::whole::read_range;
 use crate::error::{Error, Result};
 
 /// One file of a checkpoint.
@@ -20,6 +20,8 @@ pub struct ShardFile {
     pub len_bytes: u64,
     /// XXH3 of the header's bytes: tells one checkpoint from another of the same shapes.
     pub header_hash: u64,
+    /// First byte of the header: of safetensors, its length stands before it.
+    pub header_at: u64,
     /// First byte after the header.
     pub data_at: u64,
     /// What it was before its header was read; `None` if only its header is known.
@@ -35,8 +37,7 @@ impl ShardFile {
     pub fn open(&self) -> Result<ReadFile> {
         let file = ReadFile::open(&self.path).map_err(Error::io("open", &self.path))?;
         self.check_identity(file.identity())?;
-        let header = read_header_bytes(&file, &self.path)?;
-        if file.len_bytes() != self.len_bytes || XxHash3_64::oneshot(&header) != self.header_hash {
+        if file.len_bytes() != self.len_bytes || !self.has_header(&file, &self.path)? {
             return Err(self.changed(&FileChange::Written));
         }
         Ok(file)
@@ -82,11 +83,20 @@ impl ShardFile {
         if now != expected {
             return Err(differs(&format!("it has {now} bytes, not {expected}")));
         }
-        let header = read_header_bytes(&file, path)?;
-        if XxHash3_64::oneshot(&header) != self.header_hash {
+        if !self.has_header(&file, path)? {
             return Err(differs("its header differs"));
         }
         Ok(())
+    }
+
+    /// Whether a file as long as this one has the same header.
+    fn has_header(&self, file: &ReadFile, path: &Path) -> Result<bool> {
+        let bytes = read_range(file, path, 0, self.data_at)?;
+        let n_before = usize::try_from(self.header_at).unwrap_or(usize::MAX).min(bytes.len());
+        let (before, header) = bytes.split_at(n_before);
+        let len_bytes = header.len() as u64;
+        let is_length = before.is_empty() || before == len_bytes.to_le_bytes();
+        Ok(is_length && XxHash3_64::oneshot(header) == self.header_hash)
     }
 
     fn changed(&self, change: &FileChange) -> Error {

@@ -15,7 +15,7 @@ pub use shape::{
 };
 
 use crate::ids::{LayerIdx, MatrixId, VectorId};
-use crate::spec::Pairing;
+use crate::spec::{HeadOrder, Pairing};
 
 /// One step of a plan. A backend is an interpreter of these.
 #[derive(Clone, Debug, PartialEq)]
@@ -240,8 +240,8 @@ pub struct DeltaGates {
     pub beta: Heads,
 }
 
-/// The gated delta rule, token by token. Per value head, with key head
-/// `h / (value heads / key heads)` and state `S[value][key]`:
+/// The gated delta rule, token by token. Per value head, with the key head that `order` says and
+/// state `S[value][key]`:
 /// `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatedDelta {
@@ -259,6 +259,8 @@ pub struct GatedDelta {
     pub beta: Heads,
     /// Like `v`.
     pub out: Heads,
+    /// Which key head a value head has.
+    pub order: HeadOrder,
 }
 
 /// `out = silu(gate) * up`. With a limit `l` as in gpt_oss: `gate` is cut to at most `l`, `up` to

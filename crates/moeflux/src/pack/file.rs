@@ -435,7 +435,7 @@ fn row_ranges(rows: &FloatRows, all: Range<usize>) -> impl Iterator<Item = Range
     let fitting = (PIECE_BYTES / rows.row_bytes()).max(1);
     let step = match rows.layout.kind {
         MatrixKind::Fp8Block => fitting.next_multiple_of(FP8_BLOCK),
-        MatrixKind::Float(_) | MatrixKind::Affine(_) => fitting,
+        MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => fitting,
     };
     all.clone().step_by(step).map(move |first| first..(first + step).min(all.end))
 }

@@ -30,7 +30,7 @@ use moeflux_io::ReadFile;
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig, read_file, read_into};
+use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig, gguf_at, read_file, read_into};
 use crate::spec::QuantParams;
 use crate::weights::Watch;
 use documents::DOCUMENT_BYTES_MAX;
@@ -106,6 +106,11 @@ impl Packing {
     /// What is wrong with the source; if `target` has anything else in it than an interrupted pack
     /// of the same source with the same options; if the source is packed or quantised already.
     pub fn prepare(source: &Path, target: &Path, options: &PackOptions) -> Result<Self> {
+        if gguf_at(source)?.is_some() {
+            let problem = "is a GGUF file, which cannot be packed: it runs where it is, and its \
+                           experts are streamed from it";
+            return Err(Error::malformed(source, problem));
+        }
         check_apart(source, target, options.fate)?;
         let begun = target.join(PACK_JOURNAL);
         let is_resumed = begun.exists();

@@ -20,8 +20,8 @@ use crate::pack::file::{FilePlan, HeadPart, HeadPartKind, Heads, OutTensor, Prod
 use crate::pack::rows::FloatRows;
 use crate::spec::{MixerSpec, QuantParams};
 use crate::weights::{
-    ExpertBank, ExpertLayout, Extent, Manifest, MatrixSource, VectorSource, described, dtype_of,
-    params_of_mlx,
+    Change, ExpertBank, ExpertLayout, Extent, Manifest, MatrixSource, VectorSource, described,
+    dtype_of, params_of_mlx,
 };
 
 /// Files of tensors other than records are cut between tensors beyond this, so that an interrupted
@@ -158,7 +158,7 @@ impl<'a> Planner<'a> {
     fn cast(&self, stored: MatrixKind) -> FloatKind {
         self.request.cast.unwrap_or(match stored {
             MatrixKind::Float(kind) => kind,
-            MatrixKind::Fp8Block | MatrixKind::Affine(_) => FloatKind::Bf16,
+            MatrixKind::Fp8Block | MatrixKind::Affine(_) | MatrixKind::Block(_) => FloatKind::Bf16,
         })
     }
 
@@ -357,7 +357,7 @@ fn in_files(stem: &str, role: &PackedRole, mut items: Vec<Item>, pack: u64) -> V
 
 fn norms_of(manifest: &Manifest) -> PackedNorms {
     let adds_one = |vector: &VectorSource| match vector {
-        VectorSource::Stored(stored) => stored.adds_one,
+        VectorSource::Stored(stored) => stored.change == Change::AddOne,
         VectorSource::Constant(_) => false,
     };
     if manifest.vectors.iter().any(adds_one) {

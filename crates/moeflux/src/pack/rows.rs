@@ -79,7 +79,9 @@ impl FloatRows {
                 round_to(FloatKind::Bf16, values);
                 FloatKind::Bf16
             }
-            MatrixKind::Affine(_) => unreachable!("`{}` is quantised already", self.name),
+            MatrixKind::Affine(_) | MatrixKind::Block(_) => {
+                unreachable!("`{}` is quantised already", self.name)
+            }
         };
         if stored != self.cast {
             round_to(self.cast, values);

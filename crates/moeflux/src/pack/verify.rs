@@ -121,7 +121,7 @@ struct Unit {
 /// What is wrong with its config and headers, [`Error::Cancelled`]; damage of what they describe is
 /// no error but the answer.
 pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Verified> {
-    let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
+    let (blueprint, checkpoint) = Blueprint::open(dir)?;
     let mut files = Vec::new();
     for shard in &checkpoint.files {
         let file = shard.open()?;
@@ -162,9 +162,9 @@ fn searched_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FloatKind> {
     for matrix in &manifest.matrices {
         let kind = match matrix.layout.kind {
             moeflux_kernels::MatrixKind::Affine(affine) => affine.scale,
-            moeflux_kernels::MatrixKind::Float(_) | moeflux_kernels::MatrixKind::Fp8Block => {
-                FloatKind::F32
-            }
+            moeflux_kernels::MatrixKind::Float(_)
+            | moeflux_kernels::MatrixKind::Fp8Block
+            | moeflux_kernels::MatrixKind::Block(_) => FloatKind::F32,
         };
         for extent in [matrix.scales, matrix.biases].into_iter().flatten() {
             kinds.insert((extent.file_idx, extent.offset_bytes), kind);

@@ -58,7 +58,15 @@ impl SamplerDefaults {
     /// # Errors
     /// A value of the wrong type or out of its range, by key.
     pub fn from_generation_config(json: &Value) -> Result<Self> {
-        Self::from_json(json).map_err(|problem| Error::malformed(Path::new(FILE), problem))
+        Self::from_values(Path::new(FILE), json)
+    }
+
+    /// The same; the values stand in another file.
+    ///
+    /// # Errors
+    /// As [`Self::from_generation_config`].
+    pub fn from_values(path: &Path, json: &Value) -> Result<Self> {
+        Self::from_json(json).map_err(|problem| Error::malformed(path, problem))
     }
 
     fn from_json(json: &Value) -> Parsed<Self> {

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::rope_config;
-use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, Pairing};
+use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing};
 use crate::error::Result;
 
 /// Taps of a convolution: known models have 4, and each tap is a row of state.
@@ -56,5 +56,6 @@ pub(super) fn gated_delta(config: &Config<'_>) -> Result<GatedDeltaSpec> {
         let expected = format!("at most {N_TAPS_MAX} taps");
         return Err(config.text.wrong("linear_conv_kernel_dim", &expected));
     }
-    Ok(GatedDeltaSpec { n_k_heads, n_v_heads, k_dim, v_dim, n_taps })
+    let order = HeadOrder::Grouped;
+    Ok(GatedDeltaSpec { n_k_heads, n_v_heads, k_dim, v_dim, n_taps, order })
 }

@@ -15,6 +15,7 @@ mod qwen3_5_moe;
 mod deepseek_v3;
 mod glm4_moe;
 mod parse;
+mod gguf;
 #[cfg(test)]
 mod tests;
 
@@ -145,6 +146,28 @@ pub struct GatedDeltaSpec {
     pub v_dim: usize,
     /// Taps of the convolution.
     pub n_taps: usize,
+    /// Which key head a value head has.
+    pub order: HeadOrder,
+}
+
+/// In which order value heads are stored that share key heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// Those of one key head after each other.
+    Grouped,
+    /// One of each key head, again and again: GGUF files of qwen3_5_moe.
+    Tiled,
+}
+
+impl HeadOrder {
+    /// The key head of a value head.
+    #[must_use]
+    pub const fn key_head(self, head_idx: usize, n_heads: usize, n_key_heads: usize) -> usize {
+        match self {
+            Self::Grouped => head_idx / (n_heads / n_key_heads),
+            Self::Tiled => head_idx % n_key_heads,
+        }
+    }
 }
 
 impl GatedDeltaSpec {

@@ -1,11 +1,11 @@
 //! Words to tokens and back.
 //!
-//! `Tokenizer` and `ChatTemplate` read what a checkpoint's folder says; `TextStream` turns tokens
-//! into text that never breaks inside a character; `StopStrings` holds back what may become the
-//! end; `EndTokens` says which tokens are the end. `byte_tokenizer_json` makes a tokenizer for
-//! checkpoints that have none.
-//! **Invariant:** any token sequence and any text is accepted; what a folder says wrongly is an
-//! error that names the file. Knows no model, no sampler and no clock.
+//! `Tokenizer` and `ChatTemplate` read what a checkpoint's folder or the metadata of a GGUF file
+//! says; `TextStream` turns tokens into text that never breaks inside a character; `StopStrings`
+//! holds back what may become the end; `EndTokens` says which tokens are the end.
+//! `byte_tokenizer_json` makes a tokenizer for checkpoints that have none.
+//! **Invariant:** any token sequence and any text is accepted; what a file says wrongly is an
+//! error that names it. Knows no model, no sampler and no clock.
 
 mod byte_level;
 mod files;
@@ -17,9 +17,11 @@ mod template;
 mod tokenizer;
 mod eos;
 mod stream;
+mod gguf;
 
 pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
 pub use crate::text::eos::EndTokens;
+pub(crate) use crate::text::gguf::{gguf_generation_config, gguf_templates};
 pub use crate::text::special::SpecialTokens;
 pub use crate::text::stop::{STOP_STRING_BYTES_MAX, StopStrings};
 pub use crate::text::stream::{SpecialText, TextStream};

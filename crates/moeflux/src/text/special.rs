@@ -56,6 +56,16 @@ impl SpecialTokens {
         Ok(tokens)
     }
 
+    /// What a file that is neither of the two says.
+    pub(super) fn of_roles(
+        path: &Path,
+        roles: impl IntoIterator<Item = (&'static str, String)>,
+        add_bos: bool,
+    ) -> Self {
+        let roles = roles.into_iter().collect();
+        Self { roles, add_bos, listed: Vec::new(), path: path.to_owned() }
+    }
+
     /// The text of the token in a role such as `bos_token`.
     #[must_use]
     pub fn role(&self, role: &str) -> Option<&str> {

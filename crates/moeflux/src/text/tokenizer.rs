@@ -51,17 +51,28 @@ impl Tokenizer {
             return Err(Error::malformed(&path, missing(dir)));
         };
         let special = SpecialTokens::open(dir)?;
-        Self::from_parts(&path, &bytes, special, vocab_rows)
+        Self::of_pipeline(&path, Pipeline::parse(&path, &bytes)?, special, vocab_rows)
     }
 
-    fn from_parts(
+    /// Reads a `tokenizer.json` of any name. What other files say of roles is given.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::open`].
+    pub fn open_file(path: &Path, special: SpecialTokens, vocab_rows: usize) -> Result<Self> {
+        let Some(bytes) = read_file_if_there(path, TOKENIZER_BYTES_MAX)? else {
+            return Err(Error::malformed(path, "missing"));
+        };
+        Self::of_pipeline(path, Pipeline::parse(path, &bytes)?, special, vocab_rows)
+    }
+
+    /// A tokenizer of a pipeline that was read from `path`.
+    pub(super) fn of_pipeline(
         path: &Path,
-        bytes: &[u8],
+        pipeline: Pipeline,
         special: SpecialTokens,
         vocab_rows: usize,
     ) -> Result<Self> {
-        let Pipeline { mut inner, added, around, is_byte_level, growth, largest_id } =
-            Pipeline::parse(path, bytes)?;
+        let Pipeline { mut inner, added, around, is_byte_level, growth, largest_id } = pipeline;
         let listed = add_listed(&mut inner, &special)?;
         let added: Vec<&Declared> = added.iter().chain(listed.iter()).collect();
         let largest_id = added.iter().map(|token| token.id).fold(largest_id, u32::max);

@@ -12,7 +12,7 @@ use crate::weights::manifest::{BankPart, ExpertBank, PartRole, Places};
 use crate::weights::packed::WantedMatrix;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 use crate::weights::stored::StoredMatrix;
-use crate::weights::table::{Table, missing};
+use crate::weights::table::Table;
 
 /// Sizes of a layer's routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +74,25 @@ impl BankRequest<'_> {
                 self.projections().map(|it| self.stacked(table, quantisation, it));
             return Ok(self.bank([gate?, up?, down?]));
         }
+        // A GGUF file may have both in one tensor.
+        let gate_up = format!("{prefix}.switch_mlp.gate_up_proj.weight");
+        if table.has(&gate_up) {
+            let down = format!("{prefix}.switch_mlp.down_proj.weight");
+            return Ok(self.bank(self.fused(table, (&gate_up, &down))?));
+        }
         if table.has(&per_expert) {
             let [gate, up, down] = self.projections().map(|it| self.each(table, quantisation, it));
             return Ok(self.bank([gate?, up?, down?]));
         }
         match fused.iter().find(|name| table.has(name)) {
-            Some(gate_up) => Ok(self.bank(self.fused(table, gate_up)?)),
-            None => Err(missing(&per_expert)),
+            Some(gate_up) => {
+                let down = gate_up.replace("gate_up_proj", "down_proj");
+                Ok(self.bank(self.fused(table, (gate_up, &down))?))
+            }
+            None if table.is_gguf() => {
+                Err(table.missing(&format!("{prefix}.switch_mlp.gate_proj.weight")))
+            }
+            None => Err(table.missing(&per_expert)),
         }
     }
 
@@ -204,15 +216,18 @@ impl BankRequest<'_> {
     }
 
     /// `[n_experts, 2 * inner, hidden]`, gate rows first, and `[n_experts, hidden, inner]`.
-    fn fused(&self, table: &mut Table<'_>, gate_up_name: &str) -> Result<[BoundProjection; 3]> {
+    fn fused(
+        &self,
+        table: &mut Table<'_>,
+        (gate_up_name, down_name): (&str, &str),
+    ) -> Result<[BoundProjection; 3]> {
         let ExpertShape { n_experts, hidden, inner } = self.shape;
         let n_stack = Some(n_experts);
-        let down_name = gate_up_name.replace("gate_up_proj", "down_proj");
         let gate_up =
             Wanted { base: gate_up_name, n_stack, n_rows: inner.saturating_mul(2), n_cols: hidden };
-        let gate_up = StoredMatrix::float(&gate_up, &table.take(gate_up_name)?)?;
-        let down = Wanted { base: &down_name, n_stack, n_rows: hidden, n_cols: inner };
-        let down = StoredMatrix::float(&down, &table.take(&down_name)?)?;
+        let gate_up = StoredMatrix::whole(&gate_up, &table.take(gate_up_name)?)?;
+        let down = Wanted { base: down_name, n_stack, n_rows: hidden, n_cols: inner };
+        let down = StoredMatrix::whole(&down, &table.take(down_name)?)?;
         let half = MatrixLayout { n_rows: inner, ..gate_up.layout };
         let bound = |layout: MatrixLayout, extent: Extent, skip_bytes: usize| BoundProjection {
             layout,
@@ -255,7 +270,9 @@ fn push_parts(
     let [codes, affine_scales, biases, fp8_scales] = projection.parts;
     let (scales, scale) = match layout.kind {
         MatrixKind::Affine(affine) => (affine_scales, affine.scale),
-        MatrixKind::Float(_) | MatrixKind::Fp8Block => (fp8_scales, FloatKind::F32),
+        MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Block(_) => {
+            (fp8_scales, FloatKind::F32)
+        }
     };
     let scale = PartRole::Scales(scale);
     let all = [

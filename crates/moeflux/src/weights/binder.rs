@@ -18,7 +18,7 @@ use crate::weights::found::Wanted;
 use crate::weights::imagined::{Imagination, Imagined, ImaginedKind};
 use crate::weights::leftover;
 use crate::weights::manifest::{
-    ExpertBank, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
+    Change, ExpertBank, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
 };
 use crate::weights::stored::{StoredMatrix, unstacked};
 use crate::weights::table::Table;
@@ -171,7 +171,22 @@ impl<'a> Binder<'a> {
     /// As [`Binder::matrix`].
     pub(crate) fn norm(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
         let mut stored = self.stored_vector(tensor, n)?;
-        stored.adds_one = self.norms == Norms::ZeroCentred;
+        if self.norms == Norms::ZeroCentred {
+            stored.change = Change::AddOne;
+        }
+        Ok(self.push_vector(VectorSource::Stored(stored)))
+    }
+
+    /// Binds the logarithms of how fast heads forget, which GGUF files have as `-exp(x)`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binder::matrix`].
+    pub(crate) fn decay_log(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
+        let mut stored = self.stored_vector(tensor, n)?;
+        if self.table.is_gguf() {
+            stored.change = Change::LogOfNegated;
+        }
         Ok(self.push_vector(VectorSource::Stored(stored)))
     }
 
@@ -238,14 +253,14 @@ impl<'a> Binder<'a> {
         };
         let n_found = found.shape.iter().try_fold(1_usize, |n, &size| n.checked_mul(size));
         if n_found != Some(n_values) {
-            let problem =
-                format!("has shape {:?}, but config.json asks for {n_values} values", found.shape);
+            let (shape, asking) = (&found.shape, found.described_by);
+            let problem = format!("has shape {shape:?}, but {asking} asks for {n_values} values");
             return Err(found.error(problem));
         }
         let n_bytes = (n_values * kind.bytes()) as u64;
         assert_eq!(n_bytes, found.extent.len_bytes, "the header's check of `{tensor}`");
         let name = found.name;
-        Ok(StoredVector { name, kind, n_values, extent: found.extent, adds_one: false })
+        Ok(StoredVector { name, kind, n_values, extent: found.extent, change: Change::None })
     }
 
     fn push(&mut self, base: &str, stored: StoredMatrix, rows: Vec<Range<usize>>) -> MatrixId {
@@ -302,7 +317,9 @@ fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
             Some(PackedNorms::Plain) | None => Norms::Plain,
         };
     }
-    if !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe) {
+    // Converters to GGUF add the 1.
+    let has_one = checkpoint.gguf.is_some();
+    if has_one || !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe) {
         return Norms::Plain;
     }
     let convolutions = tensors.iter().filter(|(name, entry)| {

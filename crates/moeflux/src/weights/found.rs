@@ -5,7 +5,7 @@
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
-use crate::format::{DType, PackedBank, ShardFile, TensorEntry};
+use crate::format::{Checkpoint, DType, PackedBank, ShardFile, TensorEntry};
 
 /// A run of bytes in one of a checkpoint's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +51,25 @@ pub(super) struct Found {
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
     pub(super) extent: Extent,
+    /// What asks for it, for messages.
+    pub(super) described_by: &'static str,
 }
 
 impl Found {
+    pub(super) fn of(entry: &TensorEntry, checkpoint: &Checkpoint) -> Self {
+        Self {
+            name: entry.name.clone(),
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
+            extent: Extent {
+                file_idx: entry.file_idx,
+                offset_bytes: entry.offset_bytes,
+                len_bytes: entry.len_bytes,
+            },
+            described_by: checkpoint.described_by(),
+        }
+    }
+
     /// An error about this tensor.
     pub(super) fn error(&self, problem: impl Into<String>) -> Error {
         Error::tensor(&self.name, problem)
@@ -71,26 +87,13 @@ impl Found {
 
     /// Checks the shape.
     pub(super) fn expect_shape(&self, shape: &[usize]) -> Result<()> {
-        if self.shape == shape {
+        // A matrix of one row may have lost that dimension.
+        let is_row = matches!(shape, [1, n_cols] if self.shape == [*n_cols]);
+        if self.shape == shape || is_row {
             return Ok(());
         }
-        let found = &self.shape;
-        Err(self.error(format!("has shape {found:?}, but config.json asks for {shape:?}")))
-    }
-}
-
-impl From<&TensorEntry> for Found {
-    fn from(entry: &TensorEntry) -> Self {
-        Self {
-            name: entry.name.clone(),
-            dtype: entry.dtype,
-            shape: entry.shape.clone(),
-            extent: Extent {
-                file_idx: entry.file_idx,
-                offset_bytes: entry.offset_bytes,
-                len_bytes: entry.len_bytes,
-            },
-        }
+        let (found, asking) = (&self.shape, self.described_by);
+        Err(self.error(format!("has shape {found:?}, but {asking} asks for {shape:?}")))
     }
 }
 

@@ -215,11 +215,18 @@ impl<'a> Imagination<'a> {
 
     fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, role: ImaginedRole) {
         let n_values: u64 = shape.iter().map(|&n| n as u64).product();
-        let len_bytes = n_values * dtype.bits() / 8;
+        let n_bits = dtype.bits().unwrap_or_else(|| unreachable!("mlx-lm writes no blocks"));
+        let len_bytes = n_values * n_bits / 8;
         let extent = Extent { file_idx: 0, offset_bytes: self.len_bytes, len_bytes };
         self.len_bytes += len_bytes;
         let mlx_name = self.mlx_name(name);
-        let found = Found { name: mlx_name.clone(), dtype, shape: shape.clone(), extent };
+        let found = Found {
+            name: mlx_name.clone(),
+            dtype,
+            shape: shape.clone(),
+            extent,
+            described_by: "config.json",
+        };
         let before = self.untaken.insert(name.to_owned(), found);
         assert!(before.is_none(), "imagined tensor `{name}` is bound twice");
         self.tensors.push(ImaginedTensor { name: mlx_name, dtype, shape, role, len_bytes });

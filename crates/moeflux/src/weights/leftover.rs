@@ -86,9 +86,10 @@ fn left_over(
     Error::tensor(
         &first.name,
         format!(
-            "in `{file}`, of shape {:?}, is not part of the model that config.json describes\
-             {and_others}: {advice}",
-            first.shape
+            "in `{file}`, of shape {:?}, is not part of the model that {} describes{and_others}: \
+             {advice}",
+            first.shape,
+            checkpoint.described_by()
         ),
     )
 }

@@ -12,10 +12,12 @@ use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind};
 use crate::error::Result;
 use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
-use crate::weights::files::{Copies, Files, Meter, Watch, check_room};
+use crate::weights::files::{Copies, Files, Meter, Watch, check_room, part_error};
 use crate::weights::fill::{Searched, Segment, fill};
 use crate::weights::found::Extent;
-use crate::weights::manifest::{Manifest, MatrixSource, Origin, StoredVector, VectorSource};
+use crate::weights::manifest::{
+    Change, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
+};
 use crate::weights::resident::{OwnedMatrix, Weights};
 
 /// Reads the resident tensors, and compares them with `sums` where there are some.
@@ -60,7 +62,7 @@ pub fn load(
     }
     for (source, bytes) in manifest.vectors.iter().zip(vectors) {
         weights.push_vector(match source {
-            VectorSource::Stored(stored) => values_of(stored, &bytes),
+            VectorSource::Stored(stored) => values_of(stored, &bytes)?,
             VectorSource::Constant(values) => values.clone(),
         });
     }
@@ -122,7 +124,7 @@ struct Part<'a> {
 /// Names of a matrix's codes, scales and biases in messages.
 fn part_names(source: &MatrixSource) -> [String; 3] {
     let scales = match source.layout.kind {
-        MatrixKind::Float(_) => "",
+        MatrixKind::Float(_) | MatrixKind::Block(_) => "",
         MatrixKind::Fp8Block => "weight_scale_inv",
         MatrixKind::Affine(_) => "scales",
     };
@@ -137,6 +139,7 @@ fn push_matrix<'a>(
     let layout = source.layout;
     let (rows_per_unit, scale_kind) = match layout.kind {
         MatrixKind::Float(kind) => (1, kind),
+        MatrixKind::Block(_) => (1, FloatKind::F16),
         MatrixKind::Fp8Block => (FP8_BLOCK, FloatKind::F32),
         MatrixKind::Affine(affine) => (1, affine.scale),
     };
@@ -204,12 +207,23 @@ fn vector_segment<'a>(stored: &'a StoredVector, target: &'a mut [u8]) -> Segment
     Segment { file_idx: extent.file_idx, at: extent.offset_bytes, target, searched }
 }
 
-fn values_of(stored: &StoredVector, bytes: &[u8]) -> Vec<f32> {
+fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
     let mut values = widened(bytes, stored.kind);
-    if stored.adds_one {
-        values.iter_mut().for_each(|value| *value += 1.0);
+    match stored.change {
+        Change::None => {}
+        Change::AddOne => values.iter_mut().for_each(|value| *value += 1.0),
+        Change::LogOfNegated => values.iter_mut().for_each(|value| *value = log_of_negated(*value)),
     }
-    values
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(values),
+        Some(value_idx) => Err(part_error(&stored.name, value_idx as u64)),
+    }
+}
+
+/// Within an ulp of what the converter took the exponential of.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+fn log_of_negated(value: f32) -> f32 {
+    (-f64::from(value)).ln() as f32
 }
 
 fn widened(bytes: &[u8], kind: FloatKind) -> Vec<f32> {

@@ -64,8 +64,19 @@ pub struct StoredVector {
     pub n_values: usize,
     /// Where they are.
     pub extent: Extent,
-    /// A norm stored around zero: 1 is added in f32.
-    pub adds_one: bool,
+    /// What becomes of it when it is loaded.
+    pub change: Change,
+}
+
+/// What becomes of stored values when they are loaded, in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// 1 is added: a norm that is stored around zero.
+    AddOne,
+    /// `ln(-x)`: what is stored as `-exp(x)`.
+    LogOfNegated,
 }
 
 /// What the values of a part are.

@@ -128,7 +128,9 @@ impl FoundBank<'_> {
 fn places(span: &MatrixSpan) -> (usize, usize, usize) {
     match span.layout.kind {
         MatrixKind::Affine(_) => (span.codes_at, span.scales_at, span.biases_at),
-        MatrixKind::Float(_) => (span.codes_at, span.codes_at, span.codes_at),
+        MatrixKind::Float(_) | MatrixKind::Block(_) => {
+            (span.codes_at, span.codes_at, span.codes_at)
+        }
         MatrixKind::Fp8Block => (span.codes_at, span.scales_at, span.scales_at),
     }
 }
@@ -142,6 +144,7 @@ pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
         }
         MatrixKind::Float(float) => PackedKind::Float(dtype_of(float)),
         MatrixKind::Fp8Block => PackedKind::Fp8Block,
+        MatrixKind::Block(kind) => unreachable!("no record holds {kind}"),
     };
     let (codes_at, scales_at, biases_at) = places(span);
     PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at }

@@ -36,15 +36,28 @@ impl<'a> Table<'a> {
         matches!(self, Self::Imagined(_))
     }
 
+    /// Whether tensors are as converters to GGUF leave them.
+    pub(super) fn is_gguf(&self) -> bool {
+        matches!(self, Self::Stored { checkpoint, .. } if checkpoint.gguf.is_some())
+    }
+
+    /// The error about a tensor that should be there.
+    pub(super) fn missing(&self, name: &str) -> Error {
+        match self {
+            Self::Stored { checkpoint, .. } => missing(checkpoint, name),
+            Self::Imagined(_) => unreachable!("an imagined checkpoint has whatever is asked for"),
+        }
+    }
+
     /// The tensor, which nobody may take again.
     pub(super) fn take(&mut self, name: &str) -> Result<Found> {
         match self {
             Self::Stored { checkpoint, taken } => {
                 let Some((name, entry)) = checkpoint.tensors.get_key_value(name) else {
-                    return Err(missing(name));
+                    return Err(missing(checkpoint, name));
                 };
                 assert!(taken.insert(name), "tensor `{name}` is bound twice");
-                Ok(Found::from(entry))
+                Ok(Found::of(entry, checkpoint))
             }
             Self::Imagined(imagination) => Ok(imagination.take(name)),
         }
@@ -69,10 +82,13 @@ impl<'a> Table<'a> {
     }
 }
 
-/// An error about a tensor that should be there.
-pub(super) fn missing(name: &str) -> Error {
-    Error::tensor(
-        name,
-        "is missing: the checkpoint is incomplete, or its config.json belongs to another model",
-    )
+fn missing(checkpoint: &Checkpoint, name: &str) -> Error {
+    let problem = match checkpoint.gguf {
+        Some(_) => "is missing: the file is incomplete, or its metadata belong to another model",
+        None => {
+            "is missing: the checkpoint is incomplete, or its config.json belongs to another \
+                 model"
+        }
+    };
+    Error::tensor(checkpoint.name_here(name), problem)
 }

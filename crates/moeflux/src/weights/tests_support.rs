@@ -8,8 +8,8 @@ use moeflux_kernels::FloatKind;
 
 use crate::format::Checkpoint;
 use crate::spec::{
-    AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, LayerSpec, MixerSpec, ModelSpec,
-    Pairing, QuantParams, Quantisation, RopeScaling, RopeSpec,
+    AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder, LayerSpec, MixerSpec,
+    ModelSpec, Pairing, QuantParams, Quantisation, RopeScaling, RopeSpec,
 };
 
 /// A folder of its own that goes when it is dropped.
@@ -181,6 +181,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
             k_dim: 16,
             v_dim: 16,
             n_taps: 4,
+            order: HeadOrder::Grouped,
         }),
         _ => MixerSpec::Attention(AttentionSpec {
             n_heads: 2,

@@ -125,8 +125,8 @@ impl Backend for Failing {
 }
 
 fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
-    let (blueprint, checkpoint) = Blueprint::of_folder(dir).unwrap();
-    let Blueprint { spec, plan, manifest } = blueprint;
+    let (blueprint, checkpoint) = Blueprint::open(dir).unwrap();
+    let Blueprint { spec, plan, manifest, .. } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
     let weights =
         Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Kept), watch).unwrap());

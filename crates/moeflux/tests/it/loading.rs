@@ -26,6 +26,7 @@ use crate::temp_dir::TempDir;
 
 /// A layer of gated DeltaNet, rows of two matrices side by side, shared experts, two files.
 const CASE: &str = "mlx-qwen3_5_moe-q4-g64-bf16";
+const GGUF_CASE: &str = "gguf-qwen3moe-q8";
 
 fn resident() -> EngineConfig {
     config(BackendKind::Cpu, Arithmetic::Int8, (64, 2))
@@ -74,12 +75,12 @@ fn write_sums(dir: &Path) {
     };
     let sums: Vec<u64> = units.iter().map(sum).collect();
     let document = SumsDocument::new(&checkpoint, &units, &sums);
-    std::fs::write(dir.join(SUMS_FILE_NAME), document.to_json().to_string()).unwrap();
+    std::fs::write(checkpoint.sums_path(), document.to_json().to_string()).unwrap();
 }
 
 /// Reads all experts as for a device that keeps them.
 fn keep_all(dir: &Path) -> Result<()> {
-    let (blueprint, checkpoint) = Blueprint::of_folder(dir)?;
+    let (blueprint, checkpoint) = Blueprint::open(dir)?;
     let sums = Sums::of(&checkpoint)?;
     let source = (&checkpoint, sums.as_ref());
     let watch = &mut |_| ControlFlow::Continue(());
@@ -91,7 +92,7 @@ fn keep_all(dir: &Path) -> Result<()> {
 fn check_flips(dir: &Path) {
     open(dir, &resident()).unwrap();
     keep_all(dir).unwrap();
-    let (blueprint, checkpoint) = Blueprint::of_folder(dir).unwrap();
+    let (blueprint, checkpoint) = Blueprint::open(dir).unwrap();
     let parts = blueprint.manifest.banks.iter().flat_map(|bank| {
         let experts = (0..bank.n_experts).map(ExpertIdx);
         experts.flat_map(|expert| bank.parts.iter().map(move |part| part.extent(expert)))
@@ -103,8 +104,8 @@ fn check_flips(dir: &Path) {
         let len = usize::try_from(shard.len_bytes).unwrap();
         for at in (data_at..len).step_by(4999).chain([data_at, len - 1]) {
             let name = checkpoint.name_at(file_idx, at as u64);
-            if name.contains("vision") || name.contains("mtp") {
-                // Nothing reads it.
+            if name.contains("vision") || name.contains("mtp") || name == "header" {
+                // Nothing reads it: in a GGUF file, what lies between tensors.
                 continue;
             }
             flip(&shard.path, at);
@@ -137,9 +138,11 @@ fn a_flipped_bit_of_a_pack_is_refused_wherever_it_goes() {
 
 #[test]
 fn a_flipped_bit_is_refused_where_the_doctor_has_written_sums() {
-    let dir = TempDir::copy_of(&golden_dir().join(CASE));
-    write_sums(dir.path());
-    check_flips(dir.path());
+    for case in [CASE, GGUF_CASE] {
+        let dir = TempDir::copy_of(&golden_dir().join(case));
+        write_sums(dir.path());
+        check_flips(dir.path());
+    }
 }
 
 #[test]
@@ -197,7 +200,7 @@ impl Meddling {
 fn a_file_that_changes_while_a_model_loads_is_refused() {
     let packed = TempDir::new();
     pack(&golden_dir().join(CASE), packed.path(), &AS_IT_IS).unwrap();
-    for source in [&golden_dir().join(CASE), packed.path()] {
+    for source in [&golden_dir().join(CASE), packed.path(), &golden_dir().join(GGUF_CASE)] {
         for meddling in [Meddling::Replace, Meddling::Write, Meddling::Cut] {
             for n_calls in [0, 1, 7] {
                 check_meddling(source, meddling, n_calls);
@@ -291,7 +294,7 @@ fn a_mirror_of_another_pack_is_refused_as_such() {
 fn a_flipped_bit_of_a_streamed_expert_is_refused() {
     let dir = TempDir::copy_of(&golden_dir().join(CASE));
     write_sums(dir.path());
-    let (blueprint, checkpoint) = Blueprint::of_folder(dir.path()).unwrap();
+    let (blueprint, checkpoint) = Blueprint::open(dir.path()).unwrap();
     let tokens: Vec<_> = (0..60).map(TokenId).collect();
     let run = |checks_sums| {
         let streaming =

@@ -7,6 +7,7 @@ mod face;
 mod failures;
 mod forced;
 mod generate;
+mod gguf_text;
 mod golden;
 mod loading;
 mod ops;

@@ -20,7 +20,7 @@ const CASES: [&str; 7] = [
 ];
 
 fn text_of(name: &str) -> String {
-    let (blueprint, _) = Blueprint::of_folder(&golden_dir().join(name)).unwrap();
+    let (blueprint, _) = Blueprint::open(&golden_dir().join(name)).unwrap();
     let plan = &blueprint.plan;
     let mut text = String::new();
     let mut add = |title: &str, part: &moeflux::provider::ops::Plan| {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, BlockKind, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
 
 /// Seeds of a suite that draws `n` of them in `./test.sh`. With `MOEFLUX_SEEDS`, a suite that draws
 /// 200 draws so many instead, and others more in proportion.
@@ -75,7 +75,7 @@ impl Rng {
     }
 }
 
-/// Every way that weights can be stored.
+/// Every way that weights can be stored but in blocks that carry their own scales.
 pub(crate) fn all_kinds() -> Vec<MatrixKind> {
     const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
     let mut kinds: Vec<MatrixKind> = FLOATS.map(MatrixKind::Float).to_vec();
@@ -93,6 +93,7 @@ pub(crate) fn all_kinds() -> Vec<MatrixKind> {
 pub(crate) fn fitting_cols(kind: MatrixKind, n_cols: usize) -> usize {
     match kind {
         MatrixKind::Affine(affine) => n_cols.next_multiple_of(usize::from(affine.group)),
+        MatrixKind::Block(block) => n_cols.next_multiple_of(block.block_cols()),
         MatrixKind::Float(_) | MatrixKind::Fp8Block => n_cols,
     }
 }
@@ -125,7 +126,43 @@ pub(crate) fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] 
                 scales.iter().map(|scale| -scale * steps * (0.4 + 0.2 * rng.fraction())).collect();
             [codes, encoded(affine.scale, &scales), encoded(affine.scale, &biases)]
         }
+        MatrixKind::Block(block) => {
+            let n_blocks = layout.code_bytes() / block.block_bytes();
+            let blocks = (0..n_blocks).flat_map(|_| random_block(rng, block, factor));
+            [blocks.collect(), Vec::new(), Vec::new()]
+        }
     }
+}
+
+/// Random codes, under scales that make weights of about `factor`.
+fn random_block(rng: &mut Rng, kind: BlockKind, factor: f32) -> Vec<u8> {
+    let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| rng.bits().to_le_bytes()[0]).collect();
+    // Where scales stand, and how large codes under one of 1 are.
+    let (places, size): (&[usize], f32) = match kind {
+        BlockKind::Q4_0 => (&[0], 4.6),
+        BlockKind::Q4_1 => (&[0, 2], 8.0),
+        BlockKind::Q5_0 => (&[0], 9.2),
+        BlockKind::Q5_1 => (&[0, 2], 16.0),
+        BlockKind::Q8_0 => (&[0], 74.0),
+        BlockKind::Q2_K => (&[80, 82], 14.0),
+        BlockKind::Q3_K => (&[108], 42.0),
+        BlockKind::Q4_K | BlockKind::Q5_K => (&[0, 2], 300.0),
+        BlockKind::Q6_K => (&[208], 1400.0),
+        BlockKind::IQ2_XXS | BlockKind::IQ2_XS | BlockKind::IQ2_S => (&[0], 50.0),
+        BlockKind::IQ3_XXS => (&[0], 130.0),
+        BlockKind::IQ3_S => (&[0], 140.0),
+        BlockKind::IQ4_NL => (&[0], 70.0),
+        BlockKind::IQ4_XS => (&[0], 1300.0),
+        BlockKind::MXFP4 => {
+            block[0] = 122 + block[0] % 3;
+            return block;
+        }
+    };
+    for &at in places {
+        let scale = (rng.fraction() + 0.5) * rng.pick(&[1.0, -1.0]) * factor / size;
+        block[at..at + 2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+    }
+    block
 }
 
 /// Any code but NaN.

@@ -167,7 +167,7 @@ fn a_failed_expert_concerns_those_who_chose_it() {
     let name = "mlx-qwen3_5_moe-q4-g64-bf16";
     let packed = TempDir::new();
     pack(&golden_dir().join(name), packed.path(), &AS_IT_IS).unwrap();
-    let (blueprint, checkpoint) = Blueprint::of_folder(packed.path()).unwrap();
+    let (blueprint, checkpoint) = Blueprint::open(packed.path()).unwrap();
     let tokens = Case::load(name).tokens;
     let config = EngineConfig {
         streaming: StreamingConfig { n_slots_max: Some(12), ..StreamingConfig::default() },

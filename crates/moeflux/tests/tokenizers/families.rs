@@ -28,15 +28,15 @@ pub(crate) const NAMES: [&str; 14] = [
     "tiktoken",
 ];
 
-const LLAMA3: &str = concat!(
+pub(crate) const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
-const QWEN3_5: &str = concat!(
+pub(crate) const QWEN3_5: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
-const O200K: &str = concat!(
+pub(crate) const O200K: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
@@ -55,12 +55,19 @@ const TIKTOKEN: &str = concat!(
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}|",
     r" ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 );
-const DEEPSEEK: &str = concat!(
+pub(crate) const DEEPSEEK: &str = concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"##,
     "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|",
     r"\s+(?!\S)|\s+"
 );
-const CJK: &str = "[一-龥぀-ゟ゠-ヿ]+";
+pub(crate) const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+pub(crate) const GPT2: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+pub(crate) const CJK: &str = "[一-龥぀-ゟ゠-ヿ]+";
 
 /// A family's `tokenizer.json`.
 pub(crate) fn family(name: &str) -> Value {
@@ -200,7 +207,7 @@ pub(crate) fn check(dir: &Path) {
     }
 }
 
-fn texts() -> Vec<String> {
+pub(crate) fn texts() -> Vec<String> {
     let short = [
         "",
         " ",

@@ -5,7 +5,8 @@
 //! process of its own with limits of memory and time. Without one of the words below it checks
 //! everything in its own process:
 //! `--write DIR` (a folder for each case), `--open DIR`, `--families`, `--write-family NAME DIR`,
-//! `--encode DIR` (texts as JSON strings, a line each, become lists of ids).
+//! `--encode DIR` (texts as JSON strings, a line each, become lists of ids), `--encode-gguf FILE`,
+//! `--time DIR` or `--time FILE`.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "it checks, and fails as tests do")]
 #![expect(clippy::too_many_lines, reason = "tables")]
 #![expect(clippy::print_stdout, reason = "the script that runs this reads its answers")]
@@ -13,10 +14,13 @@
 mod attacks;
 mod cases;
 mod families;
+mod gguf;
 mod probe;
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
+
+use moeflux::provider::text::Tokenizer;
 
 use crate::cases::{Case, Expected};
 
@@ -37,7 +41,11 @@ fn main() {
             let text = families::family(name).to_string();
             std::fs::write(Path::new(dir).join("tokenizer.json"), text).unwrap();
         }
-        ["--encode", dir] => encode_lines(Path::new(dir)),
+        ["--encode", dir] => {
+            encode_lines(&Tokenizer::open(Path::new(dir), usize::MAX).unwrap());
+        }
+        ["--encode-gguf", file] => encode_lines(&gguf::open(Path::new(file)).unwrap()),
+        ["--time", path] => time(Path::new(path)),
         _ => check_all(),
     }
 }
@@ -70,16 +78,40 @@ fn check_all() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     families::check(&dir.0);
-    println!("{} cases, {} families", cases.len(), families::NAMES.len());
+    let (n_pres, n_gguf) = gguf::check(&dir.0);
+    println!(
+        "{} cases, {} families; GGUF: {n_gguf} cases, {n_pres} pipelines",
+        cases.len(),
+        families::NAMES.len()
+    );
 }
 
-fn encode_lines(dir: &Path) {
-    let tokenizer = moeflux::provider::text::Tokenizer::open(dir, usize::MAX).unwrap();
+fn encode_lines(tokenizer: &Tokenizer) {
     for line in std::io::stdin().lock().lines() {
         let text: String = serde_json::from_str(&line.unwrap()).unwrap();
         let tokens = tokenizer.encode(&text).unwrap();
         let ids: Vec<u32> = tokens.iter().map(|token| token.0).collect();
         println!("{}", serde_json::json!({"ids": ids, "text": tokenizer.decode(&tokens)}));
+    }
+}
+
+/// How long a folder's tokenizer, or that of a GGUF file, takes to open; the file is in memory.
+#[expect(clippy::disallowed_methods, reason = "it measures, for a script; no test asks for it")]
+fn time(path: &Path) {
+    let milliseconds = |open: &dyn Fn() -> Tokenizer| {
+        let mut all: Vec<u128> = (0..7)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                drop(open());
+                start.elapsed().as_millis()
+            })
+            .collect();
+        all.sort_unstable();
+        println!("{} ms of 7 times, {} to {}", all[3], all[0], all[6]);
+    };
+    match path.is_dir() {
+        true => milliseconds(&|| Tokenizer::open(path, usize::MAX).unwrap()),
+        false => milliseconds(&|| gguf::open(path).unwrap()),
     }
 }
 

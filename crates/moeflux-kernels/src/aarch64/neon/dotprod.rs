@@ -11,13 +11,13 @@ use std::arch::aarch64::{
 use std::arch::asm;
 
 use super::integers::{
-    ByteQuarters, IntQuarters, add_ints, broadcast, floats, gather, half_floats, high_halves,
-    interleave, lay, lay_values, line_codes, line_values, load_quads, load_values, low_halves,
-    no_ints, prefetch, store_quads, transpose,
+    ByteQuarters, IntQuarters, add_ints, broadcast, either, field, field_floats, flip, floats,
+    gather, half_floats, high_halves, interleave, lay, lay_values, line_codes, line_values,
+    load_quads, load_values, look_up, low_halves, no_ints, prefetch, store_quads, transpose,
 };
 use super::{
-    KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,
-    store, store_past_cache, store4, widened,
+    KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, lay_blocks, load, load4, max, mul,
+    reduce4, splat, store, store_past_cache, store4, widened,
 };
 use crate::int8::{IntProduct, IntScratch, LaidQuads, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
@@ -40,7 +40,7 @@ int_simd_by_functions!(Dotprod, ByteQuarters, IntQuarters, Sums, Products, tiles
 
 #[target_feature(enable = "neon,dotprod")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(Dotprod(()), product, scratch, out);
+    matmul(Dotprod(()), (product, lay_blocks), scratch, out);
 }
 
 /// The sums of rows, and what is to be taken from each of them: -128 times the activations.
@@ -157,10 +157,10 @@ pub(super) fn join([a, b, c, d]: [Products; 4]) -> [IntQuarters; 4] {
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_laid<const WIDE: bool, const PICKS: usize>(
-    laid: &[[LaidQuads; 8]],
+    laid: &[LaidQuads],
     x: &[&[i8]; PICKS],
 ) -> [IntQuarters; PICKS] {
-    let (fours, _) = laid.as_flattened().as_chunks::<4>();
+    let (fours, _) = laid.as_chunks::<4>();
     let mut ints = [no_ints(); PICKS];
     let (ints_by_four, ints_left) = ints.as_chunks_mut::<4>();
     let (x_by_four, x_left) = x.as_chunks::<4>();

@@ -10,18 +10,22 @@ use std::arch::aarch64::{
     vzip1q_s64, vzip1q_u32, vzip2q_s64, vzip2q_u32,
 };
 use std::arch::asm;
+use std::ops::Range;
 
 use super::dotprod::{Products, join, merge, turn};
 use super::integers::{
-    ByteQuarters, IntQuarters, add_ints, broadcast, floats, gather, half_floats, high_halves,
-    interleave, lay_values, line_codes, line_values, load_quads, load_values, low_halves, no_ints,
-    prefetch, store_quads, transpose,
+    ByteQuarters, IntQuarters, add_ints, broadcast, either, field, field_floats, flip, floats,
+    gather, half_floats, high_halves, interleave, lay_values, line_codes, line_values, load_quads,
+    load_values, look_up, low_halves, no_ints, prefetch, store_quads, transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,
     store, store_past_cache, store4, widened,
 };
-use crate::int8::{IntProduct, IntScratch, LaidQuads, int_simd_by_functions, matmul};
+use crate::int8::{
+    BlockMatrix, IntProduct, IntScratch, LaidQuads, Memory, Scales, Tile, int_simd_by_functions,
+    matmul,
+};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::KernelTable;
 
@@ -43,7 +47,18 @@ int_simd_by_functions!(
 
 #[target_feature(enable = "neon,i8mm")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(I8mm(()), product, scratch, out);
+    matmul(I8mm(()), (product, lay_blocks), scratch, out);
+}
+
+/// Tiles are laid down in an order of their own.
+#[target_feature(enable = "neon,i8mm")]
+fn lay_blocks(
+    rows: &BlockMatrix<'_>,
+    cols: Range<usize>,
+    memory: &mut Memory,
+    laid: (&mut Tile, &mut Scales),
+) {
+    crate::int8::lay_blocks(I8mm(()), rows, cols, memory, laid);
 }
 
 #[inline]
@@ -90,7 +105,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
 /// Eight columns of two rows stand together.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn lay(codes: &[ByteQuarters; 8], target: &mut [LaidQuads; 8]) {
+fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
     let (pairs, _) = codes.as_chunks::<2>();
     let (targets, _) = target.as_chunks_mut::<2>();
     for ([a, b], [first, second]) in pairs.iter().zip(targets) {
@@ -114,10 +129,10 @@ fn join_words(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 fn dot_laid<const WIDE: bool, const PICKS: usize>(
-    laid: &[[LaidQuads; 8]],
+    laid: &[LaidQuads],
     x: &[&[i8]; PICKS],
 ) -> [IntQuarters; PICKS] {
-    let (fours, _) = laid.as_flattened().as_chunks::<4>();
+    let (fours, _) = laid.as_chunks::<4>();
     let mut ints = [no_ints(); PICKS];
     let (ints_by_four, ints_left) = ints.as_chunks_mut::<4>();
     let (x_by_four, x_left) = x.as_chunks::<4>();

@@ -7,12 +7,13 @@
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint32x4_t, vaddq_s32, vandq_u8,
-    vandq_u32, vcvt_f32_f16, vcvtq_f32_s32, vdupq_n_s16, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32,
-    vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8, vmovn_u32, vmull_s8, vpadalq_s16,
-    vpaddlq_s16, vpaddq_s16, vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32,
-    vreinterpretq_s8_u8, vreinterpretq_s16_u8, vreinterpretq_s32_s8, vreinterpretq_u8_s16,
-    vreinterpretq_u8_u16, vreinterpretq_u8_u64, vreinterpretq_u16_u8, vreinterpretq_u32_u8,
-    vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32, vshrn_n_u32, vshrq_n_u8, vst1q_s8, vst1q_u8,
+    vandq_u32, vcvt_f32_f16, vcvtq_f32_s32, vcvtq_f32_u32, vdupq_n_s8, vdupq_n_s16, vdupq_n_s32,
+    vdupq_n_u8, vdupq_n_u32, veorq_u8, vget_low_s8, vld1q_s8, vld1q_u8, vmlal_high_s8, vmlal_s8,
+    vmovn_u32, vmull_s8, vorrq_u8, vpadalq_s16, vpaddlq_s16, vpaddq_s16, vqtbl1q_u8,
+    vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32, vreinterpretq_s8_u8,
+    vreinterpretq_s16_u8, vreinterpretq_s32_s8, vreinterpretq_u8_s16, vreinterpretq_u8_u16,
+    vreinterpretq_u8_u64, vreinterpretq_u16_u8, vreinterpretq_u32_u8, vreinterpretq_u64_u32,
+    vshlq_n_s32, vshlq_n_u32, vshlq_u8, vshlq_u32, vshrn_n_u32, vshrq_n_u8, vst1q_s8, vst1q_u8,
     vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64, vzip2q_u16, vzip2q_u32, vzip2q_u64,
 };
 use std::arch::asm;
@@ -160,6 +161,57 @@ pub(super) fn low_halves([a, b, c, d]: ByteQuarters) -> ByteQuarters {
 #[target_feature(enable = "neon")]
 pub(super) fn high_halves([a, b, c, d]: ByteQuarters) -> ByteQuarters {
     [vshrq_n_u8::<4>(a), vshrq_n_u8::<4>(b), vshrq_n_u8::<4>(c), vshrq_n_u8::<4>(d)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn field(quads: ByteQuarters, right: u32, left: u32, mask: u8) -> ByteQuarters {
+    let [places, _, _, _] = (left.cast_signed() - right.cast_signed()).to_le_bytes();
+    let (places, mask) = (vdupq_n_s8(places.cast_signed()), vdupq_n_u8(mask));
+    [
+        vandq_u8(vshlq_u8(quads[0], places), mask),
+        vandq_u8(vshlq_u8(quads[1], places), mask),
+        vandq_u8(vshlq_u8(quads[2], places), mask),
+        vandq_u8(vshlq_u8(quads[3], places), mask),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn either(a: ByteQuarters, b: ByteQuarters) -> ByteQuarters {
+    [vorrq_u8(a[0], b[0]), vorrq_u8(a[1], b[1]), vorrq_u8(a[2], b[2]), vorrq_u8(a[3], b[3])]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn flip([a, b, c, d]: ByteQuarters, bits: u8) -> ByteQuarters {
+    let bits = vdupq_n_u8(bits);
+    [veorq_u8(a, bits), veorq_u8(b, bits), veorq_u8(c, bits), veorq_u8(d, bits)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn look_up(table: &[u8; 16], [a, b, c, d]: ByteQuarters) -> ByteQuarters {
+    let table = load16(table);
+    [vqtbl1q_u8(table, a), vqtbl1q_u8(table, b), vqtbl1q_u8(table, c), vqtbl1q_u8(table, d)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn field_floats([a, b, c, d]: ByteQuarters, right: u32, mask: i32) -> Quarters {
+    [
+        word_floats(a, right, mask),
+        word_floats(b, right, mask),
+        word_floats(c, right, mask),
+        word_floats(d, right, mask),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn word_floats(words: uint8x16_t, right: u32, mask: i32) -> float32x4_t {
+    let words = vshlq_u32(vreinterpretq_u32_u8(words), vdupq_n_s32(-right.cast_signed()));
+    vcvtq_f32_u32(vandq_u32(words, vdupq_n_u32(mask.cast_unsigned())))
 }
 
 #[inline]
@@ -431,7 +483,7 @@ fn add_fours(ints: int32x4_t, [a, b]: [int16x8_t; 2]) -> int32x4_t {
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn lay(codes: &[ByteQuarters; 8], target: &mut [LaidQuads; 8]) {
+pub(super) fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
     for (codes, target) in codes.iter().zip(target) {
         store_quads(*codes, target);
     }
@@ -441,7 +493,7 @@ pub(super) fn lay(codes: &[ByteQuarters; 8], target: &mut [LaidQuads; 8]) {
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn dot_laid<const WIDE: bool, const PICKS: usize>(
-    laid: &[[LaidQuads; 8]],
+    laid: &[LaidQuads],
     x: &[&[i8]; PICKS],
 ) -> [IntQuarters; PICKS] {
     let mut ints = [no_ints(); PICKS];
@@ -453,10 +505,9 @@ pub(super) fn dot_laid<const WIDE: bool, const PICKS: usize>(
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn dot_row<const WIDE: bool>(laid: &[[LaidQuads; 8]], x: &[i8]) -> IntQuarters {
+fn dot_row<const WIDE: bool>(laid: &[LaidQuads], x: &[i8]) -> IntQuarters {
     let mut ints = no_ints();
-    let (pieces, _) = x.as_chunks::<4>().0.as_chunks::<8>();
-    for (laid, x) in laid.iter().zip(pieces) {
+    for (laid, x) in laid.chunks(8).zip(x.as_chunks::<4>().0.chunks(8)) {
         let mut sums = open(ints);
         for (quads, x) in laid.iter().zip(x) {
             sums = add_products::<WIDE>(sums, load_quads(quads), *x);

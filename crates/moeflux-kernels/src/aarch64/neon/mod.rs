@@ -18,9 +18,10 @@ use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::{KernelTable, kernel_table};
 use integers::{
-    ByteQuarters, IntQuarters, Products, Sums, add_ints, add_products, close, dot_laid, floats,
-    gather, half_floats, high_halves, interleave, join, lay, lay_values, load_quads, low_halves,
-    merge, no_ints, open, prefetch, products, store_quads, transpose, turn,
+    ByteQuarters, IntQuarters, Products, Sums, add_ints, add_products, close, dot_laid, either,
+    field, field_floats, flip, floats, gather, half_floats, high_halves, interleave, join, lay,
+    lay_values, load_quads, look_up, low_halves, merge, no_ints, open, prefetch, products,
+    store_quads, transpose, turn,
 };
 
 kernel_table!("neon", Neon(()), features: "neon");

@@ -4,15 +4,17 @@
 //! together, and four such registers are transposed within their halves.
 
 use std::arch::x86_64::{
-    __m256, __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_packus_epi32, _mm_prefetch,
-    _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_castsi128_si256,
-    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
-    _mm256_extracti128_si256, _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16,
-    _mm256_maddubs_epi16, _mm256_packs_epi32, _mm256_permute2x128_si256,
-    _mm256_permutevar8x32_epi32, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_setr_epi32, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srli_epi16,
-    _mm256_srli_epi32, _mm256_storeu_si256, _mm256_unpackhi_epi16, _mm256_unpackhi_epi32,
-    _mm256_unpackhi_epi64, _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    __m256, __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_cvtsi32_si128, _mm_loadu_si128,
+    _mm_packus_epi32, _mm_prefetch, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_broadcastsi128_si256, _mm256_castsi128_si256, _mm256_castsi256_ps,
+    _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_extracti128_si256,
+    _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_or_si256, _mm256_packs_epi32, _mm256_permute2x128_si256, _mm256_permutevar8x32_epi32,
+    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setr_epi32,
+    _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sll_epi16, _mm256_slli_epi32,
+    _mm256_srl_epi16, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_si256,
+    _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi16,
+    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
 };
 
 use crate::int8::HalfKind;
@@ -108,6 +110,47 @@ pub(super) fn low_halves([a, b]: IntPair) -> IntPair {
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn high_halves([a, b]: IntPair) -> IntPair {
     low_halves([_mm256_srli_epi16::<4>(a), _mm256_srli_epi16::<4>(b)])
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn field([a, b]: IntPair, right: u32, left: u32, mask: u8) -> IntPair {
+    let (right, left) =
+        (_mm_cvtsi32_si128(right.cast_signed()), _mm_cvtsi32_si128(left.cast_signed()));
+    let mask = _mm256_set1_epi8(mask.cast_signed());
+    let (a, b) = (_mm256_srl_epi16(a, right), _mm256_srl_epi16(b, right));
+    let (a, b) = (_mm256_sll_epi16(a, left), _mm256_sll_epi16(b, left));
+    [_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn either([a, b]: IntPair, [c, d]: IntPair) -> IntPair {
+    [_mm256_or_si256(a, c), _mm256_or_si256(b, d)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn flip([a, b]: IntPair, bits: u8) -> IntPair {
+    let bits = _mm256_set1_epi8(bits.cast_signed());
+    [_mm256_xor_si256(a, bits), _mm256_xor_si256(b, bits)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn look_up(table: &[u8; 16], [a, b]: IntPair) -> IntPair {
+    // SAFETY: sixteen readable bytes; the load needs no alignment.
+    let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
+    let table = _mm256_broadcastsi128_si256(table);
+    [_mm256_shuffle_epi8(table, a), _mm256_shuffle_epi8(table, b)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn field_floats([a, b]: IntPair, right: u32, mask: i32) -> [__m256; 2] {
+    let (right, mask) = (_mm_cvtsi32_si128(right.cast_signed()), _mm256_set1_epi32(mask));
+    let (a, b) = (_mm256_srl_epi32(a, right), _mm256_srl_epi32(b, right));
+    floats([_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)])
 }
 
 #[inline]

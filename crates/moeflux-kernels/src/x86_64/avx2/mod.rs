@@ -19,9 +19,10 @@ use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::{KernelTable, kernel_table};
 use integers::{
-    IntPair, Sums, add_ints, add_products, close, floats, gather, half_floats, high_halves,
-    interleave, join, lay_values, load_quads, low_halves, merge, no_ints, open, prefetch, products,
-    store_quads, transpose, transpose as turn,
+    IntPair, Sums, add_ints, add_products, close, either, field, field_floats, flip, floats,
+    gather, half_floats, high_halves, interleave, join, lay_values, load_quads, look_up,
+    low_halves, merge, no_ints, open, prefetch, products, store_quads, transpose,
+    transpose as turn,
 };
 
 kernel_table!("avx2", Avx2(()), features: "avx2,fma,f16c");

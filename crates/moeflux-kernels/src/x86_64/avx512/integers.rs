@@ -5,15 +5,16 @@
 //! quarters.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm512_add_epi16,
-    _mm512_add_epi32, _mm512_and_si512, _mm512_castsi128_si512, _mm512_castsi512_ps,
-    _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_inserti32x4,
-    _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_packs_epi32,
-    _mm512_permutex2var_epi32, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32,
-    _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32,
-    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi16,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_cvtsi32_si128, _mm_loadu_si128, _mm_prefetch,
+    _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
+    _mm512_castsi128_si512, _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
+    _mm512_cvtph_ps, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_madd_epi16,
+    _mm512_maddubs_epi16, _mm512_or_si512, _mm512_packs_epi32, _mm512_permutex2var_epi32,
+    _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setr_epi32,
+    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_shuffle_i32x4, _mm512_sll_epi16,
+    _mm512_slli_epi32, _mm512_srl_epi16, _mm512_srl_epi32, _mm512_srli_epi16, _mm512_srli_epi32,
+    _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
 };
 
 use crate::int8::HalfKind;
@@ -77,6 +78,42 @@ pub(super) fn high_halves(quads: __m512i) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn field(quads: __m512i, right: u32, left: u32, mask: u8) -> __m512i {
+    let (right, left) =
+        (_mm_cvtsi32_si128(right.cast_signed()), _mm_cvtsi32_si128(left.cast_signed()));
+    let shifted = _mm512_sll_epi16(_mm512_srl_epi16(quads, right), left);
+    _mm512_and_si512(shifted, _mm512_set1_epi8(mask.cast_signed()))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn either(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_or_si512(a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn flip(quads: __m512i, bits: u8) -> __m512i {
+    _mm512_xor_si512(quads, _mm512_set1_epi8(bits.cast_signed()))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn look_up(table: &[u8; 16], quads: __m512i) -> __m512i {
+    // SAFETY: sixteen readable bytes; the load needs no alignment.
+    let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
+    _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), quads)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn field_floats(words: __m512i, right: u32, mask: i32) -> __m512 {
+    let shifted = _mm512_srl_epi32(words, _mm_cvtsi32_si128(right.cast_signed()));
+    _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(mask)))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn load_quads(quads: &[u8; 64]) -> __m512i {
     // SAFETY: 64 readable bytes; the load needs no alignment.
     unsafe { _mm512_loadu_si512(quads.as_ptr().cast()) }
@@ -93,6 +130,13 @@ pub(super) fn store_quads(quads: __m512i, target: &mut [u8; 64]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn no_ints() -> __m512i {
     _mm512_setzero_si512()
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn load_ints(ints: &[i32; 16]) -> __m512i {
+    // SAFETY: 64 readable bytes; the load needs no alignment.
+    unsafe { _mm512_loadu_si512(ints.as_ptr().cast()) }
 }
 
 #[inline]

@@ -21,7 +21,8 @@ const LINE: usize = size_of::<Line>();
 pub(super) enum Columns {
     /// As in the rows.
     AsGiven,
-    /// Where codes have 4 bits, all even ones before all odd ones.
+    /// Where codes have 4 bits, all even ones before all odd ones; for blocks that carry their own
+    /// scales, a line of 64 columns for each row.
     OfTiles,
 }
 
@@ -37,7 +38,10 @@ pub(super) fn lay_picks(rows: &IntRows, picks: &[usize], columns: Columns, laid:
     for ((values, factors), picks) in strips.zip(picks.chunks(LANES)) {
         let mut strip = [Row::default(); LANES];
         strip.iter_mut().zip(picks).for_each(|(row, &pick)| *row = rows.row(pick));
-        if columns == Columns::OfTiles && shape.is_even_odd() {
+        if columns == Columns::OfTiles && shape.is_for_blocks() {
+            lay_values(&strip[..picks.len()], values);
+            lay_factors(&strip[..picks.len()], factors);
+        } else if columns == Columns::OfTiles && shape.is_even_odd() {
             lay_rows::<true>(&strip[..picks.len()], values, factors);
         } else {
             lay_rows::<false>(&strip[..picks.len()], values, factors);
@@ -65,6 +69,27 @@ fn lay_rows<const EVEN_ODD: bool>(rows: &[Row<'_>], tiles: &mut [Line], factors:
             store_line(words[from], line);
         }
     }
+    lay_factors(rows, factors);
+}
+
+/// Lays at most sixteen rows of activations down as they are, 64 columns after the other, filled up
+/// with zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn lay_values(rows: &[Row<'_>], tiles: &mut [Line]) {
+    let (tiles, _) = tiles.as_chunks_mut::<LANES>();
+    for (i, tile) in tiles.iter_mut().enumerate() {
+        for (r, line) in tile.iter_mut().enumerate() {
+            let row = rows.get(r).map(|row| load_bytes(&row.values[i * LINE..]));
+            store_line(row.unwrap_or(_mm512_setzero_si512()), line);
+        }
+    }
+}
+
+/// Lays the steps and sums of at most sixteen rows down, group by group.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn lay_factors(rows: &[Row<'_>], factors: &mut [Factors]) {
     for (i, factors) in factors.chunks_mut(LANES).enumerate() {
         let mut steps = [_mm512_setzero_si512(); LANES];
         let mut sums = steps;

@@ -5,14 +5,14 @@
 use std::arch::x86_64::{__m128, __m512, __m512i, _mm512_dpbusd_epi32};
 
 use super::integers::{
-    add_ints, broadcast, floats, gather, half_floats, high_halves, interleave, join, lay_values,
-    line_codes, line_values, load_quads, low_halves, merge, no_ints, prefetch, store_quads,
-    transpose, transpose as turn,
+    add_ints, broadcast, either, field, field_floats, flip, floats, gather, half_floats,
+    high_halves, interleave, join, lay_values, line_codes, line_values, load_quads, look_up,
+    low_halves, merge, no_ints, prefetch, store_quads, transpose, transpose as turn,
 };
 use super::strips::{Columns, lay_picks};
 use super::{
-    KERNELS, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat, store,
-    store_past_cache, store4, widened,
+    KERNELS, add, bytes, codes, drain, fma, fma4, lay_blocks, load, load4, max, mul, reduce4,
+    splat, store, store_past_cache, store4, widened,
 };
 use crate::int8::{IntProduct, IntRows, IntScratch, LaidRows, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
@@ -55,7 +55,7 @@ fn lay_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(Avx512Vnni(()), product, scratch, out);
+    matmul(Avx512Vnni(()), (product, lay_blocks), scratch, out);
 }
 
 #[inline]

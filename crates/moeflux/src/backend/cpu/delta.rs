@@ -182,7 +182,7 @@ impl HeadPart<'_> {
         (before, state, out): (&[f32], &mut [f32], &mut [f32]),
     ) {
         let Self { op, buffers, head_idx, is_large, .. } = *self;
-        let key_head_idx = head_idx / (op.v.n_heads / op.k.n_heads);
+        let key_head_idx = op.order.key_head(head_idx, op.v.n_heads, op.k.n_heads);
         let k_dim = op.k.head_dim;
         let v = buffers.get(op.v.buffer);
         let first_col = op.v.cols(head_idx).start + self.first_value;

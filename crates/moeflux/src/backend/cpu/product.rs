@@ -269,7 +269,8 @@ impl Picked<'_> {
     }
 }
 
-/// Only affine matrices have kernels that take integers.
+/// Plain floats and FP8 have no kernels that take integers.
 fn takes_ints(arithmetic: Arithmetic, kind: MatrixKind) -> bool {
-    arithmetic.rounds_activations() && matches!(kind, MatrixKind::Affine(_))
+    let has_codes = matches!(kind, MatrixKind::Affine(_) | MatrixKind::Block(_));
+    arithmetic.rounds_activations() && has_codes
 }

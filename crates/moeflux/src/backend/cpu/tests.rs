@@ -18,7 +18,7 @@ use crate::ops::{
     RmsNorm, Rope, Route, RouterKind, Row, RowKind, RowSet, Segment, SelectRows, StateSpec,
     Workspace,
 };
-use crate::spec::Pairing;
+use crate::spec::{HeadOrder, Pairing};
 use crate::weights::{ExpertLayout, ExpertView, OwnedMatrix, Weights};
 
 const VOCAB: usize = 64;
@@ -215,7 +215,16 @@ impl Maker {
         let v = mixed.narrow(64, 64).split(4);
         let out = self.workspace.buffer("delta out", 64);
         let heads = out.split(4);
-        self.ops.push(Op::GatedDelta(GatedDelta { layer, q, k, v, decay: a, beta: b, out: heads }));
+        self.ops.push(Op::GatedDelta(GatedDelta {
+            layer,
+            q,
+            k,
+            v,
+            decay: a,
+            beta: b,
+            out: heads,
+            order: HeadOrder::Tiled,
+        }));
         self.norm(heads, heads);
         let out = self.matmul(F32, out, "mixed", HIDDEN);
         self.add(hidden, out);

@@ -2,10 +2,11 @@
 //!
 //! **Invariant:** reads bytes at any address, and each value as its format's definition says:
 //! codes from the little-endian bit stream of their row; `code * scale + bias` in f32 with two
-//! roundings, as mlx computes it.
+//! roundings, as mlx computes it. Blocks that carry their own scales are taken apart by the scalar
+//! definition of the kernels, where every kind has a golden.
 
 use half::{bf16, f16};
-use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, Matrix, MatrixKind};
+use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, Matrix, MatrixKind, decode_row};
 
 /// One row of a matrix.
 pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
@@ -33,6 +34,11 @@ pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
                 cols.map(move |col_idx| f32::from(code(affine, codes, col_idx)) * scale + bias)
             };
             (0..n_groups).flat_map(values).collect()
+        }
+        MatrixKind::Block(_) => {
+            let mut values = vec![0.0; n_cols];
+            decode_row(matrix, row_idx, &mut values);
+            values
         }
     }
 }

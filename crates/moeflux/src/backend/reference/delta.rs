@@ -75,7 +75,7 @@ impl ReferenceBackend {
         (state, place): (StateId, (usize, usize)),
         (row_idx, head_idx): (usize, usize),
     ) {
-        let key_head_idx = head_idx / (op.v.n_heads / op.k.n_heads);
+        let key_head_idx = op.order.key_head(head_idx, op.v.n_heads, op.k.n_heads);
         let q = self.head(&op.q, row_idx, key_head_idx);
         let k = self.head(&op.k, row_idx, key_head_idx);
         let v = self.head(&op.v, row_idx, head_idx);
@@ -181,7 +181,16 @@ mod tests {
         let decay = fixture.input("decay", &[&decays[0], &decays[1], &decays[2]]);
         let beta = fixture.input("beta", &[&[beta, beta]; 3]);
         let out = fixture.workspace.buffer("out", 2).split(2);
-        let op = GatedDelta { layer: LayerIdx(0), q, k, v, decay, beta, out };
+        let op = GatedDelta {
+            layer: LayerIdx(0),
+            q,
+            k,
+            v,
+            decay,
+            beta,
+            out,
+            order: crate::spec::HeadOrder::Grouped,
+        };
         fixture.run(Op::GatedDelta(op), out)
     }
 

@@ -11,7 +11,7 @@ pub use units::{TensorUnit, tensor_units};
 
 use std::hash::Hasher as _;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use moeflux_io::ReadFile;
 use twox_hash::XxHash3_64;
@@ -50,7 +50,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Those of a packed folder, or of `moeflux-sums.json` in another one. `None` if there are
+    /// Those of a packed folder, or of the file of sums of another model. `None` if there are
     /// none.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Sums {
         if let Some(packed) = &checkpoint.packed {
             return Self::of_packed(checkpoint, packed).map(Some);
         }
-        let path = checkpoint.dir.join(SUMS_FILE_NAME);
+        let path = checkpoint.sums_path();
         let Some(document) = SumsDocument::load(&path)? else { return Ok(None) };
         Self::of_document(checkpoint, &document, &path).map(Some)
     }
@@ -115,6 +115,19 @@ impl Sums {
              in {n_reads} reads: the file is damaged, {} lists all damage",
             self.advice
         )
+    }
+}
+
+impl Checkpoint {
+    /// Where the checksums of a model that is not packed are, if it has any.
+    #[must_use]
+    pub fn sums_path(&self) -> PathBuf {
+        if self.gguf.is_none() {
+            return self.dir.join(SUMS_FILE_NAME);
+        }
+        // Several models may share a folder.
+        let name = self.dir.file_name().unwrap_or_default().to_string_lossy();
+        self.dir.with_file_name(format!("{name}.{SUMS_FILE_NAME}"))
     }
 }
 

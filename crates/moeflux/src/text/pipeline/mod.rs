@@ -1,5 +1,5 @@
-//! Turns the bytes of a `tokenizer.json` into the parts of a tokenizer: what published files use,
-//! within limits, and nothing else.
+//! Turns the bytes of a `tokenizer.json`, or parts that another file gave, into the parts of a
+//! tokenizer: what published files use, within limits, and nothing else.
 //!
 //! The tokenizers library trusts its file: some parts panic on the wrong numbers, some multiply
 //! any text, some draw at random. So the file is read here, part by part, and the library gets
@@ -28,6 +28,7 @@ use crate::text::files::{one_line, shown};
 use crate::text::pipeline::pre_tokenizer::PreTokenizers;
 
 pub(super) use crate::text::pipeline::added::{AddedTokens, Declared};
+pub(super) use crate::text::pipeline::model::{MERGES_MAX, Merges, Model, Vocabulary, merge_of};
 pub(super) use crate::text::pipeline::post_processor::Around;
 
 /// Most bytes of JSON in one of the four parts around the model. The largest published ones, with
@@ -75,7 +76,19 @@ struct File<'a> {
     #[serde(default)]
     added_tokens: Option<AddedTokens>,
     #[serde(default)]
-    model: Option<model::Model>,
+    model: Option<Model>,
+}
+
+/// What a file says of each part, before the parts are compared with each other.
+pub(super) struct Parts<'a> {
+    pub(super) normalizer: Option<&'a RawValue>,
+    pub(super) pre_tokenizer: Option<&'a RawValue>,
+    pub(super) post_processor: Option<&'a RawValue>,
+    pub(super) decoder: Option<&'a RawValue>,
+    pub(super) added: AddedTokens,
+    pub(super) model: Model,
+    /// Where in the file the model stands.
+    pub(super) model_key: &'static str,
 }
 
 impl Pipeline {
@@ -87,22 +100,36 @@ impl Pipeline {
         if let Some(version) = file.version.filter(|version| version != "1.0") {
             return Err(refused(format!("unknown tokenizer version `{}`", shown(&version))));
         }
+        let parts = Parts {
+            normalizer: file.normalizer,
+            pre_tokenizer: file.pre_tokenizer,
+            post_processor: file.post_processor,
+            decoder: file.decoder,
+            added: file.added_tokens.unwrap_or_default(),
+            model: file.model.ok_or_else(|| refused("not a tokenizer: no `model`".to_owned()))?,
+            model_key: "model",
+        };
+        Self::build(path, parts)
+    }
+
+    /// Makes a tokenizer of what was read.
+    pub(super) fn build(path: &Path, parts: Parts<'_>) -> Result<Self> {
+        let Parts { added, model, model_key, .. } = parts;
+        let refused = |problem: String| Error::malformed(path, one_line(&problem));
         let in_part = |name: &'static str| {
             move |problem: String| Error::malformed(path, one_line(&format!("`{name}`: {problem}")))
         };
-        let normalizer = normalizer::read(file.normalizer).map_err(in_part("normalizer"))?;
+        let normalizer = normalizer::read(parts.normalizer).map_err(in_part("normalizer"))?;
         let pre_tokenizer =
-            pre_tokenizer::read(file.pre_tokenizer).map_err(in_part("pre_tokenizer"))?;
+            pre_tokenizer::read(parts.pre_tokenizer).map_err(in_part("pre_tokenizer"))?;
         let around =
-            post_processor::read(file.post_processor).map_err(in_part("post_processor"))?;
-        let decoder = decoder::read(file.decoder).map_err(in_part("decoder"))?;
-        let added = file.added_tokens.unwrap_or_default();
-        let model = file.model.ok_or_else(|| refused("not a tokenizer: no `model`".to_owned()))?;
+            post_processor::read(parts.post_processor).map_err(in_part("post_processor"))?;
+        let decoder = decoder::read(parts.decoder).map_err(in_part("decoder"))?;
         let vocabulary = model.vocabulary();
         added.check(vocabulary).map_err(in_part("added_tokens"))?;
         around.check(vocabulary, &added).map_err(in_part("post_processor"))?;
         let largest_id = vocabulary.largest_id();
-        let bpe = model.build().map_err(in_part("model"))?;
+        let bpe = model.build().map_err(in_part(model_key))?;
         let mut inner = Inner::new(bpe);
         let library = |error: tokenizers::Error| refused(format!("not a tokenizer: {error}"));
         inner.with_normalizer(normalizer.steps).map_err(library)?;

@@ -22,11 +22,11 @@ pub(super) const TOKEN_ID_MAX: u32 = (1 << 22) - 1;
 /// repeats the longest one writes that much at each step.
 pub(super) const TOKEN_BYTES_MAX: usize = 4096;
 /// Most merges; the largest published files have 514,906.
-const MERGES_MAX: usize = 1 << 20;
+pub(in crate::text) const MERGES_MAX: usize = 1 << 20;
 
 /// The model as its file has it.
 #[derive(Deserialize)]
-pub(super) struct Model {
+pub(in crate::text) struct Model {
     #[serde(rename = "type")]
     kind: Option<String>,
     vocab: Vocabulary,
@@ -40,16 +40,50 @@ pub(super) struct Model {
 }
 
 /// Tokens by their text.
-pub(super) struct Vocabulary {
+#[derive(Default)]
+pub(in crate::text) struct Vocabulary {
     ids: Vocab,
     used: Vec<u64>,
 }
 
-struct Merges(Vec<(String, String)>);
+/// Pairs of tokens that become one, the most urgent first.
+#[derive(Default)]
+pub(in crate::text) struct Merges(Vec<(String, String)>);
 
 struct Merge(Option<(String, String)>);
 
 impl Model {
+    /// Tokens that are written in the alphabet of bytes. If `ignores_merges`, a piece that is a
+    /// token becomes this token whatever the merges make of it.
+    pub(in crate::text) fn of_bytes(
+        vocab: Vocabulary,
+        merges: Merges,
+        ignores_merges: bool,
+    ) -> Self {
+        Self {
+            kind: None,
+            vocab,
+            merges,
+            unk_token: None,
+            continuing_subword_prefix: None,
+            end_of_word_suffix: None,
+            fuse_unk: None,
+            byte_fallback: None,
+            ignore_merges: Some(ignores_merges),
+        }
+    }
+
+    /// Tokens that are written in characters. A character without a token becomes its bytes if
+    /// these have tokens (`<0xE4>`), and otherwise, with its neighbours, `unknown`.
+    pub(in crate::text) fn of_characters(
+        vocab: Vocabulary,
+        merges: Merges,
+        unknown: Option<String>,
+    ) -> Self {
+        let model = Self::of_bytes(vocab, merges, false);
+        Self { unk_token: unknown, fuse_unk: Some(true), byte_fallback: Some(true), ..model }
+    }
+
     pub(super) fn vocabulary(&self) -> &Vocabulary {
         &self.vocab
     }
@@ -103,7 +137,7 @@ impl Model {
 }
 
 impl Vocabulary {
-    pub(super) fn id_of(&self, text: &str) -> Option<TokenId> {
+    pub(in crate::text) fn id_of(&self, text: &str) -> Option<TokenId> {
         self.ids.get(text).copied().map(TokenId)
     }
 
@@ -117,7 +151,11 @@ impl Vocabulary {
         self.ids.values().copied().max().unwrap_or(0)
     }
 
-    fn insert(&mut self, text: String, id: u32) -> Result<(), String> {
+    /// Adds a token.
+    ///
+    /// # Errors
+    /// One token too many, a token or an id beyond its limit, or one that is there already.
+    pub(in crate::text) fn insert(&mut self, text: String, id: u32) -> Result<(), String> {
         if self.ids.len() >= TOKENS_MAX {
             return Err(format!("a vocabulary of more than {TOKENS_MAX} tokens"));
         }
@@ -143,6 +181,29 @@ impl Vocabulary {
     }
 }
 
+impl Merges {
+    /// Adds the least urgent one so far.
+    ///
+    /// # Errors
+    /// One too many.
+    pub(in crate::text) fn push(&mut self, left: String, right: String) -> Result<(), String> {
+        if self.0.len() >= MERGES_MAX {
+            return Err(format!("more than {MERGES_MAX}"));
+        }
+        self.0.push((left, right));
+        Ok(())
+    }
+}
+
+/// The two tokens of a merge that is written as one text.
+pub(in crate::text) fn merge_of(text: &str) -> Option<(String, String)> {
+    let mut words = text.split(' ');
+    match (words.next(), words.next(), words.next()) {
+        (Some(left), Some(right), None) => Some((left.to_owned(), right.to_owned())),
+        _ => None,
+    }
+}
+
 /// The word and the bit of an id in a table of bits.
 fn place(id: u32) -> (usize, u64) {
     (usize::try_from(id / 64).unwrap_or(usize::MAX), 1 << (id % 64))
@@ -164,7 +225,7 @@ impl<'de> Visitor<'de> for VocabularyMap {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
-        let mut vocabulary = Vocabulary { ids: Vocab::new(), used: Vec::new() };
+        let mut vocabulary = Vocabulary::default();
         while let Some((text, id)) = map.next_entry()? {
             vocabulary
                 .insert(text, id)
@@ -190,14 +251,14 @@ impl<'de> Visitor<'de> for MergeList {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges, A::Error> {
-        let mut merges = Vec::new();
+        let mut merges = Merges::default();
         while let Some(Merge(merge)) = list.next_element()? {
-            if merges.len() >= MERGES_MAX {
-                return Err(A::Error::custom(format!("`merges`: more than {MERGES_MAX}")));
-            }
-            merges.extend(merge);
+            let Some((left, right)) = merge else { continue };
+            merges
+                .push(left, right)
+                .map_err(|problem| A::Error::custom(format!("`merges`: {problem}")))?;
         }
-        Ok(Merges(merges))
+        Ok(merges)
     }
 }
 
@@ -221,11 +282,8 @@ impl<'de> Visitor<'de> for MergePair {
         if pair.starts_with("#version") {
             return Ok(Merge(None));
         }
-        let mut words = pair.split(' ');
-        match (words.next(), words.next(), words.next()) {
-            (Some(left), Some(right), None) => Ok(Merge(Some((left.to_owned(), right.to_owned())))),
-            _ => Err(E::custom("a merge that is not of two tokens")),
-        }
+        let merge = merge_of(pair).ok_or_else(|| E::custom("a merge that is not of two tokens"))?;
+        Ok(Merge(Some(merge)))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Merge, A::Error> {

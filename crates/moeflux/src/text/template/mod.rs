@@ -206,6 +206,26 @@ impl ChatTemplate {
         Ok(variables)
     }
 
+    /// Compiles templates by name, of which those named `default` and `tool_use` are used.
+    ///
+    /// # Errors
+    /// One that is too long, or does not parse, by line.
+    pub(crate) fn of_sources(
+        path: &Path,
+        sources: Vec<(String, String)>,
+        special: SpecialTokens,
+    ) -> Result<Self> {
+        let too_long = |(_, source): &&(String, String)| source.len() as u64 > TEMPLATE_BYTES_MAX;
+        if let Some((_, source)) = sources.iter().find(too_long) {
+            let problem = format!(
+                "a chat template of {} bytes; the limit is {TEMPLATE_BYTES_MAX}",
+                source.len()
+            );
+            return Err(Error::malformed(path, problem));
+        }
+        Self::compile(path, sources, special)
+    }
+
     fn compile(
         path: &Path,
         sources: Vec<(String, String)>,

@@ -4,6 +4,7 @@ use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{
     CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, MatMul, Op, RmsNorm,
 };
+use moeflux::provider::spec::HeadOrder;
 use moeflux_kernels::{FloatKind, MatrixKind};
 
 use super::case::{Case, CaseBuilder};
@@ -143,6 +144,8 @@ fn shape(rng: &mut Rng) -> (usize, usize, usize, usize) {
     (n_key_heads, n_key_heads * rng.between(1, 4), rng.between(1, 40), rng.between(1, 40))
 }
 
+const ORDERS: [HeadOrder; 2] = [HeadOrder::Grouped, HeadOrder::Tiled];
+
 fn normed(x: Heads) -> Op {
     // Keys longer than 1 would make the state grow without bound.
     Op::L2Norm(L2Norm { x, epsilon: 1e-6, factor: 1.0 })
@@ -158,7 +161,8 @@ fn gated_delta(mut builder: CaseBuilder, shape: Shape, decay: fn(&mut Rng) -> f3
     let decay = builder.input_of("decay", n_heads, decay);
     let beta = builder.input_of("beta", n_heads, Rng::fraction);
     let out = builder.output_heads("out", (n_heads, value_dim));
-    let op = Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out });
+    let order = builder.rng.pick(&ORDERS);
+    let op = Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out, order });
     builder.finish(vec![normed(k), op])
 }
 
@@ -220,12 +224,13 @@ fn layer_of(
     let gate = Some(gate.split(n_heads));
     let gain = builder.normal_vector(value_dim, 1.0);
     let factor = builder.rng.pick(&[1.0, 0.25]);
+    let order = builder.rng.pick(&ORDERS);
     vec![
         Op::CausalConv(CausalConv { layer, x, weight, n_taps, out: qkv }),
         Op::L2Norm(L2Norm { x: q, epsilon: 1e-6, factor }),
         normed(k),
         Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta }),
-        Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out }),
+        Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out, order }),
         // With a small epsilon the norm would magnify the error of an output near zero.
         Op::RmsNorm(RmsNorm { x: out, gain, gate, out, epsilon: 0.1 }),
     ]

@@ -68,13 +68,15 @@ fn every_kind(seed: u64) -> Case {
 }
 
 /// `kinds` are those of gate, up and down; `(n_experts, top_k)` those of the router.
-fn experts(
+pub(super) fn experts(
     mut builder: CaseBuilder,
     kinds: [MatrixKind; 3],
     (n_experts, top_k): (usize, usize),
 ) -> Case {
-    // Multiples of the largest group.
-    let [hidden, inner] = [128, 128 * builder.rng.between(1, 2)];
+    // Multiples of the largest group, or of the largest block.
+    let is_block = |kind: &MatrixKind| matches!(kind, MatrixKind::Block(_));
+    let unit = if kinds.iter().any(is_block) { 256 } else { 128 };
+    let [hidden, inner] = [unit, unit * builder.rng.between(1, 2)];
     let layouts = [
         layout(kinds[0], inner, hidden),
         layout(kinds[1], inner, hidden),

@@ -100,8 +100,11 @@ fn kind_of(seed: u64) -> MatrixKind {
 }
 
 fn embed(seed: u64) -> Case {
+    embedding(seed, kind_of(seed))
+}
+
+pub(super) fn embedding(seed: u64, kind: MatrixKind) -> Case {
     let mut builder = CaseBuilder::new(seed);
-    let kind = kind_of(seed);
     let n_tokens = builder.n_tokens();
     let n_cols = builder.rng.between(1, 200);
     let n_cols = fitting_cols(kind, n_cols);
@@ -132,7 +135,12 @@ fn logits(seed: u64) -> Case {
     ])
 }
 
-fn product(mut builder: CaseBuilder, kind: MatrixKind, n_rows: usize, n_cols: usize) -> Case {
+pub(super) fn product(
+    mut builder: CaseBuilder,
+    kind: MatrixKind,
+    n_rows: usize,
+    n_cols: usize,
+) -> Case {
     let weight = builder.matrix(kind, n_rows, n_cols);
     let bias = builder.rng.coin().then(|| builder.normal_vector(n_rows, 0.0));
     let x = builder.heads("x", (1, n_cols));
@@ -209,14 +217,17 @@ fn matmul_of_extremes(seed: u64) -> Case {
     builder.finish(vec![Op::MatMul(MatMul { weight, bias: None, x, out })])
 }
 
-fn head_matmul(mut builder: CaseBuilder, seed: u64) -> Case {
-    let kind = kind_of(seed);
+fn head_matmul(builder: CaseBuilder, seed: u64) -> Case {
+    head_product(builder, kind_of(seed), seed < N_KINDS)
+}
+
+pub(super) fn head_product(mut builder: CaseBuilder, kind: MatrixKind, gives_rows: bool) -> Case {
     let rng = &mut builder.rng;
     let (n_heads, n_rows) = (rng.between(1, 5), rng.between(1, 20));
     let n_cols = fitting_cols(kind, rng.between(1, 150));
     let (first_row, row_stride) = (rng.between(0, 9), n_rows + rng.between(0, 9));
     let weight = builder.matrix(kind, first_row + n_heads * row_stride, n_cols);
-    let (orientation, x_dim, out_dim) = if seed < N_KINDS {
+    let (orientation, x_dim, out_dim) = if gives_rows {
         (Orientation::RowsToOut, n_cols, n_rows)
     } else {
         (Orientation::RowsFromIn, n_rows, n_cols)

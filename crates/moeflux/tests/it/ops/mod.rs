@@ -10,6 +10,7 @@ mod case;
 mod delta;
 mod experts;
 mod linear;
+mod blocks;
 mod pointwise;
 mod router;
 mod run;
@@ -139,6 +140,7 @@ topics! {
     delta_rules: delta;
     routers: router;
     routed_experts: experts;
+    blocks_of_files: blocks;
 }
 
 /// Says which case failed, and how to see it again.

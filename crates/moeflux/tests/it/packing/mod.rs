@@ -21,7 +21,7 @@ use moeflux::provider::spec::{ModelSpec, QuantParams};
 use moeflux::provider::weights::Extent;
 use serde_json::Value;
 
-use crate::cases::{Case, case_names, feed_all, golden_dir};
+use crate::cases::{Case, feed_all, folder_case_names, golden_dir};
 use crate::support::open;
 use crate::temp_dir::TempDir;
 
@@ -72,7 +72,7 @@ fn logits(dir: &Path, case: &Case, backend: BackendKind) -> Vec<Vec<f32>> {
 
 #[test]
 fn a_pack_computes_the_bits_of_its_source() {
-    for name in case_names() {
+    for name in folder_case_names() {
         let case = Case::load(&name);
         let target = TempDir::new();
         let packed = pack(&case.dir, target.path(), &AS_IT_IS).unwrap();
@@ -94,8 +94,8 @@ fn records_are_aligned_and_whole() {
     let target = TempDir::new();
     let source = golden_dir().join("mlx-glm4_moe-mixed_2_6-g32-bf16");
     pack(&source, target.path(), &AS_IT_IS).unwrap();
-    let (blueprint, checkpoint) = Blueprint::of_folder(target.path()).unwrap();
-    let (original, _) = Blueprint::of_folder(&source).unwrap();
+    let (blueprint, checkpoint) = Blueprint::open(target.path()).unwrap();
+    let (original, _) = Blueprint::open(&source).unwrap();
     assert_eq!(blueprint.manifest.banks.len(), original.manifest.banks.len());
     for (bank, original) in blueprint.manifest.banks.iter().zip(&original.manifest.banks) {
         let records = bank.records.unwrap();
@@ -129,7 +129,7 @@ fn bytes_of(checkpoint: &Checkpoint, extent: Extent) -> Vec<u8> {
 
 /// Hashes of all quantised modules of a pack, experts stacked as mlx-lm does, by canonical name.
 fn quantised_modules(dir: &Path) -> BTreeMap<String, String> {
-    let (blueprint, checkpoint) = Blueprint::of_folder(dir).unwrap();
+    let (blueprint, checkpoint) = Blueprint::open(dir).unwrap();
     let mut found = BTreeMap::new();
     for name in checkpoint.tensors.keys() {
         let Some(base) = name.strip_suffix(".scales") else { continue };
@@ -196,7 +196,7 @@ fn quantised_packs_have_the_bits_of_mlx_lm() {
         let bytes = config.to_string();
         let raw = RawConfig::parse(Path::new("mlx"), bytes.as_bytes()).unwrap();
         let expected = ModelSpec::from_config(&raw).unwrap().quantisation;
-        let (blueprint, _) = Blueprint::of_folder(target.path()).unwrap();
+        let (blueprint, _) = Blueprint::open(target.path()).unwrap();
         assert_eq!(blueprint.spec.quantisation, expected, "{what}");
         assert!(verified(target.path()).damages.is_empty(), "{what}");
     }
@@ -253,7 +253,7 @@ fn a_pack_interrupted_at_any_step_ends_the_same() {
             let (source, target) = (TempDir::copy_of(case), TempDir::new());
             let first = pack_until(source.path(), target.path(), &options, n_steps);
             assert!(matches!(first, Err(Error::Cancelled)), "{n_steps}");
-            let is_model = Blueprint::of_folder(target.path()).is_ok();
+            let is_model = Blueprint::open(target.path()).is_ok();
             assert!(!is_model || contents(target.path()).len() > expected.len(), "{n_steps}");
             pack(source.path(), target.path(), &options)
                 .unwrap_or_else(|error| unreachable!("after {n_steps} steps: {error}"));
@@ -424,7 +424,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
 
     assert!(pack_until(source.path(), target.path(), &AS_IT_IS, 60).is_err());
     refused(source.path(), target.path(), &quantised(4, 32), "4 bits in groups of 32");
-    let error = Blueprint::of_folder(target.path()).unwrap_err().to_string();
+    let error = Blueprint::open(target.path()).unwrap_err().to_string();
     assert!(error.contains("not finished"), "{error}");
     edit_config(source.path(), |config| config["rope_theta"] = 5.into());
     refused(source.path(), target.path(), &AS_IT_IS, "is not the file that the interrupted pack");

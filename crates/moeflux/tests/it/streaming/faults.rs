@@ -63,8 +63,12 @@ pub(super) fn subject() -> (Case, TempDir, Vec<f32>) {
 #[test]
 fn transient_faults_end_with_the_right_tokens() {
     let (case, packed, expected) = subject();
+    let gguf = Case::load("gguf-qwen35moe");
+    let expected_of_gguf = run(&open_as(&gguf.dir, Arithmetic::Int8, 24), &gguf).unwrap();
     let (mut n_retries, mut n_rereads) = (0, 0);
     for seed in seeds(40) {
+        let engine = open(&Simulated::new(&gguf.dir, transient(seed)));
+        assert!(run(&engine, &gguf).unwrap() == expected_of_gguf, "GGUF, seed {seed}");
         let in_place = open(&Simulated::new(&case.dir, transient(seed)));
         assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
         let faults = Faults { n_flipped: 40, ..transient(seed) };

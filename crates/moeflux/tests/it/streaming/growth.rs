@@ -26,8 +26,8 @@ const CONTEXT: usize = 32;
 /// A model whose sessions have room for one of [`CONTEXT`] tokens; two more can have six slots.
 /// `None`: no limits.
 fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
-    let (blueprint, checkpoint) = Blueprint::of_folder(&case.dir).unwrap();
-    let Blueprint { spec, plan, manifest } = blueprint;
+    let (blueprint, checkpoint) = Blueprint::open(&case.dir).unwrap();
+    let Blueprint { spec, plan, manifest, .. } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
     let weights =
         Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Dropped), watch).unwrap());

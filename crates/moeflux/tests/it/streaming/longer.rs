@@ -136,8 +136,8 @@ impl Backend for Watched {
 /// A model with steps of [`N_ROWS`], whose slots lend `n_lent` for a step of [`N_PROMPT`]; none: it
 /// lends nothing. No runtime where the model has no experts.
 fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc<Runtime>, Told)> {
-    let (blueprint, checkpoint) = Blueprint::of_folder(&case.dir).unwrap();
-    let Blueprint { spec, plan, manifest } = blueprint;
+    let (blueprint, checkpoint) = Blueprint::open(&case.dir).unwrap();
+    let Blueprint { spec, plan, manifest, .. } = blueprint;
     if manifest.banks.is_empty() {
         return None;
     }

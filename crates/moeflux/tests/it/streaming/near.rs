@@ -32,7 +32,7 @@ impl SlotSight for Places {
 /// A model whose experts are streamed, and a layer of it.
 fn streamed(n_places: usize) -> (Experts, LayerIdx) {
     let case = Case::load("mlx-qwen3_moe-q2-g128-f32");
-    let (Blueprint { spec, manifest, .. }, checkpoint) = Blueprint::of_folder(&case.dir).unwrap();
+    let (Blueprint { spec, manifest, .. }, checkpoint) = Blueprint::open(&case.dir).unwrap();
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
     let model = StreamModel {
         manifest: &manifest,

@@ -17,7 +17,7 @@ pub(crate) const QWEN: &str = concat!(
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Expected {
     /// An error's line that has this part.
     Refused(&'static str),

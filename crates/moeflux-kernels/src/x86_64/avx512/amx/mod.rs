@@ -9,13 +9,14 @@
 mod layout;
 mod tiles;
 mod square;
+mod blocks;
 
 use std::arch::x86_64::{_mm512_castps_si512, _mm512_castsi512_ps};
 use std::ops::Range;
 
 use super::strips::{Columns, lay_picks, transposed};
 use super::vnni::Avx512Vnni;
-use super::{KERNELS, load, splat, store};
+use super::{KERNELS, lay_blocks, load, splat, store};
 use crate::format::{Affine, MatrixKind};
 use crate::int8::{
     Block, IntProduct, IntRows, IntScratch, LaidRows, Line, PIECE, RowBlock, Square, matmul, room,
@@ -24,6 +25,7 @@ use crate::int8::{
 use crate::lanes::{LANES, Lanes};
 use crate::table::KernelTable;
 use crate::upcoming::Upcoming;
+use blocks::multiply_blocks;
 use layout::{lay_any, lay_nibbles};
 use square::{GROUPS, Products, SIDE, Side, Strip, add_square};
 use tiles::{Amx, LINE, TILE_BYTES, TileRows, TileUnit};
@@ -56,7 +58,12 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
             let _configured = amx.configured(usize::from(affine.group));
             multiply(&mut amx, (product, affine), scratch, out);
         }
-        _ => matmul(Avx512Vnni::of_table(), product, scratch, out),
+        MatrixKind::Block(kind) if product.x.laid.n_rows >= PICKS_MIN => {
+            let mut amx = Amx::get().expect("the table is had only where the unit is");
+            let _configured = amx.configured(kind.group_cols());
+            multiply_blocks(&mut amx, product, scratch, out);
+        }
+        _ => matmul(Avx512Vnni::of_table(), (product, lay_blocks), scratch, out),
     }
 }
 
@@ -82,10 +89,19 @@ fn lay_all_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
 #[cfg(any(test, feature = "emulated"))]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
 fn int_matmul_emulated(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    let MatrixKind::Affine(affine) = product.matrix.layout().kind else { return };
-    if product.x.laid.n_rows > 0 {
-        let mut unit = tiles::Emulated::new(usize::from(affine.group));
-        multiply(&mut unit, (product, affine), scratch, out);
+    if product.x.laid.n_rows == 0 {
+        return;
+    }
+    match product.matrix.layout().kind {
+        MatrixKind::Affine(affine) => {
+            let mut unit = tiles::Emulated::new(usize::from(affine.group));
+            multiply(&mut unit, (product, affine), scratch, out);
+        }
+        MatrixKind::Block(kind) => {
+            let mut unit = tiles::Emulated::new(kind.group_cols());
+            multiply_blocks(&mut unit, product, scratch, out);
+        }
+        MatrixKind::Float(_) | MatrixKind::Fp8Block => {}
     }
 }
 

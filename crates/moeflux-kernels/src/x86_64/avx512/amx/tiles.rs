@@ -46,6 +46,10 @@ pub(super) trait TileUnit {
     /// Adds the products of two tiles.
     fn multiply<const CODES: usize, const VALUES: usize>(&mut self);
 
+    /// Adds the products of two tiles with their operands' signs the other way round: the tile of
+    /// [`TileUnit::load_codes`] has signed bytes, that of [`TileUnit::load_values`] unsigned ones.
+    fn multiply_turned<const CODES: usize, const VALUES: usize>(&mut self);
+
     /// Gives sums out.
     fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut Sums);
 }
@@ -161,6 +165,20 @@ impl TileUnit for Amx {
     }
 
     #[inline(always)]
+    fn multiply_turned<const CODES: usize, const VALUES: usize>(&mut self) {
+        // SAFETY: tiles are configured.
+        unsafe {
+            asm!(
+                "tdpbsud tmm{sums}, tmm{codes}, tmm{values}",
+                sums = const 2 * CODES + VALUES,
+                codes = const 4 + CODES,
+                values = const 6 + VALUES,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+    }
+
+    #[inline(always)]
     fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut Sums) {
         // SAFETY: `sums` is as large as the tile; tiles are configured.
         unsafe {
@@ -200,7 +218,11 @@ impl Config {
 
 /// Columns of a tile: 64, or one group where that is less.
 fn depth(group: usize) -> u16 {
-    if group < LINE { 32 } else { 64 }
+    match group {
+        16 => 16,
+        32 => 32,
+        _ => 64,
+    }
 }
 
 /// CPUID: tiles, int8 products, and a palette of eight tiles of sixteen rows of 64 bytes.
@@ -304,6 +326,18 @@ impl TileUnit for Emulated {
             for (col, sum) in sums.iter_mut().enumerate() {
                 for k in 0..self.depth {
                     *sum += i32::from(codes[k]) * i32::from(values[k / 4][4 * col + k % 4]);
+                }
+            }
+        }
+    }
+
+    fn multiply_turned<const CODES: usize, const VALUES: usize>(&mut self) {
+        let (codes, values) = (&self.codes[CODES], &self.values[VALUES]);
+        for (codes, sums) in codes.iter().zip(&mut self.sums[2 * CODES + VALUES].0) {
+            for (col, sum) in sums.iter_mut().enumerate() {
+                for k in 0..self.depth {
+                    let value = values[k / 4][4 * col + k % 4].cast_unsigned();
+                    *sum += i32::from(codes[k].cast_signed()) * i32::from(value);
                 }
             }
         }

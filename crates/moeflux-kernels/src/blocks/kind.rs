@@ -1,0 +1,136 @@
+//! The kinds of blocks that carry their own scales: ggml's, as GGUF files have them.
+
+use std::fmt;
+
+/// How a block of consecutive columns of a row is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(non_camel_case_types, reason = "the names that everybody knows them by")]
+pub enum BlockKind {
+    /// 4 bits: `d (q - 8)`.
+    Q4_0,
+    /// 4 bits: `d q + m`.
+    Q4_1,
+    /// 5 bits: `d (q - 16)`.
+    Q5_0,
+    /// 5 bits: `d q + m`.
+    Q5_1,
+    /// 8 bits: `d q`.
+    Q8_0,
+    /// 2 bits: `d s q - dmin m`, with a scale and a minimum per 16 columns.
+    Q2_K,
+    /// 3 bits: `d s (q - 4)`, with a scale per 16 columns.
+    Q3_K,
+    /// 4 bits: `d s q - dmin m`, with a scale and a minimum per 32 columns.
+    Q4_K,
+    /// 5 bits: `d s q - dmin m`, with a scale and a minimum per 32 columns.
+    Q5_K,
+    /// 6 bits: `d s (q - 32)`, with a scale per 16 columns.
+    Q6_K,
+    /// A codebook of eight magnitudes, their signs, and a scale per 32 columns: 2.06 bits.
+    IQ2_XXS,
+    /// The same with a scale per 16 columns: 2.31 bits.
+    IQ2_XS,
+    /// The same with a larger codebook: 2.56 bits.
+    IQ2_S,
+    /// A codebook of four magnitudes, their signs, and a scale per 32 columns: 3.06 bits.
+    IQ3_XXS,
+    /// The same with a larger codebook: 3.44 bits.
+    IQ3_S,
+    /// 4 bits: one of sixteen values.
+    IQ4_NL,
+    /// The same with a scale per 32 columns of a block of 256.
+    IQ4_XS,
+    /// 4 bits: an e2m1 value under a power of two.
+    MXFP4,
+}
+
+/// What follows from a kind.
+struct Traits {
+    name: &'static str,
+    cols: usize,
+    bytes: usize,
+    group: usize,
+    has_biases: bool,
+}
+
+impl BlockKind {
+    /// All kinds.
+    pub const ALL: [Self; 18] = [
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+        Self::IQ2_XXS,
+        Self::IQ2_XS,
+        Self::IQ2_S,
+        Self::IQ3_XXS,
+        Self::IQ3_S,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+        Self::MXFP4,
+    ];
+
+    const fn traits(self) -> Traits {
+        let (name, cols, bytes, group, has_biases) = match self {
+            Self::Q4_0 => ("Q4_0", 32, 18, 32, false),
+            Self::Q4_1 => ("Q4_1", 32, 20, 32, true),
+            Self::Q5_0 => ("Q5_0", 32, 22, 32, false),
+            Self::Q5_1 => ("Q5_1", 32, 24, 32, true),
+            Self::Q8_0 => ("Q8_0", 32, 34, 32, false),
+            Self::Q2_K => ("Q2_K", 256, 84, 16, true),
+            Self::Q3_K => ("Q3_K", 256, 110, 16, false),
+            Self::Q4_K => ("Q4_K", 256, 144, 32, true),
+            Self::Q5_K => ("Q5_K", 256, 176, 32, true),
+            Self::Q6_K => ("Q6_K", 256, 210, 16, false),
+            Self::IQ2_XXS => ("IQ2_XXS", 256, 66, 32, false),
+            Self::IQ2_XS => ("IQ2_XS", 256, 74, 16, false),
+            Self::IQ2_S => ("IQ2_S", 256, 82, 16, false),
+            Self::IQ3_XXS => ("IQ3_XXS", 256, 98, 32, false),
+            Self::IQ3_S => ("IQ3_S", 256, 110, 32, false),
+            Self::IQ4_NL => ("IQ4_NL", 32, 18, 32, false),
+            Self::IQ4_XS => ("IQ4_XS", 256, 136, 32, false),
+            Self::MXFP4 => ("MXFP4", 32, 17, 32, false),
+        };
+        Traits { name, cols, bytes, group, has_biases }
+    }
+
+    /// The name that ggml gives it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.traits().name
+    }
+
+    /// Columns of a block; rows are whole blocks.
+    #[must_use]
+    pub const fn block_cols(self) -> usize {
+        self.traits().cols
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub const fn block_bytes(self) -> usize {
+        self.traits().bytes
+    }
+
+    /// Columns under one scale: 16 or 32.
+    pub(crate) const fn group_cols(self) -> usize {
+        self.traits().group
+    }
+
+    /// Whether groups have a bias beside their scale.
+    pub(crate) const fn has_biases(self) -> bool {
+        self.traits().has_biases
+    }
+}
+
+impl fmt::Display for BlockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,137 @@
+//! Some blocks of sixteen rows, and how a kind's codes and scales leave them.
+
+use crate::blocks::{Apart, BlockKind};
+use crate::int8::block::RowBlock;
+use crate::int8::simd::{IntSimd, PIECE};
+use crate::lanes::{LANES, Lanes};
+
+/// Columns that are summed up before their terms are added.
+pub(super) const SPAN_COLS: usize = 4 * PIECE;
+
+/// Columns of a large block.
+pub(super) const CHUNK_COLS_MAX: usize = 2 * SPAN_COLS;
+
+/// Groups of a chunk at most.
+const CHUNK_GROUPS_MAX: usize = CHUNK_COLS_MAX / (PIECE / 2);
+
+/// A large block, or four small ones, of each of sixteen rows.
+pub(in crate::int8) struct Chunk<'a> {
+    pub(super) rows: RowBlock<'a>,
+    /// The first byte of each row.
+    pub(super) at: usize,
+}
+
+impl<'a> Chunk<'a> {
+    /// Sixteen bytes of each row from a byte of the chunk, four at a time.
+    #[inline(always)]
+    pub(super) fn quads<S: IntSimd>(&self, simd: S, at: usize) -> [S::Quads; 4] {
+        simd.quads(&self.rows.pieces(self.at + at))
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes<const N: usize>(&self, at: usize) -> [&'a [u8; N]; LANES] {
+        self.rows.pieces(self.at + at)
+    }
+}
+
+/// What was made ready of a chunk.
+#[repr(align(64))]
+pub(in crate::int8) struct Prepared {
+    /// For kinds whose codes do not come out of their bytes by vectors: sixteen rows of them.
+    pub(super) codes: [[u8; CHUNK_COLS_MAX]; LANES],
+    /// Scales and biases of the groups.
+    pub(super) scales: [[Lanes; 2]; CHUNK_GROUPS_MAX],
+}
+
+impl Prepared {
+    pub(super) const ZEROS: Self =
+        Self { codes: [[0; CHUNK_COLS_MAX]; LANES], scales: [[[0.0; LANES]; 2]; CHUNK_GROUPS_MAX] };
+}
+
+/// Sixteen columns of sixteen rows, four at a time.
+pub(in crate::int8) type Half<S> = [<S as IntSimd>::Quads; 4];
+
+/// What is added to the values that codes of a kind stand for, to make them unsigned; nothing where
+/// groups have a bias.
+pub(in crate::int8) const fn offset(kind: BlockKind) -> u8 {
+    match kind {
+        BlockKind::Q4_1 | BlockKind::Q5_1 | BlockKind::Q2_K | BlockKind::Q4_K | BlockKind::Q5_K => {
+            0
+        }
+        BlockKind::Q3_K => 4,
+        BlockKind::Q4_0 => 8,
+        BlockKind::MXFP4 => 12,
+        BlockKind::Q5_0 | BlockKind::IQ3_S => 16,
+        BlockKind::Q6_K => 32,
+        BlockKind::IQ2_XXS | BlockKind::IQ2_XS | BlockKind::IQ2_S | BlockKind::IQ3_XXS => 64,
+        BlockKind::IQ4_NL | BlockKind::IQ4_XS => 127,
+        BlockKind::Q8_0 => 128,
+    }
+}
+
+/// Whether codes of a kind have more than 4 bits, once they are unsigned.
+pub(in crate::int8) const fn is_wide(kind: BlockKind) -> bool {
+    !matches!(
+        kind,
+        BlockKind::Q4_0 | BlockKind::Q4_1 | BlockKind::Q2_K | BlockKind::Q3_K | BlockKind::Q4_K
+    )
+}
+
+/// Blocks of a chunk.
+pub(super) const fn chunk_blocks(kind: BlockKind) -> usize {
+    SPAN_COLS.div_ceil(kind.block_cols())
+}
+
+/// How codes of a kind leave their blocks by vectors.
+pub(in crate::int8) trait BlockCodes {
+    const KIND: BlockKind;
+
+    /// Whether the halves of a unit stand [`PIECE`] columns apart from each other.
+    const STRIDED: bool = false;
+
+    /// Makes a chunk's scales and biases ready, and whatever [`BlockCodes::unit`] wants.
+    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared);
+
+    /// The codes of 64 columns.
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &Chunk<'_>,
+        prepared: &Prepared,
+        unit: usize,
+    ) -> [Half<S>; 4];
+
+    /// Which half of a span the `j`-th of a unit is.
+    #[inline(always)]
+    fn place(unit: usize, j: usize) -> usize {
+        if Self::STRIDED { 2 * j + unit % 2 } else { unit % 2 * 4 + j }
+    }
+}
+
+/// 64 columns of codes that were prepared.
+#[inline(always)]
+pub(super) fn prepared_unit<S: IntSimd>(simd: S, prepared: &Prepared, unit: usize) -> [Half<S>; 4] {
+    let rows = RowBlock::new(prepared.codes.as_flattened(), (8, CHUNK_COLS_MAX), 0);
+    let chunk = Chunk { rows, at: 64 * unit };
+    [chunk.quads(simd, 0), chunk.quads(simd, 16), chunk.quads(simd, 32), chunk.quads(simd, 48)]
+}
+
+/// Makes a chunk of any kind ready, without vectors.
+pub(super) fn prepare_any(kind: BlockKind, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    let (block_cols, block_bytes) = (kind.block_cols(), kind.block_bytes());
+    let n_groups = block_cols / kind.group_cols();
+    let mut apart = Apart::ZEROS;
+    for (r, codes) in prepared.codes.iter_mut().enumerate() {
+        let row = &chunk.rows.row(r)[chunk.at..][..chunk_blocks(kind) * block_bytes];
+        let blocks = row.chunks_exact(block_bytes).zip(codes.chunks_exact_mut(block_cols));
+        for (block_idx, (block, codes)) in blocks.enumerate() {
+            apart.take(kind, block);
+            for (code, value) in codes.iter_mut().zip(apart.codes) {
+                *code = value.cast_unsigned().wrapping_add(offset(kind));
+            }
+            for g in 0..n_groups {
+                let [scales, biases] = &mut prepared.scales[block_idx * n_groups + g];
+                (scales[r], biases[r]) = (apart.scales[g], apart.biases[g]);
+            }
+        }
+    }
+}

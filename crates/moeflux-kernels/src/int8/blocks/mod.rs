@@ -1,0 +1,20 @@
+//! Products with blocks that carry their own scales.
+//!
+//! Their groups have 32 or 16 columns. Activations are rounded per 32 columns for all of them: two
+//! groups of 16 share a step. Codes are signed. A group's scale and bias are the exact products
+//! that `blocks/apart.rs` states. An output element takes its groups in ascending order, as in
+//! `int8/mod.rs`; kinds without biases take the first term alone.
+//!
+//! Codes are made unsigned by an offset, which the sum of a group's activations takes back: exact
+//! integers both. **Invariant:** what a kind's vectors give is what `blocks/apart.rs` gives.
+
+mod chunk;
+mod codebooks;
+pub(super) mod kinds;
+mod rows;
+mod stream;
+
+pub(super) use chunk::is_wide;
+pub(super) use kinds::for_kind;
+pub(crate) use rows::{BlockMatrix, BlockRows, LayBlocks, Memory, lay_blocks};
+pub(super) use stream::meet_one;

@@ -1,0 +1,239 @@
+//! Sixteen rows of blocks, laid down in tiles.
+
+use std::ops::Range;
+
+use super::chunk::{
+    BlockCodes, Chunk, Half, Prepared, SPAN_COLS, chunk_blocks, offset, prepare_any, prepared_unit,
+};
+use super::kinds::for_kind;
+use crate::blocks::BlockKind;
+use crate::format::{Matrix, MatrixLayout};
+use crate::int8::block::RowBlock;
+use crate::int8::simd::{IntSimd, PIECE};
+use crate::int8::tile::{Scales, Sixteen, Tile};
+use crate::lanes::LANES;
+
+/// Columns of half a piece.
+pub(super) const HALF_COLS: usize = PIECE / 2;
+
+/// Columns of a unit.
+pub(super) const UNIT_COLS: usize = 4 * HALF_COLS;
+
+/// Bytes of four blocks of the largest small kind.
+const TAIL_BYTES: usize = 4 * 34;
+
+/// Lays some columns of blocks down, which begin with a chunk: a table's function, compiled once
+/// for all that takes tiles.
+pub(crate) type LayBlocks =
+    unsafe fn(&BlockMatrix<'_>, Range<usize>, &mut Memory, (&mut Tile, &mut Scales));
+
+/// A matrix of blocks, from a row on.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockMatrix<'a> {
+    pub(crate) matrix: Matrix<'a>,
+    pub(crate) kind: BlockKind,
+    pub(crate) first_row: usize,
+}
+
+/// Sixteen rows of a matrix of blocks whose codes are wide or not, and have biases or not.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockRows<'a, const WIDE: bool, const BIASED: bool> {
+    rows: BlockMatrix<'a>,
+    lay: LayBlocks,
+}
+
+impl<'a, const WIDE: bool, const BIASED: bool> BlockRows<'a, WIDE, BIASED> {
+    /// `lay` is the table's.
+    pub(crate) fn new((matrix, kind): (Matrix<'a>, BlockKind), lay: LayBlocks) -> Self {
+        Self { rows: BlockMatrix { matrix, kind, first_row: 0 }, lay }
+    }
+}
+
+impl<const WIDE: bool, const BIASED: bool> Sixteen for BlockRows<'_, WIDE, BIASED> {
+    const WIDE: bool = WIDE;
+    const BIASED: bool = BIASED;
+
+    type Memory = Memory;
+    const MEMORY: Memory = Memory::ZEROS;
+
+    #[inline(always)]
+    fn at_row(self, first_row: usize) -> Self {
+        Self { rows: BlockMatrix { first_row, ..self.rows }, ..self }
+    }
+
+    #[inline(always)]
+    fn layout(&self) -> MatrixLayout {
+        self.rows.matrix.layout()
+    }
+
+    #[inline(always)]
+    fn group(&self) -> usize {
+        self.rows.kind.group_cols()
+    }
+
+    #[inline(always)]
+    fn correction(&self) -> f32 {
+        -f32::from(offset(self.rows.kind))
+    }
+
+    #[inline(always)]
+    fn address(&self) -> *const u8 {
+        self.rows.matrix.row(self.rows.first_row).as_ptr()
+    }
+
+    #[inline(always)]
+    fn lay<S: IntSimd>(
+        &self,
+        _: S,
+        cols: Range<usize>,
+        memory: &mut Memory,
+        laid: (&mut Tile, &mut Scales),
+    ) {
+        // SAFETY: the function is that of a table with the features that `S` is the proof of.
+        unsafe { (self.lay)(&self.rows, cols, memory, laid) };
+    }
+}
+
+/// What taking blocks apart needs.
+pub(crate) struct Memory {
+    pub(super) prepared: Prepared,
+    pub(super) tail: Tail,
+}
+
+impl Memory {
+    pub(super) const ZEROS: Self =
+        Self { prepared: Prepared::ZEROS, tail: Tail([[0; TAIL_BYTES]; LANES]) };
+}
+
+/// The last blocks of sixteen rows, where they are fewer than make a chunk.
+pub(super) struct Tail([[u8; TAIL_BYTES]; LANES]);
+
+impl BlockMatrix<'_> {
+    /// The chunk from a column on; one that is not whole is filled up with zeros.
+    #[inline(always)]
+    pub(super) fn chunk<'t>(
+        &'t self,
+        kind: BlockKind,
+        col: usize,
+        tail: &'t mut Tail,
+    ) -> Chunk<'t> {
+        let row_bytes = self.matrix.layout().row_bytes();
+        let rows = RowBlock::new(self.matrix.codes(), (8, row_bytes), self.first_row);
+        let at = col / kind.block_cols() * kind.block_bytes();
+        if at + chunk_blocks(kind) * kind.block_bytes() <= row_bytes {
+            return Chunk { rows, at };
+        }
+        tail.fill(&rows, at)
+    }
+}
+
+impl Tail {
+    #[cold]
+    fn fill(&mut self, rows: &RowBlock<'_>, at: usize) -> Chunk<'_> {
+        for (r, tail) in self.0.iter_mut().enumerate() {
+            let rest = &rows.row(r)[at..];
+            tail[..rest.len()].copy_from_slice(rest);
+            tail[rest.len()..].fill(0);
+        }
+        Chunk { rows: RowBlock::new(self.0.as_flattened(), (8, TAIL_BYTES), 0), at: 0 }
+    }
+}
+
+/// The body of a table's [`LayBlocks`].
+#[inline(always)]
+pub(crate) fn lay_blocks<S: IntSimd>(
+    simd: S,
+    rows: &BlockMatrix<'_>,
+    cols: Range<usize>,
+    memory: &mut Memory,
+    laid: (&mut Tile, &mut Scales),
+) {
+    if !S::TAKES_BLOCKS {
+        return lay_any(simd, rows, cols, memory, laid);
+    }
+    for_kind!(
+        rows.kind,
+        Q4_0 Q4_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ3_XXS IQ4_NL IQ4_XS MXFP4,
+        K => lay::<K, S>(simd, rows, cols, memory, laid),
+        else lay_any(simd, rows, cols, memory, laid)
+    );
+}
+
+#[inline(always)]
+fn lay<K: BlockCodes, S: IntSimd>(
+    simd: S,
+    rows: &BlockMatrix<'_>,
+    cols: Range<usize>,
+    Memory { prepared, tail }: &mut Memory,
+    (tile, scales): (&mut Tile, &mut Scales),
+) {
+    let chunk_cols = chunk_blocks(K::KIND) * K::KIND.block_cols();
+    for first_col in (0..cols.len()).step_by(chunk_cols) {
+        let chunk = rows.chunk(K::KIND, cols.start + first_col, tail);
+        K::prepare(simd, &chunk, prepared);
+        scales.take(K::KIND, (first_col, cols.len()), prepared);
+        for span in 0..chunk_cols / SPAN_COLS {
+            let halves = tile.span(first_col + span * SPAN_COLS);
+            let first = K::unit(simd, &chunk, prepared, 2 * span);
+            lay_unit::<K, S>(simd, 0, &first, halves);
+            let second = K::unit(simd, &chunk, prepared, 2 * span + 1);
+            lay_unit::<K, S>(simd, 1, &second, halves);
+        }
+    }
+}
+
+#[inline(always)]
+fn lay_unit<K: BlockCodes, S: IntSimd>(
+    simd: S,
+    unit: usize,
+    codes: &[Half<S>; 4],
+    halves: &mut [[[u8; 64]; 4]; SPAN_COLS / HALF_COLS],
+) {
+    for j in 0..4 {
+        simd.lay(&codes[j], &mut halves[K::place(unit, j)]);
+    }
+}
+
+/// Any kind, taken apart without vectors.
+#[inline(always)]
+fn lay_any<S: IntSimd>(
+    simd: S,
+    rows: &BlockMatrix<'_>,
+    cols: Range<usize>,
+    Memory { prepared, tail }: &mut Memory,
+    (tile, scales): (&mut Tile, &mut Scales),
+) {
+    let chunk_cols = chunk_blocks(rows.kind) * rows.kind.block_cols();
+    for first_col in (0..cols.len()).step_by(chunk_cols) {
+        let chunk = rows.chunk(rows.kind, cols.start + first_col, tail);
+        prepare_any(rows.kind, &chunk, prepared);
+        scales.take(rows.kind, (first_col, cols.len()), prepared);
+        for unit in 0..chunk_cols / UNIT_COLS {
+            let halves = tile.span(first_col + unit / 2 * SPAN_COLS);
+            let codes = prepared_unit(simd, prepared, unit);
+            for j in 0..4 {
+                simd.lay(&codes[j], &mut halves[unit % 2 * 4 + j]);
+            }
+        }
+    }
+}
+
+impl Scales {
+    /// Takes the scales of a chunk, as far as it lies within the columns.
+    #[inline(always)]
+    fn take(&mut self, kind: BlockKind, (col, n_cols): (usize, usize), prepared: &Prepared) {
+        let n_groups = (n_cols - col) / kind.group_cols();
+        let targets = &mut self.values[col / kind.group_cols()..][..n_groups];
+        targets.iter_mut().zip(&prepared.scales).for_each(|(it, scales)| *it = *scales);
+    }
+}
+
+impl Tile {
+    /// The columns of a span, sixteen at a time. There is room for whole spans, also where the row
+    /// ends within one.
+    #[inline(always)]
+    fn span(&mut self, col: usize) -> &mut [[[u8; 64]; 4]; SPAN_COLS / HALF_COLS] {
+        let (halves, _) = self.quads.as_chunks_mut::<4>();
+        halves[col / HALF_COLS..].first_chunk_mut().expect("a tile is whole spans")
+    }
+}

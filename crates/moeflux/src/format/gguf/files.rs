@@ -1,0 +1,258 @@
+//! Which files a GGUF model lies in, and their headers.
+//!
+//! **Invariant:** all parts of a split model are there, each at the place that its name says, or
+//! the error names the one that is not.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use moeflux_io::{FileIdentity, ReadFile};
+use twox_hash::XxHash3_64;
+
+use super::cursor::Stop;
+use super::header::{GgufHeader, parse_gguf};
+use super::metadata::Metadata;
+use crate::error::{ByteCount, Error, Result};
+use crate::format::whole::read_range;
+use crate::format::{FETCH_AGAIN, quoted};
+
+/// As of safetensors. The largest vocabularies have 20 MB.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// Read first, and four times as much each time that a header goes on.
+const FIRST_BYTES: u64 = 1 << 20;
+
+/// Files of one model at most: forty times the most known.
+const N_PARTS_MAX: usize = 99_999;
+
+/// One file with its header.
+#[derive(Debug)]
+pub(crate) struct GgufFile {
+    pub(crate) path: PathBuf,
+    pub(crate) header: GgufHeader,
+    pub(crate) len_bytes: u64,
+    /// XXH3 of all bytes before the data.
+    pub(crate) hash: u64,
+    /// `None` if only its header is known.
+    pub(crate) identity: Option<FileIdentity>,
+}
+
+/// The GGUF file that a path means: itself, or the only model of a folder without safetensors. In a
+/// folder of the hub it may lie in a folder of its own.
+///
+/// # Errors
+///
+/// [`Error::Malformed`] for a folder with several.
+pub fn gguf_at(path: &Path) -> Result<Option<PathBuf>> {
+    if path.is_file() {
+        return Ok(Some(path.to_owned()));
+    }
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    let mut found = Vec::new();
+    for entry in entries(path)? {
+        if entry.extension().is_some_and(|end| end == "safetensors") {
+            return Ok(None);
+        }
+        if entry.is_dir() {
+            // What cannot be listed has nothing to name.
+            found.extend(entries(&entry).unwrap_or_default());
+        } else {
+            found.push(entry);
+        }
+    }
+    found.retain(|path| path.file_name().and_then(OsStr::to_str).is_some_and(is_model));
+    found.sort();
+    let name = |path: &Path| quoted(&path.file_name().unwrap_or_default().to_string_lossy());
+    match found.as_slice() {
+        [] => Ok(None),
+        [file] => Ok(Some(file.clone())),
+        [first, second, ..] => {
+            let problem = format!(
+                "holds {} GGUF models: name one of them, such as `{}` or `{}`",
+                found.len(),
+                name(first),
+                name(second)
+            );
+            Err(Error::malformed(path, problem))
+        }
+    }
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).map_err(Error::io("list", dir))?;
+    entries.map(|entry| entry.map(|it| it.path()).map_err(Error::io("list", dir))).collect()
+}
+
+/// Whether a file of this name is a model or the first part of one, and not what reads pictures.
+fn is_model(name: &str) -> bool {
+    let has_end = Path::new(name).extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
+    let is_first = part_of(name).is_none_or(|part| part.number == 1);
+    has_end && is_first && !name.starts_with('.') && !name.starts_with("mmproj")
+}
+
+/// The headers of the file at `path` and of those that belong to it, in order.
+pub(crate) fn read_all(path: &Path) -> Result<Vec<GgufFile>> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some(part) = part_of(&name) else {
+        let file = read(path)?;
+        let n_parts = split_count(&file.header.metadata);
+        if n_parts > 1 {
+            let number = file.header.metadata.count("split.no").unwrap_or(0) + 1;
+            let problem = format!(
+                "is part {number} of {n_parts} of a split file, and its name does not say how the \
+                 others are called: give all of them the names that they were published under, \
+                 such as NAME-{number:05}-of-{n_parts:05}.gguf"
+            );
+            return Err(Error::malformed(path, problem));
+        }
+        return Ok(vec![file]);
+    };
+    let paths: Vec<PathBuf> = (1..=part.n).map(|it| path.with_file_name(part.name(it))).collect();
+    let missing: Vec<usize> =
+        paths.iter().enumerate().filter(|(_, path)| !path.exists()).map(|(idx, _)| idx).collect();
+    if let Some(&first) = missing.first() {
+        let problem = format!(
+            "is part {} of {} of a split file, and {} of these {} missing, the first is `{}`: \
+             fetch {} to the same folder",
+            part.number,
+            part.n,
+            missing.len(),
+            if missing.len() == 1 { "is" } else { "are" },
+            quoted(&part.name(first + 1)),
+            if missing.len() == 1 { "it" } else { "them" },
+        );
+        return Err(Error::malformed(path, problem));
+    }
+    let files: Vec<GgufFile> = paths.iter().map(|path| read(path)).collect::<Result<_>>()?;
+    for (file_idx, file) in files.iter().enumerate() {
+        check_part(file, file_idx, part.n)?;
+    }
+    check_tensors(&files)?;
+    Ok(files)
+}
+
+/// A name of a part: `NAME-00001-of-00003.gguf`.
+struct Part<'n> {
+    stem: &'n str,
+    number: usize,
+    n: usize,
+    end: &'n str,
+}
+
+fn part_of(name: &str) -> Option<Part<'_>> {
+    let (base, end) = name.rsplit_once('.')?;
+    let (rest, n) = base.rsplit_once("-of-")?;
+    let (stem, number) = rest.rsplit_once('-')?;
+    let digits = |text: &str| {
+        let is_number = text.len() == 5 && text.bytes().all(|it| it.is_ascii_digit());
+        text.parse::<usize>().ok().filter(|_| is_number)
+    };
+    let (number, n) = (digits(number)?, digits(n)?);
+    let is_part = end.eq_ignore_ascii_case("gguf") && (1..=n).contains(&number);
+    (is_part && n <= N_PARTS_MAX).then_some(Part { stem, number, n, end })
+}
+
+impl Part<'_> {
+    fn name(&self, number: usize) -> String {
+        format!("{}-{number:05}-of-{:05}.{}", self.stem, self.n, self.end)
+    }
+}
+
+fn split_count(metadata: &Metadata) -> u64 {
+    metadata.count("split.count").unwrap_or(1)
+}
+
+/// Checks that a file is the part that its name says.
+fn check_part(file: &GgufFile, file_idx: usize, n_parts: usize) -> Result<()> {
+    let metadata = &file.header.metadata;
+    let found = (metadata.count("split.no").unwrap_or(0), split_count(metadata));
+    if found == (file_idx as u64, n_parts as u64) {
+        return Ok(());
+    }
+    let problem = format!(
+        "says that it is part {} of {}: give it the name that it was published under, or fetch it \
+         again",
+        found.0.saturating_add(1),
+        found.1
+    );
+    Err(Error::malformed(&file.path, problem))
+}
+
+/// Checks that the parts have as many tensors as the first one says.
+fn check_tensors(files: &[GgufFile]) -> Result<()> {
+    let Some(first) = files.first() else { return Ok(()) };
+    let n_found: usize = files.iter().map(|file| file.header.tensors.len()).sum();
+    match first.header.metadata.count("split.tensors.count") {
+        Some(n) if n != n_found as u64 => {
+            let problem = format!(
+                "says that all its parts have {n} tensors, and they have {n_found}: they do not \
+                 belong together, fetch them again"
+            );
+            Err(Error::malformed(&first.path, problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The header of one file, whose tensors lie within it.
+fn read(path: &Path) -> Result<GgufFile> {
+    let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    let header = parse(&file, path)?;
+    let checked = GgufFile::new(path, header, file.len_bytes())?;
+    let hash = XxHash3_64::oneshot(&read_range(&file, path, 0, checked.header.data_at)?);
+    Ok(GgufFile { hash, identity: Some(file.identity()), ..checked })
+}
+
+impl GgufFile {
+    /// A file whose header is known, and that is long enough for its tensors.
+    fn new(path: &Path, header: GgufHeader, len_bytes: u64) -> Result<Self> {
+        // A file without tensors may end before its data would be aligned.
+        let data_at = header.data_at.min(len_bytes);
+        if len_bytes < header.end_bytes && !header.tensors.is_empty() {
+            let (found, whole) = (ByteCount(len_bytes), ByteCount(header.end_bytes));
+            let problem = format!(
+                "the download is incomplete: {} of {}; fetch it again",
+                found.rounded(),
+                whole.rounded()
+            );
+            return Err(Error::malformed(path, problem));
+        }
+        let header = GgufHeader { data_at, ..header };
+        Ok(Self { path: path.to_owned(), header, len_bytes, hash: 0, identity: None })
+    }
+
+    /// The same of a file's first bytes.
+    pub(crate) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
+        match parse_gguf(bytes, len_bytes) {
+            Ok(header) => Self::new(path, header, len_bytes),
+            Err(Stop::Wrong(problem)) => Err(Error::malformed(path, problem.0)),
+            Err(Stop::Short) => Err(Error::malformed(path, "has a longer header than was read")),
+        }
+    }
+}
+
+fn parse(file: &ReadFile, path: &Path) -> Result<GgufHeader> {
+    let len_bytes = file.len_bytes();
+    if len_bytes == 0 {
+        return Err(Error::malformed(path, format!("is empty: {FETCH_AGAIN}")));
+    }
+    let mut n_bytes = FIRST_BYTES;
+    loop {
+        let bytes = read_range(file, path, 0, n_bytes.min(len_bytes))?;
+        match parse_gguf(&bytes, len_bytes) {
+            Ok(header) => return Ok(header),
+            Err(Stop::Wrong(problem)) => return Err(Error::malformed(path, problem.0)),
+            Err(Stop::Short) if n_bytes < HEADER_BYTES_MAX => {
+                n_bytes = (4 * n_bytes).min(HEADER_BYTES_MAX);
+            }
+            Err(Stop::Short) => {
+                let problem = format!(
+                    "has a header of more than {HEADER_BYTES_MAX} bytes, the limit: it is damaged"
+                );
+                return Err(Error::malformed(path, problem));
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a GGUF file says of itself: values by key.
+//!
+//! **Invariant:** integers of every width are one of two types, so that no reader depends on which
+//! width a converter chose. Knows nothing of what a key means.
+
+use std::collections::BTreeMap;
+
+/// The keys of a file and their values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metadata {
+    pub(super) values: BTreeMap<String, Value>,
+}
+
+/// A value of a GGUF file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// `BOOL`.
+    Bool(bool),
+    /// Any unsigned integer, and a signed one that is not negative.
+    U64(u64),
+    /// A signed integer below 0.
+    I64(i64),
+    /// `FLOAT32` or `FLOAT64`.
+    F64(f64),
+    /// `STRING`.
+    String(String),
+    /// An array of truth values.
+    Bools(Vec<bool>),
+    /// An array of any integers.
+    Integers(Vec<i64>),
+    /// An array of `FLOAT32` or `FLOAT64`.
+    Floats(Vec<f64>),
+    /// An array of strings.
+    Strings(Vec<String>),
+}
+
+impl Metadata {
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    /// The value of a key, if it is a string.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The value of a key, if it is an integer that is not negative.
+    #[must_use]
+    pub fn count(&self, key: &str) -> Option<u64> {
+        match self.get(key)? {
+            Value::U64(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// All keys with their values, in order of the keys.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value))
+    }
+}
+
+impl Value {
+    /// What kind of value it is, for messages.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Bool(_) => "a truth value",
+            Self::U64(_) | Self::I64(_) => "an integer",
+            Self::F64(_) => "a number",
+            Self::String(_) => "a string",
+            Self::Bools(_) => "an array of truth values",
+            Self::Integers(_) => "an array of integers",
+            Self::Floats(_) => "an array of numbers",
+            Self::Strings(_) => "an array of strings",
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! GGUF files: metadata and a table of contents.
+//!
+//! **Invariant:** see [`crate::format`]. Knows versions 2 and 3, little-endian.
+
+mod kind;
+mod metadata;
+mod cursor;
+mod header;
+mod names;
+mod files;
+#[cfg(test)]
+pub(crate) mod made;
+#[cfg(test)]
+mod tests;
+
+pub use cursor::Stop;
+pub use files::gguf_at;
+pub(crate) use files::{GgufFile, read_all};
+pub use header::{GgufHeader, parse_gguf};
+pub use metadata::{Metadata, Value};
+pub(crate) use names::{canonical, in_gguf};

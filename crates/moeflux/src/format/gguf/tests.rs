@@ -1,0 +1,202 @@
+//! Headers of GGUF files, good and bad, and the files that they are in.
+#![expect(clippy::indexing_slicing, reason = "a test that panics has failed, as it should")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::made::{Made, text};
+use super::*;
+use crate::format::{BlockType, Checkpoint, DType};
+
+fn parsed(bytes: &[u8]) -> Result<GgufHeader, Stop> {
+    parse_gguf(bytes, bytes.len() as u64)
+}
+
+#[test]
+fn values_of_every_type_come_out() {
+    let array = |type_id: u32, n: u64, values: &[u8]| {
+        [&type_id.to_le_bytes()[..], &n.to_le_bytes(), values].concat()
+    };
+    let made = Made::new()
+        .pair("u8", 0, &[200])
+        .pair("i8", 1, &[0xfe])
+        .pair("u16", 2, &[1, 2])
+        .pair("i32", 5, &(-7_i32).to_le_bytes())
+        .pair("f32", 6, &1.5_f32.to_le_bytes())
+        .pair("bool", 7, &[1])
+        .pair("u64", 10, &u64::MAX.to_le_bytes())
+        .pair("i64", 11, &i64::MIN.to_le_bytes())
+        .pair("f64", 12, &0.25_f64.to_le_bytes())
+        .string("text", "ä")
+        .pair("texts", 9, &array(8, 2, &[text("a"), text("")].concat()))
+        .pair("integers", 9, &array(3, 2, &[0xff, 0xff, 1, 0]))
+        .pair("floats", 9, &array(6, 1, &2.0_f32.to_le_bytes()))
+        .pair("bools", 9, &array(7, 2, &[0, 1]));
+    for version in [2, 3] {
+        let mut bytes = made.bytes();
+        bytes[4] = version;
+        let header = parsed(&bytes).unwrap();
+        let get = |key: &str| header.metadata.get(key).unwrap().clone();
+        assert_eq!(get("u8"), Value::U64(200));
+        assert_eq!(get("i8"), Value::I64(-2));
+        assert_eq!(get("u16"), Value::U64(513));
+        assert_eq!(get("i32"), Value::I64(-7));
+        assert_eq!(get("f32"), Value::F64(1.5));
+        assert_eq!(get("bool"), Value::Bool(true));
+        assert_eq!(get("u64"), Value::U64(u64::MAX));
+        assert_eq!(get("i64"), Value::I64(i64::MIN));
+        assert_eq!(get("f64"), Value::F64(0.25));
+        assert_eq!(get("text"), Value::String("ä".to_owned()));
+        assert_eq!(get("texts"), Value::Strings(vec!["a".to_owned(), String::new()]));
+        assert_eq!(get("integers"), Value::Integers(vec![-1, 1]));
+        assert_eq!(get("floats"), Value::Floats(vec![2.0]));
+        assert_eq!(get("bools"), Value::Bools(vec![false, true]));
+    }
+}
+
+#[test]
+fn tensors_have_their_places_and_shapes() {
+    let made = Made::new()
+        .tensor("b", &[64, 3], 8, 64)
+        .tensor("a", &[3, 5], 0, 0)
+        .tensor("c", &[], 0, 288)
+        .data(320);
+    let header = parsed(&made.bytes()).unwrap();
+    let [a, b, c] = &header.tensors[..] else { panic!("{header:?}") };
+    assert_eq!((a.name.as_str(), a.dtype, &a.shape[..]), ("a", DType::F32, &[5, 3][..]));
+    assert_eq!((a.begin_bytes, a.len_bytes), (0, 60));
+    assert_eq!((b.dtype, &b.shape[..]), (DType::Block(BlockType::Q8_0), &[3, 64][..]));
+    assert_eq!((b.begin_bytes, b.len_bytes), (64, 204));
+    assert_eq!((c.shape.len(), c.len_bytes), (0, 4));
+    assert_eq!(header.end_bytes, header.data_at + 292);
+    assert_eq!(header.data_at % 32, 0);
+}
+
+#[test]
+fn what_is_wrong_with_a_header_is_said_in_one_line() {
+    let cases: [(&str, Made, &str); 14] = [
+        ("v1", Made { version: 1, ..Made::new() }, "version 1, of 2023"),
+        ("v4", Made { version: 4, ..Made::new() }, "version 4; versions 2 and 3"),
+        ("big-endian", Made { version: 3 << 24, ..Made::new() }, "big-endian"),
+        (
+            "keys",
+            Made { n_pairs: 1 << 60, ..Made::new() },
+            "for its keys (1,152,921,504,606,846,976)",
+        ),
+        ("tensors", Made { n_tensors: 1 << 40, ..Made::new() }, "for its tensors"),
+        ("twice", Made::new().u32("a", 1).u32("a", 1), "has key `a` twice"),
+        ("kind", Made::new().pair("a", 13, &[0]), "unknown type 13 at key `a`"),
+        (
+            "nested",
+            Made::new().pair(
+                "a",
+                9,
+                &[&9_u32.to_le_bytes()[..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat(),
+            ),
+            "array of arrays at key `a`",
+        ),
+        ("alignment", Made::new().u32("general.alignment", 24), "no power of two"),
+        ("type", Made::new().tensor("t", &[32], 139, 0).data(32), "`t` of type 139"),
+        ("rank", Made::new().tensor("t", &[1; 5], 0, 0).data(32), "5 dimensions"),
+        ("ragged", Made::new().tensor("t", &[48], 8, 0).data(64), "blocks of 32 of Q8_0"),
+        ("place", Made::new().tensor("t", &[4], 0, 8).data(64), "not at a multiple of 32"),
+        (
+            "overlap",
+            Made::new().tensor("t", &[16], 0, 0).tensor("u", &[4], 0, 32).data(64),
+            "an overlap before tensor `u`",
+        ),
+    ];
+    for (what, made, expected) in cases {
+        let Err(Stop::Wrong(problem)) = parsed(&made.bytes()) else { panic!("{what}") };
+        assert!(problem.0.contains(expected), "{what}: {problem}");
+    }
+    let huge = Made::new().tensor("t", &[1 << 31, 1 << 31, 1 << 31], 0, 0);
+    let Err(Stop::Wrong(problem)) = parsed(&huge.bytes()) else { panic!("huge") };
+    assert!(problem.0.contains("beyond any file"), "{problem}");
+}
+
+/// A folder of its own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("moeflux-gguf-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[track_caller]
+fn check_refused(path: &Path, expected: &str) {
+    let message = Checkpoint::open(path).unwrap_err().to_string();
+    assert!(message.contains(expected) && !message.contains('\n'), "{message}");
+}
+
+#[test]
+fn a_file_that_is_cut_says_how_much_there_is() {
+    let folder = Folder::new();
+    let made = Made::new().string("general.architecture", "x").tensor("t", &[1024], 0, 0);
+    let bytes = made.data(4096).bytes();
+    let whole = folder.write("whole.gguf", &bytes);
+    assert_eq!(Checkpoint::open(&whole).unwrap().tensors["t"].len_bytes, 4096);
+    let cut = folder.write("cut.gguf", &bytes[..2000]);
+    check_refused(&cut, "the download is incomplete: 2.00 kB of 4.22 kB; fetch it again");
+    let cut = folder.write("header.gguf", &bytes[..50]);
+    check_refused(&cut, "within its header");
+    check_refused(&folder.write("none.gguf", b""), "is empty");
+    check_refused(&folder.write("page.gguf", b"<html>"), "does not begin with `GGUF`");
+    check_refused(
+        &folder.0,
+        "holds 5 GGUF models: name one of them, such as `cut.gguf` or `header.gguf`",
+    );
+}
+
+#[test]
+fn parts_of_a_split_file_are_found_by_any_of_their_names() {
+    let folder = Folder::new();
+    let part = |number: u32, n: u32, n_tensors: u32| {
+        let made = if number == 0 {
+            Made::new().string("general.architecture", "x").u32("split.tensors.count", n_tensors)
+        } else {
+            Made::new()
+        };
+        let made = made.u32("split.no", number).u32("split.count", n);
+        made.tensor(&format!("t{number}"), &[8], 0, 0).data(32).bytes()
+    };
+    let name = |number: u32| format!("m-{number:05}-of-00003.gguf");
+    for number in 0..3 {
+        folder.write(&name(number + 1), &part(number, 3, 3));
+    }
+    for path in [folder.0.join(name(1)), folder.0.join(name(3)), folder.0.clone()] {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!((checkpoint.files.len(), checkpoint.tensors.len()), (3, 3));
+        assert_eq!(checkpoint.dir, folder.0.join(name(1)));
+    }
+    folder.write(&name(1), &part(0, 3, 4));
+    check_refused(&folder.0, "says that all its parts have 4 tensors, and they have 3");
+    folder.write(&name(2), &part(2, 3, 3));
+    check_refused(&folder.0, "says that it is part 3 of 3");
+    std::fs::remove_file(folder.0.join(name(2))).unwrap();
+    check_refused(
+        &folder.0.join(name(3)),
+        "is part 3 of 3 of a split file, and 1 of these is missing, the first is \
+         `m-00002-of-00003.gguf`: fetch it to the same folder",
+    );
+    let renamed = folder.write("renamed.gguf", &part(1, 3, 3));
+    check_refused(&renamed, "is part 2 of 3 of a split file, and its name does not say");
+}

@@ -1,0 +1,291 @@
+//! What each architecture's keys mean in the config of the family.
+//!
+//! Keys and what follows from their absence are those of llama.cpp, whose converters write them.
+
+use serde_json::{Value as Json, json};
+
+use super::keys::Keys;
+use crate::error::Result;
+use crate::format::{Checkpoint, Value};
+
+/// An architecture whose family runs here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Architecture {
+    Qwen3Moe,
+    Qwen3Next,
+    Qwen35Moe,
+    Deepseek2,
+    Glm4Moe,
+}
+
+const NAMES: [(&str, Architecture); 5] = [
+    ("qwen3moe", Architecture::Qwen3Moe),
+    ("qwen3next", Architecture::Qwen3Next),
+    ("qwen35moe", Architecture::Qwen35Moe),
+    ("deepseek2", Architecture::Deepseek2),
+    ("glm4moe", Architecture::Glm4Moe),
+];
+
+/// `expert_gating_func`.
+const SOFTMAX: u64 = 1;
+const SIGMOID: u64 = 2;
+
+/// Converters store a tenth of YaRN's `mscale_all_dim` in f32: digits behind these are rounding.
+const MSCALE_STEPS: f64 = 1e6;
+
+/// All names, for messages.
+pub(super) fn known_names() -> String {
+    NAMES.map(|(name, _)| name).join(", ")
+}
+
+impl Architecture {
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, architecture)| *architecture)
+    }
+
+    /// Takes the keys of the file.
+    pub(super) fn translate(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+        frame(keys, checkpoint)?;
+        match self {
+            Self::Qwen3Moe => {
+                keys.set("model_type", "qwen3_moe");
+                attention(keys, checkpoint)?;
+                softmax_experts(keys)?;
+                keys.skip(&["expert_shared_feed_forward_length"]);
+                rope(keys)
+            }
+            Self::Qwen3Next | Self::Qwen35Moe => {
+                let is_next = self == Self::Qwen3Next;
+                keys.set("model_type", if is_next { "qwen3_next" } else { "qwen3_5_moe_text" });
+                attention(keys, checkpoint)?;
+                delta(keys)?;
+                softmax_experts(keys)?;
+                let shared = "expert_shared_feed_forward_length";
+                keys.copy("shared_expert_intermediate_size", shared)?;
+                keys.skip(&["expert_shared_count"]);
+                rope(keys)
+            }
+            Self::Deepseek2 => {
+                let pre = keys.metadata().text("tokenizer.ggml.pre");
+                let is_kimi = pre == Some("kimi-k2");
+                keys.set("model_type", if is_kimi { "kimi_k2" } else { "deepseek_v3" });
+                let has_bias = checkpoint.tensors.contains_key(KV_BIAS);
+                keys.set("attention_bias", has_bias);
+                mla(keys)?;
+                sigmoid_experts(keys, SOFTMAX)?;
+                rope(keys)
+            }
+            Self::Glm4Moe => {
+                keys.set("model_type", "glm4_moe");
+                attention(keys, checkpoint)?;
+                let has_norm = checkpoint.tensors.contains_key(Q_NORM);
+                keys.set("use_qk_norm", has_norm);
+                sigmoid_experts(keys, SIGMOID)?;
+                rope(keys)
+            }
+        }
+    }
+}
+
+const Q_BIAS: &str = "model.layers.0.self_attn.q_proj.bias";
+const Q_NORM: &str = "model.layers.0.self_attn.q_norm.weight";
+const KV_BIAS: &str = "model.layers.0.self_attn.kv_a_proj_with_mqa.bias";
+
+/// What every architecture has.
+fn frame(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+    let n_layers = keys.count("block_count")?;
+    let n_predicting = keys.count_opt("nextn_predict_layers")?.unwrap_or(0);
+    // The layers that predict further tokens are counted too.
+    keys.set_from("num_hidden_layers", "block_count", n_layers.saturating_sub(n_predicting));
+    keys.copy("max_position_embeddings", "context_length")?;
+    keys.copy("hidden_size", "embedding_length")?;
+    keys.copy_opt("intermediate_size", "feed_forward_length")?;
+    keys.copy("rms_norm_eps", "attention.layer_norm_rms_epsilon")?;
+    let tokens = keys.metadata().get("tokenizer.ggml.tokens");
+    match (keys.value("vocab_size")?, tokens) {
+        (Some(n_tokens), _) => keys.set_from("vocab_size", "vocab_size", n_tokens),
+        (None, Some(Value::Strings(tokens))) => keys.set("vocab_size", tokens.len()),
+        _ => return Err(keys.missing("vocab_size")),
+    }
+    keys.set("tie_word_embeddings", !checkpoint.tensors.contains_key("lm_head.weight"));
+    let end = |key| keys.metadata().count(key);
+    let ends = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"];
+    let mut ends: Vec<u64> = ends.into_iter().filter_map(end).collect();
+    ends.dedup();
+    keys.set("eos_token_id", ends);
+    if keys.value("attention.causal")?.is_some_and(|it| it != Json::Bool(true)) {
+        return Err(keys.refused("attention.causal", "only causal attention is supported"));
+    }
+    Ok(())
+}
+
+/// Grouped-query attention.
+fn attention(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+    let n_heads = keys.count("attention.head_count")?;
+    keys.set_from("num_attention_heads", "attention.head_count", n_heads);
+    keys.copy_or("num_key_value_heads", "attention.head_count_kv", n_heads.into())?;
+    let width = keys.count_opt("attention.key_length")?;
+    let value_width = keys.count_opt("attention.value_length")?;
+    if value_width != width && value_width.is_some() {
+        let advice = "values that are not as wide as keys are not supported";
+        return Err(keys.refused("attention.value_length", advice));
+    }
+    if let Some(width) = width {
+        keys.set_from("head_dim", "attention.key_length", width);
+    }
+    keys.set("attention_bias", checkpoint.tensors.contains_key(Q_BIAS));
+    let hidden = keys.count("embedding_length")?;
+    let width = width.unwrap_or_else(|| hidden.checked_div(n_heads).unwrap_or(0));
+    let n_rotated = keys.count_opt("rope.dimension_count")?.unwrap_or(width);
+    // Half a channel more: the product with the width is rounded down to the count again.
+    let factor = (n_rotated as f64 + 0.5) / width.max(1) as f64;
+    keys.set_from("partial_rotary_factor", "rope.dimension_count", factor);
+    Ok(())
+}
+
+/// Gated DeltaNet, and which layers have it.
+fn delta(keys: &mut Keys<'_>) -> Result<()> {
+    keys.copy("linear_conv_kernel_dim", "ssm.conv_kernel")?;
+    keys.copy("linear_key_head_dim", "ssm.state_size")?;
+    keys.copy("linear_num_key_heads", "ssm.group_count")?;
+    let n_heads = keys.count("ssm.time_step_rank")?;
+    keys.set_from("linear_num_value_heads", "ssm.time_step_rank", n_heads);
+    let width = keys.count("ssm.inner_size")?;
+    if n_heads == 0 || !width.is_multiple_of(n_heads) {
+        let advice = "it should be a multiple of the number of heads, `ssm.time_step_rank`";
+        return Err(keys.refused("ssm.inner_size", advice));
+    }
+    keys.set_from("linear_value_head_dim", "ssm.inner_size", width / n_heads);
+    keys.copy_opt("full_attention_interval", "full_attention_interval")?;
+    let n_layers = keys.count("block_count")?;
+    let n_predicting = keys.count_opt("nextn_predict_layers")?.unwrap_or(0);
+    if let Some(recurrent) = keys.bools_opt("attention.recurrent_layers")? {
+        let n_layers = usize::try_from(n_layers.saturating_sub(n_predicting)).unwrap_or(usize::MAX);
+        let name = |is_recurrent: &bool| match is_recurrent {
+            true => "linear_attention",
+            false => "full_attention",
+        };
+        let kinds: Vec<&str> = recurrent.iter().take(n_layers).map(name).collect();
+        keys.set_from("layer_types", "attention.recurrent_layers", kinds);
+    }
+    Ok(())
+}
+
+/// Latent attention. Older files have the widths of heads where newer ones have those of the
+/// latent.
+fn mla(keys: &mut Keys<'_>) -> Result<()> {
+    keys.copy("num_attention_heads", "attention.head_count")?;
+    keys.copy_opt("q_lora_rank", "attention.q_lora_rank")?;
+    keys.copy("kv_lora_rank", "attention.kv_lora_rank")?;
+    let n_rotated = keys.count("rope.dimension_count")?;
+    keys.set_from("qk_rope_head_dim", "rope.dimension_count", n_rotated);
+    let (k_key, v_key) = match keys.count_opt("attention.key_length_mla")? {
+        Some(_) => ("attention.key_length_mla", "attention.value_length_mla"),
+        None => ("attention.key_length", "attention.value_length"),
+    };
+    let width = keys.count(k_key)?;
+    keys.set_from("qk_nope_head_dim", k_key, width.saturating_sub(n_rotated));
+    keys.copy("v_head_dim", v_key)?;
+    keys.skip(&["attention.head_count_kv", "attention.key_length", "attention.value_length"]);
+    Ok(())
+}
+
+/// Experts behind a softmax.
+fn softmax_experts(keys: &mut Keys<'_>) -> Result<()> {
+    check_gate(keys, SOFTMAX, SOFTMAX)?;
+    keys.copy("num_experts", "expert_count")?;
+    keys.copy("num_experts_per_tok", "expert_used_count")?;
+    keys.copy("moe_intermediate_size", "expert_feed_forward_length")?;
+    // llama.cpp always normalises these.
+    keys.copy_or("norm_topk_prob", "expert_weights_norm", true.into())?;
+    for key in ["expert_group_count", "expert_group_used_count", "leading_dense_block_count"] {
+        if keys.count_opt(key)?.is_some_and(|n| n > 1 || key.starts_with("leading") && n > 0) {
+            return Err(keys.refused(key, "it is not supported for this architecture"));
+        }
+    }
+    if keys.number_opt("expert_weights_scale")?.is_some_and(|scale| !is_one(scale) && scale != 0.0)
+    {
+        let advice = "scaled weights of experts are not supported for this architecture";
+        return Err(keys.refused("expert_weights_scale", advice));
+    }
+    Ok(())
+}
+
+/// Experts behind a sigmoid with a correction, in groups.
+fn sigmoid_experts(keys: &mut Keys<'_>, default_gate: u64) -> Result<()> {
+    check_gate(keys, SIGMOID, default_gate)?;
+    let n_experts = keys.count("expert_count")?;
+    keys.set_from("n_routed_experts", "expert_count", n_experts);
+    keys.copy("num_experts_per_tok", "expert_used_count")?;
+    keys.copy("moe_intermediate_size", "expert_feed_forward_length")?;
+    keys.copy_or("norm_topk_prob", "expert_weights_norm", false.into())?;
+    keys.copy_or("routed_scaling_factor", "expert_weights_scale", json!(1.0))?;
+    keys.copy_or("n_shared_experts", "expert_shared_count", json!(0))?;
+    keys.copy_or("first_k_dense_replace", "leading_dense_block_count", json!(0))?;
+    // Files of before groups were stored: of the published models DeepSeek V3 and R1 have groups.
+    let has_groups = default_gate == SOFTMAX && n_experts == 256;
+    let (n_groups, n_kept) = if has_groups { (8, 4) } else { (1, 1) };
+    keys.copy_or("n_group", "expert_group_count", json!(n_groups))?;
+    keys.copy_or("topk_group", "expert_group_used_count", json!(n_kept))?;
+    keys.skip(&["expert_shared_feed_forward_length"]);
+    Ok(())
+}
+
+/// Files have exactly 1 where nothing is scaled.
+fn is_one(factor: f64) -> bool {
+    factor.to_bits() == 1_f64.to_bits()
+}
+
+fn check_gate(keys: &mut Keys<'_>, known: u64, default: u64) -> Result<()> {
+    let key = "expert_gating_func";
+    let gate = keys.count_opt(key)?.filter(|gate| *gate != 0).unwrap_or(default);
+    if gate == known {
+        return Ok(());
+    }
+    let name = if known == SIGMOID { "2, a sigmoid" } else { "1, a softmax" };
+    let advice = format!("is {gate}; of this architecture, only {name}, is supported");
+    Err(keys.refused(key, &advice))
+}
+
+/// How positions turn, and how that is stretched.
+fn rope(keys: &mut Keys<'_>) -> Result<()> {
+    keys.copy_or("rope_theta", "rope.freq_base", json!(10_000.0))?;
+    let kind = keys.text_opt("rope.scaling.type")?;
+    let multiplier = keys.number_opt("rope.scaling.yarn_log_multiplier")?;
+    match kind {
+        None | Some("none") => {}
+        Some("linear" | "yarn") => {
+            keys.set_from("rope_scaling.rope_type", "rope.scaling.type", kind);
+            keys.copy("rope_scaling.factor", "rope.scaling.factor")?;
+        }
+        Some(_) => {
+            let advice = "only \"none\", \"linear\" and \"yarn\" are supported";
+            return Err(keys.refused("rope.scaling.type", advice));
+        }
+    }
+    if kind == Some("yarn") {
+        for (config_key, key) in [
+            ("rope_scaling.original_max_position_embeddings", "original_context_length"),
+            ("rope_scaling.beta_fast", "yarn_beta_fast"),
+            ("rope_scaling.beta_slow", "yarn_beta_slow"),
+            ("rope_scaling.attention_factor", "yarn_attn_factor"),
+        ] {
+            keys.copy_opt(config_key, &format!("rope.scaling.{key}"))?;
+        }
+        if let Some(multiplier) = multiplier {
+            // Of the published models, `mscale` is the same.
+            let mscale = (multiplier * 10.0 * MSCALE_STEPS).round() / MSCALE_STEPS;
+            let key = "rope.scaling.yarn_log_multiplier";
+            keys.set_from("rope_scaling.mscale_all_dim", key, mscale);
+            keys.set_from("rope_scaling.mscale", key, mscale);
+        }
+    } else {
+        keys.skip(&["rope.scaling.factor", "rope.scaling.original_context_length"]);
+    }
+    for key in ["rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor"] {
+        if keys.number_opt(key)?.is_some_and(|factor| !is_one(factor)) {
+            return Err(keys.refused(key, "only 1 is supported"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! The metadata of a GGUF file to a [`ModelSpec`]: translated into the config that the model was
+//! published with, which is parsed as any other.
+//!
+//! **Invariant:** what is not known is refused by name: architectures, and keys of an architecture,
+//! because they may change what is computed. Keys in messages are those of the file.
+
+mod keys;
+mod architectures;
+#[cfg(test)]
+mod tests;
+
+use super::{HeadOrder, MixerSpec, ModelSpec};
+use crate::error::{Error, Result};
+use crate::format::{Checkpoint, Gguf};
+
+use architectures::{Architecture, known_names};
+use keys::Keys;
+
+impl ModelSpec {
+    /// The model that a GGUF file's metadata describe.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelSpec::from_config`].
+    ///
+    /// # Panics
+    ///
+    /// If the checkpoint is no GGUF file.
+    pub fn from_gguf(checkpoint: &Checkpoint) -> Result<Self> {
+        let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has metadata");
+        let architecture = architecture(checkpoint, gguf)?;
+        let mut keys = Keys::new(&checkpoint.dir, gguf);
+        architecture.translate(&mut keys, checkpoint)?;
+        let raw = keys.into_config()?;
+        let mut spec = Self::from_config(&raw)?;
+        if architecture == Architecture::Qwen35Moe {
+            for layer in &mut spec.layers {
+                if let MixerSpec::GatedDelta(delta) = &mut layer.mixer {
+                    delta.order = HeadOrder::Tiled;
+                }
+            }
+        }
+        Ok(spec)
+    }
+}
+
+fn architecture(checkpoint: &Checkpoint, gguf: &Gguf) -> Result<Architecture> {
+    let name = gguf.architecture.as_str();
+    let path = checkpoint.dir.display();
+    if let Some(known) = Architecture::of_name(name) {
+        return Ok(known);
+    }
+    let what = if name == "clip" {
+        "is the part of a model that reads pictures (mmproj), not the model: name the GGUF file of \
+         the model itself; moeflux reads text only"
+            .to_owned()
+    } else {
+        let name = name.escape_debug().to_string();
+        let name: String = name.chars().take(60).collect();
+        format!(
+            "`general.architecture` is \"{name}\": this architecture is not supported; supported \
+             are {}",
+            known_names()
+        )
+    };
+    Err(Error::Unsupported(format!("{path}: {what}")))
+}

@@ -1,0 +1,110 @@
+//! Values of a GGUF file's metadata by key and type.
+//!
+//! **Invariant:** a value of another type, and an array of another length than the vocabulary's, is
+//! an error that names the key.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::format::{Metadata, Value};
+use crate::text::files::{one_line, shown};
+
+/// How converters write that there is no such token: -1, or this as an unsigned number.
+const NO_TOKEN: u64 = 0xffff_ffff;
+
+/// The metadata of a file; errors begin with its name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keys<'a> {
+    pub(super) path: &'a Path,
+    pub(super) metadata: &'a Metadata,
+}
+
+impl<'a> Keys<'a> {
+    /// An error at a key.
+    pub(super) fn refused(&self, key: &str, problem: impl AsRef<str>) -> Error {
+        Error::malformed(self.path, one_line(&format!("`{}`: {}", shown(key), problem.as_ref())))
+    }
+
+    /// A part of a tokenizer is not there.
+    pub(super) fn missing(&self, key: &str) -> Error {
+        let problem = format!("`{key}` is missing");
+        Error::UnknownTokenizer { path: self.path.to_owned(), problem }
+    }
+
+    fn wrong(&self, key: &str, value: &Value, wanted: &str) -> Error {
+        self.refused(key, format!("{}, not {wanted}", value.kind()))
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(key, other, "a string")),
+        }
+    }
+
+    pub(super) fn texts(&self, key: &str) -> Result<Option<&'a [String]>> {
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::Strings(texts)) => Ok(Some(texts)),
+            Some(other) if is_empty(other) => Ok(Some(&[])),
+            Some(other) => Err(self.wrong(key, other, "an array of strings")),
+        }
+    }
+
+    pub(super) fn integers(&self, key: &str) -> Result<Option<&'a [i64]>> {
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::Integers(numbers)) => Ok(Some(numbers)),
+            Some(other) => Err(self.wrong(key, other, "an array of integers")),
+        }
+    }
+
+    pub(super) fn floats(&self, key: &str) -> Result<Option<&'a [f64]>> {
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::Floats(numbers)) => Ok(Some(numbers)),
+            Some(other) => Err(self.wrong(key, other, "an array of numbers")),
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.wrong(key, other, "a truth value")),
+        }
+    }
+
+    /// An index into a vocabulary of `n_tokens`.
+    pub(super) fn token(&self, key: &str, n_tokens: usize) -> Result<Option<usize>> {
+        let id = match self.metadata.get(key) {
+            None | Some(Value::U64(NO_TOKEN) | Value::I64(-1)) => return Ok(None),
+            Some(Value::U64(id)) => usize::try_from(*id).unwrap_or(usize::MAX),
+            Some(other) => return Err(self.wrong(key, other, "the id of a token")),
+        };
+        if id >= n_tokens {
+            return Err(self.refused(key, format!("{id}, but there are {n_tokens} tokens")));
+        }
+        Ok(Some(id))
+    }
+
+    /// Compares the length of an array with the vocabulary's.
+    pub(super) fn check_len(&self, key: &str, len: usize, n_tokens: usize) -> Result<()> {
+        if len == n_tokens {
+            return Ok(());
+        }
+        Err(self.refused(key, format!("{len} values for {n_tokens} tokens")))
+    }
+}
+
+/// An empty array may have any type: writers guess it from the first element.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Bools(list) => list.is_empty(),
+        Value::Integers(list) => list.is_empty(),
+        Value::Floats(list) => list.is_empty(),
+        Value::Strings(list) => list.is_empty(),
+        Value::Bool(_) | Value::U64(_) | Value::I64(_) | Value::F64(_) | Value::String(_) => false,
+    }
+}

@@ -1,0 +1,86 @@
+//! Merges that a file leaves out, from the texts of its tokens and how urgent each of them is.
+//!
+//! Any two tokens merge whose text together is a token. Tokens that are equally urgent are made in
+//! the order in which transformers makes them, so that the list is that of a `tokenizer.json`.
+//! **Invariant:** the bytes that are looked up are bounded, whatever the lengths of tokens.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use crate::text::pipeline::{MERGES_MAX, Merges, Vocabulary};
+
+/// Most bytes of texts that are looked up: the squares of all lengths. Of gpt-oss, which has runs
+/// of 256 characters, these are 32 MB.
+const LOOKED_UP_BYTES_MAX: usize = 1 << 28;
+
+/// A token that may be cut in two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole<'a> {
+    pub(super) text: &'a str,
+    /// The greatest first.
+    pub(super) urgency: f64,
+}
+
+/// A cut of a token.
+struct Cut<'a> {
+    whole: &'a Whole<'a>,
+    ids: (u32, u32),
+    /// Bytes and characters before the cut; characters behind it.
+    at: usize,
+    n_chars: (usize, usize),
+}
+
+/// How cuts of equally urgent tokens follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ties {
+    /// In order of the tokens, then of the parts' ids.
+    ById,
+    /// Long parts first, the left one before the right one; then as above.
+    LongPartsFirst,
+}
+
+/// The merges of all tokens, which come in ascending order of ids.
+pub(super) fn merges(
+    wholes: &[Whole<'_>],
+    vocabulary: &Vocabulary,
+    ties: Ties,
+) -> Result<Merges, String> {
+    let mut cuts = Vec::new();
+    let mut n_bytes: usize = 0;
+    for whole in wholes {
+        n_bytes = n_bytes.saturating_add(whole.text.len().saturating_mul(whole.text.len()));
+        if n_bytes > LOOKED_UP_BYTES_MAX {
+            return Err("tokens that are too long to be cut everywhere".to_owned());
+        }
+        let from = cuts.len();
+        cut(whole, vocabulary, &mut cuts);
+        if cuts.len() > MERGES_MAX {
+            return Err(format!("tokens that can be cut in more than {MERGES_MAX} ways"));
+        }
+        cuts[from..].sort_by_key(|cut: &Cut<'_>| cut.ids);
+    }
+    match ties {
+        Ties::ById => cuts.sort_by(|a, b| b.whole.urgency.total_cmp(&a.whole.urgency)),
+        Ties::LongPartsFirst => cuts.sort_by(|a, b| {
+            let order = b.whole.urgency.total_cmp(&a.whole.urgency);
+            order.then_with(|| Reverse(a.n_chars).cmp(&Reverse(b.n_chars)))
+        }),
+    }
+    let mut merges = Merges::default();
+    for Cut { whole, at, .. } in cuts {
+        let (left, right) = whole.text.split_at(at);
+        merges.push(left.to_owned(), right.to_owned())?;
+    }
+    Ok(merges)
+}
+
+fn cut<'a>(whole: &'a Whole<'a>, vocabulary: &Vocabulary, cuts: &mut Vec<Cut<'a>>) {
+    let n_chars = whole.text.chars().count();
+    for (n_before, (at, _)) in whole.text.char_indices().enumerate().skip(1) {
+        let id_of = |range: Range<usize>| vocabulary.id_of(&whole.text[range]).map(|id| id.0);
+        let Some(left) = id_of(0..at) else { continue };
+        let Some(right) = id_of(at..whole.text.len()) else { continue };
+        let n_chars = (n_before, n_chars - n_before);
+        cuts.push(Cut { whole, ids: (left, right), at, n_chars });
+    }
+}

@@ -1,0 +1,254 @@
+//! Turns the metadata of a GGUF file into what a folder's small files say about text: tokenizer,
+//! tokens that have a role, tokens that end an answer, chat template, sampling.
+//!
+//! A GGUF has the vocabulary, and instead of the steps that split a text a name for them
+//! (`recipes`). What comes out goes through the same checks as a `tokenizer.json`.
+//! **Invariant:** an unknown name, and a list that does not fit the others, is an error that names
+//! the key. A file without any tokens says nothing; it is an error where a tokenizer is asked for.
+
+mod keys;
+mod recipes;
+mod merges;
+mod vocabulary;
+
+use std::path::Path;
+
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value as Json, json};
+
+use crate::error::{Error, Result};
+use crate::format::{Metadata, Value};
+use crate::ids::TokenId;
+use crate::text::eos::EndTokens;
+use crate::text::files::shown;
+use crate::text::gguf::keys::Keys;
+use crate::text::gguf::recipes::{Pieces, Recipe};
+use crate::text::gguf::vocabulary::{Listed, MERGES, TOKEN_TYPE, TOKENS};
+use crate::text::pipeline::{Parts, Pipeline};
+use crate::text::special::SpecialTokens;
+use crate::text::tokenizer::Tokenizer;
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+const REMOVE_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
+const TEMPLATES: [(&str, &str); 3] = [
+    ("default", "tokenizer.chat_template"),
+    ("default", "tokenizer.chat_template.default"),
+    ("tool_use", "tokenizer.chat_template.tool_use"),
+];
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+
+const ROLES: [(&str, &str); 7] = [
+    ("bos_token", "tokenizer.ggml.bos_token_id"),
+    ("eos_token", EOS),
+    ("unk_token", "tokenizer.ggml.unknown_token_id"),
+    ("sep_token", "tokenizer.ggml.seperator_token_id"),
+    ("pad_token", "tokenizer.ggml.padding_token_id"),
+    ("cls_token", "tokenizer.ggml.cls_token_id"),
+    ("mask_token", "tokenizer.ggml.mask_token_id"),
+];
+
+const ENDS: [&str; 3] = [EOS, "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+
+/// Tokens that end an answer in every model that has them. A GGUF names one or two, where the
+/// `generation_config.json` that it was made from often lists more.
+const END_TEXTS: [&str; 14] = [
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<｜end▁of▁sentence｜>",
+    "[EOS]",
+    "[EOT]",
+    "[e~[",
+    "</s>",
+];
+
+/// Keys of sampling, and their names in a `generation_config.json`.
+const SAMPLING: [(&str, &str); 5] = [
+    ("general.sampling.temp", "temperature"),
+    ("general.sampling.top_k", "top_k"),
+    ("general.sampling.top_p", "top_p"),
+    ("general.sampling.min_p", "min_p"),
+    ("general.sampling.penalty_repeat", "repetition_penalty"),
+];
+
+impl Tokenizer {
+    /// Reads the metadata of the GGUF file at `path`, for a model with `vocab_rows` embedding rows.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTokenizer`] for a name that is not known here; a list that is missing, or
+    /// does not fit the others; an id that has no embedding row.
+    pub fn of_gguf(path: &Path, metadata: &Metadata, vocab_rows: usize) -> Result<Self> {
+        let keys = Keys { path, metadata };
+        let model = keys.text(MODEL)?.unwrap_or("none");
+        let pre = keys.text(PRE)?.unwrap_or("default");
+        let recipe = match model {
+            "gpt2" => Some(Recipe::named(pre).ok_or_else(|| unknown(&keys, PRE, pre))?),
+            "llama" => None,
+            other => return Err(unknown(&keys, MODEL, other)),
+        };
+        let listed = Listed::read(keys)?;
+        // Without them a text would be split as if it had no special tokens.
+        if keys.integers(TOKEN_TYPE)?.is_none() {
+            return Err(keys.missing(TOKEN_TYPE));
+        }
+        let special = special_tokens(&keys, &listed)?;
+        let pipeline = match recipe {
+            Some(recipe) => byte_level(&listed, recipe, path)?,
+            None => pieces(&keys, &listed)?,
+        };
+        Self::of_pipeline(path, pipeline, special, vocab_rows)
+    }
+}
+
+impl SpecialTokens {
+    /// Reads the metadata of the GGUF file at `path`. Without a vocabulary nothing has a role.
+    ///
+    /// # Errors
+    /// A value of the wrong type, or an id without a token.
+    pub fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
+        let keys = Keys { path, metadata };
+        match metadata.get(TOKENS) {
+            None => Ok(Self::default()),
+            Some(_) => special_tokens(&keys, &Listed::read(keys)?),
+        }
+    }
+}
+
+impl EndTokens {
+    /// Reads the metadata of the GGUF file at `path`.
+    ///
+    /// # Errors
+    /// A value of the wrong type, or an id without a token.
+    pub fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
+        let keys = Keys { path, metadata };
+        if metadata.get(TOKENS).is_none() {
+            return Ok(Self::default());
+        }
+        let listed = Listed::read(keys)?;
+        let mut tokens = Vec::new();
+        for key in ENDS {
+            tokens.extend(listed.token(key)?.map(|(id, _)| id));
+        }
+        let named = listed.added().filter(|(_, text, _)| END_TEXTS.contains(text));
+        tokens.extend(named.map(|(id, ..)| TokenId(id)));
+        Ok(Self::new(tokens))
+    }
+}
+
+/// The chat templates of the GGUF file at `path` by name: `tokenizer.chat_template`, and one for
+/// tools beside it. None in a base model.
+///
+/// # Errors
+/// A value that is no string.
+pub(crate) fn gguf_templates(path: &Path, metadata: &Metadata) -> Result<Vec<(String, String)>> {
+    let keys = Keys { path, metadata };
+    let mut sources: Vec<(String, String)> = Vec::new();
+    for (name, key) in TEMPLATES {
+        let Some(source) = keys.text(key)? else { continue };
+        if sources.iter().all(|(known, _)| known != name) {
+            sources.push((name.to_owned(), source.to_owned()));
+        }
+    }
+    Ok(sources)
+}
+
+/// How the makers want the model sampled, as a `generation_config.json` says it.
+///
+/// # Errors
+/// A value that is no number.
+pub(crate) fn gguf_generation_config(path: &Path, metadata: &Metadata) -> Result<Json> {
+    let mut json = Map::new();
+    for (key, name) in SAMPLING {
+        let value = match metadata.get(key) {
+            None => continue,
+            Some(Value::U64(value)) => json!(value),
+            Some(Value::I64(value)) => json!(value),
+            // Most are stored as f32: 0.6 is meant, not 0.6000000238418579.
+            Some(Value::F64(value)) if value.is_finite() => json!(nearest(*value)),
+            Some(Value::F64(value)) => {
+                return Err(Keys { path, metadata }.refused(key, format!("{value}")));
+            }
+            Some(other) => {
+                let problem = format!("{}, not a number", other.kind());
+                return Err(Keys { path, metadata }.refused(key, problem));
+            }
+        };
+        json.insert(name.to_owned(), value);
+    }
+    Ok(Json::Object(json))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "f32 is what was stored")]
+fn nearest(value: f64) -> f32 {
+    value as f32
+}
+
+fn special_tokens(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<SpecialTokens> {
+    let mut roles = Vec::new();
+    for (role, key) in ROLES {
+        roles.extend(listed.token(key)?.map(|(_, text)| (role, text.to_owned())));
+    }
+    // As llama.cpp, for files that do not say.
+    let is_default = match keys.text(MODEL)? {
+        Some("llama") => true,
+        _ => keys.text(PRE)?.and_then(Recipe::named).is_some_and(|recipe| recipe.adds_bos),
+    };
+    let adds_bos = keys.flag(ADD_BOS)?.unwrap_or(is_default);
+    Ok(SpecialTokens::of_roles(keys.path, roles, adds_bos))
+}
+
+fn byte_level(listed: &Listed<'_>, recipe: &Recipe, path: &Path) -> Result<Pipeline> {
+    let normalizer = recipe.normalizer().map(|json| raw(&json));
+    let parts = Parts {
+        normalizer: normalizer.as_deref(),
+        pre_tokenizer: Some(&raw(&recipe.pre_tokenizer())),
+        post_processor: None,
+        decoder: Some(&raw(&recipes::bytes())),
+        added: listed.added_tokens()?,
+        model: listed.byte_model(recipe)?,
+        model_key: MERGES,
+    };
+    Pipeline::build(path, parts)
+}
+
+fn pieces(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<Pipeline> {
+    if keys.flag(REMOVE_SPACES)? == Some(true) {
+        return Err(keys.refused(REMOVE_SPACES, "true, which is not supported"));
+    }
+    let pieces = Pieces { adds_space: keys.flag(ADD_SPACE)?.unwrap_or(true) };
+    let parts = Parts {
+        normalizer: Some(&raw(&pieces.normalizer())),
+        pre_tokenizer: None,
+        post_processor: None,
+        decoder: Some(&raw(&pieces.decoder())),
+        added: listed.added_tokens()?,
+        model: listed.piece_model()?,
+        model_key: MERGES,
+    };
+    Pipeline::build(keys.path, parts)
+}
+
+fn raw(json: &Json) -> Box<RawValue> {
+    to_raw_value(json).expect("JSON of our own is JSON")
+}
+
+fn unknown(keys: &Keys<'_>, key: &str, name: &str) -> Error {
+    let known = match key {
+        MODEL => "gpt2, llama".to_owned(),
+        _ => Recipe::names(),
+    };
+    let problem = match name {
+        "none" | "no_vocab" => "has no tokenizer".to_owned(),
+        _ => format!("`{key}` is `{}`, which is not known (known: {known})", shown(name)),
+    };
+    Error::UnknownTokenizer { path: keys.path.to_owned(), problem }
+}

@@ -1,0 +1,174 @@
+//! What `tokenizer.ggml.pre` stands for: how the original tokenizer of that name changes and splits
+//! a text, which a GGUF does not have.
+//!
+//! **Invariant:** an expression here is that of a published `tokenizer.json` (or of the tiktoken
+//! program, for Kimi), letter by letter; a name whose original was not seen is not here.
+
+use serde_json::{Value, json};
+
+/// How texts are split and pieces become tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recipe {
+    names: &'static [&'static str],
+    splits: &'static [&'static str],
+    is_normalized: bool,
+    pub(super) merging: Merging,
+    /// Whether a text begins with the token for that, if the file does not say.
+    pub(super) adds_bos: bool,
+}
+
+/// How the tokens of a piece are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Merging {
+    /// By the file's merges.
+    Listed,
+    /// A piece that is a token becomes this token, whatever the file's merges make of it.
+    WholeFirst,
+    /// Whole pieces first, then as tiktoken: ids are ranks, any two tokens merge whose text is a
+    /// token, and the lowest id comes first. The file's own merges have one pair for each token.
+    Ranks,
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+const QWEN3_5: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+const GPT4O: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|",
+    r"\s+(?!\S)|\s+"
+);
+const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+const KIMI: &str = concat!(
+    r"[\p{Han}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+const DEEPSEEK_V3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    concat!(
+        r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"##,
+        "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|",
+        r"\s+(?!\S)|\s+"
+    ),
+];
+
+/// What most of them have.
+const PLAIN: Recipe = Recipe {
+    names: &[],
+    splits: &[],
+    is_normalized: false,
+    merging: Merging::Listed,
+    adds_bos: false,
+};
+
+const RECIPES: [Recipe; 11] = [
+    Recipe { names: &["qwen2"], splits: &[QWEN2], is_normalized: true, ..PLAIN },
+    Recipe { names: &["qwen35"], splits: &[QWEN3_5], is_normalized: true, ..PLAIN },
+    Recipe { names: &["deepseek-v3"], splits: &DEEPSEEK_V3, ..PLAIN },
+    Recipe { names: &["glm4", "glm5"], splits: &[LLAMA3], merging: Merging::WholeFirst, ..PLAIN },
+    Recipe { names: &["chatglm-bpe"], splits: &[LLAMA3], ..PLAIN },
+    Recipe { names: &["gpt-4o"], splits: &[GPT4O], merging: Merging::WholeFirst, ..PLAIN },
+    Recipe { names: &["minimax-m2"], splits: &[GPT4O], ..PLAIN },
+    Recipe { names: &["kimi-k2"], splits: &[KIMI], merging: Merging::Ranks, ..PLAIN },
+    Recipe {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        splits: &[LLAMA3],
+        merging: Merging::WholeFirst,
+        adds_bos: true,
+        ..PLAIN
+    },
+    Recipe {
+        names: &["tekken"],
+        splits: &[TEKKEN],
+        merging: Merging::WholeFirst,
+        adds_bos: true,
+        ..PLAIN
+    },
+    Recipe { names: &["olmo"], splits: &[GPT2], is_normalized: true, ..PLAIN },
+];
+
+impl Recipe {
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        RECIPES.iter().find(|recipe| recipe.names.contains(&name))
+    }
+
+    /// All names, for a message.
+    pub(super) fn names() -> String {
+        let names: Vec<&str> = RECIPES.iter().flat_map(|recipe| recipe.names).copied().collect();
+        names.join(", ")
+    }
+
+    /// The part `normalizer` of the original.
+    pub(super) fn normalizer(&self) -> Option<Value> {
+        self.is_normalized.then(|| json!({"type": "NFC"}))
+    }
+
+    /// The part `pre_tokenizer` of the original.
+    pub(super) fn pre_tokenizer(&self) -> Value {
+        let split = |expression: &&str| {
+            json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated",
+                "invert": false})
+        };
+        let mut steps: Vec<Value> = self.splits.iter().map(split).collect();
+        steps.push(bytes());
+        json!({"type": "Sequence", "pretokenizers": steps})
+    }
+}
+
+/// The step between bytes and the characters that stand for them.
+pub(super) fn bytes() -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": false})
+}
+
+/// Sentencepiece's way: spaces are letters, and one stands in front unless the file says otherwise.
+pub(super) struct Pieces {
+    pub(super) adds_space: bool,
+}
+
+impl Pieces {
+    pub(super) fn normalizer(&self) -> Value {
+        let mut steps = Vec::new();
+        if self.adds_space {
+            steps.push(json!({"type": "Prepend", "prepend": "\u{2581}"}));
+        }
+        steps.push(replace(" ", "\u{2581}"));
+        json!({"type": "Sequence", "normalizers": steps})
+    }
+
+    pub(super) fn decoder(&self) -> Value {
+        let mut steps = vec![
+            replace("\u{2581}", " "),
+            json!({"type": "ByteFallback"}),
+            json!({"type": "Fuse"}),
+        ];
+        if self.adds_space {
+            steps.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        json!({"type": "Sequence", "decoders": steps})
+    }
+}
+
+fn replace(text: &str, content: &str) -> Value {
+    json!({"type": "Replace", "pattern": {"String": text}, "content": content})
+}

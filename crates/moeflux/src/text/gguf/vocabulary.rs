@@ -1,0 +1,214 @@
+//! Turns the lists of tokens, their kinds, merges and scores into a model and its added tokens.
+//!
+//! **Invariant:** a token of the file keeps its id; one that stands for none (padding up to a round
+//! number) is left out.
+
+use std::collections::HashSet;
+
+use tokenizers::AddedToken;
+
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::text::files::shown;
+use crate::text::gguf::keys::Keys;
+use crate::text::gguf::merges::{Ties, Whole, merges};
+use crate::text::gguf::recipes::{Merging, Recipe};
+use crate::text::pipeline::{AddedTokens, Declared, Merges, Model, Vocabulary, merge_of};
+
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
+const SCORES: &str = "tokenizer.ggml.scores";
+const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Text, or a byte that no other token writes.
+    Text,
+    /// Found in a text before it is split; marks structure.
+    Control,
+    /// Found in a text before it is split; is text.
+    Whole,
+    /// There is no such token.
+    None,
+}
+
+/// The tokens of a file by id.
+#[derive(Clone, Debug)]
+pub(super) struct Listed<'a> {
+    keys: Keys<'a>,
+    texts: &'a [String],
+    kinds: Vec<Kind>,
+}
+
+impl<'a> Listed<'a> {
+    pub(super) fn read(keys: Keys<'a>) -> Result<Self> {
+        let texts = keys.texts(TOKENS)?.ok_or_else(|| keys.missing(TOKENS))?;
+        let Some(types) = keys.integers(TOKEN_TYPE)? else {
+            return Ok(Self { keys, texts, kinds: vec![Kind::Text; texts.len()] });
+        };
+        keys.check_len(TOKEN_TYPE, types.len(), texts.len())?;
+        let mut kinds = Vec::with_capacity(texts.len());
+        for (id, (text, number)) in texts.iter().zip(types).enumerate() {
+            kinds.push(match number {
+                _ if text.is_empty() || is_padding(text, id) => Kind::None,
+                1 | 6 => Kind::Text,
+                2 | 3 => Kind::Control,
+                4 => Kind::Whole,
+                5 => Kind::None,
+                _ => {
+                    let problem = format!("token {id} has type {number}; types 1 to 6 are known");
+                    return Err(keys.refused(TOKEN_TYPE, problem));
+                }
+            });
+        }
+        Ok(Self { keys, texts, kinds })
+    }
+
+    fn n_tokens(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// The tokens that are found in a text before it is split, with their ids.
+    pub(super) fn added(&self) -> impl Iterator<Item = (u32, &'a str, Kind)> {
+        self.all().filter(|(.., kind)| matches!(kind, Kind::Control | Kind::Whole))
+    }
+
+    /// The token that a key names.
+    pub(super) fn token(&self, key: &str) -> Result<Option<(TokenId, &'a str)>> {
+        let id = self.keys.token(key, self.n_tokens())?;
+        let token = id.and_then(|id| Some((u32::try_from(id).ok()?, id)));
+        let token = token.filter(|(_, id)| self.kinds[*id] != Kind::None);
+        Ok(token.map(|(token, id)| (TokenId(token), self.texts[id].as_str())))
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u32, &'a str, Kind)> {
+        let texts = self.texts.iter().zip(&self.kinds);
+        (0..=u32::MAX).zip(texts).map(|(id, (text, kind))| (id, text.as_str(), *kind))
+    }
+
+    /// The model of a byte-level vocabulary.
+    pub(super) fn byte_model(&self, recipe: &Recipe) -> Result<Model> {
+        let (is_ranked, ignores_merges) =
+            (recipe.merging == Merging::Ranks, recipe.merging != Merging::Listed);
+        let listed = match is_ranked {
+            true => &[],
+            false => self.keys.texts(MERGES)?.ok_or_else(|| self.keys.missing(MERGES))?,
+        };
+        let end = match ignores_merges {
+            true => self.end_of_vocabulary(listed),
+            false => self.n_tokens(),
+        };
+        let vocabulary = self.vocabulary(end)?;
+        let merges = match is_ranked {
+            true => {
+                let urgency = |id: u32| -f64::from(id);
+                let wholes = self.wholes(urgency);
+                merges(&wholes, &vocabulary, Ties::ById)
+                    .map_err(|problem| self.keys.refused(TOKENS, problem))?
+            }
+            false => self.listed_merges(listed)?,
+        };
+        Ok(Model::of_bytes(vocabulary, merges, ignores_merges))
+    }
+
+    /// The model of a vocabulary of sentencepiece.
+    pub(super) fn piece_model(&self) -> Result<Model> {
+        let vocabulary = self.vocabulary(self.n_tokens())?;
+        let merges = match self.keys.texts(MERGES)? {
+            Some(listed) => self.listed_merges(listed)?,
+            None => {
+                let scores = self.keys.floats(SCORES)?.ok_or_else(|| self.keys.missing(SCORES))?;
+                self.keys.check_len(SCORES, scores.len(), self.n_tokens())?;
+                let score = |id: u32| usize::try_from(id).map_or(0.0, |id| scores[id]);
+                let wholes = self.wholes(score);
+                merges(&wholes, &vocabulary, Ties::LongPartsFirst)
+                    .map_err(|problem| self.keys.refused(SCORES, problem))?
+            }
+        };
+        let unknown = self.token(UNKNOWN)?.map(|(_, text)| text.to_owned());
+        Ok(Model::of_characters(vocabulary, merges, unknown))
+    }
+
+    /// The added tokens of this vocabulary.
+    pub(super) fn added_tokens(&self) -> Result<AddedTokens> {
+        AddedTokens::new(self.added().map(|(id, text, kind)| Declared {
+            id,
+            // Found in the text as it was given, not as it is normalized.
+            token: AddedToken::from(text, kind == Kind::Control).normalized(false),
+        }))
+        .map_err(|problem| self.keys.refused(TOKENS, problem))
+    }
+
+    fn vocabulary(&self, end: usize) -> Result<Vocabulary> {
+        let mut vocabulary = Vocabulary::default();
+        for (id, text, _) in self.all().take(end).filter(|(.., kind)| *kind != Kind::None) {
+            vocabulary
+                .insert(text.to_owned(), id)
+                .map_err(|problem| self.keys.refused(TOKENS, problem))?;
+        }
+        Ok(vocabulary)
+    }
+
+    /// Tokens that can be made of others.
+    fn wholes(&self, urgency: impl Fn(u32) -> f64) -> Vec<Whole<'a>> {
+        let texts = self.all().filter(|(.., kind)| *kind == Kind::Text);
+        texts.map(|(id, text, _)| Whole { text, urgency: urgency(id) }).collect()
+    }
+
+    fn listed_merges(&self, listed: &[String]) -> Result<Merges> {
+        let mut merges = Merges::default();
+        for (place, text) in listed.iter().enumerate() {
+            let merge = merge_of(text).ok_or_else(|| {
+                let problem = format!("merge {place}, `{}`, is not of two tokens", shown(text));
+                self.keys.refused(MERGES, problem)
+            })?;
+            merges.push(merge.0, merge.1).map_err(|problem| self.keys.refused(MERGES, problem))?;
+        }
+        Ok(merges)
+    }
+
+    /// Where a vocabulary ends of which a piece may be a token without any merge. Added tokens at
+    /// the end of the list do not belong to it: otherwise a piece that looks like one would become
+    /// it, also in a text of which nothing may become a special token. Before the end, or if their
+    /// ids have gaps, they have to belong to it, or the library would number them anew.
+    fn end_of_vocabulary(&self, listed: &[String]) -> usize {
+        let is_text = |kind: &Kind| *kind == Kind::Text;
+        let end = self.kinds.iter().rposition(is_text).map_or(0, |last| last + 1);
+        let behind = &self.kinds[end..];
+        let n_added = behind.iter().take_while(|kind| **kind != Kind::None).count();
+        let has_gaps = self.kinds[..end].contains(&Kind::None)
+            || behind[n_added..].iter().any(|kind| *kind != Kind::None);
+        let added = &self.texts[end..end + n_added];
+        if has_gaps || are_needed(added, listed) {
+            return self.n_tokens();
+        }
+        end
+    }
+}
+
+/// Whether the vocabulary needs one of these tokens: it is a single character, or some merge makes
+/// it.
+fn are_needed(tokens: &[String], merges: &[String]) -> bool {
+    let wanted: HashSet<&str> = tokens.iter().map(String::as_str).collect();
+    let firsts: HashSet<char> = tokens.iter().filter_map(|token| token.chars().next()).collect();
+    let mut made = String::new();
+    tokens.iter().any(|token| token.chars().nth(1).is_none())
+        || merges.iter().any(|merge| {
+            let is_near = merge.starts_with(|first| firsts.contains(&first));
+            let Some((left, right)) = merge.split_once(' ').filter(|_| is_near) else {
+                return false;
+            };
+            made.clear();
+            made.push_str(left);
+            made.push_str(right);
+            wanted.contains(made.as_str())
+        })
+}
+
+/// What converters write where a model has rows without tokens, as older ones did without a type.
+fn is_padding(text: &str, id: usize) -> bool {
+    let number = text.strip_prefix("[PAD").and_then(|rest| rest.strip_suffix(']'));
+    number.and_then(|number| number.parse().ok()) == Some(id)
+}

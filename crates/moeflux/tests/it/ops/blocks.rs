@@ -1,0 +1,75 @@
+//! Matrices of blocks that carry their own scales, wherever a matrix may be.
+
+use moeflux_kernels::{BlockKind, MatrixKind};
+
+use crate::ops::case::CaseBuilder;
+use crate::ops::experts::experts;
+use crate::ops::linear::{embedding, head_product, product};
+use crate::ops::{Arithmetic, Maker};
+use crate::random::{Rng, fitting_cols};
+
+const N_KINDS: u64 = BlockKind::ALL.len() as u64;
+
+pub(super) const MAKERS: &[Maker] = &[
+    Maker {
+        op: "embed",
+        what: "every kind of blocks",
+        n_cases: N_KINDS,
+        arithmetic: Arithmetic::Pointwise,
+        make: |seed| embedding(seed, kind_of(seed)),
+    },
+    Maker {
+        op: "matmul",
+        what: "every kind of blocks",
+        n_cases: 2 * N_KINDS,
+        arithmetic: Arithmetic::Sum,
+        make: |seed| {
+            let (mut builder, kind) = (CaseBuilder::new(seed), kind_of(seed));
+            let (n_rows, n_cols) = (builder.rng.between(1, 150), builder.rng.between(1, 800));
+            product(builder, kind, n_rows, fitting_cols(kind, n_cols))
+        },
+    },
+    Maker {
+        op: "matmul",
+        what: "many rows, every kind of blocks",
+        n_cases: N_KINDS,
+        arithmetic: Arithmetic::Sum,
+        make: |seed| {
+            let (mut rng, kind) = (Rng::new(seed), kind_of(seed));
+            let (n_rows, n_cols) = (rng.between(1, 140), rng.between(1, 600));
+            let builder = CaseBuilder::with_sessions(rng, &[29, 41]);
+            product(builder, kind, n_rows, fitting_cols(kind, n_cols))
+        },
+    },
+    Maker {
+        op: "head_matmul",
+        what: "both orientations, every kind of blocks",
+        n_cases: 2 * N_KINDS,
+        arithmetic: Arithmetic::Sum,
+        make: |seed| head_product(CaseBuilder::new(seed), kind_of(seed), seed < N_KINDS),
+    },
+    Maker {
+        op: "expert_ffn",
+        what: "every kind of blocks",
+        n_cases: N_KINDS,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            experts(CaseBuilder::new(seed), [seed, seed * 7 + 3, seed * 5 + 1].map(kind_of), (8, 3))
+        },
+    },
+    Maker {
+        op: "expert_ffn",
+        what: "many rows of blocks, gate and up of one kind",
+        n_cases: N_KINDS,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let kinds = [seed, seed, seed * 5 + 1].map(kind_of);
+            experts(CaseBuilder::with_sessions(Rng::new(seed), &[70, 90]), kinds, (4, 2))
+        },
+    },
+];
+
+fn kind_of(seed: u64) -> MatrixKind {
+    let kind_idx = usize::try_from(seed % N_KINDS).expect("few kinds");
+    MatrixKind::Block(BlockKind::ALL[kind_idx])
+}

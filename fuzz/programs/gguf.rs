@@ -1,0 +1,4 @@
+//! `gguf` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("gguf");
