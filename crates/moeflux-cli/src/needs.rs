@@ -39,7 +39,7 @@ pub(crate) struct Load {
 /// The same by the kernels that do it: a CPU multiplies codes as integers, other weights in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// Codes of affine quantisation; vectors among the bytes.
+    /// Codes of affine quantisation and of blocks; vectors among the bytes.
     pub(crate) codes: Load,
     /// FP8, and weights that are not quantised.
     pub(crate) floats: Load,
@@ -48,8 +48,8 @@ pub(crate) struct Work {
 impl Work {
     fn add(&mut self, layout: &MatrixLayout, times: u64, n_bytes: u64) {
         let load = match layout.kind {
-            MatrixKind::Affine(_) => &mut self.codes,
-            _ => &mut self.floats,
+            MatrixKind::Affine(_) | MatrixKind::Block(_) => &mut self.codes,
+            MatrixKind::Fp8Block | MatrixKind::Float(_) => &mut self.floats,
         };
         load.n_bytes += times * n_bytes;
         load.n_operations += times * 2 * n_values(layout);
@@ -73,6 +73,8 @@ pub(crate) struct Needs {
     pub(crate) resident_bytes: u64,
     /// Of these, what a token uses: all but the other rows of a table of embeddings.
     pub(crate) resident: Work,
+    /// Of that, what only a token whose logits are asked for uses: of a prompt, the last one.
+    pub(crate) head: Work,
     /// What a token uses of routed experts.
     pub(crate) routed: Work,
     /// The layers with experts.
@@ -116,6 +118,7 @@ impl Needs {
         Self {
             resident_bytes: manifest.resident_bytes(),
             resident: resident_work(blueprint),
+            head: head_work(blueprint),
             routed,
             sparse_layers: manifest.banks.iter().map(sparse_layer).collect(),
             n_layers: spec.layers.len() as u64,
@@ -202,6 +205,17 @@ fn resident_work(blueprint: &Blueprint) -> Work {
         }
     }
     work.codes.n_bytes += manifest.resident_bytes() - matrix_bytes;
+    work
+}
+
+/// What turns a row into logits.
+fn head_work(blueprint: &Blueprint) -> Work {
+    let Blueprint { plan, manifest, .. } = blueprint;
+    let mut work = Work::default();
+    for matrix in plan.head.ops().iter().flat_map(Op::matrices) {
+        let layout = &manifest.matrices[matrix.0].layout;
+        work.add(layout, 1, layout.total_bytes() as u64);
+    }
     work
 }
 

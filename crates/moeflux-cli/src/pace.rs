@@ -25,12 +25,14 @@ pub(crate) struct Pace {
     pub(crate) prompt_operations_per_s: f64,
     /// The same with other weights, and those of attention and recurrent states.
     pub(crate) prompt_float_operations_per_s: f64,
-    /// Experts in the host's memory, per second: where a GPU reads them.
+    /// Experts in the host's memory, per second: where a GPU reads them for an answer.
     pub(crate) far_bytes_per_s: f64,
+    /// And for a prompt, besides what those on the card take.
+    pub(crate) far_prompt_bytes_per_s: f64,
 }
 
 /// The names of the fields in a file.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "answer_bytes_per_s",
     "answer_float_bytes_per_s",
     "step_s",
@@ -40,6 +42,7 @@ const NAMES: [&str; 9] = [
     "prompt_operations_per_s",
     "prompt_float_operations_per_s",
     "far_bytes_per_s",
+    "far_prompt_bytes_per_s",
 ];
 
 impl Pace {
@@ -55,6 +58,7 @@ impl Pace {
             "prompt_operations_per_s": self.prompt_operations_per_s,
             "prompt_float_operations_per_s": self.prompt_float_operations_per_s,
             "far_bytes_per_s": self.far_bytes_per_s,
+            "far_prompt_bytes_per_s": self.far_prompt_bytes_per_s,
         })
     }
 
@@ -67,8 +71,8 @@ impl Pace {
             let is_time = !name.ends_with("per_s");
             *number_of = Some(found).filter(|it| if is_time { *it >= 0.0 } else { *it >= 1.0 })?;
         }
-        let [answer, answer_float, step, layer, streamed_layer, prompt, operations, float, far] =
-            numbers;
+        let [answer, answer_float, step, layer, streamed_layer, rest @ ..] = numbers;
+        let [prompt, operations, float, far, far_prompt] = rest;
         Some(Self {
             answer_bytes_per_s: answer,
             answer_float_bytes_per_s: answer_float,
@@ -79,6 +83,7 @@ impl Pace {
             prompt_operations_per_s: operations,
             prompt_float_operations_per_s: float,
             far_bytes_per_s: far,
+            far_prompt_bytes_per_s: far_prompt,
         })
     }
 
@@ -94,6 +99,7 @@ impl Pace {
             prompt_operations_per_s: self.prompt_operations_per_s * factor,
             prompt_float_operations_per_s: self.prompt_float_operations_per_s * factor,
             far_bytes_per_s: self.far_bytes_per_s * factor,
+            far_prompt_bytes_per_s: self.far_prompt_bytes_per_s * factor,
         }
     }
 }
@@ -112,6 +118,7 @@ mod tests {
         prompt_operations_per_s: 1e12,
         prompt_float_operations_per_s: 1e11,
         far_bytes_per_s: 2e10,
+        far_prompt_bytes_per_s: 2e10,
     };
 
     #[test]

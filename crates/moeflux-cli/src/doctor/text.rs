@@ -89,12 +89,13 @@ fn machine(report: &Report) -> Vec<String> {
     if let Some(Ok(card)) = &report.trials.card {
         let Computing { pace, name, .. } = &card.computing;
         lines.push(row("computing", &format!("on {name}: {}", computing(pace))));
-        let far = pace.far_bytes_per_s / 1e9;
+        let [far, prompts] = [pace.far_bytes_per_s, pace.far_prompt_bytes_per_s].map(|it| it / 1e9);
         let times = [pace.step_s, pace.layer_s, pace.streamed_layer_s];
         let [step, layer, streamed] = times.map(|it| it * 1e6);
         let text = format!(
             "{step:.0} us more for a token, {layer:.0} for each layer, {streamed:.0} if its \
-             experts are streamed; reads {far:.1} GB/s of the host's memory"
+             experts are streamed; reads {far:.1} GB/s of the host's memory, {prompts:.1} for \
+             prompts"
         );
         lines.push(row("", &text));
     }

@@ -2,7 +2,8 @@
 //!
 //! Answers take a time per token, per layer and per byte of weights, prompts a time per byte and a
 //! time per operation. Models of two depths and of two widths, and prompts of two lengths, tell
-//! each from the others. **Invariant:** the models' folders are gone at the end, however it comes.
+//! each from the others. On a GPU a prompt's time depends on how many rows an expert gets, so its
+//! model has as many experts as real ones. **Invariant:** the models' folders are gone at the end, however it comes.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -52,11 +53,11 @@ const ROUNDS_TIME: Duration = Duration::from_secs(2);
 /// Lengths of prompts: on a CPU one step each, and experts get some 20 and 170 rows.
 const PROMPTS_OF_CPU: [usize; 2] = [64, 512];
 
-/// A GPU is busy with the longer one.
-const PROMPTS_OF_GPU: [usize; 2] = [128, 1024];
+/// Those that `plan` tells of; experts of [`MANY`] get some 32 and 128 rows.
+const PROMPTS_OF_GPU: [usize; 2] = [512, 2048];
 
 /// Tokens that sessions hold.
-const CONTEXT: usize = 1536;
+const CONTEXT: usize = 2048;
 
 /// Of a GPU's experts, those on the card where the others are read from memory.
 const NEAR_SHARE: u64 = 4;
@@ -81,6 +82,9 @@ const DEEP: Shape = Shape { name: "deep", n_layers: 12, ..SMALL };
 
 /// And with few of the layers.
 const SHALLOW: Shape = Shape { name: "shallow", n_layers: 2, ..SMALL };
+
+/// And for prompts.
+const MANY: Shape = Shape { name: "many", n_layers: 2, n_experts: 128, ..SMALL };
 
 /// As those of models with 235 billion.
 const LARGE: Shape =
@@ -170,16 +174,13 @@ pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Res
     let n_threads: NonZeroUsize = n_threads_default();
     let floats = float_rates(moeflux_kernels::best(), n_threads);
     let model = Model::write(SMALL, interrupt)?;
-    let bar = Bar::steps("measuring the CPU", 3);
+    let bar = Bar::steps("measuring the CPU", 2);
     let engine = model.builder().open()?;
     let mut run = Run::new(&engine, interrupt)?;
     let answer_s = run.answer_s()?;
     bar.add(1);
-    let mut prompts = [0.0; 2];
-    for (seconds, n_tokens) in prompts.iter_mut().zip(PROMPTS_OF_CPU) {
-        *seconds = run.prompt_s(n_tokens)?;
-        bar.add(1);
-    }
+    let prompts = run.prompts_s(PROMPTS_OF_CPU)?;
+    bar.add(1);
     let answers = model.token_bytes() / answer_s;
     let times = prompt_times(&model.needs, PROMPTS_OF_CPU, prompts, floats.operations_per_s);
     Ok(Pace {
@@ -192,6 +193,7 @@ pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Res
         prompt_operations_per_s: times.operations_per_s,
         prompt_float_operations_per_s: floats.operations_per_s,
         far_bytes_per_s: answers,
+        far_prompt_bytes_per_s: answers,
     })
 }
 
@@ -209,47 +211,30 @@ pub(super) fn of_gpu(
     if room_bytes == 0 {
         return Err(Error::Input(format!("{} does not say how much memory it has", facts.name)));
     }
-    let bar = Bar::steps("measuring the GPU", 6);
+    let sees_host = facts.host_memory == HostMemory::Seen;
+    let trial = OnGpu { gpu: &gpu, sees_host, interrupt };
+    let bar = Bar::steps("measuring the GPU", 4);
     let [shallow, large] = [SHALLOW, LARGE].map(|shape| {
-        let token = token_on_gpu(shape, &gpu, interrupt);
+        let token = trial.token(shape);
         bar.add(1);
         token
     });
-    let (shallow, large) = (shallow?, large?);
-    let model = Model::write(DEEP, interrupt)?;
-    let needs = &model.needs;
-    let engine = on_gpu(&model, &gpu, None)?.open()?;
-    let mut run = Run::new(&engine, interrupt)?;
-    run.wake(GPU_WAKES_WITHIN)?;
-    let near_s = run.answer_s()?;
+    let answers = trial.answers(&shallow?, &large?)?;
     bar.add(1);
-    let mut prompts = [0.0; 2];
-    for (seconds, n_tokens) in prompts.iter_mut().zip(PROMPTS_OF_GPU) {
-        *seconds = run.prompt_s(n_tokens)?;
-        bar.add(1);
-    }
-    let fixed_bytes = fixed_bytes(&engine);
-    drop(run);
-    drop(engine);
-    let deep = Token { n_layers: float(needs.n_layers), n_bytes: model.token_bytes(), s: near_s };
-    let TokenTimes { step_s, layer_s, bytes_per_s } = TokenTimes::of(&shallow, &deep, &large);
-    let sees_host = facts.host_memory == HostMemory::Seen;
-    let far = match sees_host {
-        true => far_times(&model, &gpu, fixed_bytes, (near_s, bytes_per_s), interrupt)?,
-        false => Far { bytes_per_s, streamed_layer_s: 0.0 },
-    };
+    let prompts = trial.prompts()?;
     bar.add(1);
-    let times = prompt_times(needs, PROMPTS_OF_GPU, prompts, f64::INFINITY);
+    let TokenTimes { step_s, layer_s, bytes_per_s } = answers.times;
     let pace = Pace {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
         step_s,
         layer_s,
-        streamed_layer_s: far.streamed_layer_s,
-        prompt_bytes_per_s: times.bytes_per_s,
-        prompt_operations_per_s: times.operations_per_s,
-        prompt_float_operations_per_s: times.operations_per_s,
-        far_bytes_per_s: far.bytes_per_s,
+        streamed_layer_s: answers.streamed_layer_s,
+        prompt_bytes_per_s: prompts.near.bytes_per_s,
+        prompt_operations_per_s: prompts.near.operations_per_s,
+        prompt_float_operations_per_s: prompts.near.operations_per_s,
+        far_bytes_per_s: answers.far_bytes_per_s,
+        far_prompt_bytes_per_s: prompts.far_bytes_per_s,
     };
     let computing = Computing { pace, name: facts.name.clone(), age_s: 0 };
     let is_for_auto = crate::device::is_for_auto(facts);
@@ -266,15 +251,119 @@ fn check_free(available_bytes: Option<u64>) -> Result<()> {
     }
 }
 
-/// A model on a GPU, with at most so many bytes there.
-fn on_gpu(model: &Model, gpu: &Arc<Gpu>, memory_bytes: Option<u64>) -> Result<EngineBuilder> {
-    let maker = GpuMaker::new(Arc::clone(gpu), memory_bytes).staging_f16();
-    let [.., longest] = PROMPTS_OF_GPU;
-    let n_rows = NonZeroUsize::new(longest);
-    Ok(model.builder().configure(|config| {
-        config.device = Some(Arc::new(maker) as Arc<dyn DeviceMaker>);
-        config.n_rows_max = n_rows;
-    }))
+/// A GPU that models are tried on.
+struct OnGpu<'a> {
+    gpu: &'a Arc<Gpu>,
+    sees_host: bool,
+    interrupt: &'a Interrupt,
+}
+
+/// What answers take of a GPU.
+struct Answers {
+    times: TokenTimes,
+    /// Of experts that are not on the card.
+    far_bytes_per_s: f64,
+    streamed_layer_s: f64,
+}
+
+/// What prompts take of a GPU.
+struct Prompts {
+    near: PromptTimes,
+    far_bytes_per_s: f64,
+}
+
+impl OnGpu<'_> {
+    /// A model with at most so many bytes on the card.
+    fn builder(&self, model: &Model, memory_bytes: Option<u64>) -> EngineBuilder {
+        let maker = GpuMaker::new(Arc::clone(self.gpu), memory_bytes).staging_f16();
+        let [.., longest] = PROMPTS_OF_GPU;
+        model.builder().configure(|config| {
+            config.device = Some(Arc::new(maker) as Arc<dyn DeviceMaker>);
+            config.n_rows_max = NonZeroUsize::new(longest);
+        })
+    }
+
+    /// Room for what an engine takes of the card besides experts, and for a share of those.
+    fn few_bytes(&self, engine: &Engine, needs: &Needs) -> u64 {
+        let overhead_bytes = (64 << 20) - room_for_models(64 << 20);
+        fixed_bytes(engine) + needs.experts_bytes() / NEAR_SHARE + overhead_bytes
+    }
+
+    /// A token on a card that has all of a model.
+    fn token(&self, shape: Shape) -> Result<Token> {
+        let model = Model::write(shape, self.interrupt)?;
+        let engine = self.builder(&model, None).open()?;
+        Token::of(&model, &engine, self.interrupt)
+    }
+
+    fn answers(&self, shallow: &Token, large: &Token) -> Result<Answers> {
+        let model = Model::write(DEEP, self.interrupt)?;
+        let engine = self.builder(&model, None).open()?;
+        let deep = Token::of(&model, &engine, self.interrupt)?;
+        let memory_bytes = self.few_bytes(&engine, &model.needs);
+        drop(engine);
+        let times = TokenTimes::of(shallow, &deep, large);
+        if !self.sees_host {
+            let far_bytes_per_s = times.bytes_per_s;
+            return Ok(Answers { times, far_bytes_per_s, streamed_layer_s: 0.0 });
+        }
+        let (far_s, near_share) = {
+            let engine = self.builder(&model, Some(memory_bytes)).open()?;
+            let far_s = Run::new(&engine, self.interrupt)?.answer_s()?;
+            (far_s, near_share(&engine))
+        };
+        let far_bytes = (1.0 - near_share) * float(model.needs.routed_bytes());
+        let more_s = (far_s - deep.s).max(0.0);
+        let far_bytes_per_s = far_bytes / (more_s + far_bytes / times.bytes_per_s).max(1e-9);
+        let streamed_layer_s = self.streamed_layer_s(&model, memory_bytes, far_s)?;
+        Ok(Answers { times, far_bytes_per_s, streamed_layer_s })
+    }
+
+    /// What each layer takes besides when its experts are streamed.
+    fn streamed_layer_s(&self, model: &Model, memory_bytes: u64, far_s: f64) -> Result<f64> {
+        // All but one expert have a slot: what is read is little, and its time is known.
+        let n_experts = usize::try_from(model.needs.n_experts()).unwrap_or(usize::MAX);
+        let engine = self.builder(model, Some(memory_bytes));
+        let engine = engine
+            .configure(|config| config.streaming.n_slots_max = Some(n_experts.saturating_sub(1)))
+            .open()?;
+        let mut run = Run::new(&engine, self.interrupt)?;
+        run.answer_s()?;
+        let (before, n_before) = (engine.stream_stats(), run.n_drawn);
+        let streamed_s = run.answer_s()?;
+        let waited =
+            engine.stream_stats().zip(before).map(|(now, before)| now.since(&before).read_wait);
+        let n_tokens = float(run.n_drawn - n_before);
+        let waited_s = waited.map_or(0.0, |it| it.as_secs_f64()) / n_tokens;
+        Ok((streamed_s - waited_s - far_s).max(0.0) / float(model.needs.n_layers))
+    }
+
+    fn prompts(&self) -> Result<Prompts> {
+        let model = Model::write(MANY, self.interrupt)?;
+        let needs = &model.needs;
+        let engine = self.builder(&model, None).open()?;
+        let near_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
+        let memory_bytes = self.few_bytes(&engine, needs);
+        drop(engine);
+        let near = prompt_times(needs, PROMPTS_OF_GPU, near_s, f64::INFINITY);
+        if !self.sees_host {
+            let far_bytes_per_s = near.bytes_per_s;
+            return Ok(Prompts { near, far_bytes_per_s });
+        }
+        let engine = self.builder(&model, Some(memory_bytes)).open()?;
+        let far_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
+        let far_bytes = (1.0 - near_share(&engine)) * float(needs.experts_bytes());
+        let more_s: f64 = far_s.iter().sum::<f64>() - near_s.iter().sum::<f64>();
+        // Noise may say that they cost nothing.
+        let more_s = more_s.max(far_bytes / near.bytes_per_s);
+        let n_prompts = float(PROMPTS_OF_GPU.len() as u64);
+        Ok(Prompts { near, far_bytes_per_s: n_prompts * far_bytes / more_s.max(1e-9) })
+    }
+}
+
+/// Of the experts that were used, those on the card.
+fn near_share(engine: &Engine) -> f64 {
+    engine.tier_stats().as_ref().and_then(crate::tiers::near_share).unwrap_or(0.0)
 }
 
 /// What a model takes of a GPU besides experts.
@@ -286,47 +375,6 @@ fn fixed_bytes(engine: &Engine) -> u64 {
         + memory.session_bytes_per_position * CONTEXT.next_multiple_of(1024) as u64
 }
 
-/// Times of experts that are not on the card.
-struct Far {
-    bytes_per_s: f64,
-    streamed_layer_s: f64,
-}
-
-fn far_times(
-    model: &Model,
-    gpu: &Arc<Gpu>,
-    fixed_bytes: u64,
-    (near_s, near_bytes_per_s): (f64, f64),
-    interrupt: &Interrupt,
-) -> Result<Far> {
-    let needs = &model.needs;
-    let overhead_bytes = (64 << 20) - room_for_models(64 << 20);
-    let memory_bytes = fixed_bytes + needs.experts_bytes() / NEAR_SHARE + overhead_bytes;
-    let (far_s, near_share) = {
-        let engine = on_gpu(model, gpu, Some(memory_bytes))?.open()?;
-        let far_s = Run::new(&engine, interrupt)?.answer_s()?;
-        let tiers = engine.tier_stats();
-        (far_s, tiers.as_ref().and_then(crate::tiers::near_share).unwrap_or(0.0))
-    };
-    let far_bytes = (1.0 - near_share) * float(needs.routed_bytes());
-    let more_s = (far_s - near_s).max(0.0);
-    let bytes_per_s = far_bytes / (more_s + far_bytes / near_bytes_per_s).max(1e-9);
-    // All but one expert have a slot: what is read is little, and its time is known.
-    let n_slots = usize::try_from(needs.n_experts()).unwrap_or(usize::MAX).saturating_sub(1);
-    let engine = on_gpu(model, gpu, Some(memory_bytes))?;
-    let engine = engine.configure(|config| config.streaming.n_slots_max = Some(n_slots)).open()?;
-    let mut run = Run::new(&engine, interrupt)?;
-    run.answer_s()?;
-    let (before, n_before) = (engine.stream_stats(), run.n_drawn);
-    let streamed_s = run.answer_s()?;
-    let waited =
-        engine.stream_stats().zip(before).map(|(now, before)| now.since(&before).read_wait);
-    let n_tokens = float(run.n_drawn - n_before);
-    let waited_s = waited.map_or(0.0, |it| it.as_secs_f64()) / n_tokens;
-    let streamed_layer_s = (streamed_s - waited_s - far_s).max(0.0) / float(needs.n_layers);
-    Ok(Far { bytes_per_s, streamed_layer_s })
-}
-
 /// A token of an answer: what it takes of a model, and how long.
 #[derive(Clone, Copy, Debug)]
 struct Token {
@@ -335,14 +383,13 @@ struct Token {
     s: f64,
 }
 
-/// A token on a GPU that has all of a model.
-fn token_on_gpu(shape: Shape, gpu: &Arc<Gpu>, interrupt: &Interrupt) -> Result<Token> {
-    let model = Model::write(shape, interrupt)?;
-    let engine = on_gpu(&model, gpu, None)?.open()?;
-    let mut run = Run::new(&engine, interrupt)?;
-    run.wake(GPU_WAKES_WITHIN)?;
-    let n_layers = float(model.needs.n_layers);
-    Ok(Token { n_layers, n_bytes: model.token_bytes(), s: run.answer_s()? })
+impl Token {
+    fn of(model: &Model, engine: &Engine, interrupt: &Interrupt) -> Result<Self> {
+        let mut run = Run::new(engine, interrupt)?;
+        run.wake(GPU_WAKES_WITHIN)?;
+        let n_layers = float(model.needs.n_layers);
+        Ok(Self { n_layers, n_bytes: model.token_bytes(), s: run.answer_s()? })
+    }
 }
 
 /// Where the time of a token goes.
@@ -452,7 +499,11 @@ impl<'a> Run<'a> {
         Ok(seconds / float(N_ANSWER_TOKENS as u64))
     }
 
-    /// Seconds of a prompt.
+    /// Seconds of prompts of two lengths.
+    fn prompts_s(&mut self, lengths: [usize; 2]) -> Result<[f64; 2]> {
+        Ok([self.prompt_s(lengths[0])?, self.prompt_s(lengths[1])?])
+    }
+
     fn prompt_s(&mut self, n_tokens: usize) -> Result<f64> {
         self.rounds(n_tokens, |run, tokens| {
             let Self { session, output, interrupt, .. } = run;

@@ -11,7 +11,7 @@ use moeflux::provider::budget::{Layout, Placement, PromptRoom};
 
 use super::gives::{End, Gives};
 use super::routes::Routes;
-use crate::needs::{Needs, float};
+use crate::needs::{Needs, Work, float};
 
 /// Prompts that a forecast is made for, as far as the context reaches.
 const PROMPTS: [u64; 2] = [512, 2048];
@@ -196,7 +196,7 @@ impl Case<'_> {
         let (hit_rate, card_rate) = self.hits(places, end.is_low);
         let pace = &end.pace;
         let is_on_card = self.gives.is_on_card();
-        let at_pace = |work: &crate::needs::Work| {
+        let at_pace = |work: &Work| {
             float(work.codes.n_bytes) / pace.answer_bytes_per_s
                 + float(work.floats.n_bytes) / pace.answer_float_bytes_per_s
         };
@@ -270,7 +270,7 @@ impl Case<'_> {
         let seconds = |end: End| {
             let begun = chosen_bytes + float(n_passes * self.needs.resident.n_bytes());
             let begun = begun / end.pace.prompt_bytes_per_s;
-            let far = far_bytes / end.pace.far_bytes_per_s;
+            let far = far_bytes / end.pace.far_prompt_bytes_per_s;
             let computing = begun + self.products(&end, n_tokens) + far;
             let drive = drive_bytes / end.drive_bytes_per_s;
             (together(&end, drive, computing), self.bound(drive, computing))
@@ -281,12 +281,13 @@ impl Case<'_> {
     }
 
     /// Seconds of a prompt's products, its attention among them: a token looks at half of the
-    /// others.
+    /// others, and the last one alone is followed by logits.
     fn products(&self, end: &End, n_tokens: u64) -> f64 {
         let needs = self.needs;
         let of = |n_operations: u64| float(n_operations) * float(n_tokens);
-        let codes = needs.resident.codes.n_operations + needs.routed.codes.n_operations;
-        let floats = needs.resident.floats.n_operations + needs.routed.floats.n_operations;
+        let each = |of: fn(&Work) -> u64| of(&needs.resident) - of(&needs.head) + of(&needs.routed);
+        let codes = each(|it| it.codes.n_operations);
+        let floats = each(|it| it.floats.n_operations);
         let attention = of(needs.attention_operations) * float(n_tokens) / 2.0;
         of(codes) / end.pace.prompt_operations_per_s
             + (of(floats + needs.state_operations) + attention)

@@ -257,6 +257,7 @@ fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
         prompt_operations_per_s: codes * 1e9 * n_cores,
         prompt_float_operations_per_s: floats * 1e9 * n_cores,
         far_bytes_per_s: answers,
+        far_prompt_bytes_per_s: answers,
     }
 }
 
@@ -307,6 +308,7 @@ fn assumed_card(bytes_per_s: f64) -> Pace {
         prompt_operations_per_s: operations_per_s,
         prompt_float_operations_per_s: operations_per_s,
         far_bytes_per_s: LINK_GBPS * 1e9,
+        far_prompt_bytes_per_s: LINK_GBPS * 1e9,
     }
 }
 
