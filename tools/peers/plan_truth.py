@@ -76,7 +76,7 @@ def expected(moeflux, folder, options, trace=None):
     forecast = plan["forecast"]
     answer = [forecast["answer"][end]["tokens_per_s"] for end in ("low", "high")]
     prompts = {
-        it["n_tokens"]: [it["tokens_per_s_low"], it["tokens_per_s_high"]]
+        it["n_tokens"]: ([it["tokens_per_s_low"], it["tokens_per_s_high"]], it["drive_bytes"])
         for it in forecast["prompts"]
     }
     return answer, prompts
@@ -103,14 +103,16 @@ def row(case, what, bounds, rate, runs):
     return low <= rate <= high
 
 
-def compare(moeflux, work, name, gpu, long_answers):
+def compare(moeflux, work, name, args, reads):
     folder = made(moeflux, work, name)
     held = []
-    for case, plan_options, bench_options, is_streamed in cases(moeflux, folder, gpu):
+    for case, plan_options, bench_options, is_streamed in cases(moeflux, folder, args.gpu):
+        if args.only not in case:
+            continue
         case = f"{name}: {case}"
         answer, prompts = expected(moeflux, folder, plan_options)
         trace = os.path.join(work, "routes.trace") if is_streamed else None
-        gen = long_answers if is_streamed else 64
+        gen = args.gen if is_streamed else 64
         found = measured(moeflux, folder, bench_options, 0, gen, trace)
         rate, runs = found["decode_tokens_per_s"], found["decode_runs"]
         held.append(row(case, f"answer of {gen}", answer, rate, runs))
@@ -120,7 +122,15 @@ def compare(moeflux, work, name, gpu, long_answers):
         for n_tokens in PROMPTS:
             found = measured(moeflux, folder, bench_options, n_tokens, 0)
             rate, runs = found["prefill_tokens_per_s"], found["prefill_runs"]
-            held.append(row(case, f"prompt of {n_tokens}", prompts[n_tokens], rate, runs))
+            bounds, n_bytes = prompts[n_tokens]
+            held.append(row(case, f"prompt of {n_tokens}", bounds, rate, runs))
+            if is_streamed:
+                read = found["prefill_streaming"]
+                reads.append(
+                    f"{case}, prompt of {n_tokens}: {n_bytes / 1e9:.2f} GB planned, "
+                    f"{read['expert_bytes_read'] / len(runs) / 1e9:.2f} read, the drive beside "
+                    f"it {read['device_gb_per_s']:.2f} GB/s"
+                )
     return held
 
 
@@ -130,6 +140,7 @@ def main():
     parser.add_argument("work", help="a folder for models, some GB")
     parser.add_argument("--gpu", help="NAME or INDEX of `moeflux doctor`, to measure it, too")
     parser.add_argument("--models", default="q35moe-2g", help="names of configs, by commas")
+    parser.add_argument("--only", default="", help="cases with this in their names, as GPU")
     parser.add_argument("--gen", type=int, default=64, help="tokens of answers that stream")
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
@@ -149,7 +160,10 @@ def main():
         print("warning:", warning)
     print("\n| case | what | plan, tokens/s | high / low | bench, tokens/s | held |")
     print("|---|---|---|---|---|---|")
-    held = [it for name in names for it in compare(args.moeflux, args.work, name, args.gpu, args.gen)]
+    held, reads = [], []
+    for name in names:
+        held += compare(args.moeflux, args.work, name, args, reads)
+    print("\n" + "\n".join(reads))
     print(f"\n{sum(held)} of {len(held)} within the plan's range")
     sys.exit(0 if all(held) else 1)
 
