@@ -27,7 +27,8 @@
 //!
 //! * One storage buffer holds all activations, with scratch memory at its end.
 //! * Weights are in arenas as large as a binding may be, in the layout of the checkpoint. Large
-//!   matrices are cut by rows.
+//!   matrices are cut by rows. Blocks of GGUF files begin at any byte. What their codes stand for
+//!   is in front of the norms and biases (`memory::codebooks`).
 //! * Each layer's states have two buffers for all sessions: keys and values, or latents and rotated
 //!   keys, or convolution and delta state. Sessions have pieces of 256 positions, and copies of
 //!   recurrent states; a list per session names its pieces. What is too much for one binding begins

@@ -9,13 +9,12 @@ use moeflux::provider::config::{DeviceMaker, DeviceParts};
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::ids::MatrixId;
 
-use moeflux_kernels::MatrixKind;
-
 use crate::adapter::HostMemory;
 use crate::backend::GpuBackend;
 use crate::config::{GpuConfig, Matrices, Tiers};
 use crate::device::Gpu;
 use crate::device::staging::STAGING_BYTES_MAX;
+use crate::kernels;
 use crate::trial::matrices_agree;
 
 /// What a model may take of so many bytes of a GPU: what experts come through lies there, too.
@@ -126,7 +125,7 @@ impl DeviceMaker for GpuMaker {
     }
 }
 
-/// Refuses blocks of GGUF files, which no kernel reads.
+/// Refuses weights of a kind that no kernel reads.
 fn check_kinds(parts: &DeviceParts<'_>) -> Result<()> {
     let (n_matrices, _) = parts.weights.counts();
     let resident = (0..n_matrices).map(|idx| parts.weights.matrix(MatrixId(idx)).layout().kind);
@@ -135,7 +134,7 @@ fn check_kinds(parts: &DeviceParts<'_>) -> Result<()> {
         .iter()
         .flat_map(|(_, expert)| [expert.gate, expert.up, expert.down].map(|span| span.layout.kind));
     let mut kinds = resident.chain(of_experts);
-    match kinds.find(|kind| matches!(kind, MatrixKind::Block(_))) {
+    match kinds.find(|kind| !kernels::reads(*kind)) {
         None => Ok(()),
         Some(kind) => Err(Error::Unsupported(format!(
             "weights in {kind} are computed on the CPU only, not on a GPU"

@@ -92,6 +92,8 @@ const PARTS: &str = include_str!("kernels/parts.wgsl");
 const COMMON: &str = include_str!("kernels/common.wgsl");
 const VALUES: &str = include_str!("kernels/values.wgsl");
 const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
+const VECTORS: &str = include_str!("kernels/vectors.wgsl");
+const VECTORS_OF_QUADS: &str = include_str!("kernels/vectors_of_quads.wgsl");
 /// What text in half precision begins with.
 const HALVES: &str = "enable f16;\n";
 /// What text with cooperative matrices begins with.
@@ -241,6 +243,10 @@ impl Shader {
         text += match self.workspace {
             Lanes::One => VALUES,
             Lanes::Four => VALUES_OF_QUADS,
+        };
+        text += match self.vectors {
+            Lanes::One => VECTORS,
+            Lanes::Four => VECTORS_OF_QUADS,
         };
         text += match (self.weights, self.tiers) {
             (None, _) => "",

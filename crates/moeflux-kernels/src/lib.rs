@@ -74,7 +74,7 @@ mod tests;
 
 pub use activations::{Activations, RowShape};
 pub use attention::{Admission, BLOCK_POSITIONS, Running, ScorePart, Scores};
-pub use blocks::BlockKind;
+pub use blocks::{BlockKind, E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
 pub use decode::decode_row;
 pub use delta::DeltaRun;
 #[cfg(any(test, feature = "emulated"))]

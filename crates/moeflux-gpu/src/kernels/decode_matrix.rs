@@ -1,19 +1,26 @@
 //! Kinds of matrices as constants of kernels: what `decode_matrix.wgsl` reads out of them.
 //!
-//! Bits 0..4 are the form of values, 4..8 the bits of a code, 8..12 the units of 32 columns under
-//! one scale, 12..16 the form of scales, bit 16 says whether rows are whole units. **Invariant:**
-//! two kinds have the same constant only if the same code reads them.
+//! Bits 0..4 are the form of values, bit 16 says whether rows are whole units of 32 columns. Of
+//! affine codes, bits 4..8 are their bits, 8..12 the units under one scale, 12..16 the form of
+//! scales. Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of
+//! one, and from bit 20 on are its bytes. **Invariant:** two kinds have the same constant only if
+//! the same code reads them.
 
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+
+use super::BLOCKS;
+use crate::params::narrow;
 
 /// Columns that kernels take at once.
 pub(super) const UNIT_COLS: usize = 32;
 
 /// The shared piece of text.
-pub(super) const PIECE: &str = include_str!("decode_matrix.wgsl");
+pub(super) const PIECE: &str =
+    concat!(include_str!("decode_matrix.wgsl"), include_str!("decode_blocks.wgsl"));
 
 const FORM_FP8: u32 = 3;
 const FORM_AFFINE: u32 = 4;
+const FORM_BLOCK: u32 = 5;
 
 const fn form_of(float: FloatKind) -> u32 {
     match float {
@@ -34,7 +41,12 @@ pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
             let scale_form = form_of(scale) << 12;
             FORM_AFFINE | u32::from(bits) << 4 | units_per_group << 8 | scale_form | is_whole
         }
-        MatrixKind::Block(kind) => unreachable!("no kernel of a GPU reads {kind}"),
+        MatrixKind::Block(block) => {
+            let number = BLOCKS.iter().position(|it| *it == block);
+            let number = narrow(number.expect("a model with other blocks is refused"));
+            let n_units = narrow(block.block_cols() / UNIT_COLS);
+            FORM_BLOCK | number << 4 | n_units << 8 | is_whole | narrow(block.block_bytes()) << 20
+        }
     }
 }
 
@@ -43,7 +55,7 @@ pub(super) fn examples() -> Vec<MatrixLayout> {
     let affine =
         |bits, group, scale| (MatrixKind::Affine(Affine { bits, group, scale }), UNIT_COLS * 4);
     let [f32, f16, bf16] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
-    let kinds = [
+    let others = [
         (MatrixKind::Float(f32), 64),
         (MatrixKind::Float(f32), 33),
         (MatrixKind::Float(f16), 64),
@@ -58,14 +70,16 @@ pub(super) fn examples() -> Vec<MatrixLayout> {
         affine(6, 64, f16),
         affine(8, 32, bf16),
     ];
+    let blocks = BLOCKS.map(|block| (MatrixKind::Block(block), 256));
     let layout = |(kind, n_cols)| MatrixLayout { kind, n_rows: 64, n_cols };
-    kinds.map(layout).to_vec()
+    others.into_iter().chain(blocks).map(layout).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use moeflux_kernels::FP8_BLOCK;
+    use crate::memory::codebooks::CODEBOOKS;
     use moeflux_kernels::MatrixKind as Kind;
+    use moeflux_kernels::{BlockKind, FP8_BLOCK};
 
     use super::*;
 
@@ -78,8 +92,17 @@ mod tests {
             format!("const FORM_BF16: u32 = {}u;", form_of(FloatKind::Bf16)),
             format!("const FORM_FP8: u32 = {FORM_FP8}u;"),
             format!("const FORM_AFFINE: u32 = {FORM_AFFINE}u;"),
+            format!("const FORM_BLOCK: u32 = {FORM_BLOCK}u;"),
             format!("const FP8_BLOCK: u32 = {FP8_BLOCK}u;"),
         ] {
+            assert!(PIECE.contains(&line), "{line}");
+        }
+        for (number, block) in BLOCKS.iter().enumerate() {
+            let line = format!("const BLOCK_{block}: u32 = {number}u;");
+            assert!(PIECE.contains(&line), "{line}");
+        }
+        for (name, first, _) in CODEBOOKS {
+            let line = format!("const {name}: u32 = {first}u;");
             assert!(PIECE.contains(&line), "{line}");
         }
     }
@@ -91,5 +114,7 @@ mod tests {
         assert_eq!(kind_of(layout(affine, 256)), 4 | 5 << 4 | 4 << 8 | 2 << 12 | 1 << 16);
         assert_eq!(kind_of(layout(Kind::Float(FloatKind::F16), 33)), 1);
         assert_eq!(kind_of(layout(Kind::Fp8Block, 64)), 3 | 1 << 16);
+        let block = layout(Kind::Block(BlockKind::Q6_K), 512);
+        assert_eq!(kind_of(block), 5 | 7 << 4 | 8 << 8 | 1 << 16 | 210 << 20);
     }
 }

@@ -10,6 +10,7 @@ const FORM_F16: u32 = 1u;
 const FORM_BF16: u32 = 2u;
 const FORM_FP8: u32 = 3u;
 const FORM_AFFINE: u32 = 4u;
+const FORM_BLOCK: u32 = 5u;
 
 // Rows and columns under one FP8 scale.
 const FP8_BLOCK: u32 = 128u;
@@ -85,6 +86,9 @@ fn load_chunk(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     if form_of(kind) == FORM_AFFINE {
         return load_packed(bits_of(kind), matrix, row, unit);
     }
+    if form_of(kind) == FORM_BLOCK {
+        return load_block(kind, matrix, row, unit);
+    }
     if form_of(kind) == FORM_FP8 {
         if is_whole(kind) {
             let at = (matrix.codes + row * matrix.n_cols / 4u) / 4u + unit * 2u;
@@ -137,6 +141,9 @@ fn word_of(chunk: Chunk, idx: u32) -> u32 {
 fn quad_of(kind: u32, matrix: Matrix, row: u32, unit: u32, chunk: Chunk, quad: u32) -> vec4<f32> {
     if form_of(kind) == FORM_AFFINE {
         return packed_quad(bits_of(kind), chunk, quad);
+    }
+    if form_of(kind) == FORM_BLOCK {
+        return quad_of_block(kind, unit, chunk, quad);
     }
     if form_of(kind) == FORM_FP8 {
         return from_e4m3(word_of(chunk, quad));
@@ -231,6 +238,9 @@ fn affine_of(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
             stored_float(form, matrix.biases, idx),
         );
     }
+    if form_of(kind) == FORM_BLOCK {
+        return affine_of_block(kind, matrix, row, unit);
+    }
     if form_of(kind) == FORM_FP8 {
         let n_blocks = (matrix.n_cols + FP8_BLOCK - 1u) / FP8_BLOCK;
         let idx = row / FP8_BLOCK * n_blocks + unit * UNIT_COLS / FP8_BLOCK;
@@ -245,7 +255,7 @@ fn is_plain(kind: u32) -> bool {
 }
 
 fn has_bias(kind: u32) -> bool {
-    return form_of(kind) == FORM_AFFINE;
+    return form_of(kind) == FORM_AFFINE || (form_of(kind) == FORM_BLOCK && block_has_bias(kind));
 }
 
 // Adds w . x to a sum.

@@ -333,10 +333,6 @@ impl Constants {
             .with("OUT_STRIDE_1", self.strides.outs[1])
             .with("OUT_STRIDE_2", self.strides.outs[2])
             .with("OUT_STRIDE_3", self.strides.outs[3])
-            .piece(match self.lanes {
-                Lanes::One => include_str!("vectors.wgsl"),
-                Lanes::Four => include_str!("vectors_of_quads.wgsl"),
-            })
             .workspace(self.lanes)
             .vectors(self.lanes)
             .piece(include_str!("functions.wgsl"))

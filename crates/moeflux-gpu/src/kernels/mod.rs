@@ -43,6 +43,7 @@ pub(crate) use route::guess_cols;
 
 use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ops::{Op, Plan};
+use moeflux_kernels::{BlockKind, MatrixKind};
 
 use crate::compiler::Compiler;
 use crate::params::Fields;
@@ -94,6 +95,32 @@ pub(crate) const KERNELS: [Kernel; 23] = [
     fused_products::KERNEL,
     fused_route::KERNEL,
 ];
+
+/// The kinds of blocks that kernels read, by their numbers there. Models with others of
+/// [`BlockKind::ALL`] are computed on the CPU.
+pub const BLOCKS: [BlockKind; 13] = [
+    BlockKind::Q4_0,
+    BlockKind::Q4_1,
+    BlockKind::Q5_0,
+    BlockKind::Q5_1,
+    BlockKind::Q8_0,
+    BlockKind::Q4_K,
+    BlockKind::Q5_K,
+    BlockKind::Q6_K,
+    BlockKind::IQ2_XXS,
+    BlockKind::IQ3_XXS,
+    BlockKind::IQ4_NL,
+    BlockKind::IQ4_XS,
+    BlockKind::MXFP4,
+];
+
+/// Whether kernels read weights of this kind.
+pub(crate) fn reads(kind: MatrixKind) -> bool {
+    match kind {
+        MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => true,
+        MatrixKind::Block(block) => BLOCKS.contains(&block),
+    }
+}
 
 /// Appends the steps of a plan.
 ///

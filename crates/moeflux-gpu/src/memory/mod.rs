@@ -5,6 +5,7 @@
 
 mod pieces;
 mod arena;
+pub(crate) mod codebooks;
 pub(crate) mod states;
 pub(crate) mod batches;
 pub(crate) mod weights;

@@ -10,7 +10,7 @@ use moeflux::provider::weights::Weights;
 use moeflux_kernels::{FP8_BLOCK, Matrix, MatrixKind, MatrixLayout};
 
 use crate::device::Gpu;
-use crate::memory::STORAGE;
+use crate::memory::{STORAGE, codebooks};
 use crate::params::narrow;
 
 /// Rows of common widths begin where a transaction of the device's memory does.
@@ -78,7 +78,7 @@ impl DeviceWeights {
                 upload_piece(gpu, (&matrix, piece), &arenas[piece.arena].buffer)?;
             }
         }
-        let (mut values, mut vectors_at) = (Vec::new(), Vec::new());
+        let (mut values, mut vectors_at) = (codebooks::values(), Vec::new());
         for idx in 0..n_vectors {
             vectors_at.push(narrow(values.len()));
             values.extend_from_slice(weights.vector(VectorId(idx)));

@@ -10,22 +10,38 @@ use moeflux::provider::forward::StepProgress;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::Wanted;
 
-use crate::cases::{Case, Distance, feed_all, folder_case_names};
+use crate::blocks::REFUSED_CASES;
+use crate::cases::{Case, Distance, case_names, feed_all};
 use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
 
 /// A case with recurrent layers, one with plain attention, one with latents.
 const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];
 
+/// A GGUF file with every large kind of blocks that kernels read.
+const GGUF_CASE: &str = "gguf-qwen3moe-gpu";
+
+/// All cases but those with weights that no kernel reads.
+fn gpu_case_names() -> Vec<String> {
+    let mut names = case_names();
+    names.retain(|name| !REFUSED_CASES.contains(&name.as_str()));
+    names
+}
+
 /// Cases whose experts go to all places, and whose rows are alone. A software driver compiles the
 /// kernels of each combination, which takes minutes for all cases (`MOEFLUX_TESTS=all`). Without
-/// that these are layers of each kind, FP8 blocks, codes of one width and of several.
+/// that these are layers of each kind, FP8 blocks, codes of one width and of several, and blocks of
+/// a GGUF file.
 #[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
 fn crossed_cases() -> Vec<String> {
-    const QUANTISED: [&str; 3] =
-        ["deepseek_v3-fp8", "mlx-qwen3_5_moe-q4-g64-bf16", "mlx-glm4_moe-mixed_2_6-g32-bf16"];
+    const QUANTISED: [&str; 4] = [
+        "deepseek_v3-fp8",
+        "mlx-qwen3_5_moe-q4-g64-bf16",
+        "mlx-glm4_moe-mixed_2_6-g32-bf16",
+        GGUF_CASE,
+    ];
     if std::env::var_os("MOEFLUX_TESTS").is_some_and(|it| it == "all") {
-        return folder_case_names();
+        return gpu_case_names();
     }
     CASES.into_iter().chain(QUANTISED).map(str::to_owned).collect()
 }
@@ -34,7 +50,7 @@ fn crossed_cases() -> Vec<String> {
 fn experts_on_the_device_agree_with_other_implementations() {
     needs_gpu!();
     let mut failures = Vec::new();
-    for name in folder_case_names() {
+    for name in gpu_case_names() {
         let case = Case::load(&name);
         let engine = open(&case.dir, 64, ExpertsAt::Device);
         assert_eq!(engine.device_names().backend, "gpu");
@@ -155,7 +171,7 @@ fn engine_of(name: &str, experts: ExpertsAt) -> (Engine, Vec<TokenId>) {
 #[test]
 fn where_experts_are_changes_no_bit() {
     needs_gpu!();
-    for name in CASES {
+    for name in CASES.into_iter().chain([GGUF_CASE]) {
         let run = |experts| {
             let (engine, tokens) = engine_of(name, experts);
             feed_all(&mut engine.session(64).unwrap(), &tokens)
@@ -164,6 +180,8 @@ fn where_experts_are_changes_no_bit() {
         let others = [
             ExpertsAt::Host,
             ExpertsAt::Files(0),
+            ExpertsAt::Files(3),
+            ExpertsAt::CopiedFiles(3),
             ExpertsAt::Files(9),
             ExpertsAt::Both(0),
             ExpertsAt::Both(30),

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod ahead;
+mod blocks;
 #[path = "../../../moeflux/tests/it/cases.rs"]
 mod cases;
 mod choosing;

@@ -8,10 +8,15 @@ use moeflux::provider::ops::Workspace;
 use moeflux::provider::weights::Weights;
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::{GpuConfig, Matrices};
+use moeflux_gpu::kernels::BLOCKS;
+use moeflux_kernels::BlockKind;
 
 use crate::needs_gpu::has_gpu;
-use crate::ops::{BackendUnderTest, Maker, REFERENCE};
+use crate::ops::{BackendUnderTest, REFERENCE};
 use crate::support::gpu;
+
+/// The blocks that it reads.
+pub(crate) const BLOCK_KINDS: &[BlockKind] = &BLOCKS;
 
 /// The backends under test: with all that the adapter has, and with the least.
 pub(crate) const BACKENDS: &[BackendUnderTest] = &[
@@ -20,7 +25,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         make: |weights, sizes, _| made(weights, sizes, GpuConfig::default()),
         is_exact: false,
         steps_of_one_in: 2,
-        covers: |maker| !has_blocks(maker) && has_gpu(),
+        covers: |_| has_gpu(),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -33,7 +38,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         steps_of_one_in: 4,
         // Each factor has a relative error of at most 2^-11, squared 2.4e-7.
         limit: |_| 1e-5,
-        covers: |maker| rounds(maker.op) && !has_blocks(maker) && has_gpu(),
+        covers: |maker| rounds(maker.op) && has_gpu(),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -46,12 +51,7 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         steps_of_one_in: 4,
         limit: |_| 1e-5,
         // Where the adapter has a unit, the backend above has tested all that is around it.
-        covers: |maker| {
-            rounds(maker.op)
-                && !has_blocks(maker)
-                && has_gpu()
-                && gpu().facts().matrix_edge.is_none()
-        },
+        covers: |maker| rounds(maker.op) && has_gpu() && gpu().facts().matrix_edge.is_none(),
         ..REFERENCE
     },
     BackendUnderTest {
@@ -62,15 +62,10 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         },
         is_exact: false,
         steps_of_one_in: 4,
-        covers: |maker| differs_without(maker.op) && !has_blocks(maker) && has_gpu(),
+        covers: |maker| differs_without(maker.op) && has_gpu(),
         ..REFERENCE
     },
 ];
-
-/// Blocks that carry their own scales have no kernels here.
-fn has_blocks(maker: &Maker) -> bool {
-    maker.what.contains("of blocks")
-}
 
 fn made(
     weights: Arc<Weights>,

@@ -14,11 +14,11 @@ pub(crate) const BLOCK_COLS_MAX: usize = 256;
 pub(crate) const BLOCK_GROUPS_MAX: usize = BLOCK_COLS_MAX / 16;
 
 /// Sixteen values of IQ4.
-pub(crate) const IQ4_VALUES: [i8; 16] =
+pub const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Twice the sixteen values of e2m1.
-pub(crate) const E2M1_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub const E2M1_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Magnitudes that the codebooks of IQ2 choose from.
 const IQ2_MAGNITUDES: [u8; 4] = [8, 25, 43, 0];
@@ -28,7 +28,7 @@ const IQ3_S_MAGNITUDES: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 static IQ2_XXS: [[u8; 8]; 256] = eights(grids::IQ2_XXS);
 
 /// The codebook of IQ2_XXS, eight magnitudes in a word.
-pub(crate) static IQ2_XXS_GRID: [u64; 256] = {
+pub static IQ2_XXS_GRID: [u64; 256] = {
     let (grid, mut words) = (eights(grids::IQ2_XXS), [0; 256]);
     let mut at = 0;
     while at < 256 {
@@ -39,7 +39,7 @@ pub(crate) static IQ2_XXS_GRID: [u64; 256] = {
 };
 
 /// The codebook of IQ3_XXS, four magnitudes in a word.
-pub(crate) static IQ3_XXS_GRID: [u32; 256] = {
+pub static IQ3_XXS_GRID: [u32; 256] = {
     let (grid, mut words) = (fours(grids::IQ3_XXS, IQ3_XXS_MAGNITUDES), [0; 256]);
     let mut at = 0;
     while at < 256 {

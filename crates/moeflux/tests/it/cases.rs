@@ -48,13 +48,6 @@ pub(crate) fn case_names() -> Vec<String> {
     names
 }
 
-/// Those that are folders of safetensors, which a pack may come from.
-pub(crate) fn folder_case_names() -> Vec<String> {
-    let mut names = case_names();
-    names.retain(|name| golden_dir().join(name).join("config.json").exists());
-    names
-}
-
 /// The repository's `golden/`.
 pub(crate) fn golden_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden")

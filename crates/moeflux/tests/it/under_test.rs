@@ -7,9 +7,12 @@ use moeflux::provider::backend::{Arithmetic as Mode, Backend};
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::Workspace;
 use moeflux::provider::weights::Weights;
-use moeflux_kernels::KernelTable;
+use moeflux_kernels::{BlockKind, KernelTable};
 
 use crate::ops::{Arithmetic, BackendUnderTest, REFERENCE};
+
+/// The blocks that they all read.
+pub(crate) const BLOCK_KINDS: &[BlockKind] = &BlockKind::ALL;
 
 /// The backends under test.
 pub(crate) const BACKENDS: &[BackendUnderTest] = &[

@@ -1,14 +1,15 @@
 //! Matrices of blocks that carry their own scales, wherever a matrix may be.
 
-use moeflux_kernels::{BlockKind, MatrixKind};
+use moeflux_kernels::MatrixKind;
 
 use crate::ops::case::CaseBuilder;
 use crate::ops::experts::experts;
 use crate::ops::linear::{embedding, head_product, product};
 use crate::ops::{Arithmetic, Maker};
 use crate::random::{Rng, fitting_cols};
+use crate::under_test::BLOCK_KINDS;
 
-const N_KINDS: u64 = BlockKind::ALL.len() as u64;
+const N_KINDS: u64 = BLOCK_KINDS.len() as u64;
 
 pub(super) const MAKERS: &[Maker] = &[
     Maker {
@@ -71,5 +72,5 @@ pub(super) const MAKERS: &[Maker] = &[
 
 fn kind_of(seed: u64) -> MatrixKind {
     let kind_idx = usize::try_from(seed % N_KINDS).expect("few kinds");
-    MatrixKind::Block(BlockKind::ALL[kind_idx])
+    MatrixKind::Block(BLOCK_KINDS[kind_idx])
 }
