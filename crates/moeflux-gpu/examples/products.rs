@@ -20,6 +20,7 @@ use moeflux_gpu::adapter::adapters;
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_gpu::device::Gpu;
+use moeflux_gpu::kernels::BLOCKS;
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 /// Tokens whose rows of the table are different.
@@ -55,11 +56,15 @@ fn main() -> Result<()> {
         (MatrixKind::Float(FloatKind::Bf16), 256, 2048),
         (MatrixKind::Fp8Block, 8192, 2048),
     ];
-    // `--many` leaves out what an answer is made of.
-    let n_vectors = if std::env::args().any(|arg| arg == "--many") { 0 } else { vectors.len() };
+    // `--many` leaves out what an answer is made of; `--blocks` measures blocks of GGUF files.
+    let leaves_out = std::env::args().any(|arg| arg == "--many" || arg == "--blocks");
+    let n_vectors = if leaves_out { 0 } else { vectors.len() };
     for (kind, outputs, inputs) in vectors.into_iter().take(n_vectors) {
         let layout = MatrixLayout { kind, n_rows: outputs / scale, n_cols: inputs };
         products(&gpu, layout, &[1, 4, 8], scale)?;
+    }
+    if std::env::args().any(|arg| arg == "--blocks") {
+        return blocks(&gpu, scale);
     }
     for (outputs, inputs) in [(8192_usize, 2048), (2048, 4096), (512, 2048), (1, 2048)] {
         let layout =
@@ -68,6 +73,28 @@ fn main() -> Result<()> {
     }
     for n_rows in [1, 4, 64, 512, 2048 / scale] {
         experts(&gpu, affine(4, 64), (256 / scale, 8), n_rows)?;
+    }
+    Ok(())
+}
+
+/// Prints the times of blocks of GGUF files beside those of affine codes: Q4_K has as many bytes as
+/// 4 bits in groups of 64.
+fn blocks(gpu: &std::sync::Arc<Gpu>, scale: usize) -> Result<()> {
+    let affine = Affine { bits: 4, group: 64, scale: FloatKind::Bf16 };
+    let kinds = std::iter::once(MatrixKind::Affine(affine)).chain(BLOCKS.map(MatrixKind::Block));
+    for kind in kinds {
+        let many = 512 / scale;
+        for (outputs, inputs, rows) in [
+            (8192, 2048, [1, 8, many].as_slice()),
+            (2048, 4096, &[1, 8, many]),
+            (248_320, 2048, &[1, 8]),
+        ] {
+            let layout = MatrixLayout { kind, n_rows: outputs / scale, n_cols: inputs };
+            products(gpu, layout, rows, scale)?;
+        }
+        for n_rows in [1, 64, many] {
+            experts(gpu, kind, (256 / scale, 8), n_rows)?;
+        }
     }
     Ok(())
 }
@@ -106,7 +133,7 @@ fn products(
         let bytes = layout.total_bytes() as f64;
         let flops = 2.0 * (layout.n_rows * layout.n_cols * n_rows) as f64;
         println!(
-            "{:>6} {:>6} x {:<5} {n_rows:>4} rows: {:>9.2} us, {:>7.1} GB/s, {:>7.2} TFLOP/s",
+            "{:>7} {:>6} x {:<5} {n_rows:>4} rows: {:>9.2} us, {:>7.1} GB/s, {:>7.2} TFLOP/s",
             layout.kind.to_string(),
             layout.n_rows,
             layout.n_cols,
@@ -158,7 +185,8 @@ fn experts(
     let n_used = (n_rows.min(N_TOKENS) * top_k).min(n_experts);
     let flops = 6.0 * (hidden * inner * n_rows * top_k) as f64;
     println!(
-        "experts {n_rows:>4} rows: {:>9.2} us, {:>7.1} GB/s, {:>7.2} TFLOP/s",
+        "{:>7} experts {n_rows:>4} rows: {:>9.2} us, {:>7.1} GB/s, {:>7.2} TFLOP/s",
+        kind.to_string(),
         seconds * 1e6,
         (n_used * expert_bytes) as f64 / seconds / 1e9,
         flops / seconds / 1e12

@@ -225,7 +225,7 @@ fn placed(
 
 #[cfg(test)]
 mod tests {
-    use moeflux_kernels::{Affine, FloatKind};
+    use moeflux_kernels::{Affine, BlockKind, FloatKind};
 
     use super::*;
 
@@ -240,6 +240,7 @@ mod tests {
             layout(four, 300, 128),
             layout(MatrixKind::Fp8Block, 1000, 200),
             layout(MatrixKind::Float(FloatKind::F16), 7, 3),
+            layout(MatrixKind::Block(BlockKind::Q6_K), 333, 256),
         ];
         let limit = 64 << 10;
         let (matrices, arenas) = placed(layouts.into_iter(), limit);
@@ -266,6 +267,7 @@ mod tests {
             assert_eq!(next_row as usize, layout.n_rows);
         }
         assert!(matrices[1].pieces.len() > 1, "200,000 bytes do not fit 64 KiB");
+        assert!(matrices[3].pieces.len() > 1, "69,930 bytes neither");
         assert_eq!((matrices[0].pieces.len(), matrices[2].pieces.len()), (1, 1));
         spans.sort_unstable();
         for pair in spans.windows(2) {
