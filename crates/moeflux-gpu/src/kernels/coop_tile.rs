@@ -10,7 +10,7 @@ use moeflux_kernels::MatrixLayout;
 
 use crate::compiler::Compiler;
 use crate::config::MatrixUnit;
-use crate::kernels::decode_matrix::{self, UNIT_COLS};
+use crate::kernels::decode_matrix::UNIT_COLS;
 use crate::params::View;
 use crate::shader::{Lanes, Shader};
 
@@ -77,7 +77,6 @@ impl CoopTile {
         let shader = Shader::new(name, source)
             .with("BLOCKS", self.blocks)
             .workspace(Lanes::Four)
-            .piece(decode_matrix::PIECE)
             .piece(include_str!("coop_tile.wgsl"));
         match unit {
             MatrixUnit::Cooperative => shader.cooperative().piece(include_str!("matrix_unit.wgsl")),

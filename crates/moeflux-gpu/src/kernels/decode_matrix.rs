@@ -10,13 +10,13 @@ use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use super::BLOCKS;
 use crate::params::narrow;
+use crate::shader::{Lanes, Shader};
 
 /// Columns that kernels take at once.
 pub(super) const UNIT_COLS: usize = 32;
 
-/// The shared piece of text.
-pub(super) const PIECE: &str =
-    concat!(include_str!("decode_matrix.wgsl"), include_str!("decode_blocks.wgsl"));
+const TEXT: &str = include_str!("decode_matrix.wgsl");
+const TEXT_OF_BLOCKS: &str = include_str!("decode_blocks.wgsl");
 
 const FORM_FP8: u32 = 3;
 const FORM_AFFINE: u32 = 4;
@@ -48,6 +48,20 @@ pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
             FORM_BLOCK | number << 4 | n_units << 8 | is_whole | narrow(block.block_bytes()) << 20
         }
     }
+}
+
+/// A shader that reads matrices of these kinds, which its text knows as constants of these names.
+/// Kernels without blocks have no text of them: drivers would take a fifth more time for it.
+pub(super) fn reading<const N: usize>(
+    mut shader: Shader,
+    kinds: [(&'static str, u32); N],
+) -> Shader {
+    for (name, kind) in kinds {
+        shader = shader.with(name, kind);
+    }
+    let has_blocks = kinds.iter().any(|(_, kind)| kind & 15 == FORM_BLOCK);
+    let blocks = if has_blocks { TEXT_OF_BLOCKS } else { include_str!("decode_no_blocks.wgsl") };
+    shader.piece(TEXT).piece(blocks).weights(Lanes::Four)
 }
 
 /// Layouts that between them take every way through the text, for tests without a GPU.
@@ -95,15 +109,15 @@ mod tests {
             format!("const FORM_BLOCK: u32 = {FORM_BLOCK}u;"),
             format!("const FP8_BLOCK: u32 = {FP8_BLOCK}u;"),
         ] {
-            assert!(PIECE.contains(&line), "{line}");
+            assert!(TEXT.contains(&line), "{line}");
         }
         for (number, block) in BLOCKS.iter().enumerate() {
             let line = format!("const BLOCK_{block}: u32 = {number}u;");
-            assert!(PIECE.contains(&line), "{line}");
+            assert!(TEXT_OF_BLOCKS.contains(&line), "{line}");
         }
         for (name, first, _) in CODEBOOKS {
             let line = format!("const {name}: u32 = {first}u;");
-            assert!(PIECE.contains(&line), "{line}");
+            assert!(TEXT_OF_BLOCKS.contains(&line), "{line}");
         }
     }
 

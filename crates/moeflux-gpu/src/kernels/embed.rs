@@ -5,10 +5,10 @@ use moeflux::provider::ops::Embed;
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
-use super::decode_matrix::{self, kind_of};
+use super::decode_matrix::{self, kind_of, reading};
 use crate::compiler::Compiler;
 use crate::params::{Params as _, View, narrow, params};
-use crate::shader::{Lanes, Shader};
+use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
@@ -35,11 +35,8 @@ params! {
 }
 
 fn shader(layout: MatrixLayout) -> Shader {
-    Shader::new("embed", include_str!("embed.wgsl"))
-        .with("N_INVOCATIONS", N_INVOCATIONS)
-        .with("KIND", kind_of(layout))
-        .piece(decode_matrix::PIECE)
-        .weights(Lanes::Four)
+    let shader = Shader::new("embed", include_str!("embed.wgsl"));
+    reading(shader, [("KIND", kind_of(layout))]).with("N_INVOCATIONS", N_INVOCATIONS)
 }
 
 pub(super) fn compile(op: &Embed, compiler: &mut Compiler<'_>) -> Result<()> {

@@ -13,13 +13,13 @@ use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
 use super::coop_tile::CoopTile;
-use super::decode_matrix::{self, kind_of};
+use super::decode_matrix::{self, kind_of, reading};
 use super::matvec::Matvec;
 use super::tile::Tile;
 use crate::compiler::{Compiler, RouteShape, SlotMatrix, SlotShape};
 use crate::config::{MatrixUnit, Tiers};
 use crate::params::{Params as _, View, narrow, params};
-use crate::shader::{Lanes, Shader};
+use crate::shader::Shader;
 use crate::step::{Extent, Grid, Over};
 
 pub(super) const KERNEL: Kernel = Kernel {
@@ -72,13 +72,10 @@ params! {
 const PARAMS: &str = include_str!("expert_params.wgsl");
 
 fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
-    shader
-        .with("GATE_KIND", kind_of(gate))
-        .with("UP_KIND", kind_of(up))
+    reading(shader, [("GATE_KIND", kind_of(gate)), ("UP_KIND", kind_of(up))])
         .with("HAS_LIMIT", cuts)
         .piece(PARAMS)
         .piece(include_str!("expert_swiglu.wgsl"))
-        .weights(Lanes::Four)
 }
 
 fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), cuts: bool, matvec: Matvec) -> Shader {
@@ -101,41 +98,33 @@ fn gate_up_coop(unit: MatrixUnit, kinds: (MatrixLayout, MatrixLayout), cuts: boo
         .piece(include_str!("expert_quads.wgsl"))
 }
 
+fn down_shader(shader: Shader, layout: MatrixLayout) -> Shader {
+    reading(shader, [("KIND", kind_of(layout))]).piece(PARAMS)
+}
+
 fn down_few(layout: MatrixLayout, matvec: Matvec) -> Shader {
-    matvec
-        .shader("expert_down", include_str!("expert_down.wgsl"))
-        .with("KIND", kind_of(layout))
-        .piece(PARAMS)
-        .weights(Lanes::Four)
+    down_shader(matvec.shader("expert_down", include_str!("expert_down.wgsl")), layout)
 }
 
 fn down_many(layout: MatrixLayout) -> Shader {
-    TILE.shader("expert_down_tile", include_str!("expert_down_tile.wgsl"))
-        .with("KIND", kind_of(layout))
-        .piece(PARAMS)
+    down_shader(TILE.shader("expert_down_tile", include_str!("expert_down_tile.wgsl")), layout)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_inputs.wgsl"))
-        .weights(Lanes::Four)
 }
 
 fn down_coop(unit: MatrixUnit, layout: MatrixLayout) -> Shader {
-    COOP_TILE
-        .shader(unit, "expert_down_coop", include_str!("expert_down_coop.wgsl"))
-        .with("KIND", kind_of(layout))
-        .piece(PARAMS)
+    let source = include_str!("expert_down_coop.wgsl");
+    down_shader(COOP_TILE.shader(unit, "expert_down_coop", source), layout)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_quads.wgsl"))
-        .weights(Lanes::Four)
 }
 
 fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
-    Shader::new("expert_pairs", include_str!("expert_pairs.wgsl"))
+    reading(Shader::new("expert_pairs", include_str!("expert_pairs.wgsl")), [])
         .with("N_INVOCATIONS", N_SORTING)
         .with("N_EXPERTS", n_experts)
         .with("TILE_INPUTS", tile_inputs)
-        .piece(decode_matrix::PIECE)
         .piece(PARAMS)
-        .weights(Lanes::Four)
 }
 
 fn shaders() -> Vec<Shader> {

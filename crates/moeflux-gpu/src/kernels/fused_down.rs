@@ -9,13 +9,13 @@ use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
 use super::combine::{self, Shared};
-use super::decode_matrix::{self, UNIT_COLS, kind_of};
+use super::decode_matrix::{self, UNIT_COLS, kind_of, reading};
 use super::expert_ffn;
 use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
 use crate::compiler::{Compiler, SlotShape};
 use crate::config::Tiers;
 use crate::params::{Params, View, narrow, params};
-use crate::shader::{Lanes, Shader};
+use crate::shader::Shader;
 use crate::step::{Buffers, Extent, Grid, Over};
 
 pub(super) const KERNEL: Kernel =
@@ -77,7 +77,8 @@ impl Down {
     }
 
     fn shader(self, layout: MatrixLayout, shared: Shared) -> Shader {
-        Shader::new(NAME, include_str!("fused_down.wgsl"))
+        let shader = Shader::new(NAME, include_str!("fused_down.wgsl"));
+        reading(shader, [("KIND", kind_of(layout))])
             .with("N_INVOCATIONS", N_INVOCATIONS)
             .with("TEAM", self.matvec.team())
             .with("WIDTH", self.matvec.width())
@@ -85,12 +86,9 @@ impl Down {
             .with("UNITS_EACH", self.units_each)
             .with("RANKS", self.ranks)
             .with("TOP_K", self.top_k)
-            .with("KIND", kind_of(layout))
             .with("HAS_SHARED", shared != Shared::None)
             .with("HAS_GATE", shared == Shared::Gated)
-            .piece(decode_matrix::PIECE)
             .piece(self.matvec.neighbours())
-            .weights(Lanes::Four)
     }
 }
 

@@ -8,7 +8,7 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::{Add, Heads, MatMul, Op, RmsNorm, SwiGlu};
 use moeflux_kernels::MatrixLayout;
 
-use super::decode_matrix::{self, kind_of};
+use super::decode_matrix::{self, kind_of, reading};
 use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
 use super::reduce::Sums;
 use super::{Kernel, compile_apart};
@@ -315,10 +315,8 @@ struct Constants {
 impl Constants {
     fn shader(self, matvec: Matvec, sums: Sums) -> Shader {
         let has_pair = matches!(self.extra, Extra::Pair | Extra::NormAndPair);
-        let shader = matvec
-            .shader(NAME, include_str!("fused_products.wgsl"))
-            .with("KIND", self.kinds[0])
-            .with("OTHER_KIND", self.kinds[1])
+        let shader = matvec.shader(NAME, include_str!("fused_products.wgsl"));
+        let shader = reading(shader, [("KIND", self.kinds[0]), ("OTHER_KIND", self.kinds[1])])
             .with("OTHERS", self.others)
             .with("N_PRODUCTS", self.n_products)
             .with("N_MATRICES", if has_pair { 2_u32 } else { 1 })
@@ -335,8 +333,7 @@ impl Constants {
             .with("OUT_STRIDE_3", self.strides.outs[3])
             .workspace(self.lanes)
             .vectors(self.lanes)
-            .piece(include_str!("functions.wgsl"))
-            .weights(Lanes::Four);
+            .piece(include_str!("functions.wgsl"));
         sums.add_to(shader, N_INVOCATIONS)
     }
 }

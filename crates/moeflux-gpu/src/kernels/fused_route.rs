@@ -7,7 +7,7 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::{MatMul, Op, Purpose, Route};
 use moeflux_kernels::MatrixLayout;
 
-use super::decode_matrix::{self, kind_of};
+use super::decode_matrix::{self, kind_of, reading};
 use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
 use super::reduce::Sums;
 use super::route::{self, Choice};
@@ -15,7 +15,7 @@ use super::{Kernel, compile_apart};
 use crate::compiler::Compiler;
 use crate::memory::weights::Piece;
 use crate::params::{Params, View, narrow, params};
-use crate::shader::{Lanes, Shader};
+use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel =
@@ -97,10 +97,8 @@ impl<'a> ChoiceAndProduct<'a> {
 }
 
 fn shader((sums, choice): (Sums, Choice), (layout, matvec): (MatrixLayout, Matvec)) -> Shader {
-    let shader = matvec
-        .shader(NAME, include_str!("fused_route.wgsl"))
-        .with("KIND", kind_of(layout))
-        .weights(Lanes::Four);
+    let shader = matvec.shader(NAME, include_str!("fused_route.wgsl"));
+    let shader = reading(shader, [("KIND", kind_of(layout))]);
     sums.add_to(choice.add_to(shader), N_INVOCATIONS)
 }
 

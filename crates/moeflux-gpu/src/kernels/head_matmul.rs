@@ -5,13 +5,13 @@ use moeflux::provider::ops::{HeadMatMul, Orientation};
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
-use super::decode_matrix::{self, UNIT_COLS, kind_of};
+use super::decode_matrix::{self, UNIT_COLS, kind_of, reading};
 use super::matvec::{Matvec, ROWS_FEW};
 use super::tile::Tile;
 use crate::compiler::Compiler;
 use crate::memory::weights::Piece;
 use crate::params::{Params as _, View, narrow, params};
-use crate::shader::{Lanes, Shader};
+use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel {
@@ -39,10 +39,7 @@ params! {
 }
 
 fn with_weight(shader: Shader, layout: MatrixLayout) -> Shader {
-    shader
-        .with("KIND", kind_of(layout))
-        .piece(include_str!("head_matmul_params.wgsl"))
-        .weights(Lanes::Four)
+    reading(shader, [("KIND", kind_of(layout))]).piece(include_str!("head_matmul_params.wgsl"))
 }
 
 fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
@@ -54,8 +51,7 @@ fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
 }
 
 fn back_shader(layout: MatrixLayout) -> Shader {
-    let shader = Shader::new("head_matmul_back", include_str!("head_matmul_back.wgsl"));
-    with_weight(shader.piece(decode_matrix::PIECE), layout)
+    with_weight(Shader::new("head_matmul_back", include_str!("head_matmul_back.wgsl")), layout)
 }
 
 fn shaders() -> Vec<Shader> {

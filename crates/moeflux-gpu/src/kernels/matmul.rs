@@ -7,7 +7,7 @@ use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
 use super::coop_tile::{self, CoopTile};
-use super::decode_matrix::{self, kind_of};
+use super::decode_matrix::{self, kind_of, reading};
 use super::matvec::{Matvec, ROWS_FEW};
 use super::tile::Tile;
 use crate::compiler::Compiler;
@@ -43,26 +43,21 @@ params! {
 }
 
 fn few_shader(layout: MatrixLayout, matvec: Matvec, lanes: Lanes) -> Shader {
-    matvec
-        .shader("matmul", include_str!("matmul.wgsl"))
-        .with("KIND", kind_of(layout))
-        .workspace(lanes)
-        .piece(include_str!("matmul_store.wgsl"))
-        .weights(Lanes::Four)
+    let shader = matvec.shader("matmul", include_str!("matmul.wgsl"));
+    stored(shader.workspace(lanes), layout)
 }
 
 fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
-    tile.shader("matmul_tile", include_str!("matmul_tile.wgsl"))
-        .with("KIND", kind_of(layout))
-        .piece(include_str!("matmul_store.wgsl"))
-        .weights(Lanes::Four)
+    stored(tile.shader("matmul_tile", include_str!("matmul_tile.wgsl")), layout)
 }
 
 fn coop_shader(layout: MatrixLayout, (tile, unit): (CoopTile, MatrixUnit)) -> Shader {
-    tile.shader(unit, "matmul_coop", include_str!("matmul_coop.wgsl"))
-        .with("KIND", kind_of(layout))
-        .piece(include_str!("matmul_store.wgsl"))
-        .weights(Lanes::Four)
+    stored(tile.shader(unit, "matmul_coop", include_str!("matmul_coop.wgsl")), layout)
+}
+
+/// What all have: the weight, and where results go.
+fn stored(shader: Shader, layout: MatrixLayout) -> Shader {
+    reading(shader, [("KIND", kind_of(layout))]).piece(include_str!("matmul_store.wgsl"))
 }
 
 fn shaders() -> Vec<Shader> {

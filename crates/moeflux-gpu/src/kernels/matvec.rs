@@ -3,7 +3,7 @@
 //! **Invariant:** workgroup memory stays under 16 KiB, which every adapter has. Knows nothing of
 //! where inputs come from and results go: kernels say that.
 
-use crate::kernels::decode_matrix::{self, UNIT_COLS};
+use crate::kernels::decode_matrix::UNIT_COLS;
 use crate::shader::Shader;
 
 /// Invocations of a workgroup.
@@ -82,7 +82,6 @@ impl Matvec {
             .with("UNITS_EACH", self.units_each)
             .with("OUTS", self.outs)
             .with("WIDTH", self.width)
-            .piece(decode_matrix::PIECE)
             .piece(self.neighbours())
             .piece(include_str!("matvec.wgsl"))
     }

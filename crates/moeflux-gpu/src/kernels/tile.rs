@@ -5,7 +5,6 @@
 
 use std::ops::RangeInclusive;
 
-use crate::kernels::decode_matrix;
 use crate::shader::Shader;
 
 /// Outputs of a tile.
@@ -43,10 +42,7 @@ impl Tile {
 
     /// A shader that has these constants, and the pieces that need them.
     pub(super) fn shader(self, name: &'static str, source: &'static str) -> Shader {
-        Shader::new(name, source)
-            .with("PER_LANE", self.per_lane)
-            .piece(decode_matrix::PIECE)
-            .piece(include_str!("tile.wgsl"))
+        Shader::new(name, source).with("PER_LANE", self.per_lane).piece(include_str!("tile.wgsl"))
     }
 
     /// Every size.
