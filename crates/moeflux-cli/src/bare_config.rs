@@ -106,13 +106,13 @@ impl BareConfig {
         Blueprint::imagined(&raw, kind)
     }
 
-    /// The model quantised so, whatever the config says.
+    /// The model stored so, whatever the config says of quantisation.
     ///
     /// # Errors
     ///
     /// What is wrong with the config.
-    pub(crate) fn quantised_blueprint(&self, params: QuantParams) -> Result<Blueprint> {
-        Blueprint::imagined(&self.raw()?, ImaginedKind::Affine(params))
+    pub(crate) fn blueprint_as(&self, kind: ImaginedKind) -> Result<Blueprint> {
+        Blueprint::imagined(&self.raw()?, kind)
     }
 
     /// What the config calls its model.

@@ -79,7 +79,11 @@ impl Blueprint {
     /// What is wrong with the config.
     pub fn imagined(raw: &RawConfig, kind: ImaginedKind) -> Result<Self> {
         let spec = ModelSpec::from_config(raw)?;
-        let imagined = Imagined { kind, scale: FloatKind::Bf16 };
+        let scale = match kind {
+            ImaginedKind::Gguf(_) => FloatKind::F32,
+            ImaginedKind::Affine(_) | ImaginedKind::Fp8 | ImaginedKind::Float => FloatKind::Bf16,
+        };
+        let imagined = Imagined { kind, scale };
         Self::bind((spec, model_type(raw)), Source::Imagined(imagined))
     }
 

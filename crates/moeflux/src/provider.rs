@@ -23,11 +23,12 @@ pub mod error {
 pub mod format {
     pub use crate::format::{
         BlockType, Checkpoint, DType, FileSums, Gguf, GgufHeader, Header, HeaderTensor, Metadata,
-        NewTensor, NpyWriter, PACK_JOURNAL, Packed, PackedBank, PackedFile, PackedKind,
-        PackedMatrix, PackedNorms, PackedRole, Problem, RECORD_ALIGN, RawConfig, SUMS_FILE_NAME,
-        Section, ShardFile, ShardIndex, Stop, SumTable, SumUnit, Sums, SumsDocument, TensorEntry,
-        TensorUnit, Value, gguf_at, new_header, new_index, packed_metadata, parse_gguf,
-        parse_header, parse_index, parse_packed, read_file, tensor_units,
+        NewGguf, NewPairs, NewTensor, NewValue, NpyWriter, PACK_JOURNAL, Packed, PackedBank,
+        PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole, Problem, RECORD_ALIGN,
+        RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, Stop, SumTable, SumUnit, Sums,
+        SumsDocument, TensorEntry, TensorUnit, Value, gguf_at, new_gguf, new_header, new_index,
+        packed_metadata, parse_gguf, parse_header, parse_index, parse_packed, read_file,
+        tensor_units,
     };
 }
 
@@ -43,10 +44,10 @@ pub mod spec {
 /// Tensors: where they are, and those in memory.
 pub mod weights {
     pub use crate::weights::{
-        BankPart, Change, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, ImaginedCheckpoint,
-        ImaginedKind, ImaginedRole, ImaginedTensor, KindCount, Manifest, MatrixSource, MatrixSpan,
-        Origin, OwnedMatrix, PartRole, Places, Progress, QuantisedRows, Records, SkipReason,
-        SkippedGroup, StoredVector, VectorSource, Weights, load,
+        BankPart, Change, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, GgufTypes,
+        ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount, Manifest,
+        MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartRole, Places, Progress, QuantisedRows,
+        Records, SkipReason, SkippedGroup, StoredVector, VectorSource, Weights, block_kind, load,
     };
 }
 

@@ -140,6 +140,7 @@ impl Model {
             out: model.dir.clone(),
             bits: BITS_DEFAULT,
             group: GROUP_DEFAULT,
+            gguf: None,
             seed: 1,
             shard_size: 1 << 40,
             threads: None,

@@ -181,7 +181,7 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
         Origin::Imagined(checkpoint) => Quantised {
             default: match checkpoint.kind {
                 ImaginedKind::Affine(params) => Some(params),
-                ImaginedKind::Fp8 | ImaginedKind::Float => None,
+                ImaginedKind::Fp8 | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,
             },
             is_fp8: checkpoint.kind == ImaginedKind::Fp8,
             n_overrides: checkpoint.overrides.len(),

@@ -54,6 +54,7 @@ impl Subject {
             }
             ImaginedKind::Fp8 => "FP8".to_owned(),
             ImaginedKind::Float => "bf16".to_owned(),
+            ImaginedKind::Gguf(types) => format!("GGUF in {types}"),
         })
     }
 }

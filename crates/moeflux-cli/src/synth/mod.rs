@@ -7,8 +7,10 @@
 
 mod folder;
 mod shards;
+mod blocks;
 mod values;
 mod words;
+mod gguf;
 mod writer;
 
 use std::io::Write as _;
@@ -20,7 +22,7 @@ use clap::Args;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::spec::{ModelSpec, QuantParams};
 use moeflux::provider::text::byte_tokenizer_config_json;
-use moeflux::provider::weights::{ImaginedCheckpoint, Origin};
+use moeflux::provider::weights::{GgufTypes, ImaginedCheckpoint, ImaginedKind, Origin};
 use moeflux::{ByteCount, Result};
 use serde_json::{Value, json};
 
@@ -50,6 +52,10 @@ pub(crate) struct SynthArgs {
     /// Weights per scale: 32, 64 or 128
     #[arg(long, default_value_t = GROUP_DEFAULT, value_parser = parse_group)]
     pub(crate) group: u8,
+    /// Write a GGUF file instead, with matrices of this type: Q4_K_M (a mix), Q8_0, Q4_K, MXFP4 or
+    /// another one that runs
+    #[arg(long, value_name = "TYPE", value_parser = parse_types, conflicts_with_all = ["bits", "group"])]
+    pub(crate) gguf: Option<GgufTypes>,
     /// Seed for the weights; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
@@ -70,7 +76,8 @@ pub(crate) struct SynthArgs {
 pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let config = BareConfig::open(&args.config)?;
     let params = QuantParams { bits: args.bits, group: args.group };
-    let Blueprint { spec, manifest, .. } = config.quantised_blueprint(params)?;
+    let kind = args.gguf.map_or(ImaginedKind::Affine(params), ImaginedKind::Gguf);
+    let Blueprint { spec, manifest, .. } = config.blueprint_as(kind)?;
     let Origin::Imagined(checkpoint) = manifest.origin else {
         unreachable!("a bare config has no files");
     };
@@ -79,9 +86,15 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let tensors = &checkpoint.tensors;
     let tensor_bytes = tensors.iter().map(|tensor| tensor.len_bytes).sum();
     disk::check_room(&args.out, 1, tensor_bytes)?;
-    let shards = shards::plan(tensors, args.shard_size)?;
-    let written = config.quantised(params, &checkpoint);
-    let documents = documents(&written, &spec, &checkpoint, &shards);
+    let (shards, documents) = match args.gguf {
+        Some(_) => (gguf::plan(&spec, tensors, args.shard_size)?, Vec::new()),
+        None => {
+            let shards = shards::plan(tensors, args.shard_size)?;
+            let written = config.quantised(params, &checkpoint);
+            let documents = documents(&written, &spec, &checkpoint, &shards);
+            (shards, documents)
+        }
+    };
     let n_bytes = total_bytes(&shards, &documents);
     disk::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
 
@@ -102,6 +115,12 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     folder.finish()?;
     drop(bar);
     Ok(summary(args, &config, &shards, n_bytes))
+}
+
+fn parse_types(text: &str) -> std::result::Result<GgufTypes, String> {
+    let known = "Q4_K_M, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, \
+                 IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ4_NL, IQ4_XS, MXFP4";
+    GgufTypes::from_name(text).ok_or_else(|| format!("choose one of {known}"))
 }
 
 /// A small file beside the weights.
@@ -153,13 +172,15 @@ fn total_bytes(shards: &[Shard], documents: &[Document]) -> u64 {
 fn summary(args: &SynthArgs, config: &BareConfig, shards: &[Shard], n_bytes: u64) -> String {
     let out = args.out.display();
     let files = if shards.len() == 1 { "file" } else { "files" };
+    let stored = match args.gguf {
+        Some(types) => format!("as GGUF in {types}"),
+        None => format!("with {} bits in groups of {}", args.bits, args.group),
+    };
     format!(
-        "{out}: a random {} with {} bits in groups of {}, seed {}\n\
+        "{out}: a random {} {stored}, seed {}\n\
          {} in {} {files} of weights\n\
          next: moeflux generate --model {out} -n 32 \"Hello\"",
         config.model_type(),
-        args.bits,
-        args.group,
         args.seed,
         ByteCount(n_bytes),
         shards.len(),
@@ -168,3 +189,5 @@ fn summary(args: &SynthArgs, config: &BareConfig, shards: &[Shard], n_bytes: u64
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod gguf_tests;

@@ -24,32 +24,41 @@ pub(super) struct Shard {
     pub(super) name: String,
     /// Which tensors.
     pub(super) tensors: Range<usize>,
-    /// The file's beginning, its length included.
+    /// Everything before the first tensor.
     pub(super) header: Vec<u8>,
+    /// First byte of each tensor in the file.
+    pub(super) places: Vec<u64>,
     /// Bytes of the file.
     pub(super) len_bytes: u64,
 }
 
 /// Distributes tensors over files of at most `shard_bytes_max` of data.
 pub(super) fn plan(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Result<Vec<Shard>> {
-    let ranges = ranges(tensors, shard_bytes_max);
+    let ranges = ranges(tensors, shard_bytes_max)?;
     let n_shards = ranges.len();
-    if n_shards > N_SHARDS_MAX {
-        return Err(Error::Input(format!(
-            "--shard-size {shard_bytes_max} makes {n_shards} files; write a size that makes at \
-             most {N_SHARDS_MAX}"
-        )));
-    }
     let shards = ranges.into_iter().enumerate().map(|(shard_idx, range)| {
         let header = header(&tensors[range.clone()]);
-        let data_bytes: u64 = tensors[range.clone()].iter().map(|tensor| tensor.len_bytes).sum();
-        let len_bytes = header.len() as u64 + data_bytes;
-        Shard { name: file_name(shard_idx, n_shards), tensors: range, header, len_bytes }
+        let mut len_bytes = header.len() as u64;
+        let places = tensors[range.clone()].iter().map(|tensor| {
+            len_bytes += tensor.len_bytes;
+            len_bytes - tensor.len_bytes
+        });
+        let places = places.collect();
+        let name = file_name(shard_idx, n_shards, "safetensors");
+        Shard { name, tensors: range, header, places, len_bytes }
     });
     Ok(shards.collect())
 }
 
-fn ranges(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Vec<Range<usize>> {
+/// Which tensors go to which file.
+///
+/// # Errors
+///
+/// [`Error::Input`] if there are more files than names.
+pub(super) fn ranges(
+    tensors: &[ImaginedTensor],
+    shard_bytes_max: u64,
+) -> Result<Vec<Range<usize>>> {
     let mut ranges = Vec::new();
     let (mut first, mut n_bytes) = (0, 0);
     for (tensor_idx, tensor) in tensors.iter().enumerate() {
@@ -60,14 +69,22 @@ fn ranges(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Vec<Range<usize>>
         n_bytes += tensor.len_bytes;
     }
     ranges.push(first..tensors.len());
-    ranges
+    let n_shards = ranges.len();
+    if n_shards <= N_SHARDS_MAX {
+        return Ok(ranges);
+    }
+    Err(Error::Input(format!(
+        "--shard-size {shard_bytes_max} makes {n_shards} files; write a size that makes at most \
+         {N_SHARDS_MAX}"
+    )))
 }
 
-fn file_name(shard_idx: usize, n_shards: usize) -> String {
+/// What a file of several is called.
+pub(super) fn file_name(shard_idx: usize, n_shards: usize, end: &str) -> String {
     if n_shards == 1 {
-        return "model.safetensors".to_owned();
+        return format!("model.{end}");
     }
-    format!("model-{:05}-of-{n_shards:05}.safetensors", shard_idx + 1)
+    format!("model-{:05}-of-{n_shards:05}.{end}", shard_idx + 1)
 }
 
 fn header(tensors: &[ImaginedTensor]) -> Vec<u8> {
@@ -105,6 +122,7 @@ mod tests {
     fn tensors(lengths: &[usize]) -> Vec<ImaginedTensor> {
         let tensor = |(idx, &len): (usize, &usize)| ImaginedTensor {
             name: format!("t{idx}"),
+            canonical: format!("t{idx}"),
             dtype: DType::Bf16,
             shape: vec![len],
             role: ImaginedRole::Bias,
@@ -116,7 +134,7 @@ mod tests {
     #[test]
     fn cuts_between_tensors() {
         let check = |lengths: &[usize], shard_bytes_max, expected: &str| {
-            let found = ranges(&tensors(lengths), shard_bytes_max);
+            let found = ranges(&tensors(lengths), shard_bytes_max).unwrap();
             assert_eq!(format!("{found:?}"), expected, "{lengths:?}");
         };
         check(&[5, 5, 5], 100, "[0..3]");

@@ -25,7 +25,7 @@ fn config(model_type: &str, more: Value) -> Value {
     config
 }
 
-fn qwen3_moe() -> Value {
+pub(super) fn qwen3_moe() -> Value {
     let more = json!({"num_experts": 8, "decoder_sparse_step": 1, "mlp_only_layers": []});
     config("qwen3_moe", more)
 }
@@ -39,7 +39,7 @@ fn hybrid() -> Value {
     })
 }
 
-fn qwen3_5_moe() -> Value {
+pub(super) fn qwen3_5_moe() -> Value {
     let mut text = config("qwen3_5_moe_text", hybrid());
     text["rope_parameters"] =
         json!({"partial_rotary_factor": 0.25, "rope_theta": 10_000_000, "rope_type": "default"});
@@ -66,7 +66,7 @@ fn glm4_moe() -> Value {
     config("glm4_moe", more)
 }
 
-fn families() -> [Value; 8] {
+pub(super) fn families() -> [Value; 8] {
     let mut tied = qwen3_moe();
     tied["tie_word_embeddings"] = json!(true);
     // As DeepSeek publishes it; what is made is of MLX all the same.
@@ -85,7 +85,7 @@ fn families() -> [Value; 8] {
     ]
 }
 
-fn args(temp: &TestDir, config: &Value) -> SynthArgs {
+pub(super) fn args(temp: &TestDir, config: &Value) -> SynthArgs {
     let path = temp.path().join("given.json");
     fs::write(&path, config.to_string()).unwrap();
     SynthArgs {
@@ -93,13 +93,14 @@ fn args(temp: &TestDir, config: &Value) -> SynthArgs {
         out: temp.path().join("out"),
         bits: 4,
         group: 64,
+        gguf: None,
         seed: 7,
         shard_size: 5 << 30,
         threads: NonZeroUsize::new(2),
     }
 }
 
-fn synth(args: &SynthArgs) -> Result<String> {
+pub(super) fn synth(args: &SynthArgs) -> Result<String> {
     run(args, &AtomicBool::new(false))
 }
 
@@ -107,7 +108,7 @@ fn params(args: &SynthArgs) -> QuantParams {
     QuantParams { bits: args.bits, group: args.group }
 }
 
-fn tensor(checkpoint: &Checkpoint, name: &str) -> Vec<u8> {
+pub(super) fn tensor(checkpoint: &Checkpoint, name: &str) -> Vec<u8> {
     let entry = &checkpoint.tensors[name];
     let file = fs::read(&checkpoint.files[entry.file_idx].path).unwrap();
     let first = usize::try_from(entry.offset_bytes).unwrap();
@@ -129,12 +130,12 @@ fn dequantised(checkpoint: &Checkpoint, base: &str) -> Vec<f32> {
     codes.enumerate().map(value).collect()
 }
 
-fn mean(values: impl ExactSizeIterator<Item = f32>) -> f32 {
+pub(super) fn mean(values: impl ExactSizeIterator<Item = f32>) -> f32 {
     let n = values.len() as f32;
     values.sum::<f32>() / n
 }
 
-fn assert_close(found: f32, expected: f32, tolerance: f32) {
+pub(super) fn assert_close(found: f32, expected: f32, tolerance: f32) {
     assert!((found - expected).abs() <= tolerance, "{found} is not {expected} +- {tolerance}");
 }
 
@@ -148,7 +149,7 @@ fn every_family_binds_with_nothing_left_over() {
 
         let (made, checkpoint) = Blueprint::open(&args.out).unwrap();
         let bare = BareConfig::open(&args.config).unwrap();
-        let imagined = bare.quantised_blueprint(params(&args)).unwrap();
+        let imagined = bare.blueprint_as(ImaginedKind::Affine(params(&args))).unwrap();
         assert_eq!(made.manifest.skipped, []);
         assert_eq!(made.plan, imagined.plan, "{config}");
         assert_eq!(made.manifest.kinds(), imagined.manifest.kinds(), "{config}");

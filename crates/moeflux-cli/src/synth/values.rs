@@ -8,12 +8,13 @@
 use half::{bf16, f16};
 use moeflux::provider::format::DType;
 use moeflux::provider::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
-use moeflux::provider::weights::{ImaginedRole, ImaginedTensor};
+use moeflux::provider::weights::{ImaginedRole, ImaginedTensor, block_kind};
 
+use super::blocks::Blocks;
 use crate::stream::Stream;
 
 /// Scales of a matrix lie this much around their mean: real ones are not all alike either.
-const SCALE_SPREAD: f32 = 0.25;
+pub(super) const SCALE_SPREAD: f32 = 0.25;
 
 /// What the values of a tensor are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +27,10 @@ enum Law {
     Bias { amplitude: f32, middle_code: f32 },
     /// A bell.
     Normal { mean: f32, deviation: f32 },
+    /// Blocks of codes under factors of their own.
+    Blocks(Blocks),
+    /// Minus the exponentials of all values between these alike.
+    Decay { low: f32, high: f32 },
     /// All values between these alike.
     Uniform { low: f32, high: f32 },
     /// A bell around zero, and around `last_mean` for each channel's last tap.
@@ -53,7 +58,7 @@ pub(super) struct Values {
     law: Law,
     dtype: DType,
     keys: Option<KeyRows>,
-    /// Units of a row: 4 bytes of codes, or one value.
+    /// Units of a row: 4 bytes of codes, a block, or one value.
     row_units: u64,
 }
 
@@ -67,18 +72,30 @@ impl Values {
             _ => tensor.name.clone(),
         };
         let last_dim = tensor.shape.last().map_or(1, |&n| n as u64);
+        let unit_values = match tensor.dtype {
+            DType::Block(block) => block.n_values(),
+            _ => 1,
+        };
         Self {
             stream: Stream::new(seed, &name),
             law,
             dtype: tensor.dtype,
-            keys: key_rows(&tensor.name, spec),
-            row_units: last_dim,
+            keys: key_rows(&tensor.canonical, spec),
+            row_units: last_dim / unit_values,
         }
     }
 
     /// Writes the tensor's bytes from `offset_bytes`, which is a multiple of 8, as the length is
-    /// unless the tensor ends there.
+    /// unless the tensor ends there. Of blocks both are of whole blocks.
     pub(super) fn fill(&self, offset_bytes: u64, target: &mut [u8]) {
+        if let Law::Blocks(blocks) = self.law {
+            let block_bytes = blocks.block_bytes();
+            let first = offset_bytes / block_bytes as u64;
+            for (idx, block) in (first..).zip(target.chunks_exact_mut(block_bytes)) {
+                blocks.fill(&self.stream, self.source(idx), block);
+            }
+            return;
+        }
         assert!(offset_bytes.is_multiple_of(8), "blocks begin at whole words");
         match (self.law, self.dtype) {
             (Law::Codes, _) => self.fill_codes(offset_bytes, target),
@@ -121,7 +138,8 @@ impl Values {
 
     fn value(&self, idx: u64) -> f32 {
         match self.law {
-            Law::Codes => unreachable!("codes are bits"),
+            Law::Codes | Law::Blocks(_) => unreachable!("codes are bits"),
+            Law::Decay { low, high } => -(low + (high - low) * self.stream.uniform(idx)).exp(),
             Law::Scale { amplitude } => self.scale(idx, amplitude),
             Law::Bias { amplitude, middle_code } => {
                 // From the scale as it is stored, or its rounding would leave a mean.
@@ -167,7 +185,7 @@ impl Values {
 
 /// What suits a tensor, such that activations are about 1 through all layers.
 fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
-    let name = tensor.name.as_str();
+    let name = tensor.canonical.as_str();
     match tensor.role {
         ImaginedRole::Codes(_) => Law::Codes,
         ImaginedRole::Scales(rows) => {
@@ -180,7 +198,14 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
             Law::Bias { amplitude, middle_code: code_max(bits) / 2.0 }
         }
         ImaginedRole::Matrix { n_cols } => {
-            Law::Normal { mean: 0.0, deviation: deviation(tensor, n_cols, spec) }
+            let deviation = deviation(tensor, n_cols, spec);
+            match tensor.dtype {
+                DType::Block(block) => {
+                    let kind = block_kind(block).expect("only blocks that run are imagined");
+                    Law::Blocks(Blocks::new(kind, deviation))
+                }
+                _ => Law::Normal { mean: 0.0, deviation },
+            }
         }
         ImaginedRole::Gain => Law::Normal { mean: 1.0, deviation: 0.1 },
         ImaginedRole::Taps { n_taps } => Law::Taps {
@@ -190,6 +215,7 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
             last_mean: 1.5,
         },
         ImaginedRole::DecayLog => Law::Uniform { low: 0.0, high: 2.0 },
+        ImaginedRole::Decay => Law::Decay { low: 0.0, high: 2.0 },
         // With the decays above: heads that forget at once, and heads that last 100 tokens.
         ImaginedRole::Bias if name.ends_with(".dt_bias") => Law::Uniform { low: -5.0, high: 0.0 },
         // Larger ones would send every token to the same experts.
@@ -202,7 +228,7 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
 
 /// How large the weights of a matrix are.
 fn deviation(tensor: &ImaginedTensor, n_cols: usize, spec: &ModelSpec) -> f32 {
-    let name = tensor.name.as_str();
+    let name = tensor.canonical.as_str();
     if name.contains("embed_tokens.") {
         // A tied one makes the logits too.
         return if spec.tied_embeddings { 1.5 * inverse_root(n_cols) } else { 0.5 };

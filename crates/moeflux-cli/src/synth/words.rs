@@ -34,6 +34,25 @@ pub(super) fn tokenizer_json(vocab_size: usize) -> Value {
     tokenizer
 }
 
+/// The texts of all entries, in order of their numbers.
+pub(super) fn texts(vocab_size: usize) -> Vec<String> {
+    let mut texts = vec![String::new(); vocab_size];
+    let tokenizer = tokenizer_json(vocab_size);
+    let vocab = tokenizer.pointer("/model/vocab").and_then(Value::as_object);
+    for (text, id) in vocab.into_iter().flatten() {
+        let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
+        if let Some(place) = id.and_then(|id| texts.get_mut(id)) {
+            place.clone_from(text);
+        }
+    }
+    texts
+}
+
+/// Whether a token of this number marks structure.
+pub(super) fn is_special(id: usize) -> bool {
+    (BYTE_TOKENS..BYTE_TOKENS + SPECIAL.len()).contains(&id)
+}
+
 /// Numbers of the tokens that end a text, of those that fit the vocabulary.
 pub(super) fn end_ids(vocab_size: usize) -> Vec<usize> {
     (BYTE_TOKENS..BYTE_TOKENS + ENDS.len()).filter(|&id| id < vocab_size).collect()

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use moeflux::provider::format::DType;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::provider::weights::ImaginedTensor;
 use moeflux::{Error, Result};
@@ -68,6 +69,8 @@ impl Writer<'_> {
     /// [`Error::Io`], [`Error::NoRoom`] or [`Error::Cancelled`].
     pub(super) fn write(&self, shard: &Shard, file: &File, path: &Path) -> Result<()> {
         let target = Target { file, path };
+        // Also where the last tensor ends before the file does.
+        file.set_len(shard.len_bytes).map_err(|error| write_error(path, error))?;
         self.put(target, 0, &shard.header)?;
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
         let work = Work { target, blocks: self.blocks(shard), next, failure };
@@ -89,20 +92,22 @@ impl Writer<'_> {
 
     fn blocks(&self, shard: &Shard) -> Vec<Block> {
         let mut blocks = Vec::new();
-        let mut tensor_at = shard.header.len() as u64;
-        for tensor_idx in shard.tensors.clone() {
-            let len_bytes = self.tensors[tensor_idx].len_bytes;
+        for (tensor_idx, &tensor_at) in shard.tensors.clone().zip(&shard.places) {
+            let tensor = &self.tensors[tensor_idx];
+            let len_bytes = tensor.len_bytes;
+            let most_bytes = match tensor.dtype {
+                DType::Block(block) => BLOCK_BYTES / block.n_bytes() * block.n_bytes(),
+                _ => BLOCK_BYTES,
+            };
             let mut offset_bytes = 0;
             while offset_bytes < len_bytes {
-                let n_bytes = BLOCK_BYTES.min(len_bytes - offset_bytes);
+                let n_bytes = most_bytes.min(len_bytes - offset_bytes);
                 let len = usize::try_from(n_bytes).expect("a block fits in memory");
                 let file_bytes = tensor_at + offset_bytes;
                 blocks.push(Block { tensor_idx, offset_bytes, file_bytes, len });
                 offset_bytes += n_bytes;
             }
-            tensor_at += len_bytes;
         }
-        assert_eq!(tensor_at, shard.len_bytes, "blocks cover the shard");
         blocks
     }
 

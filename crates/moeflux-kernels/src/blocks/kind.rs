@@ -118,6 +118,36 @@ impl BlockKind {
         self.traits().bytes
     }
 
+    /// First bytes in a block of the numbers that all its scales and biases are multiples of: f16,
+    /// or of MXFP4 one byte, the exponent of a power of two.
+    #[must_use]
+    pub const fn factors_at(self) -> &'static [usize] {
+        match self {
+            Self::Q4_1 | Self::Q5_1 | Self::Q4_K | Self::Q5_K => &[0, 2],
+            Self::Q2_K => &[80, 82],
+            Self::Q3_K => &[108],
+            Self::Q6_K => &[208],
+            _ => &[0],
+        }
+    }
+
+    /// Which of some blocks has weights that are NaN or infinite, if one has. `bytes` begin
+    /// `skipped` bytes behind the start of a block.
+    #[must_use]
+    pub fn first_non_finite(self, skipped: usize, bytes: &[u8]) -> Option<usize> {
+        let block_bytes = self.block_bytes();
+        // Of an f16 all that matters is in its second byte: the bits of the exponent.
+        let (byte_at, bits) = if self == Self::MXFP4 { (0, 0xff) } else { (1, 0x7c) };
+        let bad_in = |factor_at: &usize| {
+            let at = factor_at + byte_at;
+            let first_block = skipped.saturating_sub(at).div_ceil(block_bytes);
+            let first = first_block * block_bytes + at - skipped;
+            let bytes = bytes.get(first..)?.iter().step_by(block_bytes);
+            bytes.enumerate().find(|(_, byte)| **byte & bits == bits).map(|(n, _)| first_block + n)
+        };
+        self.factors_at().iter().filter_map(bad_in).min()
+    }
+
     /// Columns under one scale: 16 or 32.
     pub(crate) const fn group_cols(self) -> usize {
         self.traits().group

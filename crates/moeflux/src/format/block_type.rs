@@ -82,6 +82,17 @@ const BLOCKS: [Row; 27] = [
 ];
 
 impl BlockType {
+    /// All types.
+    pub const ALL: [Self; BLOCKS.len()] = {
+        let mut all = [Self::Q4_0; BLOCKS.len()];
+        let mut at = 0;
+        while at < BLOCKS.len() {
+            all[at] = BLOCKS[at].kind;
+            at += 1;
+        }
+        all
+    };
+
     /// ggml's name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -98,6 +109,17 @@ impl BlockType {
     #[must_use]
     pub fn n_bytes(self) -> u64 {
         self.row().n_bytes
+    }
+
+    /// The type of this name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        BLOCKS.iter().find(|row| row.name.eq_ignore_ascii_case(name)).map(|row| row.kind)
+    }
+
+    /// The number of the type in GGUF files.
+    pub(super) fn id(self) -> u32 {
+        self.row().id
     }
 
     /// The type that has this number in GGUF files.

@@ -26,7 +26,10 @@ pub(crate) use checkpoint::canonical_name;
 pub use checkpoint::{Checkpoint, Gguf, Packed, TensorEntry};
 pub use config::{RawConfig, Section};
 pub use dtype::DType;
-pub use gguf::{GgufHeader, Metadata, Stop, Value, gguf_at, parse_gguf};
+pub(crate) use gguf::in_gguf;
+pub use gguf::{
+    GgufHeader, Metadata, NewGguf, NewPairs, NewValue, Stop, Value, gguf_at, new_gguf, parse_gguf,
+};
 pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
 pub use new_file::{NewTensor, new_header, new_index};

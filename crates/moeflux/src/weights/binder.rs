@@ -74,7 +74,7 @@ impl<'a> Binder<'a> {
             Source::Imagined(imagined) => {
                 let default = match imagined.kind {
                     ImaginedKind::Affine(params) => Some(params),
-                    ImaginedKind::Fp8 | ImaginedKind::Float => None,
+                    ImaginedKind::Fp8 | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,
                 };
                 let quantisation = Quantisation { default, ..Quantisation::default() };
                 let imagination = Imagination::new(spec, imagined);

@@ -2,10 +2,10 @@
 //!
 //! **Invariant:** plain data and questions about it. Who asks, and who answers, is not known here.
 
-use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, DType, PackedBank, ShardFile, TensorEntry};
+use crate::format::{BlockType, Checkpoint, DType, PackedBank, ShardFile, TensorEntry};
 
 /// A run of bytes in one of a checkpoint's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,4 +112,38 @@ pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
         FloatKind::F16 => DType::F16,
         FloatKind::Bf16 => DType::Bf16,
     }
+}
+
+/// How products take blocks of this type; `None` for those that no kernel reads.
+#[must_use]
+pub fn block_kind(block: BlockType) -> Option<BlockKind> {
+    Some(match block {
+        BlockType::Q4_0 => BlockKind::Q4_0,
+        BlockType::Q4_1 => BlockKind::Q4_1,
+        BlockType::Q5_0 => BlockKind::Q5_0,
+        BlockType::Q5_1 => BlockKind::Q5_1,
+        BlockType::Q8_0 => BlockKind::Q8_0,
+        BlockType::Q2_K => BlockKind::Q2_K,
+        BlockType::Q3_K => BlockKind::Q3_K,
+        BlockType::Q4_K => BlockKind::Q4_K,
+        BlockType::Q5_K => BlockKind::Q5_K,
+        BlockType::Q6_K => BlockKind::Q6_K,
+        BlockType::IQ2_XXS => BlockKind::IQ2_XXS,
+        BlockType::IQ2_XS => BlockKind::IQ2_XS,
+        BlockType::IQ2_S => BlockKind::IQ2_S,
+        BlockType::IQ3_XXS => BlockKind::IQ3_XXS,
+        BlockType::IQ3_S => BlockKind::IQ3_S,
+        BlockType::IQ4_NL => BlockKind::IQ4_NL,
+        BlockType::IQ4_XS => BlockKind::IQ4_XS,
+        BlockType::MXFP4 => BlockKind::MXFP4,
+        BlockType::Q8_1
+        | BlockType::Q8_K
+        | BlockType::IQ1_S
+        | BlockType::IQ1_M
+        | BlockType::TQ1_0
+        | BlockType::TQ2_0
+        | BlockType::NVFP4
+        | BlockType::Q1_0
+        | BlockType::Q2_0 => return None,
+    })
 }

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use moeflux_kernels::{FP8_BLOCK, FloatKind};
 
-use crate::format::DType;
+use crate::format::{DType, in_gguf};
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
 use crate::weights::found::{Extent, Found, Wanted, dtype_of};
+use crate::weights::gguf_types::GgufTypes;
 
 /// How the matrices of an imagined checkpoint are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum ImaginedKind {
     Fp8,
     /// As published without quantisation.
     Float,
+    /// As a GGUF file.
+    Gguf(GgufTypes),
 }
 
 /// How an imagined checkpoint is stored.
@@ -56,6 +59,8 @@ pub enum ImaginedRole {
     },
     /// Logarithm of a decay's speed, per head.
     DecayLog,
+    /// A decay's speed below 0, per head.
+    Decay,
     /// Added to something: about 0.
     Bias,
 }
@@ -72,8 +77,10 @@ pub struct QuantisedRows {
 /// One tensor that could be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImaginedTensor {
-    /// As mlx-lm names it.
+    /// As mlx-lm, or a GGUF file, names it.
     pub name: String,
+    /// As the published model of the family names it, or mlx-lm.
+    pub canonical: String,
     /// Type of the values.
     pub dtype: DType,
     /// Outermost dimension first.
@@ -119,14 +126,17 @@ impl<'a> Imagination<'a> {
         }
     }
 
-    /// Whether mlx-lm would write a tensor of this canonical name, were it to be used.
+    /// Whether mlx-lm would write a tensor of this canonical name, were it to be used, or a GGUF
+    /// file would have it.
     pub(super) fn would_have(&self, name: &str) -> bool {
+        let is_gguf = matches!(self.imagined.kind, ImaginedKind::Gguf(_));
         let other_layouts: &[&str] = match self.spec.family {
+            Family::Qwen3Next if is_gguf => &[".in_proj_qkvz.", ".in_proj_b.", ".in_proj_a."],
             Family::Qwen3Next => &[".in_proj_qkv.", ".in_proj_z.", ".in_proj_b.", ".in_proj_a."],
             Family::Qwen35Moe => &[".in_proj_qkvz.", ".in_proj_ba."],
             // MLX stores the absorbed pair.
             _ => match self.imagined.kind {
-                ImaginedKind::Affine(_) => &[".kv_b_proj."],
+                ImaginedKind::Affine(_) | ImaginedKind::Gguf(_) => &[".kv_b_proj."],
                 ImaginedKind::Fp8 | ImaginedKind::Float => &[".embed_q.", ".unembed_out."],
             },
         };
@@ -161,7 +171,11 @@ impl<'a> Imagination<'a> {
         let weight = format!("{base}.weight");
         let Some(params) = params else {
             let is_fp8 = self.imagined.kind == ImaginedKind::Fp8 && is_fp8_published(base);
-            let dtype = if is_fp8 { DType::F8E4M3 } else { float };
+            let dtype = match self.imagined.kind {
+                ImaginedKind::Gguf(types) => types.of_matrix(base, n_cols, self.spec.layers.len()),
+                _ if is_fp8 => DType::F8E4M3,
+                _ => float,
+            };
             self.add(&weight, dtype, shape(n_cols), ImaginedRole::Matrix { n_cols });
             if is_fp8 {
                 let [n_rows, n_cols] = [n_rows, n_cols].map(|n| n.div_ceil(FP8_BLOCK));
@@ -192,13 +206,15 @@ impl<'a> Imagination<'a> {
         }
     }
 
-    /// Adds a vector of the shape that mlx-lm gives it.
+    /// Adds a vector of the shape that mlx-lm gives it, or converters to GGUF.
     pub(super) fn vector(&mut self, tensor: &str, n_values: usize) {
         let float = dtype_of(self.imagined.scale);
+        let is_gguf = matches!(self.imagined.kind, ImaginedKind::Gguf(_));
         let (dtype, role) = if tensor.ends_with("conv1d.weight") {
             (float, ImaginedRole::Taps { n_taps: self.n_taps() })
         } else if tensor.ends_with(".A_log") {
-            (DType::F32, ImaginedRole::DecayLog)
+            let role = if is_gguf { ImaginedRole::Decay } else { ImaginedRole::DecayLog };
+            (DType::F32, role)
         } else if tensor.ends_with("e_score_correction_bias") {
             (DType::F32, ImaginedRole::Bias)
         } else if tensor.ends_with("norm.weight") {
@@ -207,6 +223,7 @@ impl<'a> Imagination<'a> {
             (float, ImaginedRole::Bias)
         };
         let shape = match role {
+            ImaginedRole::Taps { n_taps } if is_gguf => vec![n_values / n_taps, n_taps],
             ImaginedRole::Taps { n_taps } => vec![n_values / n_taps, n_taps, 1],
             _ => vec![n_values],
         };
@@ -215,13 +232,20 @@ impl<'a> Imagination<'a> {
 
     fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, role: ImaginedRole) {
         let n_values: u64 = shape.iter().map(|&n| n as u64).product();
-        let n_bits = dtype.bits().unwrap_or_else(|| unreachable!("mlx-lm writes no blocks"));
-        let len_bytes = n_values * n_bits / 8;
+        let len_bytes = match dtype {
+            DType::Block(block) => n_values / block.n_values() * block.n_bytes(),
+            plain => n_values * plain.bits().unwrap_or(0) / 8,
+        };
         let extent = Extent { file_idx: 0, offset_bytes: self.len_bytes, len_bytes };
         self.len_bytes += len_bytes;
-        let mlx_name = self.mlx_name(name);
+        let own_name = match self.imagined.kind {
+            ImaginedKind::Gguf(_) => {
+                in_gguf(name, self.spec.family.gguf_architecture()).into_owned()
+            }
+            _ => self.mlx_name(name),
+        };
         let found = Found {
-            name: mlx_name.clone(),
+            name: own_name.clone(),
             dtype,
             shape: shape.clone(),
             extent,
@@ -229,7 +253,9 @@ impl<'a> Imagination<'a> {
         };
         let before = self.untaken.insert(name.to_owned(), found);
         assert!(before.is_none(), "imagined tensor `{name}` is bound twice");
-        self.tensors.push(ImaginedTensor { name: mlx_name, dtype, shape, role, len_bytes });
+        let canonical = name.to_owned();
+        let tensor = ImaginedTensor { name: own_name, canonical, dtype, shape, role, len_bytes };
+        self.tensors.push(tensor);
     }
 
     fn mlx_name(&self, name: &str) -> String {

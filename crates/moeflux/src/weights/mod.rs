@@ -4,6 +4,7 @@
 
 mod found;
 mod files;
+mod gguf_types;
 mod imagined;
 mod resident;
 mod manifest;
@@ -22,7 +23,9 @@ pub use files::{Copies, Progress};
 pub(crate) use files::{Files, Meter, Watch, check_room, first_non_finite};
 pub(crate) use fill::{Searched, Segment, fill_here};
 pub use found::Extent;
+pub use found::block_kind;
 pub(crate) use found::dtype_of;
+pub use gguf_types::GgufTypes;
 pub(crate) use imagined::Imagined;
 pub(crate) use imagined::params_of_mlx;
 pub use imagined::{ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, QuantisedRows};

@@ -3,12 +3,12 @@
 //! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths its kind and shape ask for.
 //! The file decides the kind by its types, `config.json` only the bits and groups of packed codes.
 
-use moeflux_kernels::{Affine, BlockKind, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
-use crate::format::{BlockType, DType};
+use crate::format::DType;
 use crate::spec::{QuantParams, Quantisation};
-use crate::weights::found::{Extent, Found, Wanted};
+use crate::weights::found::{Extent, Found, Wanted, block_kind};
 use crate::weights::table::Table;
 
 /// A matrix, or a stack of them, as stored.
@@ -108,39 +108,6 @@ fn kind_of(weight: &Found) -> Result<MatrixKind> {
              experts are fused, F8_E4M3 or packed U32",
             weight.dtype
         ))
-    })
-}
-
-/// How products take blocks of this type; `None` for those that no kernel reads.
-fn block_kind(block: BlockType) -> Option<BlockKind> {
-    Some(match block {
-        BlockType::Q4_0 => BlockKind::Q4_0,
-        BlockType::Q4_1 => BlockKind::Q4_1,
-        BlockType::Q5_0 => BlockKind::Q5_0,
-        BlockType::Q5_1 => BlockKind::Q5_1,
-        BlockType::Q8_0 => BlockKind::Q8_0,
-        BlockType::Q2_K => BlockKind::Q2_K,
-        BlockType::Q3_K => BlockKind::Q3_K,
-        BlockType::Q4_K => BlockKind::Q4_K,
-        BlockType::Q5_K => BlockKind::Q5_K,
-        BlockType::Q6_K => BlockKind::Q6_K,
-        BlockType::IQ2_XXS => BlockKind::IQ2_XXS,
-        BlockType::IQ2_XS => BlockKind::IQ2_XS,
-        BlockType::IQ2_S => BlockKind::IQ2_S,
-        BlockType::IQ3_XXS => BlockKind::IQ3_XXS,
-        BlockType::IQ3_S => BlockKind::IQ3_S,
-        BlockType::IQ4_NL => BlockKind::IQ4_NL,
-        BlockType::IQ4_XS => BlockKind::IQ4_XS,
-        BlockType::MXFP4 => BlockKind::MXFP4,
-        BlockType::Q8_1
-        | BlockType::Q8_K
-        | BlockType::IQ1_S
-        | BlockType::IQ1_M
-        | BlockType::TQ1_0
-        | BlockType::TQ2_0
-        | BlockType::NVFP4
-        | BlockType::Q1_0
-        | BlockType::Q2_0 => return None,
     })
 }
 

@@ -14,9 +14,9 @@ use crate::error::grouped;
 use crate::format::header::HeaderTensor;
 use crate::format::{DType, quoted};
 
-const MAGIC: &[u8; 4] = b"GGUF";
+pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";
-const ALIGNMENT: u64 = 32;
+pub(super) const ALIGNMENT: u64 = 32;
 /// As ggml.
 const RANK_MAX: u32 = 4;
 /// A key's length and type, and one byte.

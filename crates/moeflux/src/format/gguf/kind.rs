@@ -24,6 +24,14 @@ pub(super) fn type_of(id: u32) -> Option<DType> {
     plain.or_else(|| BlockType::of_id(id).map(DType::Block))
 }
 
+/// The number of a type; `None` for those that only safetensors have.
+pub(super) fn id_of(dtype: DType) -> Option<u32> {
+    match dtype {
+        DType::Block(block) => Some(block.id()),
+        plain => PLAIN.iter().find(|(_, known)| *known == plain).map(|(id, _)| *id),
+    }
+}
+
 /// Values that share bytes, and their bytes.
 pub(super) fn block_of(dtype: DType) -> (u64, u64) {
     match dtype {

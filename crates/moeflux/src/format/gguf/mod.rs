@@ -7,6 +7,7 @@ mod metadata;
 mod cursor;
 mod header;
 mod names;
+mod new;
 mod files;
 #[cfg(test)]
 pub(crate) mod made;
@@ -19,3 +20,4 @@ pub(crate) use files::{GgufFile, read_all};
 pub use header::{GgufHeader, parse_gguf};
 pub use metadata::{Metadata, Value};
 pub(crate) use names::{canonical, in_gguf};
+pub use new::{NewGguf, NewPairs, NewValue, new_gguf};

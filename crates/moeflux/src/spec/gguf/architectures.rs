@@ -27,8 +27,8 @@ const NAMES: [(&str, Architecture); 5] = [
 ];
 
 /// `expert_gating_func`.
-const SOFTMAX: u64 = 1;
-const SIGMOID: u64 = 2;
+pub(super) const SOFTMAX: u64 = 1;
+pub(super) const SIGMOID: u64 = 2;
 
 /// Converters store a tenth of YaRN's `mscale_all_dim` in f32: digits behind these are rounding.
 const MSCALE_STEPS: f64 = 1e6;

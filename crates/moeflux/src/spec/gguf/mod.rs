@@ -6,6 +6,7 @@
 
 mod keys;
 mod architectures;
+mod new;
 #[cfg(test)]
 mod tests;
 
