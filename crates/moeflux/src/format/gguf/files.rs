@@ -99,7 +99,7 @@ pub(crate) fn read_all(path: &Path) -> Result<Vec<GgufFile>> {
         let file = read(path)?;
         let n_parts = split_count(&file.header.metadata);
         if n_parts > 1 {
-            let number = file.header.metadata.count("split.no").unwrap_or(0) + 1;
+            let number = file.header.metadata.count("split.no").unwrap_or(0).saturating_add(1);
             let problem = format!(
                 "is part {number} of {n_parts} of a split file, and its name does not say how the \
                  others are called: give all of them the names that they were published under, \

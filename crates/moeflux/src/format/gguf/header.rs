@@ -19,6 +19,12 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 pub(super) const ALIGNMENT: u64 = 32;
 /// As ggml.
 const RANK_MAX: u32 = 4;
+/// Far more than any drive or device asks for. All bytes before the data are read at every open, so
+/// that those between header and data must be few.
+const ALIGNMENT_MAX: u64 = 1 << 20;
+/// Elements of an array: as many as a vocabulary may have, with two or three merges for each. An
+/// element of one byte takes eight in memory.
+const ELEMENTS_MAX: u64 = 1 << 25;
 /// A key's length and type, and one byte.
 const PAIR_BYTES_MIN: u64 = 8 + 4 + 1;
 /// A tensor's lengths of name and shape, type and offset.
@@ -103,8 +109,10 @@ fn metadata(cursor: &mut Cursor<'_>, n_pairs: u64) -> Result<Metadata, Stop> {
 fn alignment(metadata: &Metadata) -> Result<u64, Stop> {
     match metadata.get(ALIGNMENT_KEY) {
         None => Ok(ALIGNMENT),
-        Some(Value::U64(value)) if value.is_power_of_two() => Ok(*value),
-        Some(_) => Err(Stop::wrong(format!("has a `{ALIGNMENT_KEY}` that is no power of two"))),
+        Some(Value::U64(value)) if value.is_power_of_two() && *value <= ALIGNMENT_MAX => Ok(*value),
+        Some(_) => Err(Stop::wrong(format!(
+            "has a `{ALIGNMENT_KEY}` that is no power of two up to {ALIGNMENT_MAX}"
+        ))),
     }
 }
 
@@ -139,6 +147,10 @@ fn array(cursor: &mut Cursor<'_>, what: &str) -> Result<Value, Stop> {
         _ => scalar_bytes(type_id, what)?,
     };
     check_count(cursor, n, element_bytes, what)?;
+    if n > ELEMENTS_MAX {
+        let problem = format!("has {n} elements at {what}; the limit is {ELEMENTS_MAX}");
+        return Err(Stop::wrong(problem));
+    }
     let capacity = cursor.capacity(n, element_bytes);
     if type_id == STRING_TYPE {
         let mut texts = Vec::with_capacity(capacity);

@@ -54,6 +54,29 @@ fn values_of_every_type_come_out() {
     }
 }
 
+/// All bytes before the data are read at once.
+#[test]
+fn an_alignment_that_leaves_room_for_a_file_is_refused() {
+    for (alignment, is_right) in [(1_u64, true), (1 << 20, true), (1 << 21, false), (48, false)] {
+        let made = Made::new().pair("general.alignment", 10, &alignment.to_le_bytes());
+        let mut bytes = made.bytes();
+        bytes.resize(1 << 22, 0);
+        let found = parsed(&bytes);
+        assert_eq!(found.is_ok(), is_right, "{alignment}: {found:?}");
+    }
+}
+
+#[test]
+fn an_array_that_would_grow_in_memory_is_refused() {
+    let n = (1_u64 << 25) + 1;
+    let array = [&0_u32.to_le_bytes()[..], &n.to_le_bytes()].concat();
+    let made = Made::new().pair("long", 9, &array);
+    // Only its beginning needs to be there.
+    let found = parse_gguf(&made.bytes(), 1 << 30);
+    let Err(Stop::Wrong(problem)) = found else { panic!("{found:?}") };
+    assert!(problem.0.contains("33554433 elements at key `long`"), "{problem}");
+}
+
 #[test]
 fn tensors_have_their_places_and_shapes() {
     let made = Made::new()
@@ -164,6 +187,15 @@ fn a_file_that_is_cut_says_how_much_there_is() {
         &folder.0,
         "holds 5 GGUF models: name one of them, such as `cut.gguf` or `header.gguf`",
     );
+}
+
+#[test]
+fn a_part_with_the_last_number_there_is_does_not_overflow() {
+    let made = Made::new().string("general.architecture", "qwen3moe").u32("split.count", 2);
+    let made = made.pair("split.no", 10, &u64::MAX.to_le_bytes());
+    let folder = Folder::new();
+    let path = folder.write("one.gguf", &made.bytes());
+    check_refused(&path, "of 2 of a split file");
 }
 
 #[test]
