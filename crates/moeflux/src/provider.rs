@@ -44,7 +44,7 @@ pub mod spec {
 /// Tensors: where they are, and those in memory.
 pub mod weights {
     pub use crate::weights::{
-        BankPart, Change, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, GgufTypes,
+        BankPart, Change, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, Finite, GgufTypes,
         ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount, Manifest,
         MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartRole, Places, Progress, QuantisedRows,
         Records, SkipReason, SkippedGroup, StoredVector, VectorSource, Weights, block_kind, load,

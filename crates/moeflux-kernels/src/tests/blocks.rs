@@ -8,14 +8,7 @@ use crate::{BlockKind, LayoutError, Matrix, MatrixKind, MatrixLayout, decode_row
 
 /// Random codes under scales of either sign, of which some are zero.
 pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, random: &mut Random) -> Vec<u8> {
-    let places: &[usize] = match kind {
-        BlockKind::Q4_1 | BlockKind::Q5_1 | BlockKind::Q4_K | BlockKind::Q5_K => &[0, 2],
-        BlockKind::Q2_K => &[80, 82],
-        BlockKind::Q3_K => &[108],
-        BlockKind::Q6_K => &[208],
-        BlockKind::MXFP4 => &[],
-        _ => &[0],
-    };
+    let places = if kind == BlockKind::MXFP4 { &[] } else { kind.factors_at() };
     let mut blocks = Vec::new();
     for _ in 0..n_blocks {
         let bytes = (0..kind.block_bytes()).map(|_| random.bits().to_le_bytes()[0]);
@@ -106,4 +99,32 @@ fn rows_are_whole_blocks() {
     }
     let error = LayoutError::RaggedBlock { n_cols: 300, kind: BlockKind::Q4_K };
     assert_eq!(error.to_string(), "rows of 300 values are not whole Q4_K blocks of 256");
+}
+
+#[test]
+fn blocks_that_are_not_finite_are_found_from_any_byte_on() {
+    let mut random = Random(17);
+    for kind in BlockKind::ALL {
+        let (n_blocks, block_bytes) = (4, kind.block_bytes());
+        let blocks = random_blocks(kind, n_blocks, &mut random);
+        assert_eq!(kind.first_non_finite(0, &blocks), None, "{kind}");
+        for &factor_at in kind.factors_at() {
+            for value in [f16::NAN, f16::INFINITY, f16::NEG_INFINITY] {
+                let mut blocks = blocks.clone();
+                let at = 2 * block_bytes + factor_at;
+                if kind == BlockKind::MXFP4 {
+                    blocks[at] = 0xff;
+                } else {
+                    blocks[at..at + 2].copy_from_slice(&value.to_le_bytes());
+                }
+                assert!(weights(kind, &blocks).iter().any(|it| !it.is_finite()), "{kind}");
+                let decisive = if kind == BlockKind::MXFP4 { at } else { at + 1 };
+                for skipped in 0..blocks.len() {
+                    let found = kind.first_non_finite(skipped, &blocks[skipped..]);
+                    let expected = (skipped <= decisive).then_some(2);
+                    assert_eq!(found, expected, "{kind}: {factor_at} behind {skipped}");
+                }
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Remedy, Result};
 use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
 use crate::weights::{
-    ExpertBank, ExpertView, Files, Manifest, Meter, PartRole, Searched, Segment, Watch, fill_here,
+    ExpertBank, ExpertView, Files, Manifest, Meter, Searched, Segment, Watch, fill_here,
 };
 
 /// Threads that read.
@@ -142,9 +142,9 @@ fn push_record<'a>(
         let (target, behind) = from_part.split_at_mut(part.len_bytes);
         (rest, skipped) = (behind, part.record_at + part.len_bytes);
         let extent = part.extent(expert);
-        let searched = match part.role {
-            PartRole::Codes => Searched::Nothing,
-            PartRole::Scales(_) => Searched::Part { bank, part, expert, first_value: 0 },
+        let searched = match part.role.finite() {
+            None => Searched::Nothing,
+            Some(_) => Searched::Part { bank, part, expert, skipped: 0 },
         };
         let at = extent.offset_bytes;
         segments.push(Segment { file_idx: extent.file_idx, at, target, searched });

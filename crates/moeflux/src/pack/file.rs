@@ -376,7 +376,7 @@ impl RecordPlan {
                 let of_matrix = self.bank.parts.iter().filter(|part| part.name.starts_with(name));
                 of_matrix.into_iter().find(|part| role(&part.role)).map(|part| part.extent(expert))
             };
-            let Some(codes) = part(|role| matches!(role, PartRole::Codes)) else {
+            let Some(codes) = part(|role| !matches!(role, PartRole::Scales(_))) else {
                 unreachable!("{name} of a bank has codes")
             };
             let rows = FloatRows {

@@ -14,16 +14,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
 use moeflux_io::ReadFile;
-use moeflux_kernels::FloatKind;
+use moeflux_kernels::{FloatKind, MatrixKind};
 use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Packed, PackedTable};
 use crate::ids::{ExpertIdx, LayerIdx};
-use crate::weights::{
-    ExpertBank, Manifest, PartRole, Places, Progress, VectorSource, Watch, first_non_finite,
-};
+use crate::weights::{ExpertBank, Finite, Manifest, Places, Progress, VectorSource, Watch};
 
 /// Read at once: large enough for a drive's full rate from a few threads.
 const CHUNK_BYTES: u64 = 8 << 20;
@@ -110,8 +108,18 @@ struct Unit {
     len_bytes: u64,
     part: DamagedPart,
     sum: Option<u64>,
-    /// Where values must be finite: first byte in the unit, bytes, type.
-    searched: Vec<(u64, u64, FloatKind)>,
+    searched: Vec<Searched>,
+}
+
+/// Bytes of a unit that must be finite.
+#[derive(Clone, Copy, Debug)]
+struct Searched {
+    /// The first of them, in the unit.
+    first_bytes: u64,
+    len_bytes: u64,
+    finite: Finite,
+    /// Bytes of the same part before them.
+    skipped_bytes: u64,
 }
 
 /// Checks the model in a folder.
@@ -157,27 +165,30 @@ pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Ver
 }
 
 /// Types of the tensors that `weights` searches for what is not finite, by file and first byte.
-fn searched_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FloatKind> {
+fn searched_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), Finite> {
     let mut kinds = BTreeMap::new();
     for matrix in &manifest.matrices {
+        if let MatrixKind::Block(kind) = matrix.layout.kind {
+            let place = (matrix.codes.file_idx, matrix.codes.offset_bytes);
+            kinds.insert(place, Finite::Blocks(kind));
+        }
         let kind = match matrix.layout.kind {
-            moeflux_kernels::MatrixKind::Affine(affine) => affine.scale,
-            moeflux_kernels::MatrixKind::Float(_)
-            | moeflux_kernels::MatrixKind::Fp8Block
-            | moeflux_kernels::MatrixKind::Block(_) => FloatKind::F32,
+            MatrixKind::Affine(affine) => affine.scale,
+            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Block(_) => FloatKind::F32,
         };
         for extent in [matrix.scales, matrix.biases].into_iter().flatten() {
-            kinds.insert((extent.file_idx, extent.offset_bytes), kind);
+            kinds.insert((extent.file_idx, extent.offset_bytes), Finite::Floats(kind));
         }
     }
     for vector in &manifest.vectors {
         if let VectorSource::Stored(stored) = vector {
-            kinds.insert((stored.extent.file_idx, stored.extent.offset_bytes), stored.kind);
+            let place = (stored.extent.file_idx, stored.extent.offset_bytes);
+            kinds.insert(place, Finite::Floats(stored.kind));
         }
     }
     let unpacked = manifest.banks.iter().filter(|bank| bank.records.is_none());
     for part in unpacked.flat_map(|bank| &bank.parts) {
-        let PartRole::Scales(kind) = part.role else { continue };
+        let Some(kind) = part.role.finite() else { continue };
         match &part.places {
             Places::Strided { file_idx, first_bytes, .. } => {
                 kinds.insert((*file_idx, *first_bytes), kind);
@@ -202,12 +213,20 @@ fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<Unit> {
                 len_bytes,
                 part: DamagedPart::Tensor(entry.name.clone()),
                 sum: None,
-                searched: kind.iter().map(|kind| (0, len_bytes, **kind)).collect(),
+                searched: kind
+                    .map(|finite| searched_all(len_bytes, *finite, skipped))
+                    .into_iter()
+                    .collect(),
             });
             skipped += len_bytes;
         }
     }
     units
+}
+
+/// A whole unit, or a part that begins where it begins.
+fn searched_all(len_bytes: u64, finite: Finite, skipped_bytes: u64) -> Searched {
+    Searched { first_bytes: 0, len_bytes, finite, skipped_bytes }
 }
 
 fn packed_units(
@@ -247,9 +266,10 @@ fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<Unit>) {
     let searched: Vec<_> = bank
         .parts
         .iter()
-        .filter_map(|part| match part.role {
-            PartRole::Scales(kind) => Some((part.record_at as u64, part.len_bytes as u64, kind)),
-            PartRole::Codes => None,
+        .filter_map(|part| {
+            let finite = part.role.finite()?;
+            let all = searched_all(part.len_bytes as u64, finite, 0);
+            Some(Searched { first_bytes: part.record_at as u64, ..all })
         })
         .collect();
     for (expert, sum) in (0..bank.n_experts).map(ExpertIdx).zip(sums) {
@@ -268,7 +288,7 @@ fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<Unit>) {
 fn push_tensors(
     (checkpoint, file_idx): (&Checkpoint, usize),
     sums: &[u64],
-    searched: &BTreeMap<(usize, u64), FloatKind>,
+    searched: &BTreeMap<(usize, u64), Finite>,
     units: &mut Vec<Unit>,
 ) {
     let in_file = checkpoint.tensors.values().filter(|entry| entry.file_idx == file_idx);
@@ -282,7 +302,10 @@ fn push_tensors(
             len_bytes: entry.len_bytes,
             part: DamagedPart::Tensor(entry.name.clone()),
             sum: Some(*sum),
-            searched: kind.iter().map(|kind| (0, entry.len_bytes, **kind)).collect(),
+            searched: kind
+                .map(|kind| searched_all(entry.len_bytes, *kind, 0))
+                .into_iter()
+                .collect(),
         });
     }
 }
@@ -416,16 +439,21 @@ impl Run<'_> {
 }
 
 impl Unit {
-    /// Place in the file of the first value of this chunk that should be finite and is not.
-    /// Chunks and parts begin at multiples of a value's size.
+    /// Place in the file of the first value of this chunk, or of its block, that should be finite
+    /// and is not. Chunks and parts begin at multiples of a float's size.
     fn first_non_finite(&self, skipped: u64, chunk: &[u8]) -> Option<u64> {
         let end = skipped + chunk.len() as u64;
-        let in_part = |&(first, len_bytes, kind): &(u64, u64, FloatKind)| {
-            let (first, last) = (first.max(skipped), (first + len_bytes).min(end));
+        let in_part = |part: &Searched| {
+            let part_end = part.first_bytes + part.len_bytes;
+            let (first, last) = (part.first_bytes.max(skipped), part_end.min(end));
             let range = usize::try_from(first.checked_sub(skipped)?).ok()?
                 ..usize::try_from(last.checked_sub(skipped)?).ok()?;
-            let value_idx = first_non_finite(chunk.get(range)?, kind)?;
-            Some(self.first_bytes + first + (value_idx * kind.bytes()) as u64)
+            let before = usize::try_from(first - part.first_bytes + part.skipped_bytes).ok()?;
+            let value_idx = part.finite.first_bad(before, chunk.get(range)?)?;
+            let byte_idx = part.finite.byte_of(value_idx) as u64;
+            Some(
+                (self.first_bytes + part.first_bytes + byte_idx).saturating_sub(part.skipped_bytes),
+            )
         };
         self.searched.iter().filter_map(in_part).min()
     }

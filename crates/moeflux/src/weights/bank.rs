@@ -275,8 +275,12 @@ fn push_parts(
         }
     };
     let scale = PartRole::Scales(scale);
+    let code = match layout.kind {
+        MatrixKind::Block(kind) => PartRole::Blocks(kind),
+        MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => PartRole::Codes,
+    };
     let all = [
-        (codes, PartRole::Codes, span.codes_at, layout.code_bytes(), Some(bound.codes)),
+        (codes, code, span.codes_at, layout.code_bytes(), Some(bound.codes)),
         (scales, scale, span.scales_at, layout.scale_bytes(), bound.scales),
         (biases, scale, span.biases_at, layout.bias_bytes(), bound.biases),
     ];

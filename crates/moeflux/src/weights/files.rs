@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux_io::ReadFile;
-use moeflux_kernels::FloatKind;
+use moeflux_kernels::{BlockKind, FloatKind};
 
 use crate::error::{Error, Remedy, Result};
 use crate::format::{Checkpoint, ShardFile, SumUnit, Sums, read_into};
@@ -122,6 +122,46 @@ impl<'a> Files<'a> {
             file.forget_cached_range(at, target.len() as u64);
         }
         Ok(())
+    }
+}
+
+/// What of some bytes must be finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finite {
+    /// These floats.
+    Floats(FloatKind),
+    /// The factors of these blocks, and with them all values.
+    Blocks(BlockKind),
+}
+
+impl Finite {
+    /// The first value that is NaN or infinite, counted from the first byte of a part, of which
+    /// `bytes` begin `skipped` bytes behind that. Of a block it is the first value.
+    pub(crate) fn first_bad(self, skipped: usize, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Self::Floats(kind) => {
+                first_non_finite(bytes, kind).map(|value_idx| skipped / kind.bytes() + value_idx)
+            }
+            Self::Blocks(kind) => {
+                kind.first_non_finite(skipped, bytes).map(|block_idx| block_idx * kind.block_cols())
+            }
+        }
+    }
+
+    /// Values in so many bytes.
+    pub(crate) fn n_values(self, n_bytes: usize) -> usize {
+        match self {
+            Self::Floats(kind) => n_bytes / kind.bytes(),
+            Self::Blocks(kind) => n_bytes / kind.block_bytes() * kind.block_cols(),
+        }
+    }
+
+    /// First byte of a value, or of its block.
+    pub(crate) fn byte_of(self, value_idx: usize) -> usize {
+        match self {
+            Self::Floats(kind) => value_idx * kind.bytes(),
+            Self::Blocks(kind) => value_idx / kind.block_cols() * kind.block_bytes(),
+        }
     }
 }
 

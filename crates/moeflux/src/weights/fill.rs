@@ -12,14 +12,13 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Builder;
 
-use moeflux_kernels::FloatKind;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::format::{SumUnit, Sums};
 use crate::ids::ExpertIdx;
-use crate::weights::files::{Files, Meter, first_non_finite, part_error};
-use crate::weights::manifest::{BankPart, ExpertBank, PartRole};
+use crate::weights::files::{Files, Finite, Meter, part_error};
+use crate::weights::manifest::{BankPart, ExpertBank};
 
 /// Threads that read: one waits for the drive while another hashes.
 const N_READERS: usize = 4;
@@ -47,12 +46,13 @@ pub(crate) struct Segment<'a> {
 /// What of a segment must be finite, and what it is called.
 #[derive(Clone, Debug)]
 pub(crate) enum Searched<'a> {
-    /// Nothing: codes, and plain values, which are searched for by what is computed with them.
+    /// Nothing: codes without factors of their own, and plain values, which are searched for by
+    /// what is computed with them.
     Nothing,
-    /// All of it: scales of a tensor, from this value on.
-    Tensor { name: &'a str, kind: FloatKind, first_value: u64 },
-    /// All of it: scales of one part of an expert, from this value on.
-    Part { bank: &'a ExpertBank, part: &'a BankPart, expert: ExpertIdx, first_value: usize },
+    /// All of it: scales or blocks of a tensor, behind so many bytes of it.
+    Tensor { name: &'a str, finite: Finite, skipped: usize },
+    /// All of it: scales or blocks of one part of an expert, behind so many bytes of it.
+    Part { bank: &'a ExpertBank, part: &'a BankPart, expert: ExpertIdx, skipped: usize },
     /// The scales of a packed record, which is never cut.
     Record { bank: &'a ExpertBank, expert: ExpertIdx },
 }
@@ -75,14 +75,11 @@ impl Segment<'_> {
 impl Searched<'_> {
     fn behind(&self, n_bytes: usize) -> Self {
         match self.clone() {
-            Self::Tensor { name, kind, first_value } => {
-                let first_value = first_value + (n_bytes / kind.bytes()) as u64;
-                Self::Tensor { name, kind, first_value }
+            Self::Tensor { name, finite, skipped } => {
+                Self::Tensor { name, finite, skipped: skipped + n_bytes }
             }
-            Self::Part { bank, part, expert, first_value } => {
-                let PartRole::Scales(kind) = part.role else { return Self::Nothing };
-                let first_value = first_value + n_bytes / kind.bytes();
-                Self::Part { bank, part, expert, first_value }
+            Self::Part { bank, part, expert, skipped } => {
+                Self::Part { bank, part, expert, skipped: skipped + n_bytes }
             }
             other => other,
         }
@@ -91,12 +88,12 @@ impl Searched<'_> {
     fn check(&self, bytes: &[u8]) -> Result<()> {
         match *self {
             Self::Nothing => Ok(()),
-            Self::Tensor { name, kind, first_value } => match first_non_finite(bytes, kind) {
+            Self::Tensor { name, finite, skipped } => match finite.first_bad(skipped, bytes) {
                 None => Ok(()),
-                Some(value_idx) => Err(part_error(name, first_value + value_idx as u64)),
+                Some(value_idx) => Err(part_error(name, value_idx as u64)),
             },
-            Self::Part { bank, part, expert, first_value } => {
-                bank.check_finite(part, (expert, first_value), bytes)
+            Self::Part { bank, part, expert, skipped } => {
+                bank.check_finite(part, (expert, skipped), bytes)
             }
             Self::Record { bank, expert } => bank.parts.iter().try_for_each(|part| {
                 bank.check_finite(part, (expert, 0), &bytes[part.record_at..][..part.len_bytes])

@@ -1,6 +1,7 @@
 //! Reads the resident tensors of a manifest into owned memory.
 //!
-//! **Invariant:** what comes out is whole and its scales and vectors are finite, or it is an error.
+//! **Invariant:** what comes out is whole and its scales, also those in blocks, and vectors are
+//! finite, or it is an error.
 //! Plain values and codes are not searched: a matrix of gigabytes is read at the drive's speed.
 
 use std::ops::Range;
@@ -12,7 +13,7 @@ use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind};
 use crate::error::Result;
 use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
-use crate::weights::files::{Copies, Files, Meter, Watch, check_room, part_error};
+use crate::weights::files::{Copies, Files, Finite, Meter, Watch, check_room, part_error};
 use crate::weights::fill::{Searched, Segment, fill};
 use crate::weights::found::Extent;
 use crate::weights::manifest::{
@@ -45,6 +46,8 @@ pub fn load(
     let mut matrices: Vec<OwnedMatrix> = zeroed.collect::<Result<_>>()?;
     let mut vectors: Vec<Vec<u8>> =
         manifest.vectors.iter().map(|vector| vec![0; vector_bytes(vector)]).collect();
+    let part_names =
+        |source| part_names(source).map(|name| checkpoint.name_here(&name).into_owned());
     let names: Vec<[String; 3]> = manifest.matrices.iter().map(part_names).collect();
     let mut segments = Vec::new();
     for ((source, matrix), names) in manifest.matrices.iter().zip(&mut matrices).zip(&names) {
@@ -116,8 +119,8 @@ struct Part<'a> {
     extent: Option<Extent>,
     rows_per_unit: usize,
     unit_bytes: usize,
-    /// Of scales and biases, which are searched for what is not finite.
-    searched: Option<FloatKind>,
+    /// Of scales, biases and blocks, which are searched for what is not finite.
+    searched: Option<Finite>,
     target: &'a mut [u8],
 }
 
@@ -151,10 +154,13 @@ fn push_matrix<'a>(
         extent: Some(source.codes),
         rows_per_unit: 1,
         unit_bytes: layout.row_bytes(),
-        searched: None,
+        searched: match layout.kind {
+            MatrixKind::Block(kind) => Some(Finite::Blocks(kind)),
+            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => None,
+        },
         target: codes,
     };
-    let searched = Some(scale_kind);
+    let searched = Some(Finite::Floats(scale_kind));
     let scales = Part {
         name: scales_name,
         extent: source.scales,
@@ -185,17 +191,14 @@ fn push_part<'a>(part: Part<'a>, rows: &[Range<usize>], segments: &mut Vec<Segme
     };
     let mut rest = target;
     for range in rows {
-        let skip_bytes = (range.start / rows_per_unit * unit_bytes) as u64;
+        let skipped = range.start / rows_per_unit * unit_bytes;
         let n_bytes = range.len().div_ceil(rows_per_unit) * unit_bytes;
-        assert!(skip_bytes + n_bytes as u64 <= extent.len_bytes, "`{name}` has rows {range:?}");
+        assert!((skipped + n_bytes) as u64 <= extent.len_bytes, "`{name}` has rows {range:?}");
         let (target, behind) = rest.split_at_mut(n_bytes);
         rest = behind;
-        let searched = searched.map_or(Searched::Nothing, |kind| Searched::Tensor {
-            name,
-            kind,
-            first_value: skip_bytes / kind.bytes() as u64,
-        });
-        let at = extent.offset_bytes + skip_bytes;
+        let searched =
+            searched.map_or(Searched::Nothing, |finite| Searched::Tensor { name, finite, skipped });
+        let at = extent.offset_bytes + skipped as u64;
         segments.push(Segment { file_idx: extent.file_idx, at, target, searched });
     }
     assert!(rest.is_empty(), "rows of `{name}`");
@@ -203,7 +206,7 @@ fn push_part<'a>(part: Part<'a>, rows: &[Range<usize>], segments: &mut Vec<Segme
 
 fn vector_segment<'a>(stored: &'a StoredVector, target: &'a mut [u8]) -> Segment<'a> {
     let StoredVector { name, kind, extent, .. } = stored;
-    let searched = Searched::Tensor { name, kind: *kind, first_value: 0 };
+    let searched = Searched::Tensor { name, finite: Finite::Floats(*kind), skipped: 0 };
     Segment { file_idx: extent.file_idx, at: extent.offset_bytes, target, searched }
 }
 

@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
-use crate::weights::files::{first_non_finite, part_error};
+use crate::weights::files::{Finite, part_error};
 use crate::weights::found::Extent;
 use crate::weights::imagined::ImaginedCheckpoint;
 use crate::weights::resident::ExpertLayout;
@@ -86,6 +86,20 @@ pub enum PartRole {
     Codes,
     /// Scales or biases of this type.
     Scales(FloatKind),
+    /// Blocks, which have their scales in themselves.
+    Blocks(BlockKind),
+}
+
+impl PartRole {
+    /// What of the part must be finite.
+    #[must_use]
+    pub const fn finite(self) -> Option<Finite> {
+        match self {
+            Self::Codes => None,
+            Self::Scales(kind) => Some(Finite::Floats(kind)),
+            Self::Blocks(kind) => Some(Finite::Blocks(kind)),
+        }
+    }
 }
 
 /// One part of all experts of a layer: the codes of their gates, the scales of their downs...
@@ -187,7 +201,7 @@ impl ExpertBank {
         expert: ExpertIdx,
         value_idx: usize,
     ) -> (String, u64) {
-        let PartRole::Scales(kind) = part.role else {
+        let Some(finite) = part.role.finite() else {
             unreachable!("{} of {} are no scales", part.name, self.name)
         };
         match &part.places {
@@ -195,7 +209,7 @@ impl ExpertBank {
                 (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64)
             }
             Places::Strided { .. } => {
-                let first = part.len_bytes / kind.bytes() * expert.0;
+                let first = finite.n_values(part.len_bytes) * expert.0;
                 (format!("{}.switch_mlp.{}", self.name, part.name), (first + value_idx) as u64)
             }
             Places::Each(_) => {
@@ -204,18 +218,18 @@ impl ExpertBank {
         }
     }
 
-    /// Refuses scales and biases of an expert, from the `first_value`-th on, that are not finite.
+    /// Refuses scales, biases and blocks of an expert that are not finite; `bytes` stand behind
+    /// `skipped` others of the part.
     pub(crate) fn check_finite(
         &self,
         part: &BankPart,
-        (expert, first_value): (ExpertIdx, usize),
+        (expert, skipped): (ExpertIdx, usize),
         bytes: &[u8],
     ) -> Result<()> {
-        let PartRole::Scales(kind) = part.role else { return Ok(()) };
-        match first_non_finite(bytes, kind) {
+        let Some(finite) = part.role.finite() else { return Ok(()) };
+        match finite.first_bad(skipped, bytes) {
             None => Ok(()),
             Some(value_idx) => {
-                let value_idx = first_value + value_idx;
                 let (tensor, value_idx) = self.scale_place(part, expert, value_idx);
                 Err(part_error(&tensor, value_idx))
             }

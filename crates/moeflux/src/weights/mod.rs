@@ -19,8 +19,8 @@ mod binder;
 
 pub(crate) use bank::ExpertShape;
 pub(crate) use binder::{Binder, Source};
-pub use files::{Copies, Progress};
-pub(crate) use files::{Files, Meter, Watch, check_room, first_non_finite};
+pub use files::{Copies, Finite, Progress};
+pub(crate) use files::{Files, Meter, Watch, check_room};
 pub(crate) use fill::{Searched, Segment, fill_here};
 pub use found::Extent;
 pub use found::block_kind;

@@ -423,7 +423,7 @@ fn what_is_not_finite_is_found_in_every_type() {
         let with = |value: f32| {
             let mut tensors = Tensors::default();
             tensors.add_floats("v", kind, &[3], &[1.0, 60_000.0, value]);
-            first_non_finite(tensors.bytes("v"), kind)
+            Finite::Floats(kind).first_bad(0, tensors.bytes("v"))
         };
         for value in [0.0, -0.0, 1.5, -60_000.0, 6e-8] {
             assert_eq!(with(value), None, "{kind:?} {value}");

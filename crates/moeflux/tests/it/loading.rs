@@ -12,14 +12,14 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
 use moeflux::provider::experts::for_each_expert;
 use moeflux::provider::format::{
-    Checkpoint, PACK_JOURNAL, SUMS_FILE_NAME, Sums, SumsDocument, TensorUnit, tensor_units,
+    Checkpoint, DType, PACK_JOURNAL, SUMS_FILE_NAME, Sums, SumsDocument, TensorUnit, tensor_units,
 };
 use moeflux::provider::ids::{ExpertIdx, TokenId};
-use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
-use moeflux::provider::weights::Progress;
+use moeflux::provider::pack::{PackOptions, Packing, SourceFate, verify};
+use moeflux::provider::weights::{Progress, block_kind};
 use twox_hash::XxHash3_64;
 
-use crate::cases::golden_dir;
+use crate::cases::{Case, golden_dir, try_feed_all};
 use crate::packing::{AS_IT_IS, flip, pack, quantised};
 use crate::support::config;
 use crate::temp_dir::TempDir;
@@ -154,6 +154,52 @@ fn sums_of_another_model_are_refused_with_a_way_out() {
     let error = refused(open(other.path(), &resident()), "sums of another model");
     assert!(error.contains(SUMS_FILE_NAME) && error.contains("delete it"), "{error}");
     open(other.path(), &unchecked()).unwrap();
+}
+
+/// Makes the factor of a block infinite; answers the first byte of the block.
+fn spoil_block(dir: &Path, tensor: &str, block_idx: u64) -> u64 {
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let entry = checkpoint.tensors.values().find(|entry| entry.name == tensor).expect(tensor);
+    let DType::Block(block) = entry.dtype else { panic!("{tensor} is {}", entry.dtype) };
+    let at = entry.offset_bytes + block_idx * block.n_bytes();
+    let factor_at = block_kind(block).unwrap().factors_at()[0];
+    let path = &checkpoint.files[entry.file_idx].path;
+    let mut bytes = std::fs::read(path).unwrap();
+    let factor = &mut bytes[usize::try_from(at).unwrap() + factor_at..][..2];
+    factor.copy_from_slice(&0x7c00_u16.to_le_bytes());
+    std::fs::write(path, bytes).unwrap();
+    at
+}
+
+/// As of scales that stand in tensors of their own.
+#[test]
+fn blocks_that_are_not_finite_are_refused_wherever_they_go() {
+    let case = Case::load("gguf-qwen3moe-k");
+    let is_damaged = |dir: &Path, at: u64| {
+        let found = verify(dir, 2, &mut |_| ControlFlow::Continue(())).unwrap();
+        let [damage] = found.damages.as_slice() else { panic!("{:?}", found.damages) };
+        let said = damage.to_string();
+        assert!(said.contains(&format!("at byte {at} is NaN or infinite")), "{said}");
+    };
+    let dir = TempDir::copy_of(&case.dir);
+    let at = spoil_block(dir.path(), "blk.0.attn_q.weight", 3);
+    is_damaged(dir.path(), at);
+    let error = refused(open(dir.path(), &resident()), "a resident block");
+    let expected = "tensor `blk.0.attn_q.weight`: value 768 is NaN or infinite";
+    assert!(error.starts_with(expected), "{error}");
+
+    let dir = TempDir::copy_of(&case.dir);
+    // Down of three experts, 256 rows of a block each.
+    let at = spoil_block(dir.path(), "blk.1.ffn_down_exps.weight", 256 + 5);
+    is_damaged(dir.path(), at);
+    let error = refused(open(dir.path(), &resident()), "a block of an expert");
+    let value = format!("value {} is NaN or infinite", (256 + 5) * 256);
+    assert!(error.contains(&value) && error.contains("down_proj"), "{error}");
+    let streaming = StreamingConfig { n_slots_max: Some(2), ..StreamingConfig::default() };
+    let engine = open(dir.path(), &EngineConfig { streaming, ..resident() }).unwrap();
+    let mut session = engine.session(case.tokens.len()).unwrap();
+    let error = try_feed_all(&mut session, &case.tokens).unwrap_err().to_string();
+    assert!(error.contains("expert 1 of layer 1") && error.contains(&value), "{error}");
 }
 
 /// What somebody does to a file of a model while it is loaded.
@@ -301,7 +347,7 @@ fn a_flipped_bit_of_a_streamed_expert_is_refused() {
             StreamingConfig { checks_sums, n_slots_max: Some(4), ..StreamingConfig::default() };
         let engine = open(dir.path(), &EngineConfig { streaming, ..resident() })?;
         let mut session = engine.session(tokens.len())?;
-        crate::cases::try_feed_all(&mut session, &tokens)
+        try_feed_all(&mut session, &tokens)
     };
     let expected = run(true).unwrap();
     let mut n_found = 0;
