@@ -6,8 +6,10 @@
 use half::f16;
 use moeflux::provider::kernels::{BlockKind, Matrix, MatrixKind, MatrixLayout, decode_row};
 
-use super::values::SCALE_SPREAD;
 use crate::stream::Stream;
+
+/// Scales of a matrix lie this much around their mean: real ones are not all alike either.
+pub(super) const SCALE_SPREAD: f32 = 0.25;
 
 /// Blocks whose weights are measured: enough that the deviation is right to some percent.
 const N_MEASURED: usize = 64;

@@ -51,7 +51,7 @@ fn every_type_runs_and_has_weights_of_zero_mean() {
     config["hidden_size"] = json!(256);
     config["moe_intermediate_size"] = json!(256);
     config["num_hidden_layers"] = json!(1);
-    let all = BlockType::ALL.into_iter().filter_map(|it| GgufTypes::from_name(it.name()));
+    let all = BlockType::all().filter_map(|it| GgufTypes::from_name(it.name()));
     for types in all.chain(GgufTypes::from_name("Q4_K_M")) {
         let temp = TestDir::new("gguf-type");
         let args = gguf_args(&temp, &config, &types.to_string());

@@ -54,7 +54,8 @@ pub(crate) struct SynthArgs {
     pub(crate) group: u8,
     /// Write a GGUF file instead, with matrices of this type: Q4_K_M (a mix), Q8_0, Q4_K, MXFP4 or
     /// another one that runs
-    #[arg(long, value_name = "TYPE", value_parser = parse_types, conflicts_with_all = ["bits", "group"])]
+    #[arg(long, value_name = "TYPE", value_parser = parse_types)]
+    #[arg(conflicts_with_all = ["bits", "group"])]
     pub(crate) gguf: Option<GgufTypes>,
     /// Seed for the weights; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]

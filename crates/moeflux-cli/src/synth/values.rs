@@ -10,11 +10,8 @@ use moeflux::provider::format::DType;
 use moeflux::provider::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
 use moeflux::provider::weights::{ImaginedRole, ImaginedTensor, block_kind};
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, SCALE_SPREAD};
 use crate::stream::Stream;
-
-/// Scales of a matrix lie this much around their mean: real ones are not all alike either.
-pub(super) const SCALE_SPREAD: f32 = 0.25;
 
 /// What the values of a tensor are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
