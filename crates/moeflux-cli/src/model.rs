@@ -9,7 +9,7 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::n_threads_default;
 use moeflux::provider::engine::{PROBE_TIME, kernels_named};
 use moeflux::provider::experts::stream::{Drives, ReadFor, choose_way};
-use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, gguf_at};
+use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, gguf_at};
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, EngineBuilder, Error, ModelText, Result, TokenId};
 use moeflux_io::{Caching, create_file};
@@ -52,7 +52,7 @@ fn check_there(path: &Path) -> Result<()> {
     }
     // A pack that is not finished is told by who reads its journal.
     let has = |name: &str| path.join(name).exists();
-    if !path.is_dir() || has("config.json") || has(PACK_JOURNAL) {
+    if !path.is_dir() || has("config.json") || has(PACK_JOURNAL) || has(PACK_METADATA) {
         return Ok(());
     }
     let mut below: Vec<PathBuf> = folders(path).chain(folders(&path.join("snapshots"))).collect();

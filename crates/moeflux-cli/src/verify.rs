@@ -21,8 +21,8 @@ use crate::ranges;
 /// What `moeflux verify` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {
-    /// Folder of the model, or its OWNER/NAME in the hub's cache
-    #[arg(value_name = "DIR|OWNER/NAME")]
+    /// Folder of the model, a GGUF file, or an OWNER/NAME in the hub's cache
+    #[arg(value_name = "DIR|FILE.gguf|OWNER/NAME")]
     pub(crate) dir: PathBuf,
     /// Number of threads that read [default: all cores, at most 8]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]

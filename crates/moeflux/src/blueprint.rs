@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
-use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig, gguf_at};
+use crate::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at};
 use crate::spec::{FfnSpec, ModelSpec};
 use crate::weights::{Binder, Imagined, ImaginedKind, Manifest, Source};
 
@@ -35,7 +35,7 @@ impl Blueprint {
     ///
     /// What is wrong with the config, the headers, or the tensors they name.
     pub fn open(path: &Path) -> Result<(Self, Checkpoint)> {
-        if gguf_at(path)?.is_some() {
+        if gguf_at(path)?.is_some() || path.join(PACK_METADATA).exists() {
             let checkpoint = Checkpoint::open(path)?;
             return Ok((Self::of_gguf(&checkpoint)?, checkpoint));
         }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, Metadata, gguf_at};
+use crate::format::{Checkpoint, Metadata, PACK_METADATA, gguf_at};
 use crate::generate::Generation;
 use crate::ids::TokenId;
 use crate::sample::{Sampler, SamplerConfig, SamplerDefaults};
@@ -53,10 +53,12 @@ impl ModelText {
     ///
     /// As [`ModelText::open`].
     pub fn open_with(path: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
-        let Some(file) = gguf_at(path)? else { return Self::of_folder(path, tokenizer, vocab) };
-        let checkpoint = Checkpoint::open(&file)?;
+        if gguf_at(path)?.is_none() && !path.join(PACK_METADATA).exists() {
+            return Self::of_folder(path, tokenizer, vocab);
+        }
+        let checkpoint = Checkpoint::open(path)?;
         let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has its metadata");
-        Self::of_gguf(&checkpoint.dir, &gguf.metadata, tokenizer, vocab)
+        Self::of_gguf(&gguf.path, &gguf.metadata, tokenizer, vocab)
     }
 
     fn of_folder(dir: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {

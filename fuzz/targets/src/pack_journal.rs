@@ -31,7 +31,7 @@ fn check(source: &Path, target: &Folder, input: &[u8]) {
         fs::remove_file(source.join(name)).expect("a file of ours");
     }
     let files = journal.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
-    files.iter().for_each(|file| put_file(source, file));
+    files.iter().for_each(|file| put_file(source, &journal, file));
     let pack = pack_of(&journal, &files);
     if let Some(map) = journal.as_object_mut() {
         map.insert("pack".to_owned(), json!(format!("{pack:016x}")));
@@ -77,22 +77,41 @@ fn pack_of(journal: &Value, files: &[Value]) -> u64 {
     for file in files {
         add(text(file, "name").as_bytes());
         add(&len_bytes(file).to_le_bytes());
-        add(text(file, "header").as_bytes());
+        add(&header_of(journal, file));
     }
     hash.finish()
 }
 
+/// Whether the source is a GGUF file.
+fn is_gguf(journal: &Value) -> bool {
+    journal.get("config").is_some_and(Value::is_null)
+}
+
+/// The header of a file: of a GGUF file it stands in the journal in hexadecimal digits.
+fn header_of(journal: &Value, file: &Value) -> Vec<u8> {
+    let header = text(file, "header").as_bytes();
+    if !is_gguf(journal) {
+        return header.to_vec();
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let (pairs, _) = header.as_chunks::<2>();
+    pairs.iter().filter_map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+}
+
 /// A file of the source with this header, if the folder is where its name leads.
-fn put_file(source: &Path, file: &Value) {
-    let (name, header) = (text(file, "name"), text(file, "header"));
+fn put_file(source: &Path, journal: &Value, file: &Value) {
+    let (name, header) = (text(file, "name"), header_of(journal, file));
     let components: Vec<_> = Path::new(name).components().collect();
     if !matches!(components[..], [Component::Normal(_)]) || len_bytes(file) > FILE_BYTES_MAX {
         return;
     }
     // Names may be longer than the system takes.
     let Ok(mut out) = File::create(source.join(name)) else { return };
-    let written = out.write_all(&(header.len() as u64).to_le_bytes());
-    written.and_then(|()| out.write_all(header.as_bytes())).expect("room for a header");
+    if !is_gguf(journal) {
+        let length = (header.len() as u64).to_le_bytes();
+        out.write_all(&length).expect("room for a length");
+    }
+    out.write_all(&header).expect("room for a header");
     out.set_len(len_bytes(file)).expect("a file with a hole");
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn check(input: &[u8]) {
     assert_eq!(file.sums.begin_bytes + sums_bytes, data_bytes);
     // What is written is read again as the same.
     let mut again = header;
-    let metadata = packed_metadata(file.pack, &file.role);
+    let metadata = packed_metadata(file.pack, &file.role, &file.blocks);
     again.metadata = metadata
         .into_iter()
         .map(|(key, value)| (key, value.as_str().expect("metadata are strings").to_owned()))

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::gguf_at;
+use moeflux::provider::format::{PACK_METADATA, gguf_at};
 use moeflux::{Error, Result};
 use moeflux_gpu::adapter::{AdapterKind, adapters, choose};
 
@@ -198,7 +198,9 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
 
 /// The model in a folder, if there is one.
 fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<ModelHere, String>> {
-    let is_described = dir.join("config.json").is_file() || !matches!(gguf_at(dir), Ok(None));
+    let has = |name: &str| dir.join(name).is_file();
+    let is_described =
+        has("config.json") || has(PACK_METADATA) || !matches!(gguf_at(dir), Ok(None));
     let has_model = is_described && model::has_weights(dir).unwrap_or(false);
     has_model.then(|| {
         let (blueprint, _) = Blueprint::open(dir).map_err(|error| error.to_string())?;

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
+use moeflux::provider::format::PACK_JOURNAL;
 use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceFate};
 use moeflux::provider::spec::QuantParams;
 use moeflux::{ByteCount, Error};
@@ -25,20 +26,21 @@ use crate::ranges;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PackArgs {
     /// Folder of the checkpoint, as published or as mlx-lm wrote it, or its OWNER/NAME in the hub's
-    /// cache
+    /// cache; or a GGUF file
     #[arg(value_name = "SRC")]
     pub(crate) source: PathBuf,
     /// The folder to write; it must be empty, not exist, or hold an interrupted pack of SRC
     #[arg(value_name = "DST")]
     pub(crate) target: PathBuf,
     /// Quantise to this number of bits, as mlx-lm does: 2, 3, 4, 5, 6 or 8 [default: 4 if --group
-    /// is given; without both options, every weight stays as it is]
+    /// is given; without both options, every weight stays as it is]. The blocks of a GGUF file lose
+    /// by it
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
     /// Weights per scale when quantising: 32, 64 or 128 [default: 64 if --bits is given]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
-    /// Delete the source while packing: each of its *.safetensors files is deleted as soon as its
+    /// Delete the source while packing: each of its files of weights is deleted as soon as its
     /// whole content has been written to DST, synced and read back. This needs little free space,
     /// but deleted files cannot be recovered, and with --bits the unquantised weights are lost.
     /// There is no confirmation prompt
@@ -73,7 +75,10 @@ impl PackArgs {
 /// What is wrong with the source, the folder or the disk; [`Error::Cancelled`] soon after Ctrl-C.
 pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     let source = hub::found(&args.source)?;
-    model::check_named(&source)?;
+    // An interrupted run may have deleted the file that is named.
+    if !args.target.join(PACK_JOURNAL).exists() {
+        model::check_named(&source)?;
+    }
     let packing = Packing::prepare(&source, &args.target, &args.options())?;
     disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
     if packing.is_resumed() {

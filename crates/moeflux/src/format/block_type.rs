@@ -83,15 +83,9 @@ const BLOCKS: [Row; 27] = [
 
 impl BlockType {
     /// All types.
-    pub const ALL: [Self; BLOCKS.len()] = {
-        let mut all = [Self::Q4_0; BLOCKS.len()];
-        let mut at = 0;
-        while at < BLOCKS.len() {
-            all[at] = BLOCKS[at].kind;
-            at += 1;
-        }
-        all
-    };
+    pub fn all() -> impl Iterator<Item = Self> {
+        BLOCKS.iter().map(|row| row.kind)
+    }
 
     /// ggml's name.
     #[must_use]

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 
 use super::dtype::DType;
 use super::gguf::{self, GgufFile, Metadata, gguf_at};
-use super::header::PREFIX_BYTES;
+use super::header::{HeaderTensor, PREFIX_BYTES};
 use super::index::{ShardIndex, parse_index};
-use super::packed::{PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN, SumTable};
+use super::packed::{
+    PACK_METADATA, PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN, SumTable,
+};
 use super::quoted;
 use super::safetensors::{FileHeader, read_header};
 use super::shard::ShardFile;
@@ -57,10 +59,25 @@ pub struct Packed {
 /// What a GGUF file says besides its tensors.
 #[derive(Clone, Debug)]
 pub struct Gguf {
+    /// The file that has it: of a packed one, what is kept of it.
+    pub path: PathBuf,
     /// `general.architecture`.
     pub architecture: String,
     /// All of it: the first part of a split file has it.
     pub metadata: Metadata,
+}
+
+impl Gguf {
+    fn new(path: &Path, metadata: Metadata) -> Result<Self> {
+        let key = "general.architecture";
+        let architecture = metadata.text(key).map(str::to_owned);
+        let missing = || Error::malformed(path, format!("has no key `{key}`"));
+        Ok(Self {
+            path: path.to_owned(),
+            architecture: architecture.ok_or_else(missing)?,
+            metadata,
+        })
+    }
 }
 
 /// A model's table of contents.
@@ -74,7 +91,7 @@ pub struct Checkpoint {
     pub tensors: BTreeMap<String, TensorEntry>,
     /// What is known besides, if the folder is packed.
     pub packed: Option<Packed>,
-    /// What is known besides of a GGUF file.
+    /// What is known besides of a GGUF file, also of one that was packed.
     pub gguf: Option<Gguf>,
 }
 
@@ -107,10 +124,19 @@ impl Checkpoint {
             return Err(Error::malformed(dir, problem));
         }
         let mut checkpoint = Self::empty(dir);
+        let metadata = dir.join(PACK_METADATA);
+        if metadata.exists() {
+            checkpoint.gguf = Some(Gguf::new(&metadata, gguf::read_metadata(&metadata)?)?);
+        }
         for name in names {
             let path = dir.join(name);
             let header = read_header(&path)?;
             checkpoint.add_file(path, header)?;
+        }
+        if checkpoint.gguf.is_some() && checkpoint.packed.is_none() {
+            let problem = "belongs to a packed GGUF file, but the other files of this folder are \
+                           not packed: move it away";
+            return Err(Error::malformed(&metadata, problem));
         }
         if let Some(index) = &index {
             checkpoint.check_index(&index_path, index)?;
@@ -120,41 +146,21 @@ impl Checkpoint {
 
     /// The parts of a GGUF file.
     fn of_gguf(files: Vec<GgufFile>) -> Result<Self> {
-        let mut checkpoint = Self::empty(Path::new(""));
+        let dir = files.first().map(|it| it.path.clone()).unwrap_or_default();
+        let mut checkpoint = Self::empty(&dir);
         for file in files {
             let GgufFile { path, header, len_bytes, hash, identity } = file;
-            let architecture = match &checkpoint.gguf {
-                Some(gguf) => gguf.architecture.clone(),
-                None => {
-                    let key = "general.architecture";
-                    let architecture = header.metadata.text(key).map(str::to_owned);
-                    let missing = || Error::malformed(&path, format!("has no key `{key}`"));
-                    architecture.ok_or_else(missing)?
-                }
-            };
-            let file_idx = checkpoint.files.len();
+            if checkpoint.gguf.is_none() {
+                checkpoint.gguf = Some(Gguf::new(&path, header.metadata)?);
+            }
             let data_at = header.data_at;
             let file =
                 ShardFile { path, len_bytes, header_hash: hash, header_at: 0, data_at, identity };
             checkpoint.files.push(file);
             for tensor in header.tensors {
-                let entry = TensorEntry {
-                    name: tensor.name,
-                    dtype: tensor.dtype,
-                    shape: tensor.shape,
-                    file_idx,
-                    // Cannot overflow: the header was checked against the file's length.
-                    offset_bytes: data_at + tensor.begin_bytes,
-                    len_bytes: tensor.len_bytes,
-                };
-                let canonical = gguf::canonical(&entry.name, &architecture).into_owned();
-                checkpoint.add_tensor(canonical, entry)?;
-            }
-            if checkpoint.gguf.is_none() {
-                checkpoint.gguf = Some(Gguf { architecture, metadata: header.metadata });
+                checkpoint.add_tensor(tensor, data_at)?;
             }
         }
-        checkpoint.dir = checkpoint.files.first().map(|it| it.path.clone()).unwrap_or_default();
         Ok(checkpoint)
     }
 
@@ -165,6 +171,22 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn of_gguf_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
         Self::of_gguf(vec![GgufFile::of_bytes(path, bytes, len_bytes)?])
+    }
+
+    /// The checkpoint that the parts of a GGUF file had, from their first bytes: name, length and
+    /// all bytes before the data.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoint::open`].
+    pub(crate) fn of_gguf_headers<'a>(
+        dir: &Path,
+        files: impl IntoIterator<Item = (&'a str, u64, &'a [u8])>,
+    ) -> Result<Self> {
+        let file = |(name, len_bytes, bytes): (&str, u64, &[u8])| {
+            GgufFile::of_bytes(&dir.join(name), bytes, len_bytes)
+        };
+        Self::of_gguf(files.into_iter().map(file).collect::<Result<_>>()?)
     }
 
     /// What describes the model, for messages.
@@ -238,11 +260,17 @@ impl Checkpoint {
     }
 
     fn add_file(&mut self, path: PathBuf, file: FileHeader) -> Result<()> {
-        let file_idx = self.files.len();
-        let FileHeader { header, packed, data_at, len_bytes, hash, identity } = file;
+        let FileHeader { mut header, packed, data_at, len_bytes, hash, identity } = file;
         let first = self.files.first().map(|first| first.path.clone());
         let own_names = match packed {
-            Some(packed) => self.add_packed(&path, packed, data_at)?,
+            Some(packed) => {
+                for tensor in &mut header.tensors {
+                    if let Some((dtype, shape)) = packed.blocks_of(tensor) {
+                        (tensor.dtype, tensor.shape) = (dtype, shape);
+                    }
+                }
+                self.add_packed(&path, packed, data_at)?
+            }
             None if self.packed.is_some() => {
                 let first = first.unwrap_or_default();
                 let problem = format!(
@@ -257,30 +285,35 @@ impl Checkpoint {
         let file = ShardFile { path, len_bytes, header_hash: hash, header_at, data_at, identity };
         self.files.push(file);
         for tensor in header.tensors {
-            if own_names.contains(&tensor.name) {
-                continue;
+            if !own_names.contains(&tensor.name) {
+                self.add_tensor(tensor, data_at)?;
             }
-            let entry = TensorEntry {
-                name: tensor.name,
-                dtype: tensor.dtype,
-                shape: tensor.shape,
-                file_idx,
-                // Cannot overflow: the header was checked against the file's length.
-                offset_bytes: data_at + tensor.begin_bytes,
-                len_bytes: tensor.len_bytes,
-            };
-            self.add_tensor(canonical_name(&entry.name).into_owned(), entry)?;
         }
         Ok(())
     }
 
-    fn add_tensor(&mut self, canonical: String, entry: TensorEntry) -> Result<()> {
+    /// Adds a tensor of the last file.
+    fn add_tensor(&mut self, tensor: HeaderTensor, data_at: u64) -> Result<()> {
+        let HeaderTensor { name, dtype, shape, begin_bytes, len_bytes } = tensor;
+        let canonical = self.canonical(&name).into_owned();
+        let file_idx = self.files.len() - 1;
+        // Cannot overflow: the header was checked against the file's length.
+        let offset_bytes = data_at + begin_bytes;
+        let entry = TensorEntry { name, dtype, shape, file_idx, offset_bytes, len_bytes };
         match self.tensors.entry(canonical) {
             Entry::Vacant(place) => {
                 place.insert(entry);
                 Ok(())
             }
             Entry::Occupied(place) => Err(double(&self.files, place.get(), &entry)),
+        }
+    }
+
+    /// The canonical name of a tensor of these files.
+    fn canonical<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        match &self.gguf {
+            Some(gguf) => gguf::canonical(name, &gguf.architecture),
+            None => canonical_name(name),
         }
     }
 
@@ -341,7 +374,7 @@ impl Checkpoint {
 
     /// Which file has the tensor of this name, as in the file.
     fn file_of(&self, name: &str) -> Option<usize> {
-        let tensor = self.tensors.get(&*canonical_name(name)).filter(|entry| entry.name == name);
+        let tensor = self.tensors.get(&*self.canonical(name)).filter(|entry| entry.name == name);
         if let Some(entry) = tensor {
             return Some(entry.file_idx);
         }

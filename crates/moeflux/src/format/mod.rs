@@ -26,17 +26,17 @@ pub(crate) use checkpoint::canonical_name;
 pub use checkpoint::{Checkpoint, Gguf, Packed, TensorEntry};
 pub use config::{RawConfig, Section};
 pub use dtype::DType;
-pub(crate) use gguf::in_gguf;
 pub use gguf::{
     GgufHeader, Metadata, NewGguf, NewPairs, NewValue, Stop, Value, gguf_at, new_gguf, parse_gguf,
 };
+pub(crate) use gguf::{in_gguf, pairs_of};
 pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
 pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;
 pub use packed::{
-    PACK_JOURNAL, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole,
-    RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
+    PACK_JOURNAL, PACK_METADATA, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms,
+    PackedRole, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
 };
 pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes};
 pub use shard::ShardFile;
@@ -44,7 +44,7 @@ pub use sums::{FileSums, SUMS_FILE_NAME, SumUnit, Sums, SumsDocument, TensorUnit
 pub(crate) use sums::{PackedTable, own_sum};
 pub use whole::read_file;
 pub(crate) use whole::read_file_if_there;
-pub(crate) use whole::read_into;
+pub(crate) use whole::{read_into, read_range};
 
 use std::fmt;
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::block_type::BlockType;
 use super::dtype::DType;
 use super::header::{Header, HeaderTensor};
 use super::{Problem, quoted};
@@ -25,6 +26,10 @@ pub(crate) const PACKED_VERSION: u32 = 1;
 /// Stands in a folder as long as its pack is not finished: then there is no `config.json` yet.
 pub const PACK_JOURNAL: &str = "moeflux-pack.journal";
 
+/// Metadata of the GGUF file that a folder was packed from: stands in the place of `config.json`,
+/// tokenizer and template.
+pub const PACK_METADATA: &str = "moeflux-metadata.gguf";
+
 /// How checksums are computed.
 const SUM_KIND: &str = "xxh3-64";
 
@@ -40,6 +45,8 @@ pub struct PackedFile {
     pub role: PackedRole,
     /// Its checksums.
     pub sums: SumTable,
+    /// Tensors of blocks, which stand in the header as their bytes, by name.
+    pub blocks: BTreeMap<String, BlockType>,
 }
 
 /// What a packed file holds.
@@ -115,6 +122,8 @@ pub enum PackedKind {
     Float(DType),
     /// FP8 e4m3 codes under an F32 scale per 128 x 128 block.
     Fp8Block,
+    /// Blocks of a GGUF file.
+    Block(BlockType),
 }
 
 /// Where a file's checksums lie: XXH3-64 of each record of a file of experts, of each tensor of any
@@ -177,19 +186,47 @@ pub fn parse_packed(header: &Header) -> Result<Option<PackedFile>, Problem> {
             n_sums + 1
         )));
     }
+    let blocks = fields.blocks(tensors)?;
     let sums = SumTable { tensor: sums.name.clone(), begin_bytes: sums.begin_bytes, n_sums };
-    Ok(Some(PackedFile { pack, role, sums }))
+    Ok(Some(PackedFile { pack, role, sums, blocks }))
 }
 
-/// The `__metadata__` of a packed file.
+/// The shape that a tensor of blocks has, if these bytes of a row are whole blocks.
+fn shape_of_blocks(bytes_shape: &[usize], block: BlockType) -> Option<Vec<usize>> {
+    let (row_bytes, outer) = bytes_shape.split_last()?;
+    let (n_values, n_bytes) = (block.n_values(), block.n_bytes());
+    let row_bytes = *row_bytes as u64;
+    let is_whole = row_bytes.is_multiple_of(n_bytes);
+    let n_cols = (row_bytes / n_bytes).checked_mul(n_values).filter(|_| is_whole)?;
+    Some([outer, &[usize::try_from(n_cols).ok()?]].concat())
+}
+
+impl PackedFile {
+    /// Type and shape of a tensor, where the header has its bytes.
+    pub(super) fn blocks_of(&self, tensor: &HeaderTensor) -> Option<(DType, Vec<usize>)> {
+        let block = *self.blocks.get(&tensor.name)?;
+        Some((DType::Block(block), shape_of_blocks(&tensor.shape, block)?))
+    }
+}
+
+/// The `__metadata__` of a packed file, with the tensors of blocks.
 #[must_use]
-pub fn packed_metadata(pack: u64, role: &PackedRole) -> Map<String, Value> {
+pub fn packed_metadata(
+    pack: u64,
+    role: &PackedRole,
+    blocks: &BTreeMap<String, BlockType>,
+) -> Map<String, Value> {
     let mut map = Map::new();
     let mut add = |key: &str, value: String| map.insert(key.to_owned(), Value::String(value));
     add("format", PACKED_FORMAT.to_owned());
     add("format_version", PACKED_VERSION.to_string());
     add("pack", format!("{pack:016x}"));
     add("sums", SUM_KIND.to_owned());
+    if !blocks.is_empty() {
+        let name = |(tensor, block): (&String, &BlockType)| (tensor.clone(), block.name().into());
+        let names: Map<String, Value> = blocks.iter().map(name).collect();
+        add("blocks", Value::Object(names).to_string());
+    }
     match role {
         PackedRole::Resident { norms } => {
             add("role", "resident".to_owned());
@@ -244,6 +281,11 @@ impl PackedMatrix {
                 add("codes_at", self.codes_at.into());
                 add("scales_at", self.scales_at.into());
             }
+            PackedKind::Block(block) => {
+                add("kind", "block".into());
+                add("type", block.name().into());
+                add("codes_at", self.codes_at.into());
+            }
         }
         Value::Object(map)
     }
@@ -277,6 +319,34 @@ impl Fields<'_> {
             .into_iter()
             .find(|norms| norms.name() == name)
             .ok_or_else(|| self.wrong("norms", "plain or zero-centred"))
+    }
+
+    /// Tensors that hold blocks.
+    fn blocks(&self, tensors: &[HeaderTensor]) -> Result<BTreeMap<String, BlockType>, Problem> {
+        let Some(text) = self.metadata.get("blocks") else { return Ok(BTreeMap::new()) };
+        let names: BTreeMap<String, String> = serde_json::from_str(text).map_err(|error| {
+            let error = quoted(&error.to_string());
+            Problem(format!("`blocks` of its metadata is malformed: {error}"))
+        })?;
+        let tensors = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor));
+        let tensors: BTreeMap<&str, &HeaderTensor> = tensors.collect();
+        let mut blocks = BTreeMap::new();
+        for (name, block) in names {
+            let wrong = |what: &str| {
+                let (name, block) = (quoted(&name), quoted(&block));
+                Problem(format!("`blocks` of its metadata has `{name}` as \"{block}\", {what}"))
+            };
+            let known = BlockType::from_name(&block);
+            let block = known.ok_or_else(|| wrong("a type that this program does not know"))?;
+            let is_whole = tensors.get(name.as_str()).is_some_and(|it| {
+                it.dtype == DType::U8 && shape_of_blocks(&it.shape, block).is_some()
+            });
+            if !is_whole {
+                return Err(wrong("and no tensor of U8 that has whole blocks has that name"));
+            }
+            blocks.insert(name, block);
+        }
+        Ok(blocks)
     }
 
     fn bank(&self, tensors: &[HeaderTensor]) -> Result<PackedBank, Problem> {
@@ -385,10 +455,15 @@ impl Matrix<'_> {
                 let scales_at = self.place("scales_at", record_bytes)?;
                 (PackedKind::Fp8Block, scales_at, scales_at)
             }
+            "block" => {
+                let block = BlockType::from_name(self.str_at("type")?);
+                let block = block.ok_or_else(|| self.missing("type", "a type of ggml's blocks"))?;
+                (PackedKind::Block(block), codes_at, codes_at)
+            }
             other => {
                 return Err(Problem(format!(
                     "its records are quantised as \"{}\", which this program does not know (it \
-                     knows affine, float and fp8_block): use a newer one",
+                     knows affine, float, fp8_block and block): use a newer one",
                     quoted(other)
                 )));
             }
@@ -445,7 +520,7 @@ mod tests {
         let PackedRole::Experts(bank) = &file.role else { panic!("{file:?}") };
         assert_eq!((bank.n_experts, bank.record_bytes), (3, RECORD_ALIGN));
         assert_eq!(bank.matrices[2].biases_at, 128);
-        let again = packed_metadata(file.pack, &file.role);
+        let again = packed_metadata(file.pack, &file.role, &file.blocks);
         for (key, value) in sound() {
             let (found, value) = (again[key].as_str().unwrap(), value.as_str());
             match key {
@@ -482,6 +557,10 @@ mod tests {
         refused("role", Some("expert"), "expected resident");
         refused("role", Some("resident"), "`norms`");
         refused("role", Some("extras"), "U64 [2]");
+        refused("blocks", Some("{"), "`blocks` of its metadata is malformed");
+        refused("blocks", Some(r#"{"records":"Q9_K"}"#), "`records` as \"Q9_K\", a type that");
+        refused("blocks", Some(r#"{"other":"Q8_0"}"#), "`other` as \"Q8_0\", and no tensor");
+        refused("blocks", Some(r#"{"records":"Q8_0"}"#), "whole blocks");
         refused("record", Some("{"), "not JSON");
         refused("record", Some("[]"), "gate_proj");
         let record = &sound()[6].1;

@@ -41,7 +41,7 @@ fn read_whole(file: &ReadFile, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
 }
 
 /// Reads `len_bytes` from `offset_bytes`; the caller has checked both against the file's length.
-pub(super) fn read_range(
+pub(crate) fn read_range(
     file: &ReadFile,
     path: &Path,
     offset_bytes: u64,

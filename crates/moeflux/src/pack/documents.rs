@@ -11,9 +11,9 @@ use moeflux_io::ReadFile;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::format::new_index;
+use crate::format::{NewValue, new_gguf, new_index, pairs_of};
 use crate::pack::plan::Plan;
-use crate::spec::QuantParams;
+use crate::spec::{QUANTISATION_KEY, QuantParams};
 
 /// Where quantisation is described: tools write both, some twice.
 const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
@@ -75,6 +75,13 @@ pub(super) fn documents(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// The same for a GGUF file, which has everything in itself: others lie next to it that belong to
+/// other models. Only where its tokenizer is not known, one next to it counts.
+pub(super) fn documents_beside_gguf(dir: &Path) -> Vec<String> {
+    let name = "tokenizer.json";
+    if dir.join(name).is_file() { vec![name.to_owned()] } else { Vec::new() }
+}
+
 /// The config of the pack.
 ///
 /// # Errors
@@ -99,6 +106,35 @@ pub(super) fn config(
     if let Some(before) = before {
         root.insert(SOURCE_KEY.to_owned(), before);
     }
+    let section = quantisation(params, plan);
+    for key in QUANTISATION_KEYS {
+        root.insert(key.to_owned(), Value::Object(section.clone()));
+    }
+    Ok(format!("{:#}\n", Value::Object(root)).into_bytes())
+}
+
+/// What stands in the place of config, tokenizer and template in the pack of a GGUF file: its keys,
+/// from the bytes before its data, and how matrices are quantised.
+///
+/// # Errors
+///
+/// [`Error::Malformed`] if these bytes are of no such file.
+pub(super) fn gguf_metadata(
+    source: &[u8],
+    path: &Path,
+    params: Option<QuantParams>,
+    plan: &Plan,
+) -> Result<Vec<u8>> {
+    let mut pairs =
+        pairs_of(source).map_err(|_| Error::malformed(path, "is no GGUF file any more"))?;
+    if let Some(params) = params {
+        let section = Value::Object(quantisation(params, plan)).to_string();
+        pairs.add(QUANTISATION_KEY, NewValue::Text(&section));
+    }
+    Ok(new_gguf(&pairs, &[]).header)
+}
+
+fn quantisation(params: QuantParams, plan: &Plan) -> Map<String, Value> {
     let entry = |params: QuantParams| json!({"group_size": params.group, "bits": params.bits});
     let mut section = Map::new();
     section.insert("group_size".to_owned(), json!(params.group));
@@ -107,10 +143,7 @@ pub(super) fn config(
     for (base, params) in &plan.overrides {
         section.insert(base.clone(), entry(*params));
     }
-    for key in QUANTISATION_KEYS {
-        root.insert(key.to_owned(), Value::Object(section.clone()));
-    }
-    Ok(format!("{:#}\n", Value::Object(root)).into_bytes())
+    section
 }
 
 fn take_quantisation(map: &mut Map<String, Value>) -> Option<Value> {

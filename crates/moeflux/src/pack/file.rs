@@ -3,6 +3,7 @@
 //! **Invariant:** the header is known before any data, so that a file can be recognised later;
 //! pieces cover the data exactly, and the bytes of each tensor and record come in order.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
@@ -430,9 +431,10 @@ fn pieces_of(extent: Extent) -> impl Iterator<Item = (Extent, usize)> {
     })
 }
 
-/// Rows that are read at once: at least one, of FP8 whole blocks.
+/// Rows that are read at once: at least one, of FP8 whole blocks; as floats no more than four times
+/// as many bytes as a piece has.
 fn row_ranges(rows: &FloatRows, all: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let fitting = (PIECE_BYTES / rows.row_bytes()).max(1);
+    let fitting = (PIECE_BYTES / rows.row_bytes().max(rows.layout.n_cols)).max(1);
     let step = match rows.layout.kind {
         MatrixKind::Fp8Block => fitting.next_multiple_of(FP8_BLOCK),
         MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => fitting,
@@ -452,12 +454,24 @@ fn sums_tensor(stem: &str, n_sums: usize) -> OutTensor {
 
 /// A header padded so that data begins at a multiple of `align`.
 fn header(tensors: &[OutTensor], role: &PackedRole, pack: u64, align: usize) -> Vec<u8> {
-    let tensors = tensors.iter().map(|tensor| NewTensor {
+    let mut blocks = BTreeMap::new();
+    let mut shapes = Vec::new();
+    for tensor in tensors {
+        let mut shape = tensor.shape.clone();
+        // Safetensors has no type for these: they stand there as bytes.
+        if let (DType::Block(block), Some(row)) = (tensor.dtype, shape.last_mut()) {
+            blocks.insert(tensor.name.clone(), block);
+            let n_bytes = *row as u64 / block.n_values() * block.n_bytes();
+            *row = usize::try_from(n_bytes).expect("a row of a tensor that was read");
+        }
+        shapes.push(shape);
+    }
+    let tensors = tensors.iter().zip(&shapes).map(|(tensor, shape)| NewTensor {
         name: &tensor.name,
-        dtype: tensor.dtype,
-        shape: &tensor.shape,
+        dtype: if matches!(tensor.dtype, DType::Block(_)) { DType::U8 } else { tensor.dtype },
+        shape,
         len_bytes: tensor.len_bytes,
     });
     let tensors: Vec<NewTensor<'_>> = tensors.collect();
-    new_header(packed_metadata(pack, role), &tensors, align)
+    new_header(packed_metadata(pack, role, &blocks), &tensors, align)
 }

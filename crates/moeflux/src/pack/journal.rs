@@ -1,4 +1,5 @@
-//! What an interrupted pack needs to go on: the source's config and headers, and the options.
+//! What an interrupted pack needs to go on: the source's config and headers, and the options. Of a
+//! GGUF file the header has all that a config says.
 //!
 //! **Invariant:** written before anything else and gone when all is done. The plan follows from it
 //! alone, so that a run goes on when files of the source are gone. What it says is checked as if it
@@ -8,12 +9,14 @@ use std::hash::Hasher as _;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use moeflux_io::FileIdentity;
+use moeflux_io::{FileIdentity, ReadFile};
 use serde_json::{Value, json};
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, HEADER_BYTES_MAX, header_bytes, read_file, read_file_if_there};
+use crate::format::{
+    Checkpoint, HEADER_BYTES_MAX, header_bytes, read_file, read_file_if_there, read_range,
+};
 use crate::spec::QuantParams;
 
 /// The largest published ones have about 1 MB.
@@ -22,7 +25,7 @@ pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 const FORMAT: &str = "moeflux-pack-journal";
 const VERSION: u64 = 1;
 
-/// Headers grow by their quotation marks.
+/// Headers grow by their quotation marks, or to twice their length as digits.
 const JOURNAL_BYTES_MAX: u64 = 4 * HEADER_BYTES_MAX;
 
 /// What is packed, and how.
@@ -30,8 +33,8 @@ const JOURNAL_BYTES_MAX: u64 = 4 * HEADER_BYTES_MAX;
 pub(super) struct Journal {
     /// `None`: as it is.
     pub(super) params: Option<QuantParams>,
-    /// The source's `config.json`.
-    pub(super) config: String,
+    /// The source's `config.json`; `None`: it is a GGUF file.
+    pub(super) config: Option<String>,
     /// In the order of their names.
     pub(super) files: Vec<JournalFile>,
     /// Whether files are read back before they get their names.
@@ -45,8 +48,8 @@ pub(super) struct JournalFile {
     pub(super) len_bytes: u64,
     /// When it was last written to, in nanoseconds since 1970, if the system says so.
     pub(super) modified_ns: Option<u64>,
-    /// The header without its length.
-    pub(super) header: String,
+    /// The header without the length before it.
+    pub(super) header: Vec<u8>,
 }
 
 impl Journal {
@@ -57,13 +60,16 @@ impl Journal {
     /// When a header cannot be read.
     pub(super) fn of_source(
         checkpoint: &Checkpoint,
-        config: String,
+        config: Option<String>,
         params: Option<QuantParams>,
     ) -> Result<Self> {
         let mut files = Vec::new();
         for shard in &checkpoint.files {
             let name = shard.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let header = text_of(&shard.path, header_bytes(&shard.path)?)?;
+            let header = match config {
+                Some(_) => text_of(&shard.path, header_bytes(&shard.path)?)?.into_bytes(),
+                None => first_bytes(&shard.path, shard.data_at)?,
+            };
             let modified_ns = shard.identity.and_then(modified_ns);
             files.push(JournalFile { name, len_bytes: shard.len_bytes, modified_ns, header });
         }
@@ -102,19 +108,28 @@ impl Journal {
             }),
         };
         let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
+        let config = match value.get("config")? {
+            Value::Null => None,
+            config => Some(config.as_str()?.to_owned()),
+        };
         let file = |value: &Value| {
             let name = text(value, "name").filter(|name| is_plain_name(name))?;
             let len_bytes = value.get("len_bytes")?.as_u64()?;
             let modified_ns = value.get("modified_ns").and_then(Value::as_u64);
-            Some(JournalFile { name, len_bytes, modified_ns, header: text(value, "header")? })
+            let header = text(value, "header")?;
+            let header = match config {
+                Some(_) => header.into_bytes(),
+                None => of_hex(&header)?,
+            };
+            Some(JournalFile { name, len_bytes, modified_ns, header })
         };
         let files = value.get("files")?.as_array()?;
-        let journal = Self {
-            params,
-            config: text(&value, "config")?,
-            files: files.iter().map(file).collect::<Option<_>>()?,
-            is_read_back: value.get("is_read_back")?.as_bool()?,
-        };
+        let files: Vec<JournalFile> = files.iter().map(file).collect::<Option<_>>()?;
+        if config.is_none() && files.is_empty() {
+            return None;
+        }
+        let journal =
+            Self { params, config, files, is_read_back: value.get("is_read_back")?.as_bool()? };
         (value.get("pack")?.as_str()? == format!("{:016x}", journal.pack())).then_some(journal)
     }
 
@@ -122,6 +137,11 @@ impl Journal {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let file = |file: &JournalFile| {
             let JournalFile { name, len_bytes, modified_ns, header } = file;
+            let header = match self.config {
+                Some(_) => String::from_utf8_lossy(header).into_owned(),
+                // Not text.
+                None => to_hex(header),
+            };
             json!({
                 "name": name,
                 "len_bytes": len_bytes,
@@ -149,10 +169,12 @@ impl Journal {
     ///
     /// As [`Checkpoint::open`].
     pub(super) fn checkpoint(&self, source: &Path) -> Result<Checkpoint> {
-        let file = |file: &'_ JournalFile| (file.name.clone(), file.len_bytes, file.header.clone());
-        let files: Vec<_> = self.files.iter().map(file).collect();
-        let borrowed = files.iter().map(|(name, len, text)| (name.as_str(), *len, text.as_bytes()));
-        Checkpoint::of_headers(source, borrowed)
+        let files = self.files.iter();
+        let files = files.map(|file| (file.name.as_str(), file.len_bytes, file.header.as_slice()));
+        match self.config {
+            Some(_) => Checkpoint::of_headers(source, files),
+            None => Checkpoint::of_gguf_headers(source, files),
+        }
     }
 
     /// A number for source and options: the same for the same.
@@ -164,11 +186,11 @@ impl Journal {
         };
         add(&[u8::try_from(VERSION).unwrap_or(0)]);
         add(self.params.map_or([0, 0], |params| [params.bits, params.group]).as_slice());
-        add(self.config.as_bytes());
+        add(self.config.as_deref().unwrap_or_default().as_bytes());
         for file in &self.files {
             add(file.name.as_bytes());
             add(&file.len_bytes.to_le_bytes());
-            add(file.header.as_bytes());
+            add(&file.header);
         }
         hash.finish()
     }
@@ -190,7 +212,7 @@ impl Journal {
                 continue;
             }
             let found = FileIdentity::of_path(&path).map_err(Error::io("look at", &path))?;
-            if found.len_bytes != file.len_bytes || header_bytes(&path)? != file.header.as_bytes() {
+            if found.len_bytes != file.len_bytes || self.header_of(&path, file)? != file.header {
                 return Err(refused(&path));
             }
             let (before, now) = (file.modified_ns, modified_ns(found));
@@ -200,12 +222,38 @@ impl Journal {
                 return Err(written_since(&path, before));
             }
         }
+        let Some(config) = &self.config else { return Ok(()) };
         let path = source.join("config.json");
         match read_file_if_there(&path, CONFIG_BYTES_MAX)? {
-            Some(bytes) if bytes != self.config.as_bytes() => Err(refused(&path)),
+            Some(bytes) if bytes != config.as_bytes() => Err(refused(&path)),
             _ => Ok(()),
         }
     }
+
+    /// What a file that is as long as it was has in the place of its header.
+    fn header_of(&self, path: &Path, file: &JournalFile) -> Result<Vec<u8>> {
+        match self.config {
+            Some(_) => header_bytes(path),
+            None => first_bytes(path, file.len_bytes.min(file.header.len() as u64)),
+        }
+    }
+}
+
+fn first_bytes(path: &Path, n_bytes: u64) -> Result<Vec<u8>> {
+    let file = ReadFile::open(path).map_err(Error::io("open", path))?;
+    read_range(&file, path, 0, n_bytes)
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+fn of_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
+    pairs.iter().map(byte).collect::<Option<_>>().filter(|_| rest.is_empty())
 }
 
 fn modified_ns(identity: FileIdentity) -> Option<u64> {

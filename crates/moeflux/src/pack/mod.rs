@@ -1,7 +1,8 @@
 //! A checkpoint to its packed form: one record per expert, checksums, and quantised if asked.
 //!
 //! A packed folder is a model like any other: `config.json` and tokenizer beside plain safetensors
-//! files, whose metadata says that they are packed (`crate::format`). **Invariant:** whatever ends
+//! files, whose metadata says that they are packed (`crate::format`); of a GGUF file its keys stand
+//! in the place of both. **Invariant:** whatever ends
 //! a run, at any moment, no byte of the model is lost and the next run goes on; what comes out is
 //! the same, byte for byte, as of a run that nothing ended. Memory is at most
 //! [`WORKING_BYTES_MAX`], whatever the model, and what its headers take.
@@ -27,10 +28,13 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux_io::ReadFile;
+use moeflux_kernels::FloatKind;
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, PACK_JOURNAL, RawConfig, gguf_at, read_file, read_into};
+use crate::format::{
+    Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at, read_file, read_into,
+};
 use crate::spec::QuantParams;
 use crate::weights::Watch;
 use documents::DOCUMENT_BYTES_MAX;
@@ -106,23 +110,20 @@ impl Packing {
     /// What is wrong with the source; if `target` has anything else in it than an interrupted pack
     /// of the same source with the same options; if the source is packed or quantised already.
     pub fn prepare(source: &Path, target: &Path, options: &PackOptions) -> Result<Self> {
-        if gguf_at(source)?.is_some() {
-            let problem = "is a GGUF file, which cannot be packed: it runs where it is, and its \
-                           experts are streamed from it";
-            return Err(Error::malformed(source, problem));
-        }
         check_apart(source, target, options.fate)?;
+        let folder = folder_of(source)?;
         let begun = target.join(PACK_JOURNAL);
         let is_resumed = begun.exists();
         let (journal, checkpoint) = if is_resumed {
             let journal = Journal::read(&begun)?;
             check_options(&journal, options, target)?;
-            journal.check_source(source)?;
-            let checkpoint = journal.checkpoint(source)?;
+            journal.check_source(&folder)?;
+            let checkpoint = journal.checkpoint(&folder)?;
             (journal, checkpoint)
         } else {
             check_vacant(target)?;
-            let config = read_config(source)?;
+            let is_gguf = gguf_at(source)?.is_some() || source.join(PACK_METADATA).exists();
+            let config = if is_gguf { None } else { Some(read_config(source)?) };
             let checkpoint = Checkpoint::open(source)?;
             if checkpoint.packed.is_some() {
                 return Err(Error::Input(format!("{} is packed already", source.display())));
@@ -130,13 +131,7 @@ impl Packing {
             let journal = Journal::of_source(&checkpoint, config, options.params)?;
             (journal, checkpoint)
         };
-        let config_path = source.join(CONFIG_NAME);
-        let raw = RawConfig::parse(&config_path, journal.config.as_bytes())?;
-        let blueprint = Blueprint::of_parts(&raw, &checkpoint)?;
-        let cast = plan::config_cast(
-            raw.root().str_opt("torch_dtype")?,
-            raw.root().section("text_config")?.map_or(Ok(None), |text| text.str_opt("dtype"))?,
-        );
+        let (blueprint, cast) = described(&folder, &journal, &checkpoint)?;
         let params = options.params;
         let (checkpoint, blueprint) = (&checkpoint, &blueprint);
         let request = Request { blueprint, checkpoint, params, cast, pack: journal.pack() };
@@ -151,7 +146,7 @@ impl Packing {
             checkpoint.check_unchanged()?;
         }
         let packing = Self {
-            source: source.to_owned(),
+            source: folder,
             target: target.to_owned(),
             options: *options,
             journal,
@@ -235,7 +230,11 @@ impl Packing {
         steps.before()?;
         let folder = Folder::open(&self.target)?;
         self.begin(&folder, &mut steps)?;
-        for name in documents::documents(&self.source)? {
+        let documents = match self.journal.config {
+            Some(_) => documents::documents(&self.source)?,
+            None => documents::documents_beside_gguf(&self.source),
+        };
+        for name in documents {
             if !folder.path(&name).exists() {
                 steps.before()?;
                 folder.put(&name, &read_file(&self.source.join(&name), DOCUMENT_BYTES_MAX)?)?;
@@ -280,15 +279,27 @@ impl Packing {
         folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
-    /// The table of contents, then the config, which makes the folder a model.
+    /// The table of contents, then the config, or what a GGUF file had in its place: it makes the
+    /// folder a model.
     fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<PackReport> {
         steps.before()?;
         folder.put(INDEX_NAME, &documents::index(&self.plan))?;
-        let path = self.source.join(CONFIG_NAME);
-        let config =
-            documents::config(&self.journal.config, &path, self.options.params, &self.plan)?;
+        let params = self.options.params;
+        let (name, description) = match (&self.journal.config, self.journal.files.first()) {
+            (Some(config), _) => {
+                let path = self.source.join(CONFIG_NAME);
+                (CONFIG_NAME, documents::config(config, &path, params, &self.plan)?)
+            }
+            (None, Some(file)) => {
+                let path = self.source.join(&file.name);
+                let header = &file.header;
+                let metadata = documents::gguf_metadata(header, &path, params, &self.plan)?;
+                (PACK_METADATA, metadata)
+            }
+            (None, None) => unreachable!("a GGUF file is a file"),
+        };
         steps.before()?;
-        folder.put(CONFIG_NAME, &config)?;
+        folder.put(name, &description)?;
         steps.before()?;
         folder.remove(PACK_JOURNAL)?;
         let n_shards = self.journal.files.len();
@@ -356,6 +367,35 @@ fn is_whole(plan: &FilePlan, target: &Path) -> Result<bool> {
     let problem =
         "differs from the file that this pack writes there: remove it, or pack to another folder";
     Err(Error::malformed(&path, problem))
+}
+
+/// The folder that the source's files of weights lie in.
+fn folder_of(source: &Path) -> Result<PathBuf> {
+    let file = match gguf_at(source)? {
+        Some(file) => file,
+        // A file that an earlier run has replaced.
+        None if !source.is_dir() && source.extension().is_some() => source.to_owned(),
+        None => return Ok(source.to_owned()),
+    };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(folder.unwrap_or(Path::new(".")).to_owned())
+}
+
+/// What the source is, and the type that its config gives to all weights.
+fn described(
+    folder: &Path,
+    journal: &Journal,
+    checkpoint: &Checkpoint,
+) -> Result<(Blueprint, Option<FloatKind>)> {
+    let Some(config) = &journal.config else {
+        return Ok((Blueprint::of_gguf(checkpoint)?, None));
+    };
+    let raw = RawConfig::parse(&folder.join(CONFIG_NAME), config.as_bytes())?;
+    let cast = plan::config_cast(
+        raw.root().str_opt("torch_dtype")?,
+        raw.root().section("text_config")?.map_or(Ok(None), |text| text.str_opt("dtype"))?,
+    );
+    Ok((Blueprint::of_parts(&raw, checkpoint)?, cast))
 }
 
 /// Refuses folders that lie in one another so that one of them would be lost.

@@ -7,13 +7,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, BlockKind, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::format::{
     Checkpoint, DType, PackedBank, PackedNorms, PackedRole, RECORD_ALIGN, TensorEntry,
-    canonical_name,
 };
 use crate::ids::ExpertIdx;
 use crate::pack::file::{FilePlan, HeadPart, HeadPartKind, Heads, OutTensor, Product, RecordPlan};
@@ -36,7 +35,8 @@ pub(crate) const RECORD_BYTES_MAX: usize = 256 << 20;
 pub(super) struct Plan {
     /// In the order in which they are written.
     pub(super) files: Vec<FilePlan>,
-    /// By name as packed: how matrices are quantised that do not follow the default.
+    /// By name as packed, of a GGUF file by canonical name: how matrices are quantised that do not
+    /// follow the default.
     pub(super) overrides: Vec<(String, QuantParams)>,
 }
 
@@ -51,6 +51,13 @@ pub(super) struct Request<'a> {
     pub(super) cast: Option<FloatKind>,
     /// The pack's number.
     pub(super) pack: u64,
+}
+
+/// A tensor's name without `.weight`.
+#[derive(Clone, Copy, Debug)]
+struct Base<'n> {
+    canonical: &'n str,
+    in_file: &'n str,
 }
 
 /// Tensors and what becomes of them, in the order of the source.
@@ -158,7 +165,11 @@ impl<'a> Planner<'a> {
     fn cast(&self, stored: MatrixKind) -> FloatKind {
         self.request.cast.unwrap_or(match stored {
             MatrixKind::Float(kind) => kind,
-            MatrixKind::Fp8Block | MatrixKind::Affine(_) | MatrixKind::Block(_) => FloatKind::Bf16,
+            // Bf16 has all values of the one, f16 more digits of the others.
+            MatrixKind::Fp8Block | MatrixKind::Block(BlockKind::MXFP4) | MatrixKind::Affine(_) => {
+                FloatKind::Bf16
+            }
+            MatrixKind::Block(_) => FloatKind::F16,
         })
     }
 
@@ -167,7 +178,10 @@ impl<'a> Planner<'a> {
             items.push(Item::copied(entry));
             return Ok(());
         };
-        let base = entry.name.strip_suffix(".weight").unwrap_or(&entry.name);
+        let base = Base {
+            canonical: name.strip_suffix(".weight").unwrap_or(name),
+            in_file: entry.name.strip_suffix(".weight").unwrap_or(&entry.name),
+        };
         let layout = MatrixLayout { n_rows: matrix.stored_rows, ..matrix.layout };
         let rows = FloatRows {
             name: entry.name.clone(),
@@ -178,20 +192,39 @@ impl<'a> Planner<'a> {
         };
         let heads = self.heads(&matrix.name);
         let Some(heads) = heads else {
-            let shape = entry.shape.split_last().map_or(&[][..], |(_, lead)| lead);
-            items.push(self.made(base, shape, rows, None)?);
+            let lead = entry.shape.split_last().map_or(&[][..], |(_, lead)| lead);
+            // A matrix of one row may have lost that dimension.
+            let lead = if lead.is_empty() { &[1][..] } else { lead };
+            items.push(self.made(base, lead, rows, None)?);
             return Ok(());
         };
-        let base = base.strip_suffix("kv_b_proj").unwrap_or(base);
         for (module, part) in [
             ("embed_q", HeadPart { heads, kind: HeadPartKind::Keys }),
             ("unembed_out", HeadPart { heads, kind: HeadPartKind::Values }),
         ] {
             let (_, n_rows, _) = part.shape();
             let shape = [heads.n_heads, n_rows];
-            items.push(self.made(&format!("{base}{module}"), &shape, rows.clone(), Some(part))?);
+            let [canonical, in_file] = self.names_of_part(base, module);
+            let base = Base { canonical: &canonical, in_file: &in_file };
+            items.push(self.made(base, &shape, rows.clone(), Some(part))?);
         }
         Ok(())
+    }
+
+    /// What a part of `kv_b_proj` is called, by canonical name and in the pack.
+    fn names_of_part(&self, base: Base<'_>, module: &str) -> [String; 2] {
+        let replaced = |name: &str| {
+            let prefix = name.strip_suffix("kv_b_proj").unwrap_or(name);
+            format!("{prefix}{module}")
+        };
+        let canonical = replaced(base.canonical);
+        if self.request.checkpoint.gguf.is_none() {
+            return [canonical, replaced(base.in_file)];
+        }
+        let weight = format!("{canonical}.weight");
+        let in_file = self.request.checkpoint.name_here(&weight);
+        let in_file = in_file.strip_suffix(".weight").unwrap_or(&in_file).to_owned();
+        [canonical, in_file]
     }
 
     /// The heads of a `kv_b_proj`, which mlx-lm takes apart.
@@ -212,18 +245,18 @@ impl<'a> Planner<'a> {
     /// A matrix that is made: quantised if its columns are whole groups, else in floats.
     fn made(
         &mut self,
-        base: &str,
+        Base { canonical, in_file: base }: Base<'_>,
         lead: &[usize],
         rows: FloatRows,
         part: Option<HeadPart>,
     ) -> Result<Item> {
         let n_cols = part.map_or(rows.layout.n_cols, |part| part.shape().2);
-        let canonical = canonical_name(base).into_owned();
-        let params = self.params(&canonical, n_cols);
+        let params = self.params(canonical, n_cols);
         // mlx-lm names those that it decides about, also where it decides for the default.
         let is_gate = canonical.ends_with(".mlp.gate") || canonical.ends_with("shared_expert_gate");
         if let Some(params) = params.filter(|_| is_gate) {
-            self.overrides.push((base.to_owned(), params));
+            let name = if self.request.checkpoint.gguf.is_some() { canonical } else { base };
+            self.overrides.push((name.to_owned(), params));
         }
         let kind = target_kind(params, rows.cast);
         let n_rows = part.map_or(rows.layout.n_rows, HeadPart::n_rows);

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::pack::source::SourceFiles;
 use crate::weights::Extent;
 
-/// A matrix of floats or FP8 blocks in a source's files.
+/// A matrix of floats, FP8 blocks or blocks of GGUF in a source's files.
 #[derive(Clone, Debug)]
 pub(super) struct FloatRows {
     /// For messages.
@@ -79,9 +79,8 @@ impl FloatRows {
                 round_to(FloatKind::Bf16, values);
                 FloatKind::Bf16
             }
-            MatrixKind::Affine(_) | MatrixKind::Block(_) => {
-                unreachable!("`{}` is quantised already", self.name)
-            }
+            MatrixKind::Block(_) => FloatKind::F32,
+            MatrixKind::Affine(_) => unreachable!("`{}` is quantised already", self.name),
         };
         if stored != self.cast {
             round_to(self.cast, values);

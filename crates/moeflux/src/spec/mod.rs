@@ -19,6 +19,7 @@ mod gguf;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use gguf::QUANTISATION_KEY;
 pub use rope::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 
 use crate::ids::TokenId;

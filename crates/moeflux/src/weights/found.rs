@@ -114,6 +114,12 @@ pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
     }
 }
 
+/// The type of blocks that products take so.
+pub(crate) fn block_type(kind: BlockKind) -> BlockType {
+    let found = BlockType::all().find(|block| block_kind(*block) == Some(kind));
+    found.expect("every kind is of a type")
+}
+
 /// How products take blocks of this type; `None` for those that no kernel reads.
 #[must_use]
 pub fn block_kind(block: BlockType) -> Option<BlockKind> {

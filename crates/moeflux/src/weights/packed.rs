@@ -9,7 +9,7 @@ use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::format::{DType, PackedKind, PackedMatrix, RECORD_ALIGN};
 use crate::spec::{QuantParams, Quantisation};
-use crate::weights::found::{FoundBank, dtype_of};
+use crate::weights::found::{FoundBank, block_kind, block_type, dtype_of};
 use crate::weights::manifest::Records;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 
@@ -86,6 +86,11 @@ impl FoundBank<'_> {
         }
         let kind = match found.kind {
             PackedKind::Fp8Block => MatrixKind::Fp8Block,
+            PackedKind::Block(block) => {
+                let kind = block_kind(block).map(MatrixKind::Block);
+                let problem = || format!("are {}, which is not supported", block.name());
+                kind.ok_or_else(|| self.wrong(name, &problem()))?
+            }
             PackedKind::Float(dtype) => MatrixKind::Float(float_kind(dtype)),
             PackedKind::Affine { bits, group, scale } => {
                 let params = QuantParams { bits, group };
@@ -144,7 +149,7 @@ pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
         }
         MatrixKind::Float(float) => PackedKind::Float(dtype_of(float)),
         MatrixKind::Fp8Block => PackedKind::Fp8Block,
-        MatrixKind::Block(kind) => unreachable!("no record holds {kind}"),
+        MatrixKind::Block(kind) => PackedKind::Block(block_type(kind)),
     };
     let (codes_at, scales_at, biases_at) = places(span);
     PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at }

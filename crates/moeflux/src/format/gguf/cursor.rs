@@ -6,6 +6,12 @@
 use crate::error::grouped;
 use crate::format::{FETCH_AGAIN, Problem, quoted};
 
+/// What every file begins with.
+pub(super) const MAGIC: &[u8; 4] = b"GGUF";
+
+/// Tensors begin at multiples of this, unless a key says otherwise.
+pub(super) const ALIGNMENT: u64 = 32;
+
 /// Why a header could not be read from the bytes that there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {

@@ -133,6 +133,16 @@ pub(crate) fn read_all(path: &Path) -> Result<Vec<GgufFile>> {
     Ok(files)
 }
 
+/// The metadata of a file that has nothing else.
+pub(crate) fn read_metadata(path: &Path) -> Result<Metadata> {
+    let file = read(path)?;
+    if file.header.tensors.is_empty() {
+        return Ok(file.header.metadata);
+    }
+    let problem = "has tensors, where only metadata is expected: pack the source again";
+    Err(Error::malformed(path, problem))
+}
+
 /// A name of a part: `NAME-00001-of-00003.gguf`.
 struct Part<'n> {
     stem: &'n str,
@@ -226,7 +236,12 @@ impl GgufFile {
     /// The same of a file's first bytes.
     pub(crate) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
         match parse_gguf(bytes, len_bytes) {
-            Ok(header) => Self::new(path, header, len_bytes),
+            Ok(header) => {
+                let file = Self::new(path, header, len_bytes)?;
+                let n_bytes = usize::try_from(file.header.data_at).unwrap_or(usize::MAX);
+                let hash = XxHash3_64::oneshot(bytes.get(..n_bytes).unwrap_or(bytes));
+                Ok(Self { hash, ..file })
+            }
             Err(Stop::Wrong(problem)) => Err(Error::malformed(path, problem.0)),
             Err(Stop::Short) => Err(Error::malformed(path, "has a longer header than was read")),
         }

@@ -7,16 +7,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::cursor::{Cursor, Stop};
+use super::cursor::{ALIGNMENT, Cursor, MAGIC, Stop};
 use super::kind::{block_of, type_of};
 use super::metadata::{Metadata, Value};
+use super::new::NewPairs;
 use crate::error::grouped;
 use crate::format::header::HeaderTensor;
 use crate::format::{DType, quoted};
 
-pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";
-pub(super) const ALIGNMENT: u64 = 32;
 /// As ggml.
 const RANK_MAX: u32 = 4;
 /// Far more than any drive or device asks for. All bytes before the data are read at every open, so
@@ -25,6 +24,8 @@ const ALIGNMENT_MAX: u64 = 1 << 20;
 /// Elements of an array: as many as a vocabulary may have, with two or three merges for each. An
 /// element of one byte takes eight in memory.
 const ELEMENTS_MAX: u64 = 1 << 25;
+/// First byte of the keys: behind magic, version and two counts.
+const PAIRS_AT: u64 = 4 + 4 + 8 + 8;
 /// A key's length and type, and one byte.
 const PAIR_BYTES_MIN: u64 = 8 + 4 + 1;
 /// A tensor's lengths of name and shape, type and offset.
@@ -73,6 +74,21 @@ pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
     let end_bytes = data_at.checked_add(data_bytes);
     let end_bytes = end_bytes.ok_or_else(|| Stop::wrong("has tensors beyond any file"))?;
     Ok(GgufHeader { metadata, tensors, data_at, end_bytes })
+}
+
+/// The keys of a file, as they stand in its first bytes.
+///
+/// # Errors
+///
+/// As [`parse_gguf`].
+pub(crate) fn pairs_of(bytes: &[u8]) -> Result<NewPairs, Stop> {
+    let mut cursor = Cursor::new(bytes, bytes.len() as u64);
+    cursor.take(PAIRS_AT - size_of::<u64>() as u64, "its first bytes")?;
+    let n_pairs = cursor.u64("the number of its keys")?;
+    metadata(&mut cursor, n_pairs)?;
+    let pairs = usize::try_from(PAIRS_AT).ok().zip(usize::try_from(cursor.at()).ok());
+    let pairs = pairs.and_then(|(first, end)| bytes.get(first..end));
+    Ok(NewPairs::of_bytes(pairs.unwrap_or_default(), n_pairs))
 }
 
 fn check_version(version: u32) -> Result<(), Stop> {

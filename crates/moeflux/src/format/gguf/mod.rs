@@ -5,9 +5,9 @@
 mod kind;
 mod metadata;
 mod cursor;
+mod new;
 mod header;
 mod names;
-mod new;
 mod files;
 #[cfg(test)]
 pub(crate) mod made;
@@ -16,7 +16,8 @@ mod tests;
 
 pub use cursor::Stop;
 pub use files::gguf_at;
-pub(crate) use files::{GgufFile, read_all};
+pub(crate) use files::{GgufFile, read_all, read_metadata};
+pub(crate) use header::pairs_of;
 pub use header::{GgufHeader, parse_gguf};
 pub use metadata::{Metadata, Value};
 pub(crate) use names::{canonical, in_gguf};

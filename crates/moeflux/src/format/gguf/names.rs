@@ -75,8 +75,22 @@ const WITH_FFN_NORM: [&str; 2] = ["qwen3moe", "deepseek2"];
 const GATED: &str = "mlp.shared_expert.";
 const PLAIN: &str = "mlp.shared_experts.";
 
+/// What a matrix has besides codes when it was quantised anew.
+const PARTS: [&str; 2] = ["scales", "biases"];
+
 /// The canonical name of a tensor.
 pub(crate) fn canonical<'n>(name: &'n str, architecture: &str) -> Cow<'n, str> {
+    let base_and_part = name.rsplit_once('.').filter(|(_, part)| PARTS.contains(part));
+    if let Some((base, part)) = base_and_part {
+        let weight = format!("{base}.weight");
+        let canonical = of_weight(&weight, architecture);
+        let base = canonical.strip_suffix("weight").unwrap_or(&canonical);
+        return Cow::Owned(format!("{base}{part}"));
+    }
+    of_weight(name, architecture)
+}
+
+fn of_weight<'n>(name: &'n str, architecture: &str) -> Cow<'n, str> {
     if let Some((_, canonical)) = OF_MODEL.iter().find(|(known, _)| *known == name) {
         return Cow::Borrowed(canonical);
     }
@@ -143,6 +157,18 @@ mod tests {
         ] {
             assert_eq!(canonical(name, architecture), expected);
             assert_eq!(in_gguf(expected, architecture), name);
+        }
+    }
+
+    #[test]
+    fn parts_of_quantised_matrices_follow_their_weights() {
+        for (name, expected) in [
+            ("blk.3.ffn_up_shexp.scales", "model.layers.3.mlp.shared_expert.up_proj.scales"),
+            ("blk.3.attn_qkv.biases", "model.layers.3.linear_attn.in_proj_qkv.biases"),
+            ("token_embd.scales", "model.embed_tokens.scales"),
+            ("other.scales", "other.scales"),
+        ] {
+            assert_eq!(canonical(name, "qwen35moe"), expected);
         }
     }
 }

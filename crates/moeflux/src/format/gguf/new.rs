@@ -4,7 +4,7 @@
 //! alignment, so that [`super::parse_gguf`] accepts what is written here. Values have the widths
 //! that llama.cpp asks for, which accepts no others.
 
-use super::header::{ALIGNMENT, MAGIC};
+use super::cursor::{ALIGNMENT, MAGIC};
 use super::kind::id_of;
 use crate::format::NewTensor;
 
@@ -44,6 +44,11 @@ pub struct NewGguf {
 }
 
 impl NewPairs {
+    /// These keys, as they stand in a file.
+    pub(super) fn of_bytes(bytes: &[u8], n: u64) -> Self {
+        Self { bytes: bytes.to_vec(), n }
+    }
+
     /// Adds a key.
     pub fn add(&mut self, key: &str, value: NewValue<'_>) {
         push_text(key, &mut self.bytes);
@@ -110,8 +115,10 @@ pub fn new_gguf(pairs: &NewPairs, tensors: &[NewTensor<'_>]) -> NewGguf {
         places.push(begin_bytes);
         begin_bytes = (begin_bytes + len_bytes).next_multiple_of(ALIGNMENT);
     }
-    let data_at = (header.len() as u64).next_multiple_of(ALIGNMENT);
-    header.resize(header.len().next_multiple_of(ALIGNMENT as usize), 0);
+    while !(header.len() as u64).is_multiple_of(ALIGNMENT) {
+        header.push(0);
+    }
+    let data_at = header.len() as u64;
     places.iter_mut().for_each(|place| *place += data_at);
     NewGguf { header, places, len_bytes: data_at + begin_bytes }
 }

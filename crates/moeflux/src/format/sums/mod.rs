@@ -122,7 +122,7 @@ impl Checkpoint {
     /// Where the checksums of a model that is not packed are, if it has any.
     #[must_use]
     pub fn sums_path(&self) -> PathBuf {
-        if self.gguf.is_none() {
+        if self.gguf.is_none() || self.packed.is_some() {
             return self.dir.join(SUMS_FILE_NAME);
         }
         // Several models may share a folder.

@@ -27,9 +27,9 @@ pub(super) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    pub(super) fn new(path: &'a Path, gguf: &'a Gguf) -> Self {
+    pub(super) fn new(gguf: &'a Gguf) -> Self {
         Self {
-            path,
+            path: &gguf.path,
             metadata: &gguf.metadata,
             architecture: &gguf.architecture,
             taken: BTreeSet::new(),

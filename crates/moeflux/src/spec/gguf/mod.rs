@@ -10,12 +10,18 @@ mod new;
 #[cfg(test)]
 mod tests;
 
+use serde_json::Value as Json;
+
 use super::{HeadOrder, MixerSpec, ModelSpec};
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Gguf};
 
 use architectures::{Architecture, known_names};
 use keys::Keys;
+
+/// What a pack of a GGUF file says of matrices that were quantised to affine: the section
+/// `quantization` of a `config.json`.
+pub(crate) const QUANTISATION_KEY: &str = "moeflux.quantization";
 
 impl ModelSpec {
     /// The model that a GGUF file's metadata describe.
@@ -29,9 +35,16 @@ impl ModelSpec {
     /// If the checkpoint is no GGUF file.
     pub fn from_gguf(checkpoint: &Checkpoint) -> Result<Self> {
         let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has metadata");
-        let architecture = architecture(checkpoint, gguf)?;
-        let mut keys = Keys::new(&checkpoint.dir, gguf);
+        let architecture = architecture(gguf)?;
+        let mut keys = Keys::new(gguf);
         architecture.translate(&mut keys, checkpoint)?;
+        if let Some(text) = gguf.metadata.text(QUANTISATION_KEY) {
+            let section: Json = serde_json::from_str(text).map_err(|error| {
+                let problem = format!("`{QUANTISATION_KEY}` is not JSON: {error}");
+                Error::malformed(&gguf.path, problem)
+            })?;
+            keys.set("quantization", section);
+        }
         let raw = keys.into_config()?;
         let mut spec = Self::from_config(&raw)?;
         if architecture == Architecture::Qwen35Moe {
@@ -45,9 +58,9 @@ impl ModelSpec {
     }
 }
 
-fn architecture(checkpoint: &Checkpoint, gguf: &Gguf) -> Result<Architecture> {
+fn architecture(gguf: &Gguf) -> Result<Architecture> {
     let name = gguf.architecture.as_str();
-    let path = checkpoint.dir.display();
+    let path = gguf.path.display();
     if let Some(known) = Architecture::of_name(name) {
         return Ok(known);
     }
