@@ -9,6 +9,7 @@ mod commands;
 mod demo;
 mod evaluating;
 mod generating;
+mod gguf;
 mod gpus;
 #[path = "../../../moeflux-gpu/tests/it/needs_gpu.rs"]
 mod needs_gpu;

@@ -41,6 +41,15 @@ impl TempDir {
 
     /// A folder that `synth` made of a config of test size.
     pub(crate) fn synthetic() -> Self {
+        Self::synthetic_as(&[])
+    }
+
+    /// The same as a GGUF file, in a folder of its own.
+    pub(crate) fn synthetic_gguf() -> Self {
+        Self::synthetic_as(&["--gguf", "Q8_0"])
+    }
+
+    fn synthetic_as(more: &[&str]) -> Self {
         let dir = Self::new();
         let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         std::fs::copy(example.join("qwen3_moe-small.json"), dir.file("small.json")).unwrap();
@@ -61,7 +70,8 @@ impl TempDir {
         });
         let (config, out) = (dir.file("small.json"), dir.file("model"));
         let [config, out] = [&config, &out].map(|path| path.to_str().unwrap());
-        let printed = stdout_of(&["synth", "--config", config, "--out", out]);
+        let command = ["synth", "--config", config, "--out", out];
+        let printed = stdout_of(&[&command[..], more].concat());
         assert!(printed.contains("next: moeflux generate"), "{printed}");
         dir
     }

@@ -97,7 +97,8 @@ pub(crate) fn is_right<T: PartialEq>(outcome: &Result<T>, expected: &T, what: &s
         }
         Err(error @ Error::Expert { problem, .. }) => {
             let names_bytes = problem.contains("bytes at offset");
-            assert!(names_bytes && problem.contains(".safetensors"), "{what}: {error}");
+            let names_file = [".safetensors", ".gguf"].iter().any(|end| problem.contains(end));
+            assert!(names_bytes && names_file, "{what}: {error}");
             false
         }
         Err(other) => panic!("{what}: {other}"),

@@ -52,9 +52,13 @@ pub(super) fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
     Ok(logits)
 }
 
-/// The case, its packed form, and what comes out of both.
-pub(super) fn subject() -> (Case, TempDir, Vec<f32>) {
-    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+/// A folder of safetensors and a GGUF file: the case, its packed form, and what comes out of both.
+pub(super) fn subjects() -> [(Case, TempDir, Vec<f32>); 2] {
+    ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe"].map(subject)
+}
+
+fn subject(name: &str) -> (Case, TempDir, Vec<f32>) {
+    let case = Case::load(name);
     let packed = packed(&case.dir);
     let expected = run(&open_as(&case.dir, Arithmetic::Int8, 24), &case).unwrap();
     (case, packed, expected)
@@ -62,21 +66,18 @@ pub(super) fn subject() -> (Case, TempDir, Vec<f32>) {
 
 #[test]
 fn transient_faults_end_with_the_right_tokens() {
-    let (case, packed, expected) = subject();
-    let gguf = Case::load("gguf-qwen35moe");
-    let expected_of_gguf = run(&open_as(&gguf.dir, Arithmetic::Int8, 24), &gguf).unwrap();
     let (mut n_retries, mut n_rereads) = (0, 0);
-    for seed in seeds(40) {
-        let engine = open(&Simulated::new(&gguf.dir, transient(seed)));
-        assert!(run(&engine, &gguf).unwrap() == expected_of_gguf, "GGUF, seed {seed}");
-        let in_place = open(&Simulated::new(&case.dir, transient(seed)));
-        assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
-        let faults = Faults { n_flipped: 40, ..transient(seed) };
-        let engine = open(&Simulated::new(packed.path(), faults));
-        assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
-        let stats = engine.stream_stats().unwrap();
-        n_retries += stats.retries;
-        n_rereads += stats.rereads;
+    for (case, packed, expected) in subjects() {
+        for seed in seeds(40) {
+            let in_place = open(&Simulated::new(&case.dir, transient(seed)));
+            assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
+            let faults = Faults { n_flipped: 40, ..transient(seed) };
+            let engine = open(&Simulated::new(packed.path(), faults));
+            assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
+            let stats = engine.stream_stats().unwrap();
+            n_retries += stats.retries;
+            n_rereads += stats.rereads;
+        }
     }
     assert!(n_retries > 40 && n_rereads > 20, "{n_retries} reads failed, {n_rereads} were flipped");
 }
@@ -84,107 +85,121 @@ fn transient_faults_end_with_the_right_tokens() {
 /// Whatever ends in an error leaves an engine that goes on where the drive does.
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
-    let (case, packed, expected) = subject();
-    let [mut n_failed, mut n_runs] = [0; 2];
-    for seed in seeds(40) {
-        let faults = Faults { n_lost: 30, ..transient(seed) };
-        for dir in [&case.dir, packed.path()] {
-            let engine = open(&Simulated::new(dir, faults));
-            for _ in 0..3 {
-                let what = format!("seed {seed}");
-                n_failed += u32::from(!is_right(&run(&engine, &case), &expected, &what));
-                n_runs += 1;
+    for (case, packed, expected) in subjects() {
+        let [mut n_failed, mut n_runs] = [0; 2];
+        for seed in seeds(40) {
+            let faults = Faults { n_lost: 30, ..transient(seed) };
+            for dir in [&case.dir, packed.path()] {
+                let engine = open(&Simulated::new(dir, faults));
+                for _ in 0..3 {
+                    let what = format!("seed {seed}");
+                    n_failed += u32::from(!is_right(&run(&engine, &case), &expected, &what));
+                    n_runs += 1;
+                }
             }
         }
+        assert!(n_failed >= n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
     }
-    assert!(n_failed >= n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
 }
 
 #[test]
 fn what_one_drive_has_lost_the_mirror_brings() {
-    let (case, packed, expected) = subject();
-    for seed in seeds(20) {
-        let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
-        let mirror = Some(Faults { n_flipped: 20, ..transient(seed + 1000) });
-        let engine = open(&Simulated { mirror, ..Simulated::new(packed.path(), lost) });
-        assert!(run(&engine, &case).unwrap() == expected, "seed {seed}");
+    for (case, packed, expected) in subjects() {
+        for seed in seeds(20) {
+            let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
+            let mirror = Some(Faults { n_flipped: 20, ..transient(seed + 1000) });
+            let engine = open(&Simulated { mirror, ..Simulated::new(packed.path(), lost) });
+            assert!(run(&engine, &case).unwrap() == expected, "seed {seed}");
+        }
     }
 }
 
 /// The 1st, 2nd, 3rd ... read fails for good, until there are no so many.
 #[test]
 fn each_read_in_turn_may_fail() {
-    let (case, packed, expected) = subject();
-    let mut n_errors = 0;
-    for n in 0.. {
-        let nth = Some(NthFault { n, n_attempts: u32::MAX });
-        let faults = Faults { nth, ..Faults::default() };
-        let engine = open(&Simulated::new(packed.path(), faults));
-        if !is_right(&run(&engine, &case), &expected, &format!("read {n}")) {
-            n_errors += 1;
-        } else if n > 400 {
-            // A guess may fail without harm; behind the last read nothing fails.
-            break;
+    for (case, packed, expected) in subjects() {
+        let mut n_errors = 0;
+        for n in 0.. {
+            let nth = Some(NthFault { n, n_attempts: u32::MAX });
+            let faults = Faults { nth, ..Faults::default() };
+            let engine = open(&Simulated::new(packed.path(), faults));
+            if !is_right(&run(&engine, &case), &expected, &format!("read {n}")) {
+                n_errors += 1;
+            } else if n > 400 {
+                // A guess may fail without harm; behind the last read nothing fails.
+                break;
+            }
         }
+        assert!(n_errors > 20, "only {n_errors} reads mattered");
     }
-    assert!(n_errors > 20, "only {n_errors} reads mattered");
 }
 
 /// A record that is damaged where it lies is no transient fault.
 #[test]
 fn a_damaged_record_is_an_error_that_names_its_sums() {
-    let (case, packed, _) = subject();
-    let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
-    let engine = open(&Simulated::new(packed.path(), faults));
-    let error = run(&engine, &case).unwrap_err().to_string();
-    assert!(error.contains("checksum") && error.contains("moeflux verify"), "{error}");
+    for (case, packed, _) in subjects() {
+        let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
+        let engine = open(&Simulated::new(packed.path(), faults));
+        let error = run(&engine, &case).unwrap_err().to_string();
+        assert!(error.contains("checksum") && error.contains("moeflux verify"), "{error}");
+    }
 }
 
 #[test]
 fn checksums_are_compared_unless_told_otherwise() {
-    let (case, packed, expected) = subject();
-    for checks_sums in [false, true] {
-        let streaming = || StreamingConfig { checks_sums, ..StreamingConfig::default() };
-        let whole = Simulated::new(packed.path(), Faults::default());
-        let engine = open_with(&whole, streaming());
-        assert!(run(&engine, &case).unwrap() == expected, "{checks_sums}");
+    for (case, packed, expected) in subjects() {
+        for checks_sums in [false, true] {
+            let streaming = || StreamingConfig { checks_sums, ..StreamingConfig::default() };
+            let whole = Simulated::new(packed.path(), Faults::default());
+            let engine = open_with(&whole, streaming());
+            assert!(run(&engine, &case).unwrap() == expected, "{checks_sums}");
 
-        let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
-        let damaged = Simulated::new(packed.path(), faults);
-        let found = run(&open_with(&damaged, streaming()), &case);
-        assert_eq!(found.is_err(), checks_sums);
-        assert!(found.is_err() || found.unwrap() != expected, "the damage reaches the output");
+            let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
+            let damaged = Simulated::new(packed.path(), faults);
+            let found = run(&open_with(&damaged, streaming()), &case);
+            assert_eq!(found.is_err(), checks_sums);
+            assert!(found.is_err() || found.unwrap() != expected, "the damage reaches the output");
+        }
+    }
+}
+
+/// Cuts files in half, or writes to their beginnings.
+pub(super) fn meddle(files: &[PathBuf], cuts: bool) {
+    for path in files {
+        let mut file = std::fs::File::options().write(true).open(path).unwrap();
+        if cuts {
+            let len = file.metadata().unwrap().len();
+            file.set_len(len / 2).unwrap();
+        } else {
+            file.write_all(&[0xA5; 64]).unwrap();
+        }
     }
 }
 
 /// Someone copies another model over this one, or the copy breaks off.
 #[test]
 fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
-    let (case, packed, _) = subject();
-    for dir in [&case.dir, packed.path()] {
-        for cuts in [false, true] {
-            let copy = TempDir::copy_of(dir);
-            let files = std::fs::read_dir(copy.path()).unwrap().map(|entry| entry.unwrap().path());
-            let is_weights = |it: &PathBuf| it.extension().is_some_and(|it| it == "safetensors");
-            let weights: Vec<_> = files.filter(is_weights).collect();
-            let engine =
-                super::open(copy.path(), Some(N_SLOTS), StreamingConfig::default()).unwrap();
-            let mut session = engine.session(N_TOKENS).unwrap();
-            feed(&mut session, &case, 0..N_PROMPT).unwrap();
-            for file in &weights {
-                let mut writable = std::fs::File::options().write(true).open(file).unwrap();
-                if cuts {
-                    let len = writable.metadata().unwrap().len();
-                    writable.set_len(len / 2).unwrap();
-                } else {
-                    writable.write_all(&[0xA5; 64]).unwrap();
-                }
+    for (case, packed, _) in subjects() {
+        for dir in [&case.dir, packed.path()] {
+            for cuts in [false, true] {
+                let copy = TempDir::copy_of(dir);
+                let files =
+                    std::fs::read_dir(copy.path()).unwrap().map(|entry| entry.unwrap().path());
+                let is_weights = |it: &PathBuf| {
+                    it.extension().is_some_and(|it| it == "safetensors" || it == "gguf")
+                };
+                let weights: Vec<_> = files.filter(is_weights).collect();
+                let engine =
+                    super::open(copy.path(), Some(N_SLOTS), StreamingConfig::default()).unwrap();
+                let mut session = engine.session(N_TOKENS).unwrap();
+                feed(&mut session, &case, 0..N_PROMPT).unwrap();
+                meddle(&weights, cuts);
+                let found = (N_PROMPT..N_TOKENS)
+                    .try_for_each(|at| feed(&mut session, &case, at..at + 1).map(drop));
+                let error = found.unwrap_err().to_string();
+                let names_one = weights.iter().any(|file| error.contains(file.to_str().unwrap()));
+                assert!(names_one && error.contains("expert"), "{error}");
             }
-            let found = (N_PROMPT..N_TOKENS)
-                .try_for_each(|at| feed(&mut session, &case, at..at + 1).map(drop));
-            let error = found.unwrap_err().to_string();
-            let names_one = weights.iter().any(|file| error.contains(file.to_str().unwrap()));
-            assert!(names_one && error.contains("expert"), "{error}");
         }
     }
 }

@@ -1,7 +1,6 @@
 //! All experts have room in memory and follow while steps run: the same bits as when all are there,
 //! or an error that names what is missing, whatever the drive and others do meanwhile.
 
-use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,7 +19,7 @@ use moeflux_io::{
     Wait,
 };
 
-use super::faults::{run, subject};
+use super::faults::{meddle, run, subjects};
 use crate::cases::{Case, case_names, try_feed_all};
 use crate::drives::{Simulated, is_right, transient};
 use crate::random::seeds;
@@ -174,47 +173,53 @@ fn steps_give_the_same_bits_while_the_rest_follows() {
 
 #[test]
 fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
-    let (case, packed, expected) = subject();
-    for seed in seeds(40) {
-        let in_place = Simulated::new(&case.dir, transient(seed)).open(&resident());
-        assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
-        read_rest(&in_place).unwrap();
-        let faults = Faults { n_flipped: 40, ..transient(seed) };
-        let engine = Simulated::new(packed.path(), faults).open(&resident());
-        assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
-        read_rest(&engine).unwrap();
-        assert!(run(&engine, &case).unwrap() == expected, "packed, at once, seed {seed}");
+    for (case, packed, expected) in subjects() {
+        for seed in seeds(40) {
+            let in_place = Simulated::new(&case.dir, transient(seed)).open(&resident());
+            assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
+            read_rest(&in_place).unwrap();
+            let faults = Faults { n_flipped: 40, ..transient(seed) };
+            let engine = Simulated::new(packed.path(), faults).open(&resident());
+            assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
+            read_rest(&engine).unwrap();
+            assert!(run(&engine, &case).unwrap() == expected, "packed, at once, seed {seed}");
+        }
     }
 }
 
 /// Whatever is lost concerns those who need it, each time that they do.
 #[test]
 fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_them() {
-    let (case, packed, expected) = subject();
-    let [mut n_failed, mut n_runs] = [0; 2];
-    for seed in seeds(40) {
-        let faults = Faults { n_lost: 30, ..transient(seed) };
-        for dir in [&case.dir, packed.path()] {
-            let engine = Simulated::new(dir, faults).open(&resident());
-            let what = format!("seed {seed}");
-            let was_right = is_right(&run(&engine, &case), &expected, &what);
-            let is_whole = is_right(&read_rest(&engine), &(), &what);
-            assert!(was_right || !is_whole, "{what}: what was lost is there");
-            for _ in 0..2 {
-                assert_eq!(is_right(&run(&engine, &case), &expected, &what), was_right, "{what}");
+    for (case, packed, expected) in subjects() {
+        let [mut n_failed, mut n_runs] = [0; 2];
+        for seed in seeds(40) {
+            let faults = Faults { n_lost: 30, ..transient(seed) };
+            for dir in [&case.dir, packed.path()] {
+                let engine = Simulated::new(dir, faults).open(&resident());
+                let what = format!("seed {seed}");
+                let was_right = is_right(&run(&engine, &case), &expected, &what);
+                let is_whole = is_right(&read_rest(&engine), &(), &what);
+                assert!(was_right || !is_whole, "{what}: what was lost is there");
+                for _ in 0..2 {
+                    assert_eq!(
+                        is_right(&run(&engine, &case), &expected, &what),
+                        was_right,
+                        "{what}"
+                    );
+                }
+                assert_eq!(is_right(&read_rest(&engine), &(), &what), is_whole, "{what}");
+                n_failed += u32::from(!was_right);
+                n_runs += 1;
             }
-            assert_eq!(is_right(&read_rest(&engine), &(), &what), is_whole, "{what}");
-            n_failed += u32::from(!was_right);
-            n_runs += 1;
         }
+        assert!(n_failed >= n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
     }
-    assert!(n_failed >= n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
 }
 
 /// The drive is back when an expert that it lost is asked for again.
 #[test]
 fn what_failed_is_read_again_for_the_next_who_needs_it() {
-    let (case, packed, expected) = subject();
+    let [(case, packed, expected), _] = subjects();
     let simulated = Simulated::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
     let engine = simulated.open(&resident());
     for _ in 0..2 {
@@ -231,20 +236,21 @@ fn what_failed_is_read_again_for_the_next_who_needs_it() {
 
 #[test]
 fn each_read_behind_an_open_model_in_turn_may_fail() {
-    let (case, packed, expected) = subject();
-    let [mut n_errors, mut n] = [0; 2];
-    loop {
-        let nth = Some(NthFault { n, n_attempts: u32::MAX });
-        let faults = Faults { nth, ..Faults::default() };
-        let engine = Simulated::new(packed.path(), faults).open(&resident());
-        let what = format!("read {n}");
-        n_errors += u64::from(!is_right(&run(&engine, &case), &expected, &what));
-        if is_right(&read_rest(&engine), &(), &what) {
-            break;
+    for (case, packed, expected) in subjects() {
+        let [mut n_errors, mut n] = [0; 2];
+        loop {
+            let nth = Some(NthFault { n, n_attempts: u32::MAX });
+            let faults = Faults { nth, ..Faults::default() };
+            let engine = Simulated::new(packed.path(), faults).open(&resident());
+            let what = format!("read {n}");
+            n_errors += u64::from(!is_right(&run(&engine, &case), &expected, &what));
+            if is_right(&read_rest(&engine), &(), &what) {
+                break;
+            }
+            n += 1;
         }
-        n += 1;
+        assert!(n > 20 && n_errors > 10, "{n} reads, {n_errors} of them mattered");
     }
-    assert!(n > 20 && n_errors > 10, "{n} reads, {n_errors} of them mattered");
 }
 
 #[test]
@@ -273,29 +279,22 @@ fn names_one(error: &Error, paths: &[std::path::PathBuf]) -> bool {
 
 #[test]
 fn a_file_written_to_while_the_rest_follows_is_an_error_that_names_it() {
-    let (case, packed, _) = subject();
-    for dir in [&case.dir, packed.path()] {
-        for cuts in [false, true] {
-            let copy = TempDir::copy_of(dir);
-            let paths = weights_of(copy.path());
-            let (engine, gate) = gated(copy.path());
-            for path in &paths {
-                let file = File::options().write(true).open(path).unwrap();
-                if cuts {
-                    let len = file.metadata().unwrap().len();
-                    file.set_len(len / 2).unwrap();
-                } else {
-                    io::Write::write_all(&mut &file, &[0xA5; 64]).unwrap();
+    for (case, packed, _) in subjects() {
+        for dir in [&case.dir, packed.path()] {
+            for cuts in [false, true] {
+                let copy = TempDir::copy_of(dir);
+                let paths = weights_of(copy.path());
+                let (engine, gate) = gated(copy.path());
+                meddle(&paths, cuts);
+                gate.open();
+                for _ in 0..2 {
+                    let error = run(&engine, &case).unwrap_err();
+                    assert!(names_one(&error, &paths), "{error}");
+                    assert!(error.to_string().contains("expert"), "{error}");
                 }
-            }
-            gate.open();
-            for _ in 0..2 {
-                let error = run(&engine, &case).unwrap_err();
+                let error = read_rest(&engine).unwrap_err();
                 assert!(names_one(&error, &paths), "{error}");
-                assert!(error.to_string().contains("expert"), "{error}");
             }
-            let error = read_rest(&engine).unwrap_err();
-            assert!(names_one(&error, &paths), "{error}");
         }
     }
 }
@@ -303,19 +302,20 @@ fn a_file_written_to_while_the_rest_follows_is_an_error_that_names_it() {
 /// What was opened is read to its end, and is no model of that name any more.
 #[test]
 fn a_file_replaced_while_the_rest_follows_stops_the_engine() {
-    let (case, packed, _) = subject();
-    let copy = TempDir::copy_of(packed.path());
-    let paths = weights_of(copy.path());
-    let (engine, gate) = gated(copy.path());
-    let other = paths[0].with_extension("other");
-    std::fs::copy(&paths[0], &other).unwrap();
-    std::fs::rename(&other, &paths[0]).unwrap();
-    gate.open();
-    for _ in 0..2 {
-        let error = read_rest(&engine).unwrap_err();
-        assert!(matches!(error, Error::Stopped(_)) && names_one(&error, &paths), "{error}");
-        let mut session = engine.session(4).unwrap();
-        let error = try_feed_all(&mut session, &case.tokens[..2]).unwrap_err();
-        assert!(matches!(error, Error::Stopped(_)) && names_one(&error, &paths), "{error}");
+    for (case, packed, _) in subjects() {
+        let copy = TempDir::copy_of(packed.path());
+        let paths = weights_of(copy.path());
+        let (engine, gate) = gated(copy.path());
+        let other = paths[0].with_extension("other");
+        std::fs::copy(&paths[0], &other).unwrap();
+        std::fs::rename(&other, &paths[0]).unwrap();
+        gate.open();
+        for _ in 0..2 {
+            let error = read_rest(&engine).unwrap_err();
+            assert!(matches!(error, Error::Stopped(_)) && names_one(&error, &paths), "{error}");
+            let mut session = engine.session(4).unwrap();
+            let error = try_feed_all(&mut session, &case.tokens[..2]).unwrap_err();
+            assert!(matches!(error, Error::Stopped(_)) && names_one(&error, &paths), "{error}");
+        }
     }
 }
