@@ -66,7 +66,12 @@ impl ModelSpec {
         keys.add("attention.layer_norm_rms_epsilon", NewValue::F32(self.norm_epsilon));
         let mixers = || self.layers.iter().map(|layer| &layer.mixer);
         match mixers().find(|mixer| !matches!(mixer, MixerSpec::GatedDelta(_))) {
-            Some(MixerSpec::Attention(attention)) => keys.attention(attention),
+            Some(MixerSpec::Attention(attention)) => {
+                keys.attention(attention);
+                if self.family == Family::Qwen35Moe {
+                    keys.sections(attention.rope.n_rotated / 2);
+                }
+            }
             Some(MixerSpec::Mla(mla)) => keys.mla(mla),
             Some(MixerSpec::GatedDelta(_)) | None => {}
         }
@@ -201,6 +206,15 @@ impl NewKeys {
         self.count("attention.key_length", spec.head_dim);
         self.count("attention.value_length", spec.head_dim);
         self.rope(&spec.rope, None);
+    }
+
+    /// Pairs of channels that turn with time, height and width: all the same for text, but
+    /// llama.cpp does not open a file that does not say.
+    fn sections(&mut self, n_pairs: usize) {
+        let third = n_pairs / 3;
+        let sections = [n_pairs - 2 * third, third, third, 0];
+        let sections = sections.map(|n| i32::try_from(n).unwrap_or(i32::MAX));
+        self.add("rope.dimension_sections", NewValue::I32s(&sections));
     }
 
     fn mla(&mut self, spec: &MlaSpec) {
