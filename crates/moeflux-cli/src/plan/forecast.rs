@@ -258,13 +258,14 @@ impl Case<'_> {
         let n_passes = n_tokens.div_ceil(n_rows.max(1));
         let places = self.places(layout);
         let n_experts = self.needs.n_experts();
-        let n_kept = (places.in_memory + places.on_card).saturating_sub(n_lent);
-        let stays = share(n_kept, n_experts);
+        // A card whose experts are streamed has others after each layer of a prompt.
+        let n_on_card = if places.on_drive > 0 { 0 } else { places.on_card };
+        let stays = share((places.in_memory + n_on_card).saturating_sub(n_lent), n_experts);
         let n_rows = n_rows.min(n_tokens);
         let chosen_bytes = self.needs.chosen_bytes(n_rows) * float(n_passes);
         let drive_bytes = if places.on_drive > 0 { chosen_bytes * (1.0 - stays) } else { 0.0 };
         let far_bytes = match self.gives.is_on_card() {
-            true => chosen_bytes * (1.0 - share(places.on_card, n_experts)),
+            true => chosen_bytes * (1.0 - share(n_on_card, n_experts)),
             false => 0.0,
         };
         let seconds = |end: End| {

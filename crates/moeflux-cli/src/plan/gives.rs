@@ -29,10 +29,12 @@ pub(crate) const MEASURED: Certainty = Certainty { low: 0.78, high: 1.15 };
 /// Of a computer's rates that are guessed from its kernels.
 pub(crate) const ASSUMED: Certainty = Certainty { low: 0.5, high: 1.5 };
 
-/// Besides, of prompts on a card. Experts that get a dozen rows and dispatches that begin together
-/// make a model of many layers twice as fast as `doctor`'s; experts in the host's memory make it a
-/// third slower.
-const CARD_PROMPTS: Certainty = Certainty { low: 0.8, high: 1.8 };
+/// Besides, of prompts on a card: small matrices were up to 1.02 times as fast as the range says.
+const CARD_PROMPTS: Certainty = Certainty { low: 1.0, high: 1.1 };
+
+/// Besides, of a prompt's experts in the host's memory: a card reads many gigabytes there at two
+/// thirds of the rate of one (`benches/record/plan.md`).
+const FAR_PROMPTS: Certainty = Certainty { low: 0.8, high: 1.0 };
 
 /// A drive gives less beside computing, and reads experts that nobody asks for then.
 const DRIVE: Certainty = Certainty { low: 0.68, high: 1.0 };
@@ -116,6 +118,7 @@ impl Gives {
             pace.prompt_bytes_per_s *= of_prompts;
             pace.prompt_operations_per_s *= of_prompts;
             pace.prompt_float_operations_per_s *= of_prompts;
+            pace.far_prompt_bytes_per_s *= factor(FAR_PROMPTS);
         }
         End {
             is_low,

@@ -227,7 +227,9 @@ fn what_failed_is_read_again_for_the_next_who_needs_it() {
     }
     assert!(!is_right(&read_rest(&engine), &(), "a lost drive"));
     simulated.switch.set(Faults::default());
-    assert!(run(&engine, &case).unwrap() == expected);
+    // What was begun on the lost drive still fails, each at most once.
+    let is_back = || is_right(&run(&engine, &case), &expected, "a drive that is back");
+    assert!((0..100).any(|_| is_back()));
     while read_rest(&engine).is_err() {}
     let rest = engine.rest_stats().unwrap();
     assert_eq!(rest.n_read, rest.n_experts);
