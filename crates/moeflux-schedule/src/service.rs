@@ -24,6 +24,9 @@ use crate::tracked::{Submitted, Told};
 /// Opens the engine: at the start, and again where it was unloaded.
 pub type Open = dyn FnMut() -> Result<Engine> + Send;
 
+/// Steps are computed on this thread too, by kernels that need much of it if nobody optimised them.
+const STACK_BYTES: usize = 8 << 20;
+
 /// Advice to come back is not earlier than this.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
@@ -117,8 +120,8 @@ impl Service {
             received,
             opened: Some(tell_opened),
         };
-        let spawned =
-            std::thread::Builder::new().name("moeflux-schedule".into()).spawn(|| thread.run());
+        let builder = std::thread::Builder::new().name("moeflux-schedule".into());
+        let spawned = builder.stack_size(STACK_BYTES).spawn(|| thread.run());
         let thread = spawned.map_err(|error| {
             Error::Machine(format!("cannot start the scheduler's thread: {error}"))
         })?;

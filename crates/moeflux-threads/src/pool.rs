@@ -15,6 +15,10 @@ use std::thread::{Builder, JoinHandle, Thread, ThreadId, available_parallelism, 
 use crate::section::Section;
 use crate::waiting::{Padded, Spin};
 
+/// As the first thread of a process has: kernels that were not optimised keep every step of their
+/// sums on the stack.
+const STACK_BYTES: usize = 8 << 20;
+
 /// Threads for parallel sections; dropping it ends and joins them.
 #[derive(Debug)]
 pub struct Pool {
@@ -52,7 +56,8 @@ impl Pool {
         let mut pool = Self { shared, workers: Vec::new(), worker_ids: Vec::new(), is_busy };
         for thread_idx in 1..n_threads {
             let shared = pool.shared.clone();
-            let builder = Builder::new().name(format!("moeflux-cpu-{thread_idx}"));
+            let name = format!("moeflux-cpu-{thread_idx}");
+            let builder = Builder::new().name(name).stack_size(STACK_BYTES);
             let worker = builder.spawn(move || shared.serve(thread_idx))?;
             pool.worker_ids.push(worker.thread().id());
             pool.workers.push(worker);

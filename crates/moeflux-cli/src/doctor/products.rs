@@ -70,7 +70,9 @@ fn rates(table: &'static KernelTable, kind: MatrixKind, n_threads: usize) -> Rat
         let round = || {
             let rates = std::thread::scope(|scope| {
                 let spawn = |number: usize| {
-                    let builder = Builder::new().name(format!("moeflux-products-{number}"));
+                    let name = format!("moeflux-products-{number}");
+                    // As threads of the engine have.
+                    let builder = Builder::new().name(name).stack_size(8 << 20);
                     builder.spawn_scoped(scope, || multiply(table, layout, n_rows)).ok()
                 };
                 let threads: Vec<_> = (0..n_threads).filter_map(spawn).collect();
