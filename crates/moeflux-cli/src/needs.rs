@@ -247,3 +247,18 @@ fn n_values(layout: &MatrixLayout) -> u64 {
 pub(crate) fn float(n: u64) -> f64 {
     n as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn blocks_of_gguf_files_are_multiplied_as_integers() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden");
+        let (blueprint, _) = Blueprint::open(&golden.join("gguf-qwen3moe-k/model.gguf")).unwrap();
+        let routed = Needs::new(&blueprint).routed;
+        assert_eq!((routed.floats.n_operations, routed.codes.n_operations > 0), (0, true));
+    }
+}

@@ -401,14 +401,6 @@ fn only_the_last_token_of_a_prompt_is_followed_by_logits() {
 }
 
 #[test]
-fn blocks_of_gguf_files_are_multiplied_as_integers() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden");
-    let (blueprint, _) = Blueprint::open(&golden.join("gguf-qwen3moe-k/model.gguf")).unwrap();
-    let routed = Needs::new(&blueprint).routed;
-    assert_eq!((routed.floats.n_operations, routed.codes.n_operations > 0), (0, true));
-}
-
-#[test]
 fn a_memory_too_small_is_refused_with_the_least_that_works() {
     let path = published("deepseek-v3-671b.json");
     let with = |memory: u64| PlanArgs { memory: Some(memory), ..args(&path) };

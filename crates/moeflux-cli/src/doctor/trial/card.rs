@@ -1,0 +1,272 @@
+//! How fast a GPU computes: with all of a model, with experts in the host's memory, and streamed.
+//!
+//! **Invariant:** every time is finite, whatever noise says.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux::provider::budget::step_bytes;
+use moeflux::provider::config::DeviceMaker;
+use moeflux::{Engine, EngineBuilder, Error, Result};
+use moeflux_gpu::adapter::{Adapter, HostMemory};
+use moeflux_gpu::device::Gpu;
+use moeflux_gpu::maker::{GpuMaker, room_for_models};
+
+use super::model::{CONTEXT, DEEP, LARGE, MANY, Model, SHALLOW, Shape};
+use super::run::Run;
+use super::{PromptTimes, check_free, prompt_times};
+use crate::cache;
+use crate::interrupt::Interrupt;
+use crate::measured::{Card, Computing};
+use crate::needs::{Needs, float};
+use crate::pace::Pace;
+use crate::progress::Bar;
+
+/// A GPU that was idle takes so long to its full speed, kernels compiled and clocks raised.
+const GPU_WAKES_WITHIN: Duration = Duration::from_millis(1500);
+
+/// Those that `plan` tells of; experts of [`MANY`] get some 32 and 128 rows.
+const PROMPTS_OF_GPU: [usize; 2] = [512, 2048];
+
+/// Of a GPU's experts, those on the card where the others are read from memory.
+const NEAR_SHARE: u64 = 4;
+
+/// How fast a GPU computes.
+pub(crate) fn of_gpu(
+    adapter: &Adapter,
+    available_bytes: Option<u64>,
+    interrupt: &Interrupt,
+) -> Result<Card> {
+    check_free(available_bytes)?;
+    let facts = adapter.facts();
+    let gpu = Gpu::open(adapter)?;
+    gpu.keep_pipelines(&cache::folder());
+    let room_bytes = facts.room_bytes().unwrap_or(0);
+    if room_bytes == 0 {
+        return Err(Error::Input(format!("{} does not say how much memory it has", facts.name)));
+    }
+    let sees_host = facts.host_memory == HostMemory::Seen;
+    let trial = OnGpu { gpu: &gpu, sees_host, interrupt };
+    let bar = Bar::steps("measuring the GPU", 4);
+    let [shallow, large] = [SHALLOW, LARGE].map(|shape| {
+        let token = trial.token(shape);
+        bar.add(1);
+        token
+    });
+    let answers = trial.answers(&shallow?, &large?)?;
+    bar.add(1);
+    let prompts = trial.prompts()?;
+    bar.add(1);
+    let TokenTimes { step_s, layer_s, bytes_per_s } = answers.times;
+    let pace = Pace {
+        answer_bytes_per_s: bytes_per_s,
+        answer_float_bytes_per_s: bytes_per_s,
+        step_s,
+        layer_s,
+        streamed_layer_s: answers.streamed_layer_s,
+        prompt_bytes_per_s: prompts.near.bytes_per_s,
+        prompt_operations_per_s: prompts.near.operations_per_s,
+        prompt_float_operations_per_s: prompts.near.operations_per_s,
+        far_bytes_per_s: answers.far_bytes_per_s,
+        far_prompt_bytes_per_s: prompts.far_bytes_per_s,
+    };
+    let computing = Computing { pace, name: facts.name.clone(), age_s: 0 };
+    let is_for_auto = crate::device::is_for_auto(facts);
+    Ok(Card { computing, room_bytes, sees_host, is_for_auto })
+}
+
+/// A GPU that models are tried on.
+struct OnGpu<'a> {
+    gpu: &'a Arc<Gpu>,
+    sees_host: bool,
+    interrupt: &'a Interrupt,
+}
+
+/// What answers take of a GPU.
+struct Answers {
+    times: TokenTimes,
+    /// Of experts that are not on the card.
+    far_bytes_per_s: f64,
+    streamed_layer_s: f64,
+}
+
+/// What prompts take of a GPU.
+struct Prompts {
+    near: PromptTimes,
+    far_bytes_per_s: f64,
+}
+
+impl OnGpu<'_> {
+    /// A model with at most so many bytes on the card.
+    fn builder(&self, model: &Model, memory_bytes: Option<u64>) -> EngineBuilder {
+        let maker = GpuMaker::new(Arc::clone(self.gpu), memory_bytes).staging_f16();
+        let [.., longest] = PROMPTS_OF_GPU;
+        model.builder().configure(|config| {
+            config.device = Some(Arc::new(maker) as Arc<dyn DeviceMaker>);
+            config.n_rows_max = NonZeroUsize::new(longest);
+        })
+    }
+
+    /// Room for what an engine takes of the card besides experts, and for a share of those.
+    fn few_bytes(&self, engine: &Engine, needs: &Needs) -> u64 {
+        let overhead_bytes = (64 << 20) - room_for_models(64 << 20);
+        fixed_bytes(engine) + needs.experts_bytes() / NEAR_SHARE + overhead_bytes
+    }
+
+    /// A token on a card that has all of a model.
+    fn token(&self, shape: Shape) -> Result<Token> {
+        let model = Model::write(shape, self.interrupt)?;
+        let engine = self.builder(&model, None).open()?;
+        Token::of(&model, &engine, self.interrupt)
+    }
+
+    fn answers(&self, shallow: &Token, large: &Token) -> Result<Answers> {
+        let model = Model::write(DEEP, self.interrupt)?;
+        let engine = self.builder(&model, None).open()?;
+        let deep = Token::of(&model, &engine, self.interrupt)?;
+        let memory_bytes = self.few_bytes(&engine, &model.needs);
+        drop(engine);
+        let times = TokenTimes::of(shallow, &deep, large);
+        if !self.sees_host {
+            let far_bytes_per_s = times.bytes_per_s;
+            return Ok(Answers { times, far_bytes_per_s, streamed_layer_s: 0.0 });
+        }
+        let (far_s, near_share) = {
+            let engine = self.builder(&model, Some(memory_bytes)).open()?;
+            let far_s = Run::new(&engine, self.interrupt)?.answer_s()?;
+            (far_s, near_share(&engine))
+        };
+        let far_bytes = (1.0 - near_share) * float(model.needs.routed_bytes());
+        let more_s = (far_s - deep.s).max(0.0);
+        let far_bytes_per_s = far_bytes / (more_s + far_bytes / times.bytes_per_s).max(1e-9);
+        let streamed_layer_s = self.streamed_layer_s(&model, memory_bytes, far_s)?;
+        Ok(Answers { times, far_bytes_per_s, streamed_layer_s })
+    }
+
+    /// What each layer takes besides when its experts are streamed.
+    fn streamed_layer_s(&self, model: &Model, memory_bytes: u64, far_s: f64) -> Result<f64> {
+        // All but one expert have a slot: what is read is little, and its time is known.
+        let n_experts = usize::try_from(model.needs.n_experts()).unwrap_or(usize::MAX);
+        let engine = self.builder(model, Some(memory_bytes));
+        let engine = engine
+            .configure(|config| config.streaming.n_slots_max = Some(n_experts.saturating_sub(1)))
+            .open()?;
+        let mut run = Run::new(&engine, self.interrupt)?;
+        run.answer_s()?;
+        let (before, n_before) = (engine.stream_stats(), run.n_drawn);
+        let streamed_s = run.answer_s()?;
+        let waited =
+            engine.stream_stats().zip(before).map(|(now, before)| now.since(&before).read_wait);
+        let n_tokens = float(run.n_drawn - n_before);
+        let waited_s = waited.map_or(0.0, |it| it.as_secs_f64()) / n_tokens;
+        Ok((streamed_s - waited_s - far_s).max(0.0) / float(model.needs.n_layers))
+    }
+
+    fn prompts(&self) -> Result<Prompts> {
+        let model = Model::write(MANY, self.interrupt)?;
+        let needs = &model.needs;
+        let engine = self.builder(&model, None).open()?;
+        let near_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
+        let memory_bytes = self.few_bytes(&engine, needs);
+        drop(engine);
+        let near = prompt_times(needs, PROMPTS_OF_GPU, near_s, f64::INFINITY);
+        if !self.sees_host {
+            let far_bytes_per_s = near.bytes_per_s;
+            return Ok(Prompts { near, far_bytes_per_s });
+        }
+        let engine = self.builder(&model, Some(memory_bytes)).open()?;
+        let far_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
+        let far_bytes = (1.0 - near_share(&engine)) * float(needs.experts_bytes());
+        let more_s: f64 = far_s.iter().sum::<f64>() - near_s.iter().sum::<f64>();
+        // Noise may say that they cost nothing.
+        let more_s = more_s.max(far_bytes / near.bytes_per_s);
+        let n_prompts = float(PROMPTS_OF_GPU.len() as u64);
+        Ok(Prompts { near, far_bytes_per_s: n_prompts * far_bytes / more_s.max(1e-9) })
+    }
+}
+
+/// Of the experts that were used, those on the card.
+fn near_share(engine: &Engine) -> f64 {
+    engine.tier_stats().as_ref().and_then(crate::tiers::near_share).unwrap_or(0.0)
+}
+
+/// What a model takes of a GPU besides experts.
+fn fixed_bytes(engine: &Engine) -> u64 {
+    let memory = engine.memory();
+    memory.resident_bytes
+        + step_bytes(memory.workspace_bytes)
+        + 2 * memory.session_fixed_bytes
+        + memory.session_bytes_per_position * CONTEXT.next_multiple_of(1024) as u64
+}
+
+/// A token of an answer: what it takes of a model, and how long.
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    n_layers: f64,
+    n_bytes: f64,
+    s: f64,
+}
+
+impl Token {
+    fn of(model: &Model, engine: &Engine, interrupt: &Interrupt) -> Result<Self> {
+        let mut run = Run::new(engine, interrupt)?;
+        run.wake(GPU_WAKES_WITHIN)?;
+        let n_layers = float(model.needs.n_layers);
+        Ok(Self { n_layers, n_bytes: model.token_bytes(), s: run.answer_s()? })
+    }
+}
+
+/// Where the time of a token goes.
+#[derive(Clone, Copy, Debug)]
+struct TokenTimes {
+    step_s: f64,
+    layer_s: f64,
+    bytes_per_s: f64,
+}
+
+impl TokenTimes {
+    /// From models of one width and two depths, and from a wider one.
+    fn of(shallow: &Token, deep: &Token, wide: &Token) -> Self {
+        let each_s = (deep.s - shallow.s) / (deep.n_layers - shallow.n_layers);
+        // Noise may say that a token or a layer costs nothing, or all.
+        let step_s =
+            (shallow.s - shallow.n_layers * each_s).clamp(0.0, 0.9 * shallow.s.min(wide.s));
+        let [deep_s, wide_s] = [deep.s - step_s, wide.s - step_s];
+        let determinant = deep.n_layers * wide.n_bytes - wide.n_layers * deep.n_bytes;
+        let layer_s = (deep_s * wide.n_bytes - wide_s * deep.n_bytes) / determinant;
+        let most_s = (deep_s / deep.n_layers).min(wide_s / wide.n_layers);
+        let layer_s = layer_s.clamp(0.0, 0.95 * most_s);
+        let for_bytes_s = deep_s + wide_s - (deep.n_layers + wide.n_layers) * layer_s;
+        Self { step_s, layer_s, bytes_per_s: (deep.n_bytes + wide.n_bytes) / for_bytes_s.max(1e-9) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_near(found: f64, expected: f64) {
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found}, not {expected}");
+    }
+
+    #[test]
+    fn times_of_answers_are_told_apart() {
+        // 100 us a token, 50 us a layer and 400 GB/s.
+        let token = |n_layers: f64, n_bytes: f64| Token {
+            n_layers,
+            n_bytes,
+            s: 1e-4 + n_layers * 5e-5 + n_bytes / 4e11,
+        };
+        let times = TokenTimes::of(&token(2.0, 6e7), &token(12.0, 36e7), &token(2.0, 2.5e8));
+        check_near(times.step_s, 1e-4);
+        check_near(times.layer_s, 5e-5);
+        check_near(times.bytes_per_s, 4e11);
+        // Nothing for a token or a layer.
+        let token = |n_layers: f64, n_bytes: f64| Token { n_layers, n_bytes, s: n_bytes / 4e11 };
+        let times = TokenTimes::of(&token(2.0, 6e7), &token(12.0, 36e7), &token(2.0, 2.5e8));
+        assert!(times.step_s < 1e-9 && times.layer_s < 1e-9, "{times:?}");
+        check_near(times.bytes_per_s, 4e11);
+    }
+}

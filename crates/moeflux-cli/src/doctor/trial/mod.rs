@@ -1,0 +1,153 @@
+//! How fast this machine computes models: small random ones are run on the CPU and on a GPU.
+//!
+//! Answers take a time per token, per layer and per byte of weights, prompts a time per byte and a
+//! time per operation. Models of two depths and of two widths, and prompts of two lengths, tell
+//! each from the others. On a GPU a prompt's time depends on how many rows an expert gets, so its
+//! model has as many experts as real ones. **Invariant:** the models' folders are gone at the end,
+//! however it comes.
+
+mod model;
+mod run;
+
+mod card;
+
+pub(super) use card::of_gpu;
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use moeflux::provider::config::n_threads_default;
+use moeflux::{Error, Remedy, Result};
+
+use self::model::{Model, SMALL};
+use self::run::Run;
+use super::products::float_rates;
+use crate::interrupt::Interrupt;
+use crate::needs::{Needs, float};
+use crate::pace::Pace;
+use crate::progress::Bar;
+
+/// Less free memory has no room for a model that says anything.
+const FREE_BYTES_MIN: u64 = 2 << 30;
+
+/// Lengths of prompts: on a CPU one step each, and experts get some 20 and 170 rows.
+const PROMPTS_OF_CPU: [usize; 2] = [64, 512];
+
+/// How fast the CPU computes.
+pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Result<Pace> {
+    check_free(available_bytes)?;
+    let n_threads: NonZeroUsize = n_threads_default();
+    let floats = float_rates(moeflux_kernels::best(), n_threads);
+    let model = Model::write(SMALL, interrupt)?;
+    let bar = Bar::steps("measuring the CPU", 2);
+    let engine = model.builder().open()?;
+    let mut run = Run::new(&engine, interrupt)?;
+    let answer_s = run.answer_s()?;
+    bar.add(1);
+    let prompts = run.prompts_s(PROMPTS_OF_CPU)?;
+    bar.add(1);
+    let answers = model.token_bytes() / answer_s;
+    let times = prompt_times(&model.needs, PROMPTS_OF_CPU, prompts, floats.operations_per_s);
+    Ok(Pace {
+        answer_bytes_per_s: answers,
+        answer_float_bytes_per_s: answers * floats.answer_ratio,
+        step_s: 0.0,
+        layer_s: 0.0,
+        streamed_layer_s: 0.0,
+        prompt_bytes_per_s: times.bytes_per_s,
+        prompt_operations_per_s: times.operations_per_s,
+        prompt_float_operations_per_s: floats.operations_per_s,
+        far_bytes_per_s: answers,
+        far_prompt_bytes_per_s: answers,
+    })
+}
+
+fn check_free(available_bytes: Option<u64>) -> Result<()> {
+    match available_bytes {
+        Some(bytes) if bytes < FREE_BYTES_MIN => {
+            let what = "a small model to measure with";
+            Err(Error::no_room_in(bytes, what, FREE_BYTES_MIN, Remedy::FreeMemory))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Rates of prompts.
+struct PromptTimes {
+    bytes_per_s: f64,
+    operations_per_s: f64,
+}
+
+/// From the seconds of two lengths: what both have is for the weights, the rest is per token.
+/// Attention is counted apart.
+fn prompt_times(
+    needs: &Needs,
+    lengths: [usize; 2],
+    seconds: [f64; 2],
+    attention_operations_per_s: f64,
+) -> PromptTimes {
+    let lengths = lengths.map(|it| float(it as u64));
+    let attention =
+        |n: f64| float(needs.attention_operations) * n * n / 2.0 / attention_operations_per_s;
+    let [short, long] = [0, 1].map(|idx| (seconds[idx] - attention(lengths[idx])).max(1e-9));
+    let token_s = (long - short) / (lengths[1] - lengths[0]);
+    // Noise may say that a longer prompt costs nothing, or the weights.
+    let token_s = token_s.clamp(0.3 * long / lengths[1], long / lengths[1]);
+    let weights_s = (long - lengths[1] * token_s).max(0.02 * long);
+    let weights_bytes = float(needs.resident.n_bytes() + needs.experts_bytes());
+    let operations = float(needs.resident.n_operations() + needs.routed.n_operations());
+    PromptTimes { bytes_per_s: weights_bytes / weights_s, operations_per_s: operations / token_s }
+}
+
+/// Whether a folder of a trial that was killed is there; it is removed.
+pub(super) fn remove_old(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_trial = name.to_string_lossy().starts_with("trial-");
+        let is_old = entry
+            .metadata()
+            .and_then(|it| it.modified())
+            .is_ok_and(|it| it.elapsed().is_ok_and(|age| age.as_secs() > 3600));
+        if is_trial && is_old {
+            drop(fs::remove_dir_all(entry.path()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_near(found: f64, expected: f64) {
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found}, not {expected}");
+    }
+
+    #[test]
+    fn times_of_prompts_are_told_apart() {
+        let needs = Needs {
+            attention_operations: 1000,
+            resident: crate::needs::Work {
+                codes: crate::needs::Load { n_bytes: 1_000_000, n_operations: 2_000_000 },
+                ..Default::default()
+            },
+            ..Needs::default()
+        };
+        // 1 GB/s, 1 GOP/s, and attention at 100 MOP/s.
+        let time = |n: f64| 1e-3 + n * 2e-3 + 1000.0 * n * n / 2.0 / 1e8;
+        let times = prompt_times(&needs, [64, 512], [time(64.0), time(512.0)], 1e8);
+        check_near(times.operations_per_s, 1e9);
+        assert!(times.bytes_per_s > 0.0 && times.bytes_per_s <= 1e9, "{}", times.bytes_per_s);
+    }
+
+    #[test]
+    fn only_old_trials_are_removed() {
+        let dir = crate::test_dir::TestDir::new("trials");
+        fs::create_dir(dir.path().join("trial-small-1")).unwrap();
+        fs::create_dir(dir.path().join("other")).unwrap();
+        remove_old(dir.path());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}

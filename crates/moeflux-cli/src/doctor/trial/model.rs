@@ -1,0 +1,127 @@
+//! Random models to try a machine with.
+//!
+//! **Invariant:** a model's folder is gone when it is dropped.
+
+use std::fs;
+use std::path::PathBuf;
+
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::config::{BackendKind, n_threads_default};
+use moeflux::{Engine, EngineBuilder, Error, Result};
+use serde_json::{Value, json};
+
+use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT};
+use crate::cache;
+use crate::interrupt::Interrupt;
+use crate::needs::{Needs, float};
+use crate::synth::{self, SynthArgs};
+
+/// Tokens that sessions hold.
+pub(super) const CONTEXT: usize = 2048;
+
+/// A geometry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    name: &'static str,
+    hidden: u64,
+    inner: u64,
+    n_heads: u64,
+    n_layers: u64,
+    n_experts: u64,
+}
+
+/// Layers and experts as those of models with 30 billion weights.
+pub(super) const SMALL: Shape =
+    Shape { name: "small", hidden: 2048, inner: 768, n_heads: 32, n_layers: 4, n_experts: 24 };
+
+/// The same for GPUs: deep, as a token's own time is long for few layers.
+pub(super) const DEEP: Shape = Shape { name: "deep", n_layers: 12, ..SMALL };
+
+/// And with few of the layers.
+pub(super) const SHALLOW: Shape = Shape { name: "shallow", n_layers: 2, ..SMALL };
+
+/// And for prompts.
+pub(super) const MANY: Shape = Shape { name: "many", n_layers: 2, n_experts: 128, ..SMALL };
+
+/// As those of models with 235 billion.
+pub(super) const LARGE: Shape =
+    Shape { name: "large", hidden: 4096, inner: 1536, n_heads: 64, n_layers: 2, n_experts: 12 };
+
+impl Shape {
+    fn config(&self) -> Value {
+        json!({
+            "model_type": "qwen3_moe",
+            "vocab_size": 512,
+            "hidden_size": self.hidden,
+            "intermediate_size": 3 * self.hidden,
+            "num_hidden_layers": self.n_layers,
+            "num_attention_heads": self.n_heads,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1e6,
+            "tie_word_embeddings": false,
+            "attention_bias": false,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "moe_intermediate_size": self.inner,
+            "norm_topk_prob": true,
+            "num_experts": self.n_experts,
+            "num_experts_per_tok": 8,
+            "use_sliding_window": false,
+        })
+    }
+}
+
+/// A random model, which removes itself.
+#[derive(Debug)]
+pub(super) struct Model {
+    root: PathBuf,
+    pub(super) dir: PathBuf,
+    pub(super) needs: Needs,
+}
+
+impl Model {
+    pub(super) fn write(shape: Shape, interrupt: &Interrupt) -> Result<Self> {
+        let name = format!("trial-{}-{}", shape.name, std::process::id());
+        let root = cache::folder().join(name);
+        fs::create_dir_all(&root).map_err(Error::io("create", &root))?;
+        let mut model = Self { dir: root.join("model"), root, needs: Needs::default() };
+        let config = model.root.join("config.json");
+        let text = shape.config().to_string();
+        fs::write(&config, text).map_err(Error::io("write", &config))?;
+        let args = SynthArgs {
+            config,
+            out: model.dir.clone(),
+            bits: BITS_DEFAULT,
+            group: GROUP_DEFAULT,
+            gguf: None,
+            seed: 1,
+            shard_size: 1 << 40,
+            threads: None,
+        };
+        synth::run(&args, interrupt.flag())?;
+        let (blueprint, _) = Blueprint::open(&model.dir)?;
+        model.needs = Needs::new(&blueprint);
+        Ok(model)
+    }
+
+    pub(super) fn builder(&self) -> EngineBuilder {
+        Engine::builder(&self.dir).context(CONTEXT).configure(|config| {
+            config.backend = BackendKind::Cpu;
+            config.n_threads = n_threads_default();
+        })
+    }
+
+    pub(super) fn token_bytes(&self) -> f64 {
+        float(self.needs.resident.n_bytes() + self.needs.routed_bytes())
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.root));
+    }
+}
