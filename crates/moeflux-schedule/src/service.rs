@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use moeflux::provider::config::STACK_BYTES;
 use moeflux::provider::io::Clock;
 use moeflux::{Engine, Error, ModelText, Result};
 
@@ -23,9 +24,6 @@ use crate::tracked::{Submitted, Told};
 
 /// Opens the engine: at the start, and again where it was unloaded.
 pub type Open = dyn FnMut() -> Result<Engine> + Send;
-
-/// Steps are computed on this thread too, by kernels that need much of it if nobody optimised them.
-const STACK_BYTES: usize = 8 << 20;
 
 /// Advice to come back is not earlier than this.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
@@ -120,6 +118,7 @@ impl Service {
             received,
             opened: Some(tell_opened),
         };
+        // It computes its part of every step.
         let builder = std::thread::Builder::new().name("moeflux-schedule".into());
         let spawned = builder.stack_size(STACK_BYTES).spawn(|| thread.run());
         let thread = spawned.map_err(|error| {

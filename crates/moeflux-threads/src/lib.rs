@@ -13,5 +13,5 @@ mod slices;
 mod tests;
 
 pub use cores::n_compute_threads;
-pub use pool::Pool;
+pub use pool::{Pool, STACK_BYTES};
 pub use slices::Columns;

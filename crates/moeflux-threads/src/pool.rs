@@ -15,9 +15,9 @@ use std::thread::{Builder, JoinHandle, Thread, ThreadId, available_parallelism, 
 use crate::section::Section;
 use crate::waiting::{Padded, Spin};
 
-/// As the first thread of a process has: kernels that were not optimised keep every step of their
-/// sums on the stack.
-const STACK_BYTES: usize = 8 << 20;
+/// Stack of a thread that computes, as the first thread of a process has: kernels that were not
+/// optimised keep every step of their sums there.
+pub const STACK_BYTES: usize = 8 << 20;
 
 /// Threads for parallel sections; dropping it ends and joins them.
 #[derive(Debug)]

@@ -167,6 +167,7 @@ pub mod config {
         BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, DeviceParts, EngineConfig,
         N_ROWS_DEFAULT, N_ROWS_MAX, ReadWay, StreamingConfig, n_threads_default,
     };
+    pub use moeflux_threads::STACK_BYTES;
 }
 
 /// A number of bytes among the needs of a model.

@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::thread::Builder;
 use std::time::Duration;
 
+use moeflux::provider::config::STACK_BYTES;
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
     Activations, Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
@@ -71,8 +72,7 @@ fn rates(table: &'static KernelTable, kind: MatrixKind, n_threads: usize) -> Rat
             let rates = std::thread::scope(|scope| {
                 let spawn = |number: usize| {
                     let name = format!("moeflux-products-{number}");
-                    // As threads of the engine have.
-                    let builder = Builder::new().name(name).stack_size(8 << 20);
+                    let builder = Builder::new().name(name).stack_size(STACK_BYTES);
                     builder.spawn_scoped(scope, || multiply(table, layout, n_rows)).ok()
                 };
                 let threads: Vec<_> = (0..n_threads).filter_map(spawn).collect();

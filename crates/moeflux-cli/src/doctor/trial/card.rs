@@ -177,12 +177,13 @@ impl OnGpu<'_> {
         }
         let engine = self.builder(&model, Some(memory_bytes)).open()?;
         let far_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
-        let far_bytes = (1.0 - near_share(&engine)) * float(needs.experts_bytes());
-        let more_s: f64 = far_s.iter().sum::<f64>() - near_s.iter().sum::<f64>();
-        // Noise may say that they cost nothing.
-        let more_s = more_s.max(far_bytes / near.bytes_per_s);
         let n_prompts = float(PROMPTS_OF_GPU.len() as u64);
-        Ok(Prompts { near, far_bytes_per_s: n_prompts * far_bytes / more_s.max(1e-9) })
+        let far_bytes = n_prompts * (1.0 - near_share(&engine)) * float(needs.experts_bytes());
+        let more_s = far_s.iter().sum::<f64>() - near_s.iter().sum::<f64>();
+        // Noise may say that they cost nothing, or that there are none.
+        let most = near.bytes_per_s;
+        let is_known = far_bytes > 0.0 && far_bytes / most < more_s;
+        Ok(Prompts { near, far_bytes_per_s: if is_known { far_bytes / more_s } else { most } })
     }
 }
 

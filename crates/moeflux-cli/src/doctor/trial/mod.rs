@@ -120,11 +120,6 @@ pub(super) fn remove_old(root: &Path) {
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check_near(found: f64, expected: f64) {
-        assert!((found / expected - 1.0).abs() < 1e-6, "{found}, not {expected}");
-    }
-
     #[test]
     fn times_of_prompts_are_told_apart() {
         let needs = Needs {
@@ -138,7 +133,8 @@ mod tests {
         // 1 GB/s, 1 GOP/s, and attention at 100 MOP/s.
         let time = |n: f64| 1e-3 + n * 2e-3 + 1000.0 * n * n / 2.0 / 1e8;
         let times = prompt_times(&needs, [64, 512], [time(64.0), time(512.0)], 1e8);
-        check_near(times.operations_per_s, 1e9);
+        let operations_per_s = times.operations_per_s;
+        assert!((operations_per_s / 1e9 - 1.0).abs() < 1e-6, "{operations_per_s}");
         assert!(times.bytes_per_s > 0.0 && times.bytes_per_s <= 1e9, "{}", times.bytes_per_s);
     }
 

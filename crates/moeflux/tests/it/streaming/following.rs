@@ -219,21 +219,22 @@ fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_the
 /// The drive is back when an expert that it lost is asked for again.
 #[test]
 fn what_failed_is_read_again_for_the_next_who_needs_it() {
-    let [(case, packed, expected), _] = subjects();
-    let simulated = Simulated::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
-    let engine = simulated.open(&resident());
-    for _ in 0..2 {
-        assert!(!is_right(&run(&engine, &case), &expected, "a lost drive"));
+    for (case, packed, expected) in subjects() {
+        let simulated = Simulated::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
+        let engine = simulated.open(&resident());
+        for _ in 0..2 {
+            assert!(!is_right(&run(&engine, &case), &expected, "a lost drive"));
+        }
+        assert!(!is_right(&read_rest(&engine), &(), "a lost drive"));
+        simulated.switch.set(Faults::default());
+        // What was begun on the lost drive still fails, each at most once.
+        let is_back = || is_right(&run(&engine, &case), &expected, "a drive that is back");
+        assert!((0..100).any(|_| is_back()));
+        while read_rest(&engine).is_err() {}
+        let rest = engine.rest_stats().unwrap();
+        assert_eq!(rest.n_read, rest.n_experts);
+        assert!(run(&engine, &case).unwrap() == expected);
     }
-    assert!(!is_right(&read_rest(&engine), &(), "a lost drive"));
-    simulated.switch.set(Faults::default());
-    // What was begun on the lost drive still fails, each at most once.
-    let is_back = || is_right(&run(&engine, &case), &expected, "a drive that is back");
-    assert!((0..100).any(|_| is_back()));
-    while read_rest(&engine).is_err() {}
-    let rest = engine.rest_stats().unwrap();
-    assert_eq!(rest.n_read, rest.n_experts);
-    assert!(run(&engine, &case).unwrap() == expected);
 }
 
 #[test]
