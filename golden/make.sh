@@ -44,6 +44,16 @@ pub glm4_moe-f16             --family glm4_moe --dtype f16 --resaved --seed 25 -
 pub qwen3_next-bf16-wide     --family qwen3_next --dtype bf16 --seed 26 --qk-scale 0.02 --tokens 24 --vocab 128 --layers 2 --hidden 128 --heads 2 --kv-heads 1 --head-dim 32 --experts 3 --topk 2 --ffn 64 --set full_attention_interval=2 --set shared_expert_intermediate_size=64 --set linear_num_key_heads=1 --set linear_num_value_heads=2 --set linear_key_head_dim=32 --set linear_value_head_dim=32
 pub deepseek_v3-fp8-wide     --family deepseek_v3 --dtype fp8 --seed 27 --tokens 24 --vocab 96 --layers 2 --hidden 256 --heads 2 --dense-ffn 64 --experts 3 --topk 2 --ffn 128 --set n_group=1 --set kv_lora_rank=64 --set q_lora_rank=64 --set qk_nope_head_dim=64 --set qk_rope_head_dim=16 --set v_head_dim=64
 
+pub minimax_m2-bf16          --family minimax_m2 --dtype bf16 --seed 61 --tokens 40 --vocab 128 --hidden 48 --heads 3 --kv-heads 1 --head-dim 24 --experts 6 --topk 3 --ffn 16 --shards 2 --router-bias -1.5 --set rotary_dim=10
+pub hy_v3-bf16               --family hy_v3 --dtype bf16 --seed 62 --tokens 40 --vocab 128 --hidden 48 --heads 6 --kv-heads 3 --head-dim 16 --experts 7 --topk 3 --ffn 16 --dense-ffn 40 --extras --set num_shared_experts=2
+pub glm4_moe_lite-bf16       --family glm4_moe_lite --dtype bf16 --seed 63 --tokens 40 --vocab 128 --hidden 48 --heads 3 --experts 6 --topk 2 --ffn 16 --dense-ffn 40 --extras --set q_lora_rank=24 --set v_head_dim=24
+pub glm_moe_dsa-bf16         --family glm_moe_dsa --dtype bf16 --seed 64 --tokens 40 --vocab 128 --hidden 48 --heads 3 --experts 6 --topk 2 --ffn 16 --dense-ffn 40 --set first_k_dense_replace=1 --set q_lora_rank=24 --set index_topk=64 --set 'indexer_types=["full","shared","full"]'
+pub deepseek_v32-bf16        --family deepseek_v32 --dtype bf16 --seed 65 --tokens 40 --vocab 128 --layers 2 --hidden 48 --heads 3 --experts 8 --topk 2 --ffn 16 --dense-ffn 40 --set index_topk=64 --set rope_scaling.original_max_position_embeddings=16 --set max_position_embeddings=640
+pub kimi_k25-bf16            --family kimi_k25 --dtype bf16 --seed 66 --tokens 40 --vocab 128 --layers 2 --hidden 48 --heads 3 --experts 6 --topk 3 --ffn 16 --dense-ffn 40
+pub qwen2_moe-bf16           --family qwen2_moe --dtype bf16 --seed 67 --tokens 40 --vocab 128 --hidden 48 --heads 4 --kv-heads 2 --experts 6 --topk 3 --ffn 16 --dense-ffn 40 --set 'mlp_only_layers=[1]'
+pub mixtral-bf16             --family mixtral --dtype bf16 --seed 68 --tokens 40 --vocab 128 --hidden 48 --heads 6 --kv-heads 2 --experts 5 --topk 2 --ffn 24 --shards 2 --set sliding_window=9
+pub olmoe-bf16               --family olmoe --dtype bf16 --seed 69 --tokens 40 --vocab 128 --hidden 48 --heads 3 --kv-heads 3 --experts 6 --topk 3 --ffn 16
+
 # Written by mlx-lm.
 mlx mlx-qwen3_moe-q4-g32-bf16         --family qwen3_moe --bits 4 --group 32 --dtype bf16 --seed 31 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set tie_word_embeddings=true --set decoder_sparse_step=2
 mlx mlx-qwen3_moe-q2-g128-f32         --family qwen3_moe --bits 2 --group 128 --dtype f32 --seed 32 --tokens 32 --vocab 256 --heads 4 --head-dim 32 --experts 4

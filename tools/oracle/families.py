@@ -1,11 +1,12 @@
 """Tiny geometries of each family, written the way published checkpoints write config.json. Standard library only."""
 import json
 
-FAMILIES = ["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe", "deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "glm4_moe", "gpt_oss"]
+FAMILIES = ["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe", "deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "glm4_moe", "gpt_oss", "minimax_m2", "hy_v3", "glm4_moe_lite",
+            "glm_moe_dsa", "deepseek_v32", "kimi_k25", "qwen3_vl_moe", "qwen2_moe", "mixtral", "olmoe"]
 # How the published checkpoints of the family store routed experts.
-DEFAULT_EXPERTS = {"qwen3_5_moe": "fused", "gpt_oss": "fused"}
+DEFAULT_EXPERTS = {"qwen3_5_moe": "fused", "gpt_oss": "fused", "qwen3_vl_moe": "fused"}
 HYBRID = ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
-MLA = ("deepseek_v3", "deepseek_v3_yarn", "kimi_k2")
+MLA = ("deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "kimi_k25", "glm4_moe_lite", "glm_moe_dsa", "deepseek_v32")
 
 # Geometry flags with their defaults; a family takes what it needs. None: the family chooses.
 GEOMETRY = dict(layers=None, hidden=64, heads=4, kv_heads=2, head_dim=32, experts=8, topk=2, ffn=32, dense_ffn=96, vocab=512)
@@ -118,6 +119,98 @@ def gpt_oss(g):
                 rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=32.0, original_max_position_embeddings=4096,
                                   rope_type="yarn", truncate=False),
                 rope_theta=150000, router_aux_loss_coef=0.9, sliding_window=16, swiglu_limit=7.0, pad_token_id=0, eos_token_id=2)
+
+
+def minimax_m2(g):
+    g["layers"] = g["layers"] or 3
+    c = base(g, architectures=["MiniMaxM2ForCausalLM"], model_type="minimax_m2", head_dim=g["head_dim"],
+             num_experts_per_tok=g["topk"], num_local_experts=g["experts"], qk_norm_type="per_layer", rope_theta=5000000,
+             rotary_dim=g["head_dim"] // 2, scoring_func="sigmoid", use_mtp=True, use_qk_norm=True, use_routing_bias=True,
+             bos_token_id=1, eos_token_id=2)
+    c["intermediate_size"] = g["ffn"]
+    return c
+
+
+def hy_v3(g):
+    g["layers"] = g["layers"] or 3
+    return base(g, architectures=["HYV3ForCausalLM"], model_type="hy_v3", first_k_dense_replace=1, head_dim=g["head_dim"],
+                moe_intermediate_size=g["ffn"], num_experts=g["experts"], num_experts_per_tok=g["topk"], num_nextn_predict_layers=1,
+                num_shared_experts=1, rms_norm_eps=1e-5, rope_theta=11158840.0, route_norm=True, router_scaling_factor=2.826,
+                bos_token_id=1, eos_token_id=2)
+
+
+def glm4_moe_lite(g):
+    c = deepseek_v3(g)
+    for key in ("aux_loss_alpha", "ep_size", "seq_aux", "scoring_func", "moe_layer_freq", "rope_scaling"):
+        del c[key]
+    c.update(architectures=["Glm4MoeLiteForCausalLM"], model_type="glm4_moe_lite", n_group=1, partial_rotary_factor=1.0,
+             rms_norm_eps=1e-5, rope_theta=1000000, routed_scaling_factor=1.8)
+    return c
+
+
+def glm_moe_dsa(g):
+    c = glm4_moe_lite(g)
+    del c["partial_rotary_factor"]
+    c.update(architectures=["GlmMoeDsaForCausalLM"], model_type="glm_moe_dsa", index_head_dim=32, index_n_heads=2, index_topk=2048,
+             routed_scaling_factor=2.5)
+    return c
+
+
+def deepseek_v32(g):
+    c = deepseek_v3_yarn(g)
+    c.update(architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32", index_head_dim=32, index_n_heads=2, index_topk=2048)
+    return c
+
+
+def kimi_k25(g):
+    text = kimi_k2(g)
+    return dict(architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", text_config=text, tie_word_embeddings=False,
+                media_placeholder_token_id=g["vocab"] - 4, vision_config=dict(mm_hidden_size=32, vt_hidden_size=32))
+
+
+def qwen3_vl_moe(g):
+    text = qwen3_moe(g)
+    for key in ("max_window_layers", "sliding_window", "use_sliding_window", "output_router_logits", "architectures"):
+        del text[key]
+    rot = g["head_dim"] // 2
+    w = rot // 3
+    text.update(model_type="qwen3_vl_moe_text", rope_scaling=dict(mrope_interleaved=True, mrope_section=[rot - 2 * w, w, w], rope_type="default"),
+                rope_theta=5000000)
+    vision = dict(deepstack_visual_indexes=[0], depth=1, hidden_act="gelu_pytorch_tanh", hidden_size=32, in_channels=3,
+                  initializer_range=0.02, intermediate_size=64, model_type="qwen3_vl_moe", num_heads=2, num_position_embeddings=16,
+                  out_hidden_size=g["hidden"], patch_size=16, spatial_merge_size=2, temporal_patch_size=2)
+    return dict(architectures=["Qwen3VLMoeForConditionalGeneration"], image_token_id=g["vocab"] - 4, model_type="qwen3_vl_moe",
+                text_config=text, tie_word_embeddings=False, video_token_id=g["vocab"] - 3, vision_config=vision,
+                vision_end_token_id=g["vocab"] - 5, vision_start_token_id=g["vocab"] - 6)
+
+
+def qwen2_moe(g):
+    g["layers"] = g["layers"] or 3
+    c = base(g, architectures=["Qwen2MoeForCausalLM"], model_type="qwen2_moe", decoder_sparse_step=1, max_window_layers=g["layers"],
+             mlp_only_layers=[], moe_intermediate_size=g["ffn"], norm_topk_prob=False, num_experts=g["experts"],
+             num_experts_per_tok=g["topk"], output_router_logits=False, rope_theta=1000000.0, router_aux_loss_coef=0.001,
+             shared_expert_intermediate_size=g["ffn"] + 8, sliding_window=None, use_sliding_window=False, bos_token_id=1, eos_token_id=2)
+    del c["attention_bias"]
+    return c
+
+
+def mixtral(g):
+    g["layers"] = g["layers"] or 3
+    c = base(g, architectures=["MixtralForCausalLM"], model_type="mixtral", num_experts_per_tok=g["topk"], num_local_experts=g["experts"],
+             output_router_logits=False, rms_norm_eps=1e-5, rope_theta=1000000.0, router_aux_loss_coef=0.02, sliding_window=None,
+             bos_token_id=1, eos_token_id=2)
+    c["intermediate_size"] = g["ffn"]
+    del c["attention_bias"]
+    return c
+
+
+def olmoe(g):
+    g["layers"] = g["layers"] or 3
+    c = base(g, architectures=["OlmoeForCausalLM"], model_type="olmoe", clip_qkv=None, norm_topk_prob=False, num_experts=g["experts"],
+             num_experts_per_tok=g["topk"], output_router_logits=False, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=10000.0,
+             router_aux_loss_coef=0.01, eos_token_id=2, pad_token_id=1)
+    c["intermediate_size"] = g["ffn"]
+    return c
 
 
 def build(family, geometry, sets=()):

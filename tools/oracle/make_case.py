@@ -27,14 +27,17 @@ def text_config(cfg):
     cfg = {k: v for k, v in cfg.items() if k != "quantization_config"}
     if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5_moe_text"):
         return transformers.Qwen3_5MoeTextConfig.from_dict(cfg.get("text_config", cfg))
-    if cfg["model_type"] == "kimi_k2":               # the same model class as deepseek_v3
-        return transformers.DeepseekV3Config.from_dict(dict(cfg, model_type="deepseek_v3"))
+    if cfg["model_type"] in ("kimi_k2", "kimi_k25"):  # the same model class as deepseek_v3
+        return transformers.DeepseekV3Config.from_dict(dict(cfg.get("text_config", cfg), model_type="deepseek_v3"))
     return transformers.AutoConfig.for_model(cfg["model_type"]).from_dict(cfg)
 
 
 def build_model(cfg):
     tc = text_config(cfg)
     tc._attn_implementation = "eager"
+    if cfg["model_type"] == "qwen3_vl_moe":          # no class of the language model alone has a head
+        return transformers.Qwen3VLMoeForConditionalGeneration._from_config(
+            tc, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
     return transformers.AutoModelForCausalLM.from_config(tc, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
 
 
@@ -84,8 +87,31 @@ def isinstance_gpt_oss_expert(model, k):
     return model.config.model_type == "gpt_oss" and ".experts." in k
 
 
+# Per family: names in the model, and what published checkpoints call them.
+PUBLISHED = {
+    "mixtral": [(r"\.mlp\.", ".block_sparse_moe."), (r"\.gate_proj\.", ".w1."), (r"\.up_proj\.", ".w3."), (r"\.down_proj\.", ".w2.")],
+    "hy_v3": [(r"\.mlp\.gate\.weight", ".mlp.router.gate.weight"), (r"\.mlp\.e_score_correction_bias", ".mlp.expert_bias"),
+              (r"\.mlp\.shared_experts\.", ".mlp.shared_mlp.")],
+    "kimi_k25": [(r"^", "language_model.")],
+}
+PUBLISHED["minimax_m2"] = PUBLISHED["mixtral"]
+
+
+def published_name(k, cfg):
+    for pattern, name in PUBLISHED.get(cfg["model_type"], []):
+        k = re.sub(pattern, name, k)
+    return k
+
+
 def published_names(model, cfg, layout):
     """{published name: view into the model's own tensor}. layout: fused | per-expert."""
+    found = own_names(model, cfg, layout)
+    if cfg["model_type"] == "qwen3_vl_moe":          # input first, as gpt_oss
+        found = {k: v.transpose(1, 2) if v.ndim == 3 and ".experts." in k else v for k, v in found.items()}
+    return {published_name(k, cfg): v for k, v in found.items()}
+
+
+def own_names(model, cfg, layout):
     gpt = cfg["model_type"] == "gpt_oss"
     out = {}
     for k, v in model.state_dict().items():
@@ -177,10 +203,10 @@ def write_weights(out, state, shards):
     oraclelib.dump(out / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
 
 
-def selection_gaps(mod, x):
+def selection_gaps(mod, x, correction=None):
     """For each row of x: the gap between the last expert (or group) chosen and the first left out, divided by the spread of the scores."""
     s = F.linear(x.float(), mod.weight.float(), getattr(mod, "bias", None))
-    bias, best = getattr(mod, "e_score_correction_bias", None), torch.full((len(x),), float("inf"))
+    bias, best = getattr(mod, "e_score_correction_bias", correction), torch.full((len(x),), float("inf"))
 
     def gap(v, k):
         v = v.sort(-1, descending=True)[0]
@@ -210,7 +236,7 @@ class Margins:
             x = args[0].detach().reshape(-1, args[0].shape[-1])
             if self.last:
                 x = x.view(self.batch, -1, x.shape[-1])[:, -1]
-            self.gaps.append(selection_gaps(mod, x))
+            self.gaps.append(selection_gaps(mod, x, *args[1:]))
         self.hooks = [m.register_forward_hook(hook) for m in self.model.modules() if type(m).__name__.lower().endswith("topkrouter")]
         return self
 
@@ -262,6 +288,12 @@ def reload_logits(out, cfg, toks):
             src = Path(tmp)
             save_file({k: v.contiguous() for k, v in dequant.read_fp8(out).items()}, src / "model.safetensors", metadata={"format": "pt"})
             oraclelib.dump(src / "config.json", {k: v for k, v in cfg.items() if k != "quantization_config"})
+        elif cfg["model_type"] == "kimi_k25":           # the class that is computed with has no prefix
+            from safetensors.torch import load_file
+            src = Path(tmp)
+            state = {k: v for f in out.glob("model*.safetensors") for k, v in load_file(f).items()}
+            save_file({k.removeprefix("language_model."): v for k, v in state.items()}, src / "model.safetensors", metadata={"format": "pt"})
+            oraclelib.dump(src / "config.json", cfg["text_config"])
         m = cls.from_pretrained(src, config=tc, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
     with torch.no_grad():
         return m(toks, use_cache=False).logits[0].float().numpy()

@@ -92,7 +92,7 @@ impl Layer {
             embed_logits,
             Op::MatMul(MatMul { weight, bias: None, x, out: product }),
             Op::Route(route),
-            Op::ExpertFfn(ExpertFfn { layer: LayerIdx(0), x, sum, limit: None }),
+            Op::ExpertFfn(ExpertFfn { layer: LayerIdx(0), x, sum, limit: None, biases: None }),
             Op::Combine(Combine { sum, shared, shared_gate, residual, out }),
         ]);
         let expert = [values.codes(layout)?, values.codes(layout)?, values.codes(layout)?];

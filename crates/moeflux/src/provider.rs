@@ -35,9 +35,9 @@ pub mod format {
 /// What a config says.
 pub mod spec {
     pub use crate::spec::{
-        AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder, LayerSpec,
-        MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing, QuantParams, Quantisation, RopeScaling,
-        RopeSpec, RouterSpec, SharedExpertSpec, YarnSpec,
+        Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec,
+        HeadOrder, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing, QkNorm, QuantParams,
+        Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec, YarnSpec,
     };
 }
 
@@ -46,8 +46,9 @@ pub mod weights {
     pub use crate::weights::{
         BankPart, Change, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, Finite, GgufTypes,
         ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount, Manifest,
-        MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartRole, Places, Progress, QuantisedRows,
-        Records, SkipReason, SkippedGroup, StoredVector, VectorSource, Weights, block_kind, load,
+        MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartRole, Pick, Places, Progress,
+        QuantisedRows, Records, SkipReason, SkippedGroup, StoredVector, VectorSource, Weights,
+        block_kind, load,
     };
 }
 
@@ -94,9 +95,9 @@ pub mod experts {
 pub mod ops {
     pub use crate::ops::{
         Add, Attention, Batch, Best, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
-        Embed, ExpertFfn, GatedDelta, HeadMatMul, Heads, KvKind, L2Norm, LayerState, MatMul,
-        MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId, Purpose, RmsNorm, Rope, Route,
-        RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, SwiGlu,
+        Embed, ExpertBiases, ExpertFfn, GatedDelta, HeadMatMul, Heads, KvKind, L2Norm, LayerState,
+        MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId, Purpose, RmsNorm, Rope,
+        Route, RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, SwiGlu,
         Workspace,
     };
 }

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let interrupt = Interrupt::listen();
     let dir = model::path(args.model.model.as_deref())?;
     let (blueprint, checkpoint) = Blueprint::open(&dir)?;
-    let context = context_needed(args, blueprint.spec.context_max)?;
+    let context = context_needed(args, &blueprint.spec)?;
     let facts = ModelFacts::new(&blueprint, &checkpoint);
     let n_sessions = args.sessions.get();
     let n_kept = context.saturating_mul(n_sessions);
@@ -131,7 +131,8 @@ fn check_sessions(n_sessions: usize, engine: &Engine) -> Outcome {
 }
 
 /// Tokens that a session must hold.
-fn context_needed(args: &BenchArgs, context_max: usize) -> Outcome<usize> {
+fn context_needed(args: &BenchArgs, spec: &ModelSpec) -> Outcome<usize> {
+    let context_max = spec.context_max;
     let n_longest = args.prompt_tokens.max(args.gen_tokens);
     if n_longest == 0 {
         return Err(Failure::Usage(
@@ -142,8 +143,9 @@ fn context_needed(args: &BenchArgs, context_max: usize) -> Outcome<usize> {
     needed.filter(|needed| *needed <= context_max).ok_or_else(|| {
         Failure::Usage(format!(
             "--context-tokens {} and {n_longest} tokens after them are more than this model \
-             takes: {context_max}, by `max_position_embeddings` in its config.json",
-            args.context_tokens
+             takes: {context_max}{}",
+            args.context_tokens,
+            spec.context_limit.reason()
         ))
     })
 }

@@ -7,7 +7,7 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    Family, FfnSpec, LayerSpec, MixerSpec, MoeSpec, QuantParams, RopeScaling, RouterSpec,
+    FfnSpec, LayerSpec, MixerSpec, MoeSpec, QkNorm, QuantParams, RopeScaling, RouterSpec,
 };
 use moeflux::provider::weights::{
     ImaginedKind, Manifest, Origin, SkipReason, SkippedGroup, VectorSource,
@@ -88,7 +88,7 @@ impl Report {
         let sizes = || manifest.banks.iter().map(|bank| bank.layout.stored_bytes());
         let tensors = tensors(manifest);
         Self {
-            family: family_name(spec.family),
+            family: spec.family.name(),
             model_type: model_type.to_owned(),
             files,
             hidden: spec.hidden,
@@ -213,23 +213,11 @@ fn tensors(manifest: &Manifest) -> Vec<Count> {
     matrices.chain([vectors]).collect()
 }
 
-/// The family as its configs call it.
-fn family_name(family: Family) -> &'static str {
-    match family {
-        Family::Qwen3Moe => "qwen3_moe",
-        Family::Qwen3Next => "qwen3_next",
-        Family::Qwen35Moe => "qwen3_5_moe",
-        Family::DeepseekV3 => "deepseek_v3",
-        Family::KimiK2 => "kimi_k2",
-        Family::Glm4Moe => "glm4_moe",
-        _ => "other",
-    }
-}
-
 pub(super) const fn reason_name(reason: SkipReason) -> &'static str {
     match reason {
         SkipReason::Vision => "image encoder",
         SkipReason::Mtp => "multi-token prediction",
+        SkipReason::Indexer => "choice of positions in long contexts",
         SkipReason::Derived => "derived from others",
     }
 }
@@ -249,7 +237,9 @@ fn mixer_json(mixer: &MixerSpec) -> Value {
             "n_rotated": spec.rope.n_rotated,
             "rope_scaling": scaling_name(&spec.rope.scaling),
             "has_gate": spec.has_gate,
-            "has_qk_norm": spec.has_qk_norm,
+            "has_qk_norm": spec.norm != QkNorm::None,
+            "window": spec.window,
+            "has_sinks": spec.has_sinks,
         }),
         MixerSpec::GatedDelta(spec) => json!({
             "kind": "gated_delta",

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::families::site::Site;
 use crate::ops::{Attention, Heads, Op, RmsNorm, Rope};
-use crate::spec::{AttentionBias, AttentionSpec};
+use crate::spec::{AttentionBias, AttentionSpec, QkNorm};
 
 /// Appends the block; it reads `normed` and adds to the residual stream.
 pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<Op>) -> Result<()> {
@@ -30,9 +30,14 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<
     let q_and_gate = q_row.split(spec.n_heads);
     let q = q_and_gate.narrow(0, head_dim);
     let k = k_row.split(spec.n_kv_heads);
-    if spec.has_qk_norm {
-        ops.push(head_norm(site, "self_attn.q_norm", q)?);
-        ops.push(head_norm(site, "self_attn.k_norm", k)?);
+    let normed = match spec.norm {
+        QkNorm::None => None,
+        QkNorm::Heads => Some([q, k]),
+        QkNorm::Row => Some([q_row, k_row]),
+    };
+    if let Some([q, k]) = normed {
+        ops.push(norm(site, "self_attn.q_norm", q)?);
+        ops.push(norm(site, "self_attn.k_norm", k)?);
     }
     let frequencies = site.binder.constant(spec.rope.frequencies());
     for x in [q, k] {
@@ -43,6 +48,10 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<
             amplitude: spec.rope.amplitude(),
         }));
     }
+    let sinks = match spec.has_sinks {
+        true => Some(site.binder.vector(&site.name("self_attn.sinks"), spec.n_heads)?),
+        false => None,
+    };
     ops.push(Op::Attention(Attention {
         layer: site.layer,
         q,
@@ -51,8 +60,8 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<
         gate: spec.has_gate.then(|| q_and_gate.narrow(head_dim, head_dim)),
         out: out_row.split(spec.n_heads),
         scale: 1.0 / (head_dim as f32).sqrt(),
-        window: None,
-        sinks: None,
+        window: spec.window,
+        sinks,
     }));
     ops.push(match spec.bias {
         AttentionBias::None | AttentionBias::Qkv => {
@@ -64,7 +73,7 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<
     Ok(())
 }
 
-fn head_norm(site: &mut Site<'_, '_>, module: &str, x: Heads) -> Result<Op> {
+fn norm(site: &mut Site<'_, '_>, module: &str, x: Heads) -> Result<Op> {
     let tensor = site.name(&format!("{module}.weight"));
     let gain = site.binder.norm(&tensor, x.head_dim)?;
     let epsilon = site.spec.norm_epsilon;

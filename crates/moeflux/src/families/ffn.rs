@@ -4,7 +4,8 @@ use crate::error::Result;
 use crate::families::MoePlan;
 use crate::families::site::Site;
 use crate::ops::{
-    Combine, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, RmsNorm, Route, RouterKind, SwiGlu,
+    Combine, ExpertBiases, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, RmsNorm, Route, RouterKind,
+    SwiGlu,
 };
 use crate::spec::{MoeSpec, RouterSpec, SharedExpertSpec};
 use crate::weights::ExpertShape;
@@ -25,8 +26,10 @@ pub(super) fn push_router(
 ) -> Result<()> {
     let logits = site.buffer("router_logits", spec.n_experts);
     let gate = site.name("mlp.gate");
-    let weight = site.binder.matrix(&gate, spec.n_experts, site.spec.hidden)?;
-    ops.push(Op::MatMul(MatMul { weight, bias: None, x: site.normed, out: logits }));
+    ops.push(match spec.has_bias {
+        true => site.linear_with_bias("mlp.gate", site.normed, logits)?,
+        false => site.linear("mlp.gate", site.normed, logits)?,
+    });
     let kind = match spec.router {
         RouterSpec::Softmax { renormalise } => RouterKind::Softmax { renormalise },
         RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, renormalise, factor } => {
@@ -51,7 +54,15 @@ pub(super) fn moe_plan(
 ) -> Result<MoePlan> {
     let hidden = site.spec.hidden;
     let shape = ExpertShape { n_experts: spec.n_experts, hidden, inner: spec.inner };
-    site.binder.experts(site.layer, &site.name("mlp"), shape)?;
+    let prefix = site.name("mlp");
+    site.binder.experts(site.layer, &prefix, shape)?;
+    let biases = match spec.has_bias {
+        true => {
+            let [gate, up, down] = site.binder.expert_biases(&prefix, shape)?;
+            Some(ExpertBiases { gate, up, down })
+        }
+        false => None,
+    };
     let sum = site.buffer("expert_sum", hidden);
 
     let mut shared_ops = Vec::new();
@@ -61,7 +72,8 @@ pub(super) fn moe_plan(
     };
     let (shared, shared_gate) = shared.map_or((None, None), |(out, gate)| (Some(out), gate));
     let (residual, out) = (site.stream, site.stream);
-    let experts = ExpertFfn { layer: site.layer, x: site.normed, sum, limit: None };
+    let (layer, limit) = (site.layer, spec.activation.limit());
+    let experts = ExpertFfn { layer, x: site.normed, sum, limit, biases };
     let combine = Combine { sum, shared, shared_gate, residual, out };
     let behind = [Op::ExpertFfn(experts), Op::Combine(combine)];
     let router = &mixer[first_of_router..];

@@ -12,6 +12,7 @@ use super::dtype::DType;
 use super::gguf::{self, GgufFile, Metadata, gguf_at};
 use super::header::{HeaderTensor, PREFIX_BYTES};
 use super::index::{ShardIndex, parse_index};
+use super::names::canonical_name;
 use super::packed::{
     PACK_METADATA, PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN, SumTable,
 };
@@ -481,15 +482,4 @@ fn check_folder(index_path: &Path, index: &ShardIndex, listed: &[String]) -> Res
 /// The same weights once more, under other names, as some publishers add them.
 fn is_consolidated(name: &str) -> bool {
     name.starts_with("consolidated")
-}
-
-/// The name a tensor has in a checkpoint of the language model alone: `model.layers.0...`,
-/// `model.embed_tokens.weight`, `model.norm.weight`, `lm_head.weight`.
-#[must_use]
-pub(crate) fn canonical_name(name: &str) -> Cow<'_, str> {
-    if let Some(rest) = name.strip_prefix("model.language_model.") {
-        Cow::Owned(format!("model.{rest}"))
-    } else {
-        Cow::Borrowed(name.strip_prefix("language_model.").unwrap_or(name))
-    }
 }

@@ -8,6 +8,7 @@ mod block_type;
 mod dtype;
 mod header;
 mod index;
+mod names;
 mod new_file;
 mod npy;
 mod packed;
@@ -22,7 +23,6 @@ mod sums;
 mod tests;
 
 pub use block_type::BlockType;
-pub(crate) use checkpoint::canonical_name;
 pub use checkpoint::{Checkpoint, Gguf, Packed, TensorEntry};
 pub use config::{RawConfig, Section};
 pub use dtype::DType;
@@ -32,6 +32,7 @@ pub use gguf::{
 pub(crate) use gguf::{in_gguf, pairs_of};
 pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
+pub(crate) use names::canonical_name;
 pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;
 pub use packed::{

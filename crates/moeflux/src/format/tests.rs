@@ -387,22 +387,6 @@ fn malformed_indices_are_refused() {
 }
 
 #[test]
-fn names_of_wrappers_become_those_of_the_language_model() {
-    let cases = [
-        ("language_model.model.layers.0.mlp.gate.weight", "model.layers.0.mlp.gate.weight"),
-        ("language_model.lm_head.weight", "lm_head.weight"),
-        ("model.language_model.embed_tokens.weight", "model.embed_tokens.weight"),
-        ("model.layers.0.x", "model.layers.0.x"),
-        ("model.visual.x", "model.visual.x"),
-        ("lm_head.weight", "lm_head.weight"),
-        ("mtp.norm.weight", "mtp.norm.weight"),
-    ];
-    for (name, expected) in cases {
-        assert_eq!(canonical_name(name), expected);
-    }
-}
-
-#[test]
 fn damaged_headers_and_indices_never_panic() {
     let index = r#"{"metadata":{"total_size":3},"weight_map":{"a":"1.safetensors","b":"2"}}"#;
     let mut random = Random(0x5eed_0001);

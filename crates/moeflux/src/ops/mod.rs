@@ -336,8 +336,10 @@ pub enum Purpose {
     Guess,
 }
 
-/// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it. In a plan
-/// that is submitted as a whole: of each expert that a row chose, from what the device holds.
+/// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it, with a
+/// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it, with a
+/// bias added behind each product where there are some. In a plan that is submitted as a whole: of
+/// each expert that a row chose, from what the device holds.
 /// What comes out is for [`Combine`]: added up in `sum` as far as the experts came in the order of
 /// the sum, else kept by the backend for their turn.
 #[derive(Clone, Debug, PartialEq)]
@@ -350,6 +352,27 @@ pub struct ExpertFfn {
     pub sum: Heads,
     /// Clamp of gpt_oss: see [`SwiGlu`].
     pub limit: Option<f32>,
+    /// Added behind each product.
+    pub biases: Option<ExpertBiases>,
+}
+
+/// What is added behind the products of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertBiases {
+    /// `[n_experts, inner]`.
+    pub gate: VectorId,
+    /// `[n_experts, inner]`.
+    pub up: VectorId,
+    /// `[n_experts, hidden]`.
+    pub down: VectorId,
+}
+
+impl ExpertBiases {
+    /// All of them, in the order of the products.
+    #[must_use]
+    pub const fn all(&self) -> [VectorId; 3] {
+        [self.gate, self.up, self.down]
+    }
 }
 
 /// `out = residual + (sum of weight * partial in ascending expert index + shared)`, where `shared`
@@ -430,6 +453,7 @@ impl Op {
             Self::Attention(op) => op.sinks.into_iter().collect(),
             Self::CausalConv(op) => vec![op.weight],
             Self::DeltaGates(op) => vec![op.a_log, op.dt_bias],
+            Self::ExpertFfn(op) => op.biases.iter().flat_map(ExpertBiases::all).collect(),
             Self::Route(op) => match op.kind {
                 RouterKind::Softmax { .. } => Vec::new(),
                 RouterKind::SigmoidGrouped { correction, .. } => vec![correction],

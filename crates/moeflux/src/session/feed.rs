@@ -131,7 +131,8 @@ pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted
 
 /// Refuses so many tokens more that they do not fit a session.
 pub(super) fn check_context(session: &Session, n_new: usize) -> Result<()> {
-    let context_max = session.runtime.model().spec.context_max;
+    let spec = &session.runtime.model().spec;
+    let (context_max, limit) = (spec.context_max, spec.context_limit);
     let (n_held, context) = (session.tokens.len(), session.context);
     if n_new <= context - n_held {
         return Ok(());
@@ -139,7 +140,7 @@ pub(super) fn check_context(session: &Session, n_new: usize) -> Result<()> {
     let way_out = if n_new <= context_max - n_held {
         format!("a context of up to {context_max} can be asked for")
     } else {
-        format!("this model takes {context_max} at most: shorten the text")
+        format!("this model takes {context_max} at most{}: shorten the text", limit.reason())
     };
     Err(Error::Input(format!(
         "{n_held} tokens in the session and {n_new} more do not fit a context of {context}; \

@@ -1,8 +1,8 @@
 //! Grouped-query attention and gated DeltaNet, as the families' configs describe them.
 
 use super::config::Config;
-use super::rope_config;
-use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing};
+use super::rope_config::{self, RopeDefaults};
+use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing, QkNorm};
 use crate::error::Result;
 
 /// Taps of a convolution: known models have 4, and each tap is a row of state.
@@ -11,33 +11,51 @@ const N_TAPS_MAX: usize = 64;
 /// What differs between the families' attentions.
 pub(super) struct AttentionTraits {
     pub(super) has_gate: bool,
-    pub(super) has_qk_norm: bool,
-    /// What `attention_bias: true` means.
+    pub(super) norm: QkNorm,
+    /// What the flag under `bias_key` means.
     pub(super) bias: AttentionBias,
-    /// Of a head's width, where the config does not say.
-    pub(super) default_rotary_factor: f64,
+    pub(super) bias_key: &'static str,
+    pub(super) has_bias_by_default: bool,
+    pub(super) rope: RopeDefaults,
 }
 
+impl AttentionTraits {
+    /// No gate, no norms, whole heads turn, and a bias where `attention_bias` asks for one.
+    pub(super) const fn plain(bias: AttentionBias) -> Self {
+        Self {
+            has_gate: false,
+            norm: QkNorm::None,
+            bias,
+            bias_key: "attention_bias",
+            has_bias_by_default: false,
+            rope: RopeDefaults::WHOLE,
+        }
+    }
+}
+
+/// An attention without window or sinks.
 pub(super) fn attention(
     config: &Config<'_>,
     traits: &AttentionTraits,
     hidden: usize,
 ) -> Result<AttentionSpec> {
     let n_heads = config.width("num_attention_heads")?;
-    let n_kv_heads = config.width("num_key_value_heads")?;
+    let n_kv_heads = config.width_or("num_key_value_heads", n_heads)?;
     config.divides(("num_key_value_heads", n_kv_heads), ("num_attention_heads", n_heads))?;
     let head_dim = config.width_or("head_dim", hidden / n_heads)?;
     config.fits(("num_attention_heads", n_heads), ("head_dim", head_dim))?;
-    let has_bias = config.flag_or("attention_bias", false)?;
-    let rope = rope_config::parse(config, ("head_dim", head_dim), traits.default_rotary_factor)?;
+    let has_bias = config.flag_or(traits.bias_key, traits.has_bias_by_default)?;
+    let rope = rope_config::parse(config, ("head_dim", head_dim), traits.rope)?;
     Ok(AttentionSpec {
         n_heads,
         n_kv_heads,
         head_dim,
         rope: rope.with_pairing(Pairing::Halves),
         has_gate: traits.has_gate,
-        has_qk_norm: traits.has_qk_norm,
+        norm: traits.norm,
         bias: if has_bias { traits.bias } else { AttentionBias::None },
+        window: None,
+        has_sinks: false,
     })
 }
 

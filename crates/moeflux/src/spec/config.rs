@@ -102,10 +102,7 @@ impl Config<'_> {
             let interval = self.checked(key, interval, usize::MAX)?;
             return Ok((1..=n_layers).map(|nth| nth.is_multiple_of(interval)).collect());
         };
-        if kinds.len() != n_layers {
-            let expected = format!("one kind for each of the {n_layers} layers");
-            return Err(self.text.wrong("layer_types", &expected));
-        }
+        self.one_for_each_layer("layer_types", kinds.len(), n_layers)?;
         let is_full = |kind: &&str| match *kind {
             "full_attention" => Ok(true),
             "linear_attention" => Ok(false),
@@ -127,6 +124,36 @@ impl Config<'_> {
         }
     }
 
+    /// The window of each layer of a kind of its own: by `layer_types`, else of every other one.
+    pub(super) fn windows(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
+        let window = || self.count("sliding_window", usize::MAX);
+        let Some(kinds) = self.text.str_list_opt("layer_types")? else {
+            let of_layer = |layer: usize| layer.is_multiple_of(2).then(window).transpose();
+            return (0..n_layers).map(of_layer).collect();
+        };
+        self.one_for_each_layer("layer_types", kinds.len(), n_layers)?;
+        let of_kind = |kind: &&str| match *kind {
+            "full_attention" => Ok(None),
+            "sliding_attention" => window().map(Some),
+            other => Err(self.unknown_layer(other)),
+        };
+        kinds.iter().map(of_kind).collect()
+    }
+
+    /// The window of all layers, if there is one.
+    pub(super) fn window_opt(&self) -> Result<Option<usize>> {
+        let key = "sliding_window";
+        self.text.value(key).map(|_| self.count(key, usize::MAX)).transpose()
+    }
+
+    fn one_for_each_layer(&self, key: &str, n_found: usize, n_layers: usize) -> Result<()> {
+        if n_found == n_layers {
+            return Ok(());
+        }
+        let expected = format!("one kind for each of the {n_layers} layers");
+        Err(self.text.wrong(key, &expected))
+    }
+
     fn unknown_layer(&self, kind: &str) -> Error {
         let advice = format!("layers of kind \"{}\" are not supported", kind.escape_debug());
         self.text.unsupported("layer_types", &advice)
@@ -144,6 +171,28 @@ impl Config<'_> {
             }
         }
         Ok(is_sparse)
+    }
+
+    /// Which layers have experts where the first ones are dense: by `mlp_layer_types`, else by
+    /// `first_k_dense_replace`.
+    pub(super) fn is_sparse_behind(
+        &self,
+        n_dense_by_default: usize,
+        n_layers: usize,
+    ) -> Result<Vec<bool>> {
+        let key = "mlp_layer_types";
+        let Some(kinds) = self.text.str_list_opt(key)? else {
+            let n_dense = self.text.usize_opt("first_k_dense_replace")?;
+            let n_dense = n_dense.unwrap_or(n_dense_by_default);
+            return Ok((0..n_layers).map(|layer| layer >= n_dense).collect());
+        };
+        self.one_for_each_layer(key, kinds.len(), n_layers)?;
+        let is_sparse = |kind: &&str| match *kind {
+            "sparse" => Ok(true),
+            "dense" => Ok(false),
+            _ => Err(self.text.wrong(key, "\"dense\" or \"sparse\" for each layer")),
+        };
+        kinds.iter().map(is_sparse).collect()
     }
 
     /// A dense layer of the published width.

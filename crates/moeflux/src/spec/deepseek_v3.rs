@@ -1,11 +1,13 @@
-//! `deepseek_v3` and `kimi_k2`: latent attention, grouped sigmoid routing, dense first layers.
+//! `deepseek_v3` and the families that are built like it, which differ in what their configs may
+//! leave out: latent attention, grouped sigmoid routing, dense first layers.
 
 use super::config::Config;
+use super::experts_config;
 use super::frame::Frame;
-use super::rope_config;
+use super::rope_config::{self, RopeDefaults};
 use super::{
-    Family, FfnSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing, RouterSpec,
-    SharedExpertSpec,
+    Activation, Family, FfnSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing,
+    RouterSpec, SharedExpertSpec,
 };
 use crate::error::Result;
 
@@ -17,13 +19,29 @@ pub(super) struct RouterDefaults {
     pub(super) n_dense_layers: usize,
 }
 
+const DEEPSEEK: RouterDefaults =
+    RouterDefaults { n_groups: 8, n_groups_kept: 4, factor: 2.5, n_dense_layers: 3 };
+const GLM_DSA: RouterDefaults = RouterDefaults { n_groups: 1, n_groups_kept: 1, ..DEEPSEEK };
+const GLM_LITE: RouterDefaults = RouterDefaults { factor: 1.8, n_dense_layers: 1, ..GLM_DSA };
+
 pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-6)?;
+    let (epsilon, defaults) = match family {
+        Family::Glm4MoeLite => (1e-5, GLM_LITE),
+        Family::GlmMoeDsa => (1e-5, GLM_DSA),
+        _ => (1e-6, DEEPSEEK),
+    };
+    let frame = Frame::parse(config, epsilon)?;
     let mixer = MixerSpec::Mla(mla(config)?);
-    let defaults = RouterDefaults { n_groups: 8, n_groups_kept: 4, factor: 2.5, n_dense_layers: 3 };
     let ffns = ffns(config, &defaults, frame.n_layers)?;
     let layers = ffns.into_iter().map(|ffn| LayerSpec { mixer: mixer.clone(), ffn }).collect();
-    Ok(frame.into_spec(family, layers))
+    let spec = frame.into_spec(family, layers);
+    Ok(match family {
+        Family::GlmMoeDsa | Family::DeepseekV32 => {
+            let n_selected = config.width_or("index_topk", 2048)?;
+            spec.limited_to(n_selected)
+        }
+        _ => spec,
+    })
 }
 
 fn mla(config: &Config<'_>) -> Result<MlaSpec> {
@@ -42,7 +60,7 @@ fn mla(config: &Config<'_>) -> Result<MlaSpec> {
     };
     let is_interleaved = config.flag_or("rope_interleave", true)?;
     let pairing = if is_interleaved { Pairing::Neighbours } else { Pairing::Halves };
-    let rope = rope_config::parse(config, ("qk_rope_head_dim", rope_dim), 1.0)?;
+    let rope = rope_config::parse(config, ("qk_rope_head_dim", rope_dim), RopeDefaults::WHOLE)?;
     let scale = ((nope_dim + rope_dim) as f64).powf(-0.5) * rope.score_factor;
     let rope = rope.with_pairing(pairing);
     if rope.n_rotated != rope_dim {
@@ -73,18 +91,12 @@ pub(super) fn ffns(
     defaults: &RouterDefaults,
     n_layers: usize,
 ) -> Result<Vec<FfnSpec>> {
-    let key = "first_k_dense_replace";
-    let n_dense = config.text.usize_opt(key)?.unwrap_or(defaults.n_dense_layers).min(n_layers);
     if config.text.value("moe_layer_freq").is_some_and(|value| value.as_u64() != Some(1)) {
         let advice = "only 1 (experts in every layer after the dense ones) is supported";
         return Err(config.text.unsupported("moe_layer_freq", advice));
     }
-    let moe = FfnSpec::Moe(moe(config, defaults)?);
-    let mut ffns = Vec::with_capacity(n_layers);
-    for layer in 0..n_layers {
-        ffns.push(if layer < n_dense { config.dense_ffn()? } else { moe.clone() });
-    }
-    Ok(ffns)
+    let is_sparse = config.is_sparse_behind(defaults.n_dense_layers, n_layers)?;
+    experts_config::ffns(config, &is_sparse, &moe(config, defaults)?)
 }
 
 fn moe(config: &Config<'_>, defaults: &RouterDefaults) -> Result<MoeSpec> {
@@ -100,7 +112,15 @@ fn moe(config: &Config<'_>, defaults: &RouterDefaults) -> Result<MoeSpec> {
     let n_shared = config.text.usize_opt("n_shared_experts")?.unwrap_or(1);
     config.fits(("n_shared_experts", n_shared), ("moe_intermediate_size", inner))?;
     let shared = SharedExpertSpec { inner: inner * n_shared, is_gated: false };
-    Ok(MoeSpec { n_experts, top_k, inner, router, shared: (n_shared > 0).then_some(shared) })
+    Ok(MoeSpec {
+        n_experts,
+        top_k,
+        inner,
+        router,
+        activation: Activation::SwiGlu,
+        has_bias: false,
+        shared: (n_shared > 0).then_some(shared),
+    })
 }
 
 fn router(

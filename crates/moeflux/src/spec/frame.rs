@@ -3,7 +3,10 @@
 //! **Invariant:** sizes are within the limits below.
 
 use super::config::Config;
-use super::{Family, LayerSpec, ModelSpec, Quantisation, quantisation};
+use super::{
+    AttentionSpec, ContextLimit, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, Quantisation,
+    quantisation,
+};
 use crate::error::Result;
 use crate::ids::TokenId;
 
@@ -42,6 +45,18 @@ impl Frame {
         })
     }
 
+    /// The same attention in every layer.
+    pub(super) fn with_attention(
+        self,
+        family: Family,
+        attention: &AttentionSpec,
+        ffns: Vec<FfnSpec>,
+    ) -> ModelSpec {
+        let mixer = || MixerSpec::Attention(attention.clone());
+        let layers = ffns.into_iter().map(|ffn| LayerSpec { mixer: mixer(), ffn }).collect();
+        self.into_spec(family, layers)
+    }
+
     pub(super) fn into_spec(self, family: Family, layers: Vec<LayerSpec>) -> ModelSpec {
         assert_eq!(layers.len(), self.n_layers, "layers of a spec");
         ModelSpec {
@@ -49,6 +64,7 @@ impl Frame {
             hidden: self.hidden,
             vocab: self.vocab,
             context_max: self.context_max,
+            context_limit: ContextLimit::Model,
             norm_epsilon: self.norm_epsilon,
             tied_embeddings: self.is_tied,
             layers,

@@ -4,21 +4,21 @@ use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;
 use super::deepseek_v3::{RouterDefaults, ffns};
 use super::frame::Frame;
-use super::{AttentionBias, Family, LayerSpec, MixerSpec, ModelSpec};
+use super::rope_config::RopeDefaults;
+use super::{AttentionBias, Family, ModelSpec, QkNorm};
 use crate::error::Result;
 
 pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
     let frame = Frame::parse(config, 1e-5)?;
     config.all_full_attention()?;
+    let has_norm = config.flag_or("use_qk_norm", false)?;
     let traits = AttentionTraits {
-        has_gate: false,
-        has_qk_norm: config.flag_or("use_qk_norm", false)?,
-        bias: AttentionBias::Qkv,
-        default_rotary_factor: 0.5,
+        norm: if has_norm { QkNorm::Heads } else { QkNorm::None },
+        rope: RopeDefaults { rotary_factor: 0.5, ..RopeDefaults::WHOLE },
+        ..AttentionTraits::plain(AttentionBias::Qkv)
     };
-    let mixer = MixerSpec::Attention(attention(config, &traits, frame.hidden)?);
+    let attention = attention(config, &traits, frame.hidden)?;
     let defaults = RouterDefaults { n_groups: 1, n_groups_kept: 1, factor: 1.0, n_dense_layers: 1 };
     let ffns = ffns(config, &defaults, frame.n_layers)?;
-    let layers = ffns.into_iter().map(|ffn| LayerSpec { mixer: mixer.clone(), ffn }).collect();
-    Ok(frame.into_spec(Family::Glm4Moe, layers))
+    Ok(frame.with_attention(Family::Glm4Moe, &attention, ffns))
 }

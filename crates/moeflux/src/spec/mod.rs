@@ -9,11 +9,17 @@ mod quantisation;
 mod frame;
 mod rope_config;
 mod attention_config;
+mod experts_config;
 mod qwen3_moe;
+mod qwen2_moe;
+mod mixtral;
+mod gpt_oss;
 mod qwen3_next;
 mod qwen3_5_moe;
 mod deepseek_v3;
 mod glm4_moe;
+mod minimax_m2;
+mod hy_v3;
 mod parse;
 mod gguf;
 #[cfg(test)]
@@ -40,6 +46,62 @@ pub enum Family {
     KimiK2,
     /// `glm4_moe`.
     Glm4Moe,
+    /// `gpt_oss`.
+    GptOss,
+    /// `minimax_m2`.
+    MinimaxM2,
+    /// `hy_v3`.
+    HyV3,
+    /// `glm4_moe_lite`.
+    Glm4MoeLite,
+    /// `glm_moe_dsa`.
+    GlmMoeDsa,
+    /// `deepseek_v32`.
+    DeepseekV32,
+    /// `kimi_k25`.
+    KimiK25,
+    /// `qwen3_vl_moe`.
+    Qwen3VlMoe,
+    /// `qwen2_moe`.
+    Qwen2Moe,
+    /// `mixtral`.
+    Mixtral,
+    /// `olmoe`.
+    Olmoe,
+}
+
+impl Family {
+    /// All families, with the name that their configs have in `model_type`.
+    pub const ALL: [(Self, &str); 17] = [
+        (Self::Qwen3Moe, "qwen3_moe"),
+        (Self::Qwen3Next, "qwen3_next"),
+        (Self::Qwen35Moe, "qwen3_5_moe"),
+        (Self::DeepseekV3, "deepseek_v3"),
+        (Self::KimiK2, "kimi_k2"),
+        (Self::Glm4Moe, "glm4_moe"),
+        (Self::GptOss, "gpt_oss"),
+        (Self::MinimaxM2, "minimax_m2"),
+        (Self::HyV3, "hy_v3"),
+        (Self::Glm4MoeLite, "glm4_moe_lite"),
+        (Self::GlmMoeDsa, "glm_moe_dsa"),
+        (Self::DeepseekV32, "deepseek_v32"),
+        (Self::KimiK25, "kimi_k25"),
+        (Self::Qwen3VlMoe, "qwen3_vl_moe"),
+        (Self::Qwen2Moe, "qwen2_moe"),
+        (Self::Mixtral, "mixtral"),
+        (Self::Olmoe, "olmoe"),
+    ];
+
+    /// The name that its configs have in `model_type`.
+    ///
+    /// # Panics
+    ///
+    /// Never: all families have one.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let row = Self::ALL.iter().find(|(family, _)| *family == self);
+        row.expect("ALL lists every family").1
+    }
 }
 
 /// A model's geometry and constants.
@@ -51,8 +113,10 @@ pub struct ModelSpec {
     pub hidden: usize,
     /// Entries of the vocabulary, as rows of the embedding.
     pub vocab: usize,
-    /// Positions the model was made for.
+    /// The longest context.
     pub context_max: usize,
+    /// Why there is no longer one.
+    pub context_limit: ContextLimit,
     /// Of every RMS norm along `hidden`.
     pub norm_epsilon: f32,
     /// The embedding is also the output matrix.
@@ -65,7 +129,38 @@ pub struct ModelSpec {
     pub quantisation: Quantisation,
 }
 
+/// Why a context may not be longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContextLimit {
+    /// The model was made for so many positions.
+    Model,
+    /// Each position sees only as many others as an indexer chooses for it: up to so many
+    /// positions that is all of them, and the indexer is not computed.
+    Indexer,
+}
+
+impl ContextLimit {
+    /// What follows "this model takes 2048 tokens at most" in messages.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Model => "",
+            Self::Indexer => {
+                " here, because beyond them its attention is sparse, which is not supported"
+            }
+        }
+    }
+}
+
 impl ModelSpec {
+    /// The same for contexts in which the indexer chooses every position.
+    pub(super) fn limited_to(self, n_selected: usize) -> Self {
+        if self.context_max <= n_selected {
+            return self;
+        }
+        Self { context_max: n_selected, context_limit: ContextLimit::Indexer, ..self }
+    }
+
     /// Experts of each layer that a token uses, at most.
     #[must_use]
     pub fn top_k_max(&self) -> usize {
@@ -117,10 +212,25 @@ pub struct AttentionSpec {
     pub rope: RopeSpec,
     /// `q_proj` also makes an output gate: per head `[q | gate]`.
     pub has_gate: bool,
-    /// Queries and keys are normed per head.
-    pub has_qk_norm: bool,
+    /// How queries and keys are normed.
+    pub norm: QkNorm,
     /// Which projections have a bias.
     pub bias: AttentionBias,
+    /// Only the last so many positions are seen.
+    pub window: Option<usize>,
+    /// Each head has one more score that takes weight but gives no value.
+    pub has_sinks: bool,
+}
+
+/// How queries and keys are normed before they turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Not at all.
+    None,
+    /// Each head by itself, all with the same gains.
+    Heads,
+    /// All heads as one row.
+    Row,
 }
 
 /// Which projections of an attention have a bias.
@@ -236,6 +346,10 @@ pub struct MoeSpec {
     pub inner: usize,
     /// How experts are chosen.
     pub router: RouterSpec,
+    /// Between the products of an expert.
+    pub activation: Activation,
+    /// The router and all projections of routed experts have a bias.
+    pub has_bias: bool,
     /// The expert that every token uses.
     pub shared: Option<SharedExpertSpec>,
 }
@@ -252,6 +366,30 @@ impl MoeSpec {
             }
         };
         (self.top_k + self.top_k.div_ceil(2)).min(n_allowed)
+    }
+}
+
+/// What stands between the products of a feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// `silu(gate) * up`.
+    SwiGlu,
+    /// That of gpt_oss: with `gate` at most the limit `l` and `up` within `-l ..= l`,
+    /// `gate * sigmoid(1.702 * gate) * (up + 1)`.
+    Clamped {
+        /// The limit.
+        limit: f32,
+    },
+}
+
+impl Activation {
+    /// The limit, if there is one.
+    #[must_use]
+    pub const fn limit(self) -> Option<f32> {
+        match self {
+            Self::SwiGlu => None,
+            Self::Clamped { limit } => Some(limit),
+        }
     }
 }
 

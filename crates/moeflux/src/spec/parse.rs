@@ -4,8 +4,8 @@
 
 use super::config::Config;
 use super::{
-    Family, FfnSpec, LayerSpec, ModelSpec, deepseek_v3, glm4_moe, qwen3_5_moe, qwen3_moe,
-    qwen3_next,
+    Family, FfnSpec, LayerSpec, ModelSpec, deepseek_v3, glm4_moe, gpt_oss, hy_v3, minimax_m2,
+    mixtral, qwen2_moe, qwen3_5_moe, qwen3_moe, qwen3_next,
 };
 use crate::error::{Error, Result};
 use crate::format::RawConfig;
@@ -38,8 +38,39 @@ const MORE_SPARSE_TYPES: [&str; 16] = [
     "step3",
 ];
 
-const KNOWN_TYPES: &str =
-    "qwen3_moe, qwen3_next, qwen3_5_moe, qwen3_5_moe_text, deepseek_v3, kimi_k2, glm4_moe";
+/// `model_type` of language models whose family has another name.
+const OTHER_NAMES: [(&str, Family); 2] =
+    [("qwen3_5_moe_text", Family::Qwen35Moe), ("qwen3_vl_moe_text", Family::Qwen3VlMoe)];
+
+impl Family {
+    /// The family that a config names.
+    fn of_type(model_type: &str) -> Option<Self> {
+        let names = Self::ALL.into_iter().map(|(family, name)| (name, family));
+        let mut rows = names.chain(OTHER_NAMES);
+        rows.find(|(name, _)| *name == model_type).map(|(_, family)| family)
+    }
+
+    fn parse(self, config: &Config<'_>) -> Result<ModelSpec> {
+        match self {
+            Self::Qwen3Moe | Self::Qwen3VlMoe => qwen3_moe::parse(config, self),
+            Self::Qwen3Next => qwen3_next::parse(config),
+            Self::Qwen35Moe => qwen3_5_moe::parse(config),
+            Self::DeepseekV3
+            | Self::KimiK2
+            | Self::KimiK25
+            | Self::DeepseekV32
+            | Self::GlmMoeDsa
+            | Self::Glm4MoeLite => deepseek_v3::parse(config, self),
+            Self::Glm4Moe => glm4_moe::parse(config),
+            Self::GptOss => gpt_oss::parse(config),
+            Self::MinimaxM2 => minimax_m2::parse(config),
+            Self::HyV3 => hy_v3::parse(config),
+            Self::Qwen2Moe => qwen2_moe::parse(config),
+            Self::Mixtral => mixtral::parse_mixtral(config),
+            Self::Olmoe => mixtral::parse_olmoe(config),
+        }
+    }
+}
 
 impl ModelSpec {
     /// The model that a config describes.
@@ -50,16 +81,11 @@ impl ModelSpec {
     /// [`Error::Unsupported`] for a model or a feature that this program does not know.
     pub fn from_config(raw: &RawConfig) -> Result<Self> {
         let config = Config { root: raw.root(), text: raw.text()? };
-        let spec = match config.root.str_opt("model_type")? {
-            Some("qwen3_moe") => qwen3_moe::parse(&config),
-            Some("qwen3_next") => qwen3_next::parse(&config),
-            Some("qwen3_5_moe" | "qwen3_5_moe_text") => qwen3_5_moe::parse(&config),
-            Some("deepseek_v3") => deepseek_v3::parse(&config, Family::DeepseekV3),
-            Some("kimi_k2") => deepseek_v3::parse(&config, Family::KimiK2),
-            Some("glm4_moe") => glm4_moe::parse(&config),
-            Some(_) => Err(unknown_type(&config)),
-            None => Err(config.root.missing("model_type")),
-        }?;
+        let Some(name) = config.root.str_opt("model_type")? else {
+            return Err(config.root.missing("model_type"));
+        };
+        let family = Family::of_type(name).ok_or_else(|| unknown_type(&config))?;
+        let spec = family.parse(&config)?;
         let n_values = expert_values(&spec);
         if n_values > EXPERT_VALUES_MAX {
             let problem =
@@ -79,16 +105,17 @@ fn expert_values(spec: &ModelSpec) -> u128 {
 }
 
 fn unknown_type(config: &Config<'_>) -> Error {
+    let known = Family::ALL.map(|(_, name)| name).join(", ");
     let name = config.root.value("model_type").and_then(|it| it.as_str()).unwrap_or_default();
     // Configs may leave out what is their family's default.
     let is_sparse = MORE_SPARSE_TYPES.iter().any(|part| name.contains(part))
         || EXPERT_COUNT_KEYS.iter().any(|key| config.text.value(key).is_some());
     let advice = if is_sparse {
-        format!("this family is not supported yet; supported are {KNOWN_TYPES}")
+        format!("this family is not supported yet; supported are {known}")
     } else {
         format!(
             "according to its config this is a dense model, and moeflux runs \
-             Mixture-of-Experts models; supported are {KNOWN_TYPES}"
+             Mixture-of-Experts models; supported are {known}"
         )
     };
     config.root.unsupported("model_type", &advice)

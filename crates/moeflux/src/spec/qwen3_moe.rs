@@ -1,34 +1,28 @@
-//! `qwen3_moe`: normed queries and keys, a softmax router, no shared expert.
+//! `qwen3_moe` and the language model of `qwen3_vl_moe`: normed queries and keys, a softmax router,
+//! no shared expert.
 
 use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;
+use super::experts_config::{ffns, softmax_experts};
 use super::frame::Frame;
-use super::{AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, RouterSpec};
+use super::rope_config::RopeDefaults;
+use super::{AttentionBias, Family, ModelSpec, QkNorm};
 use crate::error::Result;
 
-pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
+pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
     let frame = Frame::parse(config, 1e-6)?;
     config.all_full_attention()?;
+    let is_vl = family == Family::Qwen3VlMoe;
+    let theta = if is_vl { 500_000.0 } else { RopeDefaults::WHOLE.theta };
     let traits = AttentionTraits {
-        has_gate: false,
-        has_qk_norm: true,
-        bias: AttentionBias::QkvAndOut,
-        default_rotary_factor: 1.0,
+        norm: QkNorm::Heads,
+        rope: RopeDefaults { theta, ..RopeDefaults::WHOLE },
+        ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
-    let mixer = MixerSpec::Attention(attention(config, &traits, frame.hidden)?);
-    let n_experts = config.n_experts(&["num_experts", "num_local_experts"])?;
-    let moe = FfnSpec::Moe(MoeSpec {
-        n_experts,
-        top_k: config.top_k(n_experts)?,
-        inner: config.width("moe_intermediate_size")?,
-        router: RouterSpec::Softmax { renormalise: config.flag_or("norm_topk_prob", false)? },
-        shared: None,
-    });
-    let layer = |is_sparse| {
-        let ffn = if is_sparse { moe.clone() } else { config.dense_ffn()? };
-        Ok(LayerSpec { mixer: mixer.clone(), ffn })
-    };
-    let layers = config.is_sparse(frame.n_layers)?.into_iter().map(layer);
-    let layers = layers.collect::<Result<Vec<_>>>()?;
-    Ok(frame.into_spec(Family::Qwen3Moe, layers))
+    let attention = attention(config, &traits, frame.hidden)?;
+    // Of the one with pictures the config has no key for it.
+    let renormalise = is_vl || config.flag_or("norm_topk_prob", false)?;
+    let moe = softmax_experts(config, "moe_intermediate_size", renormalise)?;
+    let ffns = ffns(config, &config.is_sparse(frame.n_layers)?, &moe)?;
+    Ok(frame.with_attention(family, &attention, ffns))
 }

@@ -2,9 +2,11 @@
 
 use super::attention_config::{AttentionTraits, attention, gated_delta};
 use super::config::Config;
+use super::experts_config::softmax_experts;
 use super::frame::Frame;
+use super::rope_config::RopeDefaults;
 use super::{
-    AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, RouterSpec,
+    AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, QkNorm,
     SharedExpertSpec,
 };
 use crate::error::Result;
@@ -25,9 +27,9 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
 pub(super) fn mixers(config: &Config<'_>, frame: &Frame) -> Result<Vec<MixerSpec>> {
     let traits = AttentionTraits {
         has_gate: true,
-        has_qk_norm: true,
-        bias: AttentionBias::QkvAndOut,
-        default_rotary_factor: 0.25,
+        norm: QkNorm::Heads,
+        rope: RopeDefaults { rotary_factor: 0.25, ..RopeDefaults::WHOLE },
+        ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
     let full = MixerSpec::Attention(attention(config, &traits, frame.hidden)?);
     let linear = MixerSpec::GatedDelta(gated_delta(config)?);
@@ -38,13 +40,8 @@ pub(super) fn mixers(config: &Config<'_>, frame: &Frame) -> Result<Vec<MixerSpec
 
 /// Routed experts with a gated shared one.
 pub(super) fn moe(config: &Config<'_>, renormalise: bool) -> Result<FfnSpec> {
-    let n_experts = config.n_experts(&["num_experts", "num_local_experts"])?;
-    let shared_inner = config.width("shared_expert_intermediate_size")?;
-    Ok(FfnSpec::Moe(MoeSpec {
-        n_experts,
-        top_k: config.top_k(n_experts)?,
-        inner: config.width("moe_intermediate_size")?,
-        router: RouterSpec::Softmax { renormalise },
-        shared: Some(SharedExpertSpec { inner: shared_inner, is_gated: true }),
-    }))
+    let inner = config.width("shared_expert_intermediate_size")?;
+    let shared = Some(SharedExpertSpec { inner, is_gated: true });
+    let routed = softmax_experts(config, "moe_intermediate_size", renormalise)?;
+    Ok(FfnSpec::Moe(MoeSpec { shared, ..routed }))
 }

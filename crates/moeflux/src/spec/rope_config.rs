@@ -9,11 +9,24 @@ use super::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 use crate::error::Result;
 use crate::format::Section;
 
-const DEFAULT_THETA: f64 = 10_000.0;
 /// A stretch beyond this leaves no usable frequencies; no other parameter comes near it.
 const FACTOR_MAX: f64 = 1e6;
 const BETA_FAST: f64 = 32.0;
 const BETA_SLOW: f64 = 1.0;
+
+/// What holds where the config does not say.
+#[derive(Clone, Copy)]
+pub(super) struct RopeDefaults {
+    /// Base of the frequencies.
+    pub(super) theta: f64,
+    /// The part of a head that turns.
+    pub(super) rotary_factor: f64,
+}
+
+impl RopeDefaults {
+    /// Of most families.
+    pub(super) const WHOLE: Self = Self { theta: 10_000.0, rotary_factor: 1.0 };
+}
 
 /// A rope whose pairing the family decides.
 pub(super) struct ParsedRope {
@@ -35,11 +48,11 @@ impl ParsedRope {
 pub(super) fn parse(
     config: &Config<'_>,
     (head_dim_key, head_dim): (&str, usize),
-    default_rotary_factor: f64,
+    defaults: RopeDefaults,
 ) -> Result<ParsedRope> {
     let keys = RopeKeys::find(config)?;
-    let theta = keys.number("rope_theta", DEFAULT_THETA, 1.0)?;
-    let rotary_factor = keys.number("partial_rotary_factor", default_rotary_factor, 0.0)?;
+    let theta = keys.number("rope_theta", defaults.theta, 1.0)?;
+    let rotary_factor = keys.number("partial_rotary_factor", defaults.rotary_factor, 0.0)?;
     let n_rotated = rotated(head_dim, rotary_factor);
     if n_rotated == 0 || n_rotated > head_dim || !n_rotated.is_multiple_of(2) {
         let expected = format!(

@@ -69,9 +69,9 @@ impl BankRequest<'_> {
             return self.packed(&found, quantisation);
         }
         let fused = [".weight", ""].map(|suffix| format!("{prefix}.experts.gate_up_proj{suffix}"));
-        if table.has(&format!("{prefix}.switch_mlp.gate_proj.weight")) {
+        if let Some(stem) = stacked_stem(table, prefix) {
             let [gate, up, down] =
-                self.projections().map(|it| self.stacked(table, quantisation, it));
+                self.projections().map(|it| self.stacked(table, quantisation, (&stem, it)));
             return Ok(self.bank([gate?, up?, down?]));
         }
         // A GGUF file may have both in one tensor.
@@ -146,9 +146,9 @@ impl BankRequest<'_> {
         &self,
         table: &mut Table<'_>,
         quantisation: &mut Quantisation,
-        projection: Projection,
+        (stem, projection): (&str, Projection),
     ) -> Result<BoundProjection> {
-        let base = format!("{}.switch_mlp.{}", self.prefix, projection.name);
+        let base = format!("{stem}.{}", projection.name);
         let Projection { n_rows, n_cols, .. } = projection;
         let wanted = Wanted { base: &base, n_stack: Some(self.shape.n_experts), n_rows, n_cols };
         wanted.check_size()?;
@@ -258,6 +258,13 @@ impl BankRequest<'_> {
         let name = self.prefix.to_owned();
         ExpertBank { layer: self.layer, name, n_experts, layout, parts, records: None }
     }
+}
+
+/// What stands before the names of matrices that hold all experts of a layer: of gpt_oss, mlx-lm
+/// writes another one.
+pub(super) fn stacked_stem(table: &Table<'_>, prefix: &str) -> Option<String> {
+    let stems = ["switch_mlp", "experts"].map(|stem| format!("{prefix}.{stem}"));
+    stems.into_iter().find(|stem| table.has(&format!("{stem}.gate_proj.weight")))
 }
 
 fn push_parts(

@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackedNorms};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{Family, ModelSpec, Quantisation};
-use crate::weights::bank::{BankRequest, ExpertShape};
+use crate::weights::bank::{BankRequest, ExpertShape, stacked_stem};
 use crate::weights::found::Wanted;
 use crate::weights::imagined::{Imagination, Imagined, ImaginedKind};
 use crate::weights::leftover;
 use crate::weights::manifest::{
-    Change, ExpertBank, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
+    Change, ExpertBank, Manifest, MatrixSource, Origin, Pick, StoredVector, VectorSource,
 };
 use crate::weights::stored::{StoredMatrix, unstacked};
 use crate::weights::table::Table;
@@ -215,6 +215,38 @@ impl<'a> Binder<'a> {
         Ok(())
     }
 
+    /// Binds what is added behind the products of the routed experts of a layer: gate, up, down.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binder::matrix`].
+    pub(crate) fn expert_biases(
+        &mut self,
+        prefix: &str,
+        ExpertShape { n_experts, hidden, inner }: ExpertShape,
+    ) -> Result<[VectorId; 3]> {
+        let (n_inner, n_hidden) =
+            (n_experts.saturating_mul(inner), n_experts.saturating_mul(hidden));
+        let both = format!("{prefix}.experts.gate_up_proj_bias");
+        if self.table.has(&both) {
+            let stored = self.stored_vector(&both, n_inner.saturating_mul(2))?;
+            let mut half = |first| {
+                let pick = Pick::EveryOther { first };
+                let half = StoredVector { n_values: n_inner, pick, ..stored.clone() };
+                self.push_vector(VectorSource::Stored(half))
+            };
+            let (gate, up) = (half(0), half(1));
+            let down = self.vector(&format!("{prefix}.experts.down_proj_bias"), n_hidden)?;
+            return Ok([gate, up, down]);
+        }
+        let stem = stacked_stem(&self.table, prefix);
+        let stem = stem.unwrap_or_else(|| format!("{prefix}.switch_mlp"));
+        let name = |projection: &str| format!("{stem}.{projection}.bias");
+        let gate = self.vector(&name("gate_proj"), n_inner)?;
+        let up = self.vector(&name("up_proj"), n_inner)?;
+        Ok([gate, up, self.vector(&name("down_proj"), n_hidden)?])
+    }
+
     /// The manifest.
     ///
     /// # Errors
@@ -260,7 +292,8 @@ impl<'a> Binder<'a> {
         let n_bytes = (n_values * kind.bytes()) as u64;
         assert_eq!(n_bytes, found.extent.len_bytes, "the header's check of `{tensor}`");
         let name = found.name;
-        Ok(StoredVector { name, kind, n_values, extent: found.extent, change: Change::None })
+        let (pick, extent, change) = (Pick::All, found.extent, Change::None);
+        Ok(StoredVector { name, kind, n_values, pick, extent, change })
     }
 
     fn push(&mut self, base: &str, stored: StoredMatrix, rows: Vec<Range<usize>>) -> MatrixId {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, TensorEntry};
-use crate::spec::ModelSpec;
+use crate::spec::{ContextLimit, ModelSpec};
 use crate::weights::manifest::{SkipReason, SkippedGroup};
 
 /// Layers after the last that may predict further tokens; published models have one.
@@ -105,6 +105,9 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
     }
     if name.ends_with(".rotary_emb.inv_freq") {
         return Some((SkipReason::Derived, "*.rotary_emb.inv_freq".to_owned()));
+    }
+    if spec.context_limit == ContextLimit::Indexer && name.contains(".self_attn.indexer.") {
+        return Some((SkipReason::Indexer, "*.self_attn.indexer.*".to_owned()));
     }
     if spec.tied_embeddings && name.starts_with("lm_head.") {
         return Some((SkipReason::Derived, "lm_head.*".to_owned()));

@@ -17,7 +17,7 @@ use crate::weights::files::{Copies, Files, Finite, Meter, Watch, check_room, par
 use crate::weights::fill::{Searched, Segment, fill};
 use crate::weights::found::Extent;
 use crate::weights::manifest::{
-    Change, Manifest, MatrixSource, Origin, StoredVector, VectorSource,
+    Change, Manifest, MatrixSource, Origin, Pick, StoredVector, VectorSource,
 };
 use crate::weights::resident::{OwnedMatrix, Weights};
 
@@ -107,7 +107,7 @@ fn stored_bytes(manifest: &Manifest) -> u64 {
 /// Bytes of a vector as stored.
 fn vector_bytes(vector: &VectorSource) -> usize {
     match vector {
-        VectorSource::Stored(stored) => stored.n_values * stored.kind.bytes(),
+        VectorSource::Stored(stored) => stored.stored_bytes(),
         VectorSource::Constant(_) => 0,
     }
 }
@@ -212,6 +212,9 @@ fn vector_segment<'a>(stored: &'a StoredVector, target: &'a mut [u8]) -> Segment
 
 fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
     let mut values = widened(bytes, stored.kind);
+    if let Pick::EveryOther { first } = stored.pick {
+        values = values.into_iter().skip(first).step_by(2).collect();
+    }
     match stored.change {
         Change::None => {}
         Change::AddOne => values.iter_mut().for_each(|value| *value += 1.0),

@@ -62,10 +62,36 @@ pub struct StoredVector {
     pub kind: FloatKind,
     /// Number of values.
     pub n_values: usize,
+    /// Which of those that are stored.
+    pub pick: Pick,
     /// Where they are.
     pub extent: Extent,
     /// What becomes of it when it is loaded.
     pub change: Change,
+}
+
+impl StoredVector {
+    /// Bytes of all that is stored.
+    #[must_use]
+    pub const fn stored_bytes(&self) -> usize {
+        let n_stored = match self.pick {
+            Pick::All => self.n_values,
+            Pick::EveryOther { .. } => 2 * self.n_values,
+        };
+        n_stored * self.kind.bytes()
+    }
+}
+
+/// Which of the stored values a vector has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// All.
+    All,
+    /// Every other one.
+    EveryOther {
+        /// 0 or 1.
+        first: usize,
+    },
 }
 
 /// What becomes of stored values when they are loaded, in f32.
@@ -257,6 +283,8 @@ pub enum SkipReason {
     Vision,
     /// They belong to a head that predicts further tokens.
     Mtp,
+    /// They choose what each position sees, which is everything in contexts as short as ours.
+    Indexer,
     /// They follow from other tensors or from the config.
     Derived,
 }

@@ -32,8 +32,8 @@ pub use imagined::{ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTenso
 pub(crate) use load::expert_samples;
 pub use load::load;
 pub use manifest::{
-    BankPart, Change, ExpertBank, KindCount, Manifest, MatrixSource, Origin, PartRole, Places,
-    Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
+    BankPart, Change, ExpertBank, KindCount, Manifest, MatrixSource, Origin, PartRole, Pick,
+    Places, Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
 };
 pub(crate) use packed::described;
 pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};

@@ -8,8 +8,9 @@ use moeflux_kernels::FloatKind;
 
 use crate::format::Checkpoint;
 use crate::spec::{
-    AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder, LayerSpec, MixerSpec,
-    ModelSpec, Pairing, QuantParams, Quantisation, RopeScaling, RopeSpec,
+    AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec, HeadOrder,
+    LayerSpec, MixerSpec, ModelSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling,
+    RopeSpec,
 };
 
 /// A folder of its own that goes when it is dropped.
@@ -194,8 +195,10 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
                 scaling: RopeScaling::None,
             },
             has_gate: false,
-            has_qk_norm: true,
+            norm: QkNorm::Heads,
             bias: AttentionBias::None,
+            window: None,
+            has_sinks: false,
         }),
     };
     let layer = LayerSpec { mixer, ffn: FfnSpec::Dense { inner: 64 } };
@@ -204,6 +207,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
         hidden: 64,
         vocab: 256,
         context_max: 4096,
+        context_limit: ContextLimit::Model,
         norm_epsilon: 1e-6,
         tied_embeddings: false,
         layers: vec![layer; n_layers],

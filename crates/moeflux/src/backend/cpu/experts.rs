@@ -15,6 +15,7 @@ use crate::backend::cpu::product::{LAY_COST, ReadyRows, n_blocks};
 use crate::backend::cpu::split::{Items, Parts};
 use crate::backend::cpu::{Common, Machine, Source, Worker, grown};
 use crate::experts::{Arrived, Order};
+use crate::ids::{ExpertIdx, VectorId};
 use crate::ops::{Combine, ExpertFfn, Op, Plan, Routes};
 
 /// Blocks of outputs that are added to the sums at a time, where an expert has few uses.
@@ -112,6 +113,8 @@ impl Machine {
             let mut worker = common.worker();
             let Worker { values, laid, product, .. } = &mut *worker;
             let up = grown(values, out.len(), 0.0);
+            let expert = arrived.expert(group.arrived_idx);
+            let bias_rows = (up_layout.n_rows, range.clone());
             let x = gate_x.picked(common.table, picks, laid);
             x.multiply((common.table, product), (view.gate, range.clone()), out);
             if is_shared {
@@ -120,6 +123,9 @@ impl Machine {
                 let x = up_x.picked(common.table, picks, laid);
                 x.multiply((common.table, product), (view.up, range), up);
             }
+            let biases = op.biases.map(|biases| (biases.gate, biases.up)).unzip();
+            common.add_bias((biases.0, expert), bias_rows.clone(), picks.len(), out);
+            common.add_bias((biases.1, expert), bias_rows, picks.len(), up);
             common.table.apply(&RowOp::SwiGlu { up, limit: op.limit }, out);
         });
 
@@ -150,7 +156,7 @@ impl Machine {
         let out = buffers.get_mut(op.sum.buffer);
         let (row_len, first_col) = (out.n_cols, op.sum.first_col);
         let n_rows = routes.experts.len() / routes.top_k;
-        let n_hidden = op.sum.head_dim;
+        let (n_hidden, bias) = (op.sum.head_dim, op.biases.map(|biases| biases.down));
         let place = |block_idx| first_col + n_hidden.min(block_idx * ROWS_PER_BLOCK);
         let cost = uses.len() * 512 * ROWS_PER_BLOCK;
         let items = Items { n_items: n_blocks(n_hidden), align: 1, cost, place };
@@ -171,6 +177,9 @@ impl Machine {
                     let n_values = (end - first) * ROWS_PER_BLOCK * uses.len();
                     let values = grown(values, n_values, 0.0);
                     x.multiply((common.table, &mut *product), (matrix, rows.clone()), values);
+                    let expert = arrived.expert(group.arrived_idx);
+                    let bias_rows = (n_hidden, rows.clone());
+                    common.add_bias((bias, expert), bias_rows, uses.len(), values);
                     let start = rows.start - blocks.start * ROWS_PER_BLOCK;
                     let cols = start..start + rows.len();
                     add_uses(common.table, (routes, uses), values, (&mut sums, cols));
@@ -182,7 +191,7 @@ impl Machine {
     /// Where some are still to come, the outputs are kept for their turn in the sum.
     fn keep_partials(&mut self, op: &ExpertFfn, arrived: &Arrived<'_>) {
         let Self { common, experts, .. } = self;
-        let n_hidden = op.sum.head_dim;
+        let (n_hidden, bias) = (op.sum.head_dim, op.biases.map(|biases| biases.down));
         let hidden_layout = ExpertRows { groups: &experts.groups, n_rows: n_hidden };
         let outputs = grown(&mut experts.outputs, hidden_layout.n_values(), 0.0);
         let (down_x, identity) = (&experts.down_x, &experts.identity);
@@ -190,7 +199,9 @@ impl Machine {
             let matrix = arrived.view(group.arrived_idx).down;
             let Worker { laid, product, .. } = &mut *common.worker();
             let x = down_x.picked(common.table, &identity[group.uses.clone()], laid);
-            x.multiply((common.table, product), (matrix, range), out);
+            x.multiply((common.table, product), (matrix, range.clone()), out);
+            let expert = arrived.expert(group.arrived_idx);
+            common.add_bias((bias, expert), (n_hidden, range), group.uses.len(), out);
         });
         self.put_partials(n_hidden);
     }
@@ -281,6 +292,28 @@ impl Machine {
             table.apply(&combine, out);
         });
         self.buffers.put(op.out.buffer, out);
+    }
+}
+
+impl Common {
+    /// Adds an expert's bias, if there is one, to some rows of its outputs,
+    /// `[block of rows][use][row of the block]`.
+    /// The vector has `n_rows` values for each expert.
+    fn add_bias(
+        &self,
+        (bias, expert): (Option<VectorId>, ExpertIdx),
+        (n_rows, rows): (usize, Range<usize>),
+        n_uses: usize,
+        outputs: &mut [f32],
+    ) {
+        let Some(bias) = bias else { return };
+        let bias = &self.weights.vector(bias)[expert.0 * n_rows..][rows];
+        let blocks = outputs.chunks_exact_mut(n_uses * ROWS_PER_BLOCK);
+        for (block, bias) in blocks.zip(bias.chunks(ROWS_PER_BLOCK)) {
+            for values in block.chunks_exact_mut(ROWS_PER_BLOCK) {
+                values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            }
+        }
     }
 }
 

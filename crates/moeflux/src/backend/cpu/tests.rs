@@ -256,7 +256,7 @@ fn model() -> Model {
     let mixer = Plan::new(std::mem::take(&mut maker.ops));
 
     let sum = maker.workspace.buffer("sum", HIDDEN);
-    let expert = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None };
+    let expert = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None, biases: None };
     let expert = Plan::new(vec![Op::ExpertFfn(expert)]);
     let combine = Combine {
         sum,

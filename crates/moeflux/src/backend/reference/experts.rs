@@ -4,7 +4,7 @@
 //! depend on the order of arrival.
 
 use super::{ReferenceBackend, decode, dot, pointwise, sigmoid, store, widened};
-use crate::ids::ExpertIdx;
+use crate::ids::{ExpertIdx, VectorId};
 use crate::ops::{Combine, ExpertFfn};
 use crate::weights::ExpertView;
 use moeflux_kernels::Matrix;
@@ -14,20 +14,43 @@ impl ReferenceBackend {
         let uses: Vec<(usize, usize)> = self.routes.uses_of(expert).collect();
         let inputs: Vec<Vec<f64>> =
             uses.iter().map(|&(row_idx, _)| self.head(&op.x, row_idx, 0)).collect();
-        let gates = products(&view.gate, &inputs);
-        let ups = products(&view.up, &inputs);
+        let [gate, up, down] = [
+            (&view.gate, op.biases.map(|biases| biases.gate)),
+            (&view.up, op.biases.map(|biases| biases.up)),
+            (&view.down, op.biases.map(|biases| biases.down)),
+        ];
+        let gates = self.products(gate, expert, &inputs);
+        let ups = self.products(up, expert, &inputs);
         let inner: Vec<Vec<f64>> = gates
             .iter()
             .zip(&ups)
             .map(|(gate, up)| pointwise::swiglu(gate, up, op.limit))
             .collect();
-        let outputs = products(&view.down, &inner);
+        let outputs = self.products(down, expert, &inner);
         let n_hidden = op.sum.head_dim;
         self.partials.resize(self.routes.experts.len() * n_hidden, 0.0);
         for (&(row_idx, rank), output) in uses.iter().zip(&outputs) {
             let place = row_idx * self.routes.top_k + rank;
             store(&mut self.partials[place * n_hidden..][..n_hidden], output);
         }
+    }
+
+    /// The product of an expert's matrix with each input, and its bias.
+    fn products(
+        &self,
+        (matrix, bias): (&Matrix<'_>, Option<VectorId>),
+        expert: ExpertIdx,
+        inputs: &[Vec<f64>],
+    ) -> Vec<Vec<f64>> {
+        let mut outputs = products(matrix, inputs);
+        if let Some(bias) = bias {
+            let n_rows = matrix.layout().n_rows;
+            let bias = widened(&self.weights.vector(bias)[expert.0 * n_rows..][..n_rows]);
+            for output in &mut outputs {
+                output.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
+            }
+        }
+        outputs
     }
 
     pub(super) fn combine(&mut self, op: &Combine, n_rows: usize) {
@@ -113,7 +136,7 @@ mod tests {
             Op::Route(Route { logits, kind, top_k: 2, purpose: Purpose::Use }),
         );
 
-        let op = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None };
+        let op = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None, biases: None };
         let plan = Plan::new(vec![Op::ExpertFfn(op)]);
         for &expert_idx in order {
             let size = [1.0, 10.0, 100.0, 1000.0][expert_idx];

@@ -12,7 +12,7 @@ const OF_MODEL: [(&str, &str); 3] = [
 ];
 
 /// Behind `blk.N.` and behind `model.layers.N.`.
-const OF_LAYER: [(&str, &str); 48] = [
+const OF_LAYER: [(&str, &str); 59] = [
     ("attn_norm.weight", "input_layernorm.weight"),
     (FFN_NORM, "post_attention_layernorm.weight"),
     ("post_attention_norm.weight", "post_attention_layernorm.weight"),
@@ -53,8 +53,20 @@ const OF_LAYER: [(&str, &str); 48] = [
     ("ffn_gate.weight", "mlp.gate_proj.weight"),
     ("ffn_up.weight", "mlp.up_proj.weight"),
     ("ffn_down.weight", "mlp.down_proj.weight"),
+    ("attn_sinks.weight", "self_attn.sinks"),
+    ("indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"),
+    ("indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"),
+    ("indexer.proj.weight", "self_attn.indexer.weights_proj.weight"),
+    ("indexer.attn_k.weight", "self_attn.indexer.wk.weight"),
+    ("indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"),
     ("ffn_gate_inp.weight", "mlp.gate.weight"),
+    ("ffn_gate_inp.bias", "mlp.gate.bias"),
     ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+    // hy_v3.
+    ("exp_probs_b", "mlp.gate.e_score_correction_bias"),
+    ("ffn_gate_exps.bias", "mlp.switch_mlp.gate_proj.bias"),
+    ("ffn_up_exps.bias", "mlp.switch_mlp.up_proj.bias"),
+    ("ffn_down_exps.bias", "mlp.switch_mlp.down_proj.bias"),
     ("ffn_gate_exps.weight", "mlp.switch_mlp.gate_proj.weight"),
     ("ffn_up_exps.weight", "mlp.switch_mlp.up_proj.weight"),
     ("ffn_down_exps.weight", "mlp.switch_mlp.down_proj.weight"),
@@ -69,7 +81,18 @@ const OF_LAYER: [(&str, &str); 48] = [
 
 /// Some architectures have this name, others the one behind it in the table.
 const FFN_NORM: &str = "ffn_norm.weight";
-const WITH_FFN_NORM: [&str; 2] = ["qwen3moe", "deepseek2"];
+const WITH_FFN_NORM: [&str; 10] = [
+    "qwen3moe",
+    "qwen2moe",
+    "qwen3vlmoe",
+    "deepseek2",
+    "deepseek32",
+    "glm-dsa",
+    "minimax-m2",
+    "hy_v3",
+    "llama",
+    "olmoe",
+];
 
 /// The shared expert of the families that gate it.
 const GATED: &str = "mlp.shared_expert.";

@@ -15,20 +15,40 @@ pub(super) enum Architecture {
     Qwen3Next,
     Qwen35Moe,
     Deepseek2,
+    Deepseek32,
+    GlmDsa,
     Glm4Moe,
+    GptOss,
+    MinimaxM2,
+    HyV3,
+    Qwen3VlMoe,
+    Qwen2Moe,
+    Llama,
+    Olmoe,
 }
 
-const NAMES: [(&str, Architecture); 5] = [
+const NAMES: [(&str, Architecture); 14] = [
     ("qwen3moe", Architecture::Qwen3Moe),
     ("qwen3next", Architecture::Qwen3Next),
     ("qwen35moe", Architecture::Qwen35Moe),
     ("deepseek2", Architecture::Deepseek2),
+    ("deepseek32", Architecture::Deepseek32),
+    ("glm-dsa", Architecture::GlmDsa),
     ("glm4moe", Architecture::Glm4Moe),
+    ("gpt-oss", Architecture::GptOss),
+    ("minimax-m2", Architecture::MinimaxM2),
+    ("hy_v3", Architecture::HyV3),
+    ("qwen3vlmoe", Architecture::Qwen3VlMoe),
+    ("qwen2moe", Architecture::Qwen2Moe),
+    ("llama", Architecture::Llama),
+    ("olmoe", Architecture::Olmoe),
 ];
 
 /// `expert_gating_func`.
 pub(super) const SOFTMAX: u64 = 1;
 pub(super) const SIGMOID: u64 = 2;
+/// A softmax of the chosen logits alone: the same as one of all that is made to sum to 1.
+pub(super) const SOFTMAX_OF_CHOSEN: u64 = 3;
 
 /// Converters store a tenth of YaRN's `mscale_all_dim` in f32: digits behind these are rounding.
 const MSCALE_STEPS: f64 = 1e6;
@@ -47,41 +67,93 @@ impl Architecture {
     pub(super) fn translate(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
         frame(keys, checkpoint)?;
         match self {
-            Self::Qwen3Moe => {
-                keys.set("model_type", "qwen3_moe");
+            Self::Deepseek2 | Self::Deepseek32 | Self::GlmDsa => {
+                self.latent(keys, checkpoint)?;
+            }
+            _ => {
                 attention(keys, checkpoint)?;
-                softmax_experts(keys)?;
-                keys.skip(&["expert_shared_feed_forward_length"]);
-                rope(keys)
+                self.with_attention(keys, checkpoint)?;
+            }
+        }
+        rope(keys)?;
+        if self == Self::GptOss {
+            // No key says so: the published models were trained like this.
+            keys.set("rope_scaling.truncate", false);
+        }
+        Ok(())
+    }
+
+    fn latent(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+        let pre = keys.metadata().text("tokenizer.ggml.pre");
+        let model_type = match (self, pre) {
+            (Self::Deepseek32, _) => "deepseek_v32",
+            (Self::GlmDsa, _) => "glm_moe_dsa",
+            (_, Some("kimi-k2")) => "kimi_k2",
+            (_, Some("glm4")) => "glm4_moe_lite",
+            _ => "deepseek_v3",
+        };
+        keys.set("model_type", model_type);
+        if self != Self::Deepseek2 {
+            indexer(keys)?;
+        }
+        keys.set("attention_bias", checkpoint.tensors.contains_key(KV_BIAS));
+        mla(keys)?;
+        sigmoid_experts(keys, if self == Self::GlmDsa { SIGMOID } else { SOFTMAX })
+    }
+
+    /// What is not the same of architectures with grouped-query attention.
+    fn with_attention(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+        let shared_inner = "expert_shared_feed_forward_length";
+        match self {
+            Self::Qwen3Moe | Self::Qwen3VlMoe => {
+                let is_vl = self == Self::Qwen3VlMoe;
+                keys.set("model_type", if is_vl { "qwen3_vl_moe_text" } else { "qwen3_moe" });
+                keys.skip(&[shared_inner, "n_deepstack_layers"]);
+                softmax_experts(keys, WhereSilent::Normalised)
             }
             Self::Qwen3Next | Self::Qwen35Moe => {
                 let is_next = self == Self::Qwen3Next;
                 keys.set("model_type", if is_next { "qwen3_next" } else { "qwen3_5_moe_text" });
-                attention(keys, checkpoint)?;
                 delta(keys)?;
-                softmax_experts(keys)?;
-                let shared = "expert_shared_feed_forward_length";
-                keys.copy("shared_expert_intermediate_size", shared)?;
+                keys.copy("shared_expert_intermediate_size", shared_inner)?;
                 keys.skip(&["expert_shared_count"]);
-                rope(keys)
+                softmax_experts(keys, WhereSilent::Normalised)
             }
-            Self::Deepseek2 => {
-                let pre = keys.metadata().text("tokenizer.ggml.pre");
-                let is_kimi = pre == Some("kimi-k2");
-                keys.set("model_type", if is_kimi { "kimi_k2" } else { "deepseek_v3" });
-                let has_bias = checkpoint.tensors.contains_key(KV_BIAS);
-                keys.set("attention_bias", has_bias);
-                mla(keys)?;
-                sigmoid_experts(keys, SOFTMAX)?;
-                rope(keys)
+            Self::Qwen2Moe => {
+                keys.set("model_type", "qwen2_moe");
+                keys.set("qkv_bias", checkpoint.tensors.contains_key(Q_BIAS));
+                keys.copy("shared_expert_intermediate_size", shared_inner)?;
+                keys.skip(&["expert_shared_count"]);
+                softmax_experts(keys, WhereSilent::Plain)
+            }
+            Self::Llama | Self::Olmoe => plain_experts(keys, self == Self::Llama),
+            Self::GptOss => {
+                keys.set("model_type", "gpt_oss");
+                keys.copy("sliding_window", "attention.sliding_window")?;
+                keys.copy("intermediate_size", "expert_feed_forward_length")?;
+                softmax_experts(keys, WhereSilent::Normalised)
+            }
+            Self::MinimaxM2 => {
+                keys.set("model_type", "minimax_m2");
+                check_gate(keys, &[SIGMOID], SIGMOID)?;
+                keys.copy("intermediate_size", "expert_feed_forward_length")?;
+                experts(keys)
+            }
+            Self::HyV3 => {
+                keys.set("model_type", "hy_v3");
+                check_gate(keys, &[SIGMOID], SIGMOID)?;
+                keys.copy_or("route_norm", "expert_weights_norm", true.into())?;
+                keys.copy_or("router_scaling_factor", "expert_weights_scale", json!(1.0))?;
+                hy_layers(keys, checkpoint)?;
+                experts(keys)
             }
             Self::Glm4Moe => {
                 keys.set("model_type", "glm4_moe");
-                attention(keys, checkpoint)?;
-                let has_norm = checkpoint.tensors.contains_key(Q_NORM);
-                keys.set("use_qk_norm", has_norm);
-                sigmoid_experts(keys, SIGMOID)?;
-                rope(keys)
+                keys.set("use_qk_norm", checkpoint.tensors.contains_key(Q_NORM));
+                sigmoid_experts(keys, SIGMOID)
+            }
+            Self::Deepseek2 | Self::Deepseek32 | Self::GlmDsa => {
+                unreachable!("their attention is latent")
             }
         }
     }
@@ -190,14 +262,66 @@ fn mla(keys: &mut Keys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Experts behind a softmax.
-fn softmax_experts(keys: &mut Keys<'_>) -> Result<()> {
-    check_gate(keys, SOFTMAX, SOFTMAX)?;
+/// mixtral and olmoe, whose experts are as wide as a dense layer would be.
+fn plain_experts(keys: &mut Keys<'_>, is_mixtral: bool) -> Result<()> {
+    keys.set("model_type", if is_mixtral { "mixtral" } else { "olmoe" });
+    if keys.count_opt("expert_count")?.unwrap_or(0) == 0 {
+        let advice = "this is a dense model, and moeflux runs Mixture-of-Experts models";
+        return Err(keys.refused("expert_count", advice));
+    }
+    let silent = if is_mixtral { WhereSilent::Normalised } else { WhereSilent::Plain };
+    softmax_experts(keys, silent)
+}
+
+/// What llama.cpp does with weights of experts where no key says it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WhereSilent {
+    Normalised,
+    Plain,
+}
+
+/// Counts and widths of routed experts.
+fn experts(keys: &mut Keys<'_>) -> Result<()> {
     keys.copy("num_experts", "expert_count")?;
     keys.copy("num_experts_per_tok", "expert_used_count")?;
-    keys.copy("moe_intermediate_size", "expert_feed_forward_length")?;
-    // llama.cpp always normalises these.
-    keys.copy_or("norm_topk_prob", "expert_weights_norm", true.into())?;
+    keys.copy_opt("moe_intermediate_size", "expert_feed_forward_length")?;
+    Ok(())
+}
+
+/// Which positions each one sees, up to a number of them all.
+fn indexer(keys: &mut Keys<'_>) -> Result<()> {
+    keys.copy("index_topk", "attention.indexer.top_k")?;
+    let others = ["head_count", "key_length", "types"];
+    keys.skip(&others.map(|key| format!("attention.indexer.{key}")).each_ref().map(|it| &**it));
+    Ok(())
+}
+
+/// Dense layers and the shared expert of hy_v3, which not every file has keys for.
+fn hy_layers(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+    let is_dense = |layer: &u64| {
+        !checkpoint.tensors.contains_key(&format!("model.layers.{layer}.mlp.gate.weight"))
+    };
+    let n_layers = keys.count("block_count")?;
+    let n_dense = (0..n_layers).take_while(is_dense).count();
+    keys.copy_or("first_k_dense_replace", "leading_dense_block_count", json!(n_dense))?;
+    let inner = keys.count("expert_feed_forward_length")?;
+    let key = "expert_shared_feed_forward_length";
+    let shared = keys.count_opt(key)?.unwrap_or(inner);
+    if inner == 0 || !shared.is_multiple_of(inner) {
+        let advice = "it should be a multiple of `expert_feed_forward_length`";
+        return Err(keys.refused(key, advice));
+    }
+    keys.set_from("num_shared_experts", key, shared / inner);
+    keys.skip(&["expert_shared_count"]);
+    Ok(())
+}
+
+/// Experts behind a softmax.
+fn softmax_experts(keys: &mut Keys<'_>, silent: WhereSilent) -> Result<()> {
+    check_gate(keys, &[SOFTMAX, SOFTMAX_OF_CHOSEN], SOFTMAX)?;
+    experts(keys)?;
+    let is_normalised = silent == WhereSilent::Normalised;
+    keys.copy_or("norm_topk_prob", "expert_weights_norm", is_normalised.into())?;
     for key in ["expert_group_count", "expert_group_used_count", "leading_dense_block_count"] {
         if keys.count_opt(key)?.is_some_and(|n| n > 1 || key.starts_with("leading") && n > 0) {
             return Err(keys.refused(key, "it is not supported for this architecture"));
@@ -213,7 +337,7 @@ fn softmax_experts(keys: &mut Keys<'_>) -> Result<()> {
 
 /// Experts behind a sigmoid with a correction, in groups.
 fn sigmoid_experts(keys: &mut Keys<'_>, default_gate: u64) -> Result<()> {
-    check_gate(keys, SIGMOID, default_gate)?;
+    check_gate(keys, &[SIGMOID], default_gate)?;
     let n_experts = keys.count("expert_count")?;
     keys.set_from("n_routed_experts", "expert_count", n_experts);
     keys.copy("num_experts_per_tok", "expert_used_count")?;
@@ -236,13 +360,13 @@ fn is_one(factor: f64) -> bool {
     factor.to_bits() == 1_f64.to_bits()
 }
 
-fn check_gate(keys: &mut Keys<'_>, known: u64, default: u64) -> Result<()> {
+fn check_gate(keys: &mut Keys<'_>, known: &[u64], default: u64) -> Result<()> {
     let key = "expert_gating_func";
     let gate = keys.count_opt(key)?.filter(|gate| *gate != 0).unwrap_or(default);
-    if gate == known {
+    if known.contains(&gate) {
         return Ok(());
     }
-    let name = if known == SIGMOID { "2, a sigmoid" } else { "1, a softmax" };
+    let name = if known.contains(&SIGMOID) { "2, a sigmoid" } else { "1, a softmax" };
     let advice = format!("is {gate}; of this architecture, only {name}, is supported");
     Err(keys.refused(key, &advice))
 }

@@ -12,7 +12,7 @@ mod tests;
 
 use serde_json::Value as Json;
 
-use super::{HeadOrder, MixerSpec, ModelSpec};
+use super::{HeadOrder, MixerSpec, ModelSpec, Pairing};
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Gguf};
 
@@ -47,11 +47,16 @@ impl ModelSpec {
         }
         let raw = keys.into_config()?;
         let mut spec = Self::from_config(&raw)?;
-        if architecture == Architecture::Qwen35Moe {
-            for layer in &mut spec.layers {
-                if let MixerSpec::GatedDelta(delta) = &mut layer.mixer {
+        for layer in &mut spec.layers {
+            match (&mut layer.mixer, architecture) {
+                (MixerSpec::GatedDelta(delta), Architecture::Qwen35Moe) => {
                     delta.order = HeadOrder::Tiled;
                 }
+                // Rows of queries and keys were reordered, for the other way to turn them.
+                (MixerSpec::Attention(attention), Architecture::Llama) => {
+                    attention.rope.pairing = Pairing::Neighbours;
+                }
+                _ => {}
             }
         }
         Ok(spec)

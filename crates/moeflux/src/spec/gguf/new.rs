@@ -32,8 +32,17 @@ impl Family {
             Self::Qwen3Moe => "qwen3moe",
             Self::Qwen3Next => "qwen3next",
             Self::Qwen35Moe => "qwen35moe",
-            Self::DeepseekV3 | Self::KimiK2 => "deepseek2",
+            Self::DeepseekV3 | Self::KimiK2 | Self::KimiK25 | Self::Glm4MoeLite => "deepseek2",
+            Self::DeepseekV32 => "deepseek32",
+            Self::GlmMoeDsa => "glm-dsa",
             Self::Glm4Moe => "glm4moe",
+            Self::GptOss => "gpt-oss",
+            Self::MinimaxM2 => "minimax-m2",
+            Self::HyV3 => "hy_v3",
+            Self::Qwen3VlMoe => "qwen3vlmoe",
+            Self::Qwen2Moe => "qwen2moe",
+            Self::Mixtral => "llama",
+            Self::Olmoe => "olmoe",
         }
     }
 
@@ -41,11 +50,16 @@ impl Family {
     #[must_use]
     pub fn gguf_pre(self) -> &'static str {
         match self {
-            Self::Qwen3Moe | Self::Qwen3Next => "qwen2",
+            Self::Qwen3Moe | Self::Qwen3Next | Self::Qwen3VlMoe | Self::Qwen2Moe => "qwen2",
             Self::Qwen35Moe => "qwen35",
-            Self::DeepseekV3 => "deepseek-v3",
-            Self::KimiK2 => "kimi-k2",
-            Self::Glm4Moe => "glm4",
+            Self::DeepseekV3 | Self::DeepseekV32 => "deepseek-v3",
+            Self::KimiK2 | Self::KimiK25 => "kimi-k2",
+            Self::Glm4Moe | Self::Glm4MoeLite | Self::GlmMoeDsa => "glm4",
+            Self::GptOss => "gpt-4o",
+            Self::MinimaxM2 => "minimax-m2",
+            Self::HyV3 => "hunyuan",
+            Self::Mixtral => "default",
+            Self::Olmoe => "olmo",
         }
     }
 }

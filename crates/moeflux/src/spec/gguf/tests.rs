@@ -164,8 +164,8 @@ fn what_is_not_known_is_refused_under_the_name_in_the_file() {
         let message = spec_of("qwen3moe", &QWEN, &[(key, value)]).unwrap_err();
         assert!(message.contains(expected), "{key}: {message}");
     }
-    let message = spec_of("qwen2moe", &QWEN, &[]).unwrap_err();
-    assert!(message.contains("\"qwen2moe\": this architecture is not supported"), "{message}");
+    let message = spec_of("qwen4exp", &QWEN, &[]).unwrap_err();
+    assert!(message.contains("\"qwen4exp\": this architecture is not supported"), "{message}");
     let gate = [("expert_gating_func", None)];
     let message = spec_of("deepseek2", &DEEPSEEK, &gate).unwrap_err();
     assert!(message.contains("`deepseek2.expert_gating_func`: is 1"), "{message}");

@@ -1,5 +1,6 @@
 //! Configs as published, changed key by key, and damaged at random.
 
+mod families;
 mod refused;
 mod rope;
 
@@ -89,6 +90,15 @@ fn moe_of(spec: &ModelSpec) -> &MoeSpec {
     moe.unwrap()
 }
 
+fn plain_moe(
+    (n_experts, top_k, inner): (usize, usize, usize),
+    router: RouterSpec,
+    shared: Option<SharedExpertSpec>,
+) -> MoeSpec {
+    let (activation, has_bias) = (Activation::SwiGlu, false);
+    MoeSpec { n_experts, top_k, inner, router, activation, has_bias, shared }
+}
+
 fn attention_of(spec: &ModelSpec) -> &AttentionSpec {
     let attention = spec.layers.iter().find_map(|layer| match &layer.mixer {
         MixerSpec::Attention(attention) => Some(attention),
@@ -138,13 +148,14 @@ fn qwen3_moe_as_published() {
         head_dim: 128,
         rope,
         has_gate: false,
-        has_qk_norm: true,
+        norm: QkNorm::Heads,
         bias: AttentionBias::None,
+        window: None,
+        has_sinks: false,
     };
     assert_eq!(attention_of(&spec), &expected);
     let router = RouterSpec::Softmax { renormalise: true };
-    let expected = MoeSpec { n_experts: 128, top_k: 8, inner: 768, router, shared: None };
-    assert_eq!(moe_of(&spec), &expected);
+    assert_eq!(moe_of(&spec), &plain_moe((128, 8, 768), router, None));
 }
 
 #[test]
@@ -157,7 +168,7 @@ fn qwen3_5_moe_as_published() {
     assert_eq!((delta.n_k_heads, delta.n_v_heads, delta.conv_cols()), (16, 64, 12_288));
     assert_eq!((delta.k_dim, delta.v_dim, delta.n_taps), (128, 128, 4));
     let attention = attention_of(&spec);
-    assert!(attention.has_gate && attention.has_qk_norm);
+    assert!(attention.has_gate && attention.norm == QkNorm::Heads);
     assert_eq!((attention.head_dim, attention.rope.n_rotated), (256, 64));
     let moe = moe_of(&spec);
     assert_eq!((moe.n_experts, moe.top_k, moe.inner), (512, 10, 1024));
@@ -197,8 +208,7 @@ fn deepseek_v3_as_published() {
         factor: 2.5,
     };
     let shared = Some(SharedExpertSpec { inner: 2048, is_gated: false });
-    let expected = MoeSpec { n_experts: 256, top_k: 8, inner: 2048, router, shared };
-    assert_eq!(moe_of(&spec), &expected);
+    assert_eq!(moe_of(&spec), &plain_moe((256, 8, 2048), router, shared));
 }
 
 #[test]
@@ -206,11 +216,11 @@ fn glm4_moe_as_published() {
     let spec = spec(GLM4);
     assert_eq!(layers(&spec), "AdAdAdAe");
     let attention = attention_of(&spec);
-    assert_eq!((attention.bias, attention.has_qk_norm), (AttentionBias::Qkv, true));
+    assert_eq!((attention.bias, attention.norm), (AttentionBias::Qkv, QkNorm::Heads));
     assert_eq!(attention.rope.n_rotated, 64);
     assert_eq!(spec.eos, tokens(&[151_329, 151_336, 151_338]));
     let bare = parse(&with(GLM4, "use_qk_norm", json!(ABSENT))).unwrap();
-    assert!(!attention_of(&bare).has_qk_norm);
+    assert_eq!(attention_of(&bare).norm, QkNorm::None);
 }
 
 #[test]

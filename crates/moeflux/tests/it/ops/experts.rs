@@ -100,7 +100,7 @@ pub(super) fn experts(
     let out =
         if builder.rng.coin() { builder.compare(residual) } else { builder.output("out", hidden) };
     let combine = Combine { sum, shared, shared_gate, residual, out };
-    let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit };
+    let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit, biases: None };
     let experts = Experts {
         ffn: Plan::new(vec![Op::ExpertFfn(ffn)]),
         combine: Plan::new(vec![Op::Combine(combine)]),

@@ -1,0 +1,52 @@
+//! Routed experts, as the families' configs describe them.
+
+use super::config::Config;
+use super::{Activation, FfnSpec, MoeSpec, RouterSpec, SharedExpertSpec};
+use crate::error::Result;
+
+/// Names of the number of routed experts in families with a softmax.
+const N_EXPERTS: [&str; 2] = ["num_experts", "num_local_experts"];
+
+/// Experts behind a softmax, without a shared one. `inner_key` has the width of an expert.
+pub(super) fn softmax_experts(
+    config: &Config<'_>,
+    inner_key: &str,
+    renormalise: bool,
+) -> Result<MoeSpec> {
+    let n_experts = config.n_experts(&N_EXPERTS)?;
+    Ok(MoeSpec {
+        n_experts,
+        top_k: config.top_k(n_experts)?,
+        inner: config.width(inner_key)?,
+        router: RouterSpec::Softmax { renormalise },
+        activation: Activation::SwiGlu,
+        has_bias: false,
+        shared: None,
+    })
+}
+
+/// Experts behind a sigmoid with a correction for the choice and without groups, whose weights
+/// are made to sum to `factor`.
+pub(super) fn sigmoid_experts(
+    config: &Config<'_>,
+    inner_key: &str,
+    factor: f32,
+    shared: Option<SharedExpertSpec>,
+) -> Result<MoeSpec> {
+    if config.n_experts(&N_EXPERTS)? < 2 {
+        // A group's worth is the sum of its two best.
+        return Err(config.text.wrong(config.text.present(&N_EXPERTS), "at least 2"));
+    }
+    let router =
+        RouterSpec::SigmoidGrouped { n_groups: 1, n_groups_kept: 1, renormalise: true, factor };
+    Ok(MoeSpec { router, shared, ..softmax_experts(config, inner_key, true)? })
+}
+
+/// The feed-forwards of all layers: routed experts, or dense ones of the published width.
+pub(super) fn ffns(config: &Config<'_>, is_sparse: &[bool], moe: &MoeSpec) -> Result<Vec<FfnSpec>> {
+    let ffn = |is_sparse: &bool| match is_sparse {
+        true => Ok(FfnSpec::Moe(moe.clone())),
+        false => config.dense_ffn(),
+    };
+    is_sparse.iter().map(ffn).collect()
+}

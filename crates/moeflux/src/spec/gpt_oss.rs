@@ -1,0 +1,50 @@
+//! `gpt_oss`: windows in every other layer, sinks, biases everywhere, a SwiGLU that is cut.
+
+use super::attention_config::{AttentionTraits, attention};
+use super::config::Config;
+use super::experts_config::softmax_experts;
+use super::frame::Frame;
+use super::rope_config::RopeDefaults;
+use super::{
+    Activation, AttentionBias, AttentionSpec, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec,
+    MoeSpec,
+};
+use crate::error::Result;
+
+/// The factor in the sigmoid of [`Activation::Clamped`].
+const ALPHA: f64 = 1.702;
+
+pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
+    let frame = Frame::parse(config, 1e-5)?;
+    let has_rope = |key| config.text.value(key).is_some();
+    if !has_rope("rope_scaling") && !has_rope("rope_parameters") {
+        return Err(config.text.missing("rope_scaling"));
+    }
+    let traits = AttentionTraits {
+        has_bias_by_default: true,
+        rope: RopeDefaults { theta: 150_000.0, ..RopeDefaults::WHOLE },
+        ..AttentionTraits::plain(AttentionBias::QkvAndOut)
+    };
+    let attention = attention(config, &traits, frame.hidden)?;
+    let attention = AttentionSpec { has_sinks: true, ..attention };
+    let moe = FfnSpec::Moe(MoeSpec {
+        activation: activation(config)?,
+        has_bias: true,
+        // The softmax of the chosen logits alone is that of all of them, made to sum to 1.
+        ..softmax_experts(config, "intermediate_size", true)?
+    });
+    let layer = |window| {
+        let mixer = MixerSpec::Attention(AttentionSpec { window, ..attention.clone() });
+        LayerSpec { mixer, ffn: moe.clone() }
+    };
+    let layers = config.windows(frame.n_layers)?.into_iter().map(layer).collect();
+    Ok(frame.into_spec(Family::GptOss, layers))
+}
+
+fn activation(config: &Config<'_>) -> Result<Activation> {
+    let alpha = config.text.f64_opt("swiglu_alpha")?;
+    if alpha.is_some_and(|alpha| (alpha - ALPHA).abs() > 1e-9) {
+        return Err(config.text.unsupported("swiglu_alpha", "only 1.702 is supported"));
+    }
+    Ok(Activation::Clamped { limit: config.positive_or("swiglu_limit", 7.0)? })
+}

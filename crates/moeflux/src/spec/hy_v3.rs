@@ -1,0 +1,38 @@
+//! `hy_v3`: normed queries and keys, a sigmoid router with a correction, a shared expert.
+
+use super::attention_config::{AttentionTraits, attention};
+use super::config::Config;
+use super::experts_config::{ffns, sigmoid_experts};
+use super::frame::Frame;
+use super::rope_config::RopeDefaults;
+use super::{AttentionBias, Family, ModelSpec, QkNorm, SharedExpertSpec};
+use crate::error::Result;
+
+pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
+    let frame = Frame::parse(config, 1e-5)?;
+    for (key, known) in [
+        ("route_norm", true),
+        ("qk_norm", true),
+        ("moe_router_use_sigmoid", true),
+        ("mlp_bias", false),
+    ] {
+        if config.flag_or(key, known)? != known {
+            return Err(config.text.unsupported(key, &format!("only {known} is supported")));
+        }
+    }
+    let traits = AttentionTraits {
+        norm: QkNorm::Heads,
+        rope: RopeDefaults { theta: 11_158_840.0, ..RopeDefaults::WHOLE },
+        ..AttentionTraits::plain(AttentionBias::QkvAndOut)
+    };
+    let attention = attention(config, &traits, frame.hidden)?;
+    let inner_key = "moe_intermediate_size";
+    let inner = config.width(inner_key)?;
+    let n_shared = config.width_or("num_shared_experts", 1)?;
+    config.fits(("num_shared_experts", n_shared), (inner_key, inner))?;
+    let shared = SharedExpertSpec { inner: inner * n_shared, is_gated: false };
+    let factor = config.positive_or("router_scaling_factor", 2.826)?;
+    let moe = sigmoid_experts(config, inner_key, factor, Some(shared))?;
+    let ffns = ffns(config, &config.is_sparse_behind(1, frame.n_layers)?, &moe)?;
+    Ok(frame.with_attention(Family::HyV3, &attention, ffns))
+}

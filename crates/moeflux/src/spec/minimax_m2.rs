@@ -1,0 +1,35 @@
+//! `minimax_m2`: queries and keys are normed as whole rows, a part of each head turns, and experts
+//! in every layer stand behind a sigmoid with a correction.
+
+use super::attention_config::{AttentionTraits, attention};
+use super::config::Config;
+use super::experts_config::{ffns, sigmoid_experts};
+use super::frame::Frame;
+use super::rope_config::RopeDefaults;
+use super::{AttentionBias, Family, ModelSpec, QkNorm};
+use crate::error::Result;
+
+pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
+    let frame = Frame::parse(config, 1e-6)?;
+    // Configs say so by a key of their own.
+    for (key, known) in [("scoring_func", "sigmoid"), ("qk_norm_type", "per_layer")] {
+        if config.text.str_opt(key)?.is_some_and(|name| name != known) {
+            return Err(config.text.unsupported(key, &format!("only \"{known}\" is supported")));
+        }
+    }
+    let rope = RopeDefaults { theta: 5e6, rotary_factor: rotary_factor(config, frame.hidden)? };
+    let norm = if config.flag_or("use_qk_norm", true)? { QkNorm::Row } else { QkNorm::None };
+    let traits = AttentionTraits { norm, rope, ..AttentionTraits::plain(AttentionBias::None) };
+    let attention = attention(config, &traits, frame.hidden)?;
+    let moe = sigmoid_experts(config, "intermediate_size", 1.0, None)?;
+    let ffns = ffns(config, &vec![true; frame.n_layers], &moe)?;
+    Ok(frame.with_attention(Family::MinimaxM2, &attention, ffns))
+}
+
+/// Published configs have the number of channels that turn.
+fn rotary_factor(config: &Config<'_>, hidden: usize) -> Result<f64> {
+    let Some(n_rotated) = config.text.usize_opt("rotary_dim")? else { return Ok(1.0) };
+    let n_heads = config.width("num_attention_heads")?;
+    let head_dim = config.width_or("head_dim", hidden / n_heads)?;
+    Ok(n_rotated as f64 / head_dim as f64)
+}
