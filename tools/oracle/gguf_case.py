@@ -17,7 +17,12 @@ import numpy as np, torch, gguf, transformers
 import make_case
 from gguf import GGMLQuantizationType as T, quants
 
-ARCH = dict(qwen3_moe="qwen3moe", qwen3_next="qwen3next", qwen3_5_moe_text="qwen35moe", deepseek_v3="deepseek2", kimi_k2="deepseek2", glm4_moe="glm4moe")
+ARCH = dict(qwen3_moe="qwen3moe", qwen3_next="qwen3next", qwen3_5_moe_text="qwen35moe", deepseek_v3="deepseek2", kimi_k2="deepseek2", glm4_moe="glm4moe",
+            glm4_moe_lite="deepseek2", glm_moe_dsa="glm-dsa", deepseek_v32="deepseek32", gpt_oss="gpt-oss", minimax_m2="minimax-m2", hy_v3="hy_v3",
+            qwen3_vl_moe="qwen3vlmoe", qwen2_moe="qwen2moe", mixtral="llama", olmoe="olmoe")
+# post_attention_layernorm is ffn_norm there.
+WITH_FFN_NORM = {"qwen3_moe", "qwen2_moe", "qwen3_vl_moe", "minimax_m2", "hy_v3", "mixtral", "olmoe", *families.MLA}
+TOKENIZERS = dict(kimi_k2="kimi-k2", glm4_moe_lite="glm4")
 GLOBAL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 LAYER = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -28,10 +33,11 @@ LAYER = {
     "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.conv1d": "ssm_conv1d",
     "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.router": "ffn_gate_inp", "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    "self_attn.indexer.wk": "indexer.attn_k", "self_attn.indexer.k_norm": "indexer.k_norm", "self_attn.indexer.weights_proj": "indexer.proj"}
 for part in ("gate", "up", "down"):
     LAYER[f"mlp.shared_expert.{part}_proj"] = LAYER[f"mlp.shared_experts.{part}_proj"] = f"ffn_{part}_shexp"
-KEEP_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "exp_probs_b.bias", "ssm_a", "ssm_dt.bias")
+KEEP_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "exp_probs_b.bias", "exp_probs_b", "ssm_a", "ssm_dt.bias")
 # f16 scale fields of blocks that `gguf` cannot quantise: (offset of d, offset of dmin or None, dmin / d that makes the mean 0)
 FIELDS = {T.Q2_K: (80, 82, 1.5), T.Q3_K: (108, None, 0), T.Q4_K: (0, 2, 7.5), T.Q5_K: (0, 2, 15.5), T.Q6_K: (208, None, 0), T.IQ2_XXS: (0, None, 0),
           T.IQ2_XS: (0, None, 0), T.IQ2_S: (0, None, 0), T.IQ3_XXS: (0, None, 0), T.IQ3_S: (0, None, 0), T.IQ4_NL: (0, None, 0), T.IQ4_XS: (0, None, 0)}
@@ -126,6 +132,7 @@ def delta(writer, prefix, name, v, cfg):
 
 def store(writer, cfg, name, v, fused):
     """Stores one tensor of the transformers model as the converter does; answers what the file holds, in the model's own shape."""
+    name = name.replace("model.language_model.", "model.")
     m = re.match(r"model\.layers\.(\d+)\.(.*)", name)
     if not m:
         module, _, kind = name.rpartition(".")
@@ -136,6 +143,12 @@ def store(writer, cfg, name, v, fused):
         out = delta(writer, prefix, rest[len("linear_attn."):], v, cfg)
         if out is not None:
             return out
+    if cfg["model_type"] == "gpt_oss" and (rest.startswith("mlp.experts.") or rest.endswith("sinks")):
+        return gpt_oss(writer, prefix, rest, v)
+    if cfg["model_type"] == "mixtral" and re.match(r"self_attn\.[qk]_proj", rest):
+        n_heads = cfg["num_attention_heads" if "q_proj" in rest else "num_key_value_heads"]
+        order = np.arange(len(v)).reshape(n_heads, 2, -1).transpose(0, 2, 1).reshape(-1)     # conversion/llama.py, permute
+        return permuted(writer, prefix + LAYER[rest.rpartition(".")[0]] + ".weight", v, 0, order)
     if rest == "mlp.experts.gate_up_proj":               # [E, 2 inner, hidden]
         if fused:
             return writer.add(prefix + "ffn_gate_up_exps.weight", v)
@@ -143,21 +156,35 @@ def store(writer, cfg, name, v, fused):
         return np.concatenate([writer.add(prefix + "ffn_gate_exps.weight", gate), writer.add(prefix + "ffn_up_exps.weight", up)], 1)
     if rest == "mlp.experts.down_proj":
         return writer.add(prefix + "ffn_down_exps.weight", v)
-    if rest == "mlp.gate.e_score_correction_bias":
-        return writer.add(prefix + "exp_probs_b.bias", v)
+    if rest.endswith("e_score_correction_bias"):
+        return writer.add(prefix + ("exp_probs_b" if cfg["model_type"] == "hy_v3" else "exp_probs_b.bias"), v)
     if rest == "self_attn.kv_b_proj.weight":             # per head [k | v] -> k transposed, v
         n, d_k, d_v = cfg["num_attention_heads"], cfg["qk_nope_head_dim"], cfg["v_head_dim"]
         heads = v.reshape(n, d_k + d_v, -1)
         k = writer.add(prefix + "attn_k_b.weight", heads[:, :d_k].transpose(0, 2, 1)).transpose(0, 2, 1)
         return np.concatenate([k, writer.add(prefix + "attn_v_b.weight", heads[:, d_k:])], 1).reshape(v.shape)
     if rest == "post_attention_layernorm.weight":
-        target = "ffn_norm" if cfg["model_type"] in ("qwen3_moe", "deepseek_v3", "kimi_k2") else "post_attention_norm"
+        target = "ffn_norm" if cfg["model_type"] in WITH_FFN_NORM else "post_attention_norm"
     else:
         target = LAYER[rest.rpartition(".")[0]]
     plus = 1.0 if cfg["model_type"] in families.HYBRID and rest.endswith("norm.weight") and rest != "linear_attn.norm.weight" else 0.0
     if target == "ffn_gate_inp_shexp" and cfg["model_type"] == "qwen3_next":   # some files have [hidden], some [1, hidden]
         return writer.add(prefix + target + ".weight", v[0])[None]
     return writer.add(prefix + target + "." + rest.rpartition(".")[2], v + plus) - plus
+
+
+def gpt_oss(writer, prefix, rest, v):
+    """Experts are input first, gate and up in turn."""
+    if rest == "self_attn.sinks":
+        return writer.add(prefix + "attn_sinks.weight", v)
+    out = np.empty_like(v)
+    kind = "bias" if rest.endswith("_bias") else "weight"
+    put = lambda part, x: (writer.add(f"{prefix}ffn_{part}_exps.weight", x.transpose(0, 2, 1)).transpose(0, 2, 1) if kind == "weight"
+                           else writer.add(f"{prefix}ffn_{part}_exps.bias", x))
+    if "down_proj" in rest:
+        return put("down", v)
+    out[..., ::2], out[..., 1::2] = put("gate", v[..., ::2]), put("up", v[..., 1::2])
+    return out
 
 
 def mtp(writer, cfg, n):
@@ -189,9 +216,31 @@ def metadata(w, cfg, with_mtp):
         w.add_rope_dimension_sections((rope["mrope_section"] + [0])[:4])
     w.add_rope_freq_base(float(rope.get("rope_theta", c.get("rope_theta"))))
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    w.add_expert_count(c.get("num_experts") or c["n_routed_experts"])
+    w.add_expert_count(c.get("num_experts") or c.get("num_local_experts") or c["n_routed_experts"])
     w.add_expert_used_count(c["num_experts_per_tok"])
-    w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if kind in ("gpt_oss", "minimax_m2"):
+        w.add_expert_feed_forward_length(c["intermediate_size"])
+    elif "moe_intermediate_size" in c:
+        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if kind == "gpt_oss":
+        w.add_sliding_window(c["sliding_window"])
+    if kind == "minimax_m2":
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        w.add_rope_dimension_count(c["rotary_dim"])
+    if kind == "hy_v3":
+        w.add_expert_shared_feed_forward_length(c["moe_intermediate_size"] * c["num_shared_experts"])
+        w.add_expert_weights_norm(c["route_norm"])
+        w.add_expert_weights_scale(c["router_scaling_factor"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind == "qwen2_moe":
+        w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+    if kind == "mixtral":
+        w.add_vocab_size(c["vocab_size"])
+        w.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
+    if "index_topk" in c:
+        w.add_indexer_head_count(c["index_n_heads"])
+        w.add_indexer_key_length(c["index_head_dim"])
+        w.add_indexer_top_k(c["index_topk"])
     if with_mtp:
         w.add_nextn_predict_layers(1)
     if "head_dim" in c:
@@ -232,7 +281,7 @@ def metadata(w, cfg, with_mtp):
         if "mscale_all_dim" in rope:
             w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
     w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("kimi-k2" if kind == "kimi_k2" else "qwen2")
+    w.add_tokenizer_pre(TOKENIZERS.get(kind, "qwen2"))
     w.add_token_list([f"t{i}" for i in range(c["vocab_size"])])
     w.add_eos_token_id(2)
 
@@ -277,15 +326,16 @@ def main():
     families.add_flags(ap)
     a = ap.parse_args()
     cfg = families.build(a.family, {k: getattr(a, k) for k in families.GEOMETRY}, a.sets)
+    whole, cfg = cfg, dict(cfg.get("text_config", cfg), model_type=cfg["model_type"])
     out = Path(a.out)
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    model = make_case.build_model(cfg)
+    model = make_case.build_model(whole)
     make_case.fill(model, a.seed, model.config.tie_word_embeddings, router_bias=a.router_bias)
     writer = Writer(a.types, a.seed)
     with torch.no_grad():
         for name, v in model.state_dict().items():
-            if not (name == "lm_head.weight" and model.config.tie_word_embeddings):
+            if not (name == "lm_head.weight" and model.config.tie_word_embeddings or name.startswith("model.visual.")):
                 v.copy_(torch.from_numpy(np.ascontiguousarray(store(writer, cfg, name, v.numpy().copy(), a.fused))))
     if a.mtp:
         mtp(writer, cfg, cfg["num_hidden_layers"])
