@@ -30,7 +30,8 @@ fn main(
     for (var i = invocation; i < N_TEAMS * OUTS; i += N_INVOCATIONS) {
         let idx = group.x * N_TEAMS * OUTS + i;
         if idx < params.n_outputs {
-            ws[out_at + idx] = total_of(i / OUTS, i % OUTS);
+            let sum = total_of(i / OUTS, i % OUTS);
+            ws[out_at + idx] = with_bias(params.bias, group.y, idx, sum);
         }
     }
 }

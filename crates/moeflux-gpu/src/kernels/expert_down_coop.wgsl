@@ -7,7 +7,8 @@ fn take_sums(stand: Stand, first: u32) {
         let pair = pair_of(stand.group.y, input_shown(stand, first, i));
         if pair != NONE && idx < params.n_outputs {
             let at = place_of_pair(params.out, pair) + idx;
-            set_value(at, sum_shown(stand, i, stand.lane));
+            let sum = sum_shown(stand, i, stand.lane);
+            set_value(at, with_bias(params.bias, pair, idx, sum));
         }
     }
 }

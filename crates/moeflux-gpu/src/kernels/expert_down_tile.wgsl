@@ -32,7 +32,8 @@ fn main(
         for (var i = 0u; i < 8u; i++) {
             let idx = first_out + i * 8u + invocation % 8u;
             if pair != NONE && idx < params.n_outputs {
-                ws[place_of_pair(params.out, pair) + idx] = sums[i * PER_LANE + j];
+                ws[place_of_pair(params.out, pair) + idx] =
+                    with_bias(params.bias, pair, idx, sums[i * PER_LANE + j]);
             }
         }
     }

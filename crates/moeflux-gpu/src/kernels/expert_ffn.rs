@@ -8,6 +8,7 @@
 use std::ops::RangeInclusive;
 
 use moeflux::provider::error::Result;
+use moeflux::provider::ids::VectorId;
 use moeflux::provider::ops::ExpertFfn;
 use moeflux_kernels::MatrixLayout;
 
@@ -63,6 +64,8 @@ params! {
         up_codes: u32,
         up_scales: u32,
         up_biases: u32,
+        bias: u32,
+        up_bias: u32,
         limit: f32,
         tiles: u32,
         pairs: u32,
@@ -71,50 +74,68 @@ params! {
 
 const PARAMS: &str = include_str!("expert_params.wgsl");
 
-fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+/// What stands between and behind the products.
+#[derive(Clone, Copy, Debug)]
+struct With {
+    /// Gate and up are cut.
+    limit: bool,
+    /// Each product has a bias.
+    biases: bool,
+}
+
+impl With {
+    const fn of(op: &ExpertFfn) -> Self {
+        Self { limit: op.limit.is_some(), biases: op.biases.is_some() }
+    }
+}
+
+fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), with: With) -> Shader {
     reading(shader, [("GATE_KIND", kind_of(gate)), ("UP_KIND", kind_of(up))])
-        .with("HAS_LIMIT", cuts)
+        .with("HAS_LIMIT", with.limit)
+        .with("HAS_BIASES", with.biases)
         .piece(PARAMS)
         .piece(include_str!("expert_swiglu.wgsl"))
 }
 
-fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), cuts: bool, matvec: Matvec) -> Shader {
+fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), with: With, matvec: Matvec) -> Shader {
     let shader = matvec.shader(GATE_UP, include_str!("expert_gate_up.wgsl"));
-    gate_up_shader(shader, kinds, cuts)
+    gate_up_shader(shader, kinds, with)
 }
 
-fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
     let shader = TILE.shader("expert_gate_up_tile", include_str!("expert_gate_up_tile.wgsl"));
-    gate_up_shader(shader, kinds, cuts)
+    gate_up_shader(shader, kinds, with)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_inputs.wgsl"))
 }
 
 /// Gate and up are of one kind.
-fn gate_up_coop(unit: MatrixUnit, kinds: (MatrixLayout, MatrixLayout), cuts: bool) -> Shader {
+fn gate_up_coop(unit: MatrixUnit, kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
     let source = include_str!("expert_gate_up_coop.wgsl");
-    gate_up_shader(COOP_TILE.shader(unit, "expert_gate_up_coop", source), kinds, cuts)
+    gate_up_shader(COOP_TILE.shader(unit, "expert_gate_up_coop", source), kinds, with)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_quads.wgsl"))
 }
 
-fn down_shader(shader: Shader, layout: MatrixLayout) -> Shader {
-    reading(shader, [("KIND", kind_of(layout))]).piece(PARAMS)
+fn down_shader(shader: Shader, layout: MatrixLayout, with: With) -> Shader {
+    reading(shader, [("KIND", kind_of(layout))]).with("HAS_BIASES", with.biases).piece(PARAMS)
 }
 
-fn down_few(layout: MatrixLayout, matvec: Matvec) -> Shader {
-    down_shader(matvec.shader("expert_down", include_str!("expert_down.wgsl")), layout)
+fn down_few(layout: MatrixLayout, with: With, matvec: Matvec) -> Shader {
+    let shader = matvec.shader("expert_down", include_str!("expert_down.wgsl"));
+    down_shader(shader, layout, with)
 }
 
-fn down_many(layout: MatrixLayout) -> Shader {
-    down_shader(TILE.shader("expert_down_tile", include_str!("expert_down_tile.wgsl")), layout)
+fn down_many(layout: MatrixLayout, with: With) -> Shader {
+    let shader = TILE.shader("expert_down_tile", include_str!("expert_down_tile.wgsl"));
+    down_shader(shader, layout, with)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_inputs.wgsl"))
 }
 
-fn down_coop(unit: MatrixUnit, layout: MatrixLayout) -> Shader {
+fn down_coop(unit: MatrixUnit, layout: MatrixLayout, with: With) -> Shader {
     let source = include_str!("expert_down_coop.wgsl");
-    down_shader(COOP_TILE.shader(unit, "expert_down_coop", source), layout)
+    down_shader(COOP_TILE.shader(unit, "expert_down_coop", source), layout, with)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_quads.wgsl"))
 }
@@ -124,6 +145,7 @@ fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
         .with("N_INVOCATIONS", N_SORTING)
         .with("N_EXPERTS", n_experts)
         .with("TILE_INPUTS", tile_inputs)
+        .with("HAS_BIASES", false)
         .piece(PARAMS)
 }
 
@@ -131,17 +153,18 @@ fn shaders() -> Vec<Shader> {
     let mut shaders = vec![sort(8, TILE.n_inputs()), sort(512, COOP_TILE.n_inputs())];
     let layouts = decode_matrix::examples();
     let matvecs = Matvec::examples().into_iter();
-    for (matvec, cuts) in matvecs.zip([false, true]) {
+    let withs = [With { limit: false, biases: false }, With { limit: true, biases: true }];
+    for (matvec, with) in matvecs.zip(withs) {
         for (&gate, &up) in layouts.iter().zip(layouts.iter().rev()) {
-            shaders.push(gate_up_few((gate, up), cuts, matvec));
-            shaders.push(gate_up_few((gate, gate), cuts, matvec));
-            shaders.push(gate_up_many((gate, up), cuts));
-            shaders.push(gate_up_many((gate, gate), cuts));
-            shaders.push(down_few(gate, matvec));
-            shaders.push(down_many(gate));
+            shaders.push(gate_up_few((gate, up), with, matvec));
+            shaders.push(gate_up_few((gate, gate), with, matvec));
+            shaders.push(gate_up_many((gate, up), with));
+            shaders.push(gate_up_many((gate, gate), with));
+            shaders.push(down_few(gate, with, matvec));
+            shaders.push(down_many(gate, with));
             for unit in [MatrixUnit::Plain, MatrixUnit::Cooperative] {
-                shaders.push(gate_up_coop(unit, (gate, gate), cuts));
-                shaders.push(down_coop(unit, gate));
+                shaders.push(gate_up_coop(unit, (gate, gate), with));
+                shaders.push(down_coop(unit, gate, with));
             }
         }
     }
@@ -202,17 +225,26 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
         up_codes: slot.up.codes,
         up_scales: slot.up.scales,
         up_biases: slot.up.biases,
+        bias: 0,
+        up_bias: vector_at(compiler, op.biases.map(|biases| biases.up)),
         limit: op.limit.unwrap_or(0.0),
         tiles: room(compiler, "tiles of pairs", n_tiles_most)?,
         pairs: room(compiler, "pairs by expert", n_tiles_most * tile_inputs)?,
     };
-    let gate_up = of(base, slot.gate);
+    let bias = vector_at(compiler, op.biases.map(|biases| biases.gate));
+    let gate_up = of(ExpertParams { bias, ..base }, slot.gate);
     let out = partials(compiler, op.sum.head_dim)?;
-    let down = of(ExpertParams { x: inner, out, ..base }, slot.down);
+    let bias = vector_at(compiler, op.biases.map(|biases| biases.down));
+    let down = of(ExpertParams { x: inner, out, bias, ..base }, slot.down);
     let both = (&slot, &gate_up, &down);
     let rows_few = rows_few(compiler.route());
     few(op, compiler, both, 1..=rows_few)?;
     many(op, compiler, (both, tiles), rows_few + 1..=u32::MAX)
+}
+
+/// Where a vector lies, if there is one.
+fn vector_at(compiler: &Compiler<'_>, vector: Option<VectorId>) -> u32 {
+    vector.map_or(0, |vector| compiler.vector(vector))
 }
 
 /// Parameters for the product with a matrix.
@@ -246,11 +278,11 @@ fn few(
     let (gate, up) = (slot.gate.layout, slot.up.layout);
     let plan = matvec(gate).of_pairs();
     let tiers = compiler.config().tiers;
-    let shader = gate_up_few((gate, up), op.limit.is_some(), plan).tiers(tiers);
+    let shader = gate_up_few((gate, up), With::of(op), plan).tiers(tiers);
     let step = compiler.step(&shader, gate_up, grid(gate_up, plan))?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
     let plan = matvec(slot.down.layout);
-    let shader = down_few(slot.down.layout, plan).tiers(tiers);
+    let shader = down_few(slot.down.layout, With::of(op), plan).tiers(tiers);
     let step = compiler.step(&shader, down, grid(down, plan))?;
     step.over(Over::Experts(op.layer)).when(rows);
     Ok(())
@@ -293,10 +325,12 @@ fn many(
         let n_tiles = Extent::rows_times(top_k, tiles.n_inputs()).and(n_experts);
         Grid::new(Extent::fixed(tiles.n_groups(n_outputs)), n_tiles)
     };
-    let (kinds, cuts) = ((slot.gate.layout, slot.up.layout), op.limit.is_some());
+    let (kinds, with) = ((slot.gate.layout, slot.up.layout), With::of(op));
     let (gate_up_shader, down_shader) = match tiles {
-        Tiles::Plain => (gate_up_many(kinds, cuts), down_many(slot.down.layout)),
-        Tiles::Coop(unit) => (gate_up_coop(unit, kinds, cuts), down_coop(unit, slot.down.layout)),
+        Tiles::Plain => (gate_up_many(kinds, with), down_many(slot.down.layout, with)),
+        Tiles::Coop(unit) => {
+            (gate_up_coop(unit, kinds, with), down_coop(unit, slot.down.layout, with))
+        }
     };
     let sorting = Grid::new(Extent::fixed(1), Extent::fixed(1));
     for (shader, params, grid) in [

@@ -38,7 +38,8 @@ fn main(
         let idx = group.x * N_TEAMS * OUTS + i;
         if idx < params.n_outputs {
             let gate_sum = total_of(i / OUTS, i % OUTS);
-            ws[out_at + idx] = swiglu(gate_sum, total_of(i / OUTS, OUTS + i % OUTS));
+            let up_sum = total_of(i / OUTS, OUTS + i % OUTS);
+            ws[out_at + idx] = swiglu(group.y, idx, gate_sum, up_sum);
         }
     }
 }

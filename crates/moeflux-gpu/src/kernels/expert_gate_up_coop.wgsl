@@ -38,7 +38,7 @@ fn take_sums(stand: Stand, first: u32) {
         if pair != NONE && idx < params.n_outputs {
             let gate = sum_shown(stand, row, out);
             let up = sum_shown(stand, row, out + 16u);
-            set_value(place_of_pair(params.out, pair) + idx, swiglu(gate, up));
+            set_value(place_of_pair(params.out, pair) + idx, swiglu(pair, idx, gate, up));
         }
     }
 }

@@ -62,8 +62,9 @@ fn main(
         for (var i = 0u; i < 4u; i++) {
             let idx = first_out + i * 8u + invocation % 8u;
             if pair != NONE && idx < params.n_outputs {
+                let up = sums[(i + 4u) * PER_LANE + j];
                 ws[place_of_pair(params.out, pair) + idx] =
-                    swiglu(sums[i * PER_LANE + j], sums[(i + 4u) * PER_LANE + j]);
+                    swiglu(pair, idx, sums[i * PER_LANE + j], up);
             }
         }
     }

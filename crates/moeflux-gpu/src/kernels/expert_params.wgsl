@@ -17,6 +17,10 @@ struct Params {
     up_codes: u32,
     up_scales: u32,
     up_biases: u32,
+    // In `vectors`, where HAS_BIASES: what is added behind the product, for each expert; and behind
+    // that of up.
+    bias: u32,
+    up_bias: u32,
     // Cuts gate and up, where HAS_LIMIT.
     limit: f32,
     // In `ws`, as whole floats: the expert of each tile of pairs, and the pairs of each tile, with
@@ -33,6 +37,15 @@ var<workgroup> shared_slot: vec4<u32>;
 
 fn place_of_pair(view: View, pair: u32) -> u32 {
     return place_of(view, params.step.first_row + pair / params.top_k, pair % params.top_k);
+}
+
+// The product of a pair's expert with its bias.
+fn with_bias(bias: u32, pair: u32, idx: u32, product: f32) -> f32 {
+    if !HAS_BIASES {
+        return product;
+    }
+    let expert = routes[params.step.first_row * params.top_k + pair].x;
+    return product + vectors[bias + expert * params.n_outputs + idx];
 }
 
 // The slot of an expert, the same for the whole workgroup; `expert` is asked of its first

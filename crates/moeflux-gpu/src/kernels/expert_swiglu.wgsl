@@ -10,7 +10,9 @@ fn up_matrix(slot: u32) -> Matrix {
     );
 }
 
-fn swiglu(gate: f32, up: f32) -> f32 {
+fn swiglu(pair: u32, idx: u32, gate_product: f32, up_product: f32) -> f32 {
+    let gate = with_bias(params.bias, pair, idx, gate_product);
+    let up = with_bias(params.up_bias, pair, idx, up_product);
     if !HAS_LIMIT {
         return gate / (1.0 + exp(-gate)) * up;
     }

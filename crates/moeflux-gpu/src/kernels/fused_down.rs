@@ -110,6 +110,9 @@ impl<'a> DownAndSum<'a> {
         let [Op::ExpertFfn(experts), Op::Combine(combine), ..] = ops else {
             return None;
         };
+        if experts.biases.is_some() {
+            return None;
+        }
         let slot = compiler.slot_shape(experts.layer).ok()?;
         let top_k = compiler.route().top_k;
         let down = Down::new(slot.down.layout, top_k, compiler.subgroup_sizes())?;

@@ -1,7 +1,9 @@
 //! Cases of routed experts: every kind, at odd addresses, arriving in any order.
 
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
-use moeflux::provider::ops::{Combine, ExpertFfn, Op, Plan, Purpose, Route, RouterKind};
+use moeflux::provider::ops::{
+    Combine, ExpertBiases, ExpertFfn, Op, Plan, Purpose, Route, RouterKind,
+};
 use moeflux_kernels::{Affine, FloatKind, MatrixKind};
 
 use super::case::{Case, CaseBuilder, ExpertRecord, Experts, layout};
@@ -93,6 +95,11 @@ pub(super) fn experts(
     // What stands here between the two ops is the backend's own affair.
     let sum = builder.heads("sum", (1, hidden));
     let limit = builder.rng.pick(&[None, Some(0.7)]);
+    let biases = builder.rng.coin().then(|| {
+        let [gate, up, down] =
+            [inner, inner, hidden].map(|n| builder.normal_vector(n_experts * n, 0.5));
+        ExpertBiases { gate, up, down }
+    });
     let shared = builder.rng.coin().then(|| builder.heads("shared", (1, hidden)));
     let has_gate = shared.is_some() && builder.rng.coin();
     let shared_gate = has_gate.then(|| builder.heads("shared_gate", (1, 1)));
@@ -100,7 +107,7 @@ pub(super) fn experts(
     let out =
         if builder.rng.coin() { builder.compare(residual) } else { builder.output("out", hidden) };
     let combine = Combine { sum, shared, shared_gate, residual, out };
-    let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit, biases: None };
+    let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit, biases };
     let experts = Experts {
         ffn: Plan::new(vec![Op::ExpertFfn(ffn)]),
         combine: Plan::new(vec![Op::Combine(combine)]),
