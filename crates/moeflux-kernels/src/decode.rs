@@ -18,7 +18,7 @@ pub fn decode_row(matrix: &Matrix<'_>, row_idx: usize, out: &mut [f32]) {
     let layout = matrix.layout();
     assert_eq!(out.len(), layout.n_cols, "a row of {layout:?}");
     if let MatrixKind::Block(kind) = layout.kind {
-        return decode_blocks(kind, matrix.row(row_idx), 0, out);
+        return decode_blocks(kind, (matrix.row(row_idx), matrix.scale_row(row_idx)), 0, out);
     }
     let group_cols = group_cols(layout.kind);
     let mut values = [[0.0; LANES]; 128 / LANES];
@@ -113,20 +113,30 @@ pub(crate) fn unpack_cols<S: Simd>(
             6 => unpack::<Packed<6>, S>(simd, row, first_col, out),
             _ => unpack::<Bytes, S>(simd, row, first_col, out),
         },
-        MatrixKind::Block(kind) => decode_blocks(kind, row, first_col, out.as_flattened_mut()),
+        MatrixKind::Block(kind) => {
+            let row = (row, matrix.scale_row(row_idx));
+            decode_blocks(kind, row, first_col, out.as_flattened_mut());
+        }
     }
 }
 
 /// Weights of the blocks of a row from `first_col`, which may lie within one; zeros behind them.
-fn decode_blocks(kind: BlockKind, row: &[u8], first_col: usize, mut out: &mut [f32]) {
+fn decode_blocks(
+    kind: BlockKind,
+    (row, scales): (&[u8], &[u8]),
+    first_col: usize,
+    mut out: &mut [f32],
+) {
     let (block_cols, group_cols) = (kind.block_cols(), kind.group_cols());
     let mut apart = Apart::ZEROS;
     let mut skipped = first_col % block_cols;
-    for block in row.chunks_exact(kind.block_bytes()).skip(first_col / block_cols) {
+    let blocks = row.chunks_exact(kind.block_bytes()).enumerate();
+    for (block_idx, block) in blocks.skip(first_col / block_cols) {
         if out.is_empty() {
             return;
         }
-        apart.take(kind, block);
+        let n_scales = kind.scale_bytes();
+        apart.take(kind, block, &scales[block_idx * n_scales..][..n_scales]);
         let cols = skipped..block_cols.min(skipped + out.len());
         let (now, later) = out.split_at_mut(cols.len());
         for (col, weight) in cols.zip(now) {

@@ -1,7 +1,8 @@
 //! How a weight matrix lies in memory: the kinds, their sizes, and a checked view of the bytes.
 //!
-//! **Invariant:** a [`Matrix`] has exactly the bytes its [`MatrixLayout`] asks for, so kernels
-//! need no further length checks. Bytes may lie at any address: files do not pad.
+//! **Invariant:** a [`Matrix`] has exactly the bytes its [`MatrixLayout`] asks for, and those of
+//! the rows between its own, so kernels need no further length checks. Bytes may lie at any
+//! address: files do not pad.
 
 use std::fmt;
 
@@ -35,6 +36,26 @@ impl FloatKind {
     }
 }
 
+/// How scales are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaleKind {
+    /// Floats.
+    Float(FloatKind),
+    /// Powers of two: a byte is the exponent with 127 added, and all ones is no number.
+    E8m0,
+}
+
+impl ScaleKind {
+    /// Bytes of one scale.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Float(float) => float.bytes(),
+            Self::E8m0 => 1,
+        }
+    }
+}
+
 /// MLX affine quantisation: `weight = code * scale + bias`, one scale and bias per group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affine {
@@ -64,8 +85,24 @@ pub enum MatrixKind {
     Fp8Block,
     /// MLX affine codes; each row is one little-endian bit stream.
     Affine(Affine),
-    /// Blocks that carry their own scales, one after the other; all bytes are codes.
+    /// Blocks that carry their own scales, one after the other; all bytes are codes, unless the
+    /// blocks of a kind have their scales apart.
     Block(BlockKind),
+}
+
+impl MatrixKind {
+    /// How scales, and biases where there are some, are stored apart from the codes; `None` if
+    /// there are none.
+    #[must_use]
+    pub const fn scale_kind(self) -> Option<ScaleKind> {
+        match self {
+            Self::Float(_) => None,
+            Self::Fp8Block => Some(ScaleKind::Float(FloatKind::F32)),
+            Self::Affine(affine) => Some(ScaleKind::Float(affine.scale)),
+            Self::Block(block) if block.scale_bytes() > 0 => Some(ScaleKind::E8m0),
+            Self::Block(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for MatrixKind {
@@ -151,7 +188,10 @@ impl MatrixLayout {
     #[must_use]
     pub const fn scale_bytes(&self) -> usize {
         match self.kind {
-            MatrixKind::Float(_) | MatrixKind::Block(_) => 0,
+            MatrixKind::Float(_) => 0,
+            MatrixKind::Block(block) => {
+                self.n_rows * (self.n_cols / block.block_cols()) * block.scale_bytes()
+            }
             MatrixKind::Fp8Block => {
                 self.n_rows.div_ceil(FP8_BLOCK) * self.n_cols.div_ceil(FP8_BLOCK) * 4
             }
@@ -159,6 +199,21 @@ impl MatrixLayout {
                 self.n_rows * (self.n_cols / affine.group as usize) * affine.scale.bytes()
             }
         }
+    }
+
+    /// Bytes of the scales of a row of blocks; zero for kinds whose scales are not of blocks.
+    #[must_use]
+    pub const fn scale_row_bytes(&self) -> usize {
+        match self.kind {
+            MatrixKind::Block(block) => self.n_cols / block.block_cols() * block.scale_bytes(),
+            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => 0,
+        }
+    }
+
+    /// Rows of memory from the first row to the last, both included, where others lie between.
+    #[must_use]
+    pub const fn spanned_rows(&self, row_step: usize) -> usize {
+        (self.n_rows - 1) * row_step + 1
     }
 
     /// Bytes of all biases; zero where the kind has none.
@@ -234,6 +289,8 @@ pub struct Matrix<'a> {
     codes: &'a [u8],
     scales: &'a [u8],
     biases: &'a [u8],
+    /// From one row to the next in memory, in rows.
+    row_step: usize,
 }
 
 impl<'a> Matrix<'a> {
@@ -247,7 +304,30 @@ impl<'a> Matrix<'a> {
         assert_eq!(codes.len(), layout.code_bytes(), "codes of {layout:?}");
         assert_eq!(scales.len(), layout.scale_bytes(), "scales of {layout:?}");
         assert_eq!(biases.len(), layout.bias_bytes(), "biases of {layout:?}");
-        Self { layout, codes, scales, biases }
+        Self { layout, codes, scales, biases, row_step: 1 }
+    }
+
+    /// A view of every `row_step`-th row of codes and scales, from the first one on, of which the
+    /// last one is the last row of these bytes.
+    ///
+    /// # Panics
+    ///
+    /// If a part has another length, or the kind is one whose rows cannot be taken apart: only
+    /// blocks and plain floats can.
+    #[must_use]
+    pub fn of_every(
+        row_step: usize,
+        layout: MatrixLayout,
+        codes: &'a [u8],
+        scales: &'a [u8],
+    ) -> Self {
+        let has_plain_rows = matches!(layout.kind, MatrixKind::Float(_) | MatrixKind::Block(_));
+        assert!(has_plain_rows || row_step == 1, "rows of {layout:?} stand together");
+        assert!(row_step > 0, "each row is another");
+        let n_spanned = layout.spanned_rows(row_step);
+        assert_eq!(codes.len(), n_spanned * layout.row_bytes(), "codes of {layout:?}");
+        assert_eq!(scales.len(), n_spanned * layout.scale_row_bytes(), "scales of {layout:?}");
+        Self { layout, codes, scales, biases: &[], row_step }
     }
 
     /// Kind and shape.
@@ -256,13 +336,21 @@ impl<'a> Matrix<'a> {
         self.layout
     }
 
-    /// Codes or values, row by row.
+    /// How many rows of memory there are from one row to the next: 1, unless rows of others lie
+    /// between them.
+    #[must_use]
+    pub fn row_step(&self) -> usize {
+        self.row_step
+    }
+
+    /// Codes or values, row by row, and those of rows that lie between.
     #[must_use]
     pub fn codes(&self) -> &'a [u8] {
         self.codes
     }
 
-    /// Scales: per row and group (affine), per block row and block column (FP8), or none.
+    /// Scales: per row and group (affine), per block row and block column (FP8), per row and block
+    /// (blocks that have them apart), or none.
     #[must_use]
     pub fn scales(&self) -> &'a [u8] {
         self.scales
@@ -278,7 +366,14 @@ impl<'a> Matrix<'a> {
     #[must_use]
     pub fn row(&self, row_idx: usize) -> &'a [u8] {
         let row_bytes = self.layout.row_bytes();
-        &self.codes[row_idx * row_bytes..][..row_bytes]
+        &self.codes[row_idx * self.row_step * row_bytes..][..row_bytes]
+    }
+
+    /// The scales of one row of blocks that have them apart; nothing for other kinds.
+    #[inline(always)]
+    pub(crate) fn scale_row(&self, row_idx: usize) -> &'a [u8] {
+        let row_bytes = self.layout.scale_row_bytes();
+        &self.scales[row_idx * self.row_step * row_bytes..][..row_bytes]
     }
 }
 

@@ -80,7 +80,9 @@ pub use delta::DeltaRun;
 #[cfg(any(test, feature = "emulated"))]
 pub use dispatch::emulated;
 pub use dispatch::{available, best, by_name};
-pub use format::{Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout};
+pub use format::{
+    Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout, ScaleKind,
+};
 pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
 pub use kept::{CodeShape, Kept, KeptRows};
 pub use product::{Product, ROWS_PER_BLOCK, TransposedProduct};

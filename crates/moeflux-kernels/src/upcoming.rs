@@ -56,6 +56,26 @@ impl Upcoming {
         Self { address, n_left, lines_per_row, left_in_row, gap_bytes: 0, lines_per_step }
     }
 
+    /// The same of so many stretches at equal distances.
+    #[inline(always)]
+    pub(crate) fn stretches(
+        address: *const u8,
+        (n, n_bytes): (usize, usize),
+        stride: usize,
+        n_steps: usize,
+    ) -> Self {
+        let lines_per_row = n_bytes.div_ceil(LINE_BYTES);
+        let n_left = n * lines_per_row;
+        Self {
+            address,
+            n_left,
+            lines_per_row,
+            left_in_row: lines_per_row,
+            gap_bytes: stride.wrapping_sub(lines_per_row * LINE_BYTES),
+            lines_per_step: n_left.div_ceil(n_steps.max(1)),
+        }
+    }
+
     /// No rows.
     #[inline(always)]
     pub(crate) fn nothing() -> Self {

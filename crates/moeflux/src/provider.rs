@@ -44,9 +44,9 @@ pub mod spec {
 /// Tensors: where they are, and those in memory.
 pub mod weights {
     pub use crate::weights::{
-        BankPart, Change, Copies, ExpertBank, ExpertLayout, ExpertView, Extent, Finite, GgufTypes,
-        ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount, Manifest,
-        MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartRole, Pick, Places, Progress,
+        BankPart, Change, Copies, EveryRow, ExpertBank, ExpertLayout, ExpertView, Extent, Finite,
+        GgufTypes, ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount,
+        Manifest, MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartRole, Pick, Places, Progress,
         QuantisedRows, Records, SkipReason, SkippedGroup, StoredVector, VectorSource, Weights,
         block_kind, load,
     };

@@ -464,17 +464,34 @@ fn fill(
     let mut pieces = Vec::with_capacity(9);
     for (matrix, at) in [(&view.gate, shape.gate), (&view.up, shape.up), (&view.down, shape.down)] {
         assert_eq!(matrix.layout(), at.layout, "experts of a layer are alike");
-        pieces.push((at.codes as usize * 4, matrix.codes()));
-        pieces.push((at.scales as usize * 4, matrix.scales()));
+        let (layout, row_step) = (matrix.layout(), matrix.row_step());
+        let rows =
+            [layout.row_bytes(), layout.scale_row_bytes()].map(|n_bytes| (n_bytes, row_step));
+        push_rows(&mut pieces, (at.codes as usize * 4, matrix.codes()), rows[0]);
+        push_rows(&mut pieces, (at.scales as usize * 4, matrix.scales()), rows[1]);
         pieces.push((at.biases as usize * 4, matrix.biases()));
     }
     let n_bytes = u64::from(shape.n_words) * 4;
     staging.fill(flow, &Filling { buffer, begin, n_bytes, pieces: &pieces })
 }
 
+/// Rows of so many bytes, without those of another matrix that lie between.
+fn push_rows<'a>(
+    pieces: &mut Vec<(usize, &'a [u8])>,
+    (at, bytes): (usize, &'a [u8]),
+    (row_bytes, row_step): (usize, usize),
+) {
+    if row_step == 1 || row_bytes == 0 {
+        pieces.push((at, bytes));
+        return;
+    }
+    let rows = bytes.chunks(row_bytes * row_step).enumerate();
+    pieces.extend(rows.map(|(i, row)| (at + i * row_bytes, &row[..row_bytes])));
+}
+
 /// A matrix in a slot that was filled from a file.
 fn matrix_of(span: MatrixSpan) -> SlotMatrix {
-    let MatrixSpan { layout, codes_at, scales_at, biases_at } = span;
+    let MatrixSpan { layout, codes_at, scales_at, biases_at, .. } = span;
     let [codes, scales, biases] = [codes_at, scales_at, biases_at].map(|at| narrow(at / 4));
     SlotMatrix { layout, codes, scales, biases }
 }

@@ -1,6 +1,7 @@
-// Units of blocks of GGUF files, for `decode_matrix.wgsl`: what is in a block is defined in
-// `blocks/apart.rs` of moeflux-kernels. Blocks lie as in the file, one after the other: the large
-// ones of 4 and 5 bits begin at whole quads, others at any word, half of a word, or byte.
+// Units of blocks, for `decode_matrix.wgsl`: what is in a block is defined in `blocks/apart.rs` of
+// moeflux-kernels. Blocks lie as in the file, one after the other: the large ones of 4 and 5 bits,
+// and those whose scales stand apart, begin at whole quads, others at any word, half of a word, or
+// byte.
 //
 // Codes are kept as they are stored, or put together to whole bytes or nibbles, so that a chunk
 // holds them; four nibbles or bytes then become floats without a conversion.
@@ -18,6 +19,7 @@ const BLOCK_IQ3_XXS: u32 = 9u;
 const BLOCK_IQ4_NL: u32 = 10u;
 const BLOCK_IQ4_XS: u32 = 11u;
 const BLOCK_MXFP4: u32 = 12u;
+const BLOCK_MXFP4_APART: u32 = 13u;
 
 // Where codebooks begin in `vectors`: see `codebooks.rs`.
 const IQ4_VALUES: u32 = 0u;
@@ -130,6 +132,8 @@ fn load_block(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
         chunk.high.x = word_from(matrix, first + 4u);
     } else if block == BLOCK_MXFP4 {
         chunk.low = quad_from(matrix, first + 1u);
+    } else if block == BLOCK_MXFP4_APART {
+        chunk.low = stored_quad((matrix.codes + (first >> 2u)) / 4u);
     } else if block == BLOCK_IQ4_XS {
         chunk.low = quad_from(matrix, first + 8u + 16u * own);
     } else if block == BLOCK_IQ2_XXS {
@@ -199,6 +203,10 @@ fn affine_of_block(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
     if block == BLOCK_MXFP4 {
         return Affine(half_power(word_from(matrix, first) & 255u), 0.0);
     }
+    if block == BLOCK_MXFP4_APART {
+        let idx = row * (matrix.n_cols / UNIT_COLS) + unit;
+        return Affine(half_power(stored_byte(matrix.scales, idx)), 0.0);
+    }
     if block == BLOCK_Q6_K {
         return Affine(float_from(matrix, first + 208u), 0.0);
     }
@@ -259,6 +267,15 @@ fn quad_of_block(kind: u32, unit: u32, chunk: Chunk, quad: u32) -> vec4<f32> {
     if block == BLOCK_IQ3_XXS {
         let entry = (chunk.low[quad / 4u] >> (quad % 4u * 8u)) & 255u;
         return with_signs(bitcast<u32>(vectors_value(IQ3_XXS_GRID + entry)), chunk.high.x, quad);
+    }
+    if block == BLOCK_MXFP4_APART {
+        // A byte has two columns that stand side by side: each of the four gets a byte of its own.
+        let codes = chunk.low[quad / 2u] >> (quad % 2u * 16u);
+        let spread = (codes & 15u) | ((codes & 0xf0u) << 4u);
+        return from_values(
+            E2M1_VALUES,
+            spread | ((codes & 0xf00u) << 8u) | ((codes & 0xf000u) << 12u),
+        );
     }
     // Of the others, a word has the codes of four columns below, and of those 16 behind above.
     let nibbles = chunk.low[quad % 4u] >> (quad / 4u * 4u);

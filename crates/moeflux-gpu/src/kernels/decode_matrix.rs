@@ -112,7 +112,7 @@ mod tests {
             assert!(TEXT.contains(&line), "{line}");
         }
         for (number, block) in BLOCKS.iter().enumerate() {
-            let line = format!("const BLOCK_{block}: u32 = {number}u;");
+            let line = format!("const BLOCK_{block:?}: u32 = {number}u;");
             assert!(TEXT_OF_BLOCKS.contains(&line), "{line}");
         }
         for (name, first, _) in CODEBOOKS {

@@ -215,6 +215,11 @@ fn float_quad(kind: u32, matrix: Matrix, row: u32, quad: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(halves & vec4<u32>(0xffff0000u));
 }
 
+// Byte `idx` of those that begin at a word.
+fn stored_byte(first: u32, idx: u32) -> u32 {
+    return (stored_word(first + (idx >> 2u)) >> ((idx & 3u) * 8u)) & 255u;
+}
+
 // Number `idx` of the values that begin at a word.
 fn stored_float(form: u32, first: u32, idx: u32) -> f32 {
     if form == FORM_F32 {

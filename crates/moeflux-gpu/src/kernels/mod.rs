@@ -98,7 +98,7 @@ pub(crate) const KERNELS: [Kernel; 23] = [
 
 /// The kinds of blocks that kernels read, by their numbers there. Models with others of
 /// [`BlockKind::ALL`] are computed on the CPU.
-pub const BLOCKS: [BlockKind; 13] = [
+pub const BLOCKS: [BlockKind; 14] = [
     BlockKind::Q4_0,
     BlockKind::Q4_1,
     BlockKind::Q5_0,
@@ -112,6 +112,7 @@ pub const BLOCKS: [BlockKind; 13] = [
     BlockKind::IQ4_NL,
     BlockKind::IQ4_XS,
     BlockKind::MXFP4,
+    BlockKind::MXFP4_APART,
 ];
 
 /// Whether kernels read weights of this kind.

@@ -30,10 +30,23 @@ fn golden_blocks(kind: BlockKind) -> Vec<u8> {
     digits.map(|it| u8::from_str_radix(str::from_utf8(it).unwrap(), 16).unwrap()).collect()
 }
 
+/// Blocks, and the scales of those that have them apart: the first byte of each of MXFP4.
+fn blocks_and_scales(kind: BlockKind) -> (Vec<u8>, Vec<u8>) {
+    if kind != BlockKind::MXFP4_APART {
+        return (golden_blocks(kind), Vec::new());
+    }
+    let blocks = golden_blocks(BlockKind::MXFP4);
+    let (whole, _) = blocks.as_chunks::<17>();
+    let codes = whole.iter().flat_map(|block| block[1..].to_vec()).collect();
+    (codes, whole.iter().map(|block| block[0]).collect())
+}
+
 /// What the device and the definition make of a table of blocks.
-fn rows_of(layout: MatrixLayout, blocks: &[u8]) -> [Vec<f32>; 2] {
+fn rows_of(layout: MatrixLayout, blocks: &[u8], scales: &[u8]) -> [Vec<f32>; 2] {
     let mut table = OwnedMatrix::zeroed(layout).unwrap();
-    table.parts_mut().0.copy_from_slice(blocks);
+    let (to_codes, to_scales, _) = table.parts_mut();
+    to_codes.copy_from_slice(blocks);
+    to_scales.copy_from_slice(&scales[..to_scales.len()]);
     let mut expected = vec![0.0; layout.n_rows * layout.n_cols];
     for (row_idx, row) in expected.chunks_exact_mut(layout.n_cols).enumerate() {
         decode_row(&table.view(), row_idx, row);
@@ -63,14 +76,14 @@ fn is_same(value: f32, expected: f32) -> bool {
 fn weights_are_those_of_the_definition() {
     needs_gpu!();
     for kind in BLOCKS {
-        let blocks = golden_blocks(kind);
+        let (blocks, scales) = blocks_and_scales(kind);
         let n_blocks = blocks.len() / kind.block_bytes();
         assert!(n_blocks >= 20, "{n_blocks} blocks of {kind}");
         // Rows that begin at any place of a word.
         for per_row in [1, 3, 5] {
             let (n_rows, n_cols) = (n_blocks / per_row, per_row * kind.block_cols());
             let layout = MatrixLayout::new(MatrixKind::Block(kind), n_rows, n_cols).unwrap();
-            let [values, expected] = rows_of(layout, &blocks[..layout.code_bytes()]);
+            let [values, expected] = rows_of(layout, &blocks[..layout.code_bytes()], &scales);
             for (idx, (&value, &expected)) in values.iter().zip(&expected).enumerate() {
                 let (row, col) = (idx / n_cols, idx % n_cols);
                 let is_same = is_same(value, expected);

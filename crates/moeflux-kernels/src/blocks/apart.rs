@@ -107,10 +107,12 @@ impl Apart {
         biases: [0.0; BLOCK_GROUPS_MAX],
     };
 
-    /// Takes a block of exactly [`BlockKind::block_bytes`] apart.
-    pub(crate) fn take(&mut self, kind: BlockKind, block: &[u8]) {
+    /// Takes a block of exactly [`BlockKind::block_bytes`] apart, whose scales are the
+    /// [`BlockKind::scale_bytes`] of `scales`, or in itself.
+    pub(crate) fn take(&mut self, kind: BlockKind, block: &[u8], scales: &[u8]) {
         assert_eq!(block.len(), kind.block_bytes(), "a block of {kind}");
-        self.take_scales(kind, block);
+        assert_eq!(scales.len(), kind.scale_bytes(), "scales of a block of {kind}");
+        self.take_scales(kind, block, scales);
         match kind {
             BlockKind::Q4_0 => self.nibbles(&block[2..], 16, |q| q - 8),
             BlockKind::Q4_1 => self.nibbles(&block[4..], 16, |q| q),
@@ -135,6 +137,12 @@ impl Apart {
             BlockKind::IQ4_XS => self.nibbles(&block[8..], 16, iq4),
             BlockKind::MXFP4 => {
                 self.nibbles(&block[1..], 16, |q| E2M1_VALUES[usize::from(q.cast_unsigned())]);
+            }
+            BlockKind::MXFP4_APART => {
+                let (pairs, _) = self.codes.as_chunks_mut::<2>();
+                for (pair, q) in pairs.iter_mut().zip(block) {
+                    *pair = [q & 15, q >> 4].map(|q| E2M1_VALUES[usize::from(q)]);
+                }
             }
             BlockKind::IQ2_XXS
             | BlockKind::IQ2_XS
@@ -203,10 +211,11 @@ impl Apart {
     }
 
     /// Scales and biases alone.
-    pub(crate) fn take_scales(&mut self, kind: BlockKind, block: &[u8]) {
+    fn take_scales(&mut self, kind: BlockKind, block: &[u8], apart: &[u8]) {
         let half = |at: usize| from_f16(u16_at(&block[at..], 0));
         let first = match kind {
             BlockKind::MXFP4 => half_power(block[0]),
+            BlockKind::MXFP4_APART => half_power(apart[0]),
             BlockKind::Q2_K => half(80),
             BlockKind::Q3_K => half(108),
             BlockKind::Q6_K => half(208),
@@ -218,7 +227,8 @@ impl Apart {
             | BlockKind::Q5_0
             | BlockKind::Q8_0
             | BlockKind::IQ4_NL
-            | BlockKind::MXFP4 => scales[0] = first,
+            | BlockKind::MXFP4
+            | BlockKind::MXFP4_APART => scales[0] = first,
             BlockKind::Q4_1 | BlockKind::Q5_1 => (scales[0], biases[0]) = (first, half(2)),
             BlockKind::Q4_K | BlockKind::Q5_K => {
                 let least = half(2);

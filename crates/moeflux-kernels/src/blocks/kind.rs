@@ -1,4 +1,5 @@
-//! The kinds of blocks that carry their own scales: ggml's, as GGUF files have them.
+//! The kinds of blocks that carry their own scales: ggml's, as GGUF files have them, and one whose
+//! scales stand beside the codes.
 
 use std::fmt;
 
@@ -42,6 +43,9 @@ pub enum BlockKind {
     IQ4_XS,
     /// 4 bits: an e2m1 value under a power of two.
     MXFP4,
+    /// The same with the powers of two apart from the codes, and even columns in the lower halves
+    /// of bytes: what is published as safetensors.
+    MXFP4_APART,
 }
 
 /// What follows from a kind.
@@ -49,13 +53,15 @@ struct Traits {
     name: &'static str,
     cols: usize,
     bytes: usize,
+    /// Bytes of a block that stand apart from it.
+    scale_bytes: usize,
     group: usize,
     has_biases: bool,
 }
 
 impl BlockKind {
     /// All kinds.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Q4_0,
         Self::Q4_1,
         Self::Q5_0,
@@ -74,6 +80,7 @@ impl BlockKind {
         Self::IQ4_NL,
         Self::IQ4_XS,
         Self::MXFP4,
+        Self::MXFP4_APART,
     ];
 
     const fn traits(self) -> Traits {
@@ -96,11 +103,13 @@ impl BlockKind {
             Self::IQ4_NL => ("IQ4_NL", 32, 18, 32, false),
             Self::IQ4_XS => ("IQ4_XS", 256, 136, 32, false),
             Self::MXFP4 => ("MXFP4", 32, 17, 32, false),
+            Self::MXFP4_APART => ("mxfp4", 32, 16, 32, false),
         };
-        Traits { name, cols, bytes, group, has_biases }
+        let scale_bytes = if matches!(self, Self::MXFP4_APART) { 1 } else { 0 };
+        Traits { name, cols, bytes, scale_bytes, group, has_biases }
     }
 
-    /// The name that ggml gives it.
+    /// The name that ggml gives it, or that it is published under.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.traits().name
@@ -118,6 +127,12 @@ impl BlockKind {
         self.traits().bytes
     }
 
+    /// Bytes of a block's scales that stand apart from it, in the matrix's scales: e8m0.
+    #[must_use]
+    pub const fn scale_bytes(self) -> usize {
+        self.traits().scale_bytes
+    }
+
     /// First bytes in a block of the numbers that all its scales and biases are multiples of: f16,
     /// or of MXFP4 one byte, the exponent of a power of two.
     #[must_use]
@@ -127,6 +142,7 @@ impl BlockKind {
             Self::Q2_K => &[80, 82],
             Self::Q3_K => &[108],
             Self::Q6_K => &[208],
+            Self::MXFP4_APART => &[],
             _ => &[0],
         }
     }
@@ -151,6 +167,11 @@ impl BlockKind {
     /// Columns under one scale: 16 or 32.
     pub(crate) const fn group_cols(self) -> usize {
         self.traits().group
+    }
+
+    /// Whether a byte has the codes of two columns that stand side by side.
+    pub(crate) const fn is_even_odd(self) -> bool {
+        matches!(self, Self::MXFP4_APART)
     }
 
     /// Whether groups have a bias beside their scale.

@@ -28,6 +28,8 @@ const FULL_GROUPS: usize = 16;
 pub(crate) struct RowBlock<'a> {
     bytes: &'a [u8],
     pub(crate) row_bytes: usize,
+    /// Bytes from one row to the next.
+    stride: usize,
     pub(crate) bits: usize,
     ahead: Ahead,
 }
@@ -53,14 +55,26 @@ impl<'a> RowBlock<'a> {
         (bits, row_bytes): (usize, usize),
         first_row: usize,
     ) -> Self {
-        let bytes = &bytes[first_row * row_bytes..];
-        assert!(LANES * row_bytes <= bytes.len(), "sixteen rows");
-        Self { bytes, row_bytes, bits, ahead: Ahead::FAR }
+        Self::of_every(1, bytes, (bits, row_bytes), first_row)
+    }
+
+    /// The same of every `row_step`-th row.
+    #[inline(always)]
+    pub(crate) fn of_every(
+        row_step: usize,
+        bytes: &'a [u8],
+        (bits, row_bytes): (usize, usize),
+        first_row: usize,
+    ) -> Self {
+        let stride = row_step * row_bytes;
+        let bytes = &bytes[first_row * stride..];
+        assert!((LANES - 1) * stride + row_bytes <= bytes.len(), "sixteen rows");
+        Self { bytes, row_bytes, stride, bits, ahead: Ahead::FAR }
     }
 
     #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> &'a [u8] {
-        &self.bytes[r * self.row_bytes..][..self.row_bytes]
+        &self.bytes[r * self.stride..][..self.row_bytes]
     }
 
     /// Bytes `at .. at + N` of each row.
@@ -69,9 +83,9 @@ impl<'a> RowBlock<'a> {
         assert!(at + N <= self.row_bytes, "a piece within its row");
         let mut pieces = [&[0; N]; LANES];
         for (r, piece) in pieces.iter_mut().enumerate() {
-            let at = self.bytes.as_ptr().wrapping_add(r * self.row_bytes + at);
-            // SAFETY: `new` checked that there are sixteen rows of `row_bytes`, and the piece lies
-            // within its row.
+            let at = self.bytes.as_ptr().wrapping_add(r * self.stride + at);
+            // SAFETY: `of_every` checked that there are sixteen rows of `row_bytes`, `stride` bytes
+            // apart, and the piece lies within its row.
             *piece = unsafe { &*at.cast::<[u8; N]>() };
         }
         pieces
@@ -81,6 +95,9 @@ impl<'a> RowBlock<'a> {
     /// much of it as bytes `at .. at + n_bytes` are of each of these rows.
     #[inline(always)]
     pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
+        if self.stride != self.row_bytes {
+            return self.prefetch_next_apart(simd, at, n_bytes);
+        }
         let block_bytes = LANES * self.row_bytes;
         let has_room = block_bytes <= S::NEAR_BYTES_MAX && !self.ahead.is_near;
         let ahead = if has_room { block_bytes } else { block_bytes.max(self.ahead.bytes_min) };
@@ -89,6 +106,19 @@ impl<'a> RowBlock<'a> {
             ask::<true, S>(simd, next, LANES * n_bytes);
         } else {
             ask::<false, S>(simd, next, LANES * n_bytes);
+        }
+    }
+
+    /// The same where rows of others lie between: of each row the lines that begin in these bytes.
+    #[inline(always)]
+    fn prefetch_next_apart<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
+        let first = at.next_multiple_of(LINE);
+        if first >= at + n_bytes {
+            return;
+        }
+        for r in LANES..2 * LANES {
+            let row = self.bytes.as_ptr().wrapping_add(r * self.stride);
+            ask::<false, S>(simd, row.wrapping_add(first), at + n_bytes - first);
         }
     }
 }
@@ -117,13 +147,20 @@ impl Padded {
     fn fill<'a>(&'a mut self, matrix: &Matrix<'a>) -> Matrix<'a> {
         let layout = crate::format::MatrixLayout { n_rows: LANES, ..matrix.layout() };
         let sizes = [layout.code_bytes(), layout.scale_bytes(), layout.bias_bytes()];
-        let sources = [matrix.codes(), matrix.scales(), matrix.biases()];
-        for ((part, size), source) in self.parts.iter_mut().zip(sizes).zip(sources) {
-            part.clear();
-            part.extend_from_slice(source);
-            part.resize(size, 0);
+        let [codes, scales, biases] = &mut self.parts;
+        [&mut *codes, scales, biases].into_iter().for_each(Vec::clear);
+        if matrix.row_step() == 1 {
+            scales.extend_from_slice(matrix.scales());
+            codes.extend_from_slice(matrix.codes());
+        } else {
+            for row_idx in 0..matrix.layout().n_rows {
+                codes.extend_from_slice(matrix.row(row_idx));
+                scales.extend_from_slice(matrix.scale_row(row_idx));
+            }
         }
-        let [codes, scales, biases] = &self.parts;
+        biases.extend_from_slice(matrix.biases());
+        [&mut *codes, scales, biases].into_iter().zip(sizes).for_each(|(it, n)| it.resize(n, 0));
+
         Matrix::new(layout, codes, scales, biases)
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn matmul<S: IntSimd>(
             let matrix = scratch.padded.at_least_sixteen_rows(&product.matrix);
             if product.x.picks.len() == 1 && S::TAKES_BLOCKS {
                 for_kind!(
-                    kind, Q4_0 Q8_0 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4,
+                    kind, Q4_0 Q8_0 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 MXFP4_APART,
                     K => meet_one_of_blocks::<K, S>(simd, product, matrix, out),
                     else several_of_blocks(simd, (product, lay), (matrix, kind), out)
                 );

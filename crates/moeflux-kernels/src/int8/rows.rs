@@ -27,6 +27,8 @@ pub(crate) enum Order {
     Block,
     /// The same for blocks without biases: sums of groups are in units of the step.
     CountedBlock,
+    /// The same with even columns before odd ones: for blocks whose bytes have both.
+    CountedEvenOddBlock,
 }
 
 impl Order {
@@ -38,11 +40,20 @@ impl Order {
                 Some((order, usize::from(affine.group)))
             }
             MatrixKind::Block(block) => {
-                let order = if block.has_biases() { Self::Block } else { Self::CountedBlock };
+                let order = match (block.has_biases(), block.is_even_odd()) {
+                    (true, _) => Self::Block,
+                    (false, false) => Self::CountedBlock,
+                    (false, true) => Self::CountedEvenOddBlock,
+                };
                 Some((order, block.group_cols()))
             }
             MatrixKind::Float(_) | MatrixKind::Fp8Block => None,
         }
+    }
+
+    /// Whether they are for blocks that carry their own scales.
+    fn is_for_blocks(self) -> bool {
+        matches!(self, Self::Block | Self::CountedBlock | Self::CountedEvenOddBlock)
     }
 }
 
@@ -161,7 +172,7 @@ impl IntRowShape {
     /// Whether they are for blocks that carry their own scales.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_for_blocks(&self) -> bool {
-        matches!(self.order, Order::Block | Order::CountedBlock)
+        self.order.is_for_blocks()
     }
 }
 
@@ -170,7 +181,7 @@ impl IntRowShape {
 pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
     let (steps, sums) = row.factors.split_at_mut(row.factors.len() / 2);
     let Some(group) = x.len().checked_div(steps.len()) else { return };
-    if matches!(order, Order::Block | Order::CountedBlock) {
+    if order.is_for_blocks() {
         return quantise_for_blocks(x, order, row.values, (steps, sums));
     }
     let groups = x.chunks_exact(group).zip(row.values.chunks_exact_mut(group));
@@ -179,12 +190,18 @@ pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
         (*step, n) = round_group(x, values);
         *sum = *step * n;
         if order == Order::EvenOdd {
-            let (eights, _) = values.as_chunks_mut::<8>();
-            for eight in eights {
-                let [a, b, c, d, e, f, g, h] = *eight;
-                *eight = [a, c, e, g, b, d, f, h];
-            }
+            sort_even_odd(values);
         }
+    }
+}
+
+/// Of each eight values, those of even places before those of odd ones.
+#[inline(always)]
+pub(crate) fn sort_even_odd(values: &mut [i8]) {
+    let (eights, _) = values.as_chunks_mut::<8>();
+    for eight in eights {
+        let [a, b, c, d, e, f, g, h] = *eight;
+        *eight = [a, c, e, g, b, d, f, h];
     }
 }
 
@@ -207,6 +224,9 @@ fn quantise_for_blocks(
         for (sum, values) in sums.iter_mut().zip(values.chunks_exact(group)) {
             let n = values.iter().map(|&it| i32::from(it)).sum::<i32>() as f32;
             *sum = if order == Order::Block { step * n } else { n };
+        }
+        if order == Order::CountedEvenOddBlock {
+            sort_even_odd(values);
         }
     }
 }

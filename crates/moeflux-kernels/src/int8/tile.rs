@@ -50,6 +50,12 @@ pub(crate) trait Sixteen: Copy {
     /// The first code of these rows.
     fn address(&self) -> *const u8;
 
+    /// From one row to the next in memory, in rows.
+    #[inline(always)]
+    fn row_step(&self) -> usize {
+        1
+    }
+
     /// Lays some columns down, from the beginning of a tile.
     fn lay<S: IntSimd>(
         &self,
@@ -69,11 +75,20 @@ pub(crate) trait Sixteen: Copy {
     /// asked for group by group, while each meets rows of activations in eights and a rest.
     #[inline(always)]
     fn behind(&self, n_blocks: usize, n_rows: usize) -> Upcoming {
-        let layout = self.layout();
-        let n_bytes = n_blocks * LANES * layout.row_bytes();
-        let next = self.address().wrapping_add(n_bytes);
         let n_passes = n_rows / 8 + (n_rows % 8).count_ones() as usize;
-        Upcoming::stretch(next, n_bytes, n_passes * (layout.n_cols / self.group()))
+        self.behind_in(n_blocks, n_passes * (self.layout().n_cols / self.group()))
+    }
+
+    /// The same, to be asked for in so many steps.
+    #[inline(always)]
+    fn behind_in(&self, n_blocks: usize, n_steps: usize) -> Upcoming {
+        let (row_bytes, row_step) = (self.layout().row_bytes(), self.row_step());
+        let n_rows = n_blocks * LANES;
+        let next = self.address().wrapping_add(n_rows * row_step * row_bytes);
+        if row_step == 1 {
+            return Upcoming::stretch(next, n_rows * row_bytes, n_steps);
+        }
+        Upcoming::stretches(next, (n_rows, row_bytes), row_step * row_bytes, n_steps)
     }
 }
 

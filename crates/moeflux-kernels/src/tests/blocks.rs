@@ -2,9 +2,12 @@
 
 use half::f16;
 
-use super::Random;
+use super::strided::{float_product, int_product};
+use super::{Random, same_bits};
 use crate::blocks::Apart;
-use crate::{BlockKind, LayoutError, Matrix, MatrixKind, MatrixLayout, decode_row};
+use crate::{
+    BlockKind, LayoutError, Matrix, MatrixKind, MatrixLayout, available, decode_row, emulated,
+};
 
 /// Random codes under scales of either sign, of which some are zero.
 pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, random: &mut Random) -> Vec<u8> {
@@ -25,11 +28,23 @@ pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, random: &mut Rando
     blocks
 }
 
+/// The scales of blocks that have them apart.
+pub(super) fn random_scales(kind: BlockKind, n_blocks: usize, random: &mut Random) -> Vec<u8> {
+    let scales = (0..n_blocks * kind.scale_bytes()).map(|_| random.bits().to_le_bytes()[0]);
+    scales.map(|exponent| 110 + exponent % 16).collect()
+}
+
 /// The code, and the scale and bias, of the value at a place of rows of whole blocks.
-pub(super) fn parts(kind: BlockKind, bytes: &[u8], place: usize) -> (i32, [f32; 2]) {
+pub(super) fn parts(
+    kind: BlockKind,
+    (bytes, scales): (&[u8], &[u8]),
+    place: usize,
+) -> (i32, [f32; 2]) {
     let (block_idx, col) = (place / kind.block_cols(), place % kind.block_cols());
     let mut apart = Apart::ZEROS;
-    apart.take(kind, &bytes[block_idx * kind.block_bytes()..][..kind.block_bytes()]);
+    let of_block = |bytes: &'_ [u8], n: usize| bytes[block_idx * n..][..n].to_vec();
+    let block = of_block(bytes, kind.block_bytes());
+    apart.take(kind, &block, &of_block(scales, kind.scale_bytes()));
     let group_idx = col / kind.group_cols();
     let bias = if kind.has_biases() { apart.biases[group_idx] } else { 0.0 };
     (i32::from(apart.codes[col]), [apart.scales[group_idx], bias])
@@ -52,11 +67,62 @@ fn weights(kind: BlockKind, blocks: &[u8]) -> Vec<f32> {
     weights
 }
 
+/// Blocks of MXFP4 with their scales apart from their codes.
+fn apart(blocks: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (mut codes, mut scales) = (Vec::new(), Vec::new());
+    for block in blocks.chunks_exact(BlockKind::MXFP4.block_bytes()) {
+        let (scale, nibbles) = block.split_first().unwrap();
+        let code = |col: usize| nibbles[col % 16] >> (col / 16 * 4) & 15;
+        codes.extend((0..16).map(|i| code(2 * i) | code(2 * i + 1) << 4));
+        scales.push(*scale);
+    }
+    (codes, scales)
+}
+
+#[test]
+fn scales_apart_make_the_same_weights_and_the_same_products() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/gguf-blocks.txt");
+    let golden = std::fs::read_to_string(golden).unwrap();
+    let lines = golden.lines().filter_map(|line| line.strip_prefix("MXFP4 "));
+    let digits = lines.flat_map(|line| line.split_once(' ').unwrap().0.as_bytes().chunks(2));
+    let digits = digits.map(|it| u8::from_str_radix(str::from_utf8(it).unwrap(), 16).unwrap());
+    let blocks: Vec<u8> = digits.collect();
+    let n_blocks = blocks.len() / 17;
+    let (codes, scales) = apart(&blocks);
+    let kind = MatrixKind::Block(BlockKind::MXFP4_APART);
+    let layout = MatrixLayout::new(kind, 1, 32 * n_blocks).unwrap();
+    let mut out = vec![0.0; 32 * n_blocks];
+    decode_row(&Matrix::new(layout, &codes, &scales, &[]), 0, &mut out);
+    same_bits(&out, &weights(BlockKind::MXFP4, &blocks), "weights");
+
+    let mut random = Random(18);
+    for (n_rows, n_blocks, n_picks) in [(1, 1, 1), (5, 3, 1), (37, 5, 1), (33, 9, 3), (17, 4, 19)] {
+        let mut blocks = random_blocks(BlockKind::MXFP4, n_rows * n_blocks, &mut random);
+        // Some of the least and the largest powers of two.
+        for (i, block) in blocks.chunks_exact_mut(17).enumerate().filter(|(i, _)| i % 7 == 3) {
+            block[0] = [0, 1, 2, 253, 254][i % 5];
+        }
+        let (codes, scales) = apart(&blocks);
+        let layout =
+            |kind| MatrixLayout::new(MatrixKind::Block(kind), n_rows, 32 * n_blocks).unwrap();
+        let whole = Matrix::new(layout(BlockKind::MXFP4), &blocks, &[], &[]);
+        let apart = Matrix::new(layout(BlockKind::MXFP4_APART), &codes, &scales, &[]);
+        let x: Vec<_> = (0..n_picks).map(|_| random.values(32 * n_blocks)).collect();
+        for table in available().into_iter().chain(emulated()) {
+            for product in [int_product, float_product] {
+                let [whole, apart] = [whole, apart].map(|matrix| product(table, matrix, &x));
+                same_bits(&apart, &whole, &format!("{}, {n_picks} rows", table.name()));
+            }
+        }
+    }
+}
+
 #[test]
 fn weights_are_those_of_the_package() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/gguf-blocks.txt");
     let golden = std::fs::read_to_string(golden).unwrap();
-    for kind in BlockKind::ALL {
+    // The package knows no blocks that have their scales apart.
+    for kind in BlockKind::ALL.into_iter().filter(|kind| kind.scale_bytes() == 0) {
         let lines = golden.lines().filter_map(|line| line.strip_prefix(kind.name()));
         let mut all = Vec::new();
         for (i, line) in lines.filter_map(|line| line.strip_prefix(' ')).enumerate() {
@@ -91,9 +157,10 @@ fn rows_are_whole_blocks() {
         let layout = |n_cols| MatrixLayout::new(MatrixKind::Block(kind), 3, n_cols);
         let two = layout(2 * block_cols).unwrap();
         assert_eq!(
-            (two.row_bytes(), two.total_bytes()),
-            (2 * kind.block_bytes(), two.code_bytes())
+            (two.row_bytes(), two.scale_bytes()),
+            (2 * kind.block_bytes(), 3 * 2 * kind.scale_bytes())
         );
+        assert_eq!(two.total_bytes(), two.code_bytes() + two.scale_bytes());
         let ragged = block_cols + 16;
         assert_eq!(layout(ragged), Err(LayoutError::RaggedBlock { n_cols: ragged, kind }));
     }

@@ -46,7 +46,8 @@ fn stated_block_output(stored: &Stored, kind: BlockKind, row: usize, x: &[f32]) 
         let (values, step, _) = stated_group(x);
         for (g, values) in values.chunks(kind.group_cols()).enumerate() {
             let first = row * stored.layout.n_cols + i * 32 + g * kind.group_cols();
-            let part = |k| blocks::parts(kind, &stored.codes[1..], first + k);
+            let bytes = (&stored.codes[1..], &stored.scales[1..]);
+            let part = |k| blocks::parts(kind, bytes, first + k);
             let codes = values.iter().enumerate().map(|(k, value)| part(k).0 * value).sum::<i32>();
             let (_, [scale, bias]) = part(0);
             acc = (scale * step).mul_add(codes as f32, acc);
@@ -166,13 +167,15 @@ fn extreme_blocks() {
         let mut x = vec![vec![1.0; n_cols], vec![-1.0; n_cols], vec![0.0; n_cols]];
         x.push((0..n_cols).map(|col| if col % 40 == 3 { f32::NAN } else { 0.5 }).collect());
         // Scales of the largest number and of denormal ones, and codes of each half all alike.
-        for byte in [0x00, 0x7b, 0x80, 0x03, 0xf7] {
+        for byte in [0x00, 0x01, 0x7b, 0x80, 0x03, 0xf7] {
             stored.codes[1..].fill(byte);
+            stored.scales[1..].fill(byte);
             check_product(&stored, &x);
         }
         // Infinities and what is not a number.
         for byte in [0x7c, 0xff] {
             stored.codes[1..].fill(byte);
+            stored.scales[1..].fill(byte);
             check_product(&stored, &x);
         }
     }

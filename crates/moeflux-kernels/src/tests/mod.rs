@@ -5,6 +5,7 @@
 mod attention;
 mod blocks;
 mod int8;
+mod strided;
 
 use half::{bf16, f16};
 
@@ -74,6 +75,7 @@ impl Stored {
             MatrixKind::Block(block) => {
                 let n_blocks = layout.code_bytes() / block.block_bytes();
                 stored.codes.extend(blocks::random_blocks(block, n_blocks, random));
+                stored.scales.extend(blocks::random_scales(block, n_blocks, random));
             }
         }
         stored
@@ -97,7 +99,8 @@ impl Stored {
                 (0..bits).map(|i| bit(col * bits + i) << i).sum::<u32>() as f32
             }
             MatrixKind::Block(block) => {
-                let (code, [scale, bias]) = blocks::parts(block, codes, place);
+                let parts = (codes, &self.scales[1..]);
+                let (code, [scale, bias]) = blocks::parts(block, parts, place);
                 code as f32 * scale + bias
             }
         }

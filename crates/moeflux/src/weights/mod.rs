@@ -36,7 +36,7 @@ pub use manifest::{
     Places, Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
 };
 pub(crate) use packed::described;
-pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
+pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
 
 #[cfg(test)]
 mod tests;

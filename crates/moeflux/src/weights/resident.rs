@@ -19,7 +19,9 @@ const PART_ALIGN: usize = 64;
 pub struct MatrixSpan {
     /// Kind and shape.
     pub layout: MatrixLayout,
-    /// First byte of the codes.
+    /// Which of the rows that lie there are its own.
+    pub rows: EveryRow,
+    /// First byte of the codes, of other rows too.
     pub codes_at: usize,
     /// First byte of the scales.
     pub scales_at: usize,
@@ -27,24 +29,59 @@ pub struct MatrixSpan {
     pub biases_at: usize,
 }
 
+/// Rows at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EveryRow {
+    /// The first one.
+    pub first: usize,
+    /// From one to the next: 1, unless those of another matrix lie between.
+    pub step: usize,
+}
+
+impl EveryRow {
+    /// One after the other.
+    pub const ALL: Self = Self { first: 0, step: 1 };
+    /// The first of each two.
+    pub const EVEN: Self = Self { first: 0, step: 2 };
+    /// The second of each two.
+    pub const ODD: Self = Self { first: 1, step: 2 };
+}
+
 impl MatrixSpan {
     fn new(layout: MatrixLayout, codes_at: usize) -> Self {
         let scales_at = (codes_at + layout.code_bytes()).next_multiple_of(PART_ALIGN);
         let biases_at = (scales_at + layout.scale_bytes()).next_multiple_of(PART_ALIGN);
-        Self { layout, codes_at, scales_at, biases_at }
+        Self { layout, rows: EveryRow::ALL, codes_at, scales_at, biases_at }
     }
 
     fn end(&self) -> usize {
         (self.biases_at + self.layout.bias_bytes()).next_multiple_of(PART_ALIGN)
     }
 
+    /// All rows that lie there: those of this matrix, and of the one between whose rows they are.
+    pub(super) fn whole(&self) -> Self {
+        let n_rows = self.layout.n_rows * self.rows.step;
+        let layout = MatrixLayout { n_rows, ..self.layout };
+        Self { layout, rows: EveryRow::ALL, ..*self }
+    }
+
     fn view<'a>(&self, bytes: &'a [u8]) -> Matrix<'a> {
-        Matrix::new(
-            self.layout,
-            &bytes[self.codes_at..][..self.layout.code_bytes()],
-            &bytes[self.scales_at..][..self.layout.scale_bytes()],
-            &bytes[self.biases_at..][..self.layout.bias_bytes()],
-        )
+        let layout = self.layout;
+        if self.rows == EveryRow::ALL {
+            return Matrix::new(
+                layout,
+                &bytes[self.codes_at..][..layout.code_bytes()],
+                &bytes[self.scales_at..][..layout.scale_bytes()],
+                &bytes[self.biases_at..][..layout.bias_bytes()],
+            );
+        }
+        let EveryRow { first, step } = self.rows;
+        let spanned = |at: usize, row_bytes: usize| {
+            &bytes[at + first * row_bytes..][..layout.spanned_rows(step) * row_bytes]
+        };
+        let codes = spanned(self.codes_at, layout.row_bytes());
+        let scales = spanned(self.scales_at, layout.scale_row_bytes());
+        Matrix::of_every(step, layout, codes, scales)
     }
 }
 
@@ -110,6 +147,35 @@ impl ExpertLayout {
         Self { gate, up, down }
     }
 
+    /// A matrix whose even rows are gate's and whose odd rows are up's, and down. Scales and codes
+    /// of its kind belong to rows.
+    ///
+    /// # Panics
+    ///
+    /// If the rows are odd in number.
+    #[must_use]
+    pub fn interleaved(gate_up: MatrixLayout, down: MatrixLayout) -> Self {
+        assert!(gate_up.n_rows.is_multiple_of(2), "as many rows of up as of gate");
+        let both = MatrixSpan::new(gate_up, 0);
+        let layout = MatrixLayout { n_rows: gate_up.n_rows / 2, ..gate_up };
+        let gate = MatrixSpan { layout, rows: EveryRow::EVEN, ..both };
+        let up = MatrixSpan { layout, rows: EveryRow::ODD, ..both };
+        Self { gate, up, down: MatrixSpan::new(down, both.end()) }
+    }
+
+    /// Whether rows of gate and up take turns.
+    #[must_use]
+    pub fn is_interleaved(&self) -> bool {
+        self.gate.rows != EveryRow::ALL
+    }
+
+    /// What is stored in one piece: gate, up and down, or the first two together.
+    fn stored(&self) -> impl Iterator<Item = MatrixSpan> + use<> {
+        let Self { gate, up, down } = *self;
+        let up = if self.is_interleaved() { None } else { Some(up) };
+        [Some(gate.whole()), up, Some(down)].into_iter().flatten()
+    }
+
     /// The same matrices with their parts at `starts`, in the order of the record.
     ///
     /// # Panics
@@ -121,18 +187,25 @@ impl ExpertLayout {
             0 => 0,
             _ => starts.next().expect("every part has a place"),
         };
-        let [gate, up, down] = [self.gate, self.up, self.down].map(|span| MatrixSpan {
-            layout: span.layout,
+        let mut moved = |span: MatrixSpan| MatrixSpan {
             codes_at: next(span.layout.code_bytes()),
             scales_at: next(span.layout.scale_bytes()),
             biases_at: next(span.layout.bias_bytes()),
-        });
-        Self { gate, up, down }
+            ..span
+        };
+        let both = moved(self.gate.whole());
+        let gate = MatrixSpan { layout: self.gate.layout, rows: self.gate.rows, ..both };
+        let up = if self.is_interleaved() {
+            MatrixSpan { rows: self.up.rows, ..gate }
+        } else {
+            moved(self.up)
+        };
+        Self { gate, up, down: moved(self.down) }
     }
 
     /// Where its parts lie that have bytes, in the order of the record.
     pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        [self.gate, self.up, self.down].into_iter().flat_map(|span| {
+        self.stored().flat_map(|span| {
             let layout = span.layout;
             let parts = [
                 (span.codes_at, layout.code_bytes()),

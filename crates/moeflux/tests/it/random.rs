@@ -129,7 +129,10 @@ pub(crate) fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] 
         MatrixKind::Block(block) => {
             let n_blocks = layout.code_bytes() / block.block_bytes();
             let blocks = (0..n_blocks).flat_map(|_| random_block(rng, block, factor));
-            [blocks.collect(), Vec::new(), Vec::new()]
+            let blocks = blocks.collect();
+            let n_scales = n_blocks * block.scale_bytes();
+            let scales = (0..n_scales).map(|_| 122 + rng.bits().to_le_bytes()[0] % 3).collect();
+            [blocks, scales, Vec::new()]
         }
     }
 }
@@ -157,6 +160,7 @@ fn random_block(rng: &mut Rng, kind: BlockKind, factor: f32) -> Vec<u8> {
             block[0] = 122 + block[0] % 3;
             return block;
         }
+        BlockKind::MXFP4_APART => return block,
     };
     for &at in places {
         let scale = (rng.fraction() + 0.5) * rng.pick(&[1.0, -1.0]) * factor / size;

@@ -2,6 +2,7 @@
 
 use crate::blocks::{Apart, BlockKind};
 use crate::int8::block::RowBlock;
+use crate::int8::rows::sort_even_odd;
 use crate::int8::simd::{IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 
@@ -19,6 +20,10 @@ pub(in crate::int8) struct Chunk<'a> {
     pub(super) rows: RowBlock<'a>,
     /// The first byte of each row.
     pub(super) at: usize,
+    /// Scales of blocks that have them apart.
+    pub(super) scales: RowBlock<'a>,
+    /// The first byte of those of each row.
+    pub(super) scales_at: usize,
 }
 
 impl<'a> Chunk<'a> {
@@ -60,7 +65,7 @@ pub(in crate::int8) const fn offset(kind: BlockKind) -> u8 {
         }
         BlockKind::Q3_K => 4,
         BlockKind::Q4_0 => 8,
-        BlockKind::MXFP4 => 12,
+        BlockKind::MXFP4 | BlockKind::MXFP4_APART => 12,
         BlockKind::Q5_0 | BlockKind::IQ3_S => 16,
         BlockKind::Q6_K => 32,
         BlockKind::IQ2_XXS | BlockKind::IQ2_XS | BlockKind::IQ2_S | BlockKind::IQ3_XXS => 64,
@@ -111,7 +116,8 @@ pub(in crate::int8) trait BlockCodes {
 #[inline(always)]
 pub(super) fn prepared_unit<S: IntSimd>(simd: S, prepared: &Prepared, unit: usize) -> [Half<S>; 4] {
     let rows = RowBlock::new(prepared.codes.as_flattened(), (8, CHUNK_COLS_MAX), 0);
-    let chunk = Chunk { rows, at: 64 * unit };
+    let scales = RowBlock::new(&[], (8, 0), 0);
+    let chunk = Chunk { rows, at: 64 * unit, scales, scales_at: 0 };
     [chunk.quads(simd, 0), chunk.quads(simd, 16), chunk.quads(simd, 32), chunk.quads(simd, 48)]
 }
 
@@ -122,9 +128,14 @@ pub(super) fn prepare_any(kind: BlockKind, chunk: &Chunk<'_>, prepared: &mut Pre
     let mut apart = Apart::ZEROS;
     for (r, codes) in prepared.codes.iter_mut().enumerate() {
         let row = &chunk.rows.row(r)[chunk.at..][..chunk_blocks(kind) * block_bytes];
+        let n_scales = kind.scale_bytes();
+        let scales = &chunk.scales.row(r)[chunk.scales_at..];
         let blocks = row.chunks_exact(block_bytes).zip(codes.chunks_exact_mut(block_cols));
         for (block_idx, (block, codes)) in blocks.enumerate() {
-            apart.take(kind, block);
+            apart.take(kind, block, &scales[block_idx * n_scales..][..n_scales]);
+            if kind.is_even_odd() {
+                sort_even_odd(&mut apart.codes[..block_cols]);
+            }
             for (code, value) in codes.iter_mut().zip(apart.codes) {
                 *code = value.cast_unsigned().wrapping_add(offset(kind));
             }

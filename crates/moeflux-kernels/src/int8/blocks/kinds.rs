@@ -5,6 +5,7 @@
 use super::chunk::{BlockCodes, Chunk, Half, Prepared, offset};
 use crate::blocks::{BlockKind, E2M1_VALUES, IQ4_VALUES, half_power};
 use crate::int8::simd::{HalfKind, IntSimd};
+use crate::lanes::LANES;
 
 /// Evaluates an expression with the type `$K` of a kind that is known at run time only and that is
 /// among `$name`s, or else another expression.
@@ -33,6 +34,7 @@ pub(in crate::int8) struct Q6_K;
 pub(in crate::int8) struct IQ4_NL;
 pub(in crate::int8) struct IQ4_XS;
 pub(in crate::int8) struct MXFP4;
+pub(in crate::int8) struct MXFP4_APART;
 pub(in crate::int8) use super::codebooks::{IQ2_XXS, IQ3_XXS};
 
 impl BlockCodes for Q4_0 {
@@ -304,6 +306,36 @@ impl BlockCodes for MXFP4 {
     fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
         let codes = nibbles(simd, chunk, [34 * unit + 1, 34 * unit + 18]);
         looked_up(simd, &E2M1_CODES, codes)
+    }
+}
+
+impl BlockCodes for MXFP4_APART {
+    const KIND: BlockKind = BlockKind::MXFP4_APART;
+
+    #[inline(always)]
+    fn prepare<S: IntSimd>(_: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+        let exponents = chunk.scales.pieces::<4>(chunk.scales_at);
+        for block_idx in 0..4 {
+            let scales = &mut prepared.scales[block_idx][0];
+            for r in 0..LANES {
+                scales[r] = half_power(exponents[r][block_idx]);
+            }
+        }
+    }
+
+    /// Activations stand in the order in which even and odd columns leave their bytes.
+    #[inline(always)]
+    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+        let (a, b) = (chunk.quads(simd, 32 * unit), chunk.quads(simd, 32 * unit + 16));
+        let mut halves = [a; 4];
+        for i in 0..4 {
+            let (to, at) = (i / 2, 2 * (i % 2));
+            halves[to][at] = simd.low_halves(a[i]);
+            halves[to][at + 1] = simd.high_halves(a[i]);
+            halves[to + 2][at] = simd.low_halves(b[i]);
+            halves[to + 2][at + 1] = simd.high_halves(b[i]);
+        }
+        looked_up(simd, &E2M1_CODES, halves)
     }
 }
 

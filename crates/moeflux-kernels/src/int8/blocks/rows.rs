@@ -19,8 +19,11 @@ pub(super) const HALF_COLS: usize = PIECE / 2;
 /// Columns of a unit.
 pub(super) const UNIT_COLS: usize = 4 * HALF_COLS;
 
-/// Bytes of four blocks of the largest small kind.
-const TAIL_BYTES: usize = 4 * 34;
+/// Blocks of a chunk of small ones.
+const TAIL_BLOCKS: usize = 4;
+
+/// Bytes of as many blocks of the largest small kind.
+const TAIL_BYTES: usize = TAIL_BLOCKS * 34;
 
 /// Lays some columns of blocks down, which begin with a chunk: a table's function, compiled once
 /// for all that takes tiles.
@@ -82,6 +85,11 @@ impl<const WIDE: bool, const BIASED: bool> Sixteen for BlockRows<'_, WIDE, BIASE
     }
 
     #[inline(always)]
+    fn row_step(&self) -> usize {
+        self.rows.matrix.row_step()
+    }
+
+    #[inline(always)]
     fn lay<S: IntSimd>(
         &self,
         _: S,
@@ -101,12 +109,14 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(super) const ZEROS: Self =
-        Self { prepared: Prepared::ZEROS, tail: Tail([[0; TAIL_BYTES]; LANES]) };
+    pub(super) const ZEROS: Self = Self { prepared: Prepared::ZEROS, tail: Tail::ZEROS };
 }
 
 /// The last blocks of sixteen rows, where they are fewer than make a chunk.
-pub(super) struct Tail([[u8; TAIL_BYTES]; LANES]);
+pub(super) struct Tail {
+    blocks: [[u8; TAIL_BYTES]; LANES],
+    scales: [[u8; TAIL_BLOCKS]; LANES],
+}
 
 impl BlockMatrix<'_> {
     /// The chunk from a column on; one that is not whole is filled up with zeros.
@@ -117,26 +127,48 @@ impl BlockMatrix<'_> {
         col: usize,
         tail: &'t mut Tail,
     ) -> Chunk<'t> {
-        let row_bytes = self.matrix.layout().row_bytes();
-        let rows = RowBlock::new(self.matrix.codes(), (8, row_bytes), self.first_row);
-        let at = col / kind.block_cols() * kind.block_bytes();
+        let layout = self.matrix.layout();
+        let every = |bytes, row_bytes| {
+            RowBlock::of_every(self.matrix.row_step(), bytes, (8, row_bytes), self.first_row)
+        };
+        let row_bytes = layout.row_bytes();
+        let rows = every(self.matrix.codes(), row_bytes);
+        // Known when this is compiled for a kind: others have no code for it.
+        let scales = match kind.scale_bytes() {
+            0 => RowBlock::new(&[], (8, 0), 0),
+            _ => every(self.matrix.scales(), layout.scale_row_bytes()),
+        };
+        let block_idx = col / kind.block_cols();
+        let at = block_idx * kind.block_bytes();
+        let scales_at = block_idx * kind.scale_bytes();
+        let chunk = Chunk { rows, at, scales, scales_at };
         if at + chunk_blocks(kind) * kind.block_bytes() <= row_bytes {
-            return Chunk { rows, at };
+            return chunk;
         }
-        tail.fill(&rows, at)
+        tail.fill(&chunk)
     }
 }
 
 impl Tail {
+    const ZEROS: Self =
+        Self { blocks: [[0; TAIL_BYTES]; LANES], scales: [[0; TAIL_BLOCKS]; LANES] };
+
     #[cold]
-    fn fill(&mut self, rows: &RowBlock<'_>, at: usize) -> Chunk<'_> {
-        for (r, tail) in self.0.iter_mut().enumerate() {
-            let rest = &rows.row(r)[at..];
-            tail[..rest.len()].copy_from_slice(rest);
-            tail[rest.len()..].fill(0);
+    fn fill(&mut self, chunk: &Chunk<'_>) -> Chunk<'_> {
+        for (r, (blocks, scales)) in self.blocks.iter_mut().zip(&mut self.scales).enumerate() {
+            fill_up(blocks, &chunk.rows.row(r)[chunk.at..]);
+            fill_up(scales, &chunk.scales.row(r)[chunk.scales_at..]);
         }
-        Chunk { rows: RowBlock::new(self.0.as_flattened(), (8, TAIL_BYTES), 0), at: 0 }
+        let rows = RowBlock::new(self.blocks.as_flattened(), (8, TAIL_BYTES), 0);
+        let scales = RowBlock::new(self.scales.as_flattened(), (8, TAIL_BLOCKS), 0);
+        Chunk { rows, at: 0, scales, scales_at: 0 }
     }
+}
+
+/// Takes the bytes, and zeros behind them.
+fn fill_up(target: &mut [u8], bytes: &[u8]) {
+    target[..bytes.len()].copy_from_slice(bytes);
+    target[bytes.len()..].fill(0);
 }
 
 /// The body of a table's [`LayBlocks`].
@@ -153,7 +185,7 @@ pub(crate) fn lay_blocks<S: IntSimd>(
     }
     for_kind!(
         rows.kind,
-        Q4_0 Q4_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ3_XXS IQ4_NL IQ4_XS MXFP4,
+        Q4_0 Q4_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ3_XXS IQ4_NL IQ4_XS MXFP4 MXFP4_APART,
         K => lay::<K, S>(simd, rows, cols, memory, laid),
         else lay_any(simd, rows, cols, memory, laid)
     );

@@ -1,9 +1,9 @@
 //! Matrices of blocks that carry their own scales, wherever a matrix may be.
 
-use moeflux_kernels::MatrixKind;
+use moeflux_kernels::{FloatKind, MatrixKind};
 
-use crate::ops::case::CaseBuilder;
-use crate::ops::experts::experts;
+use crate::ops::case::{Case, CaseBuilder, ExpertRecord};
+use crate::ops::experts::{experts, experts_of};
 use crate::ops::linear::{embedding, head_product, product};
 use crate::ops::{Arithmetic, Maker};
 use crate::random::{Rng, fitting_cols};
@@ -68,7 +68,36 @@ pub(super) const MAKERS: &[Maker] = &[
             experts(CaseBuilder::with_sessions(Rng::new(seed), &[70, 90]), kinds, (4, 2))
         },
     },
+    Maker {
+        op: "expert_ffn",
+        what: "rows of gate and up in turns",
+        n_cases: N_KINDS + 3,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| take_turns(CaseBuilder::new(seed), seed, (8, 3)),
+    },
+    Maker {
+        op: "expert_ffn",
+        what: "many rows, rows of gate and up in turns",
+        n_cases: N_KINDS + 3,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let builder = CaseBuilder::with_sessions(Rng::new(seed), &[70, 90]);
+            take_turns(builder, seed, (4, 2))
+        },
+    },
 ];
+
+/// Blocks, or floats.
+fn take_turns(builder: CaseBuilder, seed: u64, counts: (usize, usize)) -> Case {
+    let kind = match seed.checked_sub(N_KINDS) {
+        None => kind_of(seed),
+        Some(0) => MatrixKind::Float(FloatKind::F32),
+        Some(1) => MatrixKind::Float(FloatKind::F16),
+        Some(_) => MatrixKind::Float(FloatKind::Bf16),
+    };
+    let kinds = [kind, kind, kind_of(seed * 5 + 1)];
+    experts_of(builder, kinds, counts, ExpertRecord::random_turns)
+}
 
 fn kind_of(seed: u64) -> MatrixKind {
     let kind_idx = usize::try_from(seed % N_KINDS).expect("few kinds");

@@ -68,6 +68,8 @@ pub(crate) struct ExpertRecord {
     layouts: [MatrixLayout; 3],
     bytes: Vec<u8>,
     lead_bytes: usize,
+    /// Whether rows of gate and up lie there in turns.
+    take_turns: bool,
 }
 
 impl ExpertRecord {
@@ -77,11 +79,41 @@ impl ExpertRecord {
         for layout in layouts {
             bytes.extend(matrix_parts(rng, layout).concat());
         }
-        Self { expert, layouts, bytes, lead_bytes }
+        Self { expert, layouts, bytes, lead_bytes, take_turns: false }
+    }
+
+    /// One whose gate and up, of one kind, have rows in turns.
+    pub(crate) fn random_turns(
+        rng: &mut Rng,
+        expert: ExpertIdx,
+        layouts: [MatrixLayout; 3],
+    ) -> Self {
+        let lead_bytes = rng.below(8);
+        let mut bytes = vec![0; lead_bytes];
+        let both = MatrixLayout { n_rows: 2 * layouts[0].n_rows, ..layouts[0] };
+        for layout in [both, layouts[2]] {
+            bytes.extend(matrix_parts(rng, layout).concat());
+        }
+        Self { expert, layouts, bytes, lead_bytes, take_turns: true }
     }
 
     pub(crate) fn view(&self) -> ExpertView<'_> {
         let mut rest = &self.bytes[self.lead_bytes..];
+        if self.take_turns {
+            let [layout, _, down] = self.layouts;
+            let (codes, after) = rest.split_at(2 * layout.code_bytes());
+            let (scales, after) = after.split_at(2 * layout.scale_bytes());
+            let rows = |first: usize| {
+                let spanned = |bytes: &'_ [u8], n: usize| first * n..bytes.len() - (1 - first) * n;
+                let [n_codes, n_scales] = [layout.row_bytes(), layout.scale_row_bytes()];
+                let (codes, scales) =
+                    (&codes[spanned(codes, n_codes)], &scales[spanned(scales, n_scales)]);
+                Matrix::of_every(2, layout, codes, scales)
+            };
+            let (codes, scales) = after.split_at(down.code_bytes());
+            let [gate, up] = [0, 1].map(rows);
+            return ExpertView { gate, up, down: Matrix::new(down, codes, scales, &[]) };
+        }
         let [gate, up, down] = self.layouts.map(|layout| {
             let mut part = |n_bytes| {
                 let (part, after) = rest.split_at(n_bytes);

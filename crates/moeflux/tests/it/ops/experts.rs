@@ -4,7 +4,7 @@ use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use moeflux::provider::ops::{
     Combine, ExpertBiases, ExpertFfn, Op, Plan, Purpose, Route, RouterKind,
 };
-use moeflux_kernels::{Affine, FloatKind, MatrixKind};
+use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use super::case::{Case, CaseBuilder, ExpertRecord, Experts, layout};
 use super::{Arithmetic, Maker};
@@ -71,9 +71,19 @@ fn every_kind(seed: u64) -> Case {
 
 /// `kinds` are those of gate, up and down; `(n_experts, top_k)` those of the router.
 pub(super) fn experts(
+    builder: CaseBuilder,
+    kinds: [MatrixKind; 3],
+    counts: (usize, usize),
+) -> Case {
+    experts_of(builder, kinds, counts, ExpertRecord::random)
+}
+
+/// The same of records that are made so.
+pub(super) fn experts_of(
     mut builder: CaseBuilder,
     kinds: [MatrixKind; 3],
     (n_experts, top_k): (usize, usize),
+    make: fn(&mut Rng, ExpertIdx, [MatrixLayout; 3]) -> ExpertRecord,
 ) -> Case {
     // Multiples of the largest group, or of the largest block.
     let is_block = |kind: &MatrixKind| matches!(kind, MatrixKind::Block(_));
@@ -85,7 +95,7 @@ pub(super) fn experts(
         layout(kinds[2], hidden, inner),
     ];
     let rng = &mut builder.rng;
-    let records = (0..n_experts).map(|idx| ExpertRecord::random(rng, ExpertIdx(idx), layouts));
+    let records = (0..n_experts).map(|idx| make(rng, ExpertIdx(idx), layouts));
     let records = records.collect();
 
     let logits = builder.input("logits", n_experts);

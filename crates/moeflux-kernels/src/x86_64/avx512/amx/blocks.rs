@@ -63,9 +63,7 @@ fn meet_all<R: Sixteen, T: TileUnit>(
         let first_rows = [row_idx.min(last_row), (row_idx + LANES).min(last_row)];
         let rows = first_rows.map(|first_row| rows.at_row(first_row));
         let n_steps = layout.n_cols / (GROUPS * rows[0].group()) * laid.n_rows.div_ceil(32);
-        let n_bytes = n_blocks * LANES * layout.row_bytes();
-        let mut upcoming =
-            Upcoming::stretch(rows[0].address().wrapping_add(n_bytes), n_bytes, n_steps);
+        let mut upcoming = rows[0].behind_in(n_blocks, n_steps);
         out.fill([0.0; LANES]);
         for first_col in (0..layout.n_cols).step_by(TILE_COLS) {
             blocks.lay(&rows[..n_blocks], first_col);
