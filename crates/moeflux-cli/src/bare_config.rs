@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{RawConfig, read_file};
-use moeflux::provider::spec::{ModelSpec, QuantParams};
+use moeflux::provider::spec::{ModelSpec, NativeFormat, QuantParams};
 use moeflux::provider::weights::{ImaginedCheckpoint, ImaginedKind};
 use moeflux::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -71,10 +71,11 @@ impl BareConfig {
     pub(crate) fn published_kind(&self) -> Result<ImaginedKind> {
         let raw = RawConfig::parse(&self.path, &self.bytes)?;
         let quantisation = ModelSpec::from_config(&raw)?.quantisation;
-        Ok(match (quantisation.default, quantisation.is_fp8) {
+        Ok(match (quantisation.default, quantisation.native) {
             (Some(params), _) => ImaginedKind::Affine(params),
-            (None, true) => ImaginedKind::Fp8,
-            (None, false) => ImaginedKind::Float,
+            (None, Some(NativeFormat::Fp8)) => ImaginedKind::Fp8,
+            (None, Some(NativeFormat::Mxfp4)) => ImaginedKind::Mxfp4,
+            (None, None) => ImaginedKind::Float,
         })
     }
 

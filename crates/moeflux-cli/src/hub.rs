@@ -88,10 +88,10 @@ pub(crate) fn described(config: &[u8]) -> Result<String> {
     let spec = ModelSpec::from_config(&raw)?;
     let model_type = raw.root().str_opt("model_type")?.unwrap_or("a model");
     let text = |key: &str| raw.root().str_opt(key).ok().flatten();
-    let stored = match (spec.quantisation.default, spec.quantisation.is_fp8) {
+    let stored = match (spec.quantisation.default, spec.quantisation.native) {
         (Some(params), _) => format!("{} bits in groups of {}", params.bits, params.group),
-        (None, true) => "FP8".to_owned(),
-        (None, false) => {
+        (None, Some(native)) => native.name().to_owned(),
+        (None, None) => {
             let dtype = text("torch_dtype").or_else(|| text("dtype")).unwrap_or("");
             dtype.escape_debug().to_string()
         }

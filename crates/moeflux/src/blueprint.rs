@@ -81,7 +81,10 @@ impl Blueprint {
         let spec = ModelSpec::from_config(raw)?;
         let scale = match kind {
             ImaginedKind::Gguf(_) => FloatKind::F32,
-            ImaginedKind::Affine(_) | ImaginedKind::Fp8 | ImaginedKind::Float => FloatKind::Bf16,
+            ImaginedKind::Affine(_)
+            | ImaginedKind::Fp8
+            | ImaginedKind::Mxfp4
+            | ImaginedKind::Float => FloatKind::Bf16,
         };
         let imagined = Imagined { kind, scale };
         Self::bind((spec, model_type(raw)), Source::Imagined(imagined))

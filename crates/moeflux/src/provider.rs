@@ -36,8 +36,9 @@ pub mod format {
 pub mod spec {
     pub use crate::spec::{
         Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec,
-        HeadOrder, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing, QkNorm, QuantParams,
-        Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec, YarnSpec,
+        HeadOrder, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, NativeFormat, Pairing,
+        QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec,
+        YarnSpec,
     };
 }
 
@@ -46,9 +47,9 @@ pub mod weights {
     pub use crate::weights::{
         BankPart, Change, Copies, EveryRow, ExpertBank, ExpertLayout, ExpertView, Extent, Finite,
         GgufTypes, ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount,
-        Manifest, MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartRole, Pick, Places, Progress,
-        QuantisedRows, Records, SkipReason, SkippedGroup, StoredVector, VectorSource, Weights,
-        block_kind, load,
+        Manifest, MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartNames, PartRole, Pick, Places,
+        Progress, QuantisedRows, Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
+        Weights, block_kind, load,
     };
 }
 

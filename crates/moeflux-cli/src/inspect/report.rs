@@ -7,7 +7,8 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    FfnSpec, LayerSpec, MixerSpec, MoeSpec, QkNorm, QuantParams, RopeScaling, RouterSpec,
+    FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, QkNorm, QuantParams, RopeScaling,
+    RouterSpec,
 };
 use moeflux::provider::weights::{
     ImaginedKind, Manifest, Origin, SkipReason, SkippedGroup, VectorSource,
@@ -44,7 +45,7 @@ pub(super) struct Count {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quantised {
     pub(super) default: Option<QuantParams>,
-    pub(super) is_fp8: bool,
+    pub(super) native: Option<NativeFormat>,
     pub(super) n_overrides: usize,
 }
 
@@ -145,7 +146,8 @@ impl Report {
             "quantisation": {
                 "bits": self.quantised.default.map(|it| it.bits),
                 "group": self.quantised.default.map(|it| it.group),
-                "is_fp8": self.quantised.is_fp8,
+                "is_fp8": self.quantised.native == Some(NativeFormat::Fp8),
+                "format": self.quantised.native.map(NativeFormat::name),
                 "n_overrides": self.quantised.n_overrides,
             },
             "tensors": tensors.collect::<Vec<_>>(),
@@ -181,14 +183,21 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
         Origin::Imagined(checkpoint) => Quantised {
             default: match checkpoint.kind {
                 ImaginedKind::Affine(params) => Some(params),
-                ImaginedKind::Fp8 | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,
+                ImaginedKind::Fp8
+                | ImaginedKind::Mxfp4
+                | ImaginedKind::Float
+                | ImaginedKind::Gguf(_) => None,
             },
-            is_fp8: checkpoint.kind == ImaginedKind::Fp8,
+            native: match checkpoint.kind {
+                ImaginedKind::Fp8 => Some(NativeFormat::Fp8),
+                ImaginedKind::Mxfp4 => Some(NativeFormat::Mxfp4),
+                ImaginedKind::Affine(_) | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,
+            },
             n_overrides: checkpoint.overrides.len(),
         },
         Origin::Checkpoint => Quantised {
             default: stated.default,
-            is_fp8: stated.is_fp8,
+            native: stated.native,
             n_overrides: stated.overrides.len(),
         },
     }

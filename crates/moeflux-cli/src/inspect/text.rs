@@ -80,10 +80,10 @@ fn title(report: &Report) -> Vec<String> {
 }
 
 fn quantised(quantised: Quantised) -> String {
-    let default = match (quantised.default, quantised.is_fp8) {
+    let default = match (quantised.default, quantised.native) {
         (Some(params), _) => format!("{} bits in groups of {}", params.bits, params.group),
-        (None, true) => "FP8 in blocks of 128 x 128".to_owned(),
-        (None, false) => "not quantised".to_owned(),
+        (None, Some(native)) => native.to_string(),
+        (None, None) => "not quantised".to_owned(),
     };
     match quantised.n_overrides {
         0 => default,

@@ -53,6 +53,7 @@ impl Subject {
                 format!("{} bits in groups of {}", params.bits, params.group)
             }
             ImaginedKind::Fp8 => "FP8".to_owned(),
+            ImaginedKind::Mxfp4 => "experts in MXFP4".to_owned(),
             ImaginedKind::Float => "bf16".to_owned(),
             ImaginedKind::Gguf(types) => format!("GGUF in {types}"),
         })

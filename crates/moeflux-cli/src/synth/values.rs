@@ -18,6 +18,8 @@ use crate::stream::Stream;
 enum Law {
     /// Random bits.
     Codes,
+    /// Bytes about this one.
+    Exponents { middle: u8 },
     /// About this large, of either sign as MLX has them.
     Scale { amplitude: f32 },
     /// What moves the middle of the codes to zero: minus the scale at the same place, times this.
@@ -96,6 +98,10 @@ impl Values {
         assert!(offset_bytes.is_multiple_of(8), "blocks begin at whole words");
         match (self.law, self.dtype) {
             (Law::Codes, _) => self.fill_codes(offset_bytes, target),
+            (Law::Exponents { middle }, _) => {
+                self.fill_codes(offset_bytes, target);
+                target.iter_mut().for_each(|it| *it = middle - 1 + *it % 3);
+            }
             (_, DType::F32) => self.fill_floats(offset_bytes, target, f32::to_le_bytes),
             (_, DType::F16) => {
                 self.fill_floats(offset_bytes, target, |x| f16::from_f32(x).to_le_bytes());
@@ -135,7 +141,7 @@ impl Values {
 
     fn value(&self, idx: u64) -> f32 {
         match self.law {
-            Law::Codes | Law::Blocks(_) => unreachable!("codes are bits"),
+            Law::Codes | Law::Exponents { .. } | Law::Blocks(_) => unreachable!("codes are bits"),
             Law::Decay { low, high } => -(low + (high - low) * self.stream.uniform(idx)).exp(),
             Law::Scale { amplitude } => self.scale(idx, amplitude),
             Law::Bias { amplitude, middle_code } => {
@@ -185,6 +191,9 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
     let name = tensor.canonical.as_str();
     match tensor.role {
         ImaginedRole::Codes(_) => Law::Codes,
+        ImaginedRole::Exponents { n_cols } => {
+            Law::Exponents { middle: exponent(deviation(tensor, n_cols, spec)) }
+        }
         ImaginedRole::Scales(rows) => {
             let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(rows.params.bits);
             Law::Scale { amplitude }
@@ -221,6 +230,14 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
         }
         ImaginedRole::Bias => Law::Normal { mean: 0.0, deviation: 0.1 },
     }
+}
+
+/// The exponent, as a byte, of 4-bit floats with weights this large: all sixteen alike, under it
+/// and both exponents beside it, are 3.87 on average.
+#[expect(clippy::cast_possible_truncation, reason = "within 30 of zero")]
+#[expect(clippy::cast_sign_loss, reason = "far from zero")]
+fn exponent(deviation: f32) -> u8 {
+    (127.0 + (deviation / 3.87).log2().round()).clamp(1.0, 253.0) as u8
 }
 
 /// How large the weights of a matrix are.

@@ -19,6 +19,11 @@ pub(super) fn compute(job: &Job, files: &SourceFiles) -> Result<Vec<u8>> {
     let mut out = vec![0; job.puts.iter().map(|put| Put::len(*put)).sum()];
     match &job.piece {
         Piece::Copied(extent) => files.read(extent.file_idx, extent.offset_bytes, &mut out)?,
+        Piece::Apart { extent, row_bytes } => {
+            let mut rows = vec![0; out.len()];
+            files.read(extent.file_idx, extent.offset_bytes, &mut rows)?;
+            take_apart(&rows, *row_bytes, &mut out);
+        }
         Piece::Rows { rows, range, layout } => {
             emit(&rows.load(files, range)?, *layout, &mut out);
         }
@@ -49,6 +54,17 @@ fn emit(values: &[f32], layout: MatrixLayout, out: &mut [u8]) {
     }
 }
 
+/// Rows of even places, then those of odd ones.
+fn take_apart(rows: &[u8], row_bytes: usize, out: &mut [u8]) {
+    let (even, odd) = out.split_at_mut(rows.len() / 2);
+    let targets = even.chunks_exact_mut(row_bytes).zip(odd.chunks_exact_mut(row_bytes));
+    for (pair, (even, odd)) in rows.chunks_exact(2 * row_bytes).zip(targets) {
+        let (first, second) = pair.split_at(row_bytes);
+        even.copy_from_slice(first);
+        odd.copy_from_slice(second);
+    }
+}
+
 fn transposed(values: &[f32], n_cols: usize) -> Vec<f32> {
     let columns = (0..n_cols).map(|col| values.iter().skip(col).step_by(n_cols));
     columns.flatten().copied().collect()
@@ -57,6 +73,13 @@ fn transposed(values: &[f32], n_cols: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_take_turns_are_taken_apart() {
+        let mut out = [0; 12];
+        take_apart(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 3, &mut out);
+        assert_eq!(out, [1, 2, 3, 7, 8, 9, 4, 5, 6, 10, 11, 12]);
+    }
 
     #[test]
     fn rows_become_columns() {

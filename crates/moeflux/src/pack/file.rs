@@ -123,6 +123,8 @@ pub(super) enum Content {
 pub(super) enum Piece {
     /// Bytes as they are.
     Copied(Extent),
+    /// Rows of so many bytes, an even number: those of even places, then those of odd ones.
+    Apart { extent: Extent, row_bytes: usize },
     /// Rows of a matrix.
     Rows { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
     /// Rows of a matrix that become columns.
@@ -358,15 +360,7 @@ impl Product {
 impl RecordPlan {
     fn push_jobs(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
         if !self.is_quantised {
-            for part in &self.bank.parts {
-                let mut at = part.record_at;
-                for (extent, len) in pieces_of(part.extent(expert)) {
-                    let put = Put::Record { expert, at, len };
-                    jobs.push(Job { piece: Piece::Copied(extent), puts: vec![put] });
-                    at += len;
-                }
-            }
-            return;
+            return self.push_copies(expert, jobs);
         }
         let stored = &self.bank.layout;
         let stored =
@@ -389,6 +383,57 @@ impl RecordPlan {
             };
             push_record_jobs(&rows, (expert, target), jobs);
         }
+    }
+}
+
+impl RecordPlan {
+    /// Parts as they are; rows of gate and up that take turns are taken apart.
+    fn push_copies(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
+        let ExpertLayout { gate, up, down } = self.layout;
+        let places = |span: MatrixSpan| [span.codes_at, span.scales_at, span.biases_at];
+        let mut parts = self.bank.parts.iter();
+        if self.bank.layout.is_interleaved() {
+            let layout = gate.layout;
+            let row_bytes = [layout.row_bytes(), layout.scale_row_bytes()];
+            let ats = places(gate).into_iter().zip(places(up));
+            for ((gate_at, up_at), row_bytes) in ats.zip(row_bytes).filter(|it| it.1 > 0) {
+                let Some(part) = parts.next() else { unreachable!("parts of gate and up") };
+                push_apart((expert, part.extent(expert)), row_bytes, [gate_at, up_at], jobs);
+            }
+        }
+        let down_places = places(down).into_iter().zip(part_lens(&down.layout));
+        let mut down_places = down_places.filter(|(_, len)| *len > 0).map(|(at, _)| at);
+        for part in parts {
+            let moved = if self.bank.layout.is_interleaved() { down_places.next() } else { None };
+            let mut at = moved.unwrap_or(part.record_at);
+            for (extent, len) in pieces_of(part.extent(expert)) {
+                let put = Put::Record { expert, at, len };
+                jobs.push(Job { piece: Piece::Copied(extent), puts: vec![put] });
+                at += len;
+            }
+        }
+    }
+}
+
+/// The jobs of a part whose rows go to two matrices in turns.
+fn push_apart(
+    (expert, extent): (ExpertIdx, Extent),
+    row_bytes: usize,
+    mut ats: [usize; 2],
+    jobs: &mut Vec<Job>,
+) {
+    let pair_bytes = 2 * row_bytes as u64;
+    let step = (PIECE_BYTES as u64 / pair_bytes).max(1) * pair_bytes;
+    let mut skipped = 0;
+    while skipped < extent.len_bytes {
+        let len_bytes = step.min(extent.len_bytes - skipped);
+        let offset_bytes = extent.offset_bytes + skipped;
+        let len = usize::try_from(len_bytes / 2).expect("a piece fits in memory");
+        let puts = ats.map(|at| Put::Record { expert, at, len }).to_vec();
+        ats.iter_mut().for_each(|at| *at += len);
+        let extent = Extent { offset_bytes, len_bytes, ..extent };
+        jobs.push(Job { piece: Piece::Apart { extent, row_bytes }, puts });
+        skipped += len_bytes;
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
 use moeflux_io::ReadFile;
-use moeflux_kernels::{FloatKind, MatrixKind};
+use moeflux_kernels::MatrixKind;
 use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
@@ -172,12 +172,9 @@ fn searched_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), Finite> {
             let place = (matrix.codes.file_idx, matrix.codes.offset_bytes);
             kinds.insert(place, Finite::Blocks(kind));
         }
-        let kind = match matrix.layout.kind {
-            MatrixKind::Affine(affine) => affine.scale,
-            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Block(_) => FloatKind::F32,
-        };
+        let Some(kind) = matrix.layout.kind.scale_kind() else { continue };
         for extent in [matrix.scales, matrix.biases].into_iter().flatten() {
-            kinds.insert((extent.file_idx, extent.offset_bytes), Finite::Floats(kind));
+            kinds.insert((extent.file_idx, extent.offset_bytes), Finite::of_scales(kind));
         }
     }
     for vector in &manifest.vectors {

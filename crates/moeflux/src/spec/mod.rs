@@ -28,6 +28,8 @@ mod tests;
 pub(crate) use gguf::QUANTISATION_KEY;
 pub use rope::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 
+use std::fmt;
+
 use crate::ids::TokenId;
 
 /// A family of published checkpoints: decides names of tensors and keys of the config.
@@ -430,8 +432,45 @@ pub struct Quantisation {
     pub default: Option<QuantParams>,
     /// By the tensor's canonical base name: `None` for tensors left unquantised.
     pub overrides: std::collections::BTreeMap<String, Option<QuantParams>>,
+    /// What tensors are stored in that were quantised otherwise.
+    pub native: Option<NativeFormat>,
+}
+
+impl Quantisation {
+    /// Of a checkpoint that MLX did not quantise.
+    pub(crate) fn of_native(native: NativeFormat) -> Self {
+        Self { native: Some(native), ..Self::default() }
+    }
+}
+
+/// A format that models are published in, besides MLX's affine codes. Which tensors are stored so
+/// follows from the types that they have in their file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativeFormat {
     /// FP8 blocks of 128 x 128 with `weight_scale_inv`.
-    pub is_fp8: bool,
+    Fp8,
+    /// 4-bit floats under a power of two for each 32 columns.
+    Mxfp4,
+}
+
+impl NativeFormat {
+    /// In one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fp8 => "FP8",
+            Self::Mxfp4 => "MXFP4",
+        }
+    }
+}
+
+impl fmt::Display for NativeFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fp8 => f.write_str("FP8 in blocks of 128 x 128"),
+            Self::Mxfp4 => f.write_str("MXFP4"),
+        }
+    }
 }
 
 /// Bits and group of an MLX affine tensor.

@@ -2,16 +2,16 @@
 //!
 //! **Invariant:** all experts of a bank are stored alike, so that one layout serves them all.
 
-use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::spec::Quantisation;
-use crate::weights::found::{Extent, FoundBank, Wanted};
+use crate::weights::found::{Extent, FoundBank, PartNames, Wanted};
 use crate::weights::manifest::{BankPart, ExpertBank, PartRole, Places};
 use crate::weights::packed::WantedMatrix;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
-use crate::weights::stored::StoredMatrix;
+use crate::weights::stored::{StoredMatrix, of_gpt_oss};
 use crate::weights::table::Table;
 
 /// Sizes of a layer's routed experts.
@@ -39,17 +39,20 @@ pub(super) struct BankRequest<'n> {
 struct Projection {
     /// In names of tensors.
     name: &'static str,
-    /// Of its codes, affine scales, affine biases and FP8 scales.
-    parts: [&'static str; 4],
     n_rows: usize,
     n_cols: usize,
 }
 
-/// One matrix of all experts.
+/// One matrix of all experts, or two whose rows take turns.
 #[derive(Debug)]
 struct BoundProjection {
     /// Of one expert.
     layout: MatrixLayout,
+    /// What stands before the names of parts in those of tensors, a period included: `gate_proj.`.
+    name: String,
+    /// The same where one tensor has all experts.
+    tensor: Option<String>,
+    names: PartNames,
     codes: Places,
     scales: Option<Places>,
     biases: Option<Places>,
@@ -64,7 +67,9 @@ impl BankRequest<'_> {
     ) -> Result<ExpertBank> {
         let prefix = self.prefix;
         assert!(self.shape.n_experts > 0, "a layer of experts has some");
-        let per_expert = format!("{prefix}.experts.0.gate_proj.weight");
+        let per_expert =
+            ["weight", "weight_packed"].map(|part| format!("{prefix}.experts.0.gate_proj.{part}"));
+        let take_turns = format!("{prefix}.experts.gate_up_proj_blocks");
         if let Some(found) = table.take_bank(prefix) {
             return self.packed(&found, quantisation);
         }
@@ -80,7 +85,10 @@ impl BankRequest<'_> {
             let down = format!("{prefix}.switch_mlp.down_proj.weight");
             return Ok(self.bank(self.fused(table, (&gate_up, &down))?));
         }
-        if table.has(&per_expert) {
+        if table.has_stored(&take_turns) {
+            return self.interleaved(table);
+        }
+        if per_expert.iter().any(|name| table.has(name)) {
             let [gate, up, down] = self.projections().map(|it| self.each(table, quantisation, it));
             return Ok(self.bank([gate?, up?, down?]));
         }
@@ -92,7 +100,7 @@ impl BankRequest<'_> {
             None if table.is_gguf() => {
                 Err(table.missing(&format!("{prefix}.switch_mlp.gate_proj.weight")))
             }
-            None => Err(table.missing(&per_expert)),
+            None => Err(table.missing(&per_expert[0])),
         }
     }
 
@@ -109,8 +117,13 @@ impl BankRequest<'_> {
             first_bytes: records.first_bytes + record_at as u64,
             stride_bytes: records.record_bytes as u64,
         };
-        let bound = [layout.gate, layout.up, layout.down].map(|span| BoundProjection {
+        let spans =
+            [("gate_proj", layout.gate), ("up_proj", layout.up), ("down_proj", layout.down)];
+        let bound = spans.map(|(name, span)| BoundProjection {
             layout: span.layout,
+            name: format!("{name}."),
+            tensor: None,
+            names: names_in_record(span.layout.kind),
             codes: strided(span.codes_at),
             scales: (span.layout.scale_bytes() > 0).then(|| strided(span.scales_at)),
             biases: (span.layout.bias_bytes() > 0).then(|| strided(span.biases_at)),
@@ -120,24 +133,11 @@ impl BankRequest<'_> {
 
     fn projections(&self) -> [Projection; 3] {
         let ExpertShape { hidden, inner, .. } = self.shape;
-        let new = |name, parts, n_rows, n_cols| Projection { name, parts, n_rows, n_cols };
-        let gate = [
-            "gate_proj.weight",
-            "gate_proj.scales",
-            "gate_proj.biases",
-            "gate_proj.weight_scale_inv",
-        ];
-        let up = ["up_proj.weight", "up_proj.scales", "up_proj.biases", "up_proj.weight_scale_inv"];
-        let down = [
-            "down_proj.weight",
-            "down_proj.scales",
-            "down_proj.biases",
-            "down_proj.weight_scale_inv",
-        ];
+        let new = |name, n_rows, n_cols| Projection { name, n_rows, n_cols };
         [
-            new("gate_proj", gate, inner, hidden),
-            new("up_proj", up, inner, hidden),
-            new("down_proj", down, hidden, inner),
+            new("gate_proj", inner, hidden),
+            new("up_proj", inner, hidden),
+            new("down_proj", hidden, inner),
         ]
     }
 
@@ -154,18 +154,49 @@ impl BankRequest<'_> {
         wanted.check_size()?;
         table.imagine_matrix(quantisation, &wanted);
         let stored = StoredMatrix::bind(table, quantisation, &wanted)?;
+        let name = format!("{}.", projection.name);
+        let tensor = format!("{}.switch_mlp.{name}", self.prefix);
+        Ok(self.of_all(stored, name, tensor))
+    }
+
+    /// A matrix of all experts in one tensor; what stands before the names of its parts in messages
+    /// and in those of tensors.
+    fn of_all(&self, stored: StoredMatrix, name: String, tensor: String) -> BoundProjection {
         let n_experts = self.shape.n_experts as u64;
         let strided = |extent: Extent| Places::Strided {
             file_idx: extent.file_idx,
             first_bytes: extent.offset_bytes,
             stride_bytes: extent.len_bytes / n_experts,
         };
-        Ok(BoundProjection {
+        BoundProjection {
             layout: stored.layout,
+            name,
+            tensor: Some(tensor),
+            names: stored.names,
             codes: strided(stored.codes),
             scales: stored.scales.map(strided),
             biases: stored.biases.map(strided),
-        })
+        }
+    }
+
+    /// `[n_experts, 2 * inner, hidden]`, whose even rows are gate's and whose odd rows are up's,
+    /// and `[n_experts, hidden, inner]`.
+    fn interleaved(&self, table: &mut Table<'_>) -> Result<ExpertBank> {
+        let ExpertShape { n_experts, hidden, inner } = self.shape;
+        let mut bind = |name: &str, n_rows: usize, n_cols: usize| {
+            let base = format!("{}.experts.{name}", self.prefix);
+            let wanted = Wanted { base: &base, n_stack: Some(n_experts), n_rows, n_cols };
+            wanted.check_size()?;
+            let stored = of_gpt_oss(table, &wanted)?;
+            Ok::<_, Error>(self.of_all(stored, name.to_owned(), base.clone()))
+        };
+        let gate_up = bind("gate_up_proj", inner.saturating_mul(2), hidden)?;
+        let down = bind("down_proj", hidden, inner)?;
+        let layout = ExpertLayout::interleaved(gate_up.layout, down.layout);
+        let spans = [layout.gate.whole(), layout.down];
+        let bound = [gate_up, down].into_iter().zip(spans);
+        let parts = bound.flat_map(|(bound, span)| parts_of(bound, span)).collect();
+        Ok(self.bank_of(layout, parts))
     }
 
     /// A tensor per expert.
@@ -190,6 +221,9 @@ impl BankRequest<'_> {
         };
         Ok(BoundProjection {
             layout: all[0].layout,
+            name: format!("{}.", projection.name),
+            tensor: None,
+            names: all[0].names,
             codes: Places::Each(all.iter().map(|it| place(it.codes)).collect()),
             scales: places(|it| it.scales),
             biases: places(|it| it.biases),
@@ -207,7 +241,10 @@ impl BankRequest<'_> {
         let commonest = kinds.max_by_key(|&kind| count(kind));
         let Some(((expert_idx, odd), usual)) = rarest.zip(commonest) else { return Ok(()) };
         Err(Error::tensor(
-            format!("{}.experts.{expert_idx}.{}.weight", self.prefix, projection.name),
+            format!(
+                "{}.experts.{expert_idx}.{}.{}",
+                self.prefix, projection.name, all[expert_idx].names.codes
+            ),
             format!(
                 "is stored as {odd} and other experts of its layer as {usual}: experts of a \
                  layer must be stored alike"
@@ -229,8 +266,11 @@ impl BankRequest<'_> {
         let down = Wanted { base: down_name, n_stack, n_rows: hidden, n_cols: inner };
         let down = StoredMatrix::whole(&down, &table.take(down_name)?)?;
         let half = MatrixLayout { n_rows: inner, ..gate_up.layout };
-        let bound = |layout: MatrixLayout, extent: Extent, skip_bytes: usize| BoundProjection {
+        let bound = |name: &str, layout, extent: Extent, skip_bytes: usize| BoundProjection {
             layout,
+            name: format!("{name}."),
+            tensor: Some(format!("{}.switch_mlp.{name}.", self.prefix)),
+            names: PartNames::PLAIN,
             codes: Places::Strided {
                 file_idx: extent.file_idx,
                 first_bytes: extent.offset_bytes + skip_bytes as u64,
@@ -240,9 +280,9 @@ impl BankRequest<'_> {
             biases: None,
         };
         Ok([
-            bound(half, gate_up.codes, 0),
-            bound(half, gate_up.codes, half.code_bytes()),
-            bound(down.layout, down.codes, 0),
+            bound("gate_proj", half, gate_up.codes, 0),
+            bound("up_proj", half, gate_up.codes, half.code_bytes()),
+            bound("down_proj", down.layout, down.codes, 0),
         ])
     }
 
@@ -250,10 +290,12 @@ impl BankRequest<'_> {
         let [gate, up, down] = &bound;
         let layout = ExpertLayout::new(gate.layout, up.layout, down.layout);
         let spans = [layout.gate, layout.up, layout.down];
-        let mut parts = Vec::new();
-        for ((projection, bound), span) in self.projections().iter().zip(bound).zip(spans) {
-            push_parts(&mut parts, projection, bound, span);
-        }
+        let bound = bound.into_iter().zip(spans);
+        let parts = bound.flat_map(|(bound, span)| parts_of(bound, span)).collect();
+        self.bank_of(layout, parts)
+    }
+
+    fn bank_of(&self, layout: ExpertLayout, parts: Vec<BankPart>) -> ExpertBank {
         let ExpertShape { n_experts, .. } = self.shape;
         let name = self.prefix.to_owned();
         ExpertBank { layer: self.layer, name, n_experts, layout, parts, records: None }
@@ -267,33 +309,36 @@ pub(super) fn stacked_stem(table: &Table<'_>, prefix: &str) -> Option<String> {
     stems.into_iter().find(|stem| table.has(&format!("{stem}.gate_proj.weight")))
 }
 
-fn push_parts(
-    parts: &mut Vec<BankPart>,
-    projection: &Projection,
-    bound: BoundProjection,
-    span: MatrixSpan,
-) {
-    let layout = span.layout;
-    let [codes, affine_scales, biases, fp8_scales] = projection.parts;
-    let (scales, scale) = match layout.kind {
-        MatrixKind::Affine(affine) => (affine_scales, affine.scale),
-        MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Block(_) => {
-            (fp8_scales, FloatKind::F32)
+/// What parts of packed records are called.
+fn names_in_record(kind: MatrixKind) -> PartNames {
+    match kind {
+        MatrixKind::Affine(_) => {
+            PartNames { scales: "scales", biases: "biases", ..PartNames::PLAIN }
         }
-    };
-    let scale = PartRole::Scales(scale);
+        MatrixKind::Fp8Block => PartNames { scales: "weight_scale_inv", ..PartNames::PLAIN },
+        MatrixKind::Float(_) | MatrixKind::Block(_) => {
+            PartNames { scales: "scales", ..PartNames::PLAIN }
+        }
+    }
+}
+
+/// The parts that the matrix has, at their places in the record.
+fn parts_of(bound: BoundProjection, span: MatrixSpan) -> impl Iterator<Item = BankPart> {
+    let layout = span.layout;
     let code = match layout.kind {
         MatrixKind::Block(kind) => PartRole::Blocks(kind),
         MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => PartRole::Codes,
     };
+    let scale = layout.kind.scale_kind().map_or(PartRole::Codes, PartRole::Scales);
+    let BoundProjection { name, tensor, names, codes, scales, biases, .. } = bound;
     let all = [
-        (codes, code, span.codes_at, layout.code_bytes(), Some(bound.codes)),
-        (scales, scale, span.scales_at, layout.scale_bytes(), bound.scales),
-        (biases, scale, span.biases_at, layout.bias_bytes(), bound.biases),
+        (names.codes, code, span.codes_at, layout.code_bytes(), Some(codes)),
+        (names.scales, scale, span.scales_at, layout.scale_bytes(), scales),
+        (names.biases, scale, span.biases_at, layout.bias_bytes(), biases),
     ];
-    for (name, role, record_at, len_bytes, places) in all {
-        if let Some(places) = places {
-            parts.push(BankPart { name, role, record_at, len_bytes, places });
-        }
-    }
+    all.into_iter().filter_map(move |(part, role, record_at, len_bytes, places)| {
+        let tensor = tensor.as_ref().map(|tensor| format!("{tensor}{part}"));
+        let name = format!("{name}{part}");
+        places.map(|places| BankPart { name, tensor, role, record_at, len_bytes, places })
+    })
 }

@@ -74,7 +74,10 @@ impl<'a> Binder<'a> {
             Source::Imagined(imagined) => {
                 let default = match imagined.kind {
                     ImaginedKind::Affine(params) => Some(params),
-                    ImaginedKind::Fp8 | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,
+                    ImaginedKind::Fp8
+                    | ImaginedKind::Mxfp4
+                    | ImaginedKind::Float
+                    | ImaginedKind::Gguf(_) => None,
                 };
                 let quantisation = Quantisation { default, ..Quantisation::default() };
                 let imagination = Imagination::new(spec, imagined);
@@ -306,6 +309,7 @@ impl<'a> Binder<'a> {
             codes: stored.codes,
             scales: stored.scales,
             biases: stored.biases,
+            parts: stored.names,
         });
         MatrixId(self.matrices.len() - 1)
     }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux_io::ReadFile;
-use moeflux_kernels::{BlockKind, FloatKind};
+use moeflux_kernels::{BlockKind, FloatKind, ScaleKind};
 
 use crate::error::{Error, Remedy, Result};
 use crate::format::{Checkpoint, ShardFile, SumUnit, Sums, read_into};
@@ -132,9 +132,20 @@ pub enum Finite {
     Floats(FloatKind),
     /// The factors of these blocks, and with them all values.
     Blocks(BlockKind),
+    /// Exponents of powers of two.
+    Exponents,
 }
 
 impl Finite {
+    /// What must be finite of such scales.
+    #[must_use]
+    pub const fn of_scales(kind: ScaleKind) -> Self {
+        match kind {
+            ScaleKind::Float(kind) => Self::Floats(kind),
+            ScaleKind::E8m0 => Self::Exponents,
+        }
+    }
+
     /// The first value that is NaN or infinite, counted from the first byte of a part, of which
     /// `bytes` begin `skipped` bytes behind that. Of a block it is the first value.
     pub(crate) fn first_bad(self, skipped: usize, bytes: &[u8]) -> Option<usize> {
@@ -145,6 +156,7 @@ impl Finite {
             Self::Blocks(kind) => {
                 kind.first_non_finite(skipped, bytes).map(|block_idx| block_idx * kind.block_cols())
             }
+            Self::Exponents => bytes.iter().position(|it| *it == 0xff).map(|idx| skipped + idx),
         }
     }
 
@@ -153,6 +165,7 @@ impl Finite {
         match self {
             Self::Floats(kind) => n_bytes / kind.bytes(),
             Self::Blocks(kind) => n_bytes / kind.block_bytes() * kind.block_cols(),
+            Self::Exponents => n_bytes,
         }
     }
 
@@ -161,6 +174,7 @@ impl Finite {
         match self {
             Self::Floats(kind) => value_idx * kind.bytes(),
             Self::Blocks(kind) => value_idx / kind.block_cols() * kind.block_bytes(),
+            Self::Exponents => value_idx,
         }
     }
 }

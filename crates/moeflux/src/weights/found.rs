@@ -43,6 +43,23 @@ impl Wanted<'_> {
     }
 }
 
+/// What is appended to a matrix's name for the tensors that are its parts; nothing for parts that
+/// its kind lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartNames {
+    /// Of codes or values.
+    pub codes: &'static str,
+    /// Of scales.
+    pub scales: &'static str,
+    /// Of biases.
+    pub biases: &'static str,
+}
+
+impl PartNames {
+    /// Of matrices without scales.
+    pub const PLAIN: Self = Self { codes: "weight", scales: "", biases: "" };
+}
+
 /// A tensor that exists, or could.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
@@ -114,10 +131,9 @@ pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
     }
 }
 
-/// The type of blocks that products take so.
-pub(crate) fn block_type(kind: BlockKind) -> BlockType {
-    let found = BlockType::all().find(|block| block_kind(*block) == Some(kind));
-    found.expect("every kind is of a type")
+/// The type of blocks that products take so; `None` for those that no GGUF file has.
+pub(crate) fn block_type(kind: BlockKind) -> Option<BlockType> {
+    BlockType::all().find(|block| block_kind(*block) == Some(kind))
 }
 
 /// How products take blocks of this type; `None` for those that no kernel reads.

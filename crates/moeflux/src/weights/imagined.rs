@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use moeflux_kernels::{FP8_BLOCK, FloatKind};
+use moeflux_kernels::{BlockKind, FP8_BLOCK, FloatKind};
 
 use crate::format::{DType, in_gguf};
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
@@ -21,6 +21,8 @@ pub enum ImaginedKind {
     Affine(QuantParams),
     /// As published in FP8 blocks: all but embeddings, head, routers and gates.
     Fp8,
+    /// Routed experts in MXFP4, in the spelling of MLX, and all else without quantisation.
+    Mxfp4,
     /// As published without quantisation.
     Float,
     /// As a GGUF file.
@@ -45,6 +47,11 @@ pub enum ImaginedRole {
     Scales(QuantisedRows),
     /// Its biases.
     Biases(QuantisedRows),
+    /// Exponents of the powers of two that its codes of 4-bit floats are under.
+    Exponents {
+        /// Inputs of the product.
+        n_cols: usize,
+    },
     /// A matrix in floating point.
     Matrix {
         /// Inputs of the product.
@@ -137,12 +144,19 @@ impl<'a> Imagination<'a> {
             // MLX stores the absorbed pair.
             _ => match self.imagined.kind {
                 ImaginedKind::Affine(_) | ImaginedKind::Gguf(_) => &[".kv_b_proj."],
-                ImaginedKind::Fp8 | ImaginedKind::Float => &[".embed_q.", ".unembed_out."],
+                ImaginedKind::Fp8 | ImaginedKind::Mxfp4 | ImaginedKind::Float => {
+                    &[".embed_q.", ".unembed_out."]
+                }
             },
         };
         let is_tied_head = self.spec.tied_embeddings && name.starts_with("lm_head.");
         let is_loose_expert = name.contains(".mlp.experts.");
         !is_tied_head && !is_loose_expert && !other_layouts.iter().any(|it| name.contains(it))
+    }
+
+    /// The type of a tensor that was made up and not taken yet.
+    pub(super) fn dtype(&self, name: &str) -> Option<DType> {
+        self.untaken.get(name).map(|found| found.dtype)
     }
 
     pub(super) fn take(&mut self, name: &str) -> Found {
@@ -169,6 +183,13 @@ impl<'a> Imagination<'a> {
         let shape = |width: usize| n_stack.into_iter().chain([n_rows, width]).collect::<Vec<_>>();
         let float = dtype_of(self.imagined.scale);
         let weight = format!("{base}.weight");
+        if self.imagined.kind == ImaginedKind::Mxfp4 && is_mxfp4_published(base, n_cols) {
+            let rows = QuantisedRows { params: QuantParams { bits: 4, group: 32 }, n_cols };
+            self.add(&weight, DType::U32, shape(n_cols / 8), ImaginedRole::Codes(rows));
+            let name = format!("{base}.scales");
+            self.add(&name, DType::U8, shape(n_cols / 32), ImaginedRole::Exponents { n_cols });
+            return None;
+        }
         let Some(params) = params else {
             let is_fp8 = self.imagined.kind == ImaginedKind::Fp8 && is_fp8_published(base);
             let dtype = match self.imagined.kind {
@@ -286,6 +307,11 @@ fn is_fp8_published(base: &str) -> bool {
         ".in_proj_ba",
     ];
     !OTHERS.iter().any(|it| base.ends_with(it))
+}
+
+/// Whether it would be stored in MXFP4: routed experts, if their columns are whole blocks.
+fn is_mxfp4_published(base: &str, n_cols: usize) -> bool {
+    base.contains(".switch_mlp.") && n_cols.is_multiple_of(BlockKind::MXFP4_APART.block_cols())
 }
 
 /// How mlx-lm quantises a matrix of this canonical name and width when it is told `default`: only

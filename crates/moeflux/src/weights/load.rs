@@ -15,7 +15,7 @@ use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
 use crate::weights::files::{Copies, Files, Finite, Meter, Watch, check_room, part_error};
 use crate::weights::fill::{Searched, Segment, fill};
-use crate::weights::found::Extent;
+use crate::weights::found::{Extent, PartNames};
 use crate::weights::manifest::{
     Change, Manifest, MatrixSource, Origin, Pick, StoredVector, VectorSource,
 };
@@ -126,12 +126,8 @@ struct Part<'a> {
 
 /// Names of a matrix's codes, scales and biases in messages.
 fn part_names(source: &MatrixSource) -> [String; 3] {
-    let scales = match source.layout.kind {
-        MatrixKind::Float(_) | MatrixKind::Block(_) => "",
-        MatrixKind::Fp8Block => "weight_scale_inv",
-        MatrixKind::Affine(_) => "scales",
-    };
-    ["weight", scales, "biases"].map(|part| format!("{}.{part}", source.name))
+    let PartNames { codes, scales, biases } = source.parts;
+    [codes, scales, biases].map(|part| format!("{}.{part}", source.name))
 }
 
 fn push_matrix<'a>(
@@ -140,12 +136,7 @@ fn push_matrix<'a>(
     segments: &mut Vec<Segment<'a>>,
 ) {
     let layout = source.layout;
-    let (rows_per_unit, scale_kind) = match layout.kind {
-        MatrixKind::Float(kind) => (1, kind),
-        MatrixKind::Block(_) => (1, FloatKind::F16),
-        MatrixKind::Fp8Block => (FP8_BLOCK, FloatKind::F32),
-        MatrixKind::Affine(affine) => (1, affine.scale),
-    };
+    let rows_per_unit = if layout.kind == MatrixKind::Fp8Block { FP8_BLOCK } else { 1 };
     let unit_bytes = layout.scale_bytes() / layout.n_rows.div_ceil(rows_per_unit);
     let (codes, scales, biases) = matrix.parts_mut();
     let [codes_name, scales_name, biases_name] = names;
@@ -160,7 +151,7 @@ fn push_matrix<'a>(
         },
         target: codes,
     };
-    let searched = Some(Finite::Floats(scale_kind));
+    let searched = layout.kind.scale_kind().map(Finite::of_scales);
     let scales = Part {
         name: scales_name,
         extent: source.scales,

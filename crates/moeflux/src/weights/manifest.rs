@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout, ScaleKind};
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
 use crate::weights::files::{Finite, part_error};
-use crate::weights::found::Extent;
+use crate::weights::found::{Extent, PartNames};
 use crate::weights::imagined::ImaginedCheckpoint;
 use crate::weights::resident::ExpertLayout;
 
@@ -31,6 +31,8 @@ pub struct MatrixSource {
     pub scales: Option<Extent>,
     /// All biases; `None` where the kind has none.
     pub biases: Option<Extent>,
+    /// What its tensors are called behind its name.
+    pub parts: PartNames,
 }
 
 /// A resident vector and where it comes from.
@@ -111,7 +113,7 @@ pub enum PartRole {
     /// Codes or plain values.
     Codes,
     /// Scales or biases of this type.
-    Scales(FloatKind),
+    Scales(ScaleKind),
     /// Blocks, which have their scales in themselves.
     Blocks(BlockKind),
 }
@@ -122,7 +124,7 @@ impl PartRole {
     pub const fn finite(self) -> Option<Finite> {
         match self {
             Self::Codes => None,
-            Self::Scales(kind) => Some(Finite::Floats(kind)),
+            Self::Scales(kind) => Some(Finite::of_scales(kind)),
             Self::Blocks(kind) => Some(Finite::Blocks(kind)),
         }
     }
@@ -132,7 +134,9 @@ impl PartRole {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BankPart {
     /// What it is called in messages: `gate_proj.scales`.
-    pub name: &'static str,
+    pub name: String,
+    /// Canonical name of the tensor that has the part of all experts, if there is one.
+    pub tensor: Option<String>,
     /// What its values are.
     pub role: PartRole,
     /// First byte in the expert's record.
@@ -205,7 +209,7 @@ pub struct ExpertBank {
     pub n_experts: usize,
     /// The same for all of them.
     pub layout: ExpertLayout,
-    /// Up to nine, in the order of the record.
+    /// Up to nine, in the order of the record; where rows of gate and up take turns, both are one.
     pub parts: Vec<BankPart>,
     /// Of a packed layer.
     pub records: Option<Records>,
@@ -230,17 +234,12 @@ impl ExpertBank {
         let Some(finite) = part.role.finite() else {
             unreachable!("{} of {} are no scales", part.name, self.name)
         };
-        match &part.places {
-            Places::Strided { .. } if self.records.is_some() => {
-                (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64)
-            }
-            Places::Strided { .. } => {
+        match &part.tensor {
+            Some(tensor) => {
                 let first = finite.n_values(part.len_bytes) * expert.0;
-                (format!("{}.switch_mlp.{}", self.name, part.name), (first + value_idx) as u64)
+                (tensor.clone(), (first + value_idx) as u64)
             }
-            Places::Each(_) => {
-                (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64)
-            }
+            None => (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64),
         }
     }
 

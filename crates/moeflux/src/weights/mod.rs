@@ -22,9 +22,8 @@ pub(crate) use binder::{Binder, Source};
 pub use files::{Copies, Finite, Progress};
 pub(crate) use files::{Files, Meter, Watch, check_room};
 pub(crate) use fill::{Searched, Segment, fill_here};
-pub use found::Extent;
-pub use found::block_kind;
 pub(crate) use found::dtype_of;
+pub use found::{Extent, PartNames, block_kind};
 pub use gguf_types::GgufTypes;
 pub(crate) use imagined::Imagined;
 pub(crate) use imagined::params_of_mlx;
@@ -40,5 +39,7 @@ pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, 
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod native_tests;
 #[cfg(test)]
 pub(crate) mod tests_support;

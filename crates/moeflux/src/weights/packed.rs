@@ -4,7 +4,7 @@
 //! describes is compared with the one that follows from kinds and shapes, and those with what
 //! `config.json` asks for.
 
-use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, BlockKind, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
 use crate::format::{DType, PackedKind, PackedMatrix, RECORD_ALIGN};
@@ -86,6 +86,7 @@ impl FoundBank<'_> {
         }
         let kind = match found.kind {
             PackedKind::Fp8Block => MatrixKind::Fp8Block,
+            PackedKind::Mxfp4 => MatrixKind::Block(BlockKind::MXFP4_APART),
             PackedKind::Block(block) => {
                 let kind = block_kind(block).map(MatrixKind::Block);
                 let problem = || format!("are {}, which is not supported", block.name());
@@ -133,10 +134,8 @@ impl FoundBank<'_> {
 fn places(span: &MatrixSpan) -> (usize, usize, usize) {
     match span.layout.kind {
         MatrixKind::Affine(_) => (span.codes_at, span.scales_at, span.biases_at),
-        MatrixKind::Float(_) | MatrixKind::Block(_) => {
-            (span.codes_at, span.codes_at, span.codes_at)
-        }
-        MatrixKind::Fp8Block => (span.codes_at, span.scales_at, span.scales_at),
+        kind if kind.scale_kind().is_none() => (span.codes_at, span.codes_at, span.codes_at),
+        _ => (span.codes_at, span.scales_at, span.scales_at),
     }
 }
 
@@ -149,7 +148,7 @@ pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
         }
         MatrixKind::Float(float) => PackedKind::Float(dtype_of(float)),
         MatrixKind::Fp8Block => PackedKind::Fp8Block,
-        MatrixKind::Block(kind) => PackedKind::Block(block_type(kind)),
+        MatrixKind::Block(kind) => block_type(kind).map_or(PackedKind::Mxfp4, PackedKind::Block),
     };
     let (codes_at, scales_at, biases_at) = places(span);
     PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use crate::error::{Error, Result};
-use crate::format::Checkpoint;
+use crate::format::{Checkpoint, DType};
 use crate::spec::Quantisation;
 use crate::weights::found::{Found, FoundBank, Wanted};
 use crate::weights::imagined::Imagination;
@@ -29,6 +29,20 @@ impl<'a> Table<'a> {
         match self {
             Self::Stored { checkpoint, .. } => checkpoint.tensors.contains_key(name),
             Self::Imagined(imagination) => imagination.would_have(name),
+        }
+    }
+
+    /// Whether there is a tensor of this canonical name already: an imagined one only once it was
+    /// made up.
+    pub(super) fn has_stored(&self, name: &str) -> bool {
+        self.dtype(name).is_some()
+    }
+
+    /// The type of a tensor that is there already.
+    pub(super) fn dtype(&self, name: &str) -> Option<DType> {
+        match self {
+            Self::Stored { checkpoint, .. } => checkpoint.tensors.get(name).map(|it| it.dtype),
+            Self::Imagined(imagination) => imagination.dtype(name),
         }
     }
 

@@ -52,7 +52,7 @@ impl Tensors {
     /// them are a float that is not finite: all bits of an exponent are never set.
     pub(crate) fn add(&mut self, name: &str, dtype: &'static str, shape: &[usize]) -> &mut Self {
         let bits = match dtype {
-            "F8_E4M3" | "U8" => 8,
+            "F8_E4M3" | "F8_E8M0" | "U8" | "I8" => 8,
             "F32" | "U32" => 32,
             _ => 16,
         };

@@ -59,6 +59,10 @@ impl StreamBank {
         if self.bank.records.is_some() {
             return Some(packed);
         }
+        // A device's kernels find rows of a matrix one after the other.
+        if packed.is_interleaved() {
+            return None;
+        }
         let experts = (0..self.bank.n_experts).map(crate::ids::ExpertIdx);
         let layouts = experts.map(|expert| self.layout(&self.lay_out(expert, block_bytes)));
         let layouts: Vec<ExpertLayout> = layouts.collect();

@@ -280,7 +280,7 @@ fn mlx_quantisation_is_read_with_its_exceptions() {
     let config = with(QWEN3, "quantization", section);
     let quantisation = parse(&config).unwrap().quantisation;
     let params = |bits, group| Some(QuantParams { bits, group });
-    assert_eq!((quantisation.default, quantisation.is_fp8), (params(4, 64), false));
+    assert_eq!((quantisation.default, quantisation.native), (params(4, 64), None));
     let overrides: Vec<_> = quantisation.overrides.into_iter().collect();
     let expected = [
         ("lm_head", None),
@@ -299,7 +299,42 @@ fn fp8_blocks_are_read() {
     let section = json!({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
         "weight_block_size": [128, 128]});
     let spec = parse(&with(DEEPSEEK, "quantization_config", section)).unwrap();
-    assert!(spec.quantisation.is_fp8 && spec.quantisation.default.is_none());
+    assert_eq!(spec.quantisation, Quantisation::of_native(NativeFormat::Fp8));
+}
+
+#[test]
+fn mxfp4_is_read_as_its_tools_write_it() {
+    let mxfp4 = Quantisation::of_native(NativeFormat::Mxfp4);
+    let compressed = json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
+            "type": "float", "strategy": "group", "group_size": 32, "symmetric": true,
+            "scale_dtype": "torch.uint8"}}},
+        "ignore": ["lm_head", "re:.*self_attn.*"], "kv_cache_scheme": null,
+        "sparsity_config": {}, "quantization_status": "compressed"});
+    let mut twice = compressed.clone();
+    twice["config_groups"]["group_1"] = twice["config_groups"]["group_0"].clone();
+    for section in [
+        json!({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}),
+        compressed,
+        twice,
+        json!({"bits": 4, "group_size": 32, "mode": "mxfp4"}),
+    ] {
+        let spec = parse(&with(QWEN3, "quantization_config", section)).unwrap();
+        assert_eq!(spec.quantisation, mxfp4);
+    }
+    // A router in affine codes among experts in MXFP4, and the other way round.
+    let router = "model.layers.0.mlp.gate";
+    let affine = json!({"bits": 8, "group_size": 64, "mode": "affine"});
+    let four = json!({"bits": 4, "group_size": 32, "mode": "mxfp4"});
+    for (mut section, tensor, expected) in [
+        (four.clone(), affine.clone(), (None, Some(QuantParams { bits: 8, group: 64 }))),
+        (affine, four, (Some(QuantParams { bits: 8, group: 64 }), None)),
+    ] {
+        section[router] = tensor;
+        let quantisation = parse(&with(QWEN3, "quantization", section)).unwrap().quantisation;
+        assert_eq!((quantisation.default, quantisation.overrides[router]), expected);
+        assert_eq!(quantisation.native, Some(NativeFormat::Mxfp4));
+    }
 }
 
 /// A small generator: the test's seed is its whole state.

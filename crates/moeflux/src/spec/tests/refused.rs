@@ -123,8 +123,7 @@ fn other_quantisations_are_refused_by_name() {
     let cases = [
         (hub, json!({"quant_method": "gptq", "bits": 4}), "\"gptq\": this quantisation"),
         (hub, json!({"quant_method": "awq"}), "\"awq\""),
-        (hub, json!({"quant_method": "mxfp4"}), "\"mxfp4\""),
-        (hub, json!({"quant_method": "compressed-tensors"}), "use the published bf16"),
+        (hub, json!({"quant_method": "compressed-tensors"}), "config_groups` is missing"),
         (hub, json!({"quant_method": "fp8"}), "`quantization_config.weight_block_size` is absent"),
         (
             hub,
@@ -136,7 +135,9 @@ fn other_quantisations_are_refused_by_name() {
             json!({"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e5m2"}),
             "is \"e5m2\"",
         ),
-        (mlx, json!({"bits": 4, "group_size": 32, "mode": "mxfp4"}), "\"mxfp4\""),
+        (mlx, json!({"bits": 4, "group_size": 32, "mode": "nvfp4"}), "\"nvfp4\""),
+        (mlx, json!({"bits": 8, "group_size": 32, "mode": "mxfp4"}), "expected 4, as MXFP4"),
+        (mlx, json!({"bits": 4, "group_size": 64, "mode": "mxfp4"}), "expected 32, as MXFP4"),
         (mlx, json!({"bits": 4}), "key `quantization.group_size` is missing"),
         (mlx, json!({"bits": 7, "group_size": 64}), "2, 3, 4, 5, 6 or 8"),
         (mlx, json!({"bits": 260, "group_size": 64}), "2, 3, 4, 5, 6 or 8"),
@@ -155,5 +156,37 @@ fn other_quantisations_are_refused_by_name() {
     ];
     for (key, section, expected) in cases {
         refuses(QWEN3, key, section, &[expected]);
+    }
+}
+
+/// A section of compressed-tensors with these weights in its only group.
+fn compressed(format: &str, weights: &Value) -> Value {
+    json!({"quant_method": "compressed-tensors", "format": format,
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}})
+}
+
+#[test]
+fn other_schemes_of_compressed_tensors_are_refused_by_name() {
+    let mxfp4 = json!({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32});
+    let sound = compressed("mxfp4-pack-quantized", &mxfp4);
+    let mut no_groups = sound.clone();
+    no_groups["config_groups"] = json!({});
+    let mut cached = sound;
+    cached["kv_cache_scheme"] = json!({"num_bits": 8, "type": "float"});
+    let with = |key: &str, value: Value| {
+        let mut weights = mxfp4.clone();
+        weights[key] = value;
+        compressed("mxfp4-pack-quantized", &weights)
+    };
+    for (section, expected) in [
+        (no_groups, "at least one group"),
+        (cached, "kv_cache_scheme` is an object of 2 keys: is not supported"),
+        (with("group_size", json!(16)), "weights.group_size` is 16"),
+        (with("strategy", json!("channel")), "weights.strategy` is \"channel\""),
+        (with("num_bits", json!(6)), "`format` mxfp4-pack-quantized and `num_bits` 6"),
+        (compressed("nvfp4-pack-quantized", &mxfp4), "`format` nvfp4-pack-quantized"),
+        (compressed("marlin-24", &mxfp4), "use the published bf16"),
+    ] {
+        refuses(QWEN3, "quantization_config", section, &[expected]);
     }
 }

@@ -1,22 +1,25 @@
-//! How a config says that its weights were quantised: MLX affine, or FP8 blocks.
+//! How a config says that its weights were quantised: by MLX, in FP8 blocks, in MXFP4, or by
+//! compressed-tensors.
 //!
 //! **Invariant:** a kind that is not known is refused by its name. Does not know which tensors
 //! there are: what holds for one is looked up by its canonical name.
+
+mod compressed;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::config::Config;
-use super::{QuantParams, Quantisation};
+use super::{NativeFormat, QuantParams, Quantisation};
 use crate::error::{Error, Result};
 use crate::format::{Section, canonical_name};
 
 /// Keys of an MLX section that are not tensors.
 const SETTINGS: [&str; 4] = ["group_size", "bits", "mode", "quant_method"];
 
-const WAY_OUT: &str = "use the published bf16 or fp8 files, or an MLX conversion to affine 2 to 8 \
-                       bits";
+const WAY_OUT: &str = "use the published bf16, fp8 or mxfp4 files, or an MLX conversion to affine \
+                       2 to 8 bits";
 
 pub(super) fn parse(config: &Config<'_>) -> Result<Quantisation> {
     // MLX writes the same twice, and leaves a wrapper's own one inside.
@@ -31,6 +34,9 @@ pub(super) fn parse(config: &Config<'_>) -> Result<Quantisation> {
             return match section.str_opt("quant_method")? {
                 None | Some("affine") => mlx(&section),
                 Some("fp8") => fp8(&section),
+                // Which tensors are stored so follows from their types.
+                Some("mxfp4") => Ok(Quantisation::of_native(NativeFormat::Mxfp4)),
+                Some("compressed-tensors") => compressed::parse(&section),
                 Some(_) => Err(refused(&section, "quant_method")),
             };
         }
@@ -55,19 +61,24 @@ fn fp8(section: &Section<'_>) -> Result<Quantisation> {
             return Err(section.unsupported(key, &advice));
         }
     }
-    Ok(Quantisation { is_fp8: true, ..Quantisation::default() })
+    Ok(Quantisation::of_native(NativeFormat::Fp8))
 }
 
 fn mlx(section: &Section<'_>) -> Result<Quantisation> {
     let bits = section.usize_at("bits")?;
     let group = section.usize_at("group_size")?;
     let default = params(section, bits, group)?;
+    let mut native = if default.is_none() { Some(NativeFormat::Mxfp4) } else { None };
     let mut overrides = BTreeMap::new();
     for (key, value) in section.entries().filter(|(key, _)| !SETTINGS.contains(key)) {
         let params = match value {
             Value::Bool(false) => None,
-            Value::Bool(true) => Some(default),
-            Value::Object(_) => one_tensor(section, key, default)?,
+            Value::Bool(true) => default,
+            Value::Object(_) => {
+                let params = one_tensor(section, key, (bits, group))?;
+                native = native.or(params.is_none().then_some(NativeFormat::Mxfp4));
+                params
+            }
             _ => return Err(section.wrong(key, "an object with bits and group_size, or false")),
         };
         let name = canonical_name(key).into_owned();
@@ -75,28 +86,33 @@ fn mlx(section: &Section<'_>) -> Result<Quantisation> {
             return Err(section.wrong(key, "the same value as under the tensor's other name"));
         }
     }
-    Ok(Quantisation { default: Some(default), overrides, is_fp8: false })
+    Ok(Quantisation { default, overrides, native })
 }
 
 fn one_tensor(
     section: &Section<'_>,
     key: &str,
-    default: QuantParams,
+    (bits, group): (usize, usize),
 ) -> Result<Option<QuantParams>> {
     let Some(tensor) = section.section(key)? else { return Ok(None) };
-    let bits = tensor.usize_opt("bits")?.unwrap_or(usize::from(default.bits));
-    let group = tensor.usize_opt("group_size")?.unwrap_or(usize::from(default.group));
-    params(&tensor, bits, group).map(Some)
+    let bits = tensor.usize_opt("bits")?.unwrap_or(bits);
+    let group = tensor.usize_opt("group_size")?.unwrap_or(group);
+    params(&tensor, bits, group)
 }
 
-fn params(section: &Section<'_>, bits: usize, group: usize) -> Result<QuantParams> {
-    if section.str_opt("mode")?.is_some_and(|mode| mode != "affine") {
-        return Err(refused(section, "mode"));
+/// Bits and group of affine codes; `None` of MXFP4, which has one of each.
+fn params(section: &Section<'_>, bits: usize, group: usize) -> Result<Option<QuantParams>> {
+    match section.str_opt("mode")? {
+        None | Some("affine") => {}
+        Some("mxfp4") if (bits, group) == (4, 32) => return Ok(None),
+        Some("mxfp4") if bits != 4 => return Err(section.wrong("bits", "4, as MXFP4 has them")),
+        Some("mxfp4") => return Err(section.wrong("group_size", "32, as MXFP4 has them")),
+        Some(_) => return Err(refused(section, "mode")),
     }
     let bits = u8::try_from(bits).ok().filter(|bits| matches!(bits, 2 | 3 | 4 | 5 | 6 | 8));
     let group = u8::try_from(group).ok().filter(|group| matches!(group, 32 | 64 | 128));
     match (bits, group) {
-        (Some(bits), Some(group)) => Ok(QuantParams { bits, group }),
+        (Some(bits), Some(group)) => Ok(Some(QuantParams { bits, group })),
         (None, _) => Err(section.wrong("bits", "2, 3, 4, 5, 6 or 8")),
         (_, None) => Err(section.wrong("group_size", "32, 64 or 128")),
     }

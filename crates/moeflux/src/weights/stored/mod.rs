@@ -3,13 +3,17 @@
 //! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths its kind and shape ask for.
 //! The file decides the kind by its types, `config.json` only the bits and groups of packed codes.
 
+mod mxfp4;
+
 use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
 use crate::format::DType;
 use crate::spec::{QuantParams, Quantisation};
-use crate::weights::found::{Extent, Found, Wanted, block_kind};
+use crate::weights::found::{Extent, Found, PartNames, Wanted, block_kind};
 use crate::weights::table::Table;
+
+pub(super) use mxfp4::of_gpt_oss;
 
 /// A matrix, or a stack of them, as stored.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +23,7 @@ pub(super) struct StoredMatrix {
     pub(super) codes: Extent,
     pub(super) scales: Option<Extent>,
     pub(super) biases: Option<Extent>,
+    pub(super) names: PartNames,
 }
 
 impl StoredMatrix {
@@ -28,10 +33,17 @@ impl StoredMatrix {
         quantisation: &Quantisation,
         wanted: &Wanted<'_>,
     ) -> Result<Self> {
+        if table.has_stored(&format!("{}.weight_packed", wanted.base)) {
+            return mxfp4::compressed(table, wanted);
+        }
         let weight = table.take(&format!("{}.weight", wanted.base))?;
         match weight.dtype {
+            DType::U32 if mxfp4::is_of_mlx(table, wanted.base) => {
+                mxfp4::of_mlx(table, wanted, &weight)
+            }
             DType::U32 => Self::affine(table, quantisation, wanted, &weight),
             DType::F8E4M3 => Self::fp8(table, wanted, &weight),
+            DType::I8 => mxfp4::of_deepseek(table, wanted, &weight),
             _ => Self::whole(wanted, &weight),
         }
     }
@@ -41,7 +53,8 @@ impl StoredMatrix {
         let kind = kind_of(weight)?;
         weight.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols))?;
         let layout = layout_of(wanted, kind, weight)?;
-        Ok(Self { layout, codes: weight.extent, scales: None, biases: None })
+        let names = PartNames::PLAIN;
+        Ok(Self { layout, codes: weight.extent, scales: None, biases: None, names })
     }
 
     fn fp8(table: &mut Table<'_>, wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
@@ -66,7 +79,8 @@ impl StoredMatrix {
         }
         let layout = layout_of(wanted, MatrixKind::Fp8Block, weight)?;
         let scales = Some(scales.extent);
-        Ok(Self { layout, codes: weight.extent, scales, biases: None })
+        let names = PartNames { scales: "weight_scale_inv", ..PartNames::PLAIN };
+        Ok(Self { layout, codes: weight.extent, scales, biases: None, names })
     }
 
     fn affine(
@@ -89,7 +103,8 @@ impl StoredMatrix {
         let affine = Affine { bits: params.bits, group: params.group, scale };
         let layout = layout_of(wanted, MatrixKind::Affine(affine), weight)?;
         let (scales, biases) = (Some(scales.extent), Some(biases.extent));
-        Ok(Self { layout, codes: weight.extent, scales, biases })
+        let names = PartNames { scales: "scales", biases: "biases", ..PartNames::PLAIN };
+        Ok(Self { layout, codes: weight.extent, scales, biases, names })
     }
 }
 

@@ -1,0 +1,68 @@
+//! What compressed-tensors says of its weights: one scheme for all tensors that are quantised.
+//!
+//! **Invariant:** a scheme that comes out is one whose tensors can be read. Which tensors it holds
+//! for, `targets` and `ignore`, is not read: tensors that are quantised have types of their own.
+
+use super::{NativeFormat, Quantisation, WAY_OUT};
+use crate::error::Result;
+use crate::format::Section;
+
+/// Groups of tensors that are described; published models have one or two.
+const GROUPS_MAX: usize = 64;
+
+pub(super) fn parse(section: &Section<'_>) -> Result<Quantisation> {
+    for key in ["kv_cache_scheme", "sparsity_config"] {
+        let has_some = section.section(key)?.is_some_and(|it| !it.is_empty());
+        if has_some {
+            return Err(section.unsupported(key, &format!("is not supported; {WAY_OUT}")));
+        }
+    }
+    let Some(groups) = section.section("config_groups")? else {
+        return Err(section.missing("config_groups"));
+    };
+    let format = section.str_opt("format")?;
+    let mut schemes = Vec::new();
+    for (name, _) in groups.entries().take(GROUPS_MAX) {
+        let Some(group) = groups.section(name)? else { continue };
+        // A mixture says it in each group.
+        schemes.push(scheme(&group, group.str_opt("format")?.or(format))?);
+    }
+    match schemes.as_slice() {
+        [] => Err(section.wrong("config_groups", "at least one group")),
+        [first, rest @ ..] if rest.iter().all(|it| it == first) => {
+            Ok(Quantisation::of_native(*first))
+        }
+        _ => {
+            let advice = format!("groups of tensors that differ are not supported; {WAY_OUT}");
+            Err(section.unsupported("config_groups", &advice))
+        }
+    }
+}
+
+/// What a group of tensors is stored in.
+fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
+    let Some(weights) = group.section("weights")? else {
+        return Err(group.missing("weights"));
+    };
+    let refused = |key: &str| {
+        weights.unsupported(key, &format!("this way to quantise is not supported; {WAY_OUT}"))
+    };
+    let bits = weights.usize_at("num_bits")?;
+    let strategy = weights.str_opt("strategy")?;
+    let group_size = weights.usize_opt("group_size")?;
+    match (weights.str_opt("type")?, bits, format) {
+        (Some("float"), 4, Some("mxfp4-pack-quantized")) => match (strategy, group_size) {
+            (Some("group"), Some(32)) => Ok(NativeFormat::Mxfp4),
+            (Some("group"), _) => Err(refused("group_size")),
+            _ => Err(refused("strategy")),
+        },
+        _ => {
+            let format = format.unwrap_or("nothing").escape_debug().to_string();
+            let advice = format!(
+                "with `format` {format} and `num_bits` {bits} is not supported (\
+                 mxfp4-pack-quantized is); {WAY_OUT}"
+            );
+            Err(weights.unsupported("type", &advice))
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! MXFP4 in four spellings of one thing: codes of 4 bits, two in a byte, even columns below; and for
+//! each 32 columns the exponent of a power of two.
+
+use moeflux_kernels::{BlockKind, MatrixKind};
+
+use super::{StoredMatrix, layout_of};
+use crate::error::Result;
+use crate::format::DType;
+use crate::weights::found::{Found, PartNames, Wanted};
+use crate::weights::table::Table;
+
+const KIND: BlockKind = BlockKind::MXFP4_APART;
+
+/// What other quantisations in the place of this one are told.
+const WAY_OUT: &str = "of 4-bit floats, MXFP4 is supported: codes of 4 bits in U8, and an exponent \
+                       for each 32 columns in U8 or F8_E8M0";
+
+/// Of compressed-tensors: `weight_packed` U8 `[rows, cols / 2]`, `weight_scale`.
+pub(super) fn compressed(table: &mut Table<'_>, wanted: &Wanted<'_>) -> Result<StoredMatrix> {
+    let names = PartNames { codes: "weight_packed", scales: "weight_scale", biases: "" };
+    let codes = table.take(&format!("{}.{}", wanted.base, names.codes))?;
+    if codes.dtype != DType::U8 {
+        return Err(codes.error(format!("has values of type {}; {WAY_OUT}", codes.dtype)));
+    }
+    bound(table, wanted, (&codes, 2), names)
+}
+
+/// Of DeepSeek: `weight` I8 `[rows, cols / 2]`, `scale`.
+pub(super) fn of_deepseek(
+    table: &mut Table<'_>,
+    wanted: &Wanted<'_>,
+    codes: &Found,
+) -> Result<StoredMatrix> {
+    if !table.has_stored(&format!("{}.scale", wanted.base)) {
+        return Err(codes.error(format!("has values of type I8 without a `scale`; {WAY_OUT}")));
+    }
+    bound(table, wanted, (codes, 2), PartNames { scales: "scale", ..PartNames::PLAIN })
+}
+
+/// Whether the scales are bytes and there are no biases: which of MLX's modes without biases it is
+/// follows from the shapes.
+pub(super) fn is_of_mlx(table: &Table<'_>, base: &str) -> bool {
+    let has_bytes = table.dtype(&format!("{base}.scales")) == Some(DType::U8);
+    has_bytes && !table.has_stored(&format!("{base}.biases"))
+}
+
+/// Of MLX: `weight` U32 `[rows, cols / 8]`, `scales`.
+pub(super) fn of_mlx(
+    table: &mut Table<'_>,
+    wanted: &Wanted<'_>,
+    codes: &Found,
+) -> Result<StoredMatrix> {
+    bound(table, wanted, (codes, 8), PartNames { scales: "scales", ..PartNames::PLAIN })
+}
+
+/// Of gpt-oss: `blocks` U8 `[rows, cols / 32, 16]`, `scales`, whose names are not made of `base`.
+pub(in crate::weights) fn of_gpt_oss(
+    table: &mut Table<'_>,
+    wanted: &Wanted<'_>,
+) -> Result<StoredMatrix> {
+    let names = PartNames { codes: "_blocks", scales: "_scales", biases: "" };
+    let codes = table.take(&format!("{}{}", wanted.base, names.codes))?;
+    check_type(&codes, &[DType::U8])?;
+    let n_blocks = wanted.n_cols / KIND.block_cols();
+    let mut shape = wanted.shape(wanted.n_rows, n_blocks);
+    shape.push(KIND.block_bytes());
+    codes.expect_shape(&shape)?;
+    let layout = layout_of(wanted, MatrixKind::Block(KIND), &codes)?;
+    let scales = table.take(&format!("{}{}", wanted.base, names.scales))?;
+    check_scales(wanted, &scales)?;
+    Ok(StoredMatrix {
+        layout,
+        codes: codes.extent,
+        scales: Some(scales.extent),
+        biases: None,
+        names,
+    })
+}
+
+/// Takes the scales; `n_packed` codes are a value of the tensor of codes.
+fn bound(
+    table: &mut Table<'_>,
+    wanted: &Wanted<'_>,
+    (codes, n_packed): (&Found, usize),
+    names: PartNames,
+) -> Result<StoredMatrix> {
+    codes.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols / n_packed))?;
+    let layout = layout_of(wanted, MatrixKind::Block(KIND), codes)?;
+    let scales = table.take(&format!("{}.{}", wanted.base, names.scales))?;
+    check_scales(wanted, &scales)?;
+    let (codes, scales) = (codes.extent, Some(scales.extent));
+    Ok(StoredMatrix { layout, codes, scales, biases: None, names })
+}
+
+fn check_scales(wanted: &Wanted<'_>, scales: &Found) -> Result<()> {
+    check_type(scales, &[DType::U8, DType::F8E8M0])?;
+    let shape = wanted.shape(wanted.n_rows, wanted.n_cols / KIND.block_cols());
+    if scales.shape == shape {
+        return Ok(());
+    }
+    let found = &scales.shape;
+    Err(scales.error(format!("has shape {found:?}, but MXFP4 asks for {shape:?}; {WAY_OUT}")))
+}
+
+fn check_type(found: &Found, known: &[DType]) -> Result<()> {
+    if known.contains(&found.dtype) {
+        return Ok(());
+    }
+    Err(found.error(format!("has values of type {}; {WAY_OUT}", found.dtype)))
+}
