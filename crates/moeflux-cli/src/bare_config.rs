@@ -75,6 +75,7 @@ impl BareConfig {
             (Some(params), _) => ImaginedKind::Affine(params),
             (None, Some(NativeFormat::Fp8)) => ImaginedKind::Fp8,
             (None, Some(NativeFormat::Mxfp4)) => ImaginedKind::Mxfp4,
+            (None, Some(NativeFormat::Ints(params))) => ImaginedKind::Ints(params),
             (None, None) => ImaginedKind::Float,
         })
     }

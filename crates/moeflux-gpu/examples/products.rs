@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     };
     let gpu = Gpu::open(adapter)?;
     println!("{}, subgroups {:?}", gpu.facts(), gpu.facts().subgroup_sizes);
-    let affine = |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
+    let affine = |bits, group| MatrixKind::Affine(Affine::new(bits, group, FloatKind::Bf16));
     let is_small = std::env::args().any(|arg| arg == "--small");
     let scale = if is_small { 8 } else { 1 };
     let vectors = [
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
 /// Prints the times of blocks of GGUF files beside those of affine codes: Q4_K has as many bytes as
 /// 4 bits in groups of 64.
 fn blocks(gpu: &std::sync::Arc<Gpu>, scale: usize) -> Result<()> {
-    let affine = Affine { bits: 4, group: 64, scale: FloatKind::Bf16 };
+    let affine = Affine::new(4, 64, FloatKind::Bf16);
     let kinds = std::iter::once(MatrixKind::Affine(affine)).chain(BLOCKS.map(MatrixKind::Block));
     for kind in kinds {
         let many = 512 / scale;

@@ -78,7 +78,7 @@ impl Layer {
         };
         let (x, embed) = input("x", WIDTH)?;
         let (logits, embed_logits) = input("logits", N_EXPERTS)?;
-        let affine = Affine { bits: 4, group: 64, scale: FloatKind::Bf16 };
+        let affine = Affine::new(4, 64, FloatKind::Bf16);
         let kind = MatrixKind::Affine(affine);
         let layout = MatrixLayout { kind, n_rows: WIDTH, n_cols: WIDTH };
         let weight = weights.push_matrix(values.codes(layout)?);

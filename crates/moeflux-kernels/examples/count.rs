@@ -40,7 +40,7 @@ fn run(words: &[&str]) -> Option<()> {
 }
 
 fn kind_named(name: &str) -> Option<MatrixKind> {
-    let affine = |bits| MatrixKind::Affine(Affine { bits, group: 64, scale: FloatKind::Bf16 });
+    let affine = |bits| MatrixKind::Affine(Affine::new(bits, 64, FloatKind::Bf16));
     let blocks = BlockKind::ALL.map(MatrixKind::Block);
     let mut all = [2, 3, 4, 5, 6, 8].map(affine).into_iter().chain(blocks);
     all.find(|kind| kind.to_string() == name)

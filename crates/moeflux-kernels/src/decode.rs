@@ -63,7 +63,13 @@ pub(crate) fn biases(matrix: &Matrix<'_>, row_idx: usize, first_group: usize, ou
     let layout = matrix.layout();
     if let MatrixKind::Affine(affine) = layout.kind {
         let first = row_idx * (layout.n_cols / usize::from(affine.group)) + first_group;
-        floats(matrix.biases(), affine.scale, first, out);
+        match affine.implied_factor() {
+            None => floats(matrix.biases(), affine.scale, first, out),
+            Some(factor) => {
+                floats(matrix.scales(), affine.scale, first, out);
+                out.iter_mut().for_each(|it| *it *= factor);
+            }
+        }
     }
 }
 

@@ -56,7 +56,8 @@ impl ScaleKind {
     }
 }
 
-/// MLX affine quantisation: `weight = code * scale + bias`, one scale and bias per group.
+/// Affine quantisation, as MLX has it: `weight = code * scale + bias`, one scale and bias per
+/// group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affine {
     /// Bits of one code: 2, 3, 4, 5, 6 or 8.
@@ -65,9 +66,41 @@ pub struct Affine {
     pub group: u8,
     /// How scales and biases are stored.
     pub scale: FloatKind,
+    /// Where biases come from.
+    pub biases: Biases,
+}
+
+/// Where the biases of affine codes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Biases {
+    /// They are stored.
+    Stored,
+    /// They make the middle code zero: `-2^(bits - 1) * scale`, which is exact in f32.
+    Implied,
 }
 
 impl Affine {
+    /// Codes with a scale and a bias for each group.
+    #[must_use]
+    pub const fn new(bits: u8, group: u8, scale: FloatKind) -> Self {
+        Self { bits, group, scale, biases: Biases::Stored }
+    }
+
+    /// Codes with a scale alone, of which the middle one is zero.
+    #[must_use]
+    pub const fn symmetric(bits: u8, group: u8, scale: FloatKind) -> Self {
+        Self { bits, group, scale, biases: Biases::Implied }
+    }
+
+    /// What scales are multiplied with for biases that are implied.
+    #[inline(always)]
+    pub(crate) fn implied_factor(self) -> Option<f32> {
+        match self.biases {
+            Biases::Stored => None,
+            Biases::Implied => Some(-f32::from(1_u16 << (self.bits - 1))),
+        }
+    }
+
     /// Groups of so many columns: without a division, for kernels ask often.
     #[inline(always)]
     pub(crate) fn n_groups(self, n_cols: usize) -> usize {
@@ -112,7 +145,10 @@ impl fmt::Display for MatrixKind {
             Self::Float(FloatKind::F16) => f.write_str("f16"),
             Self::Float(FloatKind::Bf16) => f.write_str("bf16"),
             Self::Fp8Block => f.write_str("fp8"),
-            Self::Affine(affine) => write!(f, "q{}g{}", affine.bits, affine.group),
+            Self::Affine(Affine { bits, group, biases, .. }) => match biases {
+                Biases::Stored => write!(f, "q{bits}g{group}"),
+                Biases::Implied => write!(f, "int{bits}g{group}"),
+            },
             Self::Block(block) => f.write_str(block.name()),
         }
     }
@@ -221,7 +257,10 @@ impl MatrixLayout {
     pub const fn bias_bytes(&self) -> usize {
         match self.kind {
             MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Block(_) => 0,
-            MatrixKind::Affine(_) => self.scale_bytes(),
+            MatrixKind::Affine(affine) => match affine.biases {
+                Biases::Stored => self.scale_bytes(),
+                Biases::Implied => 0,
+            },
         }
     }
 

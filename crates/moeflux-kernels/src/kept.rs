@@ -89,7 +89,7 @@ impl CodeShape {
     /// The kind of matrix whose rows they are.
     #[must_use]
     pub const fn kind(self) -> MatrixKind {
-        MatrixKind::Affine(Affine { bits: 8, group: self.group, scale: FloatKind::Bf16 })
+        MatrixKind::Affine(Affine::new(8, self.group, FloatKind::Bf16))
     }
 
     /// Bytes of one vector's codes, scales and biases.

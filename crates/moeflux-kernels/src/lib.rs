@@ -81,7 +81,7 @@ pub use delta::DeltaRun;
 pub use dispatch::emulated;
 pub use dispatch::{available, best, by_name};
 pub use format::{
-    Affine, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout, ScaleKind,
+    Affine, Biases, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout, ScaleKind,
 };
 pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
 pub use kept::{CodeShape, Kept, KeptRows};

@@ -84,6 +84,7 @@ impl Blueprint {
             ImaginedKind::Affine(_)
             | ImaginedKind::Fp8
             | ImaginedKind::Mxfp4
+            | ImaginedKind::Ints(_)
             | ImaginedKind::Float => FloatKind::Bf16,
         };
         let imagined = Imagined { kind, scale };

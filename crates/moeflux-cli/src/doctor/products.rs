@@ -34,7 +34,7 @@ const DURATION: Duration = Duration::from_millis(60);
 const N_ROUNDS: usize = 3;
 
 /// Codes as most models have them.
-const CODES: MatrixKind = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
+const CODES: MatrixKind = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
 
 /// Rates of products with one row and with many.
 #[derive(Clone, Copy, Debug)]

@@ -185,12 +185,14 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
                 ImaginedKind::Affine(params) => Some(params),
                 ImaginedKind::Fp8
                 | ImaginedKind::Mxfp4
+                | ImaginedKind::Ints(_)
                 | ImaginedKind::Float
                 | ImaginedKind::Gguf(_) => None,
             },
             native: match checkpoint.kind {
                 ImaginedKind::Fp8 => Some(NativeFormat::Fp8),
                 ImaginedKind::Mxfp4 => Some(NativeFormat::Mxfp4),
+                ImaginedKind::Ints(params) => Some(NativeFormat::Ints(params)),
                 ImaginedKind::Affine(_) | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,
             },
             n_overrides: checkpoint.overrides.len(),

@@ -3,6 +3,7 @@
 //! **Invariant:** units stand in the names, of the JSON too: scripts rely on them.
 
 use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::spec::NativeFormat;
 use moeflux::provider::weights::ImaginedKind;
 use moeflux::{ByteCount, Error};
 use serde_json::{Value, json};
@@ -53,7 +54,8 @@ impl Subject {
                 format!("{} bits in groups of {}", params.bits, params.group)
             }
             ImaginedKind::Fp8 => "FP8".to_owned(),
-            ImaginedKind::Mxfp4 => "experts in MXFP4".to_owned(),
+            ImaginedKind::Mxfp4 => "MXFP4".to_owned(),
+            ImaginedKind::Ints(params) => NativeFormat::Ints(params).name().to_owned(),
             ImaginedKind::Float => "bf16".to_owned(),
             ImaginedKind::Gguf(types) => format!("GGUF in {types}"),
         })

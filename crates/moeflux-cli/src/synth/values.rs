@@ -18,6 +18,8 @@ use crate::stream::Stream;
 enum Law {
     /// Random bits.
     Codes,
+    /// These two numbers.
+    Shape([u64; 2]),
     /// Bytes about this one.
     Exponents { middle: u8 },
     /// About this large, of either sign as MLX has them.
@@ -98,6 +100,12 @@ impl Values {
         assert!(offset_bytes.is_multiple_of(8), "blocks begin at whole words");
         match (self.law, self.dtype) {
             (Law::Codes, _) => self.fill_codes(offset_bytes, target),
+            (Law::Shape(shape), _) => {
+                let values = (offset_bytes / 8..).zip(target.chunks_exact_mut(8));
+                for (idx, target) in values {
+                    target.copy_from_slice(&shape[usize::from(idx > 0)].to_le_bytes());
+                }
+            }
             (Law::Exponents { middle }, _) => {
                 self.fill_codes(offset_bytes, target);
                 target.iter_mut().for_each(|it| *it = middle - 1 + *it % 3);
@@ -141,7 +149,9 @@ impl Values {
 
     fn value(&self, idx: u64) -> f32 {
         match self.law {
-            Law::Codes | Law::Exponents { .. } | Law::Blocks(_) => unreachable!("codes are bits"),
+            Law::Codes | Law::Shape(_) | Law::Exponents { .. } | Law::Blocks(_) => {
+                unreachable!("codes are bits")
+            }
             Law::Decay { low, high } => -(low + (high - low) * self.stream.uniform(idx)).exp(),
             Law::Scale { amplitude } => self.scale(idx, amplitude),
             Law::Bias { amplitude, middle_code } => {
@@ -198,6 +208,11 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
             let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(rows.params.bits);
             Law::Scale { amplitude }
         }
+        ImaginedRole::SymmetricScales(rows) => {
+            let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(rows.params.bits);
+            Law::Scale { amplitude }
+        }
+        ImaginedRole::Shape(shape) => Law::Shape(shape.map(|n| n as u64)),
         ImaginedRole::Biases(rows) => {
             let bits = rows.params.bits;
             let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(bits);

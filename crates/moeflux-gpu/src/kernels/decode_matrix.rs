@@ -2,11 +2,11 @@
 //!
 //! Bits 0..4 are the form of values, bit 16 says whether rows are whole units of 32 columns. Of
 //! affine codes, bits 4..8 are their bits, 8..12 the units under one scale, 12..16 the form of
-//! scales. Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of
+//! scales, and bit 17 says whether biases follow from them. Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of
 //! one, and from bit 20 on are its bytes. **Invariant:** two kinds have the same constant only if
 //! the same code reads them.
 
-use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, Biases, FloatKind, MatrixKind, MatrixLayout};
 
 use super::BLOCKS;
 use crate::params::narrow;
@@ -36,10 +36,10 @@ pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
     match layout.kind {
         MatrixKind::Float(float) => form_of(float) | is_whole,
         MatrixKind::Fp8Block => FORM_FP8 | is_whole,
-        MatrixKind::Affine(Affine { bits, group, scale }) => {
+        MatrixKind::Affine(Affine { bits, group, scale, biases }) => {
             let units_per_group = u32::from(group) / 32;
-            let scale_form = form_of(scale) << 12;
-            FORM_AFFINE | u32::from(bits) << 4 | units_per_group << 8 | scale_form | is_whole
+            let scales = form_of(scale) << 12 | u32::from(biases == Biases::Implied) << 17;
+            FORM_AFFINE | u32::from(bits) << 4 | units_per_group << 8 | scales | is_whole
         }
         MatrixKind::Block(block) => {
             let number = BLOCKS.iter().position(|it| *it == block);
@@ -67,7 +67,7 @@ pub(super) fn reading<const N: usize>(
 /// Layouts that between them take every way through the text, for tests without a GPU.
 pub(super) fn examples() -> Vec<MatrixLayout> {
     let affine =
-        |bits, group, scale| (MatrixKind::Affine(Affine { bits, group, scale }), UNIT_COLS * 4);
+        |bits, group, scale| (MatrixKind::Affine(Affine::new(bits, group, scale)), UNIT_COLS * 4);
     let [f32, f16, bf16] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
     let others = [
         (MatrixKind::Float(f32), 64),
@@ -83,6 +83,7 @@ pub(super) fn examples() -> Vec<MatrixLayout> {
         affine(5, 128, bf16),
         affine(6, 64, f16),
         affine(8, 32, bf16),
+        (MatrixKind::Affine(Affine::symmetric(4, 32, bf16)), UNIT_COLS * 4),
     ];
     let blocks = BLOCKS.map(|block| (MatrixKind::Block(block), 256));
     let layout = |(kind, n_cols)| MatrixLayout { kind, n_rows: 64, n_cols };
@@ -124,8 +125,10 @@ mod tests {
     #[test]
     fn kinds_are_told_apart() {
         let layout = |kind, n_cols| MatrixLayout { kind, n_rows: 1, n_cols };
-        let affine = Kind::Affine(Affine { bits: 5, group: 128, scale: FloatKind::Bf16 });
+        let affine = Kind::Affine(Affine::new(5, 128, FloatKind::Bf16));
         assert_eq!(kind_of(layout(affine, 256)), 4 | 5 << 4 | 4 << 8 | 2 << 12 | 1 << 16);
+        let symmetric = Kind::Affine(Affine::symmetric(4, 32, FloatKind::F32));
+        assert_eq!(kind_of(layout(symmetric, 64)), 4 | 4 << 4 | 1 << 8 | 1 << 16 | 1 << 17);
         assert_eq!(kind_of(layout(Kind::Float(FloatKind::F16), 33)), 1);
         assert_eq!(kind_of(layout(Kind::Fp8Block, 64)), 3 | 1 << 16);
         let block = layout(Kind::Block(BlockKind::Q6_K), 512);

@@ -56,6 +56,11 @@ fn is_whole(kind: u32) -> bool {
     return ((kind >> 16u) & 1u) == 1u;
 }
 
+// Whether affine codes have no biases, and the middle one is zero.
+fn has_implied_bias(kind: u32) -> bool {
+    return ((kind >> 17u) & 1u) == 1u;
+}
+
 fn n_units_of(matrix: Matrix) -> u32 {
     return (matrix.n_cols + UNIT_COLS - 1u) / UNIT_COLS;
 }
@@ -238,10 +243,11 @@ fn affine_of(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
         let per_group = units_per_group(kind);
         let idx = row * (matrix.n_cols / (UNIT_COLS * per_group)) + unit / per_group;
         let form = scale_form_of(kind);
-        return Affine(
-            stored_float(form, matrix.scales, idx),
-            stored_float(form, matrix.biases, idx),
-        );
+        let scale = stored_float(form, matrix.scales, idx);
+        if has_implied_bias(kind) {
+            return Affine(scale, scale * -f32(1u << (bits_of(kind) - 1u)));
+        }
+        return Affine(scale, stored_float(form, matrix.biases, idx));
     }
     if form_of(kind) == FORM_BLOCK {
         return affine_of_block(kind, matrix, row, unit);

@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn parts_do_not_overlap_and_large_matrices_are_cut_by_rows() {
-        let four = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
+        let four = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
         let layouts = [
             layout(four, 300, 128),
             layout(MatrixKind::Fp8Block, 1000, 200),

@@ -133,7 +133,7 @@ fn tables() -> Vec<&'static KernelTable> {
 fn all_kinds() -> impl Iterator<Item = MatrixKind> {
     let affine = [2, 3, 4, 5, 6, 8]
         .into_iter()
-        .flat_map(|bits| [32, 64, 128].map(|group| Affine { bits, group, scale: FloatKind::Bf16 }));
+        .flat_map(|bits| [32, 64, 128].map(|group| Affine::new(bits, group, FloatKind::Bf16)));
     let blocks = BlockKind::ALL.map(MatrixKind::Block);
     let others = [MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::Bf16)];
     affine.map(MatrixKind::Affine).chain(blocks).chain(others)

@@ -25,6 +25,7 @@ const NEAR_SCALES_AHEAD_BYTES_MIN: usize = 2 << 10;
 const FULL_GROUPS: usize = 16;
 
 /// Sixteen rows of values at equal distances.
+#[derive(Clone, Copy)]
 pub(crate) struct RowBlock<'a> {
     bytes: &'a [u8],
     pub(crate) row_bytes: usize,
@@ -225,13 +226,16 @@ impl<'a> Block<'a> {
         groups: Range<usize>,
         target: &mut [[Lanes; 2]],
     ) {
-        let (scales, biases) =
-            (self.halves(self.matrix.scales()), self.halves(self.matrix.biases()));
+        let implied = self.affine.implied_factor();
+        let scales = self.halves(self.matrix.scales());
+        let biases = if implied.is_some() { scales } else { self.halves(self.matrix.biases()) };
         for (first, target) in groups.clone().step_by(8).zip(target.chunks_mut(8)) {
             let n_groups = (groups.end - first).min(8);
             let words = if n_groups == 8 {
                 scales.prefetch_next(simd, 2 * first, 16);
-                biases.prefetch_next(simd, 2 * first, 16);
+                if implied.is_none() {
+                    biases.prefetch_next(simd, 2 * first, 16);
+                }
                 simd.scale_words(&scales.pieces(2 * first), &biases.pieces(2 * first))
             } else {
                 let scales = few_pieces(&scales, 2 * first, 2 * n_groups);
@@ -240,7 +244,10 @@ impl<'a> Block<'a> {
             };
             let n_laid = target.len().min(n_groups);
             for (words, target) in words.iter().zip(&mut target[..n_laid]) {
-                let [scales, biases] = simd.half_floats(kind, *words);
+                let [scales, mut biases] = simd.half_floats(kind, *words);
+                if let Some(factor) = implied {
+                    biases = simd.mul(scales, simd.splat(factor));
+                }
                 simd.store(scales, &mut target[0]);
                 simd.store(biases, &mut target[1]);
             }

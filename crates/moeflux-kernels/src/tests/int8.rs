@@ -185,7 +185,7 @@ fn extreme_blocks() {
 fn rounding_costs_what_its_step_says() {
     let mut random = Random(22);
     for bits in [4, 8] {
-        let kind = MatrixKind::Affine(Affine { bits, group: 64, scale: FloatKind::F32 });
+        let kind = MatrixKind::Affine(Affine::new(bits, 64, FloatKind::F32));
         let stored = Stored::random(kind, 48, 2048, &mut random);
         let x = vec![random.values(2048)];
         let actual = check_product(&stored, &x);
@@ -221,7 +221,7 @@ fn rounding_costs_the_same_with_blocks() {
 #[test]
 fn largest_sums_stay_exact() {
     for bits in [4, 8] {
-        let kind = MatrixKind::Affine(Affine { bits, group: 128, scale: FloatKind::F32 });
+        let kind = MatrixKind::Affine(Affine::new(bits, 128, FloatKind::F32));
         let mut stored = Stored::random(kind, 16, 256, &mut Random(23));
         stored.codes.fill(0xff);
         check_product(&stored, &[vec![1.0; 256], vec![-1.0; 256]]);
@@ -230,7 +230,7 @@ fn largest_sums_stay_exact() {
 
 #[test]
 fn edge_values_of_activations() {
-    let kind = MatrixKind::Affine(Affine { bits: 4, group: 32, scale: FloatKind::F16 });
+    let kind = MatrixKind::Affine(Affine::new(4, 32, FloatKind::F16));
     let mut random = Random(24);
     let stored = Stored::random(kind, 16, 96, &mut random);
     let mut edges = vec![

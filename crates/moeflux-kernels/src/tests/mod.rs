@@ -6,6 +6,7 @@ mod attention;
 mod blocks;
 mod int8;
 mod strided;
+mod symmetric;
 
 use half::{bf16, f16};
 
@@ -215,8 +216,17 @@ pub(crate) fn scalar() -> &'static KernelTable {
 fn affine_kinds() -> impl Iterator<Item = MatrixKind> {
     [2, 3, 4, 5, 6, 8].into_iter().flat_map(|bits| {
         [32, 64, 128].into_iter().flat_map(move |group| {
-            FLOATS.map(|scale| MatrixKind::Affine(Affine { bits, group, scale }))
+            FLOATS.map(|scale| MatrixKind::Affine(Affine::new(bits, group, scale)))
         })
+    })
+}
+
+/// Those whose biases follow from their scales.
+fn symmetric_kinds() -> impl Iterator<Item = Affine> {
+    [4, 8].into_iter().flat_map(|bits| {
+        [32, 64, 128]
+            .into_iter()
+            .flat_map(move |group| FLOATS.map(|scale| Affine::symmetric(bits, group, scale)))
     })
 }
 
@@ -328,7 +338,7 @@ fn products_with_blocks_are_as_stated() {
 #[test]
 fn more_than_4096_columns() {
     let mut random = Random(4);
-    let q4 = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
+    let q4 = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
     for kind in [q4, MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::F16)] {
         let stored = Stored::random(kind, 5, 4096 + 64 * 5, &mut random);
         let x: Vec<_> = (0..5).map(|_| random.values(4096 + 64 * 5)).collect();
@@ -339,7 +349,7 @@ fn more_than_4096_columns() {
 #[test]
 fn edge_values_of_activations() {
     let mut random = Random(5);
-    let q4 = MatrixKind::Affine(Affine { bits: 4, group: 32, scale: FloatKind::F32 });
+    let q4 = MatrixKind::Affine(Affine::new(4, 32, FloatKind::F32));
     let edges = [0.0, -0.0, f32::MIN_POSITIVE, 1e-42, -1e-45, f32::MAX, f32::MIN, f32::INFINITY];
     for kind in [q4, MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::F32)] {
         let stored = Stored::random(kind, 5, 96, &mut random);

@@ -337,9 +337,7 @@ impl<'a> Planner<'a> {
 
 fn target_kind(params: Option<QuantParams>, cast: FloatKind) -> MatrixKind {
     match params {
-        Some(QuantParams { bits, group }) => {
-            MatrixKind::Affine(Affine { bits, group, scale: cast })
-        }
+        Some(QuantParams { bits, group }) => MatrixKind::Affine(Affine::new(bits, group, cast)),
         None => MatrixKind::Float(cast),
     }
 }

@@ -179,7 +179,7 @@ mod tests {
         };
         for bits in [2, 3, 4, 5, 6, 8] {
             for group in [32, 64, 128] {
-                let affine = Affine { bits, group, scale: FloatKind::F32 };
+                let affine = Affine::new(bits, group, FloatKind::F32);
                 for shift in [0.0, 0.6, -0.6, 5.0, -1000.0] {
                     let values: Vec<f32> =
                         (0..1024).map(|_| (random() + shift) * (random() * 9.0).exp()).collect();
@@ -200,7 +200,7 @@ mod tests {
     fn scales_are_rounded_after_the_codes() {
         let values: Vec<f32> = (0..32).map(|n| n as f32 * 0.01).collect();
         for (kind, n_bytes) in [(FloatKind::F16, 2), (FloatKind::Bf16, 2), (FloatKind::F32, 4)] {
-            let affine = Affine { bits: 8, group: 32, scale: kind };
+            let affine = Affine::new(8, 32, kind);
             let mut codes = vec![0; 32];
             let [mut scales, mut biases] = [(); 2].map(|()| vec![0; n_bytes]);
             let target =

@@ -451,6 +451,8 @@ pub enum NativeFormat {
     Fp8,
     /// 4-bit floats under a power of two for each 32 columns.
     Mxfp4,
+    /// Integers under a scale for each group of columns, as compressed-tensors packs them.
+    Ints(QuantParams),
 }
 
 impl NativeFormat {
@@ -460,6 +462,8 @@ impl NativeFormat {
         match self {
             Self::Fp8 => "FP8",
             Self::Mxfp4 => "MXFP4",
+            Self::Ints(QuantParams { bits: 4, .. }) => "INT4",
+            Self::Ints(_) => "INT8",
         }
     }
 }
@@ -469,6 +473,9 @@ impl fmt::Display for NativeFormat {
         match self {
             Self::Fp8 => f.write_str("FP8 in blocks of 128 x 128"),
             Self::Mxfp4 => f.write_str("MXFP4"),
+            Self::Ints(QuantParams { group, .. }) => {
+                write!(f, "{} in groups of {group}", self.name())
+            }
         }
     }
 }

@@ -203,7 +203,7 @@ impl BankRequest<'_> {
     fn each(
         &self,
         table: &mut Table<'_>,
-        quantisation: &Quantisation,
+        quantisation: &mut Quantisation,
         projection: Projection,
     ) -> Result<BoundProjection> {
         let Projection { n_rows, n_cols, .. } = projection;
@@ -211,6 +211,7 @@ impl BankRequest<'_> {
         for expert_idx in 0..self.shape.n_experts {
             let base = format!("{}.experts.{expert_idx}.{}", self.prefix, projection.name);
             let wanted = Wanted { base: &base, n_stack: None, n_rows, n_cols };
+            table.imagine_matrix(quantisation, &wanted);
             all.push(StoredMatrix::bind(table, quantisation, &wanted)?);
         }
         self.check_alike(projection, &all)?;

@@ -12,7 +12,7 @@ use moeflux_kernels::{FP8_BLOCK, MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackedNorms};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
-use crate::spec::{Family, ModelSpec, Quantisation};
+use crate::spec::{Family, ModelSpec, NativeFormat, Quantisation};
 use crate::weights::bank::{BankRequest, ExpertShape, stacked_stem};
 use crate::weights::found::Wanted;
 use crate::weights::imagined::{Imagination, Imagined, ImaginedKind};
@@ -76,10 +76,15 @@ impl<'a> Binder<'a> {
                     ImaginedKind::Affine(params) => Some(params),
                     ImaginedKind::Fp8
                     | ImaginedKind::Mxfp4
+                    | ImaginedKind::Ints(_)
                     | ImaginedKind::Float
                     | ImaginedKind::Gguf(_) => None,
                 };
-                let quantisation = Quantisation { default, ..Quantisation::default() };
+                let native = match imagined.kind {
+                    ImaginedKind::Ints(params) => Some(NativeFormat::Ints(params)),
+                    _ => None,
+                };
+                let quantisation = Quantisation { default, native, ..Quantisation::default() };
                 let imagination = Imagination::new(spec, imagined);
                 (Table::Imagined(imagination), quantisation, Norms::Plain)
             }

@@ -23,6 +23,9 @@ pub enum ImaginedKind {
     Fp8,
     /// Routed experts in MXFP4, in the spelling of MLX, and all else without quantisation.
     Mxfp4,
+    /// Routed experts in integers as compressed-tensors packs them, one by one, and all else
+    /// without quantisation.
+    Ints(QuantParams),
     /// As published without quantisation.
     Float,
     /// As a GGUF file.
@@ -52,6 +55,10 @@ pub enum ImaginedRole {
         /// Inputs of the product.
         n_cols: usize,
     },
+    /// Scales of codes whose middle one is zero.
+    SymmetricScales(QuantisedRows),
+    /// The rows and columns of a matrix.
+    Shape([usize; 2]),
     /// A matrix in floating point.
     Matrix {
         /// Inputs of the product.
@@ -144,14 +151,18 @@ impl<'a> Imagination<'a> {
             // MLX stores the absorbed pair.
             _ => match self.imagined.kind {
                 ImaginedKind::Affine(_) | ImaginedKind::Gguf(_) => &[".kv_b_proj."],
-                ImaginedKind::Fp8 | ImaginedKind::Mxfp4 | ImaginedKind::Float => {
-                    &[".embed_q.", ".unembed_out."]
-                }
+                ImaginedKind::Fp8
+                | ImaginedKind::Mxfp4
+                | ImaginedKind::Ints(_)
+                | ImaginedKind::Float => &[".embed_q.", ".unembed_out."],
             },
         };
         let is_tied_head = self.spec.tied_embeddings && name.starts_with("lm_head.");
-        let is_loose_expert = name.contains(".mlp.experts.");
-        !is_tied_head && !is_loose_expert && !other_layouts.iter().any(|it| name.contains(it))
+        // Each published spelling has its own place for experts.
+        let is_loose = matches!(self.imagined.kind, ImaginedKind::Ints(_));
+        let others = if is_loose { ".switch_mlp." } else { ".experts." };
+        let is_other_expert = name.contains(others);
+        !is_tied_head && !is_other_expert && !other_layouts.iter().any(|it| name.contains(it))
     }
 
     /// The type of a tensor that was made up and not taken yet.
@@ -188,6 +199,26 @@ impl<'a> Imagination<'a> {
             self.add(&weight, DType::U32, shape(n_cols / 8), ImaginedRole::Codes(rows));
             let name = format!("{base}.scales");
             self.add(&name, DType::U8, shape(n_cols / 32), ImaginedRole::Exponents { n_cols });
+            return None;
+        }
+        if let ImaginedKind::Ints(params) = self.imagined.kind
+            && base.contains(".experts.")
+            && n_cols.is_multiple_of(usize::from(params.group))
+        {
+            let rows = QuantisedRows { params, n_cols };
+            let (name, n_words) =
+                (|it: &str| format!("{base}.{it}"), 32 / usize::from(params.bits));
+            self.add(
+                &name("weight_packed"),
+                DType::I32,
+                shape(n_cols / n_words),
+                ImaginedRole::Codes(rows),
+            );
+            let n_groups = n_cols / usize::from(params.group);
+            let role = ImaginedRole::SymmetricScales(rows);
+            self.add(&name("weight_scale"), float, shape(n_groups), role);
+            let role = ImaginedRole::Shape([n_rows, n_cols]);
+            self.add(&name("weight_shape"), DType::I64, vec![2], role);
             return None;
         }
         let Some(params) = params else {

@@ -8,7 +8,7 @@ use super::tests_support::{Tensors, spec};
 use super::*;
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
-use crate::spec::Family;
+use crate::spec::{Family, ModelSpec, NativeFormat, QuantParams, Quantisation};
 
 const MXFP4: MatrixKind = MatrixKind::Block(BlockKind::MXFP4_APART);
 
@@ -85,6 +85,93 @@ fn other_floats_of_4_bits_are_refused_by_what_they_have() {
     let mut tensors = Tensors::default();
     tensors.add("w.weight", "I8", &[4, 64]);
     refused(&tensors, (4, 64), "has values of type I8 without a `scale`");
+}
+
+/// INT4 as compressed-tensors packs it: codes of 4 bits, 8 above what they stand for.
+fn packed_ints(bits: usize, scale: (&'static str, usize)) -> Tensors {
+    let mut tensors = Tensors::default();
+    tensors.add("w.weight_packed", "I32", &[3, 64 * bits / 32]);
+    tensors.add("w.weight_scale", scale.0, &[3, 2]);
+    tensors.add_bytes("w.weight_shape", "I64", &[2], [3_i64, 64].map(i64::to_le_bytes).concat());
+    tensors
+}
+
+fn ints_spec(bits: u8, group: u8) -> ModelSpec {
+    let native = Some(NativeFormat::Ints(QuantParams { bits, group }));
+    let quantisation = Quantisation { native, ..Quantisation::default() };
+    ModelSpec { quantisation, ..spec(Family::KimiK2, 2) }
+}
+
+fn ints_error(tensors: &Tensors, spec: &ModelSpec) -> String {
+    let (_dir, checkpoint) = tensors.open();
+    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), spec);
+    let bound = binder.matrix("w", 3, 64).and_then(|_| binder.finish());
+    let error = bound.unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+#[test]
+fn integers_are_codes_whose_middle_one_is_zero() {
+    for (bits, scale) in [(4, ("BF16", 2)), (8, ("F16", 2)), (4, ("F32", 4))] {
+        let tensors = packed_ints(bits, scale);
+        let (_dir, checkpoint) = tensors.open();
+        let bits = u8::try_from(bits).unwrap();
+        let spec = ints_spec(bits, 32);
+        let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+        let id = binder.matrix("w", 3, 64).unwrap();
+        let manifest = binder.finish().unwrap();
+        let progress = &mut |_| ControlFlow::Continue(());
+        let weights = load(&manifest, &checkpoint, (None, Copies::Kept), progress).unwrap();
+        let matrix = weights.matrix(id);
+        assert_eq!(matrix.layout().kind.to_string(), format!("int{bits}g32"));
+        assert_eq!(matrix.codes(), tensors.bytes("w.weight_packed"));
+        assert_eq!(matrix.scales(), tensors.bytes("w.weight_scale"));
+        let mut row = vec![0.0; 64];
+        decode_row(&matrix, 1, &mut row);
+        let codes = &tensors.bytes("w.weight_packed")[8 * usize::from(bits)..];
+        let first =
+            if bits == 4 { f32::from(codes[0] & 15) - 8.0 } else { f32::from(codes[0]) - 128.0 };
+        let scale = row.iter().map(|it| it.abs()).fold(0.0, f32::max);
+        assert!(scale > 0.0 && (first == 0.0) == (row[0] == 0.0), "{row:?}");
+    }
+}
+
+#[test]
+fn integers_of_other_kinds_are_refused_with_a_way_out() {
+    let spec = ints_spec(4, 32);
+    for (part, dtype) in [("weight_zero_point", "I32"), ("weight_g_idx", "I32")] {
+        let mut tensors = packed_ints(4, ("BF16", 2));
+        tensors.add(&format!("w.{part}"), dtype, &[3, 2]);
+        let error = ints_error(&tensors, &spec);
+        assert!(error.contains(part) && error.contains("use the published bf16 files"), "{error}");
+    }
+    let tensors = packed_ints(4, ("BF16", 2));
+    let spec_without = tests_support::spec(Family::KimiK2, 2);
+    for (spec, expected) in [
+        (ints_spec(8, 32), "has packed shape [3, 8], but 8 bits of [3, 64] make [3, 16]"),
+        (ints_spec(4, 64), "has shape [3, 2], but groups of 64, as config.json says, make [3, 1]"),
+        (spec_without, "does not describe its integers"),
+    ] {
+        let error = ints_error(&tensors, &spec);
+        assert!(error.contains(expected), "{error}");
+    }
+    let mut tensors = packed_ints(4, ("U8", 1));
+    let error = ints_error(&tensors, &spec);
+    assert!(error.contains("`w.weight_scale`: has values of type U8"), "{error}");
+    tensors = packed_ints(4, ("BF16", 2));
+    tensors.0[2].shape = vec![1, 2];
+    let error = ints_error(&tensors, &spec);
+    assert!(error.contains("`w.weight_shape`: is I64 [1, 2]"), "{error}");
+    tensors = packed_ints(4, ("BF16", 2));
+    tensors.bytes_mut("w.weight_scale")[6..8].copy_from_slice(&0x7fc0_u16.to_le_bytes());
+    let (_dir, checkpoint) = tensors.open();
+    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    binder.matrix("w", 3, 64).unwrap();
+    let progress = &mut |_| ControlFlow::Continue(());
+    let manifest = binder.finish().unwrap();
+    let error = load(&manifest, &checkpoint, (None, Copies::Kept), progress).unwrap_err();
+    assert!(error.to_string().contains("`w.weight_scale`: value 3 is NaN"), "{error}");
 }
 
 /// Experts as gpt-oss has them: `m.experts.gate_up_proj_blocks` and the rest.

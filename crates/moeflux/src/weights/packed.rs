@@ -4,7 +4,7 @@
 //! describes is compared with the one that follows from kinds and shapes, and those with what
 //! `config.json` asks for.
 
-use moeflux_kernels::{Affine, BlockKind, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, Biases, BlockKind, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
 use crate::format::{DType, PackedKind, PackedMatrix, RECORD_ALIGN};
@@ -86,6 +86,9 @@ impl FoundBank<'_> {
         }
         let kind = match found.kind {
             PackedKind::Fp8Block => MatrixKind::Fp8Block,
+            PackedKind::Symmetric { bits, group, scale } => {
+                MatrixKind::Affine(Affine::symmetric(bits, group, float_kind(scale)))
+            }
             PackedKind::Mxfp4 => MatrixKind::Block(BlockKind::MXFP4_APART),
             PackedKind::Block(block) => {
                 let kind = block_kind(block).map(MatrixKind::Block);
@@ -96,7 +99,7 @@ impl FoundBank<'_> {
             PackedKind::Affine { bits, group, scale } => {
                 let params = QuantParams { bits, group };
                 self.check_params(name, params, quantisation)?;
-                MatrixKind::Affine(Affine { bits, group, scale: float_kind(scale) })
+                MatrixKind::Affine(Affine::new(bits, group, float_kind(scale)))
             }
         };
         MatrixLayout::new(kind, n_rows, n_cols)
@@ -133,7 +136,9 @@ impl FoundBank<'_> {
 /// The places of a matrix that a file names; a part that the kind lacks is where the last one is.
 fn places(span: &MatrixSpan) -> (usize, usize, usize) {
     match span.layout.kind {
-        MatrixKind::Affine(_) => (span.codes_at, span.scales_at, span.biases_at),
+        MatrixKind::Affine(Affine { biases: Biases::Stored, .. }) => {
+            (span.codes_at, span.scales_at, span.biases_at)
+        }
         kind if kind.scale_kind().is_none() => (span.codes_at, span.codes_at, span.codes_at),
         _ => (span.codes_at, span.scales_at, span.scales_at),
     }
@@ -143,9 +148,10 @@ fn places(span: &MatrixSpan) -> (usize, usize, usize) {
 pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
     let MatrixLayout { kind, n_rows, n_cols } = span.layout;
     let kind = match kind {
-        MatrixKind::Affine(Affine { bits, group, scale }) => {
-            PackedKind::Affine { bits, group, scale: dtype_of(scale) }
-        }
+        MatrixKind::Affine(Affine { bits, group, scale, biases }) => match biases {
+            Biases::Stored => PackedKind::Affine { bits, group, scale: dtype_of(scale) },
+            Biases::Implied => PackedKind::Symmetric { bits, group, scale: dtype_of(scale) },
+        },
         MatrixKind::Float(float) => PackedKind::Float(dtype_of(float)),
         MatrixKind::Fp8Block => PackedKind::Fp8Block,
         MatrixKind::Block(kind) => block_type(kind).map_or(PackedKind::Mxfp4, PackedKind::Block),

@@ -53,7 +53,7 @@ impl Tensors {
     pub(crate) fn add(&mut self, name: &str, dtype: &'static str, shape: &[usize]) -> &mut Self {
         let bits = match dtype {
             "F8_E4M3" | "F8_E8M0" | "U8" | "I8" => 8,
-            "F32" | "U32" => 32,
+            "F32" | "U32" | "I32" => 32,
             _ => 16,
         };
         let n_bytes = shape.iter().product::<usize>() * bits / 8;

@@ -82,7 +82,7 @@ pub(crate) fn all_kinds() -> Vec<MatrixKind> {
     kinds.push(MatrixKind::Fp8Block);
     for bits in [2, 3, 4, 5, 6, 8] {
         for group in [32, 64, 128] {
-            let affine = FLOATS.map(|scale| MatrixKind::Affine(Affine { bits, group, scale }));
+            let affine = FLOATS.map(|scale| MatrixKind::Affine(Affine::new(bits, group, scale)));
             kinds.extend(affine);
         }
     }

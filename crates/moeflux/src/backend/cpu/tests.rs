@@ -31,8 +31,8 @@ const TOP_K: usize = 2;
 /// Longer than a block of attention.
 const TEXT_LEN: usize = 75;
 
-const Q4: MatrixKind = MatrixKind::Affine(Affine { bits: 4, group: 64, scale: FloatKind::Bf16 });
-const Q8: MatrixKind = MatrixKind::Affine(Affine { bits: 8, group: 32, scale: FloatKind::F16 });
+const Q4: MatrixKind = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
+const Q8: MatrixKind = MatrixKind::Affine(Affine::new(8, 32, FloatKind::F16));
 const F32: MatrixKind = MatrixKind::Float(FloatKind::F32);
 
 struct Random(u32);

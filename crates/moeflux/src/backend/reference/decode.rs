@@ -6,7 +6,7 @@
 //! definition of the kernels, where every kind has a golden.
 
 use half::{bf16, f16};
-use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, Matrix, MatrixKind, decode_row};
+use moeflux_kernels::{Affine, Biases, FP8_BLOCK, FloatKind, Matrix, MatrixKind, decode_row};
 
 /// One row of a matrix.
 pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
@@ -29,7 +29,10 @@ pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
             let values = |group_idx: usize| {
                 let idx = row_idx * n_groups + group_idx;
                 let scale = float(affine.scale, matrix.scales(), idx);
-                let bias = float(affine.scale, matrix.biases(), idx);
+                let bias = match affine.biases {
+                    Biases::Stored => float(affine.scale, matrix.biases(), idx),
+                    Biases::Implied => -scale * f32::from(1_u16 << (affine.bits - 1)),
+                };
                 let cols = group_idx * group..(group_idx + 1) * group;
                 cols.map(move |col_idx| f32::from(code(affine, codes, col_idx)) * scale + bias)
             };
@@ -106,7 +109,7 @@ mod tests {
     fn codes_lie_in_a_little_endian_bit_stream() {
         // The codes 1, 2, 3, 4, 5, 6, 7, 0 of three bits each: 0b000_111_110_101_100_011_010_001.
         let stream = 0b0001_1111_0101_1000_1101_0001_u32.to_le_bytes();
-        let affine = Affine { bits: 3, group: 32, scale: FloatKind::F32 };
+        let affine = Affine::new(3, 32, FloatKind::F32);
         let codes: Vec<u8> = (0..8).map(|col_idx| code(affine, &stream, col_idx)).collect();
         assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 0]);
         let affine = Affine { bits: 5, ..affine };
@@ -117,7 +120,7 @@ mod tests {
 
     #[test]
     fn affine_rows_use_their_own_groups_at_an_odd_address() {
-        let affine = Affine { bits: 4, group: 32, scale: FloatKind::F32 };
+        let affine = Affine::new(4, 32, FloatKind::F32);
         let layout = MatrixLayout::new(MatrixKind::Affine(affine), 2, 64).unwrap();
         let padded: Vec<u8> = std::iter::once(0).chain([0x21; 64]).collect();
         let floats = |values: [f32; 4]| values.map(f32::to_le_bytes).concat();

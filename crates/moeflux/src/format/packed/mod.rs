@@ -118,6 +118,15 @@ pub enum PackedKind {
         /// Of scales and biases.
         scale: DType,
     },
+    /// Codes whose middle one is zero: with scales, without biases.
+    Symmetric {
+        /// Bits of a code.
+        bits: u8,
+        /// Columns that share a scale.
+        group: u8,
+        /// Of scales.
+        scale: DType,
+    },
     /// Plain values.
     Float(DType),
     /// FP8 e4m3 codes under an F32 scale per 128 x 128 block.
@@ -272,6 +281,14 @@ impl PackedMatrix {
                 add("codes_at", self.codes_at.into());
                 add("scales_at", self.scales_at.into());
                 add("biases_at", self.biases_at.into());
+            }
+            PackedKind::Symmetric { bits, group, scale } => {
+                add("kind", "symmetric".into());
+                add("bits", bits.into());
+                add("group_size", group.into());
+                add("scales", scale.name().into());
+                add("codes_at", self.codes_at.into());
+                add("scales_at", self.scales_at.into());
             }
             PackedKind::Float(values) => {
                 add("kind", "float".into());
@@ -457,6 +474,13 @@ impl Matrix<'_> {
                 let scales_at = self.place("scales_at", record_bytes)?;
                 (kind, scales_at, self.place("biases_at", record_bytes)?)
             }
+            "symmetric" => {
+                let bits = self.byte_at("bits")?;
+                let group = self.byte_at("group_size")?;
+                let kind = PackedKind::Symmetric { bits, group, scale: self.float("scales")? };
+                let scales_at = self.place("scales_at", record_bytes)?;
+                (kind, scales_at, scales_at)
+            }
             "float" => (PackedKind::Float(self.float("values")?), codes_at, codes_at),
             "fp8_block" => {
                 let scales_at = self.place("scales_at", record_bytes)?;
@@ -474,7 +498,7 @@ impl Matrix<'_> {
             other => {
                 return Err(Problem(format!(
                     "its records are quantised as \"{}\", which this program does not know (it \
-                     knows affine, float, fp8_block, mxfp4 and block): use a newer one",
+                     knows affine, symmetric, float, fp8_block, mxfp4 and block): use a newer one",
                     quoted(other)
                 )));
             }

@@ -3,7 +3,9 @@
 //! **Invariant:** a scheme that comes out is one whose tensors can be read. Which tensors it holds
 //! for, `targets` and `ignore`, is not read: tensors that are quantised have types of their own.
 
-use super::{NativeFormat, Quantisation, WAY_OUT};
+use serde_json::Value;
+
+use super::{NativeFormat, QuantParams, Quantisation, WAY_OUT};
 use crate::error::Result;
 use crate::format::Section;
 
@@ -56,11 +58,28 @@ fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
             (Some("group"), _) => Err(refused("group_size")),
             _ => Err(refused("strategy")),
         },
+        (Some("int"), 4 | 8, Some("pack-quantized")) => {
+            if weights.value("actorder").is_some_and(|it| !matches!(it, Value::Bool(false))) {
+                return Err(refused("actorder"));
+            }
+            if weights.bool_opt("symmetric")? == Some(false) {
+                return Err(refused("symmetric"));
+            }
+            let group = group_size.and_then(|group| u8::try_from(group).ok());
+            match (strategy, group) {
+                (Some("group") | None, Some(group @ (32 | 64 | 128))) => {
+                    let bits = if bits == 4 { 4 } else { 8 };
+                    Ok(NativeFormat::Ints(QuantParams { bits, group }))
+                }
+                (Some("group") | None, _) => Err(weights.wrong("group_size", "32, 64 or 128")),
+                _ => Err(refused("strategy")),
+            }
+        }
         _ => {
             let format = format.unwrap_or("nothing").escape_debug().to_string();
             let advice = format!(
                 "with `format` {format} and `num_bits` {bits} is not supported (\
-                 mxfp4-pack-quantized is); {WAY_OUT}"
+                 mxfp4-pack-quantized is, and pack-quantized with 4 or 8 bits of int); {WAY_OUT}"
             );
             Err(weights.unsupported("type", &advice))
         }

@@ -303,7 +303,7 @@ fn fp8_blocks_are_read() {
 }
 
 #[test]
-fn mxfp4_is_read_as_its_tools_write_it() {
+fn published_formats_are_read_as_their_tools_write_them() {
     let mxfp4 = Quantisation::of_native(NativeFormat::Mxfp4);
     let compressed = json!({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
@@ -322,6 +322,13 @@ fn mxfp4_is_read_as_its_tools_write_it() {
         let spec = parse(&with(QWEN3, "quantization_config", section)).unwrap();
         assert_eq!(spec.quantisation, mxfp4);
     }
+    let ints = json!({"quant_method": "compressed-tensors", "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"actorder": null,
+            "group_size": 32, "num_bits": 4, "strategy": "group", "symmetric": true,
+            "type": "int"}, "input_activations": null}}, "ignore": ["lm_head"]});
+    let spec = parse(&with(QWEN3, "quantization_config", ints)).unwrap();
+    let params = QuantParams { bits: 4, group: 32 };
+    assert_eq!(spec.quantisation, Quantisation::of_native(NativeFormat::Ints(params)));
     // A router in affine codes among experts in MXFP4, and the other way round.
     let router = "model.layers.0.mlp.gate";
     let affine = json!({"bits": 8, "group_size": 64, "mode": "affine"});

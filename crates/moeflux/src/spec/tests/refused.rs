@@ -178,7 +178,22 @@ fn other_schemes_of_compressed_tensors_are_refused_by_name() {
         weights[key] = value;
         compressed("mxfp4-pack-quantized", &weights)
     };
+    let int4 = json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32});
+    let with_int = |key: &str, value: Value| {
+        let mut weights = int4.clone();
+        weights[key] = value;
+        compressed("pack-quantized", &weights)
+    };
+    let mut two = compressed("pack-quantized", &int4);
+    two["config_groups"]["group_1"] =
+        with_int("group_size", json!(64))["config_groups"]["group_0"].clone();
     for (section, expected) in [
+        (two, "groups of tensors that differ"),
+        (with_int("group_size", json!(48)), "32, 64 or 128"),
+        (with_int("symmetric", json!(false)), "weights.symmetric` is false"),
+        (with_int("actorder", json!("group")), "weights.actorder` is \"group\""),
+        (with_int("strategy", json!("channel")), "weights.strategy` is \"channel\""),
+        (with_int("num_bits", json!(3)), "`num_bits` 3"),
         (no_groups, "at least one group"),
         (cached, "kv_cache_scheme` is an object of 2 keys: is not supported"),
         (with("group_size", json!(16)), "weights.group_size` is 16"),

@@ -3,6 +3,7 @@
 //! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths its kind and shape ask for.
 //! The file decides the kind by its types, `config.json` only the bits and groups of packed codes.
 
+mod ints;
 mod mxfp4;
 
 use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
@@ -34,7 +35,7 @@ impl StoredMatrix {
         wanted: &Wanted<'_>,
     ) -> Result<Self> {
         if table.has_stored(&format!("{}.weight_packed", wanted.base)) {
-            return mxfp4::compressed(table, wanted);
+            return compressed(table, quantisation, wanted);
         }
         let weight = table.take(&format!("{}.weight", wanted.base))?;
         match weight.dtype {
@@ -100,11 +101,24 @@ impl StoredMatrix {
                 biases.dtype, biases.shape, scales.dtype, scales.shape
             )));
         }
-        let affine = Affine { bits: params.bits, group: params.group, scale };
+        let affine = Affine::new(params.bits, params.group, scale);
         let layout = layout_of(wanted, MatrixKind::Affine(affine), weight)?;
         let (scales, biases) = (Some(scales.extent), Some(biases.extent));
         let names = PartNames { scales: "scales", biases: "biases", ..PartNames::PLAIN };
         Ok(Self { layout, codes: weight.extent, scales, biases, names })
+    }
+}
+
+/// What compressed-tensors packs: the type of the codes says how.
+fn compressed(
+    table: &mut Table<'_>,
+    quantisation: &Quantisation,
+    wanted: &Wanted<'_>,
+) -> Result<StoredMatrix> {
+    let codes = table.take(&format!("{}.weight_packed", wanted.base))?;
+    match codes.dtype {
+        DType::I32 => ints::compressed(table, quantisation, wanted, &codes),
+        _ => mxfp4::compressed(table, wanted, &codes),
     }
 }
 

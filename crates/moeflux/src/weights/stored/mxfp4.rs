@@ -16,13 +16,14 @@ const WAY_OUT: &str = "of 4-bit floats, MXFP4 is supported: codes of 4 bits in U
                        for each 32 columns in U8 or F8_E8M0";
 
 /// Of compressed-tensors: `weight_packed` U8 `[rows, cols / 2]`, `weight_scale`.
-pub(super) fn compressed(table: &mut Table<'_>, wanted: &Wanted<'_>) -> Result<StoredMatrix> {
+pub(super) fn compressed(
+    table: &mut Table<'_>,
+    wanted: &Wanted<'_>,
+    codes: &Found,
+) -> Result<StoredMatrix> {
     let names = PartNames { codes: "weight_packed", scales: "weight_scale", biases: "" };
-    let codes = table.take(&format!("{}.{}", wanted.base, names.codes))?;
-    if codes.dtype != DType::U8 {
-        return Err(codes.error(format!("has values of type {}; {WAY_OUT}", codes.dtype)));
-    }
-    bound(table, wanted, (&codes, 2), names)
+    check_type(codes, &[DType::U8])?;
+    bound(table, wanted, (codes, 2), names)
 }
 
 /// Of DeepSeek: `weight` I8 `[rows, cols / 2]`, `scale`.

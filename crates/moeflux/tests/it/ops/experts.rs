@@ -38,7 +38,7 @@ pub(super) const MAKERS: &[Maker] = &[
         n_cases: 3,
         arithmetic: Arithmetic::Chain,
         make: |seed| {
-            let eight_bits = Affine { bits: 8, group: 32, scale: FloatKind::Bf16 };
+            let eight_bits = Affine::new(8, 32, FloatKind::Bf16);
             let kinds = [four_bits(64), four_bits(32), MatrixKind::Affine(eight_bits)];
             experts(CaseBuilder::with_sessions(Rng::new(seed), &[40, 7]), kinds, (4, 2))
         },
@@ -49,7 +49,7 @@ pub(super) const MAKERS: &[Maker] = &[
         n_cases: 8,
         arithmetic: Arithmetic::Chain,
         make: |seed| {
-            let eight_bits = Affine { bits: 8, group: 32, scale: FloatKind::F16 };
+            let eight_bits = Affine::new(8, 32, FloatKind::F16);
             let kind = if seed % 2 == 0 { four_bits(64) } else { MatrixKind::Affine(eight_bits) };
             let kinds = [kind, kind, four_bits(32)];
             experts(CaseBuilder::with_sessions(Rng::new(seed), &[70, 90]), kinds, (4, 2))
@@ -58,7 +58,7 @@ pub(super) const MAKERS: &[Maker] = &[
 ];
 
 fn four_bits(group: u8) -> MatrixKind {
-    MatrixKind::Affine(Affine { bits: 4, group, scale: FloatKind::Bf16 })
+    MatrixKind::Affine(Affine::new(4, group, FloatKind::Bf16))
 }
 
 fn every_kind(seed: u64) -> Case {

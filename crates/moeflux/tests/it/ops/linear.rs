@@ -124,7 +124,7 @@ fn select_rows(seed: u64) -> Case {
 
 fn logits(seed: u64) -> Case {
     let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[3, 30, 8]);
-    let kind = Affine { bits: 4, group: 64, scale: FloatKind::Bf16 };
+    let kind = Affine::new(4, 64, FloatKind::Bf16);
     let weight = builder.matrix(MatrixKind::Affine(kind), 301, 128);
     let x = builder.input("x", 128);
     let selected = builder.tail_output("selected", 128);
@@ -157,7 +157,7 @@ fn matmul(seed: u64) -> Case {
 }
 
 fn common_kind(rng: &mut Rng) -> MatrixKind {
-    let affine = |bits, group| MatrixKind::Affine(Affine { bits, group, scale: FloatKind::Bf16 });
+    let affine = |bits, group| MatrixKind::Affine(Affine::new(bits, group, FloatKind::Bf16));
     rng.pick(&[
         MatrixKind::Float(FloatKind::Bf16),
         MatrixKind::Fp8Block,
@@ -192,7 +192,7 @@ fn matmul_of_many_rows_of_every_kind(seed: u64) -> Case {
 
 fn eight_bits_among_four(seed: u64) -> Case {
     let mut builder = CaseBuilder::new(seed);
-    let affine = |bits, group| Affine { bits, group, scale: FloatKind::Bf16 };
+    let affine = |bits, group| Affine::new(bits, group, FloatKind::Bf16);
     let x = builder.input("x", 256);
     let mut ops = Vec::new();
     for (name, kind) in [("q4", affine(4, 64)), ("q8", affine(8, 64)), ("q4g32", affine(4, 32))] {

@@ -1,0 +1,78 @@
+//! Integers of compressed-tensors, which stand for multiples of a scale: affine codes whose middle one
+//! is zero, without biases.
+
+use moeflux_kernels::{Affine, MatrixKind};
+
+use super::{StoredMatrix, layout_of};
+use crate::error::Result;
+use crate::format::DType;
+use crate::spec::{NativeFormat, QuantParams, Quantisation};
+use crate::weights::found::{Found, PartNames, Wanted};
+use crate::weights::table::Table;
+
+const NAMES: PartNames = PartNames { codes: "weight_packed", scales: "weight_scale", biases: "" };
+
+/// What weights that are stored otherwise are told.
+const WAY_OUT: &str = "use the published bf16 files, or an MLX conversion to affine codes";
+
+/// `weight_packed` I32 `[rows, cols * bits / 32]`, `weight_scale` `[rows, cols / group]`, and
+/// `weight_shape`, which is what shapes of packed tensors do not tell.
+pub(super) fn compressed(
+    table: &mut Table<'_>,
+    quantisation: &Quantisation,
+    wanted: &Wanted<'_>,
+    codes: &Found,
+) -> Result<StoredMatrix> {
+    for (part, problem) in [
+        ("weight_zero_point", "zeros other than the middle code are not supported"),
+        ("weight_g_idx", "columns that were sorted by their activations are not supported"),
+    ] {
+        let name = format!("{}.{part}", wanted.base);
+        if table.has_stored(&name) {
+            return Err(table.take(&name)?.error(format!("{problem}; {WAY_OUT}")));
+        }
+    }
+    let Some(NativeFormat::Ints(QuantParams { bits, group })) = quantisation.native else {
+        return Err(codes.error("is packed I32, but config.json does not describe its integers"));
+    };
+    let n_bits = wanted.n_cols * usize::from(bits);
+    let shape = wanted.shape(wanted.n_rows, n_bits / 32);
+    if !n_bits.is_multiple_of(32) || codes.shape != shape {
+        let (found, full) = (&codes.shape, wanted.shape(wanted.n_rows, wanted.n_cols));
+        let problem =
+            format!("has packed shape {found:?}, but {bits} bits of {full:?} make {shape:?}");
+        return Err(codes.error(problem));
+    }
+    let scales = table.take(&format!("{}.{}", wanted.base, NAMES.scales))?;
+    let Some(scale) = scales.float_kind() else {
+        let problem = format!("has values of type {}; scales are F32, F16 or BF16", scales.dtype);
+        return Err(scales.error(problem));
+    };
+    let shape = wanted.shape(wanted.n_rows, wanted.n_cols / usize::from(group));
+    if scales.shape != shape {
+        let found = &scales.shape;
+        let problem = format!(
+            "has shape {found:?}, but groups of {group}, as config.json says, make {shape:?}"
+        );
+        return Err(scales.error(problem));
+    }
+    check_shape(table, wanted)?;
+    let kind = MatrixKind::Affine(Affine::symmetric(bits, group, scale));
+    let layout = layout_of(wanted, kind, codes)?;
+    let (codes, scales) = (codes.extent, Some(scales.extent));
+    Ok(StoredMatrix { layout, codes, scales, biases: None, names: NAMES })
+}
+
+/// Takes the two numbers, which packed codes do without: their shapes were compared.
+fn check_shape(table: &mut Table<'_>, wanted: &Wanted<'_>) -> Result<()> {
+    let name = format!("{}.weight_shape", wanted.base);
+    if !table.has_stored(&name) {
+        return Ok(());
+    }
+    let shape = table.take(&name)?;
+    if matches!(shape.dtype, DType::I64 | DType::I32) && shape.shape == [2] {
+        return Ok(());
+    }
+    let problem = format!("is {} {:?}; expected two numbers", shape.dtype, shape.shape);
+    Err(shape.error(problem))
+}
