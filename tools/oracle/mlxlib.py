@@ -50,6 +50,10 @@ def view(case, tmp, f32):
             c.setdefault("n_routed_experts", c["num_local_experts"])
     if c["model_type"] in ("qwen3_next", "qwen3_moe"):      # fields mlx-lm has no default for
         t.setdefault("intermediate_size", 1)
+    if c["model_type"] == "minimax_m2":
+        t.setdefault("shared_intermediate_size", 0)
+    if c["model_type"] == "glm_moe_dsa":
+        t.update(scoring_func="sigmoid", moe_layer_freq=1, rope_parameters=dict(rope_theta=t["rope_theta"], rope_type="default"))
     w = read(case)
     if fp8 := c.pop("quantization_config", None):
         dequantise_fp8(w, fp8["weight_block_size"])
@@ -121,7 +125,8 @@ def load_mlx(case):
 def lift_router_bias(model):
     """mlx-lm counts excluded expert groups as 0, transformers as minus infinity: the same once every score is positive."""
     for layer in model.layers:
-        gate = getattr(layer.mlp, "gate", None)
+        mlp = getattr(layer, "mlp", None) or getattr(layer, "block_sparse_moe", None)
+        gate = getattr(mlp, "gate", None)
         if hasattr(gate, "e_score_correction_bias"):
             gate.e_score_correction_bias = gate.e_score_correction_bias.astype(mx.float32) + 4.0
     return model

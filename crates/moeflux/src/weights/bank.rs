@@ -155,7 +155,7 @@ impl BankRequest<'_> {
         table.imagine_matrix(quantisation, &wanted);
         let stored = StoredMatrix::bind(table, quantisation, &wanted)?;
         let name = format!("{}.", projection.name);
-        let tensor = format!("{}.switch_mlp.{name}", self.prefix);
+        let tensor = format!("{stem}.{name}");
         Ok(self.of_all(stored, name, tensor))
     }
 
