@@ -73,7 +73,7 @@ impl BareConfig {
         let quantisation = ModelSpec::from_config(&raw)?.quantisation;
         Ok(match (quantisation.default, quantisation.native) {
             (Some(params), _) => ImaginedKind::Affine(params),
-            (None, Some(NativeFormat::Fp8)) => ImaginedKind::Fp8,
+            (None, Some(NativeFormat::Fp8(_))) => ImaginedKind::Fp8,
             (None, Some(NativeFormat::Mxfp4)) => ImaginedKind::Mxfp4,
             (None, Some(NativeFormat::Ints(params))) => ImaginedKind::Ints(params),
             (None, None) => ImaginedKind::Float,

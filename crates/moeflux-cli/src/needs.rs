@@ -49,7 +49,7 @@ impl Work {
     fn add(&mut self, layout: &MatrixLayout, times: u64, n_bytes: u64) {
         let load = match layout.kind {
             MatrixKind::Affine(_) | MatrixKind::Block(_) => &mut self.codes,
-            MatrixKind::Fp8Block | MatrixKind::Float(_) => &mut self.floats,
+            MatrixKind::Fp8(_) | MatrixKind::Float(_) => &mut self.floats,
         };
         load.n_bytes += times * n_bytes;
         load.n_operations += times * 2 * n_values(layout);

@@ -21,7 +21,7 @@ use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::kernels::BLOCKS;
-use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, FloatKind, Fp8, MatrixKind, MatrixLayout};
 
 /// Tokens whose rows of the table are different.
 const N_TOKENS: usize = 16;
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
         (affine(6, 64), 8192, 2048),
         (MatrixKind::Float(FloatKind::Bf16), 8192, 2048),
         (MatrixKind::Float(FloatKind::Bf16), 256, 2048),
-        (MatrixKind::Fp8Block, 8192, 2048),
+        (MatrixKind::Fp8(Fp8::DEEPSEEK), 8192, 2048),
     ];
     // `--many` leaves out what an answer is made of; `--blocks` measures blocks of GGUF files.
     let leaves_out = std::env::args().any(|arg| arg == "--many" || arg == "--blocks");

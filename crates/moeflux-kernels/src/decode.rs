@@ -3,9 +3,9 @@
 //! **Invariant:** affine is `code * scale + bias` in two roundings; FP8 is `value * scale` in one;
 //! blocks that carry their own scales give `code * scale`, which is exact, or that plus a bias.
 
-use crate::blocks::{Apart, BlockKind};
+use crate::blocks::{Apart, BlockKind, power};
 use crate::codes::{Bf16, Bytes, Codes, E4m3, F16, F32, Packed};
-use crate::format::{FP8_BLOCK, FloatKind, Matrix, MatrixKind, group_cols};
+use crate::format::{FloatKind, Fp8Spread, Matrix, MatrixKind, ScaleKind, group_cols};
 use crate::lanes::{LANES, Lanes, Portable, Simd};
 use crate::rounding::{from_bf16, from_f16};
 
@@ -32,7 +32,7 @@ pub fn decode_row(matrix: &Matrix<'_>, row_idx: usize, out: &mut [f32]) {
         let ([scale], [bias]) = (scale, bias);
         match layout.kind {
             MatrixKind::Float(_) | MatrixKind::Block(_) => {}
-            MatrixKind::Fp8Block => out.iter_mut().for_each(|it| *it *= scale),
+            MatrixKind::Fp8(_) => out.iter_mut().for_each(|it| *it *= scale),
             MatrixKind::Affine(_) => out.iter_mut().for_each(|it| *it = *it * scale + bias),
         }
     }
@@ -45,10 +45,18 @@ pub(crate) fn scales(matrix: &Matrix<'_>, row_idx: usize, first_group: usize, ou
     let layout = matrix.layout();
     match layout.kind {
         MatrixKind::Float(_) | MatrixKind::Block(_) => out.fill(1.0),
-        MatrixKind::Fp8Block => {
-            let groups_per_row = layout.n_cols.div_ceil(FP8_BLOCK);
-            let first = row_idx / FP8_BLOCK * groups_per_row + first_group;
-            floats(matrix.scales(), FloatKind::F32, first, out);
+        MatrixKind::Fp8(fp8) => {
+            let first = row_idx / fp8.rows_per_scale() * fp8.scales_per_row(layout.n_cols);
+            match fp8.spread {
+                Fp8Spread::Block { .. } => {
+                    any_scales(matrix.scales(), fp8.scale, first + first_group, out);
+                }
+                Fp8Spread::Row | Fp8Spread::Matrix => {
+                    let mut one = [0.0];
+                    any_scales(matrix.scales(), fp8.scale, first, &mut one);
+                    out.fill(one[0]);
+                }
+            }
         }
         MatrixKind::Affine(affine) => {
             let first = row_idx * (layout.n_cols / usize::from(affine.group)) + first_group;
@@ -69,6 +77,18 @@ pub(crate) fn biases(matrix: &Matrix<'_>, row_idx: usize, first_group: usize, ou
                 floats(matrix.scales(), affine.scale, first, out);
                 out.iter_mut().for_each(|it| *it *= factor);
             }
+        }
+    }
+}
+
+/// As many scales as there are, of those that are wanted.
+#[inline(always)]
+fn any_scales(bytes: &[u8], kind: ScaleKind, first: usize, out: &mut [f32]) {
+    match kind {
+        ScaleKind::Float(kind) => floats(bytes, kind, first, out),
+        ScaleKind::E8m0 => {
+            let exponents = bytes[first..].iter();
+            out.iter_mut().zip(exponents).for_each(|(it, &exponent)| *it = power(exponent));
         }
     }
 }
@@ -110,7 +130,7 @@ pub(crate) fn unpack_cols<S: Simd>(
         MatrixKind::Float(FloatKind::F32) => unpack::<F32, S>(simd, row, first_col, out),
         MatrixKind::Float(FloatKind::F16) => unpack::<F16, S>(simd, row, first_col, out),
         MatrixKind::Float(FloatKind::Bf16) => unpack::<Bf16, S>(simd, row, first_col, out),
-        MatrixKind::Fp8Block => unpack::<E4m3, S>(simd, row, first_col, out),
+        MatrixKind::Fp8(_) => unpack::<E4m3, S>(simd, row, first_col, out),
         MatrixKind::Affine(affine) => match affine.bits {
             2 => unpack::<Packed<2>, S>(simd, row, first_col, out),
             3 => unpack::<Packed<3>, S>(simd, row, first_col, out),

@@ -8,8 +8,8 @@ use std::fmt;
 
 use crate::blocks::BlockKind;
 
-/// Rows and columns that share one scale in the FP8 checkpoints of DeepSeek.
-pub const FP8_BLOCK: usize = 128;
+/// Columns of a group of FP8 where scales hold for whole rows.
+const FP8_GROUP: usize = 128;
 
 /// Columns of a group of plain floats, and of weights of blocks.
 const FLOAT_GROUP: usize = 64;
@@ -109,13 +109,99 @@ impl Affine {
     }
 }
 
+/// FP8 e4m3 codes: `weight = value * scale`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fp8 {
+    /// What shares a scale.
+    pub spread: Fp8Spread,
+    /// How scales are stored.
+    pub scale: ScaleKind,
+}
+
+/// What shares a scale of FP8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fp8Spread {
+    /// So many rows and columns: 32, 64 or 128 of each.
+    Block {
+        /// Rows.
+        n_rows: u8,
+        /// Columns.
+        n_cols: u8,
+    },
+    /// A row.
+    Row,
+    /// The whole matrix.
+    Matrix,
+}
+
+impl Fp8 {
+    /// As DeepSeek V3 is published: an f32 for each 128 x 128.
+    pub const DEEPSEEK: Self = Self {
+        spread: Fp8Spread::Block { n_rows: 128, n_cols: 128 },
+        scale: ScaleKind::Float(FloatKind::F32),
+    };
+
+    /// Rows under one scale.
+    #[must_use]
+    pub const fn rows_per_scale(self) -> usize {
+        match self.spread {
+            Fp8Spread::Block { n_rows, .. } => n_rows as usize,
+            Fp8Spread::Row => 1,
+            Fp8Spread::Matrix => usize::MAX,
+        }
+    }
+
+    /// Scales beside each other, for rows of so many columns.
+    #[must_use]
+    pub const fn scales_per_row(self, n_cols: usize) -> usize {
+        match self.spread {
+            Fp8Spread::Block { n_cols: shared, .. } => n_cols.div_ceil(shared as usize),
+            Fp8Spread::Row | Fp8Spread::Matrix => 1,
+        }
+    }
+
+    /// The first row of those that share scales with a row, where these hold for whole blocks.
+    #[must_use]
+    pub const fn first_row_with(self, row_idx: usize) -> usize {
+        match self.spread {
+            Fp8Spread::Block { n_rows, .. } => row_idx / n_rows as usize * n_rows as usize,
+            Fp8Spread::Row | Fp8Spread::Matrix => row_idx,
+        }
+    }
+
+    /// Columns that make one term of a sum.
+    const fn group_cols(self) -> usize {
+        match self.spread {
+            Fp8Spread::Block { n_cols, .. } => n_cols as usize,
+            Fp8Spread::Row | Fp8Spread::Matrix => FP8_GROUP,
+        }
+    }
+}
+
+impl fmt::Display for Fp8 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.spread {
+            Fp8Spread::Block { n_rows: 128, n_cols: 128 } => f.write_str("fp8")?,
+            Fp8Spread::Block { n_rows, n_cols } => write!(f, "fp8-{n_rows}x{n_cols}")?,
+            Fp8Spread::Row => f.write_str("fp8-row")?,
+            Fp8Spread::Matrix => f.write_str("fp8-matrix")?,
+        }
+        match self.scale {
+            ScaleKind::Float(FloatKind::F32) => Ok(()),
+            ScaleKind::Float(FloatKind::F16) => f.write_str("-f16"),
+            ScaleKind::Float(FloatKind::Bf16) => f.write_str("-bf16"),
+            ScaleKind::E8m0 => f.write_str("-e8m0"),
+        }
+    }
+}
+
 /// How the values of a matrix are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixKind {
     /// Plain floating point.
     Float(FloatKind),
-    /// FP8 e4m3 codes under an f32 scale per 128 x 128 block.
-    Fp8Block,
+    /// FP8 e4m3 codes under scales.
+    Fp8(Fp8),
     /// MLX affine codes; each row is one little-endian bit stream.
     Affine(Affine),
     /// Blocks that carry their own scales, one after the other; all bytes are codes, unless the
@@ -130,7 +216,7 @@ impl MatrixKind {
     pub const fn scale_kind(self) -> Option<ScaleKind> {
         match self {
             Self::Float(_) => None,
-            Self::Fp8Block => Some(ScaleKind::Float(FloatKind::F32)),
+            Self::Fp8(fp8) => Some(fp8.scale),
             Self::Affine(affine) => Some(ScaleKind::Float(affine.scale)),
             Self::Block(block) if block.scale_bytes() > 0 => Some(ScaleKind::E8m0),
             Self::Block(_) => None,
@@ -144,7 +230,7 @@ impl fmt::Display for MatrixKind {
             Self::Float(FloatKind::F32) => f.write_str("f32"),
             Self::Float(FloatKind::F16) => f.write_str("f16"),
             Self::Float(FloatKind::Bf16) => f.write_str("bf16"),
-            Self::Fp8Block => f.write_str("fp8"),
+            Self::Fp8(fp8) => write!(f, "{fp8}"),
             Self::Affine(Affine { bits, group, biases, .. }) => match biases {
                 Biases::Stored => write!(f, "q{bits}g{group}"),
                 Biases::Implied => write!(f, "int{bits}g{group}"),
@@ -195,6 +281,11 @@ impl MatrixLayout {
                 return Err(LayoutError::RaggedGroup { n_cols, group });
             }
         }
+        if let MatrixKind::Fp8(Fp8 { spread: Fp8Spread::Block { n_rows, n_cols }, .. }) = kind
+            && ![n_rows, n_cols].into_iter().all(|n| matches!(n, 32 | 64 | 128))
+        {
+            return Err(LayoutError::Fp8Block { n_rows, n_cols });
+        }
         if let MatrixKind::Block(kind) = kind
             && !n_cols.is_multiple_of(kind.block_cols())
         {
@@ -208,7 +299,7 @@ impl MatrixLayout {
     pub const fn row_bytes(&self) -> usize {
         match self.kind {
             MatrixKind::Float(float) => self.n_cols * float.bytes(),
-            MatrixKind::Fp8Block => self.n_cols,
+            MatrixKind::Fp8(_) => self.n_cols,
             MatrixKind::Affine(affine) => self.n_cols * affine.bits as usize / 8,
             MatrixKind::Block(block) => self.n_cols / block.block_cols() * block.block_bytes(),
         }
@@ -228,8 +319,9 @@ impl MatrixLayout {
             MatrixKind::Block(block) => {
                 self.n_rows * (self.n_cols / block.block_cols()) * block.scale_bytes()
             }
-            MatrixKind::Fp8Block => {
-                self.n_rows.div_ceil(FP8_BLOCK) * self.n_cols.div_ceil(FP8_BLOCK) * 4
+            MatrixKind::Fp8(fp8) => {
+                let n_scales = self.n_rows.div_ceil(fp8.rows_per_scale());
+                n_scales * fp8.scales_per_row(self.n_cols) * fp8.scale.bytes()
             }
             MatrixKind::Affine(affine) => {
                 self.n_rows * (self.n_cols / affine.group as usize) * affine.scale.bytes()
@@ -242,7 +334,7 @@ impl MatrixLayout {
     pub const fn scale_row_bytes(&self) -> usize {
         match self.kind {
             MatrixKind::Block(block) => self.n_cols / block.block_cols() * block.scale_bytes(),
-            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => 0,
+            MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Affine(_) => 0,
         }
     }
 
@@ -256,7 +348,7 @@ impl MatrixLayout {
     #[must_use]
     pub const fn bias_bytes(&self) -> usize {
         match self.kind {
-            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Block(_) => 0,
+            MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Block(_) => 0,
             MatrixKind::Affine(affine) => match affine.biases {
                 Biases::Stored => self.scale_bytes(),
                 Biases::Implied => 0,
@@ -302,6 +394,14 @@ pub enum LayoutError {
     Group {
         /// Size asked for.
         group: u8,
+    },
+    /// Blocks of FP8 of a size that does not exist.
+    #[error("FP8 blocks of {n_rows} x {n_cols} are not supported (32, 64 and 128 are)")]
+    Fp8Block {
+        /// Rows of a block.
+        n_rows: u8,
+        /// Columns of a block.
+        n_cols: u8,
     },
     /// The last group of a row would be cut.
     #[error("rows of {n_cols} values are not whole groups of {group}")]
@@ -420,7 +520,7 @@ impl<'a> Matrix<'a> {
 pub(crate) const fn group_cols(kind: MatrixKind) -> usize {
     match kind {
         MatrixKind::Float(_) | MatrixKind::Block(_) => FLOAT_GROUP,
-        MatrixKind::Fp8Block => FP8_BLOCK,
+        MatrixKind::Fp8(fp8) => fp8.group_cols(),
         MatrixKind::Affine(affine) => affine.group as usize,
     }
 }

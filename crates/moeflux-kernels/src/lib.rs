@@ -9,8 +9,8 @@
 //! # The arithmetic of f32 mode
 //!
 //! All values are `f32`; `fma` rounds once.
-//! * A **group** is the quantisation group of an affine row (32, 64 or 128 columns), 128 columns
-//!   of FP8 (a block), 64 columns of plain floats and of the weights of blocks that carry their own
+//! * A **group** is the quantisation group of an affine row (32, 64 or 128 columns), the columns of
+//!   a block of FP8 (128 where scales hold for whole rows), 64 columns of plain floats and of the weights of blocks that carry their own
 //!   scales, as [`decode_row`] gives them. A short last group is filled up with zeros.
 //! * A **group's sum** has 16 lanes, all starting from +0: lane `j` takes columns `j`, `j + 16`, ..
 //!   of the group in ascending order, by `fma` for a dot product and by addition for a plain sum.
@@ -81,7 +81,8 @@ pub use delta::DeltaRun;
 pub use dispatch::emulated;
 pub use dispatch::{available, best, by_name};
 pub use format::{
-    Affine, Biases, FP8_BLOCK, FloatKind, LayoutError, Matrix, MatrixKind, MatrixLayout, ScaleKind,
+    Affine, Biases, FloatKind, Fp8, Fp8Spread, LayoutError, Matrix, MatrixKind, MatrixLayout,
+    ScaleKind,
 };
 pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
 pub use kept::{CodeShape, Kept, KeptRows};

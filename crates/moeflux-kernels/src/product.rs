@@ -307,7 +307,7 @@ impl Block {
                 let value = simd.load(&self.values[r][c]);
                 let weight = match kind {
                     MatrixKind::Float(_) | MatrixKind::Block(_) => value,
-                    MatrixKind::Fp8Block => simd.mul(value, scale),
+                    MatrixKind::Fp8(_) => simd.mul(value, scale),
                     MatrixKind::Affine(_) => simd.fma(value, scale, bias),
                 };
                 simd.store(weight, &mut self.values[r][c]);

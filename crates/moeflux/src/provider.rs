@@ -24,11 +24,11 @@ pub mod format {
     pub use crate::format::{
         BlockType, Checkpoint, DType, FileSums, Gguf, GgufHeader, Header, HeaderTensor, Metadata,
         NewGguf, NewPairs, NewTensor, NewValue, NpyWriter, PACK_JOURNAL, PACK_METADATA, Packed,
-        PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole, Problem,
-        RECORD_ALIGN, RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, Stop, SumTable,
-        SumUnit, Sums, SumsDocument, TensorEntry, TensorUnit, Value, gguf_at, new_gguf, new_header,
-        new_index, packed_metadata, parse_gguf, parse_header, parse_index, parse_packed, read_file,
-        tensor_units,
+        PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole, PackedSpread,
+        Problem, RECORD_ALIGN, RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, Stop,
+        SumTable, SumUnit, Sums, SumsDocument, TensorEntry, TensorUnit, Value, gguf_at, new_gguf,
+        new_header, new_index, packed_metadata, parse_gguf, parse_header, parse_index,
+        parse_packed, read_file, tensor_units,
     };
 }
 

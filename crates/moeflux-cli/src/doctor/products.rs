@@ -12,8 +12,8 @@ use std::time::Duration;
 use moeflux::provider::config::STACK_BYTES;
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
-    Activations, Affine, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
-    MatrixKind, MatrixLayout, Product,
+    Activations, Affine, FloatKind, Fp8, IntProduct, IntRows, IntScratch, KernelTable, LaidRows,
+    Matrix, MatrixKind, MatrixLayout, Product,
 };
 
 use crate::clock;
@@ -57,7 +57,7 @@ pub(super) struct FloatRates {
 /// Measured on so many threads.
 pub(super) fn float_rates(table: &'static KernelTable, n_threads: NonZeroUsize) -> FloatRates {
     let [codes, floats] =
-        [CODES, MatrixKind::Fp8Block].map(|kind| rates(table, kind, n_threads.get()));
+        [CODES, MatrixKind::Fp8(Fp8::DEEPSEEK)].map(|kind| rates(table, kind, n_threads.get()));
     FloatRates {
         answer_ratio: floats.bytes_per_s / codes.bytes_per_s.max(1.0),
         operations_per_s: floats.operations_per_s,
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn every_kernel_multiplies_codes_and_floats() {
         for table in moeflux_kernels::available() {
-            for kind in [CODES, MatrixKind::Fp8Block] {
+            for kind in [CODES, MatrixKind::Fp8(Fp8::DEEPSEEK)] {
                 let layout = MatrixLayout::new(kind, 128, 256).unwrap();
                 let bytes = vec![0x3c_u8; layout.total_bytes()];
                 let (codes, rest) = bytes.split_at(layout.code_bytes());

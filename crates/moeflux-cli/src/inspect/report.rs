@@ -13,6 +13,7 @@ use moeflux::provider::spec::{
 use moeflux::provider::weights::{
     ImaginedKind, Manifest, Origin, SkipReason, SkippedGroup, VectorSource,
 };
+use moeflux_kernels::Fp8;
 use serde_json::{Value, json};
 
 /// Positions that the state's size is given for.
@@ -146,7 +147,7 @@ impl Report {
             "quantisation": {
                 "bits": self.quantised.default.map(|it| it.bits),
                 "group": self.quantised.default.map(|it| it.group),
-                "is_fp8": self.quantised.native == Some(NativeFormat::Fp8),
+                "is_fp8": matches!(self.quantised.native, Some(NativeFormat::Fp8(_))),
                 "format": self.quantised.native.map(NativeFormat::name),
                 "n_overrides": self.quantised.n_overrides,
             },
@@ -190,7 +191,7 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
                 | ImaginedKind::Gguf(_) => None,
             },
             native: match checkpoint.kind {
-                ImaginedKind::Fp8 => Some(NativeFormat::Fp8),
+                ImaginedKind::Fp8 => Some(NativeFormat::Fp8(Fp8::DEEPSEEK.spread)),
                 ImaginedKind::Mxfp4 => Some(NativeFormat::Mxfp4),
                 ImaginedKind::Ints(params) => Some(NativeFormat::Ints(params)),
                 ImaginedKind::Affine(_) | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,

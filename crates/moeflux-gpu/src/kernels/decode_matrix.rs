@@ -2,11 +2,14 @@
 //!
 //! Bits 0..4 are the form of values, bit 16 says whether rows are whole units of 32 columns. Of
 //! affine codes, bits 4..8 are their bits, 8..12 the units under one scale, 12..16 the form of
-//! scales, and bit 17 says whether biases follow from them. Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of
+//! scales, and bit 17 says whether biases follow from them. Of FP8, bits 4..8 are the units under
+//! one scale, of which 0 is a row, 8..12 the logarithm of its rows, and 12..16 the form of scales. Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of
 //! one, and from bit 20 on are its bytes. **Invariant:** two kinds have the same constant only if
 //! the same code reads them.
 
-use moeflux_kernels::{Affine, Biases, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{
+    Affine, Biases, FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout, ScaleKind,
+};
 
 use super::BLOCKS;
 use crate::params::narrow;
@@ -19,6 +22,10 @@ const TEXT: &str = include_str!("decode_matrix.wgsl");
 const TEXT_OF_BLOCKS: &str = include_str!("decode_blocks.wgsl");
 
 const FORM_FP8: u32 = 3;
+/// Of scales only.
+const FORM_E8M0: u32 = 3;
+/// In the place of the logarithm of a number of rows.
+const ALL_ROWS: u32 = 15;
 const FORM_AFFINE: u32 = 4;
 const FORM_BLOCK: u32 = 5;
 
@@ -35,7 +42,7 @@ pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
     let is_whole = u32::from(layout.n_cols.is_multiple_of(UNIT_COLS)) << 16;
     match layout.kind {
         MatrixKind::Float(float) => form_of(float) | is_whole,
-        MatrixKind::Fp8Block => FORM_FP8 | is_whole,
+        MatrixKind::Fp8(fp8) => FORM_FP8 | of_fp8(fp8) | is_whole,
         MatrixKind::Affine(Affine { bits, group, scale, biases }) => {
             let units_per_group = u32::from(group) / 32;
             let scales = form_of(scale) << 12 | u32::from(biases == Biases::Implied) << 17;
@@ -48,6 +55,20 @@ pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
             FORM_BLOCK | number << 4 | n_units << 8 | is_whole | narrow(block.block_bytes()) << 20
         }
     }
+}
+
+/// What shares a scale of FP8, and the form of scales.
+fn of_fp8(Fp8 { spread, scale }: Fp8) -> u32 {
+    let (units, rows) = match spread {
+        Fp8Spread::Block { n_rows, n_cols } => (u32::from(n_cols) / 32, n_rows.trailing_zeros()),
+        Fp8Spread::Row => (0, 0),
+        Fp8Spread::Matrix => (0, ALL_ROWS),
+    };
+    let form = match scale {
+        ScaleKind::Float(float) => form_of(float),
+        ScaleKind::E8m0 => FORM_E8M0,
+    };
+    units << 4 | rows << 8 | form << 12
 }
 
 /// A shader that reads matrices of these kinds, which its text knows as constants of these names.
@@ -68,6 +89,7 @@ pub(super) fn reading<const N: usize>(
 pub(super) fn examples() -> Vec<MatrixLayout> {
     let affine =
         |bits, group, scale| (MatrixKind::Affine(Affine::new(bits, group, scale)), UNIT_COLS * 4);
+    let fp8 = |spread, scale, n_cols| (MatrixKind::Fp8(Fp8 { spread, scale }), n_cols);
     let [f32, f16, bf16] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
     let others = [
         (MatrixKind::Float(f32), 64),
@@ -75,8 +97,11 @@ pub(super) fn examples() -> Vec<MatrixLayout> {
         (MatrixKind::Float(f16), 64),
         (MatrixKind::Float(f16), 33),
         (MatrixKind::Float(bf16), 64),
-        (MatrixKind::Fp8Block, 64),
-        (MatrixKind::Fp8Block, 33),
+        fp8(Fp8Spread::Block { n_rows: 128, n_cols: 128 }, ScaleKind::Float(f32), 64),
+        fp8(Fp8Spread::Block { n_rows: 128, n_cols: 128 }, ScaleKind::Float(f32), 33),
+        fp8(Fp8Spread::Block { n_rows: 32, n_cols: 64 }, ScaleKind::E8m0, 64),
+        fp8(Fp8Spread::Row, ScaleKind::Float(bf16), 33),
+        fp8(Fp8Spread::Matrix, ScaleKind::Float(f16), 64),
         affine(2, 32, f32),
         affine(3, 64, f16),
         affine(4, 64, bf16),
@@ -93,8 +118,8 @@ pub(super) fn examples() -> Vec<MatrixLayout> {
 #[cfg(test)]
 mod tests {
     use crate::memory::codebooks::CODEBOOKS;
+    use moeflux_kernels::BlockKind;
     use moeflux_kernels::MatrixKind as Kind;
-    use moeflux_kernels::{BlockKind, FP8_BLOCK};
 
     use super::*;
 
@@ -108,7 +133,8 @@ mod tests {
             format!("const FORM_FP8: u32 = {FORM_FP8}u;"),
             format!("const FORM_AFFINE: u32 = {FORM_AFFINE}u;"),
             format!("const FORM_BLOCK: u32 = {FORM_BLOCK}u;"),
-            format!("const FP8_BLOCK: u32 = {FP8_BLOCK}u;"),
+            format!("const FORM_E8M0: u32 = {FORM_E8M0}u;"),
+            format!("const ALL_ROWS: u32 = {ALL_ROWS}u;"),
         ] {
             assert!(TEXT.contains(&line), "{line}");
         }
@@ -130,7 +156,10 @@ mod tests {
         let symmetric = Kind::Affine(Affine::symmetric(4, 32, FloatKind::F32));
         assert_eq!(kind_of(layout(symmetric, 64)), 4 | 4 << 4 | 1 << 8 | 1 << 16 | 1 << 17);
         assert_eq!(kind_of(layout(Kind::Float(FloatKind::F16), 33)), 1);
-        assert_eq!(kind_of(layout(Kind::Fp8Block, 64)), 3 | 1 << 16);
+        let fp8 = layout(Kind::Fp8(Fp8::DEEPSEEK), 64);
+        assert_eq!(kind_of(fp8), 3 | 4 << 4 | 7 << 8 | 1 << 16);
+        let rows = Kind::Fp8(Fp8 { spread: Fp8Spread::Row, scale: ScaleKind::E8m0 });
+        assert_eq!(kind_of(layout(rows, 33)), 3 | 3 << 12);
         let block = layout(Kind::Block(BlockKind::Q6_K), 512);
         assert_eq!(kind_of(block), 5 | 7 << 4 | 8 << 8 | 1 << 16 | 210 << 20);
     }

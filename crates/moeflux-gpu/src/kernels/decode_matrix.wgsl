@@ -12,8 +12,11 @@ const FORM_FP8: u32 = 3u;
 const FORM_AFFINE: u32 = 4u;
 const FORM_BLOCK: u32 = 5u;
 
-// Rows and columns under one FP8 scale.
-const FP8_BLOCK: u32 = 128u;
+// Of scales only.
+const FORM_E8M0: u32 = 3u;
+
+// In the place of the logarithm of how many rows share a scale of FP8.
+const ALL_ROWS: u32 = 15u;
 
 // Where a matrix lies, in words: see `stored.wgsl`.
 struct Matrix {
@@ -237,6 +240,22 @@ fn stored_float(form: u32, first: u32, idx: u32) -> f32 {
     return bitcast<f32>(half << 16u);
 }
 
+// The scale of a unit of FP8: of its block, of its row, or of the matrix.
+fn scale_of_fp8(kind: u32, matrix: Matrix, row: u32, unit: u32) -> f32 {
+    let per_scale = bits_of(kind);
+    let rows = units_per_group(kind);
+    var idx = select(row >> rows, 0u, rows == ALL_ROWS);
+    if per_scale > 0u {
+        idx = idx * ((n_units_of(matrix) + per_scale - 1u) / per_scale) + unit / per_scale;
+    }
+    if scale_form_of(kind) == FORM_E8M0 {
+        let exponent = stored_byte(matrix.scales, idx);
+        let power = select(exponent << 23u, 0x00400000u, exponent == 0u);
+        return bitcast<f32>(select(power, 0x7fc00000u, exponent == 255u));
+    }
+    return stored_float(scale_form_of(kind), matrix.scales, idx);
+}
+
 // What makes a unit's values weights: `value * scale + bias`.
 fn affine_of(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
     if form_of(kind) == FORM_AFFINE {
@@ -253,9 +272,7 @@ fn affine_of(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
         return affine_of_block(kind, matrix, row, unit);
     }
     if form_of(kind) == FORM_FP8 {
-        let n_blocks = (matrix.n_cols + FP8_BLOCK - 1u) / FP8_BLOCK;
-        let idx = row / FP8_BLOCK * n_blocks + unit * UNIT_COLS / FP8_BLOCK;
-        return Affine(stored_float(FORM_F32, matrix.scales, idx), 0.0);
+        return Affine(scale_of_fp8(kind, matrix, row, unit), 0.0);
     }
     return Affine(1.0, 0.0);
 }

@@ -118,7 +118,7 @@ pub const BLOCKS: [BlockKind; 14] = [
 /// Whether kernels read weights of this kind.
 pub(crate) fn reads(kind: MatrixKind) -> bool {
     match kind {
-        MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => true,
+        MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Affine(_) => true,
         MatrixKind::Block(block) => BLOCKS.contains(&block),
     }
 }

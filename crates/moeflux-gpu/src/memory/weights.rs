@@ -7,7 +7,7 @@
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{MatrixId, VectorId};
 use moeflux::provider::weights::Weights;
-use moeflux_kernels::{FP8_BLOCK, Matrix, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Fp8, Fp8Spread, Matrix, MatrixKind, MatrixLayout};
 
 use crate::device::Gpu;
 use crate::memory::{STORAGE, codebooks};
@@ -138,7 +138,7 @@ fn upload_piece(
     let part = PartBytes::of(layout);
     for (bytes, at, first, n) in [
         (matrix.codes(), piece.codes, part.codes(first_row), part.codes(n_rows)),
-        (matrix.scales(), piece.scales, part.scales(first_row), part.scales(n_rows)),
+        (matrix.scales(), piece.scales, part.scales_at(first_row), part.scales(n_rows)),
         (matrix.biases(), piece.biases, part.biases(first_row), part.biases(n_rows)),
     ] {
         gpu.upload(buffer, u64::from(at) * 4, &bytes[first..first + n])?;
@@ -161,13 +161,21 @@ impl PartBytes {
 
     fn scales(self, n_rows: usize) -> usize {
         match self.0.kind {
-            MatrixKind::Fp8Block => {
-                n_rows.div_ceil(FP8_BLOCK)
-                    * (self.0.scale_bytes() / self.0.n_rows.div_ceil(FP8_BLOCK))
+            MatrixKind::Fp8(fp8) => {
+                let n_scales = fp8.scales_per_row(self.0.n_cols);
+                n_rows.div_ceil(fp8.rows_per_scale()) * n_scales * fp8.scale.bytes()
             }
             MatrixKind::Affine(_) | MatrixKind::Float(_) | MatrixKind::Block(_) => {
                 n_rows * (self.0.scale_bytes() / self.0.n_rows)
             }
+        }
+    }
+
+    /// First byte of the scales of what begins at a row, which is no part of a block of FP8.
+    fn scales_at(self, first_row: usize) -> usize {
+        match self.0.kind {
+            MatrixKind::Fp8(Fp8 { spread: Fp8Spread::Matrix, .. }) => 0,
+            _ => self.scales(first_row),
         }
     }
 
@@ -238,7 +246,7 @@ mod tests {
         let four = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
         let layouts = [
             layout(four, 300, 128),
-            layout(MatrixKind::Fp8Block, 1000, 200),
+            layout(MatrixKind::Fp8(Fp8::DEEPSEEK), 1000, 200),
             layout(MatrixKind::Float(FloatKind::F16), 7, 3),
             layout(MatrixKind::Block(BlockKind::Q6_K), 333, 256),
         ];

@@ -18,7 +18,7 @@ mod x86_64;
 
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
-    Activations, Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable,
+    Activations, Affine, BlockKind, FloatKind, Fp8, IntProduct, IntRows, IntScratch, KernelTable,
     LaidRows, Matrix, MatrixKind, MatrixLayout, Product, available,
 };
 
@@ -135,7 +135,7 @@ fn all_kinds() -> impl Iterator<Item = MatrixKind> {
         .into_iter()
         .flat_map(|bits| [32, 64, 128].map(|group| Affine::new(bits, group, FloatKind::Bf16)));
     let blocks = BlockKind::ALL.map(MatrixKind::Block);
-    let others = [MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::Bf16)];
+    let others = [MatrixKind::Fp8(Fp8::DEEPSEEK), MatrixKind::Float(FloatKind::Bf16)];
     affine.map(MatrixKind::Affine).chain(blocks).chain(others)
 }
 

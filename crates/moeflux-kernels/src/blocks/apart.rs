@@ -297,6 +297,16 @@ pub(crate) fn half_power(exponent: u8) -> f32 {
     f32::from_bits(bits)
 }
 
+/// The power of two that an e8m0 stands for.
+pub(crate) fn power(exponent: u8) -> f32 {
+    let bits = match exponent {
+        0 => 0x0040_0000,
+        255 => f32::NAN.to_bits(),
+        _ => u32::from(exponent) << 23,
+    };
+    f32::from_bits(bits)
+}
+
 fn iq4(q: i8) -> i8 {
     IQ4_VALUES[usize::from(q.cast_unsigned())]
 }

@@ -29,7 +29,7 @@ pub(crate) fn matmul<S: IntSimd>(
         return;
     }
     match product.matrix.layout().kind {
-        MatrixKind::Float(_) | MatrixKind::Fp8Block => {}
+        MatrixKind::Float(_) | MatrixKind::Fp8(_) => {}
         MatrixKind::Affine(affine) => match affine.bits {
             4 => affine_blocks::<Nibbles, S>(simd, (product, affine), scratch, out),
             8 => affine_blocks::<Bytes, S>(simd, (product, affine), scratch, out),

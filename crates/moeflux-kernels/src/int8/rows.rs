@@ -47,7 +47,7 @@ impl Order {
                 };
                 Some((order, block.group_cols()))
             }
-            MatrixKind::Float(_) | MatrixKind::Fp8Block => None,
+            MatrixKind::Float(_) | MatrixKind::Fp8(_) => None,
         }
     }
 

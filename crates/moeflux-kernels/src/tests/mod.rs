@@ -10,10 +10,12 @@ mod symmetric;
 
 use half::{bf16, f16};
 
+use crate::blocks::{half_power, power};
 use crate::format::group_cols;
 use crate::{
-    Activations, Affine, BlockKind, FloatKind, KernelTable, Matrix, MatrixKind, MatrixLayout,
-    Product, Rows, TransposedProduct, available, best, by_name, codes, decode_row, rounding,
+    Activations, Affine, BlockKind, FloatKind, Fp8, Fp8Spread, KernelTable, Matrix, MatrixKind,
+    MatrixLayout, Product, Rows, ScaleKind, TransposedProduct, available, best, by_name, codes,
+    decode_row, rounding,
 };
 
 /// Mean squared error over mean square of a product in f32 against f64: rounding of 4,096 terms
@@ -59,12 +61,21 @@ impl Stored {
                 let values = random.values(n_rows * n_cols);
                 values.iter().for_each(|&it| push(&mut stored.codes, float, it));
             }
-            MatrixKind::Fp8Block => {
+            MatrixKind::Fp8(fp8) => {
                 // 0x7f and 0xff are NaN.
                 let code = |bits: u64| if bits & 0x7f == 0x7f { 0x7e } else { (bits & 0xff) as u8 };
                 stored.codes.extend((0..n_rows * n_cols).map(|_| code(random.bits())));
-                let scales = random.values(layout.scale_bytes() / 4);
-                scales.iter().for_each(|&it| push(&mut stored.scales, FloatKind::F32, it));
+                let n_scales = layout.scale_bytes() / fp8.scale.bytes();
+                match fp8.scale {
+                    ScaleKind::Float(float) => {
+                        let scales = random.values(n_scales);
+                        scales.iter().for_each(|&it| push(&mut stored.scales, float, it));
+                    }
+                    ScaleKind::E8m0 => {
+                        let exponents = (0..n_scales).map(|_| 120 + (random.bits() % 16) as u8);
+                        stored.scales.extend(exponents);
+                    }
+                }
             }
             MatrixKind::Affine(affine) => {
                 stored.codes.extend((0..layout.code_bytes()).map(|_| (random.bits() & 0xff) as u8));
@@ -92,7 +103,7 @@ impl Stored {
         let codes = &self.codes[1..];
         match self.layout.kind {
             MatrixKind::Float(float) => float_at(codes, float, place),
-            MatrixKind::Fp8Block => e4m3(codes[place]),
+            MatrixKind::Fp8(_) => e4m3(codes[place]),
             MatrixKind::Affine(affine) => {
                 let bits = usize::from(affine.bits);
                 let row = &codes[row * self.layout.row_bytes()..];
@@ -112,9 +123,20 @@ impl Stored {
         let n_cols = self.layout.n_cols;
         match self.layout.kind {
             MatrixKind::Float(_) | MatrixKind::Block(_) => (1.0, 0.0),
-            MatrixKind::Fp8Block => {
-                let place = row / 128 * n_cols.div_ceil(128) + col / 128;
-                (float_at(&self.scales[1..], FloatKind::F32, place), 0.0)
+            MatrixKind::Fp8(fp8) => {
+                let place = match fp8.spread {
+                    Fp8Spread::Block { n_rows, n_cols: shared } => {
+                        let shared = usize::from(shared);
+                        row / usize::from(n_rows) * n_cols.div_ceil(shared) + col / shared
+                    }
+                    Fp8Spread::Row => row,
+                    Fp8Spread::Matrix => 0,
+                };
+                let scale = match fp8.scale {
+                    ScaleKind::Float(float) => float_at(&self.scales[1..], float, place),
+                    ScaleKind::E8m0 => e8m0(self.scales[1 + place]),
+                };
+                (scale, 0.0)
             }
             MatrixKind::Affine(affine) => {
                 let group = usize::from(affine.group);
@@ -148,7 +170,7 @@ impl Stored {
             let (scale, bias) = self.scale_and_bias(row, first);
             match self.layout.kind {
                 MatrixKind::Float(_) | MatrixKind::Block(_) => acc += tree(dot),
-                MatrixKind::Fp8Block => acc = scale.mul_add(tree(dot), acc),
+                MatrixKind::Fp8(_) => acc = scale.mul_add(tree(dot), acc),
                 MatrixKind::Affine(_) => {
                     acc = scale.mul_add(tree(dot), acc);
                     acc = bias.mul_add(tree(sum), acc);
@@ -174,6 +196,10 @@ fn float_at(bytes: &[u8], kind: FloatKind, place: usize) -> f32 {
         FloatKind::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
         FloatKind::Bf16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
     }
+}
+
+fn e8m0(exponent: u8) -> f32 {
+    if exponent == 255 { f32::NAN } else { 2.0_f64.powi(i32::from(exponent) - 127) as f32 }
 }
 
 fn e4m3(bits: u8) -> f32 {
@@ -227,6 +253,21 @@ fn symmetric_kinds() -> impl Iterator<Item = Affine> {
         [32, 64, 128]
             .into_iter()
             .flat_map(move |group| FLOATS.map(|scale| Affine::symmetric(bits, group, scale)))
+    })
+}
+
+const FP8: MatrixKind = MatrixKind::Fp8(Fp8::DEEPSEEK);
+
+/// FP8 under scales of every spread and type.
+fn fp8_kinds() -> impl Iterator<Item = MatrixKind> {
+    let block = |(n_rows, n_cols)| Fp8Spread::Block { n_rows, n_cols };
+    let blocks = [(128, 128), (32, 32), (64, 128), (128, 32), (32, 64)].map(block);
+    let spreads = blocks.into_iter().chain([Fp8Spread::Row, Fp8Spread::Matrix]);
+    let scales = FLOATS.map(ScaleKind::Float).into_iter().chain([ScaleKind::E8m0]);
+    let scales: Vec<ScaleKind> = scales.collect();
+    spreads.zip([0, 1, 2, 3, 0, 2, 0, 3].into_iter().cycle()).flat_map(move |(spread, nth)| {
+        // Each spread with two of the types.
+        [scales[nth], scales[3 - nth]].map(|scale| MatrixKind::Fp8(Fp8 { spread, scale }))
     })
 }
 
@@ -310,7 +351,7 @@ fn one_group_is_enough() {
 #[test]
 fn ragged_floats_and_fp8_are_as_stated() {
     let mut random = Random(3);
-    let kinds = FLOATS.map(MatrixKind::Float).into_iter().chain([MatrixKind::Fp8Block]);
+    let kinds = FLOATS.map(MatrixKind::Float).into_iter().chain(fp8_kinds());
     for kind in kinds {
         for n_cols in [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 511, 513, 600] {
             let n_rows = if n_cols == 129 { 131 } else { 5 };
@@ -339,7 +380,7 @@ fn products_with_blocks_are_as_stated() {
 fn more_than_4096_columns() {
     let mut random = Random(4);
     let q4 = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
-    for kind in [q4, MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::F16)] {
+    for kind in [q4, FP8, MatrixKind::Float(FloatKind::F16)] {
         let stored = Stored::random(kind, 5, 4096 + 64 * 5, &mut random);
         let x: Vec<_> = (0..5).map(|_| random.values(4096 + 64 * 5)).collect();
         check_product(&stored, &x);
@@ -351,7 +392,7 @@ fn edge_values_of_activations() {
     let mut random = Random(5);
     let q4 = MatrixKind::Affine(Affine::new(4, 32, FloatKind::F32));
     let edges = [0.0, -0.0, f32::MIN_POSITIVE, 1e-42, -1e-45, f32::MAX, f32::MIN, f32::INFINITY];
-    for kind in [q4, MatrixKind::Fp8Block, MatrixKind::Float(FloatKind::F32)] {
+    for kind in [q4, FP8, MatrixKind::Float(FloatKind::F32)] {
         let stored = Stored::random(kind, 5, 96, &mut random);
         let x: Vec<Vec<f32>> = edges.iter().map(|&edge| vec![edge; 96]).collect();
         for table in available() {
@@ -372,9 +413,9 @@ fn edge_values_of_activations() {
 #[test]
 fn transposed_products_are_as_stated() {
     let mut random = Random(6);
-    let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain([MatrixKind::Fp8Block]);
+    let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain(fp8_kinds());
     for kind in kinds.chain(block_kinds()) {
-        let is_ragged = matches!(kind, MatrixKind::Float(_) | MatrixKind::Fp8Block);
+        let is_ragged = matches!(kind, MatrixKind::Float(_) | MatrixKind::Fp8(_));
         let n_cols = if is_ragged { 700 } else { 768 };
         let stored = Stored::random(kind, 11, n_cols, &mut random);
         let (rows, cols, stride) = (2..11, 128..n_cols - 32, 13);
@@ -410,7 +451,7 @@ fn transposed_products_are_as_stated() {
 #[test]
 fn decoded_rows_have_two_roundings() {
     let mut random = Random(7);
-    let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain([MatrixKind::Fp8Block]);
+    let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain(fp8_kinds());
     for kind in kinds {
         let n_cols = if matches!(kind, MatrixKind::Affine(_)) { 384 } else { 333 };
         let stored = Stored::random(kind, 3, n_cols, &mut random);
@@ -433,6 +474,9 @@ fn decoded_rows_have_two_roundings() {
 fn every_small_float_decodes() {
     for bits in 0..=u8::MAX {
         same_bits(&[codes::from_e4m3(bits)], &[e4m3(bits)], "e4m3");
+        same_bits(&[power(bits)], &[e8m0(bits)], "e8m0");
+        let half = (f64::from(e8m0(bits)) / 2.0) as f32;
+        same_bits(&[half_power(bits)], &[half], "half of e8m0");
     }
     for bits in 0..=u16::MAX {
         same_bits(&[rounding::from_f16(bits)], &[f16::from_bits(bits).to_f32()], "f16");

@@ -125,6 +125,6 @@ fn transposed(table: &KernelTable, matrix: Matrix<'_>) -> Vec<f32> {
 #[test]
 #[should_panic(expected = "stand together")]
 fn rows_of_other_kinds_stand_together() {
-    let layout = MatrixLayout::new(MatrixKind::Fp8Block, 2, 32).unwrap();
+    let layout = MatrixLayout::new(super::FP8, 2, 32).unwrap();
     let _view = Matrix::of_every(2, layout, &[0; 96], &[0; 4]);
 }

@@ -37,7 +37,7 @@ pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;
 pub use packed::{
     PACK_JOURNAL, PACK_METADATA, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms,
-    PackedRole, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
+    PackedRole, PackedSpread, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
 };
 pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes};
 pub use shard::ShardFile;

@@ -48,7 +48,7 @@ fn emit(values: &[f32], layout: MatrixLayout, out: &mut [u8]) {
             let targets = out.chunks_exact_mut(kind.bytes());
             values.iter().zip(targets).for_each(|(value, target)| store(*value, kind, target));
         }
-        MatrixKind::Fp8Block | MatrixKind::Block(_) => {
+        MatrixKind::Fp8(_) | MatrixKind::Block(_) => {
             unreachable!("nothing is written as {}", layout.kind)
         }
     }

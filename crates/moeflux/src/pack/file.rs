@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout};
 
 use crate::format::{DType, NewTensor, PackedRole, RECORD_ALIGN, new_header, packed_metadata};
 use crate::ids::ExpertIdx;
@@ -481,7 +481,10 @@ fn pieces_of(extent: Extent) -> impl Iterator<Item = (Extent, usize)> {
 fn row_ranges(rows: &FloatRows, all: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let fitting = (PIECE_BYTES / rows.row_bytes().max(rows.layout.n_cols)).max(1);
     let step = match rows.layout.kind {
-        MatrixKind::Fp8Block => fitting.next_multiple_of(FP8_BLOCK),
+        MatrixKind::Fp8(Fp8 { spread: Fp8Spread::Block { n_rows, .. }, .. }) => {
+            fitting.next_multiple_of(usize::from(n_rows))
+        }
+        MatrixKind::Fp8(_) => fitting,
         MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => fitting,
     };
     all.clone().step_by(step).map(move |first| first..(first + step).min(all.end))

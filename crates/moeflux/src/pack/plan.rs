@@ -149,10 +149,10 @@ impl<'a> Planner<'a> {
 
     /// Notes what becomes of a matrix when it is quantised.
     fn note(&mut self, matrix: &'a MatrixSource) {
-        let is_fp8 = matrix.layout.kind == MatrixKind::Fp8Block;
+        let is_fp8 = matches!(matrix.layout.kind, MatrixKind::Fp8(_));
         let is_split = matrix.name.ends_with(".self_attn.kv_b_proj");
         if is_fp8 {
-            self.absorbed.insert(format!("{}.weight_scale_inv", matrix.name));
+            self.absorbed.insert(format!("{}.{}", matrix.name, matrix.parts.scales));
         }
         if is_fp8 || is_split || self.params(&matrix.name, matrix.layout.n_cols).is_some() {
             self.matrices.insert(format!("{}.weight", matrix.name), matrix);
@@ -169,7 +169,7 @@ impl<'a> Planner<'a> {
         self.request.cast.unwrap_or(match stored {
             MatrixKind::Float(kind) => kind,
             // Bf16 has all values of the one, f16 more digits of the others.
-            MatrixKind::Fp8Block | MatrixKind::Block(BlockKind::MXFP4) | MatrixKind::Affine(_) => {
+            MatrixKind::Fp8(_) | MatrixKind::Block(BlockKind::MXFP4) | MatrixKind::Affine(_) => {
                 FloatKind::Bf16
             }
             MatrixKind::Block(_) => FloatKind::F16,

@@ -6,13 +6,13 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use moeflux_kernels::{FP8_BLOCK, FloatKind, Matrix, MatrixKind, MatrixLayout, decode_row};
+use moeflux_kernels::{FloatKind, Matrix, MatrixKind, MatrixLayout, decode_row};
 
 use crate::error::{Error, Result};
 use crate::pack::source::SourceFiles;
 use crate::weights::Extent;
 
-/// A matrix of floats, FP8 blocks or blocks of GGUF in a source's files.
+/// A matrix of floats, FP8 or blocks of GGUF in a source's files.
 #[derive(Clone, Debug)]
 pub(super) struct FloatRows {
     /// For messages.
@@ -41,16 +41,19 @@ impl FloatRows {
     pub(super) fn load(&self, files: &SourceFiles, rows: &Range<usize>) -> Result<Vec<f32>> {
         let n_cols = self.layout.n_cols;
         // A block of FP8 begins at a multiple of its rows.
-        let is_fp8 = self.layout.kind == MatrixKind::Fp8Block;
-        let first = if is_fp8 { rows.start / FP8_BLOCK * FP8_BLOCK } else { rows.start };
+        let fp8 = match self.layout.kind {
+            MatrixKind::Fp8(fp8) => Some(fp8),
+            MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => None,
+        };
+        let first = fp8.map_or(rows.start, |fp8| fp8.first_row_with(rows.start));
         let layout = MatrixLayout { n_rows: rows.end - first, ..self.layout };
         let mut codes = vec![0; layout.code_bytes()];
         let skipped = (first * layout.row_bytes()) as u64;
         files.read(self.codes.file_idx, self.codes.offset_bytes + skipped, &mut codes)?;
         let mut scales = vec![0; layout.scale_bytes()];
-        if let Some(extent) = self.scales {
-            let per_block_row = n_cols.div_ceil(FP8_BLOCK) * size_of::<f32>();
-            let skipped = (first / FP8_BLOCK * per_block_row) as u64;
+        if let (Some(extent), Some(fp8)) = (self.scales, fp8) {
+            let row_bytes = fp8.scales_per_row(n_cols) * fp8.scale.bytes();
+            let skipped = (first / fp8.rows_per_scale() * row_bytes) as u64;
             files.read(extent.file_idx, extent.offset_bytes + skipped, &mut scales)?;
         }
         let matrix = Matrix::new(layout, &codes, &scales, &[]);
@@ -75,7 +78,7 @@ impl FloatRows {
     fn round(&self, values: &mut [f32]) {
         let stored = match self.layout.kind {
             MatrixKind::Float(kind) => kind,
-            MatrixKind::Fp8Block => {
+            MatrixKind::Fp8(_) => {
                 round_to(FloatKind::Bf16, values);
                 FloatKind::Bf16
             }

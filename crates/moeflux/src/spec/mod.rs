@@ -30,6 +30,8 @@ pub use rope::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 
 use std::fmt;
 
+use moeflux_kernels::Fp8Spread;
+
 use crate::ids::TokenId;
 
 /// A family of published checkpoints: decides names of tensors and keys of the config.
@@ -447,8 +449,8 @@ impl Quantisation {
 /// follows from the types that they have in their file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeFormat {
-    /// FP8 blocks of 128 x 128 with `weight_scale_inv`.
-    Fp8,
+    /// FP8 e4m3, with a scale for so much of a matrix.
+    Fp8(Fp8Spread),
     /// 4-bit floats under a power of two for each 32 columns.
     Mxfp4,
     /// Integers under a scale for each group of columns, as compressed-tensors packs them.
@@ -460,7 +462,7 @@ impl NativeFormat {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Fp8 => "FP8",
+            Self::Fp8(_) => "FP8",
             Self::Mxfp4 => "MXFP4",
             Self::Ints(QuantParams { bits: 4, .. }) => "INT4",
             Self::Ints(_) => "INT8",
@@ -471,7 +473,11 @@ impl NativeFormat {
 impl fmt::Display for NativeFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fp8 => f.write_str("FP8 in blocks of 128 x 128"),
+            Self::Fp8(Fp8Spread::Block { n_rows, n_cols }) => {
+                write!(f, "FP8 in blocks of {n_rows} x {n_cols}")
+            }
+            Self::Fp8(Fp8Spread::Row) => f.write_str("FP8 with a scale for each row"),
+            Self::Fp8(Fp8Spread::Matrix) => f.write_str("FP8 with a scale for each matrix"),
             Self::Mxfp4 => f.write_str("MXFP4"),
             Self::Ints(QuantParams { group, .. }) => {
                 write!(f, "{} in groups of {group}", self.name())

@@ -316,7 +316,7 @@ fn names_in_record(kind: MatrixKind) -> PartNames {
         MatrixKind::Affine(_) => {
             PartNames { scales: "scales", biases: "biases", ..PartNames::PLAIN }
         }
-        MatrixKind::Fp8Block => PartNames { scales: "weight_scale_inv", ..PartNames::PLAIN },
+        MatrixKind::Fp8(_) => PartNames { scales: "weight_scale_inv", ..PartNames::PLAIN },
         MatrixKind::Float(_) | MatrixKind::Block(_) => {
             PartNames { scales: "scales", ..PartNames::PLAIN }
         }
@@ -328,7 +328,7 @@ fn parts_of(bound: BoundProjection, span: MatrixSpan) -> impl Iterator<Item = Ba
     let layout = span.layout;
     let code = match layout.kind {
         MatrixKind::Block(kind) => PartRole::Blocks(kind),
-        MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => PartRole::Codes,
+        MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Affine(_) => PartRole::Codes,
     };
     let scale = layout.kind.scale_kind().map_or(PartRole::Codes, PartRole::Scales);
     let BoundProjection { name, tensor, names, codes, scales, biases, .. } = bound;

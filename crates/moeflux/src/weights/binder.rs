@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use moeflux_kernels::{FP8_BLOCK, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Fp8Spread, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackedNorms};
@@ -331,17 +331,24 @@ fn all_rows(n_rows: usize) -> Vec<Range<usize>> {
 
 /// FP8 scales belong to blocks of rows: a block must not be torn.
 fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> Result<()> {
-    let is_whole = |range: &Range<usize>| {
-        range.start.is_multiple_of(FP8_BLOCK) && range.end.is_multiple_of(FP8_BLOCK)
+    let MatrixKind::Fp8(fp8) = layout.kind else { return Ok(()) };
+    let shared = match fp8.spread {
+        Fp8Spread::Block { n_rows, .. } => usize::from(n_rows),
+        // One scale cannot be brought together from several places.
+        Fp8Spread::Matrix if rows.len() > 1 => layout.n_rows,
+        Fp8Spread::Row | Fp8Spread::Matrix => return Ok(()),
     };
-    if layout.kind != MatrixKind::Fp8Block || rows.iter().all(is_whole) {
+    let is_whole = |range: &Range<usize>| {
+        range.start.is_multiple_of(shared) && range.end.is_multiple_of(shared)
+    };
+    if rows.iter().all(is_whole) {
         return Ok(());
     }
     let torn = rows.iter().find(|range| !is_whole(range)).cloned().unwrap_or_default();
     Err(Error::tensor(
         format!("{base}.weight"),
         format!(
-            "is FP8 in blocks of {FP8_BLOCK} rows, which rows {}..{} would split: such heads are \
+            "is FP8 in blocks of {shared} rows, which rows {}..{} would split: such heads are \
              not supported in FP8",
             torn.start, torn.end
         ),

@@ -6,12 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use moeflux_kernels::{BlockKind, FP8_BLOCK, FloatKind};
+use moeflux_kernels::{BlockKind, FloatKind};
 
 use crate::format::{DType, in_gguf};
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
 use crate::weights::found::{Extent, Found, Wanted, dtype_of};
 use crate::weights::gguf_types::GgufTypes;
+
+/// Rows and columns under a scale of FP8.
+const IMAGINED_BLOCK: usize = 128;
 
 /// How the matrices of an imagined checkpoint are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,7 +233,7 @@ impl<'a> Imagination<'a> {
             };
             self.add(&weight, dtype, shape(n_cols), ImaginedRole::Matrix { n_cols });
             if is_fp8 {
-                let [n_rows, n_cols] = [n_rows, n_cols].map(|n| n.div_ceil(FP8_BLOCK));
+                let [n_rows, n_cols] = [n_rows, n_cols].map(|n| n.div_ceil(IMAGINED_BLOCK));
                 let blocks = n_stack.into_iter().chain([n_rows, n_cols]).collect();
                 let name = format!("{base}.weight_scale_inv");
                 self.add(&name, DType::F32, blocks, ImaginedRole::Gain);

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 use moeflux_io::available_memory_bytes;
-use moeflux_kernels::{FP8_BLOCK, FloatKind, MatrixKind};
+use moeflux_kernels::{FloatKind, MatrixKind};
 
 use crate::error::Result;
 use crate::format::{Checkpoint, Sums};
@@ -136,7 +136,10 @@ fn push_matrix<'a>(
     segments: &mut Vec<Segment<'a>>,
 ) {
     let layout = source.layout;
-    let rows_per_unit = if layout.kind == MatrixKind::Fp8Block { FP8_BLOCK } else { 1 };
+    let rows_per_unit = match layout.kind {
+        MatrixKind::Fp8(fp8) => fp8.rows_per_scale(),
+        MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => 1,
+    };
     let unit_bytes = layout.scale_bytes() / layout.n_rows.div_ceil(rows_per_unit);
     let (codes, scales, biases) = matrix.parts_mut();
     let [codes_name, scales_name, biases_name] = names;
@@ -147,7 +150,7 @@ fn push_matrix<'a>(
         unit_bytes: layout.row_bytes(),
         searched: match layout.kind {
             MatrixKind::Block(kind) => Some(Finite::Blocks(kind)),
-            MatrixKind::Float(_) | MatrixKind::Fp8Block | MatrixKind::Affine(_) => None,
+            MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Affine(_) => None,
         },
         target: codes,
     };

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use moeflux_kernels::{BlockKind, MatrixKind, decode_row};
+use moeflux_kernels::{BlockKind, Fp8Spread, MatrixKind, decode_row};
 
 use super::tests_support::{Tensors, spec};
 use super::*;
-use crate::error::Result;
-use crate::ids::{ExpertIdx, LayerIdx};
+use crate::error::{Error, Result};
+use crate::ids::{ExpertIdx, LayerIdx, MatrixId};
 use crate::spec::{Family, ModelSpec, NativeFormat, QuantParams, Quantisation};
 
 const MXFP4: MatrixKind = MatrixKind::Block(BlockKind::MXFP4_APART);
@@ -172,6 +172,57 @@ fn integers_of_other_kinds_are_refused_with_a_way_out() {
     let manifest = binder.finish().unwrap();
     let error = load(&manifest, &checkpoint, (None, Copies::Kept), progress).unwrap_err();
     assert!(error.to_string().contains("`w.weight_scale`: value 3 is NaN"), "{error}");
+}
+
+/// Scales of FP8: their name, type and shape; what the config says; how the kind is called.
+#[test]
+fn fp8_scales_are_of_what_the_config_says() {
+    let block = |n_rows, n_cols| Fp8Spread::Block { n_rows, n_cols };
+    for (part, dtype, shape, spread, name) in [
+        ("weight_scale_inv", "F32", &[2, 1][..], block(128, 128), "fp8"),
+        ("weight_scale_inv", "BF16", &[5, 4], block(32, 32), "fp8-32x32-bf16"),
+        ("scale", "F8_E8M0", &[2, 1], block(128, 128), "fp8-e8m0"),
+        ("scale", "F8_E8M0", &[5, 2], block(32, 64), "fp8-32x64-e8m0"),
+        ("weight_scale", "F32", &[130, 1], Fp8Spread::Row, "fp8-row"),
+        ("weight_scale", "BF16", &[130], Fp8Spread::Row, "fp8-row-bf16"),
+        ("weight_scale", "F32", &[1], Fp8Spread::Matrix, "fp8-matrix"),
+        ("weight_scale", "F16", &[], Fp8Spread::Matrix, "fp8-matrix-f16"),
+    ] {
+        let mut tensors = Tensors::default();
+        tensors.add("w.weight", "F8_E4M3", &[130, 100]);
+        let part = format!("w.{part}");
+        tensors.add(&part, dtype, shape);
+        let native = Some(NativeFormat::Fp8(spread));
+        let quantisation = Quantisation { native, ..Quantisation::default() };
+        let spec = ModelSpec { quantisation, ..spec(Family::DeepseekV3, 2) };
+        let bind = |tensors: &Tensors, n_rows: usize| {
+            let (dir, checkpoint) = tensors.open();
+            let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+            binder.matrix("w", n_rows, 100)?;
+            let manifest = binder.finish()?;
+            let progress = &mut |_| ControlFlow::Continue(());
+            let weights = load(&manifest, &checkpoint, (None, Copies::Kept), progress)?;
+            drop(dir);
+            Ok::<_, Error>((manifest.matrices[0].layout.kind, weights))
+        };
+        let (kind, weights) = bind(&tensors, 130).unwrap();
+        assert_eq!(kind.to_string(), name);
+        let matrix = weights.matrix(MatrixId(0));
+        assert_eq!(matrix.scales(), tensors.bytes(&part), "{name}");
+        tensors.bytes_mut(&part).fill(0xff);
+        let error = bind(&tensors, 130).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{part}`: value 0 is NaN")), "{error}");
+        tensors.0[1].shape = vec![7, 7];
+        tensors.0[1].bytes.resize(49 * if dtype == "F32" { 4 } else { 2 }, 0);
+        if dtype == "F8_E8M0" {
+            tensors.0[1].bytes.truncate(49);
+        }
+        let error = bind(&tensors, 130).unwrap_err().to_string();
+        assert!(error.contains("has shape [7, 7], but"), "{error}");
+    }
+    let mut tensors = Tensors::default();
+    tensors.add("w.weight", "F8_E4M3", &[4, 4]).add("w.weight_scale", "U8", &[1, 1]);
+    refused(&tensors, (4, 4), "FP8 scales are F32, F16, BF16 or F8_E8M0");
 }
 
 /// Experts as gpt-oss has them: `m.experts.gate_up_proj_blocks` and the rest.

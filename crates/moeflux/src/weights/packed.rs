@@ -4,10 +4,12 @@
 //! describes is compared with the one that follows from kinds and shapes, and those with what
 //! `config.json` asks for.
 
-use moeflux_kernels::{Affine, Biases, BlockKind, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{
+    Affine, Biases, BlockKind, FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout, ScaleKind,
+};
 
 use crate::error::{Error, Result};
-use crate::format::{DType, PackedKind, PackedMatrix, RECORD_ALIGN};
+use crate::format::{DType, PackedKind, PackedMatrix, PackedSpread, RECORD_ALIGN};
 use crate::spec::{QuantParams, Quantisation};
 use crate::weights::found::{FoundBank, block_kind, block_type, dtype_of};
 use crate::weights::manifest::Records;
@@ -85,7 +87,15 @@ impl FoundBank<'_> {
             return Err(self.wrong(name, &problem));
         }
         let kind = match found.kind {
-            PackedKind::Fp8Block => MatrixKind::Fp8Block,
+            PackedKind::Fp8Block => MatrixKind::Fp8(Fp8::DEEPSEEK),
+            PackedKind::Fp8 { spread, scale } => {
+                let spread = match spread {
+                    PackedSpread::Block([n_rows, n_cols]) => Fp8Spread::Block { n_rows, n_cols },
+                    PackedSpread::Row => Fp8Spread::Row,
+                    PackedSpread::Matrix => Fp8Spread::Matrix,
+                };
+                MatrixKind::Fp8(Fp8 { spread, scale: scale_kind(scale) })
+            }
             PackedKind::Symmetric { bits, group, scale } => {
                 MatrixKind::Affine(Affine::symmetric(bits, group, float_kind(scale)))
             }
@@ -153,11 +163,30 @@ pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
             Biases::Implied => PackedKind::Symmetric { bits, group, scale: dtype_of(scale) },
         },
         MatrixKind::Float(float) => PackedKind::Float(dtype_of(float)),
-        MatrixKind::Fp8Block => PackedKind::Fp8Block,
+        MatrixKind::Fp8(Fp8::DEEPSEEK) => PackedKind::Fp8Block,
+        MatrixKind::Fp8(Fp8 { spread, scale }) => {
+            let spread = match spread {
+                Fp8Spread::Block { n_rows, n_cols } => PackedSpread::Block([n_rows, n_cols]),
+                Fp8Spread::Row => PackedSpread::Row,
+                Fp8Spread::Matrix => PackedSpread::Matrix,
+            };
+            let scale = match scale {
+                ScaleKind::Float(kind) => dtype_of(kind),
+                ScaleKind::E8m0 => DType::F8E8M0,
+            };
+            PackedKind::Fp8 { spread, scale }
+        }
         MatrixKind::Block(kind) => block_type(kind).map_or(PackedKind::Mxfp4, PackedKind::Block),
     };
     let (codes_at, scales_at, biases_at) = places(span);
     PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at }
+}
+
+fn scale_kind(dtype: DType) -> ScaleKind {
+    match dtype {
+        DType::F8E8M0 => ScaleKind::E8m0,
+        float => ScaleKind::Float(float_kind(float)),
+    }
 }
 
 fn float_kind(dtype: DType) -> FloatKind {

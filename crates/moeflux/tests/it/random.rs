@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use moeflux_kernels::{Affine, BlockKind, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{
+    Affine, Biases, BlockKind, FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout, ScaleKind,
+};
 
 /// Seeds of a suite that draws `n` of them in `./test.sh`. With `MOEFLUX_SEEDS`, a suite that draws
 /// 200 draws so many instead, and others more in proportion.
@@ -79,12 +81,26 @@ impl Rng {
 pub(crate) fn all_kinds() -> Vec<MatrixKind> {
     const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
     let mut kinds: Vec<MatrixKind> = FLOATS.map(MatrixKind::Float).to_vec();
-    kinds.push(MatrixKind::Fp8Block);
+    let block = |(n_rows, n_cols)| Fp8Spread::Block { n_rows, n_cols };
+    let [f32, _, bf16] = FLOATS.map(ScaleKind::Float);
+    for (spread, scale) in [
+        (block((128, 128)), f32),
+        (block((32, 32)), ScaleKind::E8m0),
+        (block((128, 128)), ScaleKind::E8m0),
+        (block((64, 32)), bf16),
+        (Fp8Spread::Row, bf16),
+        (Fp8Spread::Matrix, f32),
+    ] {
+        kinds.push(MatrixKind::Fp8(Fp8 { spread, scale }));
+    }
     for bits in [2, 3, 4, 5, 6, 8] {
         for group in [32, 64, 128] {
             let affine = FLOATS.map(|scale| MatrixKind::Affine(Affine::new(bits, group, scale)));
             kinds.extend(affine);
         }
+    }
+    for (bits, group, scale) in [(4, 32, FLOATS[2]), (8, 64, FLOATS[1]), (4, 128, FLOATS[0])] {
+        kinds.push(MatrixKind::Affine(Affine::symmetric(bits, group, scale)));
     }
     kinds
 }
@@ -94,7 +110,7 @@ pub(crate) fn fitting_cols(kind: MatrixKind, n_cols: usize) -> usize {
     match kind {
         MatrixKind::Affine(affine) => n_cols.next_multiple_of(usize::from(affine.group)),
         MatrixKind::Block(block) => n_cols.next_multiple_of(block.block_cols()),
-        MatrixKind::Float(_) | MatrixKind::Fp8Block => n_cols,
+        MatrixKind::Float(_) | MatrixKind::Fp8(_) => n_cols,
     }
 }
 
@@ -107,12 +123,18 @@ pub(crate) fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] 
             let values = rng.normals(n_values, factor);
             [encoded(kind, &values), Vec::new(), Vec::new()]
         }
-        MatrixKind::Fp8Block => {
+        MatrixKind::Fp8(fp8) => {
             let codes = (0..n_values).map(|_| fp8_code(rng)).collect();
-            let n_blocks = layout.n_rows.div_ceil(FP8_BLOCK) * layout.n_cols.div_ceil(FP8_BLOCK);
+            let n_scales = layout.scale_bytes() / fp8.scale.bytes();
+            let ScaleKind::Float(float) = fp8.scale else {
+                // A power of two about as large as the others.
+                let middle = (127.0 + (factor / 100.0).log2()).round() as u8;
+                let scales = (0..n_scales).map(|_| middle + rng.bits().to_le_bytes()[0] % 2);
+                return [codes, scales.collect(), Vec::new()];
+            };
             let scales: Vec<f32> =
-                (0..n_blocks).map(|_| (rng.fraction() + 0.5) * factor / 100.0).collect();
-            [codes, encoded(FloatKind::F32, &scales), Vec::new()]
+                (0..n_scales).map(|_| (rng.fraction() + 0.5) * factor / 100.0).collect();
+            [codes, encoded(float, &scales), Vec::new()]
         }
         MatrixKind::Affine(affine) => {
             let codes = (0..layout.code_bytes()).map(|_| rng.bits().to_le_bytes()[0]).collect();
@@ -124,7 +146,11 @@ pub(crate) fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] 
                 .collect();
             let biases: Vec<f32> =
                 scales.iter().map(|scale| -scale * steps * (0.4 + 0.2 * rng.fraction())).collect();
-            [codes, encoded(affine.scale, &scales), encoded(affine.scale, &biases)]
+            let biases = match affine.biases {
+                Biases::Stored => encoded(affine.scale, &biases),
+                Biases::Implied => Vec::new(),
+            };
+            [codes, encoded(affine.scale, &scales), biases]
         }
         MatrixKind::Block(block) => {
             let n_blocks = layout.code_bytes() / block.block_bytes();

@@ -6,7 +6,9 @@
 //! definition of the kernels, where every kind has a golden.
 
 use half::{bf16, f16};
-use moeflux_kernels::{Affine, Biases, FP8_BLOCK, FloatKind, Matrix, MatrixKind, decode_row};
+use moeflux_kernels::{
+    Affine, Biases, FloatKind, Fp8Spread, Matrix, MatrixKind, ScaleKind, decode_row,
+};
 
 /// One row of a matrix.
 pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
@@ -15,11 +17,21 @@ pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
     let (codes, n_cols) = (matrix.row(row_idx), layout.n_cols);
     match layout.kind {
         MatrixKind::Float(kind) => (0..n_cols).map(|col_idx| float(kind, codes, col_idx)).collect(),
-        MatrixKind::Fp8Block => {
-            let first_block_idx = row_idx / FP8_BLOCK * n_cols.div_ceil(FP8_BLOCK);
+        MatrixKind::Fp8(fp8) => {
             let value = |(col_idx, code): (usize, &u8)| {
-                let block_idx = first_block_idx + col_idx / FP8_BLOCK;
-                fp8_e4m3(*code) * float(FloatKind::F32, matrix.scales(), block_idx)
+                let scale_idx = match fp8.spread {
+                    Fp8Spread::Block { n_rows, n_cols: shared } => {
+                        let shared = usize::from(shared);
+                        row_idx / usize::from(n_rows) * n_cols.div_ceil(shared) + col_idx / shared
+                    }
+                    Fp8Spread::Row => row_idx,
+                    Fp8Spread::Matrix => 0,
+                };
+                let scale = match fp8.scale {
+                    ScaleKind::Float(kind) => float(kind, matrix.scales(), scale_idx),
+                    ScaleKind::E8m0 => power_of_two(matrix.scales()[scale_idx]),
+                };
+                fp8_e4m3(*code) * scale
             };
             codes.iter().enumerate().map(value).collect()
         }
@@ -66,6 +78,11 @@ fn code(affine: Affine, codes: &[u8], col_idx: usize) -> u8 {
     low & (u8::MAX >> (8 - bits))
 }
 
+/// Eight bits of exponent (bias 127); all ones is NaN.
+fn power_of_two(exponent: u8) -> f32 {
+    if exponent == 0xFF { f32::NAN } else { (f32::from(exponent) - 127.0).exp2() }
+}
+
 /// Sign, four bits of exponent (bias 7), three of mantissa; no infinities, all ones is NaN.
 fn fp8_e4m3(code: u8) -> f32 {
     let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
@@ -81,7 +98,7 @@ fn fp8_e4m3(code: u8) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use moeflux_kernels::MatrixLayout;
+    use moeflux_kernels::{Fp8, MatrixLayout};
 
     use super::*;
     use crate::backend::reference::fixture::assert_close;
@@ -134,7 +151,7 @@ mod tests {
 
     #[test]
     fn fp8_scales_are_per_block() {
-        let layout = MatrixLayout::new(MatrixKind::Fp8Block, 129, 130).unwrap();
+        let layout = MatrixLayout::new(MatrixKind::Fp8(Fp8::DEEPSEEK), 129, 130).unwrap();
         let codes = vec![0x38; layout.code_bytes()];
         let scales = [1.0_f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat();
         let matrix = Matrix::new(layout, &codes, &scales, &[]);

@@ -131,10 +131,28 @@ pub enum PackedKind {
     Float(DType),
     /// FP8 e4m3 codes under an F32 scale per 128 x 128 block.
     Fp8Block,
+    /// The same under other scales.
+    Fp8 {
+        /// What shares a scale.
+        spread: PackedSpread,
+        /// Of scales: floats, or F8_E8M0.
+        scale: DType,
+    },
     /// Blocks of a GGUF file.
     Block(BlockType),
     /// MXFP4 codes and the exponents of their blocks.
     Mxfp4,
+}
+
+/// What shares a scale of FP8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackedSpread {
+    /// So many rows and columns.
+    Block([u8; 2]),
+    /// A row.
+    Row,
+    /// The matrix.
+    Matrix,
 }
 
 /// Where a file's checksums lie: XXH3-64 of each record of a file of experts, of each tensor of any
@@ -300,6 +318,18 @@ impl PackedMatrix {
                 add("codes_at", self.codes_at.into());
                 add("scales_at", self.scales_at.into());
             }
+            PackedKind::Fp8 { spread, scale } => {
+                add("kind", "fp8".into());
+                let spread = match spread {
+                    PackedSpread::Block(sizes) => sizes.to_vec().into(),
+                    PackedSpread::Row => "row".into(),
+                    PackedSpread::Matrix => "matrix".into(),
+                };
+                add("scale_of", spread);
+                add("scales", scale.name().into());
+                add("codes_at", self.codes_at.into());
+                add("scales_at", self.scales_at.into());
+            }
             PackedKind::Mxfp4 => {
                 add("kind", "mxfp4".into());
                 add("codes_at", self.codes_at.into());
@@ -455,6 +485,29 @@ impl Matrix<'_> {
         dtype.ok_or_else(|| self.missing(key, "F32, F16 or BF16"))
     }
 
+    /// A type of scales.
+    fn scale(&self) -> Result<DType, Problem> {
+        let is_exponents = self.str_at("scales")? == DType::F8E8M0.name();
+        if is_exponents { Ok(DType::F8E8M0) } else { self.float("scales") }
+    }
+
+    fn spread(&self) -> Result<PackedSpread, Problem> {
+        let size = |value: &Value| value.as_u64().and_then(|n| u8::try_from(n).ok());
+        let spread = match self.map.get("scale_of") {
+            Some(Value::String(name)) if name == "row" => Some(PackedSpread::Row),
+            Some(Value::String(name)) if name == "matrix" => Some(PackedSpread::Matrix),
+            Some(Value::Array(sizes)) => match sizes.as_slice() {
+                [n_rows, n_cols] => {
+                    let sizes = size(n_rows).zip(size(n_cols));
+                    sizes.map(|(n_rows, n_cols)| PackedSpread::Block([n_rows, n_cols]))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        spread.ok_or_else(|| self.missing("scale_of", "row, matrix or two numbers below 256"))
+    }
+
     fn parse(&self, record_bytes: usize) -> Result<PackedMatrix, Problem> {
         let shape = self.map.get("shape").and_then(Value::as_array).map(Vec::as_slice);
         let size = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
@@ -486,6 +539,14 @@ impl Matrix<'_> {
                 let scales_at = self.place("scales_at", record_bytes)?;
                 (PackedKind::Fp8Block, scales_at, scales_at)
             }
+            "fp8" => {
+                let scales_at = self.place("scales_at", record_bytes)?;
+                (
+                    PackedKind::Fp8 { spread: self.spread()?, scale: self.scale()? },
+                    scales_at,
+                    scales_at,
+                )
+            }
             "mxfp4" => {
                 let scales_at = self.place("scales_at", record_bytes)?;
                 (PackedKind::Mxfp4, scales_at, scales_at)
@@ -498,7 +559,7 @@ impl Matrix<'_> {
             other => {
                 return Err(Problem(format!(
                     "its records are quantised as \"{}\", which this program does not know (it \
-                     knows affine, symmetric, float, fp8_block, mxfp4 and block): use a newer one",
+                     knows affine, symmetric, float, fp8_block, fp8, mxfp4 and block): use a newer one",
                     quoted(other)
                 )));
             }

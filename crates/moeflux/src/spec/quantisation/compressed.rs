@@ -3,9 +3,10 @@
 //! **Invariant:** a scheme that comes out is one whose tensors can be read. Which tensors it holds
 //! for, `targets` and `ignore`, is not read: tensors that are quantised have types of their own.
 
+use moeflux_kernels::Fp8Spread;
 use serde_json::Value;
 
-use super::{NativeFormat, QuantParams, Quantisation, WAY_OUT};
+use super::{NativeFormat, QuantParams, Quantisation, WAY_OUT, block};
 use crate::error::Result;
 use crate::format::Section;
 
@@ -75,11 +76,22 @@ fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
                 _ => Err(refused("strategy")),
             }
         }
+        (Some("float"), 8, Some("float-quantized" | "naive-quantized")) => match strategy {
+            Some("channel") => Ok(NativeFormat::Fp8(Fp8Spread::Row)),
+            Some("tensor") => Ok(NativeFormat::Fp8(Fp8Spread::Matrix)),
+            Some("block") => {
+                let sizes = weights.usize_list_opt("block_structure")?;
+                let spread = block(sizes.as_deref()).ok_or_else(|| refused("block_structure"))?;
+                Ok(NativeFormat::Fp8(spread))
+            }
+            _ => Err(refused("strategy")),
+        },
         _ => {
             let format = format.unwrap_or("nothing").escape_debug().to_string();
             let advice = format!(
                 "with `format` {format} and `num_bits` {bits} is not supported (\
-                 mxfp4-pack-quantized is, and pack-quantized with 4 or 8 bits of int); {WAY_OUT}"
+                 mxfp4-pack-quantized is, pack-quantized with 4 or 8 bits of int, and \
+                 float-quantized with 8); {WAY_OUT}"
             );
             Err(weights.unsupported("type", &advice))
         }

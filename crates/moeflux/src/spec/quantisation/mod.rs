@@ -8,6 +8,7 @@ mod compressed;
 
 use std::collections::BTreeMap;
 
+use moeflux_kernels::Fp8Spread;
 use serde_json::Value;
 
 use super::config::Config;
@@ -49,19 +50,25 @@ fn refused(section: &Section<'_>, key: &str) -> Error {
 }
 
 fn fp8(section: &Section<'_>) -> Result<Quantisation> {
-    let is_known =
-        section.usize_list_opt("weight_block_size")?.is_some_and(|block| block == [128, 128]);
-    if !is_known {
-        let advice = format!("FP8 weights need blocks of [128, 128]; {WAY_OUT}");
+    let Some(spread) = block(section.usize_list_opt("weight_block_size")?.as_deref()) else {
+        let advice =
+            format!("FP8 weights need blocks of 32, 64 or 128 rows and columns; {WAY_OUT}");
         return Err(section.unsupported("weight_block_size", &advice));
-    }
+    };
     for (key, known) in [("fmt", "e4m3"), ("activation_scheme", "dynamic")] {
         if section.str_opt(key)?.is_some_and(|name| name != known) {
             let advice = format!("of FP8, only \"{known}\" is supported; {WAY_OUT}");
             return Err(section.unsupported(key, &advice));
         }
     }
-    Ok(Quantisation::of_native(NativeFormat::Fp8))
+    Ok(Quantisation::of_native(NativeFormat::Fp8(spread)))
+}
+
+/// Blocks of FP8, if there are such.
+fn block(sizes: Option<&[usize]>) -> Option<Fp8Spread> {
+    let size = |n: usize| u8::try_from(n).ok().filter(|n| matches!(n, 32 | 64 | 128));
+    let &[n_rows, n_cols] = sizes? else { return None };
+    Some(Fp8Spread::Block { n_rows: size(n_rows)?, n_cols: size(n_cols)? })
 }
 
 fn mlx(section: &Section<'_>) -> Result<Quantisation> {

@@ -299,7 +299,27 @@ fn fp8_blocks_are_read() {
     let section = json!({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
         "weight_block_size": [128, 128]});
     let spec = parse(&with(DEEPSEEK, "quantization_config", section)).unwrap();
-    assert_eq!(spec.quantisation, Quantisation::of_native(NativeFormat::Fp8));
+    let blocks = |n_rows, n_cols| {
+        Quantisation::of_native(NativeFormat::Fp8(Fp8Spread::Block { n_rows, n_cols }))
+    };
+    assert_eq!(spec.quantisation, blocks(128, 128));
+    let section = json!({"quant_method": "fp8", "scale_fmt": "ue8m0", "ignored_layers": ["lm_head"],
+        "weight_block_size": [32, 64]});
+    let spec = parse(&with(DEEPSEEK, "quantization_config", section)).unwrap();
+    assert_eq!(spec.quantisation, blocks(32, 64));
+    for (strategy, expected) in [
+        (json!("channel"), Quantisation::of_native(NativeFormat::Fp8(Fp8Spread::Row))),
+        (json!("tensor"), Quantisation::of_native(NativeFormat::Fp8(Fp8Spread::Matrix))),
+        (json!("block"), blocks(128, 128)),
+    ] {
+        let weights = json!({"num_bits": 8, "type": "float", "symmetric": true,
+            "strategy": strategy, "block_structure": [128, 128]});
+        let section = json!({"quant_method": "compressed-tensors", "format": "float-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
+                "input_activations": {"num_bits": 8, "dynamic": true}}}});
+        let spec = parse(&with(DEEPSEEK, "quantization_config", section)).unwrap();
+        assert_eq!(spec.quantisation, expected);
+    }
 }
 
 #[test]

@@ -127,8 +127,8 @@ fn other_quantisations_are_refused_by_name() {
         (hub, json!({"quant_method": "fp8"}), "`quantization_config.weight_block_size` is absent"),
         (
             hub,
-            json!({"quant_method": "fp8", "weight_block_size": [64, 128]}),
-            "need blocks of [128, 128]",
+            json!({"quant_method": "fp8", "weight_block_size": [16, 128]}),
+            "need blocks of 32, 64 or 128",
         ),
         (
             hub,

@@ -3,10 +3,11 @@
 //! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths its kind and shape ask for.
 //! The file decides the kind by its types, `config.json` only the bits and groups of packed codes.
 
+mod fp8;
 mod ints;
 mod mxfp4;
 
-use moeflux_kernels::{Affine, FP8_BLOCK, FloatKind, MatrixKind, MatrixLayout};
+use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
 use crate::format::DType;
@@ -43,7 +44,7 @@ impl StoredMatrix {
                 mxfp4::of_mlx(table, wanted, &weight)
             }
             DType::U32 => Self::affine(table, quantisation, wanted, &weight),
-            DType::F8E4M3 => Self::fp8(table, wanted, &weight),
+            DType::F8E4M3 => fp8::bind(table, quantisation, wanted, &weight),
             DType::I8 => mxfp4::of_deepseek(table, wanted, &weight),
             _ => Self::whole(wanted, &weight),
         }
@@ -56,32 +57,6 @@ impl StoredMatrix {
         let layout = layout_of(wanted, kind, weight)?;
         let names = PartNames::PLAIN;
         Ok(Self { layout, codes: weight.extent, scales: None, biases: None, names })
-    }
-
-    fn fp8(table: &mut Table<'_>, wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
-        // Published experts have a tensor each; imagined ones are stacked, with the same bytes.
-        if wanted.n_stack.is_some() && !table.is_imagined() {
-            return Err(weight.error("is FP8 in three dimensions, which is not supported"));
-        }
-        weight.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols))?;
-        let scales = table.take(&format!("{}.weight_scale_inv", wanted.base))?;
-        if scales.dtype != DType::F32 {
-            let problem = format!("has values of type {}; FP8 scales are F32", scales.dtype);
-            return Err(scales.error(problem));
-        }
-        let [n_rows, n_cols] = [wanted.n_rows, wanted.n_cols].map(|n| n.div_ceil(FP8_BLOCK));
-        let blocks = wanted.shape(n_rows, n_cols);
-        if scales.shape != blocks {
-            let problem = format!(
-                "has shape {:?}, but blocks of {FP8_BLOCK} x {FP8_BLOCK} of {:?} make {blocks:?}",
-                scales.shape, weight.shape
-            );
-            return Err(scales.error(problem));
-        }
-        let layout = layout_of(wanted, MatrixKind::Fp8Block, weight)?;
-        let scales = Some(scales.extent);
-        let names = PartNames { scales: "weight_scale_inv", ..PartNames::PLAIN };
-        Ok(Self { layout, codes: weight.extent, scales, biases: None, names })
     }
 
     fn affine(

@@ -14,7 +14,7 @@ pub(super) const MAKERS: &[Maker] = &[
     Maker {
         op: "expert_ffn",
         what: "every kind of weight, at odd addresses",
-        n_cases: 58,
+        n_cases: 66,
         arithmetic: Arithmetic::Chain,
         make: every_kind,
     },

@@ -1,14 +1,14 @@
 //! Cases of products: every kind of weight, many rows, wide rows, kinds side by side.
 
 use moeflux::provider::ops::{Embed, HeadMatMul, MatMul, Op, Orientation, SelectRows};
-use moeflux_kernels::{Affine, FloatKind, MatrixKind};
+use moeflux_kernels::{Affine, FloatKind, Fp8, MatrixKind};
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};
 use crate::random::{Rng, all_kinds, fitting_cols};
 
 /// Kinds of weights, each once: `all_kinds` has as many.
-const N_KINDS: u64 = 58;
+const N_KINDS: u64 = 66;
 
 pub(super) const MAKERS: &[Maker] = &[
     Maker {
@@ -160,7 +160,7 @@ fn common_kind(rng: &mut Rng) -> MatrixKind {
     let affine = |bits, group| MatrixKind::Affine(Affine::new(bits, group, FloatKind::Bf16));
     rng.pick(&[
         MatrixKind::Float(FloatKind::Bf16),
-        MatrixKind::Fp8Block,
+        MatrixKind::Fp8(Fp8::DEEPSEEK),
         affine(4, 64),
         affine(8, 64),
         affine(3, 128),

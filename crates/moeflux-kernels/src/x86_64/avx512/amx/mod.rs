@@ -101,7 +101,7 @@ fn int_matmul_emulated(product: &IntProduct<'_>, scratch: &mut IntScratch, out: 
             let mut unit = tiles::Emulated::new(kind.group_cols());
             multiply_blocks(&mut unit, product, scratch, out);
         }
-        MatrixKind::Float(_) | MatrixKind::Fp8Block => {}
+        MatrixKind::Float(_) | MatrixKind::Fp8(_) => {}
     }
 }
 
