@@ -122,13 +122,39 @@ impl BareConfig {
         self.root.get("model_type").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The config of a checkpoint that was made with these bits.
-    pub(crate) fn quantised(&self, params: QuantParams, checkpoint: &ImaginedCheckpoint) -> Value {
+    /// The config of a checkpoint that was made so.
+    pub(crate) fn quantised(&self, kind: ImaginedKind, checkpoint: &ImaginedCheckpoint) -> Value {
+        match kind {
+            ImaginedKind::Affine(params) => self.of_mlx(params, "affine", checkpoint),
+            ImaginedKind::Mxfp4 => {
+                self.of_mlx(QuantParams { bits: 4, group: 32 }, "mxfp4", checkpoint)
+            }
+            ImaginedKind::Ints(params) => self.of_ints(params),
+            ImaginedKind::Fp8 | ImaginedKind::Float | ImaginedKind::Gguf(_) => {
+                Value::Object(self.root.clone())
+            }
+        }
+    }
+
+    /// As compressed-tensors describes its integers.
+    fn of_ints(&self, QuantParams { bits, group }: QuantParams) -> Value {
+        let weights = json!({"num_bits": bits, "type": "int", "strategy": "group",
+            "group_size": group, "symmetric": true, "actorder": null});
+        let section = json!({"quant_method": "compressed-tensors", "format": "pack-quantized",
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+            "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_expert.*", "re:.*mlp.gate$"]});
+        let mut root = self.root.clone();
+        root.insert("quantization_config".to_owned(), section);
+        Value::Object(root)
+    }
+
+    fn of_mlx(&self, params: QuantParams, mode: &str, checkpoint: &ImaginedCheckpoint) -> Value {
         let entry = |params: QuantParams| json!({"group_size": params.group, "bits": params.bits});
         let mut section = Map::new();
         section.insert("group_size".to_owned(), json!(params.group));
         section.insert("bits".to_owned(), json!(params.bits));
-        section.insert("mode".to_owned(), json!("affine"));
+        section.insert("mode".to_owned(), json!(mode));
         for (base, params) in &checkpoint.overrides {
             section.insert(base.clone(), entry(*params));
         }

@@ -57,6 +57,11 @@ pub(crate) struct SynthArgs {
     #[arg(long, value_name = "TYPE", value_parser = parse_types)]
     #[arg(conflicts_with_all = ["bits", "group"])]
     pub(crate) gguf: Option<GgufTypes>,
+    /// Write routed experts in a format that models are published in, and all else in bf16: mxfp4,
+    /// int4 or int8
+    #[arg(long, value_name = "FORMAT", value_parser = parse_experts)]
+    #[arg(conflicts_with_all = ["bits", "gguf"])]
+    pub(crate) experts: Option<ExpertFormat>,
     /// Seed for the weights; the same seed gives the same weights
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
@@ -77,7 +82,11 @@ pub(crate) struct SynthArgs {
 pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let config = BareConfig::open(&args.config)?;
     let params = QuantParams { bits: args.bits, group: args.group };
-    let kind = args.gguf.map_or(ImaginedKind::Affine(params), ImaginedKind::Gguf);
+    let kind = match (args.gguf, args.experts) {
+        (Some(types), _) => ImaginedKind::Gguf(types),
+        (None, Some(format)) => format.kind(args.group),
+        (None, None) => ImaginedKind::Affine(params),
+    };
     let Blueprint { spec, manifest, .. } = config.blueprint_as(kind)?;
     let Origin::Imagined(checkpoint) = manifest.origin else {
         unreachable!("a bare config has no files");
@@ -91,7 +100,7 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
         Some(_) => (gguf::plan(&spec, tensors, args.shard_size)?, Vec::new()),
         None => {
             let shards = shards::plan(tensors, args.shard_size)?;
-            let written = config.quantised(params, &checkpoint);
+            let written = config.quantised(kind, &checkpoint);
             let documents = documents(&written, &spec, &checkpoint, &shards);
             (shards, documents)
         }
@@ -116,6 +125,34 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     folder.finish()?;
     drop(bar);
     Ok(summary(args, &config, &shards, n_bytes))
+}
+
+/// A published format of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpertFormat {
+    /// 4-bit floats under powers of two.
+    Mxfp4,
+    /// Integers of so many bits.
+    Ints(u8),
+}
+
+impl ExpertFormat {
+    /// Integers share a scale in groups of so many.
+    const fn kind(self, group: u8) -> ImaginedKind {
+        match self {
+            Self::Mxfp4 => ImaginedKind::Mxfp4,
+            Self::Ints(bits) => ImaginedKind::Ints(QuantParams { bits, group }),
+        }
+    }
+}
+
+fn parse_experts(text: &str) -> std::result::Result<ExpertFormat, String> {
+    match text {
+        "mxfp4" => Ok(ExpertFormat::Mxfp4),
+        "int4" => Ok(ExpertFormat::Ints(4)),
+        "int8" => Ok(ExpertFormat::Ints(8)),
+        _ => Err("choose one of mxfp4, int4 and int8".to_owned()),
+    }
 }
 
 fn parse_types(text: &str) -> std::result::Result<GgufTypes, String> {
@@ -173,9 +210,13 @@ fn total_bytes(shards: &[Shard], documents: &[Document]) -> u64 {
 fn summary(args: &SynthArgs, config: &BareConfig, shards: &[Shard], n_bytes: u64) -> String {
     let out = args.out.display();
     let files = if shards.len() == 1 { "file" } else { "files" };
-    let stored = match args.gguf {
-        Some(types) => format!("as GGUF in {types}"),
-        None => format!("with {} bits in groups of {}", args.bits, args.group),
+    let stored = match (args.gguf, args.experts) {
+        (Some(types), _) => format!("as GGUF in {types}"),
+        (None, Some(ExpertFormat::Mxfp4)) => "with experts in MXFP4".to_owned(),
+        (None, Some(ExpertFormat::Ints(bits))) => {
+            format!("with experts in INT{bits} in groups of {}", args.group)
+        }
+        (None, None) => format!("with {} bits in groups of {}", args.bits, args.group),
     };
     format!(
         "{out}: a random {} {stored}, seed {}\n\

@@ -94,6 +94,7 @@ pub(super) fn args(temp: &TestDir, config: &Value) -> SynthArgs {
         bits: 4,
         group: 64,
         gguf: None,
+        experts: None,
         seed: 7,
         shard_size: 5 << 30,
         threads: NonZeroUsize::new(2),
@@ -169,6 +170,32 @@ fn every_quantisation_binds() {
             synth(&args).unwrap();
             let (made, _) = Blueprint::open(&args.out).unwrap();
             assert_eq!(made.spec.quantisation.default, Some(params(&args)));
+        }
+    }
+}
+
+#[test]
+fn published_formats_of_experts_bind_and_are_checked() {
+    for (format, name, group) in [
+        (ExpertFormat::Mxfp4, "mxfp4", 64),
+        (ExpertFormat::Ints(4), "int4g32", 32),
+        (ExpertFormat::Ints(8), "int8g64", 64),
+    ] {
+        for config in families() {
+            let temp = TestDir::new("experts");
+            let args = SynthArgs { experts: Some(format), group, ..args(&temp, &config) };
+            let said = synth(&args).unwrap();
+            assert!(said.contains("with experts in"), "{said}");
+            let (made, checkpoint) = Blueprint::open(&args.out).unwrap();
+            let bare = BareConfig::open(&args.config).unwrap();
+            let imagined = bare.blueprint_as(format.kind(group)).unwrap().manifest;
+            assert_eq!(made.manifest.skipped, []);
+            assert_eq!(made.manifest.kinds(), imagined.kinds(), "{config}");
+            let kinds = made.manifest.kinds().into_iter().map(|it| it.kind.to_string());
+            let kinds: Vec<_> = kinds.collect();
+            assert!(kinds.iter().any(|it| it == name), "{config}: {kinds:?}");
+            let Origin::Imagined(imagined) = imagined.origin else { panic!("imagined") };
+            assert_eq!(checkpoint.tensors.len(), imagined.tensors.len());
         }
     }
 }

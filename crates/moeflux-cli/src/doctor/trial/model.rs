@@ -98,6 +98,7 @@ impl Model {
             bits: BITS_DEFAULT,
             group: GROUP_DEFAULT,
             gguf: None,
+            experts: None,
             seed: 1,
             shard_size: 1 << 40,
             threads: None,
