@@ -1,7 +1,7 @@
 //! Published models by name: their configs, as far as sizes and speeds depend on them.
 //!
-//! **Invariant:** a config says how the files are stored that people download: FP8 where the model
-//! was published so, otherwise 4 bits in groups of 64, as MLX conversions have it.
+//! **Invariant:** a config says how the files are stored that people download: FP8, MXFP4 or INT4
+//! where the model was published so, otherwise 4 bits in groups of 64, as MLX conversions have it.
 
 use std::path::Path;
 
@@ -20,7 +20,9 @@ pub(crate) struct Known {
 }
 
 /// All of them, the smallest first.
-pub(crate) const KNOWN: [Known; 10] = [
+pub(crate) const KNOWN: [Known; 18] = [
+    Known { name: "gpt-oss-20b", size: "21B-A3.6B", config: include_str!("gpt-oss-20b.json") },
+    Known { name: "GLM-4.7-Flash", size: "30B-A3B", config: include_str!("glm-4.7-flash.json") },
     Known { name: "Qwen3-30B-A3B", size: "30B-A3B", config: include_str!("qwen3-30b-a3b.json") },
     Known {
         name: "Qwen3.6-35B-A3B",
@@ -37,11 +39,14 @@ pub(crate) const KNOWN: [Known; 10] = [
         size: "106B-A12B",
         config: include_str!("glm-4.5-air-106b-a12b.json"),
     },
+    Known { name: "gpt-oss-120b", size: "117B-A5.1B", config: include_str!("gpt-oss-120b.json") },
+    Known { name: "MiniMax-M2", size: "230B-A10B", config: include_str!("minimax-m2.json") },
     Known {
         name: "Qwen3-235B-A22B",
         size: "235B-A22B",
         config: include_str!("qwen3-235b-a22b.json"),
     },
+    Known { name: "Hy3", size: "295B-A21B", config: include_str!("hy3.json") },
     Known { name: "GLM-4.5", size: "355B-A32B", config: include_str!("glm-4.5-355b-a32b.json") },
     Known {
         name: "Qwen3.5-397B-A17B",
@@ -54,7 +59,10 @@ pub(crate) const KNOWN: [Known; 10] = [
         config: include_str!("qwen3-coder-480b-a35b.json"),
     },
     Known { name: "DeepSeek-V3", size: "671B-A37B", config: include_str!("deepseek-v3-671b.json") },
+    Known { name: "DeepSeek-V3.2", size: "671B-A37B", config: include_str!("deepseek-v3.2.json") },
+    Known { name: "GLM-5", size: "743B-A39B", config: include_str!("glm-5.json") },
     Known { name: "Kimi-K2", size: "1T-A32B", config: include_str!("kimi-k2-1t-a32b.json") },
+    Known { name: "Kimi-K2.5", size: "1T-A32B", config: include_str!("kimi-k2.5.json") },
 ];
 
 impl Known {
@@ -101,7 +109,10 @@ mod tests {
     /// Billions of weights by the makers' model cards, without the layers for drafts.
     #[test]
     fn configs_have_the_weights_that_their_makers_state() {
-        let stated = [30.5, 34.7, 79.7, 106.8, 235.1, 352.8, 396.8, 480.2, 671.0, 1026.0];
+        let stated = [
+            20.9, 30.0, 30.5, 34.7, 79.7, 106.8, 116.8, 228.7, 235.1, 295.0, 352.8, 396.8, 480.2,
+            671.0, 671.0, 743.0, 1026.0, 1026.0,
+        ];
         for (known, stated) in KNOWN.iter().zip(stated) {
             let config = known.config().unwrap();
             let kind = config.kind(None, None).unwrap();

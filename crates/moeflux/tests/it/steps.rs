@@ -18,7 +18,7 @@ use crate::support::open;
 use crate::temp_dir::TempDir;
 
 /// A case with recurrent layers, one with plain attention, one with latents.
-const CASES: [&str; 3] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16"];
+const CASES: [&str; 4] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"];
 
 fn engine_of(name: &str) -> (Engine, Vec<TokenId>) {
     let case = Case::load(name);

@@ -103,7 +103,9 @@ fn tokens_are_those_of_the_file() {
 
 #[test]
 fn blocks_become_affine_and_keys_say_so() {
-    for name in ["gguf-qwen3moe-k", "gguf-deepseek2", "gguf-qwen35moe", "gguf-qwen3next"] {
+    for name in
+        ["gguf-qwen3moe-k", "gguf-deepseek2", "gguf-qwen35moe", "gguf-qwen3next", "gguf-gpt-oss"]
+    {
         let target = TempDir::new();
         pack(&golden_dir().join(name), target.path(), &quantised(4, 32)).unwrap();
         let (packed, _) = Blueprint::open(target.path()).unwrap();

@@ -77,7 +77,7 @@ fn refusal(runtime: &Arc<Runtime>, tokens: &[TokenId]) -> Error {
 
 #[test]
 fn slots_make_room_for_sessions_and_come_back() {
-    for name in ["qwen3_next-bf16", "qwen3_5_moe-bf16", "deepseek_v3-bf16"] {
+    for name in ["qwen3_next-bf16", "qwen3_5_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"] {
         let case = Case::load(name);
         let tokens = &case.tokens[..CONTEXT];
         for caching in [Caching::Direct, Caching::PageCache] {
