@@ -10,8 +10,9 @@
 //!
 //! All values are `f32`; `fma` rounds once.
 //! * A **group** is the quantisation group of an affine row (32, 64 or 128 columns), the columns of
-//!   a block of FP8 (128 where scales hold for whole rows), 64 columns of plain floats and of the weights of blocks that carry their own
-//!   scales, as [`decode_row`] gives them. A short last group is filled up with zeros.
+//!   a block of FP8 (128 where scales hold for whole rows), 64 columns of plain floats and of the
+//!   weights of blocks that carry their own scales, as [`decode_row`] gives them. A short last
+//!   group is filled up with zeros.
 //! * A **group's sum** has 16 lanes, all starting from +0: lane `j` takes columns `j`, `j + 16`, ..
 //!   of the group in ascending order, by `fma` for a dot product and by addition for a plain sum.
 //!   Then lane `j` += lane `j + 8`, += `j + 4`, += `j + 2`, += `j + 1`.

@@ -3,9 +3,10 @@
 //! Bits 0..4 are the form of values, bit 16 says whether rows are whole units of 32 columns. Of
 //! affine codes, bits 4..8 are their bits, 8..12 the units under one scale, 12..16 the form of
 //! scales, and bit 17 says whether biases follow from them. Of FP8, bits 4..8 are the units under
-//! one scale, of which 0 is a row, 8..12 the logarithm of its rows, and 12..16 the form of scales. Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of
-//! one, and from bit 20 on are its bytes. **Invariant:** two kinds have the same constant only if
-//! the same code reads them.
+//! one scale, of which 0 is a row, 8..12 the logarithm of its rows, and 12..16 the form of scales.
+//! Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of one, and
+//! from bit 20 on are its bytes. **Invariant:** two kinds have the same constant only if the same
+//! code reads them.
 
 use moeflux_kernels::{
     Affine, Biases, FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout, ScaleKind,

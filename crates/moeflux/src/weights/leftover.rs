@@ -109,6 +109,10 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
     if spec.context_limit == ContextLimit::Indexer && name.contains(".self_attn.indexer.") {
         return Some((SkipReason::Indexer, "*.self_attn.indexer.*".to_owned()));
     }
+    // Of packed integers, whose shapes were compared; those of records have no other use.
+    if name.ends_with(".weight_shape") {
+        return Some((SkipReason::Derived, "*.weight_shape".to_owned()));
+    }
     if spec.tied_embeddings && name.starts_with("lm_head.") {
         return Some((SkipReason::Derived, "lm_head.*".to_owned()));
     }

@@ -559,7 +559,8 @@ impl Matrix<'_> {
             other => {
                 return Err(Problem(format!(
                     "its records are quantised as \"{}\", which this program does not know (it \
-                     knows affine, symmetric, float, fp8_block, fp8, mxfp4 and block): use a newer one",
+                     knows affine, symmetric, float, fp8_block, fp8, mxfp4 and block): use a newer \
+                     one",
                     quoted(other)
                 )));
             }

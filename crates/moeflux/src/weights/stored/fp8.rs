@@ -1,5 +1,5 @@
-//! FP8 in the spellings of transformers (`weight_scale_inv`), compressed-tensors (`weight_scale`) and
-//! DeepSeek V4 (`scale`): all multiply.
+//! FP8 in the spellings of transformers (`weight_scale_inv`), compressed-tensors (`weight_scale`)
+//! and DeepSeek V4 (`scale`): all multiply.
 
 use moeflux_kernels::{Fp8, Fp8Spread, MatrixKind, ScaleKind};
 

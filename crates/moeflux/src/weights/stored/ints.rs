@@ -1,5 +1,5 @@
-//! Integers of compressed-tensors, which stand for multiples of a scale: affine codes whose middle one
-//! is zero, without biases.
+//! Integers of compressed-tensors, which stand for multiples of a scale: affine codes whose middle
+//! one is zero, without biases.
 
 use moeflux_kernels::{Affine, MatrixKind};
 

@@ -1,5 +1,5 @@
-//! MXFP4 in four spellings of one thing: codes of 4 bits, two in a byte, even columns below; and for
-//! each 32 columns the exponent of a power of two.
+//! MXFP4 in four spellings of one thing: codes of 4 bits, two in a byte, even columns below; and
+//! for each 32 columns the exponent of a power of two.
 
 use moeflux_kernels::{BlockKind, MatrixKind};
 
