@@ -54,6 +54,13 @@ pub qwen2_moe-bf16           --family qwen2_moe --dtype bf16 --seed 67 --tokens 
 pub mixtral-bf16             --family mixtral --dtype bf16 --seed 68 --tokens 40 --vocab 128 --hidden 48 --heads 6 --kv-heads 2 --experts 5 --topk 2 --ffn 24 --shards 2 --set sliding_window=9
 pub olmoe-bf16               --family olmoe --dtype bf16 --seed 69 --tokens 40 --vocab 128 --hidden 48 --heads 3 --kv-heads 3 --experts 6 --topk 3 --ffn 16
 
+# In the formats that experts are published in.
+pub kimi_k2-int4             --family kimi_k2 --dtype int4 --seed 61 --tokens 40 --vocab 160 --layers 2 --hidden 64 --heads 3 --experts 6 --topk 3 --ffn 32 --set rope_scaling.original_max_position_embeddings=64 --set max_position_embeddings=2048
+pub qwen3_moe-mxfp4          --family qwen3_moe --dtype mxfp4 --seed 62 --tokens 40 --vocab 160 --layers 2 --hidden 96 --heads 3 --kv-heads 1 --head-dim 16 --experts 6 --topk 2 --ffn 32 --shards 2
+pub deepseek_v3-fp8-32       --family deepseek_v3 --dtype fp8 --fp8-block 32x32 --seed 63 --tokens 32 --vocab 160 --layers 2 --hidden 72 --heads 2 --dense-ffn 80 --experts 3 --topk 2 --ffn 40 --set n_group=1
+pub deepseek_v3-fp8-e8m0     --family deepseek_v3 --dtype fp8 --fp8-scale e8m0 --fp8-scheme v4 --seed 64 --tokens 32 --vocab 160 --layers 2 --hidden 136 --heads 2 --dense-ffn 144 --experts 3 --topk 2 --ffn 136 --set n_group=1
+pub deepseek_v3-fp8-channel  --family deepseek_v3 --dtype fp8 --fp8-scale bf16 --fp8-scheme channel --seed 65 --tokens 32 --vocab 160 --layers 2 --hidden 72 --heads 2 --dense-ffn 80 --experts 3 --topk 2 --ffn 40 --set n_group=1
+
 # Written by mlx-lm.
 mlx mlx-qwen3_moe-q4-g32-bf16         --family qwen3_moe --bits 4 --group 32 --dtype bf16 --seed 31 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set tie_word_embeddings=true --set decoder_sparse_step=2
 mlx mlx-qwen3_moe-q2-g128-f32         --family qwen3_moe --bits 2 --group 128 --dtype f32 --seed 32 --tokens 32 --vocab 256 --heads 4 --head-dim 32 --experts 4
@@ -67,6 +74,7 @@ mlx mlx-deepseek_v3-q8-g32-f16-kvb    --family deepseek_v3 --bits 8 --group 32 -
 mlx mlx-kimi_k2-q3-g128-bf16-kvb      --family kimi_k2 --bits 3 --group 128 --dtype bf16 --plain-kv-b --seed 40 --tokens 40 --vocab 256 --layers 2 --experts 4 --heads 2 --set rms_norm_eps=0.01 --set kv_lora_rank=128 --set q_lora_rank=128
 mlx mlx-glm4_moe-q5-g64-f32           --family glm4_moe --bits 5 --group 64 --dtype f32 --seed 41 --tokens 24 --vocab 256 --layers 2 --hidden 64 --head-dim 32 --topk 3 --set rms_norm_eps=0.01
 mlx mlx-glm4_moe-mixed_2_6-g32-bf16   --family glm4_moe --recipe mixed_2_6 --group 32 --dtype bf16 --seed 42 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set attention_bias=false --set use_qk_norm=false
+mlx mlx-qwen3_moe-mxfp4-bf16          --family qwen3_moe --mode mxfp4 --bits 4 --group 32 --dtype bf16 --seed 66 --tokens 40 --vocab 160 --layers 2 --hidden 64 --heads 3 --kv-heads 1 --head-dim 32 --experts 6 --topk 2 --ffn 96
 
 # GGUF files, as llama.cpp's converters write them.
 gguf gguf-qwen3moe-q8      --family qwen3_moe --seed 51 --tokens 24 --vocab 128 --layers 2 --hidden 64 --head-dim 32 --experts 6 --topk 2 --ffn 32 --types 'attn_q=Q8_0,attn_k=F16,attn_v=BF16,attn_output=Q8_0,exps=Q8_0,token_embd=F16'

@@ -1,5 +1,6 @@
 """Checkpoints with packed weights as a float32 transformers model, written without mlx and without torch's own fp8: an independent reading of the formats.
 
+MLX mxfp4: NAME.weight (u32) with two codes a byte, NAME.scales (u8) with an exponent for each 32 columns.
 MLX affine: a row of `bits`-wide values is one little-endian bit stream (element 0 in the lowest bits of the first u32); w = q * scale + bias
 per group along the last dimension. Tensors: NAME.weight (u32), NAME.scales, NAME.biases.
 fp8: NAME.weight in E4M3, NAME.weight_scale_inv with one float32 factor per block; w = value * factor.
@@ -38,6 +39,11 @@ def read(case):
         if k.endswith((".scales", ".biases")) and name + ".weight" in raw:
             continue
         if v.dtype == torch.uint32:
+            if name + ".biases" not in raw:            # mode mxfp4
+                s = raw[name + ".scales"]
+                flat = packed(v.view(torch.uint8).reshape(-1, v.shape[-1] * 4), s.reshape(-1, s.shape[-1]))
+                out[k] = flat.view(*v.shape[:-1], -1)
+                continue
             p = q.get(name, q)
             x = torch.from_numpy(unpack(v.numpy(), p["bits"])).float()
             s, b = raw[name + ".scales"].float(), raw[name + ".biases"].float()
@@ -56,22 +62,46 @@ def e4m3(byte):
     return sign * (2.0 ** (e - 7) * (1 + m / 8) if e else 2.0 ** -6 * m / 8)
 
 
-def read_fp8(case):
-    """{name: float32 tensor} of a checkpoint with weight_scale_inv."""
-    rows, cols = config(case)["quantization_config"]["weight_block_size"]
+def e8m0(s):
+    """Exponents as powers of two."""
+    return torch.from_numpy(np.ldexp(1.0, s.view(torch.uint8).numpy().astype(np.int32) - 127)).float()
+
+
+def read_published(case):
+    """{name: float32 tensor} of a checkpoint with weights in FP8, INT4 or MXFP4, in any of the spellings that are published."""
+    block = config(case)["quantization_config"].get("weight_block_size")
     raw, out = tensors(case), {}
     table = torch.tensor([e4m3(b) for b in range(256)])
     for k, v in raw.items():
-        if k.endswith("_scale_inv"):
+        base = k.removesuffix(".weight").removesuffix(".weight_packed")
+        scale = next((raw[n] for n in (base + ".weight_scale_inv", base + ".weight_scale", base + ".scale") if n in raw), None)
+        if k.endswith(("_scale_inv", ".weight_scale", ".scale", ".weight_shape")):
             continue
-        out[k] = v.float()
-        if k + "_scale_inv" in raw:
-            x, s = table[v.view(torch.uint8).long()], raw[k + "_scale_inv"]
+        if k.endswith(".weight_packed"):
+            out[base + ".weight"] = packed(v, scale)
+        elif v.dtype == torch.float8_e4m3fn:
+            x = table[v.view(torch.uint8).long()]
+            s = e8m0(scale) if scale.dtype == torch.float8_e8m0fnu else scale.float()
+            rows, cols = block or (1, x.shape[1])
             for i in range(s.shape[0]):
                 for j in range(s.shape[1]):
                     x[i * rows:(i + 1) * rows, j * cols:(j + 1) * cols] *= s[i, j]
             out[k] = x
+        else:
+            out[k] = v.float()
     return out
+
+
+def packed(v, scale):
+    """Codes of 4 bits, the lower half of a byte first: integers 8 above what they stand for, or E2M1."""
+    b = v.contiguous().view(torch.uint8).reshape(v.shape[0], -1).long()
+    codes = torch.stack([b & 15, b >> 4], -1).reshape(v.shape[0], -1)
+    if v.dtype == torch.int32:
+        x, s = codes.float() - 8, scale.float()
+    else:
+        grid = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+        x, s = torch.where(codes > 7, -1.0, 1.0) * grid[codes & 7], e8m0(scale)
+    return (x.view(*s.shape, -1) * s[..., None]).reshape(x.shape)
 
 
 def to_transformers(case):

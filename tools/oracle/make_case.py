@@ -4,6 +4,8 @@
 Writes config.json and safetensors named and laid out as published checkpoints are, tokens.json, logits.npy (float32,
 [tokens, vocab], computed in float32 from exactly the stored weights) and case.json (how it was made).
 --dtype fp8: as DeepSeek publishes it, linear weights in F8_E4M3 with one float32 factor per 128 x 128 block, the rest bf16.
+  --fp8-block, --fp8-scale and --fp8-scheme give other blocks, factors and spellings.
+--dtype int4, mxfp4: experts as compressed-tensors packs them, by its own functions, the rest bf16.
 Every weight is random, norms, biases, A_log and the correction bias too, so that a forgotten term cannot hide.
 """
 import argparse, os, re, sys, tempfile
@@ -18,8 +20,40 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 KEEP_F32 = ("A_log", "e_score_correction_bias")      # float32 even in published bf16 checkpoints
-TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp8": torch.bfloat16}
-BLOCK = 128                                          # rows and columns per factor of an fp8 checkpoint
+TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "fp8": torch.bfloat16, "int4": torch.bfloat16, "mxfp4": torch.bfloat16}
+GROUP = 32                                           # columns per factor of int4 and mxfp4
+
+
+class Fp8:
+    """How --dtype fp8 stores factors: rows and columns of each, their type, and the names of tensors.
+
+    deepseek: weight_scale_inv. v4: scale, as DeepSeek V4. channel: weight_scale for each row, as compressed-tensors."""
+
+    def __init__(self, block=(128, 128), scale="f32", scheme="deepseek"):
+        self.block, self.scale, self.scheme = block, scale, scheme
+        self.suffix = {"deepseek": "_scale_inv", "v4": "", "channel": "_scale"}[scheme]
+
+    def name(self, weight):
+        return weight.removesuffix(".weight") + ".scale" if self.scheme == "v4" else weight + self.suffix
+
+    def config(self):
+        if self.scheme == "channel":
+            w = dict(num_bits=8, type="float", strategy="channel", symmetric=True, dynamic=False)
+            a = dict(num_bits=8, type="float", strategy="token", symmetric=True, dynamic=True)
+            return compressed("float-quantized", w, a)
+        q = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=list(self.block))
+        return dict(q, scale_fmt="ue8m0") if self.scale == "e8m0" else q
+
+
+def compressed(form, weights, activations=None):
+    """A quantization_config of compressed-tensors, which names what is not quantised by patterns."""
+    return dict(quant_method="compressed-tensors", format=form, quantization_status="compressed", kv_cache_scheme=None, global_compression_ratio=None,
+                ignore=["lm_head", "re:.*embed_tokens.*", "re:.*mlp.gate$"] + ([] if form == "float-quantized" else ["re:.*self_attn.*", "re:.*shared_experts.*"]),
+                config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=activations, output_activations=None)))
+
+
+INT4 = dict(num_bits=4, type="int", strategy="group", group_size=GROUP, symmetric=True, dynamic=False, actorder=None)
+MXFP4 = dict(num_bits=4, type="float", strategy="group", group_size=GROUP, symmetric=True, dynamic=False, scale_dtype="torch.uint8")
 
 
 def text_config(cfg):
@@ -131,15 +165,19 @@ def own_names(model, cfg, layout):
     return out
 
 
-def store(model, cfg, seed, dtype, layout, a_log):
+def store(model, cfg, seed, dtype, layout, a_log, fp8=Fp8()):
     """The tensors as written to file; the model's own are set to the values stored."""
     g, out = torch.Generator().manual_seed(seed + 55), {}
     with torch.no_grad():
         for k, v in published_names(model, cfg, layout).items():
             if dtype == "fp8" and v.ndim == 2 and not re.search(r"(embed_tokens|lm_head|mlp\.gate)\.weight$", k):
-                q, s = to_fp8(v, g)
-                out[k], out[k + "_scale_inv"] = q, s
-                v.copy_(q.float() * per_value(s, v.shape))
+                q, s, factors = to_fp8(v, g, fp8)
+                out[k], out[fp8.name(k)] = q, s
+                v.copy_(q.float() * per_value(factors, v.shape, fp8.block))
+            elif dtype in ("int4", "mxfp4") and re.search(r"\.mlp\.experts\.\d+\..*\.weight$", k):
+                parts, values = (to_int4 if dtype == "int4" else to_mxfp4)(v, g)
+                out.update({f"{k}_{part}": t for part, t in parts.items()})
+                v.copy_(values)
             else:
                 to = TORCH[a_log] if k.endswith("A_log") else torch.float32 if k.endswith(KEEP_F32) else TORCH[dtype]
                 out[k] = v.to(to).contiguous().clone()
@@ -147,20 +185,57 @@ def store(model, cfg, seed, dtype, layout, a_log):
     return out
 
 
-def per_value(s, shape):
+def per_value(s, shape, block):
     """A factor per block as a factor per value."""
-    return s.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[:shape[0], :shape[1]]
+    return s.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[:shape[0], :shape[1]]
 
 
-def to_fp8(w, g):
-    """E4M3 values and a factor per block; the factors differ by up to 64, so that a wrong block shows and subnormals occur."""
-    rows, cols = (-(-n // BLOCK) for n in w.shape)
+def to_fp8(w, g, fp8):
+    """E4M3 values, a factor per block as stored, and as float32; the factors differ by up to 64, so that a wrong block shows and subnormals occur."""
+    if fp8.scheme == "channel":
+        fp8.block = (1, 1 << 20)
+    block = fp8.block
+    rows, cols = (-(-n // b) for n, b in zip(w.shape, block))
     s = torch.empty(rows, cols)
     for i in range(rows):
         for j in range(cols):
-            s[i, j] = w[i * BLOCK:(i + 1) * BLOCK, j * BLOCK:(j + 1) * BLOCK].abs().max() / 448
+            s[i, j] = w[i * block[0]:(i + 1) * block[0], j * block[1]:(j + 1) * block[1]].abs().max() / 448
     s *= 2.0 ** (6 * torch.rand(s.shape, generator=g))
-    return (w / per_value(s, w.shape)).to(torch.float8_e4m3fn), s
+    if fp8.scale == "e8m0":
+        e = s.log2().ceil().clamp(-127, 127)
+        stored, s = (e + 127).to(torch.uint8).view(torch.float8_e8m0fnu), 2.0 ** e
+    else:
+        stored = s.to(TORCH[fp8.scale])
+        s = stored.float()
+    return (w / per_value(s, w.shape, block)).to(torch.float8_e4m3fn), stored, s
+
+
+def to_int4(w, g):
+    """Codes from -8 to 7 under bf16 factors, packed by compressed-tensors; some factors are negative, zero or tiny."""
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+    x = w.reshape(w.shape[0], -1, GROUP)
+    s = (x.abs().amax(-1) / 7.5).to(torch.bfloat16).float()
+    s = torch.where(torch.rand(s.shape, generator=g) < 0.1, -s, s)
+    q = (x / s[..., None]).round().clamp(-8, 7)
+    q.view(-1)[:GROUP] = torch.arange(GROUP) % 16 - 8                 # every code
+    s.view(-1)[1::7], s.view(-1)[2::11] = 0.0, 2.0 ** -130            # zeros, and subnormal in f32
+    parts = {"packed": pack_to_int32(q.reshape(w.shape).to(torch.int8), 4), "scale": s.to(torch.bfloat16), "shape": torch.tensor(w.shape)}
+    # compressed-tensors would round products to the factors' type.
+    return parts, (q * s[..., None]).reshape(w.shape)
+
+
+def to_mxfp4(w, g):
+    """E2M1 codes, packed by compressed-tensors, under powers of two; some of the least of these, and every code."""
+    from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
+    grid = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    x = w.reshape(w.shape[0], -1, GROUP)
+    e = (x.abs().amax(-1).log2().floor() - 2 + torch.randint(0, 2, x.shape[:-1], generator=g)).clamp(-127, 127)
+    e.view(-1)[1::7], e.view(-1)[2::11], e.view(-1)[3::13] = -127.0, -126.0, -125.0
+    q = x / 2.0 ** e.double()[..., None]
+    q = torch.copysign(grid.double()[(q.abs()[..., None] - grid.double()).abs().argmin(-1)], q).float()
+    q.view(-1)[:GROUP] = torch.cat([grid, -grid]).repeat(GROUP // 16)
+    parts = {"packed": pack_fp4_to_uint8(q.reshape(w.shape)), "scale": (e + 127).to(torch.uint8)}
+    return parts, (q.double() * 2.0 ** e.double()[..., None]).float().reshape(w.shape)
 
 
 def extras(cfg, state, seed):
@@ -181,8 +256,8 @@ def extras(cfg, state, seed):
         state.update({p + "eh_proj.weight": t(8, 2 * h), p + "enorm.weight": t(h), p + "hnorm.weight": t(h),
                       p + "input_layernorm.weight": t(h), p + "shared_head.norm.weight": t(h),
                       p + "embed_tokens.weight": t(8, h), p + "self_attn.o_proj.weight": t(8, h)})
-        if "quantization_config" in cfg:
-            state[p + "self_attn.o_proj.weight"], state[p + "self_attn.o_proj.weight_scale_inv"] = to_fp8(t(8, h).float(), g)
+        if cfg.get("quantization_config", {}).get("quant_method") == "fp8":
+            state[p + "self_attn.o_proj.weight"], state[p + "self_attn.o_proj.weight_scale_inv"], _ = to_fp8(t(8, h).float(), g, Fp8())
 
 
 def write_weights(out, state, shards):
@@ -286,7 +361,7 @@ def reload_logits(out, cfg, toks):
         if "quantization_config" in cfg:                # transformers' own fp8 kernels want a GPU
             import dequant
             src = Path(tmp)
-            save_file({k: v.contiguous() for k, v in dequant.read_fp8(out).items()}, src / "model.safetensors", metadata={"format": "pt"})
+            save_file({k: v.contiguous() for k, v in dequant.read_published(out).items()}, src / "model.safetensors", metadata={"format": "pt"})
             oraclelib.dump(src / "config.json", {k: v for k, v in cfg.items() if k != "quantization_config"})
         elif cfg["model_type"] == "kimi_k25":           # the class that is computed with has no prefix
             from safetensors.torch import load_file
@@ -306,13 +381,16 @@ def resave(out, cfg, dtype):
     tc.save_pretrained(out)
 
 
-def generate(out, cfg, seed, tokens, dtype="f32", layout="per-expert", shards=1, with_extras=False, a_log="f32", margin=0.1, resaved=False, **tweaks):
+def generate(out, cfg, seed, tokens, dtype="f32", layout="per-expert", shards=1, with_extras=False, a_log="f32", margin=0.1, resaved=False, fp8=None, **tweaks):
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     t = cfg.get("text_config", cfg)
     t["dtype" if "text_config" in cfg else "torch_dtype"] = str(TORCH[dtype]).removeprefix("torch.")
+    fp8 = fp8 or Fp8()
     if dtype == "fp8":
-        cfg["quantization_config"] = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[BLOCK, BLOCK])
+        cfg["quantization_config"] = fp8.config()
+    elif dtype in ("int4", "mxfp4"):
+        cfg["quantization_config"] = compressed("pack-quantized" if dtype == "int4" else "mxfp4-pack-quantized", INT4 if dtype == "int4" else MXFP4)
     if resaved:
         resave(out, cfg, dtype)
     else:
@@ -320,7 +398,7 @@ def generate(out, cfg, seed, tokens, dtype="f32", layout="per-expert", shards=1,
     torch.set_num_threads(1)
     model = build_model(cfg)
     fill(model, seed, model.config.tie_word_embeddings, **tweaks)
-    state = store(model, cfg, seed, dtype, layout, a_log)
+    state = store(model, cfg, seed, dtype, layout, a_log, fp8)
     if "," in str(tokens):
         toks = [int(x) for x in tokens.split(",")]
     else:
@@ -349,6 +427,9 @@ def main():
     ap.add_argument("--work", help="work directory of setup.sh (or set ORACLE_WORK)")
     ap.add_argument("--tokens", default="24", help="how many random tokens (default 24), or a comma list of ids")
     ap.add_argument("--dtype", choices=TORCH, default="f32", help="how weights are stored; logits are computed in f32 from them")
+    ap.add_argument("--fp8-block", type=lambda s: tuple(int(n) for n in s.split("x")), default=(128, 128), help="rows x columns per factor (default 128x128)")
+    ap.add_argument("--fp8-scale", choices=["f32", "bf16", "e8m0"], default="f32", help="type of the factors")
+    ap.add_argument("--fp8-scheme", choices=["deepseek", "v4", "channel"], default="deepseek", help="names of the factors, or one per row as compressed-tensors")
     ap.add_argument("--expert-layout", choices=["fused", "per-expert"], help="default: as published for the family")
     ap.add_argument("--a-log", choices=["f32", "bf16", "f16"], default="f32", help="how A_log is stored (f32 and bf16 both occur in bf16 checkpoints)")
     ap.add_argument("--shards", type=int, default=1)
@@ -367,11 +448,13 @@ def main():
         sys.exit("error: gpt_oss experts are only ever stored fused")
     if a.dtype == "fp8" and (a.family not in families.MLA or layout != "per-expert"):
         sys.exit("error: --dtype fp8 is for the deepseek families, experts stored one by one")
-    if a.resaved and (a.family in ("qwen3_5_moe", "kimi_k2") or a.dtype == "fp8"):
-        sys.exit("error: --resaved is for families that transformers 5 saves with a flat config, not for fp8")
+    if a.dtype in ("int4", "mxfp4") and layout != "per-expert":
+        sys.exit("error: --dtype int4 and mxfp4 are for experts stored one by one")
+    if a.resaved and (a.family in ("qwen3_5_moe", "kimi_k2") or a.dtype in ("fp8", "int4", "mxfp4")):
+        sys.exit("error: --resaved is for families that transformers 5 saves with a flat config, not for fp8, int4 and mxfp4")
     cfg = families.build(a.family, {k: getattr(a, k) for k in families.GEOMETRY}, a.sets)
     info = generate(a.out, cfg, a.seed, a.tokens, a.dtype, layout, a.shards, a.extras, a.a_log, a.margin, a.resaved,
-                    router_bias=a.router_bias, qk_scale=a.qk_scale)
+                    fp8=Fp8(a.fp8_block, a.fp8_scale, a.fp8_scheme), router_bias=a.router_bias, qk_scale=a.qk_scale)
     size = sum(f.stat().st_size for f in Path(a.out).iterdir())
     print(f"{a.family}: seed {info['seed']}, {info['tokens']} tokens, {size / 1e6:.2f} MB, router margin {info['router_margin']}, reload {info['reload_max_abs']:.1e}")
 

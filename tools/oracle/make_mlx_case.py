@@ -27,14 +27,14 @@ MLA = ["kv_lora_rank=64", "q_lora_rank=64", "qk_nope_head_dim=64", "qk_rope_head
 TYPES = {"bf16": mx.bfloat16, "f16": mx.float16, "f32": mx.float32}
 
 
-def quantise(src, out, bits, group, dtype, recipe=None):
+def quantise(src, out, bits, group, dtype, recipe=None, mode="affine"):
     """What mlx_lm.convert does between loading and the tokenizer."""
     model, cfg = mlxlib.load(src, f32=dtype == "f32")
     to = TYPES[dtype]
     cast = getattr(model, "cast_predicate", lambda _: True)
     model.update(tree_map_with_path(lambda k, v: v.astype(to) if cast(k) and mx.issubdtype(v.dtype, mx.floating) else v, model.parameters()))
     predicate = mixed_quant_predicate_builder(recipe, model, group) if recipe else None
-    model, cfg = quantize_model(model, cfg, group, bits, quant_predicate=predicate)
+    model, cfg = quantize_model(model, cfg, group, bits, mode=mode, quant_predicate=predicate)
     save_model(out, model)
     save_config(cfg, config_path=out / "config.json")
     return cfg
@@ -82,7 +82,7 @@ def write(out, w, shards):
 def generate(out, src, a):
     out, src, dtype = Path(out), Path(src), a.dtype
     out.mkdir(parents=True, exist_ok=True)
-    quantise(src, out, a.bits, a.group, dtype, a.recipe)
+    quantise(src, out, a.bits, a.group, dtype, a.recipe, a.mode)
     w = mlxlib.read(out)
     mx.eval(w)
     if a.plain_kv_b:
@@ -105,7 +105,7 @@ def generate(out, src, a):
     np.save(out / "logits.npy", ref)
     second = oraclelib.compare(by_transformers, by_mlx)
     step = float(np.abs(mlxlib.logits(model, tokens[:40], 1) - by_mlx[:40]).max())
-    info = dict(kind="mlx", family=old["family"], seed=old["seed"], tokens=len(tokens), bits=a.recipe or a.bits, group=a.group, dtype=dtype,
+    info = dict(kind="mlx", family=old["family"], seed=old["seed"], tokens=len(tokens), bits=a.recipe or (a.bits if a.mode == "affine" else a.mode), group=a.group, dtype=dtype,
                 shards=a.shards, extras=a.extras, plain_kv_b=a.plain_kv_b, logits_by="transformers" if a.plain_kv_b else "mlx-lm",
                 activations="f32" if a.plain_kv_b else f"f32 in logits.npy, {dtype} in logits_native.npy",
                 router_margin=json.loads((out / "second.json").read_text())["router_margin"],
@@ -137,6 +137,7 @@ def main():
     ap.add_argument("--bits", type=int, choices=[2, 3, 4, 5, 6, 8], default=4)
     ap.add_argument("--group", type=int, choices=[32, 64, 128], default=64)
     ap.add_argument("--dtype", choices=TYPES, default="bf16", help="of scales, biases, norms (published: bf16)")
+    ap.add_argument("--mode", choices=["affine", "mxfp4"], default="affine", help="mxfp4: with --bits 4 --group 32")
     ap.add_argument("--recipe", choices=QUANT_RECIPES, help="mlx-lm's mixed bits per tensor, instead of --bits (no 8-bit router then)")
     ap.add_argument("--plain-kv-b", action="store_true", help="deepseek and kimi: keep kv_b_proj, quantised")
     ap.add_argument("--shards", type=int, default=1)

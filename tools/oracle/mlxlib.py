@@ -25,12 +25,24 @@ def read(case):
     return w
 
 
-def dequantise_fp8(w, block):
-    """E4M3 weights with a factor per block as float32, exactly (mlx-lm's own loader rounds to bf16)."""
-    for k in [k for k in w if k.endswith(".weight_scale_inv")]:
-        s, name = np.array(w.pop(k)), k.removesuffix("_scale_inv")
+def dequantise(w, block):
+    """E4M3, INT4 and MXFP4 weights as float32, exactly (mlx-lm's own loader rounds to bf16, and knows only some of them)."""
+    for k in [k for k in w if k.endswith((".weight_scale_inv", ".weight_scale", ".scale"))]:
+        base = k.rsplit(".", 1)[0]
+        s = w.pop(k)
+        # Powers of two are loaded as bytes.
+        s = np.ldexp(np.float32(1), np.array(s).astype(np.int32) - 127) if s.dtype == mx.uint8 else np.array(s.astype(mx.float32))
+        if base + ".weight_packed" in w:
+            v = np.array(w.pop(base + ".weight_packed"))
+            w.pop(base + ".weight_shape", None)
+            b = v.view(np.uint8).reshape(v.shape[0], -1)
+            q = np.stack([b & 15, b >> 4], -1).reshape(v.shape[0], -1).astype(np.int32)
+            x = q - 8.0 if v.dtype == np.int32 else np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])[q]
+            w[base + ".weight"] = mx.array((x.reshape(*s.shape, -1) * s[..., None]).reshape(x.shape).astype(np.float32))
+            continue
+        name = base + ".weight"
         rows, cols = w[name].shape
-        per_value = np.kron(s, np.ones(block, np.float32))[:rows, :cols]
+        per_value = np.kron(s, np.ones(block or (1, cols), np.float32))[:rows, :cols]
         w[name] = mx.from_fp8(w[name], dtype=mx.float32) * mx.array(per_value)
 
 
@@ -56,7 +68,7 @@ def view(case, tmp, f32):
         t.update(scoring_func="sigmoid", moe_layer_freq=1, rope_parameters=dict(rope_theta=t["rope_theta"], rope_type="default"))
     w = read(case)
     if fp8 := c.pop("quantization_config", None):
-        dequantise_fp8(w, fp8["weight_block_size"])
+        dequantise(w, fp8.get("weight_block_size"))
     if c["model_type"] == "qwen3_5_moe_text":               # mlx-lm knows only the nested form
         c = {"model_type": "qwen3_5_moe", "text_config": t}
     if f32:

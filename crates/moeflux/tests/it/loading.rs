@@ -202,6 +202,31 @@ fn blocks_that_are_not_finite_are_refused_wherever_they_go() {
     assert!(error.contains("expert 1 of layer 1") && error.contains(&value), "{error}");
 }
 
+/// The exponent that stands for no number, among the scales of an expert.
+#[test]
+fn exponents_that_are_not_finite_are_refused_wherever_they_go() {
+    let case = Case::load("qwen3_moe-mxfp4");
+    let dir = TempDir::copy_of(&case.dir);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let tensor = "model.layers.1.mlp.experts.1.up_proj.weight_scale";
+    let entry = checkpoint.tensors.values().find(|entry| entry.name == tensor).expect(tensor);
+    let path = &checkpoint.files[entry.file_idx].path;
+    let mut bytes = std::fs::read(path).unwrap();
+    let at = entry.offset_bytes + 5;
+    bytes[usize::try_from(at).unwrap()] = 0xff;
+    std::fs::write(path, bytes).unwrap();
+    let found = verify(dir.path(), 2, &mut |_| ControlFlow::Continue(())).unwrap();
+    let [damage] = found.damages.as_slice() else { panic!("{:?}", found.damages) };
+    assert!(damage.to_string().contains(&format!("at byte {at} is NaN or infinite")), "{damage}");
+    let error = refused(open(dir.path(), &resident()), "an exponent of an expert");
+    assert!(error.contains(&format!("`{tensor}`: value 5 is NaN or infinite")), "{error}");
+    let streaming = StreamingConfig { n_slots_max: Some(2), ..StreamingConfig::default() };
+    let engine = open(dir.path(), &EngineConfig { streaming, ..resident() }).unwrap();
+    let mut session = engine.session(case.tokens.len()).unwrap();
+    let error = try_feed_all(&mut session, &case.tokens).unwrap_err().to_string();
+    assert!(error.contains("expert 1 of layer 1") && error.contains("value 5 is NaN"), "{error}");
+}
+
 /// What somebody does to a file of a model while it is loaded.
 #[derive(Clone, Copy, Debug)]
 enum Meddling {

@@ -51,7 +51,7 @@ fn pack_until(
     })
 }
 
-fn verified(dir: &Path) -> Verified {
+pub(crate) fn verified(dir: &Path) -> Verified {
     verify(dir, 2, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -65,7 +65,7 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(read).collect()
 }
 
-fn logits(dir: &Path, case: &Case, backend: BackendKind) -> Vec<Vec<f32>> {
+pub(crate) fn logits(dir: &Path, case: &Case, backend: BackendKind) -> Vec<Vec<f32>> {
     let tokens = &case.tokens[..case.tokens.len().min(40)];
     let engine = open(dir, backend, 64);
     feed_all(&mut engine.session(tokens.len()).unwrap(), tokens)

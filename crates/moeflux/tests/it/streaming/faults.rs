@@ -52,9 +52,10 @@ pub(super) fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
     Ok(logits)
 }
 
-/// A folder of safetensors and a GGUF file: the case, its packed form, and what comes out of both.
-pub(super) fn subjects() -> [(Case, TempDir, Vec<f32>); 2] {
-    ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe"].map(subject)
+/// Two folders of safetensors, one of them of MXFP4, and a GGUF file: the case, its packed form,
+/// and what comes out of both.
+pub(super) fn subjects() -> [(Case, TempDir, Vec<f32>); 3] {
+    ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe", "qwen3_moe-mxfp4"].map(subject)
 }
 
 fn subject(name: &str) -> (Case, TempDir, Vec<f32>) {
