@@ -7,12 +7,15 @@ use serde_json::json;
 use super::*;
 
 const CASES: &str = include_str!("cases/cases.json");
-const TEMPLATES: [(&str, &str); 5] = [
+const TEMPLATES: [(&str, &str); 8] = [
     ("qwen3", include_str!("cases/qwen3.jinja")),
     ("qwen3_5", include_str!("cases/qwen3_5.jinja")),
     ("deepseek_v3", include_str!("cases/deepseek_v3.jinja")),
     ("kimi_k2", include_str!("cases/kimi_k2.jinja")),
     ("glm4_moe", include_str!("cases/glm4_moe.jinja")),
+    ("gpt_oss", include_str!("cases/gpt_oss.jinja")),
+    ("minimax_m2", include_str!("cases/minimax_m2.jinja")),
+    ("hunyuan_3", include_str!("cases/hunyuan_3.jinja")),
 ];
 
 /// A folder of its own for one test, removed in the end.
@@ -54,8 +57,8 @@ fn message(json: &Json) -> Message {
     let mut take = |key: &str| extra.shift_remove(key);
     let mut message = Message::new(take("role").unwrap().as_str().unwrap(), "");
     message.content = take("content").unwrap();
-    message.reasoning = take("reasoning_content").map(|r| r.as_str().unwrap().to_owned());
-    take("thinking");
+    let (reasoning, thinking) = (take("reasoning_content"), take("thinking"));
+    message.reasoning = reasoning.or(thinking).map(|r| r.as_str().unwrap().to_owned());
     message.tool_calls = take("tool_calls");
     message.extra = extra;
     message
@@ -79,12 +82,16 @@ fn conversations_are_byte_for_byte_those_of_python() {
         let source = TEMPLATES.iter().find(|(other, _)| *other == name).unwrap().1;
         let messages: Vec<_> = case["messages"].as_array().unwrap().iter().map(message).collect();
         let given = case["options"].as_object().unwrap();
+        let known = ["add_generation_prompt", "enable_thinking", "tools"];
+        let others = given.iter().filter(|(key, _)| !known.contains(&key.as_str()));
+        let mut extra = cases["tokens"].as_object().unwrap().clone();
+        extra.extend(others.map(|(key, value)| (key.clone(), value.clone())));
         let options = TemplateOptions {
             add_generation_prompt: given.get("add_generation_prompt").is_some(),
             enable_thinking: given.get("enable_thinking").map(|think| think == true),
             tools: given.get("tools").cloned(),
             now_seconds: cases["now_seconds"].as_i64(),
-            extra: cases["tokens"].as_object().unwrap().clone(),
+            extra,
         };
         let got = template(source).render(&messages, &options);
         compare(&format!("{name} {messages:?} {given:?}"), case, &got, &mut wrong);

@@ -46,7 +46,7 @@ WITH_TOOLS = {"add_generation_prompt": True, "tools": [TOOL, TOOL]}
 LATE_SYSTEM = [m("user", "a"), m("system", "b")]
 
 CONVERSATIONS = []
-for name in ["qwen3", "qwen3_5", "deepseek_v3", "kimi_k2", "glm4_moe"]:
+for name in ["qwen3", "qwen3_5", "deepseek_v3", "kimi_k2", "glm4_moe", "gpt_oss", "minimax_m2", "hunyuan_3"]:
     call = CALL_TEXT if name == "deepseek_v3" else CALL_OBJECT
     content = None if name == "deepseek_v3" else "Let me look."
     for messages, options in [(HELLO, {}), (HELLO, GEN), (HELLO, NO_THINK), (HELLO, THINK), (SYSTEM, GEN), (THOUGHT, {}),
@@ -55,6 +55,24 @@ for name in ["qwen3", "qwen3_5", "deepseek_v3", "kimi_k2", "glm4_moe"]:
     if name != "deepseek_v3":
         CONVERSATIONS.append((name, PARTS, GEN))
 CONVERSATIONS.append(("qwen3_5", LATE_SYSTEM, {}))
+
+# Parameters of every kind that the template of gpt-oss writes in TypeScript.
+KINDS = {"type": "function", "function": {"name": "f", "description": "All kinds", "parameters": {"type": "object", "required": ["a", "o"], "properties": {
+    "a": {"type": "array", "description": "A list", "items": {"type": "string"}, "nullable": True}, "b": {"type": "array", "items": {"type": "integer"}},
+    "c": {"type": "array"}, "d": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "string"}}, "required": ["x"]}},
+    "e": {"type": ["string", "null"]}, "g": {"oneOf": [{"type": "string", "description": "S", "default": "s"}, {"type": "number"}]},
+    "h": {"type": "string", "enum": ["x", "y"], "default": "x"}, "i": {"type": "boolean", "default": False}, "j": {}, "k": {"type": "object"},
+    "o": {"type": "object", "properties": {"p": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}, "q": {"type": "integer"}}}}}}}
+EMPTY = {"type": "function", "function": {"name": "now", "description": "The time", "parameters": {"type": "object", "properties": {}}}}
+CALLED = [m("system", "S"), m("user", "Weather?"), m("assistant", "", thinking="I look.", tool_calls=[CALL_OBJECT]), m("tool", "sunny \"é\"", tool_call_id="a")]
+for more in [[], [m("assistant", "Sunny."), m("user", "And now?")], [m("assistant", "", thinking="Again.", tool_calls=[CALL_OBJECT])]]:
+    CONVERSATIONS.append(("gpt_oss", CALLED + more, {**GEN, "tools": [TOOL, KINDS, EMPTY]}))
+CONVERSATIONS.append(("gpt_oss", HELLO, {**GEN, "reasoning_effort": "high", "builtin_tools": ["python", "other"], "model_identity": "Me."}))
+CONVERSATIONS.append(("gpt_oss", [m("user", "a"), m("tool", "b")], GEN))
+CONVERSATIONS.append(("gpt_oss", [m("user", "a"), m("assistant", "T", thinking="R", tool_calls=[CALL_OBJECT])], {}))
+CONVERSATIONS.append(("gpt_oss", HELLO, {**GEN, "tools": [{"type": "function", "function": {"name": "f"}}]}))
+for effort in ["high", "medium"]:
+    CONVERSATIONS.append(("hunyuan_3", REASONED + HELLO, {**GEN, "reasoning_effort": effort}))
 CONVERSATIONS.append(("qwen3_5", [], {}))
 
 # One construct each; `x` is a table of values.
@@ -134,7 +152,13 @@ def main():
     sources.append(block[start:end])
     expressions = [{"source": source, **render(source, {"x": X})} for source in sources]
     cases = {"now_seconds": NOW, "x": X, "tokens": TOKENS, "conversations": conversations, "expressions": expressions}
-    (HERE / "cases.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n")
+    # A line for each case.
+    lists = {key: cases.pop(key) for key in ["conversations", "expressions"]}
+    text = json.dumps(cases, ensure_ascii=False)[:-1]
+    for key, items in lists.items():
+        lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in items)
+        text += f',\n"{key}": [\n{lines}\n]'
+    (HERE / "cases.json").write_text(text + "}\n")
 
 
 main()
