@@ -13,6 +13,9 @@ use crate::ids::TokenId;
 use crate::text::files::read_object;
 use crate::text::tokenizer::Tokenizer;
 
+/// What ends an answer and a call where a tokenizer has both; `<|end|>` ends a message only.
+const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
+
 /// The tokens that end an answer; perhaps none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndTokens {
@@ -35,6 +38,11 @@ impl EndTokens {
         }
         let named = tokenizer.special_tokens().role("eos_token");
         tokens.extend(named.and_then(|text| tokenizer.id_of(text)));
+        // A config may name one of them; behind a call, too, nothing comes but its result.
+        let harmony = HARMONY_ENDS.map(|text| tokenizer.id_of(text));
+        if let [Some(answer), Some(call)] = harmony {
+            tokens.extend([answer, call]);
+        }
         Ok(Self::new(tokens))
     }
 
@@ -87,6 +95,10 @@ mod tests {
         let ends = EndTokens::open(folder.path(), &tokenizer).unwrap();
         assert_eq!(ends.tokens(), [3, 7, 256, 257].map(TokenId));
         assert!(ends.contains(TokenId(257)) && !ends.contains(TokenId(4)));
+        let folder_of_two = Folder::new("eos-harmony", 300, &["<|return|>", "<|end|>", "<|call|>"]);
+        let tokenizer_of_two = Tokenizer::open(folder_of_two.path(), 300).unwrap();
+        let ends = EndTokens::open(folder_of_two.path(), &tokenizer_of_two).unwrap();
+        assert_eq!(ends.tokens(), [256, 258].map(TokenId));
         folder.write("config.json", r#"{"eos_token_id": -1}"#);
         let error = EndTokens::open(folder.path(), &tokenizer).unwrap_err().to_string();
         assert!(error.ends_with("`eos_token_id` is -1, not an id or a list of ids"), "{error}");
