@@ -1,26 +1,27 @@
 //! Tells an answer's thoughts from its text and its calls, as the text comes.
 //!
-//! A thought stands between `<think>` and `</think>` at the start of an answer; the template may
-//! have written the first of the two. Blank space around a thought belongs to the markers. What
-//! stands in a thought is no call. **Invariant:** how the text is cut into pieces does not matter;
-//! no part of a marker comes out; markers of thoughts that are not at the start are text. Knows
-//! tokens only as names of markers.
+//! A thought stands between `<think>` and `</think>`, or the like, at the start of an answer; the
+//! template may have written the first of the two. Blank space around a thought belongs to the
+//! markers. What stands in a thought is no call. Answers of messages have a reader of their own
+//! (`channels`).
+//! **Invariant:** how the text is cut into pieces does not matter; no part of a marker comes out;
+//! markers of thoughts that are not at the start are text. Knows tokens only as names of markers.
 
 use moeflux::{TokenId, Tokenizer};
 
 use crate::calls::format::CallFormat;
 use crate::calls::reader::CallReader;
-use crate::calls::scan::{self, BLANK_BYTES_MAX, Coming};
+use crate::calls::scan::{self, Coming};
+use crate::channels::header::Says;
+use crate::channels::reader::ChannelReader;
 use crate::conversation::Tool;
-use crate::piece::Piece;
-
-pub(crate) const OPEN: &str = "<think>";
-pub(crate) const CLOSE: &str = "</think>";
+use crate::piece::{Piece, Stage};
+use crate::thoughts::{Opening, ThoughtFormat};
 
 /// What the model was given to begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStart {
-    /// Nothing: a thought may come first.
+    /// Nothing, or the role of its first message: a thought may come first.
     Open,
     /// The start of a thought.
     Thought,
@@ -29,7 +30,7 @@ pub enum AnswerStart {
 }
 
 /// More markers than any format has, with those of thoughts.
-const MARKERS_MAX: usize = 10;
+const MARKERS_MAX: usize = 16;
 
 /// The tokens of markers where the tokenizer counts them among those that are not shown.
 ///
@@ -40,10 +41,10 @@ pub struct HiddenMarkers {
 }
 
 impl HiddenMarkers {
-    /// The markers of thoughts of a model.
+    /// The markers of thoughts of a model that writes them in this format.
     #[must_use]
-    pub fn of(tokenizer: &Tokenizer) -> Self {
-        Self::default().with([OPEN, CLOSE], tokenizer)
+    pub fn of(tokenizer: &Tokenizer, thoughts: &ThoughtFormat) -> Self {
+        Self::default().with(thoughts.markers(), tokenizer)
     }
 
     /// With those of calls, for answers that may have some.
@@ -73,24 +74,22 @@ impl HiddenMarkers {
     }
 }
 
-/// How far an answer has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Whether a thought comes first is not known yet.
-    Start,
-    /// In a thought.
-    Thought,
-    /// Behind a thought; what came since is blank.
-    BehindThought,
-    /// In the text.
-    Text,
-    /// In a call, or right behind one.
-    Call,
-}
-
 /// An answer's text on its way to the client.
 #[derive(Clone, Debug)]
 pub struct AnswerReader {
+    reader: Reader,
+}
+
+#[derive(Clone, Debug)]
+enum Reader {
+    ThoughtFirst(Box<ThoughtReader>),
+    Messages(ChannelReader),
+}
+
+/// Reads a thought, then text.
+#[derive(Clone, Debug)]
+struct ThoughtReader {
+    thoughts: &'static ThoughtFormat,
     state: State,
     /// Text that may still become a marker, or blank space that may belong to one.
     held: String,
@@ -107,82 +106,71 @@ enum State {
     InText,
 }
 
-/// What the text of an answer begins with, where a thought may come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
-    Unknown,
-    /// A thought, whose text begins at this byte.
-    Opened(usize),
-    /// The end of a thought: a template may open one in a way that cannot be seen. What follows
-    /// begins at this byte.
-    Closed(usize),
-    /// Text.
-    None,
-}
-
-impl Opening {
-    pub(crate) fn of(text: &str) -> Self {
-        let rest = text.trim_start();
-        let n_blank = text.len() - rest.len();
-        if n_blank > BLANK_BYTES_MAX {
-            Self::None
-        } else if rest.starts_with(OPEN) {
-            Self::Opened(n_blank + OPEN.len())
-        } else if rest.starts_with(CLOSE) {
-            Self::Closed(n_blank + CLOSE.len())
-        } else if OPEN.starts_with(rest) || CLOSE.starts_with(rest) {
-            Self::Unknown
-        } else {
-            Self::None
-        }
-    }
-}
-
 impl AnswerReader {
-    /// A reader for an answer that begins like this.
+    /// A reader for an answer that begins like this, of a model that tells thoughts in this way.
     #[must_use]
-    pub fn new(start: AnswerStart) -> Self {
-        let state = match start {
-            AnswerStart::Open => State::MayOpen,
-            AnswerStart::Thought => State::BeforeThought,
-            AnswerStart::Text => State::InText,
+    pub fn new(start: AnswerStart, thoughts: &'static ThoughtFormat) -> Self {
+        let reader = if thoughts.next().is_some() {
+            let within = match start {
+                AnswerStart::Open => None,
+                AnswerStart::Thought => Some(Says::Thought),
+                AnswerStart::Text => Some(Says::Text),
+            };
+            Reader::Messages(ChannelReader::new(within))
+        } else {
+            let state = match start {
+                AnswerStart::Open => State::MayOpen,
+                AnswerStart::Thought => State::BeforeThought,
+                AnswerStart::Text => State::InText,
+            };
+            let (held, calls) = (String::new(), None);
+            Reader::ThoughtFirst(Box::new(ThoughtReader { thoughts, state, held, calls }))
         };
-        Self { state, held: String::new(), calls: None }
+        Self { reader }
     }
 
     /// The same, for a model that writes calls of these tools in this format.
     #[must_use]
     pub fn with_calls(self, format: &'static CallFormat, tools: &[Tool]) -> Self {
-        let calls = (!tools.is_empty()).then(|| CallReader::new(format, tools));
-        Self { calls, ..self }
+        let reader = match self.reader {
+            Reader::ThoughtFirst(mut reader) => {
+                reader.calls = (!tools.is_empty()).then(|| CallReader::new(format, tools));
+                Reader::ThoughtFirst(reader)
+            }
+            Reader::Messages(reader) => Reader::Messages(reader.with_calls(tools)),
+        };
+        Self { reader }
     }
 
     /// The same for answers of at most so many calls: what looks like one more is text. A grammar
     /// alone cannot see to that, because calls are also found where their first marker is missing.
     #[must_use]
     pub fn with_calls_max(self, n_calls_max: usize) -> Self {
-        let calls = self.calls.map(|calls| calls.with_calls_max(n_calls_max));
-        Self { calls, ..self }
+        let reader = match self.reader {
+            Reader::ThoughtFirst(mut reader) => {
+                reader.calls = reader.calls.map(|calls| calls.with_calls_max(n_calls_max));
+                Reader::ThoughtFirst(reader)
+            }
+            Reader::Messages(reader) => Reader::Messages(reader.with_calls_max(n_calls_max)),
+        };
+        Self { reader }
     }
 
     /// How far the answer has come.
     #[must_use]
     pub fn stage(&self) -> Stage {
-        match self.state {
-            State::MayOpen => Stage::Start,
-            State::BeforeThought | State::InThought => Stage::Thought,
-            State::BehindThought => Stage::BehindThought,
-            State::InText if self.calls.as_ref().is_some_and(CallReader::is_in_call) => Stage::Call,
-            State::InText => Stage::Text,
+        match &self.reader {
+            Reader::ThoughtFirst(reader) => reader.stage(),
+            Reader::Messages(reader) => reader.stage(),
         }
     }
 
-    /// What is certain, now that this text came: at most a thought, then text and calls.
+    /// What is certain, now that this text came, in its order.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
-        self.held.push_str(text);
         let mut pieces = Vec::new();
-        while let Some(next) = self.step(&mut pieces) {
-            self.state = next;
+        match &mut self.reader {
+            Reader::ThoughtFirst(reader) => reader.push(text, &mut pieces),
+            Reader::Messages(reader) => reader.push(text, &mut pieces),
         }
         pieces
     }
@@ -196,6 +184,36 @@ impl AnswerReader {
     /// is not whole stays so, because nobody knows how its last value would have gone on.
     pub fn finish_cut(&mut self) -> Vec<Piece> {
         self.end(Coming::Cut)
+    }
+
+    fn end(&mut self, coming: Coming) -> Vec<Piece> {
+        match &mut self.reader {
+            Reader::ThoughtFirst(reader) => reader.end(coming),
+            Reader::Messages(reader) => {
+                let mut pieces = Vec::new();
+                reader.finish(coming, &mut pieces);
+                pieces
+            }
+        }
+    }
+}
+
+impl ThoughtReader {
+    fn stage(&self) -> Stage {
+        match self.state {
+            State::MayOpen => Stage::Start,
+            State::BeforeThought | State::InThought => Stage::Thought,
+            State::BehindThought => Stage::BehindThought,
+            State::InText if self.calls.as_ref().is_some_and(CallReader::is_in_call) => Stage::Call,
+            State::InText => Stage::Text,
+        }
+    }
+
+    fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        self.held.push_str(text);
+        while let Some(next) = self.step(pieces) {
+            self.state = next;
+        }
     }
 
     fn end(&mut self, coming: Coming) -> Vec<Piece> {
@@ -239,7 +257,7 @@ impl AnswerReader {
     }
 
     fn open(&mut self) -> Option<State> {
-        let (n_bytes, state) = match Opening::of(&self.held) {
+        let (n_bytes, state) = match self.thoughts.opening(&self.held) {
             Opening::Unknown => return None,
             Opening::Opened(n_bytes) => (n_bytes, State::BeforeThought),
             Opening::Closed(n_bytes) => (n_bytes, State::BehindThought),
@@ -250,12 +268,12 @@ impl AnswerReader {
     }
 
     fn think(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
-        let end = self.held.find(CLOSE);
-        let n_unfinished = || scan::n_unfinished(&self.held, CLOSE);
+        let end = self.held.find(self.thoughts.close);
+        let n_unfinished = || scan::n_unfinished(&self.held, self.thoughts.close);
         let n_certain = end.unwrap_or_else(|| self.held.len() - n_unfinished());
         let n_settled = scan::n_settled(&self.held[..n_certain]);
         pieces.extend(some(Piece::Thought, &self.held[..n_settled]));
-        let n_read = end.map_or(n_settled, |end| end + CLOSE.len());
+        let n_read = end.map_or(n_settled, |end| end + self.thoughts.close.len());
         self.held.drain(..n_read);
         end.map(|_| State::BehindThought)
     }
@@ -274,10 +292,12 @@ fn some(kind: fn(String) -> Piece, text: &str) -> Option<Piece> {
 mod tests {
     use super::*;
     use crate::calls::format::{HERMES, KIMI_K2, QWEN_XML};
+    use crate::calls::scan::BLANK_BYTES_MAX;
+    use crate::thoughts::THINK;
 
     fn joined(start: AnswerStart, pieces: &[&str]) -> (String, String) {
-        let with_calls = AnswerReader::new(start).with_calls(&HERMES, &[tool()]);
-        let found = read(AnswerReader::new(start), pieces);
+        let with_calls = AnswerReader::new(start, &THINK).with_calls(&HERMES, &[tool()]);
+        let found = read(AnswerReader::new(start, &THINK), pieces);
         assert_eq!(read(with_calls, pieces), found, "tools change what is no call");
         found
     }
@@ -381,7 +401,7 @@ mod tests {
 
     #[test]
     fn it_knows_how_far_the_answer_has_come() {
-        let mut reader = AnswerReader::new(AnswerStart::Open);
+        let mut reader = AnswerReader::new(AnswerStart::Open, &THINK);
         let mut stage_behind = |text: &str| {
             reader.push(text);
             reader.stage()
@@ -392,15 +412,15 @@ mod tests {
         assert_eq!(stage_behind("nk>"), Stage::BehindThought);
         assert_eq!(stage_behind("\n\n"), Stage::BehindThought);
         assert_eq!(stage_behind("b"), Stage::Text);
-        assert_eq!(AnswerReader::new(AnswerStart::Thought).stage(), Stage::Thought);
-        assert_eq!(AnswerReader::new(AnswerStart::Text).stage(), Stage::Text);
+        assert_eq!(AnswerReader::new(AnswerStart::Thought, &THINK).stage(), Stage::Thought);
+        assert_eq!(AnswerReader::new(AnswerStart::Text, &THINK).stage(), Stage::Text);
     }
 
     #[test]
     fn a_call_comes_behind_a_thought() {
         let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
         let answer = format!("<think>\nI call {call}.\n</think>\n\n{call}\n");
-        let reader = || AnswerReader::new(AnswerStart::Open).with_calls(&HERMES, &[tool()]);
+        let reader = || AnswerReader::new(AnswerStart::Open, &THINK).with_calls(&HERMES, &[tool()]);
         let expected = [
             Piece::Thought(format!("I call {call}.")),
             Piece::Call { name: "f".into(), id: None },
@@ -425,7 +445,7 @@ mod tests {
     #[test]
     fn nothing_is_a_call_where_no_tool_is_offered() {
         let answer = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n";
-        let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(&HERMES, &[]);
+        let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&HERMES, &[]);
         assert_eq!(reader.push(answer), [Piece::Text(answer.into())]);
         assert_eq!(reader.finish(), []);
     }
@@ -435,7 +455,8 @@ mod tests {
         let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
         let line = "{\"name\": \"f\", \"arguments\": {}}";
         let read = |answer: &str, n_calls_max: usize| {
-            let reader = AnswerReader::new(AnswerStart::Text).with_calls(&HERMES, &[tool()]);
+            let reader =
+                AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&HERMES, &[tool()]);
             let mut reader = reader.with_calls_max(n_calls_max);
             let mut pieces = reader.push(answer);
             pieces.extend(reader.finish());
@@ -452,7 +473,7 @@ mod tests {
         assert_eq!(read(&several, 1), (0, several.clone()));
         let missing = "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}";
         let section = format!("<|tool_calls_section_begin|>{missing}<|tool_calls_section_end|>");
-        let reader = AnswerReader::new(AnswerStart::Text).with_calls(&KIMI_K2, &[tool()]);
+        let reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&KIMI_K2, &[tool()]);
         let mut reader = reader.with_calls_max(1);
         assert_eq!(reader.push(&section).len(), 3);
         assert_eq!(reader.push(missing), [Piece::Text(missing.to_owned())]);
@@ -466,7 +487,8 @@ mod tests {
             (&QWEN_XML, "<tool_call><function=f><parameter=input>"),
         ];
         for (format, begin) in begins {
-            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &offered);
+            let mut reader =
+                AnswerReader::new(AnswerStart::Text, &THINK).with_calls(format, &offered);
             let mut pieces = reader.push(begin);
             pieces.extend(reader.push("a\u{e9}"));
             let mut written = String::new();

@@ -6,7 +6,8 @@
 //!   tokens, and what the answer begins with.
 //! * [`Replays`] have the tokens of earlier answers for a history that comes back.
 //! * An [`AnswerReader`] takes the text of an answer as it comes and tells thoughts, text and calls
-//!   of tools apart. A [`CallFormat`] says how a model writes calls.
+//!   of tools apart. A [`CallFormat`] says how a model writes calls, a [`ThoughtFormat`] how it
+//!   tells thoughts from text.
 //! * [`Grammars`] hold an answer to its [`AnswerRules`], by a mask of tokens.
 //!
 //! **Invariant:** the same conversation gives the same tokens, and how an answer's text is cut into
@@ -17,17 +18,20 @@ mod conversation;
 mod rules;
 mod piece;
 mod calls;
+mod thoughts;
 mod messages;
+mod channels;
 mod answer;
 mod replay;
 mod format;
 mod grammar;
 
-pub use answer::{AnswerReader, AnswerStart, HiddenMarkers, Stage};
+pub use answer::{AnswerReader, AnswerStart, HiddenMarkers};
 pub use calls::format::CallFormat;
 pub use conversation::{Assistant, Call, Conversation, Ending, Tool, ToolKind, ToolResult, Turn};
 pub use format::{ChatFormat, ChatOptions, ChatPrompt, OWN_VARIABLES};
 pub use grammar::{Constraint, Grammars, Refusal, RulePart};
-pub use piece::Piece;
+pub use piece::{Piece, Stage};
 pub use replay::{Prepared, PromptKey, Replays, Sampled};
 pub use rules::{AnswerForm, AnswerRules, ToolChoice};
+pub use thoughts::ThoughtFormat;

@@ -1,8 +1,9 @@
 //! Turns and tools into what templates are made for.
 //!
 //! Templates agree on most keys and differ in some places: some refuse or leave out a system
-//! message that is not the first, and some take the arguments of a call as a table, others as text.
-//! A [`Dress`] is one way out of each. What else a template expects, it says: [`Expected`].
+//! message that is not the first, some take the arguments of a call as a table and others as text,
+//! some refuse thoughts beside text and calls, or tools without a description. A [`Dress`] is one
+//! way out of each. What else a template expects, it says: [`Expected`].
 //! **Invariant:** system turns at the start are one message.
 
 use std::collections::HashMap;
@@ -14,10 +15,12 @@ use crate::calls::format::CallFormat;
 use crate::calls::told::{named_id, python_json};
 use crate::conversation::{Assistant, Call, Conversation, Tool, Turn};
 
-/// How the two things are told on which templates differ.
+/// How the things are told on which templates differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dress {
     pub(crate) late_system: LateSystem,
+    pub(crate) undescribed: Undescribed,
+    pub(crate) said: SaidAs,
     pub(crate) arguments: ArgumentsAs,
 }
 
@@ -28,16 +31,24 @@ pub(crate) struct Expected {
     pub(crate) named_ids: Option<&'static str>,
     /// Beside calls, no text is null: otherwise it is an empty one, as some templates print a null.
     pub(crate) null_text: bool,
+    /// A message has one call, and its result comes next.
+    pub(crate) single_calls: bool,
 }
 
 /// Ways to ask for a null in a template.
 const NULL_ASKED: [&str; 3] = ["content'] is none", "content\"] is none", "content is none"];
 
+/// Ways to go through all calls of a message.
+const ALL_CALLS: [&str; 3] =
+    ["in message.tool_calls", "in message['tool_calls']", "in message[\"tool_calls\"]"];
+
 impl Expected {
     pub(crate) fn of(template: &ChatTemplate) -> Self {
         let named_ids = CallFormat::of(template).and_then(CallFormat::id_prefix);
         let null_text = NULL_ASKED.iter().any(|asked| template.mentions(asked));
-        Self { named_ids, null_text }
+        let single_calls = template.mentions("message.tool_calls[0]")
+            && !ALL_CALLS.iter().any(|all| template.mentions(all));
+        Self { named_ids, null_text, single_calls }
     }
 }
 
@@ -50,6 +61,23 @@ pub(crate) enum LateSystem {
     User,
 }
 
+/// A tool without a description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undescribed {
+    /// Has no such key.
+    Absent,
+    /// Has an empty one.
+    Empty,
+}
+
+/// Text beside thoughts and calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SaidAs {
+    Text,
+    /// At the end of the thoughts.
+    Thought,
+}
+
 /// The arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArgumentsAs {
@@ -59,18 +87,36 @@ pub(crate) enum ArgumentsAs {
 
 /// The ways that make a difference for this conversation, the most faithful first.
 pub(crate) fn dresses(conversation: &Conversation) -> Vec<Dress> {
-    let has_calls = conversation.turns.iter().any(|turn| match turn {
-        Turn::Assistant(assistant) => !assistant.calls.is_empty(),
-        _ => false,
+    let calling = conversation.turns.iter().filter_map(|turn| match turn {
+        Turn::Assistant(assistant) => Some(assistant).filter(|it| !it.calls.is_empty()),
+        _ => None,
     });
+    let has_calls = calling.clone().next().is_some();
+    let has_thoughts = |it: &Assistant| it.thoughts.as_ref().is_some_and(|it| !it.is_empty());
+    let has_all = calling.clone().any(|it| has_thoughts(it) && !it.text.is_empty());
+    let has_undescribed = conversation.tools.iter().any(|tool| tool.description.is_none());
     let has_late = late_system(conversation).next().is_some();
     let late: &[LateSystem] =
         if has_late { &[LateSystem::System, LateSystem::User] } else { &[LateSystem::System] };
     let arguments: &[ArgumentsAs] =
         if has_calls { &[ArgumentsAs::Object, ArgumentsAs::Text] } else { &[ArgumentsAs::Object] };
-    let with =
-        |late_system| arguments.iter().map(move |&arguments| Dress { late_system, arguments });
-    late.iter().copied().flat_map(with).collect()
+    let said: &[SaidAs] = if has_all { &[SaidAs::Text, SaidAs::Thought] } else { &[SaidAs::Text] };
+    let undescribed: &[Undescribed] = if has_undescribed {
+        &[Undescribed::Absent, Undescribed::Empty]
+    } else {
+        &[Undescribed::Absent]
+    };
+    let mut dresses = Vec::new();
+    for &late_system in late {
+        for &undescribed in undescribed {
+            for &said in said {
+                for &arguments in arguments {
+                    dresses.push(Dress { late_system, undescribed, said, arguments });
+                }
+            }
+        }
+    }
+    dresses
 }
 
 /// The texts of system turns that are not at the start.
@@ -97,15 +143,33 @@ pub(crate) fn messages(
         messages.push(Message::new("system", first.join("\n\n")));
     }
     let mut told = Told { dress, expected, calls: HashMap::new(), n_calls: 0 };
-    messages.extend(others.iter().map(|turn| told.message(turn)));
+    let mut rest = others;
+    while let [turn, behind @ ..] = rest {
+        rest = behind;
+        match turn {
+            Turn::Assistant(turn) if expected.single_calls && turn.calls.len() > 1 => {
+                let is_result = |turn: &&Turn| matches!(turn, Turn::Tool(_));
+                let (results, behind) =
+                    behind.split_at(behind.iter().take_while(is_result).count());
+                rest = behind;
+                told.one_by_one(turn, results, &mut messages);
+            }
+            turn => messages.push(told.message(turn)),
+        }
+    }
     messages
 }
 
 /// Which of the messages a turn became that is not one of the first instructions.
-pub(crate) fn place_of(conversation: &Conversation, turn_idx: usize) -> usize {
+pub(crate) fn place_of(conversation: &Conversation, turn_idx: usize, expected: Expected) -> usize {
     let is_first = |turn: &&Turn| matches!(turn, Turn::System(_));
     let n_first = conversation.turns.iter().take_while(is_first).count();
-    turn_idx - n_first.saturating_sub(1)
+    let n_more = |turn: &Turn| match turn {
+        Turn::Assistant(turn) if expected.single_calls => turn.calls.len().saturating_sub(1),
+        _ => 0,
+    };
+    let n_more: usize = conversation.turns[..turn_idx].iter().map(n_more).sum();
+    turn_idx - n_first.saturating_sub(1) + n_more
 }
 
 fn system_text(turn: &Turn) -> Option<&str> {
@@ -151,12 +215,59 @@ impl<'a> Told<'a> {
         let mut message = Message::new("assistant", &assistant.text);
         message.reasoning.clone_from(&assistant.thoughts);
         if !assistant.calls.is_empty() {
-            if assistant.text.is_empty() && self.expected.null_text {
+            let mut is_said = !assistant.text.is_empty();
+            if let Some(thoughts) = message.reasoning.as_mut().filter(|it| !it.is_empty())
+                && is_said
+                && self.dress.said == SaidAs::Thought
+            {
+                thoughts.push_str("\n\n");
+                thoughts.push_str(&assistant.text);
+                message.content = Json::from("");
+                is_said = false;
+            }
+            if !is_said && self.expected.null_text {
                 message.content = Json::Null;
             }
             message.tool_calls = Some(assistant.calls.iter().map(|it| self.call(it)).collect());
         }
         message
+    }
+
+    /// Each call as a message, with its result behind it.
+    fn one_by_one(
+        &mut self,
+        turn: &'a Assistant,
+        results: &'a [Turn],
+        messages: &mut Vec<Message>,
+    ) {
+        let is_of = |turn: &Turn, call: &Call| match turn {
+            Turn::Tool(result) => result.call_id == call.id,
+            _ => false,
+        };
+        let mut message = self.assistant(turn);
+        let told = message.tool_calls.take();
+        let mut told = told.iter().filter_map(Json::as_array).flatten().cloned();
+        for (call_idx, call) in turn.calls.iter().enumerate() {
+            let mut one = Message::new("assistant", "");
+            if call_idx == 0 {
+                one = message.clone();
+            } else if self.expected.null_text {
+                one.content = Json::Null;
+            }
+            one.tool_calls = Some(told.by_ref().take(1).collect());
+            messages.push(one);
+            // A result has the id of one call at most: that of the first.
+            let is_first = |result: &Turn| {
+                is_of(result, call) && !turn.calls[..call_idx].iter().any(|it| is_of(result, it))
+            };
+            for result in results.iter().filter(|it| is_first(it)) {
+                messages.push(self.message(result));
+            }
+        }
+        let is_lost = |result: &&Turn| !turn.calls.iter().any(|call| is_of(result, call));
+        for result in results.iter().filter(is_lost) {
+            messages.push(self.message(result));
+        }
     }
 
     fn call(&mut self, call: &'a Call) -> Json {
@@ -178,12 +289,13 @@ impl<'a> Told<'a> {
 }
 
 /// The tools in the shape of the `OpenAI` API, which templates print; `None` without any.
-pub(crate) fn tools(tools: &[Tool]) -> Option<Json> {
+pub(crate) fn tools(tools: &[Tool], dress: Dress) -> Option<Json> {
     let tool = |tool: &Tool| {
         let mut function = Map::new();
         function.insert("name".into(), tool.name.as_str().into());
-        if let Some(description) = &tool.description {
-            function.insert("description".into(), description.as_str().into());
+        let none = (dress.undescribed == Undescribed::Empty).then_some("");
+        if let Some(description) = tool.description.as_deref().or(none) {
+            function.insert("description".into(), description.into());
         }
         function.insert("parameters".into(), tool.parameters.clone());
         json!({"type": "function", "function": function})

@@ -1,4 +1,4 @@
-//! The parts of an answer, as they become certain.
+//! The parts of an answer, as they become certain, and how far it has come.
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,4 +24,21 @@ pub enum Piece {
     /// the model wrote next is no JSON and cannot be repaired without guessing. The call must not
     /// be carried out.
     CallCut,
+}
+
+/// How far an answer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Whether a thought comes first is not known yet.
+    Start,
+    /// In a thought.
+    Thought,
+    /// Behind a thought; what came since is blank.
+    BehindThought,
+    /// In the text.
+    Text,
+    /// In a call, or right behind one.
+    Call,
+    /// Between two messages, or in one that is not the model's own: nothing of it is shown.
+    Header,
 }

@@ -11,15 +11,15 @@ use clap::Args;
 use moeflux::provider::format::read_file;
 use moeflux::{Error, ModelText, Result, TokenId};
 use moeflux_chat::{
-    AnswerForm, AnswerRules, AnswerStart, Assistant, ChatFormat, ChatOptions, Constraint,
-    Conversation, Ending, Grammars, Refusal, RulePart, ToolChoice, Turn,
+    AnswerForm, AnswerRules, Assistant, ChatFormat, ChatOptions, Constraint, Conversation, Ending,
+    Grammars, Refusal, RulePart, ToolChoice, Turn,
 };
 use moeflux_server::wire::{self, Prompt, Request, chat};
 use serde_json::{Map, Value, json};
 
 use crate::clock;
 use crate::failure::{Failure, Outcome};
-use crate::shown::Calls;
+use crate::shown::{Begins, Calls};
 
 /// Bytes of a prompt from stdin or of a file: far beyond any context.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
@@ -81,7 +81,8 @@ pub(crate) struct Chat {
 /// What the model reads, and how its answer is held to rules and read.
 pub(crate) struct Encoded {
     pub(crate) tokens: Vec<TokenId>,
-    pub(crate) start: AnswerStart,
+    /// What the answer begins with, and how it tells thoughts from text.
+    pub(crate) begins: Begins,
     pub(crate) calls: Calls,
     pub(crate) constraint: Option<Constraint>,
 }
@@ -208,7 +209,8 @@ impl Asked {
         let tokens = prompt.tokens(text.tokenizer())?;
         // Where there are no tools, what stands for a call is text.
         let calls = call_format.map(|format| (format, tools)).filter(|it| !it.1.is_empty());
-        Ok(Encoded { tokens, start: prompt.start, calls, constraint })
+        let begins = (prompt.start, format.thought_format());
+        Ok(Encoded { tokens, begins, calls, constraint })
     }
 
     /// Says where a rule came from that cannot be held.

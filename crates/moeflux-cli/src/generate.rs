@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::{Engine, Event, Finish, ModelText, Result, StopStrings, TokenId, Tokenizer};
-use moeflux_chat::AnswerStart;
+use moeflux_chat::{AnswerStart, ThoughtFormat};
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let dir = &model::path(args.model.model.as_deref())?;
     let spec = model::spec(dir)?;
     let text = Arc::new(model::text(dir, &args.model, &spec)?);
-    let Encoded { tokens, start, calls, constraint } = prompt.encode(&args.asked, &text)?;
+    let Encoded { tokens, begins, calls, constraint } = prompt.encode(&args.asked, &text)?;
     let mut sampling = args.sampling.config(&text);
     sampling.n_logprobs = args.logprobs;
     let seed = sampling.seed;
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let mut session = engine.session(context)?;
     let is_read = args.asked.chat && !args.special;
     let shown = match is_read {
-        true => Shown::chat(start, &calls, text.tokenizer()),
+        true => Shown::chat(begins, &calls, text.tokenizer()),
         false => Shown::unchanged(),
     };
     let how = (text.tokenizer(), shown, is_bound);
@@ -128,7 +128,7 @@ impl Prompt {
         match self {
             Self::Text(prompt) => Ok(Encoded {
                 tokens: text.prompt(prompt)?,
-                start: AnswerStart::Text,
+                begins: (AnswerStart::Text, ThoughtFormat::usual()),
                 calls: None,
                 constraint: None,
             }),

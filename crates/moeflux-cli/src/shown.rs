@@ -5,11 +5,16 @@
 //! for calls that are not whole, which are only named.
 
 use moeflux::{Finish, TokenId, Tokenizer};
-use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, HiddenMarkers, Piece, Tool};
+use moeflux_chat::{
+    AnswerReader, AnswerStart, CallFormat, HiddenMarkers, Piece, ThoughtFormat, Tool,
+};
 use serde_json::{Value, json};
 
 /// How calls are written, and of which tools.
 pub(crate) type Calls = Option<(&'static CallFormat, Vec<Tool>)>;
+
+/// What an answer begins with, and how it tells thoughts from text.
+pub(crate) type Begins = (AnswerStart, &'static ThoughtFormat);
 
 /// A part of what is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +66,9 @@ pub(crate) struct Shown {
 
 impl Shown {
     /// For an answer of a chat.
-    pub(crate) fn chat(start: AnswerStart, calls: &Calls, tokenizer: &Tokenizer) -> Self {
-        let (mut reader, mut markers) = (AnswerReader::new(start), HiddenMarkers::of(tokenizer));
+    pub(crate) fn chat((start, thoughts): Begins, calls: &Calls, tokenizer: &Tokenizer) -> Self {
+        let mut reader = AnswerReader::new(start, thoughts);
+        let mut markers = HiddenMarkers::of(tokenizer, thoughts);
         if let Some((format, tools)) = calls {
             reader = reader.with_calls(format, tools);
             markers = markers.with_calls(tokenizer, format);
@@ -159,7 +165,10 @@ mod tests {
 
     #[track_caller]
     fn check(start: AnswerStart, pieces: &[&str], expected: &str) {
-        let mut shown = Shown::new(Some(AnswerReader::new(start)), HiddenMarkers::default());
+        let mut shown = Shown::new(
+            Some(AnswerReader::new(start, ThoughtFormat::usual())),
+            HiddenMarkers::default(),
+        );
         let mut found: String = pieces.iter().map(|it| joined(shown.text(it))).collect();
         found += &joined(shown.finish(Finish::EndToken));
         assert_eq!(found, expected, "{pieces:?}");
@@ -189,7 +198,10 @@ mod tests {
 
     #[test]
     fn calls_are_shown_when_they_are_whole() {
-        let mut shown = Shown::new(Some(AnswerReader::new(AnswerStart::Open)), Default::default());
+        let mut shown = Shown::new(
+            Some(AnswerReader::new(AnswerStart::Open, ThoughtFormat::usual())),
+            HiddenMarkers::default(),
+        );
         let begun = vec![
             Piece::Thought("T".into()),
             call("f"),

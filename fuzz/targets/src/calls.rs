@@ -1,11 +1,14 @@
 //! Answers with calls of tools: whatever a model writes is read, and how it is cut into pieces does
 //! not matter.
 //!
-//! The first byte of an input chooses the format, the second one whether a limit ended the answer;
-//! the rest is the answer.
+//! The first byte of an input chooses the format (`0`: the first), the second one whether a limit
+//! ended the answer and how thoughts are told from text; the rest is the answer.
 
-use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, Piece, Tool};
+use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, Piece, ThoughtFormat, Tool};
 use serde_json::{Map, Value as Json, json};
+
+/// What no text of an answer in harmony has in it.
+const MARKERS: [&str; 4] = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"];
 
 /// Of each input so many places are tried at which it is cut in two.
 const CUTS_MAX: usize = 8;
@@ -18,17 +21,21 @@ pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
 fn check(input: &[u8], tools: &[Tool]) {
     let [format, ending, answer @ ..] = input else { return };
     let n_formats = CallFormat::all().count();
-    let format = CallFormat::all().nth(usize::from(*format) % n_formats).expect("one of these");
+    let format = usize::from(format.wrapping_sub(b'0')) % n_formats;
+    let format = CallFormat::all().nth(format).expect("one of these");
     let is_cut = ending % 2 == 1;
+    let n_thoughts = ThoughtFormat::all().count();
+    let thoughts = ThoughtFormat::all().nth(usize::from(*ending / 2) % n_thoughts);
+    let thoughts = thoughts.expect("one of these");
     let answer = String::from_utf8_lossy(answer);
     let read = |parts: &[&str]| {
-        let mut reader = AnswerReader::new(AnswerStart::Open).with_calls(format, tools);
+        let mut reader = AnswerReader::new(AnswerStart::Open, thoughts).with_calls(format, tools);
         let mut pieces: Vec<Piece> = parts.iter().flat_map(|part| reader.push(part)).collect();
         pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
         joined(pieces)
     };
     let whole = read(&[&answer]);
-    check_pieces(&whole, &answer, tools);
+    check_pieces(&whole, (&answer, thoughts), tools);
     let places: Vec<usize> = answer.char_indices().map(|(at, _)| at).collect();
     let characters: Vec<&str> = answer.split("").collect();
     assert_eq!(read(&characters), whole, "by characters");
@@ -52,13 +59,18 @@ fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     all
 }
 
-fn check_pieces(pieces: &[Piece], answer: &str, tools: &[Tool]) {
+fn check_pieces(pieces: &[Piece], (answer, thoughts): (&str, &ThoughtFormat), tools: &[Tool]) {
     let mut rest = answer;
     let mut arguments = None;
     for piece in pieces {
         match piece {
             Piece::Thought(text) | Piece::Text(text) => {
                 assert!(arguments.is_none(), "text in a call");
+                if thoughts.title == "harmony" {
+                    // Messages of a kind are joined, and their markers dropped.
+                    assert!(!MARKERS.iter().any(|it| text.contains(it)), "a marker in {text}");
+                    continue;
+                }
                 // What is text was written so, in this order.
                 let at = rest.find(text).expect("a part of the answer");
                 rest = &rest[at + text.len()..];

@@ -15,6 +15,8 @@ pub struct CallFormat {
     pub title: &'static str,
     /// Between the text of a turn and its calls.
     pub(crate) behind_text: &'static str,
+    /// Other ways in which a call may begin. Answers that are held to rules have none of these.
+    pub(crate) others: &'static [&'static str],
     /// Before the first call; empty if nothing stands around all calls of a turn.
     pub(crate) before_calls: &'static str,
     /// Before each call.
@@ -83,6 +85,7 @@ pub(crate) enum Scalars {
 pub(crate) const HERMES: CallFormat = CallFormat {
     title: "hermes",
     behind_text: "\n",
+    others: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "{\"name\": \"",
@@ -99,6 +102,7 @@ pub(crate) const HERMES: CallFormat = CallFormat {
 pub(crate) const QWEN_XML: CallFormat = CallFormat {
     title: "qwen_xml",
     behind_text: "\n\n",
+    others: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "<function=",
@@ -132,6 +136,7 @@ pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
 pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
     title: "deepseek_v3",
     behind_text: "",
+    others: &[],
     before_calls: "<｜tool▁calls▁begin｜>",
     before_call: "<｜tool▁call▁begin｜>",
     before_name: "function<｜tool▁sep｜>",
@@ -158,6 +163,7 @@ pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
 pub(crate) const KIMI_K2: CallFormat = CallFormat {
     title: "kimi_k2",
     behind_text: "",
+    others: &[],
     before_calls: "<|tool_calls_section_begin|>",
     before_call: "<|tool_call_begin|>",
     before_name: "functions.",
@@ -174,6 +180,7 @@ pub(crate) const KIMI_K2: CallFormat = CallFormat {
 pub(crate) const GLM_4_5: CallFormat = CallFormat {
     title: "glm_4_5",
     behind_text: "\n",
+    others: &[],
     before_calls: "",
     before_call: "<tool_call>",
     before_name: "",
@@ -206,8 +213,70 @@ pub(crate) const GLM_4_7: CallFormat = CallFormat {
     ..GLM_4_5
 };
 
+/// Tags with the names of function and parameters in them, in a section: `MiniMax` M2.
+pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
+    title: "minimax_m2",
+    behind_text: "\n",
+    others: &[],
+    before_calls: "<minimax:tool_call>\n",
+    before_call: "<invoke name=\"",
+    before_name: "",
+    name: NameForm::Plain,
+    behind_name: "\">\n",
+    arguments: ArgumentsForm::Tagged(Tags {
+        before_key: "<parameter name=\"",
+        behind_key: "\">",
+        behind_value: "</parameter>\n",
+        scalars: Scalars::Json,
+    }),
+    behind_arguments: "",
+    behind_call: "</invoke>\n",
+    between_calls: "",
+    behind_calls: "</minimax:tool_call>",
+};
+
+/// As GLM-4.5, with a suffix in all tags and in a section: Hunyuan 3.
+pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
+    title: "hunyuan_3",
+    behind_text: "",
+    others: &[],
+    before_calls: "<tool_calls:opensource>\n",
+    before_call: "<tool_call:opensource>",
+    before_name: "",
+    name: NameForm::Plain,
+    behind_name: "<tool_sep:opensource>\n",
+    arguments: ArgumentsForm::Tagged(Tags {
+        before_key: "<arg_key:opensource>",
+        behind_key: "</arg_key:opensource>\n<arg_value:opensource>",
+        behind_value: "</arg_value:opensource>\n",
+        scalars: Scalars::Json,
+    }),
+    behind_arguments: "",
+    behind_call: "</tool_call:opensource>\n",
+    between_calls: "",
+    behind_calls: "</tool_calls:opensource>",
+};
+
+/// A message to the tool: gpt-oss. Its template writes the same with the recipient in front of the
+/// channel; this is the order that the model itself prefers.
+pub(crate) const HARMONY: CallFormat = CallFormat {
+    title: "harmony",
+    behind_text: "<|end|><|start|>assistant",
+    others: &["<|start|>assistant to=", "<|channel|>analysis to=", "<|channel|>final to="],
+    before_calls: "",
+    before_call: "<|channel|>commentary to=",
+    before_name: "functions.",
+    name: NameForm::Plain,
+    behind_name: " <|constrain|>json<|message|>",
+    arguments: ArgumentsForm::Json,
+    behind_arguments: "",
+    behind_call: "<|call|>",
+    between_calls: "<|start|>assistant",
+    behind_calls: "",
+};
+
 /// Each format with what a template that writes it contains, the most telling first.
-const BY_TEMPLATE: [(&CallFormat, &[&str]); 8] = [
+const BY_TEMPLATE: [(&CallFormat, &[&str]); 11] = [
     (&KIMI_K2, &["<|tool_calls_section_begin|>"]),
     (&DEEPSEEK_V3, &["<｜tool▁calls▁begin｜>", "```json"]),
     (&DEEPSEEK_V3_1, &["<｜tool▁calls▁begin｜>"]),
@@ -216,6 +285,9 @@ const BY_TEMPLATE: [(&CallFormat, &[&str]); 8] = [
     (&QWEN_XML_PYTHON, &["<tool_call>", "<function=", "<parameter=", "else args_value | string"]),
     (&QWEN_XML, &["<tool_call>", "<function=", "<parameter="]),
     (&HERMES, &["<tool_call>", "arguments"]),
+    (&HARMONY, &["<|channel|>commentary", "<|call|>"]),
+    (&MINIMAX_M2, &["<minimax:tool_call>", "<invoke name=", "<parameter name="]),
+    (&HUNYUAN_3, &["<tool_calls", "<arg_key", ":opensource"]),
 ];
 
 impl CallFormat {
@@ -265,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    const TEMPLATES: [(&str, Option<&str>); 10] = [
+    const TEMPLATES: [(&str, Option<&str>); 14] = [
         (include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja"), Some("hermes")),
         (
             include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja"),
@@ -280,6 +352,16 @@ mod tests {
         (include_str!("../../../moeflux-demo/model/chat_template.jinja"), Some("hermes")),
         ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", Some("deepseek_v3_1")),
         ("<tool_call>{{ f }}<arg_key>{{ k }}</arg_key><arg_value>", Some("glm_4_7")),
+        (include_str!("../../../moeflux/src/text/template/cases/gpt_oss.jinja"), Some("harmony")),
+        (
+            include_str!("../../../moeflux/src/text/template/cases/minimax_m2.jinja"),
+            Some("minimax_m2"),
+        ),
+        (
+            include_str!("../../../moeflux/src/text/template/cases/hunyuan_3.jinja"),
+            Some("hunyuan_3"),
+        ),
+        ("<tool_calls:opensource><tool_call:opensource><arg_key:opensource>", Some("hunyuan_3")),
         ("<seed:tool_call><function=f><parameter=p>", None),
         ("<function=f>{{ arguments }}</function>", None),
     ];

@@ -6,14 +6,17 @@ use crate::answer::{AnswerReader, AnswerStart};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
 use crate::piece::Piece;
+use crate::thoughts::THINK;
 
-const CASES: [(&str, &str); 6] = [
+const CASES: [(&str, &str); 8] = [
     ("hermes", include_str!("cases/hermes.txt")),
     ("qwen_xml", include_str!("cases/qwen_xml.txt")),
     ("deepseek_v3", include_str!("cases/deepseek_v3.txt")),
     ("deepseek_v3_1", include_str!("cases/deepseek_v3_1.txt")),
     ("kimi_k2", include_str!("cases/kimi_k2.txt")),
     ("glm_4_5", include_str!("cases/glm_4_5.txt")),
+    ("minimax_m2", include_str!("cases/minimax_m2.txt")),
+    ("hunyuan_3", include_str!("cases/hunyuan_3.txt")),
 ];
 
 fn tools() -> Vec<Tool> {
@@ -30,7 +33,7 @@ fn format(title: &str) -> &'static CallFormat {
 
 /// What is read, in the words of the cases.
 fn read(format: &'static CallFormat, parts: &[&str], is_cut: bool) -> Vec<String> {
-    let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &tools());
+    let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(format, &tools());
     let mut pieces: Vec<Piece> = parts.iter().flat_map(|it| reader.push(it)).collect();
     pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
     let mut found = Vec::new();

@@ -65,19 +65,22 @@ mod tests {
     use crate::calls::format::NameForm;
     use crate::conversation::Tool;
     use crate::piece::Piece;
+    use crate::thoughts::{HARMONY, THINK};
 
     /// The calls of version 3.1 of a template, in the words of this project.
     const DEEPSEEK_V3_1: &str = "<｜Assistant｜>{% for call in messages[0].tool_calls %}\
         {% if loop.first %}<｜tool▁calls▁begin｜>{% endif %}<｜tool▁call▁begin｜>\
         {{ call.function.name }}<｜tool▁sep｜>{{ call.function.arguments }}<｜tool▁call▁end｜>\
         {% endfor %}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>";
-    const TEMPLATES: [(&str, &str); 6] = [
+    const TEMPLATES: [(&str, &str); 8] = [
         ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
         ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
         ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
         ("deepseek_v3_1", DEEPSEEK_V3_1),
         ("kimi_k2", include_str!("../../../moeflux/src/text/template/cases/kimi_k2.jinja")),
         ("glm4_moe", include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja")),
+        ("minimax_m2", include_str!("../../../moeflux/src/text/template/cases/minimax_m2.jinja")),
+        ("hunyuan_3", include_str!("../../../moeflux/src/text/template/cases/hunyuan_3.jinja")),
     ];
 
     fn calls() -> Vec<Call> {
@@ -90,6 +93,14 @@ mod tests {
             call("functions.f:0", "f", arguments),
             call("functions.g_2:1", "g_2", serde_json::Map::new()),
         ]
+    }
+
+    /// A reader of answers that begin with calls.
+    fn reader(format: &CallFormat) -> AnswerReader {
+        match format.title {
+            "harmony" => AnswerReader::new(AnswerStart::Open, &HARMONY),
+            _ => AnswerReader::new(AnswerStart::Text, &THINK),
+        }
     }
 
     /// What the template writes for a turn of the assistant with these calls.
@@ -132,7 +143,7 @@ mod tests {
         let tool = |name: &str| Tool::function(name.into(), None, Some(schema.clone()));
         let tools = [tool("f"), tool("g_2")];
         for format in CallFormat::all() {
-            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &tools);
+            let mut reader = reader(format).with_calls(format, &tools);
             let mut pieces = reader.push(&format.written(&calls(), 0).unwrap());
             pieces.extend(reader.finish());
             let mut read: Vec<(String, String)> = Vec::new();
@@ -169,7 +180,7 @@ mod tests {
                 json!({"either": false, "maybe": maybe, "other": [true], "on": true, "no": null});
             let Json::Object(arguments) = written.clone() else { unreachable!() };
             let call = Call { id: "functions.f:0".into(), name: "f".into(), arguments };
-            let mut reader = AnswerReader::new(AnswerStart::Text).with_calls(format, &tools);
+            let mut reader = reader(format).with_calls(format, &tools);
             let mut pieces = reader.push(&format.written(&[call], 0).unwrap());
             pieces.extend(reader.finish());
             let text =

@@ -15,10 +15,11 @@ use moeflux::provider::text::TemplateOptions;
 use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TokenId, Tokenizer};
 use serde_json::{Map, Value as Json};
 
-use crate::answer::{AnswerStart, CLOSE, OPEN};
+use crate::answer::AnswerStart;
 use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
 use crate::messages::{self, Dress, Expected, LateSystem};
+use crate::thoughts::ThoughtFormat;
 
 /// Stands behind the text that goes on while it is rendered. With the blank at its end it shows
 /// whether the template trims that text.
@@ -32,6 +33,7 @@ pub const OWN_VARIABLES: [&str; 5] =
 #[derive(Debug)]
 pub struct ChatFormat {
     template: ChatTemplate,
+    thoughts: &'static ThoughtFormat,
     has_thoughts: bool,
     expected: Expected,
 }
@@ -85,9 +87,10 @@ impl ChatFormat {
     /// The format that a template makes.
     #[must_use]
     pub fn new(template: ChatTemplate) -> Self {
-        let has_thoughts = template.mentions(CLOSE);
+        let found = ThoughtFormat::of(&template);
+        let (thoughts, has_thoughts) = (found.unwrap_or(ThoughtFormat::usual()), found.is_some());
         let expected = Expected::of(&template);
-        Self { template, has_thoughts, expected }
+        Self { template, thoughts, has_thoughts, expected }
     }
 
     /// The format in which the template writes calls of tools; `None` if it writes none that is
@@ -95,6 +98,12 @@ impl ChatFormat {
     #[must_use]
     pub fn call_format(&self) -> Option<&'static CallFormat> {
         CallFormat::of(&self.template)
+    }
+
+    /// How the template tells thoughts from text; the usual way if it shows no thoughts.
+    #[must_use]
+    pub fn thought_format(&self) -> &'static ThoughtFormat {
+        self.thoughts
     }
 
     /// The prompt of the next answer.
@@ -144,13 +153,13 @@ impl ChatFormat {
     ) -> Result<String> {
         let mut messages = messages::messages(conversation, dress, self.expected);
         for (turn_idx, mark) in marks {
-            let message = &mut messages[messages::place_of(conversation, *turn_idx)];
+            let message = &mut messages[messages::place_of(conversation, *turn_idx, self.expected)];
             message.content = Json::from(mark.as_str());
             message.tool_calls = None;
         }
         let last = messages.last_mut().zip(continued);
         let wanted = last.map(|(message, continued)| mark(message, continued));
-        let options = template_options(conversation, options);
+        let options = template_options(conversation, options, dress);
         let text = self.template.render(&messages, &options)?;
         if dress.late_system == LateSystem::System {
             let is_left_out = |late: &&str| !text.contains(late.trim());
@@ -169,7 +178,8 @@ impl ChatFormat {
         if !self.has_thoughts {
             return AnswerStart::Text;
         }
-        let opens = |text: &str| text.rfind(OPEN) > text.rfind(CLOSE);
+        let ThoughtFormat { open, close, .. } = *self.thoughts;
+        let opens = |text: &str| text.rfind(open) > text.rfind(close);
         match (conversation.ending, conversation.turns.last()) {
             (Ending::Continue, Some(Turn::Assistant(last))) if !last.text.is_empty() => {
                 if opens(&last.text) { AnswerStart::Thought } else { AnswerStart::Text }
@@ -179,14 +189,18 @@ impl ChatFormat {
             {
                 AnswerStart::Thought
             }
-            _ if prompt.trim_end().ends_with(OPEN) => AnswerStart::Thought,
+            _ if prompt.trim_end().ends_with(open) => AnswerStart::Thought,
             _ => AnswerStart::Open,
         }
     }
 }
 
 /// Templates ask for thoughts by two names.
-fn template_options(conversation: &Conversation, options: &ChatOptions) -> TemplateOptions {
+fn template_options(
+    conversation: &Conversation,
+    options: &ChatOptions,
+    dress: Dress,
+) -> TemplateOptions {
     let mut extra = Map::new();
     if let Some(thinking) = options.thinking {
         extra.insert("thinking".into(), thinking.into());
@@ -195,7 +209,7 @@ fn template_options(conversation: &Conversation, options: &ChatOptions) -> Templ
     TemplateOptions {
         add_generation_prompt: conversation.ending == Ending::Answer,
         enable_thinking: options.thinking,
-        tools: messages::tools(&conversation.tools),
+        tools: messages::tools(&conversation.tools, dress),
         now_seconds: options.now_seconds,
         extra,
     }

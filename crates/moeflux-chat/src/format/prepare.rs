@@ -125,7 +125,7 @@ impl ChatFormat {
 
     /// What a reader makes of text and calls that a template wrote.
     fn read_back(&self, said: &str, tools: &[Tool]) -> Assistant {
-        let mut reader = AnswerReader::new(AnswerStart::Text);
+        let mut reader = AnswerReader::new(AnswerStart::Text, self.thought_format());
         if let Some(format) = self.call_format() {
             reader = reader.with_calls(format, tools);
         }

@@ -10,12 +10,15 @@ use crate::answer::HiddenMarkers;
 use crate::conversation::{Assistant, Call, Tool, ToolResult};
 
 const CASES: &str = include_str!("cases.json");
-pub(super) const TEMPLATES: [(&str, &str); 5] = [
+pub(super) const TEMPLATES: [(&str, &str); 8] = [
     ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
     ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
     ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
     ("kimi_k2", include_str!("../../../moeflux/src/text/template/cases/kimi_k2.jinja")),
     ("glm4_moe", include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja")),
+    ("gpt_oss", include_str!("../../../moeflux/src/text/template/cases/gpt_oss.jinja")),
+    ("minimax_m2", include_str!("../../../moeflux/src/text/template/cases/minimax_m2.jinja")),
+    ("hunyuan_3", include_str!("../../../moeflux/src/text/template/cases/hunyuan_3.jinja")),
 ];
 
 fn format_of(source: &str) -> ChatFormat {
@@ -29,7 +32,7 @@ pub(super) fn format_named(name: &str) -> ChatFormat {
 
 pub(super) fn options() -> ChatOptions {
     let variables = [("bos_token".to_owned(), json!("<s>"))].into_iter().collect();
-    ChatOptions { variables, ..ChatOptions::default() }
+    ChatOptions { variables, now_seconds: Some(1_735_689_599), ..ChatOptions::default() }
 }
 
 fn text(json: &Json, key: &str) -> Option<String> {
@@ -277,7 +280,10 @@ fn the_demo_model_has_a_format() {
     assert_eq!(found.tokens(model.tokenizer()).unwrap(), model.chat_prompt(&[message]).unwrap());
     assert_eq!(found.start, AnswerStart::Open);
     assert_eq!(format.call_format().unwrap().title, "hermes");
-    assert_eq!(HiddenMarkers::of(model.tokenizer()), HiddenMarkers::default());
+    assert_eq!(
+        HiddenMarkers::of(model.tokenizer(), ThoughtFormat::usual()),
+        HiddenMarkers::default()
+    );
 }
 
 #[test]
@@ -285,16 +291,16 @@ fn markers_that_are_not_shown_are_known_by_their_tokens() {
     let folder = std::env::temp_dir().join(format!("moeflux-chat-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let glm = format_named("glm4_moe").call_format().unwrap();
-    let mut shown: Vec<&str> = vec![OPEN, CLOSE];
+    let mut shown: Vec<&str> = ThoughtFormat::usual().markers();
     shown.extend(glm.markers());
     let n_tokens = 256 + shown.len();
     let tokenizer = byte_tokenizer_json(n_tokens, &shown).to_string();
     std::fs::write(folder.join("tokenizer.json"), tokenizer).unwrap();
     let tokenizer = Tokenizer::open(&folder, n_tokens).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
-    let markers = HiddenMarkers::of(&tokenizer);
+    let markers = HiddenMarkers::of(&tokenizer, ThoughtFormat::usual());
     let texts = [256, 257, 65].map(|id| markers.text(TokenId(id)));
-    assert_eq!(texts, [Some(OPEN), Some(CLOSE), None]);
+    assert_eq!(texts, [Some("<think>"), Some("</think>"), None]);
     let with_calls = markers.with_calls(&tokenizer, glm);
     for (id, marker) in (256..).zip(shown) {
         assert_eq!(with_calls.text(TokenId(id)), Some(marker));
@@ -302,4 +308,64 @@ fn markers_that_are_not_shown_are_known_by_their_tokens() {
     assert_eq!(with_calls.with_calls(&tokenizer, glm), with_calls);
     assert_eq!(markers.text(TokenId(258)), None);
     assert_eq!(HiddenMarkers::default().text(TokenId(0)), None);
+}
+
+#[test]
+fn gpt_oss_begins_with_a_role_or_within_a_message() {
+    let prompt = |turns: Vec<Turn>, ending| {
+        let conversation = Conversation { ending, ..said(turns) };
+        format_named("gpt_oss").prompt(&conversation, &options()).unwrap()
+    };
+    let new = prompt(vec![user("A")], Ending::Answer);
+    assert!(new.text.ends_with("<|start|>user<|message|>A<|end|><|start|>assistant"));
+    assert_eq!(new.start, AnswerStart::Open);
+    let thought = vec![user("A"), assistant(Some("I th"), "")];
+    let thought = prompt(thought, Ending::Continue);
+    assert!(thought.text.ends_with("<|channel|>analysis<|message|>I th"), "{}", thought.text);
+    assert_eq!(thought.start, AnswerStart::Thought);
+    let text = prompt(vec![user("A"), assistant(Some("R"), "So")], Ending::Continue);
+    let expected = "<|message|>R<|end|><|start|>assistant<|channel|>final<|message|>So";
+    assert!(text.text.ends_with(expected), "{}", text.text);
+    assert_eq!(text.start, AnswerStart::Text);
+    let format = format_named("gpt_oss");
+    assert_eq!(format.thought_format().title, "harmony");
+    assert_eq!(format.thought_end().unwrap(), "<|end|><|start|>assistant");
+    assert_eq!(format_named("hunyuan_3").thought_end().unwrap(), "</think:opensource>");
+    assert_eq!(format_named("minimax_m2").thought_end().unwrap(), "\n</think>\n\n");
+}
+
+#[test]
+fn gpt_oss_is_told_one_call_at_a_time() {
+    let call = |id: &str, name: &str| Call::from_text(id.into(), name.into(), r#"{"a": 1}"#);
+    let calls = vec![call("1", "f"), call("2", "g")];
+    let called = Assistant { thoughts: Some("R".into()), text: "T".into(), calls };
+    let result = |id: &str, text: &str| {
+        Turn::Tool(ToolResult { call_id: id.into(), name: None, text: text.into() })
+    };
+    let turns = vec![user("A"), Turn::Assistant(called), result("2", "G"), result("1", "F")];
+    let tools = vec![Tool::function("f".into(), None, None)];
+    let conversation = Conversation { tools, ..said(turns) };
+    let found = format_named("gpt_oss").prompt(&conversation, &options()).unwrap().text;
+    let expected = "<|start|>user<|message|>A<|end|>\
+        <|start|>assistant<|channel|>analysis<|message|>R\n\nT<|end|>\
+        <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"a\": 1}<|call|>\
+        <|start|>functions.f to=assistant<|channel|>commentary<|message|>\"F\"<|end|>\
+        <|start|>assistant to=functions.g<|channel|>commentary json<|message|>{\"a\": 1}<|call|>\
+        <|start|>functions.g to=assistant<|channel|>commentary<|message|>\"G\"<|end|>\
+        <|start|>assistant";
+    assert!(found.ends_with(expected), "{found}");
+    // The template needs a description.
+    assert!(found.contains("// \ntype f = () => any;"), "{found}");
+}
+
+#[test]
+fn an_effort_reaches_the_template() {
+    let mut options = options();
+    options.variables.insert("reasoning_effort".into(), json!("high"));
+    let conversation = said(vec![user("A")]);
+    let found = format_named("gpt_oss").prompt(&conversation, &options).unwrap();
+    assert!(found.text.contains("\n\nReasoning: high\n\n"), "{}", found.text);
+    let found = format_named("hunyuan_3").prompt(&conversation, &options).unwrap();
+    assert!(found.text.ends_with("<｜hy_Assistant:opensource｜><think:opensource>"));
+    assert_eq!(found.start, AnswerStart::Thought);
 }

@@ -3,7 +3,6 @@
 //! It is shown a turn with thoughts and text: what stands between the two is the end.
 //! **Invariant:** a function of the template alone. Knows no tokens.
 
-use crate::answer::CLOSE;
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
 use crate::format::{ChatFormat, ChatOptions};
 
@@ -13,9 +12,12 @@ const TEXT: &str = "\u{b6}text\u{a4}";
 
 impl ChatFormat {
     /// What the template writes between the thoughts of a turn and its text: `"\n</think>\n\n"`;
-    /// `None` if it shows no thoughts.
+    /// `None` if it shows no thoughts. Where answers consist of messages, what stands between two.
     #[must_use]
     pub fn thought_end(&self) -> Option<String> {
+        if let Some(next) = self.thoughts.next() {
+            return Some(format!("{}{next}", self.thoughts.close));
+        }
         let last = Assistant {
             thoughts: Some(THOUGHTS.to_owned()),
             text: TEXT.to_owned(),
@@ -26,7 +28,7 @@ impl ChatFormat {
         let prompt = self.prompt(&conversation, &ChatOptions::default()).ok()?;
         let (_, behind) = prompt.text.split_once(THOUGHTS)?;
         let (between, _) = behind.split_once(TEXT)?;
-        let is_end = between.trim() == CLOSE;
+        let is_end = between.trim() == self.thoughts.close;
         is_end.then(|| between.to_owned())
     }
 }

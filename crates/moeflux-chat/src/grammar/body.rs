@@ -26,14 +26,32 @@ pub(crate) enum Body {
 }
 
 /// Text in which the opening marker of a call is looked for.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Watched {
-    opener: Arc<Marker>,
+    /// What calls may begin with, and the grammar behind that.
+    calls: Option<(Watch, Box<Matcher>)>,
+    /// What must not be written.
+    forbidden: Vec<Watch>,
+    behind_call: BehindCall,
+}
+
+/// A marker, and how much of it the text ends with.
+#[derive(Clone)]
+struct Watch {
+    marker: Arc<Marker>,
     matched: Matched,
-    /// The grammar behind the marker; without one the marker is forbidden.
-    call: Option<Box<Matcher>>,
-    /// Whether another call may follow one.
-    has_more_calls: bool,
+}
+
+/// What follows a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BehindCall {
+    /// Any text, and more calls.
+    #[default]
+    Calls,
+    /// Any text without calls.
+    Text,
+    /// Nothing.
+    End,
 }
 
 /// A call at its start, with the text that belongs to it.
@@ -50,37 +68,83 @@ impl fmt::Debug for Body {
     }
 }
 
+impl Watch {
+    fn new(marker: Arc<Marker>) -> Self {
+        Self { marker, matched: Matched::default() }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.marker.push(&mut self.matched, bytes)
+    }
+}
+
 impl Watched {
-    /// Text without calls.
-    pub(crate) fn without_calls(opener: Arc<Marker>) -> Self {
-        Self { opener, matched: Matched::default(), call: None, has_more_calls: false }
+    /// Text without these markers.
+    pub(crate) fn without(markers: impl IntoIterator<Item = Arc<Marker>>) -> Self {
+        let forbidden = markers.into_iter().map(Watch::new).collect();
+        Self { forbidden, ..Self::default() }
     }
 
-    /// Text with calls of this grammar.
-    pub(crate) fn with_calls(opener: Arc<Marker>, call: Matcher, has_more_calls: bool) -> Self {
-        let call = Some(Box::new(call));
-        Self { opener, matched: Matched::default(), call, has_more_calls }
+    /// The same with calls of this grammar behind another marker.
+    pub(crate) fn with_calls(
+        self,
+        opener: Arc<Marker>,
+        call: Matcher,
+        behind_call: BehindCall,
+    ) -> Self {
+        Self { calls: Some((Watch::new(opener), Box::new(call))), behind_call, ..self }
     }
 
-    /// Forbids tokens that complete the marker where no call may begin, or with a rest that no call
-    /// begins with.
+    /// The same without one more marker.
+    pub(crate) fn and_without(mut self, marker: Arc<Marker>) -> Self {
+        self.forbidden.push(Watch::new(marker));
+        self
+    }
+
+    /// Takes text that stands before the answer.
+    pub(crate) fn begin_behind(&mut self, text: &str) {
+        let opener = self.calls.as_mut().map(|(opener, _)| opener);
+        for watch in self.forbidden.iter_mut().chain(opener) {
+            watch.push(text.as_bytes());
+        }
+    }
+
+    /// Forbids tokens that complete a marker which must not be written, or that of calls with a
+    /// rest that no call begins with.
     fn apply(&mut self, model: &Model, logits: &mut [f32]) {
-        for (token, rest) in self.opener.completions(self.matched, &model.vocabulary) {
-            let is_call = self.call.as_mut().is_some_and(|call| may_begin(call, model, rest));
-            if let Some(logit) = logits.get_mut(token.0 as usize).filter(|_| !is_call) {
+        let mut forbid = |token: TokenId| {
+            if let Some(logit) = logits.get_mut(token.0 as usize) {
                 *logit = f32::NEG_INFINITY;
+            }
+        };
+        for Watch { marker, matched } in &self.forbidden {
+            marker.completions(*matched, &model.vocabulary).for_each(|(token, _)| forbid(token));
+        }
+        if let Some((Watch { marker, matched }, call)) = &mut self.calls {
+            for (token, rest) in marker.completions(*matched, &model.vocabulary) {
+                if !may_begin(call, model, rest) {
+                    forbid(token);
+                }
             }
         }
     }
 
     /// The call that begins in this text, with what of the text belongs to it.
     fn push<'t>(&mut self, bytes: &'t [u8]) -> Result<Option<Begun<'t>>, String> {
-        let Some(end) = self.opener.push(&mut self.matched, bytes) else { return Ok(None) };
-        let call = self.call.clone().ok_or("a call where none is allowed")?;
-        if !self.has_more_calls {
-            self.call = None;
+        for watch in &mut self.forbidden {
+            if watch.push(bytes).is_some() {
+                return Err("a marker where none is allowed".to_owned());
+            }
         }
-        Ok(Some((call, &bytes[end..])))
+        let Some((opener, call)) = &mut self.calls else { return Ok(None) };
+        let Some(end) = opener.push(bytes) else { return Ok(None) };
+        let begun = (call.clone(), &bytes[end..]);
+        if self.behind_call == BehindCall::Text
+            && let Some((opener, _)) = self.calls.take()
+        {
+            self.forbidden.push(opener);
+        }
+        Ok(Some(begun))
     }
 }
 
@@ -88,6 +152,13 @@ impl Body {
     /// Whether an answer is not whole without it.
     pub(crate) fn is_bound(&self) -> bool {
         matches!(self, Self::Bound(_))
+    }
+
+    /// Takes text that stands before the answer.
+    pub(crate) fn begin_behind(&mut self, text: &str) {
+        if let Self::Watched(watched) = self {
+            watched.begin_behind(text);
+        }
     }
 
     /// Forbids tokens.
@@ -152,6 +223,7 @@ impl Body {
 
     fn leave_call(&mut self) {
         if let Self::Call(matcher, watched) = self
+            && watched.behind_call != BehindCall::End
             && matcher.is_stopped()
             && !matcher.is_error()
         {

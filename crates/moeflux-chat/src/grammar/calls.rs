@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use moeflux::Tokenizer;
+use moeflux::{ModelText, Tokenizer};
 use serde_json::{Map, Value as Json, json};
 
 use crate::calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
@@ -97,10 +97,11 @@ pub(crate) enum Extent {
 }
 
 /// Loosens tools, the largest first, until the rules of all have at most [`RULES_BYTES_MAX`].
-pub(crate) fn fit(format: &CallFormat, tools: &mut [Offered<'_>], tokenizer: &Tokenizer) {
-    let markers = markers(format, tokenizer);
+pub(crate) fn fit(format: &CallFormat, tools: &mut [Offered<'_>], text: &ModelText) {
+    let markers = markers(format, text.tokenizer());
     let n_bytes = |(idx, tool): (usize, &Offered<'_>)| {
-        let mut writer = Writer { markers: markers.clone(), rules: String::new() };
+        let is_end = ends_answer(format, text);
+        let mut writer = Writer { markers: markers.clone(), is_end, rules: String::new() };
         writer.call(format, format.before_call, (idx, tool));
         (writer.rules.len(), idx)
     };
@@ -120,10 +121,11 @@ pub(crate) fn rules(
     format: &CallFormat,
     tools: &[Offered<'_>],
     (extent, is_one_call): (Extent, bool),
-    tokenizer: &Tokenizer,
+    text: &ModelText,
 ) -> String {
-    let markers = markers(format, tokenizer);
-    let mut writer = Writer { markers, rules: String::new() };
+    let is_end = ends_answer(format, text);
+    let markers = markers(format, text.tokenizer());
+    let mut writer = Writer { markers, is_end, rules: String::new() };
     let has_section = !format.before_calls.is_empty();
     let (mut before_calls, mut before_call) = (format.before_calls, format.before_call);
     if extent == Extent::BehindOpener {
@@ -131,7 +133,7 @@ pub(crate) fn rules(
         let at = first.find(format.opener()).expect("the opener is a part of it");
         *first = &first[at + format.opener().len()..];
     }
-    let is_one_call = is_one_call || (extent == Extent::BehindOpener && !has_section);
+    let is_one_call = is_one_call || is_end || (extent == Extent::BehindOpener && !has_section);
     let more = if is_one_call {
         String::new()
     } else {
@@ -147,13 +149,29 @@ pub(crate) fn rules(
     writer.rules
 }
 
+/// A text for a grammar, with these markers by their ids where they are tokens.
+pub(crate) fn written(text: &str, markers: &[&'static str], tokenizer: &Tokenizer) -> String {
+    let markers = tokens_of(markers.iter().copied(), tokenizer);
+    Writer { markers, is_end: false, rules: String::new() }.text(text)
+}
+
+/// Whether what stands behind a call is a token that ends the answer: then no grammar names it.
+pub(crate) fn ends_answer(format: &CallFormat, text: &ModelText) -> bool {
+    let end = text.tokenizer().id_of(format.behind_call.trim());
+    end.is_some_and(|it| text.end_tokens().contains(&it))
+}
+
 /// The markers of a format that are tokens.
 fn markers(format: &CallFormat, tokenizer: &Tokenizer) -> Vec<Marker> {
+    tokens_of(format.markers(), tokenizer)
+}
+
+fn tokens_of(markers: impl Iterator<Item = &'static str>, tokenizer: &Tokenizer) -> Vec<Marker> {
     let marker = |text| {
         let token = tokenizer.id_of(text)?;
         Some(Marker { text, id: token.0, is_special: tokenizer.is_special(token) })
     };
-    format.markers().filter_map(marker).collect()
+    markers.filter_map(marker).collect()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -165,6 +183,8 @@ struct Marker {
 
 struct Writer {
     markers: Vec<Marker>,
+    /// Whether the answer ends behind a call.
+    is_end: bool,
     rules: String,
 }
 
@@ -205,7 +225,8 @@ impl Writer {
                 format!("{}{NUMBER} {behind}", self.text(&format!("{before}:")))
             }
         };
-        let tail = self.text(&format!("{}{}", format.behind_arguments, format.behind_call));
+        let behind_call = if self.is_end { "" } else { format.behind_call };
+        let tail = self.text(&format!("{}{behind_call}", format.behind_arguments));
         self.rule(&format!("call_{idx}"), &format!("{head}arguments_{idx} {tail}"));
         match format.arguments {
             ArgumentsForm::Json => {

@@ -1,7 +1,8 @@
 //! Holds an answer to its rules: thoughts of bounded length, then a grammar.
 //!
-//! * Tokens of a thought are free until `</think>` was written; then the body begins.
-//! * Where a thought has as many tokens as it may, its end is forced.
+//! * Tokens of a thought are free until `</think>` was written; then the body begins. In answers of
+//!   messages another thought may come instead.
+//! * Where thoughts have as many tokens as they may, their end is forced.
 //! * Where a thought may still open, the body's tokens are allowed beside those of `<think>`.
 //!
 //! **Invariant:** a token that [`LogitMask::apply`] left is taken by [`LogitMask::accept`]; forced
@@ -14,10 +15,11 @@ use std::sync::Arc;
 
 use moeflux::{LogitMask, TokenId};
 
-use crate::answer::{AnswerStart, OPEN, Opening};
+use crate::answer::AnswerStart;
 use crate::grammar::body::Body;
 use crate::grammar::marker::Matched;
 use crate::grammar::model::{Model, forbid_all_but_one};
+use crate::thoughts::{Opening, ThoughtFormat};
 
 /// What one answer is held to. A mask for [`moeflux::Generation::with_mask`].
 ///
@@ -31,6 +33,7 @@ pub struct Constraint {
     /// Not begun yet, except in [`Reached::Body`].
     body: Body,
     thoughts: Thoughts,
+    n_thought_tokens: usize,
     /// Tokens that have to come next.
     pending: VecDeque<TokenId>,
     may_end: bool,
@@ -43,7 +46,7 @@ pub(crate) struct Thoughts {
     pub(crate) n_tokens_max: Option<usize>,
     /// Tokens that end a thought, as the template writes it.
     pub(crate) closing: Vec<TokenId>,
-    /// What of that is blank space behind the marker.
+    /// What of that stands behind the marker: blank space, or the start of the next message.
     pub(crate) behind: String,
 }
 
@@ -53,11 +56,8 @@ enum Reached {
     /// Whether a thought comes first is not known: the text so far, and the body if it can go on
     /// from there.
     Start(Vec<u8>, Option<Body>),
-    Thought {
-        n_tokens: usize,
-        matched: Matched,
-    },
-    /// Blank space behind a thought is still to come.
+    Thought(Matched),
+    /// What stands behind the end of a thought is still to come.
     Behind,
     Body,
 }
@@ -75,25 +75,53 @@ impl Constraint {
     pub(crate) fn new(
         model: Arc<Model>,
         start: AnswerStart,
-        body: Body,
+        mut body: Body,
         thoughts: Thoughts,
     ) -> Self {
+        if let Some(next) = model.thoughts.next().filter(|_| start != AnswerStart::Text) {
+            body.begin_behind(next);
+        }
         let reached = match start {
-            AnswerStart::Open => Reached::Start(Vec::new(), Some(body.clone())),
-            AnswerStart::Thought => Reached::Thought { n_tokens: 0, matched: Matched::default() },
-            AnswerStart::Text => Reached::Body,
+            AnswerStart::Thought => Reached::Thought(Matched::default()),
+            AnswerStart::Open | AnswerStart::Text => Reached::Body,
         };
-        let (pending, failure) = (VecDeque::new(), None);
-        let mut new = Self { model, reached, body, thoughts, pending, may_end: false, failure };
+        let (n_thought_tokens, pending, failure) = (0, VecDeque::new(), None);
+        let mut new = Self {
+            model,
+            reached,
+            body,
+            thoughts,
+            n_thought_tokens,
+            pending,
+            may_end: false,
+            failure,
+        };
+        if start == AnswerStart::Open {
+            new.begin();
+        }
         new.force_close();
         new.may_end = new.find_may_end();
         new
     }
 
+    /// A thought may come, or the body.
+    fn begin(&mut self) {
+        let is_message = self.model.thoughts.next().is_some();
+        // A thought of one message alone is opened only if it may have a token.
+        self.reached = match is_message && self.is_thought_over() {
+            true => Reached::Body,
+            false => Reached::Start(Vec::new(), Some(self.body.clone())),
+        };
+    }
+
+    fn is_thought_over(&self) -> bool {
+        self.thoughts.n_tokens_max.is_some_and(|most| self.n_thought_tokens >= most)
+    }
+
     /// Forces the end of a thought that is long enough.
     fn force_close(&mut self) {
-        if let Reached::Thought { n_tokens, .. } = self.reached
-            && self.thoughts.n_tokens_max.is_some_and(|most| n_tokens >= most)
+        if matches!(self.reached, Reached::Thought(_))
+            && self.is_thought_over()
             && self.pending.is_empty()
         {
             self.pending.extend(&self.thoughts.closing);
@@ -103,7 +131,7 @@ impl Constraint {
     fn find_may_end(&mut self) -> bool {
         match &mut self.reached {
             Reached::Start(_, body) => body.as_mut().is_some_and(Body::may_end),
-            Reached::Thought { .. } | Reached::Behind => !self.body.is_bound(),
+            Reached::Thought(_) | Reached::Behind => !self.body.is_bound(),
             Reached::Body => self.body.may_end(),
         }
     }
@@ -124,7 +152,7 @@ impl Constraint {
         let Self { model, reached, body, .. } = self;
         match reached {
             Reached::Start(text, alive) => apply_at_start(model, (text, alive), logits)?,
-            Reached::Thought { matched, .. } => {
+            Reached::Thought(matched) => {
                 model.vocabulary.forbid_padding(logits);
                 for (token, rest) in model.close.completions(*matched, &model.vocabulary) {
                     let rest = rest.trim_ascii_start();
@@ -158,7 +186,7 @@ impl Constraint {
                 }
                 self.find_thought()?;
             }
-            Reached::Thought { .. } => self.think(bytes)?,
+            Reached::Thought(_) => self.think(bytes)?,
             Reached::Behind if !is_pending => {
                 return Err(format!("token {} is not the one that was forced", token.0));
             }
@@ -166,7 +194,7 @@ impl Constraint {
             Reached::Body => self.body.accept(&model, token)?,
         }
         if matches!(self.reached, Reached::Behind) && self.pending.is_empty() {
-            self.reached = Reached::Body;
+            self.begin_behind_thought();
         }
         self.force_close();
         self.may_end = self.find_may_end();
@@ -176,11 +204,11 @@ impl Constraint {
     /// At the start: whether the text has become a thought or something else.
     fn find_thought(&mut self) -> Result<(), String> {
         let Reached::Start(text, alive) = &mut self.reached else { return Ok(()) };
-        match opening(text) {
+        match opening(self.model.thoughts, text) {
             Opening::Unknown => Ok(()),
             Opening::Opened(n_bytes) => {
                 let rest = text[n_bytes..].to_vec();
-                self.reached = Reached::Thought { n_tokens: 0, matched: Matched::default() };
+                self.reached = Reached::Thought(Matched::default());
                 self.push_thought(&rest)
             }
             Opening::Closed(n_bytes) => {
@@ -197,14 +225,12 @@ impl Constraint {
     }
 
     fn think(&mut self, bytes: &[u8]) -> Result<(), String> {
-        if let Reached::Thought { n_tokens, .. } = &mut self.reached {
-            *n_tokens += 1;
-        }
+        self.n_thought_tokens += 1;
         self.push_thought(bytes)
     }
 
     fn push_thought(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let Reached::Thought { matched, .. } = &mut self.reached else { return Ok(()) };
+        let Reached::Thought(matched) = &mut self.reached else { return Ok(()) };
         match self.model.close.push(matched, bytes) {
             Some(end) => self.leave_thought(&bytes[end..]),
             None => Ok(()),
@@ -220,13 +246,25 @@ impl Constraint {
             return self.body.accept_bytes(&self.model.clone(), text);
         }
         // In front of a grammar, what the template writes: the model has no other way to write it.
-        if self.pending.is_empty() && self.body.is_bound() {
+        // A message has one start everywhere.
+        let is_message = self.model.thoughts.next().is_some();
+        if self.pending.is_empty() && (self.body.is_bound() || is_message) {
             let behind = self.thoughts.behind.as_bytes().strip_prefix(rest).unwrap_or_default();
-            let behind = std::str::from_utf8(behind).expect("blank space is ASCII");
-            self.pending.extend(self.model.vocabulary.encode(behind, false));
+            let behind = std::str::from_utf8(behind).expect("what is behind a thought is ASCII");
+            self.pending.extend(self.model.vocabulary.encode(behind, is_message));
         }
-        self.reached = if self.pending.is_empty() { Reached::Body } else { Reached::Behind };
+        self.reached = Reached::Behind;
+        if self.pending.is_empty() {
+            self.begin_behind_thought();
+        }
         Ok(())
+    }
+
+    fn begin_behind_thought(&mut self) {
+        self.reached = Reached::Body;
+        if self.model.thoughts.next().is_some() {
+            self.begin();
+        }
     }
 
     fn fail(&mut self, problem: &str) {
@@ -275,15 +313,15 @@ impl LogitMask for Constraint {
 }
 
 /// What an answer of these bytes begins with. The last character may be unfinished.
-fn opening(bytes: &[u8]) -> Opening {
+fn opening(thoughts: &ThoughtFormat, bytes: &[u8]) -> Opening {
     let (text, is_blank_possible) = match std::str::from_utf8(bytes) {
-        Ok(text) => return Opening::of(text),
+        Ok(text) => return thoughts.opening(text),
         Err(error) => {
             let text = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
             (text, error.error_len().is_none() && text.trim_start().is_empty())
         }
     };
-    match Opening::of(text) {
+    match thoughts.opening(text) {
         // No marker goes on with such a byte.
         Opening::Unknown if !is_blank_possible => Opening::None,
         known => known,
@@ -309,9 +347,9 @@ fn apply_at_start(
     Ok(())
 }
 
-/// The tokens that go on with `<think>`, without blank space in front of it.
+/// The tokens that go on with the start of a thought, without blank space in front of it.
 fn opening_tokens<'m>(model: &'m Model, text: &'m [u8]) -> impl Iterator<Item = TokenId> + 'm {
-    let rest = OPEN.as_bytes().strip_prefix(text).unwrap_or_default();
+    let rest = model.thoughts.open.as_bytes().strip_prefix(text).unwrap_or_default();
     let n_ids = u32::try_from(model.vocabulary.trie().vocab_size()).unwrap_or(u32::MAX);
     (0..n_ids).map(TokenId).filter(move |token| {
         let bytes = model.vocabulary.bytes(*token);

@@ -33,17 +33,18 @@ use llguidance::api::GrammarWithLexer;
 use moeflux::ModelText;
 use serde_json::json;
 
-use crate::answer::{AnswerStart, CLOSE};
+use crate::answer::AnswerStart;
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
 use crate::format::ChatFormat;
-use crate::grammar::body::{Body, Watched};
+use crate::grammar::body::{BehindCall, Body, Watched};
 use crate::grammar::calls::{Extent, Offered};
 use crate::grammar::constraint::Thoughts;
 use crate::grammar::marker::Marker;
 use crate::grammar::model::{Author, Model};
 use crate::grammar::schema::Unenforced;
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
+use crate::thoughts::ThoughtFormat;
 
 /// What a refusal is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,9 @@ impl std::error::Error for Refusal {}
 /// What the end of a thought looks like where no template says it.
 const THOUGHT_END: &str = "\n</think>\n\n";
 
+/// The header of a message that is a text.
+const FINAL: &str = "<|channel|>final<|message|>";
+
 /// Most tools that are tried one by one where they are not taken together.
 const TRIED_TOOLS_MAX: usize = 200;
 
@@ -89,6 +93,7 @@ const FORM: &str = "form";
 pub struct Grammars {
     text: Arc<ModelText>,
     calls: Option<&'static CallFormat>,
+    thoughts: &'static ThoughtFormat,
     thought_end: String,
     model: OnceLock<Result<Arc<Model>, String>>,
 }
@@ -97,17 +102,29 @@ impl Grammars {
     /// Those of a model that writes calls in this format.
     #[must_use]
     pub fn new(text: Arc<ModelText>, calls: Option<&'static CallFormat>) -> Self {
-        Self { text, calls, thought_end: THOUGHT_END.to_owned(), model: OnceLock::new() }
+        let (thoughts, thought_end) = (ThoughtFormat::usual(), THOUGHT_END.to_owned());
+        Self { text, calls, thoughts, thought_end, model: OnceLock::new() }
     }
 
     /// Those of a model with this chat template.
     #[must_use]
     pub fn of_format(text: Arc<ModelText>, format: &ChatFormat) -> Self {
-        let grammars = Self::new(text, format.call_format());
+        let thoughts = format.thought_format();
+        let grammars = Self::new(text, format.call_format()).with_thoughts(thoughts);
         match format.thought_end() {
             Some(end) => grammars.with_thought_end(end),
             None => grammars,
         }
+    }
+
+    /// The same for a model that tells thoughts in this way.
+    #[must_use]
+    pub fn with_thoughts(self, thoughts: &'static ThoughtFormat) -> Self {
+        let thought_end = match thoughts.next() {
+            Some(next) => format!("{}{next}", thoughts.close),
+            None => format!("\n{}\n\n", thoughts.close),
+        };
+        Self { thoughts, thought_end, ..self }
     }
 
     /// The same for a template that ends thoughts with this text, by
@@ -115,7 +132,7 @@ impl Grammars {
     #[must_use]
     pub fn with_thought_end(self, thought_end: String) -> Self {
         // Without its marker a thought would never end.
-        if thought_end.contains(CLOSE) { Self { thought_end, ..self } } else { self }
+        if thought_end.contains(self.thoughts.close) { Self { thought_end, ..self } } else { self }
     }
 
     /// Makes the tables of the model now.
@@ -136,7 +153,7 @@ impl Grammars {
         tools: &[Tool],
         start: AnswerStart,
     ) -> Result<Option<Constraint>, Refusal> {
-        let Some(body) = self.body(rules, tools)? else { return Ok(None) };
+        let Some(body) = self.body(rules, tools, start)? else { return Ok(None) };
         let n_tokens_max = rules.n_thought_tokens_max.filter(|_| start != AnswerStart::Text);
         if matches!(body, Body::Free) && n_tokens_max.is_none() {
             return Ok(None);
@@ -148,44 +165,68 @@ impl Grammars {
             return Err(Refusal { part: RulePart::Model, problem: problem.to_owned() });
         }
         let closing = model.vocabulary.encode(&self.thought_end, true);
-        let at = self.thought_end.find(CLOSE).map_or(0, |at| at + CLOSE.len());
+        let close = self.thoughts.close;
+        let at = self.thought_end.find(close).map_or(0, |at| at + close.len());
         let behind = self.thought_end[at..].to_owned();
-        let behind = if behind.trim_ascii().is_empty() { behind } else { String::new() };
+        let is_written = behind.trim_ascii().is_empty() || self.thoughts.next().is_some();
+        let behind = if is_written { behind } else { String::new() };
         let thoughts = Thoughts { n_tokens_max, closing, behind };
         Ok(Some(Constraint::new(model, start, body, thoughts)))
     }
 
     fn model(&self) -> Result<Arc<Model>, Refusal> {
-        let opener = self.calls.map(CallFormat::opener);
-        let model = self.model.get_or_init(|| Model::new(self.text.clone(), opener).map(Arc::new));
+        let make = || Model::new(self.text.clone(), self.thoughts, self.calls).map(Arc::new);
+        let model = self.model.get_or_init(make);
         let refused =
             |problem: &String| Refusal { part: RulePart::Model, problem: problem.clone() };
         model.as_ref().map(Arc::clone).map_err(refused)
     }
 
     /// What is demanded behind the thoughts; `None` if neither that nor the thoughts are bound.
-    fn body(&self, rules: &AnswerRules, tools: &[Tool]) -> Result<Option<Body>, Refusal> {
+    fn body(
+        &self,
+        rules: &AnswerRules,
+        tools: &[Tool],
+        start: AnswerStart,
+    ) -> Result<Option<Body>, Refusal> {
         let form = form(&rules.form).map_err(refused_form)?;
+        let form = form.map(|grammar| Form { grammar, front: self.front_of_form(start) });
         let choice = self.choice(rules, tools)?;
         let bound = |matcher| Ok(Some(Body::Bound(Box::new(matcher))));
         match (form, choice) {
-            (None, None) => Ok(rules.n_thought_tokens_max.map(|_| Body::Free)),
+            (None, None) if self.thoughts.next().is_none() => {
+                Ok(rules.n_thought_tokens_max.map(|_| Body::Free))
+            }
+            (None, None) => {
+                let is_limited = rules.n_thought_tokens_max.is_some();
+                let watched = is_limited.then(|| self.watched(rules, false)).transpose()?;
+                Ok(watched.map(Body::Watched))
+            }
             (Some(form), None | Some(Choice::Forbidden)) => {
                 bound(self.matcher_of_form(form, &rules.form)?)
             }
             (None, Some(Choice::Forbidden)) => {
-                Ok(Some(Body::Watched(Watched::without_calls(self.opener()?))))
+                let watched = self.watched(rules, true)?.and_without(self.opener()?);
+                Ok(Some(Body::Watched(watched)))
             }
             (None, Some(Choice::Free(asked))) => {
                 let asked =
                     Asked { is_one_call: rules.is_one_call, extent: Extent::BehindOpener, ..asked };
                 let call = self.matcher_of_calls(&asked, None, Author::Ours)?;
-                let has_more_calls = !rules.is_one_call;
-                let watched = Watched::with_calls(self.opener()?, call, has_more_calls);
+                let behind_call = if calls::ends_answer(asked.format, &self.text) {
+                    BehindCall::End
+                } else if rules.is_one_call {
+                    BehindCall::Text
+                } else {
+                    BehindCall::Calls
+                };
+                let watched = self.watched(rules, true)?;
+                let watched = watched.with_calls(self.opener()?, call, behind_call);
                 Ok(Some(Body::Watched(watched)))
             }
             (form, Some(Choice::Free(asked) | Choice::Demanded(asked))) => {
-                let asked = Asked { is_one_call: rules.is_one_call, ..asked };
+                let front = self.front_of_calls(asked.format, start);
+                let asked = Asked { is_one_call: rules.is_one_call, front, ..asked };
                 let form = form.filter(|_| !asked.is_demanded);
                 if let Some(form) = &form {
                     // What is wrong with it is not the tools' fault.
@@ -194,6 +235,29 @@ impl Grammars {
                 bound(self.matcher_of_calls(&asked, form, author(&rules.form))?)
             }
         }
+    }
+
+    /// Text without calls in ways that no grammar holds, and without more thoughts where these have
+    /// a limit and are messages: those behind a text would not be counted.
+    fn watched(&self, rules: &AnswerRules, has_calls: bool) -> Result<Watched, Refusal> {
+        let model = self.model()?;
+        let watched = Watched::without(model.others.iter().filter(|_| has_calls).cloned());
+        let is_limited = rules.n_thought_tokens_max.is_some() && self.thoughts.next().is_some();
+        Ok(if is_limited { watched.and_without(model.open.clone()) } else { watched })
+    }
+
+    /// What stands before a form in an answer that begins like this, for a grammar.
+    fn front_of_form(&self, start: AnswerStart) -> String {
+        let is_message = self.thoughts.next().is_some() && start != AnswerStart::Text;
+        let front = if is_message { FINAL } else { "" };
+        calls::written(front, &self.thoughts.markers(), self.text.tokenizer())
+    }
+
+    /// The same before calls.
+    fn front_of_calls(&self, format: &CallFormat, start: AnswerStart) -> String {
+        let is_within = self.thoughts.next().is_some() && start == AnswerStart::Text;
+        let front = if is_within { format.behind_text } else { "" };
+        calls::written(front, &self.thoughts.markers(), self.text.tokenizer())
     }
 
     fn opener(&self) -> Result<Arc<Marker>, Refusal> {
@@ -235,8 +299,8 @@ impl Grammars {
             }
             (Some(format), _) => {
                 let offered = tools.into_iter().map(Offered::new).collect();
-                let (extent, is_one_call) = (Extent::Turn, false);
-                let asked = Asked { format, offered, extent, is_one_call, is_demanded };
+                let (extent, is_one_call, front) = (Extent::Turn, false, String::new());
+                let asked = Asked { format, offered, extent, front, is_one_call, is_demanded };
                 Ok(Some(if is_demanded { Choice::Demanded(asked) } else { Choice::Free(asked) }))
             }
         }
@@ -244,10 +308,16 @@ impl Grammars {
 
     fn matcher_of_form(
         &self,
-        grammar: GrammarWithLexer,
+        Form { grammar, front }: Form,
         form: &AnswerForm,
     ) -> Result<llguidance::Matcher, Refusal> {
-        let matcher = self.model()?.matcher(vec![grammar], author(form));
+        let grammars = if front.is_empty() {
+            vec![grammar]
+        } else {
+            let whole = format!("start: {front} @{FORM}\n");
+            vec![GrammarWithLexer::from_lark(whole), grammar]
+        };
+        let matcher = self.model()?.matcher(grammars, author(form));
         matcher.map_err(|problem| refused_form(explained(form, problem)))
     }
 
@@ -257,19 +327,22 @@ impl Grammars {
     fn matcher_of_calls(
         &self,
         asked: &Asked<'_>,
-        form: Option<GrammarWithLexer>,
+        form: Option<Form>,
         author: Author,
     ) -> Result<llguidance::Matcher, Refusal> {
-        let (model, tokenizer) = (self.model()?, self.text.tokenizer());
-        let matcher = |offered: &[Offered<'_>], form: Option<&GrammarWithLexer>| {
+        let model = self.model()?;
+        let matcher = |offered: &[Offered<'_>], form: Option<&Form>| {
             let extent = (asked.extent, asked.is_one_call);
-            let rules = calls::rules(asked.format, offered, extent, tokenizer);
-            let start = if form.is_some() { "start: calls | @form\n" } else { "start: calls\n" };
+            let rules = calls::rules(asked.format, offered, extent, &self.text);
+            let or_form = form.map(|form| format!(" | {} @{FORM}", form.front));
+            let or_form = or_form.unwrap_or_default();
+            let start = format!("start: {} calls{or_form}\n", asked.front);
             let calls = GrammarWithLexer::from_lark(format!("{start}{rules}"));
-            model.matcher(std::iter::once(calls).chain(form.cloned()).collect(), author)
+            let form = form.map(|form| form.grammar.clone());
+            model.matcher(std::iter::once(calls).chain(form).collect(), author)
         };
         let mut offered = asked.offered.clone();
-        calls::fit(asked.format, &mut offered, tokenizer);
+        calls::fit(asked.format, &mut offered, &self.text);
         if let Ok(matcher) = matcher(&offered, form.as_ref()) {
             return Ok(matcher);
         }
@@ -304,8 +377,18 @@ struct Asked<'t> {
     format: &'static CallFormat,
     offered: Vec<Offered<'t>>,
     extent: Extent,
+    /// What stands before them.
+    front: String,
     is_one_call: bool,
     is_demanded: bool,
+}
+
+/// A form of the text of an answer.
+#[derive(Clone)]
+struct Form {
+    grammar: GrammarWithLexer,
+    /// What stands before it.
+    front: String,
 }
 
 fn refused_form(problem: String) -> Refusal {

@@ -12,9 +12,10 @@ use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
 use llguidance::{Logger, Matcher, ParserFactory};
 use moeflux::{ModelText, TokenId};
 
-use crate::answer::CLOSE;
+use crate::calls::format::CallFormat;
 use crate::grammar::marker::Marker;
 use crate::grammar::vocabulary::Vocabulary;
+use crate::thoughts::ThoughtFormat;
 
 /// Largest grammar, in llguidance's symbols.
 const GRAMMAR_SIZE_MAX: usize = 200_000;
@@ -45,10 +46,15 @@ pub(crate) enum Author {
 pub(crate) struct Model {
     pub(crate) vocabulary: Arc<Vocabulary>,
     factory: ParserFactory,
+    pub(crate) thoughts: &'static ThoughtFormat,
+    /// The start of a thought.
+    pub(crate) open: Arc<Marker>,
     /// The end of a thought.
     pub(crate) close: Arc<Marker>,
     /// The start of the calls of a turn, where the format of calls is known.
     pub(crate) opener: Option<Arc<Marker>>,
+    /// Other starts of calls.
+    pub(crate) others: Vec<Arc<Marker>>,
 }
 
 impl fmt::Debug for Model {
@@ -62,15 +68,21 @@ impl fmt::Debug for Model {
 impl Model {
     /// # Errors
     /// What llguidance cannot make of the vocabulary.
-    pub(crate) fn new(text: Arc<ModelText>, opener: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(
+        text: Arc<ModelText>,
+        thoughts: &'static ThoughtFormat,
+        calls: Option<&CallFormat>,
+    ) -> Result<Self, String> {
         let vocabulary = Arc::new(Vocabulary::new(text));
         let env: TokEnv = vocabulary.clone();
         let slices = SlicedBiasComputer::general_slices();
         let factory = ParserFactory::new(&env, capabilities(), &slices)
             .map_err(|error| format!("the vocabulary cannot be used: {}", first_line(&error)))?;
-        let close = Arc::new(Marker::new(CLOSE, &vocabulary));
-        let opener = opener.map(|opener| Arc::new(Marker::new(opener, &vocabulary)));
-        Ok(Self { vocabulary, factory, close, opener })
+        let marker = |text: &str| Arc::new(Marker::new(text, &vocabulary));
+        let (open, close) = (marker(thoughts.open), marker(thoughts.close));
+        let opener = calls.map(|it| marker(it.opener()));
+        let others = calls.into_iter().flat_map(|it| it.others).map(|it| marker(it)).collect();
+        Ok(Self { vocabulary, factory, thoughts, open, close, opener, others })
     }
 
     /// A matcher at the start of a grammar.

@@ -4,9 +4,9 @@
 //! sampled as.
 
 use moeflux::{Finish, TokenId, Tokenizer};
-use moeflux_chat::{AnswerReader, AnswerStart, Assistant, Call, HiddenMarkers, Piece, Sampled};
+use moeflux_chat::{AnswerReader, Assistant, Call, HiddenMarkers, Piece, Sampled};
 
-use crate::shown::Calls;
+use crate::shown::{Begins, Calls};
 
 /// A part of what is shown.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +34,9 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// An answer that begins like this, and may call these tools.
-    pub(crate) fn new(start: AnswerStart, calls: &Calls, tokenizer: &Tokenizer) -> Self {
-        let (mut reader, mut markers) = (AnswerReader::new(start), HiddenMarkers::of(tokenizer));
+    pub(crate) fn new((start, thoughts): Begins, calls: &Calls, tokenizer: &Tokenizer) -> Self {
+        let mut reader = AnswerReader::new(start, thoughts);
+        let mut markers = HiddenMarkers::of(tokenizer, thoughts);
         if let Some((format, tools)) = calls {
             reader = reader.with_calls(format, tools);
             markers = markers.with_calls(tokenizer, format);
@@ -136,6 +137,8 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_chat::{AnswerStart, ThoughtFormat};
+
     use super::*;
 
     fn call(name: &str) -> Piece {
@@ -143,7 +146,8 @@ mod tests {
     }
 
     fn answer() -> Answer {
-        Answer::with_reader(AnswerReader::new(AnswerStart::Open), HiddenMarkers::default())
+        let reader = AnswerReader::new(AnswerStart::Open, ThoughtFormat::usual());
+        Answer::with_reader(reader, HiddenMarkers::default())
     }
 
     #[test]

@@ -117,7 +117,8 @@ impl Asking<'_> {
         let calls = self.calls();
         let job = self.job(&prepared, &calls)?;
         let took = Took::begin(job.prompt.len(), &self.opened.service.stats());
-        let answer = Answer::new(prepared.start, &calls, self.opened.text.tokenizer());
+        let begins = (prepared.start, self.opened.format.thought_format());
+        let answer = Answer::new(begins, &calls, self.opened.text.tokenizer());
         let asked = clock::instant();
         let mut coming = Coming { answer, display: Display::default(), took, asked, bar: None };
         let (events, heard) = channel();

@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 
 use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
-use moeflux_chat::{AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey};
+use moeflux_chat::{
+    AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey, ThoughtFormat,
+};
 use moeflux_schedule::Job;
 
 use crate::http::reply::failure_of;
@@ -79,7 +81,8 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
             stops: request.stops.clone(),
             masks: masks.clone(),
         };
-        let reading = Reading::new(shared, &request.rules, prompt.start, tools.clone());
+        let begins = (prompt.start, prompt.thoughts);
+        let reading = Reading::new(shared, &request.rules, begins, tools.clone());
         let Prepared { echo, n_replayed, key, .. } = prompt;
         Planned { job, reading, echo, n_replayed, key }
     };
@@ -139,6 +142,7 @@ struct Prepared {
     tokens: Vec<TokenId>,
     parts_at: Vec<usize>,
     start: AnswerStart,
+    thoughts: &'static ThoughtFormat,
     echo: Option<String>,
     n_replayed: usize,
     key: Option<PromptKey>,
@@ -166,7 +170,8 @@ fn read_chat(
         replays.used(&prompt);
     }
     let moeflux_chat::Prepared { tokens, start, parts_at, key, .. } = prompt;
-    Ok(Prepared { tokens, parts_at, start, echo: None, n_replayed, key })
+    let thoughts = format.thought_format();
+    Ok(Prepared { tokens, parts_at, start, thoughts, echo: None, n_replayed, key })
 }
 
 fn read(
@@ -191,8 +196,8 @@ fn read(
         PromptText::Text(text) | PromptText::Bare(text) => text.clone(),
         PromptText::Tokens(tokens) => tokenizer.decode(tokens),
     });
-    let (parts_at, start) = (Vec::new(), AnswerStart::Text);
-    Ok(Prepared { tokens, parts_at, start, echo, n_replayed: 0, key: None })
+    let (parts_at, start, thoughts) = (Vec::new(), AnswerStart::Text, ThoughtFormat::usual());
+    Ok(Prepared { tokens, parts_at, start, thoughts, echo, n_replayed: 0, key: None })
 }
 
 /// Refuses ids that stand for nothing.

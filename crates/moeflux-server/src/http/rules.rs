@@ -8,7 +8,7 @@ use std::sync::Arc;
 use moeflux::LogitMask;
 use moeflux_chat::{
     AnswerReader, AnswerRules, AnswerStart, CallFormat, Constraint, HiddenMarkers, Refusal,
-    RulePart, Tool,
+    RulePart, ThoughtFormat, Tool,
 };
 use moeflux_schedule::Masks;
 
@@ -19,6 +19,7 @@ use crate::wire::{Failure, Request};
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     start: AnswerStart,
+    thoughts: &'static ThoughtFormat,
     /// Of the tools that may be called.
     calls: Option<(&'static CallFormat, Vec<Tool>)>,
     n_calls_max: usize,
@@ -29,21 +30,23 @@ impl Reading {
     pub(crate) fn new(
         shared: &Shared,
         rules: &AnswerRules,
-        start: AnswerStart,
+        (start, thoughts): (AnswerStart, &'static ThoughtFormat),
         tools: Vec<Tool>,
     ) -> Self {
         let calls = shared.calls.map(|format| (format, tools));
         let n_calls_max = if rules.is_one_call { 1 } else { usize::MAX };
-        Self { start, calls: calls.filter(|(_, tools)| !tools.is_empty()), n_calls_max }
+        Self { start, thoughts, calls: calls.filter(|(_, tools)| !tools.is_empty()), n_calls_max }
     }
 
     /// A reader of one answer, and the tokens that it has to be told the text of.
     pub(crate) fn reader(&self, shared: &Shared) -> (AnswerReader, HiddenMarkers) {
-        let (reader, markers) = (AnswerReader::new(self.start), shared.markers);
+        let tokenizer = shared.served.text.tokenizer();
+        let reader = AnswerReader::new(self.start, self.thoughts);
+        let markers = HiddenMarkers::of(tokenizer, self.thoughts);
         match &self.calls {
             None => (reader, markers),
             Some((format, tools)) => {
-                let markers = markers.with_calls(shared.served.text.tokenizer(), format);
+                let markers = markers.with_calls(tokenizer, format);
                 (reader.with_calls(format, tools).with_calls_max(self.n_calls_max), markers)
             }
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use moeflux::Result;
-use moeflux_chat::{CallFormat, ChatFormat, Grammars, HiddenMarkers, Replays};
+use moeflux_chat::{CallFormat, ChatFormat, Grammars, Replays};
 
 use crate::http::body::Room;
 use crate::http::config::{Config, Served};
@@ -27,7 +27,6 @@ pub(crate) struct Shared {
     /// How the model writes calls, if in a known way.
     pub(crate) calls: Option<&'static CallFormat>,
     pub(crate) grammars: Grammars,
-    pub(crate) markers: HiddenMarkers,
     pub(crate) connections: ConnectionCounts,
     /// What was sampled for earlier answers; `None` if histories are read as they come.
     replays: Option<Mutex<Replays>>,
@@ -55,7 +54,6 @@ impl Shared {
             format,
             calls,
             grammars,
-            markers: HiddenMarkers::of(served.text.tokenizer()),
             replays: replays.map(Mutex::new),
             config,
             served,

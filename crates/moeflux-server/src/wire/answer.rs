@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** every token but the one that ends the answer is counted once, as thought or not.
 //! The tokens that [`Event::Text`] lists are those of the text, in order, whether it comes with
-//! them or later; tokens of thoughts, of the blank space behind them and of calls are not listed.
+//! them or later; tokens of thoughts, of the blank space behind them, of headers of messages and of
+//! calls are not listed.
 
 use moeflux::{TokenId, Tokenizer};
 use moeflux_chat::{AnswerReader, HiddenMarkers, Piece, Stage};
@@ -83,16 +84,18 @@ impl AnswerEvents {
     }
 
     fn token(&mut self, token: TokenId, text: &str, score: Option<TokenLogprob>) -> Vec<Event> {
-        let was_thinking = self.reader.stage() == Stage::Thought;
+        let before = self.reader.stage();
         self.waiting.extend(score);
         let pieces = self.reader.push(self.markers.text(token).unwrap_or(text));
         let stage = self.reader.stage();
         self.usage.n_answer_tokens += 1;
-        if was_thinking || stage == Stage::Thought {
+        if before == Stage::Thought || stage == Stage::Thought {
             self.usage.n_thought_tokens += 1;
         }
         let events = self.events(pieces);
-        if self.is_in_call || matches!(stage, Stage::Thought | Stage::BehindThought) {
+        let is_text = !matches!(stage, Stage::Thought | Stage::BehindThought | Stage::Header);
+        // The last marker of a header is no part of the text behind it.
+        if self.is_in_call || !is_text || before == Stage::Header {
             self.waiting.clear();
         }
         events
@@ -155,7 +158,7 @@ pub fn scored(tokenizer: &Tokenizer, token: &Scored) -> TokenLogprob {
 
 #[cfg(test)]
 mod tests {
-    use moeflux_chat::AnswerStart;
+    use moeflux_chat::{AnswerStart, ThoughtFormat};
 
     use super::*;
 
@@ -170,7 +173,7 @@ mod tests {
         rest: &str,
         (expected, n_answer_tokens, n_thought_tokens): (&[&str], usize, usize),
     ) {
-        let reader = AnswerReader::new(start);
+        let reader = AnswerReader::new(start, ThoughtFormat::usual());
         let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call");
         let mut events = Vec::new();
         for (id, text) in (0..).zip(texts) {
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn calls_have_numbers_and_ids() {
-        let reader = AnswerReader::new(AnswerStart::Text);
+        let reader = AnswerReader::new(AnswerStart::Text, ThoughtFormat::usual());
         let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call_a");
         let call = |name: &str| Piece::Call { name: name.into(), id: None };
         let pieces = vec![

@@ -28,8 +28,8 @@ fn events(request: &Request, text: &ModelText, session: &mut Session) -> Vec<Eve
         .unwrap()
         .with_stops(request.stops.clone());
     let usage = Usage { n_prompt_tokens: tokens.len(), ..Usage::default() };
-    let markers = HiddenMarkers::of(text.tokenizer());
-    let reader = AnswerReader::new(prompt.start);
+    let markers = HiddenMarkers::of(text.tokenizer(), format.thought_format());
+    let reader = AnswerReader::new(prompt.start, format.thought_format());
     let mut answer = AnswerEvents::new(0, reader, markers, usage, "call_1");
     let mut events = vec![Event::Begun { n_prompt_tokens: tokens.len(), n_cached_tokens: 0 }];
     let n_best = generation.n_best_needed();

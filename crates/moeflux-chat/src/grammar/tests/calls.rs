@@ -45,7 +45,7 @@ fn rules(tool_choice: ToolChoice) -> AnswerRules {
 }
 
 /// A call of each format with two arguments, and one without.
-const WRITTEN: [(&str, &str, &str); 8] = [
+const WRITTEN: [(&str, &str, &str); 11] = [
     (
         "hermes",
         "<tool_call>\n\
@@ -93,6 +93,27 @@ const WRITTEN: [(&str, &str, &str); 8] = [
         "<tool_call>get<arg_key>city</arg_key><arg_value><B></arg_value>\
          <arg_key>exact</arg_key><arg_value>true</arg_value></tool_call>",
         "<tool_call>get_all</tool_call>",
+    ),
+    (
+        "minimax_m2",
+        "<invoke name=\"get\">\n<parameter name=\"city\"><B></parameter>\n\
+         <parameter name=\"exact\">true</parameter>\n</invoke>\n",
+        "<invoke name=\"get_all\">\n</invoke>\n",
+    ),
+    (
+        "hunyuan_3",
+        "<tool_call:opensource>get<tool_sep:opensource>\n\
+         <arg_key:opensource>city</arg_key:opensource>\n\
+         <arg_value:opensource><B></arg_value:opensource>\n\
+         <arg_key:opensource>exact</arg_key:opensource>\n\
+         <arg_value:opensource>true</arg_value:opensource>\n</tool_call:opensource>\n",
+        "<tool_call:opensource>get_all<tool_sep:opensource>\n</tool_call:opensource>\n",
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.get <|constrain|>json<|message|>\
+         {\"city\": \"<B>\", \"exact\": true}<|call|>",
+        "<|channel|>commentary to=functions.get_all <|constrain|>json<|message|>{}<|call|>",
     ),
 ];
 
@@ -475,8 +496,7 @@ fn a_part_of_a_schema_is_written_where_it_is_used() {
     let offered = [Offered::new(&tool)];
     let model = model_of(&[], &[]);
     let extent = (Extent::Turn, false);
-    let rules =
-        crate::grammar::calls::rules(format("qwen_xml"), &offered, extent, model.tokenizer());
+    let rules = crate::grammar::calls::rules(format("qwen_xml"), &offered, extent, &model);
     assert!(rules.len() < 400_000, "{}", rules.len());
 }
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod forms;
+mod harmony;
 mod random;
 mod schemas;
 mod thoughts;
@@ -33,6 +34,10 @@ impl Drop for Folder {
 
 /// A model with a token per byte, then `<|im_end|>`, then these, which are special or not.
 fn model_of(special: &[&str], visible: &[&str]) -> Arc<ModelText> {
+    model_of_config(special, visible, &json!({}))
+}
+
+fn model_of_config(special: &[&str], visible: &[&str], config: &Json) -> Arc<ModelText> {
     static N_FOLDERS: AtomicUsize = AtomicUsize::new(0);
     let idx = N_FOLDERS.fetch_add(1, Ordering::Relaxed);
     let name = format!("moeflux-grammar-{}-{idx}", std::process::id());
@@ -49,8 +54,15 @@ fn model_of(special: &[&str], visible: &[&str]) -> Arc<ModelText> {
         std::fs::write(folder.0.join(name), json.to_string()).unwrap();
     };
     write("tokenizer.json", &tokenizer);
+    write("config.json", config);
     write("tokenizer_config.json", &byte_tokenizer_config_json(Some(END_TEXT)));
     Arc::new(ModelText::open(&folder.0, N_LOGITS).unwrap())
+}
+
+/// The same, which ends answers with these as well.
+fn model_with_ends(special: &[&str], ends: &[&str]) -> Arc<ModelText> {
+    let ids = ends.iter().map(|end| 257 + special.iter().position(|it| it == end).unwrap());
+    model_of_config(special, &[], &json!({"eos_token_id": ids.collect::<Vec<_>>()}))
 }
 
 /// Rows of the demo model's embedding.

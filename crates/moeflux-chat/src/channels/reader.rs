@@ -1,0 +1,355 @@
+//! Tells thoughts, texts and calls of an answer in harmony apart, as it comes.
+//!
+//! A message in the channel `analysis` is a thought, one to an offered tool is a call, and any
+//! other one is text. Two thoughts, and two texts, are apart by an empty line. A marker that begins
+//! no header is dropped, and the message goes on; only what a call says keeps it.
+//! **Invariant:** how the text is cut into pieces does not matter; no text comes out before its
+//! channel is known.
+
+use std::sync::Arc;
+
+use crate::calls::format::HARMONY;
+use crate::calls::reader::CallReader;
+use crate::calls::scan::{Coming, Miss};
+use crate::channels::header::{
+    self, CALL, CHANNEL, CONSTRAIN, END, Header, RETURN, START, Says, Spot,
+};
+use crate::conversation::Tool;
+use crate::piece::{Piece, Stage};
+use crate::thoughts::HARMONY_MARKERS;
+
+/// Stands between two messages of a kind.
+const BETWEEN: &str = "\n\n";
+
+/// Markers that end a message, or begin a header.
+const BREAKS: [&str; 5] = [END, RETURN, CALL, START, CHANNEL];
+
+/// The messages of an answer on their way to the client.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelReader {
+    tools: Arc<[Tool]>,
+    /// Calls that may still begin.
+    n_calls_left: usize,
+    state: State,
+    /// What is not settled yet.
+    held: String,
+    /// Whether something was said in texts, and in thoughts.
+    has_said: Said,
+    /// Whether this message has said nothing yet.
+    is_new: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    text: bool,
+    thought: bool,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Before the first header.
+    Start,
+    In(Message),
+    /// What is held begins with a marker at which this message ends, if a header comes behind it.
+    Break(Message),
+}
+
+#[derive(Clone, Debug)]
+enum Message {
+    Plain(Says),
+    Call(Box<CallMessage>),
+}
+
+/// A message to a tool.
+#[derive(Clone, Debug)]
+struct CallMessage {
+    reader: CallReader,
+    /// What it is if it turns out to be no call.
+    otherwise: Says,
+    /// All of it, until the call began.
+    body: String,
+    has_begun: bool,
+    /// Whether all arguments are there.
+    is_whole: bool,
+}
+
+impl ChannelReader {
+    /// A reader of an answer that begins with a header, or within a message.
+    pub(crate) fn new(within: Option<Says>) -> Self {
+        let state = within.map_or(State::Start, |says| State::In(Message::Plain(says)));
+        let (held, has_said) = (String::new(), Said::default());
+        Self { tools: Arc::new([]), n_calls_left: usize::MAX, state, held, has_said, is_new: true }
+    }
+
+    /// The same for an answer that may call these tools.
+    pub(crate) fn with_calls(self, tools: &[Tool]) -> Self {
+        Self { tools: tools.into(), ..self }
+    }
+
+    /// The same for answers of at most so many calls.
+    pub(crate) fn with_calls_max(self, n_calls_max: usize) -> Self {
+        Self { n_calls_left: n_calls_max, ..self }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        match &self.state {
+            State::Start if !self.held.contains("|>") => Stage::Start,
+            State::Start | State::Break(_) => Stage::Header,
+            State::In(Message::Call(_)) => Stage::Call,
+            State::In(Message::Plain(Says::Thought)) => Stage::Thought,
+            State::In(Message::Plain(Says::Text)) => Stage::Text,
+            State::In(Message::Plain(Says::NotOurs)) => Stage::Header,
+        }
+    }
+
+    /// What is certain, now that this text came.
+    pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        self.held.push_str(text);
+        while self.step(pieces) {}
+    }
+
+    /// The rest: the answer is over.
+    pub(crate) fn finish(&mut self, coming: Coming, pieces: &mut Vec<Piece>) {
+        let held = std::mem::take(&mut self.held);
+        match std::mem::replace(&mut self.state, State::Start) {
+            State::In(Message::Plain(says)) => self.say(says, &held, pieces),
+            // Half a header says nothing; what has no marker is none.
+            State::Start if !held.contains("|>") => self.say(Says::Text, &held, pieces),
+            State::In(Message::Call(mut call)) => {
+                if call.push(&held, pieces) {
+                    self.end_call(*call, coming, pieces);
+                } else {
+                    self.say(call.otherwise, &call.body, pieces);
+                }
+            }
+            State::Break(Message::Call(call)) => {
+                let is_ended = [END, RETURN].iter().any(|it| held.starts_with(it));
+                self.end_call(*call, if is_ended { Coming::End } else { coming }, pieces);
+            }
+            State::Break(Message::Plain(says)) if coming == Coming::End => {
+                // The model speaks of a marker; behind the end of a message, it began another one.
+                let is_ended = [END, RETURN, CALL].iter().any(|it| held.starts_with(it));
+                let text = held.replace(START, "").replace(CHANNEL, "").replace(CONSTRAIN, "");
+                self.say(says, if is_ended { "" } else { &text }, pieces);
+            }
+            State::Start | State::Break(Message::Plain(_)) => {}
+        }
+    }
+
+    /// Settles the beginning of what is held; whether there may be more to settle.
+    fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
+        match std::mem::replace(&mut self.state, State::Start) {
+            State::Start => self.start(),
+            State::In(Message::Plain(says)) => self.plain(says, pieces),
+            State::In(Message::Call(call)) => self.call(call, pieces),
+            State::Break(message) => self.at_break(message, pieces),
+        }
+    }
+
+    fn start(&mut self) -> bool {
+        match header::find(&self.held, Spot::Start) {
+            Ok(header) => self.begin(&header, 0),
+            Err(Miss::Partial) => return false,
+            Err(Miss::No) => {
+                let n_blank = self.held.len() - self.held.trim_start().len();
+                if let Some((0, marker)) = first_of(&self.held[n_blank..], &HARMONY_MARKERS) {
+                    self.held.drain(..n_blank + marker.len());
+                }
+                self.state = State::In(Message::Plain(Says::Text));
+            }
+        }
+        true
+    }
+
+    fn plain(&mut self, says: Says, pieces: &mut Vec<Piece>) -> bool {
+        let (n_settled, marker) = self.next_marker();
+        let text: String = self.held.drain(..n_settled).collect();
+        self.say(says, &text, pieces);
+        let message = Message::Plain(says);
+        match marker {
+            None => {
+                self.state = State::In(message);
+                return false;
+            }
+            Some(marker) if BREAKS.contains(&marker) => self.state = State::Break(message),
+            Some(marker) => {
+                self.held.drain(..marker.len());
+                self.state = State::In(message);
+            }
+        }
+        true
+    }
+
+    /// Arguments may speak of markers: until they are whole, only the end of a message ends them.
+    fn call(&mut self, mut call: Box<CallMessage>, pieces: &mut Vec<Piece>) -> bool {
+        let (n_settled, marker) = self.next_marker();
+        let text: String = self.held.drain(..n_settled).collect();
+        if !self.push_call(&mut call, &text, pieces) {
+            return true;
+        }
+        let Some(marker) = marker else {
+            self.state = State::In(Message::Call(call));
+            return false;
+        };
+        let breaks: &[&str] = if call.is_whole { &BREAKS } else { &[END, RETURN] };
+        if breaks.contains(&marker) {
+            self.state = State::Break(Message::Call(call));
+        } else {
+            self.pass_marker(call, marker.len(), pieces);
+        }
+        true
+    }
+
+    /// What is held begins with a marker that is none here.
+    fn pass_marker(&mut self, mut call: Box<CallMessage>, n_bytes: usize, pieces: &mut Vec<Piece>) {
+        let marker: String = self.held.drain(..n_bytes).collect();
+        if call.is_whole || self.push_call(&mut call, &marker, pieces) {
+            self.state = State::In(Message::Call(call));
+        }
+    }
+
+    /// What stands before the next marker, in bytes, and that marker, if all of it is known.
+    fn next_marker(&self) -> (usize, Option<&'static str>) {
+        match first_of(&self.held, &HARMONY_MARKERS) {
+            Some((at, marker)) => (at, Some(marker)),
+            None => (self.held.len() - header::n_unfinished(&self.held), None),
+        }
+    }
+
+    /// Whether it still may be one; otherwise what it said is read once more.
+    fn push_call(&mut self, call: &mut CallMessage, text: &str, pieces: &mut Vec<Piece>) -> bool {
+        let is_call = call.push(text, pieces);
+        if !is_call {
+            self.n_calls_left += 1;
+            self.held.insert_str(0, &call.body);
+            self.state = State::In(Message::Plain(call.otherwise));
+        }
+        is_call
+    }
+
+    fn at_break(&mut self, message: Message, pieces: &mut Vec<Piece>) -> bool {
+        let ends = [END, RETURN, CALL];
+        let n_end = ends.iter().find(|it| self.held.starts_with(**it)).map_or(0, |it| it.len());
+        let spot = if n_end > 0 { Spot::Behind } else { Spot::Within };
+        match header::find(&self.held[n_end..], spot) {
+            Ok(header) => {
+                if let Message::Call(call) = message {
+                    self.end_call(*call, Coming::End, pieces);
+                }
+                self.begin(&header, n_end);
+            }
+            Err(Miss::Partial) => {
+                self.state = State::Break(message);
+                return false;
+            }
+            Err(Miss::No) => {
+                let marker = BREAKS.iter().find(|it| self.held.starts_with(**it));
+                let n_bytes = marker.expect("what is held begins with a marker").len();
+                match message {
+                    Message::Plain(says) => {
+                        self.held.drain(..n_bytes);
+                        self.state = State::In(Message::Plain(says));
+                    }
+                    Message::Call(call) => self.pass_marker(call, n_bytes, pieces),
+                }
+            }
+        }
+        true
+    }
+
+    fn begin(&mut self, header: &Header, n_before: usize) {
+        self.held.drain(..n_before + header.n_bytes);
+        self.is_new = true;
+        let tool = header.recipient.as_deref().and_then(|it| self.tool(it));
+        let message = match tool.filter(|_| self.n_calls_left > 0) {
+            Some(tool) => Message::Call(Box::new(CallMessage::new(tool, header.says))),
+            None => Message::Plain(header.says),
+        };
+        self.n_calls_left -= usize::from(matches!(message, Message::Call(_)));
+        self.state = State::In(message);
+    }
+
+    fn tool(&self, recipient: &str) -> Option<&Tool> {
+        let bare = recipient.strip_prefix(HARMONY.before_name).unwrap_or(recipient);
+        self.tools.iter().find(|it| !it.name.is_empty() && it.name == bare)
+    }
+
+    fn end_call(&mut self, mut call: CallMessage, coming: Coming, pieces: &mut Vec<Piece>) {
+        if !call.finish(coming, pieces) {
+            self.n_calls_left += 1;
+            self.say(call.otherwise, &call.body, pieces);
+        }
+    }
+
+    fn say(&mut self, says: Says, text: &str, pieces: &mut Vec<Piece>) {
+        let has_said = match says {
+            Says::Thought => &mut self.has_said.thought,
+            Says::Text => &mut self.has_said.text,
+            Says::NotOurs => return,
+        };
+        if text.is_empty() {
+            return;
+        }
+        let is_apart = std::mem::replace(has_said, true) && std::mem::take(&mut self.is_new);
+        self.is_new = false;
+        let text = format!("{}{text}", if is_apart { BETWEEN } else { "" });
+        match (pieces.last_mut(), says) {
+            (Some(Piece::Thought(last)), Says::Thought) | (Some(Piece::Text(last)), Says::Text) => {
+                last.push_str(&text);
+            }
+            (_, Says::Thought) => pieces.push(Piece::Thought(text)),
+            _ => pieces.push(Piece::Text(text)),
+        }
+    }
+}
+
+impl CallMessage {
+    fn new(tool: &Tool, otherwise: Says) -> Self {
+        let tools = std::slice::from_ref(tool);
+        let mut reader = CallReader::new(&HARMONY, tools).with_calls_max(1);
+        let head = [HARMONY.before_call, HARMONY.before_name, &tool.name, HARMONY.behind_name];
+        reader.push(&head.concat(), &mut Vec::new());
+        Self { reader, otherwise, body: String::new(), has_begun: false, is_whole: false }
+    }
+
+    /// Whether it still may be a call.
+    fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) -> bool {
+        if !self.has_begun {
+            self.body.push_str(text);
+        }
+        let mut new = Vec::new();
+        self.reader.push(text, &mut new);
+        self.take(new, pieces)
+    }
+
+    /// The end of the message, or of the answer. A message that says nothing has no arguments.
+    fn finish(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {
+        let mut new = Vec::new();
+        if !self.has_begun && coming == Coming::End {
+            self.reader.push(CALL, &mut new);
+        }
+        self.reader.finish(coming, &mut new);
+        self.take(new, pieces)
+    }
+
+    fn take(&mut self, new: Vec<Piece>, pieces: &mut Vec<Piece>) -> bool {
+        if !self.has_begun {
+            match new.first() {
+                None => return true,
+                Some(Piece::Call { .. }) => self.has_begun = true,
+                Some(_) => return false,
+            }
+        }
+        self.is_whole |= new.contains(&Piece::CallEnd);
+        pieces.extend(new);
+        true
+    }
+}
+
+/// The first of these markers in a text, and where it stands.
+fn first_of(text: &str, markers: &[&'static str]) -> Option<(usize, &'static str)> {
+    text.match_indices('<').find_map(|(at, _)| {
+        let marker = markers.iter().find(|marker| text[at..].starts_with(**marker))?;
+        Some((at, *marker))
+    })
+}

@@ -1,0 +1,163 @@
+//! Answers in harmony (`cases.txt`, in the words of `calls/cases/README.md`), and those that begin
+//! within a message.
+
+use serde_json::Value as Json;
+
+use crate::answer::{AnswerReader, AnswerStart};
+use crate::calls::format;
+use crate::conversation::Tool;
+use crate::piece::{Piece, Stage};
+use crate::thoughts::HARMONY;
+
+const CASES: &str = include_str!("cases.txt");
+
+fn tools() -> Vec<Tool> {
+    let tools: Vec<Json> = serde_json::from_str(include_str!("../calls/cases/tools.json")).unwrap();
+    let tool = |it: &Json| {
+        Tool::function(it["name"].as_str().unwrap().into(), None, Some(it["parameters"].clone()))
+    };
+    tools.iter().map(tool).collect()
+}
+
+fn reader(start: AnswerStart) -> AnswerReader {
+    AnswerReader::new(start, &HARMONY).with_calls(&format::HARMONY, &tools())
+}
+
+fn read(mut reader: AnswerReader, parts: &[&str], is_cut: bool) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = parts.iter().flat_map(|it| reader.push(it)).collect();
+    pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
+    pieces
+}
+
+/// In the words of the cases.
+fn told(pieces: Vec<Piece>) -> String {
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    let mut say = |kind: &'static str, text: &str| match lines.last_mut() {
+        Some((last, told)) if *last == kind && kind != "call" => told.push_str(text),
+        _ => lines.push((kind, text.to_owned())),
+    };
+    let mut call = None;
+    for piece in pieces {
+        match piece {
+            Piece::Thought(text) => say("thought", &text),
+            Piece::Text(text) => say("text", &text),
+            Piece::Call { name, .. } => call = Some((name, String::new())),
+            Piece::Arguments(text) => call.as_mut().unwrap().1.push_str(&text),
+            Piece::CallEnd => {
+                let (name, arguments) = call.take().unwrap();
+                let object: Result<serde_json::Map<String, Json>, _> =
+                    serde_json::from_str(&arguments);
+                assert!(object.is_ok(), "no object: {arguments}");
+                say("call", &format!("{name} {arguments}"));
+            }
+            Piece::CallCut => {
+                let (name, arguments) = call.take().unwrap();
+                say("cut", &format!("{name} {}", Json::from(arguments)));
+            }
+        }
+    }
+    assert!(call.is_none(), "a call does not end");
+    let line = |(kind, text): &(&str, String)| match *kind {
+        "call" | "cut" => format!("{kind} {text}"),
+        _ => format!("{kind} {}", Json::from(text.as_str())),
+    };
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Whole, in two at each place, by characters.
+fn ways(text: &str) -> Vec<Vec<&str>> {
+    let cuts: Vec<usize> = (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)).collect();
+    let mut ways = vec![vec![text]];
+    ways.extend(cuts.iter().map(|cut| vec![&text[..*cut], &text[*cut..]]));
+    ways.push(cuts.windows(2).map(|it| &text[it[0]..it[1]]).collect());
+    ways
+}
+
+#[track_caller]
+fn check(start: AnswerStart, text: &str, expected: &str, is_cut: bool) {
+    for parts in ways(text) {
+        assert_eq!(told(read(reader(start), &parts, is_cut)), expected, "{parts:?}");
+    }
+}
+
+#[test]
+fn answers_are_read_as_their_table_says() {
+    let cases: Vec<&str> = CASES.split("=== ").skip(1).collect();
+    assert!(cases.len() > 30);
+    for case in cases {
+        let (title, case) = case.split_once('\n').unwrap();
+        let (text, expected) = case.split_once("---\n").unwrap();
+        let text = text.strip_suffix('\n').unwrap();
+        check(AnswerStart::Open, text, expected.trim_end(), title.ends_with("[cut]"));
+    }
+}
+
+#[test]
+fn an_answer_may_begin_within_a_message() {
+    let rest = "nk.<|end|><|start|>assistant<|channel|>final<|message|>So.";
+    check(AnswerStart::Thought, rest, "thought \"nk.\"\ntext \"So.\"", false);
+    check(AnswerStart::Text, "and so on.<|return|>", "text \"and so on.\"", false);
+    let more = " on.<|end|><|start|>assistant to=functions.now<|channel|>commentary<|message|>{}";
+    check(AnswerStart::Text, more, "text \" on.\"\ncall now {}", false);
+}
+
+#[test]
+fn nothing_is_a_call_where_no_tool_is_offered_or_no_more_may_be_called() {
+    let one = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>";
+    let without = AnswerReader::new(AnswerStart::Open, &HARMONY);
+    assert_eq!(told(read(without, &[one], false)), "text \"{}\"");
+    let two = format!("{one}<|start|>assistant{one}");
+    let one_call = reader(AnswerStart::Open).with_calls_max(1);
+    assert_eq!(told(read(one_call, &[&two], false)), "call now {}\ntext \"{}\"");
+    // What turned out to be no call leaves room for one.
+    let none = format!("<|channel|>commentary to=functions.now<|message|>No<|end|>{one}");
+    let one_call = reader(AnswerStart::Open).with_calls_max(1);
+    assert_eq!(told(read(one_call, &[&none], false)), "text \"No\"\ncall now {}");
+}
+
+#[test]
+fn text_and_arguments_come_before_their_end() {
+    let mut reader = reader(AnswerStart::Open);
+    assert_eq!(reader.push("<|channel|>final<|message|>"), []);
+    assert_eq!(reader.push("So <"), [Piece::Text("So ".into())]);
+    assert_eq!(reader.push("3"), [Piece::Text("<3".into())]);
+    let head = "<|end|><|start|>assistant<|channel|>commentary to=functions.write<|message|>";
+    assert_eq!(reader.push(head), []);
+    let begun =
+        [Piece::Call { name: "write".into(), id: None }, Piece::Arguments("{\"path\": \"a".into())];
+    assert_eq!(reader.push("{\"path\": \"a"), begun);
+    assert_eq!(reader.push("b"), [Piece::Arguments("b".into())]);
+}
+
+#[test]
+fn it_knows_how_far_the_answer_has_come() {
+    let mut reader = reader(AnswerStart::Open);
+    let mut stage_behind = |text: &str| {
+        reader.push(text);
+        reader.stage()
+    };
+    for (text, stage) in [
+        ("", Stage::Start),
+        ("<|channel|>", Stage::Header),
+        ("analysis", Stage::Header),
+        ("<|message|>", Stage::Thought),
+        ("Hm", Stage::Thought),
+        ("<|end|>", Stage::Header),
+        ("<|start|>assistant<|channel|>commentary", Stage::Header),
+        ("<|message|>", Stage::Text),
+        ("So", Stage::Text),
+        ("<|end|><|start|>assistant<|channel|>commentary to=functions.now", Stage::Header),
+        ("<|message|>", Stage::Call),
+        ("{}", Stage::Call),
+        ("<|end|><|start|>user<|message|>Hi", Stage::Header),
+    ] {
+        assert_eq!(stage_behind(text), stage, "{text}");
+    }
+}
+
+#[test]
+fn a_long_header_is_none() {
+    let name = "x".repeat(2_000);
+    let text = format!("<|channel|>final<|message|>a<|start|>{name}<|message|>b");
+    check(AnswerStart::Open, &text, &format!("text \"a{name}b\""), false);
+}
