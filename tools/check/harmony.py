@@ -26,6 +26,7 @@ DIFFERENCES = {
     "a message to a tool that is no call": "It hands out arguments that are no JSON.",
     "a whole call without an end": "It takes the next header as a part of the arguments.",
     "text behind a call": "It takes the text as a part of the arguments.",
+    "arguments that are no JSON before another message": "It hands out arguments that are no JSON.",
     "cut in the first header [cut]": "It gives up; nothing was said.",
     "cut behind the first marker [cut]": "As above.",
     "cut in a later header [cut]": "It gives up, and the thought is lost.",

@@ -69,8 +69,8 @@ struct CallMessage {
     /// All of it, until the call began.
     body: String,
     has_begun: bool,
-    /// Whether all arguments are there.
-    is_whole: bool,
+    /// Whether the call has ended, one way or the other.
+    is_over: bool,
 }
 
 impl ChannelReader {
@@ -180,7 +180,7 @@ impl ChannelReader {
         true
     }
 
-    /// Arguments may speak of markers: until they are whole, only the end of a message ends them.
+    /// Arguments may speak of markers: until they are over, only the end of a message ends them.
     fn call(&mut self, mut call: Box<CallMessage>, pieces: &mut Vec<Piece>) -> bool {
         let (n_settled, marker) = self.next_marker();
         let text: String = self.held.drain(..n_settled).collect();
@@ -191,7 +191,7 @@ impl ChannelReader {
             self.state = State::In(Message::Call(call));
             return false;
         };
-        let breaks: &[&str] = if call.is_whole { &BREAKS } else { &[END, RETURN] };
+        let breaks: &[&str] = if call.is_over { &BREAKS } else { &[END, RETURN] };
         if breaks.contains(&marker) {
             self.state = State::Break(Message::Call(call));
         } else {
@@ -203,7 +203,7 @@ impl ChannelReader {
     /// What is held begins with a marker that is none here.
     fn pass_marker(&mut self, mut call: Box<CallMessage>, n_bytes: usize, pieces: &mut Vec<Piece>) {
         let marker: String = self.held.drain(..n_bytes).collect();
-        if call.is_whole || self.push_call(&mut call, &marker, pieces) {
+        if call.is_over || self.push_call(&mut call, &marker, pieces) {
             self.state = State::In(Message::Call(call));
         }
     }
@@ -309,7 +309,7 @@ impl CallMessage {
         let mut reader = CallReader::new(&HARMONY, tools).with_calls_max(1);
         let head = [HARMONY.before_call, HARMONY.before_name, &tool.name, HARMONY.behind_name];
         reader.push(&head.concat(), &mut Vec::new());
-        Self { reader, otherwise, body: String::new(), has_begun: false, is_whole: false }
+        Self { reader, otherwise, body: String::new(), has_begun: false, is_over: false }
     }
 
     /// Whether it still may be a call.
@@ -340,7 +340,7 @@ impl CallMessage {
                 Some(_) => return false,
             }
         }
-        self.is_whole |= new.contains(&Piece::CallEnd);
+        self.is_over |= new.iter().any(|it| matches!(it, Piece::CallEnd | Piece::CallCut));
         pieces.extend(new);
         true
     }
