@@ -31,6 +31,12 @@ pub(super) fn book_copy(room: &Arc<Room>, spec: &StateSpec) -> Result<Booking> {
     room.book(spec.fixed_bytes(), &|| "a copy of a session's recurrent state".to_owned())
 }
 
+/// Whether there is memory for so many of them.
+pub(super) fn check_copies(room: &Arc<Room>, spec: &StateSpec, n_copies: usize) -> Result<()> {
+    let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
+    room.check(n_bytes, &|| format!("{n_copies} copies of a session's recurrent state"))
+}
+
 impl RecurrentCopy {
     /// Copies the recurrent layers of a session, or what its last step kept at a mark.
     pub(super) fn of(

@@ -6,17 +6,19 @@ use crate::error::{Error, Result};
 use crate::forward::{Device, Loans};
 use crate::session::runtime::Runtime;
 
-/// Does something that takes memory for sessions. Where there is no room, slots make some first.
+/// Does something that takes memory for sessions, in one or more pieces. Where there is no room,
+/// slots make some first.
 pub(super) fn with_room<T>(
     runtime: &Runtime,
     device: &mut Device,
     work: &mut dyn FnMut(&mut Device) -> Result<T>,
 ) -> Result<T> {
-    match work(device) {
-        Err(Error::NoRoom { needed_bytes, .. }) if grow(runtime, device, needed_bytes)? => {
-            work(device)
+    loop {
+        match work(device) {
+            // Each time more slots are lent, so this ends.
+            Err(Error::NoRoom { needed_bytes, .. }) if grow(runtime, device, needed_bytes)? => {}
+            done => return done,
         }
-        done => done,
     }
 }
 

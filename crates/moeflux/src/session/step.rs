@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::forward::{Device, Held, Model, StepProgress, run_head, run_next_layer, stream};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
-use crate::session::checkpoints::{RecurrentCopy, book_copy};
+use crate::session::checkpoints::{RecurrentCopy, book_copy, check_copies};
 use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
 use crate::session::feed::Feed;
 use crate::session::growth::with_room;
@@ -122,8 +122,10 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         Ok(())
     }
 
-    /// Makes room for all rows and marks; feeds that there is none for are left out.
+    /// Makes room for all rows, marks and checkpoints; feeds that there is none for are left out
+    /// before anything is computed.
     fn reserve(&mut self, device: &mut Device) -> Result<()> {
+        let spec = &self.runtime.model().plan.state;
         let mut is_whole = true;
         for (part, segment) in self.chunk.parts.iter().zip(self.chunk.segments()) {
             let feed = &mut self.feeds[part.feed_idx];
@@ -131,7 +133,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             let positions = begin..begin + part.rows.len();
             let reserved = with_room(&self.runtime, device, &mut |device| {
                 device.backend.reserve_positions(segment.state, &positions)?;
-                device.backend.set_marks(segment.state, segment.marks.len())
+                device.backend.set_marks(segment.state, segment.marks.len())?;
+                check_copies(self.runtime.copies(), spec, feed.marks.len())
             });
             match reserved {
                 Ok(()) => {}
@@ -316,6 +319,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         let spec = &self.runtime.model().plan.state;
         let end = feed.session.tokens.len() + part.rows.len();
         let booked = with_room(&self.runtime, device, &mut |_| {
+            // All at once: slots give way for what an error names.
+            check_copies(self.runtime.copies(), spec, feed.marks.len())?;
             let copies = feed.marks.iter().map(|_| book_copy(self.runtime.copies(), spec));
             copies.collect::<Result<Vec<_>>>()
         });

@@ -164,3 +164,38 @@ fn checkpoints_and_snapshots_take_room() {
     drop(session);
     assert_eq!(n_slots(&runtime), N_SLOTS);
 }
+
+/// Feeds a prompt of 20 tokens that leaves checkpoints at these places.
+fn feed_with_marks(
+    session: &mut Session,
+    tokens: &[TokenId],
+    marks: &[usize],
+) -> Result<(), Error> {
+    let mut feeds = [Feed::prompt(session, &tokens[..20]).checkpoints(marks)];
+    step(&mut feeds, &mut StepOutput::default()).unwrap();
+    let [feed] = &mut feeds;
+    feed.outcome()
+}
+
+#[test]
+fn slots_make_room_for_several_checkpoints_of_a_prompt() {
+    let case = Case::load("qwen3_next-bf16");
+    let runtime = runtime_of(&case, Caching::Direct, true);
+    let mut session = session(&runtime);
+    feed_with_marks(&mut session, &case.tokens, &[5, 12]).unwrap();
+    assert_eq!(session.tokens().len(), 20);
+    assert!(n_slots(&runtime) < N_SLOTS);
+}
+
+#[test]
+fn a_prompt_whose_checkpoints_have_no_room_is_not_computed_in_vain() {
+    let case = Case::load("qwen3_next-bf16");
+    let runtime = runtime_of(&case, Caching::Direct, true);
+    let mut session = session(&runtime);
+    let marks: Vec<usize> = (1..10).collect();
+    let error = feed_with_marks(&mut session, &case.tokens, &marks).unwrap_err();
+    assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    let stats = runtime.stream_stats().unwrap();
+    assert_eq!((session.tokens().len(), stats.hits + stats.misses), (0, 0));
+    feed_with_marks(&mut session, &case.tokens, &[]).unwrap();
+}
