@@ -121,7 +121,7 @@ impl Checkpoint {
             None => listed.into_iter().filter(|name| !is_consolidated(name)).collect(),
         };
         if names.is_empty() {
-            let problem = "has no *.safetensors files; other formats of weights are not read";
+            let problem = "has no *.safetensors files; for weights in a GGUF file, name that file";
             return Err(Error::malformed(dir, problem));
         }
         let mut checkpoint = Self::empty(dir);
