@@ -315,10 +315,10 @@ impl Chat {
     pub(crate) fn load(&mut self, path: &Path) -> Outcome {
         self.talk.replace(file::load(path)?);
         self.file = Some(path.to_owned());
-        let n_turns = self.talk.turns().len();
+        let messages = self.messages();
         let hint =
             if self.talk.is_unanswered() { "; /regenerate answers the last one" } else { "" };
-        self.confirm(&format!("{n_turns} messages{hint}"))
+        self.confirm(&format!("{messages}{hint}"))
     }
 
     fn save(&mut self, path: PathBuf) -> Outcome {
@@ -326,9 +326,16 @@ impl Chat {
             return Err(Error::Input("there is no conversation to save yet".into()).into());
         }
         file::save(&self.talk, &path, self.file.as_deref())?;
-        self.confirm(&format!("{} messages in {}", self.talk.turns().len(), path.display()))?;
+        self.confirm(&format!("{} in {}", self.messages(), path.display()))?;
         self.file = Some(path);
         Ok(())
+    }
+
+    fn messages(&self) -> String {
+        match self.talk.turns().len() {
+            1 => "1 message".to_owned(),
+            n_turns => format!("{n_turns} messages"),
+        }
     }
 
     /// If it cannot be opened, the one before is opened again.
