@@ -2,14 +2,16 @@
 //!
 //! **Invariant:** draws only where a person looks: into a pipe or a file nothing is written.
 
+use std::fmt::Write;
 use std::io::IsTerminal as _;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use moeflux::provider::forward::StepProgress;
 
-const BYTES: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-const STEPS: &str = "{msg} [{bar:30}] {pos} of {len}";
-const TOKENS: &str = "{msg} [{bar:30}] {pos} of {len} tokens, {eta} left";
+// With all figures as long as they get, these have 80 columns: what is longer leaves lines behind.
+const BYTES: &str = "{msg} [{bar:16}] {bytes} of {total_bytes}{rate}";
+const STEPS: &str = "{msg} [{bar:16}] {pos} of {len}";
+const TOKENS: &str = "{msg} [{bar:16}] {pos} of {len} tokens{left}";
 
 /// A bar. Removes itself when dropped, so that errors stand on a line of their own.
 #[derive(Debug)]
@@ -47,6 +49,7 @@ impl Bar {
         }
         let bar = ProgressBar::new(total);
         if let Ok(style) = ProgressStyle::with_template(template) {
+            let style = style.with_key("rate", rate).with_key("left", left);
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_message(what.to_owned());
@@ -68,6 +71,26 @@ impl Drop for Bar {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Bytes per second, and how long the rest takes: when there are some to count from.
+fn rate(state: &ProgressState, line: &mut dyn Write) {
+    if state.pos() > 0 {
+        // What a terminal refuses is drawn the next time.
+        let _ = write!(line, ", {}/s", BinaryBytes(whole(state.per_sec())));
+        left(state, line);
+    }
+}
+
+fn left(state: &ProgressState, line: &mut dyn Write) {
+    if state.pos() > 0 {
+        let _ = write!(line, ", {:#} left", HumanDuration(state.eta()));
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for display")]
+fn whole(rate: f64) -> u64 {
+    rate as u64
 }
 
 /// Tokens that are done, those under way counted by the layers that they have passed.

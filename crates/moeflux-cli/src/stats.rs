@@ -9,6 +9,7 @@ use moeflux::{Engine, Finish};
 use serde_json::{Value, json};
 
 use crate::clock;
+use crate::fold::labelled;
 use crate::machine::{package_energy_uj, rss_bytes_peak};
 use crate::size::binary;
 use crate::streaming;
@@ -141,41 +142,41 @@ impl Stats {
         };
         let memory = engine.memory();
         let DeviceNames { backend, arithmetic, isa, .. } = engine.device_names();
-        eprintln!(
+        say(&format!(
             "load      {} s, then {} s to the first token",
             seconds(Some(self.load)),
             seconds(self.first_token)
-        );
-        eprintln!(
+        ));
+        say(&format!(
             "prompt    {} tokens, {} tokens/s",
             self.n_prompt_tokens,
             per_s(self.prefill_tokens_per_s())
-        );
-        eprintln!(
+        ));
+        say(&format!(
             "answer    {} tokens, {} tokens/s, ended by {}",
             self.n_tokens,
             per_s(self.decode_tokens_per_s()),
             finish.name()
-        );
-        eprintln!(
+        ));
+        say(&format!(
             "memory    {} resident, {} experts, {} workspace, {} for {context} tokens; peak {}",
             binary(memory.resident_bytes),
             binary(memory.expert_bytes),
             binary(memory.workspace_bytes),
             binary(session_bytes(engine, context)),
             rss_bytes_peak().map_or("unknown".to_owned(), binary)
-        );
+        ));
         if let Some(rest) = engine.rest_stats().filter(|it| it.n_experts > 0) {
-            eprintln!("{}", rest_line(&rest));
+            say(&rest_line(&rest));
         }
         if let Some(tiers) = engine.tier_stats() {
-            eprintln!("{}", tiers::line(&tiers));
+            say(&tiers::line(&tiers));
         }
         for line in engine.stream_stats().iter().flat_map(streaming::lines) {
-            eprintln!("{line}");
+            say(&line);
         }
         let arithmetic = arithmetic.name();
-        eprintln!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}");
+        say(&format!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}"));
     }
 }
 
@@ -198,6 +199,13 @@ impl TokenCost {
 }
 
 /// How experts came that were read behind the open model.
+/// On stderr.
+fn say(line: &str) {
+    for line in labelled(line) {
+        eprintln!("{line}");
+    }
+}
+
 fn rest_line(rest: &RestStats) -> String {
     let RestStats { n_read, n_experts, read_wait, took, .. } = rest;
     let when = took.map_or("by now".to_owned(), |it| {

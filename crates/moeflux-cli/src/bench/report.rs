@@ -10,6 +10,7 @@ use moeflux::{Budget, ByteCount};
 use serde_json::{Value, json};
 
 use super::{BenchArgs, Runs};
+use crate::fold::labelled;
 use crate::machine::{Machine, rss_bytes_peak};
 use crate::model;
 use crate::size::binary;
@@ -202,7 +203,7 @@ impl Report<'_> {
         for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {
             if let Some(stats) = &runs.stream {
                 lines.push(format!("\n{name}, all runs that count"));
-                lines.extend(streaming::lines(stats));
+                lines.extend(streaming::lines(stats).iter().flat_map(|line| labelled(line)));
             }
         }
         for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {

@@ -9,6 +9,7 @@ use moeflux::provider::experts::stream::StreamStats;
 use moeflux_schedule::Stats;
 
 use crate::clock;
+use crate::fold::labelled;
 use crate::machine::rss_bytes;
 use crate::size::binary;
 use crate::stats::rate;
@@ -98,7 +99,7 @@ impl Took {
         ];
         lines.extend(rss_bytes().map(|bytes| format!("memory    {}", binary(bytes))));
         lines.extend(self.stream.iter().flat_map(streaming::lines));
-        lines
+        lines.iter().flat_map(|line| labelled(line)).collect()
     }
 
     /// The first token comes with the prompt: the others each took a step.

@@ -25,6 +25,7 @@ use moeflux_gpu::adapter::{AdapterKind, adapters, choose};
 
 use crate::cache;
 use crate::failure::Outcome;
+use crate::fold::point;
 use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::machine;
@@ -35,7 +36,6 @@ use crate::plan::CONTEXT_DEFAULT;
 use crate::plan::machine::{PlanMachine, Told};
 use crate::plan::report::{Plan, Subject};
 use crate::plan::routes::Routes;
-use crate::plan::text::wrapped;
 use crate::print;
 use crate::quiet::without_noise;
 use crate::ranges;
@@ -79,8 +79,8 @@ pub(crate) struct DoctorArgs {
     /// is not a software driver]
     #[arg(long, value_name = "NAME|INDEX")]
     pub(crate) gpu: Option<String>,
-    /// What is measured by running small random models, which take 0.4 GB in the cache folder while
-    /// they are there
+    /// What is measured by running small random models, which take up to 1 GB in the cache folder
+    /// while they are there
     #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
     pub(crate) trials: TrialsOf,
     /// Print JSON
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
     }
     match deep.damages.len() {
         0 if args.json => Ok(()),
-        0 => Ok(print::line(&wrapped(&deep.summary()).join("\n"))?),
+        0 => Ok(print::line(&point(&deep.summary()).join("\n"))?),
         n_damages => Err(Error::Input(format!(
             "{}: {n_damages} damaged: fetch or copy these files again",
             report.dir.display()

@@ -9,9 +9,9 @@ use super::gpu;
 use super::report::Report;
 use super::survey::{DEPTHS, Subject, Survey, Way};
 use super::system::{LockLimit, System};
+use crate::fold::{folded, point};
 use crate::measured::Computing;
 use crate::pace::Pace;
-use crate::plan::text::wrapped;
 use crate::size::binary;
 
 /// Columns of a label.
@@ -33,28 +33,27 @@ pub(super) fn render(report: &Report) -> String {
     if !(verdict.is_empty() && warnings.is_empty()) {
         lines.push(String::new());
     }
-    lines.extend(verdict.iter().flat_map(|it| wrapped(it)));
-    lines.extend(warnings.iter().flat_map(|it| wrapped(&format!("warning: {it}"))));
+    lines.extend(verdict.iter().flat_map(|it| point(it)));
+    lines.extend(warnings.iter().flat_map(|it| point(&format!("warning: {it}"))));
     lines.join("\n")
 }
 
-fn row(label: &str, text: &str) -> String {
-    format!("  {label:<LABEL_WIDTH$}{text}")
+fn row(label: &str, text: &str) -> Vec<String> {
+    folded(&format!("  {label:<LABEL_WIDTH$}"), text)
 }
 
 fn machine(report: &Report) -> Vec<String> {
     let system = &report.system;
-    let mut lines = vec![
-        "machine".to_owned(),
-        row("cpu", &format!("{}, {} cores", system.machine.cpu(), system.machine.n_cores())),
-    ];
+    let mut lines = vec!["machine".to_owned()];
+    let cpu = format!("{}, {} cores", system.machine.cpu(), system.machine.n_cores());
+    lines.extend(row("cpu", &cpu));
     if !system.features.is_empty() {
-        lines.push(row("features", &system.features.join(" ")));
+        lines.extend(row("features", &system.features.join(" ")));
     }
     let others = system.kernels_available.iter().filter(|name| **name != system.kernels);
     let others: Vec<&str> = others.copied().collect();
-    lines.push(row("kernels", &format!("{} (also: {})", system.kernels, others.join(", "))));
-    lines.push(row("memory", &memory(system)));
+    lines.extend(row("kernels", &format!("{} (also: {})", system.kernels, others.join(", "))));
+    lines.extend(row("memory", &memory(system)));
     if let Some(group) = &system.group {
         let text = format!(
             "limit {}, used {} ({}, version {})",
@@ -63,32 +62,32 @@ fn machine(report: &Report) -> Vec<String> {
             group.folder.display(),
             group.version
         );
-        lines.push(row("control group", &text));
+        lines.extend(row("control group", &text));
     }
     if let Some(rate) = report.memory_bytes_per_s {
         let text = format!("{:.1} GB/s read by all cores", rate / 1e9);
-        lines.push(row("memory rate", &text));
+        lines.extend(row("memory rate", &text));
     }
     if let Some(Ok(pace)) = &report.trials.cpu {
-        lines.push(row("computing", &computing(pace)));
+        lines.extend(row("computing", &computing(pace)));
         let floats = pace.prompt_float_operations_per_s / 1e9;
         let read = pace.answer_float_bytes_per_s / 1e9;
         let text = format!("with FP8: {read:.1} GB/s of weights, {floats:.0} GOP/s");
-        lines.push(row("", &text));
+        lines.extend(row("", &text));
     }
-    lines.extend(huge_pages(system).map(|text| row("huge pages", &text)));
-    lines.push(row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
+    lines.extend(huge_pages(system).into_iter().flat_map(|text| row("huge pages", &text)));
+    lines.extend(row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
     let root = if system.is_root { ", which does not hold for root" } else { "" };
     let locked = system.lock_limit.map(|limit| match limit {
         LockLimit::Bytes(n_bytes) => format!("{} at most{root}", binary(n_bytes)),
         LockLimit::Unlimited => "no limit".to_owned(),
     });
-    lines.extend(locked.map(|text| row("locked memory", &text)));
+    lines.extend(locked.into_iter().flat_map(|text| row("locked memory", &text)));
     let gpus = report.gpus.iter().enumerate();
-    lines.extend(gpus.map(|(idx, facts)| row(&format!("gpu {idx}"), &gpu::text(facts))));
+    lines.extend(gpus.flat_map(|(idx, facts)| row(&format!("gpu {idx}"), &gpu::text(facts))));
     if let Some(Ok(card)) = &report.trials.card {
         let Computing { pace, name, .. } = &card.computing;
-        lines.push(row("computing", &format!("on {name}: {}", computing(pace))));
+        lines.extend(row("computing", &format!("on {name}: {}", computing(pace))));
         let [far, prompts] = [pace.far_bytes_per_s, pace.far_prompt_bytes_per_s].map(|it| it / 1e9);
         let times = [pace.step_s, pace.layer_s, pace.streamed_layer_s];
         let [step, layer, streamed] = times.map(|it| it * 1e6);
@@ -97,7 +96,7 @@ fn machine(report: &Report) -> Vec<String> {
              experts are streamed; reads {far:.1} GB/s of the host's memory, {prompts:.1} for \
              prompts"
         );
-        lines.push(row("", &text));
+        lines.extend(row("", &text));
     }
     lines
 }
@@ -126,7 +125,7 @@ fn drive(report: &Report) -> Vec<String> {
     let mut lines = vec![format!("drive of {}", report.dir.display())];
     if let Some(mount) = &report.place.mount {
         let text = format!("{} of {} at {}", mount.kind, mount.source, mount.point.display());
-        lines.push(row("file system", &text));
+        lines.extend(row("file system", &text));
     }
     if let Some(device) = &report.place.device {
         let mut facts = vec![device.name.clone()];
@@ -140,14 +139,14 @@ fn drive(report: &Report) -> Vec<String> {
             .iter()
             .filter_map(|(what, bytes)| bytes.map(|bytes| format!("{what} {}", binary(bytes))));
         facts.extend(sizes);
-        lines.push(row("device", &facts.join(", ")));
+        lines.extend(row("device", &facts.join(", ")));
     }
     let Ok(survey) = &report.survey else { return lines };
     let direct = match survey.direct_block_bytes {
         Some(bytes) => format!("at multiples of {}", binary(bytes as u64)),
         None => "not on this file system".to_owned(),
     };
-    lines.push(row("direct reads", &direct));
+    lines.extend(row("direct reads", &direct));
     let mut subject = match survey.subject {
         Subject::Model(n_files, n_bytes) => {
             let files = if n_files == 1 { "file" } else { "files" };
@@ -160,7 +159,7 @@ fn drive(report: &Report) -> Vec<String> {
     if survey.is_repeated {
         subject.push_str("; some places came again");
     }
-    lines.push(row("read from", &subject));
+    lines.extend(row("read from", &subject));
     lines
 }
 

@@ -11,6 +11,7 @@ use moeflux::provider::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSp
 use moeflux::provider::weights::SkippedGroup;
 
 use super::report::{KV_KIND, KV8_KIND, N_POSITIONS, Quantised, Report, reason_name, scaling_name};
+use crate::fold::folded;
 use crate::size::binary;
 
 /// Columns of the text before the numbers.
@@ -95,20 +96,19 @@ fn quantised(quantised: Quantised) -> String {
 fn geometry(report: &Report) -> Vec<String> {
     let count = |n: usize| grouped(n as u64);
     let tied = if report.tied_embeddings { "tied" } else { "not tied" };
-    let mut lines = vec![
-        "geometry".to_owned(),
-        row("hidden, vocabulary", &format!("{}, {}", count(report.hidden), count(report.vocab))),
-        row("longest context", &format!("{} tokens", count(report.context_max))),
-        row("embeddings", tied),
-        row("layers", &count(report.n_layers)),
-    ];
+    let sizes = format!("{}, {}", count(report.hidden), count(report.vocab));
+    let mut lines = vec!["geometry".to_owned()];
+    lines.extend(row("hidden, vocabulary", &sizes));
+    lines.extend(row("longest context", &format!("{} tokens", count(report.context_max))));
+    lines.extend(row("embeddings", tied));
+    lines.extend(row("layers", &count(report.n_layers)));
     for (mixer, n_layers) in &report.mixers {
         let (name, details) = mixer_words(mixer);
-        lines.push(row(&format!("  {n_layers} x {name}"), &details));
+        lines.extend(row(&format!("  {n_layers} x {name}"), &details));
     }
     for (ffn, n_layers) in &report.ffns {
         let (name, details) = ffn_words(ffn);
-        lines.push(row(&format!("  {n_layers} x {name}"), &details));
+        lines.extend(row(&format!("  {n_layers} x {name}"), &details));
     }
     lines
 }
@@ -221,8 +221,8 @@ fn header_of(label: &str, what: &str, label_width: usize) -> String {
     format!("{label:<width$}{what:>20}", width = label_width + 2)
 }
 
-fn row(label: &str, value: &str) -> String {
-    format!("  {label:<LABEL_WIDTH$}{value}")
+fn row(label: &str, value: &str) -> Vec<String> {
+    folded(&format!("  {label:<LABEL_WIDTH$}"), value)
 }
 
 /// A label, exact bytes, and rounded both ways.

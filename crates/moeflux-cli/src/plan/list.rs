@@ -91,8 +91,8 @@ impl List {
     /// For people.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!(
-            "{:<32}{:<8}{:>9}{:>11}{:>14}{:>14}  bound by",
-            "model", "stored", "weights", "in memory", "answer", "prompt"
+            "{:<24}{:<6} {:>7}{:>7} {:>13} {:>12}  bound",
+            "model", "stored", "weights", "fits", "answer", "prompt"
         )];
         lines.extend(self.rows.iter().map(Row::line));
         lines
@@ -106,7 +106,7 @@ impl Row {
             false => format!("{} ({})", self.name, self.size),
         };
         let weights = format!("{:.0} GB", float(self.weights_bytes) / 1e9);
-        let begun = format!("{name:<32}{:<8}{weights:>9}", self.stored);
+        let begun = format!("{name:<24}{:<6} {weights:>7}", self.stored);
         match &self.expected {
             Expected::TooLarge { least_bytes } => {
                 format!("{begun}   needs {} of memory at least", ByteCount(*least_bytes).rounded())
@@ -114,7 +114,7 @@ impl Row {
             Expected::Runs { share, answer, prompt, bound, .. } => {
                 let share = format!("{:.0} %", 100.0 * share);
                 let [answer, prompt] = [answer, prompt].map(|(low, high)| range(*low, *high));
-                format!("{begun}{share:>11}{answer:>14}{prompt:>14}  {bound}")
+                format!("{begun}{share:>7} {answer:>13} {prompt:>12}  {bound}")
             }
         }
     }

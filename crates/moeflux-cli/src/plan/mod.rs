@@ -22,6 +22,7 @@ use moeflux::provider::weights::ImaginedKind;
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
+use crate::fold::point;
 use crate::hub;
 use crate::known::{self, Known};
 use crate::measured::Measured;
@@ -33,7 +34,6 @@ use list::List;
 use machine::{PlanMachine, Told};
 use report::{Plan, Subject, check_known};
 use routes::Routes;
-use text::wrapped;
 
 /// Tokens of a session unless told otherwise, as `generate` has.
 pub(crate) const CONTEXT_DEFAULT: usize = 4096;
@@ -154,7 +154,7 @@ fn all_known(args: &PlanArgs) -> Outcome<String> {
                 prompt of 512 tokens; weights that do not fit are read from the drive. `moeflux \
                 plan NAME` says more; --ram, --gpu-memory and others (`moeflux help plan`) \
                 describe another machine";
-    lines.extend(wrapped(note));
+    lines.extend(point(note));
     Ok(lines.join("\n"))
 }
 

@@ -10,27 +10,26 @@ use super::forecast::{Answer, Places, Prompt};
 use super::machine::{Figure, PlanMachine};
 use super::report::Report;
 use super::routes::Routes;
+use crate::fold::{folded, point};
 use crate::size::binary;
 
 /// Columns of the text before the numbers.
-const LABEL_WIDTH: usize = 34;
+const LABEL_WIDTH: usize = 31;
+
+/// Columns of the text before speeds.
+const SPEED_LABEL_WIDTH: usize = 28;
 
 /// Columns of a range of speeds.
-const RANGE_WIDTH: usize = 16;
-
-/// A longer line goes on below.
-const LINE_WIDTH: usize = 100;
+const RANGE_WIDTH: usize = 15;
 
 /// What the two ends mean.
-const ENDS: &str = "\
-Low: rates below those above, little overlap of reading and computing, routing that no cache can
-guess. High: full overlap, routing as skewed as the demo model's. A trace of your own text (--trace)
-narrows both.";
+const ENDS: &str = "Low: rates below those above, little overlap of reading and computing, routing \
+                    that no cache can guess. High: full overlap, routing as skewed as the demo \
+                    model's. A trace of your own text (--trace) narrows both.";
 
 /// The same with a trace.
-const ENDS_OF_TRACE: &str = "\
-Low: rates below those above, little overlap of reading and computing. High: full overlap. Routing
-is that of the trace.";
+const ENDS_OF_TRACE: &str = "Low: rates below those above, little overlap of reading and \
+                             computing. High: full overlap. Routing is that of the trace.";
 
 /// The page, without a newline at its end.
 pub(super) fn render(report: &Report<'_>) -> String {
@@ -41,7 +40,7 @@ pub(super) fn render(report: &Report<'_>) -> String {
     lines.push(String::new());
     lines.extend(expected(report));
     lines.push(String::new());
-    lines.extend(advice(report).iter().flat_map(|it| wrapped(it)));
+    lines.extend(advice(report).iter().flat_map(|it| point(it)));
     let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
     lines.join("\n")
 }
@@ -79,33 +78,29 @@ fn memory(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-fn row(label: &str, text: &str) -> String {
-    format!("  {label:<10}{text}")
+fn row(label: &str, text: &str) -> Vec<String> {
+    folded(&format!("  {label:<10}"), text)
 }
 
 /// What it has, and where that is from.
 pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
     let gbps = |figure: &Figure| format!("{:.2} GB/s, {}", figure.value / 1e9, figure.source);
-    let mut lines = vec![
-        "machine".to_owned(),
-        row("memory", &machine.memory_text()),
-        row("", &format!("reads {}", gbps(&machine.memory))),
-        row("drive", &format!("reads {}", gbps(&machine.drive))),
-    ];
+    let mut lines = vec!["machine".to_owned()];
+    lines.extend(row("memory", &machine.memory_text()));
+    lines.extend(row("", &format!("reads {}", gbps(&machine.memory))));
+    lines.extend(row("drive", &format!("reads {}", gbps(&machine.drive))));
     let cpu = &machine.cpu;
     let pace = &cpu.pace.value;
     let [answers, prompts] = [pace.answer_bytes_per_s / 1e9, pace.prompt_operations_per_s / 1e9];
-    lines.push(row("CPU", &format!("answers read {answers:.1} GB/s, {}", cpu.source)));
-    lines.push(row("", &format!("prompts take {prompts:.0} GOP/s, {}", cpu.prompts_source)));
+    lines.extend(row("CPU", &format!("answers read {answers:.1} GB/s, {}", cpu.source)));
+    lines.extend(row("", &format!("prompts take {prompts:.0} GOP/s, {}", cpu.prompts_source)));
     if let Some(card) = &machine.card {
         let pace = &card.computer.pace.value;
         let (room, far) = (binary(card.gives.room_bytes), pace.far_bytes_per_s / 1e9);
         let near = pace.answer_bytes_per_s / 1e9;
-        lines.push(row("GPU", &format!("{room}, {}", card.computer.source)));
-        lines.push(row(
-            "",
-            &format!("reads {near:.0} GB/s there, and {far:.0} GB/s of the host's memory"),
-        ));
+        lines.extend(row("GPU", &format!("{room}, {}", card.computer.source)));
+        let text = format!("reads {near:.0} GB/s there, and {far:.0} GB/s of the host's memory");
+        lines.extend(row("", &text));
     }
     lines
 }
@@ -113,11 +108,11 @@ pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
 fn expected(report: &Report<'_>) -> Vec<String> {
     let forecast = &report.forecast;
     let heading = format!(
-        "{:<width$}{:>RANGE_WIDTH$}   {}",
+        "{:<width$}{:>RANGE_WIDTH$}  {}",
         "expected",
         "tokens/s",
         "bound by",
-        width = LABEL_WIDTH + 2
+        width = SPEED_LABEL_WIDTH + 2
     );
     let after = format!("answer, after {} tokens", grouped(report.plan.context));
     let mut lines = vec![
@@ -126,7 +121,7 @@ fn expected(report: &Report<'_>) -> Vec<String> {
         answer(&after, &forecast.answer_after),
     ];
     lines.extend(forecast.prompts.iter().map(prompt));
-    lines.push(format!("  experts: {}", places(report)));
+    lines.extend(folded("  ", &format!("experts: {}", places(report))));
     if forecast.places.on_drive > 0 {
         let Answer { low, high } = &forecast.answer;
         let [least, most] = [high, low].map(|it| bytes(it.drive_bytes_per_token));
@@ -136,11 +131,12 @@ fn expected(report: &Report<'_>) -> Vec<String> {
         } else {
             (format!("{few:.0} to {many:.0} %"), format!("{least} to {most}"))
         };
-        lines.push(format!("  found in memory: {found} of uses; read for a token: {read}"));
+        let text = format!("found in memory: {found} of uses; read for a token: {read}");
+        lines.extend(folded("  ", &text));
     }
     let is_traced = matches!(report.plan.routes, Routes::Traced(_));
     let ends = if is_traced { ENDS_OF_TRACE } else { ENDS };
-    lines.extend(ends.lines().map(|line| format!("  {line}")));
+    lines.extend(folded("  ", ends));
     lines
 }
 
@@ -169,7 +165,7 @@ fn answer(label: &str, answer: &Answer) -> String {
         (low, high) if low == high => low.to_owned(),
         (low, high) => format!("{low} or {high}"),
     };
-    format!("  {label:<LABEL_WIDTH$}{range:>RANGE_WIDTH$}   {bound}")
+    format!("  {label:<SPEED_LABEL_WIDTH$}{range:>RANGE_WIDTH$}  {bound}")
 }
 
 fn prompt(prompt: &Prompt) -> String {
@@ -181,27 +177,12 @@ fn prompt(prompt: &Prompt) -> String {
     };
     let label = format!("prompt of {}", grouped(*n_tokens));
     let (range, bound) = (range(*low, *high), bound.name());
-    format!("  {label:<LABEL_WIDTH$}{range:>RANGE_WIDTH$}   {bound}{read}")
+    format!("  {label:<SPEED_LABEL_WIDTH$}{range:>RANGE_WIDTH$}  {bound}{read}")
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded for people")]
 fn bytes(n_bytes: f64) -> String {
     ByteCount(n_bytes.max(0.0).round() as u64).rounded()
-}
-
-/// A point of a list, broken between words.
-pub(crate) fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = "*".to_owned();
-    for word in text.split(' ') {
-        if line.len() + 1 + word.len() > LINE_WIDTH {
-            lines.push(std::mem::replace(&mut line, " ".to_owned()));
-        }
-        line.push(' ');
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
 }
 
 fn header(label: &str, what: &str) -> String {

@@ -5,6 +5,7 @@ use moeflux_hub::{Hub, Presence, Remote};
 
 use crate::disk;
 use crate::failure::Outcome;
+use crate::fold::folded;
 use crate::hub::described;
 use crate::place;
 use crate::plan;
@@ -65,7 +66,7 @@ impl Offer {
         let Presence { n_files, n_bytes, n_files_here, here_bytes } = self.presence;
         let wanted = remote.wanted();
         let commit = &remote.commit()[..N_COMMIT_DIGITS];
-        let row = |label: &str, text: &str| format!("  {label:<10}{text}");
+        let row = |label: &str, text: &str| folded(&format!("  {label:<10}"), text);
         let size = ByteCount(n_bytes).rounded();
         let here = match here_bytes {
             0 => String::new(),
@@ -77,13 +78,11 @@ impl Offer {
         let free = self
             .free_bytes
             .map_or(String::new(), |it| format!("{} free in ", ByteCount(it).rounded()));
-        let mut lines = vec![
-            format!("{} at {} ({commit})", wanted.id, wanted.revision()),
-            row("model", self.model.as_ref().unwrap_or_else(|problem| problem)),
-            row("files", &format!("{n_files}{left}, {size}{here}")),
-        ];
-        lines.extend(self.expected.iter().map(|it| row("expected", it)));
-        lines.push(row("drive", &format!("{free}{}", self.place)));
+        let mut lines = vec![format!("{} at {} ({commit})", wanted.id, wanted.revision())];
+        lines.extend(row("model", self.model.as_ref().unwrap_or_else(|problem| problem)));
+        lines.extend(row("files", &format!("{n_files}{left}, {size}{here}")));
+        lines.extend(self.expected.iter().flat_map(|it| row("expected", it)));
+        lines.extend(row("drive", &format!("{free}{}", self.place)));
         lines
     }
 }

@@ -37,8 +37,8 @@ fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
     let page = stdout_in(&cache, &plan);
     for words in [
         "qwen3_5_moe as it would be in 4 bits: ",
-        "weights that every token uses            5,584,514,944     5.58 GB     5.20 GiB",
-        "600 of them for a token                4,246,732,800     4.25 GB     3.96 GiB",
+        "weights that every token uses         5,584,514,944     5.58 GB     5.20 GiB",
+        "600 of them for a token             4,246,732,800     4.25 GB     3.96 GiB",
         "memory    68.72 GB (64.00 GiB), from --memory",
         "drive     reads 3.00 GB/s, assumed: `moeflux doctor` measures it",
         "answer, at the beginning",
@@ -72,8 +72,27 @@ fn models_known_by_name_are_listed_and_described() {
     let page = stdout_in(&cache, &["inspect", "qwen3-30b-a3b"]);
     assert!(page.contains("4 bits in groups of 64") && page.contains("48 x"), "{page}");
     let page = stdout_in(&cache, &["plan", "glm-4.5-air", "--ram", "64G", "--cores", "16"]);
-    assert!(page.contains("for 16 cores"), "{page}");
+    let words: Vec<&str> = page.split_whitespace().collect();
+    assert!(words.join(" ").contains("for 16 cores"), "{page}");
     check_fails(&["plan", "Qwen9"], &["none of the models known by name: Qwen3-30B-A3B"]);
+}
+
+#[test]
+fn pages_fit_a_terminal() {
+    let cache = TempDir::new();
+    for args in [
+        &["plan", "--ram", "64G"][..],
+        &["plan", "--ram", "64G", "--gpu-memory", "24G"],
+        &["plan", "qwen3.5-397b-a17b", "--ram", "64G"],
+        &["plan", "deepseek-v3", "--ram", "64G", "--cores", "16"],
+        &["plan", "kimi-k2", "--ram", "64G", "--gpu-memory", "24G"],
+        &["inspect", "deepseek-v3"],
+        &["inspect", "qwen3.5-397b-a17b"],
+    ] {
+        let page = stdout_in(&cache, args);
+        let longest = page.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(80), "{args:?}:\n{page}");
+    }
 }
 
 /// Two layers of four experts of 18 MB, of which each token uses two.
