@@ -117,7 +117,8 @@ fn drivers_say_nothing_about_the_desktop() {
     needs_gpu!();
     let dir = TempDir::new();
     let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_moeflux"));
-    let doctor = doctor.args(["doctor", "--json"]).arg(dir.path());
+    doctor.args(["doctor", "--json"]).arg(dir.path());
+    crate::support::set_cache(&mut doctor, dir.path());
     // With the layer that looks for a desktop, which other tests leave out.
     let doctor = doctor.env_remove("NODEVICE_SELECT").env_remove("XDG_RUNTIME_DIR");
     let output = doctor.output().unwrap();
