@@ -3,7 +3,8 @@
 
     tools/peers/plan_truth.py MOEFLUX WORKDIR [--gpu NAME|INDEX] [--models q35moe-2g,q3moe-2g]
 
-Models are made by `moeflux synth` in WORKDIR from the configs of the tests, unless they are there.
+Models are made by `moeflux synth` in WORKDIR from the configs of the tests, unless they are there;
+those of deepseek_v3 whose names end in -fp8 (dsv3-2g-fp8) by `mkfp8.py`.
 Each case is planned before it is measured: on the CPU and, with --gpu, on that GPU; with all experts
 in memory (of the GPU, or of the host), and streamed with room for a part of them, there with and
 without a trace of the same kind of tokens. No network is used.
@@ -16,10 +17,14 @@ import subprocess
 import sys
 import time
 
-REPO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPO = os.path.join(HERE, "..", "..")
 CONFIGS = os.path.join(REPO, "crates", "moeflux", "tests", "data", "configs")
 
 MIB = 1 << 20
+
+# Layers of models in FP8: with their bytes per weight, dsv3-2g has 1.8 GB then.
+FP8_LAYERS = "5"
 
 # Tokens of prompts; plan has figures of these.
 PROMPTS = [512, 2048]
@@ -42,8 +47,12 @@ def run(args):
 def made(moeflux, work, name):
     """The folder of a model; it is made if it is not there."""
     folder = os.path.join(work, name)
-    if not os.path.exists(os.path.join(folder, "config.json")):
-        config = os.path.join(CONFIGS, name + ".json")
+    if os.path.exists(os.path.join(folder, "config.json")):
+        return folder
+    config = os.path.join(CONFIGS, name.removesuffix("-fp8") + ".json")
+    if name.endswith("-fp8"):
+        run([sys.executable, os.path.join(HERE, "mkfp8.py"), config, folder, FP8_LAYERS])
+    else:
         run([moeflux, "synth", "--config", config, "--bits", "4", "--group", "64", "--out", folder])
     return folder
 
