@@ -174,6 +174,12 @@ def store(model, cfg, seed, dtype, layout, a_log, fp8=Fp8()):
                 q, s, factors = to_fp8(v, g, fp8)
                 out[k], out[fp8.name(k)] = q, s
                 v.copy_(q.float() * per_value(factors, v.shape, fp8.block))
+            elif dtype == "mxfp4" and re.search(r"\.mlp\.experts\.(gate_up|down)_proj$", k):     # gpt_oss: rows are outputs, 16 bytes a block
+                rows = v.transpose(1, 2)
+                parts, values = to_mxfp4(rows.reshape(-1, rows.shape[2]), g)
+                out[k + "_blocks"] = parts["packed"].reshape(*rows.shape[:2], -1, GROUP // 2)
+                out[k + "_scales"] = parts["scale"].reshape(*rows.shape[:2], -1)
+                v.copy_(values.reshape(rows.shape).transpose(1, 2))
             elif dtype in ("int4", "mxfp4") and re.search(r"\.mlp\.experts\.\d+\..*\.weight$", k):
                 parts, values = (to_int4 if dtype == "int4" else to_mxfp4)(v, g)
                 out.update({f"{k}_{part}": t for part, t in parts.items()})
@@ -357,8 +363,10 @@ def reload_logits(out, cfg, toks):
     tc = text_config(cfg)
     cls = type(build_model(cfg))
     with tempfile.TemporaryDirectory() as tmp:
-        src = out
-        if "quantization_config" in cfg:                # transformers' own fp8 kernels want a GPU
+        src, more = out, {}
+        if cfg["model_type"] == "gpt_oss" and "quantization_config" in cfg:
+            tc, more = None, dict(quantization_config=transformers.Mxfp4Config(dequantize=True))
+        elif "quantization_config" in cfg:                # transformers' own fp8 kernels want a GPU
             import dequant
             src = Path(tmp)
             save_file({k: v.contiguous() for k, v in dequant.read_published(out).items()}, src / "model.safetensors", metadata={"format": "pt"})
@@ -369,7 +377,7 @@ def reload_logits(out, cfg, toks):
             state = {k: v for f in out.glob("model*.safetensors") for k, v in load_file(f).items()}
             save_file({k.removeprefix("language_model."): v for k, v in state.items()}, src / "model.safetensors", metadata={"format": "pt"})
             oraclelib.dump(src / "config.json", cfg["text_config"])
-        m = cls.from_pretrained(src, config=tc, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
+        m = cls.from_pretrained(src, config=tc, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", **more).eval()
     with torch.no_grad():
         return m(toks, use_cache=False).logits[0].float().numpy()
 
@@ -389,6 +397,9 @@ def generate(out, cfg, seed, tokens, dtype="f32", layout="per-expert", shards=1,
     fp8 = fp8 or Fp8()
     if dtype == "fp8":
         cfg["quantization_config"] = fp8.config()
+    elif cfg["model_type"] == "gpt_oss" and dtype == "mxfp4":
+        cfg["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                                                         "model.embed_tokens", "lm_head"])
     elif dtype in ("int4", "mxfp4"):
         cfg["quantization_config"] = compressed("pack-quantized" if dtype == "int4" else "mxfp4-pack-quantized", INT4 if dtype == "int4" else MXFP4)
     if resaved:
@@ -448,7 +459,7 @@ def main():
         sys.exit("error: gpt_oss experts are only ever stored fused")
     if a.dtype == "fp8" and (a.family not in families.MLA or layout != "per-expert"):
         sys.exit("error: --dtype fp8 is for the deepseek families, experts stored one by one")
-    if a.dtype in ("int4", "mxfp4") and layout != "per-expert":
+    if a.dtype in ("int4", "mxfp4") and layout != "per-expert" and (a.family, a.dtype) != ("gpt_oss", "mxfp4"):
         sys.exit("error: --dtype int4 and mxfp4 are for experts stored one by one")
     if a.resaved and (a.family in ("qwen3_5_moe", "kimi_k2") or a.dtype in ("fp8", "int4", "mxfp4")):
         sys.exit("error: --resaved is for families that transformers 5 saves with a flat config, not for fp8, int4 and mxfp4")
