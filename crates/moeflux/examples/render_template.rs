@@ -1,7 +1,9 @@
 //! Renders one template file with a small conversation: `render_template FILE`.
 //!
 //! One case of `tools/check/templates.sh`, in a process of its own. Prints the length of the text
-//! or the error, and ends with success either way.
+//! or the error, and ends with success either way. With `render_template FILE CASES` it renders the
+//! conversations of a list in JSON, with their options and variables, for
+//! `tools/check/published_templates.sh`: a line each, the text in JSON or null.
 
 #![expect(clippy::print_stdout, reason = "what this program is for")]
 
@@ -9,22 +11,60 @@ use std::path::Path;
 
 use moeflux::provider::text::SpecialTokens;
 use moeflux::{ChatTemplate, Message, TemplateOptions};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn main() {
-    let path = std::env::args().nth(1).unwrap_or_default();
-    match render(Path::new(&path)) {
-        Ok(text) => println!("{} bytes", text.len()),
-        Err(error) => println!("error: {error}"),
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let path = Path::new(words.first().map_or("", String::as_str));
+    let outcome = match words.get(1) {
+        None => render(path).map(|text| println!("{} bytes", text.len())),
+        Some(cases) => render_all(path, Path::new(cases)),
+    };
+    if let Err(error) = outcome {
+        println!("error: {error}");
     }
 }
 
-fn render(path: &Path) -> moeflux::Result<String> {
+fn opened(path: &Path) -> moeflux::Result<ChatTemplate> {
     let source = std::fs::read_to_string(path).map_err(moeflux::Error::io("read", path))?;
-    let template = ChatTemplate::from_source(path, &source, SpecialTokens::default())?;
+    ChatTemplate::from_source(path, &source, SpecialTokens::default())
+}
+
+fn render(path: &Path) -> moeflux::Result<String> {
+    let template = opened(path)?;
     let messages = [Message::new("user", "x".repeat(1 << 20)), Message::new("assistant", "y")];
     let extra = json!({"text": "ab ".repeat(1 << 10), "list": [1, [2, {"a": [3]}], "b"]});
     let extra = extra.as_object().cloned().unwrap_or_default();
     let options = TemplateOptions { now_seconds: Some(0), extra, ..TemplateOptions::default() };
     template.render(&messages, &options)
+}
+
+fn render_all(path: &Path, cases: &Path) -> moeflux::Result<()> {
+    let template = opened(path)?;
+    let cases = std::fs::read(cases).map_err(moeflux::Error::io("read", cases))?;
+    let cases: Vec<Value> = serde_json::from_slice(&cases).unwrap_or_default();
+    for case in &cases {
+        let messages = case["messages"].as_array().into_iter().flatten();
+        let messages: Vec<Message> = messages.map(message).collect();
+        let mut extra = case["options"].as_object().cloned().unwrap_or_default();
+        let options = TemplateOptions {
+            add_generation_prompt: extra.shift_remove("add_generation_prompt") == Some(true.into()),
+            enable_thinking: extra.shift_remove("enable_thinking").and_then(|it| it.as_bool()),
+            tools: extra.shift_remove("tools"),
+            now_seconds: Some(0),
+            extra,
+        };
+        println!("{}", json!(template.render(&messages, &options).ok()));
+    }
+    Ok(())
+}
+
+fn message(json: &Value) -> Message {
+    let mut extra = json.as_object().cloned().unwrap_or_default();
+    let mut text =
+        |key: &str| extra.shift_remove(key).and_then(|it| it.as_str().map(str::to_owned));
+    let (role, reasoning) = (text("role").unwrap_or_default(), text("reasoning_content"));
+    let content = extra.shift_remove("content").unwrap_or_default();
+    let tool_calls = extra.shift_remove("tool_calls");
+    Message { content, reasoning, tool_calls, extra, ..Message::new(role, "") }
 }
