@@ -167,13 +167,17 @@ mod tests {
     /// Tokens with their texts, and the text that is held back; what comes out, and what is
     /// counted: answer, thought.
     #[track_caller]
-    fn check(
-        start: AnswerStart,
+    fn check(start: AnswerStart, texts: &[&str], rest: &str, expected: (&[&str], usize, usize)) {
+        check_read(AnswerReader::new(start, ThoughtFormat::usual()), texts, rest, expected);
+    }
+
+    #[track_caller]
+    fn check_read(
+        reader: AnswerReader,
         texts: &[&str],
         rest: &str,
         (expected, n_answer_tokens, n_thought_tokens): (&[&str], usize, usize),
     ) {
-        let reader = AnswerReader::new(start, ThoughtFormat::usual());
         let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call");
         let mut events = Vec::new();
         for (id, text) in (0..).zip(texts) {
@@ -217,6 +221,21 @@ mod tests {
         check(Thought, &["a</think>b"], "", (&["(a)", "b 0"], 1, 1));
         check(Thought, &["a", "</think>", "\n"], "", (&["(a)"], 3, 2));
         check(Text, &[], "", (&[], 0, 0));
+    }
+
+    #[test]
+    fn tokens_of_headers_are_no_tokens_of_the_text() {
+        let check = |texts: &[&str], expected: (&[&str], usize, usize)| {
+            let harmony = ThoughtFormat::all().find(|it| it.title == "harmony").unwrap();
+            check_read(AnswerReader::new(AnswerStart::Open, harmony), texts, "", expected);
+        };
+        let thought = ["<|channel|>", "analysis", "<|message|>", "a", "<|end|>"];
+        let text = ["<|start|>", "assistant", "<|channel|>", "final", "<|message|>", "b", " <"];
+        // What may become a marker comes with the end, and its token came with the rest of it.
+        let all = [&thought[..], &text].concat();
+        check(&all, (&["(a)", "b 10", "  11", "< "], 12, 3));
+        check(&["<|channel|>", "fin"], (&[], 2, 0));
+        check(&["No", " header"], (&["No 0", " header 1"], 2, 0));
     }
 
     #[test]
