@@ -1,4 +1,5 @@
-"""Compares the tokenizer that is read from a GGUF file with the original, to the id and back.
+"""Compares the tokenizer that is read from a GGUF file with the original, to the id and back, and
+that of `tiktoken.model` with tiktoken.
 
     gguf_tokenizers.py PROGRAM WORK PACKAGES        all comparisons
     gguf_tokenizers.py PROGRAM WORK PACKAGES NAME.. these
@@ -10,6 +11,7 @@ with the `ggml-vocab-*.gguf` of llama.cpp with its lines (`.inp`) and ids (`.out
 written below WORK with the package `gguf`, as llama.cpp's converter writes them.
 """
 
+import base64
 import json
 import random
 import subprocess
@@ -82,7 +84,7 @@ def lines(special: list[str]) -> list[str]:
 
 def encoded(program: str, file: Path, texts: list[str]) -> list[dict]:
     given = "".join(json.dumps(text) + "\n" for text in texts)
-    command = [program, "--encode-gguf", str(file)]
+    command = [program, "--encode" if file.is_dir() else "--encode-gguf", str(file)]
     answer = subprocess.run(command, input=given, text=True, capture_output=True)
     if answer.returncode != 0:
         raise SystemExit(f"{file.name}: the program failed: {answer.stderr[:500]}")
@@ -338,6 +340,48 @@ def kimi(program: str, work: Path, vocabulary: dict) -> str:
     )  # fmt: skip
 
 
+def kimi_folder(program: str, work: Path, model: dict, is_named: bool) -> str:
+    """The files that Kimi's makers publish, with these tokens, against tiktoken as their program
+    `tokenization_kimi.py` sets it up: 258 ids behind the ranks, with names or reserved."""
+    of_char = {char: byte for byte, char in alphabet().items()}
+    texts = sorted(model["vocab"], key=model["vocab"].get)
+    tokens = [bytes(of_char[it] for it in text) for text in texts]
+    folder = work / f"kimi-{len(tokens)}"
+    folder.mkdir()
+    lines_ = [f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)]
+    (folder / "tiktoken.model").write_text("".join(lines_))
+    named = {len(tokens): "[BOS]", len(tokens) + 1: "[EOS]", len(tokens) + 2: "<|im_end|>",
+             len(tokens) + 11: "<|tool_call_begin|>", len(tokens) + 22: "<think>"}  # fmt: skip
+    listed = {str(id_): {"content": text, "special": text != "<think>"} for id_, text in named.items()}
+    config = {"added_tokens_decoder": listed, "tokenizer_class": "TikTokenTokenizer"}
+    if is_named:
+        config["auto_map"] = {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"model_type": "kimi_k2"}))
+    ids = range(len(tokens), len(tokens) + 258)
+    special = {named.get(id_, f"<|reserved_token_{id_}|>"): id_ for id_ in ids}
+    theirs = tiktoken.Encoding(
+        "kimi", pat_str=KIMI, mergeable_ranks={token: rank for rank, token in enumerate(tokens)}, special_tokens=special
+    )
+    said = compare(
+        program, folder, lines(list(special)),
+        lambda text: theirs.encode(text, allowed_special="all"),
+        lambda ids: theirs.decode_bytes(ids).decode(errors="replace"),
+    )  # fmt: skip
+    return f"{said}; opened in {time_of(program, folder)}"
+
+
+def original(program: str, packages: Path, name: str) -> str:
+    """A tokenizer.json of a model's makers, as it is."""
+    theirs = Tokenizer.from_file(str(packages / name / "tokenizer.json"))
+    special = [token.content for token in theirs.get_added_tokens_decoder().values()]
+    return compare(
+        program, packages / name, lines(special),
+        lambda text: theirs.encode(text, add_special_tokens=False).ids,
+        lambda ids: theirs.decode(ids, skip_special_tokens=False),
+    )  # fmt: skip
+
+
 def alphabet() -> dict[int, str]:
     """The character of each byte."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -393,6 +437,12 @@ def main() -> None:
         (f"made {pre}", lambda pre=pre: made(program, work, vocabulary, pre)) for pre in MADE
     ]  # fmt: skip
     checks.append(("made kimi-k2", lambda: kimi(program, work, vocabulary)))
+    checks.append(("made tiktoken.model", lambda: kimi_folder(program, work, vocabulary["model"], True)))
+    o200k = packages / "gptoss" / "tokenizer.json"
+    checks.append(
+        ("o200k as tiktoken.model", lambda: kimi_folder(program, work, json.loads(o200k.read_text())["model"], False))
+    )
+    checks.append(("gptoss tokenizer.json", lambda: original(program, packages, "gptoss")))
     if (packages / "vocab").is_dir():
         names = ["qwen2", "qwen35", "llama-bpe", "llama-spm"]
         checks += [(f"llama.cpp {name}", lambda name=name: vocab(program, packages, name)) for name in names]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares tokenizers that are read from GGUF files with the originals, on 10,000 lines each, to the
 # id and back: those of four models that a registry has, pipelines of the other published names on a
-# made vocabulary, and Kimi's against tiktoken.
+# made vocabulary, and Kimi's against tiktoken, from `tiktoken.model` as well.
 #
 #     tools/check/gguf_tokenizers.sh [NAME..]       all comparisons, or these
 #

@@ -18,6 +18,7 @@ mod packed_metadata;
 mod safetensors_header;
 mod saved_state;
 mod sums;
+mod tiktoken_model;
 mod tokenizer_config;
 mod tokenizer_json;
 mod trace;
@@ -35,7 +36,7 @@ pub struct Target {
 }
 
 /// All kinds, by name.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "calls", make: || Box::new(calls::checker()) },
     Target { name: "chat_template", make: || Box::new(chat_template::checker()) },
     Target { name: "checkpoint", make: || Box::new(checkpoint::check) },
@@ -49,6 +50,7 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "safetensors_header", make: || Box::new(safetensors_header::check) },
     Target { name: "saved_state", make: || Box::new(saved_state::checker()) },
     Target { name: "sums", make: || Box::new(sums::check) },
+    Target { name: "tiktoken_model", make: || Box::new(tiktoken_model::checker()) },
     Target { name: "tokenizer_config", make: || Box::new(tokenizer_config::checker()) },
     Target { name: "tokenizer_json", make: || Box::new(tokenizer_json::checker()) },
     Target { name: "trace", make: || Box::new(trace::check) },

@@ -18,6 +18,8 @@ mod tokenizer;
 mod eos;
 mod stream;
 mod gguf;
+mod tiktoken;
+mod folder;
 
 pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
 pub use crate::text::eos::EndTokens;

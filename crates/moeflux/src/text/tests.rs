@@ -219,7 +219,10 @@ fn folders_that_cannot_be_used_say_why() {
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     assert!(folder.refused(300).contains("missing; copy it"));
     folder.write("tiktoken.model", "");
-    assert!(folder.refused(300).contains("`tiktoken.model` alone cannot be read"));
+    let problem = folder.refused(300);
+    let expected = "tiktoken.model: the tokenizer `PreTrainedTokenizerFast` is not known (known: \
+                    tokenization_kimi.TikTokenTokenizer); ";
+    assert!(problem.contains(expected), "{problem}");
     folder.write("tokenizer.json", &byte_tokenizer_json(256, &[]).to_string());
     folder.write("tokenizer_config.json", r#"{"eos_token": 5}"#);
     assert!(folder.refused(300).contains("`eos_token` is 5"), "{}", folder.refused(300));

@@ -39,30 +39,26 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and what `tokenizer_config.json` adds to it, for a model with
-    /// `vocab_rows` embedding rows.
+    /// Reads a `tokenizer.json` of any name. What other files say of roles is given.
     ///
     /// # Errors
     /// A file that is missing, too long or malformed; an added token whose id is not what its file
     /// says; an id that has no embedding row.
-    pub fn open(dir: &Path, vocab_rows: usize) -> Result<Self> {
-        let path = dir.join("tokenizer.json");
-        let Some(bytes) = read_file_if_there(&path, TOKENIZER_BYTES_MAX)? else {
-            return Err(Error::malformed(&path, missing(dir)));
-        };
-        let special = SpecialTokens::open(dir)?;
-        Self::of_pipeline(&path, Pipeline::parse(&path, &bytes)?, special, vocab_rows)
+    pub fn open_file(path: &Path, special: SpecialTokens, vocab_rows: usize) -> Result<Self> {
+        let tokenizer = Self::of_json(path, || Ok(special), vocab_rows)?;
+        tokenizer.ok_or_else(|| Error::malformed(path, "missing"))
     }
 
-    /// Reads a `tokenizer.json` of any name. What other files say of roles is given.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::open`].
-    pub fn open_file(path: &Path, special: SpecialTokens, vocab_rows: usize) -> Result<Self> {
-        let Some(bytes) = read_file_if_there(path, TOKENIZER_BYTES_MAX)? else {
-            return Err(Error::malformed(path, "missing"));
-        };
-        Self::of_pipeline(path, Pipeline::parse(path, &bytes)?, special, vocab_rows)
+    /// The same, if the file is there. Only then is it asked what other files say of roles.
+    pub(super) fn of_json(
+        path: &Path,
+        special: impl FnOnce() -> Result<SpecialTokens>,
+        vocab_rows: usize,
+    ) -> Result<Option<Self>> {
+        let Some(bytes) = read_file_if_there(path, TOKENIZER_BYTES_MAX)? else { return Ok(None) };
+        let special = special()?;
+        let pipeline = Pipeline::parse(path, &bytes)?;
+        Self::of_pipeline(path, pipeline, special, vocab_rows).map(Some)
     }
 
     /// A tokenizer of a pipeline that was read from `path`.
@@ -237,16 +233,6 @@ impl Tokenizer {
         } else {
             bytes.extend_from_slice(piece.as_bytes());
         }
-    }
-}
-
-fn missing(dir: &Path) -> String {
-    let others = ["tokenizer.model", "tiktoken.model", "vocab.json"];
-    let found = others.iter().find(|name| dir.join(name).exists());
-    let way_out = "save it again with `AutoTokenizer.from_pretrained(..).save_pretrained(..)`";
-    match found {
-        Some(name) => format!("missing; `{name}` alone cannot be read: {way_out}"),
-        None => "missing; copy it from where the checkpoint was published".to_owned(),
     }
 }
 

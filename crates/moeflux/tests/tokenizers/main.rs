@@ -16,6 +16,7 @@ mod cases;
 mod families;
 mod gguf;
 mod probe;
+mod tiktoken;
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -79,8 +80,9 @@ fn check_all() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     families::check(&dir.0);
     let (n_pres, n_gguf) = gguf::check(&dir.0);
+    let n_lines = tiktoken::check(&dir.0);
     println!(
-        "{} cases, {} families; GGUF: {n_gguf} cases, {n_pres} pipelines",
+        "{} cases, {} families; GGUF: {n_gguf} cases, {n_pres} pipelines; tiktoken: {n_lines}",
         cases.len(),
         families::NAMES.len()
     );

@@ -15,10 +15,10 @@ const LOOKED_UP_BYTES_MAX: usize = 1 << 28;
 
 /// A token that may be cut in two.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whole<'a> {
-    pub(super) text: &'a str,
+pub(in crate::text) struct Whole<'a> {
+    pub(in crate::text) text: &'a str,
     /// The greatest first.
-    pub(super) urgency: f64,
+    pub(in crate::text) urgency: f64,
 }
 
 /// A cut of a token.
@@ -32,7 +32,7 @@ struct Cut<'a> {
 
 /// How cuts of equally urgent tokens follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ties {
+pub(in crate::text) enum Ties {
     /// In order of the tokens, then of the parts' ids.
     ById,
     /// Long parts first, the left one before the right one; then as above.
@@ -40,7 +40,7 @@ pub(super) enum Ties {
 }
 
 /// The merges of all tokens, which come in ascending order of ids.
-pub(super) fn merges(
+pub(in crate::text) fn merges(
     wholes: &[Whole<'_>],
     vocabulary: &Vocabulary,
     ties: Ties,

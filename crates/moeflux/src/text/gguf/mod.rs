@@ -7,8 +7,8 @@
 //! the key. A file without any tokens says nothing; it is an error where a tokenizer is asked for.
 
 mod keys;
-mod recipes;
-mod merges;
+pub(super) mod recipes;
+pub(super) mod merges;
 mod vocabulary;
 
 use std::path::Path;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// How texts are split and pieces become tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Recipe {
+pub(in crate::text) struct Recipe {
     names: &'static [&'static str],
     splits: &'static [&'static str],
     is_normalized: bool,
@@ -108,7 +108,7 @@ const RECIPES: [Recipe; 11] = [
 ];
 
 impl Recipe {
-    pub(super) fn named(name: &str) -> Option<&'static Self> {
+    pub(in crate::text) fn named(name: &str) -> Option<&'static Self> {
         RECIPES.iter().find(|recipe| recipe.names.contains(&name))
     }
 
@@ -119,12 +119,12 @@ impl Recipe {
     }
 
     /// The part `normalizer` of the original.
-    pub(super) fn normalizer(&self) -> Option<Value> {
+    pub(in crate::text) fn normalizer(&self) -> Option<Value> {
         self.is_normalized.then(|| json!({"type": "NFC"}))
     }
 
     /// The part `pre_tokenizer` of the original.
-    pub(super) fn pre_tokenizer(&self) -> Value {
+    pub(in crate::text) fn pre_tokenizer(&self) -> Value {
         let split = |expression: &&str| {
             json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated",
                 "invert": false})
@@ -136,7 +136,7 @@ impl Recipe {
 }
 
 /// The step between bytes and the characters that stand for them.
-pub(super) fn bytes() -> Value {
+pub(in crate::text) fn bytes() -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
         "use_regex": false})
 }

@@ -1,0 +1,4 @@
+//! `tiktoken_model` for libFuzzer.
+#![no_main]
+
+moeflux_fuzz::program!("tiktoken_model");
