@@ -45,6 +45,7 @@ pub qwen3_next-bf16-wide     --family qwen3_next --dtype bf16 --seed 26 --qk-sca
 pub deepseek_v3-fp8-wide     --family deepseek_v3 --dtype fp8 --seed 27 --tokens 24 --vocab 96 --layers 2 --hidden 256 --heads 2 --dense-ffn 64 --experts 3 --topk 2 --ffn 128 --set n_group=1 --set kv_lora_rank=64 --set q_lora_rank=64 --set qk_nope_head_dim=64 --set qk_rope_head_dim=16 --set v_head_dim=64
 
 pub gpt_oss-mxfp4            --family gpt_oss --dtype mxfp4 --seed 71 --tokens 60 --vocab 128 --layers 3 --hidden 64 --heads 6 --kv-heads 2 --head-dim 24 --experts 6 --topk 3 --ffn 96 --shards 2 --set sliding_window=11 --set rope_scaling.original_max_position_embeddings=16
+pub input-first/qwen3_vl_moe-bf16 --family qwen3_vl_moe --dtype bf16 --seed 72 --tokens 40 --vocab 128 --layers 2 --hidden 96 --head-dim 24 --experts 6 --topk 3 --ffn 32
 pub minimax_m2-bf16          --family minimax_m2 --dtype bf16 --seed 61 --tokens 40 --vocab 128 --hidden 48 --heads 3 --kv-heads 1 --head-dim 24 --experts 6 --topk 3 --ffn 16 --shards 2 --router-bias -1.5 --set rotary_dim=10
 pub hy_v3-bf16               --family hy_v3 --dtype bf16 --seed 62 --tokens 40 --vocab 128 --hidden 48 --heads 6 --kv-heads 3 --head-dim 16 --experts 7 --topk 3 --ffn 16 --dense-ffn 40 --extras --set num_shared_experts=2
 pub glm4_moe_lite-bf16       --family glm4_moe_lite --dtype bf16 --seed 63 --tokens 40 --vocab 128 --hidden 48 --heads 3 --experts 6 --topk 2 --ffn 16 --dense-ffn 40 --extras --set q_lora_rank=24 --set v_head_dim=24

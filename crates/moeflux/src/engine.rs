@@ -133,6 +133,7 @@ impl Engine {
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
         let (blueprint, checkpoint) = Blueprint::open(dir)?;
+        check_order(dir, &blueprint)?;
         let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
         let layout = Layout::new(&blueprint, config)?;
         let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
@@ -530,5 +531,19 @@ fn fingerprint(
 fn hash_matrix(hash: &mut XxHash3_64, matrix: &Matrix<'_>) {
     for part in [matrix.codes(), matrix.scales(), matrix.biases()] {
         hash.write(&part[..part.len().min(FINGERPRINT_BYTES)]);
+    }
+}
+
+/// Refuses experts whose rows are inputs: an expert would have to be turned each time it is read.
+fn check_order(dir: &Path, blueprint: &Blueprint) -> Result<()> {
+    match blueprint.manifest.banks.iter().find(|bank| bank.is_input_first) {
+        None => Ok(()),
+        Some(bank) => Err(Error::Unsupported(format!(
+            "{}: `{}.experts` are stored with inputs as rows, as Qwen3-VL is published, and cannot \
+             be read one by one: run `moeflux pack {0} DIR` once and name DIR, or use a GGUF or \
+             MLX conversion",
+            dir.display(),
+            bank.name
+        ))),
     }
 }

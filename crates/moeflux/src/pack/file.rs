@@ -359,6 +359,9 @@ impl Product {
 
 impl RecordPlan {
     fn push_jobs(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
+        if self.bank.is_input_first {
+            return self.push_turned(expert, jobs);
+        }
         if !self.is_quantised {
             return self.push_copies(expert, jobs);
         }
@@ -382,6 +385,45 @@ impl RecordPlan {
                 cast,
             };
             push_record_jobs(&rows, (expert, target), jobs);
+        }
+    }
+}
+
+impl RecordPlan {
+    /// Rows that are inputs become columns.
+    fn push_turned(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
+        let ExpertLayout { gate, up, down } = self.layout;
+        let targets = [&[gate, up][..], &[down]];
+        for ((part, targets), cast) in self.bank.parts.iter().zip(targets).zip([0, 2]) {
+            let [first, ..] = targets else { unreachable!("a part has a target") };
+            let n_outputs: usize = targets.iter().map(|target| target.layout.n_rows).sum();
+            let layout = MatrixLayout { n_rows: n_outputs, ..first.layout };
+            let stored = self.bank.layout.gate.layout.kind;
+            let rows = FloatRows {
+                name: part.name.clone(),
+                layout: MatrixLayout { kind: stored, n_rows: layout.n_cols, n_cols: n_outputs },
+                codes: part.extent(expert),
+                scales: None,
+                cast: match stored {
+                    MatrixKind::Float(kind) if !self.is_quantised => kind,
+                    _ => self.casts[cast],
+                },
+            };
+            let places = |target: &MatrixSpan| {
+                let ats = [target.codes_at, target.scales_at, target.biases_at];
+                ats.into_iter().zip(part_lens(&target.layout)).collect::<Vec<_>>()
+            };
+            let places: Vec<_> = targets.iter().map(places).collect();
+            // Codes of all targets, then their scales, then their biases.
+            let puts = (0..n_parts(&layout)).flat_map(|part_idx| {
+                places.iter().map(move |of_target| {
+                    let (at, len) = of_target[part_idx];
+                    Put::Record { expert, at, len }
+                })
+            });
+            let puts = puts.collect();
+            let range = 0..rows.layout.n_rows;
+            jobs.push(Job { piece: Piece::Columns { rows, range, layout }, puts });
         }
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct BankRequest<'n> {
     /// `model.layers.3.mlp`.
     pub(super) prefix: &'n str,
     pub(super) shape: ExpertShape,
+    /// Whether tensors that hold gate and up of all experts have inputs as rows.
+    pub(super) is_input_first: bool,
 }
 
 /// One of the three matrices of an expert.
@@ -95,6 +97,9 @@ impl BankRequest<'_> {
         match fused.iter().find(|name| table.has(name)) {
             Some(gate_up) => {
                 let down = gate_up.replace("gate_up_proj", "down_proj");
+                if self.is_input_first {
+                    return self.input_first(table, (gate_up, &down));
+                }
                 Ok(self.bank(self.fused(table, (gate_up, &down))?))
             }
             None if table.is_gguf() => {
@@ -287,6 +292,33 @@ impl BankRequest<'_> {
         ])
     }
 
+    /// `[n_experts, hidden, 2 * inner]`, gate columns first, and `[n_experts, inner, hidden]`.
+    fn input_first(&self, table: &mut Table<'_>, names: (&str, &str)) -> Result<ExpertBank> {
+        let ExpertShape { n_experts, hidden, inner } = self.shape;
+        let mut whole = |base: &str, n_rows: usize, n_cols: usize| {
+            let wanted = Wanted { base, n_stack: Some(n_experts), n_rows, n_cols };
+            wanted.check_size()?;
+            let stored = StoredMatrix::whole(&wanted, &table.take(base)?)?;
+            Ok::<_, Error>(self.of_all(stored, base.to_owned(), base.to_owned()))
+        };
+        let gate_up = whole(names.0, hidden, inner.saturating_mul(2))?;
+        let down = whole(names.1, inner, hidden)?;
+        let turned = |stored: MatrixLayout, n_rows: usize, n_cols: usize| MatrixLayout {
+            kind: stored.kind,
+            n_rows,
+            n_cols,
+        };
+        let half = turned(gate_up.layout, inner, hidden);
+        let layout = ExpertLayout::new(half, half, turned(down.layout, hidden, inner));
+        let spans = [(gate_up, layout.gate), (down, layout.down)];
+        let parts = spans.into_iter().flat_map(|(bound, span)| {
+            let span = MatrixSpan { layout: bound.layout, ..span };
+            parts_of(bound, span)
+        });
+        let parts = parts.collect();
+        Ok(ExpertBank { is_input_first: true, ..self.bank_of(layout, parts) })
+    }
+
     fn bank(&self, bound: [BoundProjection; 3]) -> ExpertBank {
         let [gate, up, down] = &bound;
         let layout = ExpertLayout::new(gate.layout, up.layout, down.layout);
@@ -299,7 +331,8 @@ impl BankRequest<'_> {
     fn bank_of(&self, layout: ExpertLayout, parts: Vec<BankPart>) -> ExpertBank {
         let ExpertShape { n_experts, .. } = self.shape;
         let name = self.prefix.to_owned();
-        ExpertBank { layer: self.layer, name, n_experts, layout, parts, records: None }
+        let (layer, records) = (self.layer, None);
+        ExpertBank { layer, name, n_experts, layout, parts, records, is_input_first: false }
     }
 }
 

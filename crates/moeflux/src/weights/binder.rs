@@ -217,7 +217,8 @@ impl<'a> Binder<'a> {
     ) -> Result<()> {
         let is_ascending = self.banks.last().is_none_or(|last| last.layer < layer);
         assert!(is_ascending, "experts of layer {} are bound out of order", layer.0);
-        let request = BankRequest { layer, prefix, shape };
+        let is_input_first = self.spec.family == Family::Qwen3VlMoe;
+        let request = BankRequest { layer, prefix, shape, is_input_first };
         let bank = request.bind(&mut self.table, &mut self.quantisation)?;
         self.banks.push(bank);
         Ok(())

@@ -213,6 +213,9 @@ pub struct ExpertBank {
     pub parts: Vec<BankPart>,
     /// Of a packed layer.
     pub records: Option<Records>,
+    /// Rows of the stored matrices are inputs, and those of gate and up stand side by side: no
+    /// record can be read from there, but `pack` makes some.
+    pub is_input_first: bool,
 }
 
 impl ExpertBank {

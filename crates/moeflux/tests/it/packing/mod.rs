@@ -2,6 +2,7 @@
 
 mod damaged;
 mod gguf;
+mod input_first;
 
 pub(crate) use damaged::flip;
 
