@@ -25,8 +25,16 @@ def read(case):
     return w
 
 
+E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])
+
+
 def dequantise(w, block):
     """E4M3, INT4 and MXFP4 weights as float32, exactly (mlx-lm's own loader rounds to bf16, and knows only some of them)."""
+    for k in [k for k in w if k.endswith("_blocks")]:       # gpt_oss: output first in files, input first in the model
+        base = k.removesuffix("_blocks")
+        b, s = np.array(w.pop(k)), np.ldexp(np.float32(1), np.array(w.pop(base + "_scales")).astype(np.int32) - 127)
+        x = E2M1[np.stack([b & 15, b >> 4], -1)].reshape(*s.shape, -1) * s[..., None]
+        w[base] = mx.array(x.reshape(*s.shape[:2], -1).astype(np.float32)).swapaxes(1, 2)
     for k in [k for k in w if k.endswith((".weight_scale_inv", ".weight_scale", ".scale"))]:
         base = k.rsplit(".", 1)[0]
         s = w.pop(k)
@@ -37,7 +45,7 @@ def dequantise(w, block):
             w.pop(base + ".weight_shape", None)
             b = v.view(np.uint8).reshape(v.shape[0], -1)
             q = np.stack([b & 15, b >> 4], -1).reshape(v.shape[0], -1).astype(np.int32)
-            x = q - 8.0 if v.dtype == np.int32 else np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])[q]
+            x = q - 8.0 if v.dtype == np.int32 else E2M1[q]
             w[base + ".weight"] = mx.array((x.reshape(*s.shape, -1) * s[..., None]).reshape(x.shape).astype(np.float32))
             continue
         name = base + ".weight"

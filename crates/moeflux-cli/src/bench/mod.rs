@@ -15,6 +15,7 @@ use moeflux::provider::backend::TierStats;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::experts::stream::{StreamStats, drive_speed, probe_of};
 use moeflux::provider::forward::StepProgress;
+use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, Error, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
 use moeflux_io::{Caching, Probe};
 
