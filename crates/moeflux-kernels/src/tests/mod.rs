@@ -199,7 +199,7 @@ fn float_at(bytes: &[u8], kind: FloatKind, place: usize) -> f32 {
 }
 
 fn e8m0(exponent: u8) -> f32 {
-    if exponent == 255 { f32::NAN } else { 2.0_f64.powi(i32::from(exponent) - 127) as f32 }
+    if exponent == 255 { f32::NAN } else { 2.0_f32.powi(i32::from(exponent) - 127) }
 }
 
 fn e4m3(bits: u8) -> f32 {
@@ -475,7 +475,7 @@ fn every_small_float_decodes() {
     for bits in 0..=u8::MAX {
         same_bits(&[codes::from_e4m3(bits)], &[e4m3(bits)], "e4m3");
         same_bits(&[power(bits)], &[e8m0(bits)], "e8m0");
-        let half = (f64::from(e8m0(bits)) / 2.0) as f32;
+        let half = e8m0(bits) / 2.0;
         same_bits(&[half_power(bits)], &[half], "half of e8m0");
     }
     for bits in 0..=u16::MAX {

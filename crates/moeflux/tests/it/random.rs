@@ -128,7 +128,7 @@ pub(crate) fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] 
             let n_scales = layout.scale_bytes() / fp8.scale.bytes();
             let ScaleKind::Float(float) = fp8.scale else {
                 // A power of two about as large as the others.
-                let middle = (127.0 + (factor / 100.0).log2()).round() as u8;
+                let [middle, ..] = ((factor / 100.0).to_bits() >> 23).to_le_bytes();
                 let scales = (0..n_scales).map(|_| middle + rng.bits().to_le_bytes()[0] % 2);
                 return [codes, scales.collect(), Vec::new()];
             };
