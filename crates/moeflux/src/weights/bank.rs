@@ -339,8 +339,13 @@ impl BankRequest<'_> {
 /// What stands before the names of matrices that hold all experts of a layer: of gpt_oss, mlx-lm
 /// writes another one.
 pub(super) fn stacked_stem(table: &Table<'_>, prefix: &str) -> Option<String> {
-    let stems = ["switch_mlp", "experts"].map(|stem| format!("{prefix}.{stem}"));
-    stems.into_iter().find(|stem| table.has(&format!("{stem}.gate_proj.weight")))
+    let name = |stem: &str| format!("{prefix}.{stem}.gate_proj.weight");
+    let stem = match table.has(&name("switch_mlp")) {
+        true => "switch_mlp",
+        false if table.has_stored(&name("experts")) => "experts",
+        false => return None,
+    };
+    Some(format!("{prefix}.{stem}"))
 }
 
 /// What parts of packed records are called.
