@@ -21,7 +21,7 @@ pub(crate) struct Known {
 
 /// All of them, the smallest first.
 pub(crate) const KNOWN: [Known; 18] = [
-    Known { name: "gpt-oss-20b", size: "21B-A3.6B", config: include_str!("gpt-oss-20b.json") },
+    Known { name: "gpt-oss-20b", size: "21B-A4B", config: include_str!("gpt-oss-20b.json") },
     Known { name: "GLM-4.7-Flash", size: "30B-A3B", config: include_str!("glm-4.7-flash.json") },
     Known { name: "Qwen3-30B-A3B", size: "30B-A3B", config: include_str!("qwen3-30b-a3b.json") },
     Known {
@@ -39,7 +39,7 @@ pub(crate) const KNOWN: [Known; 18] = [
         size: "106B-A12B",
         config: include_str!("glm-4.5-air-106b-a12b.json"),
     },
-    Known { name: "gpt-oss-120b", size: "117B-A5.1B", config: include_str!("gpt-oss-120b.json") },
+    Known { name: "gpt-oss-120b", size: "117B-A5B", config: include_str!("gpt-oss-120b.json") },
     Known { name: "MiniMax-M2", size: "230B-A10B", config: include_str!("minimax-m2.json") },
     Known {
         name: "Qwen3-235B-A22B",
@@ -59,7 +59,7 @@ pub(crate) const KNOWN: [Known; 18] = [
         config: include_str!("qwen3-coder-480b-a35b.json"),
     },
     Known { name: "DeepSeek-V3", size: "671B-A37B", config: include_str!("deepseek-v3-671b.json") },
-    Known { name: "DeepSeek-V3.2", size: "671B-A37B", config: include_str!("deepseek-v3.2.json") },
+    Known { name: "DeepSeek-V3.2", size: "671B", config: include_str!("deepseek-v3.2.json") },
     Known { name: "GLM-5", size: "743B-A39B", config: include_str!("glm-5.json") },
     Known { name: "Kimi-K2", size: "1T-A32B", config: include_str!("kimi-k2-1t-a32b.json") },
     Known { name: "Kimi-K2.5", size: "1T-A32B", config: include_str!("kimi-k2.5.json") },

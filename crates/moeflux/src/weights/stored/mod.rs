@@ -11,7 +11,7 @@ use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
 use crate::format::DType;
-use crate::spec::{QuantParams, Quantisation};
+use crate::spec::{NativeFormat, QuantParams, Quantisation};
 use crate::weights::found::{Extent, Found, PartNames, Wanted, block_kind};
 use crate::weights::table::Table;
 
@@ -121,7 +121,12 @@ fn params_of(quantisation: &Quantisation, base: &str, weight: &Found) -> Result<
         None => quantisation.default,
     };
     params.ok_or_else(|| {
-        weight.error("is packed U32, but config.json does not describe its quantisation")
+        weight.error(match quantisation.native {
+            Some(NativeFormat::Mxfp4) => {
+                "is packed U32, but its scales are not those of mxfp4, which config.json asks for"
+            }
+            _ => "is packed U32, but config.json does not describe its quantisation",
+        })
     })
 }
 

@@ -58,6 +58,12 @@ pub(super) fn subjects() -> [(Case, TempDir, Vec<f32>); 3] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe", "qwen3_moe-mxfp4"].map(subject)
 }
 
+/// Those that have the matrices of all experts of a layer in one tensor: of reads that are as many
+/// and as small as a tensor per expert makes them, some fail as often as they are tried.
+pub(super) fn stacked_subjects() -> [(Case, TempDir, Vec<f32>); 2] {
+    ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe"].map(subject)
+}
+
 fn subject(name: &str) -> (Case, TempDir, Vec<f32>) {
     let case = Case::load(name);
     let packed = packed(&case.dir);

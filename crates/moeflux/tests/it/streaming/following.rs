@@ -19,7 +19,7 @@ use moeflux_io::{
     Wait,
 };
 
-use super::faults::{meddle, run, subjects};
+use super::faults::{meddle, run, stacked_subjects};
 use crate::cases::{Case, case_names, try_feed_all};
 use crate::drives::{Simulated, is_right, transient};
 use crate::random::seeds;
@@ -173,7 +173,7 @@ fn steps_give_the_same_bits_while_the_rest_follows() {
 
 #[test]
 fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
-    for (case, packed, expected) in subjects() {
+    for (case, packed, expected) in stacked_subjects() {
         for seed in seeds(40) {
             let in_place = Simulated::new(&case.dir, transient(seed)).open(&resident());
             assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
@@ -190,7 +190,7 @@ fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
 /// Whatever is lost concerns those who need it, each time that they do.
 #[test]
 fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_them() {
-    for (case, packed, expected) in subjects() {
+    for (case, packed, expected) in stacked_subjects() {
         let [mut n_failed, mut n_runs] = [0; 2];
         for seed in seeds(40) {
             let faults = Faults { n_lost: 30, ..transient(seed) };
@@ -219,7 +219,7 @@ fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_the
 /// The drive is back when an expert that it lost is asked for again.
 #[test]
 fn what_failed_is_read_again_for_the_next_who_needs_it() {
-    for (case, packed, expected) in subjects() {
+    for (case, packed, expected) in stacked_subjects() {
         let simulated = Simulated::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
         let engine = simulated.open(&resident());
         for _ in 0..2 {
@@ -239,7 +239,7 @@ fn what_failed_is_read_again_for_the_next_who_needs_it() {
 
 #[test]
 fn each_read_behind_an_open_model_in_turn_may_fail() {
-    for (case, packed, expected) in subjects() {
+    for (case, packed, expected) in stacked_subjects() {
         let [mut n_errors, mut n] = [0; 2];
         loop {
             let nth = Some(NthFault { n, n_attempts: u32::MAX });
@@ -282,7 +282,7 @@ fn names_one(error: &Error, paths: &[std::path::PathBuf]) -> bool {
 
 #[test]
 fn a_file_written_to_while_the_rest_follows_is_an_error_that_names_it() {
-    for (case, packed, _) in subjects() {
+    for (case, packed, _) in stacked_subjects() {
         for dir in [&case.dir, packed.path()] {
             for cuts in [false, true] {
                 let copy = TempDir::copy_of(dir);
@@ -305,7 +305,7 @@ fn a_file_written_to_while_the_rest_follows_is_an_error_that_names_it() {
 /// What was opened is read to its end, and is no model of that name any more.
 #[test]
 fn a_file_replaced_while_the_rest_follows_stops_the_engine() {
-    for (case, packed, _) in subjects() {
+    for (case, packed, _) in stacked_subjects() {
         let copy = TempDir::copy_of(packed.path());
         let paths = weights_of(copy.path());
         let (engine, gate) = gated(copy.path());
