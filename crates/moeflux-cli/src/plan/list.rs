@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** arithmetic on configs in the program; reads no file.
 
+use moeflux::provider::weights::ImaginedKind;
 use moeflux::{ByteCount, Error};
 use serde_json::{Value, json};
 
@@ -60,7 +61,8 @@ impl List {
         for known in &KNOWN {
             let config = known.config()?;
             let mut kinds = vec![config.kind(bits, group)?];
-            if bits.is_none() && group.is_none() && kinds != [PACKED] {
+            // What was trained in 4 bits is not quantised again.
+            if bits.is_none() && group.is_none() && kinds == [ImaginedKind::Fp8] {
                 kinds.push(PACKED);
             }
             for kind in kinds {
@@ -120,11 +122,7 @@ impl Row {
     }
 }
 
-fn subject(
-    known: &Known,
-    config: &BareConfig,
-    kind: moeflux::provider::weights::ImaginedKind,
-) -> Outcome<Subject> {
+fn subject(known: &Known, config: &BareConfig, kind: ImaginedKind) -> Outcome<Subject> {
     Ok(Subject::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
 }
 

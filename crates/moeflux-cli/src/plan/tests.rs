@@ -412,11 +412,13 @@ fn a_memory_too_small_is_refused_with_the_least_that_works() {
     }
     let plan = json_of(&with(64 << 30));
     let (least, slot) = (number(&plan["least_bytes"]), number(&plan["slot_bytes"]));
-    assert_eq!(json_of(&with(least))["forecast"]["experts_in_memory"], 8);
+    // Other tests make this program larger meanwhile.
+    let spare = 32 << 20;
+    assert_eq!(json_of(&with(least + slot / 2))["forecast"]["experts_in_memory"], 8);
     refusal(&with(least - slot));
-    let all = number(&plan["all_bytes"]);
+    let all = number(&plan["all_bytes"]) + spare;
     assert_eq!(json_of(&with(all))["forecast"]["experts_on_drive"], 0);
-    let nearly = json_of(&with(all - (64 << 20)));
+    let nearly = json_of(&with(all - 3 * spare));
     assert!(number(&nearly["forecast"]["experts_on_drive"]) > 0);
     let answer = &json_of(&with(all))["forecast"]["answer"];
     assert_eq!(answer["low"]["drive_bytes_per_token"], 0.0);
@@ -519,8 +521,8 @@ fn all_known_models_have_a_line() {
     assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
     for known in &KNOWN {
         let line = page.lines().find(|line| line.starts_with(known.name)).unwrap();
-        let stored = line.split_whitespace().nth(2).unwrap();
-        assert!(["4", "FP8", "MXFP4", "INT4"].contains(&stored), "{line}");
+        let mut words = line.split_whitespace().skip(1).take(2);
+        assert!(words.any(|it| ["4", "FP8", "MXFP4", "INT4"].contains(&it)), "{line}");
     }
     assert!(!page.contains("needs "), "{page}");
     let page = run(&all(8)).unwrap();
