@@ -394,11 +394,12 @@ impl RecordPlan {
     fn push_turned(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
         let ExpertLayout { gate, up, down } = self.layout;
         let targets = [&[gate, up][..], &[down]];
-        for ((part, targets), cast) in self.bank.parts.iter().zip(targets).zip([0, 2]) {
+        let stored = [self.bank.layout.gate, self.bank.layout.down].map(|span| span.layout.kind);
+        let sources = self.bank.parts.iter().zip(stored).zip([self.casts[0], self.casts[2]]);
+        for (((part, stored), cast), targets) in sources.zip(targets) {
             let [first, ..] = targets else { unreachable!("a part has a target") };
             let n_outputs: usize = targets.iter().map(|target| target.layout.n_rows).sum();
             let layout = MatrixLayout { n_rows: n_outputs, ..first.layout };
-            let stored = self.bank.layout.gate.layout.kind;
             let rows = FloatRows {
                 name: part.name.clone(),
                 layout: MatrixLayout { kind: stored, n_rows: layout.n_cols, n_cols: n_outputs },
@@ -406,7 +407,7 @@ impl RecordPlan {
                 scales: None,
                 cast: match stored {
                     MatrixKind::Float(kind) if !self.is_quantised => kind,
-                    _ => self.casts[cast],
+                    _ => cast,
                 },
             };
             let places = |target: &MatrixSpan| {

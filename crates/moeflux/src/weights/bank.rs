@@ -299,6 +299,9 @@ impl BankRequest<'_> {
             let wanted = Wanted { base, n_stack: Some(n_experts), n_rows, n_cols };
             wanted.check_size()?;
             let stored = StoredMatrix::whole(&wanted, &table.take(base)?)?;
+            // The tensor's name is whole.
+            let names = PartNames { codes: "", ..PartNames::PLAIN };
+            let stored = StoredMatrix { names, ..stored };
             Ok::<_, Error>(self.of_all(stored, base.to_owned(), base.to_owned()))
         };
         let gate_up = whole(names.0, hidden, inner.saturating_mul(2))?;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, TensorEntry};
-use crate::spec::{ContextLimit, ModelSpec};
+use crate::spec::{Family, ModelSpec};
 use crate::weights::manifest::{SkipReason, SkippedGroup};
 
 /// Layers after the last that may predict further tokens; published models have one.
@@ -106,7 +106,8 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
     if name.ends_with(".rotary_emb.inv_freq") {
         return Some((SkipReason::Derived, "*.rotary_emb.inv_freq".to_owned()));
     }
-    if spec.context_limit == ContextLimit::Indexer && name.contains(".self_attn.indexer.") {
+    let has_indexer = matches!(spec.family, Family::GlmMoeDsa | Family::DeepseekV32);
+    if has_indexer && name.contains(".self_attn.indexer.") {
         return Some((SkipReason::Indexer, "*.self_attn.indexer.*".to_owned()));
     }
     // Of packed integers, whose shapes were compared; those of records have no other use.
