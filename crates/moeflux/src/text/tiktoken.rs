@@ -8,8 +8,6 @@
 
 use std::path::Path;
 
-use serde_json::Value as Json;
-use serde_json::value::to_raw_value;
 use tokenizers::AddedToken;
 
 use crate::error::{Error, Result};
@@ -17,8 +15,8 @@ use crate::format::read_file_if_there;
 use crate::text::byte_level::char_of;
 use crate::text::files::{one_line, read_object, shown};
 use crate::text::gguf::merges::{Ties, Whole, merges};
-use crate::text::gguf::recipes::{self, Recipe};
-use crate::text::pipeline::{AddedTokens, Declared, Model, Parts, Pipeline, Vocabulary};
+use crate::text::gguf::recipes::Recipe;
+use crate::text::pipeline::{AddedTokens, Declared, Model, Vocabulary};
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
 
@@ -57,18 +55,8 @@ impl Tokenizer {
         let refused = |problem: String| Error::malformed(&path, one_line(&problem));
         let tokens = tokens(&bytes).map_err(refused)?;
         let added = added(&special, tokens.len(), vocab_rows).map_err(refused)?;
-        let raw = |json: &Json| to_raw_value(json).expect("JSON of our own is JSON");
-        let normalizer = recipe.normalizer().map(|json| raw(&json));
-        let parts = Parts {
-            normalizer: normalizer.as_deref(),
-            pre_tokenizer: Some(&raw(&recipe.pre_tokenizer())),
-            post_processor: None,
-            decoder: Some(&raw(&recipes::bytes())),
-            added,
-            model: model(&tokens).map_err(refused)?,
-            model_key: NAME,
-        };
-        let pipeline = Pipeline::build(&path, parts)?;
+        let model = model(&tokens).map_err(refused)?;
+        let pipeline = recipe.pipeline(&path, added, model, NAME)?;
         Self::of_pipeline(&path, pipeline, special, vocab_rows).map(Some)
     }
 }

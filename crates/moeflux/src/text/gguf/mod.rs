@@ -13,7 +13,6 @@ mod vocabulary;
 
 use std::path::Path;
 
-use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::{Error, Result};
@@ -24,7 +23,7 @@ use crate::text::files::shown;
 use crate::text::gguf::keys::Keys;
 use crate::text::gguf::recipes::{Pieces, Recipe};
 use crate::text::gguf::vocabulary::{Listed, MERGES, TOKEN_TYPE, TOKENS};
-use crate::text::pipeline::{Parts, Pipeline};
+use crate::text::pipeline::Pipeline;
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
 
@@ -207,17 +206,7 @@ fn special_tokens(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<SpecialTokens>
 }
 
 fn byte_level(listed: &Listed<'_>, recipe: &Recipe, path: &Path) -> Result<Pipeline> {
-    let normalizer = recipe.normalizer().map(|json| raw(&json));
-    let parts = Parts {
-        normalizer: normalizer.as_deref(),
-        pre_tokenizer: Some(&raw(&recipe.pre_tokenizer())),
-        post_processor: None,
-        decoder: Some(&raw(&recipes::bytes())),
-        added: listed.added_tokens()?,
-        model: listed.byte_model(recipe)?,
-        model_key: MERGES,
-    };
-    Pipeline::build(path, parts)
+    recipe.pipeline(path, listed.added_tokens()?, listed.byte_model(recipe)?, MERGES)
 }
 
 fn pieces(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<Pipeline> {
@@ -225,20 +214,7 @@ fn pieces(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<Pipeline> {
         return Err(keys.refused(REMOVE_SPACES, "true, which is not supported"));
     }
     let pieces = Pieces { adds_space: keys.flag(ADD_SPACE)?.unwrap_or(true) };
-    let parts = Parts {
-        normalizer: Some(&raw(&pieces.normalizer())),
-        pre_tokenizer: None,
-        post_processor: None,
-        decoder: Some(&raw(&pieces.decoder())),
-        added: listed.added_tokens()?,
-        model: listed.piece_model()?,
-        model_key: MERGES,
-    };
-    Pipeline::build(keys.path, parts)
-}
-
-fn raw(json: &Json) -> Box<RawValue> {
-    to_raw_value(json).expect("JSON of our own is JSON")
+    pieces.pipeline(keys.path, listed.added_tokens()?, listed.piece_model()?, MERGES)
 }
 
 fn unknown(keys: &Keys<'_>, key: &str, name: &str) -> Error {

@@ -4,7 +4,13 @@
 //! **Invariant:** an expression here is that of a published `tokenizer.json` (or of the tiktoken
 //! program, for Kimi), letter by letter; a name whose original was not seen is not here.
 
+use std::path::Path;
+
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::text::pipeline::{AddedTokens, Model, Parts, Pipeline};
 
 /// How texts are split and pieces become tokens.
 #[derive(Clone, Copy, Debug)]
@@ -118,13 +124,34 @@ impl Recipe {
         names.join(", ")
     }
 
+    /// The tokenizer of these tokens; `model_key` says where in the file the model stands.
+    pub(in crate::text) fn pipeline(
+        &self,
+        path: &Path,
+        added: AddedTokens,
+        model: Model,
+        model_key: &'static str,
+    ) -> Result<Pipeline> {
+        let normalizer = self.normalizer().map(|json| raw(&json));
+        let parts = Parts {
+            normalizer: normalizer.as_deref(),
+            pre_tokenizer: Some(&raw(&self.pre_tokenizer())),
+            post_processor: None,
+            decoder: Some(&raw(&bytes())),
+            added,
+            model,
+            model_key,
+        };
+        Pipeline::build(path, parts)
+    }
+
     /// The part `normalizer` of the original.
-    pub(in crate::text) fn normalizer(&self) -> Option<Value> {
+    fn normalizer(&self) -> Option<Value> {
         self.is_normalized.then(|| json!({"type": "NFC"}))
     }
 
     /// The part `pre_tokenizer` of the original.
-    pub(in crate::text) fn pre_tokenizer(&self) -> Value {
+    fn pre_tokenizer(&self) -> Value {
         let split = |expression: &&str| {
             json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated",
                 "invert": false})
@@ -136,7 +163,7 @@ impl Recipe {
 }
 
 /// The step between bytes and the characters that stand for them.
-pub(in crate::text) fn bytes() -> Value {
+fn bytes() -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
         "use_regex": false})
 }
@@ -147,7 +174,27 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub(super) fn normalizer(&self) -> Value {
+    /// The tokenizer of these tokens; `model_key` says where in the file the model stands.
+    pub(super) fn pipeline(
+        &self,
+        path: &Path,
+        added: AddedTokens,
+        model: Model,
+        model_key: &'static str,
+    ) -> Result<Pipeline> {
+        let parts = Parts {
+            normalizer: Some(&raw(&self.normalizer())),
+            pre_tokenizer: None,
+            post_processor: None,
+            decoder: Some(&raw(&self.decoder())),
+            added,
+            model,
+            model_key,
+        };
+        Pipeline::build(path, parts)
+    }
+
+    fn normalizer(&self) -> Value {
         let mut steps = Vec::new();
         if self.adds_space {
             steps.push(json!({"type": "Prepend", "prepend": "\u{2581}"}));
@@ -156,7 +203,7 @@ impl Pieces {
         json!({"type": "Sequence", "normalizers": steps})
     }
 
-    pub(super) fn decoder(&self) -> Value {
+    fn decoder(&self) -> Value {
         let mut steps = vec![
             replace("\u{2581}", " "),
             json!({"type": "ByteFallback"}),
@@ -167,6 +214,10 @@ impl Pieces {
         }
         json!({"type": "Sequence", "decoders": steps})
     }
+}
+
+fn raw(json: &Value) -> Box<RawValue> {
+    to_raw_value(json).expect("JSON of our own is JSON")
 }
 
 fn replace(text: &str, content: &str) -> Value {
