@@ -337,7 +337,6 @@ pub enum Purpose {
 }
 
 /// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it, with a
-/// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it, with a
 /// bias added behind each product where there are some. In a plan that is submitted as a whole: of
 /// each expert that a row chose, from what the device holds.
 /// What comes out is for [`Combine`]: added up in `sum` as far as the experts came in the order of
