@@ -3,6 +3,7 @@
 //! **Invariant:** every implementation gives the bits of [`Portable`]: integers are exact, and
 //! floats go through [`Simd`].
 
+use crate::blocks::half_power;
 use crate::lanes::{LANES, Lanes, Portable, Simd};
 use crate::rounding::{from_bf16, from_f16};
 
@@ -87,6 +88,9 @@ pub(crate) trait IntSimd: Simd {
 
     /// The lowest bits of each word shifted right by `right`, as floats; at most 23 of them.
     fn field_floats(self, words: Self::Quads, right: u32, mask: i32) -> Self::Vector;
+
+    /// The powers of two that bytes stand for, halved: of each word the byte from bit `right` on.
+    fn half_powers(self, words: Self::Quads, right: u32) -> Self::Vector;
 
     /// Codes from memory, row by row.
     fn load_quads(self, quads: &LaidQuads) -> Self::Quads;
@@ -344,6 +348,11 @@ impl IntSimd for Portable {
         std::array::from_fn(|r| field(words[r]) as f32)
     }
 
+    fn half_powers(self, words: Self::Quads, right: u32) -> Lanes {
+        let (words, _) = words.as_chunks::<4>();
+        std::array::from_fn(|r| half_power(words[r][right as usize / 8]))
+    }
+
     fn load_quads(self, quads: &LaidQuads) -> Self::Quads {
         *quads
     }
@@ -458,6 +467,7 @@ macro_rules! int_simd_by_functions {
                 flip(quads: $quads, bits: u8) -> $quads;
                 look_up(table: &[u8; 16], quads: $quads) -> $quads;
                 field_floats(words: $quads, right: u32, mask: i32) -> Self::Vector;
+                half_powers(words: $quads, right: u32) -> Self::Vector;
                 load_quads(quads: &[u8; 64]) -> $quads;
                 store_quads(quads: $quads, target: &mut [u8; 64]) -> ();
                 no_ints() -> $ints;

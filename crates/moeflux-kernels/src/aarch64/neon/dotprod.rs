@@ -12,8 +12,9 @@ use std::arch::asm;
 
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, either, field, field_floats, flip, floats,
-    gather, half_floats, high_halves, interleave, lay, lay_values, line_codes, line_values,
-    load_quads, load_values, look_up, low_halves, no_ints, prefetch, store_quads, transpose,
+    gather, half_floats, half_powers, high_halves, interleave, lay, lay_values, line_codes,
+    line_values, load_quads, load_values, look_up, low_halves, no_ints, prefetch, store_quads,
+    transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, lay_blocks, load, load4, max, mul,

@@ -15,8 +15,8 @@ use std::ops::Range;
 use super::dotprod::{Products, join, merge, turn};
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, either, field, field_floats, flip, floats,
-    gather, half_floats, high_halves, interleave, lay_values, line_codes, line_values, load_quads,
-    load_values, look_up, low_halves, no_ints, prefetch, store_quads, transpose,
+    gather, half_floats, half_powers, high_halves, interleave, lay_values, line_codes, line_values,
+    load_quads, load_values, look_up, low_halves, no_ints, prefetch, store_quads, transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,

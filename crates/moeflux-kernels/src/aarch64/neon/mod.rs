@@ -19,9 +19,9 @@ use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::{KernelTable, kernel_table};
 use integers::{
     ByteQuarters, IntQuarters, Products, Sums, add_ints, add_products, close, dot_laid, either,
-    field, field_floats, flip, floats, gather, half_floats, high_halves, interleave, join, lay,
-    lay_values, load_quads, look_up, low_halves, merge, no_ints, open, prefetch, products,
-    store_quads, transpose, turn,
+    field, field_floats, flip, floats, gather, half_floats, half_powers, high_halves, interleave,
+    join, lay, lay_values, load_quads, look_up, low_halves, merge, no_ints, open, prefetch,
+    products, store_quads, transpose, turn,
 };
 
 kernel_table!("neon", Neon(()), features: "neon");

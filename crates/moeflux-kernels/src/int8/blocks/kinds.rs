@@ -3,7 +3,7 @@
 #![expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
 
 use super::chunk::{BlockCodes, Chunk, Half, Prepared, offset};
-use crate::blocks::{BlockKind, E2M1_VALUES, IQ4_VALUES, half_power};
+use crate::blocks::{BlockKind, E2M1_VALUES, IQ4_VALUES};
 use crate::int8::simd::{HalfKind, IntSimd};
 use crate::lanes::LANES;
 
@@ -295,10 +295,10 @@ impl BlockCodes for MXFP4 {
     const KIND: BlockKind = BlockKind::MXFP4;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(_: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
         for (block_idx, [scales, _]) in prepared.scales[..4].iter_mut().enumerate() {
-            let exponents = chunk.bytes::<1>(17 * block_idx);
-            scales.iter_mut().zip(exponents).for_each(|(it, &[e])| *it = half_power(e));
+            let [first, ..] = chunk.quads(simd, 17 * block_idx);
+            simd.store(simd.half_powers(first, 0), scales);
         }
     }
 
@@ -313,13 +313,11 @@ impl BlockCodes for MXFP4_APART {
     const KIND: BlockKind = BlockKind::MXFP4_APART;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(_: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
-        let exponents = chunk.scales.pieces::<4>(chunk.scales_at);
+    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+        let exponents = words(simd, chunk.scales.pieces(chunk.scales_at));
         for block_idx in 0..4 {
-            let scales = &mut prepared.scales[block_idx][0];
-            for r in 0..LANES {
-                scales[r] = half_power(exponents[r][block_idx]);
-            }
+            let scales = simd.half_powers(exponents, 8 * shift(block_idx));
+            simd.store(scales, &mut prepared.scales[block_idx][0]);
         }
     }
 
@@ -337,6 +335,17 @@ impl BlockCodes for MXFP4_APART {
         }
         looked_up(simd, &E2M1_CODES, halves)
     }
+}
+
+/// Four bytes of each row.
+#[inline(always)]
+fn words<S: IntSimd>(simd: S, pieces: [&[u8; 4]; LANES]) -> S::Quads {
+    let mut words = [0; 4 * LANES];
+    let (targets, _) = words.as_chunks_mut::<4>();
+    for r in 0..LANES {
+        targets[r] = *pieces[r];
+    }
+    simd.load_quads(&words)
 }
 
 /// A number of bits, as vectors want it.

@@ -9,12 +9,13 @@ use std::arch::x86_64::{
     _mm256_broadcastsi128_si256, _mm256_castsi128_si256, _mm256_castsi256_ps,
     _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_extracti128_si256,
     _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_or_si256, _mm256_packs_epi32, _mm256_permute2x128_si256, _mm256_permutevar8x32_epi32,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setr_epi32,
-    _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sll_epi16, _mm256_slli_epi32,
-    _mm256_srl_epi16, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_si256,
-    _mm256_unpackhi_epi16, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi16,
-    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
+    _mm256_max_epu32, _mm256_mul_ps, _mm256_or_si256, _mm256_packs_epi32,
+    _mm256_permute2x128_si256, _mm256_permutevar8x32_epi32, _mm256_set1_epi8, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_si256,
+    _mm256_shuffle_epi8, _mm256_sll_epi16, _mm256_slli_epi32, _mm256_srl_epi16, _mm256_srl_epi32,
+    _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_si256, _mm256_unpackhi_epi16,
+    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi16, _mm256_unpacklo_epi32,
+    _mm256_unpacklo_epi64, _mm256_xor_si256,
 };
 
 use crate::int8::HalfKind;
@@ -151,6 +152,23 @@ pub(super) fn field_floats([a, b]: IntPair, right: u32, mask: i32) -> [__m256; 2
     let (right, mask) = (_mm_cvtsi32_si128(right.cast_signed()), _mm256_set1_epi32(mask));
     let (a, b) = (_mm256_srl_epi32(a, right), _mm256_srl_epi32(b, right));
     floats([_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)])
+}
+
+/// Of the byte 0, the exponent below the least of a normal number is the bit below it.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn half_powers([a, b]: IntPair, right: u32) -> [__m256; 2] {
+    let right = _mm_cvtsi32_si128(right.cast_signed());
+    [powers_of(_mm256_srl_epi32(a, right)), powers_of(_mm256_srl_epi32(b, right))]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn powers_of(bytes: __m256i) -> __m256 {
+    let exponents =
+        _mm256_and_si256(_mm256_slli_epi32::<23>(bytes), _mm256_set1_epi32(0x7f80_0000));
+    let powers = _mm256_max_epu32(exponents, _mm256_set1_epi32(0x40_0000));
+    _mm256_mul_ps(_mm256_castsi256_ps(powers), _mm256_set1_ps(0.5))
 }
 
 #[inline]

@@ -6,8 +6,8 @@ use std::arch::x86_64::{__m128, __m256i, _mm256_dpbusd_avx_epi32, _mm256_setzero
 
 use super::integers::{
     IntPair, add_ints, broadcast, either, field, field_floats, flip, floats, gather, half_floats,
-    high_halves, interleave, join, lay_values, line_codes, line_values, load_quads, look_up,
-    low_halves, merge, no_ints, prefetch, store_quads, transpose, transpose as turn,
+    half_powers, high_halves, interleave, join, lay_values, line_codes, line_values, load_quads,
+    look_up, low_halves, merge, no_ints, prefetch, store_quads, transpose, transpose as turn,
 };
 use super::{
     KERNELS, Pair, add, bytes, codes, drain, fma, fma4, lay_blocks, load, load4, max, mul, reduce4,

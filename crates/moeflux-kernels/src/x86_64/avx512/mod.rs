@@ -23,8 +23,9 @@ use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::{KernelTable, kernel_table};
 use integers::{
     Sums, add_ints, add_products, close, either, field, field_floats, flip, floats, gather,
-    half_floats, high_halves, interleave, join, lay_values, load_quads, look_up, low_halves, merge,
-    no_ints, open, prefetch, products, store_quads, transpose, transpose as turn,
+    half_floats, half_powers, high_halves, interleave, join, lay_values, load_quads, look_up,
+    low_halves, merge, no_ints, open, prefetch, products, store_quads, transpose,
+    transpose as turn,
 };
 
 kernel_table!(

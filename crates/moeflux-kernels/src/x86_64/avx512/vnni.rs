@@ -6,8 +6,8 @@ use std::arch::x86_64::{__m128, __m512, __m512i, _mm512_dpbusd_epi32};
 
 use super::integers::{
     add_ints, broadcast, either, field, field_floats, flip, floats, gather, half_floats,
-    high_halves, interleave, join, lay_values, line_codes, line_values, load_quads, look_up,
-    low_halves, merge, no_ints, prefetch, store_quads, transpose, transpose as turn,
+    half_powers, high_halves, interleave, join, lay_values, line_codes, line_values, load_quads,
+    look_up, low_halves, merge, no_ints, prefetch, store_quads, transpose, transpose as turn,
 };
 use super::strips::{Columns, lay_picks};
 use super::{
