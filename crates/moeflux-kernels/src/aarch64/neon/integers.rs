@@ -7,15 +7,15 @@
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint32x4_t, vaddq_s32, vandq_u8,
-    vandq_u32, vcvt_f32_f16, vcvtq_f32_s32, vcvtq_f32_u32, vdupq_n_s8, vdupq_n_s16, vdupq_n_s32,
-    vdupq_n_u8, vdupq_n_u32, veorq_u8, vget_low_s8, vld1q_s8, vld1q_u8, vmaxq_u32, vmlal_high_s8,
-    vmlal_s8, vmovn_u32, vmull_s8, vmulq_n_f32, vorrq_u8, vpadalq_s16, vpaddlq_s16, vpaddq_s16,
-    vqtbl1q_u8, vreinterpret_f16_u16, vreinterpretq_f32_u32, vreinterpretq_s8_s32,
-    vreinterpretq_s8_u8, vreinterpretq_s16_u8, vreinterpretq_s32_s8, vreinterpretq_u8_s16,
-    vreinterpretq_u8_u16, vreinterpretq_u8_u64, vreinterpretq_u16_u8, vreinterpretq_u32_u8,
-    vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32, vshlq_u8, vshlq_u32, vshrn_n_u32, vshrq_n_u8,
-    vst1q_s8, vst1q_u8, vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32, vzip1q_u64, vzip2q_u16,
-    vzip2q_u32, vzip2q_u64,
+    vandq_u32, vceqq_u32, vcvt_f32_f16, vcvtq_f32_s32, vcvtq_f32_u32, vdupq_n_s8, vdupq_n_s16,
+    vdupq_n_s32, vdupq_n_u8, vdupq_n_u32, veorq_u8, vget_low_s8, vld1q_s8, vld1q_u8, vmaxq_u32,
+    vmlal_high_s8, vmlal_s8, vmovn_u32, vmull_s8, vmulq_n_f32, vorrq_u8, vorrq_u32, vpadalq_s16,
+    vpaddlq_s16, vpaddq_s16, vqtbl1q_u8, vreinterpret_f16_u16, vreinterpretq_f32_u32,
+    vreinterpretq_s8_s32, vreinterpretq_s8_u8, vreinterpretq_s16_u8, vreinterpretq_s32_s8,
+    vreinterpretq_u8_s16, vreinterpretq_u8_u16, vreinterpretq_u8_u64, vreinterpretq_u16_u8,
+    vreinterpretq_u32_u8, vreinterpretq_u64_u32, vshlq_n_s32, vshlq_n_u32, vshlq_u8, vshlq_u32,
+    vshrn_n_u32, vshrq_n_u8, vst1q_s8, vst1q_u8, vuzp1q_s32, vuzp2q_s32, vzip1q_u16, vzip1q_u32,
+    vzip1q_u64, vzip2q_u16, vzip2q_u32, vzip2q_u64,
 };
 use std::arch::asm;
 
@@ -219,9 +219,12 @@ pub(super) fn half_powers([a, b, c, d]: ByteQuarters, right: u32) -> Quarters {
 #[target_feature(enable = "neon")]
 fn word_powers(words: uint8x16_t, right: u32) -> float32x4_t {
     let bytes = vshlq_u32(vreinterpretq_u32_u8(words), vdupq_n_s32(-right.cast_signed()));
-    let exponents = vandq_u32(vshlq_n_u32::<23>(bytes), vdupq_n_u32(0x7f80_0000));
+    let all = vdupq_n_u32(0x7f80_0000);
+    let exponents = vandq_u32(vshlq_n_u32::<23>(bytes), all);
     let powers = vmaxq_u32(exponents, vdupq_n_u32(0x40_0000));
-    vmulq_n_f32(vreinterpretq_f32_u32(powers), 0.5)
+    // The bit that makes no infinity of what is no number.
+    let quiet = vandq_u32(vceqq_u32(exponents, all), vdupq_n_u32(0x40_0000));
+    vmulq_n_f32(vreinterpretq_f32_u32(vorrq_u32(powers, quiet)), 0.5)
 }
 
 #[inline]

@@ -7,9 +7,9 @@ use std::arch::x86_64::{
     __m256, __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm_cvtsi32_si128, _mm_loadu_si128,
     _mm_packus_epi32, _mm_prefetch, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
     _mm256_broadcastsi128_si256, _mm256_castsi128_si256, _mm256_castsi256_ps,
-    _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_extracti128_si256,
-    _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_max_epu32, _mm256_mul_ps, _mm256_or_si256, _mm256_packs_epi32,
+    _mm256_castsi256_si128, _mm256_cmpeq_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
+    _mm256_extracti128_si256, _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_maddubs_epi16, _mm256_max_epu32, _mm256_mul_ps, _mm256_or_si256, _mm256_packs_epi32,
     _mm256_permute2x128_si256, _mm256_permutevar8x32_epi32, _mm256_set1_epi8, _mm256_set1_epi16,
     _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_si256,
     _mm256_shuffle_epi8, _mm256_sll_epi16, _mm256_slli_epi32, _mm256_srl_epi16, _mm256_srl_epi32,
@@ -165,10 +165,13 @@ pub(super) fn half_powers([a, b]: IntPair, right: u32) -> [__m256; 2] {
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn powers_of(bytes: __m256i) -> __m256 {
-    let exponents =
-        _mm256_and_si256(_mm256_slli_epi32::<23>(bytes), _mm256_set1_epi32(0x7f80_0000));
+    let all = _mm256_set1_epi32(0x7f80_0000);
+    let exponents = _mm256_and_si256(_mm256_slli_epi32::<23>(bytes), all);
     let powers = _mm256_max_epu32(exponents, _mm256_set1_epi32(0x40_0000));
-    _mm256_mul_ps(_mm256_castsi256_ps(powers), _mm256_set1_ps(0.5))
+    // The bit that makes no infinity of what is no number.
+    let quiet = _mm256_and_si256(_mm256_cmpeq_epi32(exponents, all), _mm256_set1_epi32(0x40_0000));
+    let powers = _mm256_castsi256_ps(_mm256_or_si256(powers, quiet));
+    _mm256_mul_ps(powers, _mm256_set1_ps(0.5))
 }
 
 #[inline]

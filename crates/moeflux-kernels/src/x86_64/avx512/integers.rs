@@ -7,15 +7,15 @@
 use std::arch::x86_64::{
     __m512, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_cvtsi32_si128, _mm_loadu_si128, _mm_prefetch,
     _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
-    _mm512_castsi128_si512, _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepi32_ps,
-    _mm512_cvtph_ps, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_madd_epi16,
-    _mm512_maddubs_epi16, _mm512_max_epu32, _mm512_mul_ps, _mm512_or_si512, _mm512_packs_epi32,
-    _mm512_permutex2var_epi32, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8,
-    _mm512_shuffle_i32x4, _mm512_sll_epi16, _mm512_slli_epi32, _mm512_srl_epi16, _mm512_srl_epi32,
-    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi16,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64, _mm512_xor_si512,
+    _mm512_castsi128_si512, _mm512_castsi512_ps, _mm512_cmpeq_epi32_mask, _mm512_cvtepi32_epi16,
+    _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_madd_epi16,
+    _mm512_maddubs_epi16, _mm512_mask_mov_epi32, _mm512_max_epu32, _mm512_mul_ps, _mm512_or_si512,
+    _mm512_packs_epi32, _mm512_permutex2var_epi32, _mm512_set1_epi8, _mm512_set1_epi16,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_si512,
+    _mm512_shuffle_epi8, _mm512_shuffle_i32x4, _mm512_sll_epi16, _mm512_slli_epi32,
+    _mm512_srl_epi16, _mm512_srl_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_si512,
+    _mm512_unpackhi_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
 };
 
 use crate::int8::HalfKind;
@@ -118,9 +118,11 @@ pub(super) fn field_floats(words: __m512i, right: u32, mask: i32) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn half_powers(words: __m512i, right: u32) -> __m512 {
     let bytes = _mm512_srl_epi32(words, _mm_cvtsi32_si128(right.cast_signed()));
-    let exponents =
-        _mm512_and_si512(_mm512_slli_epi32::<23>(bytes), _mm512_set1_epi32(0x7f80_0000));
+    let all = _mm512_set1_epi32(0x7f80_0000);
+    let exponents = _mm512_and_si512(_mm512_slli_epi32::<23>(bytes), all);
     let powers = _mm512_max_epu32(exponents, _mm512_set1_epi32(0x40_0000));
+    let is_nan = _mm512_cmpeq_epi32_mask(exponents, all);
+    let powers = _mm512_mask_mov_epi32(powers, is_nan, _mm512_set1_epi32(0x7fc0_0000));
     _mm512_mul_ps(_mm512_castsi512_ps(powers), _mm512_set1_ps(0.5))
 }
 
