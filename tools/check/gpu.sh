@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the GPU's golden tests with every format in every place of its experts; ./test.sh runs every
-# format once, and the places with a few.
+# Runs the GPU's golden tests with every format and every file in every place of its experts;
+# ./test.sh runs every format once, and the places with a few.
 #
 # Needs a GPU or a driver for Vulkan in software.
 set -euo pipefail
