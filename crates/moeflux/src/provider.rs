@@ -48,8 +48,8 @@ pub mod weights {
         BankPart, Change, Copies, EveryRow, ExpertBank, ExpertLayout, ExpertView, Extent, Finite,
         GgufTypes, ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount,
         Manifest, MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartNames, PartRole, Pick, Places,
-        Progress, QuantisedRows, Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
-        Weights, block_kind, load,
+        Progress, QuantisedRows, Records, Shares, SkipReason, SkippedGroup, StoredVector,
+        VectorSource, Weights, block_kind, load,
     };
 }
 

@@ -381,6 +381,16 @@ fn parts_of(bound: BoundProjection, span: MatrixSpan) -> impl Iterator<Item = Ba
     all.into_iter().filter_map(move |(part, role, record_at, len_bytes, places)| {
         let tensor = tensor.as_ref().map(|tensor| format!("{tensor}{part}"));
         let name = format!("{name}{part}");
-        places.map(|places| BankPart { name, tensor, role, record_at, len_bytes, places })
+        let (n_before_bytes, whole_bytes) = (0, len_bytes);
+        places.map(|places| BankPart {
+            name,
+            tensor,
+            role,
+            record_at,
+            len_bytes,
+            n_before_bytes,
+            whole_bytes,
+            places,
+        })
     })
 }

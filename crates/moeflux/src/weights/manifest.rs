@@ -143,6 +143,10 @@ pub struct BankPart {
     pub record_at: usize,
     /// Bytes of one expert.
     pub len_bytes: usize,
+    /// Bytes of the expert's part that stand before these and are those of other ranks.
+    pub n_before_bytes: usize,
+    /// Bytes of the expert's part, those of other ranks among them.
+    pub whole_bytes: usize,
     /// Where each expert's bytes are.
     pub places: Places,
 }
@@ -237,12 +241,16 @@ impl ExpertBank {
         let Some(finite) = part.role.finite() else {
             unreachable!("{} of {} are no scales", part.name, self.name)
         };
+        let n_before = finite.n_values(part.n_before_bytes);
         match &part.tensor {
             Some(tensor) => {
-                let first = finite.n_values(part.len_bytes) * expert.0;
-                (tensor.clone(), (first + value_idx) as u64)
+                let first = finite.n_values(part.whole_bytes) * expert.0;
+                (tensor.clone(), (first + n_before + value_idx) as u64)
             }
-            None => (format!("{}.experts.{}.{}", self.name, expert.0, part.name), value_idx as u64),
+            None => {
+                let tensor = format!("{}.experts.{}.{}", self.name, expert.0, part.name);
+                (tensor, (n_before + value_idx) as u64)
+            }
         }
     }
 

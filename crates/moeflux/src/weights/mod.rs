@@ -15,6 +15,7 @@ mod packed;
 mod table;
 mod stored;
 mod bank;
+mod share;
 mod binder;
 
 pub(crate) use bank::ExpertShape;
@@ -36,6 +37,7 @@ pub use manifest::{
 };
 pub(crate) use packed::described;
 pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
+pub use share::Shares;
 
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ mod plans;
 mod random;
 mod scripts;
 mod sessions;
+mod shares;
 mod spellings;
 mod steps;
 mod streaming;
