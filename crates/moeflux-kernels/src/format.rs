@@ -5,6 +5,7 @@
 //! address: files do not pad.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::blocks::BlockKind;
 
@@ -354,6 +355,24 @@ impl MatrixLayout {
                 Biases::Implied => 0,
             },
         }
+    }
+
+    /// Which of all bytes of codes, of scales and of biases some rows have. Scales are also those
+    /// of the rows that share one with these.
+    #[must_use]
+    pub fn bytes_of_rows(&self, rows: &Range<usize>) -> [Range<usize>; 3] {
+        let one = Self { n_rows: 1, ..*self };
+        let rows_per_scale = match self.kind {
+            MatrixKind::Fp8(fp8) => fp8.rows_per_scale(),
+            MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => 1,
+        };
+        let sharing = rows.start / rows_per_scale..rows.end.div_ceil(rows_per_scale);
+        let bytes = |units: &Range<usize>, n_bytes| units.start * n_bytes..units.end * n_bytes;
+        [
+            bytes(rows, self.row_bytes()),
+            bytes(&sharing, one.scale_bytes()),
+            bytes(&sharing, one.bias_bytes()),
+        ]
     }
 
     /// Bytes of the whole matrix.

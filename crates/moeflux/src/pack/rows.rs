@@ -41,19 +41,18 @@ impl FloatRows {
     pub(super) fn load(&self, files: &SourceFiles, rows: &Range<usize>) -> Result<Vec<f32>> {
         let n_cols = self.layout.n_cols;
         // A block of FP8 begins at a multiple of its rows.
-        let fp8 = match self.layout.kind {
-            MatrixKind::Fp8(fp8) => Some(fp8),
-            MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => None,
+        let first = match self.layout.kind {
+            MatrixKind::Fp8(fp8) => fp8.first_row_with(rows.start),
+            MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => rows.start,
         };
-        let first = fp8.map_or(rows.start, |fp8| fp8.first_row_with(rows.start));
         let layout = MatrixLayout { n_rows: rows.end - first, ..self.layout };
-        let mut codes = vec![0; layout.code_bytes()];
-        let skipped = (first * layout.row_bytes()) as u64;
+        let [codes_at, scales_at, _] = self.layout.bytes_of_rows(&(first..rows.end));
+        let mut codes = vec![0; codes_at.len()];
+        let skipped = codes_at.start as u64;
         files.read(self.codes.file_idx, self.codes.offset_bytes + skipped, &mut codes)?;
-        let mut scales = vec![0; layout.scale_bytes()];
-        if let (Some(extent), Some(fp8)) = (self.scales, fp8) {
-            let row_bytes = fp8.scales_per_row(n_cols) * fp8.scale.bytes();
-            let skipped = (first / fp8.rows_per_scale() * row_bytes) as u64;
+        let mut scales = vec![0; scales_at.len()];
+        if let Some(extent) = self.scales {
+            let skipped = scales_at.start as u64;
             files.read(extent.file_idx, extent.offset_bytes + skipped, &mut scales)?;
         }
         let matrix = Matrix::new(layout, &codes, &scales, &[]);

@@ -112,13 +112,11 @@ fn vector_bytes(vector: &VectorSource) -> usize {
     }
 }
 
-/// One part of a matrix in a file: units of so many rows.
+/// One part of a matrix in a file.
 struct Part<'a> {
     name: &'a str,
     /// `None`: the kind has no such part.
     extent: Option<Extent>,
-    rows_per_unit: usize,
-    unit_bytes: usize,
     /// Of scales, biases and blocks, which are searched for what is not finite.
     searched: Option<Finite>,
     target: &'a mut [u8],
@@ -136,18 +134,11 @@ fn push_matrix<'a>(
     segments: &mut Vec<Segment<'a>>,
 ) {
     let layout = source.layout;
-    let rows_per_unit = match layout.kind {
-        MatrixKind::Fp8(fp8) => fp8.rows_per_scale(),
-        MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => 1,
-    };
-    let unit_bytes = layout.scale_bytes() / layout.n_rows.div_ceil(rows_per_unit);
     let (codes, scales, biases) = matrix.parts_mut();
     let [codes_name, scales_name, biases_name] = names;
     let codes = Part {
         name: codes_name,
         extent: Some(source.codes),
-        rows_per_unit: 1,
-        unit_bytes: layout.row_bytes(),
         searched: match layout.kind {
             MatrixKind::Block(kind) => Some(Finite::Blocks(kind)),
             MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Affine(_) => None,
@@ -155,40 +146,29 @@ fn push_matrix<'a>(
         target: codes,
     };
     let searched = layout.kind.scale_kind().map(Finite::of_scales);
-    let scales = Part {
-        name: scales_name,
-        extent: source.scales,
-        rows_per_unit,
-        unit_bytes,
-        searched,
-        target: scales,
-    };
-    let biases = Part {
-        name: biases_name,
-        extent: source.biases,
-        rows_per_unit,
-        unit_bytes,
-        searched,
-        target: biases,
-    };
-    for part in [codes, scales, biases] {
-        push_part(part, &source.rows, segments);
+    let scales = Part { name: scales_name, extent: source.scales, searched, target: scales };
+    let biases = Part { name: biases_name, extent: source.biases, searched, target: biases };
+    for (part_idx, part) in [codes, scales, biases].into_iter().enumerate() {
+        let ranges = source.rows.iter().map(|rows| layout.bytes_of_rows(rows)[part_idx].clone());
+        push_part(part, ranges, segments);
     }
 }
 
-/// The wanted rows of a part, one range after the other.
-fn push_part<'a>(part: Part<'a>, rows: &[Range<usize>], segments: &mut Vec<Segment<'a>>) {
-    let Part { name, extent, rows_per_unit, unit_bytes, searched, target } = part;
+/// The wanted bytes of a part, one range after the other.
+fn push_part<'a>(
+    part: Part<'a>,
+    ranges: impl Iterator<Item = Range<usize>>,
+    segments: &mut Vec<Segment<'a>>,
+) {
+    let Part { name, extent, searched, target } = part;
     let Some(extent) = extent else {
         assert!(target.is_empty(), "`{name}` has no extent");
         return;
     };
     let mut rest = target;
-    for range in rows {
-        let skipped = range.start / rows_per_unit * unit_bytes;
-        let n_bytes = range.len().div_ceil(rows_per_unit) * unit_bytes;
-        assert!((skipped + n_bytes) as u64 <= extent.len_bytes, "`{name}` has rows {range:?}");
-        let (target, behind) = rest.split_at_mut(n_bytes);
+    for Range { start: skipped, end } in ranges {
+        assert!(end as u64 <= extent.len_bytes, "`{name}` has bytes {skipped}..{end}");
+        let (target, behind) = rest.split_at_mut(end - skipped);
         rest = behind;
         let searched =
             searched.map_or(Searched::Nothing, |finite| Searched::Tensor { name, finite, skipped });

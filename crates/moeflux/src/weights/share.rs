@@ -50,18 +50,14 @@ impl Shares {
         self.weights.len()
     }
 
-    /// The rows of a matrix that a rank has, cut at multiples of [`ROWS_AT_ONCE`] where there are
-    /// enough of these, and of what shares a scale; `None` if a rank would have none, or a scale
-    /// had to be cut.
-    fn rows(&self, layout: MatrixLayout, rank: usize) -> Option<Range<usize>> {
-        let per_scale = match layout.kind {
-            MatrixKind::Fp8(fp8) if fp8.rows_per_scale() <= layout.n_rows => fp8.rows_per_scale(),
-            _ => 1,
-        };
+    /// Of so many rows those that a rank has, cut at multiples of [`ROWS_AT_ONCE`] where there are
+    /// enough of these, and of `per_scale` rows that share a scale; `None` if a rank would have
+    /// none.
+    fn rows(&self, (n_rows, per_scale): (usize, usize), rank: usize) -> Option<Range<usize>> {
         let units = [per_scale.max(ROWS_AT_ONCE), per_scale];
         units.into_iter().find_map(|unit| {
             let cuts: Vec<usize> =
-                (0..=self.n_ranks()).map(|rank| self.cut(layout.n_rows, unit, rank)).collect();
+                (0..=self.n_ranks()).map(|rank| self.cut(n_rows, unit, rank)).collect();
             let has_all = cuts.windows(2).all(|pair| pair[0] < pair[1]);
             has_all.then(|| cuts[rank]..cuts[rank + 1])
         })
@@ -87,21 +83,26 @@ impl ExpertBank {
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the rows cannot be divided over so many ranks.
+    ///
+    /// # Panics
+    ///
+    /// If the rows of the stored matrices are inputs.
     pub fn part_of(&self, shares: &Shares, rank: usize) -> Result<Self> {
+        assert!(!self.is_input_first, "{}: rows that are inputs cannot be divided", self.name);
         let ExpertLayout { gate, up, down } = self.layout;
-        let rows = |span: MatrixSpan| {
-            shares.rows(span.layout, rank).ok_or_else(|| {
+        let rows = |spans: [MatrixSpan; 2]| {
+            let [MatrixLayout { n_rows, kind, .. }, _] = spans.map(|span| span.layout);
+            // Each a power of two: the larger one is a multiple of the other.
+            let per_scale = spans.map(|span| rows_per_scale(span.layout)).into_iter().max();
+            shares.rows((n_rows, per_scale.unwrap_or(1)), rank).ok_or_else(|| {
+                let (name, n_ranks) = (&self.name, shares.n_ranks());
                 Error::Unsupported(format!(
-                    "{}: expert matrices of {} rows in {} cannot be divided over {} machines: use \
-                     fewer",
-                    self.name,
-                    span.layout.n_rows,
-                    span.layout.kind,
-                    shares.n_ranks()
+                    "{name}: expert matrices of {n_rows} rows in {kind} cannot be divided over \
+                     {n_ranks} machines: use fewer"
                 ))
             })
         };
-        let (inner, hidden) = (rows(gate)?, rows(down)?);
+        let (inner, hidden) = (rows([gate, up])?, rows([down, down])?);
         let cut = |layout: MatrixLayout, rows: &Range<usize>| MatrixLayout {
             n_rows: rows.len(),
             ..layout
@@ -117,7 +118,8 @@ impl ExpertBank {
             let layout = ExpertLayout::new(cut(gate, &inner), cut(up, &inner), cut(down, &hidden));
             (layout, vec![(gate, inner.clone()), (up, inner), (down, hidden)])
         };
-        let pieces = stored.into_iter().flat_map(|(layout, rows)| pieces(layout, &rows));
+        let pieces = stored.into_iter().flat_map(|(layout, rows)| layout.bytes_of_rows(&rows));
+        let pieces = pieces.filter(|piece| !piece.is_empty());
         let starts = layout.parts();
         let parts = self.parts.iter().zip(pieces).zip(starts);
         let parts = parts.map(|((part, piece), at)| part.cut(piece, at.start)).collect();
@@ -125,26 +127,12 @@ impl ExpertBank {
     }
 }
 
-/// Which bytes of codes, of scales and of biases some rows have, as far as there are any.
-fn pieces(layout: MatrixLayout, rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-    let of = |n_rows| MatrixLayout { n_rows, ..layout };
-    let own = of(rows.len());
-    let scales_at = match layout.kind {
-        // One scale may be that of all rows.
-        MatrixKind::Fp8(fp8) => {
-            let n_before = rows.start / fp8.rows_per_scale();
-            n_before * fp8.scales_per_row(layout.n_cols) * fp8.scale.bytes()
-        }
-        MatrixKind::Float(_) | MatrixKind::Block(_) | MatrixKind::Affine(_) => {
-            of(rows.start).scale_bytes()
-        }
-    };
-    let all = [
-        (rows.start * layout.row_bytes(), own.code_bytes()),
-        (scales_at, own.scale_bytes()),
-        (of(rows.start).bias_bytes(), own.bias_bytes()),
-    ];
-    all.into_iter().filter(|(_, n_bytes)| *n_bytes > 0).map(|(at, n_bytes)| at..at + n_bytes)
+/// Rows that cannot be parted, because they share a scale; one scale for all rows is no obstacle.
+fn rows_per_scale(layout: MatrixLayout) -> usize {
+    match layout.kind {
+        MatrixKind::Fp8(fp8) if fp8.rows_per_scale() <= layout.n_rows => fp8.rows_per_scale(),
+        _ => 1,
+    }
 }
 
 impl BankPart {

@@ -208,7 +208,8 @@ pub(super) fn field_floats([a, b, c, d]: ByteQuarters, right: u32, mask: i32) ->
     ]
 }
 
-/// Of the byte 0, the exponent below the least of a normal number is the bit below it.
+/// A byte of 0 stands for 2^-127: as a float, no exponent and the highest bit of the fraction. One
+/// of 255 stands for a NaN.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn half_powers([a, b, c, d]: ByteQuarters, right: u32) -> Quarters {
@@ -221,10 +222,10 @@ fn word_powers(words: uint8x16_t, right: u32) -> float32x4_t {
     let bytes = vshlq_u32(vreinterpretq_u32_u8(words), vdupq_n_s32(-right.cast_signed()));
     let all = vdupq_n_u32(0x7f80_0000);
     let exponents = vandq_u32(vshlq_n_u32::<23>(bytes), all);
-    let powers = vmaxq_u32(exponents, vdupq_n_u32(0x40_0000));
-    // The bit that makes no infinity of what is no number.
-    let quiet = vandq_u32(vceqq_u32(exponents, all), vdupq_n_u32(0x40_0000));
-    vmulq_n_f32(vreinterpretq_f32_u32(vorrq_u32(powers, quiet)), 0.5)
+    let highest = vdupq_n_u32(0x40_0000);
+    let quiet = vandq_u32(vceqq_u32(exponents, all), highest);
+    let powers = vorrq_u32(vmaxq_u32(exponents, highest), quiet);
+    vmulq_n_f32(vreinterpretq_f32_u32(powers), 0.5)
 }
 
 #[inline]

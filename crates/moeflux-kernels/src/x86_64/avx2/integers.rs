@@ -154,7 +154,8 @@ pub(super) fn field_floats([a, b]: IntPair, right: u32, mask: i32) -> [__m256; 2
     floats([_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)])
 }
 
-/// Of the byte 0, the exponent below the least of a normal number is the bit below it.
+/// A byte of 0 stands for 2^-127: as a float, no exponent and the highest bit of the fraction. One
+/// of 255 stands for a NaN.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn half_powers([a, b]: IntPair, right: u32) -> [__m256; 2] {
@@ -167,10 +168,10 @@ pub(super) fn half_powers([a, b]: IntPair, right: u32) -> [__m256; 2] {
 fn powers_of(bytes: __m256i) -> __m256 {
     let all = _mm256_set1_epi32(0x7f80_0000);
     let exponents = _mm256_and_si256(_mm256_slli_epi32::<23>(bytes), all);
-    let powers = _mm256_max_epu32(exponents, _mm256_set1_epi32(0x40_0000));
-    // The bit that makes no infinity of what is no number.
-    let quiet = _mm256_and_si256(_mm256_cmpeq_epi32(exponents, all), _mm256_set1_epi32(0x40_0000));
-    let powers = _mm256_castsi256_ps(_mm256_or_si256(powers, quiet));
+    let highest = _mm256_set1_epi32(0x40_0000);
+    let quiet = _mm256_and_si256(_mm256_cmpeq_epi32(exponents, all), highest);
+    let powers = _mm256_or_si256(_mm256_max_epu32(exponents, highest), quiet);
+    let powers = _mm256_castsi256_ps(powers);
     _mm256_mul_ps(powers, _mm256_set1_ps(0.5))
 }
 

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_add_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
     _mm512_castsi128_si512, _mm512_castsi512_ps, _mm512_cmpeq_epi32_mask, _mm512_cvtepi32_epi16,
     _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_inserti32x4, _mm512_loadu_si512, _mm512_madd_epi16,
-    _mm512_maddubs_epi16, _mm512_mask_mov_epi32, _mm512_max_epu32, _mm512_mul_ps, _mm512_or_si512,
+    _mm512_maddubs_epi16, _mm512_mask_or_epi32, _mm512_max_epu32, _mm512_mul_ps, _mm512_or_si512,
     _mm512_packs_epi32, _mm512_permutex2var_epi32, _mm512_set1_epi8, _mm512_set1_epi16,
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_si512,
     _mm512_shuffle_epi8, _mm512_shuffle_i32x4, _mm512_sll_epi16, _mm512_slli_epi32,
@@ -113,16 +113,18 @@ pub(super) fn field_floats(words: __m512i, right: u32, mask: i32) -> __m512 {
     _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(mask)))
 }
 
-/// Of the byte 0, the exponent below the least of a normal number is the bit below it.
+/// A byte of 0 stands for 2^-127: as a float, no exponent and the highest bit of the fraction. One
+/// of 255 stands for a NaN.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn half_powers(words: __m512i, right: u32) -> __m512 {
     let bytes = _mm512_srl_epi32(words, _mm_cvtsi32_si128(right.cast_signed()));
     let all = _mm512_set1_epi32(0x7f80_0000);
     let exponents = _mm512_and_si512(_mm512_slli_epi32::<23>(bytes), all);
-    let powers = _mm512_max_epu32(exponents, _mm512_set1_epi32(0x40_0000));
+    let highest = _mm512_set1_epi32(0x40_0000);
+    let powers = _mm512_max_epu32(exponents, highest);
     let is_nan = _mm512_cmpeq_epi32_mask(exponents, all);
-    let powers = _mm512_mask_mov_epi32(powers, is_nan, _mm512_set1_epi32(0x7fc0_0000));
+    let powers = _mm512_mask_or_epi32(powers, is_nan, powers, highest);
     _mm512_mul_ps(_mm512_castsi512_ps(powers), _mm512_set1_ps(0.5))
 }
 
