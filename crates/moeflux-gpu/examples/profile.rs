@@ -35,6 +35,7 @@ fn main() -> Result<()> {
         None => Budget::Auto,
     };
     let config = EngineConfig {
+        ranks: None,
         backend: BackendKind::Cpu,
         device: Some(Arc::new(GpuMaker::new(Arc::clone(&gpu), memory_bytes).staging_f16())),
         arithmetic: Arithmetic::F32,

@@ -37,6 +37,7 @@ impl Engine {
     /// Begins to open the model in `dir`: a folder with `config.json` and `*.safetensors`.
     pub fn builder(dir: impl AsRef<Path>) -> EngineBuilder {
         let config = EngineConfig {
+            ranks: None,
             backend: BackendKind::Cpu,
             device: None,
             arithmetic: Arithmetic::Int8,

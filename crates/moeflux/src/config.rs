@@ -13,6 +13,7 @@ use crate::experts::policy::PolicyKind;
 use crate::experts::stream::SeenSlots;
 use crate::families::ModelPlan;
 use crate::ids::LayerIdx;
+use crate::ranks::RankGroup;
 use crate::weights::{ExpertLayout, Weights};
 
 /// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
@@ -158,4 +159,6 @@ pub struct EngineConfig {
     pub n_rows_max: Option<NonZeroUsize>,
     /// How much memory there is, and how the rest is read.
     pub streaming: StreamingConfig,
+    /// Where this is one of several ranks that run the model together.
+    pub ranks: Option<RankGroup>,
 }

@@ -2,7 +2,6 @@
 //!
 //! Two engines for two models may live in one process; nothing here is global.
 
-use std::hash::Hasher as _;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use moeflux_io::Caching;
-use moeflux_kernels::{KernelTable, Matrix};
-use twox_hash::XxHash3_64;
+use moeflux_kernels::KernelTable;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
@@ -28,27 +26,24 @@ use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts, RestStats, for_each_expert};
 use crate::families::ModelPlan;
 use crate::format::{Checkpoint, Sums};
-use crate::forward::Model;
-use crate::ids::{LayerIdx, MatrixId, VectorId};
+use crate::forward::{Group, Model};
+use crate::ids::LayerIdx;
 #[cfg(feature = "text")]
 use crate::model_text::ModelText;
+use crate::opening::{Agreed, Described, PAGE_CACHE_SHARE, describe, fingerprint, meet};
+use crate::ranks::{Hello, LeadBackend, LinkStats, SharedLink};
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
 use crate::spec::ModelSpec;
 use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
 
-/// Where the system keeps copies of what is read, one slot of so many is enough: the rest of the
-/// budget is for those copies.
-const PAGE_CACHE_SHARE: usize = 8;
-
 /// Within so long two ways of reading are told apart.
 pub const PROBE_TIME: Duration = Duration::from_millis(1600);
 
+/// Ranks wait so many times longer for each other when a model has been loaded.
+const LOAD_PATIENCE: u32 = 20;
+
 /// Who waits for all experts lets others at the device so often.
 const REST_TURN: Duration = Duration::from_millis(5);
-
-/// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
-/// first rows, and reading all of a large checkpoint twice is no option.
-const FINGERPRINT_BYTES: usize = 4096;
 
 /// The kernels of an instruction set, by its name.
 ///
@@ -132,10 +127,43 @@ impl Engine {
         drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let (blueprint, checkpoint) = Blueprint::open(dir)?;
-        check_order(dir, &blueprint)?;
-        let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
-        let layout = Layout::new(&blueprint, config)?;
+        let described = describe(dir, config);
+        let (described, agreed) = match &config.ranks {
+            None => (described?, None),
+            Some(group) => {
+                let (described, agreed) = meet(group, config, described)?;
+                (described, Some(agreed))
+            }
+        };
+        let opened = Self::load(dir, (config, agreed), described, drives, watch);
+        let Some(group) = &config.ranks else { return opened };
+        // Ranks load at different rates.
+        group.link().lock().set_patience(LOAD_PATIENCE);
+        let fingerprint = |engine: &Self| format!("{:016x}", engine.runtime.model().fingerprint);
+        let same = |engine: Self| (vec![("weights", fingerprint(&engine))], engine);
+        let (hello, opened) = match opened.map(same) {
+            Ok((same, engine)) => (Ok(Hello { same, least: Vec::new() }), Some(engine)),
+            Err(error) => (Err(error), None),
+        };
+        let met = group.link().lock().meet(hello);
+        group.link().lock().set_patience(1);
+        met?;
+        Ok(opened.expect("what could not be opened was an error for all"))
+    }
+
+    /// What was described, read into memory as far as it is to be there.
+    fn load(
+        dir: &Path,
+        (config, agreed): (&EngineConfig, Option<Agreed>),
+        described: Described,
+        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let Described { blueprint, whole_banks, checkpoint, header_fingerprint, mut layout } =
+            described;
+        if let Some(agreed) = agreed {
+            layout.n_rows_max = agreed.n_rows_max;
+        }
         let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
         let copies = if is_streaming { Copies::Dropped } else { Copies::Kept };
         let sums = if config.streaming.checks_sums { Sums::of(&checkpoint)? } else { None };
@@ -143,7 +171,10 @@ impl Engine {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let mut watch = both_loads(&layout, &manifest, watch);
         let weights = weights::load(&manifest, &checkpoint, (sums.as_deref(), copies), &mut watch)?;
-        let fingerprint = fingerprint(header_fingerprint, (&manifest, &weights), &checkpoint)?;
+        // That of the whole model: what was saved alone goes on with several ranks.
+        let whole = whole_banks.map(|banks| Manifest { banks, ..manifest.clone() });
+        let whole = whole.as_ref().unwrap_or(&manifest);
+        let fingerprint = fingerprint(header_fingerprint, (whole, &weights), &checkpoint)?;
         let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
         let mut slot_drives =
             is_streaming.then(|| drives(&checkpoint, ReadFor::Slots)).transpose()?;
@@ -169,28 +200,33 @@ impl Engine {
                 let drives = slot_drives.take().expect("what is streamed has drives");
                 let source = (&checkpoint, sums);
                 let mut stream = streamed((&spec, &manifest), source, drives, (n_slots, config))?;
-                if let Some(sight) = backend.slot_sight() {
-                    stream.show_to(sight);
-                }
+                backend.slot_sight().into_iter().for_each(|sight| stream.show_to(sight));
                 Experts::Streaming(Box::new(stream))
             }
         };
         // Bytes that were read before a change and others from behind it are no model.
         checkpoint.check_unchanged()?;
-        let mut expert_bytes = vec![0; spec.layers.len()];
-        for bank in &manifest.banks {
-            expert_bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
-        }
+        let expert_bytes = expert_bytes(&manifest, spec.layers.len());
+        // What slots lend here they might not have on another rank.
+        let lends = config.ranks.is_none();
         let prompt_room = prompt_room(&experts, (&spec, &plan), config, &layout);
         let growth_room = growth_room(&experts, &spec, config, &layout);
+        let group = config.ranks.as_ref().zip(agreed);
+        let group = group.map(|(group, Agreed { n_wave, .. })| {
+            let link = group.link().clone();
+            Group { link, n_wave }
+        });
+        if let Some(Group { link, .. }) = &group {
+            backend = at_rank(backend, link, &plan);
+        }
         let model = Model { spec, plan, expert_bytes, fingerprint, trace: None };
         let runtime = Runtime::new(model, backend, experts)
-            .with_prompt_room(prompt_room)
-            .with_session_room(layout.session_room_bytes, growth_room);
-        let runtime = Arc::new(runtime);
+            .with_prompt_room(prompt_room.filter(|_| lends))
+            .with_session_room(layout.session_room_bytes, growth_room.filter(|_| lends))
+            .with_group(group);
         Ok(Self {
             dir: dir.to_owned(),
-            runtime,
+            runtime: Arc::new(runtime),
             memory: layout.memory,
             n_rows_max,
             #[cfg(feature = "text")]
@@ -233,6 +269,27 @@ impl Engine {
     pub fn session(&self, context: usize) -> Result<Session> {
         let session = Session::new(Arc::clone(&self.runtime), context);
         session.inspect_err(|error| tracing::warn!(%error, context, "a session was refused"))
+    }
+
+    /// Does what rank 0 tells its sessions, on any other of several ranks, until rank 0's engine is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`] when the ranks cannot go on together.
+    ///
+    /// # Panics
+    ///
+    /// If the engine is not one of several, or is rank 0.
+    pub fn follow(&self) -> Result<()> {
+        self.runtime.follow()
+    }
+
+    /// How exchanges with other ranks went; `None` where there are none.
+    #[must_use]
+    pub fn rank_stats(&self) -> Option<LinkStats> {
+        let device = self.runtime.lock_to_clean_up();
+        device.group.as_ref().map(|group| group.link.lock().stats())
     }
 
     /// The folder that the model was read from.
@@ -379,6 +436,25 @@ impl Engine {
     }
 }
 
+/// The device of one of several ranks.
+fn at_rank(backend: Box<dyn Backend>, link: &SharedLink, plan: &ModelPlan) -> Box<dyn Backend> {
+    let meets = plan.layers.iter().map(|layer| layer.moe.is_some());
+    link.lock().set_meets(meets.collect());
+    if !link.lock().is_lead() {
+        return backend;
+    }
+    Box::new(LeadBackend::new(backend, link.clone()))
+}
+
+/// Of one routed expert of each layer.
+fn expert_bytes(manifest: &Manifest, n_layers: usize) -> Vec<u64> {
+    let mut bytes = vec![0; n_layers];
+    for bank in &manifest.banks {
+        bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
+    }
+    bytes
+}
+
 /// Two loads that follow each other under one watch: each reports from zero.
 fn both_loads(
     layout: &Layout,
@@ -506,44 +582,4 @@ fn backend_of(
             Box::new(backend.with_arithmetic(config.arithmetic).with_kernels(kernels))
         }
     })
-}
-
-/// Names these weights: twins of one architecture have the same headers, so that values count too,
-/// of the first and the last expert of each layer for all of them.
-fn fingerprint(
-    header_fingerprint: u64,
-    (manifest, weights): (&Manifest, &Weights),
-    checkpoint: &Checkpoint,
-) -> Result<u64> {
-    let mut hash = XxHash3_64::new();
-    hash.write_u64(header_fingerprint);
-    for matrix_idx in 0..manifest.matrices.len() {
-        hash_matrix(&mut hash, &weights.matrix(MatrixId(matrix_idx)));
-    }
-    for vector_idx in 0..manifest.vectors.len() {
-        hash.write(bytemuck::cast_slice(weights.vector(VectorId(vector_idx))));
-    }
-    let samples = weights::expert_samples(manifest, checkpoint, FINGERPRINT_BYTES)?;
-    samples.iter().for_each(|sample| hash.write(sample));
-    Ok(hash.finish())
-}
-
-fn hash_matrix(hash: &mut XxHash3_64, matrix: &Matrix<'_>) {
-    for part in [matrix.codes(), matrix.scales(), matrix.biases()] {
-        hash.write(&part[..part.len().min(FINGERPRINT_BYTES)]);
-    }
-}
-
-/// Refuses experts whose rows are inputs: an expert would have to be turned each time it is read.
-fn check_order(dir: &Path, blueprint: &Blueprint) -> Result<()> {
-    match blueprint.manifest.banks.iter().find(|bank| bank.is_input_first) {
-        None => Ok(()),
-        Some(bank) => Err(Error::Unsupported(format!(
-            "{}: `{}.experts` are stored with inputs as rows, as Qwen3-VL is published, and cannot \
-             be read one by one: run `moeflux pack {0} DIR` once and name DIR, or use a GGUF or \
-             MLX conversion",
-            dir.display(),
-            bank.name
-        ))),
-    }
 }

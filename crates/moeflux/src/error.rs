@@ -141,6 +141,16 @@ pub enum Error {
         /// The way out, where there is one.
         remedy: Option<Remedy>,
     },
+    /// One of the machines that run a model together failed, or does not answer.
+    #[error("rank {rank} ({host}): {problem}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// The machine that it runs on.
+        host: String,
+        /// What went wrong, with numbers.
+        problem: String,
+    },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -355,7 +365,9 @@ impl Error {
             | Self::Unsupported(_)
             | Self::NonFinite { .. } => Fault::Checkpoint,
             Self::Expert { .. } | Self::Drive(_) => Fault::Drive,
-            Self::NoRoom { .. } | Self::DiskFull { .. } | Self::Machine(_) => Fault::Machine,
+            Self::NoRoom { .. } | Self::DiskFull { .. } | Self::Machine(_) | Self::Rank { .. } => {
+                Fault::Machine
+            }
             Self::Device { .. } => Fault::Device,
             Self::Stopped(_) => Fault::Ourselves,
             Self::Input(_)

@@ -35,12 +35,14 @@ mod backend;
 mod families;
 mod blueprint;
 mod pack;
+mod ranks;
 mod forward;
 mod sample;
 #[cfg(feature = "text")]
 mod text;
 mod config;
 mod budget;
+mod opening;
 mod session;
 #[cfg(feature = "text")]
 mod generate;

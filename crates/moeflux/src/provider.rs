@@ -47,9 +47,9 @@ pub mod weights {
     pub use crate::weights::{
         BankPart, Change, Copies, EveryRow, ExpertBank, ExpertLayout, ExpertView, Extent, Finite,
         GgufTypes, ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount,
-        Manifest, MatrixSource, MatrixSpan, Origin, OwnedMatrix, PartNames, PartRole, Pick, Places,
-        Progress, QuantisedRows, Records, Shares, SkipReason, SkippedGroup, StoredVector,
-        VectorSource, Weights, block_kind, load,
+        Manifest, MatrixSource, MatrixSpan, Origin, OwnRows, OwnedMatrix, PartNames, PartRole,
+        Pick, Places, Progress, QuantisedRows, Records, Shares, SkipReason, SkippedGroup,
+        StoredVector, VectorSource, Weights, block_kind, load,
     };
 }
 
@@ -96,16 +96,16 @@ pub mod experts {
 pub mod ops {
     pub use crate::ops::{
         Add, Attention, Batch, Best, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
-        Embed, ExpertBiases, ExpertFfn, GatedDelta, HeadMatMul, Heads, KvKind, L2Norm, LayerState,
-        MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId, Purpose, RmsNorm, Rope,
-        Route, RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, SwiGlu,
-        Workspace,
+        Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul, Heads,
+        KvKind, L2Norm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan,
+        PlanId, Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment,
+        SelectRows, StateSpec, SwiGlu, Workspace,
     };
 }
 
 /// What runs plans.
 pub mod backend {
-    pub use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
+    pub use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats, WaveValues};
 
     /// What sessions' memory is booked from.
     pub mod room {
@@ -125,7 +125,7 @@ pub mod backend {
 
 /// Plans of a model.
 pub mod families {
-    pub use crate::families::{LayerPlan, ModelPlan, MoePlan};
+    pub use crate::families::{DividedExperts, LayerPlan, ModelPlan, MoePlan};
 }
 
 /// What headers tell.
@@ -138,6 +138,13 @@ pub mod pack {
     pub use crate::pack::{
         Coverage, Damage, DamagedPart, PackOptions, PackReport, Packing, SourceFate, Verified,
         WORKING_BYTES_MAX, verify,
+    };
+}
+
+/// Several machines that run one model.
+pub mod ranks {
+    pub use crate::ranks::{
+        LinkStats, LocalRanks, LocalSettings, Place, RankFault, RankGroup, Ranks,
     };
 }
 

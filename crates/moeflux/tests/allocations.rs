@@ -24,6 +24,7 @@ fn golden(name: &str) -> PathBuf {
 
 fn open(dir: &Path, arithmetic: Arithmetic, n_slots_max: Option<usize>) -> Engine {
     let config = EngineConfig {
+        ranks: None,
         backend: BackendKind::Cpu,
         device: None,
         arithmetic,

@@ -82,6 +82,7 @@ fn check(rigs: &mut [Rig], input: &[u8]) {
 fn rig(name: &str) -> Rig {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden").join(name);
     let config = EngineConfig {
+        ranks: None,
         backend: BackendKind::Reference,
         device: None,
         arithmetic: Arithmetic::F32,

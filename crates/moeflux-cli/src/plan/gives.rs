@@ -140,6 +140,7 @@ impl Gives {
     fn config(&self, context: u64) -> EngineConfig {
         let device = self.card.map(|card| std::sync::Arc::new(PlannedCard(card)));
         EngineConfig {
+            ranks: None,
             backend: BackendKind::Cpu,
             device: device.map(|it| it as std::sync::Arc<dyn DeviceMaker>),
             arithmetic: Arithmetic::Int8,

@@ -127,6 +127,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
         ExpertsAt::Device | ExpertsAt::Host | ExpertsAt::Both(_) | ExpertsAt::Cut(_) => None,
     };
     EngineConfig {
+        ranks: None,
         backend: BackendKind::Cpu,
         device: Some(Arc::new(maker)),
         arithmetic: Arithmetic::F32,

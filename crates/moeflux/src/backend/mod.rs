@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::experts::stream::{Move, SlotSight};
 use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
-use crate::ops::{Batch, KvKind, Plan, Purpose, Routes, StateSpec};
+use crate::ops::{Batch, Heads, KvKind, Plan, Purpose, Routes, StateSpec};
 use crate::weights::ExpertView;
 
 /// How products with quantised weights are computed, and how keys and values are kept.
@@ -93,6 +93,16 @@ pub struct TierStats {
     pub uses: u64,
     /// Experts that came near, each for another.
     pub swaps: u64,
+}
+
+/// Values of divided experts that travel between machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaveValues {
+    /// Columns of what [`crate::ops::Op::ExpertUp`] gave: a row for each use of the wave.
+    Inner(Range<usize>),
+    /// Columns of a buffer that [`crate::ops::Op::ExpertDown`] adds to: a row for each row of the
+    /// batch.
+    Sum(Heads),
 }
 
 /// A part of a session's state that can be read and written as bytes.
@@ -234,6 +244,42 @@ pub trait Backend: fmt::Debug + Send {
     ///
     /// When the device failed.
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()>;
+
+    /// Begins some experts of the last choice that are computed in two halves,
+    /// [`crate::ops::Op::ExpertUp`] and [`crate::ops::Op::ExpertDown`]: ascending, all behind those
+    /// of the waves before. How many rows use them, each use counted. Between the halves a row of
+    /// `n_inner` values of each use is completed by [`Backend::write_values`]: uses follow each
+    /// other expert by expert, then row by row.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] on devices that compute whole experts.
+    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
+        let (backend, n_experts) = (self.names().backend, experts.len());
+        Err(Error::Unsupported(format!(
+            "{backend} cannot compute some of {n_inner} rows of {n_experts} experts"
+        )))
+    }
+
+    /// Some columns of what divided experts gave, row by row.
+    ///
+    /// # Errors
+    ///
+    /// As [`Backend::begin_wave`].
+    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()> {
+        let _ = target;
+        Err(Error::Unsupported(format!("{} has no {values:?}", self.names().backend)))
+    }
+
+    /// The same from another machine.
+    ///
+    /// # Errors
+    ///
+    /// As [`Backend::begin_wave`].
+    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()> {
+        let _ = source;
+        Err(Error::Unsupported(format!("{} takes no {values:?}", self.names().backend)))
+    }
 
     /// Keeps a routed expert of a layer of `n_experts` on the device for good. Once all of a model
     /// are there, its layers can be submitted whole.

@@ -105,6 +105,51 @@ impl Experts {
         }
     }
 
+    /// Several machines have some rows each of every expert: from now on what is handed out stays
+    /// as it is until [`Experts::end_wave`], and there is always room for so many experts.
+    pub fn hold_waves(&mut self, n_experts: usize) {
+        match self {
+            Self::Resident(_) | Self::OnDevice => {}
+            Self::Streaming(stream) => stream.hold_waves(n_experts),
+        }
+    }
+
+    /// Until [`Experts::end_wave`] nothing is handed out from this expert on.
+    pub fn begin_wave(&mut self, end: ExpertIdx) {
+        match self {
+            Self::Resident(resident) => resident.begin_wave(end),
+            Self::OnDevice => {}
+            Self::Streaming(stream) => stream.begin_wave(end),
+        }
+    }
+
+    /// All that was handed out of this wave.
+    pub fn wave(&mut self) -> Arrived<'_> {
+        match self {
+            Self::Resident(resident) => Arrived::of_bank(resident.wave(), Order::Ascending),
+            Self::OnDevice => Arrived::ascending(&[]),
+            Self::Streaming(stream) => Arrived::of_group(stream.wave(), Order::Ascending),
+        }
+    }
+
+    /// What was handed out of this wave is not needed any more.
+    pub fn end_wave(&mut self) {
+        match self {
+            Self::Resident(resident) => resident.end_wave(),
+            Self::OnDevice => {}
+            Self::Streaming(stream) => stream.end_wave(),
+        }
+    }
+
+    /// How many experts may be handed out before any of them is given back.
+    #[must_use]
+    pub fn n_at_once(&self) -> usize {
+        match self {
+            Self::Resident(_) | Self::OnDevice => usize::MAX,
+            Self::Streaming(stream) => stream.stats().n_slots,
+        }
+    }
+
     /// What a device should bring to its own memory before it is given anything else, of what it
     /// was given last: asked until there is nothing more.
     pub fn next_move(&mut self) -> Option<Move<'_>> {

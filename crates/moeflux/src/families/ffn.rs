@@ -83,6 +83,7 @@ pub(super) fn moe_plan(
         experts: Plan::new(behind[..1].to_vec()),
         combine: Plan::new(behind[1..].to_vec()),
         guess: Plan::new(router.iter().map(|op| guessing(op, (site.normed, sum), spec)).collect()),
+        divided: None,
     })
 }
 

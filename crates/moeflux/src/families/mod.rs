@@ -11,8 +11,11 @@ mod ffn;
 mod gated_delta;
 mod mla;
 mod decoder;
+mod divide;
 
 pub(crate) use decoder::build;
+
+use std::ops::Range;
 
 use crate::ops::{Heads, Plan, StateSpec, Workspace};
 
@@ -60,4 +63,23 @@ pub struct MoePlan {
     /// What the router would choose, and what comes next in its favour, if nothing were added to
     /// the residual stream until then: run while the experts of the layer before are on their way.
     pub guess: Plan,
+    /// Where several machines have some rows each of every expert.
+    pub divided: Option<DividedExperts>,
+}
+
+/// What one of several machines computes of experts, and what of them the others do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DividedExperts {
+    /// For each group that has arrived; behind it inner values travel.
+    pub up: Plan,
+    /// For all experts of a wave; behind the last wave columns of the sum travel.
+    pub down: Plan,
+    /// What experts read.
+    pub x: Heads,
+    /// Rows of gate and up of whole experts.
+    pub n_inner: usize,
+    /// Which of these each machine has.
+    pub inner: Vec<Range<usize>>,
+    /// Which columns of the sum.
+    pub sums: Vec<Heads>,
 }

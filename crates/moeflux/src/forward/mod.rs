@@ -5,12 +5,15 @@
 
 mod logits;
 mod finite;
+mod divided;
+mod follow;
 
+pub(crate) use follow::follow;
 pub(crate) use logits::LogitRows;
 pub use logits::Logits;
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
@@ -21,6 +24,7 @@ use crate::experts::{Experts, Request};
 use crate::families::{LayerPlan, ModelPlan, MoePlan};
 use crate::ids::{LayerIdx, TokenId};
 use crate::ops::{Batch, Heads, Op, Purpose, Routes};
+use crate::ranks::{Link, OwnedBatch, SharedLink, Stage as Meeting, bytes_of};
 use crate::spec::{FfnSpec, ModelSpec};
 
 /// A model ready to run, apart from the device it runs on.
@@ -78,6 +82,8 @@ pub(crate) struct Device {
     pub n_borrowers: usize,
     /// A step that waits between two layers.
     pub held: Option<Held>,
+    /// Where experts are divided over several machines.
+    pub group: Option<Group>,
 }
 
 /// Slots whose memory others have.
@@ -87,6 +93,48 @@ pub(crate) struct Loans {
     pub n_slots_of_prompts: usize,
     /// For what sessions remember.
     pub n_slots_of_sessions: usize,
+}
+
+/// Machines that have some rows each of every expert.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// What connects them.
+    pub link: SharedLink,
+    /// Experts that all of them can hold at once.
+    pub n_wave: usize,
+}
+
+impl Group {
+    fn begin_layer(&self, layers: (LayerIdx, LayerIdx), batch: &Batch<'_>) -> Result<()> {
+        let mut link = self.link.lock();
+        match link.is_lead() {
+            true => link.begin_layer(layers, &|| OwnedBatch::of(batch)),
+            false => Ok(()),
+        }
+    }
+
+    fn end_layer(&self, layer: LayerIdx, is_done: bool) {
+        self.link.lock().end_layer(layer, is_done);
+    }
+
+    fn rank(&self) -> usize {
+        self.link.lock().place().rank
+    }
+
+    /// Exchanges values with all ranks: see [`crate::ranks::Link::exchange`].
+    fn meet(
+        &self,
+        stage: Meeting,
+        hash: u64,
+        own: Result<Vec<f32>>,
+    ) -> Result<MutexGuard<'_, Link>> {
+        let mut link = self.link.lock();
+        match own {
+            Ok(own) => link.exchange(stage, hash, Ok(&bytes_of(&own)))?,
+            Err(error) => link.exchange(stage, hash, Err(error))?,
+        }
+        Ok(link)
+    }
 }
 
 impl Device {
@@ -134,12 +182,29 @@ pub(crate) type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 
 /// Runs the next layer over the rows of `batch`: the first behind the embedding. In between other
 /// batches may run, if the rows of [`stream`] are as they were when this one goes on. Until the
-/// states of its sessions are committed, a batch can be begun again.
+/// states of its sessions are committed, a batch can be begun again. Where there are several
+/// machines, the caller means to run the layers before `end` without a pause.
 ///
 /// # Errors
 ///
 /// What the device or the experts' store report.
 pub(crate) fn run_next_layer(
+    model: &Model,
+    device: &mut Device,
+    batch: &Batch<'_>,
+    (layer, end): (LayerIdx, LayerIdx),
+) -> Result<()> {
+    if let Some(group) = &device.group {
+        group.begin_layer((layer, end), batch)?;
+    }
+    let ran = run_layer_and_guess(model, device, batch, layer);
+    if let Some(group) = &device.group {
+        group.end_layer(layer, ran.is_ok());
+    }
+    ran
+}
+
+fn run_layer_and_guess(
     model: &Model,
     device: &mut Device,
     batch: &Batch<'_>,
@@ -186,6 +251,13 @@ fn run_layer(
     let Some(moe) = &plan.moe else {
         return device.backend.submit(&plan.mixer, batch);
     };
+    if let Some(group) = device.group.clone() {
+        let done = divided::run_layer(model, (device, &group), batch, (layer, plan));
+        if done.is_err() {
+            device.experts.give_up();
+        }
+        return done;
+    }
     if matches!(device.experts, Experts::OnDevice) {
         device.backend.submit(&moe.whole, batch)?;
         return match model.trace {
@@ -207,19 +279,7 @@ fn run_experts(
     batch: &Batch<'_>,
     (layer, moe): (LayerIdx, &MoePlan),
 ) -> Result<()> {
-    let next = LayerIdx(layer.0 + 1);
-    let is_remote = device.backend.is_remote();
-    let is_asking = is_remote && ask(model, device, batch, next)?;
-    let routes = device.backend.routes(Purpose::Use)?;
-    if !finite::all_finite(&routes.weights) {
-        return Err(Error::NonFinite { place: format!("layer {}, route", layer.0) });
-    }
-    model.note_routes(batch, layer, routes)?;
-    let request = Request { layer, chosen: &routes.experts, is_small: is_small(batch) };
-    device.experts.request(&request)?;
-    if is_asking || (!is_remote && ask(model, device, batch, next)?) {
-        guess(device, (next, Stage::Early))?;
-    }
+    ask_for_experts(model, device, batch, (layer, is_small(batch)))?;
     let Device { backend, experts, .. } = device;
     backend.submit(&moe.shared, batch)?;
     while let Some(arrived) = experts.next_ready()? {
@@ -229,6 +289,29 @@ fn run_experts(
         }
     }
     backend.submit(&moe.combine, batch)
+}
+
+/// Asks for the experts that a layer's router chose, and for those that the next one may choose.
+fn ask_for_experts(
+    model: &Model,
+    device: &mut Device,
+    batch: &Batch<'_>,
+    (layer, is_small): (LayerIdx, bool),
+) -> Result<()> {
+    let next = LayerIdx(layer.0 + 1);
+    let is_remote = device.backend.is_remote();
+    let is_asking = is_remote && ask(model, device, batch, next)?;
+    let routes = device.backend.routes(Purpose::Use)?;
+    if !finite::all_finite(&routes.weights) {
+        return Err(Error::NonFinite { place: format!("layer {}, route", layer.0) });
+    }
+    model.note_routes(batch, layer, routes)?;
+    let request = Request { layer, chosen: &routes.experts, is_small };
+    device.experts.request(&request)?;
+    if is_asking || (!is_remote && ask(model, device, batch, next)?) {
+        guess(device, (next, Stage::Early))?;
+    }
+    Ok(())
 }
 
 /// Lets a layer's router say beforehand what it would choose, where that is worth asking.
@@ -252,7 +335,14 @@ fn guess_late(
     if device.backend.is_remote() || !ask(model, device, batch, layer)? {
         return Ok(());
     }
-    guess(device, (layer, Stage::Late))
+    match (guess(device, (layer, Stage::Late)), &device.group) {
+        // The others do not know of it: they hear where all meet next.
+        (Err(error), Some(group)) => {
+            group.link.lock().defer(error);
+            Ok(())
+        }
+        (guessed, _) => guessed,
+    }
 }
 
 /// Hears what a router said beforehand.
@@ -299,6 +389,10 @@ pub(crate) fn run_head(
                 finite::all_finite(values)
             }
         };
+        if !is_finite && device.group.is_some() {
+            // The other ranks take no part in this.
+            return Err(Error::NonFinite { place: "the logits".to_owned() });
+        }
         if !is_finite {
             return Err(finite::locate(model, device, batch));
         }

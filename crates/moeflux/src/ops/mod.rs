@@ -14,6 +14,8 @@ pub use shape::{
     BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, RowSet, StateSpec, Workspace,
 };
 
+use std::ops::Range;
+
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{HeadOrder, Pairing};
 
@@ -53,6 +55,10 @@ pub enum Op {
     Route(Route),
     /// See [`ExpertFfn`].
     ExpertFfn(ExpertFfn),
+    /// See [`ExpertUp`].
+    ExpertUp(ExpertUp),
+    /// See [`ExpertDown`].
+    ExpertDown(ExpertDown),
     /// See [`Combine`].
     Combine(Combine),
     /// See [`Best`].
@@ -355,6 +361,38 @@ pub struct ExpertFfn {
     pub biases: Option<ExpertBiases>,
 }
 
+/// The first half of [`ExpertFfn`] where several machines have some rows each of every expert:
+/// `swiglu(gate . x, up . x)` of the own rows of gate and up. What comes out is kept by the
+/// backend, use by use, until the values of all machines are together: see
+/// [`crate::backend::Backend::begin_wave`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertUp {
+    /// One head of `hidden` columns.
+    pub x: Heads,
+    /// Rows of gate and up of a whole expert.
+    pub n_inner: usize,
+    /// The own ones.
+    pub rows: Range<usize>,
+    /// Clamp of gpt_oss: see [`SwiGlu`].
+    pub limit: Option<f32>,
+    /// Of whole experts.
+    pub biases: Option<ExpertBiases>,
+}
+
+/// The second half: `down . inner` of the own rows of down, whose outputs are columns of `sum`, and
+/// which are added up there in the order of the sum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertDown {
+    /// One head: the own columns.
+    pub sum: Heads,
+    /// Rows of down of a whole expert.
+    pub n_hidden: usize,
+    /// The own ones.
+    pub rows: Range<usize>,
+    /// Of whole experts.
+    pub biases: Option<ExpertBiases>,
+}
+
 /// What is added behind the products of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertBiases {
@@ -426,6 +464,8 @@ impl Op {
             Self::Add(_) => "add",
             Self::Route(_) => "route",
             Self::ExpertFfn(_) => "expert_ffn",
+            Self::ExpertUp(_) => "expert_up",
+            Self::ExpertDown(_) => "expert_down",
             Self::Combine(_) => "combine",
             Self::Best(_) => "best",
         }
@@ -452,7 +492,11 @@ impl Op {
             Self::Attention(op) => op.sinks.into_iter().collect(),
             Self::CausalConv(op) => vec![op.weight],
             Self::DeltaGates(op) => vec![op.a_log, op.dt_bias],
-            Self::ExpertFfn(op) => op.biases.iter().flat_map(ExpertBiases::all).collect(),
+            Self::ExpertFfn(ExpertFfn { biases, .. })
+            | Self::ExpertUp(ExpertUp { biases, .. })
+            | Self::ExpertDown(ExpertDown { biases, .. }) => {
+                biases.iter().flat_map(ExpertBiases::all).collect()
+            }
             Self::Route(op) => match op.kind {
                 RouterKind::Softmax { .. } => Vec::new(),
                 RouterKind::SigmoidGrouped { correction, .. } => vec![correction],
@@ -486,6 +530,8 @@ impl Op {
             Self::Add(op) => vec![op.x, op.y, op.out],
             Self::Route(op) => vec![op.logits],
             Self::ExpertFfn(op) => vec![op.x, op.sum],
+            Self::ExpertUp(op) => vec![op.x],
+            Self::ExpertDown(op) => vec![op.sum],
             Self::Combine(op) => with(&[op.sum, op.residual, op.out], &[op.shared, op.shared_gate]),
             Self::Best(op) => vec![op.x, op.out],
         }

@@ -12,7 +12,7 @@ use crate::budget::{GrowthRoom, PromptRoom};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
-use crate::forward::{Device, Loans, Model};
+use crate::forward::{Device, Group, Loans, Model, follow};
 use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
 use crate::session::output::StepOutput;
 use crate::session::turns::{Turn, Turnstile};
@@ -50,7 +50,8 @@ impl Runtime {
         let names = backend.names();
         let copies = if backend.is_remote() { Arc::default() } else { Arc::clone(backend.room()) };
         let (row, loans) = (Vec::new(), Loans::default());
-        let device = Device { backend, experts, row, loans, n_borrowers: 0, held: None };
+        let device =
+            Device { backend, experts, row, loans, n_borrowers: 0, held: None, group: None };
         Self {
             model,
             names,
@@ -63,6 +64,26 @@ impl Runtime {
             growth_room: None,
             copies,
         }
+    }
+
+    /// Makes this one of several ranks.
+    #[must_use]
+    pub(crate) fn with_group(self, group: Option<Group>) -> Self {
+        let Some(group) = group else { return self };
+        let mut device = self.lock_to_clean_up();
+        device.experts.hold_waves(group.n_wave);
+        device.group = Some(group);
+        drop(device);
+        self
+    }
+
+    /// Does what rank 0 tells until the job is over.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::forward::follow`].
+    pub(crate) fn follow(&self) -> Result<()> {
+        follow(&self.model, &mut *self.lock()?)
     }
 
     /// Lets long prompts borrow from slots.

@@ -186,7 +186,12 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             return Ok(false);
         }
         let layer = LayerIdx(self.n_layers_done);
-        match run_next_layer(model, device, &self.chunk.batch(), layer) {
+        // A step that may wait between its layers says nothing of the next ones.
+        let end = match self.turn {
+            Some(_) => LayerIdx(layer.0 + 1),
+            None => LayerIdx(model.plan.layers.len()),
+        };
+        match run_next_layer(model, device, &self.chunk.batch(), (layer, end)) {
             Ok(()) => self.n_layers_done += 1,
             Err(Error::Expert { layer, expert, problem }) => {
                 self.leave_out_users(device, (layer, expert), &problem)?;

@@ -37,7 +37,7 @@ pub use manifest::{
 };
 pub(crate) use packed::described;
 pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
-pub use share::Shares;
+pub use share::{OwnRows, Shares};
 
 #[cfg(test)]
 mod tests;

@@ -76,19 +76,22 @@ impl Shares {
     }
 }
 
+/// The rows that a rank has of each expert of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnRows {
+    /// Of gate and up.
+    pub inner: Range<usize>,
+    /// Of down.
+    pub hidden: Range<usize>,
+}
+
 impl ExpertBank {
-    /// The rows of each matrix that a rank has, as experts of their own: the same rows of gate and
-    /// up, and rows of down.
+    /// Which rows of each matrix a rank has.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the rows cannot be divided over so many ranks.
-    ///
-    /// # Panics
-    ///
-    /// If the rows of the stored matrices are inputs.
-    pub fn part_of(&self, shares: &Shares, rank: usize) -> Result<Self> {
-        assert!(!self.is_input_first, "{}: rows that are inputs cannot be divided", self.name);
+    pub fn rows_of(&self, shares: &Shares, rank: usize) -> Result<OwnRows> {
         let ExpertLayout { gate, up, down } = self.layout;
         let rows = |spans: [MatrixSpan; 2]| {
             let [MatrixLayout { n_rows, kind, .. }, _] = spans.map(|span| span.layout);
@@ -102,7 +105,22 @@ impl ExpertBank {
                 ))
             })
         };
-        let (inner, hidden) = (rows([gate, up])?, rows([down, down])?);
+        Ok(OwnRows { inner: rows([gate, up])?, hidden: rows([down, down])? })
+    }
+
+    /// The rows of each matrix that a rank has, as experts of their own.
+    ///
+    /// # Errors
+    ///
+    /// As [`ExpertBank::rows_of`].
+    ///
+    /// # Panics
+    ///
+    /// If the rows of the stored matrices are inputs.
+    pub fn part_of(&self, shares: &Shares, rank: usize) -> Result<Self> {
+        assert!(!self.is_input_first, "{}: rows that are inputs cannot be divided", self.name);
+        let ExpertLayout { gate, up, down } = self.layout;
+        let OwnRows { inner, hidden } = self.rows_of(shares, rank)?;
         let cut = |layout: MatrixLayout, rows: &Range<usize>| MatrixLayout {
             n_rows: rows.len(),
             ..layout

@@ -15,6 +15,7 @@ mod overflow;
 mod packing;
 mod plans;
 mod random;
+mod ranks;
 mod scripts;
 mod sessions;
 mod shares;

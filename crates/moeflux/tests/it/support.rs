@@ -39,6 +39,7 @@ pub(crate) fn config(
     let n_rows_max = NonZeroUsize::new(n_rows_max).unwrap();
     let n_threads = NonZeroUsize::new(n_threads).unwrap();
     EngineConfig {
+        ranks: None,
         backend,
         device: None,
         arithmetic,

@@ -13,10 +13,11 @@ use crate::backend::cpu::elementwise::COLS_PER_PART;
 use crate::backend::cpu::linear::{BLOCKS_AT_ONCE, copy_row};
 use crate::backend::cpu::product::{LAY_COST, ReadyRows, n_blocks};
 use crate::backend::cpu::split::{Items, Parts};
+use crate::backend::cpu::wave::Wave;
 use crate::backend::cpu::{Common, Machine, Source, Worker, grown};
 use crate::experts::{Arrived, Order};
 use crate::ids::{ExpertIdx, VectorId};
-use crate::ops::{Combine, ExpertFfn, Op, Plan, Routes};
+use crate::ops::{Combine, ExpertBiases, ExpertFfn, Heads, Op, Plan, Routes};
 
 /// Blocks of outputs that are added to the sums at a time, where an expert has few uses.
 const OUTPUT_BLOCKS_AT_ONCE: usize = 256;
@@ -24,19 +25,19 @@ const OUTPUT_BLOCKS_AT_ONCE: usize = 256;
 /// Scratch of the expert step; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 pub(super) struct ExpertScratch {
-    groups: Vec<Group>,
+    pub groups: Vec<Group>,
     /// Row of the step and rank of each use, expert by expert.
-    uses: Vec<(usize, usize)>,
+    pub uses: Vec<(usize, usize)>,
     /// Rows of the uses.
     rows: Vec<usize>,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     /// Inputs of down: one row per use.
-    down_x: ReadyRows,
+    pub down_x: ReadyRows,
     /// The same expert by expert, as the kernels want them.
     down_laid: Vec<LaidRows>,
     /// Per expert `[block of inner, use, value of the block]`.
-    inner: Vec<f32>,
+    pub inner: Vec<f32>,
     /// Per expert `[block of hidden, use, value of the block]`.
     outputs: Vec<f32>,
     /// Per row and rank: which use it is, if its expert has arrived.
@@ -44,9 +45,11 @@ pub(super) struct ExpertScratch {
     /// `[row, rank, hidden]`: what waits for its turn in the sum.
     partials: Vec<f32>,
     /// Uses whose outputs are in the sum already.
-    n_summed: usize,
+    pub n_summed: usize,
     /// The rows and ranks whose expert has arrived, as an index into `uses_of_ranks`, ascending.
     arrived_ranks: Vec<usize>,
+    /// Where experts are divided over machines.
+    pub wave: Wave,
 }
 
 impl ExpertScratch {
@@ -74,22 +77,46 @@ impl ExpertScratch {
     }
 }
 
+/// Rows of gate and up that are computed.
+pub(super) struct Up<'a> {
+    pub x: &'a Heads,
+    /// Of a whole expert: the first of these.
+    pub first_row: usize,
+    /// Rows of a whole expert.
+    pub n_bias_rows: usize,
+    pub limit: Option<f32>,
+    pub biases: Option<ExpertBiases>,
+}
+
+/// Rows of down that are computed.
+pub(super) struct Down<'a> {
+    /// The columns that they add to.
+    pub sum: &'a Heads,
+    /// Of a whole expert: the first of these.
+    pub first_row: usize,
+    /// Rows of a whole expert.
+    pub n_bias_rows: usize,
+    pub bias: Option<VectorId>,
+}
+
 /// One arrived expert's uses.
 #[derive(Clone, Debug)]
-struct Group {
+pub(super) struct Group {
     /// Index into the arrived experts.
-    arrived_idx: usize,
+    pub arrived_idx: usize,
     /// Range of `uses`.
-    uses: Range<usize>,
+    pub uses: Range<usize>,
 }
 
 impl Machine {
     pub(super) fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) {
         for op in plan.ops() {
-            let Op::ExpertFfn(op) = op else {
-                unreachable!("an expert plan has only experts: {}", op.name())
-            };
-            self.expert_ffn(op, arrived);
+            match op {
+                Op::ExpertFfn(op) => self.expert_ffn(op, arrived),
+                Op::ExpertUp(op) => self.expert_up(op, arrived),
+                Op::ExpertDown(op) => self.expert_down(op, arrived),
+                other => unreachable!("an expert plan has only experts: {}", other.name()),
+            }
         }
     }
 
@@ -97,15 +124,54 @@ impl Machine {
         self.gather_uses(arrived);
         let Some(first) = self.experts.groups.first() else { return };
         let view = arrived.view(first.arrived_idx);
+        let (up_layout, down_layout) = (view.up.layout(), view.down.layout());
+        let up = Up {
+            x: &op.x,
+            first_row: 0,
+            n_bias_rows: up_layout.n_rows,
+            limit: op.limit,
+            biases: op.biases,
+        };
+        self.multiply_up(&up, arrived);
+        let Self { common, experts, routes, .. } = self;
+        let ExpertScratch { groups, uses, inner, down_x, .. } = experts;
+        let inner_layout = ExpertRows { groups, n_rows: up_layout.n_rows };
+        let n_uses = uses.len();
+        down_x.prepare(common, down_layout, n_uses, &|use_idx, fill| {
+            let mut worker = common.worker();
+            let values = grown(&mut worker.values, down_layout.n_cols, 0.0);
+            inner_layout.copy_use(inner, use_idx, values);
+            fill(values);
+        });
+        let is_whole = n_uses == routes.experts.len();
+        if is_whole || arrived.order() == Order::Ascending {
+            let n_before = if is_whole { 0 } else { experts.n_summed };
+            experts.n_summed = n_before + n_uses;
+            let down = Down {
+                sum: &op.sum,
+                first_row: 0,
+                n_bias_rows: op.sum.head_dim,
+                bias: op.biases.map(|biases| biases.down),
+            };
+            self.sum_down(&down, arrived, n_before == 0);
+        } else {
+            experts.n_summed = 0;
+            self.keep_partials(op, arrived);
+        }
+    }
+
+    /// `swiglu(gate . x, up . x)` of all uses of what has arrived, to `inner`.
+    pub(super) fn multiply_up(&mut self, op: &Up<'_>, arrived: &Arrived<'_>) {
         let n_rows = self.routes.experts.len() / self.routes.top_k;
         let Self { common, buffers, experts, ready, .. } = self;
+        let ExpertScratch { groups, rows, inner, .. } = experts;
+        let Some(first) = groups.first() else { return };
+        let view = arrived.view(first.arrived_idx);
         let up_layout = view.up.layout();
-        let n_uses = experts.uses.len();
-        let inner_layout = ExpertRows { groups: &experts.groups, n_rows: up_layout.n_rows };
-        let inner = grown(&mut experts.inner, inner_layout.n_values(), 0.0);
-        let rows = &experts.rows;
+        let inner_layout = ExpertRows { groups, n_rows: up_layout.n_rows };
+        let inner = grown(inner, inner_layout.n_values(), 0.0);
         let layouts = [view.gate.layout(), up_layout];
-        let [gate_x, up_x] = ready.of_both(common, (buffers, &op.x), layouts, n_rows);
+        let [gate_x, up_x] = ready.of_both(common, (buffers, op.x), layouts, n_rows);
         let is_shared = std::ptr::eq(gate_x, up_x);
         inner_layout.each(common, inner, &|group, range, out| {
             let view = arrived.view(group.arrived_idx);
@@ -114,7 +180,8 @@ impl Machine {
             let Worker { values, laid, product, .. } = &mut *worker;
             let up = grown(values, out.len(), 0.0);
             let expert = arrived.expert(group.arrived_idx);
-            let bias_rows = (up_layout.n_rows, range.clone());
+            let bias_rows = op.first_row + range.start..op.first_row + range.end;
+            let bias_rows = (op.n_bias_rows, bias_rows);
             let x = gate_x.picked(common.table, picks, laid);
             x.multiply((common.table, product), (view.gate, range.clone()), out);
             if is_shared {
@@ -128,35 +195,18 @@ impl Machine {
             common.add_bias((biases.1, expert), bias_rows, picks.len(), up);
             common.table.apply(&RowOp::SwiGlu { up, limit: op.limit }, out);
         });
-
-        let down_layout = view.down.layout();
-        experts.down_x.prepare(common, down_layout, n_uses, &|use_idx, fill| {
-            let mut worker = common.worker();
-            let values = grown(&mut worker.values, down_layout.n_cols, 0.0);
-            inner_layout.copy_use(inner, use_idx, values);
-            fill(values);
-        });
-        let is_whole = n_uses == self.routes.experts.len();
-        if is_whole || arrived.order() == Order::Ascending {
-            let n_before = if is_whole { 0 } else { experts.n_summed };
-            experts.n_summed = n_before + n_uses;
-            self.sum_down(op, arrived, n_before == 0);
-        } else {
-            experts.n_summed = 0;
-            self.keep_partials(op, arrived);
-        }
     }
 
     /// Where experts come in the order of the sum, each thread adds up its own columns, expert by
     /// expert.
-    fn sum_down(&mut self, op: &ExpertFfn, arrived: &Arrived<'_>, is_first: bool) {
+    pub(super) fn sum_down(&mut self, op: &Down<'_>, arrived: &Arrived<'_>, is_first: bool) {
         let Self { common, buffers, routes, experts, .. } = self;
         experts.lay_down(common);
         let ExpertScratch { groups, uses, identity, down_x, down_laid, .. } = experts;
         let out = buffers.get_mut(op.sum.buffer);
         let (row_len, first_col) = (out.n_cols, op.sum.first_col);
         let n_rows = routes.experts.len() / routes.top_k;
-        let (n_hidden, bias) = (op.sum.head_dim, op.biases.map(|biases| biases.down));
+        let (n_hidden, bias) = (op.sum.head_dim, op.bias);
         let place = |block_idx| first_col + n_hidden.min(block_idx * ROWS_PER_BLOCK);
         let cost = uses.len() * 512 * ROWS_PER_BLOCK;
         let items = Items { n_items: n_blocks(n_hidden), align: 1, cost, place };
@@ -178,7 +228,8 @@ impl Machine {
                     let values = grown(values, n_values, 0.0);
                     x.multiply((common.table, &mut *product), (matrix, rows.clone()), values);
                     let expert = arrived.expert(group.arrived_idx);
-                    let bias_rows = (n_hidden, rows.clone());
+                    let bias_rows = op.first_row + rows.start..op.first_row + rows.end;
+                    let bias_rows = (op.n_bias_rows, bias_rows);
                     common.add_bias((bias, expert), bias_rows, uses.len(), values);
                     let start = rows.start - blocks.start * ROWS_PER_BLOCK;
                     let cols = start..start + rows.len();
@@ -207,7 +258,7 @@ impl Machine {
     }
 
     /// Notes who uses the arrived experts.
-    fn gather_uses(&mut self, arrived: &Arrived<'_>) {
+    pub(super) fn gather_uses(&mut self, arrived: &Arrived<'_>) {
         let ExpertScratch { groups, uses, rows, identity, .. } = &mut self.experts;
         groups.clear();
         groups.extend((0..arrived.len()).map(|arrived_idx| Group { arrived_idx, uses: 0..0 }));
@@ -341,9 +392,9 @@ fn add_uses(
 /// Rows of every arrived expert's matrix, whose outputs lie expert by expert as
 /// `[block of rows, use, row of the block]`.
 #[derive(Clone, Copy)]
-struct ExpertRows<'a> {
-    groups: &'a [Group],
-    n_rows: usize,
+pub(super) struct ExpertRows<'a> {
+    pub groups: &'a [Group],
+    pub n_rows: usize,
 }
 
 impl ExpertRows<'_> {
@@ -386,7 +437,7 @@ impl ExpertRows<'_> {
     }
 
     /// The outputs of one use, row by row.
-    fn copy_use(&self, values: &[f32], use_idx: usize, out: &mut [f32]) {
+    pub(super) fn copy_use(&self, values: &[f32], use_idx: usize, out: &mut [f32]) {
         let group = &self.groups[self.groups.partition_point(|it| it.uses.end <= use_idx)];
         let first = group.uses.start * n_blocks(self.n_rows) * ROWS_PER_BLOCK;
         copy_row(&values[first..], (use_idx - group.uses.start, group.uses.len()), out);

@@ -11,7 +11,9 @@ mod elementwise;
 mod delta;
 mod product;
 mod linear;
+mod wave;
 mod experts;
+mod divided;
 #[cfg(test)]
 mod tests;
 
@@ -30,10 +32,10 @@ use crate::backend::cpu::product::{ReadyInputs, ReadyRows};
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
 use crate::backend::room::Room;
-use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
+use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart, WaveValues};
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
-use crate::ids::{BufferId, StateId, VectorId};
+use crate::ids::{BufferId, ExpertIdx, StateId, VectorId};
 use crate::ops::{Batch, Heads, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
 
@@ -286,7 +288,9 @@ impl Machine {
             Op::Route(op) => self.route(op, n_rows),
             Op::Combine(op) => self.combine(op, n_rows),
             Op::Best(op) => best(op, &mut self.buffers, n_rows),
-            Op::ExpertFfn(_) => unreachable!("experts are submitted with their weights"),
+            Op::ExpertFfn(_) | Op::ExpertUp(_) | Op::ExpertDown(_) => {
+                unreachable!("experts are submitted with their weights")
+            }
         }
     }
 }
@@ -366,6 +370,20 @@ impl Backend for CpuBackend {
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         self.machine.submit_experts(plan, arrived);
+        Ok(())
+    }
+
+    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
+        Ok(self.machine.begin_wave(experts, n_inner))
+    }
+
+    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()> {
+        self.machine.read_values(values, target);
+        Ok(())
+    }
+
+    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()> {
+        self.machine.write_values(values, source);
         Ok(())
     }
 

@@ -3,49 +3,99 @@
 //! **Invariant:** a partial lies at the expert's rank in its row, so that the sum's order does not
 //! depend on the order of arrival.
 
-use super::{ReferenceBackend, decode, dot, pointwise, sigmoid, store, widened};
+use std::ops::Range;
+
+use super::{ReferenceBackend, decode, dot, pointwise, rounded, sigmoid, store, widened};
 use crate::ids::{ExpertIdx, VectorId};
-use crate::ops::{Combine, ExpertFfn};
+use crate::ops::{Combine, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Heads};
 use crate::weights::ExpertView;
 use moeflux_kernels::Matrix;
 
 impl ReferenceBackend {
     pub(super) fn expert_ffn(&mut self, op: &ExpertFfn, expert: ExpertIdx, view: &ExpertView<'_>) {
-        let uses: Vec<(usize, usize)> = self.routes.uses_of(expert).collect();
-        let inputs: Vec<Vec<f64>> =
-            uses.iter().map(|&(row_idx, _)| self.head(&op.x, row_idx, 0)).collect();
-        let [gate, up, down] = [
-            (&view.gate, op.biases.map(|biases| biases.gate)),
-            (&view.up, op.biases.map(|biases| biases.up)),
-            (&view.down, op.biases.map(|biases| biases.down)),
-        ];
-        let gates = self.products(gate, expert, &inputs);
-        let ups = self.products(up, expert, &inputs);
-        let inner: Vec<Vec<f64>> = gates
-            .iter()
-            .zip(&ups)
-            .map(|(gate, up)| pointwise::swiglu(gate, up, op.limit))
-            .collect();
-        let outputs = self.products(down, expert, &inner);
-        let n_hidden = op.sum.head_dim;
-        self.partials.resize(self.routes.experts.len() * n_hidden, 0.0);
-        for (&(row_idx, rank), output) in uses.iter().zip(&outputs) {
-            let place = row_idx * self.routes.top_k + rank;
-            store(&mut self.partials[place * n_hidden..][..n_hidden], output);
+        let inner = self.inner_of((&op.x, op.limit, op.biases), (expert, view), (0, None));
+        let bias = op.biases.map(|biases| (biases.down, op.sum.head_dim));
+        let outputs = self.products((&view.down, bias, 0), expert, &inner);
+        self.keep_partials(expert, &outputs, (0, op.sum.head_dim));
+    }
+
+    pub(super) fn expert_up(&mut self, op: &ExpertUp, expert: ExpertIdx, view: &ExpertView<'_>) {
+        let share = (op.rows.start, Some(op.n_inner));
+        let values = self.inner_of((&op.x, op.limit, op.biases), (expert, view), share);
+        for (use_idx, values) in self.uses_in_wave(expert).zip(values) {
+            self.inner[use_idx][op.rows.clone()].copy_from_slice(&values);
         }
     }
 
-    /// The product of an expert's matrix with each input, and its bias.
+    pub(super) fn expert_down(
+        &mut self,
+        op: &ExpertDown,
+        expert: ExpertIdx,
+        view: &ExpertView<'_>,
+    ) {
+        // What travels is f32.
+        let rounded = |row: &Vec<f64>| row.iter().map(|it| f64::from(rounded(*it))).collect();
+        let inner: Vec<Vec<f64>> =
+            self.uses_in_wave(expert).map(|use_idx| rounded(&self.inner[use_idx])).collect();
+        let bias = op.biases.map(|biases| (biases.down, op.n_hidden));
+        let outputs = self.products((&view.down, bias, op.rows.start), expert, &inner);
+        self.keep_partials(expert, &outputs, (op.rows.start, op.n_hidden));
+    }
+
+    /// Which uses of the wave are an expert's.
+    fn uses_in_wave(&self, expert: ExpertIdx) -> Range<usize> {
+        let before = self.wave.iter().take_while(|it| **it < expert);
+        let first = before.map(|it| self.routes.uses_of(*it).count()).sum();
+        first..first + self.routes.uses_of(expert).count()
+    }
+
+    /// `swiglu(gate . x, up . x)` for each row that chose the expert, of rows from `first_row` on
+    /// of matrices with so many.
+    fn inner_of(
+        &self,
+        (x, limit, biases): (&Heads, Option<f32>, Option<ExpertBiases>),
+        (expert, view): (ExpertIdx, &ExpertView<'_>),
+        (first_row, n_inner): (usize, Option<usize>),
+    ) -> Vec<Vec<f64>> {
+        let n_inner = n_inner.unwrap_or(view.gate.layout().n_rows);
+        let uses = self.routes.uses_of(expert);
+        let inputs: Vec<Vec<f64>> = uses.map(|(row_idx, _)| self.head(x, row_idx, 0)).collect();
+        let [gate, up] = [
+            (&view.gate, biases.map(|biases| (biases.gate, n_inner)), first_row),
+            (&view.up, biases.map(|biases| (biases.up, n_inner)), first_row),
+        ];
+        let gates = self.products(gate, expert, &inputs);
+        let ups = self.products(up, expert, &inputs);
+        gates.iter().zip(&ups).map(|(gate, up)| pointwise::swiglu(gate, up, limit)).collect()
+    }
+
+    /// Keeps columns from `first_col` on of an expert's outputs for their turn in the sum.
+    fn keep_partials(
+        &mut self,
+        expert: ExpertIdx,
+        outputs: &[Vec<f64>],
+        (first_col, n_hidden): (usize, usize),
+    ) {
+        self.partials.resize(self.routes.experts.len() * n_hidden, 0.0);
+        let uses: Vec<(usize, usize)> = self.routes.uses_of(expert).collect();
+        for ((row_idx, rank), output) in uses.into_iter().zip(outputs) {
+            let place = (row_idx * self.routes.top_k + rank) * n_hidden + first_col;
+            store(&mut self.partials[place..][..output.len()], output);
+        }
+    }
+
+    /// The product of an expert's matrix with each input, and its bias: the matrix has the rows
+    /// from `first_row` on of the bias's so many.
     fn products(
         &self,
-        (matrix, bias): (&Matrix<'_>, Option<VectorId>),
+        (matrix, bias, first_row): (&Matrix<'_>, Option<(VectorId, usize)>, usize),
         expert: ExpertIdx,
         inputs: &[Vec<f64>],
     ) -> Vec<Vec<f64>> {
         let mut outputs = products(matrix, inputs);
-        if let Some(bias) = bias {
-            let n_rows = matrix.layout().n_rows;
-            let bias = widened(&self.weights.vector(bias)[expert.0 * n_rows..][..n_rows]);
+        if let Some((bias, n_rows)) = bias {
+            let of_expert = &self.weights.vector(bias)[expert.0 * n_rows..][..n_rows];
+            let bias = widened(&of_expert[first_row..][..matrix.layout().n_rows]);
             for output in &mut outputs {
                 output.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
             }

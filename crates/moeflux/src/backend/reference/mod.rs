@@ -27,7 +27,7 @@ use crate::backend::room::Room;
 use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
 use crate::error::Result;
 use crate::experts::Arrived;
-use crate::ids::{BufferId, StateId};
+use crate::ids::{BufferId, ExpertIdx, StateId};
 use crate::ops::{Batch, Heads, KvKind, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
 
@@ -44,6 +44,10 @@ pub struct ReferenceBackend {
     guessed: Routes,
     /// `[row, rank, hidden]`: outputs of experts.
     partials: Vec<f32>,
+    /// The experts of a wave, ascending.
+    wave: Vec<ExpertIdx>,
+    /// What [`Op::ExpertUp`] gave for each use of the wave.
+    inner: Vec<Vec<f64>>,
     n_rows_max: usize,
 }
 
@@ -61,6 +65,8 @@ impl ReferenceBackend {
             routes: Routes::default(),
             guessed: Routes::default(),
             partials: Vec::new(),
+            wave: Vec::new(),
+            inner: Vec::new(),
             n_rows_max,
         })
     }
@@ -82,7 +88,9 @@ impl ReferenceBackend {
             Op::SwiGlu(op) => self.swiglu(op, n_rows),
             Op::Add(op) => self.add(op, n_rows),
             Op::Route(op) => self.route(op, n_rows),
-            Op::ExpertFfn(_) => unreachable!("expert plans go to submit_experts"),
+            Op::ExpertFfn(_) | Op::ExpertUp(_) | Op::ExpertDown(_) => {
+                unreachable!("expert plans go to submit_experts")
+            }
             Op::Combine(op) => self.combine(op, n_rows),
             Op::Best(op) => best(op, &mut self.buffers, n_rows),
         }
@@ -192,14 +200,24 @@ impl Backend for ReferenceBackend {
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         for op in plan.ops() {
-            let Op::ExpertFfn(op) = op else {
-                unreachable!("{} is not an expert's op", op.name());
-            };
             for place in 0..arrived.len() {
-                self.expert_ffn(op, arrived.expert(place), &arrived.view(place));
+                let (expert, view) = (arrived.expert(place), arrived.view(place));
+                match op {
+                    Op::ExpertFfn(op) => self.expert_ffn(op, expert, &view),
+                    Op::ExpertUp(op) => self.expert_up(op, expert, &view),
+                    Op::ExpertDown(op) => self.expert_down(op, expert, &view),
+                    other => unreachable!("{} is not an expert's op", other.name()),
+                }
             }
         }
         Ok(())
+    }
+
+    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
+        let n_uses = experts.iter().map(|it| self.routes.uses_of(*it).count()).sum();
+        self.wave = experts.to_vec();
+        self.inner = vec![vec![0.0; n_inner]; n_uses];
+        Ok(n_uses)
     }
 
     fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {

@@ -37,6 +37,10 @@ pub struct ResidentExperts {
     /// Asked for and not yet given out; ascending, each once.
     wanted: Vec<ExpertIdx>,
     given: Vec<ExpertIdx>,
+    /// Nothing is given out from here on; `None`: all is.
+    wave_end: Option<ExpertIdx>,
+    /// Given out of this wave before `given`.
+    held: Vec<ExpertIdx>,
     /// Who reads; `None` when all are there.
     following: Option<Box<Following>>,
     rest: RestStats,
@@ -105,7 +109,8 @@ impl ResidentExperts {
             ..RestStats::default()
         };
         let (order, wanted, given) = (Order::Ascending, Vec::new(), Vec::new());
-        Ok(Self { banks, bank_idx: 0, order, wanted, given, following, rest })
+        let (wave_end, held) = (None, Vec::new());
+        Ok(Self { banks, bank_idx: 0, order, wanted, given, wave_end, held, following, rest })
     }
 
     pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
@@ -135,8 +140,11 @@ impl ResidentExperts {
 
     /// What was asked for, as far as it is there; waits until some is. In one group where all is.
     pub(super) fn next_ready(&mut self) -> Result<Option<(&ResidentBank, &[ExpertIdx], Order)>> {
-        self.given.clear();
-        while !self.take_ready() && !self.wanted.is_empty() {
+        match self.wave_end {
+            Some(_) => self.held.append(&mut self.given),
+            None => self.given.clear(),
+        }
+        while !self.take_ready() && !self.is_wave_over() {
             self.wait()?;
         }
         if self.given.is_empty() {
@@ -145,18 +153,40 @@ impl ResidentExperts {
         Ok(Some((&self.banks[self.bank_idx], &self.given, self.order)))
     }
 
+    pub(super) fn begin_wave(&mut self, end: ExpertIdx) {
+        self.wave_end = Some(end);
+    }
+
+    pub(super) fn wave(&mut self) -> (&ResidentBank, &[ExpertIdx]) {
+        self.held.append(&mut self.given);
+        (&self.banks[self.bank_idx], &self.held)
+    }
+
+    pub(super) fn end_wave(&mut self) {
+        self.wave_end = None;
+        self.held.clear();
+        self.given.clear();
+    }
+
+    /// Whether nothing that may be given out is wanted.
+    fn is_wave_over(&self) -> bool {
+        self.wanted.first().is_none_or(|first| self.wave_end.is_some_and(|end| *first >= end))
+    }
+
     /// Moves what is there to `given`; whether there is something.
     fn take_ready(&mut self) -> bool {
-        let Self { banks, bank_idx, order, wanted, given, following, .. } = self;
+        let Self { banks, bank_idx, order, wanted, given, following, wave_end, .. } = self;
         let bank = &banks[*bank_idx];
+        let is_open = |expert: &ExpertIdx| wave_end.is_none_or(|end| *expert < end);
+        let has = |expert: &ExpertIdx| is_open(expert) && bank.has(*expert);
         match order {
-            _ if following.is_none() => std::mem::swap(wanted, given),
+            _ if following.is_none() && wave_end.is_none() => std::mem::swap(wanted, given),
             Order::Any => {
-                given.extend(wanted.iter().filter(|expert| bank.has(**expert)));
-                wanted.retain(|expert| !bank.has(*expert));
+                given.extend(wanted.iter().filter(|expert| has(expert)));
+                wanted.retain(|expert| !has(expert));
             }
             Order::Ascending => {
-                let n_first = wanted.iter().take_while(|expert| bank.has(**expert)).count();
+                let n_first = wanted.iter().take_while(|expert| has(expert)).count();
                 given.extend(wanted.drain(..n_first));
             }
         }
@@ -190,7 +220,7 @@ impl ResidentExperts {
 
     pub(super) fn give_up(&mut self) {
         self.wanted.clear();
-        self.given.clear();
+        self.end_wave();
     }
 
     /// Takes what arrives within `limit`; how far it has come, `None` when all is there. What could

@@ -15,6 +15,7 @@ mod pressure;
 mod probe;
 mod place;
 mod near;
+mod waves;
 mod seen;
 
 use std::path::PathBuf;
@@ -190,6 +191,8 @@ struct Current {
     is_lasting: bool,
     /// Given out before, and not over yet.
     held: Vec<Placed>,
+    /// Nothing is given out from this expert on; `None`: all is.
+    wave_end: Option<ExpertIdx>,
 }
 
 /// What is read before it is asked for.
@@ -357,6 +360,7 @@ impl Stream {
             held.append(given);
         }
         self.release_given();
+        let mut has_tried = false;
         loop {
             self.begin_reads();
             self.poll(Wait::Poll)?;
@@ -366,11 +370,17 @@ impl Stream {
                 let group = Group { memory, layouts, taken, is_lasting };
                 return Ok(Some((group, request.order)));
             }
-            if self.request.pending.is_empty() && self.request.wanted.is_empty() {
+            if self.is_wave_over() {
                 self.ahead.guessed_at = Some(self.clock.now());
                 return Ok(None);
             }
-            assert!(self.loader.n_jobs() > 0, "reads are under way while experts are missing");
+            if self.loader.n_jobs() == 0 {
+                // What has arrived just now was guessed, and had the last slot.
+                assert!(!has_tried, "reads are under way while experts are missing");
+                has_tried = true;
+                continue;
+            }
+            has_tried = false;
             let began = self.clock.now();
             self.poll(Wait::Any)?;
             self.stats.read_wait += self.clock.now().saturating_sub(began);
@@ -385,6 +395,7 @@ impl Stream {
             self.release(taken);
         }
         self.request.wanted.clear();
+        self.request.wave_end = None;
         self.near.give_up(self.request.layer);
         self.failure = None;
     }
@@ -403,8 +414,9 @@ impl Stream {
             return;
         }
         let Self { request, table, .. } = self;
-        let Current { layer, order, wanted, window, taken, pending, .. } = request;
-        let n_pending = pending.iter().filter(|it| it.slot().is_some()).count();
+        let Current { layer, order, wanted, window, taken, pending, given, held, .. } = request;
+        let held = held.iter().chain(&*given);
+        let n_pending = pending.iter().chain(held).filter(|it| it.slot().is_some()).count();
         // In ascending order one that is in memory may have to wait for one that is not: there is
         // a slot for each that is leased.
         let n_window = match order {
@@ -448,9 +460,10 @@ impl Stream {
 
     /// Moves what may be computed now to `given`; whether there is something.
     fn take_group(&mut self) -> bool {
-        let Current { order, wanted, pending, given, .. } = &mut self.request;
+        let Current { order, wanted, pending, given, wave_end, .. } = &mut self.request;
         let memory = &self.memory;
-        let is_ready = |it: &Placed| is_there(memory, it);
+        let is_open = |it: &Placed| wave_end.is_none_or(|end| it.expert < end);
+        let is_ready = |it: &Placed| is_open(it) && is_there(memory, it);
         match order {
             Order::Any => {
                 given.extend(pending.iter().filter(|it| is_ready(it)));
@@ -463,7 +476,7 @@ impl Stream {
                 given.extend(pending.drain(..n));
             }
         }
-        self.request.is_lasting = self.is_lasting();
+        self.request.is_lasting = self.request.wave_end.is_some() || self.is_lasting();
         !self.request.given.is_empty()
     }
 

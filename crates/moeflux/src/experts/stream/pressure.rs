@@ -50,6 +50,11 @@ impl Pressure {
         self.n_slots_least = self.n_slots_least.min(n_slots);
     }
 
+    /// There are never fewer than so many from now on, if there are so many.
+    pub(super) fn set_least(&mut self, n_slots: usize) {
+        self.n_slots_least = self.n_slots_least.max(n_slots).min(self.n_slots_most);
+    }
+
     /// There are never fewer.
     pub(super) fn n_slots_least(&self) -> usize {
         self.n_slots_least

@@ -46,7 +46,10 @@ impl Case {
 
     /// The names of all ops.
     pub(crate) fn op_names(&self) -> Vec<&'static str> {
-        let experts = self.experts.iter().flat_map(|experts| [&experts.ffn, &experts.combine]);
+        let experts = self.experts.iter().flat_map(|experts| match &experts.halves {
+            Some(([up, down], _)) => vec![up, down, &experts.combine],
+            None => vec![&experts.ffn, &experts.combine],
+        });
         let plans = [&self.mixer].into_iter().chain(experts).chain(&self.tail);
         plans.flat_map(|plan| plan.ops()).map(Op::name).collect()
     }
@@ -56,6 +59,8 @@ impl Case {
 #[derive(Debug)]
 pub(crate) struct Experts {
     pub(crate) ffn: Plan,
+    /// Up and down, where these are run instead, and the rows of gate and up.
+    pub(crate) halves: Option<([Plan; 2], usize)>,
     pub(crate) combine: Plan,
     pub(crate) records: Vec<ExpertRecord>,
 }

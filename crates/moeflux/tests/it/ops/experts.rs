@@ -2,7 +2,7 @@
 
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use moeflux::provider::ops::{
-    Combine, ExpertBiases, ExpertFfn, Op, Plan, Purpose, Route, RouterKind,
+    Combine, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Op, Plan, Purpose, Route, RouterKind,
 };
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
@@ -17,6 +17,23 @@ pub(super) const MAKERS: &[Maker] = &[
         n_cases: 66,
         arithmetic: Arithmetic::Chain,
         make: every_kind,
+    },
+    Maker {
+        op: "expert_up",
+        what: "every kind of weight, in two halves",
+        n_cases: 33,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| in_halves(every_kind(seed)),
+    },
+    Maker {
+        op: "expert_down",
+        what: "many rows, in waves",
+        n_cases: 4,
+        arithmetic: Arithmetic::Chain,
+        make: |seed| {
+            let builder = CaseBuilder::with_sessions(Rng::new(seed), &[40, 7]);
+            in_halves(experts(builder, [four_bits(64); 3], (16, 4)))
+        },
     },
     Maker {
         op: "combine",
@@ -67,6 +84,22 @@ fn every_kind(seed: u64) -> Case {
     let others = [first * 7 + 3, first * 5 + 1];
     let kinds = [first, others[0], others[1]].map(|idx| kinds[idx % kinds.len()]);
     experts(CaseBuilder::new(seed), kinds, (8, 3))
+}
+
+/// The same case as one of several machines runs it that has all rows.
+fn in_halves(mut case: Case) -> Case {
+    let experts = case.experts.as_mut().expect("a case of experts");
+    let Some(Op::ExpertFfn(whole)) = experts.ffn.ops().first() else {
+        unreachable!("a plan of experts begins with them")
+    };
+    let ExpertFfn { x, sum, limit, biases, .. } = whole.clone();
+    let n_inner = experts.records[0].view().up.layout().n_rows;
+    let up = ExpertUp { x, n_inner, rows: 0..n_inner, limit, biases };
+    let n_hidden = sum.head_dim;
+    let down = ExpertDown { sum, n_hidden, rows: 0..n_hidden, biases };
+    let halves = [Op::ExpertUp(up), Op::ExpertDown(down)].map(|op| Plan::new(vec![op]));
+    experts.halves = Some((halves, n_inner));
+    case
 }
 
 /// `kinds` are those of gate, up and down; `(n_experts, top_k)` those of the router.
@@ -120,6 +153,7 @@ pub(super) fn experts_of(
     let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit, biases };
     let experts = Experts {
         ffn: Plan::new(vec![Op::ExpertFfn(ffn)]),
+        halves: None,
         combine: Plan::new(vec![Op::Combine(combine)]),
         records,
     };

@@ -7,7 +7,7 @@ use moeflux::provider::backend::{Backend, StatePart};
 use moeflux::provider::experts::{Arrived, ArrivedExpert};
 use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, Position, StateId};
 use moeflux::provider::ops::{
-    Batch, LayerState, N_OUTPUTS_MAX, Purpose, Routes, Row, RowKind, Segment,
+    Batch, LayerState, N_OUTPUTS_MAX, Plan, Purpose, Routes, Row, RowKind, Segment,
 };
 
 use crate::ops::case::{Case, Experts, token_id};
@@ -231,6 +231,9 @@ impl<'a> Run<'a> {
         let mut arrived: Vec<ArrivedExpert<'_>> = records
             .map(|record| ArrivedExpert { expert: record.expert, view: record.view() })
             .collect();
+        if let Some((halves, n_inner)) = &experts.halves {
+            return self.run_halves((halves, *n_inner), arrived);
+        }
         let is_ascending = self.rng.coin();
         if is_ascending {
             arrived.sort_by_key(|arrived| arrived.expert);
@@ -243,6 +246,29 @@ impl<'a> Run<'a> {
             let group =
                 if is_ascending { Arrived::ascending(group) } else { Arrived::in_any_order(group) };
             self.backend.submit_experts(&experts.ffn, &group).expect("the expert plan runs");
+        }
+    }
+
+    /// Feeds them in ascending waves, twice: to up a few at a time, in any order, then all of a
+    /// wave to down.
+    fn run_halves(
+        &mut self,
+        ([up, down], n_inner): (&[Plan; 2], usize),
+        mut arrived: Vec<ArrivedExpert<'_>>,
+    ) {
+        arrived.sort_by_key(|arrived| arrived.expert);
+        let n_wave = self.rng.between(1, arrived.len().max(1));
+        for wave in arrived.chunks(n_wave) {
+            let experts: Vec<ExpertIdx> = wave.iter().map(|arrived| arrived.expert).collect();
+            self.backend.begin_wave(&experts, n_inner).expect("a wave begins");
+            let mut shuffled = wave.to_vec();
+            self.rng.shuffle(&mut shuffled);
+            for group in shuffled.chunks(self.rng.between(1, n_wave)) {
+                let group = Arrived::in_any_order(group);
+                self.backend.submit_experts(up, &group).expect("the first half runs");
+            }
+            let wave = Arrived::ascending(wave);
+            self.backend.submit_experts(down, &wave).expect("the second half runs");
         }
     }
 

@@ -1,0 +1,96 @@
+//! Experts of which this machine has some rows only: up, then, when the values of all machines are
+//! together, down.
+//!
+//! **Invariant:** what is computed of a use or of a column is what a whole expert gives there, and
+//! columns are added up in ascending expert index, wave by wave.
+
+use crate::backend::WaveValues;
+use crate::backend::cpu::Machine;
+use crate::backend::cpu::experts::{Down, ExpertRows, ExpertScratch, Up};
+use crate::experts::Arrived;
+use crate::ids::ExpertIdx;
+use crate::ops::{ExpertDown, ExpertUp};
+
+impl Machine {
+    pub(super) fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> usize {
+        let Self { routes, experts: ExpertScratch { wave, .. }, .. } = self;
+        assert!(experts.is_sorted_by(|a, b| a < b), "experts ascend, each once");
+        wave.begin(experts.iter().map(|it| (*it, routes.uses_of(*it).count())), n_inner)
+    }
+
+    pub(super) fn expert_up(&mut self, op: &ExpertUp, arrived: &Arrived<'_>) {
+        self.gather_uses(arrived);
+        let ExpertUp { x, n_inner, rows, limit, biases } = op;
+        let up =
+            Up { x, first_row: rows.start, n_bias_rows: *n_inner, limit: *limit, biases: *biases };
+        self.multiply_up(&up, arrived);
+        let ExpertScratch { groups, inner, wave, .. } = &mut self.experts;
+        let layout = ExpertRows { groups, n_rows: rows.len() };
+        for group in groups.iter() {
+            let first = wave.first_use(arrived.expert(group.arrived_idx));
+            for (place, use_idx) in group.uses.clone().enumerate() {
+                let row = &mut wave.inner[(first + place) * n_inner..][rows.clone()];
+                layout.copy_use(inner, use_idx, row);
+            }
+        }
+    }
+
+    pub(super) fn expert_down(&mut self, op: &ExpertDown, arrived: &Arrived<'_>) {
+        self.gather_uses(arrived);
+        let Self { common, experts, .. } = self;
+        let ExpertScratch { groups, uses, down_x, wave, n_summed, .. } = experts;
+        assert_eq!(uses.len(), wave.n_uses(), "a wave goes on with all of its experts");
+        let Some(first) = groups.first() else { return };
+        let layout = arrived.view(first.arrived_idx).down.layout();
+        down_x.prepare(common, layout, uses.len(), &|use_idx, fill| {
+            fill(&wave.inner[use_idx * wave.n_inner..][..wave.n_inner]);
+        });
+        let n_before = *n_summed;
+        *n_summed += uses.len();
+        let ExpertDown { sum, n_hidden, rows, biases } = op;
+        let down = Down {
+            sum,
+            first_row: rows.start,
+            n_bias_rows: *n_hidden,
+            bias: biases.map(|biases| biases.down),
+        };
+        self.sum_down(&down, arrived, n_before == 0);
+    }
+
+    pub(super) fn read_values(&self, values: &WaveValues, target: &mut Vec<f32>) {
+        let (source, row_len, cols) = match values {
+            WaveValues::Inner(cols) => {
+                let wave = &self.experts.wave;
+                (&wave.inner[..], wave.n_inner, cols.clone())
+            }
+            WaveValues::Sum(heads) => {
+                let n_rows = self.routes.experts.len() / self.routes.top_k;
+                let buffer = self.buffers.get(heads.buffer);
+                (&buffer.values[..n_rows * buffer.n_cols], buffer.n_cols, heads.cols(0))
+            }
+        };
+        for row in source.chunks_exact(row_len) {
+            target.extend_from_slice(&row[cols.clone()]);
+        }
+    }
+
+    pub(super) fn write_values(&mut self, values: &WaveValues, source: &[f32]) {
+        let (target, row_len, cols) = match values {
+            WaveValues::Inner(cols) => {
+                let wave = &mut self.experts.wave;
+                (&mut wave.inner[..], wave.n_inner, cols.clone())
+            }
+            WaveValues::Sum(heads) => {
+                let n_rows = self.routes.experts.len() / self.routes.top_k;
+                let buffer = self.buffers.get_mut(heads.buffer);
+                let n_cols = buffer.n_cols;
+                (&mut buffer.values[..n_rows * n_cols], n_cols, heads.cols(0))
+            }
+        };
+        let rows = target.chunks_exact_mut(row_len);
+        assert_eq!(source.len(), rows.len() * cols.len(), "a value for each place");
+        for (row, source) in rows.zip(source.chunks_exact(cols.len())) {
+            row[cols.clone()].copy_from_slice(source);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Inner values of the experts that are between two exchanges, use by use.
+//!
+//! **Invariant:** uses follow each other expert by expert, ascending, then row by row.
+
+use std::ops::Range;
+
+use crate::ids::ExpertIdx;
+
+/// The experts between two exchanges of values.
+#[derive(Debug, Default)]
+pub(super) struct Wave {
+    /// Ascending, each with its uses among those of the wave.
+    experts: Vec<(ExpertIdx, Range<usize>)>,
+    pub n_inner: usize,
+    /// `[use][inner]`, of whole experts.
+    pub inner: Vec<f32>,
+}
+
+impl Wave {
+    /// Begins with experts and their numbers of uses; how many uses there are.
+    pub(super) fn begin(
+        &mut self,
+        experts: impl Iterator<Item = (ExpertIdx, usize)>,
+        n_inner: usize,
+    ) -> usize {
+        self.experts.clear();
+        let mut end = 0;
+        for (expert, n_uses) in experts {
+            self.experts.push((expert, end..end + n_uses));
+            end += n_uses;
+        }
+        self.n_inner = n_inner;
+        self.inner.clear();
+        self.inner.resize(end * n_inner, 0.0);
+        end
+    }
+
+    pub(super) fn n_uses(&self) -> usize {
+        self.experts.last().map_or(0, |(_, uses)| uses.end)
+    }
+
+    /// Where the uses of an expert begin.
+    pub(super) fn first_use(&self, expert: ExpertIdx) -> usize {
+        let found = self.experts.binary_search_by_key(&expert, |(it, _)| *it);
+        let place = found.unwrap_or_else(|_| unreachable!("{expert:?} is not of this wave"));
+        self.experts[place].1.start
+    }
+}

@@ -1,0 +1,57 @@
+//! The same model where several machines have some rows each of every expert.
+//!
+//! **Invariant:** pure; no sum is cut, so that all machines together compute the bits of one.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::families::{DividedExperts, ModelPlan};
+use crate::ops::{ExpertDown, ExpertFfn, ExpertUp, Heads, Op, Plan};
+use crate::weights::{ExpertBank, OwnRows, Shares};
+
+impl ModelPlan {
+    /// Adds to each sparse layer what a rank computes of its experts. `banks` are those of whole
+    /// experts.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::Unsupported`] if the rows cannot be divided so.
+    ///
+    /// # Panics
+    ///
+    /// If the layers have other experts.
+    pub fn divide(&mut self, banks: &[ExpertBank], shares: &Shares, rank: usize) -> Result<()> {
+        for bank in banks {
+            let layer = &mut self.layers[bank.layer.0];
+            let moe = layer.moe.as_mut().expect("a bank belongs to a layer with experts");
+            let Some(Op::ExpertFfn(whole)) = moe.experts.ops().first() else {
+                unreachable!("a sparse layer has experts")
+            };
+            let ranks = (0..shares.n_ranks()).map(|rank| bank.rows_of(shares, rank));
+            let ranks: Vec<OwnRows> = ranks.collect::<Result<_>>()?;
+            moe.divided = Some(divided(whole, &ranks, rank));
+        }
+        Ok(())
+    }
+}
+
+fn divided(whole: &ExpertFfn, ranks: &[OwnRows], rank: usize) -> DividedExperts {
+    let &ExpertFfn { x, sum, limit, biases, .. } = whole;
+    let OwnRows { inner, hidden } = ranks[rank].clone();
+    let n_inner = ranks.last().map_or(0, |last| last.inner.end);
+    let own = columns(&sum, &hidden);
+    let up = ExpertUp { x, n_inner, rows: inner, limit, biases };
+    let down = ExpertDown { sum: own, n_hidden: sum.head_dim, rows: hidden, biases };
+    DividedExperts {
+        up: Plan::new(vec![Op::ExpertUp(up)]),
+        down: Plan::new(vec![Op::ExpertDown(down)]),
+        x,
+        n_inner,
+        inner: ranks.iter().map(|it| it.inner.clone()).collect(),
+        sums: ranks.iter().map(|it| columns(&sum, &it.hidden)).collect(),
+    }
+}
+
+fn columns(heads: &Heads, cols: &Range<usize>) -> Heads {
+    heads.narrow(cols.start, cols.len())
+}

@@ -1,0 +1,143 @@
+//! A sparse layer of which each of several machines has some rows of every expert.
+//!
+//! Up, exchange of inner values, down: wave by wave; behind the last an exchange of the sum.
+//! **Invariant:** whatever fails here, this rank meets the others where they wait for it.
+
+use std::hash::Hasher as _;
+
+use twox_hash::XxHash3_64;
+
+use crate::backend::{Backend, WaveValues};
+use crate::error::Result;
+use crate::experts::stream::N_ROWS_ANY_ORDER;
+use crate::families::{DividedExperts, LayerPlan, MoePlan};
+use crate::forward::{Device, Group, Model, ask_for_experts, stream};
+use crate::ids::{ExpertIdx, LayerIdx};
+use crate::ops::{Batch, Heads, Purpose};
+use crate::ranks::Stage;
+
+/// What a layer begins with.
+struct Begun {
+    /// All experts of the layer, ascending.
+    experts: Vec<ExpertIdx>,
+    /// Of what all ranks should have alike.
+    hash: u64,
+}
+
+pub(super) fn run_layer(
+    model: &Model,
+    (device, group): (&mut Device, &Group),
+    batch: &Batch<'_>,
+    (layer, plan): (LayerIdx, &LayerPlan),
+) -> Result<()> {
+    let (Some(moe), stage) = (&plan.moe, Stage::Inner(layer)) else {
+        unreachable!("a dense layer is computed by each rank alone")
+    };
+    let divided = moe.divided.as_ref().expect("plans of several ranks are divided");
+    let begun = begin(model, (device, group), batch, (layer, plan, moe));
+    let begun = match begun {
+        Ok(begun) => begun,
+        Err(error) => return group.meet(stage, 0, Err(error)).map(drop),
+    };
+    let mut hash = begun.hash;
+    for wave in begun.experts.chunks(group.n_wave) {
+        let own = up(device, divided, group, wave);
+        let n_uses = own.as_ref().map_or(0, |own| own.len() / divided.inner[group.rank()].len());
+        let mut link = group.meet(stage, hash, own)?;
+        // Once in a layer.
+        hash = 0;
+        for (rank, cols) in divided.inner.iter().enumerate() {
+            if rank != link.place().rank {
+                let values = link.floats_of(rank, n_uses * cols.len())?;
+                device.backend.write_values(&WaveValues::Inner(cols.clone()), &values)?;
+            }
+        }
+        drop(link);
+        device.backend.submit_experts(&divided.down, &device.experts.wave())?;
+        device.experts.end_wave();
+    }
+    share_sum((device, batch.rows.len()), divided, (group, layer))?;
+    device.backend.submit(&moe.combine, batch)
+}
+
+/// All that comes before the experts.
+fn begin(
+    model: &Model,
+    (device, group): (&mut Device, &Group),
+    batch: &Batch<'_>,
+    (layer, plan, moe): (LayerIdx, &LayerPlan, &MoePlan),
+) -> Result<Begun> {
+    device.backend.submit(&plan.mixer, batch)?;
+    let routes = device.backend.routes(Purpose::Use)?;
+    let mut experts = routes.experts.clone();
+    experts.sort_unstable();
+    experts.dedup();
+    let mut hash = XxHash3_64::new();
+    routes.experts.iter().for_each(|expert| hash.write_u64(expert.0 as u64));
+    hash.write(bytemuck::cast_slice(&routes.weights));
+    let x = moe.divided.as_ref().map(|divided| divided.x);
+    for view in [Some(stream(model)), x].into_iter().flatten() {
+        hash_rows(device, (&view, batch.rows.len()), &mut hash)?;
+    }
+    let is_small = batch.is_answer() || batch.rows.len() <= N_ROWS_ANY_ORDER;
+    // What comes in any order comes in one wave.
+    let is_small = is_small && experts.len() <= group.n_wave;
+    ask_for_experts(model, device, batch, (layer, is_small))?;
+    device.backend.submit(&moe.shared, batch)?;
+    Ok(Begun { experts, hash: hash.finish() })
+}
+
+fn hash_rows(
+    device: &mut Device,
+    (view, n_rows): (&Heads, usize),
+    hash: &mut XxHash3_64,
+) -> Result<()> {
+    let Device { backend, row, .. } = device;
+    row.resize(view.end_col(), 0.0);
+    for row_idx in 0..n_rows {
+        backend.read_row(view.buffer, row_idx, row)?;
+        hash.write(bytemuck::cast_slice(&row[view.cols(0)]));
+    }
+    Ok(())
+}
+
+/// The own inner values of a wave.
+fn up(
+    device: &mut Device,
+    divided: &DividedExperts,
+    group: &Group,
+    wave: &[ExpertIdx],
+) -> Result<Vec<f32>> {
+    let Device { backend, experts, .. } = device;
+    backend.begin_wave(wave, divided.n_inner)?;
+    let end = wave.last().map_or(0, |last| last.0 + 1);
+    experts.begin_wave(ExpertIdx(end));
+    while let Some(arrived) = experts.next_ready()? {
+        backend.submit_experts(&divided.up, &arrived)?;
+    }
+    let own = divided.inner[group.rank()].clone();
+    read(&mut **backend, &WaveValues::Inner(own))
+}
+
+/// Completes the sum of all experts.
+fn share_sum(
+    (device, n_rows): (&mut Device, usize),
+    divided: &DividedExperts,
+    (group, layer): (&Group, LayerIdx),
+) -> Result<()> {
+    let own = read(&mut *device.backend, &WaveValues::Sum(divided.sums[group.rank()]));
+    let mut link = group.meet(Stage::Sum(layer), 0, own)?;
+    for (rank, cols) in divided.sums.iter().enumerate() {
+        if rank != link.place().rank {
+            let values = link.floats_of(rank, n_rows * cols.head_dim)?;
+            device.backend.write_values(&WaveValues::Sum(*cols), &values)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(backend: &mut dyn Backend, values: &WaveValues) -> Result<Vec<f32>> {
+    let mut own = Vec::new();
+    backend.read_values(values, &mut own)?;
+    Ok(own)
+}

@@ -1,0 +1,136 @@
+//! A rank other than the first: it does to its device what rank 0 does to its own.
+//!
+//! **Invariant:** it meets the others wherever rank 0 does, and says there what went wrong here.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::forward::{Device, Model, run_next_layer};
+use crate::ids::{LayerIdx, StateId};
+use crate::ranks::{Order, OwnedBatch};
+
+/// Does what rank 0 tells, until it says that the job is over.
+///
+/// # Errors
+///
+/// [`Error::Rank`] when ranks do not go on together; what makes going on impossible here.
+///
+/// # Panics
+///
+/// If the device is not one of several.
+pub(crate) fn follow(model: &Model, device: &mut Device) -> Result<()> {
+    let group = device.group.clone().expect("one of several ranks");
+    let mut states = HashMap::new();
+    let mut bytes = Vec::new();
+    loop {
+        // Not held while waiting: nobody else has it, but a lock says what it protects.
+        let order = group.link.lock().hear(&mut bytes)?;
+        if order == Order::End {
+            return Ok(());
+        }
+        match run(model, device, &mut states, order) {
+            Ok(()) => {}
+            // All ranks have left the step; rank 0 knows what to do.
+            Err(_) => group.link.lock().check()?,
+        }
+    }
+}
+
+fn run(
+    model: &Model,
+    device: &mut Device,
+    states: &mut HashMap<StateId, StateId>,
+    order: Order,
+) -> Result<()> {
+    let find = |states: &HashMap<StateId, StateId>, state: StateId| {
+        let found = states.get(&state).copied();
+        found.ok_or_else(|| Error::Machine(format!("rank 0 names an unknown session {}", state.0)))
+    };
+    match order {
+        Order::Layers { first, end, batch } => {
+            let mut batch = batch;
+            for segment in &mut batch.segments {
+                segment.state = find(states, segment.state)?;
+            }
+            run_layers(model, device, (first, end), &batch)
+        }
+        Order::CreateState { state, context } => {
+            let made = device.backend.create_state(&model.plan.state, context);
+            keep(device, states, (state, made))
+        }
+        Order::Fork { from, state } => {
+            let made = find(states, from).and_then(|from| device.backend.fork_state(from));
+            keep(device, states, (state, made))
+        }
+        Order::Reserve { state, first, end } => {
+            let state = find(states, state);
+            let done =
+                state.and_then(|state| device.backend.reserve_positions(state, &(first..end)));
+            agree(device, done)
+        }
+        Order::SetMarks { state, n_marks } => {
+            let state = find(states, state);
+            let done = state.and_then(|state| device.backend.set_marks(state, n_marks));
+            agree(device, done)
+        }
+        Order::Drop { state } => {
+            states.remove(&state).into_iter().for_each(|it| device.backend.drop_state(it));
+            Ok(())
+        }
+        Order::Reset { state } => {
+            device.backend.reset_state(find(states, state)?);
+            Ok(())
+        }
+        Order::Commit { state } => {
+            device.backend.commit_state(find(states, state)?);
+            Ok(())
+        }
+        Order::WriteState { state, part, bytes } => {
+            let state = find(states, state)?;
+            device.backend.write_state(state, part, &bytes)
+        }
+        Order::Exchange { buffer, n_rows } => device.backend.exchange_rows(buffer, n_rows),
+        Order::End => Ok(()),
+    }
+}
+
+fn run_layers(
+    model: &Model,
+    device: &mut Device,
+    (first, end): (LayerIdx, LayerIdx),
+    batch: &OwnedBatch,
+) -> Result<()> {
+    let n_layers = model.plan.layers.len();
+    if first.0 >= end.0 || end.0 > n_layers || batch.rows.len() > device.backend.n_rows_max() {
+        return Err(Error::Machine(format!(
+            "rank 0 asks for layers {} to {} over {} rows",
+            first.0,
+            end.0,
+            batch.rows.len()
+        )));
+    }
+    let batch = batch.batch();
+    (first.0..end.0)
+        .try_for_each(|layer| run_next_layer(model, device, &batch, (LayerIdx(layer), end)))
+}
+
+/// Keeps a session that was made on all ranks.
+fn keep(
+    device: &mut Device,
+    states: &mut HashMap<StateId, StateId>,
+    (state, made): (StateId, Result<StateId>),
+) -> Result<()> {
+    let made_here = made.as_ref().ok().copied();
+    let agreed = agree(device, made.map(drop));
+    match (made_here, agreed.is_ok()) {
+        (Some(made), true) => drop(states.insert(state, made)),
+        (Some(made), false) => device.backend.drop_state(made),
+        (None, _) => {}
+    }
+    agreed
+}
+
+fn agree(device: &Device, done: Result<()>) -> Result<()> {
+    let group = device.group.as_ref().expect("one of several ranks");
+    group.link.lock().agree(done)
+}

@@ -1,0 +1,157 @@
+//! What is known of a model before it is read, and what the ranks of a job agree on then.
+//!
+//! **Invariant:** ranks that would not compute the same say so here, by name.
+
+use std::hash::Hasher as _;
+use std::path::Path;
+
+use moeflux_kernels::Matrix;
+use twox_hash::XxHash3_64;
+
+use crate::blueprint::Blueprint;
+use crate::budget::{Layout, Placement};
+use crate::config::{BackendKind, EngineConfig};
+use crate::error::{Error, Result};
+use crate::format::Checkpoint;
+use crate::ids::{MatrixId, VectorId};
+use crate::ranks::{Hello, RankGroup};
+use crate::weights::{self, ExpertBank, Manifest, Weights};
+
+/// Where the system keeps copies of what is read, one slot of so many is enough: the rest of the
+/// budget is for those copies.
+pub(crate) const PAGE_CACHE_SHARE: usize = 8;
+
+/// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
+/// first rows, and reading all of a large checkpoint twice is no option.
+const FINGERPRINT_BYTES: usize = 4096;
+
+/// More experts between two exchanges only make inner values take more memory.
+const N_WAVE_MAX: usize = 128;
+
+/// A model as headers and the configuration say, before anything is read.
+pub(crate) struct Described {
+    pub blueprint: Blueprint,
+    /// The experts as files have them, where the blueprint has a rank's part of them.
+    pub whole_banks: Option<Vec<ExpertBank>>,
+    pub checkpoint: Checkpoint,
+    pub header_fingerprint: u64,
+    pub layout: Layout,
+}
+
+/// What all ranks can do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    pub n_rows_max: usize,
+    /// Experts that are handed out between two exchanges.
+    pub n_wave: usize,
+}
+
+pub(crate) fn describe(dir: &Path, config: &EngineConfig) -> Result<Described> {
+    let (mut blueprint, checkpoint) = Blueprint::open(dir)?;
+    check_order(dir, &blueprint)?;
+    let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
+    let whole_banks = match &config.ranks {
+        None => None,
+        Some(group) => Some(divide(&mut blueprint, config, group)?),
+    };
+    let layout = Layout::new(&blueprint, config)?;
+    Ok(Described { blueprint, whole_banks, checkpoint, header_fingerprint, layout })
+}
+
+/// Leaves a rank's part of every expert; gives back the whole ones.
+fn divide(
+    blueprint: &mut Blueprint,
+    config: &EngineConfig,
+    group: &RankGroup,
+) -> Result<Vec<ExpertBank>> {
+    if config.device.is_some() || config.backend == BackendKind::Reference {
+        let problem = "a model over several machines is computed on their CPUs, not on other \
+                       devices";
+        return Err(Error::Unsupported(problem.to_owned()));
+    }
+    let Blueprint { plan, manifest, .. } = blueprint;
+    let (shares, rank) = (&group.shares, group.place().rank);
+    plan.divide(&manifest.banks, shares, rank)?;
+    let parts = manifest.banks.iter().map(|bank| bank.part_of(shares, rank));
+    let parts = parts.collect::<Result<_>>()?;
+    Ok(std::mem::replace(&mut manifest.banks, parts))
+}
+
+/// Ranks agree on what they are, and on the least of what they can do.
+pub(crate) fn meet(
+    group: &RankGroup,
+    config: &EngineConfig,
+    described: Result<Described>,
+) -> Result<(Described, Agreed)> {
+    let hello = |described: &Described| {
+        let Described { blueprint, layout, header_fingerprint, .. } = described;
+        let n_held = match layout.placement {
+            // Or fewer, where the system keeps copies of what is read.
+            Placement::Streaming { n_slots } => n_slots / PAGE_CACHE_SHARE,
+            Placement::Resident | Placement::OnDevice { .. } => 2 * N_WAVE_MAX,
+        };
+        Hello {
+            same: vec![
+                ("version of moeflux", env!("CARGO_PKG_VERSION").to_owned()),
+                ("model", format!("{} {header_fingerprint:016x}", blueprint.model_type)),
+                ("arithmetic", config.arithmetic.name().to_owned()),
+                ("division of rows", format!("{:?}", group.shares)),
+            ],
+            least: vec![layout.n_rows_max as u64, n_held as u64],
+        }
+    };
+    let (hello, described) = match described {
+        Ok(described) => (Ok(hello(&described)), Some(described)),
+        Err(error) => (Err(error), None),
+    };
+    let least = group.link().lock().meet(hello)?;
+    let least = least.into_iter().map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+    let &[n_rows_max, n_held] = &*least.collect::<Vec<_>>() else {
+        unreachable!("two numbers of each rank were compared")
+    };
+    let described = described.expect("what could not be described was an error for all");
+    let top_k = described.blueprint.spec.top_k_max();
+    // The rest of the slots is for what is read meanwhile.
+    let n_wave = (n_held / 2).max(top_k).min(N_WAVE_MAX.max(top_k));
+    Ok((described, Agreed { n_rows_max, n_wave }))
+}
+
+/// Refuses experts whose rows are inputs: an expert would have to be turned each time it is read.
+fn check_order(dir: &Path, blueprint: &Blueprint) -> Result<()> {
+    match blueprint.manifest.banks.iter().find(|bank| bank.is_input_first) {
+        None => Ok(()),
+        Some(bank) => Err(Error::Unsupported(format!(
+            "{}: `{}.experts` are stored with inputs as rows, as Qwen3-VL is published, and cannot \
+             be read one by one: run `moeflux pack {0} DIR` once and name DIR, or use a GGUF or \
+             MLX conversion",
+            dir.display(),
+            bank.name
+        ))),
+    }
+}
+
+/// Names these weights: twins of one architecture have the same headers, so that values count too,
+/// of the first and the last expert of each layer for all of them.
+pub(crate) fn fingerprint(
+    header_fingerprint: u64,
+    (manifest, weights): (&Manifest, &Weights),
+    checkpoint: &Checkpoint,
+) -> Result<u64> {
+    let mut hash = XxHash3_64::new();
+    hash.write_u64(header_fingerprint);
+    for matrix_idx in 0..manifest.matrices.len() {
+        hash_matrix(&mut hash, &weights.matrix(MatrixId(matrix_idx)));
+    }
+    for vector_idx in 0..manifest.vectors.len() {
+        hash.write(bytemuck::cast_slice(weights.vector(VectorId(vector_idx))));
+    }
+    let samples = weights::expert_samples(manifest, checkpoint, FINGERPRINT_BYTES)?;
+    samples.iter().for_each(|sample| hash.write(sample));
+    Ok(hash.finish())
+}
+
+fn hash_matrix(hash: &mut XxHash3_64, matrix: &Matrix<'_>) {
+    for part in [matrix.codes(), matrix.scales(), matrix.biases()] {
+        hash.write(&part[..part.len().min(FINGERPRINT_BYTES)]);
+    }
+}

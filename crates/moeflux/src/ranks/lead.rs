@@ -1,0 +1,159 @@
+//! The device of rank 0: what changes sessions there is told to the other ranks first.
+//!
+//! **Invariant:** a call works on all ranks, or on none that anybody can tell.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::backend::room::Room;
+use crate::backend::{Backend, DeviceNames, StatePart, WaveValues};
+use crate::error::{Error, Result};
+use crate::experts::Arrived;
+use crate::ids::{BufferId, ExpertIdx, StateId};
+use crate::ops::{Batch, Plan, Purpose, Routes, StateSpec};
+use crate::ranks::link::SharedLink;
+use crate::ranks::order::Order;
+
+/// A backend whose states all ranks have.
+#[derive(Debug)]
+pub(crate) struct LeadBackend {
+    inner: Box<dyn Backend>,
+    link: SharedLink,
+    /// Marks that the last step had: none need no order.
+    has_marks: bool,
+}
+
+impl LeadBackend {
+    pub(crate) fn new(inner: Box<dyn Backend>, link: SharedLink) -> Self {
+        Self { inner, link, has_marks: false }
+    }
+
+    fn agree<T>(&self, result: Result<T>) -> Result<T> {
+        self.link.lock().agree(result)
+    }
+
+    /// What cannot fail is told; if ranks are gone, the next call that can fail says so.
+    fn tell(&self, order: &Order) {
+        drop(self.link.lock().tell(order));
+    }
+}
+
+impl Backend for LeadBackend {
+    fn names(&self) -> DeviceNames {
+        self.inner.names()
+    }
+
+    fn n_rows_max(&self) -> usize {
+        self.inner.n_rows_max()
+    }
+
+    fn room(&self) -> &Arc<Room> {
+        self.inner.room()
+    }
+
+    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
+        self.link.lock().check()?;
+        let made = self.inner.create_state(spec, context)?;
+        let order = Order::CreateState { state: made, context };
+        let told = self.link.lock().tell(&order);
+        let agreed = told.and_then(|()| self.agree(Ok(())));
+        agreed.inspect_err(|_| self.inner.drop_state(made)).map(|()| made)
+    }
+
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
+        self.inner.reserve_positions(state, positions)?;
+        let Range { start: first, end } = *positions;
+        self.link.lock().tell(&Order::Reserve { state, first, end })?;
+        self.agree(Ok(()))
+    }
+
+    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
+        let made = self.inner.fork_state(state)?;
+        let told = self.link.lock().tell(&Order::Fork { from: state, state: made });
+        let agreed = told.and_then(|()| self.agree(Ok(())));
+        agreed.inspect_err(|_| self.inner.drop_state(made)).map(|()| made)
+    }
+
+    fn drop_state(&mut self, state: StateId) {
+        self.tell(&Order::Drop { state });
+        self.inner.drop_state(state);
+    }
+
+    fn reset_state(&mut self, state: StateId) {
+        self.tell(&Order::Reset { state });
+        self.inner.reset_state(state);
+    }
+
+    fn commit_state(&mut self, state: StateId) {
+        self.tell(&Order::Commit { state });
+        self.inner.commit_state(state);
+    }
+
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
+        self.inner.set_marks(state, n_marks)?;
+        if n_marks == 0 && !self.has_marks {
+            return Ok(());
+        }
+        self.has_marks = true;
+        self.link.lock().tell(&Order::SetMarks { state, n_marks })?;
+        self.agree(Ok(()))
+    }
+
+    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
+        self.inner.state_part_bytes(state, part)
+    }
+
+    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
+        self.inner.read_state(state, part, target)
+    }
+
+    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
+        let order = Order::WriteState { state, part, bytes: source.to_vec() };
+        self.link.lock().tell(&order)?;
+        self.inner.write_state(state, part, source)
+    }
+
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        self.inner.submit(plan, batch)
+    }
+
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        self.inner.routes(purpose)
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
+        self.inner.submit_experts(plan, arrived)
+    }
+
+    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
+        self.inner.begin_wave(experts, n_inner)
+    }
+
+    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()> {
+        self.inner.read_values(values, target)
+    }
+
+    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()> {
+        self.inner.write_values(values, source)
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.link.lock().tell(&Order::Exchange { buffer, n_rows })?;
+        self.inner.exchange_rows(buffer, n_rows)
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        self.inner.read_row(buffer, row_idx, target)
+    }
+
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
+        let problem = "the length of steps is that of all ranks, and stays";
+        Err(Error::Unsupported(format!("steps of {n_rows_max} rows: {problem}")))
+    }
+}
+
+impl Drop for LeadBackend {
+    fn drop(&mut self) {
+        self.tell(&Order::End);
+    }
+}

@@ -1,0 +1,569 @@
+//! One rank's end of what connects all of them: exchanges with notes, errors that travel, orders.
+//!
+//! **Invariant:** once ranks do not agree about where they are or what they computed, nothing more
+//! is exchanged: whoever is asked afterwards gets the same error.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::ids::LayerIdx;
+use crate::ranks::note::{Content, Note, read_error, write_error};
+use crate::ranks::order::{Order, OwnedBatch};
+use crate::ranks::{Place, Ranks};
+use crate::weights::Shares;
+
+/// What an engine takes to be one of several ranks.
+#[derive(Clone, Debug)]
+pub struct RankGroup {
+    link: SharedLink,
+    /// What each rank has of every expert.
+    pub shares: Shares,
+}
+
+impl RankGroup {
+    /// The rank that `ranks` says it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if there are not as many shares as ranks.
+    pub fn new(ranks: Box<dyn Ranks>, shares: Shares) -> Result<Self> {
+        let (n_ranks, n_shares) = (ranks.place().n_ranks(), shares.n_ranks());
+        if n_ranks != n_shares {
+            return Err(Error::Input(format!("{n_shares} shares for {n_ranks} ranks")));
+        }
+        Ok(Self { link: SharedLink(Arc::new(Mutex::new(Link::new(ranks)))), shares })
+    }
+
+    /// Who this is.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.link.lock().place().clone()
+    }
+
+    pub(crate) fn link(&self) -> &SharedLink {
+        &self.link
+    }
+
+    /// The job is over because of this.
+    pub fn abort(&self, why: &str) {
+        self.link.lock().ranks.abort(why);
+    }
+}
+
+/// A link, for the device and for those who change its states.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedLink(Arc<Mutex<Link>>);
+
+impl SharedLink {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Link> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where in a step an exchange stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// While the model is opened.
+    Start,
+    /// After a call that may fail on some ranks.
+    Agreed,
+    /// Inner values of a wave of experts.
+    Inner(LayerIdx),
+    /// Columns of the sum.
+    Sum(LayerIdx),
+}
+
+impl Stage {
+    fn number(self) -> u32 {
+        let of = |layer: LayerIdx| u32::try_from(layer.0).unwrap_or(u32::MAX / 4) * 4;
+        match self {
+            Self::Start => 0,
+            Self::Agreed => 1,
+            Self::Inner(layer) => of(layer) + 2,
+            Self::Sum(layer) => of(layer) + 3,
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start => f.write_str("while the model is opened"),
+            Self::Agreed => f.write_str("between two steps"),
+            Self::Inner(layer) | Self::Sum(layer) => write!(f, "in layer {}", layer.0),
+        }
+    }
+}
+
+/// How exchanges went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkStats {
+    /// Exchanges of values.
+    pub n_exchanges: u64,
+    /// Bytes that this rank sent to each other one.
+    pub sent_bytes: u64,
+    /// Time that all exchanges took, waiting for slower ranks included.
+    pub exchange_time: Duration,
+    /// Exchanges that took less than so many microseconds: 1, 2, 4, 8 and so on.
+    pub n_by_log2_us: [u64; 32],
+}
+
+impl LinkStats {
+    fn count(&mut self, took: Duration, n_bytes: usize) {
+        self.n_exchanges += 1;
+        self.sent_bytes += n_bytes as u64;
+        self.exchange_time += took;
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - us.leading_zeros()) as usize;
+        self.n_by_log2_us[bucket.min(31)] += 1;
+    }
+
+    /// Within so many microseconds this share of exchanges was over, to the next power of two.
+    #[must_use]
+    pub fn quantile_us(&self, share: f64) -> u64 {
+        #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+        let wanted = self.n_exchanges as f64 * share;
+        let mut seen = 0;
+        for (bucket, n) in self.n_by_log2_us.iter().enumerate() {
+            seen += n;
+            #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+            if seen as f64 >= wanted {
+                return 1 << bucket;
+            }
+        }
+        1 << 31
+    }
+}
+
+/// What ranks tell each other of themselves before they load a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Must be the same on all: what it is, its value.
+    pub same: Vec<(&'static str, String)>,
+    /// The least of all ranks counts.
+    pub least: Vec<u64>,
+}
+
+/// Numbers as they travel.
+pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|it| it.to_le_bytes()).collect()
+}
+
+/// One rank's end.
+#[derive(Debug)]
+pub(crate) struct Link {
+    ranks: Box<dyn Ranks>,
+    sequence: u64,
+    own: Vec<u8>,
+    from: Vec<Vec<u8>>,
+    /// What went wrong here since the last exchange.
+    deferred: Option<Error>,
+    /// On rank 0: layers that were told to the others and have not been run.
+    open: Option<Range<usize>>,
+    /// Per layer: whether ranks meet there.
+    meets: Vec<bool>,
+    /// Why nothing goes on.
+    broken: Option<(usize, String)>,
+    stats: LinkStats,
+}
+
+impl Link {
+    fn new(ranks: Box<dyn Ranks>) -> Self {
+        let n_ranks = ranks.place().n_ranks();
+        Self {
+            ranks,
+            sequence: 0,
+            own: Vec::new(),
+            from: vec![Vec::new(); n_ranks],
+            deferred: None,
+            open: None,
+            meets: Vec::new(),
+            broken: None,
+            stats: LinkStats::default(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        self.ranks.place()
+    }
+
+    pub(crate) fn is_lead(&self) -> bool {
+        self.place().rank == 0
+    }
+
+    pub(crate) fn stats(&self) -> LinkStats {
+        self.stats.clone()
+    }
+
+    /// In which layers ranks meet.
+    pub(crate) fn set_meets(&mut self, meets: Vec<bool>) {
+        self.meets = meets;
+    }
+
+    pub(crate) fn set_patience(&mut self, factor: u32) {
+        self.ranks.set_patience(factor);
+    }
+
+    /// Keeps an error for the next exchange, where all hear of it.
+    pub(crate) fn defer(&mut self, error: Error) {
+        self.deferred.get_or_insert(error);
+    }
+
+    /// All ranks give their values, or what went wrong; afterwards [`Link::values_of`] has those of
+    /// each. `hash` is of what all ranks have alike.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong here or on another rank; [`Error::Cancelled`] if rank 0 ends the step here;
+    /// [`Error::Rank`] if ranks do not agree or do not answer: nothing goes on then.
+    pub(crate) fn exchange(&mut self, stage: Stage, hash: u64, own: Result<&[u8]>) -> Result<()> {
+        let own = match self.deferred.take() {
+            Some(error) => Err(error),
+            None => own,
+        };
+        let payload = own.as_ref().map(|it| (Content::Values, it.to_vec()));
+        let (content, payload) = payload.unwrap_or_else(write_error);
+        self.swap(stage, hash, (content, &payload))?;
+        own?;
+        self.first_error(stage)
+    }
+
+    /// Ends the step that the others are in, if they are in one.
+    fn settle(&mut self) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let Some(layer_idx) = open.into_iter().find(|it| self.meets[*it]) else { return Ok(()) };
+        // It is another place than theirs only in what the note says.
+        self.swap(Stage::Inner(LayerIdx(layer_idx)), 0, (Content::Stop, &[]))
+    }
+
+    fn swap(
+        &mut self,
+        stage: Stage,
+        hash: u64,
+        (content, payload): (Content, &[u8]),
+    ) -> Result<()> {
+        self.check()?;
+        let (sequence, len_bytes) = (self.sequence, payload.len() as u64);
+        let note = Note { sequence, hash, stage: stage.number(), content, len_bytes };
+        self.own.clear();
+        note.write(payload, &mut self.own);
+        let began = self.ranks.now();
+        let exchanged = self.ranks.exchange(&self.own, &mut self.from);
+        let took = self.ranks.now().saturating_sub(began);
+        self.stats.count(took, self.own.len());
+        self.sequence += 1;
+        match exchanged {
+            Ok(()) => self.compare(stage, note),
+            Err(Error::Rank { rank, problem, .. }) => {
+                Err(self.break_off(rank, format!("{problem}, {stage}")))
+            }
+            Err(other) => Err(self.break_off(self.place().rank, other.to_string())),
+        }
+    }
+
+    /// Whether all notes are of the same exchange and of the same numbers.
+    fn compare(&mut self, stage: Stage, own: Note) -> Result<()> {
+        let own_rank = self.place().rank;
+        let mut notes = Vec::with_capacity(self.from.len());
+        for rank in 0..self.from.len() {
+            let message = if rank == own_rank { &self.own } else { &self.from[rank] };
+            // Those of this rank did not travel.
+            let is_whole = rank == own_rank || Note::is_whole(message);
+            let Some((note, _)) = Note::read(message).filter(|_| is_whole) else {
+                let problem = format!("sent a message that arrived damaged, {stage}");
+                return Err(self.break_off(rank, problem));
+            };
+            notes.push(note);
+        }
+        if let Some(rank) = odd_one(&notes, |it| it.sequence) {
+            let problem = format!(
+                "is in exchange {}, the others in {}, {stage}: it computed something else",
+                notes[rank].sequence, own.sequence
+            );
+            return Err(self.break_off(rank, problem));
+        }
+        if notes.iter().any(|it| it.content == Content::Stop) {
+            return Ok(());
+        }
+        if let Some(rank) = odd_one(&notes, |it| it.stage) {
+            let problem = format!("is at another place of the step, {stage}");
+            return Err(self.break_off(rank, problem));
+        }
+        let of_values: Vec<Note> =
+            notes.iter().map(|it| if it.content == Content::Values { *it } else { own }).collect();
+        if let Some(rank) = odd_one(&of_values, |it| it.hash) {
+            let problem = format!(
+                "computed other numbers than the others, {stage}: its memory or its build differs"
+            );
+            return Err(self.break_off(rank, problem));
+        }
+        Ok(())
+    }
+
+    /// What the first rank says that went wrong, if one does.
+    fn first_error(&mut self, stage: Stage) -> Result<()> {
+        let own_rank = self.place().rank;
+        for rank in (0..self.from.len()).filter(|rank| *rank != own_rank) {
+            let Some((note, payload)) = Note::read(&self.from[rank]) else { continue };
+            match note.content {
+                Content::Values => {}
+                Content::Stop => return Err(Error::Cancelled),
+                content => {
+                    let host = &self.place().hosts[rank];
+                    return Err(match read_error(content, payload, (rank, host)) {
+                        Ok(error) => error,
+                        Err(_) => {
+                            let problem = format!("sent an error that cannot be read, {stage}");
+                            self.break_off(rank, problem)
+                        }
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn values_of(&self, rank: usize) -> &[u8] {
+        Note::read(&self.from[rank]).map_or(&[], |(_, payload)| payload)
+    }
+
+    /// The numbers, so many, that another rank gave in the last exchange.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`] if they are not so many.
+    pub(crate) fn floats_of(&mut self, rank: usize, n_floats: usize) -> Result<Vec<f32>> {
+        let values = self.values_of(rank).chunks_exact(size_of::<f32>());
+        if values.len() != n_floats || !values.remainder().is_empty() {
+            let n_bytes = self.values_of(rank).len();
+            let problem = format!("sent {n_bytes} bytes in the place of {n_floats} numbers");
+            return Err(self.break_off(rank, problem));
+        }
+        Ok(values.map(|it| f32::from_le_bytes(it.try_into().expect("4 bytes"))).collect())
+    }
+
+    /// Nothing goes on.
+    pub(crate) fn break_off(&mut self, rank: usize, problem: String) -> Error {
+        self.broken.get_or_insert((rank, problem.clone()));
+        let host = self.place().hosts.get(rank).cloned().unwrap_or_default();
+        Error::Rank { rank, host, problem }
+    }
+
+    /// Whether anything can go on.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some((rank, problem)) = &self.broken else { return Ok(()) };
+        let host = self.place().hosts.get(*rank).cloned().unwrap_or_default();
+        Err(Error::Rank { rank: *rank, host, problem: problem.clone() })
+    }
+
+    /// Says whether a call worked; it worked if it did on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on any.
+    pub(crate) fn agree<T>(&mut self, result: Result<T>) -> Result<T> {
+        self.agree_at(Stage::Agreed, result)
+    }
+
+    fn agree_at<T>(&mut self, stage: Stage, result: Result<T>) -> Result<T> {
+        match result {
+            Ok(value) => self.exchange(stage, 0, Ok(&[])).map(|()| value),
+            Err(error) => match self.exchange(stage, 0, Err(error)) {
+                Err(error) => Err(error),
+                Ok(()) => unreachable!("an error was given"),
+            },
+        }
+    }
+
+    /// Tells the others what rank 0 is about to do, after ending the step that they are in.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`].
+    pub(crate) fn tell(&mut self, order: &Order) -> Result<()> {
+        self.settle()?;
+        self.check()?;
+        self.ranks.tell(&order.to_bytes())
+    }
+
+    /// Before rank 0 runs a layer: tells it to the others, with those up to `end`, unless they were
+    /// told.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`].
+    pub(crate) fn begin_layer(
+        &mut self,
+        (first, end): (LayerIdx, LayerIdx),
+        batch: &dyn Fn() -> OwnedBatch,
+    ) -> Result<()> {
+        if self.open.as_ref().is_none_or(|open| open.start != first.0) {
+            self.tell(&Order::Layers { first, end, batch: batch() })?;
+            self.open = Some(first.0..end.0);
+        }
+        Ok(())
+    }
+
+    /// After it: whether all ranks did it.
+    pub(crate) fn end_layer(&mut self, layer: LayerIdx, is_done: bool) {
+        let open = self.open.take().filter(|_| is_done);
+        self.open = open.map(|open| layer.0 + 1..open.end).filter(|open| !open.is_empty());
+    }
+
+    /// The next order of rank 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`]; [`Error::Machine`] if it cannot be read.
+    pub(crate) fn hear(&mut self, bytes: &mut Vec<u8>) -> Result<Order> {
+        self.check()?;
+        bytes.clear();
+        self.ranks.hear(bytes)?;
+        Order::read(bytes)
+    }
+
+    /// All ranks say what they are: the least of each number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`] for the first that differs from rank 0, by name; what went wrong on any.
+    pub(crate) fn meet(&mut self, own: Result<Hello>) -> Result<Vec<u64>> {
+        let own = match own {
+            Ok(hello) => hello.to_bytes(),
+            Err(error) => return self.agree_at(Stage::Start, Err(error)),
+        };
+        self.exchange(Stage::Start, 0, Ok(&own))?;
+        let own_rank = self.place().rank;
+        let hello_of = |rank: usize| -> Vec<u8> {
+            if rank == own_rank { own.clone() } else { self.values_of(rank).to_vec() }
+        };
+        let hellos: Vec<Vec<u8>> = (0..self.from.len()).map(hello_of).collect();
+        let first = Hello::read(&hellos[0]);
+        let mut least = first.as_ref().map(|it| it.1.clone()).unwrap_or_default();
+        for (rank, hello) in hellos.iter().enumerate() {
+            let hello = Hello::read(hello);
+            let problem = match (&first, &hello) {
+                (Some(first), Some(hello)) => difference(&first.0, &hello.0),
+                _ => Some("speaks another version of moeflux".to_owned()),
+            };
+            if let Some(problem) = problem {
+                return Err(self.break_off(rank, problem));
+            }
+            let values = hello.into_iter().flat_map(|it| it.1);
+            least.iter_mut().zip(values).for_each(|(least, it)| *least = (*least).min(it));
+        }
+        Ok(least)
+    }
+}
+
+/// The rank whose value is not that of most, rank 0 among equally many; `None` if all are equal.
+fn odd_one<T: PartialEq>(notes: &[Note], value: impl Fn(&Note) -> T) -> Option<usize> {
+    let values: Vec<T> = notes.iter().map(value).collect();
+    let n_like = |it: &T| values.iter().filter(|other| *other == it).count();
+    // The first of the largest.
+    let most = values.iter().rev().max_by_key(|it| n_like(it))?;
+    values.iter().position(|it| it != most)
+}
+
+impl Hello {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut text = String::new();
+        for (name, value) in &self.same {
+            text += &format!("{name}\t{value}\n");
+        }
+        let least: Vec<String> = self.least.iter().map(u64::to_string).collect();
+        text += &format!("\t{}", least.join(" "));
+        text.into_bytes()
+    }
+
+    /// Names with values, and numbers.
+    fn read(bytes: &[u8]) -> Option<(Pairs, Vec<u64>)> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let (same, least) = text.rsplit_once("\n\t")?;
+        let pair = |line: &str| line.split_once('\t').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let same = same.lines().map(pair).collect::<Option<_>>()?;
+        let least = least.split_whitespace().map(|it| it.parse().ok()).collect::<Option<_>>()?;
+        Some((same, least))
+    }
+}
+
+/// What something is, and its value.
+type Pairs = Vec<(String, String)>;
+
+/// In what two ranks differ first.
+fn difference(first: &[(String, String)], other: &[(String, String)]) -> Option<String> {
+    let pairs = first.iter().zip(other);
+    let found = pairs
+        .into_iter()
+        .find(|(a, b)| a != b)
+        .map(|((name, a), (_, b))| format!("has another {name}: {b}, on rank 0 {a}"));
+    let differs = first.len() != other.len();
+    found.or_else(|| differs.then(|| "speaks another version of moeflux".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(hash: u64) -> Note {
+        let content = Content::Values;
+        Note { sequence: 1, hash, stage: 2, content, len_bytes: 0 }
+    }
+
+    #[test]
+    fn who_differs_from_most_is_named() {
+        let odd = |hashes: &[u64]| {
+            let notes: Vec<Note> = hashes.iter().map(|it| note(*it)).collect();
+            odd_one(&notes, |it| it.hash)
+        };
+        assert_eq!(odd(&[5, 5, 5]), None);
+        assert_eq!(odd(&[5, 5, 6]), Some(2));
+        assert_eq!(odd(&[6, 5, 5]), Some(0));
+        assert_eq!(odd(&[5, 6]), Some(1), "of two, rank 0 is believed");
+    }
+
+    #[test]
+    fn notes_are_read_as_they_were_written() {
+        let mut bytes = Vec::new();
+        let written = Note { len_bytes: 3, ..note(7) };
+        written.write(&[1, 2, 3], &mut bytes);
+        assert_eq!(Note::read(&bytes), Some((written, &[1, 2, 3][..])));
+        assert!(Note::is_whole(&bytes));
+        for n_bytes in 0..bytes.len() {
+            assert_eq!(Note::read(&bytes[..n_bytes]), None, "cut to {n_bytes}");
+            assert!(!Note::is_whole(&bytes[..n_bytes]), "cut to {n_bytes}");
+        }
+        for bit in 0..8 * bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(!Note::is_whole(&damaged), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let hello = |model: &str| Hello {
+            same: vec![("version", "1".to_owned()), ("model", model.to_owned())],
+            least: vec![3, 4],
+        };
+        let read = |hello: &Hello| Hello::read(&hello.to_bytes()).unwrap();
+        let (first, least) = read(&hello("ab"));
+        assert_eq!(least, [3, 4]);
+        assert_eq!(difference(&first, &read(&hello("ab")).0), None);
+        let text = difference(&first, &read(&hello("cd")).0);
+        assert_eq!(text.as_deref(), Some("has another model: cd, on rank 0 ab"));
+    }
+
+    #[test]
+    fn quantiles_are_powers_of_two() {
+        let mut stats = LinkStats::default();
+        (0..99).for_each(|_| stats.count(Duration::from_micros(3), 10));
+        stats.count(Duration::from_micros(100), 10);
+        assert_eq!((stats.quantile_us(0.5), stats.quantile_us(0.995)), (4, 128));
+        assert_eq!((stats.n_exchanges, stats.sent_bytes), (100, 1000));
+    }
+}

@@ -1,0 +1,135 @@
+//! What stands in front of the values that ranks exchange, and errors in their place.
+//!
+//! **Invariant:** whatever bytes come, they are read as a message or refused.
+
+use std::hash::Hasher as _;
+
+use twox_hash::XxHash3_64;
+
+use crate::error::{Error, Result};
+
+/// Bytes of a note.
+pub(super) const NOTE_BYTES: usize = 40;
+
+/// What a message brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Values.
+    Values = 0,
+    /// Nothing: rank 0 ends the step here.
+    Stop = 1,
+    /// An expert that could not be read: layer, expert, text.
+    Expert = 2,
+    /// The text of another error.
+    Failure = 3,
+    /// Values that are not finite: the place.
+    NonFinite = 4,
+}
+
+/// In front of each message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Note {
+    /// Counts exchanges.
+    pub sequence: u64,
+    /// What the sender's activations hash to.
+    pub hash: u64,
+    /// Where in a step the sender is.
+    pub stage: u32,
+    pub content: Content,
+    pub len_bytes: u64,
+}
+
+impl Note {
+    /// The note and, behind it, the payload, with a sum of both.
+    pub(super) fn write(&self, payload: &[u8], out: &mut Vec<u8>) {
+        debug_assert_eq!(self.len_bytes, payload.len() as u64);
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&self.hash.to_le_bytes());
+        out.extend_from_slice(&self.stage.to_le_bytes());
+        out.extend_from_slice(&(self.content as u32).to_le_bytes());
+        out.extend_from_slice(&self.len_bytes.to_le_bytes());
+        let sum = sum_of(out, payload);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend_from_slice(payload);
+    }
+
+    /// Whether a message arrived as it was sent.
+    pub(super) fn is_whole(message: &[u8]) -> bool {
+        message.split_at_checked(NOTE_BYTES).is_some_and(|(head, payload)| {
+            let (head, sum) = head.split_at(NOTE_BYTES - 8);
+            sum == sum_of(head, payload).to_le_bytes()
+        })
+    }
+
+    /// The note of a message and what stands behind it; `None` if it is none.
+    pub(super) fn read(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, payload) = message.split_at_checked(NOTE_BYTES)?;
+        let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+        let content = match u32_at(20) {
+            0 => Content::Values,
+            1 => Content::Stop,
+            2 => Content::Expert,
+            3 => Content::Failure,
+            4 => Content::NonFinite,
+            _ => return None,
+        };
+        let note = Self {
+            sequence: u64_at(0),
+            hash: u64_at(8),
+            stage: u32_at(16),
+            content,
+            len_bytes: u64_at(24),
+        };
+        (note.len_bytes == payload.len() as u64).then_some((note, payload))
+    }
+}
+
+fn sum_of(head: &[u8], payload: &[u8]) -> u64 {
+    let mut hash = XxHash3_64::new();
+    hash.write(head);
+    hash.write(payload);
+    hash.finish()
+}
+
+/// An error as it travels.
+pub(super) fn write_error(error: &Error) -> (Content, Vec<u8>) {
+    match error {
+        Error::Expert { layer, expert, problem } => {
+            let mut bytes = Vec::new();
+            [layer, expert].iter().for_each(|it| bytes.extend((**it as u64).to_le_bytes()));
+            bytes.extend(problem.as_bytes());
+            (Content::Expert, bytes)
+        }
+        Error::NonFinite { place } => (Content::NonFinite, place.clone().into_bytes()),
+        other => (Content::Failure, other.to_string().into_bytes()),
+    }
+}
+
+/// The error that a rank reports.
+pub(super) fn read_error(
+    content: Content,
+    payload: &[u8],
+    (rank, host): (usize, &str),
+) -> Result<Error> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match content {
+        Content::Values | Content::Stop => {
+            unreachable!("values and the end of a step are no errors")
+        }
+        Content::Failure => Ok(Error::Rank { rank, host: host.to_owned(), problem: text(payload) }),
+        Content::NonFinite => Ok(Error::NonFinite { place: text(payload) }),
+        Content::Expert => {
+            let number = |at: usize| {
+                let bytes = payload.get(at..at + 8).and_then(|it| it.try_into().ok());
+                bytes.and_then(|it| usize::try_from(u64::from_le_bytes(it)).ok())
+            };
+            let (Some(layer), Some(expert)) = (number(0), number(8)) else {
+                let problem = "sent an error that cannot be read".to_owned();
+                return Err(Error::Rank { rank, host: host.to_owned(), problem });
+            };
+            let problem = format!("rank {rank} ({host}): {}", text(&payload[16..]));
+            Ok(Error::Expert { layer, expert, problem })
+        }
+    }
+}

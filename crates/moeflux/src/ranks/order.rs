@@ -1,0 +1,323 @@
+//! What rank 0 does to its device, so that the others do the same.
+//!
+//! **Invariant:** an order that was written is read as itself; anything else is refused.
+
+use crate::backend::StatePart;
+use crate::error::{Error, Result};
+use crate::ids::{BufferId, LayerIdx, Position, StateId, TokenId};
+use crate::ops::{Batch, Row, RowKind, Segment};
+
+/// One call that changes a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Layers `first .. end` over these rows; all ranks meet in each sparse one.
+    Layers {
+        first: LayerIdx,
+        end: LayerIdx,
+        batch: OwnedBatch,
+    },
+    CreateState {
+        state: StateId,
+        context: usize,
+    },
+    Reserve {
+        state: StateId,
+        first: usize,
+        end: usize,
+    },
+    Fork {
+        from: StateId,
+        state: StateId,
+    },
+    Drop {
+        state: StateId,
+    },
+    Reset {
+        state: StateId,
+    },
+    Commit {
+        state: StateId,
+    },
+    SetMarks {
+        state: StateId,
+        n_marks: usize,
+    },
+    WriteState {
+        state: StateId,
+        part: StatePart,
+        bytes: Vec<u8>,
+    },
+    Exchange {
+        buffer: BufferId,
+        n_rows: usize,
+    },
+    /// The job is over.
+    End,
+}
+
+/// The rows of a step, without what only rank 0 needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnedBatch {
+    pub rows: Vec<Row>,
+    pub segments: Vec<Segment>,
+}
+
+impl OwnedBatch {
+    pub(crate) fn of(batch: &Batch<'_>) -> Self {
+        Self { rows: batch.rows.to_vec(), segments: batch.segments.to_vec() }
+    }
+
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        Batch { rows: &self.rows, segments: &self.segments, outputs: &[] }
+    }
+}
+
+/// Writes numbers one behind the other.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, number: usize) {
+        self.0.extend_from_slice(&(number as u64).to_le_bytes());
+    }
+
+    fn state(&mut self, state: StateId) {
+        self.0.extend_from_slice(&state.0.to_le_bytes());
+    }
+}
+
+/// Reads them.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn u64(&mut self) -> Option<u64> {
+        let (head, rest) = self.0.split_first_chunk::<8>()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*head))
+    }
+
+    fn number(&mut self) -> Option<usize> {
+        usize::try_from(self.u64()?).ok()
+    }
+
+    fn state(&mut self) -> Option<StateId> {
+        self.u64().map(StateId)
+    }
+
+    /// A number of items of at least so many bytes each, which must be there.
+    fn count(&mut self, item_bytes: usize) -> Option<usize> {
+        let n = self.number()?;
+        (n.checked_mul(item_bytes)? <= self.0.len()).then_some(n)
+    }
+}
+
+impl Order {
+    /// The order as bytes.
+    #[must_use]
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        match self {
+            Self::Layers { first, end, batch } => {
+                [0, first.0, end.0].iter().for_each(|it| out.number(*it));
+                write_batch(batch, &mut out);
+            }
+            Self::CreateState { state, context } => {
+                out.number(1);
+                out.state(*state);
+                out.number(*context);
+            }
+            Self::Reserve { state, first, end } => {
+                out.number(2);
+                out.state(*state);
+                [first, end].iter().for_each(|it| out.number(**it));
+            }
+            Self::Fork { from, state } => {
+                out.number(3);
+                [from, state].iter().for_each(|it| out.state(**it));
+            }
+            Self::Drop { state } => {
+                out.number(4);
+                out.state(*state);
+            }
+            Self::Reset { state } => {
+                out.number(5);
+                out.state(*state);
+            }
+            Self::Commit { state } => {
+                out.number(6);
+                out.state(*state);
+            }
+            Self::SetMarks { state, n_marks } => {
+                out.number(7);
+                out.state(*state);
+                out.number(*n_marks);
+            }
+            Self::WriteState { state, part, bytes } => {
+                out.number(8);
+                out.state(*state);
+                write_part(*part, &mut out);
+                out.number(bytes.len());
+                out.0.extend_from_slice(bytes);
+            }
+            Self::Exchange { buffer, n_rows } => {
+                [9, buffer.0, *n_rows].iter().for_each(|it| out.number(*it));
+            }
+            Self::End => out.number(10),
+        }
+        out.0
+    }
+
+    /// The order that these bytes are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Machine`] if they are none.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader(bytes);
+        let order = read_order(&mut reader).filter(|_| reader.0.is_empty());
+        order.ok_or_else(|| {
+            let problem = format!("an order of {} bytes from rank 0 cannot be read", bytes.len());
+            Error::Machine(problem)
+        })
+    }
+}
+
+fn write_batch(batch: &OwnedBatch, out: &mut Writer) {
+    out.number(batch.rows.len());
+    for row in &batch.rows {
+        out.number(row.token.0 as usize);
+        out.number(row.position.0);
+    }
+    out.number(batch.segments.len());
+    for Segment { state, rows, kind, marks } in &batch.segments {
+        out.state(*state);
+        [rows.start, rows.end, usize::from(*kind == RowKind::Prompt)]
+            .iter()
+            .for_each(|it| out.number(*it));
+        out.number(marks.len());
+        marks.iter().for_each(|mark| out.number(*mark));
+    }
+}
+
+fn read_batch(reader: &mut Reader<'_>) -> Option<OwnedBatch> {
+    let mut batch = OwnedBatch::default();
+    for _ in 0..reader.count(16)? {
+        let token = TokenId(u32::try_from(reader.u64()?).ok()?);
+        batch.rows.push(Row { token, position: Position(reader.number()?) });
+    }
+    for _ in 0..reader.count(40)? {
+        let (state, start, end) = (reader.state()?, reader.number()?, reader.number()?);
+        let kind = if reader.number()? == 0 { RowKind::Answer } else { RowKind::Prompt };
+        let n_marks = reader.count(8)?;
+        let marks = (0..n_marks).map(|_| reader.number()).collect::<Option<_>>()?;
+        batch.segments.push(Segment { state, rows: start..end, kind, marks });
+    }
+    Some(batch)
+}
+
+fn write_part(part: StatePart, out: &mut Writer) {
+    let numbers = match part {
+        StatePart::Positions { layer, first, n } => [0, layer.0, first, n],
+        StatePart::Recurrent { layer } => [1, layer.0, 0, 0],
+        StatePart::Marked { layer, mark_idx } => [2, layer.0, mark_idx, 0],
+    };
+    numbers.iter().for_each(|it| out.number(*it));
+}
+
+fn read_part(reader: &mut Reader<'_>) -> Option<StatePart> {
+    let (kind, layer) = (reader.number()?, LayerIdx(reader.number()?));
+    let (a, b) = (reader.number()?, reader.number()?);
+    match kind {
+        0 => Some(StatePart::Positions { layer, first: a, n: b }),
+        1 => Some(StatePart::Recurrent { layer }),
+        2 => Some(StatePart::Marked { layer, mark_idx: a }),
+        _ => None,
+    }
+}
+
+fn read_order(reader: &mut Reader<'_>) -> Option<Order> {
+    Some(match reader.number()? {
+        0 => {
+            let (first, end) = (LayerIdx(reader.number()?), LayerIdx(reader.number()?));
+            Order::Layers { first, end, batch: read_batch(reader)? }
+        }
+        1 => Order::CreateState { state: reader.state()?, context: reader.number()? },
+        2 => {
+            let (state, first) = (reader.state()?, reader.number()?);
+            Order::Reserve { state, first, end: reader.number()? }
+        }
+        3 => Order::Fork { from: reader.state()?, state: reader.state()? },
+        4 => Order::Drop { state: reader.state()? },
+        5 => Order::Reset { state: reader.state()? },
+        6 => Order::Commit { state: reader.state()? },
+        7 => Order::SetMarks { state: reader.state()?, n_marks: reader.number()? },
+        8 => {
+            let (state, part) = (reader.state()?, read_part(reader)?);
+            let n_bytes = reader.count(1)?;
+            let (bytes, rest) = reader.0.split_at(n_bytes);
+            reader.0 = rest;
+            Order::WriteState { state, part, bytes: bytes.to_vec() }
+        }
+        9 => Order::Exchange { buffer: BufferId(reader.number()?), n_rows: reader.number()? },
+        10 => Order::End,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn orders() -> Vec<Order> {
+        let state = StateId(7);
+        let row = |at: usize| Row { token: TokenId(u32::MAX), position: Position(at) };
+        let segment = Segment { marks: vec![1], ..Segment::new(state, 0..2, RowKind::Prompt) };
+        let batch = OwnedBatch { rows: vec![row(3), row(4)], segments: vec![segment] };
+        let parts = [
+            StatePart::Positions { layer: LayerIdx(1), first: 2, n: 3 },
+            StatePart::Recurrent { layer: LayerIdx(4) },
+            StatePart::Marked { layer: LayerIdx(5), mark_idx: 6 },
+        ];
+        let write = |part| Order::WriteState { state, part, bytes: vec![1, 2, 3] };
+        let mut orders = vec![
+            Order::Layers { first: LayerIdx(0), end: LayerIdx(9), batch },
+            Order::CreateState { state, context: 5 },
+            Order::Reserve { state, first: 1, end: 2 },
+            Order::Fork { from: state, state: StateId(8) },
+            Order::Drop { state },
+            Order::Reset { state },
+            Order::Commit { state },
+            Order::SetMarks { state, n_marks: 2 },
+            Order::Exchange { buffer: BufferId(3), n_rows: 4 },
+            Order::End,
+        ];
+        orders.extend(parts.map(write));
+        orders
+    }
+
+    #[test]
+    fn orders_are_read_as_they_were_written() {
+        for order in orders() {
+            assert_eq!(Order::read(&order.to_bytes()).unwrap(), order);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_longer_is_refused() {
+        for order in orders() {
+            let bytes = order.to_bytes();
+            for n_bytes in 0..bytes.len() {
+                assert!(Order::read(&bytes[..n_bytes]).is_err(), "{order:?} cut to {n_bytes}");
+            }
+            assert!(Order::read(&[&bytes[..], &[0]].concat()).is_err(), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_count_that_lies_allocates_nothing() {
+        let mut bytes =
+            Order::Layers { first: LayerIdx(0), end: LayerIdx(1), batch: OwnedBatch::default() }
+                .to_bytes();
+        bytes[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(Order::read(&bytes).is_err());
+    }
+}

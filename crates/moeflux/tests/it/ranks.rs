@@ -1,0 +1,263 @@
+//! One model over several ranks: the bits of one, and one clear error when something goes wrong.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
+use moeflux::provider::engine::Engine;
+use moeflux::provider::error::{Error, Result};
+use moeflux::provider::forward::Logits;
+use moeflux::provider::ids::TokenId;
+use moeflux::provider::kernels::available;
+use moeflux::provider::ranks::{LocalRanks, LocalSettings, RankFault, RankGroup};
+use moeflux::provider::session::{Feed, Session, StepOutput, Wanted, step};
+use moeflux::provider::weights::Shares;
+
+use crate::cases::{Case, case_names, try_feed_all};
+use crate::support::config;
+
+type Bits = Vec<Vec<u32>>;
+
+fn open(dir: &Path, config: &EngineConfig) -> Result<Engine> {
+    Engine::open(dir, config, &mut |_| ControlFlow::Continue(()))
+}
+
+/// What rank 0 makes of `work`, and how all ranks ended.
+fn job<R>(
+    (dir, shares): (&Path, &Shares),
+    config_of: &(dyn Fn(usize) -> EngineConfig + Sync),
+    (settings, faults): (LocalSettings, &[(usize, u64, RankFault)]),
+    work: impl FnOnce(&Engine) -> Result<R>,
+) -> (Result<R>, Vec<Result<()>>) {
+    let mut ranks = LocalRanks::job(shares.n_ranks(), settings, faults).into_iter();
+    let first = ranks.next().unwrap();
+    let opened = |rank: usize, ranks: LocalRanks| {
+        let group = RankGroup::new(Box::new(ranks), shares.clone()).unwrap();
+        let config = EngineConfig { ranks: Some(group), ..config_of(rank) };
+        open(dir, &config)
+    };
+    thread::scope(|scope| {
+        let others = ranks.enumerate().map(|(idx, ranks)| {
+            scope.spawn(move || opened(idx + 1, ranks).and_then(|engine| engine.follow()))
+        });
+        let others: Vec<_> = others.collect();
+        let done = opened(0, first).and_then(|engine| work(&engine));
+        (done, others.into_iter().map(|it| it.join().expect("no rank panics")).collect())
+    })
+}
+
+fn bits(rows: Vec<Vec<f32>>) -> Bits {
+    rows.into_iter().map(|row| row.into_iter().map(f32::to_bits).collect()).collect()
+}
+
+/// The logits of all tokens: the first half as a prompt, the others as an answer.
+fn logits(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
+    let mut session = engine.session(tokens.len())?;
+    let (prompt, answer) = tokens.split_at(tokens.len() / 2);
+    let mut rows = try_feed_all(&mut session, prompt)?;
+    for token in answer {
+        rows.extend(answer_logits(&mut session, *token)?);
+    }
+    Ok(bits(rows))
+}
+
+/// The logits behind one token of an answer.
+fn answer_logits(session: &mut Session, token: TokenId) -> Result<Vec<Vec<f32>>> {
+    let mut feeds = [Feed::answer(session, &token).wanting(Wanted::Last)];
+    let mut output = StepOutput::default();
+    step(&mut feeds, &mut output)?;
+    let rows: Vec<Vec<f32>> = output.iter().map(|(_, row)| all_of(row)).collect();
+    feeds[0].outcome()?;
+    Ok(rows)
+}
+
+fn with_slots(config: EngineConfig, n_slots: Option<usize>) -> EngineConfig {
+    let streaming = StreamingConfig { n_slots_max: n_slots, ..StreamingConfig::default() };
+    EngineConfig { streaming, ..config }
+}
+
+const QUIET: (LocalSettings, &[(usize, u64, RankFault)]) = (
+    LocalSettings {
+        delay: Duration::from_micros(50),
+        nanos_per_byte: 1,
+        deadline: Duration::from_secs(30),
+    },
+    &[],
+);
+
+#[test]
+fn all_goldens_have_the_bits_of_one_process() {
+    let (mut n_divided, mut n_refused) = (0, 0);
+    for (idx, name) in case_names().iter().enumerate() {
+        let case = Case::load(name);
+        // Each golden in both arithmetics, in memory and streamed, over 1 to 4 ranks.
+        for (n_ranks, arithmetic) in [
+            (1 + (idx + 1) % 4, Arithmetic::Int8),
+            (2 + idx % 3, Arithmetic::F32),
+            (2 + (idx + 1) % 3, Arithmetic::Int8),
+        ] {
+            let n_slots = (idx + n_ranks).is_multiple_of(2).then_some(1);
+            let config_of =
+                |_| with_slots(config(BackendKind::Cpu, arithmetic, (5 + idx % 9, 1)), n_slots);
+            let alone = open(&case.dir, &config_of(0)).and_then(|it| logits(&it, &case.tokens));
+            let shares = Shares::equal(n_ranks);
+            let (together, others) =
+                job((&case.dir, &shares), &config_of, QUIET, |engine| logits(engine, &case.tokens));
+            match (alone, together) {
+                (Ok(alone), Ok(together)) => {
+                    assert_eq!(alone, together, "{name}: {n_ranks} ranks, {arithmetic:?}");
+                    for other in others {
+                        other.unwrap_or_else(|error| panic!("{name}: {error}"));
+                    }
+                    n_divided += 1;
+                }
+                (_, Err(error)) => {
+                    let text = error.to_string();
+                    let is_known = text.contains("cannot be divided over")
+                        || text.contains("stored with inputs as rows");
+                    assert!(is_known, "{name}: {n_ranks} ranks: {text}");
+                    assert!(others.iter().all(Result::is_err), "{name}: all ranks refuse");
+                    n_refused += 1;
+                }
+                (Err(error), Ok(_)) => panic!("{name}: {error}"),
+            }
+        }
+    }
+    println!("{n_divided} runs over several ranks, and {n_refused} that were refused");
+    assert!(n_divided > 10 * n_refused.max(1), "{n_divided} and {n_refused}");
+}
+
+fn all_of(logits: Logits<'_>) -> Vec<f32> {
+    let Logits::All(values) = logits else { unreachable!("the CPU gives all") };
+    values.to_vec()
+}
+
+/// What two sessions give that share a past, are cut, saved and go on, alone and in company.
+fn script(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
+    let (prompt, rest) = tokens.split_at(tokens.len() / 2);
+    let mut first = engine.session(2 * tokens.len())?;
+    let mut rows = try_feed_all(&mut first, prompt)?;
+    first.checkpoint(prompt.len())?;
+    let mut second = first.fork()?;
+    for pair in rest.windows(2) {
+        let mut output = StepOutput::default();
+        let mut feeds = [
+            Feed::answer(&mut first, &pair[0]).wanting(Wanted::Last),
+            Feed::answer(&mut second, &pair[1]).wanting(Wanted::Last),
+        ];
+        step(&mut feeds, &mut output)?;
+        feeds.iter_mut().try_for_each(Feed::outcome)?;
+        rows.extend(output.iter().map(|(_, row)| all_of(row)));
+    }
+    first.truncate(prompt.len())?;
+    rows.extend(answer_logits(&mut first, rest[1])?);
+    let mut saved = Vec::new();
+    second.save_state(&mut saved)?;
+    drop(second);
+    let mut resumed = engine.session(2 * tokens.len())?;
+    resumed.load_state(&mut &saved[..])?;
+    rows.extend(try_feed_all(&mut resumed, &rest[..2])?);
+    first.clear();
+    rows.extend(try_feed_all(&mut first, rest)?);
+    Ok(bits(rows))
+}
+
+#[test]
+fn sessions_in_company_have_the_bits_of_one_process() {
+    for name in ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16", "gpt_oss-mxfp4"] {
+        let case = Case::load(name);
+        for (shares, arithmetic, n_slots) in [
+            (Shares::equal(2), Arithmetic::Int8, None),
+            (Shares::new(vec![1, 2]), Arithmetic::Int8Kv8, Some(1)),
+        ] {
+            let config_of = |_| with_slots(config(BackendKind::Cpu, arithmetic, (8, 1)), n_slots);
+            let alone = script(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
+            let work = |engine: &Engine| script(engine, &case.tokens);
+            let (together, others) = job((&case.dir, &shares), &config_of, QUIET, work);
+            assert_eq!(together.unwrap(), alone, "{name}: {shares:?} {arithmetic:?}");
+            others.into_iter().for_each(|it| it.unwrap());
+        }
+    }
+}
+
+#[test]
+fn ranks_may_have_different_instruction_sets() {
+    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+    let tables = available();
+    let config_of = |rank: usize| EngineConfig {
+        kernels: Some(tables[rank % tables.len()]),
+        ..config(BackendKind::Cpu, Arithmetic::Int8, (8, 1 + rank))
+    };
+    let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
+    let work = |engine: &Engine| logits(engine, &case.tokens);
+    let (together, _) = job((&case.dir, &Shares::equal(4)), &config_of, QUIET, work);
+    assert_eq!(together.unwrap(), alone);
+}
+
+#[test]
+fn ranks_that_differ_are_refused_by_name() {
+    let case = Case::load("mlx-qwen3_moe-q4-g32-bf16");
+    let arithmetic = |rank| if rank == 2 { Arithmetic::F32 } else { Arithmetic::Int8 };
+    let config_of = |rank: usize| config(BackendKind::Cpu, arithmetic(rank), (8, 1));
+    let work = |engine: &Engine| logits(engine, &case.tokens);
+    let (together, others) = job((&case.dir, &Shares::equal(3)), &config_of, QUIET, work);
+    let text = together.unwrap_err().to_string();
+    assert_eq!(text, "rank 2 (host-2): has another arithmetic: f32, on rank 0 int8");
+    for other in others {
+        assert_eq!(other.unwrap_err().to_string(), text);
+    }
+}
+
+/// Numbers that look random; the same for the same seed.
+fn next(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
+/// Runs with a fault each: every one is right or ends on all ranks with an error that names a rank.
+fn run_faults(seeds: std::ops::Range<u64>) -> [usize; 2] {
+    let case = Case::load("mlx-qwen3_moe-q4-g32-bf16");
+    let config_of = |_| with_slots(config(BackendKind::Cpu, Arithmetic::Int8, (16, 1)), Some(1));
+    let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
+    let mut counts = [0; 2];
+    for run in seeds {
+        let mut seed = run;
+        let n_ranks = 2 + next(&mut seed) as usize % 3;
+        let rank = next(&mut seed) as usize % n_ranks;
+        let at = next(&mut seed) % 120;
+        let fault = match next(&mut seed) % 5 {
+            0 => RankFault::Death,
+            1 => RankFault::Loss,
+            2 => RankFault::Stall(Duration::from_secs(next(&mut seed) % 40)),
+            _ => RankFault::Flip(u32::try_from(next(&mut seed) % 5000).unwrap()),
+        };
+        let work = |engine: &Engine| logits(engine, &case.tokens);
+        let shares = Shares::equal(n_ranks);
+        let faults = [(rank, at, fault)];
+        let (together, others) = job((&case.dir, &shares), &config_of, (QUIET.0, &faults), work);
+        let what = format!("run {run}: rank {rank} of {n_ranks}, exchange {at}, {fault:?}");
+        match together {
+            Ok(rows) => {
+                assert_eq!(rows, alone, "{what}");
+                counts[0] += 1;
+            }
+            Err(Error::Rank { problem, .. }) => {
+                assert!(others.iter().any(Result::is_err), "{what}: {problem}");
+                counts[1] += 1;
+            }
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+    counts
+}
+
+#[test]
+fn no_fault_gives_a_wrong_result_or_hangs() {
+    let n_runs = std::env::var("MOEFLUX_RANK_RUNS").map_or(200, |it| it.parse().unwrap());
+    let [n_right, n_named] = run_faults(0..n_runs);
+    println!("{n_right} runs were right, {n_named} ended with an error");
+    assert!(n_right > n_runs as usize / 20 && n_named > n_runs as usize / 4);
+}
