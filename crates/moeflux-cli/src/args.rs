@@ -1,10 +1,12 @@
 //! The options that several subcommands share.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use moeflux::provider::config::BackendKind;
+use moeflux::provider::ranks::RankGroup;
 use moeflux::{Arithmetic, Budget};
 
 use crate::failure::{Failure, Outcome};
@@ -83,6 +85,11 @@ impl ModelArgs {
         }
     }
 
+    /// The same for this process by itself, where there are several.
+    pub(crate) fn alone(&self) -> Self {
+        Self { group: None, ..self.clone() }
+    }
+
     /// What `--precise` and `--kv-bits` ask for.
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         match (self.precise, self.kv_bits) {
@@ -153,4 +160,18 @@ pub(crate) struct ModelArgs {
     /// Never read an expert before it is requested
     #[arg(long, hide = true)]
     pub(crate) no_look_ahead: bool,
+    /// Processes of an MPI launcher that run the model together; 1: each by itself
+    /// [default: as many as the launcher started]
+    #[arg(long, value_name = "N", value_parser = ranges::ranks)]
+    pub(crate) ranks: Option<NonZeroUsize>,
+    /// Parts of every expert that ranks have, in proportion to each other, as 2,1,1
+    /// [default: equal]
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = ranges::rank_share)]
+    pub(crate) shares: Vec<NonZeroU32>,
+    /// Seconds that a rank waits for the others before all give up
+    #[arg(long, value_name = "SECONDS", value_parser = ranges::rank_timeout, default_value = "30")]
+    pub(crate) rank_timeout: Duration,
+    /// What connects this process to the other ranks
+    #[arg(skip)]
+    pub(crate) group: Option<RankGroup>,
 }

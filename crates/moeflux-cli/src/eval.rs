@@ -34,7 +34,7 @@ const HELD_BYTES_MAX: usize = 512 << 20;
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(crate) model: ModelArgs,
     /// Tokens per window, 2 or more [default: 2048, or the model's limit if that is lower]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,
@@ -78,7 +78,10 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let engine = model::open(&dir, &args.model, longest, &interrupt)?;
     model::check_same(&spec, &engine, &dir)?;
     let other = match args.compare_backend {
-        Some(name) => Some(model::open_on(name, (&dir, longest.into()), &args.model, &interrupt)?),
+        Some(name) => {
+            let alone = args.model.alone();
+            Some(model::open_on(name, (&dir, longest.into()), &alone, &interrupt)?)
+        }
         None => None,
     };
     let logprobs = args.logprobs.as_deref().map(Logprobs::create).transpose()?;

@@ -31,8 +31,16 @@ impl Failure {
         Self::Interrupted("interrupted".to_owned())
     }
 
+    /// What is said of it, with the end of the line.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Interrupted(_) => format!("{self}\n"),
+            failure => format!("error: {failure}{}\n", failure.hint()),
+        }
+    }
+
     /// What is said after the message.
-    pub(crate) fn hint(&self) -> &'static str {
+    fn hint(&self) -> &'static str {
         match self {
             Self::Usage(_) => "\n\nFor more information, try '--help'.",
             Self::Failed(_) | Self::Interrupted(_) => "",

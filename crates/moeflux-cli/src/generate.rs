@@ -31,7 +31,7 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     asked: Asked,
     #[command(flatten)]
-    model: ModelArgs,
+    pub(crate) model: ModelArgs,
     /// Maximum number of tokens to generate
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
     n_tokens: usize,

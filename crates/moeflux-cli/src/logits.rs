@@ -18,7 +18,7 @@ use crate::ranges;
 #[derive(Debug, Args)]
 pub(crate) struct LogitsArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(crate) model: ModelArgs,
     /// Tokens that the session has room for [default: as many as are given]
     #[arg(long, value_name = "N")]
     context: Option<NonZeroUsize>,

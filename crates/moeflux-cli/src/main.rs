@@ -27,6 +27,7 @@ mod measured;
 mod needs;
 mod device;
 mod model;
+mod ranks;
 mod streaming;
 mod tiers;
 mod stats;
@@ -63,6 +64,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::args::ModelArgs;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 
@@ -114,16 +116,36 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            match &failure {
-                Failure::Interrupted(_) => eprintln!("{failure}"),
-                failure => eprintln!("error: {failure}{}", failure.hint()),
-            }
+    let mut command = parse().command;
+    let joined = command.model().map_or(Ok(None), |args| ranks::join(args));
+    let group = match joined {
+        Ok(group) => group,
+        Err(failure) if ranks::speaks() => return fail(&failure),
+        Err(failure) => return failure.exit_code(),
+    };
+    if let (Some(group), Some(args)) = (&group, command.model()) {
+        args.group = Some(group.clone());
+        if group.place().rank > 0 {
+            let is_done = ranks::follow(group, args);
+            return if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+    }
+    match (run(command), &group) {
+        (Ok(()), _) => ExitCode::SUCCESS,
+        (Err(failure), None) => fail(&failure),
+        // That was said when it happened.
+        (Err(failure), Some(group)) if group.is_broken() => failure.exit_code(),
+        (Err(failure), Some(group)) => {
+            ranks::end(group, &failure);
             failure.exit_code()
         }
     }
+}
+
+/// Says why; the exit code.
+fn fail(failure: &Failure) -> ExitCode {
+    eprint!("{}", failure.line());
+    failure.exit_code()
 }
 
 /// What was typed; options of the server may stand in the environment instead.
@@ -133,6 +155,21 @@ fn parse() -> Cli {
     let command = command.mut_subcommand("serve", environment::name_options);
     let matches = command.get_matches();
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+impl Command {
+    /// The options of a model, where a command runs one.
+    fn model(&mut self) -> Option<&mut ModelArgs> {
+        match self {
+            Self::Generate(args) => Some(&mut args.model),
+            Self::Chat(args) => Some(&mut args.model),
+            Self::Serve(args) => Some(&mut args.model),
+            Self::Logits(args) => Some(&mut args.model),
+            Self::Eval(args) => Some(&mut args.model),
+            Self::Bench(args) => Some(&mut args.model),
+            _ => None,
+        }
+    }
 }
 
 fn run(command: Command) -> Outcome {

@@ -194,6 +194,10 @@ pub(crate) fn open_on(
     interrupt: &Interrupt,
 ) -> Result<Engine> {
     let kernels = args.isa.as_deref().map(kernels_named).transpose()?;
+    let backend = match (&args.group, backend) {
+        (Some(_), BackendName::Auto) => BackendName::Cpu,
+        _ => backend,
+    };
     let device = device::of(backend, args, (dir, held.at_most))?;
     let has_device = device.is_some();
     let context = if has_device { held.at_most } else { held.at_first };
@@ -209,6 +213,7 @@ pub(crate) fn open_on(
         config.streaming.looks_ahead = !args.no_look_ahead;
         config.streaming.checks_sums = args.checksums == Checksums::On;
         config.streaming.n_slots_max = args.slots.map(NonZeroUsize::get);
+        config.ranks.clone_from(&args.group);
     });
     match open_as(&builder, args, interrupt) {
         Err(error) if has_device && device::falls_back(backend, &error) => {

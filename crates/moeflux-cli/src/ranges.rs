@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a parser accepts what the library accepts, no more. Knows no model.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -38,6 +38,26 @@ type Parsed<T> = Result<T, String>;
 /// Parses `--threads`.
 pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_THREADS_MAX)
+}
+
+/// More machines than this have not been thought of.
+const N_RANKS_MAX: usize = 256;
+
+/// Parses `--ranks`.
+pub(crate) fn ranks(text: &str) -> Parsed<NonZeroUsize> {
+    count(text, N_RANKS_MAX)
+}
+
+/// Parses one of `--shares`.
+pub(crate) fn rank_share(text: &str) -> Parsed<NonZeroU32> {
+    let share = count(text, 1 << 20)?;
+    NonZeroU32::try_from(share).map_err(|error| error.to_string())
+}
+
+/// Parses `--rank-timeout`: longer than an hour is a typing error.
+pub(crate) fn rank_timeout(text: &str) -> Parsed<Duration> {
+    let seconds = count(text, 3600)?;
+    Ok(Duration::from_secs(seconds.get() as u64))
 }
 
 /// Parses `--connections`.

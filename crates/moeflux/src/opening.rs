@@ -83,6 +83,7 @@ pub(crate) fn meet(
     config: &EngineConfig,
     described: Result<Described>,
 ) -> Result<(Described, Agreed)> {
+    group.link().lock().begin()?;
     let hello = |described: &Described| {
         let Described { blueprint, layout, header_fingerprint, .. } = described;
         let n_held = match layout.placement {

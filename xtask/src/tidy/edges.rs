@@ -6,7 +6,7 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 15] = [
+const ALLOWED: [(&str, &[&str]); 16] = [
     ("moeflux-io", &[]),
     // Its benchmark only, which reads memory as weights lie in it.
     ("moeflux-kernels", &["moeflux-io"]),
@@ -24,6 +24,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
             "moeflux-hub",
             "moeflux-io",
             "moeflux-kernels",
+            "moeflux-mpi",
             "moeflux-schedule",
             "moeflux-server",
         ],
@@ -31,6 +32,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("moeflux-demo", &[]),
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-hub", &["moeflux-io"]),
+    ("moeflux-mpi", &["moeflux"]),
     ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),

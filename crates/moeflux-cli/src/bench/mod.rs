@@ -39,7 +39,7 @@ const AS_GREEDY: usize = 1;
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(crate) model: ModelArgs,
     /// Tokens per prompt; the last one returns its best logit. 0: no prompts
     #[arg(long, value_name = "P", default_value_t = 512)]
     prompt_tokens: usize,

@@ -53,7 +53,7 @@ use crate::sampling::SamplingArgs;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(crate) model: ModelArgs,
     /// System message
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,

@@ -42,7 +42,7 @@ const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    pub(crate) model: ModelArgs,
     /// Address to listen on. Others than this machine's own need --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,

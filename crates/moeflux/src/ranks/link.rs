@@ -6,12 +6,13 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
+use crate::ranks::hello::{Hello, difference};
 use crate::ranks::note::{Content, Note, read_error, write_error};
 use crate::ranks::order::{Order, OwnedBatch};
+use crate::ranks::stats::LinkStats;
 use crate::ranks::{Place, Ranks};
 use crate::weights::Shares;
 
@@ -47,9 +48,29 @@ impl RankGroup {
         &self.link
     }
 
-    /// The job is over because of this.
+    /// The job is over because of this, on all ranks.
     pub fn abort(&self, why: &str) {
         self.link.lock().ranks.abort(why);
+    }
+
+    /// Whether ranks cannot go on together, which was said then.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.link.lock().broken.is_some()
+    }
+
+    /// This rank cannot even begin to open the model: all ranks hear why.
+    ///
+    /// # Errors
+    ///
+    /// Why, or what another rank says.
+    pub fn refuse(&self, error: Error) -> Result<()> {
+        self.link.lock().meet(Err(error)).map(drop)
+    }
+
+    /// When ranks cannot go on together, this says so; then the job is over, on all ranks.
+    pub fn on_break(&self, say: Box<dyn Fn(&Error) + Send>) {
+        self.link.lock().on_break = Some(OnBreak(say));
     }
 }
 
@@ -98,59 +119,18 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How exchanges went.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LinkStats {
-    /// Exchanges of values.
-    pub n_exchanges: u64,
-    /// Bytes that this rank sent to each other one.
-    pub sent_bytes: u64,
-    /// Time that all exchanges took, waiting for slower ranks included.
-    pub exchange_time: Duration,
-    /// Exchanges that took less than so many microseconds: 1, 2, 4, 8 and so on.
-    pub n_by_log2_us: [u64; 32],
-}
-
-impl LinkStats {
-    fn count(&mut self, took: Duration, n_bytes: usize) {
-        self.n_exchanges += 1;
-        self.sent_bytes += n_bytes as u64;
-        self.exchange_time += took;
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = (u64::BITS - us.leading_zeros()) as usize;
-        self.n_by_log2_us[bucket.min(31)] += 1;
-    }
-
-    /// Within so many microseconds this share of exchanges was over, to the next power of two.
-    #[must_use]
-    pub fn quantile_us(&self, share: f64) -> u64 {
-        #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
-        let wanted = self.n_exchanges as f64 * share;
-        let mut seen = 0;
-        for (bucket, n) in self.n_by_log2_us.iter().enumerate() {
-            seen += n;
-            #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
-            if seen as f64 >= wanted {
-                return 1 << bucket;
-            }
-        }
-        1 << 31
-    }
-}
-
-/// What ranks tell each other of themselves before they load a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
-    /// Must be the same on all: what it is, its value.
-    pub same: Vec<(&'static str, String)>,
-    /// The least of all ranks counts.
-    pub least: Vec<u64>,
-}
-
 /// Numbers as they travel.
 pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|it| it.to_le_bytes()).collect()
+}
+
+/// Who says that nothing goes on.
+struct OnBreak(Box<dyn Fn(&Error) + Send>);
+
+impl fmt::Debug for OnBreak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnBreak")
+    }
 }
 
 /// One rank's end.
@@ -168,6 +148,9 @@ pub(crate) struct Link {
     meets: Vec<bool>,
     /// Why nothing goes on.
     broken: Option<(usize, String)>,
+    on_break: Option<OnBreak>,
+    /// Whether a model was opened: a job runs one.
+    is_used: bool,
     stats: LinkStats,
 }
 
@@ -183,6 +166,8 @@ impl Link {
             open: None,
             meets: Vec::new(),
             broken: None,
+            on_break: None,
+            is_used: false,
             stats: LinkStats::default(),
         }
     }
@@ -348,9 +333,28 @@ impl Link {
 
     /// Nothing goes on.
     pub(crate) fn break_off(&mut self, rank: usize, problem: String) -> Error {
+        let is_first = self.broken.is_none();
         self.broken.get_or_insert((rank, problem.clone()));
         let host = self.place().hosts.get(rank).cloned().unwrap_or_default();
-        Error::Rank { rank, host, problem }
+        let error = Error::Rank { rank, host, problem };
+        if let Some(OnBreak(say)) = self.on_break.as_ref().filter(|_| is_first) {
+            say(&error);
+            self.ranks.abort(&error.to_string());
+        }
+        error
+    }
+
+    /// Begins to open the model of a job.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if there was one already.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_used, true) {
+            let problem = "the ranks of a job run one model: begin another job for another one";
+            return Err(Error::Input(problem.to_owned()));
+        }
+        Ok(())
     }
 
     /// Whether anything can go on.
@@ -469,42 +473,6 @@ fn odd_one<T: PartialEq>(notes: &[Note], value: impl Fn(&Note) -> T) -> Option<u
     values.iter().position(|it| it != most)
 }
 
-impl Hello {
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut text = String::new();
-        for (name, value) in &self.same {
-            text += &format!("{name}\t{value}\n");
-        }
-        let least: Vec<String> = self.least.iter().map(u64::to_string).collect();
-        text += &format!("\t{}", least.join(" "));
-        text.into_bytes()
-    }
-
-    /// Names with values, and numbers.
-    fn read(bytes: &[u8]) -> Option<(Pairs, Vec<u64>)> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let (same, least) = text.rsplit_once("\n\t")?;
-        let pair = |line: &str| line.split_once('\t').map(|(a, b)| (a.to_owned(), b.to_owned()));
-        let same = same.lines().map(pair).collect::<Option<_>>()?;
-        let least = least.split_whitespace().map(|it| it.parse().ok()).collect::<Option<_>>()?;
-        Some((same, least))
-    }
-}
-
-/// What something is, and its value.
-type Pairs = Vec<(String, String)>;
-
-/// In what two ranks differ first.
-fn difference(first: &[(String, String)], other: &[(String, String)]) -> Option<String> {
-    let pairs = first.iter().zip(other);
-    let found = pairs
-        .into_iter()
-        .find(|(a, b)| a != b)
-        .map(|((name, a), (_, b))| format!("has another {name}: {b}, on rank 0 {a}"));
-    let differs = first.len() != other.len();
-    found.or_else(|| differs.then(|| "speaks another version of moeflux".to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -542,28 +510,5 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(!Note::is_whole(&damaged), "bit {bit}");
         }
-    }
-
-    #[test]
-    fn what_differs_is_named() {
-        let hello = |model: &str| Hello {
-            same: vec![("version", "1".to_owned()), ("model", model.to_owned())],
-            least: vec![3, 4],
-        };
-        let read = |hello: &Hello| Hello::read(&hello.to_bytes()).unwrap();
-        let (first, least) = read(&hello("ab"));
-        assert_eq!(least, [3, 4]);
-        assert_eq!(difference(&first, &read(&hello("ab")).0), None);
-        let text = difference(&first, &read(&hello("cd")).0);
-        assert_eq!(text.as_deref(), Some("has another model: cd, on rank 0 ab"));
-    }
-
-    #[test]
-    fn quantiles_are_powers_of_two() {
-        let mut stats = LinkStats::default();
-        (0..99).for_each(|_| stats.count(Duration::from_micros(3), 10));
-        stats.count(Duration::from_micros(100), 10);
-        assert_eq!((stats.quantile_us(0.5), stats.quantile_us(0.995)), (4, 128));
-        assert_eq!((stats.n_exchanges, stats.sent_bytes), (100, 1000));
     }
 }

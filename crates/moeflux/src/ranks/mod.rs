@@ -8,15 +8,19 @@
 
 mod note;
 mod order;
+mod hello;
+mod stats;
 mod link;
 mod lead;
 mod local;
 
+pub(crate) use hello::Hello;
 pub(crate) use lead::LeadBackend;
-pub(crate) use link::{Hello, Link, SharedLink, Stage, bytes_of};
-pub use link::{LinkStats, RankGroup};
+pub use link::RankGroup;
+pub(crate) use link::{Link, SharedLink, Stage, bytes_of};
 pub use local::{Fault as RankFault, LocalRanks, LocalSettings};
 pub(crate) use order::{Order, OwnedBatch};
+pub use stats::LinkStats;
 
 use std::fmt;
 use std::time::Duration;

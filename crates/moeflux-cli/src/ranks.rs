@@ -1,0 +1,153 @@
+//! This process as one of several that run a model together, if an MPI launcher started it so.
+//!
+//! **Invariant:** without a launcher nothing is opened. Rank 0 runs the command and speaks; the
+//! others follow it in silence, unless rank 0 is the one that is gone.
+
+use std::process;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use moeflux::provider::config::CONTEXT_DEFAULT;
+use moeflux::provider::ranks::{RankGroup, Ranks};
+use moeflux::provider::weights::Shares;
+use moeflux::{Error, Result};
+use moeflux_mpi::{Launcher, launcher};
+
+use crate::args::ModelArgs;
+use crate::cache::variable;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::model;
+
+/// An MPI that does not end the job by then will not.
+const ABORT_TIME: Duration = Duration::from_secs(5);
+
+/// A launcher passes on what was said only if the job is not over at once.
+const FORWARD_TIME: Duration = Duration::from_millis(200);
+
+/// Rank 0 has so long to say what is wrong before others end the job.
+const SPEECH_TIME: Duration = Duration::from_millis(500);
+
+/// Meets the other ranks, if there are some.
+pub(crate) fn join(args: &ModelArgs) -> Outcome<Option<RankGroup>> {
+    let asked = args.ranks.map(|it| it.get());
+    let found = found();
+    let launcher = match (asked, found) {
+        (Some(1), _) | (None, None) => return no_shares(args),
+        (Some(n), None) => {
+            return Err(Failure::Usage(format!(
+                "--ranks {n}: no MPI launcher started this process: begin with `mpirun -n {n}`"
+            )));
+        }
+        (Some(n), Some(found)) if found.n_ranks != n => {
+            return Err(Failure::Usage(format!(
+                "--ranks {n}, but the launcher started {} processes",
+                found.n_ranks
+            )));
+        }
+        (_, Some(found)) => found,
+    };
+    let shares = match args.shares.as_slice() {
+        [] => Shares::equal(launcher.n_ranks),
+        shares => Shares::new(shares.iter().map(|it| it.get()).collect()),
+    };
+    if shares.n_ranks() != launcher.n_ranks {
+        return Err(Failure::Usage(format!(
+            "--shares has {} numbers for {} ranks",
+            shares.n_ranks(),
+            launcher.n_ranks
+        )));
+    }
+    let group = RankGroup::new(start(&launcher, args.rank_timeout)?, shares)?;
+    let rank = group.place().rank;
+    group.on_break(Box::new(move |error| say(rank, error)));
+    Ok(Some(group))
+}
+
+/// The launcher of this process, if there is one.
+fn found() -> Option<Launcher> {
+    launcher(&|name| Some(variable(name)?.to_string_lossy().into_owned()))
+}
+
+fn no_shares(args: &ModelArgs) -> Outcome<Option<RankGroup>> {
+    match args.shares.is_empty() {
+        true => Ok(None),
+        false => Err(Failure::Usage("--shares are for several ranks".to_owned())),
+    }
+}
+
+#[cfg(unix)]
+fn start(launcher: &Launcher, timeout: Duration) -> Result<Box<dyn Ranks>> {
+    let named = variable("MOEFLUX_MPI");
+    let path = variable("PATH").unwrap_or_default();
+    let library = (named.as_deref(), path.as_os_str());
+    let ranks = moeflux_mpi::MpiRanks::start(launcher, library, timeout)?;
+    Ok(Box::new(ranks))
+}
+
+#[cfg(not(unix))]
+fn start(launcher: &Launcher, _timeout: Duration) -> Result<Box<dyn Ranks>> {
+    let n_ranks = launcher.n_ranks;
+    let problem = "several ranks run on Unix systems only";
+    Err(Error::Unsupported(format!("{n_ranks} processes of a launcher: {problem}")))
+}
+
+/// Says once what ended the job, and makes sure that it ends.
+fn say(rank: usize, error: &Error) {
+    let is_first_gone = matches!(error, Error::Rank { rank: 0, .. });
+    if rank != 0 {
+        wait(SPEECH_TIME);
+    }
+    if rank == 0 || is_first_gone {
+        say_at_once(&format!("error: {error}\n"));
+    }
+    end_soon();
+}
+
+/// Says something in one piece, before the job is over.
+fn say_at_once(text: &str) {
+    eprint!("{text}");
+    wait(FORWARD_TIME);
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    clippy::exit,
+    reason = "the job is over, and this process may wait in its MPI for ever"
+)]
+fn end_soon() {
+    thread::spawn(|| {
+        wait(ABORT_TIME);
+        process::exit(1);
+    });
+}
+
+fn wait(time: Duration) {
+    let (_sender, receiver) = channel::<()>();
+    // Nobody sends anything.
+    let _ = receiver.recv_timeout(time);
+}
+
+/// Whether this process says what goes wrong: rank 0 does, and who is alone.
+pub(crate) fn speaks() -> bool {
+    found().is_none_or(|launcher| launcher.rank == 0)
+}
+
+/// Does what rank 0 tells; whether all went well. Rank 0 hears what does not, and says it.
+pub(crate) fn follow(group: &RankGroup, args: &ModelArgs) -> bool {
+    let interrupt = Interrupt::listen();
+    let dir = match model::path(args.model.as_deref()) {
+        Ok(dir) => dir,
+        Err(error) => return group.refuse(error).is_ok(),
+    };
+    let opened = model::open(&dir, args, CONTEXT_DEFAULT, &interrupt);
+    opened.is_ok_and(|engine| engine.follow().is_ok())
+}
+
+/// The command of rank 0 has failed: it says why, and the others must not wait for more.
+pub(crate) fn end(group: &RankGroup, failure: &Failure) {
+    say_at_once(&failure.line());
+    end_soon();
+    group.abort(&failure.to_string());
+}

@@ -1,0 +1,96 @@
+//! Who started this process, by what launchers leave in the environment.
+//!
+//! **Invariant:** pure: the environment comes in as a function.
+
+use std::fmt;
+
+/// Whose launcher it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// Hydra's `mpiexec`: MPICH, Intel MPI.
+    Hydra,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+impl Kind {
+    /// Whether a library that calls itself so can be this launcher's.
+    pub(crate) fn may_launch(self, version: &str) -> bool {
+        match self {
+            Self::OpenMpi => version.contains("Open MPI"),
+            Self::Hydra => !version.contains("Open MPI"),
+            Self::Slurm => true,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OpenMpi => "Open MPI's launcher",
+            Self::Hydra => "MPICH's launcher, or one of its relatives,",
+            Self::Slurm => "Slurm",
+        })
+    }
+}
+
+/// A launcher, and which of its processes this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// Whose.
+    pub kind: Kind,
+    /// Processes that it started.
+    pub n_ranks: usize,
+    /// Which of them this is.
+    pub rank: usize,
+}
+
+/// The launcher that started this process as one of several, if one did.
+#[must_use]
+pub fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
+    let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
+    let kinds = [
+        (Kind::OpenMpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        (Kind::Hydra, "PMI_SIZE", "PMI_RANK"),
+        // A batch script has SLURM_NTASKS, too, though it is one process.
+        (Kind::Slurm, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ];
+    let found = kinds.into_iter().find_map(|(kind, size, rank)| {
+        Some(Launcher { kind, n_ranks: number(size)?, rank: number(rank)? })
+    });
+    found.filter(|it| it.n_ranks > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(variables: &[(&str, &str)]) -> Option<Launcher> {
+        launcher(&|name| {
+            let found = variables.iter().find(|(it, _)| *it == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn launchers_are_known_by_what_they_leave() {
+        let open_mpi = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "2")];
+        let expected = Launcher { kind: Kind::OpenMpi, n_ranks: 4, rank: 2 };
+        assert_eq!(found(&open_mpi), Some(expected));
+        let hydra = [("PMI_SIZE", "2"), ("PMI_RANK", "0")];
+        assert_eq!(found(&hydra), Some(Launcher { kind: Kind::Hydra, n_ranks: 2, rank: 0 }));
+        let slurm = [("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_PROCID", "7")];
+        assert_eq!(found(&slurm), Some(Launcher { kind: Kind::Slurm, n_ranks: 8, rank: 7 }));
+    }
+
+    #[test]
+    fn one_process_is_no_job() {
+        assert_eq!(found(&[]), None);
+        assert_eq!(found(&[("PMI_SIZE", "1"), ("PMI_RANK", "0")]), None);
+        assert_eq!(found(&[("PMI_SIZE", "x"), ("PMI_RANK", "0")]), None);
+        // A batch script outside of `srun`.
+        assert_eq!(found(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")]), None);
+    }
+}

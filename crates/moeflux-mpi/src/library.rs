@@ -1,0 +1,338 @@
+//! The functions of an MPI library that was opened at run time: the only `unsafe` of this crate.
+//!
+//! Handles are passed as `usize`: an interface whose handles are ints reads the lower half of the
+//! register, and writes the lower half of what a pointer names, on the little-endian machines that
+//! this runs on. **Invariant:** memory that MPI reads or writes stays where it is until MPI is done
+//! with it, or for good.
+
+#![expect(unsafe_code, reason = "functions of a library that is opened at run time")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use moeflux::{Error, Result};
+
+use crate::abi::{Abi, Constants, names, of_name};
+use crate::launcher::Kind;
+
+/// More than any interface writes.
+const STATUS_BYTES: usize = 128;
+
+/// More than any name or version has.
+const TEXT_BYTES: usize = 16 << 10;
+
+type InitThread = unsafe extern "C" fn(*const c_void, *const c_void, c_int, *mut c_int) -> c_int;
+type CommInt = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
+type SetHandler = unsafe extern "C" fn(usize, usize) -> c_int;
+type Text = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+type Send =
+    unsafe extern "C" fn(*const c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
+type Receive =
+    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
+type Probe = unsafe extern "C" fn(c_int, c_int, usize, *mut c_int, *mut Status) -> c_int;
+type Count = unsafe extern "C" fn(*const Status, usize, *mut c_int) -> c_int;
+type Test = unsafe extern "C" fn(*mut usize, *mut c_int, *mut Status) -> c_int;
+type Abort = unsafe extern "C" fn(usize, c_int) -> c_int;
+type Finalize = unsafe extern "C" fn() -> c_int;
+
+/// What a call tells of a message, for MPI alone to read.
+#[repr(C, align(16))]
+struct Status([u8; STATUS_BYTES]);
+
+#[derive(Clone, Copy, Debug)]
+struct Functions {
+    init_thread: InitThread,
+    comm_rank: CommInt,
+    comm_size: CommInt,
+    set_handler: SetHandler,
+    version: Text,
+    processor_name: Text,
+    isend: Send,
+    irecv: Receive,
+    iprobe: Probe,
+    get_count: Count,
+    test: Test,
+    abort: Abort,
+    finalize: Finalize,
+}
+
+/// An MPI library that is initialised.
+#[derive(Debug)]
+pub(crate) struct Mpi {
+    functions: Functions,
+    constants: Constants,
+    path: PathBuf,
+    /// Never closed: its threads may still run.
+    _library: ManuallyDrop<Library>,
+}
+
+/// A message on its way.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    request: usize,
+    /// What MPI reads, if this is sent.
+    sent: Option<Arc<Vec<u8>>>,
+    /// What MPI writes, if this is received.
+    received: Vec<u8>,
+    is_done: bool,
+}
+
+impl Transfer {
+    /// What was received.
+    pub(crate) fn into_received(mut self) -> Vec<u8> {
+        if self.is_done { std::mem::take(&mut self.received) } else { Vec::new() }
+    }
+}
+
+impl Drop for Transfer {
+    /// MPI may still read or write what is not done.
+    fn drop(&mut self) {
+        if !self.is_done {
+            let _kept_by_mpi = ManuallyDrop::new(self.sent.take());
+            let _kept_by_mpi = ManuallyDrop::new(std::mem::take(&mut self.received));
+        }
+    }
+}
+
+impl Mpi {
+    /// Opens the library that was named, or the one of the launcher: first in `folders`, then where
+    /// the system looks.
+    pub(crate) fn open(named: Option<&Path>, kind: Kind, folders: &[PathBuf]) -> Result<Self> {
+        if let Some(path) = named {
+            let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            return Self::load(path, of_name(&file_name), kind);
+        }
+        let mut problems = Vec::new();
+        for (name, abi) in names(kind) {
+            let paths = folders.iter().map(|folder| folder.join(name)).filter(|it| it.exists());
+            for path in paths.chain([PathBuf::from(name)]) {
+                match Self::load(&path, abi, kind) {
+                    Ok(mpi) => return Ok(mpi),
+                    Err(error) => problems.push(error.to_string()),
+                }
+            }
+        }
+        let first = problems.first().cloned().unwrap_or_default();
+        Err(Error::Machine(format!(
+            "a launcher started this process, but its MPI library was not found: set MOEFLUX_MPI \
+             to its path ({first})"
+        )))
+    }
+
+    fn load(path: &Path, abi: Abi, kind: Kind) -> Result<Self> {
+        let cannot =
+            |error: libloading::Error| Error::Machine(format!("{}: {error}", path.display()));
+        // SAFETY: what MPI libraries do when they are loaded is what they do in every program that
+        // links to them; parts that they load themselves need their names to be global.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+        let library = ManuallyDrop::new(library.map_err(cannot)?);
+        let address = |name: &str| {
+            // SAFETY: the address is not used as anything but a number.
+            let found = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
+            found.ok().map(|it| it.into_raw() as usize)
+        };
+        let constants = abi.constants(&address).ok_or_else(|| {
+            Error::Machine(format!("{}: is no {abi:?} library of MPI", path.display()))
+        })?;
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the standard says what the function takes, up to handles: see the head of
+                // this file.
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(cannot)?
+            };
+        }
+        let functions = Functions {
+            init_thread: function!("MPI_Init_thread"),
+            comm_rank: function!("MPI_Comm_rank"),
+            comm_size: function!("MPI_Comm_size"),
+            set_handler: function!("MPI_Comm_set_errhandler"),
+            version: function!("MPI_Get_library_version"),
+            processor_name: function!("MPI_Get_processor_name"),
+            isend: function!("MPI_Isend"),
+            irecv: function!("MPI_Irecv"),
+            iprobe: function!("MPI_Iprobe"),
+            get_count: function!("MPI_Get_count"),
+            test: function!("MPI_Test"),
+            abort: function!("MPI_Abort"),
+            finalize: function!("MPI_Finalize"),
+        };
+        let mpi = Self { functions, constants, path: path.to_owned(), _library: library };
+        // This may be asked before the beginning, which some libraries end the process in if the
+        // launcher is not theirs.
+        let version = mpi.version();
+        if !kind.may_launch(&version) {
+            return Err(mpi.foreign(&format!("{kind} started this process")));
+        }
+        mpi.init()?;
+        Ok(mpi)
+    }
+
+    /// What to say of a library that belongs to another launcher.
+    pub(crate) fn foreign(&self, why: &str) -> Error {
+        Error::Machine(format!(
+            "{why}, but {} ({}) belongs to another MPI; set MOEFLUX_MPI to the library of the \
+             launcher",
+            self.path.display(),
+            self.version()
+        ))
+    }
+
+    fn init(&self) -> Result<()> {
+        let Constants { world, errors_return, serialized, .. } = self.constants;
+        let mut provided = 0;
+        let none = ptr::null();
+        // SAFETY: no arguments of the command are passed; the level is written to an int.
+        let code =
+            unsafe { (self.functions.init_thread)(none, none, serialized, &raw mut provided) };
+        self.check("MPI_Init_thread", code)?;
+        // SAFETY: both handles are constants of this interface.
+        let code = unsafe { (self.functions.set_handler)(world, errors_return) };
+        self.check("MPI_Comm_set_errhandler", code)?;
+        if provided < serialized {
+            return Err(Error::Machine(format!(
+                "{} lets only one thread of a program call it",
+                self.path.display()
+            )));
+        }
+        Ok(())
+    }
+
+    fn check(&self, function: &str, code: c_int) -> Result<()> {
+        match code {
+            0 => Ok(()),
+            code => {
+                let path = self.path.display();
+                Err(Error::Machine(format!("{function} of {path} failed with code {code}")))
+            }
+        }
+    }
+
+    /// What it calls itself.
+    pub(crate) fn version(&self) -> String {
+        self.text(self.functions.version)
+    }
+
+    /// The host of this process.
+    pub(crate) fn host(&self) -> String {
+        self.text(self.functions.processor_name)
+    }
+
+    fn text(&self, function: Text) -> String {
+        let mut bytes = vec![0_u8; TEXT_BYTES];
+        let mut n_bytes = 0;
+        // SAFETY: there is more room than any interface's limits of these texts, and the end is 0.
+        let code = unsafe { function(bytes.as_mut_ptr().cast(), &raw mut n_bytes) };
+        let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy);
+        let text = text.unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        // Packages and dates follow.
+        let short = line.split(',').next().unwrap_or_default();
+        if code == 0 { short.to_owned() } else { String::new() }
+    }
+
+    /// Which process this is, of how many.
+    pub(crate) fn place(&self) -> Result<(usize, usize)> {
+        let number = |function: CommInt, name: &str| {
+            let mut number = 0;
+            // SAFETY: the handle is a constant of this interface; the result is an int.
+            let code = unsafe { function(self.constants.world, &raw mut number) };
+            self.check(name, code)?;
+            Ok::<_, Error>(usize::try_from(number).unwrap_or(0))
+        };
+        let rank = number(self.functions.comm_rank, "MPI_Comm_rank")?;
+        Ok((rank, number(self.functions.comm_size, "MPI_Comm_size")?))
+    }
+
+    /// Begins to send.
+    pub(crate) fn send(&self, bytes: Arc<Vec<u8>>, (to, tag): (usize, c_int)) -> Result<Transfer> {
+        let (n_bytes, to) = (int(bytes.len())?, int(to)?);
+        let Constants { world, byte, .. } = self.constants;
+        let data = bytes.as_ptr();
+        let (sent, received) = (Some(bytes), Vec::new());
+        let mut transfer = Transfer { request: 0, sent, received, is_done: false };
+        let request = &raw mut transfer.request;
+        // SAFETY: the bytes are kept by the transfer until MPI has read them.
+        let code =
+            unsafe { (self.functions.isend)(data.cast(), n_bytes, byte, to, tag, world, request) };
+        self.check("MPI_Isend", code)?;
+        Ok(transfer)
+    }
+
+    /// The length of the next message of a rank, if one has come.
+    pub(crate) fn probe(&self, (from, tag): (usize, c_int)) -> Result<Option<usize>> {
+        let Constants { world, byte, .. } = self.constants;
+        let mut status = Status([0; STATUS_BYTES]);
+        let (from, mut has_come) = (int(from)?, 0);
+        let status = &raw mut status;
+        // SAFETY: the status has more bytes than any interface writes.
+        let code = unsafe { (self.functions.iprobe)(from, tag, world, &raw mut has_come, status) };
+        self.check("MPI_Iprobe", code)?;
+        if has_come == 0 {
+            return Ok(None);
+        }
+        let mut n_bytes = 0;
+        // SAFETY: the status was written just now.
+        let code = unsafe { (self.functions.get_count)(status, byte, &raw mut n_bytes) };
+        self.check("MPI_Get_count", code)?;
+        Ok(usize::try_from(n_bytes).ok())
+    }
+
+    /// Begins to receive a message of this length into `buffer`.
+    pub(crate) fn receive(
+        &self,
+        mut buffer: Vec<u8>,
+        n_bytes: usize,
+        (from, tag): (usize, c_int),
+    ) -> Result<Transfer> {
+        buffer.clear();
+        buffer.resize(n_bytes, 0);
+        let (n_bytes, from) = (int(n_bytes)?, int(from)?);
+        let Constants { world, byte, .. } = self.constants;
+        let data = buffer.as_mut_ptr();
+        let (sent, received) = (None, buffer);
+        let mut transfer = Transfer { request: 0, sent, received, is_done: false };
+        let request = &raw mut transfer.request;
+        // SAFETY: the bytes are kept by the transfer, which nobody looks into until MPI has
+        // written them.
+        let code = unsafe {
+            (self.functions.irecv)(data.cast(), n_bytes, byte, from, tag, world, request)
+        };
+        self.check("MPI_Irecv", code)?;
+        Ok(transfer)
+    }
+
+    /// Whether a message has arrived or has left.
+    pub(crate) fn is_done(&self, transfer: &mut Transfer) -> Result<bool> {
+        if transfer.is_done {
+            return Ok(true);
+        }
+        let (mut is_done, mut status) = (0, Status([0; STATUS_BYTES]));
+        let request = &raw mut transfer.request;
+        // SAFETY: the request is one that MPI gave and that is not done.
+        let code = unsafe { (self.functions.test)(request, &raw mut is_done, &raw mut status) };
+        self.check("MPI_Test", code)?;
+        transfer.is_done = is_done != 0;
+        Ok(transfer.is_done)
+    }
+
+    /// Ends the job on all ranks.
+    pub(crate) fn abort(&self) {
+        // SAFETY: the handle is a constant of this interface.
+        let _ = unsafe { (self.functions.abort)(self.constants.world, 1) };
+    }
+
+    /// Says that this rank is done; waits for the others.
+    pub(crate) fn finalize(&self) {
+        // SAFETY: no call follows.
+        let _ = unsafe { (self.functions.finalize)() };
+    }
+}
+
+fn int(number: usize) -> Result<c_int> {
+    c_int::try_from(number)
+        .map_err(|_| Error::Machine(format!("a message of {number} bytes is too large for MPI")))
+}

@@ -1,0 +1,241 @@
+//! Ranks whose messages MPI carries.
+//!
+//! **Invariant:** every wait looks at the time, gives the core away when it lasts, and names who is
+//! waited for.
+
+use std::ffi::{OsStr, c_int};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux::provider::io::{Clock, RealClock};
+use moeflux::provider::ranks::{Place, Ranks};
+use moeflux::{Error, Result};
+
+use crate::launcher::Launcher;
+use crate::library::{Mpi, Transfer};
+
+const TAG_VALUES: c_int = 1;
+const TAG_ORDERS: c_int = 2;
+const TAG_HOSTS: c_int = 3;
+
+/// For so long a wait spins: most are over by then.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// And for so long it gives the core to others between two looks; then it sleeps.
+const YIELD: Duration = Duration::from_millis(1);
+const NAP: Duration = Duration::from_micros(50);
+
+/// Who hears nothing for so long is idle, and sleeps longer.
+const IDLE: Duration = Duration::from_millis(200);
+const IDLE_NAP: Duration = Duration::from_millis(1);
+
+/// This process as one rank of a job of MPI.
+#[derive(Debug)]
+pub struct MpiRanks {
+    mpi: Mpi,
+    place: Place,
+    clock: RealClock,
+    timeout: Duration,
+    patience: u32,
+    /// Orders that have not left.
+    orders: Vec<Transfer>,
+    is_over: bool,
+}
+
+impl MpiRanks {
+    /// Opens the library at `named`, or the launcher's MPI, and meets the other ranks. Where a
+    /// launcher lies in a folder of `path`, as in the variable of that name, its library is looked
+    /// for beside it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Machine`] if there is no such library, or if it does not see the ranks that the
+    /// launcher started; [`Error::Rank`].
+    pub fn start(
+        launcher: &Launcher,
+        (named, path): (Option<&Path>, &OsStr),
+        timeout: Duration,
+    ) -> Result<Self> {
+        let mpi = Mpi::open(named, launcher.kind, &folders(path))?;
+        let (rank, n_ranks) = mpi.place()?;
+        if n_ranks != launcher.n_ranks {
+            let n_started = launcher.n_ranks;
+            let why = format!("of {n_started} processes that were started {n_ranks} can be seen");
+            return Err(mpi.foreign(&why));
+        }
+        let place = Place { rank, hosts: vec![String::from("?"); n_ranks] };
+        let (clock, patience) = (RealClock::new(), 1);
+        let orders = Vec::new();
+        let mut ranks = Self { mpi, place, clock, timeout, patience, orders, is_over: false };
+        ranks.meet()?;
+        Ok(ranks)
+    }
+
+    /// What the library calls itself.
+    #[must_use]
+    pub fn version(&self) -> String {
+        self.mpi.version()
+    }
+
+    fn meet(&mut self) -> Result<()> {
+        let host = self.mpi.host();
+        let mut hosts = vec![Vec::new(); self.place.n_ranks()];
+        self.swap(host.as_bytes(), &mut hosts, TAG_HOSTS)?;
+        hosts[self.place.rank] = host.into_bytes();
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        self.place.hosts = hosts.iter().map(text).collect();
+        Ok(())
+    }
+
+    fn swap(&self, own: &[u8], from: &mut [Vec<u8>], tag: c_int) -> Result<()> {
+        let others = (0..from.len()).filter(|rank| *rank != self.place.rank);
+        let others: Vec<usize> = others.collect();
+        let own = Arc::new(own.to_vec());
+        let sends = others.iter().map(|to| self.mpi.send(Arc::clone(&own), (*to, tag)));
+        let mut sends: Vec<Transfer> = sends.collect::<Result<_>>()?;
+        let mut receiving: Vec<Option<Transfer>> = from.iter().map(|_| None).collect();
+        let mut missing = others;
+        let began = self.clock.now();
+        let deadline = self.timeout * self.patience;
+        loop {
+            let mut left = Vec::with_capacity(missing.len());
+            for rank in missing {
+                if !self.receive(&mut receiving[rank], &mut from[rank], (rank, tag))? {
+                    left.push(rank);
+                }
+            }
+            missing = left;
+            let mut have_left = true;
+            for send in &mut sends {
+                have_left &= self.mpi.is_done(send)?;
+            }
+            if missing.is_empty() && have_left {
+                return Ok(());
+            }
+            let waited = self.clock.now().saturating_sub(began);
+            if waited > deadline {
+                let rank = missing.first().copied().unwrap_or(0);
+                let problem = format!("has not answered for {} s", deadline.as_secs_f64());
+                return Err(self.error(rank, problem));
+            }
+            self.pause(waited);
+        }
+    }
+
+    /// Goes on with a message of a rank; whether it is there.
+    fn receive(
+        &self,
+        receiving: &mut Option<Transfer>,
+        target: &mut Vec<u8>,
+        source: (usize, c_int),
+    ) -> Result<bool> {
+        if receiving.is_none() {
+            let Some(n_bytes) = self.mpi.probe(source)? else { return Ok(false) };
+            *receiving = Some(self.mpi.receive(std::mem::take(target), n_bytes, source)?);
+        }
+        let Some(transfer) = receiving else { return Ok(false) };
+        if !self.mpi.is_done(transfer)? {
+            return Ok(false);
+        }
+        *target = receiving.take().map(Transfer::into_received).unwrap_or_default();
+        Ok(true)
+    }
+
+    fn pause(&self, waited: Duration) {
+        match waited {
+            it if it < SPIN => std::hint::spin_loop(),
+            it if it < YIELD => std::thread::yield_now(),
+            it if it < IDLE => std::thread::park_timeout(NAP),
+            _ => std::thread::park_timeout(IDLE_NAP),
+        }
+    }
+
+    fn error(&self, rank: usize, problem: String) -> Error {
+        Error::Rank { rank, host: self.place.hosts[rank].clone(), problem }
+    }
+
+    fn forget_what_has_left(&mut self) -> Result<()> {
+        let mut orders = std::mem::take(&mut self.orders);
+        for mut order in orders.drain(..) {
+            if !self.mpi.is_done(&mut order)? {
+                self.orders.push(order);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Ranks for MpiRanks {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn exchange(&mut self, own: &[u8], from: &mut [Vec<u8>]) -> Result<()> {
+        self.swap(own, from, TAG_VALUES)
+    }
+
+    fn tell(&mut self, order: &[u8]) -> Result<()> {
+        self.forget_what_has_left()?;
+        let order = Arc::new(order.to_vec());
+        for rank in 1..self.place.n_ranks() {
+            let sent = self.mpi.send(Arc::clone(&order), (rank, TAG_ORDERS))?;
+            self.orders.push(sent);
+        }
+        self.forget_what_has_left()
+    }
+
+    fn hear(&mut self, order: &mut Vec<u8>) -> Result<()> {
+        let mut receiving = None;
+        let began = self.clock.now();
+        while !self.receive(&mut receiving, order, (0, TAG_ORDERS))? {
+            self.pause(self.clock.now().saturating_sub(began));
+        }
+        Ok(())
+    }
+
+    fn set_patience(&mut self, factor: u32) {
+        self.patience = factor;
+    }
+
+    /// Some implementations of MPI end the process here, others come back.
+    fn abort(&mut self, _why: &str) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.mpi.abort();
+        }
+    }
+}
+
+impl Drop for MpiRanks {
+    /// Orders leave, then all ranks part.
+    fn drop(&mut self) {
+        let began = self.clock.now();
+        while !self.is_over && !self.orders.is_empty() {
+            let waited = self.clock.now().saturating_sub(began);
+            if self.forget_what_has_left().is_err() || waited > self.timeout {
+                break;
+            }
+            self.pause(waited);
+        }
+        if !self.is_over {
+            self.mpi.finalize();
+        }
+    }
+}
+
+/// Where a launcher's own library lies, if the launcher is found.
+fn folders(path: &OsStr) -> Vec<PathBuf> {
+    let launchers = std::env::split_paths(path)
+        .flat_map(|folder| ["mpirun", "mpiexec"].map(|name| folder.join(name)));
+    let real = launchers.filter_map(|it| it.canonicalize().ok());
+    let mut folders: Vec<PathBuf> = real
+        .filter_map(|it| Some(it.parent()?.parent()?.to_owned()))
+        .flat_map(|root| ["lib", "lib64"].map(|name| root.join(name)))
+        .collect();
+    folders.dedup();
+    folders
+}

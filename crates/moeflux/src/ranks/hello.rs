@@ -1,0 +1,65 @@
+//! What ranks tell each other of themselves before they load a model.
+
+/// What ranks tell each other of themselves before they load a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Must be the same on all: what it is, its value.
+    pub same: Vec<(&'static str, String)>,
+    /// The least of all ranks counts.
+    pub least: Vec<u64>,
+}
+
+impl Hello {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut text = String::new();
+        for (name, value) in &self.same {
+            text += &format!("{name}\t{value}\n");
+        }
+        let least: Vec<String> = self.least.iter().map(u64::to_string).collect();
+        text += &format!("\t{}", least.join(" "));
+        text.into_bytes()
+    }
+
+    /// Names with values, and numbers.
+    pub(super) fn read(bytes: &[u8]) -> Option<(Pairs, Vec<u64>)> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let (same, least) = text.rsplit_once("\n\t")?;
+        let pair = |line: &str| line.split_once('\t').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let same = same.lines().map(pair).collect::<Option<_>>()?;
+        let least = least.split_whitespace().map(|it| it.parse().ok()).collect::<Option<_>>()?;
+        Some((same, least))
+    }
+}
+
+/// What something is, and its value.
+pub(super) type Pairs = Vec<(String, String)>;
+
+/// In what two ranks differ first.
+pub(super) fn difference(first: &[(String, String)], other: &[(String, String)]) -> Option<String> {
+    let pairs = first.iter().zip(other);
+    let found = pairs
+        .into_iter()
+        .find(|(a, b)| a != b)
+        .map(|((name, a), (_, b))| format!("has another {name}: {b}, on rank 0 {a}"));
+    let differs = first.len() != other.len();
+    found.or_else(|| differs.then(|| "speaks another version of moeflux".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_named() {
+        let hello = |model: &str| Hello {
+            same: vec![("version", "1".to_owned()), ("model", model.to_owned())],
+            least: vec![3, 4],
+        };
+        let read = |hello: &Hello| Hello::read(&hello.to_bytes()).unwrap();
+        let (first, least) = read(&hello("ab"));
+        assert_eq!(least, [3, 4]);
+        assert_eq!(difference(&first, &read(&hello("ab")).0), None);
+        let text = difference(&first, &read(&hello("cd")).0);
+        assert_eq!(text.as_deref(), Some("has another model: cd, on rank 0 ab"));
+    }
+}

@@ -1,0 +1,185 @@
+"""check.py MOEFLUX TOOLS RUNS: four ranks of both MPIs beside one process. See ../mpi.sh."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+MOEFLUX, TOOLS, RUNS = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
+GOLDEN = pathlib.Path("golden")
+RANK = {"openmpi": "OMPI_COMM_WORLD_RANK", "mpich": "PMI_RANK"}
+REFUSALS = ["cannot be divided over", "inputs as rows"]
+
+
+def command(mpi, n_ranks):
+    root = TOOLS / mpi
+    args = [str(root / "bin/mpiexec"), "-n", str(n_ranks)]
+    if mpi == "openmpi":
+        args += ["--oversubscribe", "--bind-to", "none"]
+    env = dict(os.environ, PATH=f"{root / 'bin'}:{os.environ['PATH']}")
+    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return args, env
+
+
+def run(mpi, n_ranks, args, **kwargs):
+    start, env = command(mpi, n_ranks)
+    env |= kwargs.pop("env", {})
+    done = subprocess.run(start + args, env=env, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def expect(is_so, what):
+    if not is_so:
+        sys.exit(f"FAILED: {what}")
+
+
+def ours(output):
+    """What moeflux says, without what MPI says around it."""
+    return [line for line in output.splitlines() if line.startswith("error: ")]
+
+
+def goldens(out):
+    """All goldens in both arithmetics: the bytes of one process."""
+    n_same, n_refused = 0, 0
+    cases = sorted(it for it in GOLDEN.iterdir() if (it / "tokens.json").exists())
+    for case in cases:
+        tokens = ",".join(str(it) for it in json.loads((case / "tokens.json").read_text()))
+        for extra in ([], ["--precise"]):
+            args = ["logits", "--model", str(case), "--tokens", tokens, "--threads", "1"]
+            args += ["--slots", "6", *extra]
+            alone = subprocess.run([MOEFLUX, *args, "--out", out / "alone.npy"], check=False)
+            for mpi in RANK:
+                together = out / "together.npy"
+                together.unlink(missing_ok=True)
+                code, output = run(mpi, 4, [MOEFLUX, *args, "--out", str(together)])
+                if any(it in output for it in REFUSALS):
+                    expect(code != 0 and len(ours(output)) == 1, f"{case.name}, {mpi}: {output}")
+                    n_refused += 1
+                    continue
+                expect(code == 0 and alone.returncode == 0, f"{case.name}, {mpi}: {output}")
+                same = together.read_bytes() == (out / "alone.npy").read_bytes()
+                expect(same, f"{case.name}, {mpi}: other bytes")
+                n_same += 1
+    print(f"{n_same} files of logits of 4 ranks are those of one process, "
+          f"{n_refused} divisions were refused")
+
+
+def per_rank(out, mpi, cases, usual):
+    """A script that runs moeflux with other arguments on some ranks."""
+    lines = [f'[ "${RANK[mpi]}" = {rank} ] && exec {MOEFLUX} {args}' for rank, args in cases]
+    script = out / "rank.sh"
+    script.write_text("\n".join([*lines, f"exec {MOEFLUX} {usual}"]) + "\n")
+    return ["bash", str(script)]
+
+
+def refusals(out):
+    model = GOLDEN / "mlx-qwen3_moe-q4-g32-bf16"
+    other = GOLDEN / "qwen3_moe-bf16"
+    npy = out / "refused.npy"
+    usual = f"logits --model {model} --tokens 1,2,3 --out {npy}"
+    plain = [MOEFLUX, *usual.split()]
+    alone = out / "alone.npy"
+    subprocess.run([MOEFLUX, *usual.replace(str(npy), str(alone)).split()], check=True)
+    for mpi in RANK:
+        isas = [(1, f"{usual} --isa scalar"), (2, f"{usual} --isa avx2 --threads 1")]
+        code, output = run(mpi, 4, per_rank(out, mpi, isas, usual))
+        expect(code == 0 and npy.read_bytes() == alone.read_bytes(), f"instruction sets: {output}")
+        cases = [
+            ([(2, usual.replace(str(model), str(other)))], "rank 2 (", "has another model"),
+            ([(1, usual + " --precise")], "rank 1 (", "has another arithmetic: f32"),
+            ([(3, usual.replace(str(model), "/nowhere"))], "rank 3 (", "there is no such folder"),
+        ]
+        for ranks, who, what in cases:
+            began = time.monotonic()
+            code, output = run(mpi, 4, per_rank(out, mpi, ranks, usual))
+            lines = ours(output)
+            expect(code != 0 and len(lines) == 1, f"{mpi}, {what}: {code} {output}")
+            expect(who in lines[0] and what in lines[0], f"{mpi}: {lines}")
+            expect(time.monotonic() - began < 10, f"{mpi}, {what}: {time.monotonic() - began} s")
+        foreign = {"openmpi": "mpich/lib/libmpi_abi.so.1", "mpich": "openmpi/lib/libmpi.so.40"}
+        code, output = run(mpi, 4, plain, env={"MOEFLUX_MPI": str(TOOLS / foreign[mpi])})
+        expect(code != 0 and "belongs to another MPI" in output, f"{mpi}: {output}")
+        code, output = run(mpi, 2, [*plain, "--ranks", "4"])
+        expect(code != 0 and "the launcher started 2 processes" in output, f"{mpi}: {output}")
+    print("other models, arithmetics, folders, launchers and numbers of ranks are refused by name; "
+          "other instruction sets are not")
+
+
+def ranks_of(mark, mpi):
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes().split(b"\0")
+            is_ours = os.readlink(entry / "exe") == os.path.realpath(MOEFLUX)
+        except OSError:
+            continue
+        variables = dict(it.split(b"=", 1) for it in environ if b"=" in it)
+        if is_ours and variables.get(b"MOEFLUX_CHECK") == mark.encode():
+            found[int(variables[RANK[mpi].encode()])] = int(entry.name)
+    return found
+
+
+def end_one(mpi, how, seed):
+    """Ends a rank of a job in the middle: seconds until all are gone, and what was said."""
+    rng, mark = random.Random(seed), f"{mpi}-{how}-{seed}-{os.getpid()}"
+    start, env = command(mpi, 4)
+    env["MOEFLUX_CHECK"] = mark
+    args = ["bench", "--prompt-tokens", "32", "--gen-tokens", "200", "--repeat", "500"]
+    args += ["--threads", "1", "--slots", "40", "--rank-timeout", "2"]
+    job = subprocess.Popen(start + [MOEFLUX, *args], env=env, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        while len(ranks := ranks_of(mark, mpi)) < 4:
+            expect(job.poll() is None, f"{mark}: ended before it began: {job.stdout.read()}")
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0.3, 2.0))
+        rank = rng.randrange(4)
+        os.kill(ranks[rank], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP,
+                              "end": signal.SIGTERM}[how])
+        began = time.monotonic()
+        output, _ = job.communicate(timeout=60)
+        took = time.monotonic() - began
+        while ranks_of(mark, mpi):
+            expect(time.monotonic() - began < 60, f"{mark}: ranks are left")
+            time.sleep(0.05)
+        expect(job.returncode != 0, f"{mark}: rc 0 after rank {rank}: {output}")
+        return max(took, time.monotonic() - began), rank, output
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+
+
+def ends():
+    limits = {"kill": 2.0, "end": 2.0, "stop": 7.0}
+    for mpi in RANK:
+        for how, limit in limits.items():
+            times = []
+            for seed in range(RUNS):
+                took, rank, output = end_one(mpi, how, seed)
+                times.append(took)
+                if how == "stop":
+                    expect(f"rank {rank} (" in output and "has not answered for 2 s" in output,
+                           f"{mpi}, rank {rank} stopped: {output}")
+            times.sort()
+            print(f"{mpi}: {RUNS} jobs with a rank that is sent {how}: all ranks gone after "
+                  f"{times[len(times) // 2]:.2f} s [{times[0]:.2f} .. {times[-1]:.2f}]", flush=True)
+            expect(times[-1] <= limit, f"{mpi}, {how}: {times[-1]:.2f} s are more than {limit}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder)
+        goldens(out)
+        refusals(out)
+    ends()
+
+
+if __name__ == "__main__":
+    main()
