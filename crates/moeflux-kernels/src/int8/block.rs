@@ -93,12 +93,10 @@ impl<'a> RowBlock<'a> {
     }
 
     /// Asks for a part of the next sixteen rows, which follow these in memory, or of later ones: as
-    /// much of it as bytes `at .. at + n_bytes` are of each of these rows.
+    /// much of it as bytes `at .. at + n_bytes` are of each of these rows. Where rows of others may
+    /// lie between, [`RowBlock::prefetch_next_of_every`] asks for the right bytes.
     #[inline(always)]
     pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
-        if self.stride != self.row_bytes {
-            return self.prefetch_next_apart(simd, at, n_bytes);
-        }
         let block_bytes = LANES * self.row_bytes;
         let has_room = block_bytes <= S::NEAR_BYTES_MAX && !self.ahead.is_near;
         let ahead = if has_room { block_bytes } else { block_bytes.max(self.ahead.bytes_min) };
@@ -110,9 +108,15 @@ impl<'a> RowBlock<'a> {
         }
     }
 
-    /// The same where rows of others lie between: of each row the lines that begin in these bytes.
+    /// The same where rows of others may lie between: of each row the lines that begin in these
+    /// bytes. Apart from [`RowBlock::prefetch_next`], because the compiler makes its sixteen
+    /// addresses ready before a loop, whether the loop needs them or not: 14 % more instructions of
+    /// a product with IQ4_XS by AVX2.
     #[inline(always)]
-    fn prefetch_next_apart<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
+    pub(crate) fn prefetch_next_of_every<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
+        if self.stride == self.row_bytes {
+            return self.prefetch_next(simd, at, n_bytes);
+        }
         let first = at.next_multiple_of(LINE);
         if first >= at + n_bytes {
             return;

@@ -17,7 +17,7 @@ use crate::lanes::LANES;
 pub(super) const HALF_COLS: usize = PIECE / 2;
 
 /// Columns of a unit.
-pub(super) const UNIT_COLS: usize = 4 * HALF_COLS;
+const UNIT_COLS: usize = 4 * HALF_COLS;
 
 /// Blocks of a chunk of small ones.
 const TAIL_BLOCKS: usize = 4;
