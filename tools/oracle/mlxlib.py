@@ -123,6 +123,9 @@ def load(case, f32=False):
         dims = int(c["head_dim"] * c.get("partial_rotary_factor", 1.0))
         for layer in model.layers:
             layer.self_attn.rope = rope_utils.initialize_rope(dims, c["rope_theta"], False, scaling, c["max_position_embeddings"])
+    if c["model_type"] == "gpt_oss":                                # mlx-lm has a limit of 7 whatever the config says
+        for layer in model.layers:
+            layer.mlp.experts.activation._limit = c["swiglu_limit"]
     return model, cfg
 
 

@@ -4,6 +4,9 @@
 #
 #     tools/release/linux.sh x86_64|aarch64 OUTDIR
 #
+# RUNNER names a program that runs the binary, where this machine cannot, for its completions:
+# RUNNER='env -u LD_LIBRARY_PATH qemu-aarch64 -L /usr/aarch64-linux-gnu'.
+#
 # Needs python3 with venv, and Rust's library for the target (`rustup target add`). Where rustup has
 # none, RUSTC names a compiler with its library's source, and that is built, too.
 set -euo pipefail

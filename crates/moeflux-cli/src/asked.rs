@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use moeflux::provider::format::read_file;
 use moeflux::{Error, ModelText, Result, TokenId};
 use moeflux_chat::{
@@ -26,13 +26,14 @@ const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
 /// The prompt, and how it is told.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("asked").required(true).multiple(true))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Asked {
     /// Text to continue; `-` reads it from stdin
-    #[arg(required_unless_present_any = ["messages", "prompt_file"])]
+    #[arg(group = "asked")]
     prompt: Option<String>,
     /// File with the text to continue
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt", group = "asked")]
     prompt_file: Option<PathBuf>,
     /// Format the prompt with the model's chat template, as a message of the user; an empty think
     /// block before the answer is not printed
@@ -43,7 +44,7 @@ pub(crate) struct Asked {
     system: Option<String>,
     /// JSON file with earlier messages, as `messages` of the OpenAI API, or with an object that
     /// also has `tools`, `tool_choice` or `response_format`; options take the place of these
-    #[arg(long, value_name = "FILE", requires = "chat")]
+    #[arg(long, value_name = "FILE", requires = "chat", group = "asked")]
     messages: Option<PathBuf>,
     /// Beginning of the answer, which the model continues
     #[arg(long, value_name = "TEXT", requires = "chat")]

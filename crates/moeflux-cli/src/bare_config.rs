@@ -125,7 +125,9 @@ impl BareConfig {
     /// The config of a checkpoint that was made so.
     pub(crate) fn quantised(&self, kind: ImaginedKind, checkpoint: &ImaginedCheckpoint) -> Value {
         match kind {
-            ImaginedKind::Affine(params) => self.of_mlx(params, "affine", checkpoint),
+            ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => {
+                self.of_mlx(params, "affine", checkpoint)
+            }
             ImaginedKind::Mxfp4 => {
                 self.of_mlx(QuantParams { bits: 4, group: 32 }, "mxfp4", checkpoint)
             }

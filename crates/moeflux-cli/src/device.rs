@@ -35,6 +35,7 @@ pub(crate) fn of(
     match backend {
         BackendName::Cpu | BackendName::Reference => Ok(None),
         BackendName::Gpu => {
+            check_memory(args, candidate.0)?;
             let adapter = without_noise(|| choose(args.gpu.as_deref()))?;
             maker(&adapter, args).map(Some)
         }
@@ -55,6 +56,13 @@ pub(crate) fn falls_back(backend: BackendName, error: &Error) -> bool {
 /// Says that the CPU computes, and why.
 pub(crate) fn say_fallback(error: &Error) {
     eprintln!("note: computing on the CPU: {error}");
+}
+
+/// Refuses a model whose resident weights are more than what `--gpu-memory` allows.
+fn check_memory(args: &ModelArgs, dir: &Path) -> Result<()> {
+    let Some(Budget::Bytes(n_bytes)) = args.gpu_memory else { return Ok(()) };
+    let (blueprint, _) = Blueprint::open(dir)?;
+    Needs::new(&blueprint).check_gpu_memory(n_bytes)
 }
 
 fn maker(adapter: &Adapter, args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {

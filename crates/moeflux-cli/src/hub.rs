@@ -38,6 +38,16 @@ pub(crate) fn wanted(text: &str) -> std::result::Result<Wanted, String> {
     text.parse::<Wanted>().map_err(|error| error.to_string())
 }
 
+/// Parses the same of what is downloaded: all models have an owner, and a name alone would be
+/// looked for on the hub in vain.
+pub(crate) fn wanted_of_owner(text: &str) -> std::result::Result<Wanted, String> {
+    let wanted = wanted(text)?;
+    match wanted.id.to_string().contains('/') {
+        true => Ok(wanted),
+        false => Err(format!("write OWNER/NAME, with the owner of the repository: .../{wanted}")),
+    }
+}
+
 /// The folder that `--model` means: itself, or that of a model in the cache.
 pub(crate) fn found(path: &Path) -> Result<PathBuf> {
     let Some(wanted) = named(path) else { return Ok(path.to_owned()) };

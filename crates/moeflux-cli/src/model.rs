@@ -12,7 +12,7 @@ use moeflux::provider::experts::stream::{Drives, ReadFor, choose_way};
 use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, gguf_at};
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, EngineBuilder, Error, ModelText, Result, TokenId};
-use moeflux_io::{Caching, create_file};
+use moeflux_io::{Caching, ReadFile, create_file};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
@@ -68,6 +68,9 @@ fn check_there(path: &Path) -> Result<()> {
 /// Says what to name instead of a file, or of what has the name of one. A config is taken by some
 /// commands, which judge it.
 pub(crate) fn check_named(path: &Path) -> Result<()> {
+    if path.exists() && !path.is_file() && !path.is_dir() {
+        return ReadFile::open(path).map(drop).map_err(Error::io("open", path));
+    }
     let is_named_as_file = ["safetensors", "gguf"].iter().any(|it| has_end(path, it));
     if path.is_dir() || !(path.is_file() || is_named_as_file) {
         return Ok(());
@@ -96,7 +99,7 @@ fn has_end(path: &Path, end: &str) -> bool {
 
 fn begins_as_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
-    let file = moeflux_io::ReadFile::open(path).ok();
+    let file = ReadFile::open(path).ok();
     file.is_some_and(|file| file.read_exact_at(0, &mut magic).is_ok()) && &magic == b"GGUF"
 }
 
@@ -215,7 +218,7 @@ pub(crate) fn open_on(
         config.streaming.n_slots_max = args.slots.map(NonZeroUsize::get);
         config.ranks.clone_from(&args.group);
     });
-    match open_as(&builder, args, interrupt) {
+    let opened = match open_as(&builder, args, interrupt) {
         Err(error) if has_device && device::falls_back(backend, &error) => {
             device::say_fallback(&error);
             let builder = builder.configure(|config| {
@@ -225,7 +228,16 @@ pub(crate) fn open_on(
             open_as(&builder, args, interrupt)
         }
         opened => opened,
+    };
+    if let (Some(mirror), Ok(engine)) = (&args.mirror, &opened)
+        && engine.stream_stats().is_none()
+    {
+        let mirror = mirror.display();
+        eprintln!(
+            "note: nothing is read from the mirror {mirror}: all experts have room in memory"
+        );
     }
+    opened
 }
 
 fn open_as(builder: &EngineBuilder, args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {

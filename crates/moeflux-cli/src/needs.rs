@@ -3,7 +3,6 @@
 //! **Invariant:** counted from the matrices that were bound, like `inspect`'s numbers; knows no
 //! machine.
 
-use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::step_bytes;
 use moeflux::provider::config::N_ROWS_DEFAULT;
@@ -11,6 +10,7 @@ use moeflux::provider::ids::MatrixId;
 use moeflux::provider::ops::{KvKind, Op};
 use moeflux::provider::spec::MixerSpec;
 use moeflux::provider::weights::ExpertBank;
+use moeflux::{Arithmetic, ByteCount, Error, Result};
 use moeflux_kernels::{MatrixKind, MatrixLayout};
 
 /// How the default arithmetic keeps keys and values.
@@ -168,6 +168,22 @@ impl Needs {
     /// Keys, values and recurrent state of a session.
     pub(crate) fn session_bytes(&self, n_positions: u64) -> u64 {
         self.kv_bytes_per_position.saturating_mul(n_positions).saturating_add(self.state_bytes)
+    }
+
+    /// Refuses memory of a GPU in which the weights that every token needs have no room.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] with both numbers.
+    pub(crate) fn check_gpu_memory(&self, gpu_bytes: u64) -> Result<()> {
+        if gpu_bytes >= self.resident_bytes {
+            return Ok(());
+        }
+        let [told, needed] = [gpu_bytes, self.resident_bytes].map(ByteCount);
+        Err(Error::Input(format!(
+            "--gpu-memory allows {told}, and the weights that every token needs are {needed}: \
+             allow more than that, or leave the GPU out"
+        )))
     }
 
     /// Memory of a device that holds all of it, with steps of the usual length. There, keys and

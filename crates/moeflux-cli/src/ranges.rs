@@ -110,13 +110,18 @@ pub(crate) fn budget(text: &str) -> Parsed<Budget> {
     if text == "auto" {
         return Ok(Budget::Auto);
     }
+    memory(text).map(Budget::Bytes)
+}
+
+/// Parses `--ram`, and `--memory` without `auto`.
+pub(crate) fn memory(text: &str) -> Parsed<u64> {
     let n_bytes = size::parse(text)?;
     if n_bytes < BUDGET_BYTES_MIN {
         let number = text.trim().trim_end_matches(|it: char| !it.is_ascii_digit());
         let meant = if n_bytes == 0 { "24" } else { number };
         return Err(format!("{n_bytes} bytes are too few for any model; for gigabytes, {meant}G"));
     }
-    Ok(Budget::Bytes(n_bytes))
+    Ok(n_bytes)
 }
 
 /// Parses `--slots`.

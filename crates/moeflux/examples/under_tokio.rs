@@ -12,12 +12,17 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
 
+/// Kernels that are compiled without optimisation take more than the 2 MB that threads of a runtime
+/// have.
+const STACK_BYTES: usize = 8 << 20;
+
 /// Pieces of text that may wait for their reader.
 const N_WAITING_MAX: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = moeflux_demo::unpack(&std::env::temp_dir())?;
-    Builder::new_current_thread().build()?.block_on(async {
+    let runtime = Builder::new_current_thread().thread_stack_size(STACK_BYTES).build()?;
+    runtime.block_on(async {
         let (pieces, mut incoming) = channel(N_WAITING_MAX);
         let answering = spawn_blocking(move || answer(dir, &pieces));
         while let Some(piece) = incoming.recv().await {

@@ -82,6 +82,7 @@ impl Blueprint {
         let scale = match kind {
             ImaginedKind::Gguf(_) => FloatKind::F32,
             ImaginedKind::Affine(_)
+            | ImaginedKind::AffineExperts(_)
             | ImaginedKind::Fp8
             | ImaginedKind::Mxfp4
             | ImaginedKind::Ints(_)

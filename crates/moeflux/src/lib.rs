@@ -20,8 +20,11 @@
 //! * An [`Error`] is one line for people; [`Error::fault`] says whose it is.
 //!
 //! Handles may be sent to other threads. Nothing is global: two engines for two models may live in
-//! one process. The crate's own modules are described in `ARCHITECTURE.md`; what backends and tests
-//! need of them is in [`provider`].
+//! one process. Kernels that are compiled without optimisation take up to 4.3 MB of stack: a thread
+//! that computes, other than the first of the process, needs 8 MB in such a build.
+//!
+//! The crate's own modules are described in `ARCHITECTURE.md`; what backends and tests need of them
+//! is in [`provider`].
 #![forbid(unsafe_code)]
 
 mod ids;

@@ -275,6 +275,8 @@ impl Asking<'_> {
         let n_columns = self.screen.n_columns().saturating_sub(3 + end.len());
         let typed = self.typed.last_line();
         let typed = typed.map(|line| format!("> {}{end}", cut_start(line, n_columns)));
+        let end = self.typed.is_end().then(|| "> (the chat ends after this answer)".to_owned());
+        let typed = typed.or(end);
         Ok(self.screen.set_foot(line.into_iter().chain(typed).collect())?)
     }
 

@@ -73,9 +73,9 @@ const KEYS: &str = "\
 Enter sends a message. Alt-Enter, or a backslash before Enter, begins a new
 line of it; a message between two \"\"\" has as many lines as you like, and so
 has one that is pasted. A blank before a slash sends a message that begins with
-one. Ctrl-C stops an answer, Ctrl-D ends the chat. What you type while an
-answer comes is the start of the next message; after Enter, it is sent as soon
-as the answer has ended.";
+one. Ctrl-C stops an answer, Ctrl-D ends the chat, also after the answer that
+comes. What you type while an answer comes is the start of the next message;
+after Enter, it is sent as soon as the answer has ended.";
 
 /// What a line that was typed is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

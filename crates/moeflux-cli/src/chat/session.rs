@@ -48,8 +48,8 @@ pub(crate) struct Chat {
     initial: String,
     /// It is a question that has no answer.
     is_question_back: bool,
-    /// Was typed ahead, and is sent next.
-    queued: Option<String>,
+    /// Was typed ahead, and comes next.
+    queued: Option<Line>,
     /// The model speaks next.
     is_due: bool,
     last: Option<Took>,
@@ -137,10 +137,12 @@ impl Chat {
 
     /// The next line: what was typed ahead, or what is typed now.
     fn read(&mut self) -> Outcome<Line> {
-        if let Some(text) = self.queued.take() {
-            self.screen.line(Style::PLAIN, &format!("{PROMPT}{text}"))?;
-            self.editor.remember(&text);
-            return Ok(Line::Text(text));
+        if let Some(line) = self.queued.take() {
+            if let Line::Text(text) = &line {
+                self.screen.line(Style::PLAIN, &format!("{PROMPT}{text}"))?;
+                self.editor.remember(text);
+            }
+            return Ok(line);
         }
         let prompt = match self.talk.open_call() {
             Some(call) => format!("result of {}> ", call.name.escape_debug()),
@@ -271,11 +273,14 @@ impl Chat {
     }
 
     /// What was typed ahead stands in the next prompt, or is sent if Enter was pressed and nothing
-    /// unexpected happened.
+    /// unexpected happened. Ctrl-D ends the chat whatever happened.
     fn take_typed(&mut self, is_kept: bool) {
+        let is_end = self.typed.is_end();
         let (text, is_whole) = self.typed.take();
-        if is_whole && !is_kept {
-            self.queued = Some(text);
+        if is_end {
+            self.queued = Some(Line::End);
+        } else if is_whole && !is_kept {
+            self.queued = Some(Line::Text(text));
         } else if !text.is_empty() {
             self.initial = text;
         }

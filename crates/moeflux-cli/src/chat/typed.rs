@@ -1,13 +1,15 @@
 //! What is typed while an answer comes: the bytes of keys into the start of the next message.
 //!
 //! Enter says that the message is whole, and typing on after it begins another line of it. Keys
-//! that move a cursor have no effect here. **Invariant:** the text is UTF-8 without control
+//! that move a cursor have no effect here. Ctrl-D, where nothing is typed, ends the chat behind the
+//! answer. **Invariant:** the text is UTF-8 without control
 //! characters but line ends; how the bytes are cut into pieces does not matter.
 
 /// More is ignored.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 const CTRL_C: u8 = 0x03;
+const CTRL_D: u8 = 0x04;
 const CTRL_U: u8 = 0x15;
 const CTRL_W: u8 = 0x17;
 const ESCAPE: u8 = 0x1b;
@@ -19,6 +21,7 @@ const ENTERS: [u8; 2] = [b'\r', b'\n'];
 pub(crate) struct Typed {
     text: String,
     is_whole: bool,
+    is_end: bool,
     sequence: Sequence,
     /// The start of a letter.
     letter: Vec<u8>,
@@ -66,6 +69,11 @@ impl Typed {
         self.is_whole
     }
 
+    /// Whether the chat ends instead of going on.
+    pub(crate) fn is_end(&self) -> bool {
+        self.is_end
+    }
+
     fn byte(&mut self, byte: u8) -> bool {
         match (self.sequence, byte) {
             (Sequence::Escape, b'[') => self.sequence = Sequence::Long,
@@ -79,6 +87,7 @@ impl Typed {
             (Sequence::Last, _) | (Sequence::Long, 0x40..=0x7e) => self.sequence = Sequence::None,
             (Sequence::Long, _) => {}
             (Sequence::None, CTRL_C) => return true,
+            (Sequence::None, CTRL_D) => self.is_end |= self.text.is_empty(),
             (Sequence::None, ESCAPE) => self.sequence = Sequence::Escape,
             (Sequence::None, _) if ENTERS.contains(&byte) => self.enter(),
             (Sequence::None, _) if BACKSPACES.contains(&byte) => self.edit(|text| {
@@ -130,6 +139,7 @@ impl Typed {
     }
 
     fn add(&mut self, letter: char) {
+        self.is_end = false;
         if std::mem::take(&mut self.is_whole) {
             self.text.push('\n');
         }
@@ -195,6 +205,17 @@ mod tests {
         let mut typed = Typed::default();
         assert!(typed.push(b"ab\x03c"));
         assert_eq!(typed.last_line(), Some("abc"));
+    }
+
+    #[test]
+    fn ctrl_d_ends_the_chat_unless_something_is_typed() {
+        let is_end = |keys: &str| {
+            let mut typed = Typed::default();
+            typed.push(keys.as_bytes());
+            typed.is_end()
+        };
+        assert!(is_end("\x04") && is_end("ab\x15\x04") && is_end("\x04\r"));
+        assert!(!is_end("") && !is_end("ab\x04") && !is_end("ab\r\x04") && !is_end("\x04a"));
     }
 
     #[test]

@@ -183,7 +183,7 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
     match &blueprint.manifest.origin {
         Origin::Imagined(checkpoint) => Quantised {
             default: match checkpoint.kind {
-                ImaginedKind::Affine(params) => Some(params),
+                ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => Some(params),
                 ImaginedKind::Fp8
                 | ImaginedKind::Mxfp4
                 | ImaginedKind::Ints(_)
@@ -194,7 +194,10 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
                 ImaginedKind::Fp8 => Some(NativeFormat::Fp8(Fp8::DEEPSEEK.spread)),
                 ImaginedKind::Mxfp4 => Some(NativeFormat::Mxfp4),
                 ImaginedKind::Ints(params) => Some(NativeFormat::Ints(params)),
-                ImaginedKind::Affine(_) | ImaginedKind::Float | ImaginedKind::Gguf(_) => None,
+                ImaginedKind::Affine(_)
+                | ImaginedKind::AffineExperts(_)
+                | ImaginedKind::Float
+                | ImaginedKind::Gguf(_) => None,
             },
             n_overrides: checkpoint.overrides.len(),
         },

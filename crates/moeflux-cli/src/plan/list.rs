@@ -33,6 +33,7 @@ enum Expected {
     /// It needs so much.
     TooLarge {
         least_bytes: u64,
+        of: &'static str,
     },
     Runs {
         share: f64,
@@ -76,7 +77,7 @@ impl List {
     pub(super) fn json(&self) -> Value {
         let row = |row: &Row| {
             let (least_bytes, forecast) = match &row.expected {
-                Expected::TooLarge { least_bytes } => (Some(least_bytes), None),
+                Expected::TooLarge { least_bytes, .. } => (Some(least_bytes), None),
                 Expected::Runs { json, .. } => (None, Some(json)),
             };
             json!({
@@ -110,8 +111,8 @@ impl Row {
         let weights = format!("{:.0} GB", float(self.weights_bytes) / 1e9);
         let begun = format!("{name:<24}{:<6} {weights:>7}", self.stored);
         match &self.expected {
-            Expected::TooLarge { least_bytes } => {
-                format!("{begun}   needs {} of memory at least", ByteCount(*least_bytes).rounded())
+            Expected::TooLarge { least_bytes, of } => {
+                format!("{begun}   needs {} of {of} at least", ByteCount(*least_bytes).rounded())
             }
             Expected::Runs { share, answer, prompt, bound, .. } => {
                 let share = format!("{:.0} %", 100.0 * share);
@@ -129,9 +130,16 @@ fn subject(known: &Known, config: &BareConfig, kind: ImaginedKind) -> Outcome<Su
 fn row(known: &Known, subject: &Subject, machine: &PlanMachine, context: u64) -> Outcome<Row> {
     let context = context.min(subject.needs.context_max);
     let plan = Plan { subject, machine, context, routes: &Routes::Unknown };
+    let told = machine.card.as_ref().filter(|card| card.is_told);
+    let lacks = told.is_some_and(|it| subject.needs.check_gpu_memory(it.gives.room_bytes).is_err());
     let expected = match plan.report() {
+        _ if lacks => {
+            Expected::TooLarge { least_bytes: subject.needs.resident_bytes, of: "GPU memory" }
+        }
         Ok(report) => runs(&report),
-        Err(Error::NoRoom { needed_bytes, .. }) => Expected::TooLarge { least_bytes: needed_bytes },
+        Err(Error::NoRoom { needed_bytes, .. }) => {
+            Expected::TooLarge { least_bytes: needed_bytes, of: "memory" }
+        }
         Err(error) => return Err(error.into()),
     };
     Ok(Row {

@@ -61,6 +61,9 @@ const GPU_STREAMED_LAYER_S: f64 = 500e-6;
 /// Commands that run a model have more in memory when they open it than a plan has: 11 to 13 MB.
 const PROGRAM_BYTES: u64 = 16 << 20;
 
+/// What a GPU's driver takes of the process: llvmpipe 63 to 79 MB; others were not measured.
+const DRIVER_BYTES: u64 = 80 << 20;
+
 /// What the user says of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
@@ -157,7 +160,9 @@ impl PlanMachine {
 
     /// The same where the card does.
     pub(crate) fn of_card(&self, card: &PlanCard) -> Gives {
-        Gives { card: Some(card.gives), pace: card.computer.pace, ..self.of_cpu() }
+        let program_bytes = self.host.program_bytes + DRIVER_BYTES;
+        let host = Host { program_bytes, ..self.host };
+        Gives { host, card: Some(card.gives), pace: card.computer.pace, ..self.of_cpu() }
     }
 
     /// What there is, if that is known.
@@ -383,5 +388,9 @@ mod tests {
         assert_eq!(card(&Told { gpu_bytes: Some(0), ..Told::default() }), None);
         let told = card(&Told { gpu_bytes: Some(24 << 30), ..Told::default() }).unwrap();
         assert!(told.is_told && told.gives.room_bytes == 24 << 30 && told.gives.sees_host);
+        let machine = PlanMachine::here(&Told::default(), &none, None);
+        let program_bytes = |gives: Gives| gives.host.program_bytes;
+        let [with, without] = [machine.of_card(&told), machine.of_cpu()].map(program_bytes);
+        assert_eq!(with - without, 80 << 20, "its driver");
     }
 }

@@ -54,10 +54,10 @@ pub(crate) struct PlanArgs {
     pub(crate) group: Option<u8>,
     /// Memory of another machine, for example 64G; a sixteenth of it is left to others [default:
     /// the memory that is available on this machine now]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = ranges::memory)]
     pub(crate) ram: Option<u64>,
     /// Memory that the whole process may use, as in the commands that run a model
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "ram")]
+    #[arg(long, value_name = "SIZE", value_parser = ranges::memory, conflicts_with = "ram")]
     pub(crate) memory: Option<u64>,
     /// Memory of a GPU that a model may use; it computes, and reads experts without room there from
     /// memory. 0: no GPU [default: the GPU that `moeflux doctor` measured, for a model that fits
@@ -123,6 +123,9 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let drive_key = subject.kind.is_none().then(|| place::key(&path));
     let machine = PlanMachine::here(&args.told(), &Measured::load(), drive_key.as_deref());
     check_known(&machine)?;
+    if let Some(gpu_bytes) = args.gpu_memory.filter(|n_bytes| *n_bytes > 0) {
+        subject.needs.check_gpu_memory(gpu_bytes)?;
+    }
     let routes = match &args.trace {
         Some(trace) => Routes::open(trace, &subject.needs)?,
         None => Routes::Unknown,

@@ -53,6 +53,7 @@ impl Subject {
             ImaginedKind::Affine(params) => {
                 format!("{} bits in groups of {}", params.bits, params.group)
             }
+            ImaginedKind::AffineExperts(params) => format!("experts in {} bits", params.bits),
             ImaginedKind::Fp8 => "FP8".to_owned(),
             ImaginedKind::Mxfp4 => "MXFP4".to_owned(),
             ImaginedKind::Ints(params) => NativeFormat::Ints(params).name().to_owned(),

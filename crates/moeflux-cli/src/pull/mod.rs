@@ -30,7 +30,7 @@ const N_LISTED_MAX: usize = 12;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PullArgs {
     /// A repository of the Hugging Face hub, and a branch, a tag or a commit of it [default: main]
-    #[arg(value_name = "OWNER/NAME[@REVISION]", value_parser = hub::wanted)]
+    #[arg(value_name = "OWNER/NAME[@REVISION]", value_parser = hub::wanted_of_owner)]
     wanted: Wanted,
     /// Download the files that match, for example '*Q4_K_M*.gguf', instead of those that moeflux
     /// uses: *.safetensors with their index, the configs, the tokenizer and the chat template. *

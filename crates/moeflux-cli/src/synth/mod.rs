@@ -58,7 +58,7 @@ pub(crate) struct SynthArgs {
     #[arg(conflicts_with_all = ["bits", "group"])]
     pub(crate) gguf: Option<GgufTypes>,
     /// Write routed experts in a format that models are published in, and all else in bf16: mxfp4,
-    /// int4 or int8
+    /// int4, int8, or affine with 4 bits as MLX has it
     #[arg(long, value_name = "FORMAT", value_parser = parse_experts)]
     #[arg(conflicts_with_all = ["bits", "gguf"])]
     pub(crate) experts: Option<ExpertFormat>,
@@ -134,6 +134,8 @@ pub(crate) enum ExpertFormat {
     Mxfp4,
     /// Integers of so many bits.
     Ints(u8),
+    /// Codes of 4 bits with scales and biases.
+    Affine,
 }
 
 impl ExpertFormat {
@@ -142,6 +144,7 @@ impl ExpertFormat {
         match self {
             Self::Mxfp4 => ImaginedKind::Mxfp4,
             Self::Ints(bits) => ImaginedKind::Ints(QuantParams { bits, group }),
+            Self::Affine => ImaginedKind::AffineExperts(QuantParams { bits: BITS_DEFAULT, group }),
         }
     }
 }
@@ -151,7 +154,8 @@ fn parse_experts(text: &str) -> std::result::Result<ExpertFormat, String> {
         "mxfp4" => Ok(ExpertFormat::Mxfp4),
         "int4" => Ok(ExpertFormat::Ints(4)),
         "int8" => Ok(ExpertFormat::Ints(8)),
-        _ => Err("choose one of mxfp4, int4 and int8".to_owned()),
+        "affine" => Ok(ExpertFormat::Affine),
+        _ => Err("choose one of mxfp4, int4, int8 and affine".to_owned()),
     }
 }
 
@@ -215,6 +219,9 @@ fn summary(args: &SynthArgs, config: &BareConfig, shards: &[Shard], n_bytes: u64
         (None, Some(ExpertFormat::Mxfp4)) => "with experts in MXFP4".to_owned(),
         (None, Some(ExpertFormat::Ints(bits))) => {
             format!("with experts in INT{bits} in groups of {}", args.group)
+        }
+        (None, Some(ExpertFormat::Affine)) => {
+            format!("with experts in {BITS_DEFAULT} bits in groups of {}", args.group)
         }
         (None, None) => format!("with {} bits in groups of {}", args.bits, args.group),
     };

@@ -180,6 +180,7 @@ fn published_formats_of_experts_bind_and_are_checked() {
         (ExpertFormat::Mxfp4, "mxfp4", 64),
         (ExpertFormat::Ints(4), "int4g32", 32),
         (ExpertFormat::Ints(8), "int8g64", 64),
+        (ExpertFormat::Affine, "q4g32", 32),
     ] {
         for config in families() {
             let temp = TestDir::new("experts");

@@ -89,6 +89,24 @@ fn a_prompt_may_be_in_a_file() {
     let bad = dir.file("bad.txt");
     let bad = ["generate", "--prompt-file", bad.to_str().unwrap()];
     check_fails(&[&bad[..], &common].concat(), &["bad.txt", "not UTF-8 at byte 3"]);
+    let none = moeflux(&["generate"]);
+    let said = String::from_utf8(none.stderr).unwrap();
+    assert_eq!(none.status.code(), Some(2), "{said}");
+    assert!(said.contains("<PROMPT|--prompt-file <FILE>|--messages <FILE>>"), "{said}");
+}
+
+#[test]
+fn a_mirror_that_nothing_is_read_from_is_named() {
+    let dir = TempDir::synthetic();
+    let mirror = dir.file("model");
+    let note = |more: &[&str]| {
+        let args = [&["Hello", "-n", "2", "--mirror", mirror.to_str().unwrap()][..], more].concat();
+        let output = command(&dir, &args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said.contains("note: nothing is read from the mirror ")
+    };
+    assert!(note(&[]) && !note(&["--slots", "4"]));
 }
 
 #[cfg(unix)]

@@ -102,9 +102,16 @@ fn files_that_are_named_are_no_pipes_either() {
     let pipe = dir.file("pipe");
     make_pipe(&pipe);
     let pipe = pipe.to_str().unwrap();
+    let gguf = dir.file("pipe.gguf");
+    make_pipe(&gguf);
+    let (code, said) = run(&["inspect", gguf.to_str().unwrap()]);
+    assert!(code == Some(1) && said.contains("is a pipe"), "{said}");
     let out = dir.file("out");
     let out = out.to_str().unwrap();
-    let commands: [&[&str]; 6] = [
+    let commands: [&[&str]; 9] = [
+        &["generate", "hi", "--model", pipe],
+        &["verify", pipe],
+        &["pack", pipe, out],
         &["eval", "--file", pipe],
         &["replay", pipe],
         &["synth", "--config", pipe, "--out", out],

@@ -95,6 +95,19 @@ fn pages_fit_a_terminal() {
     }
 }
 
+#[test]
+fn a_gpu_without_room_for_what_every_token_needs_is_refused() {
+    let words = ["--gpu-memory allows 104.86 MB (104,857,600 bytes)", "every token needs are 873."];
+    check_fails(&["plan", "qwen3-30b-a3b", "--ram", "64G", "--gpu-memory", "100M"], &words);
+    let page = stdout_of(&["plan", "--ram", "64G", "--gpu-memory", "100M"]);
+    assert!(page.contains("needs 873.89 MB of GPU memory at least"), "{page}");
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    let dir = TempDir::new();
+    let model = model_with_large_experts(&dir);
+    let words = ["--gpu-memory allows 1.05 MB (1,048,576 bytes)", "that every token needs are "];
+    check_fails(&["generate", "x", "--model", &model, "--gpu-memory", "1M"], &words);
+}
+
 /// Two layers of four experts of 18 MB, of which each token uses two.
 fn model_with_large_experts(dir: &TempDir) -> String {
     let config = serde_json::json!({
@@ -185,6 +198,8 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
         (&["plan", &config, "--disk-gbps", "nan"], "from 0.001 to 100000"),
         (&["plan", &config, "--context", "262145"], "give 1 to 262144"),
         (&["plan", &config, "--ram", "lots"], "is not a size"),
+        (&["plan", "--ram", "0"], "0 bytes are too few for any model"),
+        (&["plan", "--memory", "64"], "for gigabytes, 64G"),
         (&["plan", &config, "--bits", "7"], "choose one of"),
         (&["plan", case, "--bits", "4"], "leave them out"),
         (&["plan", "--trace", "x"], "required"),

@@ -209,6 +209,7 @@ fn wrong_names_and_refusals_have_their_exit_codes() {
     let bench = Bench::new(&[]);
     bench.check_fails(2, &["pull", "../evil"], &["is not the name of a repository"]);
     bench.check_fails(2, &["pull", "a/b@../c"], &["is not a revision"]);
+    bench.check_fails(2, &["pull", "model@v1"], &["write OWNER/NAME, ", ": .../model@v1"]);
     bench.check_fails(2, &["rm", "a/b/c"], &["is not the name of a repository"]);
     bench.check_fails(1, &["pull", "owner/none"], &["does not know owner/none"]);
     let mut offline = bench.command(&["pull", ID]);

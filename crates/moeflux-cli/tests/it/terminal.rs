@@ -256,6 +256,18 @@ fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
 }
 
 #[test]
+fn ctrl_d_while_an_answer_comes_ends_the_chat_after_it() {
+    let endless = Endless::new();
+    let mut held = endless.chat(&[]);
+    held.keys("hello\r");
+    held.wait_until("an answer", |held| held.contents().lines().count() > 4);
+    held.keys("\x04");
+    held.wait_for("> (the chat ends after this answer)");
+    held.keys("\x03");
+    assert_eq!(held.end().code(), Some(0));
+}
+
+#[test]
 fn a_message_that_was_sent_ahead_follows_the_answer() {
     let endless = Endless::new();
     let mut held = endless.chat(&["-n", "400"]);

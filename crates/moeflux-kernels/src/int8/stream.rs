@@ -13,11 +13,17 @@ use crate::int8::block::{Block, RowBlock};
 use crate::int8::inputs::{IntProduct, RowValues};
 use crate::int8::rows::Row;
 use crate::int8::simd::{IntSimd, LINE_COLS, PIECE};
-use crate::int8::tile::{Nibbles, Part, Scales, TILE_COLS, Unpack, add_group, dot_group};
+use crate::int8::tile::{
+    AFFINE_TILE_GROUPS, Nibbles, Part, Scales as TileScales, TILE_COLS, Unpack, add_group,
+    dot_group,
+};
 use crate::lanes::{LANES, Lanes};
 
 /// Lines of a tile.
 const TILE_LINES: usize = TILE_COLS / LINE_COLS;
+
+/// Written with zeros for each product, so no larger than affine tiles need.
+type Scales = TileScales<AFFINE_TILE_GROUPS>;
 
 /// The sums of sixteen narrow rows.
 type Sums<S> = [<S as IntSimd>::Products; LANES];

@@ -18,6 +18,9 @@ pub(crate) const TILE_COLS: usize = 512;
 /// Groups of a tile at most.
 const TILE_GROUPS: usize = TILE_COLS / (PIECE / 2);
 
+/// The same of an affine matrix.
+pub(super) const AFFINE_TILE_GROUPS: usize = TILE_COLS / PIECE;
+
 /// Quads of a tile.
 const TILE_QUADS: usize = TILE_COLS / 4;
 
@@ -236,12 +239,12 @@ fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
 
 /// What a block of sixteen rows needs beside its codes: a tile's scales and biases.
 #[repr(align(64))]
-pub(crate) struct Scales {
-    pub(crate) values: [[Lanes; 2]; TILE_GROUPS],
+pub(crate) struct Scales<const GROUPS: usize = TILE_GROUPS> {
+    pub(crate) values: [[Lanes; 2]; GROUPS],
 }
 
-impl Scales {
-    pub(crate) const ZEROS: Self = Self { values: [[[0.0; LANES]; 2]; TILE_GROUPS] };
+impl<const GROUPS: usize> Scales<GROUPS> {
+    pub(crate) const ZEROS: Self = Self { values: [[[0.0; LANES]; 2]; GROUPS] };
 }
 
 /// Codes of a tile, four columns of sixteen rows at a time.

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::forward::{Logits, StepProgress, Watch};
 use crate::ids::TokenId;
 use crate::session::Session;
+#[cfg(feature = "text")]
 use crate::session::chunk::N_ROWS_BESIDE;
 use crate::session::feed::{Feed, Wanted, check_tokens};
 use crate::session::longer::LongerSteps;
@@ -88,6 +89,7 @@ impl Session {
     }
 
     /// Most rows of its answer in one step.
+    #[cfg(feature = "text")]
     pub(crate) fn n_answer_rows_max(&self) -> Result<usize> {
         Ok(self.runtime.lock()?.backend.n_rows_max().min(N_ROWS_BESIDE))
     }

@@ -73,7 +73,9 @@ impl<'a> Binder<'a> {
             }
             Source::Imagined(imagined) => {
                 let default = match imagined.kind {
-                    ImaginedKind::Affine(params) => Some(params),
+                    ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => {
+                        Some(params)
+                    }
                     ImaginedKind::Fp8
                     | ImaginedKind::Mxfp4
                     | ImaginedKind::Ints(_)

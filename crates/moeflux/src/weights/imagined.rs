@@ -22,6 +22,8 @@ pub enum ImaginedKind {
     /// As mlx-lm quantises those whose columns are whole groups; what the config says of single
     /// tensors counts.
     Affine(QuantParams),
+    /// The same of routed experts, and all else without quantisation.
+    AffineExperts(QuantParams),
     /// As published in FP8 blocks: all but embeddings, head, routers and gates.
     Fp8,
     /// Routed experts in MXFP4, in the spelling of MLX, and all else without quantisation.
@@ -154,7 +156,8 @@ impl<'a> Imagination<'a> {
             // MLX stores the absorbed pair.
             _ => match self.imagined.kind {
                 ImaginedKind::Affine(_) | ImaginedKind::Gguf(_) => &[".kv_b_proj."],
-                ImaginedKind::Fp8
+                ImaginedKind::AffineExperts(_)
+                | ImaginedKind::Fp8
                 | ImaginedKind::Mxfp4
                 | ImaginedKind::Ints(_)
                 | ImaginedKind::Float => &[".embed_q.", ".unembed_out."],
@@ -240,7 +243,11 @@ impl<'a> Imagination<'a> {
             }
             return None;
         };
-        if ImaginedKind::Affine(params) != self.imagined.kind {
+        let default = match self.imagined.kind {
+            ImaginedKind::Affine(default) | ImaginedKind::AffineExperts(default) => Some(default),
+            _ => None,
+        };
+        if default != Some(params) {
             self.overrides.push((self.mlx_name(base), params));
         }
         let rows = QuantisedRows { params, n_cols };
@@ -254,7 +261,14 @@ impl<'a> Imagination<'a> {
 
     /// Of a matrix in codes with scales and biases.
     fn params(&self, base: &str, n_cols: usize) -> Option<QuantParams> {
-        let ImaginedKind::Affine(default) = self.imagined.kind else { return None };
+        let default = match self.imagined.kind {
+            ImaginedKind::Affine(default) => default,
+            ImaginedKind::AffineExperts(params) => {
+                let is_whole = n_cols.is_multiple_of(usize::from(params.group));
+                return (is_whole && base.contains(".switch_mlp.")).then_some(params);
+            }
+            _ => return None,
+        };
         match self.spec.quantisation.overrides.get(base) {
             Some(published) => *published,
             None => params_of_mlx(self.spec.family, base, n_cols, default),

@@ -12,14 +12,16 @@ use dynamo_parsers::tool_calling::parsers::detect_and_parse_tool_call_with_recov
 use serde_json::{Value as Json, json};
 use tool_parser::ParserFactory;
 
-/// Our format, and the names of the parsers of `tool-parser` and `dynamo-parsers` for it.
-const FORMATS: [(&str, &str, &str); 6] = [
+/// Our format, and the names of the parsers of `tool-parser` and `dynamo-parsers` for it. Neither
+/// has one for `hunyuan_3`.
+const FORMATS: [(&str, &str, &str); 7] = [
     ("hermes", "qwen", "hermes"),
     ("qwen_xml", "qwen_xml", "qwen3_coder"),
     ("deepseek_v3", "deepseek", "deepseek_v3"),
     ("deepseek_v3_1", "deepseek31", "deepseek_v3_1"),
     ("kimi_k2", "kimik2", "kimi_k2"),
     ("glm_4_5", "glm45_moe", "glm47"),
+    ("minimax_m2", "minimax_m2", "minimax_m2"),
 ];
 
 /// The name and the arguments of each call; `None` if the parser gave up.

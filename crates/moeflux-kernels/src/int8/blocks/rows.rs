@@ -17,7 +17,7 @@ use crate::lanes::LANES;
 pub(super) const HALF_COLS: usize = PIECE / 2;
 
 /// Columns of a unit.
-pub(super) const UNIT_COLS: usize = 4 * HALF_COLS;
+const UNIT_COLS: usize = 4 * HALF_COLS;
 
 /// Blocks of a chunk of small ones.
 const TAIL_BLOCKS: usize = 4;
@@ -142,10 +142,13 @@ impl BlockMatrix<'_> {
         let at = block_idx * kind.block_bytes();
         let scales_at = block_idx * kind.scale_bytes();
         let chunk = Chunk { rows, at, scales, scales_at };
-        if at + chunk_blocks(kind) * kind.block_bytes() <= row_bytes {
+        // One block is there, or the column would lie beyond the row.
+        let n_blocks = chunk_blocks(kind);
+        if n_blocks == 1 || at + n_blocks * kind.block_bytes() <= row_bytes {
             return chunk;
         }
-        tail.fill(&chunk)
+        tail.fill(chunk);
+        tail.chunk()
     }
 }
 
@@ -153,12 +156,18 @@ impl Tail {
     const ZEROS: Self =
         Self { blocks: [[0; TAIL_BYTES]; LANES], scales: [[0; TAIL_BLOCKS]; LANES] };
 
+    /// Takes the chunk by value: it would be kept in memory if its address were given away, and all
+    /// that is read of it with it.
     #[cold]
-    fn fill(&mut self, chunk: &Chunk<'_>) -> Chunk<'_> {
+    fn fill(&mut self, chunk: Chunk<'_>) {
         for (r, (blocks, scales)) in self.blocks.iter_mut().zip(&mut self.scales).enumerate() {
             fill_up(blocks, &chunk.rows.row(r)[chunk.at..]);
             fill_up(scales, &chunk.scales.row(r)[chunk.scales_at..]);
         }
+    }
+
+    #[inline(always)]
+    fn chunk(&self) -> Chunk<'_> {
         let rows = RowBlock::new(self.blocks.as_flattened(), (8, TAIL_BYTES), 0);
         let scales = RowBlock::new(self.scales.as_flattened(), (8, TAIL_BLOCKS), 0);
         Chunk { rows, at: 0, scales, scales_at: 0 }

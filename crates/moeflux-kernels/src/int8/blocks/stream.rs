@@ -3,7 +3,7 @@
 //! **Invariant:** an output's groups are added in ascending order, as everywhere.
 
 use super::chunk::{BlockCodes, Chunk, Half, Prepared, SPAN_COLS, chunk_blocks, is_wide, offset};
-use super::rows::{BlockMatrix, BlockRows, HALF_COLS, Memory, UNIT_COLS};
+use super::rows::{BlockMatrix, BlockRows, HALF_COLS, Memory};
 use crate::blocks::BlockKind;
 use crate::format::Matrix;
 use crate::int8::inputs::IntProduct;
@@ -60,8 +60,12 @@ fn meet_span<K: BlockCodes, S: IntSimd>(
     (x, col): (&Row<'_>, usize),
     acc: S::Vector,
 ) -> S::Vector {
-    for unit in [2 * span, 2 * span + 1] {
-        let (from, to) = (unit_byte(K::KIND, unit), unit_byte(K::KIND, unit + 1));
+    let (from, to) = (span_byte(K::KIND, span), span_byte(K::KIND, span + 1));
+    // Models have rows of others between only for the kinds whose scales stand apart. Of another
+    // kind such rows are multiplied as well, but the request is for bytes of no use.
+    if K::KIND.scale_bytes() > 0 {
+        chunk.rows.prefetch_next_of_every(simd, chunk.at + from, to - from);
+    } else {
         chunk.rows.prefetch_next(simd, chunk.at + from, to - from);
     }
     let padded;
@@ -91,10 +95,10 @@ fn last_values(x: &[i8]) -> SpanValues {
     values
 }
 
-/// The first byte of a unit of a chunk, or one near it.
-const fn unit_byte(kind: BlockKind, unit: usize) -> usize {
+/// The first byte of a span of a chunk, or one near it.
+const fn span_byte(kind: BlockKind, span: usize) -> usize {
     let (n_cols, n_bytes) = chunk_size(kind);
-    n_bytes * unit / (n_cols / UNIT_COLS)
+    n_bytes * span / (n_cols / SPAN_COLS)
 }
 
 /// Adds a unit's products to the sums of groups.

@@ -13,7 +13,7 @@ use super::metadata::{Metadata, Value};
 use super::new::NewPairs;
 use crate::error::grouped;
 use crate::format::header::HeaderTensor;
-use crate::format::{DType, quoted};
+use crate::format::{DType, FETCH_AGAIN, quoted};
 
 const ALIGNMENT_KEY: &str = "general.alignment";
 /// As ggml.
@@ -51,6 +51,9 @@ pub struct GgufHeader {
 ///
 /// [`Stop::Short`] if the header goes on behind `bytes`; [`Stop::Wrong`] names key or tensor.
 pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
+    if len_bytes < MAGIC.len() as u64 {
+        return Err(Stop::wrong(format!("has {len_bytes} of the bytes of a model: {FETCH_AGAIN}")));
+    }
     let mut cursor = Cursor::new(bytes, len_bytes);
     if cursor.array::<4>("its first bytes")? != *MAGIC {
         return Err(Stop::wrong("does not begin with `GGUF`: this is not a GGUF file"));

@@ -183,9 +183,11 @@ fn a_file_that_is_cut_says_how_much_there_is() {
     check_refused(&cut, "within its header");
     check_refused(&folder.write("none.gguf", b""), "is empty");
     check_refused(&folder.write("page.gguf", b"<html>"), "does not begin with `GGUF`");
+    let few = "has 2 of the bytes of a model: the download is incomplete";
+    check_refused(&folder.write("two.gguf", b"GG"), few);
     check_refused(
         &folder.0,
-        "holds 5 GGUF models: name one of them, such as `cut.gguf` or `header.gguf`",
+        "holds 6 GGUF models: name one of them, such as `cut.gguf` or `header.gguf`",
     );
 }
 

@@ -134,6 +134,22 @@ fn heads_of_latent_attention_are_read_in_both_ways() {
     assert_eq!(widths(&older), (32, 16, 32));
 }
 
+/// No key says so.
+#[test]
+fn the_parts_of_gpt_oss_ropes_have_borders_that_are_not_rounded() {
+    let scaled = [
+        ("rope.scaling.factor", Some(32.0)),
+        ("rope.scaling.original_context_length", Some(4096.0)),
+        ("rope.scaling.yarn_beta_fast", Some(32.0)),
+        ("attention.sliding_window", Some(128.0)),
+    ];
+    let spec = spec_of("gpt-oss", &QWEN, &scaled).unwrap();
+    let MixerSpec::Attention(attention) = &spec.layers[0].mixer else { panic!("{spec:?}") };
+    let RopeScaling::Yarn(yarn) = &attention.rope.scaling else { panic!("{spec:?}") };
+    assert!(!yarn.is_truncated);
+    assert_eq!((attention.has_sinks, attention.window), (true, Some(128)));
+}
+
 #[test]
 fn yarn_has_its_scale_from_a_tenth_of_a_logarithm() {
     let changed = [

@@ -3,15 +3,16 @@
 use super::*;
 
 /// gpt-oss-20b, with fewer layers.
-const GPT_OSS: &str = r#"{"model_type": "gpt_oss", "attention_bias": true, "eos_token_id": 200002,
-    "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
-    "initial_context_length": 4096, "intermediate_size": 2880, "layer_types": ["sliding_attention",
-    "full_attention", "sliding_attention"], "max_position_embeddings": 131072,
-    "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 3,
-    "num_key_value_heads": 8, "num_local_experts": 32, "rms_norm_eps": 1e-05, "rope_scaling":
-    {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
-    "rope_type": "yarn", "truncate": false}, "rope_theta": 150000, "sliding_window": 128,
-    "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088}"#;
+pub(super) const GPT_OSS: &str = r#"{"model_type": "gpt_oss", "attention_bias": true,
+    "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2880, "initial_context_length": 4096, "intermediate_size": 2880, "layer_types":
+    ["sliding_attention", "full_attention", "sliding_attention"],
+    "max_position_embeddings": 131072, "num_attention_heads": 64, "num_experts_per_tok": 4,
+    "num_hidden_layers": 3, "num_key_value_heads": 8, "num_local_experts": 32,
+    "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+    "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+    "rope_theta": 150000, "sliding_window": 128, "swiglu_limit": 7.0,
+    "tie_word_embeddings": false, "vocab_size": 201088}"#;
 
 const MINIMAX: &str = r#"{"model_type": "minimax_m2", "head_dim": 128, "hidden_act": "silu",
     "hidden_size": 3072, "intermediate_size": 1536, "max_position_embeddings": 196608,

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::families::GPT_OSS;
 use super::{DEEPSEEK, GLM4, QWEN3, QWEN35, parse, rope_of};
 use crate::spec::MixerSpec;
 
@@ -80,6 +81,13 @@ fn ropes_are_those_of_transformers() {
         n_rotated: 64,
         frequencies: [1.0, 0.617_445_7, 0.000_472_455_58, 2.530_587_2e-6],
         amplitude: 1.207_944_2,
+    });
+    // With borders between its parts rounded, the middle would be 5.809e-4.
+    check_rope(&Oracle {
+        config: with_rope(GPT_OSS, &[]),
+        n_rotated: 64,
+        frequencies: [1.0, 0.689_044_3, 0.000_456_483_92, 3.023_511_4e-7],
+        amplitude: 1.346_573_6,
     });
     check_rope(&Oracle {
         config: with_rope(GLM4, &[]),
