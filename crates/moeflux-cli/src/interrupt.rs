@@ -23,7 +23,12 @@ impl Interrupt {
         Self::listen_and(|| {})
     }
 
-    /// The same; the first wish to end is passed on at once.
+    /// Does not listen: the system ends the process at once.
+    pub(crate) fn never() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Listens; the first wish to end is passed on at once.
     pub(crate) fn listen_and(mut pass_on: impl FnMut() + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
@@ -68,12 +73,6 @@ impl Interrupt {
             eprintln!("note: Ctrl-C cannot be caught here: {error}");
         }
         Self(flag)
-    }
-
-    /// One that nobody presses.
-    #[cfg(test)]
-    pub(crate) fn never() -> Self {
-        Self(Arc::default())
     }
 
     /// Whether it was pressed.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::provider::ranks::{RankGroup, Ranks};
+use moeflux::provider::ranks::{Heart, RankGroup, Ranks};
 use moeflux::provider::weights::Shares;
 use moeflux::{Error, Result};
 use moeflux_mpi::{Launcher, launcher};
@@ -62,7 +62,20 @@ pub(crate) fn join(args: &ModelArgs) -> Outcome<Option<RankGroup>> {
     let group = RankGroup::new(start(&launcher, args.rank_timeout)?, shares)?;
     let rank = group.place().rank;
     group.on_break(Box::new(move |error| say(rank, error)));
+    if rank == 0 {
+        keep_beating(group.heart(), args.rank_timeout / 3);
+    }
     Ok(Some(group))
+}
+
+/// Lets the others know that this process is there while it waits for somebody to ask something.
+#[expect(clippy::disallowed_methods, reason = "it ends with the job, or with the process")]
+fn keep_beating(heart: Heart, pause: Duration) {
+    thread::spawn(move || {
+        while heart.beat() {
+            wait(pause);
+        }
+    });
 }
 
 /// The launcher of this process, if there is one.
@@ -99,7 +112,7 @@ fn say(rank: usize, error: &Error) {
     if rank != 0 {
         wait(SPEECH_TIME);
     }
-    if rank == 0 || is_first_gone {
+    if rank == 0 || is_first_gone && rank == 1 {
         say_at_once(&format!("error: {error}\n"));
     }
     end_soon();
@@ -136,7 +149,8 @@ pub(crate) fn speaks() -> bool {
 
 /// Does what rank 0 tells; whether all went well. Rank 0 hears what does not, and says it.
 pub(crate) fn follow(group: &RankGroup, args: &ModelArgs) -> bool {
-    let interrupt = Interrupt::listen();
+    // What ends this process ends the job: rank 0 alone can end its work well.
+    let interrupt = Interrupt::never();
     let dir = match model::path(args.model.as_deref()) {
         Ok(dir) => dir,
         Err(error) => return group.refuse(error).is_ok(),

@@ -18,6 +18,10 @@ use crate::library::{Mpi, Transfer};
 const TAG_VALUES: c_int = 1;
 const TAG_ORDERS: c_int = 2;
 const TAG_HOSTS: c_int = 3;
+const TAG_SIGNS: c_int = 4;
+
+/// Ranks that wait for the same one give up within so long of each other.
+const SIGN_TIME: Duration = Duration::from_secs(1);
 
 /// For so long a wait spins: most are over by then.
 const SPIN: Duration = Duration::from_micros(50);
@@ -95,7 +99,7 @@ impl MpiRanks {
         let sends = others.iter().map(|to| self.mpi.send(Arc::clone(&own), (*to, tag)));
         let mut sends: Vec<Transfer> = sends.collect::<Result<_>>()?;
         let mut receiving: Vec<Option<Transfer>> = from.iter().map(|_| None).collect();
-        let mut missing = others;
+        let mut missing = others.clone();
         let began = self.clock.now();
         let deadline = self.timeout * self.patience;
         loop {
@@ -106,21 +110,50 @@ impl MpiRanks {
                 }
             }
             missing = left;
-            let mut have_left = true;
-            for send in &mut sends {
-                have_left &= self.mpi.is_done(send)?;
+            let mut unsent = Vec::new();
+            for (send, to) in sends.iter_mut().zip(&others) {
+                if !self.mpi.is_done(send)? {
+                    unsent.push(*to);
+                }
             }
-            if missing.is_empty() && have_left {
+            if missing.is_empty() && unsent.is_empty() {
                 return Ok(());
             }
             let waited = self.clock.now().saturating_sub(began);
             if waited > deadline {
-                let rank = missing.first().copied().unwrap_or(0);
+                let awaited = if missing.is_empty() { &unsent } else { &missing };
+                let rank = self.silent_one(awaited)?;
                 let problem = format!("has not answered for {} s", deadline.as_secs_f64());
                 return Err(self.error(rank, problem));
             }
             self.pause(waited);
         }
+    }
+
+    /// Who of those that are waited for does nothing: the others wait, too, and say so now.
+    fn silent_one(&self, awaited: &[usize]) -> Result<usize> {
+        let sign = Arc::new(vec![0]);
+        let others = (0..self.place.n_ranks()).filter(|rank| *rank != self.place.rank);
+        let signs = others.map(|to| self.mpi.send(Arc::clone(&sign), (to, TAG_SIGNS)));
+        let mut signs: Vec<Transfer> = signs.collect::<Result<_>>()?;
+        let mut silent = awaited.to_vec();
+        let began = self.clock.now();
+        let mut waited = Duration::ZERO;
+        while silent.len() > 1 && waited < SIGN_TIME {
+            for sign in &mut signs {
+                self.mpi.is_done(sign)?;
+            }
+            let mut left = Vec::with_capacity(silent.len());
+            for rank in silent {
+                if self.mpi.probe((rank, TAG_SIGNS))?.is_none() {
+                    left.push(rank);
+                }
+            }
+            silent = left;
+            self.pause(waited);
+            waited = self.clock.now().saturating_sub(began);
+        }
+        Ok(silent.first().or(awaited.first()).copied().unwrap_or(0))
     }
 
     /// Goes on with a message of a rank; whether it is there.
@@ -189,13 +222,31 @@ impl Ranks for MpiRanks {
         self.forget_what_has_left()
     }
 
+    /// An order without bytes says that rank 0 is there.
+    fn beat(&mut self) -> Result<()> {
+        self.tell(&[])
+    }
+
     fn hear(&mut self, order: &mut Vec<u8>) -> Result<()> {
         let mut receiving = None;
-        let began = self.clock.now();
-        while !self.receive(&mut receiving, order, (0, TAG_ORDERS))? {
-            self.pause(self.clock.now().saturating_sub(began));
+        let mut began = self.clock.now();
+        let deadline = self.timeout * self.patience;
+        loop {
+            let has_come = self.receive(&mut receiving, order, (0, TAG_ORDERS))?;
+            if has_come && !order.is_empty() {
+                return Ok(());
+            }
+            let now = self.clock.now();
+            if has_come {
+                began = now;
+            }
+            let waited = now.saturating_sub(began);
+            if waited > deadline {
+                let problem = format!("has not answered for {} s", deadline.as_secs_f64());
+                return Err(self.error(0, problem));
+            }
+            self.pause(waited);
         }
-        Ok(())
     }
 
     fn set_patience(&mut self, factor: u32) {

@@ -144,7 +144,7 @@ pub mod pack {
 /// Several machines that run one model.
 pub mod ranks {
     pub use crate::ranks::{
-        LinkStats, LocalRanks, LocalSettings, Place, RankFault, RankGroup, Ranks,
+        Heart, LinkStats, LocalRanks, LocalSettings, Place, RankFault, RankGroup, Ranks,
     };
 }
 

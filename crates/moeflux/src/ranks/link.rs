@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
@@ -68,9 +68,29 @@ impl RankGroup {
         self.link.lock().meet(Err(error)).map(drop)
     }
 
+    /// What lets rank 0 say that it is there while it has no orders.
+    #[must_use]
+    pub fn heart(&self) -> Heart {
+        Heart(Arc::downgrade(&self.link.0))
+    }
+
     /// When ranks cannot go on together, this says so; then the job is over, on all ranks.
     pub fn on_break(&self, say: Box<dyn Fn(&Error) + Send>) {
         self.link.lock().on_break = Some(OnBreak(say));
+    }
+}
+
+/// The beat of a link, for as long as there is one.
+#[derive(Clone, Debug)]
+pub struct Heart(Weak<Mutex<Link>>);
+
+impl Heart {
+    /// Says that rank 0 is there, unless it is busy with the others anyway; whether there is
+    /// anybody to hear it.
+    pub fn beat(&self) -> bool {
+        let Some(link) = self.0.upgrade() else { return false };
+        let Ok(mut link) = link.try_lock() else { return true };
+        link.broken.is_none() && link.ranks.beat().is_ok()
     }
 }
 
@@ -426,8 +446,11 @@ impl Link {
     pub(crate) fn hear(&mut self, bytes: &mut Vec<u8>) -> Result<Order> {
         self.check()?;
         bytes.clear();
-        self.ranks.hear(bytes)?;
-        Order::read(bytes)
+        match self.ranks.hear(bytes) {
+            Ok(()) => Order::read(bytes),
+            Err(Error::Rank { rank, problem, .. }) => Err(self.break_off(rank, problem)),
+            Err(other) => Err(self.break_off(self.place().rank, other.to_string())),
+        }
     }
 
     /// All ranks say what they are: the least of each number.

@@ -16,7 +16,7 @@ mod local;
 
 pub(crate) use hello::Hello;
 pub(crate) use lead::LeadBackend;
-pub use link::RankGroup;
+pub use link::{Heart, RankGroup};
 pub(crate) use link::{Link, SharedLink, Stage, bytes_of};
 pub use local::{Fault as RankFault, LocalRanks, LocalSettings};
 pub(crate) use order::{Order, OwnedBatch};
@@ -68,7 +68,16 @@ pub trait Ranks: fmt::Debug + Send {
     /// As [`Ranks::exchange`].
     fn tell(&mut self, order: &[u8]) -> Result<()>;
 
-    /// The next order of rank 0, however long that takes.
+    /// Says to all others that rank 0 is there, though it has no orders.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ranks::exchange`].
+    fn beat(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The next order of rank 0, however long that takes while it beats.
     ///
     /// # Errors
     ///

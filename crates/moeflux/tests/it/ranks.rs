@@ -17,6 +17,7 @@ use moeflux::provider::session::{Feed, Session, StepOutput, Wanted, step};
 use moeflux::provider::weights::Shares;
 
 use crate::cases::{Case, case_names, try_feed_all};
+use crate::random::{Rng, seeds};
 use crate::support::config;
 
 type Bits = Vec<Vec<u32>>;
@@ -211,12 +212,6 @@ fn ranks_that_differ_are_refused_by_name() {
     }
 }
 
-/// Numbers that look random; the same for the same seed.
-fn next(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *seed >> 33
-}
-
 /// Runs with a fault each: every one is right or ends on all ranks with an error that names a rank.
 fn run_faults(seeds: std::ops::Range<u64>) -> [usize; 2] {
     let case = Case::load("mlx-qwen3_moe-q4-g32-bf16");
@@ -224,15 +219,15 @@ fn run_faults(seeds: std::ops::Range<u64>) -> [usize; 2] {
     let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
     let mut counts = [0; 2];
     for run in seeds {
-        let mut seed = run;
-        let n_ranks = 2 + next(&mut seed) as usize % 3;
-        let rank = next(&mut seed) as usize % n_ranks;
-        let at = next(&mut seed) % 120;
-        let fault = match next(&mut seed) % 5 {
+        let mut rng = Rng::new(run);
+        let n_ranks = rng.between(2, 4);
+        let rank = rng.below(n_ranks);
+        let at = rng.below(120) as u64;
+        let fault = match rng.below(5) {
             0 => RankFault::Death,
             1 => RankFault::Loss,
-            2 => RankFault::Stall(Duration::from_secs(next(&mut seed) % 40)),
-            _ => RankFault::Flip(u32::try_from(next(&mut seed) % 5000).unwrap()),
+            2 => RankFault::Stall(Duration::from_secs(rng.below(40) as u64)),
+            _ => RankFault::Flip(u32::try_from(rng.below(5000)).unwrap()),
         };
         let work = |engine: &Engine| logits(engine, &case.tokens);
         let shares = Shares::equal(n_ranks);
@@ -256,8 +251,9 @@ fn run_faults(seeds: std::ops::Range<u64>) -> [usize; 2] {
 
 #[test]
 fn no_fault_gives_a_wrong_result_or_hangs() {
-    let n_runs = std::env::var("MOEFLUX_RANK_RUNS").map_or(200, |it| it.parse().unwrap());
-    let [n_right, n_named] = run_faults(0..n_runs);
+    let runs = seeds(200);
+    let n_runs = usize::try_from(runs.end - runs.start).unwrap();
+    let [n_right, n_named] = run_faults(runs);
     println!("{n_right} runs were right, {n_named} ended with an error");
-    assert!(n_right > n_runs as usize / 20 && n_named > n_runs as usize / 4);
+    assert!(n_right > n_runs / 20 && n_named > n_runs / 4, "{n_right} and {n_named}");
 }
