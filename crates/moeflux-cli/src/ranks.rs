@@ -3,8 +3,9 @@
 //! **Invariant:** without a launcher nothing is opened. Rank 0 runs the command and speaks; the
 //! others follow it in silence, unless rank 0 is the one that is gone.
 
-use std::process;
 use std::sync::mpsc::channel;
+#[cfg(unix)]
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,13 +21,17 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::model;
 
+#[cfg(unix)]
+/// Launchers start the last process so long after the first one at most.
+const START_TIME: Duration = Duration::from_secs(30);
+
 /// An MPI that does not end the job by then will not.
 const ABORT_TIME: Duration = Duration::from_secs(5);
 
 /// A launcher passes on what was said only if the job is not over at once.
 const FORWARD_TIME: Duration = Duration::from_millis(200);
 
-/// Rank 0 has so long to say what is wrong before others end the job.
+/// Who speaks has so long to say what is wrong before others end the job.
 const SPEECH_TIME: Duration = Duration::from_millis(500);
 
 /// Meets the other ranks, if there are some.
@@ -95,8 +100,24 @@ fn start(launcher: &Launcher, timeout: Duration) -> Result<Box<dyn Ranks>> {
     let named = variable("MOEFLUX_MPI");
     let path = variable("PATH").unwrap_or_default();
     let library = (named.as_deref(), path.as_os_str());
-    let ranks = moeflux_mpi::MpiRanks::start(launcher, library, timeout)?;
-    Ok(Box::new(ranks))
+    let (begun, has_begun) = channel::<()>();
+    end_unless(has_begun, (launcher.rank, timeout.max(START_TIME)));
+    let ranks = moeflux_mpi::MpiRanks::start(launcher, library, timeout);
+    drop(begun);
+    Ok(Box::new(ranks?))
+}
+
+/// MPI waits for all ranks when it begins, for ever.
+#[cfg(unix)]
+#[expect(clippy::disallowed_methods, reason = "it ends soon, or ends the process")]
+fn end_unless(has_begun: Receiver<()>, (rank, time): (usize, Duration)) {
+    thread::spawn(move || {
+        if has_begun.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+            let seconds = time.as_secs();
+            eprintln!("error: rank {rank}: MPI has not begun for {seconds} s: a rank is missing");
+            end_process();
+        }
+    });
 }
 
 #[cfg(not(unix))]
@@ -109,11 +130,10 @@ fn start(launcher: &Launcher, _timeout: Duration) -> Result<Box<dyn Ranks>> {
 /// Says once what ended the job, and makes sure that it ends.
 fn say(rank: usize, error: &Error) {
     let is_first_gone = matches!(error, Error::Rank { rank: 0, .. });
-    if rank != 0 {
-        wait(SPEECH_TIME);
-    }
     if rank == 0 || is_first_gone && rank == 1 {
         say_at_once(&format!("error: {error}\n"));
+    } else {
+        wait(SPEECH_TIME);
     }
     end_soon();
 }
@@ -124,17 +144,19 @@ fn say_at_once(text: &str) {
     wait(FORWARD_TIME);
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    clippy::exit,
-    reason = "the job is over, and this process may wait in its MPI for ever"
-)]
+#[expect(clippy::disallowed_methods, reason = "it ends the process")]
 fn end_soon() {
     thread::spawn(|| {
         wait(ABORT_TIME);
-        process::exit(1);
+        end_process();
     });
 }
+
+#[cfg(unix)]
+use moeflux_mpi::end_process;
+
+#[cfg(not(unix))]
+fn end_process() {}
 
 fn wait(time: Duration) {
     let (_sender, receiver) = channel::<()>();

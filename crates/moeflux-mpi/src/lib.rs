@@ -14,4 +14,6 @@ mod ranks;
 
 pub use launcher::{Kind, Launcher, launcher};
 #[cfg(unix)]
+pub use library::end_process;
+#[cfg(unix)]
 pub use ranks::MpiRanks;

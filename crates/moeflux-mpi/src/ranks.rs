@@ -100,9 +100,16 @@ impl MpiRanks {
         let mut sends: Vec<Transfer> = sends.collect::<Result<_>>()?;
         let mut receiving: Vec<Option<Transfer>> = from.iter().map(|_| None).collect();
         let mut missing = others.clone();
-        let began = self.clock.now();
+        let mut began = self.clock.now();
+        let mut looked = began;
         let deadline = self.timeout * self.patience;
         loop {
+            // Who was stopped itself cannot say that others did not answer.
+            let now = self.clock.now();
+            if now.saturating_sub(looked) > deadline / 2 {
+                began = now;
+            }
+            looked = now;
             let mut left = Vec::with_capacity(missing.len());
             for rank in missing {
                 if !self.receive(&mut receiving[rank], &mut from[rank], (rank, tag))? {

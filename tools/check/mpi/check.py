@@ -140,7 +140,8 @@ def end_one(mpi, how, seed):
             if job.poll() is not None:
                 sys.exit(f"FAILED: {mark}: ended before it began: {job.stdout.read()}")
             time.sleep(0.02)
-        time.sleep(rng.uniform(0.3, 2.0))
+        # MPI and the model have begun by then.
+        time.sleep(rng.uniform(2.0, 4.0))
         rank = rng.randrange(4)
         os.kill(ranks[rank], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP,
                               "end": signal.SIGTERM}[how])
