@@ -121,7 +121,10 @@ fn main() -> ExitCode {
     let group = match joined {
         Ok(group) => group,
         Err(failure) if ranks::speaks() => return fail(&failure),
-        Err(failure) => return failure.exit_code(),
+        Err(failure) => {
+            ranks::let_rank_0_speak();
+            return failure.exit_code();
+        }
     };
     if let (Some(group), Some(args)) = (&group, command.model()) {
         args.group = Some(group.clone());

@@ -169,6 +169,11 @@ pub(crate) fn speaks() -> bool {
     found().is_none_or(|launcher| launcher.rank == 0)
 }
 
+/// A launcher ends all processes when the first of them fails.
+pub(crate) fn let_rank_0_speak() {
+    wait(SPEECH_TIME);
+}
+
 /// Does what rank 0 tells; whether all went well. Rank 0 hears what does not, and says it.
 pub(crate) fn follow(group: &RankGroup, args: &ModelArgs) -> bool {
     // What ends this process ends the job: rank 0 alone can end its work well.
