@@ -230,9 +230,13 @@ impl Link {
             Some(error) => Err(error),
             None => own,
         };
-        let payload = own.as_ref().map(|it| (Content::Values, it.to_vec()));
-        let (content, payload) = payload.unwrap_or_else(write_error);
-        self.swap(stage, hash, (content, &payload))?;
+        match &own {
+            Ok(values) => self.swap(stage, hash, (Content::Values, values))?,
+            Err(error) => {
+                let (content, text) = write_error(error);
+                self.swap(stage, hash, (content, &text))?;
+            }
+        }
         own?;
         self.first_error(stage)
     }
