@@ -20,7 +20,7 @@ pub(crate) struct Known {
 }
 
 /// All of them, the smallest first.
-pub(crate) const KNOWN: [Known; 18] = [
+pub(crate) const KNOWN: [Known; 19] = [
     Known { name: "gpt-oss-20b", size: "21B-A4B", config: include_str!("gpt-oss-20b.json") },
     Known { name: "GLM-4.7-Flash", size: "30B-A3B", config: include_str!("glm-4.7-flash.json") },
     Known { name: "Qwen3-30B-A3B", size: "30B-A3B", config: include_str!("qwen3-30b-a3b.json") },
@@ -63,6 +63,11 @@ pub(crate) const KNOWN: [Known; 18] = [
     Known { name: "GLM-5", size: "743B-A39B", config: include_str!("glm-5.json") },
     Known { name: "Kimi-K2", size: "1T-A32B", config: include_str!("kimi-k2-1t-a32b.json") },
     Known { name: "Kimi-K2.5", size: "1T-A32B", config: include_str!("kimi-k2.5.json") },
+    Known {
+        name: "Qwen3.8-2.4T-A95B",
+        size: "2.4T-A95B",
+        config: include_str!("qwen3.8-2.4t-a95b.json"),
+    },
 ];
 
 impl Known {
@@ -111,7 +116,7 @@ mod tests {
     fn configs_have_the_weights_that_their_makers_state() {
         let stated = [
             20.9, 30.0, 30.5, 34.7, 79.7, 106.8, 116.8, 228.7, 235.1, 295.0, 352.8, 396.8, 480.2,
-            671.0, 671.0, 743.0, 1026.0, 1026.0,
+            671.0, 671.0, 743.0, 1026.0, 1026.0, 2420.0,
         ];
         for (known, stated) in KNOWN.iter().zip(stated) {
             let config = known.config().unwrap();
