@@ -10,6 +10,7 @@ use moeflux::provider::ranks::RankGroup;
 use moeflux::{Arithmetic, Budget};
 
 use crate::failure::{Failure, Outcome};
+use crate::network::Delay;
 use crate::ranges;
 
 /// What computes.
@@ -160,10 +161,23 @@ pub(crate) struct ModelArgs {
     /// Never read an expert before it is requested
     #[arg(long, hide = true)]
     pub(crate) no_look_ahead: bool,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
+    /// What connects this process to the other ranks
+    #[arg(skip)]
+    pub(crate) group: Option<RankGroup>,
+}
+
+/// As the default of `--rank-timeout`.
+const RANK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How processes of an MPI launcher run a model together.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RankArgs {
     /// Processes of an MPI launcher that run the model together; 1: each by itself
     /// [default: as many as the launcher started]
-    #[arg(long, value_name = "N", value_parser = ranges::ranks)]
-    pub(crate) ranks: Option<NonZeroUsize>,
+    #[arg(id = "ranks", long, value_name = "N", value_parser = ranges::ranks)]
+    pub(crate) n_ranks: Option<NonZeroUsize>,
     /// Parts of every expert that ranks have, in proportion to each other, as 2,1,1
     /// [default: equal]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = ranges::rank_share)]
@@ -171,7 +185,13 @@ pub(crate) struct ModelArgs {
     /// Seconds that a rank waits for the others before all give up
     #[arg(long, value_name = "SECONDS", value_parser = ranges::rank_timeout, default_value = "30")]
     pub(crate) rank_timeout: Duration,
-    /// What connects this process to the other ranks
-    #[arg(skip)]
-    pub(crate) group: Option<RankGroup>,
+    /// Lets messages arrive so much later, to see what a network would do: as `plan --network`
+    #[arg(long, value_name = "NETWORK", value_parser = ranges::rank_delay, hide = true)]
+    pub(crate) rank_delay: Option<Delay>,
+}
+
+impl RankArgs {
+    /// Of a command that has no options for them.
+    pub(crate) const USUAL: Self =
+        Self { n_ranks: None, shares: Vec::new(), rank_timeout: RANK_TIMEOUT, rank_delay: None };
 }

@@ -10,15 +10,15 @@ pub(crate) fn instant() -> Instant {
 
 /// For dates in chat templates.
 pub(crate) fn seconds_since_1970() -> i64 {
-    i64::try_from(now().as_secs()).unwrap_or(i64::MAX)
+    i64::try_from(since_1970().as_secs()).unwrap_or(i64::MAX)
 }
 
 /// For seeds.
 pub(crate) fn nanoseconds_of_the_second() -> u32 {
-    now().subsec_nanos()
+    since_1970().subsec_nanos()
 }
 
-/// A clock before 1970 counts as 1970.
-fn now() -> Duration {
+/// The time that all processes of a host have alike. A clock before 1970 counts as 1970.
+pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

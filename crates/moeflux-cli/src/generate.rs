@@ -192,7 +192,7 @@ impl<'a> Answer<'a> {
                 self.stats.prompt_read();
             }
             Event::Token { token, logprob, top, .. } => {
-                self.stats.token(self.args.json.then_some(self.engine));
+                self.stats.token(self.engine, self.args.json);
                 self.tokens.push(token);
                 let parts = self.shown.token(token);
                 self.write(parts);
@@ -261,9 +261,14 @@ impl<'a> Answer<'a> {
             eprintln!("note: the context of {context} tokens is full; --context sets it");
         }
         if self.args.stats {
-            self.stats.print(engine, (seed, context, finish));
+            self.stats.print(engine, (seed, context, finish), &self.hosts());
         }
         Ok(())
+    }
+
+    /// Those of the ranks, if there are some.
+    fn hosts(&self) -> Vec<String> {
+        self.args.model.group.as_ref().map_or_else(Vec::new, |group| group.place().hosts)
     }
 
     fn json(&self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Value {
@@ -273,7 +278,7 @@ impl<'a> Answer<'a> {
             "tokens": tokens,
             "finish": finish.name(),
             "seed": seed,
-            "stats": self.stats.json(engine, context),
+            "stats": self.stats.json(engine, (context, &self.hosts())),
         });
         if !self.logprobs.is_empty() {
             object["logprobs"] = json!(self.logprobs);

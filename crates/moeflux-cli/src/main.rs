@@ -19,6 +19,7 @@ mod logprobs;
 mod cache;
 mod hub;
 mod stream;
+mod network;
 mod ranges;
 mod args;
 mod machine;
@@ -63,8 +64,9 @@ mod test_dir;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use moeflux::provider::ranks::RankGroup;
 
-use crate::args::ModelArgs;
+use crate::args::{ModelArgs, RankArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 
@@ -117,7 +119,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let mut command = parse().command;
-    let joined = command.model().map_or(Ok(None), |args| ranks::join(args));
+    let joined = command.ranks().map_or(Ok(None), |args| ranks::join(&args));
     let group = match joined {
         Ok(group) => group,
         Err(failure) if ranks::speaks() => return fail(&failure),
@@ -126,12 +128,12 @@ fn main() -> ExitCode {
             return failure.exit_code();
         }
     };
-    if let (Some(group), Some(args)) = (&group, command.model()) {
-        args.group = Some(group.clone());
+    if let Some(group) = &group {
         if group.place().rank > 0 {
-            let is_done = ranks::follow(group, args);
+            let is_done = follow(&mut command, group);
             return if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
+        lead(&mut command, group);
     }
     match (run(command), &group) {
         (Ok(()), _) => ExitCode::SUCCESS,
@@ -141,6 +143,30 @@ fn main() -> ExitCode {
         (Err(failure), Some(group)) => {
             ranks::end(group, &failure);
             failure.exit_code()
+        }
+    }
+}
+
+/// Does what rank 0 tells; whether all went well.
+fn follow(command: &mut Command, group: &RankGroup) -> bool {
+    match command.model() {
+        Some(args) => {
+            args.group = Some(group.clone());
+            ranks::follow(group, args)
+        }
+        None => doctor::exchanges::measure(group).is_ok(),
+    }
+}
+
+/// Gives the command of rank 0 the others.
+fn lead(command: &mut Command, group: &RankGroup) {
+    match command {
+        Command::Doctor(args) => args.group = Some(group.clone()),
+        other => {
+            if let Some(args) = other.model() {
+                ranks::keep_beating(group, &args.ranks);
+                args.group = Some(group.clone());
+            }
         }
     }
 }
@@ -161,6 +187,14 @@ fn parse() -> Cli {
 }
 
 impl Command {
+    /// How ranks run the command, if they do it together.
+    fn ranks(&mut self) -> Option<RankArgs> {
+        match self {
+            Self::Doctor(_) => Some(RankArgs::USUAL),
+            other => other.model().map(|args| args.ranks.clone()),
+        }
+    }
+
     /// The options of a model, where a command runs one.
     fn model(&mut self) -> Option<&mut ModelArgs> {
         match self {

@@ -6,6 +6,7 @@
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::step_bytes;
 use moeflux::provider::config::N_ROWS_DEFAULT;
+use moeflux::provider::families::DividedExperts;
 use moeflux::provider::ids::MatrixId;
 use moeflux::provider::ops::{KvKind, Op};
 use moeflux::provider::spec::MixerSpec;
@@ -25,6 +26,18 @@ pub(crate) struct SparseLayer {
     pub(crate) top_k: u64,
     /// One of them, as stored.
     pub(crate) expert_bytes: u64,
+    /// Where several machines have parts of them: inner values of one use, of all machines.
+    pub(crate) n_inner: u64,
+    /// And columns of the sum.
+    pub(crate) n_hidden: u64,
+}
+
+impl SparseLayer {
+    /// Experts that so many rows choose if every one is as likely as any other.
+    pub(crate) fn n_chosen(&self, n_rows: f64) -> f64 {
+        let left_out = 1.0 - float(self.top_k) / float(self.n_experts.max(1));
+        float(self.n_experts) * (1.0 - left_out.powf(n_rows))
+    }
 }
 
 /// What is multiplied for a token.
@@ -101,10 +114,17 @@ impl Needs {
     /// Of this model.
     pub(crate) fn new(blueprint: &Blueprint) -> Self {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
-        let sparse_layer = |bank: &ExpertBank| SparseLayer {
-            n_experts: bank.n_experts as u64,
-            top_k: spec.layers[bank.layer.0].ffn.top_k() as u64,
-            expert_bytes: bank.layout.stored_bytes(),
+        let sparse_layer = |bank: &ExpertBank| {
+            let moe = plan.layers[bank.layer.0].moe.as_ref();
+            let divided = moe.and_then(|moe| moe.divided.as_ref());
+            let n_hidden = |it: &DividedExperts| it.sums.iter().map(|cols| cols.head_dim).sum();
+            SparseLayer {
+                n_experts: bank.n_experts as u64,
+                top_k: spec.layers[bank.layer.0].ffn.top_k() as u64,
+                expert_bytes: bank.layout.stored_bytes(),
+                n_inner: divided.map_or(0, |it| it.n_inner) as u64,
+                n_hidden: divided.map_or(0, n_hidden) as u64,
+            }
         };
         let mut routed = Work::default();
         for bank in &manifest.banks {
@@ -158,10 +178,7 @@ impl Needs {
 
     /// What a step of so many tokens chooses if every expert is as likely as any other.
     pub(crate) fn chosen_bytes(&self, n_rows: u64) -> f64 {
-        let of_layer = |it: &SparseLayer| {
-            let left_out = 1.0 - float(it.top_k) / float(it.n_experts.max(1));
-            float(it.n_experts * it.expert_bytes) * (1.0 - left_out.powf(float(n_rows)))
-        };
+        let of_layer = |it: &SparseLayer| float(it.expert_bytes) * it.n_chosen(float(n_rows));
         self.sparse_layers.iter().map(of_layer).sum()
     }
 

@@ -11,6 +11,7 @@ use moeflux::provider::sample::{LOGPROBS_MAX, PENALTY_MAX};
 use moeflux::provider::text::STOP_STRING_BYTES_MAX;
 use moeflux::{Budget, TokenId};
 
+use crate::network::{Delay, Network};
 use crate::size;
 
 /// More threads than this are a typing error on any machine.
@@ -58,6 +59,11 @@ pub(crate) fn rank_share(text: &str) -> Parsed<NonZeroU32> {
 pub(crate) fn rank_timeout(text: &str) -> Parsed<Duration> {
     let seconds = count(text, 3600)?;
     Ok(Duration::from_secs(seconds.get() as u64))
+}
+
+/// Parses `--rank-delay`.
+pub(crate) fn rank_delay(text: &str) -> Parsed<Delay> {
+    Network::parse(text).map(|network| network.delay())
 }
 
 /// Parses `--connections`.

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use moeflux::provider::backend::DeviceNames;
 use moeflux::provider::experts::RestStats;
 use moeflux::provider::experts::stream::StreamStats;
+use moeflux::provider::ranks::LinkStats;
 use moeflux::{Engine, Finish};
 use serde_json::{Value, json};
 
 use crate::clock;
 use crate::fold::labelled;
 use crate::machine::{package_energy_uj, rss_bytes_peak};
+use crate::ranks::times::Times;
 use crate::size::binary;
 use crate::streaming;
 use crate::tiers;
@@ -29,6 +31,8 @@ pub(crate) struct Stats {
     tokens: Vec<TokenCost>,
     /// What streaming had done by the last token.
     stream: Option<StreamStats>,
+    /// What exchanges of ranks had taken by the first token.
+    ranks_at_first: Option<LinkStats>,
     energy_at_start: Option<u64>,
 }
 
@@ -52,6 +56,7 @@ impl Stats {
             n_tokens: 0,
             tokens: Vec::new(),
             stream: None,
+            ranks_at_first: None,
             energy_at_start: package_energy_uj(),
         }
     }
@@ -61,10 +66,13 @@ impl Stats {
         self.prompt_read = Some(self.started.elapsed());
     }
 
-    /// A token was chosen; what it cost is kept if the engine is there to be asked.
-    pub(crate) fn token(&mut self, engine: Option<&Engine>) {
+    /// A token was chosen; what each cost is kept if they are told one by one.
+    pub(crate) fn token(&mut self, engine: &Engine, is_told: bool) {
         let now = self.started.elapsed();
-        if let Some(engine) = engine {
+        if self.n_tokens == 0 {
+            self.ranks_at_first = engine.rank_stats();
+        }
+        if is_told {
             let stream = engine.stream_stats();
             let before = self.stream.take().unwrap_or_default();
             let cost = stream.as_ref().map(|stream| stream.since(&before));
@@ -92,8 +100,15 @@ impl Stats {
         rate(self.n_tokens.saturating_sub(1), self.last_token.checked_sub(self.first_token?)?)
     }
 
+    /// What ranks did since the first token, which comes with the prompt.
+    fn rank_times(&self, engine: &Engine, hosts: &[String]) -> Option<Times> {
+        let stats = engine.rank_stats()?.since(self.ranks_at_first.as_ref()?);
+        let took = self.last_token.checked_sub(self.first_token?)?;
+        Times::new(hosts, stats, (took, self.n_tokens - 1))
+    }
+
     /// For machines.
-    pub(crate) fn json(&self, engine: &Engine, context: usize) -> Value {
+    pub(crate) fn json(&self, engine: &Engine, (context, hosts): (usize, &[String])) -> Value {
         let memory = engine.memory();
         let DeviceNames { backend, arithmetic, isa, .. } = engine.device_names();
         let mut stats = json!({
@@ -128,6 +143,9 @@ impl Stats {
                 "read_s": rest.took.map(|it| it.as_secs_f64()),
             });
         }
+        if let Some(times) = self.rank_times(engine, hosts) {
+            stats["ranks"] = times.json();
+        }
         if let Some(tiers) = engine.tier_stats() {
             stats["tiers"] = tiers::json(&tiers);
         }
@@ -135,7 +153,12 @@ impl Stats {
     }
 
     /// For people, on stderr.
-    pub(crate) fn print(&self, engine: &Engine, (seed, context, finish): (u64, usize, Finish)) {
+    pub(crate) fn print(
+        &self,
+        engine: &Engine,
+        (seed, context, finish): (u64, usize, Finish),
+        hosts: &[String],
+    ) {
         let per_s = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
         let seconds = |time: Option<Duration>| {
             time.map_or("-".to_owned(), |t| format!("{:.2}", t.as_secs_f64()))
@@ -175,6 +198,9 @@ impl Stats {
         for line in engine.stream_stats().iter().flat_map(streaming::lines) {
             say(&line);
         }
+        for line in self.rank_times(engine, hosts).iter().flat_map(Times::lines) {
+            eprintln!("{line}");
+        }
         let arithmetic = arithmetic.name();
         say(&format!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}"));
     }
@@ -198,7 +224,6 @@ impl TokenCost {
     }
 }
 
-/// How experts came that were read behind the open model.
 /// On stderr.
 fn say(line: &str) {
     for line in labelled(line) {
@@ -206,6 +231,7 @@ fn say(line: &str) {
     }
 }
 
+/// How experts came that were read behind the open model.
 fn rest_line(rest: &RestStats) -> String {
     let RestStats { n_read, n_experts, read_wait, took, .. } = rest;
     let when = took.map_or("by now".to_owned(), |it| {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
 use crate::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at};
 use crate::spec::{FfnSpec, ModelSpec};
-use crate::weights::{Binder, Imagined, ImaginedKind, Manifest, Source};
+use crate::weights::{Binder, ExpertBank, Imagined, ImaginedKind, Manifest, Shares, Source};
 
 /// A model before its weights are read.
 #[derive(Debug)]
@@ -97,6 +97,19 @@ impl Blueprint {
         let plan = families::build(&spec, &mut binder)?;
         let manifest = binder.finish()?;
         Ok(Self { spec, plan, manifest, model_type })
+    }
+
+    /// Leaves what one of several machines has and computes of every expert; gives back the whole
+    /// ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the rows cannot be divided so.
+    pub fn divide(&mut self, shares: &Shares, rank: usize) -> Result<Vec<ExpertBank>> {
+        let banks = &self.manifest.banks;
+        self.plan.divide(banks, shares, rank)?;
+        let parts = banks.iter().map(|bank| bank.part_of(shares, rank)).collect::<Result<_>>()?;
+        Ok(std::mem::replace(&mut self.manifest.banks, parts))
     }
 
     /// Bytes of routed experts that one token reads when none is in memory.

@@ -15,7 +15,7 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
-use crate::budget::{GrowthRoom, Layout, Memory, Placement, PromptRoom};
+use crate::budget::{GrowthRoom, Layout, Memory, PAGE_CACHE_SHARE, Placement, PromptRoom};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
@@ -30,7 +30,7 @@ use crate::forward::{Group, Model};
 use crate::ids::LayerIdx;
 #[cfg(feature = "text")]
 use crate::model_text::ModelText;
-use crate::opening::{Agreed, Described, PAGE_CACHE_SHARE, describe, fingerprint, meet};
+use crate::opening::{Agreed, Described, describe, fingerprint, meet};
 use crate::ranks::{Hello, LeadBackend, LinkStats, SharedLink};
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
 use crate::spec::ModelSpec;

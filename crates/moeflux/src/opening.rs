@@ -9,7 +9,7 @@ use moeflux_kernels::Matrix;
 use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
-use crate::budget::{Layout, Placement};
+use crate::budget::{Layout, n_experts_of_wave};
 use crate::config::{BackendKind, EngineConfig};
 use crate::error::{Error, Result};
 use crate::format::Checkpoint;
@@ -17,16 +17,9 @@ use crate::ids::{MatrixId, VectorId};
 use crate::ranks::{Hello, RankGroup};
 use crate::weights::{self, ExpertBank, Manifest, Weights};
 
-/// Where the system keeps copies of what is read, one slot of so many is enough: the rest of the
-/// budget is for those copies.
-pub(crate) const PAGE_CACHE_SHARE: usize = 8;
-
 /// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
 /// first rows, and reading all of a large checkpoint twice is no option.
 const FINGERPRINT_BYTES: usize = 4096;
-
-/// More experts between two exchanges only make inner values take more memory.
-const N_WAVE_MAX: usize = 128;
 
 /// A model as headers and the configuration say, before anything is read.
 pub(crate) struct Described {
@@ -69,12 +62,7 @@ fn divide(
                        devices";
         return Err(Error::Unsupported(problem.to_owned()));
     }
-    let Blueprint { plan, manifest, .. } = blueprint;
-    let (shares, rank) = (&group.shares, group.place().rank);
-    plan.divide(&manifest.banks, shares, rank)?;
-    let parts = manifest.banks.iter().map(|bank| bank.part_of(shares, rank));
-    let parts = parts.collect::<Result<_>>()?;
-    Ok(std::mem::replace(&mut manifest.banks, parts))
+    blueprint.divide(&group.shares, group.place().rank)
 }
 
 /// Ranks agree on what they are, and on the least of what they can do.
@@ -86,11 +74,6 @@ pub(crate) fn meet(
     group.link().lock().begin()?;
     let hello = |described: &Described| {
         let Described { blueprint, layout, header_fingerprint, .. } = described;
-        let n_held = match layout.placement {
-            // Or fewer, where the system keeps copies of what is read.
-            Placement::Streaming { n_slots } => n_slots / PAGE_CACHE_SHARE,
-            Placement::Resident | Placement::OnDevice { .. } => 2 * N_WAVE_MAX,
-        };
         Hello {
             same: vec![
                 ("version of moeflux", env!("CARGO_PKG_VERSION").to_owned()),
@@ -98,7 +81,7 @@ pub(crate) fn meet(
                 ("arithmetic", config.arithmetic.name().to_owned()),
                 ("division of rows", format!("{:?}", group.shares)),
             ],
-            least: vec![layout.n_rows_max as u64, n_held as u64],
+            least: vec![layout.n_rows_max as u64, layout.n_held() as u64],
         }
     };
     let (hello, described) = match described {
@@ -112,8 +95,7 @@ pub(crate) fn meet(
     };
     let described = described.expect("what could not be described was an error for all");
     let top_k = described.blueprint.spec.top_k_max();
-    // The rest of the slots is for what is read meanwhile.
-    let n_wave = (n_held / 2).max(top_k).min(N_WAVE_MAX.max(top_k));
+    let n_wave = n_experts_of_wave(n_held, top_k);
     Ok((described, Agreed { n_rows_max, n_wave }))
 }
 

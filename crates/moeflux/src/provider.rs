@@ -144,7 +144,7 @@ pub mod pack {
 /// Several machines that run one model.
 pub mod ranks {
     pub use crate::ranks::{
-        Heart, LinkStats, LocalRanks, LocalSettings, Place, RankFault, RankGroup, Ranks,
+        Heart, LinkStats, LocalRanks, LocalSettings, Place, RankFault, RankGroup, RankTimes, Ranks,
     };
 }
 
@@ -182,7 +182,8 @@ pub mod config {
 /// A number of bytes among the needs of a model.
 pub mod budget {
     pub use crate::budget::{
-        Division, GrowthRoom, Host, Layout, Memory, Placement, PromptRoom, step_bytes,
+        Division, GrowthRoom, Host, Layout, Memory, Placement, PromptRoom, n_experts_of_wave,
+        step_bytes,
     };
 }
 

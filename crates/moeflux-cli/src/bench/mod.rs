@@ -15,6 +15,7 @@ use moeflux::provider::backend::TierStats;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::experts::stream::{StreamStats, drive_speed, probe_of};
 use moeflux::provider::forward::StepProgress;
+use moeflux::provider::ranks::LinkStats;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, Error, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
 use moeflux_io::{Caching, Probe};
@@ -209,6 +210,10 @@ struct Runs {
     stream: Option<StreamStats>,
     /// Where experts were in all of them, up to the last look at the counts.
     tiers: Option<TierStats>,
+    /// What ranks did in all of them.
+    ranks: Option<LinkStats>,
+    took: Duration,
+    n_tokens: usize,
 }
 
 impl Bench<'_> {
@@ -257,7 +262,7 @@ impl Bench<'_> {
         if n_tokens == 0 || self.interrupt.is_set() {
             return Ok(runs);
         }
-        let (mut before, mut tiers_before) = (None, None);
+        let (mut before, mut tiers_before, mut ranks_before) = (None, None, None);
         for run_idx in 0..=repeat.get() {
             self.rewind()?;
             let tokens = self.tokens.draw(n_tokens);
@@ -265,6 +270,7 @@ impl Bench<'_> {
                 self.measure_drive()?;
                 before = before.or_else(|| self.engine.stream_stats());
                 tiers_before = tiers_before.or_else(|| self.engine.tier_stats());
+                ranks_before = ranks_before.or_else(|| self.engine.rank_stats());
             }
             let start = clock::instant();
             match run(self, &tokens) {
@@ -274,6 +280,8 @@ impl Bench<'_> {
             let elapsed = start.elapsed();
             if run_idx > 0 {
                 runs.rates.extend(rate(n_tokens, elapsed));
+                runs.took += elapsed;
+                runs.n_tokens += n_tokens;
             }
         }
         self.measure_drive()?;
@@ -281,6 +289,8 @@ impl Bench<'_> {
         runs.stream = after.zip(before).map(|(after, before)| after.since(&before));
         let tiers = self.engine.tier_stats().zip(tiers_before);
         runs.tiers = tiers.map(|(after, before)| tiers::since(&after, &before));
+        let ranks = self.engine.rank_stats().zip(ranks_before);
+        runs.ranks = ranks.map(|(after, before)| after.since(&before));
         Ok(runs)
     }
 

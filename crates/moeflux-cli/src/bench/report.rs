@@ -13,6 +13,7 @@ use super::{BenchArgs, Runs};
 use crate::fold::labelled;
 use crate::machine::{Machine, rss_bytes_peak};
 use crate::model;
+use crate::ranks::times::Times;
 use crate::size::binary;
 use crate::stats::median;
 use crate::streaming;
@@ -108,10 +109,20 @@ impl Report<'_> {
                 report[name] = tiers::json(stats);
             }
         }
+        for (name, runs) in [("prefill_ranks", &self.prefill), ("decode_ranks", &self.decode)] {
+            if let Some(times) = self.rank_times(runs) {
+                report[name] = times.json();
+            }
+        }
         if let Some(gb_per_s) = self.far_gb_per_s() {
             report["decode_far_gb_per_s"] = json!(gb_per_s);
         }
         report
+    }
+
+    fn rank_times(&self, runs: &Runs) -> Option<Times> {
+        let hosts = self.args.model.group.as_ref()?.place().hosts;
+        Times::new(&hosts, runs.ranks.clone()?, (runs.took, runs.n_tokens))
     }
 
     /// Tokens per second of each of the sessions that answer together.
@@ -208,6 +219,12 @@ impl Report<'_> {
         }
         for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {
             lines.extend(runs.tiers.as_ref().map(|it| format!("{name}: {}", tiers::line(it))));
+        }
+        for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {
+            if let Some(times) = self.rank_times(runs) {
+                lines.push(format!("\n{name}, all runs that count"));
+                lines.extend(times.lines());
+            }
         }
         if let Some(gb_per_s) = self.far_gb_per_s() {
             lines.push(format!("decode reads {gb_per_s:.2} GB/s of them from memory"));

@@ -4,6 +4,7 @@
 //! what it remembers in the cache folder; what the system does not say is left out. A drive that
 //! cannot be measured is a warning, damage found by `--deep` a failure.
 
+pub(crate) mod exchanges;
 mod sums;
 mod deep;
 mod gpu;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{PACK_METADATA, gguf_at};
+use moeflux::provider::ranks::RankGroup;
 use moeflux::{Error, Result};
 use moeflux_gpu::adapter::{AdapterKind, adapters, choose};
 
@@ -86,6 +88,9 @@ pub(crate) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// What connects this process to the other ranks of an MPI launcher
+    #[arg(skip)]
+    pub(crate) group: Option<RankGroup>,
 }
 
 /// Looks at everything and prints it.
@@ -131,6 +136,8 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
 }
 
 fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Report> {
+    // The other ranks have begun with this, too.
+    let exchanges = args.group.as_ref().map(exchanges::measure).transpose()?;
     let system = System::here();
     // First: what is wrong with a model or the place for its checksums is said at once.
     let deep = match args.deep {
@@ -164,7 +171,18 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     let model = model_here(&dir, &measured);
     let place = Place::of(&dir);
     let gpus = gpu::here();
-    Ok(Report { dir, system, gpus, memory_bytes_per_s, trials, place, survey, model, deep })
+    Ok(Report {
+        dir,
+        system,
+        gpus,
+        memory_bytes_per_s,
+        trials,
+        place,
+        survey,
+        model,
+        deep,
+        exchanges,
+    })
 }
 
 /// How fast the CPU computes, and a GPU if there is one. What cannot be measured is told.

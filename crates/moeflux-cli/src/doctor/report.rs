@@ -11,6 +11,7 @@ use moeflux_io::Caching;
 use serde_json::{Value, json};
 
 use super::deep::Deep;
+use super::exchanges::Exchanges;
 use super::gpu;
 use super::survey::{DEPTH_ENOUGH, DEPTHS, Survey, Way};
 use super::system::{LockLimit, System};
@@ -70,6 +71,8 @@ pub(super) struct Report {
     /// What is there, or why it cannot be run; none if there is nothing.
     pub(super) model: Option<Result<ModelHere, String>>,
     pub(super) deep: Option<Deep>,
+    /// With other ranks.
+    pub(super) exchanges: Option<Exchanges>,
 }
 
 impl Report {
@@ -86,6 +89,7 @@ impl Report {
             }
             None => {}
         }
+        verdict.extend(self.exchanges.as_ref().map(Exchanges::verdict));
         verdict
     }
 
@@ -252,6 +256,7 @@ impl Report {
             "drive_problem": self.survey.as_ref().err(),
             "model": model,
             "deep": self.deep.as_ref().map(Deep::json),
+            "ranks": self.exchanges.as_ref().map(Exchanges::json),
             "verdict": self.verdict(),
             "warnings": self.warnings(),
         })
@@ -338,6 +343,7 @@ mod tests {
             survey: Ok(survey),
             model: None,
             deep: None,
+            exchanges: None,
         }
     }
 

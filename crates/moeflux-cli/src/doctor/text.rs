@@ -29,6 +29,10 @@ pub(super) fn render(report: &Report) -> String {
         lines.push(String::new());
         lines.extend(rates(survey));
     }
+    if let Some(exchanges) = &report.exchanges {
+        lines.push(String::new());
+        lines.extend(exchanges.lines());
+    }
     let (verdict, warnings) = (report.verdict(), report.warnings());
     if !(verdict.is_empty() && warnings.is_empty()) {
         lines.push(String::new());

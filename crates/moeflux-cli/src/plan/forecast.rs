@@ -7,14 +7,17 @@
 
 use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::{Layout, Placement, PromptRoom};
+use moeflux::provider::budget::{Layout, Placement, PromptRoom, n_experts_of_wave};
 
 use super::gives::{End, Gives};
 use super::routes::Routes;
-use crate::needs::{Needs, Work, float};
+use crate::needs::{Needs, SparseLayer, Work, float};
 
 /// Prompts that a forecast is made for, as far as the context reaches.
 const PROMPTS: [u64; 2] = [512, 2048];
+
+/// Ranks exchange f32.
+const FLOAT_BYTES: f64 = 4.0;
 
 /// Of the shorter of reading and computing, what is not hidden behind the longer one.
 const UNHIDDEN_LOW: f64 = 0.6;
@@ -29,6 +32,7 @@ pub(crate) enum Bound {
     Drive,
     Cpu,
     Gpu,
+    Network,
 }
 
 impl Bound {
@@ -38,6 +42,7 @@ impl Bound {
             Self::Drive => "drive",
             Self::Cpu => "CPU",
             Self::Gpu => "GPU",
+            Self::Network => "network",
         }
     }
 }
@@ -49,6 +54,8 @@ pub(crate) struct Speed {
     pub(crate) hit_rate: f64,
     /// Read from the drive for a token.
     pub(crate) drive_bytes_per_token: f64,
+    /// What exchanges of several machines take of a token's time.
+    pub(crate) exchange_s: f64,
     /// What comes out.
     pub(crate) tokens_per_s: f64,
     /// Why it is not more.
@@ -218,11 +225,13 @@ impl Case<'_> {
             + float(needs.sparse_layers.len() as u64) * waits;
         let drive_bytes = (1.0 - hit_rate) * float(needs.routed_bytes());
         let drive = drive_bytes / end.drive_bytes_per_s;
+        let exchange_s = self.exchanges(layout, (1, 1), &end);
         Speed {
             hit_rate,
             drive_bytes_per_token: drive_bytes,
-            tokens_per_s: 1.0 / together(&end, drive, computing),
-            bound: self.bound(drive, computing),
+            exchange_s,
+            tokens_per_s: 1.0 / (together(&end, drive, computing) + exchange_s),
+            bound: self.bound(drive, computing, exchange_s),
         }
     }
 
@@ -238,8 +247,9 @@ impl Case<'_> {
         read.max(computed)
     }
 
-    fn bound(&self, drive: f64, computing: f64) -> Bound {
+    fn bound(&self, drive: f64, computing: f64, exchanges: f64) -> Bound {
         match (drive >= computing, self.gives.is_on_card()) {
+            _ if exchanges > drive.max(computing) => Bound::Network,
             (true, _) => Bound::Drive,
             (false, true) => Bound::Gpu,
             (false, false) => Bound::Cpu,
@@ -250,7 +260,7 @@ impl Case<'_> {
     /// which is read once for a step.
     fn prompt(&self, layout: &Layout, n_tokens: u64) -> Prompt {
         let room = PromptRoom::planned(layout, self.blueprint);
-        let room = room.filter(|_| !self.gives.is_on_card());
+        let room = room.filter(|_| !self.gives.is_on_card() && self.gives.job.is_none());
         let n_rows_prompt = usize::try_from(n_tokens).unwrap_or(usize::MAX);
         let division = room.and_then(|room| room.division(n_rows_prompt, 0));
         let n_rows = division.map_or(layout.n_rows_max, |it| it.n_rows) as u64;
@@ -274,11 +284,31 @@ impl Case<'_> {
             let far = far_bytes / end.pace.far_prompt_bytes_per_s;
             let computing = begun + self.products(&end, n_tokens) + far;
             let drive = drive_bytes / end.drive_bytes_per_s;
-            (together(&end, drive, computing), self.bound(drive, computing))
+            let exchanges = self.exchanges(layout, (n_tokens, n_passes), &end);
+            let seconds = together(&end, drive, computing) + exchanges;
+            (seconds, self.bound(drive, computing, exchanges))
         };
         let [(slow, bound), (fast, _)] = [self.gives.low(), self.gives.high()].map(seconds);
         let (low, high) = (float(n_tokens) / slow, float(n_tokens) / fast);
         Prompt { n_tokens, n_passes, drive_bytes, low, high, bound }
+    }
+
+    /// Seconds of what several machines exchange for so many rows in so many steps: in each layer
+    /// the inner values of its experts, wave by wave, then the sum. None of it is hidden behind
+    /// computing.
+    fn exchanges(&self, layout: &Layout, (n_rows, n_steps): (u64, u64), end: &End) -> f64 {
+        let Some(job) = self.gives.job else { return 0.0 };
+        let rows_of_step = float(n_rows) / float(n_steps.max(1));
+        let of_layer = |layer: &SparseLayer| {
+            let top_k = usize::try_from(layer.top_k).unwrap_or(usize::MAX);
+            let n_wave = float(n_experts_of_wave(layout.n_held(), top_k) as u64);
+            let n_waves = (layer.n_chosen(rows_of_step) / n_wave).ceil().max(1.0);
+            let n_values = |per_row: u64| rows_of_step * float(per_row) * FLOAT_BYTES;
+            let inner_bytes = n_values(layer.top_k * layer.n_inner);
+            let inner = n_waves * job.exchange_s(inner_bytes / n_waves, end.is_low);
+            inner + job.exchange_s(n_values(layer.n_hidden), end.is_low)
+        };
+        float(n_steps) * self.needs.sparse_layers.iter().map(of_layer).sum::<f64>()
     }
 
     /// Seconds of a prompt's products, its attention among them: a token looks at half of the

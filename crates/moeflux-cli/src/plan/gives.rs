@@ -13,6 +13,7 @@ use moeflux::provider::config::{
 };
 use moeflux::{Arithmetic, Budget, Error, Result};
 
+use crate::network::Job;
 use crate::pace::Pace;
 
 /// How far off a rate may be.
@@ -66,6 +67,8 @@ pub(crate) struct Gives {
     pub(crate) drive: Uncertain<f64>,
     /// Bytes per second of the memory that sessions are in.
     pub(crate) memory_bytes_per_s: f64,
+    /// Where it is one of several.
+    pub(crate) job: Option<Job>,
 }
 
 /// One end of all ranges.

@@ -67,8 +67,7 @@ impl List {
                 kinds.push(PACKED);
             }
             for kind in kinds {
-                let subject = subject(known, &config, kind)?;
-                rows.push(row(known, &subject, machine, context)?);
+                rows.push(row(known, subject(known, &config, kind)?, machine, context)?);
             }
         }
         Ok(Self { rows })
@@ -127,7 +126,8 @@ fn subject(known: &Known, config: &BareConfig, kind: ImaginedKind) -> Outcome<Su
     Ok(Subject::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
 }
 
-fn row(known: &Known, subject: &Subject, machine: &PlanMachine, context: u64) -> Outcome<Row> {
+fn row(known: &Known, subject: Subject, machine: &PlanMachine, context: u64) -> Outcome<Row> {
+    let subject = &subject.divided(machine.job.as_ref())?;
     let context = context.min(subject.needs.context_max);
     let plan = Plan { subject, machine, context, routes: &Routes::Unknown };
     let told = machine.card.as_ref().filter(|card| card.is_told);
@@ -146,7 +146,7 @@ fn row(known: &Known, subject: &Subject, machine: &PlanMachine, context: u64) ->
         name: known.name,
         size: known.size,
         stored: subject.stored().unwrap_or_default(),
-        weights_bytes: subject.weights_bytes(),
+        weights_bytes: subject.weights_bytes,
         expected,
     })
 }

@@ -12,6 +12,7 @@ use super::gives::{ASSUMED, CardGives, Gives, MEASURED, Uncertain};
 use crate::machine;
 use crate::measured::{Card, Measured, Rate, ago};
 use crate::needs::float;
+use crate::network::Job;
 use crate::pace::Pace;
 use crate::size::binary;
 
@@ -79,6 +80,8 @@ pub(crate) struct Told {
     /// None is not 0: without a word the GPU of this machine counts.
     pub(crate) gpu_bytes: Option<u64>,
     pub(crate) gpu_gbps: Option<f64>,
+    /// Machines like it that run a model together.
+    pub(crate) job: Option<Job>,
 }
 
 /// A figure and where it is from.
@@ -117,6 +120,8 @@ pub(crate) struct PlanMachine {
     pub(crate) memory: Figure,
     pub(crate) cpu: Computer,
     pub(crate) card: Option<PlanCard>,
+    /// Machines like this one, if there are several.
+    pub(crate) job: Option<Job>,
 }
 
 impl PlanMachine {
@@ -141,9 +146,16 @@ impl PlanMachine {
             budget_source,
             drive: figure(told.drive_gbps, "--disk-gbps", measured.drive(drive_key), DRIVE_GBPS),
             cpu: cpu(told, measured, &memory),
-            card: card(told, measured),
+            // Ranks compute on their CPUs.
+            card: card(told, measured).filter(|_| told.job.is_none()),
+            job: told.job,
             memory,
         }
+    }
+
+    /// The same without other machines.
+    pub(crate) fn alone(&self) -> Self {
+        Self { job: None, ..self.clone() }
     }
 
     /// What a forecast takes, where the CPU computes.
@@ -155,6 +167,7 @@ impl PlanMachine {
             pace: self.cpu.pace,
             drive: Uncertain::of_drive(self.drive.value),
             memory_bytes_per_s: self.memory.value,
+            job: self.job,
         }
     }
 

@@ -27,12 +27,13 @@ use crate::hub;
 use crate::known::{self, Known};
 use crate::measured::Measured;
 use crate::model;
+use crate::network::{Job, Network};
 use crate::place;
 use crate::ranges;
 use crate::size;
 use list::List;
 use machine::{PlanMachine, Told};
-use report::{Plan, Subject, check_known};
+use report::{Plan, Report, Subject, check_known};
 use routes::Routes;
 
 /// Tokens of a session unless told otherwise, as `generate` has.
@@ -87,6 +88,13 @@ pub(crate) struct PlanArgs {
     /// experts are found in memory
     #[arg(long, value_name = "FILE", requires = "path")]
     pub(crate) trace: Option<PathBuf>,
+    /// Machines like this one that run the model together under an MPI launcher
+    #[arg(long, value_name = "N", value_parser = ranges::ranks, conflicts_with = "gpu_memory")]
+    pub(crate) ranks: Option<NonZeroUsize>,
+    /// What connects them: 1g, 10g, 25g-rdma, tb5, or microseconds of a message and 10^9 bytes per
+    /// second, as 50,1.1 [default: 10g]
+    #[arg(long, value_name = "NETWORK", value_parser = Network::parse, requires = "ranks")]
+    pub(crate) network: Option<Network>,
     /// Tokens per session [default: 4096, or the model's limit if that is lower]
     #[arg(long, value_name = "N")]
     pub(crate) context: Option<NonZeroUsize>,
@@ -96,6 +104,11 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
+    fn job(&self) -> Option<Job> {
+        let n_ranks = u32::try_from(self.ranks?.get()).ok().filter(|n_ranks| *n_ranks > 1)?;
+        Some(Job { n_ranks, network: self.network.unwrap_or_else(Network::usual) })
+    }
+
     fn told(&self) -> Told {
         Told {
             ram_bytes: self.ram,
@@ -106,6 +119,7 @@ impl PlanArgs {
             gops: self.gops,
             gpu_bytes: self.gpu_memory,
             gpu_gbps: self.gpu_gbps,
+            job: self.job(),
         }
     }
 }
@@ -130,9 +144,16 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
         Some(trace) => Routes::open(trace, &subject.needs)?,
         None => Routes::Unknown,
     };
-    let plan =
-        || Plan { subject: &subject, machine: &machine, context: context as u64, routes: &routes };
+    let context = context as u64;
+    let alone = machine.job.and_then(|_| {
+        let machine = machine.alone();
+        let plan = Plan { subject: &subject, machine: &machine, context, routes: &routes };
+        Some(plan.report().ok()?.forecast.answer)
+    });
+    let subject = subject.divided(machine.job.as_ref())?;
+    let plan = || Plan { subject: &subject, machine: &machine, context, routes: &routes };
     let report = plan().report().map_err(|error| plan().refused(error))?;
+    let report = Report { alone, ..report };
     Ok(if args.json {
         format!("{:#}", report.to_json(&advice::advice(&report)))
     } else {
@@ -222,5 +243,7 @@ fn of_known(known: &Known, args: &PlanArgs) -> Outcome<Subject> {
     Ok(Subject::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
 }
 
+#[cfg(test)]
+mod machines_tests;
 #[cfg(test)]
 mod tests;

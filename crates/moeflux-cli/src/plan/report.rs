@@ -4,7 +4,7 @@
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::spec::NativeFormat;
-use moeflux::provider::weights::ImaginedKind;
+use moeflux::provider::weights::{ImaginedKind, Shares};
 use moeflux::{ByteCount, Error};
 use serde_json::{Value, json};
 
@@ -14,6 +14,7 @@ use super::machine::{Figure, PlanMachine};
 use super::routes::Routes;
 use crate::failure::{Failure, Outcome};
 use crate::needs::{KV_KIND, Needs, float};
+use crate::network::Job;
 
 /// A budget beyond any machine's.
 const EVERYTHING_BYTES: u64 = 1 << 60;
@@ -33,17 +34,28 @@ pub(crate) struct Subject {
     pub(crate) needs: Needs,
     /// Of what does not exist; none if there are weights.
     pub(crate) kind: Option<ImaginedKind>,
+    /// All weights, as stored, of all machines together.
+    pub(crate) weights_bytes: u64,
 }
 
 impl Subject {
     pub(crate) fn new(name: String, blueprint: Blueprint, kind: Option<ImaginedKind>) -> Self {
         let needs = Needs::new(&blueprint);
-        Self { name, blueprint, needs, kind }
+        let weights_bytes = needs.resident_bytes + needs.experts_bytes();
+        Self { name, blueprint, needs, kind, weights_bytes }
     }
 
-    /// All weights, as stored.
-    pub(crate) fn weights_bytes(&self) -> u64 {
-        self.needs.resident_bytes + self.needs.experts_bytes()
+    /// What the first of several machines has of it: none has more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the rows cannot be divided over so many.
+    pub(crate) fn divided(mut self, job: Option<&Job>) -> Result<Self, Error> {
+        if let Some(job) = job {
+            self.blueprint.divide(&Shares::equal(job.n_ranks as usize), 0)?;
+            self.needs = Needs::new(&self.blueprint);
+        }
+        Ok(self)
     }
 
     /// How weights are stored.
@@ -83,6 +95,8 @@ pub(crate) struct Report<'a> {
     pub(crate) least_bytes: u64,
     /// The budget from which on nothing is read from the drive any more.
     pub(crate) all_bytes: u64,
+    /// What one of several machines gives by itself, if the model runs there.
+    pub(crate) alone: Option<Answer>,
 }
 
 impl<'a> Plan<'a> {
@@ -110,7 +124,7 @@ impl<'a> Plan<'a> {
 
     fn is_for_auto(&self, forecast: &Forecast) -> bool {
         let is_whole = forecast.places.on_card == self.subject.needs.n_experts();
-        is_whole && self.subject.weights_bytes() >= crate::device::SMALL_BYTES
+        is_whole && self.subject.weights_bytes >= crate::device::SMALL_BYTES
     }
 
     /// The report.
@@ -126,7 +140,7 @@ impl<'a> Plan<'a> {
         let all_bytes = all.fixed_bytes + all.memory.expert_bytes + PROGRAM_MARGIN_BYTES;
         let [least_bytes, all_bytes] =
             [least_bytes, all_bytes].map(|it| it.next_multiple_of(BUDGET_UNIT_BYTES));
-        Ok(Report { plan: self, gives, forecast, least_bytes, all_bytes })
+        Ok(Report { plan: self, gives, forecast, least_bytes, all_bytes, alone: None })
     }
 
     /// A memory that is too small, on one line with the least that works.
@@ -211,6 +225,9 @@ impl Report<'_> {
                     "source": card.computer.source,
                 })),
             },
+            "ranks": machine.job.map(|job| job.n_ranks),
+            "network": machine.job.map(|job| job.network.option()),
+            "answer_alone": self.alone.as_ref().map(answer_json),
             "computes": if self.gives.card.is_some() { "gpu" } else { "cpu" },
             "forecast": forecast_json(&self.forecast, needs.n_experts()),
             "advice": advice,
@@ -246,6 +263,7 @@ fn speed_json(speed: &Speed) -> Value {
     json!({
         "hit_rate": speed.hit_rate,
         "drive_bytes_per_token": speed.drive_bytes_per_token,
+        "exchange_s_per_token": speed.exchange_s,
         "tokens_per_s": speed.tokens_per_s,
         "bound": speed.bound.name(),
     })

@@ -47,22 +47,25 @@ pub(super) fn render(report: &Report<'_>) -> String {
 
 fn title(report: &Report<'_>) -> String {
     let subject = report.plan.subject;
-    let bytes = ByteCount(subject.weights_bytes()).rounded();
+    let bytes = ByteCount(subject.weights_bytes).rounded();
+    let over = report.plan.machine.job.map_or(String::new(), |job| {
+        format!(", over {} machines that each have some rows of every expert", job.n_ranks)
+    });
     match subject.stored() {
-        Some(stored) => format!("{} as it would be in {stored}: {bytes}", subject.name),
-        None => format!("{}: {bytes}", subject.name),
+        Some(stored) => format!("{} as it would be in {stored}: {bytes}{over}", subject.name),
+        None => format!("{}: {bytes}{over}", subject.name),
     }
 }
 
 fn memory(report: &Report<'_>) -> Vec<String> {
     let needs = &report.plan.subject.needs;
-    let layout = &report.forecast.layout;
+    let (layout, machine) = (&report.forecast.layout, report.plan.machine);
     let session = format!("{} tokens of context", grouped(report.plan.context));
     let step = layout.fixed_bytes.saturating_sub(
         needs.resident_bytes + layout.session_bytes + report.plan.machine.host.program_bytes,
     );
     let mut lines = vec![
-        header("memory", "bytes"),
+        header(if machine.job.is_some() { "memory of each" } else { "memory" }, "bytes"),
         size_row("weights that every token uses", needs.resident_bytes),
         size_row(&session, layout.session_bytes),
         size_row(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
@@ -85,7 +88,11 @@ fn row(label: &str, text: &str) -> Vec<String> {
 /// What it has, and where that is from.
 pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
     let gbps = |figure: &Figure| format!("{:.2} GB/s, {}", figure.value / 1e9, figure.source);
-    let mut lines = vec!["machine".to_owned()];
+    let mut lines = vec![match machine.job {
+        Some(job) => format!("each of {} machines", job.n_ranks),
+        None => "machine".to_owned(),
+    }];
+    lines.extend(machine.job.iter().flat_map(|job| row("network", &job.network.text())));
     lines.extend(row("memory", &machine.memory_text()));
     lines.extend(row("", &format!("reads {}", gbps(&machine.memory))));
     lines.extend(row("drive", &format!("reads {}", gbps(&machine.drive))));
@@ -121,6 +128,8 @@ fn expected(report: &Report<'_>) -> Vec<String> {
         answer(&after, &forecast.answer_after),
     ];
     lines.extend(forecast.prompts.iter().map(prompt));
+    let alone = |it: &Answer| answer("answer, one machine alone", it);
+    lines.extend(report.alone.as_ref().map(alone));
     lines.extend(folded("  ", &format!("experts: {}", places(report))));
     if forecast.places.on_drive > 0 {
         let Answer { low, high } = &forecast.answer;
@@ -134,10 +143,23 @@ fn expected(report: &Report<'_>) -> Vec<String> {
         let text = format!("found in memory: {found} of uses; read for a token: {read}");
         lines.extend(folded("  ", &text));
     }
+    lines.extend(exchanges(report).iter().flat_map(|it| folded("  ", it)));
     let is_traced = matches!(report.plan.routes, Routes::Traced(_));
     let ends = if is_traced { ENDS_OF_TRACE } else { ENDS };
     lines.extend(folded("  ", ends));
     lines
+}
+
+/// What machines send each other.
+fn exchanges(report: &Report<'_>) -> Option<String> {
+    report.plan.machine.job?;
+    let Answer { low, high } = &report.forecast.answer;
+    let [least, most] = [high, low].map(|it| it.exchange_s * 1e3);
+    let n_exchanges = 2 * report.plan.subject.needs.sparse_layers.len() as u64;
+    Some(format!(
+        "exchanges: {} for a token, {least:.1} to {most:.1} ms together",
+        grouped(n_exchanges)
+    ))
 }
 
 /// Where experts are.

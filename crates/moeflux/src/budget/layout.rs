@@ -72,6 +72,13 @@ pub struct Layout {
     pub session_room_bytes: Option<u64>,
 }
 
+/// Where the system keeps copies of what is read, one slot of so many is enough: the rest of the
+/// budget is for those copies.
+pub(crate) const PAGE_CACHE_SHARE: usize = 8;
+
+/// More experts between two exchanges of several machines only make inner values take more memory.
+const N_WAVE_MAX: usize = 128;
+
 /// More rows read an expert no cheaper: all of a layer are wanted long before.
 const N_ROWS_STREAMING_MAX: usize = 4096;
 
@@ -191,6 +198,25 @@ impl Layout {
             session_room_bytes,
         })
     }
+}
+
+impl Layout {
+    /// Experts that one of several machines can hold until the others have got as far.
+    #[must_use]
+    pub fn n_held(&self) -> usize {
+        match self.placement {
+            // Or fewer, where the system keeps copies of what is read.
+            Placement::Streaming { n_slots } => n_slots / PAGE_CACHE_SHARE,
+            Placement::Resident | Placement::OnDevice { .. } => 2 * N_WAVE_MAX,
+        }
+    }
+}
+
+/// Experts between two exchanges of machines that can hold so many each: the rest of the slots is
+/// for what is read meanwhile.
+#[must_use]
+pub fn n_experts_of_wave(n_held: usize, top_k: usize) -> usize {
+    (n_held / 2).max(top_k).min(N_WAVE_MAX.max(top_k))
 }
 
 /// What does not exist is laid out as it would be packed.

@@ -9,7 +9,8 @@ mod prompt;
 mod growth;
 
 pub use growth::GrowthRoom;
-pub use layout::{Host, Layout, Memory, step_bytes};
+pub(crate) use layout::PAGE_CACHE_SHARE;
+pub use layout::{Host, Layout, Memory, n_experts_of_wave, step_bytes};
 pub use prompt::{Division, PromptRoom};
 
 use crate::config::Budget;

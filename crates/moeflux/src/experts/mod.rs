@@ -236,6 +236,14 @@ impl Experts {
         }
     }
 
+    /// Time for which computing waited for the drive so far.
+    pub(crate) fn read_wait(&self) -> Duration {
+        match self {
+            Self::Resident(_) | Self::OnDevice => Duration::ZERO,
+            Self::Streaming(stream) => stream.read_wait(),
+        }
+    }
+
     /// What streaming has done so far; `None` where nothing is streamed.
     #[must_use]
     pub fn stats(&self) -> Option<StreamStats> {

@@ -126,6 +126,7 @@ fn share_sum(
     (group, layer): (&Group, LayerIdx),
 ) -> Result<()> {
     let own = read(&mut *device.backend, &WaveValues::Sum(divided.sums[group.rank()]));
+    group.link.lock().set_read_wait(device.experts.read_wait());
     let mut link = group.meet(Stage::Sum(layer), 0, own)?;
     for (rank, cols) in divided.sums.iter().enumerate() {
         if rank != link.place().rank {

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
@@ -66,6 +67,25 @@ impl RankGroup {
     /// Why, or what another rank says.
     pub fn refuse(&self, error: Error) -> Result<()> {
         self.link.lock().meet(Err(error)).map(drop)
+    }
+
+    /// How long each of so many exchanges takes in which all ranks together give so many bytes;
+    /// all ranks must ask for the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`].
+    pub fn time_exchanges(&self, n_bytes: usize, n_times: usize) -> Result<Vec<Duration>> {
+        let mut link = self.link.lock();
+        let own = vec![0; n_bytes / link.place().n_ranks()];
+        let mut exchange = || {
+            let began = link.ranks.now();
+            link.exchange(Stage::Start, 0, Ok(&own))?;
+            Ok(link.ranks.now().saturating_sub(began))
+        };
+        // The first one waits for ranks that are not here yet.
+        exchange()?;
+        (0..n_times).map(|_| exchange()).collect()
     }
 
     /// What lets rank 0 say that it is there while it has no orders.
@@ -172,6 +192,28 @@ pub(crate) struct Link {
     /// Whether a model was opened: a job runs one.
     is_used: bool,
     stats: LinkStats,
+    waits: Waits,
+}
+
+/// What the next note says of this rank's time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    /// In the last exchange.
+    waited: Duration,
+    /// For the drive, in all.
+    read: Duration,
+    /// Of that, what notes have said.
+    read_told: Duration,
+}
+
+impl Waits {
+    /// Both in microseconds, as far as they have not been told.
+    fn take(&mut self) -> (u32, u32) {
+        let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let read = self.read.saturating_sub(self.read_told);
+        self.read_told = self.read;
+        (us(std::mem::take(&mut self.waited)), us(read))
+    }
 }
 
 impl Link {
@@ -188,7 +230,8 @@ impl Link {
             broken: None,
             on_break: None,
             is_used: false,
-            stats: LinkStats::default(),
+            stats: LinkStats::of(n_ranks),
+            waits: Waits::default(),
         }
     }
 
@@ -202,6 +245,11 @@ impl Link {
 
     pub(crate) fn stats(&self) -> LinkStats {
         self.stats.clone()
+    }
+
+    /// So long computing has waited for the drive, in all.
+    pub(crate) fn set_read_wait(&mut self, time: Duration) {
+        self.waits.read = time;
     }
 
     /// In which layers ranks meet.
@@ -256,14 +304,23 @@ impl Link {
         (content, payload): (Content, &[u8]),
     ) -> Result<()> {
         self.check()?;
-        let (sequence, len_bytes) = (self.sequence, payload.len() as u64);
-        let note = Note { sequence, hash, stage: stage.number(), content, len_bytes };
+        let (waited_us, read_wait_us) = self.waits.take();
+        let note = Note {
+            sequence: self.sequence,
+            hash,
+            stage: stage.number(),
+            content,
+            len_bytes: payload.len() as u64,
+            waited_us,
+            read_wait_us,
+        };
         self.own.clear();
         note.write(payload, &mut self.own);
         let began = self.ranks.now();
         let exchanged = self.ranks.exchange(&self.own, &mut self.from);
         let took = self.ranks.now().saturating_sub(began);
         self.stats.count(took, self.own.len());
+        self.waits.waited = took;
         self.sequence += 1;
         match exchanged {
             Ok(()) => self.compare(stage, note),
@@ -288,6 +345,7 @@ impl Link {
             };
             notes.push(note);
         }
+        self.stats.count_waits(notes.iter().map(|it| (it.waited_us, it.read_wait_us)));
         if let Some(rank) = odd_one(&notes, |it| it.sequence) {
             let problem = format!(
                 "is in exchange {}, the others in {}, {stage}: it computed something else",
@@ -506,7 +564,7 @@ mod tests {
 
     fn note(hash: u64) -> Note {
         let content = Content::Values;
-        Note { sequence: 1, hash, stage: 2, content, len_bytes: 0 }
+        Note { sequence: 1, hash, stage: 2, content, len_bytes: 0, waited_us: 4, read_wait_us: 5 }
     }
 
     #[test]

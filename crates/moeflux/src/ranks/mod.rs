@@ -20,7 +20,7 @@ pub use link::{Heart, RankGroup};
 pub(crate) use link::{Link, SharedLink, Stage, bytes_of};
 pub use local::{Fault as RankFault, LocalRanks, LocalSettings};
 pub(crate) use order::{Order, OwnedBatch};
-pub use stats::LinkStats;
+pub use stats::{LinkStats, RankTimes};
 
 use std::fmt;
 use std::time::Duration;

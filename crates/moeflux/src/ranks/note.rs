@@ -9,7 +9,7 @@ use twox_hash::XxHash3_64;
 use crate::error::{Error, Result};
 
 /// Bytes of a note.
-pub(super) const NOTE_BYTES: usize = 40;
+pub(super) const NOTE_BYTES: usize = 48;
 
 /// What a message brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,10 @@ pub(super) struct Note {
     pub stage: u32,
     pub content: Content,
     pub len_bytes: u64,
+    /// How long the sender waited for others in the exchange before.
+    pub waited_us: u32,
+    /// And since then for its drive.
+    pub read_wait_us: u32,
 }
 
 impl Note {
@@ -48,6 +52,8 @@ impl Note {
         out.extend_from_slice(&self.stage.to_le_bytes());
         out.extend_from_slice(&(self.content as u32).to_le_bytes());
         out.extend_from_slice(&self.len_bytes.to_le_bytes());
+        out.extend_from_slice(&self.waited_us.to_le_bytes());
+        out.extend_from_slice(&self.read_wait_us.to_le_bytes());
         let sum = sum_of(out, payload);
         out.extend_from_slice(&sum.to_le_bytes());
         out.extend_from_slice(payload);
@@ -80,6 +86,8 @@ impl Note {
             stage: u32_at(16),
             content,
             len_bytes: u64_at(24),
+            waited_us: u32_at(32),
+            read_wait_us: u32_at(36),
         };
         (note.len_bytes == payload.len() as u64).then_some((note, payload))
     }

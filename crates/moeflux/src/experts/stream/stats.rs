@@ -153,6 +153,11 @@ impl Stream {
         });
     }
 
+    /// Time for which computing waited for reads so far.
+    pub(in crate::experts) fn read_wait(&self) -> Duration {
+        self.stats.read_wait
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> StreamStats {

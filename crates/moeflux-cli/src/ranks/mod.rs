@@ -3,6 +3,9 @@
 //! **Invariant:** without a launcher nothing is opened. Rank 0 runs the command and speaks; the
 //! others follow it in silence, unless rank 0 is the one that is gone.
 
+pub(crate) mod delayed;
+pub(crate) mod times;
+
 use std::sync::mpsc::channel;
 #[cfg(unix)]
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -15,11 +18,12 @@ use moeflux::provider::weights::Shares;
 use moeflux::{Error, Result};
 use moeflux_mpi::{Launcher, launcher};
 
-use crate::args::ModelArgs;
+use crate::args::{ModelArgs, RankArgs};
 use crate::cache::variable;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::model;
+use delayed::Delayed;
 
 #[cfg(unix)]
 /// Launchers start the last process so long after the first one at most.
@@ -35,8 +39,8 @@ const FORWARD_TIME: Duration = Duration::from_millis(200);
 const SPEECH_TIME: Duration = Duration::from_millis(500);
 
 /// Meets the other ranks, if there are some.
-pub(crate) fn join(args: &ModelArgs) -> Outcome<Option<RankGroup>> {
-    let asked = args.ranks.map(|it| it.get());
+pub(crate) fn join(args: &RankArgs) -> Outcome<Option<RankGroup>> {
+    let asked = args.n_ranks.map(|it| it.get());
     let found = found();
     let launcher = match (asked, found) {
         (Some(1), _) | (None, None) => return no_shares(args),
@@ -64,18 +68,20 @@ pub(crate) fn join(args: &ModelArgs) -> Outcome<Option<RankGroup>> {
             launcher.n_ranks
         )));
     }
-    let group = RankGroup::new(start(&launcher, args.rank_timeout)?, shares)?;
+    let mut ranks = start(&launcher, args.rank_timeout)?;
+    if let Some(delay) = args.rank_delay {
+        ranks = Box::new(Delayed::new(ranks, delay));
+    }
+    let group = RankGroup::new(ranks, shares)?;
     let rank = group.place().rank;
     group.on_break(Box::new(move |error| say(rank, error)));
-    if rank == 0 {
-        keep_beating(group.heart(), args.rank_timeout / 3);
-    }
     Ok(Some(group))
 }
 
 /// Lets the others know that this process is there while it waits for somebody to ask something.
 #[expect(clippy::disallowed_methods, reason = "it ends with the job, or with the process")]
-fn keep_beating(heart: Heart, pause: Duration) {
+pub(crate) fn keep_beating(group: &RankGroup, args: &RankArgs) {
+    let (heart, pause): (Heart, Duration) = (group.heart(), args.rank_timeout / 3);
     thread::spawn(move || {
         while heart.beat() {
             wait(pause);
@@ -88,7 +94,7 @@ fn found() -> Option<Launcher> {
     launcher(&|name| Some(variable(name)?.to_string_lossy().into_owned()))
 }
 
-fn no_shares(args: &ModelArgs) -> Outcome<Option<RankGroup>> {
+fn no_shares(args: &RankArgs) -> Outcome<Option<RankGroup>> {
     match args.shares.is_empty() {
         true => Ok(None),
         false => Err(Failure::Usage("--shares are for several ranks".to_owned())),

@@ -1,0 +1,118 @@
+//! How long ranks of an MPI launcher take to exchange values.
+//!
+//! **Invariant:** all ranks measure the same exchanges in the same order, before anything else.
+
+use std::time::Duration;
+
+use moeflux::Result;
+use moeflux::provider::ranks::RankGroup;
+use serde_json::{Value, json};
+
+use crate::network::{Job, Network};
+use crate::size::binary;
+
+/// Bytes of all ranks together.
+const SIZES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// Exchanges of each size.
+const N_TIMES: usize = 200;
+
+/// Exchanges of one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Exchange {
+    n_bytes: u32,
+    median: Duration,
+    /// Of a hundred, one takes longer.
+    last: Duration,
+}
+
+/// All of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Exchanges {
+    hosts: Vec<String>,
+    by_size: Vec<Exchange>,
+}
+
+/// Measures with all other ranks.
+///
+/// # Errors
+///
+/// [`moeflux::Error::Rank`].
+pub(crate) fn measure(group: &RankGroup) -> Result<Exchanges> {
+    let by_size = SIZES.map(|n_bytes| {
+        let mut times = group.time_exchanges(n_bytes as usize, N_TIMES)?;
+        times.sort_unstable();
+        let at = |percent: usize| times[(times.len() - 1) * percent / 100];
+        Ok(Exchange { n_bytes, median: at(50), last: at(99) })
+    });
+    let by_size = by_size.into_iter().collect::<Result<_>>()?;
+    Ok(Exchanges { hosts: group.place().hosts, by_size })
+}
+
+impl Exchanges {
+    /// What `plan` may count on.
+    fn network(&self) -> Network {
+        let [first, .., last] = &*self.by_size else { unreachable!("there are five sizes") };
+        let ends = [first, last].map(|it| (f64::from(it.n_bytes), it.median));
+        Job::network_of(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX), ends)
+    }
+
+    /// For machines.
+    pub(super) fn json(&self) -> Value {
+        let exchange = |it: &Exchange| {
+            json!({
+                "bytes": it.n_bytes,
+                "median_s": it.median.as_secs_f64(),
+                "p99_s": it.last.as_secs_f64(),
+            })
+        };
+        json!({
+            "hosts": self.hosts,
+            "exchanges": self.by_size.iter().map(exchange).collect::<Vec<_>>(),
+            "network": self.network().option(),
+        })
+    }
+
+    /// For people.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let us = |time: Duration| format!("{:.0} us", 1e6 * time.as_secs_f64());
+        let mut lines = vec![format!("ranks: {}, on {}", self.hosts.len(), self.hosts.join(", "))];
+        lines.push(format!("  {:<24}{:>12}{:>18}", "exchange of", "median", "99 of 100 within"));
+        lines.extend(self.by_size.iter().map(|it| {
+            let size = binary(it.n_bytes.into());
+            format!("  {size:<24}{:>12}{:>18}", us(it.median), us(it.last))
+        }));
+        lines
+    }
+
+    /// What to do with it.
+    pub(super) fn verdict(&self) -> String {
+        let (n_ranks, network) = (self.hosts.len(), self.network().option());
+        format!(
+            "what a model gains by these ranks: `moeflux plan NAME --ranks {n_ranks} --network \
+             {network}`"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_found_again_by_what_its_exchanges_take() {
+        let network = Network::new(50e-6, 1.1e9);
+        let job = Job { n_ranks: 4, network };
+        let by_size = SIZES.map(|n_bytes| {
+            let median = Duration::from_secs_f64(job.exchange_s(n_bytes.into(), false));
+            Exchange { n_bytes, median, last: 2 * median }
+        });
+        let hosts = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let exchanges = Exchanges { hosts, by_size: by_size.to_vec() };
+        assert_eq!(exchanges.network().option(), network.option());
+        let lines = exchanges.lines();
+        assert_eq!(lines[0], "ranks: 4, on a, b, c, d");
+        assert_eq!(lines[2], "  4.00 KiB                       68 us            136 us");
+        assert!(exchanges.verdict().contains("--ranks 4 --network 50,1.10"));
+    }
+}

@@ -1,0 +1,169 @@
+//! What connects several machines, and what an exchange between them takes.
+//!
+//! **Invariant:** arithmetic alone; what was not measured says so.
+
+use std::time::Duration;
+
+/// What MPI takes for each message of an exchange, in seconds.
+const MESSAGE_S: f64 = 5e-6;
+
+/// A network whose delays have been seen is slower than its name says by as much.
+const LOW: f64 = 1.5;
+
+/// A rank sends this in front of its values.
+const NOTE_BYTES: f64 = 48.0;
+
+/// A network by name: what a message takes to arrive, in microseconds, and bytes per second.
+const KNOWN: [(&str, f64, f64); 4] =
+    [("1g", 100.0, 0.11e9), ("10g", 50.0, 1.1e9), ("25g-rdma", 5.0, 2.8e9), ("tb5", 10.0, 6e9)];
+
+/// Slower than any that a model should be run over.
+const LATENCY_US_MAX: f64 = 1e6;
+
+/// What connects machines.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Network {
+    latency_s: f64,
+    bytes_per_s: f64,
+    /// The name, if it has one: its figures were not measured.
+    name: Option<&'static str>,
+}
+
+/// How late messages arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Delay {
+    /// Each.
+    pub(crate) latency: Duration,
+    /// And for each byte that a machine receives.
+    pub(crate) picoseconds_per_byte: u64,
+}
+
+/// Machines that run a model together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Job {
+    /// How many.
+    pub(crate) n_ranks: u32,
+    pub(crate) network: Network,
+}
+
+impl Network {
+    /// Of measured figures.
+    pub(crate) const fn new(latency_s: f64, bytes_per_s: f64) -> Self {
+        Self { latency_s, bytes_per_s, name: None }
+    }
+
+    /// What is usual.
+    pub(crate) fn usual() -> Self {
+        Self::named("10g").expect("it is one of those")
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        let &(name, latency_us, bytes_per_s) = KNOWN.iter().find(|it| it.0 == name)?;
+        Some(Self { latency_s: latency_us / 1e6, bytes_per_s, name: Some(name) })
+    }
+
+    /// Parses `--network`: a name, or microseconds and 10^9 bytes per second.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if let Some(known) = Self::named(text) {
+            return Ok(known);
+        }
+        let names: Vec<&str> = KNOWN.iter().map(|it| it.0).collect();
+        let refused = || {
+            format!(
+                "give {}, or microseconds and 10^9 bytes per second, as 50,1.1",
+                names.join(", ")
+            )
+        };
+        let (latency, rate) = text.split_once(',').ok_or_else(refused)?;
+        let [latency_us, gbps] = [latency, rate].map(|it| it.trim().parse::<f64>());
+        match (latency_us, gbps) {
+            (Ok(latency_us), Ok(gbps))
+                if (0.0..=LATENCY_US_MAX).contains(&latency_us)
+                    && (0.001..=100_000.0).contains(&gbps) =>
+            {
+                Ok(Self::new(latency_us / 1e6, gbps * 1e9))
+            }
+            _ => Err(refused()),
+        }
+    }
+
+    /// As processes of one host simulate it.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "both are positive and limited"
+    )]
+    pub(crate) fn delay(&self) -> Delay {
+        let latency = Duration::from_nanos((1e9 * self.latency_s).round() as u64);
+        Delay { latency, picoseconds_per_byte: (1e12 / self.bytes_per_s).round() as u64 }
+    }
+
+    /// As an option takes it.
+    pub(crate) fn option(&self) -> String {
+        format!("{:.0},{:.2}", self.latency_s * 1e6, self.bytes_per_s / 1e9)
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let Self { latency_s, bytes_per_s, name } = self;
+        let figures = format!("{:.0} us, {:.2} GB/s", latency_s * 1e6, bytes_per_s / 1e9);
+        match name {
+            Some(name) => {
+                format!("{name}: {figures}, assumed: `moeflux doctor` under mpirun measures it")
+            }
+            None => format!("{figures}, from --network"),
+        }
+    }
+}
+
+impl Job {
+    /// The network over which so many machines exchange the first number of bytes in the first
+    /// time, and the second in the second.
+    pub(crate) fn network_of(n_ranks: u32, [first, second]: [(f64, Duration); 2]) -> Network {
+        let few = received(n_ranks, first.0);
+        let longer = second.1.saturating_sub(first.1).as_secs_f64();
+        let bytes_per_s = (received(n_ranks, second.0) - few) / longer.max(1e-9);
+        let messages = f64::from(n_ranks - 1) * MESSAGE_S;
+        let latency_s = first.1.as_secs_f64() - messages - few / bytes_per_s;
+        Network::new(latency_s.max(0.0), bytes_per_s)
+    }
+
+    /// Seconds of an exchange in which all machines together give so many bytes. Each sends to each
+    /// other one, and all ways are used at once.
+    pub(crate) fn exchange_s(&self, n_bytes: f64, is_low: bool) -> f64 {
+        let Network { latency_s, bytes_per_s, .. } = self.network;
+        let messages = f64::from(self.n_ranks - 1) * MESSAGE_S;
+        let seconds = latency_s + messages + received(self.n_ranks, n_bytes) / bytes_per_s;
+        if is_low { LOW * seconds } else { seconds }
+    }
+}
+
+/// What each machine receives of so many bytes.
+fn received(n_ranks: u32, n_bytes: f64) -> f64 {
+    f64::from(n_ranks - 1) * (n_bytes / f64::from(n_ranks) + NOTE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_have_names_or_figures() {
+        assert_eq!(Network::parse("10g"), Ok(Network::usual()));
+        assert_eq!(Network::parse("50,1.1"), Ok(Network::new(50e-6, 1.1e9)));
+        assert_eq!(Network::parse("50,1.1").map(|it| it.option()), Ok("50,1.10".to_owned()));
+        for text in ["", "40g", "50", "50,", ",1", "-1,1", "1,0", "nan,1", "1,inf", "1,1,1"] {
+            let refused = Network::parse(text).unwrap_err();
+            assert!(refused.contains("10g") && refused.contains("as 50,1.1"), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn an_exchange_takes_its_way_its_messages_and_its_bytes() {
+        let job = Job { n_ranks: 4, network: Network::new(50e-6, 1e9) };
+        let us = 1e6 * job.exchange_s(40_000.0, false);
+        // 50, 3 messages, and 3 x (10,000 + 48) bytes.
+        assert!((us - (50.0 + 15.0 + 30.144)).abs() < 1e-6, "{us}");
+        assert!((1e6 * job.exchange_s(40_000.0, true) - 1.5 * us).abs() < 1e-6);
+    }
+}

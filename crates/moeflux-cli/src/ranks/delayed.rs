@@ -1,0 +1,130 @@
+//! Ranks of one host whose messages arrive as late as those of a network would.
+//!
+//! **Invariant:** a message is taken as late as it would have come, by the clock that all processes
+//! of the host share; who asks for it later does not wait for it again.
+
+use std::time::Duration;
+
+use moeflux::Result;
+use moeflux::provider::ranks::{Place, Ranks};
+
+use crate::clock;
+use crate::network::Delay;
+
+/// Bytes in front of a message: when it was sent.
+const STAMP_BYTES: usize = 8;
+
+/// Ranks behind a slow network.
+#[derive(Debug)]
+pub(super) struct Delayed {
+    inner: Box<dyn Ranks>,
+    delay: Delay,
+    own: Vec<u8>,
+}
+
+impl Delayed {
+    pub(super) fn new(inner: Box<dyn Ranks>, delay: Delay) -> Self {
+        Self { inner, delay, own: Vec::new() }
+    }
+
+    /// The message with the time.
+    fn stamp(&mut self, message: &[u8]) {
+        self.own.clear();
+        let nanos = u64::try_from(clock::since_1970().as_nanos()).unwrap_or(u64::MAX);
+        self.own.extend_from_slice(&nanos.to_le_bytes());
+        self.own.extend_from_slice(message);
+    }
+
+    /// Waits until a message that is here would have come, `n_bytes` after the first of its kind;
+    /// takes the time off it.
+    fn take(&self, message: &mut Vec<u8>, n_bytes: usize) {
+        let stamp = message.drain(..STAMP_BYTES.min(message.len())).collect::<Vec<u8>>();
+        let Ok(stamp) = <[u8; STAMP_BYTES]>::try_from(stamp) else { return };
+        let on_wire = self.delay.picoseconds_per_byte.saturating_mul(n_bytes as u64);
+        let late = self.delay.latency + Duration::from_nanos(on_wire / 1000);
+        let due = Duration::from_nanos(u64::from_le_bytes(stamp)) + late;
+        while clock::since_1970() < due {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Ranks for Delayed {
+    fn place(&self) -> &Place {
+        self.inner.place()
+    }
+
+    fn now(&self) -> Duration {
+        self.inner.now()
+    }
+
+    fn exchange(&mut self, own: &[u8], from: &mut [Vec<u8>]) -> Result<()> {
+        self.stamp(own);
+        self.inner.exchange(&self.own, from)?;
+        let own_rank = self.place().rank;
+        let mut n_bytes = 0;
+        for (rank, message) in from.iter_mut().enumerate() {
+            if rank != own_rank {
+                n_bytes += message.len();
+                self.take(message, n_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, order: &[u8]) -> Result<()> {
+        self.stamp(order);
+        self.inner.tell(&self.own)
+    }
+
+    fn beat(&mut self) -> Result<()> {
+        self.inner.beat()
+    }
+
+    fn hear(&mut self, order: &mut Vec<u8>) -> Result<()> {
+        self.inner.hear(order)?;
+        let n_bytes = order.len();
+        self.take(order, n_bytes);
+        Ok(())
+    }
+
+    fn set_patience(&mut self, factor: u32) {
+        self.inner.set_patience(factor);
+    }
+
+    fn abort(&mut self, why: &str) {
+        self.inner.abort(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux::provider::ranks::{LocalRanks, LocalSettings};
+
+    use super::*;
+
+    #[test]
+    fn messages_come_as_they_were_sent_and_no_sooner_than_they_may() {
+        let latency = Duration::from_millis(2);
+        let delay = Delay { latency, picoseconds_per_byte: 1000 };
+        let exchange = |ranks: LocalRanks| {
+            let rank = ranks.place().rank;
+            let mut ranks = Delayed::new(Box::new(ranks), delay);
+            let began = clock::since_1970();
+            let mut from = vec![Vec::new(); 2];
+            let messages = [b"from rank 0", b"from rank 1"];
+            ranks.exchange(messages[rank], &mut from).unwrap();
+            assert_eq!(from[1 - rank], messages[1 - rank]);
+            (began, clock::since_1970())
+        };
+        let job = LocalRanks::job(2, LocalSettings::default(), &[]);
+        let times: Vec<(Duration, Duration)> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                job.into_iter().map(|ranks| scope.spawn(|| exchange(ranks))).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        let last_began = times.iter().map(|it| it.0).max().unwrap();
+        assert!(times.iter().any(|(began, ended)| *ended - *began >= latency), "{times:?}");
+        assert!(times.iter().any(|(_, ended)| *ended - last_began >= latency), "{times:?}");
+    }
+}
