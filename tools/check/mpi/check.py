@@ -10,24 +10,15 @@ import sys
 import tempfile
 import time
 
+from jobs import RANK, command
+
 MOEFLUX, TOOLS, RUNS = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
 GOLDEN = pathlib.Path("golden")
-RANK = {"openmpi": "OMPI_COMM_WORLD_RANK", "mpich": "PMI_RANK"}
 REFUSALS = ["cannot be divided over", "inputs as rows"]
 
 
-def command(mpi, n_ranks):
-    root = TOOLS / mpi
-    args = [str(root / "bin/mpiexec"), "-n", str(n_ranks)]
-    if mpi == "openmpi":
-        args += ["--oversubscribe", "--bind-to", "none"]
-    env = dict(os.environ, PATH=f"{root / 'bin'}:{os.environ['PATH']}")
-    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return args, env
-
-
 def run(mpi, n_ranks, args, **kwargs):
-    start, env = command(mpi, n_ranks)
+    start, env = command(TOOLS, mpi, n_ranks)
     env |= kwargs.pop("env", {})
     done = subprocess.run(start + args, env=env, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr
@@ -129,7 +120,7 @@ def ranks_of(mark, mpi):
 def end_one(mpi, how, seed):
     """Ends a rank of a job in the middle: seconds until all are gone, and what was said."""
     rng, mark = random.Random(seed), f"{mpi}-{how}-{seed}-{os.getpid()}"
-    start, env = command(mpi, 4)
+    start, env = command(TOOLS, mpi, 4)
     env["MOEFLUX_CHECK"] = mark
     args = ["bench", "--prompt-tokens", "32", "--gen-tokens", "200", "--repeat", "500"]
     args += ["--threads", "1", "--slots", "40", "--rank-timeout", "2"]

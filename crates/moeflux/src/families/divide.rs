@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** pure; no sum is cut, so that all machines together compute the bits of one.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::error::Result;
@@ -49,6 +50,18 @@ fn divided(whole: &ExpertFfn, ranks: &[OwnRows], rank: usize) -> DividedExperts 
         n_inner,
         inner: ranks.iter().map(|it| it.inner.clone()).collect(),
         sums: ranks.iter().map(|it| columns(&sum, &it.hidden)).collect(),
+    }
+}
+
+impl fmt::Display for DividedExperts {
+    /// What each rank computes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (rank, (inner, sum)) in self.inner.iter().zip(&self.sums).enumerate() {
+            let before = if rank == 0 { "" } else { "; " };
+            let sum = sum.cols(0);
+            write!(f, "{before}rank {rank}: inner {inner:?} of {}, sum {sum:?}", self.n_inner)?;
+        }
+        Ok(())
     }
 }
 

@@ -360,9 +360,15 @@ impl Link {
             let problem = format!("is at another place of the step, {stage}");
             return Err(self.break_off(rank, problem));
         }
-        let of_values: Vec<Note> =
-            notes.iter().map(|it| if it.content == Content::Values { *it } else { own }).collect();
-        if let Some(rank) = odd_one(&of_values, |it| it.hash) {
+        // Who could not compute them gives no hash.
+        let (ranks, with_values): (Vec<usize>, Vec<Note>) = notes
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(_, note)| note.content == Content::Values)
+            .unzip();
+        if let Some(odd_idx) = odd_one(&with_values, |it| it.hash) {
+            let rank = ranks[odd_idx];
             let problem = format!(
                 "computed other numbers than the others, {stage}: its memory or its build differs"
             );

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::weights::Shares;
 
 use crate::cases::golden_dir;
 
@@ -50,4 +51,30 @@ fn plans_are_as_written_down() {
         let expected = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(actual == expected, "{} should be:\n{actual}", path.display());
     }
+}
+
+/// What a rank computes of the first sparse layer, and who computes what.
+fn divided_text(name: &str, n_ranks: usize, rank: usize) -> String {
+    let (mut blueprint, _) = Blueprint::open(&golden_dir().join(name)).unwrap();
+    blueprint.divide(&Shares::equal(n_ranks), rank).unwrap();
+    let plan = &blueprint.plan;
+    let mut layers = plan.layers.iter().filter_map(|layer| layer.moe.as_ref());
+    let divided = layers.find_map(|moe| moe.divided.as_ref()).unwrap();
+    let [up, down] = [&divided.up, &divided.down].map(|it| it.listing(&plan.workspace));
+    let divided = divided.to_string().replace("; ", "\n");
+    format!("{name}, rank {rank} of {n_ranks}\n{divided}\n{up}{down}")
+}
+
+#[test]
+fn divisions_are_as_written_down() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/plans/divided.txt");
+    let mut texts = Vec::new();
+    for name in ["mlx-qwen3_5_moe-q4-g64-bf16", "gpt_oss-mxfp4"] {
+        for (n_ranks, rank) in [(1, 0), (2, 0), (4, 3)] {
+            texts.push(divided_text(name, n_ranks, rank));
+        }
+    }
+    let actual = texts.join("\n");
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(actual == expected, "{} should be:\n{actual}", path.display());
 }

@@ -1,7 +1,8 @@
 //! One model over several ranks: the bits of one, and one clear error when something goes wrong.
 
+use std::fs::{self, File};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use moeflux::provider::weights::Shares;
 use crate::cases::{Case, case_names, try_feed_all};
 use crate::random::{Rng, seeds};
 use crate::support::config;
+use crate::temp_dir::TempDir;
 
 type Bits = Vec<Vec<u32>>;
 
@@ -30,6 +32,16 @@ fn open(dir: &Path, config: &EngineConfig) -> Result<Engine> {
 fn job<R>(
     (dir, shares): (&Path, &Shares),
     config_of: &(dyn Fn(usize) -> EngineConfig + Sync),
+    conditions: (LocalSettings, &[(usize, u64, RankFault)]),
+    work: impl FnOnce(&Engine) -> Result<R>,
+) -> (Result<R>, Vec<Result<()>>) {
+    job_in((&|_| dir.to_owned(), shares), config_of, conditions, work)
+}
+
+/// The same where each rank has its own folder.
+fn job_in<R>(
+    (dir_of, shares): (&(dyn Fn(usize) -> PathBuf + Sync), &Shares),
+    config_of: &(dyn Fn(usize) -> EngineConfig + Sync),
     (settings, faults): (LocalSettings, &[(usize, u64, RankFault)]),
     work: impl FnOnce(&Engine) -> Result<R>,
 ) -> (Result<R>, Vec<Result<()>>) {
@@ -38,7 +50,7 @@ fn job<R>(
     let opened = |rank: usize, ranks: LocalRanks| {
         let group = RankGroup::new(Box::new(ranks), shares.clone()).unwrap();
         let config = EngineConfig { ranks: Some(group), ..config_of(rank) };
-        open(dir, &config)
+        open(&dir_of(rank), &config)
     };
     thread::scope(|scope| {
         let others = ranks.enumerate().map(|(idx, ranks)| {
@@ -209,6 +221,83 @@ fn ranks_that_differ_are_refused_by_name() {
     assert_eq!(text, "rank 2 (host-2): has another arithmetic: f32, on rank 0 int8");
     for other in others {
         assert_eq!(other.unwrap_err().to_string(), text);
+    }
+}
+
+#[test]
+fn a_drive_that_fails_on_one_rank_is_named_and_no_session_is_lost() {
+    let case = Case::load("mlx-qwen3_moe-q4-g32-bf16");
+    let config_of = |_| with_slots(config(BackendKind::Cpu, Arithmetic::Int8, (8, 1)), Some(1));
+    let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
+    let copy = TempDir::copy_of(&case.dir);
+    let file = copy.path().join("model.safetensors");
+    let bytes = fs::read(&file).unwrap();
+    let modified = fs::metadata(&file).unwrap().modified().unwrap();
+    let dir_of = |rank| if rank == 1 { copy.path().to_owned() } else { case.dir.clone() };
+    let (prompt, answer) = case.tokens.split_at(case.tokens.len() / 2);
+    let work = |engine: &Engine| {
+        let mut session = engine.session(case.tokens.len())?;
+        let mut rows = try_feed_all(&mut session, prompt)?;
+        File::options().write(true).open(&file).unwrap().set_len(1000).unwrap();
+        let error = answer_logits(&mut session, answer[0]).unwrap_err();
+        assert!(matches!(error, Error::Expert { .. }), "{error:?}");
+        assert!(error.to_string().contains("rank 1 (host-1): "), "{error}");
+        // The same file with the same date, or it would be another one.
+        fs::write(&file, &bytes).unwrap();
+        File::options().write(true).open(&file).unwrap().set_modified(modified).unwrap();
+        for token in answer {
+            rows.extend(answer_logits(&mut session, *token)?);
+        }
+        Ok(bits(rows))
+    };
+    let (together, others) = job_in((&dir_of, &Shares::equal(3)), &config_of, QUIET, work);
+    others.into_iter().for_each(|it| it.unwrap());
+    assert_eq!(together.unwrap(), alone);
+}
+
+#[test]
+fn a_prompt_that_is_cancelled_leaves_all_ranks_where_they_were() {
+    for name in ["mlx-qwen3_5_moe-q4-g64-bf16", "gpt_oss-mxfp4"] {
+        let case = Case::load(name);
+        let config_of = |_| config(BackendKind::Cpu, Arithmetic::Int8, (4, 1));
+        let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
+        let (prompt, answer) = case.tokens.split_at(case.tokens.len() / 2);
+        let work = |engine: &Engine| {
+            let mut session = engine.session(case.tokens.len())?;
+            let mut n_left = 0;
+            for n_calls in 0.. {
+                let mut n_heard = 0;
+                let watch = &mut |_| {
+                    n_heard += 1;
+                    if n_heard > n_calls {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    }
+                };
+                let mut rows = Vec::new();
+                let keep = &mut |_, row: &[f32]| {
+                    rows.push(row.to_vec());
+                    Ok(())
+                };
+                match session.feed(prompt, Wanted::All, watch, keep) {
+                    Err(Error::Cancelled) => n_left += 1,
+                    done => {
+                        done?;
+                        assert!(n_left > 2, "{name}: left {n_left} times");
+                        for token in answer {
+                            rows.extend(answer_logits(&mut session, *token)?);
+                        }
+                        return Ok(bits(rows));
+                    }
+                }
+                session.clear();
+            }
+            unreachable!("calls end")
+        };
+        let (together, others) = job((&case.dir, &Shares::equal(2)), &config_of, QUIET, work);
+        assert_eq!(together.unwrap(), alone, "{name}");
+        others.into_iter().for_each(|it| it.unwrap());
     }
 }
 
