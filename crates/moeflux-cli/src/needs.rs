@@ -54,28 +54,31 @@ pub(crate) struct Load {
 pub(crate) struct Work {
     /// Codes of affine quantisation and of blocks; vectors among the bytes.
     pub(crate) codes: Load,
-    /// FP8, and weights that are not quantised.
+    /// FP8.
     pub(crate) floats: Load,
+    /// Weights that are not quantised.
+    pub(crate) plain: Load,
 }
 
 impl Work {
     fn add(&mut self, layout: &MatrixLayout, times: u64, n_bytes: u64) {
         let load = match layout.kind {
             MatrixKind::Affine(_) | MatrixKind::Block(_) => &mut self.codes,
-            MatrixKind::Fp8(_) | MatrixKind::Float(_) => &mut self.floats,
+            MatrixKind::Fp8(_) => &mut self.floats,
+            MatrixKind::Float(_) => &mut self.plain,
         };
         load.n_bytes += times * n_bytes;
         load.n_operations += times * 2 * n_values(layout);
     }
 
-    /// Of both.
+    /// Of all.
     pub(crate) fn n_bytes(&self) -> u64 {
-        self.codes.n_bytes + self.floats.n_bytes
+        self.codes.n_bytes + self.floats.n_bytes + self.plain.n_bytes
     }
 
-    /// Of both.
+    /// Of all.
     pub(crate) fn n_operations(&self) -> u64 {
-        self.codes.n_operations + self.floats.n_operations
+        self.codes.n_operations + self.floats.n_operations + self.plain.n_operations
     }
 }
 

@@ -100,7 +100,9 @@ impl Network {
 
     /// As an option takes it.
     pub(crate) fn option(&self) -> String {
-        format!("{:.0},{:.2}", self.latency_s * 1e6, self.bytes_per_s / 1e9)
+        let gbps = self.bytes_per_s / 1e9;
+        let digits = if gbps < 1.0 { 4 } else { 2 };
+        format!("{:.0},{gbps:.digits$}", self.latency_s * 1e6)
     }
 
     /// For people.

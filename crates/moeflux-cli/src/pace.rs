@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 pub(crate) struct Pace {
     /// Codes of weights that an answer reads, per second.
     pub(crate) answer_bytes_per_s: f64,
-    /// FP8 and weights that are not quantised, in the same way.
+    /// FP8 in the same way.
     pub(crate) answer_float_bytes_per_s: f64,
+    /// And weights that are not quantised.
+    pub(crate) answer_plain_bytes_per_s: f64,
     /// Besides, for each token: to ask for a step and to read back what it chose.
     pub(crate) step_s: f64,
     /// And for each layer of a token.
@@ -32,9 +34,10 @@ pub(crate) struct Pace {
 }
 
 /// The names of the fields in a file.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "answer_bytes_per_s",
     "answer_float_bytes_per_s",
+    "answer_plain_bytes_per_s",
     "step_s",
     "layer_s",
     "streamed_layer_s",
@@ -51,6 +54,7 @@ impl Pace {
         json!({
             "answer_bytes_per_s": self.answer_bytes_per_s,
             "answer_float_bytes_per_s": self.answer_float_bytes_per_s,
+            "answer_plain_bytes_per_s": self.answer_plain_bytes_per_s,
             "step_s": self.step_s,
             "layer_s": self.layer_s,
             "streamed_layer_s": self.streamed_layer_s,
@@ -71,11 +75,12 @@ impl Pace {
             let is_time = !name.ends_with("per_s");
             *number_of = Some(found).filter(|it| if is_time { *it >= 0.0 } else { *it >= 1.0 })?;
         }
-        let [answer, answer_float, step, layer, streamed_layer, rest @ ..] = numbers;
-        let [prompt, operations, float, far, far_prompt] = rest;
+        let [answer, answer_float, answer_plain, step, layer, rest @ ..] = numbers;
+        let [streamed_layer, prompt, operations, float, far, far_prompt] = rest;
         Some(Self {
             answer_bytes_per_s: answer,
             answer_float_bytes_per_s: answer_float,
+            answer_plain_bytes_per_s: answer_plain,
             step_s: step,
             layer_s: layer,
             streamed_layer_s: streamed_layer,
@@ -92,6 +97,7 @@ impl Pace {
         Self {
             answer_bytes_per_s: self.answer_bytes_per_s * factor,
             answer_float_bytes_per_s: self.answer_float_bytes_per_s * factor,
+            answer_plain_bytes_per_s: self.answer_plain_bytes_per_s * factor,
             step_s: self.step_s / factor,
             layer_s: self.layer_s / factor,
             streamed_layer_s: self.streamed_layer_s / factor,
@@ -111,6 +117,7 @@ mod tests {
     const PACE: Pace = Pace {
         answer_bytes_per_s: 3e10,
         answer_float_bytes_per_s: 4e10,
+        answer_plain_bytes_per_s: 5e10,
         step_s: 0.0,
         layer_s: 0.0,
         streamed_layer_s: 1e-4,

@@ -1,9 +1,9 @@
-"""speed.py MOEFLUX TOOLS MODEL [ROUNDS]: what two ranks of one thread gain on this machine.
+"""speed.py MOEFLUX TOOLS MODEL [ROUNDS [delays|drives]]: what two ranks of one thread gain on this machine.
 
 Prints two tables. The first: MODEL in memory, with messages that arrive 5, 50 and 300 us late, next to
 what `moeflux plan`'s formula makes of one rank's own rate. The second: answers of MODEL streamed, each
 rank with a quarter of its size as --memory and a drive of 200 MB/s (a control group of blkio, version 1:
-needs root), next to one such rank. One core for each rank is assumed.
+needs root), next to one such rank. Each rank has a core of its own.
 """
 
 import json
@@ -12,34 +12,33 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 
 from jobs import command
 
 MOEFLUX, TOOLS, MODEL = sys.argv[1:4]
 ROUNDS = int(sys.argv[4]) if len(sys.argv) > 4 else 3
+PARTS = sys.argv[5:] or ["delays", "drives"]
 GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 DRIVE_BYTES_PER_S = 200_000_000
 DELAYS_US = [5, 50, 300]
-BENCH = ["bench", "--model", MODEL, "--threads", "1", "--json", "--prompt-tokens", "0"]
+BENCH = ["bench", "--model", MODEL, "--threads", "1", "--json", "--prompt-tokens", "0", "--repeat", "5"]
+
+
+def pinned(out, before=""):
+    """A script in which a rank has a core of its own, and becomes moeflux after `before`."""
+    script = out / "rank.sh"
+    script.write_text(f"{before}\nexec taskset -c ${{OMPI_COMM_WORLD_RANK:-${{PMI_RANK:-0}}}} {MOEFLUX} "
+                      f"{' '.join(BENCH)} \"$@\"\n")
+    return ["bash", str(script)]
 
 
 def bench(start, env, args):
-    done = subprocess.run([*start, MOEFLUX, *BENCH, *args], env=env, capture_output=True, text=True)
+    """What each process that prints something has measured."""
+    done = subprocess.run([*start, *args], env=env, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"FAILED: {' '.join(args)}: {done.stdout}{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def two_at_once(args):
-    """The rate of one process beside another like it: two ranks of a machine share its memory."""
-    env = dict(os.environ)
-    other = subprocess.Popen([MOEFLUX, *BENCH, *args, "--repeat", "50"], env=env,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        return bench([], env, args)["decode_tokens_per_s"]
-    finally:
-        other.kill()
-        other.wait()
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def spread(values):
@@ -55,17 +54,19 @@ def plan(delay_us):
     return found["resident_read_bytes_per_token"], found["routed_bytes_per_token"], exchanges
 
 
-def delays(mpi):
+def delays(mpi, out):
     """Measured rates next to the formula's, in turn."""
     alone, together = [], {delay: [] for delay in DELAYS_US}
     start, env = command(TOOLS, mpi, 2)
+    start += pinned(out)
     last = {}
     for _ in range(ROUNDS):
-        alone.append(two_at_once(["--repeat", "5"]))
+        # Two processes that know nothing of each other: as ranks, they share this machine's memory.
+        alone += [it["decode_tokens_per_s"] for it in bench(start, env, ["--ranks", "1"])]
         for delay in DELAYS_US:
-            last[delay] = bench(start, env, ["--repeat", "5", "--rank-delay", f"{delay},1000"])
+            last[delay], = bench(start, env, ["--rank-delay", f"{delay},1000"])
             together[delay].append(last[delay]["decode_tokens_per_s"])
-    print(f"{mpi}: one rank beside another process: {spread(alone)} tokens/s")
+    print(f"{mpi}: one process beside another: {spread(alone)} tokens/s")
     for delay in DELAYS_US:
         resident, routed, exchanges = plan(delay)
         bytes_per_s = (resident + 2 * routed) * statistics.median(alone)
@@ -78,18 +79,14 @@ def delays(mpi):
               f"99 of 100 within {1e6 * ranks['exchange_p99_s']:.0f} us", flush=True)
 
 
-def limited(args, out):
-    """A script that limits its drive and becomes moeflux."""
+def limited():
+    """What limits the drive of a process."""
     device = os.stat(MODEL).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    script = out / "limited.sh"
-    script.write_text(f"""group={GROUPS}/moeflux-$$
+    return f"""group={GROUPS}/moeflux-$$
 mkdir $group
 echo '{number} {DRIVE_BYTES_PER_S}' > $group/blkio.throttle.read_bps_device
-echo $$ > $group/cgroup.procs
-exec {MOEFLUX} {' '.join(args)}
-""")
-    return ["bash", str(script)]
+echo $$ > $group/cgroup.procs"""
 
 
 def remove_groups():
@@ -104,15 +101,12 @@ def drives(mpi, out):
     model = pathlib.Path(MODEL)
     files = [model] if model.is_file() else model.iterdir()
     memory = f"{sum(it.stat().st_size for it in files) // 4 >> 20}M"
-    script = limited([*BENCH, "--repeat", "3", "--memory", memory], out)
+    script = pinned(out, limited())
     start, env = command(TOOLS, mpi, 2)
     rates = {"one": [], "two": []}
     for _ in range(ROUNDS):
         for name, before in [("one", []), ("two", start)]:
-            done = subprocess.run([*before, *script], env=env, capture_output=True, text=True)
-            if done.returncode != 0:
-                sys.exit(f"FAILED: {done.stdout}{done.stderr}")
-            found = json.loads(done.stdout.splitlines()[-1])
+            found, = bench([*before, *script], env, ["--memory", memory, "--gen-tokens", "32", "--repeat", "2"])
             rates[name].append(found["decode_tokens_per_s"])
             print(f"    {name}: {rates[name][-1]:.2f} tokens/s, the drive alone "
                   f"{found['device_gb_per_s']:.2f} GB/s, {found['expert_slots']} of "
@@ -124,11 +118,10 @@ def drives(mpi, out):
 
 
 def main():
-    out = pathlib.Path(os.environ.get("TMPDIR", "/tmp"))
-    for mpi in ["openmpi", "mpich"]:
-        delays(mpi)
-    for mpi in ["openmpi", "mpich"]:
-        drives(mpi, out)
+    with tempfile.TemporaryDirectory() as folder:
+        for measure in [it for it in [delays, drives] if it.__name__ in PARTS]:
+            for mpi in ["openmpi", "mpich"]:
+                measure(mpi, pathlib.Path(folder))
 
 
 if __name__ == "__main__":

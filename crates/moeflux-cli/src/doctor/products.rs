@@ -1,5 +1,5 @@
-//! How much slower a CPU multiplies weights that are no codes: products of FP8 beside products of
-//! codes.
+//! How much slower a CPU multiplies weights that are no codes: products of FP8 and of bf16 beside
+//! products of codes.
 //!
 //! **Invariant:** each thread has matrices of its own, more than its cache holds, and meets none
 //! twice in a row. Of several rounds the best counts, as with memory's rate.
@@ -36,6 +36,10 @@ const N_ROUNDS: usize = 3;
 /// Codes as most models have them.
 const CODES: MatrixKind = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
 
+/// What is measured.
+const KINDS: [MatrixKind; 3] =
+    [CODES, MatrixKind::Fp8(Fp8::DEEPSEEK), MatrixKind::Float(FloatKind::Bf16)];
+
 /// Rates of products with one row and with many.
 #[derive(Clone, Copy, Debug)]
 struct Rates {
@@ -45,21 +49,24 @@ struct Rates {
     operations_per_s: f64,
 }
 
-/// FP8 beside codes.
+/// FP8 and bf16 beside codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FloatRates {
     /// Bytes that answers read, as a multiple of those of codes.
     pub(super) answer_ratio: f64,
-    /// Operations of all threads together, with many rows.
+    /// Bytes of bf16 that answers read, of all threads together: so many for each weight that what
+    /// models do besides does not count.
+    pub(super) plain_bytes_per_s: f64,
+    /// Operations of all threads together, with FP8 and many rows.
     pub(super) operations_per_s: f64,
 }
 
 /// Measured on so many threads.
 pub(super) fn float_rates(table: &'static KernelTable, n_threads: NonZeroUsize) -> FloatRates {
-    let [codes, floats] =
-        [CODES, MatrixKind::Fp8(Fp8::DEEPSEEK)].map(|kind| rates(table, kind, n_threads.get()));
+    let [codes, floats, plain] = KINDS.map(|kind| rates(table, kind, n_threads.get()));
     FloatRates {
         answer_ratio: floats.bytes_per_s / codes.bytes_per_s.max(1.0),
+        plain_bytes_per_s: plain.bytes_per_s.max(1.0),
         operations_per_s: floats.operations_per_s,
     }
 }
@@ -165,7 +172,7 @@ mod tests {
     #[test]
     fn every_kernel_multiplies_codes_and_floats() {
         for table in moeflux_kernels::available() {
-            for kind in [CODES, MatrixKind::Fp8(Fp8::DEEPSEEK)] {
+            for kind in KINDS {
                 let layout = MatrixLayout::new(kind, 128, 256).unwrap();
                 let bytes = vec![0x3c_u8; layout.total_bytes()];
                 let (codes, rest) = bytes.split_at(layout.code_bytes());

@@ -76,7 +76,10 @@ fn machine(report: &Report) -> Vec<String> {
         lines.extend(row("computing", &computing(pace)));
         let floats = pace.prompt_float_operations_per_s / 1e9;
         let read = pace.answer_float_bytes_per_s / 1e9;
-        let text = format!("with FP8: {read:.1} GB/s of weights, {floats:.0} GOP/s");
+        let plain = pace.answer_plain_bytes_per_s / 1e9;
+        let text = format!(
+            "with FP8: {read:.1} GB/s of weights, {floats:.0} GOP/s; with bf16: {plain:.1} GB/s"
+        );
         lines.extend(row("", &text));
     }
     lines.extend(huge_pages(system).into_iter().flat_map(|text| row("huge pages", &text)));

@@ -206,6 +206,7 @@ impl Case<'_> {
         let at_pace = |work: &Work| {
             float(work.codes.n_bytes) / pace.answer_bytes_per_s
                 + float(work.floats.n_bytes) / pace.answer_float_bytes_per_s
+                + float(work.plain.n_bytes) / pace.answer_plain_bytes_per_s
         };
         let routed = match is_on_card {
             // What is not on the card is read by its kernels where it is.
@@ -318,7 +319,7 @@ impl Case<'_> {
         let of = |n_operations: u64| float(n_operations) * float(n_tokens);
         let each = |of: fn(&Work) -> u64| of(&needs.resident) - of(&needs.head) + of(&needs.routed);
         let codes = each(|it| it.codes.n_operations);
-        let floats = each(|it| it.floats.n_operations);
+        let floats = each(|it| it.floats.n_operations + it.plain.n_operations);
         let attention = of(needs.attention_operations) * float(n_tokens) / 2.0;
         of(codes) / end.pace.prompt_operations_per_s
             + (of(floats + needs.state_operations) + attention)

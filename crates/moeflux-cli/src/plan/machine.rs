@@ -240,6 +240,7 @@ fn cpu(told: &Told, measured: &Measured, memory: &Figure) -> Computer {
         let limit = SHARE_OF_MEMORY * memory.value;
         pace.answer_bytes_per_s = limit.min(n_cores * GBPS_PER_CORE * 1e9);
         pace.answer_float_bytes_per_s = pace.answer_bytes_per_s;
+        pace.answer_plain_bytes_per_s = pace.answer_bytes_per_s;
         source = "from --mem-gbps".to_owned();
     }
     let certainty = if is_measured { MEASURED } else { ASSUMED };
@@ -256,6 +257,10 @@ fn scaled(pace: &Pace, factor: f64, memory_bytes_per_s: f64) -> Pace {
             wanted.answer_float_bytes_per_s,
             pace.answer_float_bytes_per_s,
         ),
+        answer_plain_bytes_per_s: limit(
+            wanted.answer_plain_bytes_per_s,
+            pace.answer_plain_bytes_per_s,
+        ),
         ..wanted
     }
 }
@@ -268,6 +273,7 @@ fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
     Pace {
         answer_bytes_per_s: answers,
         answer_float_bytes_per_s: answers,
+        answer_plain_bytes_per_s: answers,
         step_s: 0.0,
         layer_s: 0.0,
         streamed_layer_s: 0.0,
@@ -319,6 +325,7 @@ fn assumed_card(bytes_per_s: f64) -> Pace {
     Pace {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
+        answer_plain_bytes_per_s: bytes_per_s,
         step_s: GPU_STEP_S,
         layer_s: GPU_LAYER_S,
         streamed_layer_s: GPU_STREAMED_LAYER_S,

@@ -290,6 +290,7 @@ pub(super) fn check_near(found: f64, expected: f64) {
 const PACE: Pace = Pace {
     answer_bytes_per_s: 60e9,
     answer_float_bytes_per_s: 60e9,
+    answer_plain_bytes_per_s: 60e9,
     step_s: 0.0,
     layer_s: 0.0,
     streamed_layer_s: 0.0,

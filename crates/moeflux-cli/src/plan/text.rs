@@ -49,7 +49,7 @@ fn title(report: &Report<'_>) -> String {
     let subject = report.plan.subject;
     let bytes = ByteCount(subject.weights_bytes).rounded();
     let over = report.plan.machine.job.map_or(String::new(), |job| {
-        format!(", over {} machines that each have some rows of every expert", job.n_ranks)
+        format!("\nover {} machines, each with some rows of every expert", job.n_ranks)
     });
     match subject.stored() {
         Some(stored) => format!("{} as it would be in {stored}: {bytes}{over}", subject.name),

@@ -137,7 +137,8 @@ impl Layout {
         let needs = |n_rows: usize| Needs {
             program_bytes,
             resident_bytes: manifest.resident_bytes(),
-            workspace_bytes: step_bytes(plan.workspace.bytes(n_rows)),
+            workspace_bytes: step_bytes(plan.workspace.bytes(n_rows))
+                + exchanged_bytes(blueprint, n_rows),
             // What a step that fails is undone with has the size of the state.
             session_bytes: 2 * state.fixed_bytes() + per_position * n_kept,
             n_positions: streaming.context,
@@ -217,6 +218,19 @@ impl Layout {
 #[must_use]
 pub fn n_experts_of_wave(n_held: usize, top_k: usize) -> usize {
     (n_held / 2).max(top_k).min(N_WAVE_MAX.max(top_k))
+}
+
+/// What several machines exchange of a step at most, here and in a message.
+fn exchanged_bytes(blueprint: &Blueprint, n_rows: usize) -> u64 {
+    let Blueprint { plan, spec, .. } = blueprint;
+    let layers = plan.layers.iter().zip(&spec.layers);
+    let values_of_row = layers.filter_map(|(layer, spec)| {
+        let divided = layer.moe.as_ref()?.divided.as_ref()?;
+        let n_hidden: usize = divided.sums.iter().map(|cols| cols.head_dim).sum();
+        Some((spec.ffn.top_k() * divided.n_inner).max(n_hidden))
+    });
+    let n_values = values_of_row.max().unwrap_or(0) * n_rows;
+    (2 * n_values * size_of::<f32>()) as u64
 }
 
 /// What does not exist is laid out as it would be packed.

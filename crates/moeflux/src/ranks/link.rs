@@ -13,7 +13,7 @@ use crate::ids::LayerIdx;
 use crate::ranks::hello::{Hello, difference};
 use crate::ranks::note::{Content, Note, read_error, write_error};
 use crate::ranks::order::{Order, OwnedBatch};
-use crate::ranks::stats::LinkStats;
+use crate::ranks::stats::{LinkStats, Waits};
 use crate::ranks::{Place, Ranks};
 use crate::weights::Shares;
 
@@ -195,27 +195,6 @@ pub(crate) struct Link {
     waits: Waits,
 }
 
-/// What the next note says of this rank's time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Waits {
-    /// In the last exchange.
-    waited: Duration,
-    /// For the drive, in all.
-    read: Duration,
-    /// Of that, what notes have said.
-    read_told: Duration,
-}
-
-impl Waits {
-    /// Both in microseconds, as far as they have not been told.
-    fn take(&mut self) -> (u32, u32) {
-        let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        let read = self.read.saturating_sub(self.read_told);
-        self.read_told = self.read;
-        (us(std::mem::take(&mut self.waited)), us(read))
-    }
-}
-
 impl Link {
     fn new(ranks: Box<dyn Ranks>) -> Self {
         let n_ranks = ranks.place().n_ranks();
@@ -320,7 +299,7 @@ impl Link {
         let exchanged = self.ranks.exchange(&self.own, &mut self.from);
         let took = self.ranks.now().saturating_sub(began);
         self.stats.count(took, self.own.len());
-        self.waits.waited = took;
+        self.waits.exchange = took;
         self.sequence += 1;
         match exchanged {
             Ok(()) => self.compare(stage, note),

@@ -21,6 +21,27 @@ pub struct RankTimes {
     pub awaited: Duration,
 }
 
+/// What the next note says of this rank's time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waits {
+    /// In the last exchange.
+    pub exchange: Duration,
+    /// For the drive, in all.
+    pub read: Duration,
+    /// Of that, what notes have said.
+    read_told: Duration,
+}
+
+impl Waits {
+    /// Both in microseconds, as far as they have not been told.
+    pub(super) fn take(&mut self) -> (u32, u32) {
+        let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let read = self.read.saturating_sub(self.read_told);
+        self.read_told = self.read;
+        (us(std::mem::take(&mut self.exchange)), us(read))
+    }
+}
+
 /// How exchanges went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

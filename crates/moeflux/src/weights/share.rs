@@ -44,6 +44,10 @@ impl Shares {
         Self { weights }
     }
 
+    fn are_equal(&self) -> bool {
+        self.weights.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
     /// How many ranks there are.
     #[must_use]
     pub fn n_ranks(&self) -> usize {
@@ -99,9 +103,12 @@ impl ExpertBank {
             let per_scale = spans.map(|span| rows_per_scale(span.layout)).into_iter().max();
             shares.rows((n_rows, per_scale.unwrap_or(1)), rank).ok_or_else(|| {
                 let (name, n_ranks) = (&self.name, shares.n_ranks());
+                let is_equal = shares.are_equal();
                 Error::Unsupported(format!(
                     "{name}: expert matrices of {n_rows} rows in {kind} cannot be divided over \
-                     {n_ranks} machines: use fewer"
+                     {n_ranks} machines{}: use fewer{}",
+                    if is_equal { "" } else { " in these shares" },
+                    if is_equal { "" } else { ", or more equal shares" }
                 ))
             })
         };

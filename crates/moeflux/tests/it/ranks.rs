@@ -255,46 +255,51 @@ fn a_drive_that_fails_on_one_rank_is_named_and_no_session_is_lost() {
     assert_eq!(together.unwrap(), alone);
 }
 
+/// All logits of a prompt that is given up at the watcher's call of that number, if there is one.
+fn prompt_up_to(
+    session: &mut Session,
+    prompt: &[TokenId],
+    n_calls: usize,
+) -> Result<Vec<Vec<f32>>> {
+    let (mut n_heard, mut rows) = (0, Vec::new());
+    let watch = &mut |_| {
+        n_heard += 1;
+        if n_heard > n_calls { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    session.feed(prompt, Wanted::All, watch, &mut |_, row| {
+        rows.push(row.to_vec());
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
+/// The logits of all tokens, after a prompt that was given up at each place where it can be.
+fn logits_after_all(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
+    let mut session = engine.session(tokens.len())?;
+    let (prompt, answer) = tokens.split_at(tokens.len() / 2);
+    for n_calls in 0.. {
+        match prompt_up_to(&mut session, prompt, n_calls) {
+            Err(Error::Cancelled) => session.clear(),
+            done => {
+                assert!(n_calls > 2, "given up {n_calls} times");
+                let mut rows = done?;
+                for token in answer {
+                    rows.extend(answer_logits(&mut session, *token)?);
+                }
+                return Ok(bits(rows));
+            }
+        }
+    }
+    unreachable!("calls end")
+}
+
 #[test]
 fn a_prompt_that_is_cancelled_leaves_all_ranks_where_they_were() {
     for name in ["mlx-qwen3_5_moe-q4-g64-bf16", "gpt_oss-mxfp4"] {
         let case = Case::load(name);
         let config_of = |_| config(BackendKind::Cpu, Arithmetic::Int8, (4, 1));
         let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
-        let (prompt, answer) = case.tokens.split_at(case.tokens.len() / 2);
-        let work = |engine: &Engine| {
-            let mut session = engine.session(case.tokens.len())?;
-            let mut n_left = 0;
-            for n_calls in 0.. {
-                let mut n_heard = 0;
-                let watch = &mut |_| {
-                    n_heard += 1;
-                    if n_heard > n_calls {
-                        ControlFlow::Break(())
-                    } else {
-                        ControlFlow::Continue(())
-                    }
-                };
-                let mut rows = Vec::new();
-                let keep = &mut |_, row: &[f32]| {
-                    rows.push(row.to_vec());
-                    Ok(())
-                };
-                match session.feed(prompt, Wanted::All, watch, keep) {
-                    Err(Error::Cancelled) => n_left += 1,
-                    done => {
-                        done?;
-                        assert!(n_left > 2, "{name}: left {n_left} times");
-                        for token in answer {
-                            rows.extend(answer_logits(&mut session, *token)?);
-                        }
-                        return Ok(bits(rows));
-                    }
-                }
-                session.clear();
-            }
-            unreachable!("calls end")
-        };
+        let work = |engine: &Engine| logits_after_all(engine, &case.tokens);
         let (together, others) = job((&case.dir, &Shares::equal(2)), &config_of, QUIET, work);
         assert_eq!(together.unwrap(), alone, "{name}");
         others.into_iter().for_each(|it| it.unwrap());

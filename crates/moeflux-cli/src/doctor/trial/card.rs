@@ -62,6 +62,7 @@ pub(crate) fn of_gpu(
     let pace = Pace {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
+        answer_plain_bytes_per_s: bytes_per_s,
         step_s,
         layer_s,
         streamed_layer_s: answers.streamed_layer_s,

@@ -52,6 +52,7 @@ pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Res
     Ok(Pace {
         answer_bytes_per_s: answers,
         answer_float_bytes_per_s: answers * floats.answer_ratio,
+        answer_plain_bytes_per_s: floats.plain_bytes_per_s,
         step_s: 0.0,
         layer_s: 0.0,
         streamed_layer_s: 0.0,
