@@ -101,7 +101,7 @@ impl Network {
     /// As an option takes it.
     pub(crate) fn option(&self) -> String {
         let gbps = self.bytes_per_s / 1e9;
-        let digits = if gbps < 1.0 { 4 } else { 2 };
+        let digits = if gbps < 0.1 { 4 } else { 2 };
         format!("{:.0},{gbps:.digits$}", self.latency_s * 1e6)
     }
 

@@ -73,15 +73,17 @@ def start_of(mpi, agent):
     """The beginning of a command line of two ranks, one in each space."""
     first, env = command(TOOLS, mpi, 2)
     launcher = ["ip", "netns", "exec", SPACES[0], first[0]]
-    hosts = ",".join(ADDRESSES)
+    hosts = agent.parent / "hosts"
     if mpi == "mpich":
         env |= {"FI_TCP_IFACE": LINK, "UCX_NET_DEVICES": LINK, "UCX_TLS": "tcp,self"}
-        args = ["-launcher", "ssh", "-launcher-exec", str(agent), "-iface", LINK, "-hosts", hosts,
-                "-ppn", "1", "-n", "2"]
+        args = ["-launcher", "ssh", "-launcher-exec", str(agent), "-iface", LINK, "-n", "2", "-f", str(hosts),
+                "-ppn", "1"]
+        hosts.write_text("\n".join(ADDRESSES) + "\n")
     else:
-        slots = ",".join(f"{it}:1" for it in ADDRESSES)
+        hosts.write_text("".join(f"{it} slots=1\n" for it in ADDRESSES))
         args = ["--prtemca", "plm_ssh_agent", str(agent), "--prtemca", "prte_if_include", LINK,
-                 "--host", slots, "--bind-to", "none", "-n", "2", "--mca", "pml", "ob1", "--mca",
+                 "-n", "2", "--hostfile", str(hosts), "--map-by", "ppr:1:node", "--bind-to", "none",
+                "--mca", "pml", "ob1", "--mca",
                  "btl", "tcp,self", "--mca", "btl_tcp_if_include", LINK]
     return [*launcher, *args], env
 

@@ -22,6 +22,7 @@ PARTS = sys.argv[5:] or ["delays", "drives"]
 GROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 DRIVE_BYTES_PER_S = 200_000_000
 DELAYS_US = [5, 50, 300]
+MPIS = os.environ.get("MOEFLUX_MPIS", "openmpi mpich").split()
 BENCH = ["bench", "--model", MODEL, "--threads", "1", "--json", "--prompt-tokens", "0", "--repeat", "5"]
 
 
@@ -120,7 +121,7 @@ def drives(mpi, out):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         for measure in [it for it in [delays, drives] if it.__name__ in PARTS]:
-            for mpi in ["openmpi", "mpich"]:
+            for mpi in MPIS:
                 measure(mpi, pathlib.Path(folder))
 
 
