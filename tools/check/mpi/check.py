@@ -117,23 +117,29 @@ def ranks_of(mark, mpi):
     return found
 
 
-def end_one(mpi, how, seed):
-    """Ends a rank of a job in the middle: seconds until all are gone, and what was said."""
-    rng, mark = random.Random(seed), f"{mpi}-{how}-{seed}-{os.getpid()}"
+def begin(mpi, mark, model):
+    """A job of four ranks that computes for long, once it does."""
     start, env = command(TOOLS, mpi, 4)
     env["MOEFLUX_CHECK"] = mark
-    args = ["bench", "--prompt-tokens", "32", "--gen-tokens", "200", "--repeat", "500"]
+    args = ["bench", "--prompt-tokens", "32", "--gen-tokens", "200", "--repeat", "500", *model]
     args += ["--threads", "1", "--slots", "40", "--rank-timeout", "2"]
     job = subprocess.Popen(start + [MOEFLUX, *args], env=env, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    while len(ranks := ranks_of(mark, mpi)) < 4:
+        if job.poll() is not None:
+            sys.exit(f"FAILED: {mark}: ended before it began: {job.stdout.read()}")
+        time.sleep(0.02)
+    # MPI and the model have begun by then.
+    time.sleep(random.Random(mark).uniform(2.0, 4.0))
+    return job, ranks
+
+
+def end_one(mpi, how, seed):
+    """Ends a rank of a job in the middle: seconds until all are gone, and what was said."""
+    mark = f"{mpi}-{how}-{seed}-{os.getpid()}"
+    job, ranks = begin(mpi, mark, [])
     try:
-        while len(ranks := ranks_of(mark, mpi)) < 4:
-            if job.poll() is not None:
-                sys.exit(f"FAILED: {mark}: ended before it began: {job.stdout.read()}")
-            time.sleep(0.02)
-        # MPI and the model have begun by then.
-        time.sleep(rng.uniform(2.0, 4.0))
-        rank = rng.randrange(4)
+        rank = random.Random(seed).randrange(4)
         os.kill(ranks[rank], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP,
                               "end": signal.SIGTERM}[how])
         began = time.monotonic()
@@ -147,6 +153,54 @@ def end_one(mpi, how, seed):
     finally:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
+
+
+def weight(model, name):
+    """Some bytes of a tensor, as its file has them."""
+    content = (model / "model.safetensors").read_bytes()
+    n_header = int.from_bytes(content[:8], "little")
+    first, last = json.loads(content[8:8 + n_header])[name]["data_offsets"]
+    middle = 8 + n_header + (first + last) // 2
+    return content[middle:middle + 32]
+
+
+def flip(pid, wanted):
+    """Changes a bit wherever a process holds these bytes; how often that was."""
+    n_found = 0
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, access = line.split()[:2]
+            first, last = (int(it, 16) for it in span.split("-"))
+            if access[:2] != "rw" or last - first > 1 << 30:
+                continue
+            try:
+                memory.seek(first)
+                at = memory.read(last - first).find(wanted)
+            except OSError:
+                continue
+            if at >= 0:
+                memory.seek(first + at)
+                memory.write(bytes([wanted[0] ^ 0x88]))
+                n_found += 1
+    return n_found
+
+
+def corruption():
+    """A byte of a weight that all ranks hold changes in the memory of rank 1."""
+    model = GOLDEN / "mlx-qwen3_moe-q4-g32-bf16"
+    wanted = weight(model, "model.layers.0.self_attn.q_proj.weight")
+    for mpi in RANK:
+        job, ranks = begin(mpi, f"{mpi}-flip-{os.getpid()}", ["--model", str(model)])
+        try:
+            expect(flip(ranks[1], wanted) > 0, f"{mpi}: rank 1 does not hold the weight")
+            output, _ = job.communicate(timeout=60)
+            lines = ours(output)
+            expect(job.returncode != 0 and len(lines) == 1, f"{mpi}: {output}")
+            expect("rank 1 (" in lines[0] and "computed other numbers" in lines[0], lines[0])
+            print(f"{mpi}: a bit of a weight in the memory of rank 1: {lines[0]}", flush=True)
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
 
 
 def ends():
@@ -171,6 +225,7 @@ def main():
         out = pathlib.Path(folder)
         goldens(out)
         refusals(out)
+    corruption()
     ends()
 
 
