@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs models over four ranks of Open MPI and of MPICH: the bytes of one process, refusals, a bit
-# that changes in one rank's memory, and ranks that are killed, stopped or ended in the middle. As root, also over two network namespaces,
-# with a rate limit and a link that is taken down.
+# that changes in one rank's memory, and ranks that are killed, stopped or ended in the middle. As
+# root, also over two network namespaces, with a rate limit and a link that is taken down.
 #
 #     tools/check/mpi.sh
 #
