@@ -130,8 +130,11 @@ fn main() -> ExitCode {
     };
     if let Some(group) = &group {
         if group.place().rank > 0 {
-            let is_done = follow(&mut command, group);
-            return if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            if follow(&mut command, group) {
+                return ExitCode::SUCCESS;
+            }
+            ranks::let_rank_0_speak();
+            return ExitCode::FAILURE;
         }
         lead(&mut command, group);
     }

@@ -52,7 +52,7 @@ def goldens(out):
                     expect(code != 0 and len(ours(output)) == 1, f"{case.name}, {mpi}: {output}")
                     n_refused += 1
                     continue
-                expect(code == 0 and alone.returncode == 0, f"{case.name}, {mpi}: {output}")
+                expect(code == 0 and alone.returncode == 0, f"{case.name}, {mpi}: {code} {output}")
                 same = together.read_bytes() == (out / "alone.npy").read_bytes()
                 expect(same, f"{case.name}, {mpi}: other bytes")
                 n_same += 1
