@@ -54,8 +54,8 @@ struct Rates {
 pub(super) struct FloatRates {
     /// Bytes that answers read, as a multiple of those of codes.
     pub(super) answer_ratio: f64,
-    /// Bytes of bf16 that answers read, of all threads together: so many for each weight that what
-    /// models do besides does not count.
+    /// Bytes of bf16 that answers read, of all threads together. Not relative to codes: with so
+    /// many bytes per weight, a token's other work hardly counts.
     pub(super) plain_bytes_per_s: f64,
     /// Operations of all threads together, with FP8 and many rows.
     pub(super) operations_per_s: f64,
