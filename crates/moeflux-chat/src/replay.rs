@@ -1,11 +1,10 @@
-//! What the model sampled for its answers, for histories that come back.
+//! The sampled tokens of answers, for histories that come back.
 //!
-//! A client sends an answer back as text and calls. The template would write them once more, with
-//! other blank space and another order of keys, and all from there on would have to be read again.
-//! So the sampled tokens are kept here, and stand in the place of that text.
-//! **Invariant:** an answer comes back only behind the very tokens that it was sampled behind, and
-//! only where the turn says what the answer said; all answers together stay within a limit of
-//! bytes.
+//! A client sends an answer back as text and calls. The template would write the calls with other
+//! blank space and another order of keys, and everything behind them would have to be read again.
+//! So the sampled tokens are kept here, and take the place of that text (`format/prepare`).
+//! **Invariant:** a turn finds only answers that said what it says; all answers together stay
+//! within a limit of bytes.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -17,9 +16,6 @@ use serde_json::{Map, Value as Json};
 
 use crate::answer::AnswerStart;
 use crate::conversation::{Assistant, Call};
-
-/// Bytes at the end of a prompt by which its end is found in a later one.
-const TAIL_BYTES: usize = 16;
 
 /// The sampled tokens of answers, least recently used first. A clone shares them.
 #[derive(Clone, Debug)]
@@ -33,10 +29,10 @@ pub struct Replays {
 /// Which prompt an answer belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptKey {
-    pub(crate) n_bytes: usize,
-    pub(crate) tail: String,
-    n_tokens: usize,
+    pub(crate) n_tokens: usize,
     hash: u64,
+    /// How the answers to it begin.
+    pub(crate) start: AnswerStart,
 }
 
 /// An answer and the tokens that it was sampled as.
@@ -46,8 +42,6 @@ pub struct Sampled {
     pub answer: Assistant,
     /// All tokens but the one that ended it.
     pub tokens: Vec<TokenId>,
-    /// Bytes of their text.
-    pub n_text_bytes: usize,
 }
 
 /// An answer that may come back.
@@ -89,11 +83,9 @@ impl Replays {
         Self { n_bytes_max, n_bytes: 0, random, entries }
     }
 
-    /// The key of a prompt: its tokens, and the text that they stand for.
-    pub(crate) fn key(&self, tokens: &[TokenId], n_bytes: usize, text: &str) -> PromptKey {
-        let begin = text.ceil_char_boundary(text.len().saturating_sub(TAIL_BYTES));
-        let (n_tokens, hash) = (tokens.len(), self.hash_of(tokens));
-        PromptKey { n_bytes, tail: text[begin..].to_owned(), n_tokens, hash }
+    /// The key of a prompt whose answers begin like this.
+    pub(crate) fn key(&self, tokens: &[TokenId], start: AnswerStart) -> PromptKey {
+        PromptKey { n_tokens: tokens.len(), hash: self.hash_of(tokens), start }
     }
 
     /// Whether a key is that of these tokens.
@@ -123,7 +115,7 @@ impl Replays {
     pub(crate) fn find(&self, turn: &Assistant) -> Vec<Arc<Kept>> {
         let content = self.content_of(turn);
         let entries = self.entries.iter().rev().filter(|kept| kept.content == content);
-        entries.filter(|kept| is_same(turn, &kept.sampled.answer)).cloned().collect()
+        entries.filter(|kept| is_same_turn(turn, &kept.sampled.answer)).cloned().collect()
     }
 
     /// The answers that came back in a prompt are the last to be forgotten.
@@ -172,16 +164,10 @@ fn value_bytes(value: &Json) -> usize {
     2 * size_of::<Json>() + below
 }
 
-/// Whether a turn of a history says what an answer said. What the client left out of thoughts was
-/// thought all the same, if calls tell by their ids whose thoughts these are.
-fn is_same(turn: &Assistant, answer: &Assistant) -> bool {
-    let is_same_thought = match (&turn.thoughts, &answer.thoughts) {
-        (Some(turn), Some(answer)) => turn.trim() == answer.trim(),
-        (Some(thoughts), None) => thoughts.trim().is_empty(),
-        (None, Some(_)) => !answer.calls.is_empty(),
-        (None, None) => true,
-    };
-    is_same_thought && is_same_said(turn, answer) && has_same_ids(turn, answer)
+/// Whether a turn of a history says what an answer said. Thoughts are compared where the template
+/// shows them.
+fn is_same_turn(turn: &Assistant, answer: &Assistant) -> bool {
+    is_same_said(turn, answer) && has_same_ids(turn, answer)
 }
 
 fn has_same_ids(turn: &Assistant, answer: &Assistant) -> bool {
@@ -230,13 +216,13 @@ mod tests {
     }
 
     fn sampled(answer: Assistant) -> Sampled {
-        Sampled { answer, tokens: vec![TokenId(1); 10], n_text_bytes: 10 }
+        Sampled { answer, tokens: vec![TokenId(1); 10] }
     }
 
     #[test]
     fn an_answer_is_found_by_what_it_said() {
         let mut replays = Replays::new(1 << 20);
-        let key = replays.key(&[TokenId(5)], 1, "a");
+        let key = replays.key(&[TokenId(5)], AnswerStart::Text);
         let said = answer("Text", &[("c1", json!({"a": 1, "b": [2.0, {"c": "x"}]}))]);
         replays.keep(key.clone(), sampled(said));
         replays.keep(key, sampled(answer("Only text", &[])));
@@ -252,20 +238,18 @@ mod tests {
         ] {
             assert!(!is_found(&other), "{other:?}");
         }
-        let thought = Assistant { thoughts: Some("R".to_owned()), ..answer("Only text", &[]) };
-        assert!(!is_found(&thought));
     }
 
     #[test]
     fn what_was_not_used_for_longest_is_forgotten() {
         let one = Kept {
             content: 0,
-            prompt: Replays::new(0).key(&[], 0, ""),
+            prompt: Replays::new(0).key(&[], AnswerStart::Text),
             sampled: sampled(answer("0", &[])),
         };
         let mut replays = Replays::new(3 * one.n_bytes());
         for text in ["0", "1", "2", "3"] {
-            let key = replays.key(&[], 0, "");
+            let key = replays.key(&[], AnswerStart::Text);
             replays.keep(key, sampled(answer(text, &[])));
             let replayed = replays.find(&answer("0", &[]));
             let (start, key) = (AnswerStart::Text, None);
@@ -276,7 +260,7 @@ mod tests {
         let left: Vec<&str> = ["0", "1", "2", "3"].into_iter().filter(is_kept).collect();
         assert_eq!(left, ["0", "2", "3"]);
         let mut none = Replays::new(10);
-        none.keep(none.key(&[], 0, ""), sampled(answer("0", &[])));
+        none.keep(none.key(&[], AnswerStart::Text), sampled(answer("0", &[])));
         assert!(none.find(&answer("0", &[])).is_empty());
     }
 }

@@ -122,6 +122,11 @@ impl ThoughtFormat {
         }
     }
 
+    /// Whether a marker of thoughts is in a text.
+    pub(crate) fn is_in(&self, text: &str) -> bool {
+        text.contains(self.open) || text.contains(self.close)
+    }
+
     pub(crate) fn opening(&self, text: &str) -> Opening {
         let rest = text.trim_start();
         let n_blank = text.len() - rest.len();

@@ -259,3 +259,6 @@ fn cut(mut text: String, wanted: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod replayed;

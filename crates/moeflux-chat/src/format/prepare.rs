@@ -1,8 +1,10 @@
-//! The tokens of a conversation's prompt, with what was sampled in the places of earlier answers.
+//! The tokens of a conversation's prompt, with calls of earlier answers as they were sampled.
 //!
-//! Where an answer stands in a rendered prompt is found by rendering the conversation once more
-//! with marks in its place. **Invariant:** without replays the tokens are those of the rendered
-//! text; and with them, each replayed answer stands behind the tokens that it was sampled behind.
+//! A template writes the calls of an earlier answer with blank space and an order of keys of its
+//! own. The sampled tokens take the place of what it writes, so that nothing behind them has to be
+//! read again. **Invariant:** outside calls, the tokens are those of the rendered text; in a call
+//! only blank space and the order of keys may differ; and each replayed answer stands behind the
+//! tokens that it was sampled behind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,32 +14,44 @@ use moeflux::{Result, TokenId, Tokenizer};
 use crate::answer::{AnswerReader, AnswerStart};
 use crate::conversation::{Assistant, Call, Conversation, Ending, Tool, Turn};
 use crate::format::{ChatFormat, ChatOptions};
-use crate::piece::Piece;
+use crate::piece::{Piece, Stage};
 use crate::replay::{Kept, Prepared, Replays, is_same_said};
 
-/// An answer that may stand in the place of a turn.
+/// Answers that may stand in the place of a turn.
 struct Candidate {
     turn_idx: usize,
     kept: Vec<Arc<Kept>>,
 }
 
-/// A prompt while it is put together.
-struct Assembly<'a> {
-    tokenizer: &'a Tokenizer,
+/// A rendered text in tokens.
+struct Rendered<'a> {
     text: &'a str,
     tokens: Vec<TokenId>,
-    /// Bytes of the text that these stand for.
-    n_bytes: usize,
-    /// Up to where the rendered text has become tokens.
-    end: usize,
-    /// Parts of the rendered text with the number of tokens before each.
+    /// Where each token ends in the text. Empty if the tokens do not spell the text.
+    ends: Vec<usize>,
+}
+
+/// A prompt while it is put together.
+struct Assembly<'a> {
+    rendered: Rendered<'a>,
+    tokens: Vec<TokenId>,
+    /// How many tokens of the rendered text are in the prompt, or replaced.
+    n_taken: usize,
+    /// Runs of tokens of the rendered text, with the number of the prompt's tokens before each.
     literals: Vec<(Range<usize>, usize)>,
     replayed: Vec<Arc<Kept>>,
 }
 
+/// Reads answers of a model whose conversation offers these tools.
+struct ReadBack<'a> {
+    format: &'a ChatFormat,
+    tools: &'a [Tool],
+}
+
 impl ChatFormat {
-    /// The tokens of a conversation's prompt. Where `replays` has what was sampled for earlier
-    /// answers, that stands in their places.
+    /// The tokens of a conversation's prompt. Where `replays` has the sampled tokens of earlier
+    /// answers, and the template writes the same up to the spelling of calls, those stand in their
+    /// places.
     ///
     /// # Errors
     /// As [`ChatFormat::prompt`] and [`Tokenizer::encode`].
@@ -48,55 +62,41 @@ impl ChatFormat {
         tokenizer: &Tokenizer,
         replays: Option<&Replays>,
     ) -> Result<Prepared> {
-        let mut candidates = candidates(conversation, replays);
-        // Those that do not fit are left out, and with them the thoughts that they would add.
-        while let Some(replays) = replays.filter(|_| !candidates.is_empty()) {
-            let n_before = candidates.len();
-            let restored = restored(conversation, &candidates);
-            let text = self.marked(&restored, options, &[])?;
-            let places = self.places(&restored, options, (&text, &candidates));
-            let mut assembly = Assembly::new(tokenizer, &text);
-            let read_back = |said: &str| self.read_back(said, &conversation.tools);
-            candidates = assembly.replay((candidates, places), replays, &read_back)?;
-            if candidates.len() < n_before {
-                continue;
-            }
-            if !assembly.literal(text.len())? {
-                break;
-            }
-            return Ok(self.prepared(assembly, (&restored, options), Some(replays)));
-        }
         let text = self.marked(conversation, options, &[])?;
-        let mut assembly = Assembly::new(tokenizer, &text);
-        assembly.literal(text.len())?;
-        Ok(self.prepared(assembly, (conversation, options), replays))
-    }
-
-    fn prepared(
-        &self,
-        assembly: Assembly<'_>,
-        (conversation, options): (&Conversation, &ChatOptions),
-        replays: Option<&Replays>,
-    ) -> Prepared {
-        let text = assembly.text;
-        let parts = self.parts(conversation, options, text);
-        Prepared {
+        let candidates = candidates(conversation, replays);
+        let places = self.places(conversation, options, (&text, &candidates));
+        let mut assembly = Assembly::new(Rendered::new(&text, tokenizer)?);
+        if let Some(replays) = replays {
+            let read_back = ReadBack { format: self, tools: &conversation.tools };
+            for (candidate, place) in candidates.iter().zip(&places) {
+                let mut fitting = candidate.kept.iter();
+                let replays = (replays, tokenizer);
+                fitting.any(|kept| assembly.replay(kept, place, &read_back, replays));
+            }
+        }
+        assembly.take_rest();
+        let parts = self.parts(conversation, options, &text);
+        let start = self.start(conversation, &text);
+        Ok(Prepared {
             parts_at: assembly.parts_at(&parts),
-            start: self.start(conversation, text),
-            key: replays.map(|it| it.key(&assembly.tokens, assembly.n_bytes, text)),
+            start,
+            key: replays.map(|it| it.key(&assembly.tokens, start)),
             tokens: assembly.tokens,
             replayed: assembly.replayed,
-        }
+        })
     }
 
-    /// Where the text and the calls of these turns stand in the prompt; those behind a place that
-    /// cannot be told are left out.
+    /// Where the text and the calls of these turns stand in the prompt. Turns behind one whose
+    /// place cannot be determined are left out.
     fn places(
         &self,
         conversation: &Conversation,
         options: &ChatOptions,
         (text, candidates): (&str, &[Candidate]),
     ) -> Vec<Range<usize>> {
+        if candidates.is_empty() {
+            return Vec::new();
+        }
         let marks: Vec<(usize, String)> =
             candidates.iter().map(|it| (it.turn_idx, mark_of(it.turn_idx))).collect();
         let Ok(marked) = self.marked(conversation, options, &marks) else { return Vec::new() };
@@ -122,20 +122,9 @@ impl ChatFormat {
         }
         places
     }
-
-    /// What a reader makes of text and calls that a template wrote.
-    fn read_back(&self, said: &str, tools: &[Tool]) -> Assistant {
-        let mut reader = AnswerReader::new(AnswerStart::Text, self.thought_format());
-        if let Some(format) = self.call_format() {
-            reader = reader.with_calls(format, tools);
-        }
-        let mut pieces = reader.push(said);
-        pieces.extend(reader.finish());
-        said_in(pieces)
-    }
 }
 
-/// The turns of which it is known what was sampled.
+/// The turns whose sampled tokens are known.
 fn candidates(conversation: &Conversation, replays: Option<&Replays>) -> Vec<Candidate> {
     let Some(replays) = replays else { return Vec::new() };
     let n_turns = conversation.turns.len() - usize::from(conversation.ending == Ending::Continue);
@@ -150,29 +139,206 @@ fn candidates(conversation: &Conversation, replays: Option<&Replays>) -> Vec<Can
     turns.filter_map(candidate).collect()
 }
 
-/// The conversation with the thoughts that the client left out.
-fn restored(conversation: &Conversation, candidates: &[Candidate]) -> Conversation {
-    let mut restored = conversation.clone();
-    for Candidate { turn_idx, kept } in candidates {
-        if let Turn::Assistant(turn) = &mut restored.turns[*turn_idx] {
-            let thoughts = &kept[0].sampled.answer.thoughts;
-            turn.thoughts = turn.thoughts.take().or_else(|| thoughts.clone());
-        }
-    }
-    restored
-}
-
 /// Stands for text and calls of a turn.
 fn mark_of(turn_idx: usize) -> String {
     format!("\u{b6}\u{a4}REPLAYED_TURN_{turn_idx}\u{a4}\u{b6}")
 }
 
-/// Text and calls; a call that is not whole is none.
+impl<'a> Rendered<'a> {
+    fn new(text: &'a str, tokenizer: &Tokenizer) -> Result<Self> {
+        let tokens = tokenizer.encode(text)?;
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut ends = Vec::with_capacity(tokens.len());
+        for token in &tokens {
+            bytes.extend(tokenizer.token_bytes(*token));
+            ends.push(bytes.len());
+        }
+        // Some tokenizers write a blank before each text.
+        let n_before = bytes.len().saturating_sub(text.len());
+        if &bytes[n_before..] == text.as_bytes() {
+            ends.iter_mut().for_each(|end| *end = end.saturating_sub(n_before));
+        } else {
+            ends.clear();
+        }
+        Ok(Self { text, tokens, ends })
+    }
+
+    /// Where the text behind the first tokens begins; `None` if their ends are not known.
+    fn begin_of(&self, n_tokens: usize) -> Option<usize> {
+        if self.ends.is_empty() {
+            return None;
+        }
+        n_tokens.checked_sub(1).map_or(Some(0), |last| self.ends.get(last).copied())
+    }
+
+    /// How many tokens end before or at this place.
+    fn n_tokens_within(&self, n_bytes: usize) -> usize {
+        self.ends.partition_point(|end| *end <= n_bytes)
+    }
+}
+
+impl<'a> Assembly<'a> {
+    fn new(rendered: Rendered<'a>) -> Self {
+        Self {
+            rendered,
+            tokens: Vec::new(),
+            n_taken: 0,
+            literals: Vec::new(),
+            replayed: Vec::new(),
+        }
+    }
+
+    /// Puts an answer in the place of a turn if it fits there; whether it does.
+    fn replay(
+        &mut self,
+        kept: &Arc<Kept>,
+        place: &Range<usize>,
+        read_back: &ReadBack<'_>,
+        (replays, tokenizer): (&Replays, &Tokenizer),
+    ) -> bool {
+        let Kept { prompt, sampled, .. } = &**kept;
+        // As many tokens more as its prompt had.
+        let n_more = prompt.n_tokens.checked_sub(self.tokens.len());
+        let Some(begin) = n_more.map(|n_more| self.n_taken + n_more) else { return false };
+        let end = self.rendered.n_tokens_within(place.end);
+        let (Some(begin_at), Some(end_at)) =
+            (self.rendered.begin_of(begin), self.rendered.begin_of(end))
+        else {
+            return false;
+        };
+        if begin > end || begin_at > place.start || end_at != place.end {
+            return false;
+        }
+        let written = Spelled {
+            text: &self.rendered.text[begin_at..end_at],
+            tokens: &self.rendered.tokens[begin..end],
+        };
+        let bytes: Vec<u8> =
+            sampled.tokens.iter().flat_map(|token| tokenizer.token_bytes(*token)).collect();
+        let Ok(text) = std::str::from_utf8(&bytes) else { return false };
+        let spelled = Spelled { text, tokens: &sampled.tokens };
+        if !read_back.is_same(&written, &spelled, (prompt.start, tokenizer)) {
+            return false;
+        }
+        let before = [&self.tokens[..], &self.rendered.tokens[self.n_taken..begin]].concat();
+        if !replays.is_key_of(prompt, &before) {
+            return false;
+        }
+        self.literals.push((self.n_taken..begin, self.tokens.len()));
+        self.tokens = before;
+        self.tokens.extend_from_slice(&sampled.tokens);
+        self.n_taken = end;
+        self.replayed.push(Arc::clone(kept));
+        true
+    }
+
+    /// The rest of the rendered text.
+    fn take_rest(&mut self) {
+        let rest = self.n_taken..self.rendered.tokens.len();
+        self.literals.push((rest.clone(), self.tokens.len()));
+        self.tokens.extend_from_slice(&self.rendered.tokens[rest]);
+    }
+
+    /// How many tokens lie within each of the first parts of the text: one less, as the last of
+    /// them may be another one where the text goes on differently.
+    fn parts_at(&self, parts: &[usize]) -> Vec<usize> {
+        let within = |part: &usize| self.n_tokens_within(*part).saturating_sub(1);
+        parts.iter().map(within).filter(|n_tokens| *n_tokens > 0).collect()
+    }
+
+    fn n_tokens_within(&self, n_bytes: usize) -> usize {
+        let n_rendered = self.rendered.n_tokens_within(n_bytes);
+        let first = self.literals.partition_point(|(run, _)| run.start <= n_rendered);
+        let Some((run, n_before)) = first.checked_sub(1).map(|last| &self.literals[last]) else {
+            return 0;
+        };
+        n_before + n_rendered.min(run.end) - run.start
+    }
+}
+
+/// A text and its tokens.
+struct Spelled<'a> {
+    text: &'a str,
+    tokens: &'a [TokenId],
+}
+
+/// An answer as a reader tells it.
+#[derive(Debug, Default)]
+struct Said {
+    answer: Assistant,
+    stage: Option<Stage>,
+}
+
+impl ReadBack<'_> {
+    /// Whether an answer differs from what the template writes at most in the blank space and the
+    /// order of keys of its calls.
+    fn is_same(
+        &self,
+        written: &Spelled<'_>,
+        sampled: &Spelled<'_>,
+        (start, tokenizer): (AnswerStart, &Tokenizer),
+    ) -> bool {
+        if written.tokens == sampled.tokens {
+            return true;
+        }
+        let all = |text: &str| self.said(text, start, |reader| reader.finish());
+        let (of_written, of_sampled) = (all(written.text).answer, all(sampled.text).answer);
+        if of_sampled.calls.is_empty() || !is_same_spelled(&of_written, &of_sampled) {
+            return false;
+        }
+        if n_of_each_byte(written.text) != n_of_each_byte(sampled.text) {
+            return false;
+        }
+        let tokens = written.tokens.iter().zip(sampled.tokens);
+        let same = tokens.take_while(|(a, b)| a == b).map(|(token, _)| *token);
+        let n_same_bytes: usize = same.map(|token| tokenizer.token_bytes(token).len()).sum();
+        let Some((same, rest)) = sampled.text.split_at_checked(n_same_bytes) else { return false };
+        self.is_complete_before_calls((same, rest), start, &of_sampled)
+    }
+
+    /// Whether thoughts and text of an answer are complete behind its first bytes.
+    fn is_complete_before_calls(
+        &self,
+        (same, rest): (&str, &str),
+        start: AnswerStart,
+        whole: &Assistant,
+    ) -> bool {
+        let Said { answer, stage } = self.said(same, start, |_| Vec::new());
+        let is_behind_thoughts = match stage {
+            // An empty thought may still come.
+            Some(Stage::Start) => !self.format.thought_format().is_in(rest),
+            Some(Stage::Thought) | None => false,
+            _ => true,
+        };
+        is_behind_thoughts
+            && answer.thoughts == whole.thoughts
+            && answer.text.trim_end() == whole.text.trim_end()
+    }
+
+    fn said(
+        &self,
+        text: &str,
+        start: AnswerStart,
+        end: impl FnOnce(&mut AnswerReader) -> Vec<Piece>,
+    ) -> Said {
+        let mut reader = AnswerReader::new(start, self.format.thought_format());
+        if let Some(format) = self.format.call_format() {
+            reader = reader.with_calls(format, self.tools);
+        }
+        let mut pieces = reader.push(text);
+        let stage = Some(reader.stage());
+        pieces.extend(end(&mut reader));
+        Said { answer: said_in(pieces), stage }
+    }
+}
+
+/// Thoughts, text and whole calls. The model's own ids of calls are among what it spelled.
 fn said_in(pieces: Vec<Piece>) -> Assistant {
     let mut said = Assistant::default();
     let mut call: Option<(String, String)> = None;
     for piece in pieces {
         match piece {
+            Piece::Thought(text) => said.thoughts.get_or_insert_default().push_str(&text),
             Piece::Text(text) => said.text.push_str(&text),
             Piece::Call { name, .. } => call = Some((name, String::new())),
             Piece::Arguments(text) => {
@@ -186,109 +352,24 @@ fn said_in(pieces: Vec<Piece>) -> Assistant {
                     whole.map(|(name, arguments)| Call::from_text(String::new(), name, &arguments)),
                 );
             }
-            Piece::CallCut | Piece::Thought(_) => {}
+            Piece::CallCut => {}
         }
     }
     said
 }
 
-impl<'a> Assembly<'a> {
-    fn new(tokenizer: &'a Tokenizer, text: &'a str) -> Self {
-        let (tokens, literals, replayed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { tokenizer, text, tokens, n_bytes: 0, end: 0, literals, replayed }
-    }
+/// Whether two answers say the same in thoughts, text and calls.
+fn is_same_spelled(a: &Assistant, b: &Assistant) -> bool {
+    a.thoughts == b.thoughts && is_same_said(a, b)
+}
 
-    /// Puts answers in their places; returns those that fit.
-    fn replay(
-        &mut self,
-        (candidates, places): (Vec<Candidate>, Vec<Range<usize>>),
-        replays: &Replays,
-        read_back: &dyn Fn(&str) -> Assistant,
-    ) -> Result<Vec<Candidate>> {
-        let mut fitting = Vec::new();
-        for (candidate, place) in candidates.into_iter().zip(places) {
-            let said = read_back(&self.text[place.clone()]);
-            let mut fits = None;
-            for kept in &candidate.kept {
-                if is_same_said(&said, &kept.sampled.answer) && self.fits(kept, &place, replays)? {
-                    fits = Some(Arc::clone(kept));
-                    break;
-                }
-            }
-            if let Some(kept) = fits {
-                self.tokens.extend_from_slice(&kept.sampled.tokens);
-                self.n_bytes += kept.sampled.n_text_bytes;
-                self.end = place.end;
-                self.replayed.push(Arc::clone(&kept));
-                fitting.push(Candidate { kept: vec![kept], ..candidate });
-            }
-        }
-        Ok(fitting)
+/// How often each byte occurs that is not blank space.
+fn n_of_each_byte(text: &str) -> [usize; 256] {
+    let mut n_of_each = [0; 256];
+    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
+        n_of_each[usize::from(byte)] += 1;
     }
-
-    /// Whether the prompt up to here is the one of this answer: then its text has become tokens.
-    fn fits(&mut self, kept: &Kept, place: &Range<usize>, replays: &Replays) -> Result<bool> {
-        let key = &kept.prompt;
-        let before = &self.text[self.end..place.start];
-        let Some(tail_at) = before.rfind(&key.tail) else { return Ok(false) };
-        let end = self.end + tail_at + key.tail.len();
-        // What the template does not show of earlier thoughts is not to be read again.
-        let thoughts = kept.sampled.answer.thoughts.as_deref().unwrap_or_default();
-        let is_shown = self.text[end..place.start].contains(thoughts.trim());
-        if !is_shown || self.n_bytes + (end - self.end) != key.n_bytes {
-            return Ok(false);
-        }
-        let state = (self.tokens.len(), self.n_bytes, self.end, self.literals.len());
-        if self.literal(end)? && replays.is_key_of(key, &self.tokens) {
-            return Ok(true);
-        }
-        let (n_tokens, n_literals);
-        (n_tokens, self.n_bytes, self.end, n_literals) = state;
-        self.tokens.truncate(n_tokens);
-        self.literals.truncate(n_literals);
-        Ok(false)
-    }
-
-    /// The rendered text becomes tokens up to here. Whether they may stand behind others: some
-    /// tokenizers write a blank before each text, and so would change what stands in the middle.
-    fn literal(&mut self, end: usize) -> Result<bool> {
-        let range = self.end..end;
-        let text = &self.text[range.clone()];
-        let tokens = self.tokenizer.encode(text)?;
-        let is_spelled = || {
-            let bytes = tokens.iter().flat_map(|token| self.tokenizer.token_bytes(*token));
-            bytes.eq(text.bytes())
-        };
-        let is_right = self.tokens.is_empty() || is_spelled();
-        self.literals.push((range, self.tokens.len()));
-        self.n_bytes += text.len();
-        self.end = end;
-        self.tokens.extend(tokens);
-        Ok(is_right)
-    }
-
-    /// How many tokens lie within each of the first parts of the text: one less, as the last of
-    /// them may be another one where the text goes on differently.
-    fn parts_at(&self, parts: &[usize]) -> Vec<usize> {
-        let within = |part: &usize| self.n_tokens_within(*part).saturating_sub(1);
-        parts.iter().map(within).filter(|n_tokens| *n_tokens > 0).collect()
-    }
-
-    fn n_tokens_within(&self, n_bytes: usize) -> usize {
-        let first = self.literals.partition_point(|(range, _)| range.start < n_bytes);
-        let Some(last) = first.checked_sub(1) else { return 0 };
-        let (range, n_before) = &self.literals[last];
-        let mut end = range.start;
-        let mut n_tokens = *n_before;
-        for token in &self.tokens[*n_before..] {
-            end += self.tokenizer.token_bytes(*token).len();
-            if end > n_bytes.min(range.end) {
-                break;
-            }
-            n_tokens += 1;
-        }
-        n_tokens
-    }
+    n_of_each
 }
 
 #[cfg(test)]
@@ -352,20 +433,21 @@ mod tests {
             self.format.prepare(conversation, &options(), &self.tokenizer, replays).unwrap()
         }
 
-        /// An answer with blank space that no template writes.
+        /// An answer with blank space before its calls that no template writes.
         fn answer(&mut self, prepared: Prepared, answer: &Assistant) {
             let thoughts = match &answer.thoughts {
                 Some(thoughts) if prepared.start == AnswerStart::Thought => {
                     format!("{thoughts}\n\n</think>")
                 }
-                Some(thoughts) => format!("<think>{thoughts}</think>"),
+                Some(thoughts) => format!("<think>\n{thoughts}\n</think>\n\n"),
                 None => String::new(),
             };
             let written = self.format.call_format().and_then(|it| it.written(&answer.calls, 0));
-            let text = format!("{thoughts}{} \n{}", answer.text, written.unwrap_or_default());
+            let written = written.map_or_else(String::new, |written| format!(" \n{written}"));
+            let text = format!("{thoughts}{}{written}", answer.text);
             let tokens = self.tokenizer.encode(&text).unwrap();
             self.fed = [&prepared.tokens[..], &tokens].concat();
-            let sampled = Sampled { answer: answer.clone(), tokens, n_text_bytes: text.len() };
+            let sampled = Sampled { answer: answer.clone(), tokens };
             self.replays.keep(prepared.key.unwrap(), sampled);
         }
 
@@ -385,11 +467,11 @@ mod tests {
         let mut talk = Talk::new(name);
         let prepared = talk.prepare();
         assert_eq!(prepared.n_replayed(), 0);
-        let first = call("c0", r#"{"b": "x", "a": 1.0}"#);
+        let first = call("c0", r#"{"b": "x", "a": 1}"#);
         talk.answer(prepared, &assistant(thoughts, text, vec![first]));
-        // Keys have another order, numbers another spelling, and thoughts are left out.
+        // Keys have another order.
         let told = call("c0", r#"{"a": 1, "b": "x"}"#);
-        let second = talk.tell(assistant(None, text, vec![told]), result("c0"));
+        let second = talk.tell(assistant(thoughts, text, vec![told]), result("c0"));
         if second.n_replayed() > 0 {
             assert!(second.tokens.starts_with(&talk.fed), "{name}");
             let rest = talk.tokenizer.decode(&second.tokens[talk.fed.len()..]);
@@ -407,17 +489,17 @@ mod tests {
 
     #[test]
     fn answers_come_back_as_they_were_sampled() {
-        for name in ["qwen3", "kimi_k2", "glm4_moe"] {
+        for name in ["qwen3", "kimi_k2"] {
             assert_eq!(replayed(name, (None, "I look.")), [1, 2], "{name}");
             assert_eq!(replayed(name, (None, "")), [1, 2], "{name}");
         }
+        // This one writes an empty thought before every answer without thoughts.
+        assert_eq!(replayed("glm4_moe", (None, "I look.")), [0, 0]);
         // Beside a text this one leaves out arguments: what it writes does not say the same.
         assert_eq!(replayed("deepseek_v3", (None, "")), [1, 2]);
         assert_eq!(replayed("deepseek_v3", (None, "I look.")), [0, 1]);
-        // These show thoughts up to the next question, and none of earlier ones.
-        for name in ["qwen3", "glm4_moe"] {
-            assert_eq!(replayed(name, (Some("Which?"), "I look.")), [1, 0], "{name}");
-        }
+        // This one shows thoughts up to the next question, and none of earlier ones.
+        assert_eq!(replayed("qwen3", (Some("Which?"), "I look.")), [1, 0]);
         // This one opens a thought that its history does not show.
         assert_eq!(replayed("qwen3_5", (Some("Which?"), "I look.")), [0, 0]);
     }

@@ -27,7 +27,6 @@ pub(crate) struct Answer {
     call: Option<(String, String)>,
     said: Assistant,
     tokens: Vec<TokenId>,
-    n_text_bytes: usize,
     /// Something came that no history tells in its place.
     is_strange: bool,
 }
@@ -51,15 +50,13 @@ impl Answer {
             call: None,
             said: Assistant::default(),
             tokens: Vec::new(),
-            n_text_bytes: 0,
             is_strange: false,
         }
     }
 
     /// A token was sampled, and this text became certain.
-    pub(crate) fn token(&mut self, tokenizer: &Tokenizer, token: TokenId, text: &str) -> Vec<Part> {
+    pub(crate) fn token(&mut self, token: TokenId, text: &str) -> Vec<Part> {
         self.tokens.push(token);
-        self.n_text_bytes += tokenizer.token_bytes(token).len();
         let pieces = self.reader.push(self.markers.text(token).unwrap_or(text));
         self.parts(pieces)
     }
@@ -87,11 +84,11 @@ impl Answer {
         self,
         call_id: impl Fn(usize) -> String,
     ) -> (Assistant, Option<Sampled>) {
-        let Self { mut said, tokens, n_text_bytes, is_strange, .. } = self;
+        let Self { mut said, tokens, is_strange, .. } = self;
         for (call_idx, call) in said.calls.iter_mut().enumerate() {
             call.id = call_id(call_idx);
         }
-        let sampled = (!is_strange).then(|| Sampled { answer: said.clone(), tokens, n_text_bytes });
+        let sampled = (!is_strange).then(|| Sampled { answer: said.clone(), tokens });
         (said, sampled)
     }
 

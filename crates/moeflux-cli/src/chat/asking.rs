@@ -216,7 +216,7 @@ impl Asking<'_> {
             Event::Token { token, text, .. } => {
                 coming.bar = None;
                 took.token();
-                answer.token(self.opened.text.tokenizer(), token.token, &text)
+                answer.token(token.token, &text)
             }
             Event::Finished { finish, rest, .. } => {
                 let parts = answer.end(&rest, finish);

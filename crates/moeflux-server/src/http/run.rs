@@ -178,7 +178,7 @@ impl Run {
                 self.record.token();
                 let tokenizer = self.shared.served.text.tokenizer();
                 if let Some(sampling) = part.samplings.get_mut(answer_idx) {
-                    sampling.token(tokenizer, token.token);
+                    sampling.token(token.token);
                 }
                 let more = part.answers[answer_idx].chosen(tokenizer, &token, &text);
                 part.give(answer_idx, more, events);

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** an answer is kept only if the model ended it and the client was given all of it.
 
-use moeflux::{TokenId, Tokenizer};
+use moeflux::TokenId;
 use moeflux_chat::{Assistant, Call, Sampled};
 
 use crate::wire::{Event, Reason};
@@ -14,7 +14,6 @@ pub(crate) struct Sampling {
     /// The id, the name and the arguments of the call that began last.
     call: Option<(String, String, String)>,
     tokens: Vec<TokenId>,
-    n_text_bytes: usize,
     /// Something came that no history tells in its place.
     is_strange: bool,
     has_ended: bool,
@@ -22,8 +21,7 @@ pub(crate) struct Sampling {
 
 impl Sampling {
     /// A token was sampled.
-    pub(crate) fn token(&mut self, tokenizer: &Tokenizer, token: TokenId) {
-        self.n_text_bytes += tokenizer.token_bytes(token).len();
+    pub(crate) fn token(&mut self, token: TokenId) {
         self.tokens.push(token);
     }
 
@@ -62,8 +60,8 @@ impl Sampling {
 
     /// The answer, if it may come back.
     pub(crate) fn whole(self) -> Option<Sampled> {
-        let Self { answer, tokens, n_text_bytes, .. } = self;
+        let Self { answer, tokens, .. } = self;
         let is_whole = self.has_ended && !self.is_strange && self.call.is_none();
-        is_whole.then_some(Sampled { answer, tokens, n_text_bytes })
+        is_whole.then_some(Sampled { answer, tokens })
     }
 }

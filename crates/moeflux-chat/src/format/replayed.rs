@@ -1,0 +1,379 @@
+//! Prompts with replayed answers against the same prompts without, on random answers: what the
+//! client tells, what was sampled, and how the two differ are known by construction.
+
+use moeflux::provider::text::byte_tokenizer_json;
+use moeflux::{TokenId, Tokenizer};
+use serde_json::{Map, Value as Json, json};
+
+use super::tests::{TEMPLATES, format_named, options};
+use crate::calls::format::{ArgumentsForm, CallFormat};
+use crate::conversation::{Assistant, Call, Conversation, Tool, ToolResult, Turn};
+use crate::format::ChatFormat;
+use crate::replay::{Replays, Sampled};
+use crate::thoughts::ThoughtFormat;
+
+/// Seeds in `./test.sh`; with `MOEFLUX_SEEDS` more in proportion, as in the engine's own suites.
+#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
+fn n_seeds(n: u64) -> u64 {
+    const USUAL: u64 = 200;
+    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
+    (n * wanted / USUAL).max(n)
+}
+
+/// Random numbers from a seed (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % n as u64).unwrap()
+    }
+
+    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.next(of.len())]
+    }
+}
+
+/// How a sampled answer differs from what the template writes for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    None,
+    /// Blank space and the order of keys in calls.
+    Spelling,
+    EmptyThought,
+    BlankBeforeText,
+    BlankBehindText,
+    BlankInThought,
+    Number,
+    Escape,
+    ThoughtsLeftOut,
+    StrayMarker,
+    OtherArguments,
+    OtherText,
+    /// The same text in other tokens.
+    Tokens,
+}
+
+const DIFFERENCES: [Difference; 16] = [
+    Difference::None,
+    Difference::Spelling,
+    Difference::Spelling,
+    Difference::Spelling,
+    Difference::Spelling,
+    Difference::EmptyThought,
+    Difference::BlankBeforeText,
+    Difference::BlankBehindText,
+    Difference::BlankInThought,
+    Difference::Number,
+    Difference::Escape,
+    Difference::ThoughtsLeftOut,
+    Difference::StrayMarker,
+    Difference::OtherArguments,
+    Difference::OtherText,
+    Difference::Tokens,
+];
+
+fn tokenizer() -> Tokenizer {
+    let name = format!("moeflux-replayed-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut markers: Vec<&str> = vec!["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
+    for format in CallFormat::all() {
+        markers.extend(format.markers().filter(|it| it.len() < 32));
+    }
+    markers.sort_unstable();
+    markers.dedup();
+    let n_tokens = 256 + markers.len();
+    let json = byte_tokenizer_json(n_tokens, &markers).to_string();
+    std::fs::write(folder.join("tokenizer.json"), json).unwrap();
+    let tokenizer = Tokenizer::open(&folder, n_tokens).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    tokenizer
+}
+
+fn tools() -> Vec<Tool> {
+    let parameters = json!({"type": "object", "properties": {
+        "a": {"type": "number"}, "b": {"type": "string"}, "c": {"type": "object"}}});
+    let tool = |name: &str| Tool::function(name.into(), None, Some(parameters.clone()));
+    vec![tool("f"), tool("look_up")]
+}
+
+fn random_answer(random: &mut Random, n_calls_before: usize) -> Assistant {
+    let thoughts = [None, None, Some("Which?"), Some("a\n\nb é {\"a\": 1}")][random.next(4)];
+    let text = random.one(&["", "I look.", "So:\n\n1. é <b>", "{\"a\": 1}"]);
+    let n_calls = random.next(4).min(if text.is_empty() { 3 } else { 2 });
+    let call = |call_idx: usize, random: &mut Random| {
+        let name = random.one(&["f", "look_up"]);
+        let mut arguments = Map::new();
+        arguments.insert("a".into(), json!(random.next(100)));
+        arguments.insert("b".into(), json!(random.one(&["x y", "é\n \"q\"", "", " {} "])));
+        if random.next(2) == 0 {
+            arguments.insert("c".into(), json!({"k": [1, "a b"], "z": null}));
+        }
+        let id = format!("functions.{name}:{}", n_calls_before + call_idx);
+        Call { id, name: name.into(), arguments }
+    };
+    let mut calls: Vec<Call> = (0..n_calls).map(|idx| call(idx, random)).collect();
+    let text = if text.is_empty() && calls.is_empty() { "Yes." } else { text };
+    if random.next(4) > 0 {
+        calls.truncate(2);
+    }
+    Assistant { thoughts: thoughts.map(str::to_owned), text: text.to_owned(), calls }
+}
+
+/// The same JSON with other blank space and another order of keys.
+fn respelled(value: &Json, random: &mut Random) -> String {
+    let blank = |random: &mut Random| random.one(&["", " ", "\n", "  "]).to_owned();
+    match value {
+        Json::Object(members) => {
+            let mut keys: Vec<&String> = members.keys().collect();
+            let n_turned = random.next(keys.len().max(1));
+            keys.rotate_left(n_turned);
+            let mut text = "{".to_owned();
+            for (idx, key) in keys.into_iter().enumerate() {
+                let comma = if idx > 0 { "," } else { "" };
+                let (a, b) = (blank(random), blank(random));
+                let value = respelled(&members[key], random);
+                text += &format!("{comma}{a}{}:{b}{value}", Json::from(key.as_str()));
+            }
+            text + &blank(random) + "}"
+        }
+        Json::Array(values) => {
+            let values: Vec<String> = values.iter().map(|it| respelled(it, random)).collect();
+            format!("[{}{}]", blank(random), values.join(&format!(",{}", blank(random))))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A call with other blank space and another order of keys.
+fn respelled_call(format: &CallFormat, call: &Call, place: usize, random: &mut Random) -> String {
+    let mut turned = call.clone();
+    let mut keys: Vec<String> = call.arguments.keys().cloned().collect();
+    let n_turned = random.next(keys.len().max(1));
+    keys.rotate_left(n_turned);
+    turned.arguments =
+        keys.into_iter().map(|key| (key.clone(), call.arguments[&key].clone())).collect();
+    let one = |call: &Call| format.written(std::slice::from_ref(call), place).unwrap();
+    let (whole, empty) = (one(&turned), Call { arguments: Map::new(), ..call.clone() });
+    let whole = match format.arguments {
+        ArgumentsForm::Json => {
+            let arguments = respelled(&Json::Object(call.arguments.clone()), random);
+            one(&empty).replacen("{}", &arguments, 1)
+        }
+        ArgumentsForm::Tagged(_) => whole,
+    };
+    let inner = whole.strip_prefix(format.before_calls).unwrap();
+    inner.strip_suffix(format.behind_calls).unwrap().to_owned()
+}
+
+/// Calls as the template writes them, and as they may have been sampled.
+fn written(
+    format: &CallFormat,
+    calls: &[Call],
+    (n_before, difference): (usize, Difference),
+    random: &mut Random,
+) -> (String, String) {
+    let faithful = format.written(calls, n_before).unwrap_or_default();
+    let sampled = match difference {
+        Difference::Spelling if !calls.is_empty() => {
+            let each = calls.iter().zip(n_before..);
+            let each: Vec<String> =
+                each.map(|(it, place)| respelled_call(format, it, place, random)).collect();
+            let between = if format.between_calls.trim().is_empty() {
+                random.one(&["", "\n", "\n\n"])
+            } else {
+                format.between_calls
+            };
+            format!("{}{}{}", format.before_calls, each.join(between), format.behind_calls)
+        }
+        Difference::Number => respell_number(&faithful, calls),
+        Difference::Escape => faithful.replace('\u{e9}', "\\u00e9"),
+        _ => faithful.clone(),
+    };
+    (faithful, sampled)
+}
+
+fn respell_number(text: &str, calls: &[Call]) -> String {
+    let Some(call) = calls.first() else { return text.to_owned() };
+    let number = call.arguments["a"].to_string();
+    text.replacen(&number, &format!("{number}.0"), 1)
+}
+
+/// What comes behind an answer: the results of its calls, or another question.
+fn results(answer: &Assistant) -> Vec<Turn> {
+    let result = |call: &Call| {
+        let (call_id, name) = (call.id.clone(), Some(call.name.clone()));
+        Turn::Tool(ToolResult { call_id, name, text: "R".into() })
+    };
+    let results: Vec<Turn> = answer.calls.iter().map(result).collect();
+    if results.is_empty() { vec![Turn::User("So?".into())] } else { results }
+}
+
+/// A conversation over several turns.
+struct Talk<'a> {
+    format: ChatFormat,
+    tokenizer: &'a Tokenizer,
+    replays: Replays,
+    conversation: Conversation,
+    /// Sampled texts with what the template writes in their places.
+    spelled: Vec<(String, String)>,
+    n_calls: usize,
+}
+
+/// What became of an answer that came back.
+struct Outcome {
+    difference: Difference,
+    is_spelled_otherwise: bool,
+    /// Whether only calls are spelled otherwise.
+    is_in_calls: bool,
+    is_replayed: bool,
+}
+
+impl<'a> Talk<'a> {
+    fn new(name: &str, tokenizer: &'a Tokenizer) -> Self {
+        let turns = vec![Turn::User("Look.".into())];
+        let conversation = Conversation { turns, tools: tools(), ..Conversation::default() };
+        let (format, replays, spelled) = (format_named(name), Replays::new(1 << 20), Vec::new());
+        Self { format, tokenizer, replays, conversation, spelled, n_calls: 0 }
+    }
+
+    fn text_of(&self, tokens: &[TokenId]) -> String {
+        let bytes = tokens.iter().flat_map(|token| self.tokenizer.token_bytes(*token)).collect();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// An answer is sampled and comes back.
+    fn go_on(&mut self, random: &mut Random) -> Outcome {
+        let options = options();
+        let (replays, tokenizer) = (Some(&self.replays), self.tokenizer);
+        let prepared =
+            self.format.prepare(&self.conversation, &options, tokenizer, replays).unwrap();
+        let prompt = self.format.prompt(&self.conversation, &options).unwrap().text;
+        let answer = random_answer(random, self.n_calls);
+        let difference = DIFFERENCES[random.next(DIFFERENCES.len())];
+        let format = self.format.call_format().unwrap();
+        let (calls, sampled_calls) =
+            written(format, &answer.calls, (self.n_calls, difference), random);
+        let between =
+            if answer.text.is_empty() || calls.is_empty() { "" } else { format.behind_text };
+        let text = match difference {
+            Difference::BlankBeforeText => format!("\n {}", answer.text),
+            Difference::BlankBehindText if calls.is_empty() => format!("{} \n", answer.text),
+            Difference::StrayMarker => format!("{}<|im_start|>", answer.text),
+            _ => answer.text.clone(),
+        };
+        let body = format!("{}{between}{calls}", answer.text);
+        let head = self.head_before(&prompt, &answer, &body);
+        let thought = match (&answer.thoughts, difference) {
+            (None, Difference::EmptyThought) if head.is_empty() => {
+                let ThoughtFormat { open, close, .. } = self.format.thought_format();
+                format!("{open}\n\n{close}\n\n")
+            }
+            (None, Difference::EmptyThought) => String::new(),
+            (Some(it), Difference::BlankInThought) => head.replacen(it, &format!("{it} \n"), 1),
+            _ => head.clone(),
+        };
+        let faithful = format!("{head}{body}");
+        let sampled = format!("{thought}{text}{between}{sampled_calls}");
+        let tokens = match difference {
+            Difference::Tokens => tokenizer.encode_plain(&sampled).unwrap(),
+            _ => tokenizer.encode(&sampled).unwrap(),
+        };
+        let is_spelled_otherwise =
+            sampled != faithful || tokens != tokenizer.encode(&faithful).unwrap();
+        let is_in_calls = match difference {
+            Difference::Spelling => true,
+            Difference::Tokens => !calls.is_empty() && thought.is_empty(),
+            // Blank space right before a call is a part of it.
+            Difference::BlankBeforeText => !calls.is_empty() && answer.text.is_empty(),
+            _ => false,
+        };
+        let n_before = prepared.n_replayed();
+        self.replays.keep(prepared.key.unwrap(), Sampled { answer: answer.clone(), tokens });
+        self.tell(answer, difference);
+        self.spelled.push((sampled, faithful));
+        let is_replayed = self.check() > n_before;
+        Outcome { difference, is_spelled_otherwise, is_in_calls, is_replayed }
+    }
+
+    /// What the template writes between a prompt and the text and calls of the answer to it: the
+    /// thoughts with their markers.
+    fn head_before(&self, prompt: &str, answer: &Assistant, body: &str) -> String {
+        let mut told = self.conversation.clone();
+        told.turns.push(Turn::Assistant(answer.clone()));
+        told.turns.extend(results(answer));
+        let told = self.format.prompt(&told, &options()).unwrap().text;
+        let behind = told.strip_prefix(prompt).and_then(|behind| behind.split_once(body));
+        behind.map_or_else(String::new, |(head, _)| head.to_owned())
+    }
+
+    /// The client tells what it was given, or something else.
+    fn tell(&mut self, mut answer: Assistant, difference: Difference) {
+        match difference {
+            Difference::ThoughtsLeftOut => answer.thoughts = None,
+            Difference::OtherText => answer.text.push('!'),
+            Difference::OtherArguments => {
+                for call in &mut answer.calls {
+                    call.arguments.insert("a".into(), json!(1000));
+                }
+            }
+            _ => {}
+        }
+        let behind = results(&answer);
+        self.n_calls += answer.calls.len();
+        self.conversation.turns.push(Turn::Assistant(answer));
+        self.conversation.turns.extend(behind);
+    }
+
+    /// The prompt with replays is the one without but for calls that were spelled otherwise; how
+    /// many are replayed.
+    fn check(&self) -> usize {
+        let (conversation, options) = (&self.conversation, &options());
+        let prepare =
+            |replays| self.format.prepare(conversation, options, self.tokenizer, replays).unwrap();
+        let (found, plain) = (prepare(Some(&self.replays)), prepare(None));
+        let mut text = self.text_of(&found.tokens);
+        let mut at = 0;
+        for kept in &found.replayed {
+            let sampled = self.text_of(&kept.sampled.tokens);
+            let (_, faithful) = self.spelled.iter().find(|(it, _)| *it == sampled).unwrap();
+            let begin = at + text[at..].find(&sampled).unwrap();
+            text.replace_range(begin..begin + sampled.len(), faithful);
+            at = begin + faithful.len();
+        }
+        assert_eq!(text, self.text_of(&plain.tokens));
+        if found.replayed.is_empty() {
+            assert_eq!(found.tokens, plain.tokens);
+        }
+        assert!(found.parts_at.iter().all(|it| *it < found.tokens.len()));
+        found.n_replayed()
+    }
+}
+
+#[test]
+fn replays_change_only_the_spelling_of_calls() {
+    let tokenizer = tokenizer();
+    for (name, _) in TEMPLATES {
+        let mut n_replayed = 0;
+        for seed in 0..n_seeds(20) {
+            let mut random = Random(seed);
+            let mut talk = Talk::new(name, &tokenizer);
+            for _ in 0..3 {
+                let Outcome { difference, is_spelled_otherwise, is_in_calls, is_replayed } =
+                    talk.go_on(&mut random);
+                let may_be = !is_spelled_otherwise || is_in_calls;
+                assert!(may_be || !is_replayed, "{name}, seed {seed}: {difference:?}");
+                n_replayed += usize::from(is_replayed && is_spelled_otherwise);
+            }
+        }
+        // The first opens a thought that its history does not show, the second writes the recipient
+        // of a call in another place than the model, and the third refuses to be rendered with
+        // marks in the places of calls.
+        let is_unlike = ["qwen3_5", "gpt_oss", "minimax_m2"].contains(&name);
+        assert_eq!(n_replayed == 0, is_unlike, "{name}: {n_replayed}");
+    }
+}
