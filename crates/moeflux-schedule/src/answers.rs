@@ -4,7 +4,6 @@
 //! happens to one answer changes no other.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use moeflux::provider::io::Clock;
 use moeflux::provider::sample::Choice;
@@ -13,8 +12,10 @@ use moeflux::{
     StepOutput, TokenId, Wanted, step,
 };
 
-use crate::job::{Event, Job, Scored};
+use crate::job::{Event, Job, Owner, Scored};
 use crate::kept::Kept;
+use crate::line::Line;
+use crate::parked::{Parked, ToRead, Unparked};
 use crate::shared::Shared;
 use crate::tracked::{End, JobId, Jobs};
 
@@ -28,17 +29,6 @@ pub(crate) struct Context<'e> {
     pub(crate) text: &'e ModelText,
     pub(crate) shared: &'e Shared,
     pub(crate) clock: &'e dyn Clock,
-}
-
-/// The tokens that come next in an answer, and where they come from.
-struct Line<'e> {
-    job: JobId,
-    answer_idx: usize,
-    generation: Generation<'e>,
-    /// Chosen and told, not fed yet: the newest, and before it what a mask forced.
-    tokens: Vec<TokenId>,
-    n_tokens: usize,
-    token_at: Duration,
 }
 
 /// An answer that has a session.
@@ -63,12 +53,23 @@ struct Branches<'e> {
     has_begun: bool,
 }
 
+/// What became of the parked answers.
+pub(crate) enum Resumed {
+    /// None of them can go on.
+    None,
+    /// One goes on.
+    Placed,
+    /// One goes on once these tokens were read.
+    ToRead(ToRead),
+}
+
 /// All answers, the jobs that they belong to, and the sessions that are left when they end.
 pub(crate) struct Answers<'e> {
     context: Context<'e>,
     pub(crate) jobs: Jobs,
     pub(crate) kept: Kept,
     running: Vec<Answer<'e>>,
+    parked: Parked<'e>,
     branches: Vec<Branches<'e>>,
     output: StepOutput,
     /// The engine does not work any more.
@@ -82,20 +83,21 @@ impl<'e> Answers<'e> {
             jobs: Jobs::default(),
             kept,
             running: Vec::new(),
+            parked: Parked::default(),
             branches: Vec::new(),
             output: StepOutput::default(),
             is_stopped: false,
         }
     }
 
-    /// Answers that have sessions.
+    /// Answers that have places.
     pub(crate) fn n_running(&self) -> usize {
         self.running.len()
     }
 
     /// Their sessions, for prompts that begin alike.
-    pub(crate) fn sessions(&self) -> impl Iterator<Item = &Session> {
-        self.running.iter().map(|answer| &answer.session)
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (Owner, &Session)> {
+        self.running.iter().map(|answer| (self.jobs.owner(answer.line.job), &answer.session))
     }
 
     pub(crate) fn session_mut(&mut self, idx: usize) -> &mut Session {
@@ -106,7 +108,7 @@ impl<'e> Answers<'e> {
     pub(crate) fn begin(&mut self, job: JobId, session: Session, logits: Logits<'_>) {
         let mut lines = Vec::new();
         let asked = &self.jobs.of(job).job;
-        let (n_answers, parts_at) = (asked.n_answers, asked.parts_at.clone());
+        let (owner, n_answers, parts_at) = (asked.owner, asked.n_answers, asked.parts_at.clone());
         for answer_idx in 0..n_answers {
             match self.first_token((job, answer_idx), &session, logits) {
                 Ok(line) => lines.extend(line),
@@ -114,7 +116,7 @@ impl<'e> Answers<'e> {
             }
         }
         if lines.is_empty() {
-            self.kept.put(session, &parts_at);
+            self.kept.put(owner, session, &parts_at);
         } else {
             self.branches.push(Branches { job, trunk: session, lines, has_begun: false });
         }
@@ -193,25 +195,127 @@ impl<'e> Answers<'e> {
     /// `is_read`: a prompt is being read.
     pub(crate) fn start_first(&mut self, is_read: bool) -> bool {
         let is_new = |branches: &Branches<'_>| !branches.has_begun;
-        self.branches.iter().position(is_new).is_some_and(|idx| self.start(idx, is_read))
+        self.start_where(is_new, is_read)
     }
 
     /// The same for a further answer.
     pub(crate) fn start_further(&mut self, is_read: bool) -> bool {
-        !self.branches.is_empty() && self.start(0, is_read)
+        self.start_where(|_| true, is_read)
+    }
+
+    fn start_where(&mut self, is_wanted: fn(&Branches<'_>) -> bool, is_read: bool) -> bool {
+        let jobs = &self.jobs;
+        let is_next = |it: &Branches<'_>| is_wanted(it) && jobs.of(it.job).is_ready();
+        self.branches.iter().position(is_next).is_some_and(|idx| self.start(idx, is_read))
+    }
+
+    /// Whether an answer could begin, or go on, if it had a place.
+    pub(crate) fn wants_place(&self) -> bool {
+        let is_ready = |job| self.jobs.of(job).is_ready();
+        self.branches.iter().any(|it| is_ready(it.job))
+            || self.parked.has_any(|line| is_ready(line.job))
+    }
+
+    /// Takes the place of an answer whose client takes no tokens; whether there was one.
+    pub(crate) fn park_one(&mut self) -> bool {
+        let jobs = &self.jobs;
+        let is_paused = |it: &Answer<'_>| !jobs.of(it.line.job).is_ready();
+        let Some(idx) = self.running.iter().position(is_paused) else { return false };
+        let Answer { line, session, .. } = self.running.remove(idx);
+        self.parked.put(line, session);
+        true
+    }
+
+    /// Gives a parked answer whose client takes tokens again a place.
+    pub(crate) fn unpark(&mut self) -> Resumed {
+        let jobs = &self.jobs;
+        match self.parked.unpark(|line| jobs.of(line.job).is_ready()) {
+            None => Resumed::None,
+            Some(Unparked::Whole(line, session)) => {
+                self.running.push(Answer::new(line, session));
+                Resumed::Placed
+            }
+            Some(Unparked::ToRead(to_read)) => Resumed::ToRead(to_read),
+        }
+    }
+
+    /// The tokens of a parked answer were read again: it goes on.
+    pub(crate) fn go_on(&mut self, of: (JobId, usize), session: Session, logits: Logits<'_>) {
+        let Some(mut line) = self.parked.take_read(of) else { return };
+        line.tokens.clear();
+        let chosen = self.choose(&mut line, &session, logits);
+        self.take_up(Answer::new(line, session), chosen);
+    }
+
+    /// They were not read to their end: it waits again.
+    pub(crate) fn put_back(&mut self, of: (JobId, usize)) {
+        self.parked.put_back(of);
+    }
+
+    /// They cannot be read.
+    pub(crate) fn fail_parked(&mut self, of: (JobId, usize), error: Error) {
+        if let Some(line) = self.parked.take_read(of) {
+            self.jobs.fail(line.job, error, self.context.shared);
+        }
+    }
+
+    /// Gives up a session that can be read again: a kept one, one of a parked answer, or that of
+    /// an answer which waits for its client. Whether there was one.
+    pub(crate) fn give_up_one(&mut self) -> bool {
+        self.kept.give_up_one()
+            || self.parked.give_up_session()
+            || self.park_one() && self.parked.give_up_session()
+            || self.give_up_trunk()
+    }
+
+    /// Gives up the session behind which answers of a job wait for their client.
+    fn give_up_trunk(&mut self) -> bool {
+        let jobs = &self.jobs;
+        let is_paused = |it: &Branches<'_>| !jobs.of(it.job).is_ready();
+        let Some(idx) = self.branches.iter().position(is_paused) else { return false };
+        let Branches { trunk, lines, .. } = self.branches.remove(idx);
+        for line in lines {
+            self.parked.put_tokens(line, trunk.tokens().to_vec());
+        }
+        true
+    }
+
+    /// Answers with places whose clients take no tokens.
+    pub(crate) fn n_paused(&self) -> usize {
+        self.running.iter().filter(|it| !self.jobs.of(it.line.job).is_ready()).count()
+    }
+
+    /// Answers without places, because their clients take no tokens.
+    pub(crate) fn n_parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Bytes of the sessions that [`Self::give_up_one`] can give up.
+    pub(crate) fn bytes_to_give_up(&self) -> u64 {
+        let is_paused = |job| !self.jobs.of(job).is_ready();
+        let running = self.running.iter().filter(|it| is_paused(it.line.job));
+        let trunks = self.branches.iter().filter(|it| is_paused(it.job)).map(|it| &it.trunk);
+        let sessions = running.map(|it| &it.session).chain(trunks).chain(self.parked.sessions());
+        self.kept.bytes() + self.kept.bytes_of(sessions)
     }
 
     /// The first answer is the last to begin: it goes on in the prompt's own session, with the
     /// states to which later prompts can go back.
     fn start(&mut self, idx: usize, is_read: bool) -> bool {
-        let branches = &mut self.branches[idx];
+        let mut branches = self.branches.remove(idx);
         let line = branches.lines.pop().expect("answers without a session are at least one");
         if branches.lines.is_empty() {
-            let trunk = self.branches.remove(idx).trunk;
-            self.running.push(Answer::new(line, trunk));
+            self.running.push(Answer::new(line, branches.trunk));
             return true;
         }
-        match fork(&mut branches.trunk, &mut self.kept) {
+        let forked = loop {
+            match branches.trunk.fork() {
+                Err(Error::NoRoom { .. }) if self.give_up_one() => {}
+                forked => break forked,
+            }
+        };
+        let mut has_started = true;
+        match forked {
             Ok(session) => {
                 branches.has_begun = true;
                 self.running.push(Answer::new(line, session));
@@ -219,11 +323,12 @@ impl<'e> Answers<'e> {
             // Others end some time, and then there is room.
             Err(Error::NoRoom { .. }) if is_read || !self.running.is_empty() => {
                 branches.lines.push(line);
-                return false;
+                has_started = false;
             }
             Err(error) => self.jobs.fail(line.job, error, self.context.shared),
         }
-        true
+        self.branches.insert(idx.min(self.branches.len()), branches);
+        has_started
     }
 
     /// Ends the answers that nobody wants any more; whether there were any.
@@ -233,6 +338,7 @@ impl<'e> Answers<'e> {
             |line: &Line<'_>| jobs.of(line.job).flags.is_answer_cancelled(line.answer_idx);
         let running = self.running.extract_if(.., |answer| is_cancelled(&answer.line));
         let mut gone: Vec<_> = running.map(|it| (it.line, Some(it.session))).collect();
+        gone.extend(self.parked.extract(is_cancelled));
         for branches in &mut self.branches {
             let lines = branches.lines.extract_if(.., |line| is_cancelled(line));
             gone.extend(lines.map(|line| (line, None)));
@@ -291,18 +397,23 @@ impl<'e> Answers<'e> {
         if logits.is_ok() {
             answer.line.tokens.drain(..answer.n_rows);
         }
-        let finish = match logits {
+        let chosen = match logits {
             Ok(Some(logits)) => self.choose(&mut answer.line, &answer.session, logits),
             // Some of its tokens wait for the next step.
             Ok(None) => Ok(None),
-            Err(Error::NoRoom { .. }) if self.kept.give_up_one() => Ok(None),
+            Err(Error::NoRoom { .. }) if self.give_up_one() => Ok(None),
             Err(error @ Error::NoRoom { .. }) => {
                 answer.shortage = Some(error);
                 Ok(None)
             }
             Err(error) => Err(error),
         };
-        match finish {
+        self.take_up(answer, chosen);
+    }
+
+    /// An answer goes on, or ends.
+    fn take_up(&mut self, answer: Answer<'e>, chosen: Result<Option<Finish>>) {
+        match chosen {
             Ok(None) => self.running.push(answer),
             Ok(Some(finish)) => {
                 self.keep_answer(&answer.line, answer.session);
@@ -344,7 +455,8 @@ impl<'e> Answers<'e> {
     pub(crate) fn fail_all(&mut self, error: &Error) {
         let running = std::mem::take(&mut self.running).into_iter().map(|answer| answer.line);
         let branches = std::mem::take(&mut self.branches).into_iter().flat_map(|it| it.lines);
-        for line in running.chain(branches) {
+        let parked = self.parked.extract(|_| true).into_iter().map(|(line, _)| line);
+        for line in running.chain(branches).chain(parked) {
             self.jobs.fail(line.job, copy_of(error), self.context.shared);
         }
     }
@@ -367,7 +479,8 @@ impl<'e> Answers<'e> {
 
     /// Keeps the session of a job that is not over yet.
     pub(crate) fn keep(&mut self, job: JobId, session: Session) {
-        self.kept.put(session, &self.jobs.of(job).job.parts_at);
+        let job = &self.jobs.of(job).job;
+        self.kept.put(job.owner, session, &job.parts_at);
     }
 }
 
@@ -391,10 +504,11 @@ impl<'e> Context<'e> {
     }
 
     /// Shows others how many are at work.
-    pub(crate) fn publish(&self, n_running: usize, n_kept: usize) {
+    pub(crate) fn publish(&self, n_running: usize, n_kept: usize, n_parked: usize) {
         let stream = self.engine.stream_stats();
         let mut stats = self.shared.stats();
         stats.n_running = n_running;
+        stats.n_parked = n_parked;
         stats.n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
         stats.n_kept = n_kept;
         stats.stream = stream;
@@ -438,16 +552,6 @@ fn told(answer_idx: usize, chosen: &Chosen<'_>) -> (TokenId, Event) {
     let Choice { token, logprob, top, .. } = chosen.choice;
     let scored = Scored { token, logprob, top: top.to_vec() };
     (token, Event::Token { answer_idx, token: scored, text: chosen.text.to_owned() })
-}
-
-/// A session of its own for an answer; kept ones make room for it.
-fn fork(trunk: &mut Session, kept: &mut Kept) -> Result<Session> {
-    loop {
-        match trunk.fork() {
-            Err(Error::NoRoom { .. }) if kept.give_up_one() => {}
-            forked => return forked,
-        }
-    }
 }
 
 /// One step; what became of each.

@@ -105,7 +105,7 @@ impl Chunk<'_, '_> {
         let job = &self.answers.jobs.of(reading.job).job;
         let n_top = job.sampling.n_logprobs.unwrap_or(0);
         let scores = || Scores::new(Arc::clone(&reading.prompt), n_top, reading.n_done() == 0);
-        job.scores_prompt.then(scores)
+        reading.is_scored().then(scores)
     }
 
     /// Tells how far the prompts are, and takes those out that nobody wants.
@@ -115,7 +115,7 @@ impl Chunk<'_, '_> {
         let is_over = self.context.shared.is_cancelled.load(Ordering::Relaxed);
         for Seen { pace, n_rows, is_out } in seen {
             pace.tell(n_rows * n_layers_done / n_layers, now);
-            if is_over || pace.flags.are_all_cancelled() && !is_nearly_done {
+            if is_over || pace.is_cancelled() && !is_nearly_done {
                 is_out.store(true, Ordering::Relaxed);
             }
         }

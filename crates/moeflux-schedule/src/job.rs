@@ -10,9 +10,16 @@ use std::time::Duration;
 
 use moeflux::{Error, Finish, LogitMask, SamplerConfig, StopStrings, TokenId};
 
+/// The client that a job belongs to. Jobs use sessions of jobs of the same owner only, so that
+/// an owner learns nothing of the prompts of another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(pub usize);
+
 /// A prompt and how it is to be answered.
 #[derive(Clone, Debug)]
 pub struct Job {
+    /// The client.
+    pub owner: Owner,
     /// What the model reads; at least one token.
     pub prompt: Vec<TokenId>,
     /// Numbers of the prompt's tokens behind which later prompts are likely to go on differently,
@@ -106,8 +113,8 @@ pub trait Sink: Send {
     /// Something happened.
     fn put(&mut self, event: Event);
 
-    /// Whether it can take more tokens now. The job's answers wait until it can:
-    /// [`crate::Service::wake`] says so.
+    /// Whether it can take more tokens now. Until it can, the job's answers wait, and others have
+    /// their places. [`crate::Service::wake`] says that it can again.
     fn is_ready(&self) -> bool {
         true
     }

@@ -1,8 +1,11 @@
 //! Sessions that are kept for prompts that go on from them.
 //!
-//! **Invariant:** what is kept stays within its limits, and the least recently used goes first.
+//! **Invariant:** what is kept stays within its limits, and the least recently used goes first. A
+//! prompt goes on from sessions of its own owner only.
 
 use moeflux::{Engine, Result, Session, TokenId};
+
+use crate::job::Owner;
 
 /// How much may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,7 @@ pub(crate) struct Found {
 /// A kept session.
 #[derive(Debug)]
 struct Entry {
+    owner: Owner,
     session: Session,
     /// A prompt that has so much in common with it continues its conversation.
     continues_from: usize,
@@ -80,12 +84,14 @@ pub(crate) fn n_usable(session: &Session, prompt: &[TokenId]) -> usize {
     session.cut_point(n_shared(session.tokens(), prompt).min(n_tokens_max))
 }
 
-/// The best of some sessions; of equals the first.
-pub(crate) fn best<'s, I: Iterator<Item = &'s Session>>(
+/// The best of an owner's sessions for a prompt; of equals the first.
+pub(crate) fn best<'s, I: Iterator<Item = (Owner, &'s Session)>>(
     sessions: I,
+    owner: Owner,
     prompt: &[TokenId],
 ) -> Option<Found> {
-    let found = sessions.enumerate().map(|(idx, it)| Found { idx, n_tokens: n_usable(it, prompt) });
+    let own = sessions.enumerate().filter(|(_, (of, _))| *of == owner);
+    let found = own.map(|(idx, (_, it))| Found { idx, n_tokens: n_usable(it, prompt) });
     let best = found.reduce(|best, it| if it.n_tokens > best.n_tokens { it } else { best });
     best.filter(|it| it.n_tokens >= N_SHARED_MIN)
 }
@@ -109,24 +115,25 @@ impl Kept {
         self.entries.len()
     }
 
-    /// The kept session that has most of a prompt.
-    pub(crate) fn best(&self, prompt: &[TokenId]) -> Option<Found> {
-        best(self.entries.iter().map(|entry| &entry.session), prompt)
+    /// The owner's kept session that has most of a prompt.
+    pub(crate) fn best(&self, owner: Owner, prompt: &[TokenId]) -> Option<Found> {
+        best(self.entries.iter().map(|entry| (entry.owner, &entry.session)), owner, prompt)
     }
 
     /// Keeps a session. `parts_at` are places to which it should be possible to go back; a prompt
     /// that has the last of them in common continues the conversation.
-    pub(crate) fn put(&mut self, mut session: Session, parts_at: &[usize]) {
+    pub(crate) fn put(&mut self, owner: Owner, mut session: Session, parts_at: &[usize]) {
         if session.tokens().len() < N_SHARED_MIN || self.limits.n_sessions == 0 {
             return;
         }
         drop_surplus_states(&mut session, parts_at, self.limits.n_states);
         let tokens = session.tokens();
         // What a session has beyond another makes the other one superfluous.
-        self.entries.retain(|entry| !tokens.starts_with(entry.session.tokens()));
+        self.entries
+            .retain(|entry| entry.owner != owner || !tokens.starts_with(entry.session.tokens()));
         let last_part = parts_at.iter().filter(|it| **it <= tokens.len()).max();
         let continues_from = last_part.copied().unwrap_or(tokens.len());
-        self.entries.push(Entry { session, continues_from });
+        self.entries.push(Entry { owner, session, continues_from });
         while self.entries.len() > self.limits.n_sessions || self.bytes() > self.n_bytes_max {
             self.entries.remove(0);
         }
@@ -158,7 +165,12 @@ impl Kept {
 
     /// What they take.
     pub(crate) fn bytes(&self) -> u64 {
-        self.entries.iter().map(|entry| self.sizes.bytes(&entry.session)).sum()
+        self.bytes_of(self.entries.iter().map(|entry| &entry.session))
+    }
+
+    /// What some sessions take.
+    pub(crate) fn bytes_of<'s, I: Iterator<Item = &'s Session>>(&self, sessions: I) -> u64 {
+        sessions.map(|session| self.sizes.bytes(session)).sum()
     }
 }
 

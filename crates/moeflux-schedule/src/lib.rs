@@ -14,6 +14,8 @@ mod stats;
 mod shared;
 mod tracked;
 mod kept;
+mod line;
+mod parked;
 mod answers;
 mod reading;
 mod scores;
@@ -21,7 +23,7 @@ mod chunk;
 mod scheduler;
 mod service;
 
-pub use job::{Event, Job, Masks, Progress, Refusal, Scored, Sink, Times};
+pub use job::{Event, Job, Masks, Owner, Progress, Refusal, Scored, Sink, Times};
 pub use kept::KeptLimits;
 pub use service::{Open, Options, Service, Ticket};
 pub use shared::State;

@@ -1,6 +1,6 @@
-//! A prompt while it is read.
+//! A prompt while it is read, or the tokens of an answer that has lost its session.
 //!
-//! **Invariant:** its session holds a part of the prompt from its start.
+//! **Invariant:** its session holds a part of the tokens from their start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,8 @@ const N_MARKS_MAX: usize = 4;
 /// A prompt of which some tokens are in a session.
 pub(crate) struct Reading {
     pub(crate) job: JobId,
+    /// The answer that goes on behind these tokens; `None`: this is the job's prompt.
+    pub(crate) resumes: Option<usize>,
     pub(crate) flags: Arc<JobFlags>,
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) session: Session,
@@ -44,7 +46,29 @@ pub(crate) struct Terms {
 impl Reading {
     pub(crate) fn new(id: JobId, tracked: &Tracked, session: Session, terms: Terms) -> Self {
         let job = &tracked.job;
-        let prompt: Arc<[TokenId]> = job.prompt.as_slice().into();
+        let prompt = job.prompt.as_slice().into();
+        let scores = job.scores_prompt;
+        Self { scores, ..Self::of_tokens(id, tracked, (prompt, session), terms) }
+    }
+
+    /// Tokens of an answer that goes on behind them.
+    pub(crate) fn again(
+        of: (JobId, usize),
+        tracked: &Tracked,
+        read: (Arc<[TokenId]>, Session),
+        terms: Terms,
+    ) -> Self {
+        let (id, answer_idx) = of;
+        Self { resumes: Some(answer_idx), ..Self::of_tokens(id, tracked, read, terms) }
+    }
+
+    fn of_tokens(
+        id: JobId,
+        tracked: &Tracked,
+        (prompt, session): (Arc<[TokenId]>, Session),
+        terms: Terms,
+    ) -> Self {
+        let job = &tracked.job;
         let n_cached = session.tokens().len();
         let last = prompt.len() - 1;
         let mut marks: Vec<usize> = job.parts_at.iter().copied().chain([last]).collect();
@@ -55,6 +79,7 @@ impl Reading {
         let Terms { n_best, longer, begun_at, service } = terms;
         Self {
             job: id,
+            resumes: None,
             flags: Arc::clone(&tracked.flags),
             prompt,
             session,
@@ -62,10 +87,20 @@ impl Reading {
             n_cached,
             service,
             begun_at,
-            scores: job.scores_prompt,
+            scores: false,
             n_best,
             longer,
         }
+    }
+
+    /// Whether its tokens are scored.
+    pub(crate) fn is_scored(&self) -> bool {
+        self.scores
+    }
+
+    /// Whether the answers that it is read for are cancelled.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.flags.are_cancelled(self.resumes)
     }
 
     /// Tokens that are read.
@@ -127,6 +162,7 @@ impl Reading {
     pub(crate) fn pace(&self) -> Pace {
         Pace {
             flags: Arc::clone(&self.flags),
+            resumes: self.resumes,
             begun_at: self.begun_at,
             n_cached: self.n_cached,
             n_before: self.n_done(),
@@ -137,7 +173,8 @@ impl Reading {
 
 /// Tells how far a prompt is read while a step with it is under way.
 pub(crate) struct Pace {
-    pub(crate) flags: Arc<JobFlags>,
+    flags: Arc<JobFlags>,
+    resumes: Option<usize>,
     begun_at: Duration,
     n_cached: usize,
     n_before: usize,
@@ -145,8 +182,17 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Whether the answers that it is read for are cancelled.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.flags.are_cancelled(self.resumes)
+    }
+
     /// So many more tokens are as good as read.
     pub(crate) fn tell(&self, n_more: usize, now: Duration) {
+        // The prompt of an answer that goes on was read before.
+        if self.resumes.is_some() {
+            return;
+        }
         let n_done = self.n_before + n_more;
         let n_read = n_done - self.n_cached;
         let spent = now.saturating_sub(self.begun_at);

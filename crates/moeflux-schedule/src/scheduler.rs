@@ -1,7 +1,8 @@
 //! Which jobs run, and what the engine computes next.
 //!
 //! Prompts are read chunk by chunk, first the one that the engine has worked least for. Between the
-//! layers of a chunk answers take steps, as much time as the prompts have had.
+//! layers of a chunk answers take steps, as much time as the prompts have had. An answer whose
+//! client takes no tokens gives its place to others, and goes on when the client takes some again.
 //! **Invariant:** no more sessions run than are allowed, and what a job's tokens are depends on no
 //! other job.
 
@@ -9,12 +10,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use moeflux::provider::spec::MixerSpec;
-use moeflux::{Error, Logits, LongerSteps, Result, Session, StepOutput};
+use moeflux::{Error, Logits, LongerSteps, Result, Session, StepOutput, TokenId};
 
-use crate::answers::{Answers, Context, copy_of};
+use crate::answers::{Answers, Context, Resumed, copy_of};
 use crate::chunk::{Balance, Chunk, ChunkEnd};
-use crate::job::Job;
+use crate::job::{Job, Owner};
 use crate::kept::{Found, Kept, KeptLimits, best, fork_at, n_shared};
+use crate::parked::ToRead;
 use crate::reading::{Reading, Terms};
 use crate::tracked::Submitted;
 
@@ -42,6 +44,24 @@ pub(crate) struct Limits {
     pub(crate) kept: KeptLimits,
 }
 
+/// Tokens that a session is looked for.
+#[derive(Clone, Copy)]
+struct Sought<'t> {
+    owner: Owner,
+    tokens: &'t [TokenId],
+    /// Places to which later prompts may want to go back.
+    parts_at: &'t [usize],
+    /// Whether all of them have to be computed.
+    is_scored: bool,
+}
+
+impl<'t> Sought<'t> {
+    fn prompt_of(job: &'t Job) -> Self {
+        let Job { owner, prompt: tokens, parts_at, scores_prompt: is_scored, .. } = job;
+        Self { owner: *owner, tokens, parts_at, is_scored: *is_scored }
+    }
+}
+
 /// Jobs over one engine.
 pub(crate) struct Scheduler<'e> {
     context: Context<'e>,
@@ -56,8 +76,9 @@ pub(crate) struct Scheduler<'e> {
     row_time: Duration,
     /// Answers that had ended when those without memory last tried again.
     n_ended: u64,
-    /// Answers that had ended when there was no memory for the next job: it waits for more.
-    full_at: Option<u64>,
+    /// Answers that had ended, and those that were paused, when there was no memory for the next
+    /// job: it waits for more.
+    full_at: Option<(u64, usize)>,
     /// Whose turn it is where jobs and further answers of a job that runs wait for sessions.
     is_turn_of_jobs: bool,
 }
@@ -107,7 +128,7 @@ impl<'e> Scheduler<'e> {
             let problem = "the engine stopped in the middle of a step; it is opened again";
             self.fail_all(&Error::Stopped(problem.to_owned()));
         }
-        self.context.publish(self.answers.jobs.len(), self.answers.kept.n_sessions());
+        self.publish(self.answers.jobs.len());
         has_worked || has_dropped
     }
 
@@ -124,7 +145,7 @@ impl<'e> Scheduler<'e> {
     /// There is no engine from here on.
     pub(crate) fn close(self) {
         let mut stats = self.context.shared.stats();
-        (stats.n_running, stats.n_kept, stats.stream) = (0, 0, None);
+        (stats.n_running, stats.n_kept, stats.n_parked, stats.stream) = (0, 0, 0, None);
     }
 
     /// Ends everything with an error.
@@ -133,10 +154,15 @@ impl<'e> Scheduler<'e> {
             submitted.drop_waiting(Some(copy_of(error)), self.context.shared);
         }
         for reading in std::mem::take(&mut self.readings) {
-            self.answers.jobs.fail_whole(reading.job, copy_of(error), self.context.shared);
+            self.fail_reading(&reading, copy_of(error));
         }
         self.answers.fail_all(error);
-        self.context.publish(0, self.answers.kept.n_sessions());
+        self.publish(0);
+    }
+
+    fn publish(&self, n_running: usize) {
+        let answers = &self.answers;
+        self.context.publish(n_running, answers.kept.n_sessions(), answers.n_parked());
     }
 
     /// Forgets jobs that nobody wants any more; whether there were any. What was read of their
@@ -151,7 +177,7 @@ impl<'e> Scheduler<'e> {
                 self.waiting.push_back(submitted);
             }
         }
-        let cancelled = self.readings.extract_if(.., |it| it.flags.are_all_cancelled());
+        let cancelled = self.readings.extract_if(.., |it| it.is_cancelled());
         let cancelled: Vec<Reading> = cancelled.collect();
         let has_any = self.waiting.len() < n_before || !cancelled.is_empty();
         if self.waiting.len() < n_before {
@@ -160,7 +186,10 @@ impl<'e> Scheduler<'e> {
         }
         for reading in cancelled {
             self.answers.keep(reading.job, reading.session);
-            self.answers.jobs.cancel_whole(reading.job, shared);
+            // An answer that was to go on ends with the others below.
+            if reading.resumes.is_none() {
+                self.answers.jobs.cancel_whole(reading.job, shared);
+            }
         }
         self.answers.drop_cancelled() || has_any
     }
@@ -174,13 +203,13 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Makes room for answers that cannot go on without: kept sessions give way, then the newest
-    /// prompt. Other answers end some time; where none of them can go on, one fails.
+    /// Makes room for answers that cannot go on without: sessions that do not run give way, then
+    /// the newest prompt. Other answers end some time; where none of them can go on, one fails.
     fn relieve(&mut self) {
         if !self.answers.has_shortage() {
             return;
         }
-        if self.answers.kept.give_up_one() {
+        if self.answers.give_up_one() {
             self.answers.try_again();
         } else if self.put_back_newest() {
             self.answers.try_again();
@@ -194,16 +223,35 @@ impl<'e> Scheduler<'e> {
     /// The newest prompt waits again; whether there was one.
     fn put_back_newest(&mut self) -> bool {
         let Some(reading) = self.readings.pop() else { return false };
-        self.waiting.push_front(self.answers.jobs.take_back(reading.job, self.context.shared));
+        self.put_back(&reading);
         true
+    }
+
+    /// What was being read waits again.
+    fn put_back(&mut self, reading: &Reading) {
+        match reading.resumes {
+            None => {
+                let back = self.answers.jobs.take_back(reading.job, self.context.shared);
+                self.waiting.push_front(back);
+            }
+            Some(answer_idx) => self.answers.put_back((reading.job, answer_idx)),
+        }
+    }
+
+    /// What was being read cannot be.
+    fn fail_reading(&mut self, reading: &Reading, error: Error) {
+        match reading.resumes {
+            None => self.answers.jobs.fail_whole(reading.job, error, self.context.shared),
+            Some(answer_idx) => self.answers.fail_parked((reading.job, answer_idx), error),
+        }
     }
 
     /// Gives answers to prompts that were read, and jobs, sessions as far as there are any. Jobs
     /// and further answers of a job take turns, so that many answers do not keep others out.
     fn give_sessions(&mut self) {
-        while self.readings.len() + self.answers.n_running() < self.limits.n_sessions {
+        while self.has_place() {
             let is_read = !self.readings.is_empty();
-            if self.answers.start_first(is_read) {
+            if self.resume_one() || self.answers.start_first(is_read) {
                 continue;
             }
             let is_job = self.is_turn_of_jobs && self.admit_one();
@@ -215,6 +263,65 @@ impl<'e> Scheduler<'e> {
         }
     }
 
+    /// Whether there is a place, or one can be taken from an answer whose client takes no tokens.
+    fn has_place(&mut self) -> bool {
+        let n_taken = self.readings.len() + self.answers.n_running();
+        n_taken < self.limits.n_sessions
+            || (self.answers.wants_place() || !self.waiting.is_empty()) && self.answers.park_one()
+    }
+
+    /// A parked answer goes on; whether one does.
+    fn resume_one(&mut self) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        match self.answers.unpark() {
+            Resumed::None => false,
+            Resumed::Placed => true,
+            Resumed::ToRead(to_read) => self.read_again(to_read),
+        }
+    }
+
+    /// Reads the tokens of a parked answer; whether there was memory.
+    fn read_again(&mut self, ToRead { of, tokens, n_best }: ToRead) -> bool {
+        let Job { owner, parts_at, .. } = &self.answers.jobs.of(of.0).job;
+        let (owner, parts_at) = (*owner, parts_at.clone());
+        let sought = Sought { owner, tokens: &tokens, parts_at: &parts_at, is_scored: false };
+        match self.session_for(sought) {
+            Ok(session) => {
+                let n_left = tokens.len() - session.tokens().len();
+                let terms = self.terms(n_best, n_left);
+                let tracked = self.answers.jobs.of(of.0);
+                self.readings.push(Reading::again(of, tracked, (tokens, session), terms));
+                true
+            }
+            Err(Error::NoRoom { .. }) if self.is_working_beside_parked() => {
+                self.answers.put_back(of);
+                self.full_at = Some(self.now());
+                false
+            }
+            Err(error) => {
+                self.answers.fail_parked(of, error);
+                true
+            }
+        }
+    }
+
+    /// Whether what runs will give memory back some time.
+    fn is_working_beside_parked(&self) -> bool {
+        self.answers.n_running() > 0 || !self.readings.is_empty()
+    }
+
+    /// Whether there was no memory for the next one, and none came back since.
+    fn is_full(&self) -> bool {
+        self.full_at == Some(self.now()) && self.is_working()
+    }
+
+    /// What changes when memory may have come back.
+    fn now(&self) -> (u64, usize) {
+        (self.answers.jobs.n_ended(), self.answers.n_paused())
+    }
+
     /// Whether there is a job that has memory.
     fn is_working(&self) -> bool {
         self.answers.jobs.len() > 0
@@ -222,17 +329,17 @@ impl<'e> Scheduler<'e> {
 
     /// Begins the next job; whether there was one, and memory for it.
     fn admit_one(&mut self) -> bool {
-        if self.full_at == Some(self.answers.jobs.n_ended()) && self.is_working() {
+        if self.is_full() {
             return false;
         }
         let next = self.waiting.iter().position(|it| !self.is_held(&it.job));
         let Some(submitted) = next.and_then(|idx| self.waiting.remove(idx)) else { return false };
-        match self.session_for(&submitted.job) {
+        match self.session_for(Sought::prompt_of(&submitted.job)) {
             Ok(session) => self.begin(submitted, session),
             // Others end some time, and then there is room.
             Err(Error::NoRoom { .. }) if self.is_working() => {
                 self.waiting.push_front(submitted);
-                self.full_at = Some(self.answers.jobs.n_ended());
+                self.full_at = Some(self.now());
                 return false;
             }
             Err(error) => submitted.drop_waiting(Some(error), self.context.shared),
@@ -245,63 +352,70 @@ impl<'e> Scheduler<'e> {
         if job.scores_prompt {
             return false;
         }
-        let n_tokens_now = self.find(job).map_or(0, |(_, found)| found.n_tokens);
+        let sought = Sought::prompt_of(job);
+        let n_tokens_now = self.find(sought).map_or(0, |(_, found)| found.n_tokens);
         let mut layers = self.context.engine.spec().layers.iter();
         let is_recurrent = layers.any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)));
-        self.readings.iter().any(|reading| {
+        let readings = self.readings.iter();
+        let mut own = readings.filter(|it| self.answers.jobs.owner(it.job) == job.owner);
+        own.any(|reading| {
             let n_shared = n_shared(&reading.prompt, &job.prompt).min(job.prompt.len() - 1);
             let n_tokens_then = reading.n_forkable(n_shared, is_recurrent);
             n_tokens_then >= n_tokens_now + N_WAITED_FOR && reading.n_done() < n_tokens_then
         })
     }
 
-    /// Where most of a prompt can be had.
-    fn find(&self, job: &Job) -> Option<(Place, Found)> {
-        if job.scores_prompt {
+    /// Where most of some tokens can be had.
+    fn find(&self, sought: Sought<'_>) -> Option<(Place, Found)> {
+        let Sought { owner, tokens, is_scored, .. } = sought;
+        if is_scored {
             return None;
         }
-        let kept = self.answers.kept.best(&job.prompt).map(|found| (Place::Kept, found));
-        let answers = best(self.answers.sessions(), &job.prompt).map(|it| (Place::Answer, it));
-        let sessions = self.readings.iter().map(|reading| &reading.session);
-        let readings = best(sessions, &job.prompt).map(|it| (Place::Reading, it));
+        let kept = self.answers.kept.best(owner, tokens).map(|found| (Place::Kept, found));
+        let answers = best(self.answers.sessions(), owner, tokens);
+        let answers = answers.map(|it| (Place::Answer, it));
+        let of = |reading: &Reading| self.answers.jobs.owner(reading.job);
+        let sessions = self.readings.iter().map(|reading| (of(reading), &reading.session));
+        let readings = best(sessions, owner, tokens).map(|it| (Place::Reading, it));
         let found = [kept, answers, readings].into_iter().flatten();
         found.reduce(|best, it| if it.1.n_tokens > best.1.n_tokens { it } else { best })
     }
 
-    /// A session with room for a prompt, which may have some of it already. Where there is no room,
-    /// kept sessions give way if that can help.
-    fn session_for(&mut self, job: &Job) -> Result<Session> {
+    /// A session with room for some tokens, which may have some of them already. Where there is no
+    /// room, sessions that do not run give way if that can help.
+    fn session_for(&mut self, sought: Sought<'_>) -> Result<Session> {
         loop {
-            let error = match self.session_now(job) {
+            let error = match self.session_now(sought) {
                 Err(error @ Error::NoRoom { .. }) => error,
                 done => return done,
             };
-            if !self.can_kept_help(&error) || !self.answers.kept.give_up_one() {
+            if !self.can_giving_up_help(&error) || !self.answers.give_up_one() {
                 return Err(error);
             }
         }
     }
 
     /// The same with the memory that there is.
-    fn session_now(&mut self, job: &Job) -> Result<Session> {
-        let found = self.find(job);
+    fn session_now(&mut self, sought: Sought<'_>) -> Result<Session> {
+        let found = self.find(sought);
         let mut session = self.start_of(found)?;
-        let n_left = job.prompt.len() - session.tokens().len();
+        let n_left = sought.tokens.len() - session.tokens().len();
         if let Err(error) = session.reserve(n_left) {
             // A fork of a session that runs can be had again.
             if matches!(found, Some((Place::Kept, _))) {
-                self.answers.kept.put(session, &job.parts_at);
+                self.answers.kept.put(sought.owner, session, sought.parts_at);
             }
             return Err(error);
         }
         Ok(session)
     }
 
-    /// Whether there is enough room without kept sessions. With nobody else at work it is tried.
-    fn can_kept_help(&self, error: &Error) -> bool {
+    /// Whether there is enough room without sessions that do not run. If no job is at work, it is
+    /// tried.
+    fn can_giving_up_help(&self, error: &Error) -> bool {
         let Error::NoRoom { needed_bytes, available_bytes, .. } = error else { return false };
         let missing_bytes = needed_bytes.saturating_sub(available_bytes.unwrap_or(0));
-        !self.is_working() || self.answers.kept.bytes() >= missing_bytes
+        !self.is_working() || self.answers.bytes_to_give_up() >= missing_bytes
     }
 
     fn start_of(&mut self, found: Option<(Place, Found)>) -> Result<Session> {
@@ -323,17 +437,22 @@ impl<'e> Scheduler<'e> {
     fn begin(&mut self, submitted: Submitted, session: Session) {
         let now = self.context.clock.now();
         let (n_prompt, n_cached) = (submitted.job.prompt.len(), session.tokens().len());
-        let terms = Terms {
-            n_best: self.n_best(&submitted.job),
-            longer: self.longer_steps(n_prompt - n_cached),
-            begun_at: now,
-            // As the least of those that are read: else newer prompts would always come first.
-            service: self.readings.iter().map(|it| it.service).min().unwrap_or_default(),
-        };
+        let terms = self.terms(self.n_best(&submitted.job), n_prompt - n_cached);
         let at = (now, self.context.drive_bytes());
         let shared = self.context.shared;
         let id = self.answers.jobs.begin(submitted, (n_prompt, n_cached), at, shared);
         self.readings.push(Reading::new(id, self.answers.jobs.of(id), session, terms));
+    }
+
+    /// How tokens are read of which so many are left.
+    fn terms(&self, n_best: Option<usize>, n_left: usize) -> Terms {
+        Terms {
+            n_best,
+            longer: self.longer_steps(n_left),
+            begun_at: self.context.clock.now(),
+            // As the least of those that are read: else newer prompts would always come first.
+            service: self.readings.iter().map(|it| it.service).min().unwrap_or_default(),
+        }
     }
 
     /// How many of the best logits are enough for the first tokens of a job's answers; `None`: all
@@ -402,8 +521,7 @@ impl<'e> Scheduler<'e> {
             Err(error) => {
                 for idx in chosen.into_iter().rev() {
                     let reading = self.readings.remove(idx);
-                    let error = copy_of(&error);
-                    self.answers.jobs.fail_whole(reading.job, error, self.context.shared);
+                    self.fail_reading(&reading, copy_of(&error));
                 }
                 self.answers.is_stopped |= matches!(error, Error::Stopped(_));
             }
@@ -436,7 +554,7 @@ impl<'e> Scheduler<'e> {
                 Err(error) => over.push((*idx, feed_idx, Err(error))),
             }
         }
-        if is_short && self.answers.kept.give_up_one() {
+        if is_short && self.answers.give_up_one() {
             over.retain(|(.., outcome)| !matches!(outcome, Err(Error::NoRoom { .. })));
         }
         let output = std::mem::take(&mut self.output);
@@ -452,16 +570,17 @@ impl<'e> Scheduler<'e> {
                 Ok(()) => {
                     let logits: Option<Logits<'_>> = output.last_of(feed_idx);
                     let logits = logits.expect("the last row's logits are wanted");
-                    self.answers.begin(reading.job, reading.session, logits);
+                    let Reading { job, resumes, session, .. } = reading;
+                    match resumes {
+                        None => self.answers.begin(job, session, logits),
+                        Some(answer_idx) => self.answers.go_on((job, answer_idx), session, logits),
+                    }
                 }
                 Err(Error::NoRoom { .. }) if !is_alone => {
                     has_made_room = true;
-                    let back = self.answers.jobs.take_back(reading.job, self.context.shared);
-                    self.waiting.push_front(back);
+                    self.put_back(&reading);
                 }
-                Err(error) => {
-                    self.answers.jobs.fail_whole(reading.job, error, self.context.shared);
-                }
+                Err(error) => self.fail_reading(&reading, error),
             }
         }
         self.output = output;

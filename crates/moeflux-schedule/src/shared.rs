@@ -110,6 +110,14 @@ impl JobFlags {
         (0..self.cancelled_answers.len()).all(|answer_idx| self.is_answer_cancelled(answer_idx))
     }
 
+    /// Whether this answer is cancelled; without a number, all of them.
+    pub(crate) fn are_cancelled(&self, answer_idx: Option<usize>) -> bool {
+        match answer_idx {
+            None => self.are_all_cancelled(),
+            Some(answer_idx) => self.is_answer_cancelled(answer_idx),
+        }
+    }
+
     pub(crate) fn set_progress(&self, n_done: usize, left: Option<Duration>) {
         self.n_done.store(n_done, Ordering::Relaxed);
         let left_ms = left.and_then(|it| u64::try_from(it.as_millis()).ok()).unwrap_or(u64::MAX);

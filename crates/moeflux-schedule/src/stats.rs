@@ -28,6 +28,8 @@ pub struct Stats {
     pub n_running: usize,
     /// Jobs that wait.
     pub n_waiting: usize,
+    /// Answers that have given their places to others, because their clients take no tokens.
+    pub n_parked: usize,
     /// Sessions that are kept for prompts that go on from them.
     pub n_kept: usize,
     /// Tokens of all prompts that were begun.
@@ -79,6 +81,7 @@ impl Default for Stats {
         Self {
             n_running: 0,
             n_waiting: 0,
+            n_parked: 0,
             n_kept: 0,
             n_prompt_tokens: 0,
             n_cached_tokens: 0,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use moeflux::{Error, Finish};
 
-use crate::job::{Event, Job, Scored, Sink, Times};
+use crate::job::{Event, Job, Owner, Scored, Sink, Times};
 use crate::shared::{JobFlags, Shared};
 
 /// Which job: in the order of submission.
@@ -124,6 +124,10 @@ impl Jobs {
 
     pub(crate) fn of(&self, id: JobId) -> &Tracked {
         &self.jobs[&id]
+    }
+
+    pub(crate) fn owner(&self, id: JobId) -> Owner {
+        self.of(id).job.owner
     }
 
     fn of_mut(&mut self, id: JobId) -> &mut Tracked {

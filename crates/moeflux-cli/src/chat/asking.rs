@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use moeflux::{Error, Finish, LogitMask, StopStrings};
 use moeflux_chat::{AnswerRules, Assistant, ChatOptions, Constraint, Prepared, PromptKey, Sampled};
-use moeflux_schedule::{Event, Job, Masks, Progress, Refusal, Sink, Ticket};
+use moeflux_schedule::{Event, Job, Masks, Owner, Progress, Refusal, Sink, Ticket};
 
 use crate::chat::answer::Answer;
 use crate::chat::display::Display;
@@ -166,6 +166,7 @@ impl Asking<'_> {
         let mut sampling = sampling.config(&self.opened.text);
         sampling.seed = sampling.seed.wrapping_add(*n_asked);
         Ok(Job {
+            owner: Owner::default(),
             prompt: prepared.tokens.clone(),
             parts_at: prepared.parts_at.clone(),
             n_answers: 1,

@@ -17,7 +17,7 @@ use moeflux::provider::format::read_file;
 use moeflux::provider::io::RealClock;
 use moeflux::{Error, ModelText, Result};
 use moeflux_schedule::{Options, Service};
-use moeflux_server::http::{ApiKeys, Config, ModelInfo, Served, Server};
+use moeflux_server::http::{ApiKeys, CacheScope, Config, ModelInfo, Served, Server};
 use serde_json::{Map, Value, json};
 
 use crate::args::ModelArgs;
@@ -83,6 +83,10 @@ pub(crate) struct ServeArgs {
     /// Read answers in a history as the client tells them, and not as they were sampled
     #[arg(long)]
     no_replay: bool,
+    /// Let clients with different keys go on from each other's prompts: faster where many ask with
+    /// the same instructions, but a client can learn what others asked
+    #[arg(long)]
+    cache_shared: bool,
     /// Give the model's memory back after so long without a request (90s, 10m, 2h); the next
     /// request loads it again
     #[arg(long, value_name = "TIME", value_parser = ranges::time)]
@@ -163,6 +167,7 @@ fn config(args: &ServeArgs) -> Outcome<Config> {
         strict_model: args.strict_model,
         log_prompts: args.log_prompts,
         drain: args.drain,
+        cache: if args.cache_shared { CacheScope::Shared } else { CacheScope::PerKey },
         replay_bytes: if args.no_replay { 0 } else { Config::default().replay_bytes },
         ..Config::default()
     })

@@ -114,6 +114,45 @@ fn a_slow_reader_waits_alone() {
 }
 
 #[test]
+fn paused_answers_have_no_places() {
+    let service = service(2);
+    let slow = ["A slice is", "fn main", "struct", "let x"].map(|prompt| {
+        let mut job = endless(prompt, 40);
+        job.n_answers = 2;
+        let asked = Asked::new(&service, job);
+        asked.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+        asked.set_ready(&service, false);
+        asked
+    });
+    for prompt in ["Rc is", "u8 is", "A slice is"] {
+        let quick = Asked::new(&service, endless(prompt, 60));
+        assert_eq!(quick.end().answers, [DEMO.alone(&quick.job, 0, CONTEXT)]);
+    }
+    assert!(service.stats().n_parked >= 2, "{:?}", service.stats());
+    for slow in &slow {
+        assert!(slow.so_far().n_tokens() < 80, "it was paused");
+        slow.set_ready(&service, true);
+    }
+    for slow in slow {
+        let alone = [0, 1].map(|answer_idx| DEMO.alone(&slow.job, answer_idx, CONTEXT));
+        assert_eq!(slow.end().answers, alone);
+    }
+    wait_until("all jobs to be over", || service.is_idle() && service.stats().n_parked == 0);
+}
+
+#[test]
+fn a_paused_answer_can_be_given_up() {
+    let service = service(1);
+    let mut slow = Asked::new(&service, endless("A slice is", 3000));
+    slow.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    slow.set_ready(&service, false);
+    Asked::new(&service, endless("Rc is", 20)).end();
+    slow.give_up();
+    wait_until("all jobs to be over", || service.is_idle() && service.stats().n_parked == 0);
+    assert_eq!(service.stats().n_cancelled, 1);
+}
+
+#[test]
 fn the_end_of_a_service_ends_its_jobs() {
     let service = service(1);
     let asked = [endless("A slice is", 3000), DEMO.job(long_prompt(), 5)]

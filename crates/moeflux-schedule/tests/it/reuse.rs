@@ -1,7 +1,7 @@
 //! Prompts that begin like what was read before.
 
 use moeflux::TokenId;
-use moeflux_schedule::{Job, KeptLimits, Options};
+use moeflux_schedule::{Job, KeptLimits, Options, Owner};
 
 use crate::support::{ATTENTION, Asked, RECURRENT, Subject, wait_until};
 
@@ -120,4 +120,18 @@ fn nothing_is_kept_beyond_the_limits() {
         assert_eq!(n_cached(&RECURRENT, &service, RECURRENT.job(tokens(50, seed), 3)), 0);
     }
     assert_eq!(service.stats().n_kept, 2);
+}
+
+#[test]
+fn owners_do_not_go_on_from_each_other() {
+    for subject in [&*ATTENTION, &*RECURRENT] {
+        let service = subject.service(options());
+        let mut job = subject.job(tokens(90, 1), 20);
+        assert_eq!(n_cached(subject, &service, job.clone()), 0);
+        job.owner = Owner(1);
+        assert_eq!(n_cached(subject, &service, job.clone()), 0, "of another owner");
+        assert_eq!(service.stats().n_kept, 2);
+        job.owner = Owner(0);
+        assert_eq!(n_cached(subject, &service, job), 89, "its own is still there");
+    }
 }

@@ -1,13 +1,13 @@
-//! Random scripts of jobs: alone, in company, behind a cancelled one, from reuse or cold, each
-//! answer has the same bits.
+//! Random scripts of jobs: alone, in company, behind a cancelled one, paused, from reuse or cold,
+//! each answer has the same bits; and no job goes on from the prompt of another owner.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use moeflux::TokenId;
-use moeflux_schedule::{Job, KeptLimits, Options};
+use moeflux_schedule::{Job, KeptLimits, Options, Owner, Service};
 
-use crate::support::{ATTENTION, Asked, CountingMasks, RECURRENT, Subject, wait_until};
+use crate::support::{ATTENTION, Asked, CountingMasks, Heard, RECURRENT, Subject, wait_until};
 
 const CONTEXT: usize = 300;
 
@@ -55,6 +55,7 @@ fn job(subject: &Subject, rng: &mut Rng, histories: &[Vec<TokenId>]) -> Job {
     let n_tokens_max = rng.below(16);
     let mut job = subject.job(prompt, n_tokens_max);
     job.parts_at = (0..rng.below(3)).map(|_| rng.below(job.prompt.len() + 1)).collect();
+    job.owner = Owner(rng.below(2));
     job.n_answers = if rng.is_one_of(5) { 3 } else { 1 };
     job.sampling.seed = rng.below(1000) as u64;
     job.scores_prompt = rng.is_one_of(8);
@@ -67,6 +68,52 @@ fn job(subject: &Subject, rng: &mut Rng, histories: &[Vec<TokenId>]) -> Job {
     job
 }
 
+/// Tokens of a job that ended: its prompt, and an answer.
+struct Past {
+    job_number: usize,
+    owner: Owner,
+    tokens: Vec<TokenId>,
+}
+
+/// Most tokens that a job's prompt has in common with those of its owner's other jobs.
+fn n_shared(job: &Job, job_number: usize, past: &[Past]) -> usize {
+    let own = past.iter().filter(|it| it.owner == job.owner && it.job_number != job_number);
+    let shared = own.map(|it| it.tokens.iter().zip(&job.prompt).take_while(|(a, b)| a == b));
+    shared.map(Iterator::count).max().unwrap_or(0)
+}
+
+/// The jobs of a round and what becomes of them.
+struct Round {
+    asked: Vec<Asked>,
+    given_up: Vec<bool>,
+}
+
+impl Round {
+    /// Some are paused until all others have ended, and some are given up.
+    fn run(service: &Service, jobs: Vec<Job>, rng: &mut Rng) -> Self {
+        let mut asked: Vec<_> = jobs.into_iter().map(|job| Asked::new(service, job)).collect();
+        let paused: Vec<bool> = asked.iter().map(|_| rng.is_one_of(4)).collect();
+        let given_up: Vec<bool> = asked.iter().map(|_| rng.is_one_of(4)).collect();
+        for (idx, asked) in asked.iter_mut().enumerate() {
+            (0..rng.below(500)).for_each(|_| std::thread::yield_now());
+            asked.set_ready(service, !paused[idx]);
+            if given_up[idx] {
+                asked.give_up();
+            }
+        }
+        let is_awaited = |idx: &usize| !paused[*idx] && !given_up[*idx];
+        (0..asked.len()).filter(is_awaited).for_each(|idx| drop(asked[idx].end()));
+        asked.iter().for_each(|asked| asked.set_ready(service, true));
+        Self { asked, given_up }
+    }
+
+    /// What was heard of each job.
+    fn heard(&self) -> Vec<Heard> {
+        let each = self.asked.iter().zip(&self.given_up);
+        each.map(|(asked, given_up)| if *given_up { asked.so_far() } else { asked.end() }).collect()
+    }
+}
+
 fn run(subject: &Subject, seed: u64) {
     let mut rng = Rng(seed);
     let mut options = Options::new(CONTEXT);
@@ -74,33 +121,36 @@ fn run(subject: &Subject, seed: u64) {
     options.kept = KeptLimits { n_sessions: rng.below(4), n_states: rng.below(5), n_bytes: None };
     let service = subject.service(options);
     let mut histories: Vec<Vec<TokenId>> = Vec::new();
+    let mut past: Vec<Past> = Vec::new();
+    let mut n_jobs_before = 0;
     for _ in 0..3 {
         let n_jobs = 1 + rng.below(8);
         let jobs = (0..n_jobs).map(|_| job(subject, &mut rng, &histories)).collect::<Vec<_>>();
-        let mut asked: Vec<_> = jobs.into_iter().map(|job| Asked::new(&service, job)).collect();
-        let mut given_up = vec![false; n_jobs];
-        for (asked, is_given_up) in asked.iter_mut().zip(&mut given_up) {
-            if rng.is_one_of(4) {
-                (0..rng.below(500)).for_each(|_| std::thread::yield_now());
-                asked.give_up();
-                *is_given_up = true;
-            }
-        }
-        for (asked, is_given_up) in asked.iter().zip(given_up) {
-            let heard = if is_given_up { asked.so_far() } else { asked.end() };
+        let round = Round::run(&service, jobs, &mut rng);
+        let heard = round.heard();
+        for (idx, (asked, heard)) in round.asked.iter().zip(&heard).enumerate() {
             for (answer_idx, answer) in heard.answers.iter().enumerate() {
                 let expected = subject.alone(&asked.job, answer_idx, CONTEXT);
-                if is_given_up {
+                if round.given_up[idx] {
                     let n_tokens = answer.tokens.len();
                     assert_eq!(answer.tokens, expected.tokens[..n_tokens], "seed {seed}");
                 } else {
                     assert_eq!(*answer, expected, "seed {seed}");
                 }
+                let answer = answer.tokens.iter().map(|it| it.token);
+                let tokens = asked.job.prompt.iter().copied().chain(answer).collect();
+                let (owner, job_number) = (asked.job.owner, n_jobs_before + idx);
+                past.push(Past { job_number, owner, tokens });
             }
-            let answer = heard.answers[0].tokens.iter().map(|it| it.token);
-            histories.push(asked.job.prompt.iter().copied().chain(answer).collect());
+            histories.push(past[past.len() - heard.answers.len()].tokens.clone());
         }
-        drop(asked);
+        for (idx, (asked, heard)) in round.asked.iter().zip(&heard).enumerate() {
+            let n_shared = n_shared(&asked.job, n_jobs_before + idx, &past);
+            let n_cached = heard.n_cached.unwrap_or(0);
+            assert!(n_cached <= n_shared, "seed {seed}: {n_cached} of {n_shared}");
+        }
+        n_jobs_before += n_jobs;
+        drop(round);
         wait_until("all jobs to be over", || service.is_idle());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use moeflux::provider::io::RealClock;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
 use moeflux::{Engine, Finish, LogitMask, ModelText, SamplerConfig, StopStrings, TokenId};
-use moeflux_schedule::{Event, Job, Masks, Options, Scored, Service, Sink, Ticket};
+use moeflux_schedule::{Event, Job, Masks, Options, Owner, Scored, Service, Sink, Ticket};
 
 use crate::temp_dir::TempDir;
 
@@ -87,6 +87,7 @@ impl Subject {
         sampling.temperature = 1.0;
         sampling.n_logprobs = Some(3);
         Job {
+            owner: Owner::default(),
             prompt,
             parts_at: Vec::new(),
             n_answers: 1,

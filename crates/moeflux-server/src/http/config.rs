@@ -34,9 +34,11 @@ pub struct Config {
     pub strict_model: bool,
     /// Whether prompts are logged.
     pub log_prompts: bool,
-    /// Bytes for answers that are fed as they were sampled when they come back in a history;
-    /// with 0 they are read as clients tell them.
+    /// Bytes for answers that are fed as they were sampled when they come back in a history, in
+    /// equal shares of the keys; with 0 they are read as clients tell them.
     pub replay_bytes: usize,
+    /// Which clients go on from each other's prompts and answers.
+    pub cache: CacheScope,
     /// How long answers may go on once the server is to stop.
     pub drain: Duration,
     /// How long everything else may take.
@@ -56,11 +58,22 @@ impl Default for Config {
             strict_model: false,
             log_prompts: false,
             replay_bytes: 32 << 20,
+            cache: CacheScope::PerKey,
             drain: Duration::from_secs(30),
             timeouts: Timeouts::default(),
             n_connections_max: 1_024,
         }
     }
+}
+
+/// Which clients go on from what was computed and sampled for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheScope {
+    /// Clients with the same key. A server without keys has one client.
+    #[default]
+    PerKey,
+    /// All clients: what a client asks can tell it about the prompts of others.
+    Shared,
 }
 
 /// How long things may take.
@@ -77,7 +90,7 @@ pub struct Timeouts {
     /// For room for a request's body, and between two pieces of it. The whole may take twice as
     /// long, and longer where it is long.
     pub body: Duration,
-    /// For a client that takes nothing of what it is sent: then its connection ends.
+    /// For a client to take what it is sent: bytes that lie unread for so long end its connection.
     pub reader: Duration,
 }
 
@@ -89,7 +102,7 @@ impl Default for Timeouts {
             sign: Duration::from_secs(10),
             head: Duration::from_secs(30),
             body: Duration::from_secs(30),
-            reader: Duration::from_secs(300),
+            reader: Duration::from_secs(60),
         }
     }
 }
@@ -159,12 +172,23 @@ impl ApiKeys {
         self.keys.is_empty()
     }
 
-    /// Whether this is one of them. How long that takes depends on the length of `given` and on the
-    /// keys, but not on how much of a key is right.
+    /// How many there are.
     #[must_use]
-    pub(crate) fn contain(&self, given: &str) -> bool {
-        let is_found = |found, key: &String| found | are_same(key.as_bytes(), given.as_bytes());
-        self.keys.iter().fold(false, is_found)
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The number of the key that this is. How long that takes depends on the length of `given` and
+    /// on the keys, but not on how much of a key is right.
+    #[must_use]
+    pub(crate) fn find(&self, given: &str) -> Option<usize> {
+        let mut found = None;
+        for (key_idx, key) in self.keys.iter().enumerate() {
+            if are_same(key.as_bytes(), given.as_bytes()) {
+                found = found.or(Some(key_idx));
+            }
+        }
+        found
     }
 }
 
@@ -191,11 +215,11 @@ mod tests {
         let keys = ApiKeys::from_lines("# for tests\n\n sk-1 \r\nsk-22\n").unwrap();
         assert_eq!(keys.keys, ["sk-1", "sk-22"]);
         assert_eq!(format!("{keys:?}"), "ApiKeys(2 keys)");
-        assert!(keys.contain("sk-1") && keys.contain("sk-22"));
+        assert_eq!([keys.find("sk-1"), keys.find("sk-22")], [Some(0), Some(1)]);
         for wrong in ["", "s", "sk-2", "sk-11", "sk-1sk-1", "sk-222", "SK-1"] {
-            assert!(!keys.contain(wrong), "{wrong}");
+            assert_eq!(keys.find(wrong), None, "{wrong}");
         }
-        assert!(ApiKeys::default().is_empty() && !ApiKeys::default().contain(""));
+        assert!(ApiKeys::default().is_empty() && ApiKeys::default().find("").is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
+use moeflux_schedule::Owner;
 use tokio::task::JoinHandle;
 
 use crate::http::body;
@@ -72,12 +73,12 @@ struct Prepared {
 /// Answers a request.
 pub(crate) async fn answer(
     shared: Arc<Shared>,
-    dialect: Dialect,
+    (dialect, owner): (Dialect, Owner),
     request: HttpRequest<Body>,
     id: &RequestId,
 ) -> Result<Response<Body>, Problem> {
     let mut record = Record::new(id, dialect.name());
-    let prepared = match prepare(&shared, dialect, request, id).await {
+    let prepared = match prepare(&shared, (dialect, owner), request, id).await {
         Ok(prepared) => prepared,
         Err(problem) => {
             record.failed(&problem);
@@ -92,7 +93,7 @@ pub(crate) async fn answer(
 
 async fn prepare(
     shared: &Arc<Shared>,
-    dialect: Dialect,
+    (dialect, owner): (Dialect, Owner),
     request: HttpRequest<Body>,
     id: &RequestId,
 ) -> Result<Prepared, Problem> {
@@ -102,7 +103,7 @@ async fn prepare(
         let (request, writer) = dialect.parse(&body, shared.head())?;
         let is_streamed = request.is_streamed;
         let ignored = request.ignored.names().map(str::to_owned).collect();
-        let planned = prompt::plan(shared, request)?;
+        let planned = prompt::plan(shared, owner, request)?;
         if shared.config.log_prompts {
             log_prompts(shared, &id, &planned);
         }

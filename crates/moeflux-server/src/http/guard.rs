@@ -13,8 +13,10 @@ use axum::extract::State;
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use axum::middleware::Next;
+use moeflux_schedule::Owner;
 
 use crate::http::body;
+use crate::http::config::CacheScope;
 use crate::http::listen::is_loopback;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, RequestId};
 use crate::http::shared::Shared;
@@ -58,13 +60,19 @@ pub(crate) async fn guard(
     let origin = origin.filter(|origin| guard.is_listed(origin));
     let mut response = if let Some(preflight) = guard.preflight(&request, origin.as_ref()) {
         preflight
-    } else if let Err(failure) = guard.admit(&request, origin.is_some()) {
-        body::discard(request).await;
-        reply::refusal(family, &id, &failure.into())
     } else {
-        request.extensions_mut().insert(family);
-        request.extensions_mut().insert(id.clone());
-        next.run(request).await
+        match guard.admit(&request, origin.is_some()) {
+            Err(failure) => {
+                body::discard(request).await;
+                reply::refusal(family, &id, &failure.into())
+            }
+            Ok(owner) => {
+                request.extensions_mut().insert(family);
+                request.extensions_mut().insert(id.clone());
+                request.extensions_mut().insert(owner);
+                next.run(request).await
+            }
+        }
     };
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id.0) {
@@ -85,7 +93,8 @@ pub(crate) async fn guard(
 }
 
 impl Guard {
-    fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<(), Failure> {
+    /// Whose request it is, if it is allowed.
+    fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<Owner, Failure> {
         let headers = request.headers();
         let host = host_of(request);
         if let Socket::Tcp(address) = self.socket
@@ -96,10 +105,19 @@ impl Guard {
         let config = &self.shared.config;
         if config.keys.is_empty() {
             // With a key, a page would need to know it.
-            return if is_listed { Ok(()) } else { check_origin(headers, host.as_deref()) };
+            if !is_listed {
+                check_origin(headers, host.as_deref())?;
+            }
+            return Ok(Owner::default());
         }
-        if request.uri().path() == OPEN_PATH || keys_of(headers).any(|it| config.keys.contain(it)) {
-            return Ok(());
+        if let Some(key_idx) = keys_of(headers).find_map(|it| config.keys.find(it)) {
+            return Ok(match config.cache {
+                CacheScope::PerKey => Owner(key_idx),
+                CacheScope::Shared => Owner::default(),
+            });
+        }
+        if request.uri().path() == OPEN_PATH {
+            return Ok(Owner::default());
         }
         let problem = "the API key is missing or wrong: send it as `authorization: Bearer KEY`";
         Err(Failure::new(FailureKind::Unauthorized, problem))

@@ -3,6 +3,7 @@
 //! **Invariant:** the scheduler never waits. Beyond a number of events that were not taken, the
 //! request's jobs are asked to pause; once few are left, they go on.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -33,7 +34,7 @@ impl Inbox {
     /// The scheduler's end, for the job with this number.
     pub(crate) fn sink(&self, job_idx: usize) -> Box<dyn Sink> {
         let (sender, n_pending) = (self.sender.clone(), Arc::clone(&self.n_pending));
-        Box::new(ToInbox { job_idx, sender, n_pending })
+        Box::new(ToInbox { job_idx, sender, n_pending, is_paused: Cell::new(false) })
     }
 
     /// What happened next to which job. It may be dropped at any time and loses nothing.
@@ -61,6 +62,8 @@ struct ToInbox {
     job_idx: usize,
     sender: mpsc::UnboundedSender<(usize, Event)>,
     n_pending: Arc<AtomicUsize>,
+    /// Whether its job was told to pause, and not to go on yet.
+    is_paused: Cell<bool>,
 }
 
 impl Sink for ToInbox {
@@ -71,6 +74,9 @@ impl Sink for ToInbox {
     }
 
     fn is_ready(&self) -> bool {
-        self.n_pending.load(Ordering::Acquire) < N_PENDING_MAX
+        let n_max = if self.is_paused.get() { N_PENDING_LOW } else { N_PENDING_MAX };
+        let is_ready = self.n_pending.load(Ordering::Acquire) < n_max;
+        self.is_paused.set(!is_ready);
+        is_ready
     }
 }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use moeflux::{Error, Result};
 use tokio::sync::watch;
 
-pub use crate::http::config::{ApiKeys, Config, ModelInfo, Served, Timeouts};
+pub use crate::http::config::{ApiKeys, CacheScope, Config, ModelInfo, Served, Timeouts};
 use crate::http::listen::Listeners;
 use crate::http::shared::Shared;
 

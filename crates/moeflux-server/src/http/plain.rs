@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::{Request, Response, StatusCode};
-use moeflux_schedule::State;
+use moeflux_schedule::{Owner, State};
 use serde_json::{Value as Json, json};
 
 use crate::http::body;
@@ -33,17 +33,17 @@ pub(crate) enum Question {
 /// Answers a question about a text.
 pub(crate) async fn ask(
     shared: &Arc<Shared>,
-    question: Question,
+    (question, owner): (Question, Owner),
     request: Request<Body>,
 ) -> Result<Response<Body>, Problem> {
     let path = request.uri().path().to_owned();
     let body = body::read(request, &shared.bodies, shared.config.timeouts.body).await?;
     let work = move |shared: &Shared| {
         let (found, ignored) = match question {
-            Question::CountTokens => count_tokens(shared, &body)?,
+            Question::CountTokens => count_tokens(shared, owner, &body)?,
             Question::Tokenize => {
                 let (prompt, ignored) = tokens::parse_tokenize(&body)?;
-                let found = prompt::tokens(shared, &prompt)?;
+                let found = prompt::tokens(shared, owner, &prompt)?;
                 (tokens::tokenized(&found, shared.served.service.context()), ignored)
             }
             Question::Detokenize => {
@@ -67,10 +67,10 @@ pub(crate) async fn ask(
     Ok(reply::json(&beside(shared, work).await?))
 }
 
-fn count_tokens(shared: &Shared, body: &[u8]) -> Result<(Json, Ignored), Failure> {
+fn count_tokens(shared: &Shared, owner: Owner, body: &[u8]) -> Result<(Json, Ignored), Failure> {
     let request = messages::parse_to_count(body)?;
     shared.check_name(request.model.as_deref())?;
-    let n_tokens = prompt::tokens(shared, &request.prompt)?.len();
+    let n_tokens = prompt::tokens(shared, owner, &request.prompt)?.len();
     Ok((messages::token_count(n_tokens), request.ignored))
 }
 

@@ -9,7 +9,7 @@ use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
 use moeflux_chat::{
     AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey, ThoughtFormat,
 };
-use moeflux_schedule::Job;
+use moeflux_schedule::{Job, Owner};
 
 use crate::http::reply::failure_of;
 use crate::http::rules::{self, Reading};
@@ -35,13 +35,19 @@ pub(crate) struct Planned {
 }
 
 /// The jobs of a request, in the order of its prompts.
-pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned>, Failure> {
+pub(crate) fn plan(
+    shared: &Shared,
+    owner: Owner,
+    request: Request,
+) -> Result<VecDeque<Planned>, Failure> {
     shared.check_name(request.model.as_deref())?;
     let seed = request.sampling.seed.unwrap_or_else(|| shared.draw());
     let sampling = request.sampling.over(shared.served.text.sampling(seed));
     check_biases(&sampling, shared.served.text.tokenizer())?;
     let prompts = match &request.prompt {
-        Prompt::Chat(conversation, options) => vec![read_chat(shared, conversation, options)?],
+        Prompt::Chat(conversation, options) => {
+            vec![read_chat(shared, owner, (conversation, options))?]
+        }
         Prompt::Texts(texts) if let [only] = &texts[..] => {
             vec![read(shared, ("prompt", only), request.is_echoed)?]
         }
@@ -72,6 +78,7 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
         let mut sampling = sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(first_answer);
         let job = Job {
+            owner,
             prompt: prompt.tokens,
             parts_at: prompt.parts_at,
             n_answers: request.n_answers,
@@ -90,9 +97,13 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
 }
 
 /// The tokens of a prompt that are not to be answered.
-pub(crate) fn tokens(shared: &Shared, prompt: &Prompt) -> Result<Vec<TokenId>, Failure> {
+pub(crate) fn tokens(
+    shared: &Shared,
+    owner: Owner,
+    prompt: &Prompt,
+) -> Result<Vec<TokenId>, Failure> {
     let prepared = match prompt {
-        Prompt::Chat(conversation, options) => read_chat(shared, conversation, options)?,
+        Prompt::Chat(conversation, options) => read_chat(shared, owner, (conversation, options))?,
         Prompt::Texts(texts) => {
             let first = texts.first().expect("a request has a prompt");
             return match first {
@@ -150,8 +161,8 @@ struct Prepared {
 
 fn read_chat(
     shared: &Shared,
-    conversation: &Conversation,
-    options: &ChatOptions,
+    owner: Owner,
+    (conversation, options): (&Conversation, &ChatOptions),
 ) -> Result<Prepared, Failure> {
     if !conversation.tools.is_empty() && shared.calls.is_none() {
         shared
@@ -159,14 +170,14 @@ fn read_chat(
     }
     let (format, options) = format_of(shared, options)?;
     let tokenizer = shared.served.text.tokenizer();
-    let replays = shared.replays().map(|it| it.clone());
+    let replays = shared.replays(owner).map(|it| it.clone());
     let prompt = format.prepare(conversation, &options, tokenizer, replays.as_ref());
     let prompt = prompt.map_err(refused_by_template)?;
     if prompt.tokens.is_empty() {
         return Err(Failure::invalid("messages", "the template makes an empty prompt of these"));
     }
     let n_replayed = prompt.n_replayed();
-    if let Some(mut replays) = shared.replays().filter(|_| n_replayed > 0) {
+    if let Some(mut replays) = shared.replays(owner).filter(|_| n_replayed > 0) {
         replays.used(&prompt);
     }
     let moeflux_chat::Prepared { tokens, start, parts_at, key, .. } = prompt;

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::http::{Method, Request, Response};
 use axum::middleware;
 use axum::routing::{MethodRouter, get, post};
+use moeflux_schedule::Owner;
 
 use crate::http::body;
 use crate::http::generate::{self, Dialect};
@@ -90,10 +91,12 @@ async fn serve(
     operation: Operation,
     request: Request<Body>,
 ) -> Response<Body> {
-    let (family, id) = known(&request);
+    let (family, id, owner) = known(&request);
     let served = match operation {
-        Operation::Answer(dialect) => generate::answer(shared, dialect, request, &id).await,
-        Operation::Ask(question) => plain::ask(&shared, question, request).await,
+        Operation::Answer(dialect) => {
+            generate::answer(shared, (dialect, owner), request, &id).await
+        }
+        Operation::Ask(question) => plain::ask(&shared, (question, owner), request).await,
         Operation::Model => plain::model(&shared, request).await.map_err(Problem::from),
         Operation::Models => Ok(plain::models(&shared)),
         Operation::Health => Ok(plain::health(&shared)),
@@ -106,7 +109,7 @@ async fn serve(
 }
 
 async fn refuse(request: Request<Body>, kind: FailureKind, problem: &str) -> Response<Body> {
-    let (family, id) = known(&request);
+    let (family, id, _) = known(&request);
     let path: String = request.uri().path().chars().take(PATH_CHARACTERS_MAX).collect();
     let problem = format!("{} `{path}`: the path {problem}", request.method());
     body::discard(request).await;
@@ -114,11 +117,12 @@ async fn refuse(request: Request<Body>, kind: FailureKind, problem: &str) -> Res
 }
 
 /// What the guard found out.
-fn known(request: &Request<Body>) -> (Family, RequestId) {
+fn known(request: &Request<Body>) -> (Family, RequestId, Owner) {
     let extensions = request.extensions();
     let family = extensions.get::<Family>().copied().expect("the guard comes first");
     let id = extensions.get::<RequestId>().cloned().expect("the guard comes first");
-    (family, id)
+    let owner = extensions.get::<Owner>().copied().expect("the guard comes first");
+    (family, id, owner)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use moeflux::Finish;
 use moeflux_chat::PromptKey;
-use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
+use moeflux_schedule::{Event as JobEvent, Owner, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::inbox::Inbox;
@@ -44,6 +44,7 @@ pub(crate) struct Run {
 
 /// A prompt and its answers.
 struct Part {
+    owner: Owner,
     /// While its job goes on.
     ticket: Option<Ticket>,
     n_prompt_tokens: usize,
@@ -64,6 +65,7 @@ impl Run {
     /// A run of these prompts; [`Run::submit`] begins it.
     pub(crate) fn new(shared: Arc<Shared>, planned: VecDeque<Planned>, record: Record) -> Self {
         let part = |planned: &Planned| Part {
+            owner: planned.job.owner,
             ticket: None,
             n_prompt_tokens: planned.job.prompt.len(),
             n_answers: planned.job.n_answers,
@@ -282,7 +284,7 @@ impl Part {
     fn keep(&mut self, answer_idx: usize, shared: &Shared) {
         let Some(key) = &self.key else { return };
         let whole = std::mem::take(&mut self.samplings[answer_idx]).whole();
-        if let (Some(sampled), Some(mut replays)) = (whole, shared.replays()) {
+        if let (Some(sampled), Some(mut replays)) = (whole, shared.replays(self.owner)) {
             replays.keep(key.clone(), sampled);
         }
     }

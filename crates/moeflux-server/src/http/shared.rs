@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use moeflux::Result;
 use moeflux_chat::{CallFormat, ChatFormat, Grammars, Replays};
+use moeflux_schedule::Owner;
 
 use crate::http::body::Room;
-use crate::http::config::{Config, Served};
+use crate::http::config::{CacheScope, Config, Served};
 use crate::metrics::ConnectionCounts;
 use crate::wire::{Failure, FailureKind, Head};
 
@@ -28,8 +29,9 @@ pub(crate) struct Shared {
     pub(crate) calls: Option<&'static CallFormat>,
     pub(crate) grammars: Grammars,
     pub(crate) connections: ConnectionCounts,
-    /// What was sampled for earlier answers; `None` if histories are read as they come.
-    replays: Option<Mutex<Replays>>,
+    /// The sampled tokens of earlier answers, by their owners; empty if histories are read as they
+    /// come.
+    replays: Vec<Mutex<Replays>>,
     /// Turns of histories that were replayed.
     pub(crate) n_replayed: AtomicU64,
     pub(crate) bodies: Room,
@@ -49,12 +51,17 @@ impl Shared {
             Some(format) => Grammars::of_format(text, format),
             None => Grammars::new(text, None),
         };
-        let replays = (config.replay_bytes > 0).then(|| Replays::new(config.replay_bytes));
+        let n_owners = match config.cache {
+            CacheScope::PerKey => config.keys.len().max(1),
+            CacheScope::Shared => 1,
+        };
+        let of_owner = |_| Mutex::new(Replays::new(config.replay_bytes / n_owners));
+        let replays = (0..n_owners).filter(|_| config.replay_bytes > 0).map(of_owner).collect();
         Ok(Self {
             format,
             calls,
             grammars,
-            replays: replays.map(Mutex::new),
+            replays,
             config,
             served,
             connections: ConnectionCounts::default(),
@@ -66,9 +73,10 @@ impl Shared {
         })
     }
 
-    /// What was sampled for earlier answers. Whoever has it keeps others from it: not for long.
-    pub(crate) fn replays(&self) -> Option<MutexGuard<'_, Replays>> {
-        let replays = self.replays.as_ref()?;
+    /// The sampled tokens of an owner's earlier answers; `None` if none are kept. The lock is not
+    /// held for long.
+    pub(crate) fn replays(&self, owner: Owner) -> Option<MutexGuard<'_, Replays>> {
+        let replays = self.replays.get(owner.0)?;
         Some(replays.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -5,6 +5,7 @@ mod client;
 mod server;
 mod dialects;
 mod prompts;
+mod owners;
 mod plain;
 mod refusals;
 mod rules;
