@@ -9,8 +9,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use moeflux::{Error, Result};
+use socket2::SockRef;
 
 use crate::http::config::Config;
+
+/// Bytes that the system holds for a reader of a connection. The usual limit of Linux grows to
+/// 4 MiB: whole answers would lie there unread, outside this process's memory, before their jobs
+/// are told to pause.
+const SEND_BUFFER_BYTES: usize = 128 << 10;
 
 /// Names that are tried for a folder: a server that was killed may have left one behind.
 #[cfg(unix)]
@@ -70,6 +76,8 @@ fn bind_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     let bind = || {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
+        // Accepted connections inherit it.
+        SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
