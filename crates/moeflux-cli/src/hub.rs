@@ -27,6 +27,7 @@ impl From<moeflux_hub::Error> for Failure {
         use moeflux_hub::Error as Hub;
         match error {
             Hub::Asked(problem) => Self::Usage(problem),
+            Hub::Cancelled => Self::interrupted(),
             Hub::Io { action, path, source } => Error::Io { action, path, source }.into(),
             other => Error::Input(other.to_string()).into(),
         }

@@ -39,11 +39,16 @@ impl Interrupt {
             }
             let now = clock::instant();
             if is_another_wish(*first.get_or_insert(now), now) {
-                #[expect(clippy::disallowed_methods, reason = "asked twice")]
-                std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
+                Self::end_process();
             }
         });
         Self::heard(flag, listening)
+    }
+
+    /// Ends the process as Ctrl-C does where nothing listens.
+    #[expect(clippy::disallowed_methods, reason = "nothing is left to be put in order")]
+    pub(crate) fn end_process() {
+        std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
     }
 
     /// The same; each wish is passed on, and the process ends only where `pass_on` ends it.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hash::BlobId;
+use crate::hash::{BlobId, Expected};
 
 /// Of the form in which the cache keeps listings.
 const FORMAT_VERSION: u32 = 1;
@@ -84,6 +84,11 @@ impl Listing {
 }
 
 impl Listed {
+    /// Its contents.
+    pub(crate) fn expected(&self) -> Expected {
+        Expected { blob: self.blob.clone(), n_bytes: self.n_bytes }
+    }
+
     fn new(kept: Kept) -> Option<Self> {
         let git = BlobId::git(&kept.blob_id)?;
         Some(match &kept.lfs_sha256 {

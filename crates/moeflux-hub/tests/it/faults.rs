@@ -92,7 +92,8 @@ fn a_server_that_stays_away_is_given_up() {
     let url = bench.server.url();
     let settings = bench.settings();
     drop(bench);
-    let hub = moeflux_hub::Hub::new(settings, moeflux_hub::Stop::default());
+    let hub =
+        moeflux_hub::Hub::new(settings, moeflux_hub::Trust::Marks, moeflux_hub::Stop::default());
     let said = line(crate::support::pull(&hub, ID, &[]));
     let host = url.strip_prefix("http://").unwrap();
     assert!(said.contains(host) && said.contains("given up after 4"), "{said}");
