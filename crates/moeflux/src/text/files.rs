@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::format::read_file_if_there;
+use crate::format::{parse_json, read_file_if_there};
 
 /// Most bytes of a JSON file that configures something. The largest published ones, with
 /// thousands of added tokens, have about 2 MB. As a tree, a list of numbers takes 80 times as much
@@ -65,7 +65,7 @@ pub(super) fn read_text(path: &Path, bytes_max: u64) -> Result<Option<String>> {
 /// The JSON object in a file.
 pub(super) fn read_object(path: &Path) -> Result<Option<Value>> {
     let Some(bytes) = read_file_if_there(path, CONFIG_BYTES_MAX)? else { return Ok(None) };
-    let value: Value = serde_json::from_slice(&bytes)
+    let value = parse_json(&bytes)
         .map_err(|error| Error::malformed(path, format!("not JSON: {error}")))?;
     if !value.is_object() {
         return Err(Error::malformed(path, "not a JSON object"));
