@@ -28,6 +28,12 @@ const PAGE_BYTES_MAX: u64 = 16 << 20;
 /// The hub advises against more files.
 const N_ENTRIES_MAX: usize = 100_000;
 
+/// Ten times what so many files need: a hub may have shorter pages, but not one file on each.
+const N_PAGES_MAX: usize = 1_000;
+
+/// All pages together: more could not be kept in the cache.
+const PAGES_BYTES_MAX: u64 = TREE_BYTES_MAX;
+
 /// Listings in the cache.
 const TREE_BYTES_MAX: u64 = 64 << 20;
 
@@ -155,15 +161,29 @@ impl Hub {
         }
         let (endpoint, id) = (self.client.endpoint(), &wanted.id);
         let url = format!("{endpoint}/api/models/{id}/tree/{commit}?recursive=true&expand=false");
-        let (mut listing, mut n_entries, mut next) = (Listing::default(), 0, Some(url));
+        let (mut listing, mut next) = (Listing::default(), Some(url));
+        let (mut n_pages, mut n_entries, mut n_bytes) = (0, 0, 0);
         while let Some(url) = next {
             let (bytes, following) = self.client.read(wanted, &url, PAGE_BYTES_MAX)?;
             let added = listing.add_page(&bytes);
             let n_added = added.map_err(|problem| not_a_hub(endpoint, &problem))?;
+            n_pages += 1;
             n_entries += n_added;
-            if n_entries > N_ENTRIES_MAX || following.is_some() && n_added == 0 {
-                let problem = format!("{id}: a list of more than {N_ENTRIES_MAX} files");
-                return Err(Error::Answer(problem));
+            n_bytes += bytes.len() as u64;
+            let what = if n_entries > N_ENTRIES_MAX {
+                Some(format!("has more than {N_ENTRIES_MAX} entries"))
+            } else if n_bytes > PAGES_BYTES_MAX {
+                Some(format!("has more than {PAGES_BYTES_MAX} bytes"))
+            } else if n_pages == N_PAGES_MAX && following.is_some() {
+                Some(format!("has more than {N_PAGES_MAX} pages"))
+            } else if n_added == 0 && following.is_some() {
+                Some(format!("goes on behind page {n_pages}, which is empty"))
+            } else {
+                None
+            };
+            if let Some(what) = what {
+                let problem = format!("{id}: the list of files that {endpoint} sends {what}");
+                return Err(Error::Answer(problem + ": check HF_ENDPOINT"));
             }
             next = following;
         }

@@ -216,6 +216,36 @@ fn what_is_no_hub_is_told() {
 }
 
 #[test]
+fn a_list_of_files_has_limits() {
+    let wanted = format!("{ID}@{FIRST}");
+    let small = |n: usize| {
+        let file = |idx| File::new(&format!("{idx}"), Contents::new(b""));
+        (0..n).map(file).collect::<Vec<_>>()
+    };
+    let long = |n: usize| {
+        let file = |idx| File::new(&format!("{idx}{}", "x".repeat(1 << 20)), Contents::new(b""));
+        (0..n).map(file).collect::<Vec<_>>()
+    };
+    for (files, page, words) in [
+        (small(100_001), 1000, "has more than 100000 entries"),
+        (small(1001), 1, "has more than 1000 pages"),
+        (long(65), 8, "has more than 67108864 bytes"),
+        (long(17), 100, "an answer of more than 16777216 bytes"),
+        (small(3), 0, "goes on behind page 1, which is empty"),
+    ] {
+        let bench = Bench::empty();
+        bench.server.put(ID, Access::Open, FIRST, &files);
+        bench.server.set_page(page);
+        let said = line(bench.look(&wanted));
+        assert!(said.contains(words) && said.len() < 300, "{said}");
+    }
+    let bench = Bench::empty();
+    bench.server.put(ID, Access::Open, FIRST, &small(1000));
+    bench.server.set_page(1);
+    assert_eq!(bench.look(&wanted).unwrap().listing().files().count(), 1000);
+}
+
+#[test]
 fn a_list_of_pieces_that_is_damaged_costs_bytes_only() {
     let bench = Bench::new();
     let file = weights(1);
