@@ -164,6 +164,7 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
     let mut text = String::new();
     let mut input = input.take(MESSAGE_BYTES_MAX);
     loop {
+        let n_bytes_before = text.len();
         let n_bytes = input.read_line(&mut text);
         let n_bytes =
             n_bytes.map_err(|error| Error::Input(format!("cannot read stdin: {error}")))?;
@@ -173,6 +174,12 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
         }
         if n_bytes == 0 && text.is_empty() {
             return Ok(Line::End);
+        }
+        // Blank lines do not end a message between quotes; very many of them are not looked at
+        // again with each line.
+        let is_blank = text[n_bytes_before..].trim().is_empty();
+        if n_bytes_before > 0 && n_bytes > 0 && is_blank && text.starts_with(QUOTES) {
+            continue;
         }
         let message = text.trim_end_matches(['\r', '\n']);
         if !text.ends_with('\n') || n_bytes == 0 || !is_open(message) {
