@@ -13,6 +13,7 @@ mod quiet;
 mod ask;
 mod progress;
 mod interrupt;
+mod signals;
 mod environment;
 mod out_file;
 mod logprobs;
@@ -119,6 +120,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let mut command = parse().command;
+    if matches!(command, Command::Serve(_)) {
+        signals::outlive();
+    }
     let joined = command.ranks().map_or(Ok(None), |args| ranks::join(&args));
     let group = match joined {
         Ok(group) => group,

@@ -85,6 +85,24 @@ fn the_demo_model_answers_and_the_process_ends_well() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn signals_that_ask_for_no_end_do_not_end_it() {
+    let mut served = Served::start(&["--port", "0"], &[]);
+    let id = served.child.id().to_string();
+    for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
+        // More than one: what is blocked waits, and the next one finds it waiting.
+        for _ in 0..3 {
+            let sent = Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap();
+            assert!(sent.success(), "{signal}");
+        }
+        assert_eq!(served.ask("GET /health", "").0, 200, "{signal}");
+    }
+    let body = json!({"prompt": "a", "max_tokens": 2});
+    served.json("POST /v1/completions", &body);
+    end(&mut served);
+}
+
 /// Ends it as a service manager does; what it said.
 #[cfg(unix)]
 fn end(served: &mut Served) -> String {
