@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::failure::EXIT_CODE_OF_INTERRUPT;
+use crate::print;
 
 /// One wish to end may come as several signals: `timeout -s INT` sends to the process and to its
 /// group at once. Nobody presses Ctrl-C twice so fast.
@@ -75,7 +76,7 @@ impl Interrupt {
 
     fn heard(flag: Arc<AtomicBool>, listening: Result<(), ctrlc::Error>) -> Self {
         if let Err(error) = listening {
-            eprintln!("note: Ctrl-C cannot be caught here: {error}");
+            print::aside(&format!("note: Ctrl-C cannot be caught here: {error}"));
         }
         Self(flag)
     }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use moeflux_io::OneLine;
 use serde::{Deserialize, Serialize};
 
 use crate::hash::{BlobId, Expected};
@@ -55,7 +56,7 @@ impl Listing {
                 xet_hash: entry.xet_hash,
             };
             let listed = Listed::new(kept)
-                .ok_or_else(|| format!("the hash of `{}` is none", entry.path.escape_debug()))?;
+                .ok_or_else(|| format!("the hash of `{}` is none", OneLine::name(&entry.path)))?;
             self.0.insert(entry.path, listed);
         }
         Ok(n_entries)

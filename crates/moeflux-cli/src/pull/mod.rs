@@ -14,12 +14,14 @@ use clap::Args;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::{ByteCount, Error};
 use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Remote, Stop, Trust, Wanted};
+use moeflux_io::OneLine;
 
 use crate::ask::{self, confirm};
 use crate::disk;
 use crate::failure::{Failure, Outcome};
 use crate::hub;
 use crate::interrupt::Interrupt;
+use crate::print;
 use crate::ranges;
 use crate::size;
 use offer::Offer;
@@ -90,7 +92,7 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
         return Ok(offer.lines(&remote).join("\n"));
     }
     for line in offer.lines(&remote) {
-        eprintln!("{line}");
+        print::aside(&line);
     }
     let missing_bytes = offer.missing_bytes();
     if missing_bytes > 0 {
@@ -122,7 +124,7 @@ fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
         let named = sorted.iter().take(N_LISTED_MAX);
         let named: Vec<String> = named
             .map(|(path, bytes)| {
-                format!("{} ({})", path.escape_debug(), ByteCount(*bytes).rounded())
+                format!("{} ({})", OneLine::name(path), ByteCount(*bytes).rounded())
             })
             .collect();
         let more = if n_left > 0 { format!(", and {n_left} more") } else { String::new() };

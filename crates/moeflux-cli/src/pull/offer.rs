@@ -2,6 +2,7 @@
 
 use moeflux::ByteCount;
 use moeflux_hub::{Hub, Presence, Remote};
+use moeflux_io::OneLine;
 
 use crate::disk;
 use crate::failure::Outcome;
@@ -93,7 +94,7 @@ impl Offer {
 
 /// Which files have other contents than the hub lists.
 fn damaged(paths: &[String]) -> Option<String> {
-    let first = paths.first()?.escape_debug();
+    let first = OneLine::name(paths.first()?);
     Some(match paths.len() - 1 {
         0 => format!("{first}: does not have the hash that the hub lists, and is fetched again"),
         n_more => format!(

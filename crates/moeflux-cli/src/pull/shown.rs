@@ -8,6 +8,7 @@ use moeflux::ByteCount;
 use moeflux_hub::Progress;
 
 use crate::clock;
+use crate::print;
 use crate::progress::Bar;
 
 /// Between two lines where nobody looks.
@@ -43,7 +44,7 @@ impl Shown {
         let Progress { total_bytes, done_bytes, is_waiting, .. } = progress;
         if is_waiting && !self.said_waiting {
             self.said_waiting = true;
-            eprintln!("another process downloads some of these files: waiting for it");
+            print::aside("another process downloads some of these files: waiting for it");
         }
         if std::io::stderr().is_terminal() {
             let new = || Bar::bytes_from(self.doing, total_bytes, done_bytes);
@@ -63,11 +64,11 @@ impl Shown {
             return;
         }
         self.line = Some((now, done_bytes));
-        eprintln!(
+        print::aside(&format!(
             "{} {}",
             self.done,
             text(total_bytes, done_bytes, done_bytes.saturating_sub(before_bytes), time)
-        );
+        ));
     }
 }
 

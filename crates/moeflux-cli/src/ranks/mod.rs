@@ -29,6 +29,7 @@ use crate::cache::variable;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::print;
 use delayed::Delayed;
 
 #[cfg(unix)]
@@ -157,7 +158,7 @@ fn say(rank: usize, error: &Error) {
 
 /// Says something in one piece, before the job is over.
 fn say_at_once(text: &str) {
-    eprint!("{text}");
+    print::aside(text.trim_end());
     wait(FORWARD_TIME);
 }
 

@@ -246,6 +246,23 @@ fn a_list_of_files_has_limits() {
 }
 
 #[test]
+fn what_a_hub_says_is_harmless() {
+    let evil = "evil\u{202e}\u{2066}.safetensors";
+    let bench = Bench::empty();
+    bench.server.put(ID, Access::Open, FIRST, &[File::new(evil, Contents::noise(1, 20_000))]);
+    bench.server.faults(|seen, _| match seen.path.contains("/resolve/") {
+        true => Fault::Status(500, &[]),
+        false => Fault::Nothing,
+    });
+    let said = line(bench.pull(ID));
+    assert!(said.contains("evil\\u{202e}\\u{2066}.safetensors: "), "{said}");
+    let bench = Bench::empty();
+    bench.server.put(ID, Access::Open, FIRST, &[File::new("a\x1b[2J\n", Contents::new(b""))]);
+    let said = line(crate::support::pull(&bench.hub(), ID, &["*"]));
+    assert!(said.contains("the file name `a\\u{1b}[2J\\n`"), "{said}");
+}
+
+#[test]
 fn a_list_of_pieces_that_is_damaged_costs_bytes_only() {
     let bench = Bench::new();
     let file = weights(1);
