@@ -1,9 +1,8 @@
 //! Names and texts of others on their way to a terminal: nothing in them does anything there.
 
 use std::fs;
-use std::process::Command;
-#[cfg(unix)]
-use std::process::Stdio;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -78,7 +77,6 @@ fn what_configs_and_paths_say_is_harmless() {
     check_fails(&["rm", "a/b@x\u{202e}y", "--yes"], &["is not in the cache"]);
 }
 
-#[cfg(unix)]
 #[test]
 fn branches_and_folders_in_lists_are_harmless() {
     let dir = TempDir::new();
@@ -118,11 +116,8 @@ fn noisy() -> TempDir {
     dir
 }
 
-#[cfg(unix)]
 #[test]
 fn an_answer_on_a_terminal_is_harmless_and_in_a_pipe_it_is_whole() {
-    use std::io::Read as _;
-
     let dir = noisy();
     let model = dir.file("noisy");
     let args = ["generate", "x", "-n", "400", "--seed", "3", "--temp", "1.2", "--model"];

@@ -117,12 +117,17 @@ fn end(served: &mut Served) -> String {
 #[cfg(unix)]
 #[test]
 fn prompts_are_logged_only_on_request() {
-    let body = json!({"prompt": "Zebra", "max_tokens": 1});
-    for (options, is_logged) in [(&[][..], false), (&["--log-prompts"], true)] {
+    let body = json!({"prompt": "Zebra\x1b[2J\u{9b}31m\u{202e}\x07", "max_tokens": 1});
+    for (options, is_logged) in
+        [(&[][..], false), (&["--log-prompts"], true), (&["--log-prompts", "--log", "json"], true)]
+    {
         let mut served = Served::start(&[&["--port", "0"], options].concat(), &[]);
         served.json("POST /v1/completions", &body);
         let said = end(&mut served);
         assert_eq!(said.contains("Zebra"), is_logged, "{said}");
+        // Whoever watches the log is not a terminal for clients.
+        let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+        assert!(!said.contains(is_harmful), "{said:?}");
     }
 }
 
