@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use moeflux::Error;
+use moeflux_io::OneLine;
 
 use crate::failure::{Failure, Outcome};
 
@@ -25,7 +26,8 @@ pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
         return Err(Failure::Usage(problem));
     }
     let choice = if default == Default::Yes { "[Y/n]" } else { "[y/N]" };
-    let asked = write!(stderr, "{question} {choice} ").and_then(|()| stderr.flush());
+    let asked =
+        write!(stderr, "{} {choice} ", OneLine::message(question)).and_then(|()| stderr.flush());
     let mut line = String::new();
     let read = asked.and_then(|()| stdin.lock().read_line(&mut line));
     let n_bytes = read.map_err(|error| Error::Input(format!("cannot ask: {error}")))?;

@@ -14,11 +14,13 @@ use moeflux_chat::{
     AnswerForm, AnswerRules, Assistant, ChatFormat, ChatOptions, Constraint, Conversation, Ending,
     Grammars, Refusal, RulePart, ToolChoice, Turn,
 };
+use moeflux_io::OneLine;
 use moeflux_server::wire::{self, Prompt, Request, chat};
 use serde_json::{Map, Value, json};
 
 use crate::clock;
 use crate::failure::{Failure, Outcome};
+use crate::print;
 use crate::shown::{Begins, Calls};
 
 /// Bytes of a prompt from stdin or of a file: far beyond any context.
@@ -100,8 +102,8 @@ impl Asked {
             let without_effect = ignored.names().filter(|it| it.starts_with("tools["));
             let without_effect = without_effect.collect::<Vec<_>>().join(", ");
             if !without_effect.is_empty() {
-                let names = without_effect.escape_debug();
-                eprintln!("note: {}: without effect: {names}", path.display());
+                let names = OneLine::message(&without_effect);
+                print::aside(&format!("note: {}: without effect: {names}", path.display()));
             }
         }
         let Conversation { mut turns, tools, .. } = *conversation;
@@ -202,7 +204,7 @@ impl Asked {
         let tools = chat.rules.callable(&chat.conversation.tools);
         let call_format = format.call_format();
         if call_format.is_none() && !tools.is_empty() {
-            eprintln!("note: calls stay text: the chat template writes none in a known way");
+            print::aside("note: calls stay text: the chat template writes none in a known way");
         }
         let grammars = Grammars::of_format(Arc::clone(text), &format);
         let constraint = grammars.constraint(&chat.rules, &tools, prompt.start);

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::{RawConfig, read_file};
+use moeflux::provider::format::{RawConfig, parse_json, read_file};
 use moeflux::provider::spec::{ModelSpec, NativeFormat, QuantParams};
 use moeflux::provider::weights::{ImaginedCheckpoint, ImaginedKind};
 use moeflux::{Error, Result};
@@ -51,7 +51,7 @@ impl BareConfig {
     /// [`Error::Malformed`] if it is no JSON object.
     pub(crate) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let path = path.to_owned();
-        let value: Value = serde_json::from_slice(&bytes)
+        let value = parse_json(&bytes)
             .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
         let Value::Object(mut root) = value else {
             return Err(Error::malformed(&path, "is not a JSON object, so it is not a config"));

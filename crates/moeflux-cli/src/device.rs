@@ -15,6 +15,7 @@ use moeflux_gpu::maker::GpuMaker;
 
 use crate::args::{BackendName, ModelArgs};
 use crate::needs::Needs;
+use crate::print;
 use crate::quiet::without_noise;
 
 /// The API whose runs of all tests are recorded: others have to be asked for.
@@ -55,7 +56,7 @@ pub(crate) fn falls_back(backend: BackendName, error: &Error) -> bool {
 
 /// Says that the CPU computes, and why.
 pub(crate) fn say_fallback(error: &Error) {
-    eprintln!("note: computing on the CPU: {error}");
+    print::aside(&format!("note: computing on the CPU: {error}"));
 }
 
 /// Refuses a model whose resident weights are more than what `--gpu-memory` allows.
@@ -93,15 +94,15 @@ fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
     let fits = room.0 >= needed_bytes;
     let (needed, room) = (needed.rounded(), room.rounded());
     if fits {
-        eprintln!(
+        print::aside(&format!(
             "note: computing on {name}: the model fits there ({needed} of {room}); --backend cpu \
              computes on the CPU"
-        );
+        ));
     } else {
-        eprintln!(
+        print::aside(&format!(
             "note: computing on the CPU: the model needs {needed}, {name} has room for {room}; \
              --backend gpu uses it for a part"
-        );
+        ));
     }
     Ok(fits.then_some(adapter))
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use moeflux::{Error, Remedy};
+use moeflux_io::OneLine;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
@@ -60,7 +61,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(problem) | Self::Interrupted(problem) => write!(f, "{problem}"),
+            Self::Usage(problem) | Self::Interrupted(problem) => {
+                write!(f, "{}", OneLine::message(problem))
+            }
             Self::Failed(error) => write!(f, "{error}{}", error.remedy().map_or("", options)),
         }
     }
@@ -90,6 +93,17 @@ impl From<Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_is_one_harmless_line() {
+        for failure in [
+            Failure::Usage("a\x1b[2J\nb\u{202e}".to_owned()),
+            Failure::Interrupted("a\x1b[2J\nb\u{202e}".to_owned()),
+            Failure::Failed(Error::Input("a\x1b[2J\nb\u{202e}".to_owned())),
+        ] {
+            assert_eq!(failure.to_string(), "a\\u{1b}[2J\\nb\\u{202e}");
+        }
+    }
 
     #[test]
     fn a_remedy_is_followed_by_its_options() {

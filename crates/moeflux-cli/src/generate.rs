@@ -1,5 +1,6 @@
 //! `moeflux generate`: a prompt in, text out as it comes.
 
+use std::io::IsTerminal as _;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,12 +10,14 @@ use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::{Engine, Event, Finish, ModelText, Result, StopStrings, TokenId, Tokenizer};
 use moeflux_chat::{AnswerStart, ThoughtFormat};
+use moeflux_io::OneLine;
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
 use crate::asked::{Asked, Chat, Encoded};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
+use crate::harmless::Harmless;
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::print::{self, Reader};
@@ -143,6 +146,8 @@ struct Answer<'a> {
     tokenizer: &'a Tokenizer,
     engine: &'a Engine,
     shown: Shown,
+    /// `None` where the text goes to a file or a pipe: it comes through as it is.
+    harmless: Option<Harmless>,
     text: String,
     /// Only where they are printed at the end.
     calls: Vec<ShownCall>,
@@ -168,6 +173,7 @@ impl<'a> Answer<'a> {
             tokenizer,
             engine,
             shown,
+            harmless: std::io::stdout().is_terminal().then(Harmless::default),
             text: String::new(),
             calls: Vec::new(),
             cut_calls: Vec::new(),
@@ -227,8 +233,16 @@ impl<'a> Answer<'a> {
 
     fn write_text(&mut self, text: &str) {
         self.text.push_str(text);
-        if !text.is_empty() && !self.args.json && matches!(self.output, Ok(Reader::Reads)) {
-            self.output = print::piece(text);
+        let shown = match &mut self.harmless {
+            Some(harmless) => harmless.push(text),
+            None => text.to_owned(),
+        };
+        self.print(&shown);
+    }
+
+    fn print(&mut self, shown: &str) {
+        if !shown.is_empty() && !self.args.json && matches!(self.output, Ok(Reader::Reads)) {
+            self.output = print::piece(shown);
         }
     }
 
@@ -247,6 +261,8 @@ impl<'a> Answer<'a> {
         self.reading = None;
         let held = self.shown.finish(finish);
         self.write(held);
+        let rest = self.harmless.as_mut().map_or("", Harmless::finish);
+        self.print(rest);
         let output = std::mem::replace(&mut self.output, Ok(Reader::Left));
         if self.args.json {
             print::line(&self.json(engine, (seed, context), finish).to_string())?;
@@ -258,7 +274,9 @@ impl<'a> Answer<'a> {
         }
         self.tell_what_was_cut(finish);
         if finish == Finish::ContextFull {
-            eprintln!("note: the context of {context} tokens is full; --context sets it");
+            print::aside(&format!(
+                "note: the context of {context} tokens is full; --context sets it"
+            ));
         }
         if self.args.stats {
             self.stats.print(engine, (seed, context, finish), &self.hosts());
@@ -293,11 +311,13 @@ impl<'a> Answer<'a> {
     fn tell_what_was_cut(&self, finish: Finish) {
         let way_out = if finish == Finish::Length { "; -n allows more tokens" } else { "" };
         for name in &self.cut_calls {
-            let name = name.escape_debug();
-            eprintln!("note: a call of `{name}` was cut and is not printed{way_out}");
+            let name = OneLine::name(name);
+            print::aside(&format!("note: a call of `{name}` was cut and is not printed{way_out}"));
         }
         if self.cut_calls.is_empty() && self.is_bound && finish != Finish::EndToken {
-            eprintln!("note: the answer was cut, perhaps in the middle of JSON{way_out}");
+            print::aside(&format!(
+                "note: the answer was cut, perhaps in the middle of JSON{way_out}"
+            ));
         }
     }
 }

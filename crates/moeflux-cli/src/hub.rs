@@ -27,6 +27,7 @@ impl From<moeflux_hub::Error> for Failure {
         use moeflux_hub::Error as Hub;
         match error {
             Hub::Asked(problem) => Self::Usage(problem),
+            Hub::Cancelled => Self::interrupted(),
             Hub::Io { action, path, source } => Error::Io { action, path, source }.into(),
             other => Error::Input(other.to_string()).into(),
         }
@@ -103,7 +104,7 @@ pub(crate) fn described(config: &[u8]) -> Result<String> {
         (None, Some(native)) => native.name().to_owned(),
         (None, None) => {
             let dtype = text("torch_dtype").or_else(|| text("dtype")).unwrap_or("");
-            dtype.escape_debug().to_string()
+            moeflux_io::OneLine::name(dtype).to_string()
         }
     };
     let comma = if stored.is_empty() { "" } else { ", " };

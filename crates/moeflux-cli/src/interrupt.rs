@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::failure::EXIT_CODE_OF_INTERRUPT;
+use crate::print;
 
 /// One wish to end may come as several signals: `timeout -s INT` sends to the process and to its
 /// group at once. Nobody presses Ctrl-C twice so fast.
@@ -39,11 +40,16 @@ impl Interrupt {
             }
             let now = clock::instant();
             if is_another_wish(*first.get_or_insert(now), now) {
-                #[expect(clippy::disallowed_methods, reason = "asked twice")]
-                std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
+                Self::end_process();
             }
         });
         Self::heard(flag, listening)
+    }
+
+    /// Ends the process as Ctrl-C does where nothing listens.
+    #[expect(clippy::disallowed_methods, reason = "nothing is left to be put in order")]
+    pub(crate) fn end_process() {
+        std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
     }
 
     /// The same; each wish is passed on, and the process ends only where `pass_on` ends it.
@@ -70,7 +76,7 @@ impl Interrupt {
 
     fn heard(flag: Arc<AtomicBool>, listening: Result<(), ctrlc::Error>) -> Self {
         if let Err(error) = listening {
-            eprintln!("note: Ctrl-C cannot be caught here: {error}");
+            print::aside(&format!("note: Ctrl-C cannot be caught here: {error}"));
         }
         Self(flag)
     }

@@ -8,6 +8,7 @@ use clap::Args;
 use moeflux::ByteCount;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux_hub::{Cache, Repo, Snapshot, State};
+use moeflux_io::OneLine;
 use serde_json::{Value, json};
 
 use crate::failure::Outcome;
@@ -87,7 +88,9 @@ fn repo_lines(repo: &Repo) -> Vec<String> {
     let mut lines = vec![format!("{}: {size}{partial}", repo.id)];
     lines.extend(repo.snapshots.iter().map(|snapshot| {
         let Row { snapshot, runs } = row(snapshot);
-        let refs = if snapshot.refs.is_empty() { "-".to_owned() } else { snapshot.refs.join(" ") };
+        let refs: Vec<String> =
+            snapshot.refs.iter().map(|it| OneLine::name(it).to_string()).collect();
+        let refs = if refs.is_empty() { "-".to_owned() } else { refs.join(" ") };
         let size = ByteCount(snapshot.n_bytes).rounded();
         let (mark, text) = match &runs {
             Ok(text) => (' ', text),

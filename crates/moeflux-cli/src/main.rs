@@ -2,17 +2,18 @@
 //!
 //! Exit status: 0 done, 1 failed, 2 wrong use, 130 ended by Ctrl-C. Results go to stdout, all else
 //! to stderr.
-#![expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
 
 mod clock;
 mod failure;
 mod size;
 mod fold;
 mod print;
+mod harmless;
 mod quiet;
 mod ask;
 mod progress;
 mod interrupt;
+mod signals;
 mod environment;
 mod out_file;
 mod logprobs;
@@ -61,6 +62,7 @@ mod completions;
 #[cfg(test)]
 mod test_dir;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -118,7 +120,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let mut command = parse().command;
+    let mut command = match parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return refuse(&error),
+    };
+    if matches!(command, Command::Serve(_)) {
+        signals::outlive();
+    }
     let joined = command.ranks().map_or(Ok(None), |args| ranks::join(&args));
     let group = match joined {
         Ok(group) => group,
@@ -176,17 +184,30 @@ fn lead(command: &mut Command, group: &RankGroup) {
 
 /// Says why; the exit code.
 fn fail(failure: &Failure) -> ExitCode {
-    eprint!("{}", failure.line());
+    print::aside(failure.line().trim_end());
     failure.exit_code()
 }
 
 /// What was typed; options of the server may stand in the environment instead.
-fn parse() -> Cli {
+fn parse() -> Result<Cli, clap::Error> {
     // As with most commands, so that an alias may have options that are typed again.
     let command = Cli::command().args_override_self(true);
     let command = command.mut_subcommand("serve", environment::name_options);
-    let matches = command.get_matches();
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    let matches = command.try_get_matches()?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// Says what is wrong with what was typed, or the help that was asked for; the exit code.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let is_evil = |it: OsString| it.to_string_lossy().contains(moeflux_io::is_harmful);
+    if error.use_stderr() && std::env::args_os().any(is_evil) {
+        // A script passes on names of others. Its colours are the price.
+        print::aside(error.render().to_string().trim_end());
+    } else {
+        // Nobody is left to be told.
+        drop(error.print());
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
 }
 
 impl Command {

@@ -21,6 +21,7 @@ use crate::failure::{Failure, Outcome};
 use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::measured::Measured;
+use crate::print;
 use crate::progress::Bar;
 
 /// A model's path: what was given, by its folder or by its name in the hub's cache, or the folder
@@ -233,9 +234,9 @@ pub(crate) fn open_on(
         && engine.stream_stats().is_none()
     {
         let mirror = mirror.display();
-        eprintln!(
+        print::aside(&format!(
             "note: nothing is read from the mirror {mirror}: all experts have room in memory"
-        );
+        ));
     }
     opened
 }

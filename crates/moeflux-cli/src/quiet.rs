@@ -55,7 +55,7 @@ impl Drop for Held {
         }
         let text = String::from_utf8_lossy(&text);
         for line in text.lines().filter(|line| !line.contains(NOISE)) {
-            eprintln!("{line}");
+            crate::print::aside(line);
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::fold::labelled;
 use crate::machine::{package_energy_uj, rss_bytes_peak};
+use crate::print;
 use crate::ranks::times::Times;
 use crate::size::binary;
 use crate::streaming;
@@ -199,7 +200,7 @@ impl Stats {
             say(&line);
         }
         for line in self.rank_times(engine, hosts).iter().flat_map(Times::lines) {
-            eprintln!("{line}");
+            print::aside(&line);
         }
         let arithmetic = arithmetic.name();
         say(&format!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}"));
@@ -227,7 +228,7 @@ impl TokenCost {
 /// On stderr.
 fn say(line: &str) {
     for line in labelled(line) {
-        eprintln!("{line}");
+        print::aside(&line);
     }
 }
 

@@ -149,7 +149,8 @@ impl Client {
                 _ => return Err(self.trouble(&answer)),
             }
         }
-        let problem = format!("{url}: more than {N_REDIRECTS_MAX} redirects, which is a circle");
+        let at = host(&url);
+        let problem = format!("{at}: more than {N_REDIRECTS_MAX} redirects, which is a circle");
         Err(Trouble::Final(Error::Answer(problem)))
     }
 

@@ -47,6 +47,12 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// Waits until the drive has all of a file: after a power cut a mark must not vouch for what never
+/// reached it. Answers whether it has; on Windows a file that is only read cannot be waited for.
+pub(crate) fn reach_drive(path: &Path) -> bool {
+    cfg!(windows) || ReadFile::open(path).and_then(|it| it.sync_data()).is_ok()
+}
+
 /// Makes the folder that a file is to be in.
 pub(crate) fn make_parent(path: &Path) -> Result<()> {
     let dir = path.parent().unwrap_or(path);

@@ -15,6 +15,13 @@ pub(crate) enum BlobId {
     Git(String),
 }
 
+/// Contents that are expected, and how long they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) blob: BlobId,
+    pub(crate) n_bytes: u64,
+}
+
 impl BlobId {
     /// A SHA-256, if it looks like one.
     pub(crate) fn sha256(digits: &str) -> Option<Self> {

@@ -16,6 +16,7 @@
 //!   snapshots/COMMIT/FILE           a link to a blob
 //!   refs/main                       a commit
 //!   trees/COMMIT.json               all files of the repository at that commit
+//!   .moeflux/HASH                   files that were found to have these contents
 //! .locks/models--OWNER--NAME/HASH.lock
 //! ```
 
@@ -29,18 +30,21 @@ mod hash;
 mod listing;
 mod choice;
 mod cache;
+mod mark;
+mod check;
 mod client;
 mod journal;
 mod remote;
 mod pull;
 
 pub use cache::{Cache, Removal, Repo, Snapshot, State};
+pub use check::{Progress, Trust};
 pub use choice::Choice;
 pub use error::{Error, Result};
 pub use glob::Glob;
 pub use listing::{Listed, Listing};
 pub use name::{RepoId, Wanted};
-pub use pull::{N_CONNECTIONS_MAX, PIECE_BYTES, Progress, Pulled};
+pub use pull::{N_CONNECTIONS_MAX, PIECE_BYTES, Pulled};
 pub use remote::{Hub, Presence, Remote};
 pub use settings::{Pace, Settings, Token};
 pub use stop::Stop;

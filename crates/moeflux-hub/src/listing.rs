@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use moeflux_io::OneLine;
 use serde::{Deserialize, Serialize};
 
-use crate::hash::BlobId;
+use crate::hash::{BlobId, Expected};
 
 /// Of the form in which the cache keeps listings.
 const FORMAT_VERSION: u32 = 1;
@@ -55,7 +56,7 @@ impl Listing {
                 xet_hash: entry.xet_hash,
             };
             let listed = Listed::new(kept)
-                .ok_or_else(|| format!("the hash of `{}` is none", entry.path.escape_debug()))?;
+                .ok_or_else(|| format!("the hash of `{}` is none", OneLine::name(&entry.path)))?;
             self.0.insert(entry.path, listed);
         }
         Ok(n_entries)
@@ -84,6 +85,11 @@ impl Listing {
 }
 
 impl Listed {
+    /// Its contents.
+    pub(crate) fn expected(&self) -> Expected {
+        Expected { blob: self.blob.clone(), n_bytes: self.n_bytes }
+    }
+
     fn new(kept: Kept) -> Option<Self> {
         let git = BlobId::git(&kept.blob_id)?;
         Some(match &kept.lfs_sha256 {

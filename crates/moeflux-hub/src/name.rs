@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use moeflux_io::OneLine;
+
 use crate::error::{Error, Result};
 
 /// The hub's own limit.
@@ -168,7 +170,7 @@ pub(crate) fn file_path(name: &str) -> Result<PathBuf> {
     match name.split('/').find_map(problem_of_segment) {
         None => Ok(name.split('/').collect()),
         Some(problem) => {
-            Err(Error::Answer(format!("the file name `{}` {problem}", name.escape_debug())))
+            Err(Error::Answer(format!("the file name `{}` {problem}", OneLine::name(name))))
         }
     }
 }

@@ -1,11 +1,14 @@
 //! A repository of the hub: its commit, its files, and which of these are wanted and here.
 //!
-//! **Invariant:** nothing is written; the name of every file that was chosen stays in its folder,
-//! and its length is one that files have.
+//! **Invariant:** nothing but marks is written; the name of every file that was chosen stays in its
+//! folder, and its length is one that files have.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::Path;
 
 use crate::cache::{Cache, Folder};
+use crate::check::{Checks, Condition, Progress, Trust};
 use crate::choice::{Choice, is_gguf, is_weights};
 use crate::client::{Client, quoted};
 use crate::error::{Error, Result};
@@ -25,6 +28,12 @@ const PAGE_BYTES_MAX: u64 = 16 << 20;
 /// The hub advises against more files.
 const N_ENTRIES_MAX: usize = 100_000;
 
+/// Ten times what so many files need: a hub may have shorter pages, but not one file on each.
+const N_PAGES_MAX: usize = 1_000;
+
+/// All pages together: more could not be kept in the cache.
+const PAGES_BYTES_MAX: u64 = TREE_BYTES_MAX;
+
 /// Listings in the cache.
 const TREE_BYTES_MAX: u64 = 64 << 20;
 
@@ -41,6 +50,7 @@ pub struct Hub {
     cache: Cache,
     stop: Stop,
     client: Client,
+    checks: Checks,
 }
 
 /// A repository at a commit, and what is wanted of it.
@@ -53,7 +63,8 @@ pub struct Remote {
 }
 
 /// How much of what is wanted is here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Presence {
     /// Files that are wanted.
     pub n_files: usize,
@@ -63,14 +74,19 @@ pub struct Presence {
     pub n_files_here: usize,
     /// Of all that is wanted, what is here: whole files and pieces.
     pub here_bytes: u64,
+    /// Files that are here and have other contents than the hub lists. They count as missing.
+    pub damaged: Vec<String>,
+    /// What was read to be hashed.
+    pub hashed_bytes: u64,
 }
 
 impl Hub {
     /// The hub of these settings; `stop` ends what it does.
     #[must_use]
-    pub fn new(settings: Settings, stop: Stop) -> Self {
+    pub fn new(settings: Settings, trust: Trust, stop: Stop) -> Self {
         let client = Client::new(&settings, 1, &stop);
-        Self { cache: Cache::new(&settings.cache), settings, stop, client }
+        let (cache, checks) = (Cache::new(&settings.cache), Checks::new(trust));
+        Self { cache, settings, stop, client, checks }
     }
 
     /// Where files go.
@@ -85,6 +101,10 @@ impl Hub {
 
     pub(crate) fn stop(&self) -> &Stop {
         &self.stop
+    }
+
+    pub(crate) fn checks(&self) -> &Checks {
+        &self.checks
     }
 
     pub(crate) fn folder(&self, remote: &Remote) -> Folder {
@@ -141,15 +161,29 @@ impl Hub {
         }
         let (endpoint, id) = (self.client.endpoint(), &wanted.id);
         let url = format!("{endpoint}/api/models/{id}/tree/{commit}?recursive=true&expand=false");
-        let (mut listing, mut n_entries, mut next) = (Listing::default(), 0, Some(url));
+        let (mut listing, mut next) = (Listing::default(), Some(url));
+        let (mut n_pages, mut n_entries, mut n_bytes) = (0, 0, 0);
         while let Some(url) = next {
             let (bytes, following) = self.client.read(wanted, &url, PAGE_BYTES_MAX)?;
             let added = listing.add_page(&bytes);
             let n_added = added.map_err(|problem| not_a_hub(endpoint, &problem))?;
+            n_pages += 1;
             n_entries += n_added;
-            if n_entries > N_ENTRIES_MAX || following.is_some() && n_added == 0 {
-                let problem = format!("{id}: a list of more than {N_ENTRIES_MAX} files");
-                return Err(Error::Answer(problem));
+            n_bytes += bytes.len() as u64;
+            let what = if n_entries > N_ENTRIES_MAX {
+                Some(format!("has more than {N_ENTRIES_MAX} entries"))
+            } else if n_bytes > PAGES_BYTES_MAX {
+                Some(format!("has more than {PAGES_BYTES_MAX} bytes"))
+            } else if n_pages == N_PAGES_MAX && following.is_some() {
+                Some(format!("has more than {N_PAGES_MAX} pages"))
+            } else if n_added == 0 && following.is_some() {
+                Some(format!("goes on behind page {n_pages}, which is empty"))
+            } else {
+                None
+            };
+            if let Some(what) = what {
+                let problem = format!("{id}: the list of files that {endpoint} sends {what}");
+                return Err(Error::Answer(problem + ": check HF_ENDPOINT"));
             }
             next = following;
         }
@@ -165,21 +199,27 @@ impl Hub {
         const NAME: &str = "config.json";
         let Some(listed) = remote.listing.get(NAME) else { return Ok(None) };
         let folder = self.folder(remote);
+        let is_it = |bytes: &[u8]| {
+            let mut hasher = listed.blob.hasher(bytes.len() as u64);
+            hasher.update(bytes);
+            hasher.finish() == listed.blob.digits()
+        };
         for path in [folder.file(&remote.commit, NAME)?, folder.blob(&listed.blob)] {
             if file::len_bytes(&path) == Some(listed.n_bytes) {
-                return file::read_if_there(&path, CONFIG_BYTES_MAX);
+                let bytes = file::read_if_there(&path, CONFIG_BYTES_MAX)?;
+                if bytes.as_ref().is_some_and(|it| is_it(it)) {
+                    return Ok(bytes);
+                }
             }
         }
         let url = self.url(remote, NAME);
         let (bytes, _) = self.client.read(&remote.wanted, &url, CONFIG_BYTES_MAX)?;
-        let mut hasher = listed.blob.hasher(bytes.len() as u64);
-        hasher.update(&bytes);
-        if hasher.finish() != listed.blob.digits() {
-            let id = &remote.wanted.id;
-            let problem = format!("{id}: {NAME} does not have the hash that the hub lists for it");
-            return Err(Error::Damaged(problem + ": try again"));
+        if is_it(&bytes) {
+            return Ok(Some(bytes));
         }
-        Ok(Some(bytes))
+        let id = &remote.wanted.id;
+        let problem = format!("{id}: {NAME} does not have the hash that the hub lists for it");
+        Err(Error::Damaged(problem + ": try again"))
     }
 
     /// Where a file is asked for.
@@ -188,49 +228,79 @@ impl Hub {
         format!("{endpoint}/{id}/resolve/{}/{}", remote.commit, quoted(path, true))
     }
 
-    /// How much of what is wanted is here.
+    /// How much of what is wanted is here. Files that no mark vouches for are hashed, as far as
+    /// [`Trust`] asks for that; `watch` is asked from time to time whether to go on.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
-    pub fn presence(&self, remote: &Remote, piece_bytes: u64) -> Result<Presence> {
+    /// [`Error::Io`]; [`Error::Cache`] if a file changes while it is read; [`Error::Cancelled`].
+    pub fn presence(
+        &self,
+        remote: &Remote,
+        piece_bytes: u64,
+        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Presence> {
         let folder = self.folder(remote);
-        let mut presence = Presence::default();
+        let mut files = Vec::new();
+        for (path, listed) in remote.chosen() {
+            for place in [folder.file(&remote.commit, path)?, folder.blob(&listed.blob)] {
+                files.push((place, listed.expected()));
+            }
+        }
+        let before_bytes = self.checks.hashed_bytes();
+        self.checks.run(&folder, &files, &self.stop, watch)?;
+        let mut presence = Presence {
+            hashed_bytes: self.checks.hashed_bytes() - before_bytes,
+            ..Presence::default()
+        };
         let mut counted = BTreeSet::new();
         for (path, listed) in remote.chosen() {
             let n_bytes = listed.n_bytes;
             presence.n_files += 1;
-            let is_here = is_shown(&folder, remote, path, listed)?
-                || file::len_bytes(&folder.blob(&listed.blob)) == Some(n_bytes);
+            let condition = self.condition(&folder, remote, path, listed)?;
+            let is_here = condition == Condition::Sound;
             presence.n_files_here += usize::from(is_here);
+            if condition == Condition::Damaged {
+                presence.damaged.push(path.to_owned());
+            }
             // Files with the same contents are fetched once.
             if !counted.insert(&listed.blob) {
                 continue;
             }
             presence.n_bytes += n_bytes;
-            presence.here_bytes += if is_here {
-                n_bytes
-            } else {
-                let cut = Cut::new(n_bytes, piece_bytes);
-                let pieces = match folder.partial(&listed.blob).is_file() {
-                    true => journal::pieces(&folder.pieces(&listed.blob), cut)?,
-                    false => Vec::new(),
-                };
-                pieces.iter().map(|(idx, _)| cut.len_bytes(*idx)).sum()
-            };
+            presence.here_bytes +=
+                if is_here { n_bytes } else { pieces_bytes(&folder, listed, piece_bytes)? };
         }
         Ok(presence)
     }
+
+    /// Of the better of a file of the snapshot and the contents that it may be made of.
+    fn condition(
+        &self,
+        folder: &Folder,
+        remote: &Remote,
+        path: &str,
+        listed: &Listed,
+    ) -> Result<Condition> {
+        let find_out =
+            |place: &Path| self.checks.find_out(folder, place, &listed.expected(), &self.stop);
+        let shown = find_out(&folder.file(&remote.commit, path)?)?;
+        if shown == Condition::Sound {
+            return Ok(shown);
+        }
+        let blob = find_out(&folder.blob(&listed.blob))?;
+        Ok(if blob == Condition::Absent { shown } else { blob })
+    }
 }
 
-/// Whether a snapshot has a file, as long as it is.
-pub(crate) fn is_shown(
-    folder: &Folder,
-    remote: &Remote,
-    path: &str,
-    listed: &Listed,
-) -> Result<bool> {
-    Ok(file::len_bytes(&folder.file(&remote.commit, path)?) == Some(listed.n_bytes))
+/// What is here of contents that are not whole.
+fn pieces_bytes(folder: &Folder, listed: &Listed, piece_bytes: u64) -> Result<u64> {
+    let cut = Cut::new(listed.n_bytes, piece_bytes);
+    let pieces = match folder.partial(&listed.blob).is_file() {
+        true => journal::pieces(&folder.pieces(&listed.blob), cut)?,
+        false => Vec::new(),
+    };
+    Ok(pieces.iter().map(|(idx, _)| cut.len_bytes(*idx)).sum())
 }
 
 impl Remote {

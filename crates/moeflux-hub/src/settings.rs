@@ -6,6 +6,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use moeflux_io::OneLine;
+
 use crate::error::{Error, Result};
 use crate::file;
 
@@ -147,8 +149,17 @@ fn endpoint(text: &str) -> Result<String> {
     }
     Err(Error::Asked(format!(
         "HF_ENDPOINT is `{}`, which is not the address of a hub: write it as {ENDPOINT}",
-        text.escape_debug()
+        OneLine::name(&without_secrets(text))
     )))
+}
+
+/// An address without what may be secret in it: what stands before an `@`, and what stands behind
+/// a `?` or a `#`.
+fn without_secrets(address: &str) -> String {
+    let (secret, rest) = address.rsplit_once('@').map_or(("", address), |(_, rest)| ("..@", rest));
+    let end = rest.find(['?', '#']).map_or(rest.len(), |at| at + 1);
+    let dots = if end < rest.len() { ".." } else { "" };
+    format!("{secret}{}{dots}", &rest[..end])
 }
 
 fn token_of(path: &Path) -> Result<Option<Token>> {
@@ -199,6 +210,28 @@ mod tests {
         for wrong in ["huggingface.co", "ftp://x", "https://", "http://u@x", "http://x/?y"] {
             check(wrong, None);
         }
+    }
+
+    #[test]
+    fn no_secret_of_an_endpoint_is_shown() {
+        for (text, shown) in [
+            ("http://user:s3cret@hub/x", "..@hub/x"),
+            ("https://user:s3cret@hub:8/?token=s3cret", "..@hub:8/?.."),
+            ("user:s3cret@hub", "..@hub"),
+            ("http://u:s3cret?@s3cret#@hub", "..@hub"),
+            ("http://s3cret@", "..@"),
+            ("http://hub/?key=s3cret", "http://hub/?.."),
+            ("http://hub/#s3cret", "http://hub/#.."),
+            ("ftp://hub?", "ftp://hub?"),
+            ("http://hub/?a=b@s3cret?x", "..@s3cret?.."),
+        ] {
+            let said = settings(&[("HF_HUB_CACHE", "/c"), ("HF_ENDPOINT", text)]);
+            let said = said.unwrap_err().to_string();
+            assert!(said.starts_with(&format!("HF_ENDPOINT is `{shown}`")), "{text}: {said}");
+        }
+        let evil = settings(&[("HF_HUB_CACHE", "/c"), ("HF_ENDPOINT", "\x1b[2J\u{202e}")]);
+        let said = evil.unwrap_err().to_string();
+        assert!(said.contains("`\\u{1b}[2J\\u{202e}`"), "{said}");
     }
 
     #[test]

@@ -53,6 +53,15 @@ impl ReadFile {
         self.identity
     }
 
+    /// Waits until the drive has all that was written of the file, by any program.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; Windows does not do it for files that are only read.
+    pub fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
     /// Asks the system to forget what it keeps of the file in memory, so that reads come from the
     /// drive; does nothing where the system does not listen.
     pub fn forget_cached(&self) {

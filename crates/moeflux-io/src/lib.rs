@@ -1,7 +1,8 @@
 //! Bytes: owned aligned memory, positional reads, slots, drives, and the loader that fills the
 //! ones from the others.
 //!
-//! **Invariant:** knows files, offsets and lengths in bytes; never tensors or experts.
+//! **Invariant:** knows files, offsets and lengths in bytes; never tensors or experts. Names in
+//! messages are made harmless here, too ([`OneLine`]): every crate that reads files needs that.
 //!
 //! [`SlotMemory`] owns the memory. A [`BlockRead`] is a drive: `UringDrive` (Linux),
 //! [`ThreadsDrive`] (everywhere) or [`SimulatedDrive`] (tests). A [`Loader`] turns jobs ("fill this
@@ -9,6 +10,7 @@
 #![allow(unsafe_code, reason = "aligned allocation; every block is documented and tested")]
 
 mod mix;
+mod one_line;
 mod aligned;
 mod identity;
 mod file;
@@ -47,6 +49,7 @@ pub use loader::{
 pub use measure::{Load, Measured, Offsets, measure};
 pub use memory::{available_memory_bytes, process_memory_bytes};
 pub use mounts::{Mount, mount_of, mounts};
+pub use one_line::{MESSAGE_CHARS_MAX, NAME_CHARS_MAX, OneLine, is_harmful};
 pub use probe::{Probe, Probed};
 pub use simulated::{Contents, FaultSwitch, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};

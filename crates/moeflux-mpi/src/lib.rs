@@ -8,10 +8,14 @@
 mod launcher;
 mod abi;
 #[cfg(unix)]
+mod beside;
+#[cfg(unix)]
 mod library;
 #[cfg(unix)]
 mod ranks;
 
+#[cfg(unix)]
+pub use beside::Known;
 pub use launcher::{Kind, Launcher, launcher};
 #[cfg(unix)]
 pub use library::end_process;

@@ -117,20 +117,23 @@ impl Mpi {
             let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             return Self::load(path, of_name(&file_name), kind);
         }
-        let mut problems = Vec::new();
-        for (name, abi) in names(kind) {
-            let paths = folders.iter().map(|folder| folder.join(name)).filter(|it| it.exists());
-            for path in paths.chain([PathBuf::from(name)]) {
-                match Self::load(&path, abi, kind) {
-                    Ok(mpi) => return Ok(mpi),
-                    Err(error) => problems.push(error.to_string()),
-                }
+        let mut first = None;
+        for (path, abi) in candidates(kind, folders) {
+            match Self::load(&path, abi, kind) {
+                Ok(mpi) => return Ok(mpi),
+                Err(error) => drop(first.get_or_insert(error.to_string())),
             }
         }
-        let first = problems.first().cloned().unwrap_or_default();
+        let first = first.unwrap_or_default();
+        let searched: Vec<String> = folders.iter().map(|it| it.display().to_string()).collect();
+        let searched = if searched.is_empty() {
+            String::new()
+        } else {
+            format!(" in {} or", searched.join(", "))
+        };
         Err(Error::Machine(format!(
-            "a launcher started this process, but its MPI library was not found: set MOEFLUX_MPI \
-             to its path ({first})"
+            "a launcher started this process, but its MPI library was not found{searched} where \
+             the system looks: set MOEFLUX_MPI to its path ({first})"
         )))
     }
 
@@ -343,7 +346,44 @@ impl Mpi {
     }
 }
 
+/// What is tried: every name that is in a folder, before any that only the system may know. A
+/// library beside the launcher is its own.
+fn candidates(kind: Kind, folders: &[PathBuf]) -> Vec<(PathBuf, Abi)> {
+    let names = names(kind);
+    let beside = folders.iter().flat_map(|folder| names.iter().map(|it| (folder.join(it.0), it.1)));
+    let beside = beside.filter(|(path, _)| path.exists());
+    beside.chain(names.iter().map(|it| (PathBuf::from(it.0), it.1))).collect()
+}
+
 fn int(number: usize) -> Result<c_int> {
     c_int::try_from(number)
         .map_err(|_| Error::Machine(format!("a message of {number} bytes is too large for MPI")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_the_launcher_is_tried_first() {
+        let root = std::env::temp_dir().join(format!("moeflux-mpi-tried-{}", std::process::id()));
+        let folders = ["one", "two", "none"].map(|it| root.join(it));
+        for (folder, name) in [(0, "libmpi.so.12"), (1, "libmpi_abi.so.1"), (1, "libmpi.so.40")] {
+            std::fs::create_dir_all(&folders[folder]).unwrap();
+            std::fs::write(folders[folder].join(name), "").unwrap();
+        }
+        let found = candidates(Kind::Hydra, &folders);
+        let beside = [
+            (folders[0].join("libmpi.so.12"), Abi::Mpich),
+            (folders[1].join("libmpi_abi.so.1"), Abi::Standard),
+        ];
+        assert_eq!(found[..2], beside);
+        assert_eq!(found[2], (PathBuf::from("libmpi_abi.so.1"), Abi::Standard));
+        assert_eq!(found.len(), 2 + names(Kind::Hydra).len());
+        // These are files without contents.
+        let said = Mpi::open(None, Kind::OpenMpi, &folders[1..2]).unwrap_err().to_string();
+        let words = format!("was not found in {} or where the system", folders[1].display());
+        assert!(said.contains(&words) && said.contains("set MOEFLUX_MPI"), "{said}");
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }

@@ -3,8 +3,7 @@
 //! **Invariant:** every wait looks at the time, gives the core away when it lasts, and names who is
 //! waited for.
 
-use std::ffi::{OsStr, c_int};
-use std::path::{Path, PathBuf};
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use moeflux::provider::io::{Clock, RealClock};
 use moeflux::provider::ranks::{Place, Ranks};
 use moeflux::{Error, Result};
 
+use crate::beside::Known;
 use crate::launcher::Launcher;
 use crate::library::{Mpi, Transfer};
 
@@ -48,20 +48,15 @@ pub struct MpiRanks {
 }
 
 impl MpiRanks {
-    /// Opens the library at `named`, or the launcher's MPI, and meets the other ranks. Where a
-    /// launcher lies in a folder of `path`, as in the variable of that name, its library is looked
-    /// for beside it.
+    /// Opens the library that was named, or the launcher's MPI, and meets the other ranks. The
+    /// library is looked for beside the launcher first, as far as that is known.
     ///
     /// # Errors
     ///
     /// [`Error::Machine`] if there is no such library, or if it does not see the ranks that the
     /// launcher started; [`Error::Rank`].
-    pub fn start(
-        launcher: &Launcher,
-        (named, path): (Option<&Path>, &OsStr),
-        timeout: Duration,
-    ) -> Result<Self> {
-        let mpi = Mpi::open(named, launcher.kind, &folders(path))?;
+    pub fn start(launcher: &Launcher, known: Known<'_>, timeout: Duration) -> Result<Self> {
+        let mpi = Mpi::open(known.library, launcher.kind, &known.folders())?;
         let (rank, n_ranks) = mpi.place()?;
         if n_ranks != launcher.n_ranks {
             let n_started = launcher.n_ranks;
@@ -283,17 +278,4 @@ impl Drop for MpiRanks {
             self.mpi.finalize();
         }
     }
-}
-
-/// Where a launcher's own library lies, if the launcher is found.
-fn folders(path: &OsStr) -> Vec<PathBuf> {
-    let launchers = std::env::split_paths(path)
-        .flat_map(|folder| ["mpirun", "mpiexec"].map(|name| folder.join(name)));
-    let real = launchers.filter_map(|it| it.canonicalize().ok());
-    let mut folders: Vec<PathBuf> = real
-        .filter_map(|it| Some(it.parent()?.parent()?.to_owned()))
-        .flat_map(|root| ["lib", "lib64"].map(|name| root.join(name)))
-        .collect();
-    folders.dedup();
-    folders
 }

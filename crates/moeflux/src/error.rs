@@ -1,11 +1,14 @@
 //! What can go wrong outside of this program, with the numbers a reader needs.
 //!
-//! **Invariant:** every message is one line that names what, where and the way out.
+//! **Invariant:** every message is one line that names what, where and the way out. Whatever files
+//! and others say in it is harmless on a terminal, and is cut where it is long.
 //! Our own mistakes are assertions, not errors.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use moeflux_io::OneLine;
 
 /// The result of everything that can fail for outside reasons.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -15,7 +18,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The system refused an operation on a file.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", Named(path), Said(&source.to_string()))]
     Io {
         /// What was tried: "read", "create".
         action: &'static str,
@@ -25,7 +28,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file's contents are not what its format asks for.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {}", Named(path), Said(problem))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -33,7 +36,7 @@ pub enum Error {
         problem: String,
     },
     /// A file names a tokenizer that this program does not know, or has none.
-    #[error("{}: {problem}; {}", path.display(), Remedy::TokenizerFile)]
+    #[error("{}: {}; {}", Named(path), Said(problem), Remedy::TokenizerFile)]
     UnknownTokenizer {
         /// The file.
         path: PathBuf,
@@ -41,7 +44,7 @@ pub enum Error {
         problem: String,
     },
     /// A tensor is missing, left over, or of the wrong shape.
-    #[error("tensor `{name}`: {problem}")]
+    #[error("tensor `{}`: {}", OneLine::name(name), Said(problem))]
     Tensor {
         /// Its name in the checkpoint.
         name: String,
@@ -49,7 +52,7 @@ pub enum Error {
         problem: String,
     },
     /// A routed expert could not be had from its drive.
-    #[error("expert {expert} of layer {layer}: {problem}")]
+    #[error("expert {expert} of layer {layer}: {}", Said(problem))]
     Expert {
         /// Its layer.
         layer: usize,
@@ -59,20 +62,21 @@ pub enum Error {
         problem: String,
     },
     /// The model or option is well-formed, but this program does not know it.
-    #[error("{0}")]
+    #[error("{}", Said(.0))]
     Unsupported(String),
     /// The caller's tokens, text or parameters cannot be used.
-    #[error("{0}")]
+    #[error("{}", Said(.0))]
     Input(String),
     /// Weights that are damaged, or too large for the arithmetic, gave NaN or infinity.
-    #[error("{place}: gives values that are NaN or infinite: {}", Remedy::SoundWeights)]
+    #[error("{}: gives values that are NaN or infinite: {}", Said(place), Remedy::SoundWeights)]
     NonFinite {
         /// The layer and the operation.
         place: String,
     },
     /// There is not enough memory or disk.
     #[error(
-        "{what}: needs {}{}; {remedy}",
+        "{}: needs {}{}; {remedy}",
+        Said(what),
         ByteCount(*needed_bytes),
         Room { available_bytes: *available_bytes, needs }
     )]
@@ -91,7 +95,7 @@ pub enum Error {
     /// The disk became full while a file was written.
     #[error(
         "the disk became full while {} was written ({source}): free some space and try again",
-        path.display()
+        Named(path)
     )]
     DiskFull {
         /// The file.
@@ -100,14 +104,14 @@ pub enum Error {
         source: io::Error,
     },
     /// The system refuses something other than a file or memory: threads, a lock.
-    #[error("{0}")]
+    #[error("{}", Said(.0))]
     Machine(String),
     /// Reading from a drive does not work any more, whatever is read.
-    #[error("{0}")]
+    #[error("{}", Said(.0))]
     Drive(String),
     /// The engine does not work any more, after a panic of ours or because its files were replaced
     /// while it read them: all of its sessions are lost, and it has to be opened again.
-    #[error("{0}")]
+    #[error("{}", Said(.0))]
     Stopped(String),
     /// A recurrent layer cannot forget its last tokens one by one.
     #[error(
@@ -129,10 +133,10 @@ pub enum Error {
         available: Vec<usize>,
     },
     /// A saved state does not belong to this model, or is damaged.
-    #[error("saved state: {0}")]
+    #[error("saved state: {}", Said(.0))]
     SavedState(String),
     /// A device other than the CPU failed, or is not there.
-    #[error("{device}: {problem}{}", Behind(*remedy))]
+    #[error("{}: {}{}", OneLine::name(device), Said(problem), Behind(*remedy))]
     Device {
         /// What it calls itself, or how it was asked for.
         device: String,
@@ -142,7 +146,7 @@ pub enum Error {
         remedy: Option<Remedy>,
     },
     /// One of the machines that run a model together failed, or does not answer.
-    #[error("rank {rank} ({host}): {problem}")]
+    #[error("rank {rank} ({}): {}", OneLine::name(host), Said(problem))]
     Rank {
         /// Which.
         rank: usize,
@@ -154,6 +158,24 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// What went wrong, which may quote others: as a line.
+struct Said<'a>(&'a str);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        OneLine::message(self.0).fmt(f)
+    }
+}
+
+/// A path, whoever named its folders.
+struct Named<'a>(&'a Path);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        OneLine::message(&self.0.to_string_lossy()).fmt(f)
+    }
 }
 
 /// Whose fault a failure is, for programs that answer others: who can do something about it.
@@ -435,6 +457,48 @@ mod tests {
         assert_eq!(io(io::ErrorKind::UnexpectedEof), Fault::Drive);
         assert_eq!(Error::malformed(Path::new("x"), "y").fault(), Fault::Checkpoint);
         assert_eq!(Error::Stopped(String::new()).fault(), Fault::Ourselves);
+    }
+
+    #[test]
+    fn a_message_is_one_harmless_line_of_bounded_length() {
+        let long = "x".repeat(1 << 20);
+        for evil in ["a\nb", "\x1b[2J", "\x07", "\u{9b}31m", "\u{202e}", "\u{2028}", "\r", &long] {
+            let path = PathBuf::from(evil);
+            let io = io::Error::other(evil);
+            let text = || evil.to_owned();
+            let errors = [
+                Error::Io { action: "read", path: path.clone(), source: io },
+                Error::malformed(&path, evil),
+                Error::UnknownTokenizer { path: path.clone(), problem: text() },
+                Error::tensor(evil, evil),
+                Error::Expert { layer: 1, expert: 2, problem: text() },
+                Error::Unsupported(text()),
+                Error::Input(text()),
+                Error::NonFinite { place: text() },
+                Error::NoRoom {
+                    what: text(),
+                    needed_bytes: 1,
+                    available_bytes: None,
+                    needs: vec![Need::new("a part", 1)],
+                    remedy: Remedy::FreeDisk,
+                },
+                Error::DiskFull { path, source: io::ErrorKind::StorageFull.into() },
+                Error::Machine(text()),
+                Error::Drive(text()),
+                Error::Stopped(text()),
+                Error::SavedState(text()),
+                Error::Device { device: text(), problem: text(), remedy: Some(Remedy::Cpu) },
+                Error::Rank { rank: 1, host: text(), problem: text() },
+            ];
+            for error in errors {
+                let said = error.to_string();
+                assert!(!said.contains(moeflux_io::is_harmful), "{said:?}");
+                assert!(said.len() < 10_000, "{} bytes", said.len());
+            }
+        }
+        // What helps is said behind a name that is long.
+        let said = Error::tensor(long, "is not part of the model").to_string();
+        assert!(said.ends_with(" more bytes)`: is not part of the model"), "{said}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `generation_config.json`: what is accepted are values that a sampler takes, and the same when
 //! they are written and read again; end tokens ascend.
 
+use moeflux::provider::format::parse_json;
 use moeflux::provider::sample::{Sampler, SamplerDefaults};
 use moeflux::provider::text::{EndTokens, Tokenizer};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{Folder, check_refusal};
 
@@ -21,7 +22,7 @@ fn check(folder: &Folder, tokenizer: &Tokenizer, input: &[u8]) {
         Ok(ends) => assert!(ends.tokens().is_sorted_by(|a, b| a < b)),
         Err(error) => check_refusal(&error),
     }
-    let Ok(json) = serde_json::from_slice::<Value>(input) else { return };
+    let Ok(json) = parse_json(input) else { return };
     let defaults = match SamplerDefaults::from_generation_config(&json) {
         Ok(defaults) => defaults,
         Err(error) => return check_refusal(&error),

@@ -101,6 +101,21 @@ def refusals(out):
           "other instruction sets are not")
 
 
+def beside(out):
+    """A launcher that is no part of the search path: its library is found all the same."""
+    npy, alone = out / "beside.npy", out / "alone.npy"
+    args = [MOEFLUX, *f"logits --model {GOLDEN / 'qwen3_moe-bf16'} --tokens 1,2,3".split()]
+    subprocess.run([*args, "--out", str(alone)], check=True)
+    for mpi in RANK:
+        for shell in ([], ["sh", "-c", '"$0" "$@"; exit $?']):
+            npy.unlink(missing_ok=True)
+            search_path = {"PATH": os.environ["PATH"]}
+            code, output = run(mpi, 2, [*shell, *args, "--out", str(npy)], env=search_path)
+            same = code == 0 and npy.read_bytes() == alone.read_bytes()
+            expect(same, f"{mpi}, beside the launcher: {code} {output}")
+    print("the library of a launcher outside of the search path is found beside it")
+
+
 def ranks_of(mark, mpi):
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
@@ -225,6 +240,7 @@ def main():
         out = pathlib.Path(folder)
         goldens(out)
         refusals(out)
+        beside(out)
     corruption()
     ends()
 

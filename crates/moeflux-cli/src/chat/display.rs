@@ -10,10 +10,10 @@ use moeflux_chat::Call;
 use serde_json::{Value, json};
 
 use crate::chat::answer::Part;
-use crate::chat::harmless::Harmless;
 use crate::chat::markdown::Markdown;
 use crate::chat::screen::Screen;
 use crate::chat::style::{Span, Style};
+use crate::harmless::Harmless;
 
 /// Stand around thoughts that have no look of their own.
 const THOUGHT_MARKERS: [&str; 2] = ["<think>\n", "\n</think>"];

@@ -7,6 +7,7 @@ use std::io::{BufRead, Read as _, Write as _, stderr, stdin, stdout};
 use std::path::PathBuf;
 
 use moeflux::{Error, Result};
+use moeflux_io::is_harmful;
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -20,6 +21,7 @@ use rustyline::{
 
 use crate::cache;
 use crate::chat::commands::{Argument, COMMANDS};
+use crate::harmless::harmless;
 
 /// Stands before and behind a message of several lines.
 const QUOTES: &str = "\"\"\"";
@@ -109,7 +111,8 @@ impl Editor {
 impl Edited {
     fn read(&mut self, prompt: &str, initial: &str) -> Result<Line> {
         let mut text = String::new();
-        let mut line = self.editor.readline_with_initial(prompt, (initial, ""));
+        // A question of a conversation that was loaded may have been written by others.
+        let mut line = self.editor.readline_with_initial(prompt, (&harmless(initial), ""));
         loop {
             match line {
                 Ok(more) if more.ends_with('\\') && !more.starts_with(QUOTES) => {
@@ -164,6 +167,7 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
     let mut text = String::new();
     let mut input = input.take(MESSAGE_BYTES_MAX);
     loop {
+        let n_bytes_before = text.len();
         let n_bytes = input.read_line(&mut text);
         let n_bytes =
             n_bytes.map_err(|error| Error::Input(format!("cannot read stdin: {error}")))?;
@@ -173,6 +177,12 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
         }
         if n_bytes == 0 && text.is_empty() {
             return Ok(Line::End);
+        }
+        // Blank lines do not end a message between quotes; very many of them are not looked at
+        // again with each line.
+        let is_blank = text[n_bytes_before..].trim().is_empty();
+        if n_bytes_before > 0 && n_bytes > 0 && is_blank && text.starts_with(QUOTES) {
+            continue;
         }
         let message = text.trim_end_matches(['\r', '\n']);
         if !text.ends_with('\n') || n_bytes == 0 || !is_open(message) {
@@ -228,10 +238,20 @@ impl Completer for Completion {
         let name = name.strip_prefix('/');
         let command = COMMANDS.iter().find(|command| name == Some(command.name));
         match command.filter(|command| takes_file(command.argument)) {
-            Some(_) => self.0.complete_path(line, at),
+            Some(_) => {
+                let (begin, found) = self.0.complete_path(line, at)?;
+                Ok((begin, without_harmful(found)))
+            }
             None => Ok((at, Vec::new())),
         }
     }
+}
+
+/// Names that may stand in a line: others would do something to the terminal, and cannot be shown
+/// in another way without naming another file.
+fn without_harmful(mut found: Vec<Pair>) -> Vec<Pair> {
+    found.retain(|pair| !pair.replacement.contains(is_harmful));
+    found
 }
 
 /// The commands that begin like this.
@@ -253,7 +273,10 @@ impl Helper for Completion {}
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::test_dir::TestDir;
 
     #[track_caller]
     fn check(input: &str, expected: &[&str]) {
@@ -292,6 +315,23 @@ mod tests {
         assert!(!is_open("\"\"\"a\"\"\"") && !is_open("a") && !is_open("a\"\"\""));
         assert_eq!(unquoted("a \"\"\"b\"\"\""), "a \"\"\"b\"\"\"");
         assert_eq!(unquoted("\"\"\"\na\nb\n\"\"\""), "a\nb");
+    }
+
+    #[test]
+    fn names_that_do_something_to_a_terminal_are_not_completed() {
+        let dir = TestDir::new("completion");
+        let evil =
+            ["a\x1b[2J.json", "a\x07.json", "a\u{9b}31m.json", "a\u{202e}nosj.", "a\nb.json"];
+        let is_possible = |name: &&&str| fs::write(dir.path().join(name), "").is_ok();
+        let n_made = evil.iter().filter(is_possible).count();
+        assert!(n_made > 0 || cfg!(windows));
+        fs::write(dir.path().join("a \u{e9}.json"), "").unwrap();
+        let line = format!("/load {}/a", dir.path().display());
+        let completion = Completion(FilenameCompleter::new());
+        let history = FileHistory::new();
+        let (_, found) = completion.complete(&line, line.len(), &Context::new(&history)).unwrap();
+        let shown: Vec<&str> = found.iter().map(|it| it.display.as_str()).collect();
+        assert_eq!(shown, ["a \u{e9}.json"]);
     }
 
     #[test]

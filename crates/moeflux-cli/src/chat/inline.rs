@@ -14,6 +14,8 @@ pub(crate) const HELD_BYTES_MAX: usize = 240;
 pub(crate) enum Next<'t> {
     /// Text as it is.
     Plain(&'t str),
+    /// Marks that are too many for a marker: those that follow belong to them and are text, too.
+    Run(&'t str),
     /// Text between markers.
     Marked { style: Style, inner: &'t str, marker_bytes: usize },
     /// It depends on what follows.
@@ -28,6 +30,9 @@ pub(crate) fn next(text: &str, before: Option<char>, is_end: bool) -> Next<'_> {
         '\\' => escape(text, is_end),
         '`' | '*' | '_' => {
             let run = run_of(text, first);
+            if run.len() > HELD_BYTES_MAX {
+                return Next::Run(run);
+            }
             if run.len() == text.len() && !is_end {
                 return Next::Unknown;
             }
@@ -55,7 +60,7 @@ pub(crate) fn render(text: &str, style: Style, spans: &mut Vec<Span>) {
     let (mut rest, mut before) = (text, None);
     while !rest.is_empty() {
         let n_bytes = match next(rest, before, true) {
-            Next::Plain(plain) => {
+            Next::Plain(plain) | Next::Run(plain) => {
                 add(spans, style, plain);
                 plain.len()
             }

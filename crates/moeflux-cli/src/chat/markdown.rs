@@ -3,7 +3,8 @@
 //! Headings, bold, italic, code, fences, and the marks of lists and quotes have a look; all else is
 //! text as it is, with links and tables. Markers of headings and of pairs are left out, and of
 //! nothing else. **Invariant:** how the text is cut into pieces does not matter; every character
-//! that is no such marker comes out, once and in order.
+//! that is no such marker comes out, once and in order. Of a line, however long, no more than
+//! [`HELD_BYTES_MAX`] and the last piece are looked at again.
 
 use crate::chat::inline::{self, HELD_BYTES_MAX, Next};
 use crate::chat::style::{Span, Style, add};
@@ -29,6 +30,11 @@ pub(crate) struct Markdown {
     held: String,
     /// What was shown last of this line.
     before: Option<char>,
+    /// A mark that came too often to be a marker: as long as it goes on, it is text.
+    run: Option<char>,
+    /// Bytes that were searched for ends of lines and of runs.
+    #[cfg(test)]
+    n_searched_bytes: std::cell::Cell<usize>,
 }
 
 /// Where in a line the held text begins.
@@ -81,21 +87,38 @@ impl Markdown {
         let mut spans = Vec::new();
         let held = std::mem::take(&mut self.held);
         let mut rest = held.as_str();
+        let mut line_end = self.line_end(rest);
         while !rest.is_empty() {
-            let line_end = rest.find('\n');
             let line = &rest[..line_end.unwrap_or(rest.len())];
             let is_whole = line_end.is_some() || is_over;
             let Some(n_bytes) = self.take(line, is_whole, &mut spans) else { break };
             rest = &rest[n_bytes..];
-            if n_bytes == line.len() && line_end.is_some() {
+            line_end = line_end.map(|end| end - n_bytes);
+            if line_end == Some(0) {
                 add(&mut spans, Style::PLAIN, "\n");
                 rest = &rest[1..];
-                (self.place, self.before) = (Place::Start, None);
+                (self.place, self.before, self.run) = (Place::Start, None, None);
+                line_end = self.line_end(rest);
             }
         }
         rest.clone_into(&mut self.held);
         spans
     }
+
+    fn line_end(&self, text: &str) -> Option<usize> {
+        let end = text.find('\n');
+        self.searched(end.unwrap_or(text.len()));
+        end
+    }
+
+    #[cfg(test)]
+    fn searched(&self, n_bytes: usize) {
+        self.n_searched_bytes.update(|before| before + n_bytes);
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "only tests count")]
+    fn searched(&self, _n_bytes: usize) {}
 
     /// Takes what is certain from the start of the rest of a line; `None` if nothing is.
     fn take(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
@@ -104,11 +127,19 @@ impl Markdown {
             (Place::Start, None) => self.take_start(line, is_whole, spans),
             (Place::Inside(_), _) if line.is_empty() => Some(0),
             (Place::Inside(style), _) => {
+                if let Some(n_bytes) = self.take_run(line, style, spans) {
+                    return Some(n_bytes);
+                }
                 let n_bytes = match inline::next(line, self.before, is_whole) {
                     Next::Unknown => return None,
                     Next::Plain(text) => {
                         add(spans, style, text);
                         text.len()
+                    }
+                    Next::Run(run) => {
+                        add(spans, style, run);
+                        self.run = run.chars().next();
+                        run.len()
                     }
                     Next::Marked { style: inner_style, inner, marker_bytes } => {
                         inline::render_marked((inner_style, inner), style, spans);
@@ -125,8 +156,25 @@ impl Markdown {
         }
     }
 
+    /// More of a run of marks that is text.
+    fn take_run(&mut self, line: &str, style: Style, spans: &mut Vec<Span>) -> Option<usize> {
+        let mark = self.run?;
+        let n_bytes = line.len() - line.trim_start_matches(mark).len();
+        self.searched(n_bytes);
+        if n_bytes < line.len() {
+            self.run = None;
+        }
+        add(spans, style, &line[..n_bytes]);
+        (n_bytes > 0).then_some(n_bytes)
+    }
+
     fn take_start(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
-        let n_bytes = match start_of(line, is_whole) {
+        let start = start_of(line, is_whole);
+        if !matches!(start, Start::Quote(_)) {
+            // Of a quote only the first mark was looked at, and another may follow.
+            self.searched(line.len());
+        }
+        let n_bytes = match start {
             Start::Unknown => return None,
             Start::Text => 0,
             Start::Heading(n_bytes) => {
@@ -184,6 +232,9 @@ fn start_of(line: &str, is_whole: bool) -> Start {
     let Some(first) = rest.chars().next() else {
         return if is_whole { Start::Text } else { Start::Unknown };
     };
+    if first == '>' {
+        return Start::Quote(indent + 1);
+    }
     let run = rest.len() - rest.trim_start_matches(first).len();
     let is_run_only = run == rest.len() && !is_whole;
     let is_before_blank = rest[run..].starts_with([' ', '\t']);
@@ -191,7 +242,6 @@ fn start_of(line: &str, is_whole: bool) -> Start {
         '#' if run > HEADING_MARKS_MAX || indent > HEADING_INDENT_MAX => Start::Text,
         '#' if is_run_only => Start::Unknown,
         '#' if is_before_blank => Start::Heading(indent + run + 1),
-        '>' => Start::Quote(indent + 1),
         '-' | '+' | '*' if run == 1 && is_run_only => Start::Unknown,
         '-' | '+' | '*' if run == 1 && is_before_blank => Start::Marker(indent + 1, Style::BOLD),
         '`' | '~' if run < FENCE_MARKS_MIN && is_run_only => Start::Unknown,
@@ -318,8 +368,49 @@ mod tests {
             let text = format!("a {marker}{long}{marker} *b*\n");
             check(&text, &format!("a {marker}{long}{marker} [i:b]\n"));
         }
-        let stars = "*".repeat(HELD_BYTES_MAX + 9);
-        check(&format!("{stars} a\n"), &format!("{stars} a\n"));
+        let around = [("*", "*b* ", "[c:c]"), ("_", "[i:b] ", "[c:c]"), ("`", "[i:b] ", "`c`")];
+        for (mark, begin, end) in around {
+            for n_more in [0, 1, 2, 9] {
+                let run = mark.repeat(HELD_BYTES_MAX + n_more);
+                check(&format!("{run} a\n"), &format!("{run} a\n"));
+                let expected = format!("x {run}{begin}{end}{run}\n");
+                check(&format!("x {run}*b* `c`{run}\n"), &expected);
+            }
+        }
+    }
+
+    /// Lines of a megabyte that are hard: what is held, and what is looked at again.
+    #[test]
+    fn a_long_line_is_looked_at_once() {
+        const LINE_BYTES: usize = 1 << 20;
+        const BY_LETTERS_BYTES: usize = 1 << 16;
+        let units = [
+            "*", "_", "`", ">", "> ", "#", "-", " ", "\t", "1", "~", "\\", "a", "**a", "*a* ",
+            "`a", "``a` ", "_a_b", "a**b* ", "[a](b)", "\u{e9}*", "> *a", "- ", "```a", "a\\*",
+        ];
+        for unit in units {
+            let line = unit.repeat(LINE_BYTES / unit.len());
+            let letters = line.char_indices().map(|(at, it)| &line[at..at + it.len_utf8()]);
+            let letters: Vec<&str> = letters.take(BY_LETTERS_BYTES).collect();
+            for (pieces, times) in [(vec![line.as_str()], 4), (letters, 2 * HELD_BYTES_MAX + 4)] {
+                let n_bytes: usize = pieces.iter().map(|it| it.len()).sum();
+                let piece_bytes = pieces.iter().map(|it| it.len()).max().unwrap_or(0);
+                let mut markdown = Markdown::default();
+                let mut n_shown_bytes = 0;
+                let mut n_held_bytes_max = 0;
+                for piece in pieces {
+                    let spans = markdown.push(piece);
+                    n_shown_bytes += spans.iter().map(|it| it.text.len()).sum::<usize>();
+                    n_held_bytes_max = n_held_bytes_max.max(markdown.held.len());
+                }
+                let n_searched_bytes = markdown.n_searched_bytes.get();
+                assert!(n_held_bytes_max <= HELD_BYTES_MAX + piece_bytes, "{unit:?}");
+                assert!(n_searched_bytes <= times * n_bytes, "{unit:?}: {n_searched_bytes}");
+                let rest = markdown.finish();
+                n_shown_bytes += rest.iter().map(|it| it.text.len()).sum::<usize>();
+                assert!(n_shown_bytes <= n_bytes, "{unit:?}");
+            }
+        }
     }
 
     #[test]

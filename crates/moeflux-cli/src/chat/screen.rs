@@ -10,8 +10,8 @@ use std::io::{ErrorKind, Write};
 use moeflux::{Error, Result};
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::chat::harmless::harmless;
 use crate::chat::style::{Span, Style};
+use crate::harmless::harmless;
 use crate::print::Reader;
 
 /// Tabs stop at its multiples.

@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux::{Error, Finish};
+use moeflux_io::OneLine;
 
 use crate::args::ModelArgs;
 use crate::chat::asking::{Asking, Ended, Reply, Settings};
@@ -23,6 +24,7 @@ use crate::chat::terminal::Terminal;
 use crate::chat::typed::Typed;
 use crate::chat::wishes::{Stage, Wishes};
 use crate::failure::{Failure, Outcome};
+use crate::print;
 
 /// What stands before what is typed.
 const PROMPT: &str = "> ";
@@ -145,7 +147,7 @@ impl Chat {
             return Ok(line);
         }
         let prompt = match self.talk.open_call() {
-            Some(call) => format!("result of {}> ", call.name.escape_debug()),
+            Some(call) => format!("result of {}> ", OneLine::name(&call.name)),
             None => PROMPT.to_owned(),
         };
         self.screen.end_line()?;
@@ -251,7 +253,7 @@ impl Chat {
     /// Lines below an answer.
     fn report(&mut self, ended: &Ended, cut_calls: &[String], took: &Took) -> Outcome {
         for name in cut_calls {
-            let name = name.escape_debug();
+            let name = OneLine::name(name);
             self.note(&format!("a call of `{name}` was cut and is left out"))?;
         }
         match ended {
@@ -468,7 +470,7 @@ impl Chat {
             return Ok(self.screen.line(Style::PLAIN, &format!("{kind}: {text}"))?);
         }
         self.screen.end_line()?;
-        eprintln!("{kind}: {text}");
+        print::aside(&format!("{kind}: {text}"));
         Ok(())
     }
 }

@@ -8,6 +8,9 @@
 /// More is ignored.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
+/// Of the last line, what is looked at whenever it is shown: more than any terminal is wide.
+const SHOWN_BYTES_MAX: usize = 4 << 10;
+
 const CTRL_C: u8 = 0x03;
 const CTRL_D: u8 = 0x04;
 const CTRL_U: u8 = 0x15;
@@ -58,10 +61,11 @@ impl Typed {
         (text, is_whole)
     }
 
-    /// What was typed last, if anything was.
+    /// What was typed last, if anything was: the end of a line that is very long.
     pub(crate) fn last_line(&self) -> Option<&str> {
-        let is_empty = self.text.is_empty();
-        (!is_empty).then(|| self.text.rsplit('\n').next().unwrap_or_default())
+        let begin = self.text.len().saturating_sub(SHOWN_BYTES_MAX);
+        let end = &self.text[self.text.ceil_char_boundary(begin)..];
+        (!self.text.is_empty()).then(|| end.rsplit('\n').next().unwrap_or_default())
     }
 
     /// Whether it is to be sent as it stands.
@@ -222,6 +226,10 @@ mod tests {
     fn there_is_a_limit() {
         let mut typed = Typed::default();
         typed.push(&vec![b'x'; TEXT_BYTES_MAX + 9]);
+        assert_eq!(typed.last_line().map(str::len), Some(SHOWN_BYTES_MAX));
         assert_eq!(typed.take().0.len(), TEXT_BYTES_MAX);
+        typed.push("\u{e9}".repeat(SHOWN_BYTES_MAX).as_bytes());
+        typed.push(b"x");
+        assert_eq!(typed.last_line().map(str::len), Some(SHOWN_BYTES_MAX - 1), "whole letters");
     }
 }

@@ -166,7 +166,10 @@ fn place(unit: &TensorUnit, problem: &str) -> String {
     let TensorUnit { first_bytes, len_bytes, tensor, slice, .. } = unit;
     let slice = slice.map(|number| format!(", slice {number}")).unwrap_or_default();
     let end = first_bytes + len_bytes;
-    format!("tensor `{}`{slice}, bytes {first_bytes} to {end}: {problem}", tensor.escape_debug())
+    format!(
+        "tensor `{}`{slice}, bytes {first_bytes} to {end}: {problem}",
+        moeflux_io::OneLine::name(tensor)
+    )
 }
 
 /// What a unit gave: its sum, or why it cannot be read.

@@ -166,7 +166,7 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
         measured.set_card(card);
     }
     if let Err(error) = measured.save() {
-        eprintln!("note: `moeflux plan` will not know these figures: {error}");
+        print::aside(&format!("note: `moeflux plan` will not know these figures: {error}"));
     }
     let model = model_here(&dir, &measured);
     let place = Place::of(&dir);

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::disk;
 use crate::interrupt::Interrupt;
+use crate::print;
 use crate::progress::Bar;
 use crate::stats::median;
 use crate::stream::Stream;
@@ -223,12 +224,12 @@ impl TemporaryFile {
             return Err(Error::no_room(what, needed_bytes, Remedy::FreeDisk));
         }
         let path = dir.join(format!(".moeflux-doctor-{}.tmp", std::process::id()));
-        eprintln!(
+        print::aside(&format!(
             "note: {} has too few weights for a measurement; writing {} to a temporary file, \
              which is deleted at the end",
             dir.display(),
             ByteCount(len_bytes).rounded()
-        );
+        ));
         let failed = |error| {
             Error::Input(format!(
                 "cannot write a temporary file to {}: {error}; name a writable folder, or one \
@@ -265,7 +266,7 @@ impl TemporaryFile {
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            eprintln!("note: cannot delete {}: {error}", self.path.display());
+            print::aside(&format!("note: cannot delete {}: {error}", self.path.display()));
         }
     }
 }

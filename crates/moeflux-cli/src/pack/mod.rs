@@ -19,6 +19,7 @@ use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::model;
+use crate::print;
 use crate::progress::Bar;
 use crate::ranges;
 
@@ -82,11 +83,11 @@ pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     let packing = Packing::prepare(&source, &args.target, &args.options())?;
     disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
     if packing.is_resumed() {
-        eprintln!(
+        print::aside(&format!(
             "continuing an interrupted pack: {} of {} are still to be written",
             ByteCount(packing.remaining_bytes()).rounded(),
             ByteCount(packing.total_bytes()).rounded()
-        );
+        ));
     }
     let mut bar = None;
     let packed = packing.run(&mut |progress| {

@@ -3,21 +3,25 @@
 //! **Invariant:** before the first byte of weights, what it is, how large it is and whether it fits
 //! was said; Ctrl-C leaves what the same command goes on from.
 
-mod offer;
 mod shown;
+mod offer;
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::{ByteCount, Error};
-use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Remote, Stop, Wanted};
+use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Remote, Stop, Trust, Wanted};
+use moeflux_io::OneLine;
 
 use crate::ask::{self, confirm};
 use crate::disk;
 use crate::failure::{Failure, Outcome};
 use crate::hub;
 use crate::interrupt::Interrupt;
+use crate::print;
 use crate::ranges;
 use crate::size;
 use offer::Offer;
@@ -27,6 +31,7 @@ use shown::Shown;
 const N_LISTED_MAX: usize = 12;
 
 /// What `moeflux pull` is told.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PullArgs {
     /// A repository of the Hugging Face hub, and a branch, a tag or a commit of it [default: main]
@@ -43,6 +48,10 @@ pub(crate) struct PullArgs {
     /// Say what would be downloaded, and download nothing
     #[arg(long)]
     dry_run: bool,
+    /// Hash all files that are here, also those that moeflux wrote or hashed before and that have
+    /// not changed since
+    #[arg(long)]
+    check: bool,
     /// Number of connections, 1 to 64
     #[arg(long, value_name = "N", value_parser = ranges::connections, default_value = "8")]
     connections: NonZeroUsize,
@@ -63,31 +72,39 @@ fn glob(text: &str) -> Result<Glob, String> {
 /// What the hub refuses, what does not fit, what is damaged; [`Failure::Interrupted`] after Ctrl-C.
 pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
     let stop = Stop::default();
-    let hub = Hub::new(hub::settings()?, stop.clone());
+    let trust = if args.check { Trust::Nothing } else { Trust::Marks };
+    let hub = Hub::new(hub::settings()?, trust, stop.clone());
     let choice = match args.files.as_slice() {
         [] => Choice::Usual,
         globs => Choice::Matching(globs.to_vec()),
     };
     let remote = hub.look(&args.wanted, &choice)?;
     check_choice(&remote, &choice)?;
+    // A question ends the process at Ctrl-C; what works leaves something in order.
+    let is_asking = Arc::new(AtomicBool::new(false));
+    let asking = Arc::clone(&is_asking);
+    let _interrupt = Interrupt::listen_and(move || match asking.load(Ordering::Relaxed) {
+        true => Interrupt::end_process(),
+        false => stop.set(),
+    });
     let offer = Offer::new(&hub, &remote, args.piece)?;
     if args.dry_run {
         return Ok(offer.lines(&remote).join("\n"));
     }
     for line in offer.lines(&remote) {
-        eprintln!("{line}");
+        print::aside(&line);
     }
     let missing_bytes = offer.missing_bytes();
     if missing_bytes > 0 {
         disk::check_room(hub.cache().root(), offer.n_files(), missing_bytes)?;
         let question = format!("Download {}?", ByteCount(missing_bytes).rounded());
+        is_asking.store(true, Ordering::Relaxed);
         if !args.yes && !confirm(&question, ask::Default::Yes)? {
             return Err(Error::Input("nothing was downloaded".to_owned()).into());
         }
+        is_asking.store(false, Ordering::Relaxed);
     }
-    // From here on there is something to leave in order.
-    let _interrupt = Interrupt::listen_and(move || stop.set());
-    let mut shown = Shown::default();
+    let mut shown = Shown::downloading();
     let pulled = hub.pull(&remote, args.connections, args.piece, &mut |it| shown.watch(it));
     drop(shown);
     match pulled {
@@ -107,7 +124,7 @@ fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
         let named = sorted.iter().take(N_LISTED_MAX);
         let named: Vec<String> = named
             .map(|(path, bytes)| {
-                format!("{} ({})", path.escape_debug(), ByteCount(*bytes).rounded())
+                format!("{} ({})", OneLine::name(path), ByteCount(*bytes).rounded())
             })
             .collect();
         let more = if n_left > 0 { format!(", and {n_left} more") } else { String::new() };

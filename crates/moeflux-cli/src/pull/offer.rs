@@ -2,6 +2,7 @@
 
 use moeflux::ByteCount;
 use moeflux_hub::{Hub, Presence, Remote};
+use moeflux_io::OneLine;
 
 use crate::disk;
 use crate::failure::Outcome;
@@ -9,6 +10,7 @@ use crate::fold::folded;
 use crate::hub::described;
 use crate::place;
 use crate::plan;
+use crate::pull::shown::Shown;
 
 /// Digits of a commit that tell it from others.
 const N_COMMIT_DIGITS: usize = 12;
@@ -27,7 +29,9 @@ pub(super) struct Offer {
 
 impl Offer {
     pub(super) fn new(hub: &Hub, remote: &Remote, piece_bytes: u64) -> Outcome<Self> {
-        let presence = hub.presence(remote, piece_bytes)?;
+        let mut shown = Shown::checking();
+        let presence = hub.presence(remote, piece_bytes, &mut |it| shown.watch(it))?;
+        drop(shown);
         let config = hub.config(remote)?;
         let root = hub.cache().root();
         let model = match config.as_deref().map(described) {
@@ -63,7 +67,7 @@ impl Offer {
 
     /// A line each.
     pub(super) fn lines(&self, remote: &Remote) -> Vec<String> {
-        let Presence { n_files, n_bytes, n_files_here, here_bytes } = self.presence;
+        let Presence { n_files, n_bytes, n_files_here, here_bytes, .. } = self.presence;
         let wanted = remote.wanted();
         let commit = &remote.commit()[..N_COMMIT_DIGITS];
         let row = |label: &str, text: &str| folded(&format!("  {label:<10}"), text);
@@ -81,8 +85,21 @@ impl Offer {
         let mut lines = vec![format!("{} at {} ({commit})", wanted.id, wanted.revision())];
         lines.extend(row("model", self.model.as_ref().unwrap_or_else(|problem| problem)));
         lines.extend(row("files", &format!("{n_files}{left}, {size}{here}")));
+        lines.extend(damaged(&self.presence.damaged).iter().flat_map(|it| row("damaged", it)));
         lines.extend(self.expected.iter().flat_map(|it| row("expected", it)));
         lines.extend(row("drive", &format!("{free}{}", self.place)));
         lines
     }
+}
+
+/// Which files have other contents than the hub lists.
+fn damaged(paths: &[String]) -> Option<String> {
+    let first = OneLine::name(paths.first()?);
+    Some(match paths.len() - 1 {
+        0 => format!("{first}: does not have the hash that the hub lists, and is fetched again"),
+        n_more => format!(
+            "{first} and {n_more} more: do not have the hashes that the hub lists, and are fetched \
+             again"
+        ),
+    })
 }

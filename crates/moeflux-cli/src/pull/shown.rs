@@ -1,4 +1,4 @@
-//! A download under way: a bar on a terminal, and now and then a line elsewhere.
+//! A download or a check under way: a bar on a terminal, and now and then a line elsewhere.
 
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
@@ -8,14 +8,19 @@ use moeflux::ByteCount;
 use moeflux_hub::Progress;
 
 use crate::clock;
+use crate::print;
 use crate::progress::Bar;
 
 /// Between two lines where nobody looks.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
 /// What was said so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shown {
+    /// In front of the bar: what is done now.
+    doing: &'static str,
+    /// In front of a line: what was done.
+    done: &'static str,
     bar: Option<Bar>,
     /// When the last line was printed, and how much was there.
     line: Option<(Instant, u64)>,
@@ -23,14 +28,26 @@ pub(super) struct Shown {
 }
 
 impl Shown {
+    pub(super) fn downloading() -> Self {
+        Self::new("downloading", "downloaded")
+    }
+
+    pub(super) fn checking() -> Self {
+        Self::new("checking", "checked")
+    }
+
+    fn new(doing: &'static str, done: &'static str) -> Self {
+        Self { doing, done, bar: None, line: None, said_waiting: false }
+    }
+
     pub(super) fn watch(&mut self, progress: Progress) -> ControlFlow<()> {
         let Progress { total_bytes, done_bytes, is_waiting, .. } = progress;
         if is_waiting && !self.said_waiting {
             self.said_waiting = true;
-            eprintln!("another process downloads some of these files: waiting for it");
+            print::aside("another process downloads some of these files: waiting for it");
         }
         if std::io::stderr().is_terminal() {
-            let new = || Bar::bytes_from("downloading", total_bytes, done_bytes);
+            let new = || Bar::bytes_from(self.doing, total_bytes, done_bytes);
             self.bar.get_or_insert_with(new).set(done_bytes);
         } else {
             self.line(total_bytes, done_bytes);
@@ -47,10 +64,11 @@ impl Shown {
             return;
         }
         self.line = Some((now, done_bytes));
-        eprintln!(
-            "{}",
+        print::aside(&format!(
+            "{} {}",
+            self.done,
             text(total_bytes, done_bytes, done_bytes.saturating_sub(before_bytes), time)
-        );
+        ));
     }
 }
 
@@ -64,7 +82,7 @@ fn text(total_bytes: u64, done_bytes: u64, recent_bytes: u64, time: Duration) ->
         _ => format!("{} h left", seconds / 3600),
     });
     let [done, total, rate] = [done_bytes, total_bytes, rate].map(|it| ByteCount(it).rounded());
-    format!("downloaded {done} of {total}, {rate}/s, {left}")
+    format!("{done} of {total}, {rate}/s, {left}")
 }
 
 #[cfg(test)]
@@ -77,10 +95,10 @@ mod tests {
             let text = text(20_000_000_000, done, recent, Duration::from_secs(30));
             assert_eq!(text, expected);
         };
-        let slow = "downloaded 2.00 GB of 20.00 GB, 10.00 MB/s, 30 min left";
+        let slow = "2.00 GB of 20.00 GB, 10.00 MB/s, 30 min left";
         check(2_000_000_000, 300_000_000, slow);
-        let fast = "downloaded 19.00 GB of 20.00 GB, 100.00 MB/s, 10 s left";
+        let fast = "19.00 GB of 20.00 GB, 100.00 MB/s, 10 s left";
         check(19_000_000_000, 3_000_000_000, fast);
-        check(0, 0, "downloaded 0 bytes of 20.00 GB, 0 bytes/s, time unknown");
+        check(0, 0, "0 bytes of 20.00 GB, 0 bytes/s, time unknown");
     }
 }

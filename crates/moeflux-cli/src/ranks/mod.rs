@@ -6,6 +6,10 @@
 pub(crate) mod delayed;
 pub(crate) mod times;
 
+#[cfg(unix)]
+use std::ffi::OsString;
+#[cfg(unix)]
+use std::path::Path;
 use std::sync::mpsc::channel;
 #[cfg(unix)]
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -16,6 +20,8 @@ use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::ranks::{Heart, RankGroup, Ranks};
 use moeflux::provider::weights::Shares;
 use moeflux::{Error, Result};
+#[cfg(unix)]
+use moeflux_mpi::Known;
 use moeflux_mpi::{Launcher, launcher};
 
 use crate::args::{ModelArgs, RankArgs};
@@ -23,6 +29,7 @@ use crate::cache::variable;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::print;
 use delayed::Delayed;
 
 #[cfg(unix)]
@@ -104,11 +111,14 @@ fn no_shares(args: &RankArgs) -> Outcome<Option<RankGroup>> {
 #[cfg(unix)]
 fn start(launcher: &Launcher, timeout: Duration) -> Result<Box<dyn Ranks>> {
     let named = variable("MOEFLUX_MPI");
-    let path = variable("PATH").unwrap_or_default();
-    let library = (named.as_deref(), path.as_os_str());
+    let known = Known {
+        library: named.as_deref(),
+        processes: Path::new("/proc"),
+        variable: &|name| variable(name).map(OsString::from),
+    };
     let (begun, has_begun) = channel::<()>();
     end_unless(has_begun, (launcher.rank, timeout.max(START_TIME)));
-    let ranks = moeflux_mpi::MpiRanks::start(launcher, library, timeout);
+    let ranks = moeflux_mpi::MpiRanks::start(launcher, known, timeout);
     drop(begun);
     Ok(Box::new(ranks?))
 }
@@ -120,7 +130,9 @@ fn end_unless(has_begun: Receiver<()>, (rank, time): (usize, Duration)) {
     thread::spawn(move || {
         if has_begun.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
             let seconds = time.as_secs();
-            eprintln!("error: rank {rank}: MPI has not begun for {seconds} s: a rank is missing");
+            print::aside(&format!(
+                "error: rank {rank}: MPI has not begun for {seconds} s: a rank is missing"
+            ));
             end_process();
         }
     });
@@ -146,7 +158,7 @@ fn say(rank: usize, error: &Error) {
 
 /// Says something in one piece, before the job is over.
 fn say_at_once(text: &str) {
-    eprint!("{text}");
+    print::aside(text.trim_end());
     wait(FORWARD_TIME);
 }
 

@@ -1,10 +1,14 @@
 //! Where the server's log lines go: stderr, as text or as JSON.
 
+use std::io::{self, Write};
+
 use clap::ValueEnum;
 use moeflux::{Error, Result};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::print;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,6 +21,22 @@ pub(crate) enum LogFormat {
     Off,
 }
 
+/// Lines on stderr, in which what clients sent is harmless for a terminal.
+struct Lines;
+
+impl Write for Lines {
+    /// The subscriber writes an event at a time.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        io::stderr().write_all(print::written_out(&text).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
 /// Writes log lines from now on. Of the engine only warnings are shown: a token is no news.
 pub(crate) fn begin(format: LogFormat) -> Result<()> {
     let targets = Targets::new()
@@ -26,7 +46,7 @@ pub(crate) fn begin(format: LogFormat) -> Result<()> {
         .with_target("moeflux::prompt", LevelFilter::INFO)
         .with_target("moeflux::server", LevelFilter::INFO)
         .with_target("moeflux_schedule", LevelFilter::INFO);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| Lines).with_ansi(false);
     let registry = tracing_subscriber::registry().with(targets);
     let begun = match format {
         LogFormat::Text => registry.with(layer.with_target(false)).try_init(),

@@ -26,6 +26,7 @@ use crate::failure::{Failure, Outcome};
 use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::print;
 use crate::ranges;
 use crate::serve::log::LogFormat;
 
@@ -125,7 +126,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let opening = std::thread::Builder::new().name("moeflux-opening".into()).spawn(move || {
         let opened = waiting.wait_until_open();
         match &opened {
-            Ok(()) => eprintln!("{line}"),
+            Ok(()) => print::aside(&line),
             // Who cannot serve anything need not wait for requests.
             Err(_) => stopper.stop(),
         }

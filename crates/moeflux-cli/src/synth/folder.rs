@@ -114,7 +114,7 @@ pub(super) fn check_vacant(dir: &Path) -> Result<()> {
     Err(Error::Input(format!(
         "{} has {what} in it (`{}`): name another folder, or remove this one first",
         dir.display(),
-        first.escape_debug()
+        moeflux_io::OneLine::name(&first)
     )))
 }
 

@@ -7,6 +7,8 @@ mod calling;
 mod chatting;
 mod commands;
 mod demo;
+#[cfg(unix)]
+mod escapes;
 mod evaluating;
 mod generating;
 mod gguf;

@@ -227,6 +227,32 @@ fn wrong_names_and_refusals_have_their_exit_codes() {
     }
 }
 
+#[test]
+fn what_is_damaged_is_named_and_mended() {
+    let files = [
+        File::new("config.json", Contents::new(b"{}")),
+        File::new("model.safetensors", Contents::noise(1, 20_000)),
+    ];
+    let bench = Bench::new(&files);
+    bench.stdout(&["pull", ID, "--yes"]);
+    let snapshot = bench.dir().join("snapshots").join(COMMIT);
+    let weights = std::fs::canonicalize(snapshot.join("model.safetensors")).unwrap();
+    let mut bytes = std::fs::read(&weights).unwrap();
+    bytes[10_000] ^= 1;
+    std::fs::write(&weights, &bytes).unwrap();
+    let page = bench.stdout(&["pull", ID, "--dry-run"]);
+    let words = "damaged   model.safetensors: does not have the hash";
+    assert!(page.contains(words) && page.contains("20.00 kB"), "{page}");
+    assert_eq!(std::fs::read(&weights).unwrap(), bytes, "nothing was changed");
+    let page = bench.stdout(&["pull", ID, "--yes"]);
+    assert!(page.contains("20.00 kB (20,000 bytes) downloaded"), "{page}");
+    assert_eq!(std::fs::read(&weights).unwrap(), files[1].bytes());
+    for args in [&["pull", ID][..], &["pull", ID, "--check"]] {
+        let page = bench.stdout(args);
+        assert!(page.contains("all was there"), "{page}");
+    }
+}
+
 /// Of these tests' downloads, which take seconds.
 const PIECE: u64 = 64 << 10;
 const N_BYTES: u64 = 4 << 20;

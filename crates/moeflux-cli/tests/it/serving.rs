@@ -85,6 +85,24 @@ fn the_demo_model_answers_and_the_process_ends_well() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn signals_that_ask_for_no_end_do_not_end_it() {
+    let mut served = Served::start(&["--port", "0"], &[]);
+    let id = served.child.id().to_string();
+    for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
+        // More than one: what is blocked waits, and the next one finds it waiting.
+        for _ in 0..3 {
+            let sent = Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap();
+            assert!(sent.success(), "{signal}");
+        }
+        assert_eq!(served.ask("GET /health", "").0, 200, "{signal}");
+    }
+    let body = json!({"prompt": "a", "max_tokens": 2});
+    served.json("POST /v1/completions", &body);
+    end(&mut served);
+}
+
 /// Ends it as a service manager does; what it said.
 #[cfg(unix)]
 fn end(served: &mut Served) -> String {
@@ -99,12 +117,17 @@ fn end(served: &mut Served) -> String {
 #[cfg(unix)]
 #[test]
 fn prompts_are_logged_only_on_request() {
-    let body = json!({"prompt": "Zebra", "max_tokens": 1});
-    for (options, is_logged) in [(&[][..], false), (&["--log-prompts"], true)] {
+    let body = json!({"prompt": "Zebra\x1b[2J\u{9b}31m\u{202e}\x07", "max_tokens": 1});
+    for (options, is_logged) in
+        [(&[][..], false), (&["--log-prompts"], true), (&["--log-prompts", "--log", "json"], true)]
+    {
         let mut served = Served::start(&[&["--port", "0"], options].concat(), &[]);
         served.json("POST /v1/completions", &body);
         let said = end(&mut served);
         assert_eq!(said.contains("Zebra"), is_logged, "{said}");
+        // Whoever watches the log is not a terminal for clients.
+        let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+        assert!(!said.contains(is_harmful), "{said:?}");
     }
 }
 

@@ -94,6 +94,13 @@ impl TempDir {
         std::fs::write(path, serde_json::to_vec(&value).unwrap()).unwrap();
     }
 
+    /// Rewrites a text file in it.
+    pub(crate) fn edit_text(&self, name: &str, edit: impl FnOnce(&mut String)) {
+        let mut text = std::fs::read_to_string(self.file(name)).unwrap();
+        edit(&mut text);
+        std::fs::write(self.file(name), text).unwrap();
+    }
+
     /// Rewrites the header of a safetensors file in it; the data stays.
     pub(crate) fn edit_header(&self, name: &str, edit: impl FnOnce(&mut Value)) {
         let (mut header, data) = self.split_safetensors(name);

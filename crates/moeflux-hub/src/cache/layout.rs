@@ -84,6 +84,17 @@ impl Folder {
         self.dir.join(".no_exist").join(commit)
     }
 
+    /// Our own: what is known of contents. No other tool looks here, and who removes the model
+    /// removes it, too.
+    pub(crate) fn marks(&self) -> PathBuf {
+        self.dir.join(".moeflux")
+    }
+
+    /// Which files were found to have these contents.
+    pub(crate) fn mark(&self, id: &BlobId) -> PathBuf {
+        self.marks().join(id.digits())
+    }
+
     /// Locks of all contents.
     pub(crate) fn locks(&self) -> &Path {
         &self.locks

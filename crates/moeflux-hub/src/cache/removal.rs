@@ -109,7 +109,11 @@ impl Removal {
                 remove_dir(&folder.snapshot(commit))?;
                 file::remove_if_there(&folder.tree(commit))?;
                 remove_dir(&folder.no_exist(commit))?;
-                blobs.iter().try_for_each(|it| file::remove_if_there(it))?;
+                for blob in blobs {
+                    file::remove_if_there(blob)?;
+                    let mark = folder.marks().join(blob.file_name().unwrap_or_default());
+                    file::remove_if_there(&mark)?;
+                }
             }
         }
         let freed = shared.iter().map(|it| remove_unused(folder.root(), it));

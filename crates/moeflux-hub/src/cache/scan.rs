@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use moeflux_io::OneLine;
 use serde::Deserialize;
 
 use super::Folder;
@@ -214,7 +215,7 @@ pub(crate) fn state(folder: &Folder, commit: &str) -> Result<State> {
     Ok(match missing.first() {
         None => State::Whole,
         Some(first) => {
-            State::Missing { n_files: missing.len(), first: first.escape_debug().to_string() }
+            State::Missing { n_files: missing.len(), first: OneLine::name(first).to_string() }
         }
     })
 }

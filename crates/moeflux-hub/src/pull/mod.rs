@@ -11,17 +11,21 @@ mod queue;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::cache::{Age, Folder};
+use crate::check::{Condition, Progress};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::hash::BlobId;
+use crate::hash::{BlobId, Expected};
+use crate::mark::{self, Stamp};
 use crate::name::is_commit;
-use crate::remote::{Hub, Remote, is_shown};
+use crate::remote::{Hub, Remote};
+use crate::stop::Stop;
 use download::Download;
 use queue::{Next, Queue};
 
@@ -42,18 +46,6 @@ const TAG_NAME: &str = "CACHEDIR.TAG";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
                    # This file marks a cache directory: https://bford.info/cachedir/\n";
 
-/// How far a download is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Progress {
-    /// All that was wanted.
-    pub total_bytes: u64,
-    /// Of these, what is here.
-    pub done_bytes: u64,
-    /// Whether another process downloads what is missing.
-    pub is_waiting: bool,
-}
-
 /// A download that ended well.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -62,6 +54,8 @@ pub struct Pulled {
     pub dir: PathBuf,
     /// What was fetched.
     pub fetched_bytes: u64,
+    /// What was here and was read to be hashed.
+    pub hashed_bytes: u64,
 }
 
 /// What is fetched, and for which files.
@@ -72,6 +66,12 @@ pub(crate) struct Job {
     /// Files with these contents.
     paths: Vec<String>,
     url: String,
+}
+
+impl Job {
+    fn expected(&self) -> Expected {
+        Expected { blob: self.blob.clone(), n_bytes: self.n_bytes }
+    }
 }
 
 /// What all connections share.
@@ -86,6 +86,8 @@ struct Pull<'a> {
     done_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
     n_waiting: AtomicUsize,
+    /// What was written, and has marks.
+    written: Mutex<Vec<Stamp>>,
 }
 
 impl Hub {
@@ -104,6 +106,7 @@ impl Hub {
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Pulled> {
         let folder = self.folder(remote);
+        let before_bytes = self.checks().hashed_bytes();
         self.begin(remote, &folder)?;
         let (jobs, here_bytes) = self.jobs(remote, &folder)?;
         let total_bytes = here_bytes + jobs.iter().map(|it| it.n_bytes).sum::<u64>();
@@ -119,12 +122,19 @@ impl Hub {
             done_bytes: AtomicU64::new(here_bytes),
             fetched_bytes: AtomicU64::new(0),
             n_waiting: AtomicUsize::new(0),
+            written: Mutex::default(),
         };
-        pull.run(n_workers, total_bytes, watch)?;
+        let ran = pull.run(n_workers, total_bytes, watch);
+        // What other programs write from now on has other times than the marks. This takes
+        // milliseconds, and whoever wants to end need not wait for it.
+        let written = pull.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        mark::settle(&pull.folder, &written, &Stop::default())?;
+        ran?;
         self.end(remote, &pull.folder)?;
         Ok(Pulled {
             dir: pull.folder.snapshot(remote.commit()),
             fetched_bytes: pull.fetched_bytes.into_inner(),
+            hashed_bytes: self.checks().hashed_bytes() - before_bytes,
         })
     }
 
@@ -140,8 +150,8 @@ impl Hub {
         if tree.is_file() { Ok(()) } else { file::put(&tree, &remote.listing().to_kept()) }
     }
 
-    /// What is to be fetched, and how much is here. Contents that are here without a name in the
-    /// snapshot get one.
+    /// What is to be fetched or hashed, and how much is known to be here. Contents that are here
+    /// without a name in the snapshot get one.
     fn jobs(&self, remote: &Remote, folder: &Folder) -> Result<(Vec<Job>, u64)> {
         let mut jobs: BTreeMap<&BlobId, Job> = BTreeMap::new();
         let mut here = BTreeMap::new();
@@ -151,9 +161,13 @@ impl Hub {
                 // Its process ended between the last two steps, or somebody removed the contents.
                 file::remove_if_there(&folder.pieces(blob))?;
             }
-            if is_shown(folder, remote, path, listed)? {
+            let is_sound = |place: &Path| {
+                self.checks().look(folder, place, &listed.expected()) == Condition::Sound
+            };
+            let file = folder.file(remote.commit(), path)?;
+            if is_sound(&file) {
                 here.insert(blob, n_bytes);
-            } else if file::len_bytes(&folder.blob(blob)) == Some(n_bytes) {
+            } else if is_sound(&folder.blob(blob)) {
                 let no_links = self.settings().has_no_links;
                 folder.show((remote.commit(), path), blob, Age::Old, no_links)?;
                 here.insert(blob, n_bytes);
@@ -254,32 +268,54 @@ impl Pull<'_> {
             self.queue.put_off(job);
             return waited;
         };
+        let condition = self.find_out(&job, &self.folder.blob(&job.blob))?;
         if self.is_shown(&job)? {
             self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
             self.queue.finished();
             return Ok(());
         }
-        if file::len_bytes(&self.folder.blob(&job.blob)) == Some(job.n_bytes) {
+        if condition == Condition::Sound {
             self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
             self.show(&job, Age::Old)?;
             self.queue.finished();
             return Ok(());
         }
+        self.remove_damaged(&job)?;
         let download = Download::open(job, &self.folder, lock, self.piece_bytes)?;
         self.done_bytes.fetch_add(download.done_bytes(), Ordering::Relaxed);
         let download = self.queue.opened(download);
         self.advance(&download)
     }
 
-    /// Whether another process put all of the files into the snapshot meanwhile.
+    fn find_out(&self, job: &Job, place: &Path) -> Result<Condition> {
+        let stop = self.client.stop();
+        self.hub.checks().find_out(&self.folder, place, &job.expected(), stop)
+    }
+
+    /// Whether all of the files are in the snapshot: another process may have put them there
+    /// meanwhile.
     fn is_shown(&self, job: &Job) -> Result<bool> {
         for path in &job.paths {
             let file = self.folder.file(self.remote.commit(), path)?;
-            if file::len_bytes(&file) != Some(job.n_bytes) {
+            if self.find_out(job, &file)? != Condition::Sound {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// What is damaged must not look whole if the download is interrupted. What links lead to may
+    /// be of use to others and stays.
+    fn remove_damaged(&self, job: &Job) -> Result<()> {
+        let files = job.paths.iter().map(|it| self.folder.file(self.remote.commit(), it));
+        let blob = Ok(self.folder.blob(&job.blob));
+        for place in std::iter::once(blob).chain(files) {
+            let place = place?;
+            if self.find_out(job, &place)? == Condition::Damaged {
+                file::remove_if_there(&place)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts contents into the snapshot.
@@ -298,6 +334,11 @@ impl Pull<'_> {
             }
             self.folder.show(place, &job.blob, age, has_no_links)?;
             age = Age::Old;
+        }
+        for path in &job.paths {
+            let file = self.folder.file(self.remote.commit(), path)?;
+            let stamp = self.hub.checks().vouch(&self.folder, &file, &job.expected());
+            self.written.lock().unwrap_or_else(PoisonError::into_inner).extend(stamp);
         }
         Ok(())
     }

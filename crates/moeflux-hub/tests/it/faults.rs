@@ -92,7 +92,8 @@ fn a_server_that_stays_away_is_given_up() {
     let url = bench.server.url();
     let settings = bench.settings();
     drop(bench);
-    let hub = moeflux_hub::Hub::new(settings, moeflux_hub::Stop::default());
+    let hub =
+        moeflux_hub::Hub::new(settings, moeflux_hub::Trust::Marks, moeflux_hub::Stop::default());
     let said = line(crate::support::pull(&hub, ID, &[]));
     let host = url.strip_prefix("http://").unwrap();
     assert!(said.contains(host) && said.contains("given up after 4"), "{said}");
@@ -212,6 +213,53 @@ fn what_is_no_hub_is_told() {
     assert!(said.contains("does not know owner/model"), "{said}");
     bench.server.put(ID, Access::Open, FIRST, &[]);
     assert!(bench.look(ID).unwrap().chosen().next().is_none());
+}
+
+#[test]
+fn a_list_of_files_has_limits() {
+    let wanted = format!("{ID}@{FIRST}");
+    let small = |n: usize| {
+        let file = |idx| File::new(&format!("{idx}"), Contents::new(b""));
+        (0..n).map(file).collect::<Vec<_>>()
+    };
+    let long = |n: usize| {
+        let file = |idx| File::new(&format!("{idx}{}", "x".repeat(1 << 20)), Contents::new(b""));
+        (0..n).map(file).collect::<Vec<_>>()
+    };
+    for (files, page, words) in [
+        (small(100_001), 1000, "has more than 100000 entries"),
+        (small(1001), 1, "has more than 1000 pages"),
+        (long(65), 8, "has more than 67108864 bytes"),
+        (long(17), 100, "an answer of more than 16777216 bytes"),
+        (small(3), 0, "goes on behind page 1, which is empty"),
+    ] {
+        let bench = Bench::empty();
+        bench.server.put(ID, Access::Open, FIRST, &files);
+        bench.server.set_page(page);
+        let said = line(bench.look(&wanted));
+        assert!(said.contains(words) && said.len() < 300, "{said}");
+    }
+    let bench = Bench::empty();
+    bench.server.put(ID, Access::Open, FIRST, &small(1000));
+    bench.server.set_page(1);
+    assert_eq!(bench.look(&wanted).unwrap().listing().files().count(), 1000);
+}
+
+#[test]
+fn what_a_hub_says_is_harmless() {
+    let evil = "evil\u{202e}\u{2066}.safetensors";
+    let bench = Bench::empty();
+    bench.server.put(ID, Access::Open, FIRST, &[File::new(evil, Contents::noise(1, 20_000))]);
+    bench.server.faults(|seen, _| match seen.path.contains("/resolve/") {
+        true => Fault::Status(500, &[]),
+        false => Fault::Nothing,
+    });
+    let said = line(bench.pull(ID));
+    assert!(said.contains("evil\\u{202e}\\u{2066}.safetensors: "), "{said}");
+    let bench = Bench::empty();
+    bench.server.put(ID, Access::Open, FIRST, &[File::new("a\x1b[2J\n", Contents::new(b""))]);
+    let said = line(crate::support::pull(&bench.hub(), ID, &["*"]));
+    assert!(said.contains("the file name `a\\u{1b}[2J\\n`"), "{said}");
 }
 
 #[test]

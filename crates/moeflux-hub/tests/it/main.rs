@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod cache;
+mod checking;
 mod faults;
 mod pulling;
 mod server;

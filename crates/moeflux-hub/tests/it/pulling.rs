@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use moeflux_hub::{Choice, Hub, Settings, Stop};
+use moeflux_hub::{Choice, Hub, Settings, Stop, Trust};
 
 use crate::server::{Access, Contents, Fault, File};
 use crate::support::{
@@ -37,7 +37,7 @@ fn a_model_arrives_in_the_layout_of_the_hub_s_own_tools() {
     expected.sort();
     let mut found: Vec<String> =
         tree(&bench.dir()).into_iter().map(|(name, what)| format!("{name} {what}")).collect();
-    found.retain(|it| !it.starts_with("trees/"));
+    found.retain(|it| !it.starts_with("trees/") && !it.starts_with(".moeflux/"));
     found.sort();
     assert_eq!(found, expected);
     let commit = std::fs::read_to_string(bench.dir().join("refs/main")).unwrap();
@@ -146,7 +146,7 @@ fn the_token_goes_to_the_hub_alone() {
 fn no_network_is_used_when_that_is_asked_for() {
     let bench = Bench::new();
     let settings = Settings { is_offline: true, ..bench.settings() };
-    let said = line(pull(&Hub::new(settings, Stop::default()), ID, &[]));
+    let said = line(pull(&Hub::new(settings, Trust::Marks, Stop::default()), ID, &[]));
     assert!(said.contains("HF_HUB_OFFLINE"), "{said}");
     assert!(bench.server.take_seen().is_empty());
 }
@@ -155,7 +155,7 @@ fn no_network_is_used_when_that_is_asked_for() {
 fn where_there_are_no_links_files_are_in_the_snapshot() {
     let bench = Bench::new();
     let settings = Settings { has_no_links: true, ..bench.settings() };
-    let hub = Hub::new(settings, Stop::default());
+    let hub = Hub::new(settings, Trust::Marks, Stop::default());
     pull(&hub, ID, &[]).unwrap();
     for file in model().iter().filter(|it| !it.path().starts_with(['.', 'R'])) {
         assert_eq!(bench.read(FIRST, file.path()), file.bytes());
@@ -175,8 +175,9 @@ fn two_downloads_of_the_same_share_the_work() {
             true => Fault::Slow(4096, std::time::Duration::from_millis(2)),
             false => Fault::Nothing,
         });
-        let hubs = [0; 3]
-            .map(|_| Hub::new(Settings { has_no_links, ..bench.settings() }, Stop::default()));
+        let hubs = [0; 3].map(|_| {
+            Hub::new(Settings { has_no_links, ..bench.settings() }, Trust::Marks, Stop::default())
+        });
         std::thread::scope(|scope| {
             for hub in &hubs {
                 scope.spawn(|| pull(hub, ID, &[]).unwrap());
@@ -212,7 +213,8 @@ fn an_end_that_is_asked_for_keeps_what_arrived() {
     let before = bench.server.n_bytes();
     assert!(before < model_bytes(), "it was ended before the end");
     bench.server.faults(|_, _| Fault::Nothing);
-    let presence = bench.hub().presence(&remote, PIECE).unwrap();
+    let presence =
+        bench.hub().presence(&remote, PIECE, &mut |_| ControlFlow::Continue(())).unwrap();
     assert!(presence.here_bytes > 60_000 && presence.here_bytes < presence.n_bytes);
     let rest = bench.pull(ID).unwrap().fetched_bytes;
     assert_eq!(rest, presence.n_bytes - presence.here_bytes);

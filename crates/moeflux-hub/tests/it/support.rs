@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use moeflux_hub::{
-    Cache, Choice, Error, Glob, Hub, Pace, Pulled, Remote, Result, Settings, Stop, Token,
+    Cache, Choice, Error, Glob, Hub, Pace, Pulled, Remote, Result, Settings, Stop, Token, Trust,
 };
 
 use crate::server::{Access, Contents, File, HubServer};
@@ -63,12 +63,12 @@ impl Bench {
     }
 
     pub(crate) fn hub(&self) -> Hub {
-        Hub::new(self.settings(), Stop::default())
+        Hub::new(self.settings(), Trust::Marks, Stop::default())
     }
 
     pub(crate) fn hub_with(&self, token: &str) -> Hub {
         let token = Token::new(token);
-        Hub::new(Settings { token, ..self.settings() }, Stop::default())
+        Hub::new(Settings { token, ..self.settings() }, Trust::Marks, Stop::default())
     }
 
     pub(crate) fn cache(&self) -> Cache {
@@ -91,6 +91,11 @@ impl Bench {
     /// A file of the model's snapshot, through its link.
     pub(crate) fn read(&self, commit: &str, path: &str) -> Vec<u8> {
         std::fs::read(self.dir().join("snapshots").join(commit).join(path)).unwrap()
+    }
+
+    /// The contents of a file.
+    pub(crate) fn blob(&self, file: &File) -> PathBuf {
+        self.dir().join("blobs").join(file.etag())
     }
 
     /// Nothing is left of what is not whole.

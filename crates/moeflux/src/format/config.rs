@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::json::{parse_json, word};
 use super::quoted;
 use super::whole::read_file;
 use crate::error::{Error, Result};
@@ -52,7 +53,7 @@ impl RawConfig {
     ///
     /// [`Error::Malformed`] if they are no JSON object, or nested more than 127 deep.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let value: Value = serde_json::from_slice(bytes)
+        let value = parse_json(bytes)
             .map_err(|error| Error::malformed(path, format!("is not JSON: {error}")))?;
         let Value::Object(root) = value else {
             return Err(Error::malformed(path, format!("is {}, not a JSON object", kind(&value))));
@@ -160,7 +161,7 @@ impl<'a> Section<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if it is not a number.
+    /// [`Error::Malformed`] if it is not a number, or not a finite one.
     pub fn f64_opt(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", Value::as_f64)
     }
@@ -180,7 +181,7 @@ impl<'a> Section<'a> {
     ///
     /// [`Error::Malformed`] if it is not a string.
     pub fn str_opt(&self, key: &str) -> Result<Option<&'a str>> {
-        self.typed(key, "a string", Value::as_str)
+        self.typed(key, "a string", text)
     }
 
     /// A list of counts.
@@ -201,9 +202,7 @@ impl<'a> Section<'a> {
     ///
     /// [`Error::Malformed`] if it is not a list of strings.
     pub fn str_list_opt(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
-        self.typed(key, "a list of strings", |value| {
-            value.as_array()?.iter().map(Value::as_str).collect()
-        })
+        self.typed(key, "a list of strings", |value| value.as_array()?.iter().map(text).collect())
     }
 
     /// The first of some names of one thing that is present; the first name if none is.
@@ -246,8 +245,14 @@ impl<'a> Section<'a> {
     }
 }
 
+/// A string; words in the place of numbers are none.
+fn text(value: &Value) -> Option<&str> {
+    value.as_str().filter(|_| word(value).is_none())
+}
+
 fn kind(value: &Value) -> &'static str {
     match value {
+        Value::String(_) if word(value).is_some() => "a number",
         Value::Null => "null",
         Value::Bool(_) => "a truth value",
         Value::Number(_) => "a number",
@@ -262,7 +267,10 @@ fn short(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("a list of {}", items.len()),
         Value::Object(map) => format!("an object of {} keys", map.len()),
-        Value::String(text) => format!("\"{}\"", quoted(text)),
+        Value::String(text) => match word(value) {
+            Some(word) => word.to_owned(),
+            None => format!("\"{}\"", quoted(text)),
+        },
         Value::Null | Value::Bool(_) | Value::Number(_) => quoted(&value.to_string()),
     }
 }

@@ -13,6 +13,7 @@ mod new_file;
 mod npy;
 mod packed;
 mod whole;
+mod json;
 pub(crate) mod gguf;
 mod config;
 mod safetensors;
@@ -32,6 +33,8 @@ pub use gguf::{
 pub(crate) use gguf::{in_gguf, pairs_of};
 pub use header::{Header, HeaderTensor, parse_header};
 pub use index::{ShardIndex, parse_index};
+pub(crate) use json::word;
+pub use json::{parse_json, write_json};
 pub(crate) use names::canonical_name;
 pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;

@@ -463,12 +463,41 @@ fn config_getters_name_the_key_the_value_and_the_file() {
 }
 
 #[test]
+fn numbers_that_are_not_finite_are_read_and_refused_by_name_where_they_count() {
+    let text = br#"{"model_type": "m", "limit": [0.0, Infinity], "eps": NaN, "n": -Infinity}"#;
+    let config = RawConfig::parse(Path::new("c"), text).unwrap();
+    let root = config.root();
+    assert_eq!(root.str_opt("model_type").unwrap(), Some("m"));
+    let said = [
+        root.f64_opt("eps").map(|_| ()),
+        root.usize_opt("n").map(|_| ()),
+        root.str_opt("eps").map(|_| ()),
+        root.bool_opt("n").map(|_| ()),
+        root.section("n").map(|_| ()),
+        root.usize_list_opt("limit").map(|_| ()),
+        root.str_list_opt("limit").map(|_| ()),
+    ];
+    let said = said.map(|it| it.unwrap_err().to_string());
+    let expected = [
+        "c: `eps` is NaN; expected a number",
+        "c: `n` is -Infinity; expected a non-negative integer",
+        "c: `eps` is NaN; expected a string",
+        "c: `n` is -Infinity; expected true or false",
+        "c: `n` is -Infinity; expected an object",
+        "c: `limit` is a list of 2; expected a list of non-negative integers",
+        "c: `limit` is a list of 2; expected a list of strings",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
 fn configs_that_are_no_objects_are_refused() {
     let deep = "[".repeat(1000);
     for (text, expected) in [
         ("", "is not JSON: EOF"),
         ("[1]", "is a list, not a JSON object"),
-        ("{\"a\": Infinity}", "is not JSON"),
+        ("{\"a\": +Infinity}", "is not JSON"),
+        ("NaN", "is a number, not a JSON object"),
         (deep.as_str(), "recursion limit"),
     ] {
         let error = RawConfig::parse(Path::new("c"), text.as_bytes()).unwrap_err().to_string();

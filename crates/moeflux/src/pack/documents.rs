@@ -11,7 +11,7 @@ use moeflux_io::ReadFile;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::format::{NewValue, new_gguf, new_index, pairs_of};
+use crate::format::{NewValue, new_gguf, new_index, pairs_of, parse_json, write_json};
 use crate::pack::plan::Plan;
 use crate::spec::{QUANTISATION_KEY, QuantParams};
 
@@ -94,7 +94,7 @@ pub(super) fn config(
     plan: &Plan,
 ) -> Result<Vec<u8>> {
     let Some(params) = params else { return Ok(source.as_bytes().to_vec()) };
-    let value: Value = serde_json::from_str(source)
+    let value = parse_json(source.as_bytes())
         .map_err(|error| Error::malformed(path, format!("is not JSON: {error}")))?;
     let Value::Object(mut root) = value else {
         return Err(Error::malformed(path, "is not a JSON object"));
@@ -110,7 +110,7 @@ pub(super) fn config(
     for key in QUANTISATION_KEYS {
         root.insert(key.to_owned(), Value::Object(section.clone()));
     }
-    Ok(format!("{:#}\n", Value::Object(root)).into_bytes())
+    Ok(write_json(&Value::Object(root)).into_bytes())
 }
 
 /// What stands in the place of config, tokenizer and template in the pack of a GGUF file: its keys,

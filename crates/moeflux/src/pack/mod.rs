@@ -27,7 +27,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use moeflux_io::ReadFile;
+use moeflux_io::{OneLine, ReadFile};
 use moeflux_kernels::FloatKind;
 
 use crate::blueprint::Blueprint;
@@ -439,7 +439,7 @@ fn check_vacant(target: &Path) -> Result<()> {
         "files in it that do not belong to an interrupted pack: name another folder, or empty \
          this one first"
     };
-    Err(Error::Input(format!("{} has {what} (`{}`)", target.display(), first.escape_debug())))
+    Err(Error::Input(format!("{} has {what} (`{}`)", target.display(), OneLine::name(first))))
 }
 
 /// Refuses to go on otherwise than a pack was begun.

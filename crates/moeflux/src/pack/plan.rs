@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use moeflux_io::OneLine;
 use moeflux_kernels::{Affine, BlockKind, FloatKind, MatrixKind, MatrixLayout};
 
 use crate::blueprint::Blueprint;
@@ -140,9 +141,10 @@ impl<'a> Planner<'a> {
         match matrix.map(|it| &it.name).or(bank.map(|it| &it.name)) {
             None => Ok(()),
             Some(name) => Err(Error::Input(format!(
-                "{} is quantised already (`{name}`): pack it without quantising it, or \
+                "{} is quantised already (`{}`): pack it without quantising it, or \
                  quantise the published files",
-                self.request.checkpoint.dir.display()
+                self.request.checkpoint.dir.display(),
+                OneLine::name(name)
             ))),
         }
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
-use moeflux_io::ReadFile;
+use moeflux_io::{OneLine, ReadFile};
 use moeflux_kernels::MatrixKind;
 use twox_hash::XxHash3_64;
 
@@ -56,7 +56,7 @@ impl fmt::Display for DamagedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expert(layer, expert) => write!(f, "layer {} expert {}", layer.0, expert.0),
-            Self::Tensor(name) => write!(f, "tensor `{}`", name.escape_debug()),
+            Self::Tensor(name) => write!(f, "tensor `{}`", OneLine::name(name)),
             Self::Checksums => f.write_str("header or checksums"),
         }
     }

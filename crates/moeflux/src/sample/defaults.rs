@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::format::read_file_if_there;
+use crate::format::{parse_json, read_file_if_there, word};
 use crate::sample::config::SamplerConfig;
 
 const FILE: &str = "generation_config.json";
@@ -48,7 +48,7 @@ impl SamplerDefaults {
         let Some(bytes) = read_file_if_there(&path, FILE_BYTES_MAX)? else {
             return Ok(Self::default());
         };
-        let json = serde_json::from_slice(&bytes)
+        let json = parse_json(&bytes)
             .map_err(|error| Error::malformed(&path, format!("is not JSON: {error}")))?;
         Self::from_json(&json).map_err(|problem| Error::malformed(&path, problem))
     }
@@ -105,7 +105,8 @@ fn given<'j>(json: &'j Value, key: &str) -> Option<&'j Value> {
 }
 
 fn wrong(key: &str, value: &Value, wanted: &str) -> String {
-    let shown: String = value.to_string().chars().take(60).collect();
+    let shown = word(value).map_or_else(|| value.to_string(), str::to_owned);
+    let shown: String = shown.chars().take(60).collect();
     format!("`{key}` is {shown}, which is not {wanted}")
 }
 

@@ -155,7 +155,8 @@ impl Config<'_> {
     }
 
     fn unknown_layer(&self, kind: &str) -> Error {
-        let advice = format!("layers of kind \"{}\" are not supported", kind.escape_debug());
+        let advice =
+            format!("layers of kind \"{}\" are not supported", moeflux_io::OneLine::name(kind));
         self.text.unsupported("layer_types", &advice)
     }
 

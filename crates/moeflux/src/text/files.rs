@@ -4,10 +4,11 @@
 
 use std::path::Path;
 
+use moeflux_io::is_harmful;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::format::read_file_if_there;
+use crate::format::{parse_json, read_file_if_there};
 
 /// Most bytes of a JSON file that configures something. The largest published ones, with
 /// thousands of added tokens, have about 2 MB. As a tree, a list of numbers takes 80 times as much
@@ -34,9 +35,7 @@ fn bounded(text: &str, n_chars_max: usize) -> String {
     let mut line = String::new();
     let mut n_chars = 0;
     for character in text.chars() {
-        // Written out: control characters, and those that reorder or break a line.
-        let is_harmful = character.is_control()
-            || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let is_harmful = is_harmful(character);
         n_chars += if is_harmful { character.escape_default().count() } else { 1 };
         if n_chars > n_chars_max {
             line.push_str("..");
@@ -65,8 +64,8 @@ pub(super) fn read_text(path: &Path, bytes_max: u64) -> Result<Option<String>> {
 /// The JSON object in a file.
 pub(super) fn read_object(path: &Path) -> Result<Option<Value>> {
     let Some(bytes) = read_file_if_there(path, CONFIG_BYTES_MAX)? else { return Ok(None) };
-    let value: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| Error::malformed(path, format!("not JSON: {error}")))?;
+    let value =
+        parse_json(&bytes).map_err(|error| Error::malformed(path, format!("not JSON: {error}")))?;
     if !value.is_object() {
         return Err(Error::malformed(path, "not a JSON object"));
     }

@@ -13,7 +13,7 @@ use std::hash::Hasher as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use moeflux_io::ReadFile;
+use moeflux_io::{OneLine, ReadFile};
 use twox_hash::XxHash3_64;
 
 use super::checkpoint::{Checkpoint, Packed};
@@ -84,7 +84,7 @@ impl Sums {
         let mut sums = document.sums_of(checkpoint, path)?;
         for unit in tensor_units(checkpoint) {
             let Some(sum) = sums(&unit) else {
-                let tensor = unit.tensor.escape_debug();
+                let tensor = OneLine::name(&unit.tensor);
                 let problem =
                     format!("has no checksum of tensor `{tensor}`: {}", document::WAY_OUT);
                 return Err(Error::malformed(path, problem));

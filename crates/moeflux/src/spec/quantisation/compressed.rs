@@ -87,7 +87,7 @@ fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
             _ => Err(refused("strategy")),
         },
         _ => {
-            let format = format.unwrap_or("nothing").escape_debug().to_string();
+            let format = moeflux_io::OneLine::name(format.unwrap_or("nothing"));
             let advice = format!(
                 "with `format` {format} and `num_bits` {bits} is not supported (\
                  mxfp4-pack-quantized is, pack-quantized with 4 or 8 bits of int, and \

@@ -165,6 +165,5 @@ fn failed(path: &Path, error: &Fault) -> Error {
 
 /// Whether a character stays on its line and leaves the direction of the others alone.
 fn is_plain(character: char) -> bool {
-    !character.is_control()
-        && !matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    !moeflux_io::is_harmful(character)
 }

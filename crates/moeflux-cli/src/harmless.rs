@@ -1,5 +1,5 @@
-//! Makes text harmless for a terminal: nothing in it moves the cursor, changes a setting or hides
-//! what stands there.
+//! Makes the text of an answer harmless for a terminal: nothing in it moves the cursor, changes a
+//! setting or hides what stands there. Marks of direction that languages need stay.
 //!
 //! **Invariant:** of control characters only line ends and tabs come out; every other one is
 //! shown, as `^[` or `\u{9b}`. How the text is cut into pieces does not matter.

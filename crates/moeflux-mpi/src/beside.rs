@@ -1,0 +1,219 @@
+//! Folders in which the library of a launcher may lie: beside the launcher itself.
+//!
+//! An MPI that was installed in a folder of its own (a Python environment, a module of a cluster)
+//! is not where the system looks for libraries, and its launcher need not say where that is. The
+//! launcher is a parent of this process, perhaps behind shells and the like. **Invariant:** only
+//! folders of programs that are called like launchers are named.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Programs that start ranks: what is typed, and what does it on each machine.
+const LAUNCHERS: [&str; 13] = [
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "mpiexec.gforker",
+    "mpiexec.mpich",
+    "mpiexec.openmpi",
+    "hydra_pmi_proxy",
+    "hydra_bstrap_proxy",
+    "orterun",
+    "orted",
+    "prterun",
+    "prte",
+    "prted",
+];
+
+/// In which launchers name the folder that they were installed in.
+const ROOTS: [&str; 3] = ["OPAL_PREFIX", "PMIX_PREFIX", "I_MPI_ROOT"];
+
+/// In which launchers name the folder of their libraries.
+const LIBRARIES: &str = "OMPI_LIBDIR_LOC";
+
+/// Where libraries lie, from the folder that an MPI was installed in.
+const BELOW: [&str; 3] = ["lib", "lib64", "lib/release"];
+
+/// Programs between a launcher and this process: shells, `numactl`, `time`. More are a circle.
+const N_PARENTS_MAX: usize = 32;
+
+/// What is known of the launcher.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// The library that the user named.
+    pub library: Option<&'a Path>,
+    /// The system's folder of processes; there may be none.
+    pub processes: &'a Path,
+    /// The environment.
+    pub variable: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+impl fmt::Debug for Known<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { library, processes, .. } = self;
+        let mut known = f.debug_struct("Known");
+        known.field("library", library).field("processes", processes).finish_non_exhaustive()
+    }
+}
+
+impl Known<'_> {
+    /// The folders, the most certain first.
+    pub(crate) fn folders(self) -> Vec<PathBuf> {
+        let mut launchers = self.parents(std::process::id());
+        launchers.retain(|it| is_launcher(it));
+        let path = (self.variable)("PATH").unwrap_or_default();
+        let searched = std::env::split_paths(&path)
+            .flat_map(|folder| ["mpirun", "mpiexec"].map(|name| folder.join(name)));
+        let root = |program: PathBuf| {
+            let real = program.canonicalize().ok()?;
+            Some(real.parent()?.parent()?.to_owned())
+        };
+        let folder = |name: &str| (self.variable)(name).filter(|it| !it.is_empty());
+        let named = ROOTS.iter().filter_map(|name| folder(name).map(PathBuf::from));
+        let roots = launchers.into_iter().filter_map(root).chain(named);
+        let roots = roots.chain(searched.filter_map(root));
+        let below = roots.flat_map(|root| BELOW.map(|name| root.join(name)));
+        let mut folders: Vec<PathBuf> = Vec::new();
+        for found in folder(LIBRARIES).map(PathBuf::from).into_iter().chain(below) {
+            if found.is_dir() && !folders.contains(&found) {
+                folders.push(found);
+            }
+        }
+        folders
+    }
+
+    /// The programs that started this one, the last first.
+    fn parents(self, own: u32) -> Vec<PathBuf> {
+        let of = |process: u32| self.processes.join(process.to_string());
+        let parent = |process: &u32| {
+            let stat = std::fs::read(of(*process).join("stat")).ok()?;
+            parent_of(&String::from_utf8_lossy(&stat))
+        };
+        let processes = std::iter::successors(Some(own), parent).skip(1).take(N_PARENTS_MAX);
+        processes.filter_map(|it| std::fs::read_link(of(it).join("exe")).ok()).collect()
+    }
+}
+
+/// The number of the parent in `NUMBER (NAME) STATE PARENT ..`, where the name may have brackets.
+fn parent_of(stat: &str) -> Option<u32> {
+    let (_, behind) = stat.rsplit_once(')')?;
+    behind.split_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)
+}
+
+fn is_launcher(program: &Path) -> bool {
+    program.file_name().and_then(OsStr::to_str).is_some_and(|it| LAUNCHERS.contains(&it))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A folder with programs, libraries and processes of a test's own.
+    struct Machine(PathBuf);
+
+    impl Machine {
+        fn new(name: &str) -> Self {
+            let root =
+                std::env::temp_dir().join(format!("moeflux-mpi-{name}-{}", std::process::id()));
+            drop(fs::remove_dir_all(&root));
+            fs::create_dir_all(&root).unwrap();
+            // Temporary folders may be links.
+            Self(root.canonicalize().unwrap())
+        }
+
+        /// A program, and a folder for libraries beside it.
+        fn install(&self, prefix: &str, program: &str, libraries: &str) -> PathBuf {
+            let program = self.0.join(prefix).join("bin").join(program);
+            fs::create_dir_all(program.parent().unwrap()).unwrap();
+            fs::create_dir_all(self.0.join(prefix).join(libraries)).unwrap();
+            fs::write(&program, "").unwrap();
+            program
+        }
+
+        fn process(&self, number: u32, parent: u32, program: &Path) {
+            let dir = self.0.join("proc").join(number.to_string());
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("stat"), format!("{number} (a) b) R 1) S {parent} 1 1\n")).unwrap();
+            symlink(program, dir.join("exe")).unwrap();
+        }
+
+        fn folders(&self, variables: &[(&str, &str)]) -> Vec<String> {
+            let variable = |name: &str| {
+                let found = variables.iter().find(|(it, _)| *it == name)?;
+                Some(found.1.replace('@', self.0.to_str().unwrap()).into())
+            };
+            let processes = self.0.join("proc");
+            let known = Known { library: None, processes: &processes, variable: &variable };
+            let found = known.folders();
+            let below = found.iter().map(|it| it.strip_prefix(&self.0).unwrap().to_str().unwrap());
+            below.map(str::to_owned).collect()
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    #[test]
+    fn the_launcher_is_a_parent_behind_shells() {
+        let machine = Machine::new("parents");
+        let own = std::process::id();
+        let shell = machine.install("usr", "bash", "lib");
+        let proxy = machine.install("env", "hydra_pmi_proxy", "lib");
+        let typed = machine.install("other", "mpiexec", "lib64");
+        machine.process(own, own + 1, &shell);
+        machine.process(own + 1, own + 2, &shell);
+        machine.process(own + 2, own + 3, &proxy);
+        machine.process(own + 3, own + 4, &typed);
+        // The shell that it was typed into is none, and what cannot be read ends the search.
+        machine.process(own + 4, own + 5, &shell);
+        assert_eq!(machine.folders(&[]), ["env/lib", "other/lib64"]);
+        // What stands in the search path may be another one, and comes last.
+        machine.install("more", "mpirun", "lib/release");
+        let found = machine.folders(&[("PATH", "@/usr/bin:@/more/bin:@/env/bin")]);
+        assert_eq!(found, ["env/lib", "other/lib64", "more/lib", "more/lib/release"]);
+    }
+
+    #[test]
+    fn launchers_say_where_they_were_installed() {
+        let machine = Machine::new("variables");
+        machine.install("open", "prterun", "lib");
+        machine.install("intel", "x", "lib/release");
+        let variables = [("OPAL_PREFIX", "@/open"), ("I_MPI_ROOT", "@/intel"), ("PMIX_PREFIX", "")];
+        assert_eq!(machine.folders(&variables), ["open/lib", "intel/lib", "intel/lib/release"]);
+        let variables = [("OMPI_LIBDIR_LOC", "@/intel/lib"), ("OPAL_PREFIX", "@/open")];
+        assert_eq!(machine.folders(&variables), ["intel/lib", "open/lib"]);
+        assert!(machine.folders(&[("OPAL_PREFIX", "@/none")]).is_empty());
+    }
+
+    #[test]
+    fn odd_processes_end_the_search() {
+        let machine = Machine::new("odd");
+        let own = std::process::id();
+        let launcher = machine.install("env", "mpirun", "lib");
+        // A process that is its own parent: the limit ends that.
+        machine.process(own, own, &launcher);
+        let known =
+            Known { library: None, processes: &machine.0.join("proc"), variable: &|_| None };
+        assert_eq!(known.parents(own).len(), N_PARENTS_MAX);
+        assert_eq!(machine.folders(&[]), ["env/lib"]);
+        fs::remove_file(&launcher).unwrap();
+        assert!(machine.folders(&[]).is_empty(), "it was removed");
+        for stat in ["", "1 (a", "1 (a) S", "1 (a) S x", "1 (a) S 0 1", "1 (a) S -1"] {
+            assert_eq!(parent_of(stat), None, "{stat}");
+        }
+        assert_eq!(parent_of("12 (a) (b)) S 7 12 12"), Some(7));
+        // Links to a launcher lead to where it really is.
+        fs::write(&launcher, "").unwrap();
+        fs::create_dir_all(machine.0.join("links")).unwrap();
+        symlink(&launcher, machine.0.join("links/mpiexec")).unwrap();
+        fs::remove_dir_all(machine.0.join("proc")).unwrap();
+        assert_eq!(machine.folders(&[("PATH", "@/links")]), ["env/lib"]);
+    }
+}
