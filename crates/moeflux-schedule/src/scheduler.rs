@@ -79,6 +79,9 @@ pub(crate) struct Scheduler<'e> {
     /// Answers that had ended, and those that were paused, when there was no memory for the next
     /// job: it waits for more.
     full_at: Option<(u64, usize)>,
+    /// Why the files of the engine are not those that it was opened from, if they are not. No job
+    /// begins then.
+    outdated: Option<Error>,
     /// Whose turn it is where jobs and further answers of a job that runs wait for sessions.
     is_turn_of_jobs: bool,
 }
@@ -98,6 +101,7 @@ impl<'e> Scheduler<'e> {
             row_time: Duration::ZERO,
             n_ended: 0,
             full_at: None,
+            outdated: None,
             is_turn_of_jobs: false,
         }
     }
@@ -140,6 +144,17 @@ impl<'e> Scheduler<'e> {
     /// Whether the engine does not work any more.
     pub(crate) fn is_stopped(&self) -> bool {
         self.answers.is_stopped
+    }
+
+    /// The jobs that wait for an engine of the files as they are now, once none runs on this one.
+    /// Answers whose clients take no tokens end.
+    pub(crate) fn take_waiting(&mut self) -> Option<Vec<Submitted>> {
+        let error = self.outdated.as_ref()?;
+        if self.answers.n_running() > 0 || !self.readings.is_empty() {
+            return None;
+        }
+        self.answers.fail_all(error);
+        Some(self.waiting.drain(..).collect())
     }
 
     /// There is no engine from here on.
@@ -329,7 +344,7 @@ impl<'e> Scheduler<'e> {
 
     /// Begins the next job; whether there was one, and memory for it.
     fn admit_one(&mut self) -> bool {
-        if self.is_full() {
+        if self.is_full() || self.is_outdated() {
             return false;
         }
         let next = self.waiting.iter().position(|it| !self.is_held(&it.job));
@@ -345,6 +360,15 @@ impl<'e> Scheduler<'e> {
             Err(error) => submitted.drop_waiting(Some(error), self.context.shared),
         }
         true
+    }
+
+    /// Whether the model's files have changed, which is found out before a job begins: experts that
+    /// it reads would be those of another model.
+    fn is_outdated(&mut self) -> bool {
+        if self.outdated.is_none() && !self.waiting.is_empty() {
+            self.outdated = self.context.engine.check_files().err();
+        }
+        self.outdated.is_some()
     }
 
     /// Whether a job waits for a prompt that begins like its own: then it need not read as much.

@@ -117,6 +117,7 @@ impl Service {
             shared: Arc::clone(&shared),
             received,
             opened: Some(tell_opened),
+            fingerprint: None,
         };
         // It computes its part of every step.
         let builder = std::thread::Builder::new().name("moeflux-schedule".into());
@@ -301,6 +302,8 @@ struct Thread {
     received: Receiver<Command>,
     /// Who waits for the engine to be opened for the first time.
     opened: Option<Sender<Result<()>>>,
+    /// That of the model that was opened first.
+    fingerprint: Option<u64>,
 }
 
 /// Where the thread panics, nobody waits for it in vain.
@@ -319,6 +322,8 @@ impl Drop for BreakdownIsTold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
     Idle,
+    /// The model's files are not those any more that it was opened from.
+    Outdated,
     Failed,
     Stopped,
 }
@@ -329,11 +334,12 @@ impl Thread {
         let mut first = Vec::new();
         loop {
             self.shared.set_state(State::Loading);
-            match (self.open)() {
+            match (self.open)().and_then(|engine| self.checked(engine)) {
                 Ok(engine) => {
                     self.shared.set_state(State::Ready);
                     self.tell_opened(Ok(()));
-                    let closed = self.serve(&engine, std::mem::take(&mut first));
+                    let closed;
+                    (closed, first) = self.serve(&engine, first);
                     tracing::info!(?closed, "the engine is closed");
                     if closed == Closed::Stopped {
                         return;
@@ -347,11 +353,27 @@ impl Thread {
                     self.tell_opened(Err(error));
                 }
             }
+            if !first.is_empty() {
+                continue;
+            }
             match self.next_job() {
                 Some(submitted) => first.push(submitted),
                 None => return,
             }
         }
+    }
+
+    /// Refuses another model than the one that jobs were made for: prompts are tokens of its
+    /// tokenizer, and kept answers are its own.
+    fn checked(&mut self, engine: Engine) -> Result<Engine> {
+        engine.check_text(&self.text)?;
+        let found = engine.fingerprint();
+        if *self.fingerprint.get_or_insert(found) == found {
+            return Ok(engine);
+        }
+        let problem = "holds another model than when it was opened first: start the program again \
+                       to run the new model";
+        Err(Error::malformed(engine.dir(), problem))
     }
 
     fn tell_opened(&mut self, opened: Result<()>) {
@@ -387,7 +409,8 @@ impl Thread {
         None
     }
 
-    fn serve(&self, engine: &Engine, first: Vec<Submitted>) -> Closed {
+    /// Why the engine is closed, and the jobs that are left for the next one.
+    fn serve(&self, engine: &Engine, first: Vec<Submitted>) -> (Closed, Vec<Submitted>) {
         let (text, shared, clock) = (&*self.text, &*self.shared, &*self.clock);
         let context = Context { engine, text, shared, clock };
         let Options { n_sessions, context: n_context, kept, .. } = self.options;
@@ -400,7 +423,7 @@ impl Thread {
             if let Some(closed) = self.receive(&mut scheduler, is_asleep) {
                 scheduler.fail_all(&Error::Cancelled);
                 scheduler.close();
-                return closed;
+                return (closed, Vec::new());
             }
             if shared.is_cancelled.swap(false, Ordering::Relaxed) {
                 scheduler.fail_all(&Error::Cancelled);
@@ -408,7 +431,11 @@ impl Thread {
             has_worked = scheduler.turn();
             if scheduler.is_stopped() {
                 scheduler.close();
-                return Closed::Failed;
+                return (Closed::Failed, Vec::new());
+            }
+            if let Some(waiting) = scheduler.take_waiting() {
+                scheduler.close();
+                return (Closed::Outdated, waiting);
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::experts::stream::{
 use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts, RestStats, for_each_expert};
 use crate::families::ModelPlan;
-use crate::format::{Checkpoint, Sums};
+use crate::format::{Checkpoint, ShardFile, Sums};
 use crate::forward::{Group, Model};
 use crate::ids::LayerIdx;
 #[cfg(feature = "text")]
@@ -64,6 +64,8 @@ pub struct Engine {
     runtime: Arc<Runtime>,
     memory: Memory,
     n_rows_max: usize,
+    /// As they were when the model was opened.
+    pub(crate) files: Vec<ShardFile>,
     /// In the place of the model's own.
     #[cfg(feature = "text")]
     tokenizer: Option<PathBuf>,
@@ -229,6 +231,7 @@ impl Engine {
             runtime: Arc::new(runtime),
             memory: layout.memory,
             n_rows_max,
+            files: checkpoint.files,
             #[cfg(feature = "text")]
             tokenizer: None,
         })
@@ -312,6 +315,12 @@ impl Engine {
     #[cfg(feature = "text")]
     pub fn text(&self) -> Result<ModelText> {
         ModelText::open_with(self.dir(), self.tokenizer.as_deref(), self.spec().vocab)
+    }
+
+    /// A number that names the model: its headers, and samples of its weights.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.runtime.model().fingerprint
     }
 
     /// Reads the beginning of a saved session, or of a part of one, and checks that it fits

@@ -52,6 +52,7 @@ mod generate;
 #[cfg(feature = "text")]
 mod model_text;
 mod engine;
+mod unchanged;
 mod builder;
 pub mod provider;
 

@@ -12,7 +12,7 @@ use crate::ids::TokenId;
 use crate::sample::{Sampler, SamplerConfig, SamplerDefaults};
 use crate::text::{
     ChatTemplate, EndTokens, Message, SpecialTokens, TemplateOptions, Tokenizer,
-    gguf_generation_config, gguf_templates,
+    gguf_generation_config, gguf_templates, text_fingerprint,
 };
 
 /// A model's tokenizer, the tokens that end its answers, and how its makers want it sampled.
@@ -25,6 +25,18 @@ pub struct ModelText {
     end_tokens: EndTokens,
     sampling: SamplerDefaults,
     vocab: usize,
+    origin: Origin,
+}
+
+/// What the text was read from, to find out later whether it is still the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// Files of a folder with these contents, and a tokenizer that replaces its own.
+    Files { fingerprint: u64, tokenizer: Option<PathBuf> },
+    /// A GGUF file whose header has this hash.
+    Header(u64),
+    /// Metadata that the caller had.
+    Metadata,
 }
 
 /// Where the format of conversations stands. It is compiled when it is asked for.
@@ -58,10 +70,35 @@ impl ModelText {
         }
         let checkpoint = Checkpoint::open(path)?;
         let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has its metadata");
-        Self::of_gguf(&gguf.path, &gguf.metadata, tokenizer, vocab)
+        let text = Self::of_gguf(&gguf.path, &gguf.metadata, tokenizer, vocab)?;
+        let header = checkpoint.files.iter().find(|file| file.path == gguf.path);
+        Ok(Self {
+            origin: header.map_or(Origin::Metadata, |it| Origin::Header(it.header_hash)),
+            ..text
+        })
+    }
+
+    /// Compares what this was read from with what is there now; `headers` are the hashes of the
+    /// headers of a model's files.
+    pub(crate) fn check_same(&self, headers: &[u64]) -> Result<()> {
+        let is_same = match &self.origin {
+            Origin::Files { fingerprint, tokenizer } => {
+                text_fingerprint(&self.path, tokenizer.as_deref())? == *fingerprint
+            }
+            Origin::Header(hash) => headers.contains(hash),
+            Origin::Metadata => true,
+        };
+        if is_same {
+            return Ok(());
+        }
+        let problem = "its tokenizer, chat template or config is another one than when it was \
+                       opened first: start the program again to run the new model";
+        Err(Error::malformed(&self.path, problem))
     }
 
     fn of_folder(dir: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
+        let fingerprint = text_fingerprint(dir, tokenizer)?;
+        let origin = Origin::Files { fingerprint, tokenizer: tokenizer.map(Path::to_owned) };
         let tokenizer = match tokenizer {
             Some(json) => Tokenizer::open_file(json, SpecialTokens::open(dir)?, vocab)?,
             None => Tokenizer::open(dir, vocab)?,
@@ -71,7 +108,7 @@ impl ModelText {
         check_end_tokens(dir, source, &end_tokens, vocab)?;
         let sampling = SamplerDefaults::open(dir)?;
         let (path, templates) = (dir.to_owned(), Templates::InFolder);
-        Ok(Self { path, templates, tokenizer, end_tokens, sampling, vocab })
+        Ok(Self { path, templates, tokenizer, end_tokens, sampling, vocab, origin })
     }
 
     /// Reads the metadata of the GGUF file at `path`. A `tokenizer.json` replaces the file's own
@@ -102,7 +139,8 @@ impl ModelText {
         let sampling =
             SamplerDefaults::from_values(path, &gguf_generation_config(path, metadata)?)?;
         let templates = Templates::Here(gguf_templates(path, metadata)?);
-        Ok(Self { path: path.to_owned(), templates, tokenizer, end_tokens, sampling, vocab })
+        let (path, origin) = (path.to_owned(), Origin::Metadata);
+        Ok(Self { path, templates, tokenizer, end_tokens, sampling, vocab, origin })
     }
 
     /// Text to tokens and back.

@@ -3,6 +3,7 @@
 
 mod giving_up;
 mod jobs;
+mod openings;
 mod reuse;
 mod rooms;
 mod scripts;

@@ -60,6 +60,10 @@ impl Subject {
         Self { dir, n_rows, text, cold, _copy: copy }
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub(crate) fn service(&self, options: Options) -> Service {
         let (dir, n_rows) = (self.dir.clone(), self.n_rows);
         let clock = Arc::new(RealClock::new());

@@ -2,10 +2,12 @@
 //!
 //! **Invariant:** nothing longer than the caller's limit is read, whatever the file's length says.
 
+use std::hash::Hasher as _;
 use std::path::Path;
 
 use moeflux_io::is_harmful;
 use serde_json::Value;
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::format::{parse_json, read_file_if_there};
@@ -20,6 +22,32 @@ const PROBLEM_CHARS_MAX: usize = 300;
 
 /// Most characters of a word that a problem quotes before it says what is wrong.
 const WORD_CHARS_MAX: usize = 60;
+
+/// Files of a folder that decide how text becomes tokens, and answers text.
+const TEXT_FILES: [&str; 7] = [
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "special_tokens_map.json",
+    "tiktoken.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
+
+/// Most bytes of one of these files that count for a fingerprint: the limit of the largest.
+const TEXT_FILE_BYTES_MAX: u64 = 128 << 20;
+
+/// Names the contents of a folder's files about text, and of a tokenizer that replaces its own.
+pub(crate) fn text_fingerprint(dir: &Path, tokenizer: Option<&Path>) -> Result<u64> {
+    let mut hash = XxHash3_64::new();
+    let own = TEXT_FILES.iter().map(|name| dir.join(name));
+    for path in own.chain(tokenizer.map(Path::to_owned)) {
+        let bytes = read_file_if_there(&path, TEXT_FILE_BYTES_MAX)?;
+        hash.write_u64(bytes.as_ref().map_or(u64::MAX, |bytes| bytes.len() as u64));
+        hash.write(&bytes.unwrap_or_default());
+    }
+    Ok(hash.finish())
+}
 
 /// A problem as one line of bounded length, whatever it quotes.
 pub(super) fn one_line(problem: &str) -> String {

@@ -23,6 +23,7 @@ mod folder;
 
 pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
 pub use crate::text::eos::EndTokens;
+pub(crate) use crate::text::files::text_fingerprint;
 pub(crate) use crate::text::gguf::{gguf_generation_config, gguf_templates};
 pub use crate::text::special::SpecialTokens;
 pub use crate::text::stop::{STOP_STRING_BYTES_MAX, StopStrings};
