@@ -40,6 +40,14 @@ pub enum Error {
         /// What it names and what is known, or what is missing.
         problem: String,
     },
+    /// A small file of a pack is not as it was packed.
+    #[error("{}: {problem}; {}", path.display(), Remedy::AcceptedEdits)]
+    Altered {
+        /// The file.
+        path: PathBuf,
+        /// How it differs.
+        problem: String,
+    },
     /// A tensor is missing, left over, or of the wrong shape.
     #[error("tensor `{name}`: {problem}")]
     Tensor {
@@ -204,6 +212,8 @@ pub enum Remedy {
     SoundWeights,
     /// The file that the model's makers published its tokenizer in.
     TokenizerFile,
+    /// The file as it was packed, or its edits accepted.
+    AcceptedEdits,
 }
 
 impl fmt::Display for Remedy {
@@ -229,6 +239,9 @@ impl fmt::Display for Remedy {
             }
             Self::TokenizerFile => {
                 "put the original model's tokenizer.json next to the file, or name one"
+            }
+            Self::AcceptedEdits => {
+                "copy it again, or accept it as it is if it was changed on purpose"
             }
         })
     }
@@ -361,6 +374,7 @@ impl Error {
             Self::Io { source, .. } => fault_of_io(source.kind()),
             Self::Malformed { .. }
             | Self::UnknownTokenizer { .. }
+            | Self::Altered { .. }
             | Self::Tensor { .. }
             | Self::Unsupported(_)
             | Self::NonFinite { .. } => Fault::Checkpoint,
@@ -387,6 +401,7 @@ impl Error {
             Self::DiskFull { .. } => Some(Remedy::FreeDisk),
             Self::NonFinite { .. } => Some(Remedy::SoundWeights),
             Self::UnknownTokenizer { .. } => Some(Remedy::TokenizerFile),
+            Self::Altered { .. } => Some(Remedy::AcceptedEdits),
             _ => None,
         }
     }

@@ -42,6 +42,9 @@ pub(crate) struct Agreed {
 pub(crate) fn describe(dir: &Path, config: &EngineConfig) -> Result<Described> {
     let (mut blueprint, checkpoint) = Blueprint::open(dir)?;
     check_order(dir, &blueprint)?;
+    if checkpoint.packed.as_ref().is_some_and(|packed| !packed.has_pack_sums) {
+        tracing::warn!(dir = %dir.display(), "the small files of this pack have no checksums");
+    }
     let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
     let whole_banks = match &config.ranks {
         None => None,

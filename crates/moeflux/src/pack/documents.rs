@@ -11,7 +11,7 @@ use moeflux_io::ReadFile;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::format::{NewValue, new_gguf, new_index, pairs_of};
+use crate::format::{NewValue, PACK_SUMS_NAME, new_gguf, new_index, pairs_of};
 use crate::pack::plan::Plan;
 use crate::spec::{QUANTISATION_KEY, QuantParams};
 
@@ -61,6 +61,7 @@ pub(super) fn documents(dir: &Path) -> Result<Vec<String>> {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let is_other = name.starts_with('.')
             || name == "config.json"
+            || name == PACK_SUMS_NAME
             || NO_DOCUMENTS.iter().any(|end| name.ends_with(end));
         // Follows links: a cache has nothing else.
         if is_other || entry.path().is_dir() {

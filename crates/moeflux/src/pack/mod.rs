@@ -17,11 +17,15 @@ mod file;
 mod compute;
 mod plan;
 mod documents;
+mod damage;
+mod sums;
 mod verify;
 mod write;
 
+pub use damage::{Damage, DamagedPart};
 pub(crate) use plan::RECORD_BYTES_MAX;
-pub use verify::{Coverage, Damage, DamagedPart, Verified, verify};
+pub use sums::{Documents, lacks_sums, write_sums};
+pub use verify::{Coverage, Verified, verify, verify_with};
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -33,7 +37,8 @@ use moeflux_kernels::FloatKind;
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::format::{
-    Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at, read_file, read_into,
+    Checkpoint, PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, RawConfig, gguf_at, read_file,
+    read_into,
 };
 use crate::spec::QuantParams;
 use crate::weights::Watch;
@@ -279,8 +284,8 @@ impl Packing {
         folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
-    /// The table of contents, then the config, or what a GGUF file had in its place: it makes the
-    /// folder a model.
+    /// The table of contents, the checksums, then the config, or what a GGUF file had in its place:
+    /// it makes the folder a model.
     fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<PackReport> {
         steps.before()?;
         folder.put(INDEX_NAME, &documents::index(&self.plan))?;
@@ -298,6 +303,10 @@ impl Packing {
             }
             (None, None) => unreachable!("a GGUF file is a file"),
         };
+        let sums =
+            sums::of_finished((&self.plan, self.journal.pack()), folder, (name, &description))?;
+        steps.before()?;
+        folder.put(PACK_SUMS_NAME, &sums.to_bytes())?;
         steps.before()?;
         folder.put(name, &description)?;
         steps.before()?;
