@@ -8,6 +8,8 @@ mod gguf_types;
 mod imagined;
 mod resident;
 mod manifest;
+mod samples;
+mod mirror;
 mod fill;
 mod leftover;
 mod load;
@@ -35,6 +37,7 @@ pub use manifest::{
     BankPart, Change, ExpertBank, KindCount, Manifest, MatrixSource, Origin, PartRole, Pick,
     Places, Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
 };
+pub(crate) use mirror::Mirror;
 pub(crate) use packed::described;
 pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
 pub use share::{OwnRows, Shares};

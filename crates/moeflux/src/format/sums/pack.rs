@@ -200,6 +200,23 @@ impl PackSums {
         Ok(altered)
     }
 
+    /// The first small file of `copy` that is not that of `dir`. One that is missing does not
+    /// differ.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be read.
+    pub fn differing_document(dir: &Path, copy: &Path) -> Result<Option<PathBuf>> {
+        for name in DOCUMENT_NAMES {
+            let path = copy.join(name);
+            let Some(copied) = DocumentSum::of_file(&path)? else { continue };
+            if DocumentSum::of_file(&dir.join(name))? != Some(copied) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
     /// Refuses the first small file that is not as it was packed.
     ///
     /// # Errors
