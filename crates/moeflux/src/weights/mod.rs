@@ -40,6 +40,7 @@ pub use manifest::{
 pub(crate) use mirror::Mirror;
 pub(crate) use packed::described;
 pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
+pub(crate) use samples::{hash_of, sampled};
 pub use share::{OwnRows, Shares};
 
 #[cfg(test)]

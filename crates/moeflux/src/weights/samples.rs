@@ -3,8 +3,14 @@
 //! **Invariant:** follows from headers alone, so that two copies of a model are looked at in the
 //! same places. The number of bytes is bounded, whatever the model; of a small one it is all.
 
+use std::hash::Hasher as _;
+use std::path::Path;
+
+use moeflux_io::ReadFile;
 use twox_hash::XxHash3_64;
 
+use crate::error::Result;
+use crate::format::read_range;
 use crate::ids::ExpertIdx;
 use crate::weights::found::Extent;
 use crate::weights::manifest::{Manifest, VectorSource};
@@ -33,6 +39,23 @@ pub(crate) fn sampled(manifest: &Manifest) -> Vec<Extent> {
     runs.sort_unstable_by_key(place);
     runs.dedup();
     runs
+}
+
+/// The hash of the bytes of one file among `runs`.
+///
+/// # Errors
+///
+/// When they cannot be read.
+pub(crate) fn hash_of(
+    runs: &[Extent],
+    file_idx: usize,
+    (file, path): (&ReadFile, &Path),
+) -> Result<u64> {
+    let mut hash = XxHash3_64::new();
+    for run in runs.iter().filter(|run| run.file_idx == file_idx) {
+        hash.write(&read_range(file, path, run.offset_bytes, run.len_bytes)?);
+    }
+    Ok(hash.finish())
 }
 
 fn place(extent: &Extent) -> (usize, u64, u64) {
@@ -129,8 +152,6 @@ fn experts(manifest: &Manifest) -> Vec<Extent> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::blueprint::Blueprint;
     use crate::format::RawConfig;

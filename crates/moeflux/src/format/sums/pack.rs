@@ -84,6 +84,12 @@ pub struct AlteredDocument {
 }
 
 impl PackSums {
+    /// Whether a model is run from a small file of this name.
+    #[must_use]
+    pub fn are_of(name: &str) -> bool {
+        DOCUMENT_NAMES.contains(&name)
+    }
+
     /// Those of a folder; `None` if it has none: it is not packed, or was packed by a version of
     /// moeflux that wrote none.
     ///
