@@ -148,7 +148,9 @@ pub(crate) struct ModelArgs {
     /// How to read experts that do not fit into memory
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) io: IoName,
-    /// Folder on a second drive with the same files; reads are spread over both drives
+    /// Folder on a second drive with the same files; reads are spread over both drives. At the
+    /// start it is compared with the model's folder: headers, small files, parts of all resident
+    /// tensors and 1,000 blocks of experts; where there are checksums, so is each read
     #[arg(long, value_name = "DIR")]
     pub(crate) mirror: Option<PathBuf>,
     /// Whether to compare weights with their checksums as they are read. Packed folders have

@@ -80,6 +80,7 @@ fn options(remedy: Remedy) -> &'static str {
         Remedy::AnotherDevice => " (--gpu takes a number or a part of a name)",
         Remedy::TokenizerFile => " (--tokenizer)",
         Remedy::SoundWeights => " (`moeflux verify` reads all weights; --precise computes in f32)",
+        Remedy::AcceptedEdits => " (`moeflux verify --accept-edits`)",
         _ => "",
     }
 }

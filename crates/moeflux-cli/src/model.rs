@@ -10,6 +10,7 @@ use moeflux::provider::config::n_threads_default;
 use moeflux::provider::engine::{PROBE_TIME, kernels_named};
 use moeflux::provider::experts::stream::{Drives, ReadFor, choose_way};
 use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, gguf_at};
+use moeflux::provider::pack::lacks_sums;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, EngineBuilder, Error, ModelText, Result, TokenId};
 use moeflux_io::{Caching, ReadFile, create_file};
@@ -237,6 +238,13 @@ pub(crate) fn open_on(
         print::aside(&format!(
             "note: nothing is read from the mirror {mirror}: all experts have room in memory"
         ));
+    }
+    if opened.is_ok() && lacks_sums(dir) {
+        let dir = dir.display();
+        eprintln!(
+            "note: config, tokenizer and template of the pack {dir} have no checksums: `moeflux \
+             verify {dir}` writes them"
+        );
     }
     opened
 }

@@ -1,13 +1,17 @@
 //! `moeflux verify`: every byte of a model read once and compared with its checksums.
 //!
 //! **Invariant:** damage is a line each on standard output and a failure at the end; what could not
-//! be checked is said, never passed over.
+//! be checked is said, never passed over. The only file that is ever written is the one with the
+//! checksums of a pack's small files: where there is none, or where it was asked for.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::provider::pack::{Coverage, Verified, verify};
+use moeflux::provider::format::PACK_SUMS_NAME;
+use moeflux::provider::pack::{
+    Coverage, Damage, DamagedPart, Documents, Verified, verify_with, write_sums,
+};
 use moeflux::{ByteCount, Error};
 
 use crate::failure::Outcome;
@@ -27,6 +31,10 @@ pub(crate) struct VerifyArgs {
     /// Number of threads that read [default: all cores, at most 8]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) threads: Option<NonZeroUsize>,
+    /// Accept the small files of a pack (config, index, tokenizer, chat template) as they are now,
+    /// and write their checksums anew. Weights are compared as always
+    #[arg(long)]
+    pub(crate) accept_edits: bool,
 }
 
 /// Checks; prints one line per damage and one that sums up.
@@ -38,7 +46,8 @@ pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
     let n_threads = args.threads.unwrap_or_else(machine::n_cores).get();
     let mut bar = None;
     let dir = model::path(Some(&args.dir))?;
-    let verified = verify(&dir, n_threads, &mut |progress| {
+    let documents = if args.accept_edits { Documents::Accepted } else { Documents::AsPacked };
+    let verified = verify_with(&dir, documents, n_threads, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("verifying", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()
@@ -49,23 +58,53 @@ pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
         print::line(&format!("damaged: {damage}"))?;
     }
     match verified.damages.len() {
-        0 => Ok(print::line(&summary(&verified))?),
+        0 => {
+            print::line(&summary(&verified))?;
+            if verified.needs_pack_sums { complete(&dir, args.accept_edits) } else { Ok(()) }
+        }
         n_damages => Err(Error::Input(format!(
             "{}: {n_damages} damaged in {} that were read: copy these files again, or pack the \
-             source again",
+             source again{}",
             args.dir.display(),
-            ByteCount(verified.n_bytes)
+            ByteCount(verified.n_bytes),
+            if verified.damages.iter().any(is_of_small_files) {
+                "; --accept-edits takes small files as they are"
+            } else {
+                ""
+            }
         ))
         .into()),
     }
 }
 
+fn is_of_small_files(damage: &Damage) -> bool {
+    matches!(damage.part, DamagedPart::Document | DamagedPart::PackSums)
+}
+
+/// Writes the checksums of small files. A pack that cannot be written to was verified all the same.
+fn complete(dir: &Path, was_asked: bool) -> Outcome {
+    match write_sums(dir) {
+        Ok(names) => {
+            let path = dir.join(PACK_SUMS_NAME);
+            let n_files = names.len();
+            let written = format!("{}: checksums of {n_files} small files written", path.display());
+            Ok(print::line(&written)?)
+        }
+        Err(error) if was_asked => Err(error.into()),
+        Err(error) => {
+            eprintln!("note: checksums of the small files, which this pack lacks: {error}");
+            Ok(())
+        }
+    }
+}
+
 fn summary(verified: &Verified) -> String {
-    let Verified { coverage, n_bytes, n_records, n_tensors, .. } = verified;
+    let Verified { coverage, n_bytes, n_records, n_tensors, n_documents, .. } = verified;
     let n_bytes = ByteCount(*n_bytes);
     match coverage {
         Coverage::Checksums => format!(
-            "{n_bytes}: {n_records} experts and {n_tensors} other tensors match their checksums"
+            "{n_bytes}: {n_records} experts, {n_tensors} other tensors and {n_documents} small \
+             files match their checksums"
         ),
         Coverage::FiniteOnly => format!(
             "{n_bytes}: all {n_tensors} tensors can be read; scales, biases and vectors are \

@@ -4,11 +4,13 @@ use crate::glob::Glob;
 use crate::listing::Listing;
 
 /// Besides weights: what a model is, and what its text is made of.
-const USUAL: [&str; 14] = [
+const USUAL: [&str; 16] = [
     "config.json",
     "generation_config.json",
     "model.safetensors.index.json",
     "moeflux-sums.json",
+    "moeflux-pack.json",
+    "moeflux-metadata.gguf",
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -88,6 +90,8 @@ mod tests {
             ("consolidated.safetensors", 1),
             ("model-00001-of-00001.safetensors", 1),
             ("model.safetensors.index.json", 1),
+            ("moeflux-metadata.gguf", 1),
+            ("moeflux-pack.json", 1),
             ("mtp.safetensors", 1),
             ("onnx/model.safetensors", 1),
             ("pytorch_model.bin", 1),
@@ -102,6 +106,8 @@ mod tests {
                 "config.json",
                 "model-00001-of-00001.safetensors",
                 "model.safetensors.index.json",
+                "moeflux-metadata.gguf",
+                "moeflux-pack.json",
                 "mtp.safetensors",
                 "tokenizer.json",
             ]

@@ -16,8 +16,12 @@ pub struct FileIdentity {
     pub len_bytes: u64,
     /// When it was last written to, where the file system says so.
     pub modified: Option<SystemTime>,
+    /// When its contents, its names or its rights last changed, in nanoseconds since 1970, where
+    /// the system says so. Programs cannot set it, but much that leaves the contents alone changes
+    /// it, so that [`FileIdentity::check`] does not ask for it.
+    pub changed_ns: Option<i64>,
     /// Device and inode, or volume and index on Windows.
-    number: (u64, u64),
+    pub number: (u64, u64),
 }
 
 impl FileIdentity {
@@ -32,8 +36,12 @@ impl FileIdentity {
     }
 
     pub(crate) fn of(file: &File, metadata: &Metadata) -> io::Result<Self> {
-        let (len_bytes, modified) = (metadata.len(), metadata.modified().ok());
-        Ok(Self { len_bytes, modified, number: system::number(file, metadata)? })
+        Ok(Self {
+            len_bytes: metadata.len(),
+            modified: metadata.modified().ok(),
+            changed_ns: system::changed_ns(metadata),
+            number: system::number(file, metadata)?,
+        })
     }
 
     /// Compares what a file was with what it is `now`.
@@ -189,6 +197,10 @@ mod system {
         Ok((metadata.dev(), metadata.ino()))
     }
 
+    pub(super) fn changed_ns(metadata: &Metadata) -> Option<i64> {
+        metadata.ctime().checked_mul(1_000_000_000)?.checked_add(metadata.ctime_nsec())
+    }
+
     pub(super) fn kind_name(kind: FileType) -> &'static str {
         if kind.is_fifo() {
             "a pipe"
@@ -227,6 +239,11 @@ mod system {
         Ok((facts.volume_serial_number(), facts.file_index()))
     }
 
+    /// The standard library does not ask for it.
+    pub(super) fn changed_ns(_: &Metadata) -> Option<i64> {
+        None
+    }
+
     pub(super) fn kind_name(_: FileType) -> &'static str {
         "a device"
     }
@@ -262,6 +279,25 @@ mod tests {
         fs::rename(&other, &path).unwrap();
         let change = before.check(look()).unwrap_err();
         assert!(change.to_string().starts_with("was replaced"), "{change}");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn times_that_are_set_back_leave_a_trace() {
+        let folder = TempFolder::new("identity-times");
+        let path = folder.write("f", b"0123456789");
+        let before = FileIdentity::of_path(&path).unwrap();
+        // Time passes in steps: until the next one, nothing can be told.
+        let now = loop {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(before.modified.unwrap()).unwrap();
+            let now = FileIdentity::of_path(&path).unwrap();
+            if now.changed_ns != before.changed_ns {
+                break now;
+            }
+        };
+        before.check(now).unwrap();
+        assert_eq!((now.number, now.modified), (before.number, before.modified));
     }
 
     #[test]

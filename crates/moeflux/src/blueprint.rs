@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
-use crate::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at};
+use crate::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, PackSums, RawConfig, gguf_at};
 use crate::spec::{FfnSpec, ModelSpec};
 use crate::weights::{Binder, ExpertBank, Imagined, ImaginedKind, Manifest, Shares, Source};
 
@@ -29,12 +29,31 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// The model in a folder or a GGUF file, with the files it lies in.
+    /// The model in a folder or a GGUF file, with the files it lies in. Of a pack, its small files
+    /// and the checksums of its files of weights are those that were packed together.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the config, the headers, or the tensors they name; [`Error::Altered`].
+    pub fn open(path: &Path) -> Result<(Self, Checkpoint)> {
+        let sums = PackSums::load(path)?;
+        if let Some(sums) = &sums {
+            let checked = sums.check_documents(path);
+            checked.map_err(|error| unfinished(path).unwrap_or(error))?;
+        }
+        let (blueprint, checkpoint) = Self::open_unchecked(path)?;
+        if let Some(sums) = &sums {
+            sums.check_weights(&checkpoint)?;
+        }
+        Ok((blueprint, checkpoint))
+    }
+
+    /// The same of a pack whose files need not belong together.
     ///
     /// # Errors
     ///
     /// What is wrong with the config, the headers, or the tensors they name.
-    pub fn open(path: &Path) -> Result<(Self, Checkpoint)> {
+    pub(crate) fn open_unchecked(path: &Path) -> Result<(Self, Checkpoint)> {
         if gguf_at(path)?.is_some() || path.join(PACK_METADATA).exists() {
             let checkpoint = Checkpoint::open(path)?;
             return Ok((Self::of_gguf(&checkpoint)?, checkpoint));

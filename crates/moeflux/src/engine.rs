@@ -161,8 +161,8 @@ impl Engine {
         drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let Described { blueprint, whole_banks, checkpoint, header_fingerprint, mut layout } =
-            described;
+        let Described { blueprint, whole_banks, checkpoint, mirror, .. } = described;
+        let Described { header_fingerprint, mut layout, .. } = described;
         if let Some(agreed) = agreed {
             layout.n_rows_max = agreed.n_rows_max;
         }
@@ -207,7 +207,7 @@ impl Engine {
             }
         };
         // Bytes that were read before a change and others from behind it are no model.
-        checkpoint.check_unchanged()?;
+        mirror.check_unchanged(&checkpoint)?;
         let expert_bytes = expert_bytes(&manifest, spec.layers.len());
         // What slots lend here they might not have on another rank.
         let lends = config.ranks.is_none();

@@ -43,6 +43,14 @@ pub enum Error {
         /// What it names and what is known, or what is missing.
         problem: String,
     },
+    /// A small file of a pack is not as it was packed.
+    #[error("{}: {problem}; {}", path.display(), Remedy::AcceptedEdits)]
+    Altered {
+        /// The file.
+        path: PathBuf,
+        /// How it differs.
+        problem: String,
+    },
     /// A tensor is missing, left over, or of the wrong shape.
     #[error("tensor `{}`: {}", OneLine::name(name), Said(problem))]
     Tensor {
@@ -226,6 +234,8 @@ pub enum Remedy {
     SoundWeights,
     /// The file that the model's makers published its tokenizer in.
     TokenizerFile,
+    /// The file as it was packed, or its edits accepted.
+    AcceptedEdits,
 }
 
 impl fmt::Display for Remedy {
@@ -251,6 +261,9 @@ impl fmt::Display for Remedy {
             }
             Self::TokenizerFile => {
                 "put the original model's tokenizer.json next to the file, or name one"
+            }
+            Self::AcceptedEdits => {
+                "copy it again, or accept it as it is if it was changed on purpose"
             }
         })
     }
@@ -383,6 +396,7 @@ impl Error {
             Self::Io { source, .. } => fault_of_io(source.kind()),
             Self::Malformed { .. }
             | Self::UnknownTokenizer { .. }
+            | Self::Altered { .. }
             | Self::Tensor { .. }
             | Self::Unsupported(_)
             | Self::NonFinite { .. } => Fault::Checkpoint,
@@ -409,6 +423,7 @@ impl Error {
             Self::DiskFull { .. } => Some(Remedy::FreeDisk),
             Self::NonFinite { .. } => Some(Remedy::SoundWeights),
             Self::UnknownTokenizer { .. } => Some(Remedy::TokenizerFile),
+            Self::Altered { .. } => Some(Remedy::AcceptedEdits),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, Metadata, PACK_METADATA, gguf_at};
+use crate::format::{Checkpoint, Metadata, PACK_METADATA, PackSums, gguf_at};
 use crate::generate::Generation;
 use crate::ids::TokenId;
 use crate::sample::{Sampler, SamplerConfig, SamplerDefaults};
@@ -54,7 +54,7 @@ impl ModelText {
     /// # Errors
     ///
     /// A file that cannot be read, is malformed, or belongs to another model;
-    /// [`Error::UnknownTokenizer`].
+    /// [`Error::Altered`], [`Error::UnknownTokenizer`].
     pub fn open(path: &Path, vocab: usize) -> Result<Self> {
         Self::open_with(path, None, vocab)
     }
@@ -65,6 +65,9 @@ impl ModelText {
     ///
     /// As [`ModelText::open`].
     pub fn open_with(path: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
+        if let Some(sums) = PackSums::load(path)? {
+            sums.check_documents(path)?;
+        }
         if gguf_at(path)?.is_none() && !path.join(PACK_METADATA).exists() {
             return Self::of_folder(path, tokenizer, vocab);
         }

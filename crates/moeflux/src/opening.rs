@@ -9,13 +9,13 @@ use moeflux_kernels::Matrix;
 use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
-use crate::budget::{Layout, n_experts_of_wave};
+use crate::budget::{Layout, Placement, n_experts_of_wave};
 use crate::config::{BackendKind, EngineConfig};
 use crate::error::{Error, Result};
 use crate::format::Checkpoint;
 use crate::ids::{MatrixId, VectorId};
 use crate::ranks::{Hello, RankGroup};
-use crate::weights::{self, ExpertBank, Manifest, Weights};
+use crate::weights::{self, ExpertBank, Manifest, Mirror, Weights};
 
 /// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
 /// first rows, and reading all of a large checkpoint twice is no option.
@@ -27,6 +27,8 @@ pub(crate) struct Described {
     /// The experts as files have them, where the blueprint has a rank's part of them.
     pub whole_banks: Option<Vec<ExpertBank>>,
     pub checkpoint: Checkpoint,
+    /// Where experts are streamed.
+    pub mirror: Mirror,
     pub header_fingerprint: u64,
     pub layout: Layout,
 }
@@ -42,13 +44,22 @@ pub(crate) struct Agreed {
 pub(crate) fn describe(dir: &Path, config: &EngineConfig) -> Result<Described> {
     let (mut blueprint, checkpoint) = Blueprint::open(dir)?;
     check_order(dir, &blueprint)?;
+    if checkpoint.packed.as_ref().is_some_and(|packed| !packed.has_pack_sums) {
+        tracing::warn!(dir = %dir.display(), "the small files of this pack have no checksums");
+    }
     let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
     let whole_banks = match &config.ranks {
         None => None,
         Some(group) => Some(divide(&mut blueprint, config, group)?),
     };
     let layout = Layout::new(&blueprint, config)?;
-    Ok(Described { blueprint, whole_banks, checkpoint, header_fingerprint, layout })
+    let mirror = match (&config.streaming.mirror, layout.placement) {
+        (Some(dir), Placement::Streaming { .. }) => {
+            Mirror::open(&checkpoint, &blueprint.manifest, dir)?
+        }
+        _ => Mirror::default(),
+    };
+    Ok(Described { blueprint, whole_banks, checkpoint, mirror, header_fingerprint, layout })
 }
 
 /// Leaves a rank's part of every expert; gives back the whole ones.

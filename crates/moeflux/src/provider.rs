@@ -22,13 +22,14 @@ pub mod error {
 /// Files as tables of contents.
 pub mod format {
     pub use crate::format::{
-        BlockType, Checkpoint, DType, FileSums, Gguf, GgufHeader, Header, HeaderTensor, Metadata,
-        NewGguf, NewPairs, NewTensor, NewValue, NpyWriter, PACK_JOURNAL, PACK_METADATA, Packed,
-        PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms, PackedRole, PackedSpread,
-        Problem, RECORD_ALIGN, RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, Stop,
-        SumTable, SumUnit, Sums, SumsDocument, TensorEntry, TensorUnit, Value, gguf_at, new_gguf,
-        new_header, new_index, packed_metadata, parse_gguf, parse_header, parse_index, parse_json,
-        parse_packed, read_file, tensor_units, write_json,
+        AlteredDocument, BlockType, Checkpoint, DType, DocumentSum, FileSums, Gguf, GgufHeader,
+        Header, HeaderTensor, Metadata, NewGguf, NewPairs, NewTensor, NewValue, NpyWriter,
+        PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, PackSums, Packed, PackedBank, PackedFile,
+        PackedKind, PackedMatrix, PackedNorms, PackedRole, PackedSpread, Problem, RECORD_ALIGN,
+        RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, Stop, SumTable, SumUnit, Sums,
+        SumsDocument, TensorEntry, TensorUnit, Value, gguf_at, new_gguf, new_header, new_index,
+        packed_metadata, parse_gguf, parse_header, parse_index, parse_json, parse_packed, read_file,
+        tensor_units, write_json,
     };
 }
 
@@ -136,8 +137,8 @@ pub mod blueprint {
 /// The packed format.
 pub mod pack {
     pub use crate::pack::{
-        Coverage, Damage, DamagedPart, PackOptions, PackReport, Packing, SourceFate, Verified,
-        WORKING_BYTES_MAX, verify,
+        Coverage, Damage, DamagedPart, Documents, PackOptions, PackReport, Packing, SourceFate,
+        Verified, WORKING_BYTES_MAX, lacks_sums, verify, verify_with, write_sums,
     };
 }
 

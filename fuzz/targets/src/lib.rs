@@ -14,6 +14,7 @@ mod gguf;
 mod gguf_text;
 mod index_json;
 mod pack_journal;
+mod pack_sums;
 mod packed_metadata;
 mod safetensors_header;
 mod saved_state;
@@ -36,7 +37,7 @@ pub struct Target {
 }
 
 /// All kinds, by name.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     Target { name: "calls", make: || Box::new(calls::checker()) },
     Target { name: "chat_template", make: || Box::new(chat_template::checker()) },
     Target { name: "checkpoint", make: || Box::new(checkpoint::check) },
@@ -46,6 +47,7 @@ pub const TARGETS: [Target; 17] = [
     Target { name: "gguf_text", make: || Box::new(gguf_text::check) },
     Target { name: "index_json", make: || Box::new(index_json::check) },
     Target { name: "pack_journal", make: || Box::new(pack_journal::checker()) },
+    Target { name: "pack_sums", make: || Box::new(pack_sums::check) },
     Target { name: "packed_metadata", make: || Box::new(packed_metadata::check) },
     Target { name: "safetensors_header", make: || Box::new(safetensors_header::check) },
     Target { name: "saved_state", make: || Box::new(saved_state::checker()) },

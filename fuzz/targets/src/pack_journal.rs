@@ -1,8 +1,8 @@
 //! Journals of interrupted packs: what is accepted is planned within its files, and nothing is
 //! written before a run.
 //!
-//! Input: the journal, whose `pack` is made right. Files that it names are there, as it says, if
-//! they are not too long.
+//! Input: the journal, whose `pack` is made right, and so are device, inode and time of change of
+//! its files. Files that it names are there, as it says, if they are not too long.
 
 use std::fs::{self, File};
 use std::hash::Hasher as _;
@@ -11,6 +11,7 @@ use std::num::NonZeroUsize;
 use std::path::{Component, Path};
 
 use moeflux::provider::format::PACK_JOURNAL;
+use moeflux::provider::io::FileIdentity;
 use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
 use moeflux::provider::spec::QuantParams;
 use serde_json::{Value, json};
@@ -30,11 +31,15 @@ fn check(source: &Path, target: &Folder, input: &[u8]) {
     for name in names(source) {
         fs::remove_file(source.join(name)).expect("a file of ours");
     }
-    let files = journal.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut files = journal.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
     files.iter().for_each(|file| put_file(source, &journal, file));
+    files.iter_mut().for_each(|file| identify(source, file));
     let pack = pack_of(&journal, &files);
     if let Some(map) = journal.as_object_mut() {
         map.insert("pack".to_owned(), json!(format!("{pack:016x}")));
+        if map.contains_key("files") {
+            map.insert("files".to_owned(), files.into());
+        }
     }
     target.write(PACK_JOURNAL, journal.to_string().as_bytes());
 
@@ -71,12 +76,13 @@ fn pack_of(journal: &Value, files: &[Value]) -> u64 {
         hash.write(&(bytes.len() as u64).to_le_bytes());
         hash.write(bytes);
     };
-    add(&[1]);
+    add(&[2]);
     add(&[small(journal, "bits"), small(journal, "group_size")]);
     add(text(journal, "config").as_bytes());
     for file in files {
         add(text(file, "name").as_bytes());
         add(&len_bytes(file).to_le_bytes());
+        add(&u64::from_str_radix(text(file, "sample"), 16).unwrap_or(0).to_le_bytes());
         add(&header_of(journal, file));
     }
     hash.finish()
@@ -113,6 +119,18 @@ fn put_file(source: &Path, journal: &Value, file: &Value) {
     }
     out.write_all(&header).expect("room for a header");
     out.set_len(len_bytes(file)).expect("a file with a hole");
+}
+
+/// Says which file it is that is there now: what may be another is compared by its bytes.
+fn identify(source: &Path, file: &mut Value) {
+    let Ok(found) = FileIdentity::of_path(&source.join(text(file, "name"))) else { return };
+    let (device, inode) = found.number;
+    let facts = [("device", json!(device)), ("inode", json!(inode))];
+    for (key, fact) in facts.into_iter().chain([("changed_ns", json!(found.changed_ns))]) {
+        if let Some(place) = file.get_mut(key) {
+            *place = fact;
+        }
+    }
 }
 
 fn names(dir: &Path) -> Vec<std::ffi::OsString> {

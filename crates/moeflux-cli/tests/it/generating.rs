@@ -109,6 +109,22 @@ fn a_mirror_that_nothing_is_read_from_is_named() {
     assert!(note(&[]) && !note(&["--slots", "4"]));
 }
 
+#[test]
+fn a_mirror_of_another_seed_is_refused_in_one_line() {
+    let dir = TempDir::synthetic();
+    let config = dir.file("model").join("config.json");
+    let mirror = dir.file("mirror");
+    let [config, mirror] = [&config, &mirror].map(|path| path.to_str().unwrap());
+    stdout_of(&["synth", "--config", config, "--out", mirror, "--seed", "5"]);
+    let args = ["Hello", "-n", "2", "--slots", "4", "--mirror", mirror];
+    let output = command(&dir, &args).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.contains(mirror) && last.contains("of the mirror is not a copy of"), "{said}");
+    assert!(last.contains(", of tensor `") && last.contains("differs"), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_the_answer_and_keeps_it() {

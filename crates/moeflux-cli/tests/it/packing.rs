@@ -114,6 +114,37 @@ fn damage_is_a_line_each_and_a_failure() {
 }
 
 #[test]
+fn edited_and_missing_checksums_of_small_files_have_a_way_out() {
+    let dir = TempDir::of_bytes_case();
+    let target = dir.file("packed");
+    stdout_of(&["pack", text(dir.path()), text(&target)]);
+    let generate = ["generate", "--model", text(&target), "-n", "3", "--temp", "0", "ab"];
+    let said = || String::from_utf8(moeflux(&generate).stderr).unwrap();
+    assert!(!said().contains("note:"), "{}", said());
+    let config = target.join("config.json");
+    let mut text_of_config = std::fs::read(&config).unwrap();
+    text_of_config.push(b'\n');
+    std::fs::write(&config, text_of_config).unwrap();
+    let words = ["config.json: has checksum", "(`moeflux verify --accept-edits`)"];
+    check_fails(&generate, &words);
+    let output = moeflux(&["verify", text(&target)]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.starts_with("damaged: small file: ") && stdout.lines().count() == 1, "{stdout}");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--accept-edits"));
+    let written = stdout_of(&["verify", text(&target), "--accept-edits"]);
+    assert!(written.contains("small files written"), "{written}");
+    assert!(!stdout_of(&["verify", text(&target)]).contains("written"));
+
+    std::fs::remove_file(target.join("moeflux-pack.json")).unwrap();
+    let note = said();
+    assert_eq!(note.matches("note:").count(), 1, "{note}");
+    assert!(note.contains("moeflux verify"), "{note}");
+    assert!(stdout_of(&["verify", text(&target)]).contains("small files written"));
+    assert!(!said().contains("note:"));
+    check_fails(&["verify", text(dir.path()), "--accept-edits"], &["is not packed"]);
+}
+
+#[test]
 fn what_has_no_checksums_says_so() {
     let said = stdout_of(&["verify", text(&golden("mlx-glm4_moe-q5-g64-f32"))]);
     assert!(said.contains("not checked") && said.contains("no checksums"), "{said}");

@@ -28,7 +28,7 @@ impl Changing {
         let mut options = Options::new(CONTEXT);
         options.unload_after = unload_after;
         let open = move || {
-            let builder = Engine::builder(&dir).configure(|it| it.streaming.slots = Some(6));
+            let builder = Engine::builder(&dir).configure(|it| it.streaming.n_slots_max = Some(6));
             builder.open()
         };
         let clock = Arc::new(RealClock::new());

@@ -14,7 +14,8 @@ use super::header::{HeaderTensor, PREFIX_BYTES};
 use super::index::{ShardIndex, parse_index};
 use super::names::canonical_name;
 use super::packed::{
-    PACK_METADATA, PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN, SumTable,
+    PACK_METADATA, PACK_SUMS_NAME, PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN,
+    SumTable,
 };
 use super::quoted;
 use super::safetensors::{FileHeader, read_header};
@@ -55,6 +56,8 @@ pub struct Packed {
     pub banks: BTreeMap<String, (usize, PackedBank)>,
     /// Of each of [`Checkpoint::files`].
     pub sums: Vec<SumTable>,
+    /// Whether the folder has checksums of its small files.
+    pub has_pack_sums: bool,
 }
 
 /// What a GGUF file says besides its tensors.
@@ -141,6 +144,9 @@ impl Checkpoint {
         }
         if let Some(index) = &index {
             checkpoint.check_index(&index_path, index)?;
+        }
+        if let Some(packed) = &mut checkpoint.packed {
+            packed.has_pack_sums = dir.join(PACK_SUMS_NAME).exists();
         }
         Ok(checkpoint)
     }

@@ -39,12 +39,15 @@ pub(crate) use names::canonical_name;
 pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;
 pub use packed::{
-    PACK_JOURNAL, PACK_METADATA, PackedBank, PackedFile, PackedKind, PackedMatrix, PackedNorms,
-    PackedRole, PackedSpread, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
+    PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, PackedBank, PackedFile, PackedKind, PackedMatrix,
+    PackedNorms, PackedRole, PackedSpread, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
 };
-pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes};
+pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes, is_packed};
 pub use shard::ShardFile;
-pub use sums::{FileSums, SUMS_FILE_NAME, SumUnit, Sums, SumsDocument, TensorUnit, tensor_units};
+pub use sums::{
+    AlteredDocument, DocumentSum, FileSums, PackSums, SUMS_FILE_NAME, SumUnit, Sums, SumsDocument,
+    TensorUnit, tensor_units,
+};
 pub(crate) use sums::{PackedTable, own_sum};
 pub use whole::read_file;
 pub(crate) use whole::read_file_if_there;

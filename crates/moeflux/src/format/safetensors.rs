@@ -55,6 +55,15 @@ impl FileHeader {
     }
 }
 
+/// Whether a file says that it is packed.
+///
+/// # Errors
+///
+/// As [`read_header`].
+pub(crate) fn is_packed(path: &Path) -> Result<bool> {
+    Ok(read_header(path)?.packed.is_some())
+}
+
 /// Reads and checks the header of a file.
 pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;

@@ -4,6 +4,7 @@
 //! config described before is kept beside it, because tensors that are carried along may still be
 //! so.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +12,10 @@ use moeflux_io::ReadFile;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::format::{NewValue, new_gguf, new_index, pairs_of, parse_json, write_json};
+use crate::format::{
+    DocumentSum, NewValue, PACK_SUMS_NAME, new_gguf, new_index, pairs_of, parse_json, read_file,
+    write_json,
+};
 use crate::pack::plan::Plan;
 use crate::spec::{QUANTISATION_KEY, QuantParams};
 
@@ -49,7 +53,7 @@ const NO_DOCUMENTS: [&str; 16] = [
 /// # Errors
 ///
 /// [`Error::Io`].
-pub(super) fn documents(dir: &Path) -> Result<Vec<String>> {
+fn documents(dir: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -61,6 +65,7 @@ pub(super) fn documents(dir: &Path) -> Result<Vec<String>> {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let is_other = name.starts_with('.')
             || name == "config.json"
+            || name == PACK_SUMS_NAME
             || NO_DOCUMENTS.iter().any(|end| name.ends_with(end));
         // Follows links: a cache has nothing else.
         if is_other || entry.path().is_dir() {
@@ -77,9 +82,23 @@ pub(super) fn documents(dir: &Path) -> Result<Vec<String>> {
 
 /// The same for a GGUF file, which has everything in itself: others lie next to it that belong to
 /// other models. Only where its tokenizer is not known, one next to it counts.
-pub(super) fn documents_beside_gguf(dir: &Path) -> Vec<String> {
+fn documents_beside_gguf(dir: &Path) -> Vec<String> {
     let name = "tokenizer.json";
     if dir.join(name).is_file() { vec![name.to_owned()] } else { Vec::new() }
+}
+
+/// The small files of a source with their checksums; where it has no config it is a GGUF file.
+///
+/// # Errors
+///
+/// When one cannot be read.
+pub(super) fn sums_of(dir: &Path, has_config: bool) -> Result<BTreeMap<String, u64>> {
+    let names = if has_config { documents(dir)? } else { documents_beside_gguf(dir) };
+    let sum = |name: String| {
+        let bytes = read_file(&dir.join(&name), DOCUMENT_BYTES_MAX)?;
+        Ok((name, DocumentSum::of_bytes(&bytes).sum))
+    };
+    names.into_iter().map(sum).collect()
 }
 
 /// The config of the pack.

@@ -155,6 +155,17 @@ impl Put {
     }
 }
 
+impl Piece {
+    /// Files of the source that it is made of, by index.
+    pub(super) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
+        let extents = match self {
+            Self::Copied(extent) | Self::Apart { extent, .. } => [Some(*extent), None],
+            Self::Rows { rows, .. } | Self::Columns { rows, .. } => [Some(rows.codes), rows.scales],
+        };
+        extents.into_iter().flatten().map(|extent| extent.file_idx)
+    }
+}
+
 impl FilePlan {
     /// A file of tensors, whose name begins with `stem`.
     pub(super) fn of_tensors(
@@ -220,6 +231,17 @@ impl FilePlan {
         match &self.content {
             Content::Tensors(_) => 0,
             Content::Records(plan) => plan.layout.record_bytes().next_multiple_of(RECORD_ALIGN),
+        }
+    }
+
+    /// Where in the file a result goes.
+    pub(super) fn place(&self, put: Put) -> u64 {
+        match put {
+            Put::Tensor { file_bytes, .. } => file_bytes,
+            Put::Record { expert, at, .. } => {
+                let first = self.header.len() as u64;
+                first + expert.0 as u64 * self.record_bytes() as u64 + at as u64
+            }
         }
     }
 

@@ -37,6 +37,11 @@ impl Folder {
         Ok(folder)
     }
 
+    /// Where it is.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where a file is, or will be.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)

@@ -1,29 +1,32 @@
-//! What an interrupted pack needs to go on: the source's config and headers, and the options. Of a
-//! GGUF file the header has all that a config says.
+//! What an interrupted pack needs to go on: the source's config and headers, the options, and what
+//! tells its files from others. Of a GGUF file the header has all that a config says.
 //!
 //! **Invariant:** written before anything else and gone when all is done. The plan follows from it
 //! alone, so that a run goes on when files of the source are gone. What it says is checked as if it
 //! came from a stranger.
 
+use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use moeflux_io::{FileIdentity, ReadFile};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::format::{
-    Checkpoint, HEADER_BYTES_MAX, header_bytes, read_file, read_file_if_there, read_range,
+    Checkpoint, HEADER_BYTES_MAX, PackSums, header_bytes, read_file, read_file_if_there, read_range,
 };
 use crate::spec::QuantParams;
+use crate::weights::{Extent, hash_of};
 
 /// The largest published ones have about 1 MB.
 pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 const FORMAT: &str = "moeflux-pack-journal";
-const VERSION: u64 = 1;
+/// 1 knew a file of the source by its length, header and time of last change alone.
+const VERSION: u64 = 2;
 
 /// Headers grow by their quotation marks, or to twice their length as digits.
 const JOURNAL_BYTES_MAX: u64 = 4 * HEADER_BYTES_MAX;
@@ -37,6 +40,8 @@ pub(super) struct Journal {
     pub(super) config: Option<String>,
     /// In the order of their names.
     pub(super) files: Vec<JournalFile>,
+    /// Small files besides the config, with their checksums.
+    pub(super) documents: BTreeMap<String, u64>,
     /// Whether files are read back before they get their names.
     pub(super) is_read_back: bool,
 }
@@ -48,8 +53,22 @@ pub(super) struct JournalFile {
     pub(super) len_bytes: u64,
     /// When it was last written to, in nanoseconds since 1970, if the system says so.
     pub(super) modified_ns: Option<u64>,
+    /// Device and inode, or what the system has in their place.
+    pub(super) number: Option<(u64, u64)>,
+    /// When its contents, names or rights last changed, in nanoseconds since 1970.
+    pub(super) changed_ns: Option<i64>,
+    /// The hash of some of its bytes.
+    pub(super) sample: u64,
     /// The header without the length before it.
     pub(super) header: Vec<u8>,
+}
+
+impl JournalFile {
+    /// Whether this is the same file, as far as the system tells: what has its length, header and
+    /// times may be a copy of another one.
+    fn is(&self, found: FileIdentity) -> bool {
+        (self.number, self.changed_ns) == (Some(found.number), found.changed_ns)
+    }
 }
 
 impl Journal {
@@ -59,21 +78,29 @@ impl Journal {
     ///
     /// When a header cannot be read.
     pub(super) fn of_source(
-        checkpoint: &Checkpoint,
+        (checkpoint, runs): (&Checkpoint, &[Extent]),
         config: Option<String>,
+        documents: BTreeMap<String, u64>,
         params: Option<QuantParams>,
     ) -> Result<Self> {
         let mut files = Vec::new();
-        for shard in &checkpoint.files {
+        for (file_idx, shard) in checkpoint.files.iter().enumerate() {
             let name = shard.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let header = match config {
                 Some(_) => text_of(&shard.path, header_bytes(&shard.path)?)?.into_bytes(),
                 None => first_bytes(&shard.path, shard.data_at)?,
             };
-            let modified_ns = shard.identity.and_then(modified_ns);
-            files.push(JournalFile { name, len_bytes: shard.len_bytes, modified_ns, header });
+            files.push(JournalFile {
+                name,
+                len_bytes: shard.len_bytes,
+                modified_ns: shard.identity.and_then(modified_ns),
+                number: shard.identity.map(|it| it.number),
+                changed_ns: shard.identity.and_then(|it| it.changed_ns),
+                sample: hash_of(runs, file_idx, (&shard.open()?, &shard.path))?,
+                header,
+            });
         }
-        Ok(Self { params, config, files, is_read_back: false })
+        Ok(Self { params, config, files, documents, is_read_back: false })
     }
 
     /// Reads the journal of an interrupted run.
@@ -107,6 +134,10 @@ impl Journal {
                 group: one_of("group_size", &[32, 64, 128])?,
             }),
         };
+        let sum = |value: &Value| {
+            let digits = value.as_str().filter(|it| it.len() == 16)?;
+            u64::from_str_radix(digits, 16).ok()
+        };
         let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
         let config = match value.get("config")? {
             Value::Null => None,
@@ -116,27 +147,37 @@ impl Journal {
             let name = text(value, "name").filter(|name| is_plain_name(name))?;
             let len_bytes = value.get("len_bytes")?.as_u64()?;
             let modified_ns = value.get("modified_ns").and_then(Value::as_u64);
+            let number = value.get("device")?.as_u64().zip(value.get("inode")?.as_u64());
+            let changed_ns = value.get("changed_ns")?.as_i64();
+            let sample = sum(value.get("sample")?)?;
             let header = text(value, "header")?;
             let header = match config {
                 Some(_) => header.into_bytes(),
                 None => of_hex(&header)?,
             };
-            Some(JournalFile { name, len_bytes, modified_ns, header })
+            Some(JournalFile { name, len_bytes, modified_ns, number, changed_ns, sample, header })
         };
         let files = value.get("files")?.as_array()?;
         let files: Vec<JournalFile> = files.iter().map(file).collect::<Option<_>>()?;
         if config.is_none() && files.is_empty() {
             return None;
         }
-        let journal =
-            Self { params, config, files, is_read_back: value.get("is_read_back")?.as_bool()? };
+        let document = |(name, value): (&String, &Value)| {
+            is_plain_name(name).then_some(())?;
+            Some((name.clone(), sum(value)?))
+        };
+        let documents = value.get("documents")?.as_object()?.iter().map(document);
+        let documents = documents.collect::<Option<_>>()?;
+        let is_read_back = value.get("is_read_back")?.as_bool()?;
+        let journal = Self { params, config, files, documents, is_read_back };
         (value.get("pack")?.as_str()? == format!("{:016x}", journal.pack())).then_some(journal)
     }
 
     /// As it is stored.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let file = |file: &JournalFile| {
-            let JournalFile { name, len_bytes, modified_ns, header } = file;
+            let JournalFile { name, len_bytes, modified_ns, number, changed_ns, sample, header } =
+                file;
             let header = match self.config {
                 Some(_) => String::from_utf8_lossy(header).into_owned(),
                 // Not text.
@@ -146,10 +187,17 @@ impl Journal {
                 "name": name,
                 "len_bytes": len_bytes,
                 "modified_ns": modified_ns,
+                "device": number.map(|it| it.0),
+                "inode": number.map(|it| it.1),
+                "changed_ns": changed_ns,
+                "sample": format!("{sample:016x}"),
                 "header": header,
             })
         };
         let files: Vec<Value> = self.files.iter().map(file).collect();
+        let documents = self.documents.iter();
+        let documents = documents.map(|(name, sum)| (name.clone(), format!("{sum:016x}").into()));
+        let documents: Map<String, Value> = documents.collect();
         let value = json!({
             "format": FORMAT,
             "version": VERSION,
@@ -158,6 +206,7 @@ impl Journal {
             "group_size": self.params.map(|params| params.group),
             "is_read_back": self.is_read_back,
             "config": self.config,
+            "documents": documents,
             "files": files,
         });
         value.to_string().into_bytes()
@@ -177,7 +226,8 @@ impl Journal {
         }
     }
 
-    /// A number for source and options: the same for the same.
+    /// A number for source and options: the same for the same, another for a model of the same
+    /// geometry.
     pub(super) fn pack(&self) -> u64 {
         let mut hash = XxHash3_64::new();
         let mut add = |bytes: &[u8]| {
@@ -190,6 +240,7 @@ impl Journal {
         for file in &self.files {
             add(file.name.as_bytes());
             add(&file.len_bytes.to_le_bytes());
+            add(&file.sample.to_le_bytes());
             add(&file.header);
         }
         hash.finish()
@@ -201,11 +252,6 @@ impl Journal {
     ///
     /// [`Error::Malformed`] naming the file that differs.
     pub(super) fn check_source(&self, source: &Path) -> Result<()> {
-        let refused = |path: &Path| {
-            let problem = "is not the file that the interrupted pack began with: put that one \
-                           back, or pack to another folder";
-            Error::malformed(path, problem)
-        };
         for file in &self.files {
             let path = source.join(&file.name);
             if !path.exists() {
@@ -213,7 +259,7 @@ impl Journal {
             }
             let found = FileIdentity::of_path(&path).map_err(Error::io("look at", &path))?;
             if found.len_bytes != file.len_bytes || self.header_of(&path, file)? != file.header {
-                return Err(refused(&path));
+                return Err(is_another(&path));
             }
             let (before, now) = (file.modified_ns, modified_ns(found));
             if let (Some(before), Some(now)) = (before, now)
@@ -225,8 +271,62 @@ impl Journal {
         let Some(config) = &self.config else { return Ok(()) };
         let path = source.join("config.json");
         match read_file_if_there(&path, CONFIG_BYTES_MAX)? {
-            Some(bytes) if bytes != config.as_bytes() => Err(refused(&path)),
+            Some(bytes) if bytes != config.as_bytes() => Err(is_another(&path)),
             _ => Ok(()),
+        }
+    }
+
+    /// Checks that the small files which are still there are those that were begun with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] naming the file that differs, or is new.
+    pub(super) fn check_documents(
+        &self,
+        source: &Path,
+        found: &BTreeMap<String, u64>,
+    ) -> Result<()> {
+        // Any other, such as a log, may have changed.
+        let of_model = found.iter().filter(|(name, _)| PackSums::are_of(name));
+        let other = of_model.into_iter().find(|it| self.documents.get(it.0) != Some(it.1));
+        other.map_or(Ok(()), |(name, _)| Err(is_another(&source.join(name))))
+    }
+
+    /// By file: what it is now, if it is there and may be another than the one that was begun with,
+    /// though some of its bytes, which are compared, are the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] naming the file some of whose bytes differ.
+    pub(super) fn doubtful(
+        &self,
+        checkpoint: &Checkpoint,
+        runs: &[Extent],
+    ) -> Result<Vec<Option<FileIdentity>>> {
+        let mut doubtful = Vec::with_capacity(self.files.len());
+        for (file_idx, (file, shard)) in self.files.iter().zip(&checkpoint.files).enumerate() {
+            let path = &shard.path;
+            let opened = ReadFile::open_if_there(path).map_err(Error::io("open", path));
+            // What an interrupted deletion leaves is a link to nothing.
+            let opened = if path.exists() { opened? } else { None };
+            let opened = opened.filter(|it| !file.is(it.identity()));
+            if let Some(opened) = &opened
+                && hash_of(runs, file_idx, (opened, path))? != file.sample
+            {
+                return Err(is_another(path));
+            }
+            doubtful.push(opened.map(|it| it.identity()));
+        }
+        Ok(doubtful)
+    }
+
+    /// Takes these files for those that were begun with. Nothing may be left of what was made of
+    /// others.
+    pub(super) fn adopt(&mut self, found: &[Option<FileIdentity>]) {
+        for (file, found) in self.files.iter_mut().zip(found) {
+            if let Some(found) = found {
+                (file.number, file.changed_ns) = (Some(found.number), found.changed_ns);
+            }
         }
     }
 
@@ -237,6 +337,12 @@ impl Journal {
             None => first_bytes(path, file.len_bytes.min(file.header.len() as u64)),
         }
     }
+}
+
+fn is_another(path: &Path) -> Error {
+    let problem = "is not the file that the interrupted pack began with: put that one back, or \
+                   pack to another folder";
+    Error::malformed(path, problem)
 }
 
 fn first_bytes(path: &Path, n_bytes: u64) -> Result<Vec<u8>> {

@@ -17,26 +17,32 @@ mod file;
 mod compute;
 mod plan;
 mod documents;
+mod damage;
+mod sums;
 mod verify;
 mod write;
+mod compare;
 
+pub use damage::{Damage, DamagedPart};
 pub(crate) use plan::RECORD_BYTES_MAX;
-pub use verify::{Coverage, Damage, DamagedPart, Verified, verify};
+pub use sums::{Documents, lacks_sums, write_sums};
+pub use verify::{Coverage, Verified, verify, verify_with};
 
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use moeflux_io::{OneLine, ReadFile};
+use moeflux_io::{FileIdentity, OneLine, ReadFile};
 use moeflux_kernels::FloatKind;
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::format::{
-    Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at, read_file, read_into,
+    Checkpoint, DocumentSum, PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, PackSums, RawConfig,
+    gguf_at, read_file, read_file_if_there, read_into,
 };
 use crate::spec::QuantParams;
-use crate::weights::Watch;
+use crate::weights::{Watch, sampled};
 use documents::DOCUMENT_BYTES_MAX;
 use file::FilePlan;
 use folder::Folder;
@@ -88,6 +94,11 @@ pub struct Packing {
     files: SourceFiles,
     /// By file of the plan: whether an earlier run wrote it.
     is_done: Vec<bool>,
+    /// Those of them that may be made of other files than the source has now, some of which are
+    /// gone.
+    unsure: Vec<usize>,
+    /// By file of the source: what it is now, where that may be another than it was.
+    doubtful: Vec<Option<FileIdentity>>,
     is_resumed: bool,
 }
 
@@ -113,26 +124,28 @@ impl Packing {
         check_apart(source, target, options.fate)?;
         let folder = folder_of(source)?;
         let begun = target.join(PACK_JOURNAL);
-        let is_resumed = begun.exists();
-        let (journal, checkpoint) = if is_resumed {
-            let journal = Journal::read(&begun)?;
-            check_options(&journal, options, target)?;
+        let journal = if begun.exists() { Some(Journal::read(&begun)?) } else { None };
+        let is_resumed = journal.is_some();
+        let (config, checkpoint) = if let Some(journal) = &journal {
+            check_options(journal, options, target)?;
             journal.check_source(&folder)?;
-            let checkpoint = journal.checkpoint(&folder)?;
-            (journal, checkpoint)
+            (journal.config.clone(), journal.checkpoint(&folder)?)
         } else {
             check_vacant(target)?;
-            let is_gguf = gguf_at(source)?.is_some() || source.join(PACK_METADATA).exists();
-            let config = if is_gguf { None } else { Some(read_config(source)?) };
-            let checkpoint = Checkpoint::open(source)?;
-            if checkpoint.packed.is_some() {
-                return Err(Error::Input(format!("{} is packed already", source.display())));
-            }
-            let journal = Journal::of_source(&checkpoint, config, options.params)?;
-            (journal, checkpoint)
+            read_source(source)?
         };
-        let (blueprint, cast) = described(&folder, &journal, &checkpoint)?;
+        let (blueprint, cast) = described(&folder, config.as_deref(), &checkpoint)?;
         let params = options.params;
+        let runs = sampled(&blueprint.manifest);
+        let documents = documents::sums_of(&folder, config.is_some())?;
+        let (journal, doubtful) = if let Some(journal) = journal {
+            journal.check_documents(&folder, &documents)?;
+            let doubtful = journal.doubtful(&checkpoint, &runs)?;
+            (journal, doubtful)
+        } else {
+            let journal = Journal::of_source((&checkpoint, &runs), config, documents, params)?;
+            (journal, vec![None; checkpoint.files.len()])
+        };
         let (checkpoint, blueprint) = (&checkpoint, &blueprint);
         let request = Request { blueprint, checkpoint, params, cast, pack: journal.pack() };
         let plan = Plan::new(&request)?;
@@ -140,7 +153,7 @@ impl Packing {
         if options.fate == SourceFate::Replaced {
             files.check_deletable()?;
         }
-        let is_done: Result<_> = plan.files.iter().map(|file| is_whole(file, target)).collect();
+        let (is_done, unsure) = done(&plan, target, (&files, &doubtful))?;
         if !is_resumed {
             // Its headers were read once for the table of contents, once for the journal.
             checkpoint.check_unchanged()?;
@@ -150,7 +163,9 @@ impl Packing {
             target: target.to_owned(),
             options: *options,
             journal,
-            is_done: is_done?,
+            is_done,
+            unsure,
+            doubtful,
             plan,
             files,
             is_resumed,
@@ -230,18 +245,10 @@ impl Packing {
         steps.before()?;
         let folder = Folder::open(&self.target)?;
         self.begin(&folder, &mut steps)?;
-        let documents = match self.journal.config {
-            Some(_) => documents::documents(&self.source)?,
-            None => documents::documents_beside_gguf(&self.source),
-        };
-        for name in documents {
-            if !folder.path(&name).exists() {
-                steps.before()?;
-                folder.put(&name, &read_file(&self.source.join(&name), DOCUMENT_BYTES_MAX)?)?;
-            }
-        }
-        self.dispose(&mut steps)?;
+        self.put_documents(&folder, &mut steps)?;
         let n_threads = self.options.n_threads.get().min(N_THREADS_MAX);
+        self.settle_doubts(&folder, n_threads, &mut steps)?;
+        self.dispose(&mut steps)?;
         for file_idx in 0..self.plan.files.len() {
             if self.is_done[file_idx] {
                 continue;
@@ -262,6 +269,57 @@ impl Packing {
         self.finish(&folder, &mut steps)
     }
 
+    /// Copies the small files.
+    fn put_documents(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<()> {
+        for (name, sum) in &self.journal.documents {
+            if folder.path(name).exists() {
+                continue;
+            }
+            let path = self.source.join(name);
+            let Some(bytes) = read_file_if_there(&path, DOCUMENT_BYTES_MAX)? else {
+                if !PackSums::are_of(name) {
+                    continue;
+                }
+                let problem = "is missing, and was there when the pack began: put it back, then \
+                               repeat the command";
+                return Err(Error::malformed(&path, problem));
+            };
+            if PackSums::are_of(name) && DocumentSum::of_bytes(&bytes).sum != *sum {
+                let problem = "was written to while it was packed: pack again to another folder";
+                return Err(Error::malformed(&path, problem));
+            }
+            steps.before()?;
+            folder.put(name, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Removes or compares what may have been made of other files than the source has now, and only
+    /// then takes these for those that were begun with: the next run need not do it again.
+    fn settle_doubts(
+        &mut self,
+        folder: &Folder,
+        n_threads: usize,
+        steps: &mut Steps<'_, '_>,
+    ) -> Result<()> {
+        if self.doubtful.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        for (file, _) in self.plan.files.iter().zip(&self.is_done).filter(|(_, done)| !**done) {
+            if folder.path(&file.name).exists() {
+                steps.before()?;
+                folder.remove(&file.name)?;
+            }
+        }
+        for &file_idx in &self.unsure {
+            let source = (&self.files, folder);
+            compare::compare(&self.plan.files[file_idx], source, n_threads, steps)?;
+        }
+        self.journal.adopt(&self.doubtful);
+        steps.before()?;
+        folder.put(PACK_JOURNAL, &self.journal.to_bytes())
+    }
+
     /// Leaves word of what is begun. Where the source is to be replaced and an earlier run did not
     /// read back what it wrote, that is made up for.
     fn begin(&mut self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<()> {
@@ -279,8 +337,8 @@ impl Packing {
         folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
-    /// The table of contents, then the config, or what a GGUF file had in its place: it makes the
-    /// folder a model.
+    /// The table of contents, the checksums, then the config, or what a GGUF file had in its place:
+    /// it makes the folder a model.
     fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<PackReport> {
         steps.before()?;
         folder.put(INDEX_NAME, &documents::index(&self.plan))?;
@@ -298,6 +356,10 @@ impl Packing {
             }
             (None, None) => unreachable!("a GGUF file is a file"),
         };
+        let sums =
+            sums::of_finished((&self.plan, self.journal.pack()), folder, (name, &description))?;
+        steps.before()?;
+        folder.put(PACK_SUMS_NAME, &sums.to_bytes())?;
         steps.before()?;
         folder.put(name, &description)?;
         steps.before()?;
@@ -381,13 +443,45 @@ fn folder_of(source: &Path) -> Result<PathBuf> {
     Ok(folder.unwrap_or(Path::new(".")).to_owned())
 }
 
+/// The config of a source, if it is no GGUF file, and its headers.
+fn read_source(source: &Path) -> Result<(Option<String>, Checkpoint)> {
+    let is_gguf = gguf_at(source)?.is_some() || source.join(PACK_METADATA).exists();
+    let config = if is_gguf { None } else { Some(read_config(source)?) };
+    let checkpoint = Checkpoint::open(source)?;
+    if checkpoint.packed.is_some() {
+        return Err(Error::Input(format!("{} is packed already", source.display())));
+    }
+    Ok((config, checkpoint))
+}
+
+/// By file of the plan: whether an earlier run wrote it and it need not be made again; and those of
+/// these that may be of other files than the source has now, but cannot be made again.
+fn done(
+    plan: &Plan,
+    target: &Path,
+    (files, doubtful): (&SourceFiles, &[Option<FileIdentity>]),
+) -> Result<(Vec<bool>, Vec<usize>)> {
+    let (mut is_done, mut unsure) = (Vec::new(), Vec::new());
+    for (file_idx, file) in plan.files.iter().enumerate() {
+        let sources = file.sources();
+        let is_doubtful = sources.iter().any(|&shard_idx| doubtful[shard_idx].is_some());
+        let can_be_made = sources.iter().all(|&shard_idx| files.is_there(shard_idx));
+        // What can be made again is, so that a pack is of one source.
+        is_done.push(is_whole(file, target)? && !(is_doubtful && can_be_made));
+        if is_done[file_idx] && is_doubtful {
+            unsure.push(file_idx);
+        }
+    }
+    Ok((is_done, unsure))
+}
+
 /// What the source is, and the type that its config gives to all weights.
 fn described(
     folder: &Path,
-    journal: &Journal,
+    config: Option<&str>,
     checkpoint: &Checkpoint,
 ) -> Result<(Blueprint, Option<FloatKind>)> {
-    let Some(config) = &journal.config else {
+    let Some(config) = config else {
         return Ok((Blueprint::of_gguf(checkpoint)?, None));
     };
     let raw = RawConfig::parse(&folder.join(CONFIG_NAME), config.as_bytes())?;

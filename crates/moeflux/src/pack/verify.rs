@@ -5,22 +5,23 @@
 //! among scales and vectors. All damage is found in one run. Memory is a buffer per thread.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::Hasher as _;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
-use moeflux_io::{OneLine, ReadFile};
+use moeflux_io::ReadFile;
 use moeflux_kernels::MatrixKind;
 use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Packed, PackedTable};
-use crate::ids::{ExpertIdx, LayerIdx};
+use crate::ids::ExpertIdx;
+use crate::pack::damage::{Damage, DamagedPart};
+use crate::pack::sums::{Documents, Known};
 use crate::weights::{ExpertBank, Finite, Manifest, Places, Progress, VectorSource, Watch};
 
 /// Read at once: large enough for a drive's full rate from a few threads.
@@ -41,50 +42,6 @@ pub enum Coverage {
     FiniteOnly,
 }
 
-/// What is damaged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DamagedPart {
-    /// A routed expert.
-    Expert(LayerIdx, ExpertIdx),
-    /// A tensor, by its name in the file.
-    Tensor(String),
-    /// A file's header or its checksums.
-    Checksums,
-}
-
-impl fmt::Display for DamagedPart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expert(layer, expert) => write!(f, "layer {} expert {}", layer.0, expert.0),
-            Self::Tensor(name) => write!(f, "tensor `{}`", OneLine::name(name)),
-            Self::Checksums => f.write_str("header or checksums"),
-        }
-    }
-}
-
-/// Bytes that are not what they should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// What they belong to.
-    pub part: DamagedPart,
-    /// Where they are.
-    pub file: PathBuf,
-    /// The first of them.
-    pub first_bytes: u64,
-    /// How many there are.
-    pub len_bytes: u64,
-    /// How it is known.
-    pub problem: String,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { part, file, first_bytes, len_bytes, problem } = self;
-        let end = first_bytes + len_bytes;
-        write!(f, "{part}: {} bytes {first_bytes} to {end}: {problem}", file.display())
-    }
-}
-
 /// What a run found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
@@ -96,7 +53,12 @@ pub struct Verified {
     pub n_records: usize,
     /// Other tensors that were read.
     pub n_tensors: usize,
-    /// In the order of files and bytes.
+    /// Small files that were compared with checksums.
+    pub n_documents: usize,
+    /// Whether it is a pack whose small files have no checksums, or others that were accepted:
+    /// [`super::write_sums`] writes them.
+    pub needs_pack_sums: bool,
+    /// Small files, then in the order of files and bytes.
     pub damages: Vec<Damage>,
 }
 
@@ -127,16 +89,40 @@ struct Searched {
 /// # Errors
 ///
 /// What is wrong with its config and headers, [`Error::Cancelled`]; damage of what they describe is
-/// no error but the answer.
+/// no error but the answer, and so are small files that are not as they were packed: where nothing
+/// can be read without them, nothing else is.
 pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Verified> {
-    let (blueprint, checkpoint) = Blueprint::open(dir)?;
+    verify_with(dir, Documents::AsPacked, n_threads, watch)
+}
+
+/// The same; what small files must be is the caller's.
+///
+/// # Errors
+///
+/// As [`verify`]; [`Error::Input`] if small files are accepted of a model that is not packed.
+pub fn verify_with(
+    dir: &Path,
+    documents: Documents,
+    n_threads: usize,
+    watch: &mut Watch<'_>,
+) -> Result<Verified> {
+    let mut known = Known::of_folder(dir, documents)?;
+    let n_documents = known.n_documents();
+    let (blueprint, checkpoint) = match Blueprint::open_unchecked(dir) {
+        Err(_) if !known.damages.is_empty() => {
+            return Ok(Verified { n_documents, damages: known.damages, ..Verified::nothing() });
+        }
+        opened => opened?,
+    };
+    known.add_strangers(&checkpoint, documents)?;
+    let needs_pack_sums = checkpoint.packed.is_some() && known.needs_writing();
+    let mut damages = known.damages;
     let mut files = Vec::new();
     for shard in &checkpoint.files {
         let file = shard.open()?;
         file.forget_cached();
         files.push(file);
     }
-    let mut damages = Vec::new();
     let mut units = match &checkpoint.packed {
         Some(packed) => {
             packed_units(&blueprint.manifest, (&checkpoint, packed), (&files, &mut damages))?
@@ -161,7 +147,22 @@ pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Ver
     damages.extend(run.all(n_threads.clamp(1, N_THREADS_MAX), n_bytes, watch)?);
     checkpoint.check_unchanged()?;
     let n_tensors = checkpoint.tensors.len();
-    Ok(Verified { coverage, n_bytes, n_records, n_tensors, damages })
+    Ok(Verified { coverage, n_bytes, n_records, n_tensors, n_documents, needs_pack_sums, damages })
+}
+
+impl Verified {
+    /// Of a pack of which nothing was read.
+    fn nothing() -> Self {
+        Self {
+            coverage: Coverage::Checksums,
+            n_bytes: 0,
+            n_records: 0,
+            n_tensors: 0,
+            n_documents: 0,
+            needs_pack_sums: false,
+            damages: Vec::new(),
+        }
+    }
 }
 
 /// Types of the tensors that `weights` searches for what is not finite, by file and first byte.
@@ -237,6 +238,8 @@ fn packed_units(
         let table = PackedTable::read((checkpoint, packed), file_idx, &files[file_idx])?;
         let table_at = table.first_bytes;
         if !table.is_whole {
+            // Then its last checksum says nothing of where it comes from.
+            damages.retain(|it| it.part != DamagedPart::Stranger || it.file != shard.path);
             damages.push(Damage {
                 part: DamagedPart::Checksums,
                 file: shard.path.clone(),

@@ -97,6 +97,11 @@ impl<'a> Files<'a> {
         &self.checkpoint.files[file_idx].path
     }
 
+    /// What has a byte of a file, for messages.
+    pub(crate) fn name_at(&self, file_idx: usize, at: u64) -> String {
+        self.checkpoint.name_at(file_idx, at)
+    }
+
     /// The error about bytes that do not have their sum.
     pub(crate) fn mismatch(
         &self,

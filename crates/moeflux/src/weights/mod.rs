@@ -8,6 +8,8 @@ mod gguf_types;
 mod imagined;
 mod resident;
 mod manifest;
+mod samples;
+mod mirror;
 mod fill;
 mod leftover;
 mod load;
@@ -35,8 +37,10 @@ pub use manifest::{
     BankPart, Change, ExpertBank, KindCount, Manifest, MatrixSource, Origin, PartRole, Pick,
     Places, Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
 };
+pub(crate) use mirror::Mirror;
 pub(crate) use packed::described;
 pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
+pub(crate) use samples::{hash_of, sampled};
 pub use share::{OwnRows, Shares};
 
 #[cfg(test)]

@@ -30,6 +30,9 @@ pub const PACK_JOURNAL: &str = "moeflux-pack.journal";
 /// tokenizer and template.
 pub const PACK_METADATA: &str = "moeflux-metadata.gguf";
 
+/// Checksums of a pack's small files, and of the checksums in its files of weights.
+pub const PACK_SUMS_NAME: &str = "moeflux-pack.json";
+
 /// How checksums are computed.
 const SUM_KIND: &str = "xxh3-64";
 

@@ -178,13 +178,12 @@ impl SumsDocument {
             let mut tensors = BTreeMap::new();
             for (name, digits) in file.get("tensors")?.as_object()? {
                 let (sums, rest) = digits.as_str()?.as_bytes().as_chunks::<16>();
-                let sums =
-                    sums.iter().map(|digits| number(digits)).collect::<Option<Vec<u64>>>()?;
+                let sums = sums.iter().map(number).collect::<Option<Vec<u64>>>()?;
                 rest.is_empty().then_some(())?;
                 tensors.insert(name.clone(), sums);
             }
             let len_bytes = file.get("n_bytes")?.as_u64()?;
-            let header = number(file.get("header")?.as_str()?.as_bytes())?;
+            let header = number(file.get("header")?.as_str()?.as_bytes().try_into().ok()?)?;
             let sums = FileSums { len_bytes, header, tensors };
             files.insert(file.get("name")?.as_str()?.to_owned(), sums);
         }
@@ -215,18 +214,19 @@ impl SumsDocument {
 }
 
 /// The name of a file in its folder.
-fn name_of(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-fn hex(sum: u64) -> String {
+pub(super) fn hex(sum: u64) -> String {
     let mut digits = String::with_capacity(16);
     // Writing to a string cannot fail.
     let _infallible = write!(digits, "{sum:016x}");
     digits
 }
 
-fn number(digits: &[u8]) -> Option<u64> {
+/// Of 16 digits.
+pub(super) fn number(digits: &[u8; 16]) -> Option<u64> {
     let is_digit = |it: &u8| matches!(it, b'0'..=b'9' | b'a'..=b'f');
     let text = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(is_digit))?;
     u64::from_str_radix(text, 16).ok()

@@ -5,8 +5,10 @@
 
 mod units;
 mod document;
+mod pack;
 
 pub use document::{FileSums, SUMS_FILE_NAME, SumsDocument};
+pub use pack::{AlteredDocument, DocumentSum, PackSums};
 pub use units::{TensorUnit, tensor_units};
 
 use std::hash::Hasher as _;

@@ -5,7 +5,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::Checkpoint;
+use moeflux::provider::format::{Checkpoint, PACK_SUMS_NAME};
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::pack::{Coverage, DamagedPart};
 
@@ -132,10 +132,18 @@ fn a_folder_that_is_no_pack_any_more_is_refused_in_one_line() {
         let from = golden_dir().join("qwen3_moe-f32/model.safetensors");
         std::fs::copy(from, dir.join("model.safetensors")).map(drop).unwrap();
         std::fs::remove_file(dir.join("model.safetensors.index.json")).unwrap();
+        std::fs::remove_file(dir.join(PACK_SUMS_NAME)).unwrap();
     };
     refused(&stranger, "is not packed");
-    let bits = |dir: &Path| edit_config(dir, |config| config["quantization"]["bits"] = 8.into());
+    let as_before = |dir: &Path| std::fs::remove_file(dir.join(PACK_SUMS_NAME)).unwrap();
+    let bits = |dir: &Path| {
+        as_before(dir);
+        edit_config(dir, |config| config["quantization"]["bits"] = 8.into());
+    };
     refused(&bits, "config.json says 8 bits");
-    let experts = |dir: &Path| edit_config(dir, |config| config["num_experts"] = 15.into());
+    let experts = |dir: &Path| {
+        as_before(dir);
+        edit_config(dir, |config| config["num_experts"] = 15.into());
+    };
     refused(&experts, "15");
 }

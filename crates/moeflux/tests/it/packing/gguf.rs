@@ -4,7 +4,7 @@ use std::path::Path;
 
 use moeflux::Engine;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::format::{Checkpoint, TensorEntry};
+use moeflux::provider::format::{Checkpoint, PACK_SUMS_NAME, TensorEntry};
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::kernels::MatrixKind;
 use moeflux::provider::pack::{Coverage, PackOptions, SourceFate};
@@ -96,7 +96,9 @@ fn tokens_are_those_of_the_file() {
         (text.prompt("AB c\n").unwrap(), text.end_tokens().to_vec(), text.vocab())
     };
     assert_eq!(read(target.path()), read(source.path()));
-    std::fs::remove_file(target.path().join("tokenizer.json")).unwrap();
+    for name in ["tokenizer.json", PACK_SUMS_NAME] {
+        std::fs::remove_file(target.path().join(name)).unwrap();
+    }
     let error = Engine::builder(target.path()).open().unwrap().text().unwrap_err().to_string();
     assert!(error.contains("moeflux-metadata.gguf") && error.contains("token_type"), "{error}");
 }
@@ -138,6 +140,7 @@ fn flipped_bits_are_found() {
             assert!(!found.damages.is_empty(), "byte {at} of {}", shard.path.display());
         }
     }
+    std::fs::remove_file(target.path().join(PACK_SUMS_NAME)).unwrap();
     let metadata = target.path().join("moeflux-metadata.gguf");
     let bytes = std::fs::read(&metadata).unwrap();
     for cut in [0, 4, 30, bytes.len() / 2] {

@@ -3,6 +3,8 @@
 mod damaged;
 mod gguf;
 mod input_first;
+mod resumed;
+mod small_files;
 
 pub(crate) use damaged::flip;
 

@@ -5,6 +5,7 @@ mod faults;
 mod following;
 mod growth;
 mod longer;
+mod mirrors;
 mod near;
 
 use std::ops::ControlFlow;

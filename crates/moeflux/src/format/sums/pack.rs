@@ -1,0 +1,368 @@
+//! `moeflux-pack.json`: the checksums of a pack's small files, and of the tables of checksums that
+//! its files of weights end with.
+//!
+//! JSON: `format` is `moeflux-pack`, `format_version` 1, `sums` `xxh3-64`, `pack` the number that
+//! all files of weights have; `weights` has the last checksum of each of these files, by name, and
+//! `documents` length and checksum of each small file. **Invariant:** the last checksum of a file
+//! of weights is of all its other checksums, so that all bytes of the pack follow from this file.
+//! `own` is the sum of all that it says: where it is damaged, it accuses no other file.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher as _;
+use std::path::{Path, PathBuf};
+
+use moeflux_io::ReadFile;
+use serde_json::{Map, Value, json};
+use twox_hash::XxHash3_64;
+
+use super::super::checkpoint::{Checkpoint, Packed};
+use super::super::packed::{PACK_METADATA, PACK_SUMS_NAME};
+use super::super::whole::{read_file_if_there, read_range};
+use super::super::{Problem, quoted};
+use super::document::{hex, name_of, number};
+use crate::error::{Error, Result};
+
+/// The small files that a model is run from. Any other, such as a licence, may change.
+const DOCUMENT_NAMES: [&str; 14] = [
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    PACK_METADATA,
+    "special_tokens_map.json",
+    "tiktoken.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+];
+
+/// The largest of them, tokenizers and the keys of GGUF files, have 30 MB.
+const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
+
+/// A name and a checksum for each file of weights: far below this.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+const FORMAT: &str = "moeflux-pack";
+const VERSION: u64 = 1;
+
+/// What to do where it is of no use itself.
+const WAY_OUT: &str = "copy it again, or delete it and run `moeflux verify`, which writes it again";
+
+/// What is known of a small file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocumentSum {
+    /// Its length.
+    pub len_bytes: u64,
+    /// XXH3-64 of its bytes.
+    pub sum: u64,
+}
+
+/// The checksums of a pack's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PackSums {
+    /// The number that all files of weights have.
+    pub pack: u64,
+    /// By name: the last checksum in the file.
+    pub weights: BTreeMap<String, u64>,
+    /// By name.
+    pub documents: BTreeMap<String, DocumentSum>,
+}
+
+/// A small file that is not as it was packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AlteredDocument {
+    /// Where it is, or was.
+    pub path: PathBuf,
+    /// Its length now; 0 where it is missing.
+    pub len_bytes: u64,
+    /// How it differs.
+    pub problem: String,
+}
+
+impl PackSums {
+    /// Whether a model is run from a small file of this name.
+    #[must_use]
+    pub fn are_of(name: &str) -> bool {
+        DOCUMENT_NAMES.contains(&name)
+    }
+
+    /// Those of a folder; `None` if it has none: it is not packed, or was packed by a version of
+    /// moeflux that wrote none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; [`Error::Malformed`] for a damaged file.
+    pub fn load(dir: &Path) -> Result<Option<Self>> {
+        if !dir.is_dir() {
+            return Ok(None);
+        }
+        let path = dir.join(PACK_SUMS_NAME);
+        let Some(bytes) = read_file_if_there(&path, FILE_BYTES_MAX)? else { return Ok(None) };
+        Self::parse(&bytes).map(Some).map_err(|problem| Error::malformed(&path, problem.0))
+    }
+
+    /// Of the small files as they are now, and of the files of weights.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read.
+    pub fn of_folder(checkpoint: &Checkpoint, packed: &Packed) -> Result<Self> {
+        let mut sums = Self::of_documents(packed.pack, &checkpoint.dir)?;
+        for (file_idx, shard) in checkpoint.files.iter().enumerate() {
+            sums.weights.insert(name_of(&shard.path), last_sum((checkpoint, packed), file_idx)?);
+        }
+        Ok(sums)
+    }
+
+    /// Of the small files of a folder alone.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be read.
+    pub fn of_documents(pack: u64, dir: &Path) -> Result<Self> {
+        let mut sums = Self { pack, ..Self::default() };
+        for name in DOCUMENT_NAMES {
+            if let Some(document) = DocumentSum::of_file(&dir.join(name))? {
+                sums.documents.insert(name.to_owned(), document);
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Parses a file's bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem`] says what is wrong and what to do.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, Problem> {
+        let wrong = |problem: &str| Problem(format!("{problem}; {WAY_OUT}"));
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| wrong(&format!("is damaged: {}", quoted(&error.to_string()))))?;
+        let field = |key: &str| value.get(key).unwrap_or(&Value::Null);
+        if field("format") != FORMAT || field("sums") != "xxh3-64" {
+            return Err(wrong("is not the file of a pack's checksums"));
+        }
+        if field("format_version") != VERSION {
+            let version = quoted(&field("format_version").to_string());
+            return Err(wrong(&format!("has version {version}; this program knows {VERSION}")));
+        }
+        let sums = Self::of_json(&value).ok_or_else(|| wrong("is damaged"))?;
+        if *field("own") != hex(sums.own()) {
+            return Err(wrong("is damaged: its own checksum does not match"));
+        }
+        Ok(sums)
+    }
+
+    /// As it is stored.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let weights = self.weights.iter().map(|(name, sum)| (name.clone(), hex(*sum).into()));
+        let documents = self.documents.iter().map(|(name, document)| {
+            let DocumentSum { len_bytes, sum } = document;
+            (name.clone(), json!({"n_bytes": len_bytes, "sum": hex(*sum)}))
+        });
+        let value = json!({
+            "format": FORMAT,
+            "format_version": VERSION,
+            "sums": "xxh3-64",
+            "own": hex(self.own()),
+            "pack": hex(self.pack),
+            "weights": weights.collect::<Map<_, _>>(),
+            "documents": documents.collect::<Map<_, _>>(),
+        });
+        format!("{value:#}\n").into_bytes()
+    }
+
+    /// The small files that are not as they were packed: others, missing, or new.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be read.
+    pub fn altered_documents(&self, dir: &Path) -> Result<Vec<AlteredDocument>> {
+        let mut altered = Vec::new();
+        for name in DOCUMENT_NAMES {
+            let path = dir.join(name);
+            let (found, packed) = (DocumentSum::of_file(&path)?, self.documents.get(name));
+            let problem = match (found, packed) {
+                (None, None) => continue,
+                (Some(found), Some(packed)) if found == *packed => continue,
+                (Some(found), Some(packed)) => format!(
+                    "has checksum {} over {} bytes, but {} over {} when it was packed",
+                    hex(found.sum),
+                    found.len_bytes,
+                    hex(packed.sum),
+                    packed.len_bytes
+                ),
+                (None, Some(_)) => "is missing, but belongs to the pack".to_owned(),
+                (Some(_), None) => "was not there when the model was packed".to_owned(),
+            };
+            let len_bytes = found.map_or(0, |found| found.len_bytes);
+            altered.push(AlteredDocument { path, len_bytes, problem });
+        }
+        Ok(altered)
+    }
+
+    /// The first small file of `copy` that is not that of `dir`. One that is missing does not
+    /// differ.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be read.
+    pub fn differing_document(dir: &Path, copy: &Path) -> Result<Option<PathBuf>> {
+        for name in DOCUMENT_NAMES {
+            let path = copy.join(name);
+            let Some(copied) = DocumentSum::of_file(&path)? else { continue };
+            if DocumentSum::of_file(&dir.join(name))? != Some(copied) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses the first small file that is not as it was packed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Altered`] names it.
+    pub fn check_documents(&self, dir: &Path) -> Result<()> {
+        match self.altered_documents(dir)?.into_iter().next() {
+            None => Ok(()),
+            Some(AlteredDocument { path, problem, .. }) => Err(Error::Altered { path, problem }),
+        }
+    }
+
+    /// The files of weights that were not packed with the others, with how they differ.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if these are the checksums of another pack, or of a folder that is not
+    /// packed; [`Error::Io`].
+    pub fn strangers(&self, checkpoint: &Checkpoint) -> Result<Vec<(usize, String)>> {
+        let path = || checkpoint.dir.join(PACK_SUMS_NAME);
+        let Some(packed) = &checkpoint.packed else {
+            let problem = "belongs to a pack, but the files of weights in this folder are not \
+                           packed: move it away";
+            return Err(Error::malformed(&path(), problem));
+        };
+        if packed.pack != self.pack {
+            let problem = format!(
+                "is of another pack ({}) than the files of weights ({}); {WAY_OUT}",
+                hex(self.pack),
+                hex(packed.pack)
+            );
+            return Err(Error::malformed(&path(), problem));
+        }
+        let names: Vec<String> = checkpoint.files.iter().map(|file| name_of(&file.path)).collect();
+        if let Some(missing) = self.weights.keys().find(|name| !names.contains(name)) {
+            let problem = "is missing, but belongs to the pack: copy it again";
+            return Err(Error::malformed(&checkpoint.dir.join(missing), problem));
+        }
+        let mut strangers = Vec::new();
+        for (file_idx, name) in names.iter().enumerate() {
+            let found = last_sum((checkpoint, packed), file_idx)?;
+            let problem = match self.weights.get(name) {
+                Some(packed) if *packed == found => continue,
+                Some(packed) => format!(
+                    "its last checksum is {}, and {PACK_SUMS_NAME} has {}: it is damaged, or of \
+                     the pack of another model; copy it again",
+                    hex(found),
+                    hex(*packed)
+                ),
+                None => format!("{PACK_SUMS_NAME} does not name it: move it away"),
+            };
+            strangers.push((file_idx, problem));
+        }
+        Ok(strangers)
+    }
+
+    /// Refuses the first file of weights that was not packed with the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`PackSums::strangers`], and for such a file.
+    pub fn check_weights(&self, checkpoint: &Checkpoint) -> Result<()> {
+        match self.strangers(checkpoint)?.into_iter().next() {
+            None => Ok(()),
+            Some((file_idx, problem)) => {
+                let path = checkpoint.files.get(file_idx).map(|file| file.path.as_path());
+                Err(Error::malformed(path.unwrap_or(&checkpoint.dir), problem))
+            }
+        }
+    }
+
+    fn of_json(value: &Value) -> Option<Self> {
+        let sum = |value: &Value| number(value.as_str()?.as_bytes().try_into().ok()?);
+        let weight = |(name, value): (&String, &Value)| Some((name.clone(), sum(value)?));
+        let document = |(name, value): (&String, &Value)| {
+            let len_bytes = value.get("n_bytes")?.as_u64()?;
+            Some((name.clone(), DocumentSum { len_bytes, sum: sum(value.get("sum")?)? }))
+        };
+        Some(Self {
+            pack: sum(value.get("pack")?)?,
+            weights: value
+                .get("weights")?
+                .as_object()?
+                .iter()
+                .map(weight)
+                .collect::<Option<_>>()?,
+            documents: {
+                let documents = value.get("documents")?.as_object()?;
+                documents.iter().map(document).collect::<Option<_>>()?
+            },
+        })
+    }
+
+    /// The sum of all that is said. Lengths keep neighbours apart.
+    fn own(&self) -> u64 {
+        let mut hash = XxHash3_64::new();
+        let mut add = |bytes: &[u8]| {
+            hash.write(&(bytes.len() as u64).to_le_bytes());
+            hash.write(bytes);
+        };
+        for number in [VERSION, self.pack, self.weights.len() as u64] {
+            add(&number.to_le_bytes());
+        }
+        for (name, sum) in &self.weights {
+            add(name.as_bytes());
+            add(&sum.to_le_bytes());
+        }
+        for (name, DocumentSum { len_bytes, sum }) in &self.documents {
+            add(name.as_bytes());
+            add(&len_bytes.to_le_bytes());
+            add(&sum.to_le_bytes());
+        }
+        hash.finish()
+    }
+}
+
+impl DocumentSum {
+    /// Of these bytes.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self { len_bytes: bytes.len() as u64, sum: XxHash3_64::oneshot(bytes) }
+    }
+
+    /// Of a file, if there is one.
+    fn of_file(path: &Path) -> Result<Option<Self>> {
+        let bytes = read_file_if_there(path, DOCUMENT_BYTES_MAX)?;
+        Ok(bytes.map(|bytes| Self::of_bytes(&bytes)))
+    }
+}
+
+/// The checksum that a packed file ends with: of its header and its other checksums.
+fn last_sum((checkpoint, packed): (&Checkpoint, &Packed), file_idx: usize) -> Result<u64> {
+    let (Some(shard), Some(table)) = (checkpoint.files.get(file_idx), packed.sums.get(file_idx))
+    else {
+        unreachable!("file {file_idx} has a table of sums")
+    };
+    let file = ReadFile::open(&shard.path).map_err(Error::io("open", &shard.path))?;
+    shard.check_identity(file.identity())?;
+    // Cannot overflow: the header was checked against the file's length.
+    let at = shard.data_at + table.begin_bytes + table.n_sums as u64 * size_of::<u64>() as u64;
+    let bytes = read_range(&file, &shard.path, at, size_of::<u64>() as u64)?;
+    Ok(bytes.as_chunks::<8>().0.first().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+}

@@ -1,0 +1,160 @@
+//! The checksums that hold a pack together: written when it is finished, compared by `verify`, and
+//! written for packs that lack them.
+//!
+//! **Invariant:** they appear whole or not at all, and never before all that they are of.
+
+use std::path::Path;
+
+use moeflux_io::{FileIdentity, ReadFile};
+
+use crate::error::{Error, Result};
+use crate::format::{
+    AlteredDocument, Checkpoint, DocumentSum, PACK_SUMS_NAME, PackSums, is_packed, read_range,
+};
+use crate::pack::damage::{Damage, DamagedPart};
+use crate::pack::folder::{self, Folder};
+use crate::pack::plan::Plan;
+
+/// Those of a pack whose files have their names, all but its `description`, by name and contents.
+///
+/// # Errors
+///
+/// When a file cannot be read.
+pub(super) fn of_finished(
+    (plan, pack): (&Plan, u64),
+    folder: &Folder,
+    description: (&str, &[u8]),
+) -> Result<PackSums> {
+    let mut sums = PackSums::of_documents(pack, folder.dir())?;
+    let (name, bytes) = description;
+    sums.documents.insert(name.to_owned(), DocumentSum::of_bytes(bytes));
+    for file in &plan.files {
+        let path = folder.path(&file.name);
+        let opened = ReadFile::open(&path).map_err(Error::io("open", &path))?;
+        let last_bytes = size_of::<u64>() as u64;
+        let bytes = read_range(&opened, &path, file.len_bytes() - last_bytes, last_bytes)?;
+        let sum = bytes.try_into().map_or(0, u64::from_le_bytes);
+        sums.weights.insert(file.name.clone(), sum);
+    }
+    Ok(sums)
+}
+
+/// Writes the checksums of a pack that has none, or others because its small files were edited on
+/// purpose. What they are of should have been verified. Gives the names of the small files.
+///
+/// # Errors
+///
+/// [`Error::Input`] if the folder is no pack; when a file cannot be read or written.
+pub fn write_sums(dir: &Path) -> Result<Vec<String>> {
+    let checkpoint = Checkpoint::open(dir)?;
+    let Some(packed) = &checkpoint.packed else { return Err(not_packed(dir)) };
+    let sums = PackSums::of_folder(&checkpoint, packed)?;
+    Folder::open(dir)?.put(PACK_SUMS_NAME, &sums.to_bytes())?;
+    checkpoint.check_unchanged()?;
+    Ok(sums.documents.into_keys().collect())
+}
+
+/// Whether a folder is a pack whose small files have no checksums, as far as its first file of
+/// weights tells.
+#[must_use]
+pub fn lacks_sums(dir: &Path) -> bool {
+    if !dir.is_dir() || dir.join(PACK_SUMS_NAME).exists() {
+        return false;
+    }
+    let names = folder::names(dir).unwrap_or_default();
+    let first = names.iter().find(|name| name.ends_with(".safetensors"));
+    first.is_some_and(|name| is_packed(&dir.join(name)).unwrap_or(false))
+}
+
+/// What small files of a pack are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Documents {
+    /// What was packed.
+    AsPacked,
+    /// Nothing: they were edited on purpose.
+    Accepted,
+}
+
+/// What the checksums of a folder say of it, before its weights are read.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// `None`: there are none, or they are damaged.
+    sums: Option<PackSums>,
+    /// Whether there are others than are stored.
+    is_outdated: bool,
+    /// Damaged checksums, and small files that are not as they were packed.
+    pub(super) damages: Vec<Damage>,
+}
+
+impl Known {
+    /// Compares the small files of a folder.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be read.
+    pub(super) fn of_folder(dir: &Path, documents: Documents) -> Result<Self> {
+        let mut damages = Vec::new();
+        let sums = match PackSums::load(dir) {
+            Err(Error::Malformed { path, problem }) => {
+                let found = FileIdentity::of_path(&path).map_err(Error::io("look at", &path))?;
+                let (part, len_bytes) = (DamagedPart::PackSums, found.len_bytes);
+                damages.push(Damage { part, file: path, first_bytes: 0, len_bytes, problem });
+                None
+            }
+            loaded => loaded?,
+        };
+        let altered = sums.as_ref().map(|sums| sums.altered_documents(dir)).transpose()?;
+        damages.extend(altered.into_iter().flatten().map(|altered| {
+            let AlteredDocument { path, len_bytes, problem } = altered;
+            Damage { part: DamagedPart::Document, file: path, first_bytes: 0, len_bytes, problem }
+        }));
+        let is_outdated = sums.is_none() || !damages.is_empty();
+        if documents == Documents::Accepted {
+            damages.clear();
+        }
+        Ok(Self { sums, is_outdated, damages })
+    }
+
+    /// Small files that have checksums.
+    pub(super) fn n_documents(&self) -> usize {
+        self.sums.as_ref().map_or(0, |sums| sums.documents.len())
+    }
+
+    /// Whether the checksums should be written where nothing is damaged.
+    pub(super) fn needs_writing(&self) -> bool {
+        self.is_outdated
+    }
+
+    /// Compares the last checksums of the files of weights as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`PackSums::strangers`]; [`Error::Input`] if small files are accepted of a model that is
+    /// not packed.
+    pub(super) fn add_strangers(
+        &mut self,
+        checkpoint: &Checkpoint,
+        documents: Documents,
+    ) -> Result<()> {
+        if documents == Documents::Accepted && checkpoint.packed.is_none() {
+            return Err(not_packed(&checkpoint.dir));
+        }
+        let Some(sums) = &self.sums else { return Ok(()) };
+        for (file_idx, problem) in sums.strangers(checkpoint)? {
+            let shard = &checkpoint.files[file_idx];
+            self.damages.push(Damage {
+                part: DamagedPart::Stranger,
+                file: shard.path.clone(),
+                first_bytes: 0,
+                len_bytes: shard.len_bytes,
+                problem,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn not_packed(dir: &Path) -> Error {
+    let problem = "is not packed, so that its small files have no checksums";
+    Error::Input(format!("{} {problem}", dir.display()))
+}
