@@ -1,7 +1,5 @@
 //! Damaged, lying and foreign checkpoints: one line that names what and where, status 1.
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use crate::support::{TempDir, check_fails, golden, stdout_of};
@@ -335,31 +333,32 @@ fn tokens_that_do_not_exist_or_do_not_fit() {
 fn numbers_of_python_that_are_not_finite_are_read() {
     let dir = TempDir::synthetic();
     let model = dir.file("model");
-    let config = fs::read_to_string(dir.file("model/config.json")).unwrap();
+    let config = std::fs::read_to_string(dir.file("model/config.json")).unwrap();
     let with = |more: &str| {
         let text = config.replacen('{', &format!("{{{more}, "), 1);
-        fs::write(dir.file("model/config.json"), text).unwrap();
+        std::fs::write(dir.file("model/config.json"), text).unwrap();
     };
     with(r#""time_step_limit": [0.0, Infinity], "x": -Infinity, "y": NaN"#);
     stdout_of(&["inspect", model.to_str().unwrap()]);
-    fs::write(dir.file("model/generation_config.json"), r#"{"max_time": Infinity}"#).unwrap();
+    std::fs::write(dir.file("model/generation_config.json"), r#"{"max_time": Infinity}"#).unwrap();
     stdout_of(&["generate", "x", "-n", "1", "--model", model.to_str().unwrap()]);
     let (source, packed) = (dir.file("source"), dir.file("packed"));
-    fs::create_dir(&source).unwrap();
-    for entry in fs::read_dir(golden("qwen3_moe-bf16")).unwrap() {
+    std::fs::create_dir(&source).unwrap();
+    for entry in std::fs::read_dir(golden("qwen3_moe-bf16")).unwrap() {
         let path = entry.unwrap().path();
-        fs::copy(&path, source.join(path.file_name().unwrap())).unwrap();
+        std::fs::copy(&path, source.join(path.file_name().unwrap())).unwrap();
     }
     dir.edit_text("source/config.json", |text| {
         *text = text.replacen('{', r#"{"limit": [0.0, Infinity], "y": NaN, "#, 1);
     });
     let args = ["pack", source.to_str().unwrap(), packed.to_str().unwrap(), "--bits", "4"];
     stdout_of(&args);
-    let kept = fs::read_to_string(dir.file("packed/config.json")).unwrap();
+    let kept = std::fs::read_to_string(dir.file("packed/config.json")).unwrap();
     assert!(kept.contains("Infinity\n") && kept.contains("\"y\": NaN"), "{kept}");
     stdout_of(&["inspect", packed.to_str().unwrap()]);
 
-    fs::write(dir.file("model/generation_config.json"), r#"{"temperature": Infinity}"#).unwrap();
+    std::fs::write(dir.file("model/generation_config.json"), r#"{"temperature": Infinity}"#)
+        .unwrap();
     let args = ["generate", "x", "-n", "1", "--model", model.to_str().unwrap()];
     check_fails(&args, &["generation_config.json: `temperature` is Infinity"]);
     with(r#""rms_norm_eps": NaN, "time_step_limit": [0.0, Infinity]"#);
@@ -374,6 +373,6 @@ fn numbers_of_python_that_are_not_finite_are_read() {
     );
     // A family that is not supported is named.
     let text = r#"{"model_type": "nemotron_h", "time_step_limit": [0.0, Infinity]}"#;
-    fs::write(dir.file("model/config.json"), text).unwrap();
+    std::fs::write(dir.file("model/config.json"), text).unwrap();
     check_fails(&["inspect", model.to_str().unwrap()], &["\"nemotron_h\""]);
 }
