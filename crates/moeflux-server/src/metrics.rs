@@ -5,30 +5,16 @@
 //! type.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use moeflux_schedule::{Histogram, Stats};
 
 /// How many connections there are, and have been.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnectionCounts {
-    n_opened: AtomicU64,
-    n_closed: AtomicU64,
-}
-
-impl ConnectionCounts {
-    pub(crate) fn opened(&self) {
-        self.n_opened.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn closed(&self) {
-        self.n_closed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn n_open(&self) -> u64 {
-        let n_closed = self.n_closed.load(Ordering::Relaxed);
-        self.n_opened.load(Ordering::Relaxed).saturating_sub(n_closed)
-    }
+    pub(crate) n_open: usize,
+    pub(crate) n_accepted: u64,
+    pub(crate) n_displaced: u64,
+    pub(crate) n_refused: u64,
 }
 
 /// Everything that is counted.
@@ -45,10 +31,18 @@ pub(crate) fn text(
     own(&mut page, stats);
     let help = "Earlier answers in prompts that stood there as they were sampled.";
     page.counter("moeflux:replayed_turns_total", help, n_replayed);
-    let n_opened = connections.n_opened.load(Ordering::Relaxed);
-    page.gauge("moeflux:connections", "Connections that are open.", connections.n_open());
-    page.counter("moeflux:connections_total", "Connections that were accepted.", n_opened);
+    connected(&mut page, *connections);
     page.text
+}
+
+fn connected(page: &mut Page, connections: ConnectionCounts) {
+    let ConnectionCounts { n_open, n_accepted, n_displaced, n_refused } = connections;
+    page.gauge("moeflux:connections", "Connections that are open.", count(n_open));
+    page.counter("moeflux:connections_total", "Connections that were accepted.", n_accepted);
+    let help = "Connections that ended because others needed their places.";
+    page.counter("moeflux:connections_displaced_total", help, n_displaced);
+    let help = "Connections of addresses that had their share.";
+    page.counter("moeflux:connections_refused_total", help, n_refused);
 }
 
 fn requests(page: &mut Page, stats: &Stats) {

@@ -16,6 +16,7 @@ use axum::middleware::Next;
 
 use crate::http::body;
 use crate::http::listen::is_loopback;
+use crate::http::places::Asking;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, RequestId};
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind};
@@ -62,6 +63,12 @@ pub(crate) async fn guard(
         body::discard(request).await;
         reply::refusal(family, &id, &failure.into())
     } else {
+        // Whoever needs no key for it has not shown one.
+        if request.uri().path() != OPEN_PATH
+            && let Some(asking) = request.extensions().get::<Asking>()
+        {
+            asking.admitted();
+        }
         request.extensions_mut().insert(family);
         request.extensions_mut().insert(id.clone());
         next.run(request).await

@@ -6,6 +6,7 @@
 
 mod config;
 mod listen;
+mod places;
 mod reply;
 mod body;
 mod shared;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use moeflux::{Error, Result};
 use tokio::sync::watch;
 
-pub use crate::http::config::{ApiKeys, Config, ModelInfo, Served, Timeouts};
+pub use crate::http::config::{ApiKeys, Config, ModelInfo, Places, Served, Timeouts};
 use crate::http::listen::Listeners;
 use crate::http::shared::Shared;
 

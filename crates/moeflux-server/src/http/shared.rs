@@ -1,7 +1,7 @@
 //! What all requests to a server share.
 //!
-//! **Invariant:** nothing here depends on a request, but counts and the kinds of lines that were
-//! logged already.
+//! **Invariant:** nothing here depends on a request, but counts, places and the kinds of lines that
+//! were logged already.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -14,7 +14,7 @@ use moeflux_chat::{CallFormat, ChatFormat, Grammars, Replays};
 
 use crate::http::body::Room;
 use crate::http::config::{Config, Served};
-use crate::metrics::ConnectionCounts;
+use crate::http::places::Places;
 use crate::wire::{Failure, FailureKind, Head};
 
 /// What all requests share.
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     /// How the model writes calls, if in a known way.
     pub(crate) calls: Option<&'static CallFormat>,
     pub(crate) grammars: Grammars,
-    pub(crate) connections: ConnectionCounts,
+    pub(crate) places: Arc<Places>,
     /// What was sampled for earlier answers; `None` if histories are read as they come.
     replays: Option<Mutex<Replays>>,
     /// Turns of histories that were replayed.
@@ -55,9 +55,9 @@ impl Shared {
             calls,
             grammars,
             replays: replays.map(Mutex::new),
+            places: Places::new(config.places),
             config,
             served,
-            connections: ConnectionCounts::default(),
             n_replayed: AtomicU64::new(0),
             bodies: Room::default(),
             noted: Mutex::default(),

@@ -11,6 +11,7 @@ mod rules;
 mod replays;
 mod guards;
 mod sockets;
+mod places;
 mod signs;
 mod disconnects;
 mod ends;
