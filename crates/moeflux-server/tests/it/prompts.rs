@@ -200,6 +200,32 @@ fn the_token_that_ends_a_message_is_listed() {
     assert_eq!(tokens.collect::<Vec<_>>(), *listed);
 }
 
+/// An answer that is cut inside a character ends before it.
+#[test]
+fn no_text_ends_inside_a_character() {
+    let server = Running::new();
+    let tokens = server.post("/tokenize", &json!({"content": "\u{1f980}", "add_special": false}));
+    let tokens = tokens.success()["tokens"].as_array().unwrap().clone();
+    assert!(tokens.len() > 1, "the character has several tokens");
+    let bias = json!({tokens[0].to_string(): 1e6});
+    for (path, key, prompt) in [
+        (PATH, "prompt", json!("A")),
+        ("/v1/chat/completions", "messages", crate::server::question()),
+        ("/v1/messages", "messages", crate::server::question()),
+        ("/v1/responses", "input", json!("A")),
+    ] {
+        let mut body =
+            json!({key: prompt, "logit_bias": bias, "max_tokens": 1, "max_output_tokens": 1});
+        for is_streamed in [false, true] {
+            body["stream"] = is_streamed.into();
+            let found = server.post(path, &body);
+            assert_eq!(found.status, 200, "{}", found.text());
+            assert!(!found.text().contains('\u{fffd}'), "{path}: {}", found.text());
+            assert!(!found.text().contains("\\ufffd"), "{path}: {}", found.text());
+        }
+    }
+}
+
 /// Each answer repeats all scores of its prompt.
 #[test]
 fn scores_of_a_prompt_have_a_limit() {
