@@ -3,6 +3,7 @@
 //! Each is a task of its own, so that a slow one holds up no other.
 //! **Invariant:** each has a place while it is there, and none is left when serving ends.
 
+use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +17,11 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::http::guard::Socket;
+use crate::http::closing::{Asked, Closing, Exchange, Socket};
+use crate::http::guard::Entrance;
 use crate::http::listen::Listeners;
 use crate::http::places::{Asking, Peer, Places, Seat, Seated};
 use crate::http::routes;
@@ -62,13 +63,13 @@ pub(crate) async fn serve(
     };
     for (listener, address) in listeners.tcp {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let router = routes::router(&shared, Socket::Tcp(address));
+        let router = routes::router(&shared, Entrance::Tcp(address));
         tokio::spawn(accept_tcp(listener, router, connections.clone()));
     }
     #[cfg(unix)]
     if let Some(socket) = listeners.unix {
         let listener = tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?;
-        let router = routes::router(&shared, Socket::Unix);
+        let router = routes::router(&shared, Entrance::Unix);
         tokio::spawn(accept_unix((listener, socket), router, connections.clone()));
     }
     // Nobody can tell any more: then serving goes on for ever.
@@ -136,10 +137,7 @@ impl Connections {
 
     /// Serves a connection in a task of its own, once it has a place. Until then nothing else is
     /// accepted here: it waits in the system's queue.
-    async fn admit<S>(&self, stream: S, peer: Peer, router: &Router)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn admit<S: Socket>(&self, stream: S, peer: Peer, router: &Router) {
         match self.until_stop(self.places.seat(peer)).await {
             Some(Seated::At(seat)) => {
                 tokio::spawn(self.clone().connection(stream, router.clone(), seat));
@@ -152,20 +150,25 @@ impl Connections {
     }
 
     /// Serves one connection. Its place is free again at the end.
-    async fn connection<S>(mut self, stream: S, router: Router, seat: Seat)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn connection<S: Socket>(mut self, stream: S, router: Router, seat: Seat) {
         let has_asked = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&has_asked);
-        let asking = seat.asking();
+        let (asking, exchange) = (seat.asking(), Arc::new(Exchange::default()));
+        let at_stream = Arc::clone(&exchange);
         let router = TowerToHyperService::new(router);
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             asked.store(true, Ordering::Relaxed);
-            let asking = asking.clone();
+            let (asking, exchange) = (asking.clone(), Arc::clone(&exchange));
+            exchange.asked(request.version());
             request.extensions_mut().insert(asking.clone());
-            let response = router.call(request);
-            async move { response.await.map(|it| it.map(|body| Answer { body, asking })) }
+            request.extensions_mut().insert(Arc::clone(&exchange));
+            let whole = Arc::clone(&exchange);
+            let response = router.call(request.map(|body| Asked { body, exchange: whole }));
+            async move {
+                let response = response.await?;
+                exchange.responding();
+                Ok::<_, Infallible>(response.map(|body| Answer { body, asking, exchange }))
+            }
         });
         let timeouts = &self.shared.config.timeouts;
         let head = match seat.is_short {
@@ -179,6 +182,7 @@ impl Connections {
             .max_headers(N_HEADERS_MAX)
             .max_header_size(BUFFER_BYTES_MAX)
             .max_buf_size(BUFFER_BYTES_MAX);
+        let stream = Closing::new(stream, at_stream, timeouts.sign);
         let stream = StallLimit::new(stream, timeouts.reader);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
@@ -199,6 +203,7 @@ impl Connections {
 struct Answer {
     body: Body,
     asking: Asking,
+    exchange: Arc<Exchange>,
 }
 
 impl HttpBody for Answer {
@@ -224,5 +229,6 @@ impl HttpBody for Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         self.asking.ended();
+        self.exchange.ended();
     }
 }

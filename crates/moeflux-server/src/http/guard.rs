@@ -31,7 +31,7 @@ const REMEMBERED_S: &str = "600";
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Socket {
+pub(crate) enum Entrance {
     /// At this address of the server.
     Tcp(SocketAddr),
     /// At a socket in the file system, which no page can reach.
@@ -43,7 +43,7 @@ pub(crate) enum Socket {
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) socket: Socket,
+    pub(crate) entrance: Entrance,
 }
 
 /// A layer around all routes.
@@ -95,7 +95,7 @@ impl Guard {
     fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<(), Failure> {
         let headers = request.headers();
         let host = host_of(request);
-        if let Socket::Tcp(address) = self.socket
+        if let Entrance::Tcp(address) = self.entrance
             && is_loopback(address)
         {
             self.check_host(host.as_deref(), address)?;

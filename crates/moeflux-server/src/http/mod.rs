@@ -7,6 +7,7 @@
 mod config;
 mod listen;
 mod places;
+mod closing;
 mod reply;
 mod body;
 mod shared;

@@ -1,4 +1,4 @@
-//! Places for connections: who gets one, and who loses one for it.
+//! Places for connections: which connection gets one, and which one ends for it.
 //!
 //! To open a connection and to hold it costs a client nothing, and needs no key. So only a request
 //! that is answered keeps a place for certain. Where all are taken, another connection ends for a

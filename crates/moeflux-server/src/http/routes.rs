@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::http::body;
 use crate::http::generate::{self, Dialect};
-use crate::http::guard::{self, Guard, OPEN_PATH, Socket};
+use crate::http::guard::{self, Entrance, Guard, OPEN_PATH};
 use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::shared::Shared;
@@ -61,13 +61,13 @@ const ROUTES: [(&str, Operation); 15] = [
 ];
 
 /// All paths, behind the guard of a socket.
-pub(crate) fn router(shared: &Arc<Shared>, socket: Socket) -> Router {
+pub(crate) fn router(shared: &Arc<Shared>, entrance: Entrance) -> Router {
     let mut router = Router::new();
     for (path, operation) in ROUTES {
         let path = path.replace("{id}", "{*id}");
         router = router.route(&path, method_router(shared, operation));
     }
-    let state = Guard { shared: Arc::clone(shared), socket };
+    let state = Guard { shared: Arc::clone(shared), entrance };
     router
         .fallback(|request: Request<Body>| async move {
             let problem = "does not exist here: see /openapi.json";

@@ -12,6 +12,7 @@ mod replays;
 mod guards;
 mod sockets;
 mod places;
+mod closing;
 mod signs;
 mod disconnects;
 mod ends;
