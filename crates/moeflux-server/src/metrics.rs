@@ -5,8 +5,11 @@
 //! type.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use moeflux_schedule::{Histogram, Stats};
+
+use crate::wire::FailureKind;
 
 /// How many connections there are, and have been.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,15 +20,44 @@ pub(crate) struct ConnectionCounts {
     pub(crate) n_refused: u64,
 }
 
+/// Requests that were refused, by the reason.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalCounts {
+    /// In the order of [`FailureKind::ALL`].
+    by_kind: [AtomicU64; FailureKind::ALL.len()],
+    n_malformed: AtomicU64,
+}
+
+impl RefusalCounts {
+    /// A request got a failure of this kind for a response.
+    pub(crate) fn count(&self, kind: FailureKind) {
+        let of_kind = FailureKind::ALL.iter().zip(&self.by_kind).find(|(it, _)| **it == kind);
+        of_kind.expect("all kinds are listed").1.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request was none by the rules of HTTP.
+    pub(crate) fn count_malformed(&self) {
+        self.n_malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let kinds = FailureKind::ALL.iter().zip(&self.by_kind);
+        let kinds = kinds.map(move |(kind, counter)| (kind.name(), of(counter)));
+        kinds.chain([("malformed", of(&self.n_malformed))])
+    }
+}
+
 /// Everything that is counted.
 pub(crate) fn text(
     model: &str,
     stats: &Stats,
-    connections: &ConnectionCounts,
+    (connections, refusals): (&ConnectionCounts, &RefusalCounts),
     n_replayed: u64,
 ) -> String {
     let mut page = Page { label: escaped(model), text: String::new() };
     requests(&mut page, stats);
+    refused(&mut page, refusals);
     tokens(&mut page, stats);
     times(&mut page, stats);
     own(&mut page, stats);
@@ -59,8 +91,18 @@ fn requests(page: &mut Page, stats: &Stats) {
     for (reason, n_answers) in ends {
         page.value(name, &format!(",finished_reason=\"{reason}\""), n_answers);
     }
-    let help = "Requests that were not taken.";
-    page.counter("moeflux:requests_refused_total", help, stats.n_refused);
+}
+
+fn refused(page: &mut Page, refusals: &RefusalCounts) {
+    let name = "moeflux:requests_refused_total";
+    page.begin(
+        name,
+        "Requests that were refused or failed before their response, by the reason.",
+        "counter",
+    );
+    for (reason, n_requests) in refusals.named() {
+        page.value(name, &format!(",reason=\"{reason}\""), n_requests);
+    }
 }
 
 fn tokens(page: &mut Page, stats: &Stats) {
@@ -174,7 +216,8 @@ mod tests {
 
     #[test]
     fn each_name_is_described_before_its_values() {
-        let text = text("a\"b", &Stats::default(), &ConnectionCounts::default(), 0);
+        let counts = (&ConnectionCounts::default(), &RefusalCounts::default());
+        let text = text("a\"b", &Stats::default(), counts, 0);
         assert!(text.contains("# HELP moeflux:connections Connections that are open.\n"), "{text}");
         let mut described = "";
         for line in text.lines() {

@@ -187,7 +187,13 @@ impl Connections {
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             // Clients break off as they like: that is no news.
-            _ = connection.as_mut() => return,
+            ended = connection.as_mut() => {
+                if ended.is_err_and(|error| error.is_parse()) {
+                    self.shared.refusals.count_malformed();
+                    log_malformed();
+                }
+                return;
+            }
             () = seat.must_leave() => return,
             _ = self.stop.wait_for(|is_stopping| *is_stopping) => {}
         }
@@ -197,6 +203,11 @@ impl Connections {
             connection.await.ok();
         }
     }
+}
+
+fn log_malformed() {
+    let (ended, reason) = ("refused", "malformed");
+    tracing::info!(target: "moeflux::request", ended, reason, "request");
 }
 
 /// The body of a response; its request has ended once it is dropped.

@@ -17,7 +17,7 @@ use axum::middleware::Next;
 use crate::http::body;
 use crate::http::listen::is_loopback;
 use crate::http::places::Asking;
-use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, RequestId};
+use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind};
 
@@ -26,6 +26,8 @@ pub(crate) const OPEN_PATH: &str = "/health";
 
 /// Longest name of a request that is taken from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
+/// What the log and messages show of a path that the client made up.
+const PATH_CHARACTERS_MAX: usize = 200;
 /// How long a browser may remember what it was told, in seconds.
 const REMEMBERED_S: &str = "600";
 
@@ -38,6 +40,10 @@ pub(crate) enum Entrance {
     #[cfg_attr(not(unix), expect(dead_code, reason = "there are none on this system"))]
     Unix,
 }
+
+/// Of a response: its request has a line in the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HasLine;
 
 /// What a guard knows.
 #[derive(Clone, Debug)]
@@ -57,6 +63,7 @@ pub(crate) async fn guard(
     let family = Family::of(request.uri().path(), headers);
     let origin = headers.get(header::ORIGIN).cloned();
     let origin = origin.filter(|origin| guard.is_listed(origin));
+    let (method, path) = (request.method().clone(), shown_path(&request));
     let mut response = if let Some(preflight) = guard.preflight(&request, origin.as_ref()) {
         preflight
     } else if let Err(failure) = guard.admit(&request, origin.is_some()) {
@@ -73,6 +80,12 @@ pub(crate) async fn guard(
         request.extensions_mut().insert(id.clone());
         next.run(request).await
     };
+    if let Some(refused) = response.extensions().get::<Refused>() {
+        guard.shared.refusals.count(refused.kind);
+        if response.extensions().get::<HasLine>().is_none() {
+            log_refused(&id, (&method, &path), refused);
+        }
+    }
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id.0) {
         if family == Family::Anthropic {
@@ -94,6 +107,10 @@ pub(crate) async fn guard(
 impl Guard {
     fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<(), Failure> {
         let headers = request.headers();
+        if headers.get_all(header::HOST).iter().nth(1).is_some() {
+            // A proxy before this server may go by another one of them.
+            return Err(invalid_host("the request names several hosts: name one"));
+        }
         let host = host_of(request);
         if let Entrance::Tcp(address) = self.entrance
             && is_loopback(address)
@@ -114,8 +131,7 @@ impl Guard {
 
     fn check_host(&self, host: Option<&str>, address: SocketAddr) -> Result<(), Failure> {
         let Some(host) = host else {
-            let problem = "the request names no host";
-            return Err(Failure::new(FailureKind::Invalid, problem));
+            return Err(invalid_host("the request names no host"));
         };
         let name = without_port(host);
         let is_own = name == "localhost" || name.ends_with(".localhost");
@@ -161,6 +177,31 @@ impl Guard {
         set(header::ACCESS_CONTROL_MAX_AGE, remembered);
         Some(response)
     }
+}
+
+fn invalid_host(problem: &str) -> Failure {
+    let field = Some("host".to_owned());
+    Failure { field, ..Failure::new(FailureKind::Invalid, problem) }
+}
+
+/// What a message shows of a path that the client made up.
+pub(crate) fn shown_path(request: &Request<Body>) -> String {
+    request.uri().path().chars().take(PATH_CHARACTERS_MAX).collect()
+}
+
+/// The line of a request that is none for an answer: those have a line however they end.
+fn log_refused(id: &RequestId, (method, path): (&Method, &str), refused: &Refused) {
+    tracing::info!(
+        target: "moeflux::request",
+        id = %id.0,
+        %method,
+        path,
+        status = refused.kind.status(),
+        ended = if refused.kind.is_ours() { "failed" } else { "refused" },
+        reason = refused.kind.name(),
+        problem = refused.field.as_deref(),
+        "request"
+    );
 }
 
 /// A page of another host may send some requests without asking, and only its browser keeps it

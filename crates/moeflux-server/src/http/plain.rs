@@ -129,7 +129,7 @@ pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
     let text = metrics::text(
         shared.name(),
         &shared.served.service.stats(),
-        &shared.places.counts(),
+        (&shared.places.counts(), &shared.refusals),
         shared.n_replayed.load(Ordering::Relaxed),
     );
     reply::text("text/plain; version=0.0.4; charset=utf-8", text)

@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::http::body;
 use crate::http::generate::{self, Dialect};
-use crate::http::guard::{self, Entrance, Guard, OPEN_PATH};
+use crate::http::guard::{self, Entrance, Guard, HasLine, OPEN_PATH};
 use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::shared::Shared;
@@ -37,9 +37,6 @@ impl Operation {
         if matches!(self, Self::Answer(_) | Self::Ask(_)) { Method::POST } else { Method::GET }
     }
 }
-
-/// What a message shows of a path that the client made up.
-const PATH_CHARACTERS_MAX: usize = 200;
 
 /// Paths as `OpenAPI` writes them. The name of a model may have slashes.
 const ROUTES: [(&str, Operation); 15] = [
@@ -102,12 +99,18 @@ async fn serve(
         Operation::Document => Ok(plain::document()),
         Operation::Index => Ok(plain::index(&shared)),
     };
-    served.unwrap_or_else(|problem| reply::refusal(family, &id, &problem))
+    served.unwrap_or_else(|problem| {
+        let mut response = reply::refusal(family, &id, &problem);
+        if matches!(operation, Operation::Answer(_)) {
+            response.extensions_mut().insert(HasLine);
+        }
+        response
+    })
 }
 
 async fn refuse(request: Request<Body>, kind: FailureKind, problem: &str) -> Response<Body> {
     let (family, id) = known(&request);
-    let path: String = request.uri().path().chars().take(PATH_CHARACTERS_MAX).collect();
+    let path = guard::shown_path(&request);
     let problem = format!("{} `{path}`: the path {problem}", request.method());
     body::discard(request).await;
     reply::refusal(family, &id, &Failure::new(kind, problem).into())

@@ -15,6 +15,7 @@ use moeflux_chat::{CallFormat, ChatFormat, Grammars, Replays};
 use crate::http::body::Room;
 use crate::http::config::{Config, Served};
 use crate::http::places::Places;
+use crate::metrics::RefusalCounts;
 use crate::wire::{Failure, FailureKind, Head};
 
 /// What all requests share.
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) calls: Option<&'static CallFormat>,
     pub(crate) grammars: Grammars,
     pub(crate) places: Arc<Places>,
+    pub(crate) refusals: RefusalCounts,
     /// What was sampled for earlier answers; `None` if histories are read as they come.
     replays: Option<Mutex<Replays>>,
     /// Turns of histories that were replayed.
@@ -56,6 +58,7 @@ impl Shared {
             grammars,
             replays: replays.map(Mutex::new),
             places: Places::new(config.places),
+            refusals: RefusalCounts::default(),
             config,
             served,
             n_replayed: AtomicU64::new(0),
