@@ -19,12 +19,13 @@ use crate::http::shared::Shared;
 use crate::metrics;
 use crate::openapi;
 use crate::wire::{Failure, FailureKind, Ignored, Prompt};
-use crate::wire::{chat, messages, models, tokens};
+use crate::wire::{chat, messages, models, responses, tokens};
 
 /// What is asked about a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     CountTokens,
+    CountInput,
     Tokenize,
     Detokenize,
     Template,
@@ -41,6 +42,7 @@ pub(crate) async fn ask(
     let work = move |shared: &Shared| {
         let (found, ignored) = match question {
             Question::CountTokens => count_tokens(shared, &body)?,
+            Question::CountInput => count_input(shared, &body)?,
             Question::Tokenize => {
                 let (prompt, ignored) = tokens::parse_tokenize(&body)?;
                 let found = prompt::tokens(shared, &prompt)?;
@@ -72,6 +74,13 @@ fn count_tokens(shared: &Shared, body: &[u8]) -> Result<(Json, Ignored), Failure
     shared.check_name(request.model.as_deref())?;
     let n_tokens = prompt::tokens(shared, &request.prompt)?.len();
     Ok((messages::token_count(n_tokens), request.ignored))
+}
+
+fn count_input(shared: &Shared, body: &[u8]) -> Result<(Json, Ignored), Failure> {
+    let request = responses::parse_to_count(body)?;
+    shared.check_name(request.model.as_deref())?;
+    let n_tokens = prompt::tokens(shared, &request.prompt)?.len();
+    Ok((responses::token_count(n_tokens), request.ignored))
 }
 
 /// Tells of fields without effect; requests for answers have these in their own line.

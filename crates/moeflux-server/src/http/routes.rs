@@ -39,10 +39,11 @@ impl Operation {
 }
 
 /// Paths as `OpenAPI` writes them. The name of a model may have slashes.
-const ROUTES: [(&str, Operation); 15] = [
+const ROUTES: [(&str, Operation); 16] = [
     ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
     ("/v1/completions", Operation::Answer(Dialect::Completions)),
     ("/v1/responses", Operation::Answer(Dialect::Responses)),
+    ("/v1/responses/input_tokens", Operation::Ask(Question::CountInput)),
     ("/v1/messages", Operation::Answer(Dialect::Messages)),
     ("/v1/messages/count_tokens", Operation::Ask(Question::CountTokens)),
     ("/v1/models", Operation::Models),
