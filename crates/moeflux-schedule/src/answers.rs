@@ -158,7 +158,11 @@ impl<'e> Answers<'e> {
         let answer_idx = line.answer_idx;
         let chosen = line.generation.accept(logits, session)?;
         if chosen.finish == Some(Finish::EndToken) {
-            return Ok(chosen.finish);
+            if chosen.choice.logprob.is_some() {
+                let token = scored(&chosen.choice);
+                self.jobs.end_token(line.job, Event::EndToken { answer_idx, token });
+            }
+            return Ok(Some(Finish::EndToken));
         }
         let (token, event) = told(answer_idx, &chosen);
         let mut finish = chosen.finish;
@@ -549,9 +553,12 @@ fn share_rows(answers: &mut [Answer<'_>], n_rows_max: usize) {
 
 /// A token, and what is told of it.
 fn told(answer_idx: usize, chosen: &Chosen<'_>) -> (TokenId, Event) {
-    let Choice { token, logprob, top, .. } = chosen.choice;
-    let scored = Scored { token, logprob, top: top.to_vec() };
-    (token, Event::Token { answer_idx, token: scored, text: chosen.text.to_owned() })
+    let token = scored(&chosen.choice);
+    (token.token, Event::Token { answer_idx, token, text: chosen.text.to_owned() })
+}
+
+fn scored(choice: &Choice<'_>) -> Scored {
+    Scored { token: choice.token, logprob: choice.logprob, top: choice.top.to_vec() }
 }
 
 /// One step; what became of each.

@@ -67,6 +67,14 @@ pub enum Event {
         /// More of the answer's text that is certain.
         text: String,
     },
+    /// The token that ends an answer was chosen, where log-probabilities were asked for. It is no
+    /// token of the answer.
+    EndToken {
+        /// Which answer.
+        answer_idx: usize,
+        /// The token.
+        token: Scored,
+    },
     /// An answer ended.
     Finished {
         /// Which.

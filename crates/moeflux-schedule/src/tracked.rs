@@ -163,6 +163,11 @@ impl Jobs {
         tracked.put(event);
     }
 
+    /// The token that ends an answer was chosen.
+    pub(crate) fn end_token(&mut self, id: JobId, event: Event) {
+        self.of_mut(id).put(event);
+    }
+
     /// An answer ended.
     pub(crate) fn end(
         &mut self,

@@ -9,25 +9,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use moeflux_schedule::{Histogram, Stats};
 
+use crate::wire::FailureKind;
+
 /// How many connections there are, and have been.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnectionCounts {
-    n_opened: AtomicU64,
-    n_closed: AtomicU64,
+    pub(crate) n_open: usize,
+    pub(crate) n_accepted: u64,
+    pub(crate) n_displaced: u64,
+    pub(crate) n_refused: u64,
 }
 
-impl ConnectionCounts {
-    pub(crate) fn opened(&self) {
-        self.n_opened.fetch_add(1, Ordering::Relaxed);
+/// Requests that were refused, by the reason.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalCounts {
+    /// In the order of [`FailureKind::ALL`].
+    by_kind: [AtomicU64; FailureKind::ALL.len()],
+    n_malformed: AtomicU64,
+}
+
+impl RefusalCounts {
+    /// A request got a failure of this kind for a response.
+    pub(crate) fn count(&self, kind: FailureKind) {
+        let of_kind = FailureKind::ALL.iter().zip(&self.by_kind).find(|(it, _)| **it == kind);
+        of_kind.expect("all kinds are listed").1.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn closed(&self) {
-        self.n_closed.fetch_add(1, Ordering::Relaxed);
+    /// A request was none by the rules of HTTP.
+    pub(crate) fn count_malformed(&self) {
+        self.n_malformed.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn n_open(&self) -> u64 {
-        let n_closed = self.n_closed.load(Ordering::Relaxed);
-        self.n_opened.load(Ordering::Relaxed).saturating_sub(n_closed)
+    fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let kinds = FailureKind::ALL.iter().zip(&self.by_kind);
+        let kinds = kinds.map(move |(kind, counter)| (kind.name(), of(counter)));
+        kinds.chain([("malformed", of(&self.n_malformed))])
     }
 }
 
@@ -35,20 +52,29 @@ impl ConnectionCounts {
 pub(crate) fn text(
     model: &str,
     stats: &Stats,
-    connections: &ConnectionCounts,
+    (connections, refusals): (&ConnectionCounts, &RefusalCounts),
     n_replayed: u64,
 ) -> String {
     let mut page = Page { label: escaped(model), text: String::new() };
     requests(&mut page, stats);
+    refused(&mut page, refusals);
     tokens(&mut page, stats);
     times(&mut page, stats);
     own(&mut page, stats);
     let help = "Earlier answers in prompts that stood there as they were sampled.";
     page.counter("moeflux:replayed_turns_total", help, n_replayed);
-    let n_opened = connections.n_opened.load(Ordering::Relaxed);
-    page.gauge("moeflux:connections", "Connections that are open.", connections.n_open());
-    page.counter("moeflux:connections_total", "Connections that were accepted.", n_opened);
+    connected(&mut page, *connections);
     page.text
+}
+
+fn connected(page: &mut Page, connections: ConnectionCounts) {
+    let ConnectionCounts { n_open, n_accepted, n_displaced, n_refused } = connections;
+    page.gauge("moeflux:connections", "Connections that are open.", count(n_open));
+    page.counter("moeflux:connections_total", "Connections that were accepted.", n_accepted);
+    let help = "Connections that ended because others needed their places.";
+    page.counter("moeflux:connections_displaced_total", help, n_displaced);
+    let help = "Connections of addresses that had their share.";
+    page.counter("moeflux:connections_refused_total", help, n_refused);
 }
 
 fn requests(page: &mut Page, stats: &Stats) {
@@ -65,8 +91,18 @@ fn requests(page: &mut Page, stats: &Stats) {
     for (reason, n_answers) in ends {
         page.value(name, &format!(",finished_reason=\"{reason}\""), n_answers);
     }
-    let help = "Requests that were not taken.";
-    page.counter("moeflux:requests_refused_total", help, stats.n_refused);
+}
+
+fn refused(page: &mut Page, refusals: &RefusalCounts) {
+    let name = "moeflux:requests_refused_total";
+    page.begin(
+        name,
+        "Requests that were refused or failed before their response, by the reason.",
+        "counter",
+    );
+    for (reason, n_requests) in refusals.named() {
+        page.value(name, &format!(",reason=\"{reason}\""), n_requests);
+    }
 }
 
 fn tokens(page: &mut Page, stats: &Stats) {
@@ -180,7 +216,8 @@ mod tests {
 
     #[test]
     fn each_name_is_described_before_its_values() {
-        let text = text("a\"b", &Stats::default(), &ConnectionCounts::default(), 0);
+        let counts = (&ConnectionCounts::default(), &RefusalCounts::default());
+        let text = text("a\"b", &Stats::default(), counts, 0);
         assert!(text.contains("# HELP moeflux:connections Connections that are open.\n"), "{text}");
         let mut described = "";
         for line in text.lines() {

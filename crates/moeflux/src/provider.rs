@@ -28,8 +28,8 @@ pub mod format {
         PackedKind, PackedMatrix, PackedNorms, PackedRole, PackedSpread, Problem, RECORD_ALIGN,
         RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, Stop, SumTable, SumUnit, Sums,
         SumsDocument, TensorEntry, TensorUnit, Value, gguf_at, new_gguf, new_header, new_index,
-        packed_metadata, parse_gguf, parse_header, parse_index, parse_json, parse_packed, read_file,
-        tensor_units, write_json,
+        packed_metadata, parse_gguf, parse_header, parse_index, parse_json, parse_packed,
+        read_file, tensor_units, write_json,
     };
 }
 

@@ -10,7 +10,8 @@ use llguidance::Matcher;
 use moeflux::TokenId;
 
 use crate::grammar::marker::{Marker, Matched};
-use crate::grammar::model::{Model, first_line, forbid_all_but};
+use crate::grammar::model::{Model, forbid_all_but};
+use crate::grammar::problems::sentence;
 
 /// The rest of an answer.
 #[derive(Clone)]
@@ -170,7 +171,7 @@ impl Body {
                 watched.apply(model, logits);
             }
             Self::Call(matcher, _) | Self::Bound(matcher) => {
-                let allowed = matcher.compute_mask_or_eos().map_err(|error| first_line(&error))?;
+                let allowed = matcher.compute_mask_or_eos().map_err(|error| sentence(&error))?;
                 forbid_all_but(&allowed, logits);
                 model.vocabulary.forbid_padding(logits);
             }
@@ -182,7 +183,7 @@ impl Body {
     pub(crate) fn accept(&mut self, model: &Model, token: TokenId) -> Result<(), String> {
         match self {
             Self::Call(matcher, _) | Self::Bound(matcher) => {
-                matcher.consume_token(token.0).map_err(|error| first_line(&error))?;
+                matcher.consume_token(token.0).map_err(|error| sentence(&error))?;
                 self.leave_call();
                 Ok(())
             }
@@ -205,7 +206,7 @@ impl Body {
             }
             Self::Call(matcher, _) | Self::Bound(matcher) => {
                 let tokens = model.spelled(bytes).ok_or("no tokens spell the text of a marker")?;
-                matcher.consume_tokens(&tokens).map_err(|error| first_line(&error))?;
+                matcher.consume_tokens(&tokens).map_err(|error| sentence(&error))?;
                 self.leave_call();
                 Ok(())
             }
@@ -250,7 +251,7 @@ impl Body {
                     return Ok(Vec::new());
                 }
                 let tokens = matcher.compute_ff_tokens().into_iter().map(TokenId).collect();
-                matcher.get_error().map_or(Ok(tokens), |error| Err(first_line(&error)))
+                matcher.get_error().map_or(Ok(tokens), |error| Err(sentence(&error)))
             }
         }
     }

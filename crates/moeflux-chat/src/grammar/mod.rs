@@ -5,7 +5,8 @@
 //! * `schema` cleans a client's schema; `keywords`, `pattern`, `multiples` and `growth` are parts
 //!   of that.
 //! * `lark` checks a client's grammar; `calls` writes that of calls.
-//! * `vocabulary`, `marker` and `model` are what llguidance and the constraint need of a model.
+//! * `vocabulary`, `marker` and `model` are what llguidance and the constraint need of a model;
+//!   `problems` says in sentences what llguidance finds wrong.
 //! * `body` holds the rest of an answer, `constraint` all of it.
 //!
 //! **Invariant:** what a rule demands is enforced, or the request is refused; whatever a client
@@ -20,6 +21,7 @@ mod lark;
 mod calls;
 mod vocabulary;
 mod marker;
+mod problems;
 mod model;
 mod body;
 mod constraint;

@@ -14,6 +14,7 @@ use moeflux::{ModelText, TokenId};
 
 use crate::calls::format::CallFormat;
 use crate::grammar::marker::Marker;
+use crate::grammar::problems::sentence;
 use crate::grammar::vocabulary::Vocabulary;
 use crate::thoughts::ThoughtFormat;
 
@@ -77,7 +78,7 @@ impl Model {
         let env: TokEnv = vocabulary.clone();
         let slices = SlicedBiasComputer::general_slices();
         let factory = ParserFactory::new(&env, capabilities(), &slices)
-            .map_err(|error| format!("the vocabulary cannot be used: {}", first_line(&error)))?;
+            .map_err(|error| format!("the vocabulary cannot be used: {}", sentence(&error)))?;
         let marker = |text: &str| Arc::new(Marker::new(text, &vocabulary));
         let (open, close) = (marker(thoughts.open), marker(thoughts.close));
         let opener = calls.map(|it| marker(it.opener()));
@@ -101,11 +102,11 @@ impl Model {
             capabilities(),
             limits(author),
         );
-        let parser = parser.map_err(|error| first_line(&error))?;
+        let parser = parser.map_err(|error| sentence(&error))?;
         let mut matcher = Matcher::new(Ok(parser));
         // Finds a grammar that allows nothing while it can still be refused.
         let problem = matcher.compute_mask().err();
-        problem.map_or(Ok(matcher), |error| Err(first_line(&error)))
+        problem.map_or(Ok(matcher), |error| Err(sentence(&error)))
     }
 
     /// The tokens that spell some bytes, for a matcher that goes on within a token; `None` if there
@@ -135,13 +136,6 @@ fn limits(author: Author) -> ParserLimits {
         precompute_large_lexemes: true,
         verbose_errors: false,
     }
-}
-
-/// llguidance's errors have several lines; the first says what is wrong.
-pub(crate) fn first_line(error: &impl fmt::Display) -> String {
-    let text = error.to_string();
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason");
-    line.chars().take(300).collect()
 }
 
 /// Forbids what a mask does not allow, and what is beyond it.

@@ -187,6 +187,8 @@ impl Sink for Nobody {
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<Scored>,
     pub(crate) text: String,
+    /// The token that ended it, where log-probabilities were asked for.
+    pub(crate) end_token: Option<Scored>,
     pub(crate) finish: Option<Finish>,
 }
 
@@ -211,7 +213,15 @@ impl Heard {
                 self.answers[answer_idx].tokens.push(token);
                 self.answers[answer_idx].text.push_str(&text);
             }
+            Event::EndToken { answer_idx, token } => {
+                assert!(token.logprob.is_some(), "else it is of no interest");
+                let answer = &mut self.answers[answer_idx];
+                assert_eq!(answer.finish, None, "nothing behind the end");
+                assert_eq!(answer.end_token.replace(token), None, "one end");
+            }
             Event::Finished { answer_idx, finish, rest, .. } => {
+                let answer = &self.answers[answer_idx];
+                assert!(answer.end_token.is_none() || finish == Finish::EndToken);
                 self.answers[answer_idx].text.push_str(&rest);
                 assert_eq!(self.answers[answer_idx].finish.replace(finish), None, "one end");
             }

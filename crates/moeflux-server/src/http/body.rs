@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, Request, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::http::places::Asking;
 use crate::http::reply::Problem;
 use crate::wire::{Failure, FailureKind};
 
@@ -86,6 +87,7 @@ pub(crate) async fn read(
     room: &Room,
     pause: Duration,
 ) -> Result<Whole, Problem> {
+    let asking = request.extensions().get::<Asking>().cloned();
     // Without a length it may become the longest.
     let n_bytes_max = match request.body().size_hint().exact() {
         Some(n_declared) => usize::try_from(n_declared).unwrap_or(usize::MAX),
@@ -106,7 +108,12 @@ pub(crate) async fn read(
     let seconds = u64::try_from(n_bytes_max / BYTES_PER_SECOND_MIN).unwrap_or(u64::MAX);
     let limit = pause.saturating_mul(2).saturating_add(Duration::from_secs(seconds));
     match timeout(limit, read_whole(request.into_body(), n_bytes_max, pause)).await {
-        Ok(bytes) => Ok(Whole { bytes: bytes?, _room: room }),
+        Ok(bytes) => {
+            let bytes = bytes?;
+            // From here on it is answered, and keeps its connection.
+            asking.iter().for_each(Asking::answering);
+            Ok(Whole { bytes, _room: room })
+        }
         Err(_) => {
             let seconds = limit.as_secs_f64();
             let problem = format!("the body was not whole after {seconds} s: send it faster");

@@ -43,8 +43,8 @@ pub struct Config {
     pub drain: Duration,
     /// How long everything else may take.
     pub timeouts: Timeouts,
-    /// Most connections at a time; more wait to be accepted.
-    pub n_connections_max: usize,
+    /// How many connections there may be.
+    pub places: Places,
 }
 
 impl Default for Config {
@@ -61,7 +61,7 @@ impl Default for Config {
             cache: CacheScope::PerKey,
             drain: Duration::from_secs(30),
             timeouts: Timeouts::default(),
-            n_connections_max: 1_024,
+            places: Places::default(),
         }
     }
 }
@@ -76,6 +76,24 @@ pub enum CacheScope {
     Shared,
 }
 
+/// How many connections there may be at a time. More wait to be accepted, or end others that are
+/// idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// In all.
+    pub n_max: usize,
+    /// From one address, or one network of IPv6: so that it takes several to fill a server.
+    pub n_peer_max: usize,
+    /// From one address of this machine: behind a proxy on it, all clients have that one.
+    pub n_local_peer_max: usize,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { n_max: 1_024, n_peer_max: 1_024 / 4, n_local_peer_max: 1_024 }
+    }
+}
+
 /// How long things may take.
 #[derive(Clone, Debug)]
 pub struct Timeouts {
@@ -87,6 +105,8 @@ pub struct Timeouts {
     pub sign: Duration,
     /// For the head of a request; so long an idle connection is kept, too.
     pub head: Duration,
+    /// The same for connections that come while few places are free.
+    pub head_when_short: Duration,
     /// For room for a request's body, and between two pieces of it. The whole may take twice as
     /// long, and longer where it is long.
     pub body: Duration,
@@ -101,6 +121,7 @@ impl Default for Timeouts {
             whole: Duration::from_secs(20),
             sign: Duration::from_secs(10),
             head: Duration::from_secs(30),
+            head_when_short: Duration::from_secs(5),
             body: Duration::from_secs(30),
             reader: Duration::from_secs(60),
         }

@@ -1,25 +1,29 @@
 //! Connections: accepted, counted, and brought to an end.
 //!
 //! Each is a task of its own, so that a slow one holds up no other.
-//! **Invariant:** there are never more than the limit, and none is left when serving ends.
+//! **Invariant:** each has a place while it is there, and none is left when serving ends.
 
-use std::pin::pin;
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::body::Incoming;
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::http::guard::Socket;
+use crate::http::closing::{Asked, Closing, Exchange, Socket};
+use crate::http::guard::Entrance;
 use crate::http::listen::Listeners;
+use crate::http::places::{Asking, Peer, Places, Seat, Seated};
 use crate::http::routes;
 use crate::http::shared::Shared;
 use crate::http::stall::StallLimit;
@@ -30,6 +34,9 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 const N_HEADERS_MAX: usize = 128;
 /// How long accepting pauses when the system refuses, as it does without free descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// What the system says where this process, or all together, have too many descriptors: `ENFILE`
+/// and `EMFILE`, and the latter of Windows.
+const OUT_OF_DESCRIPTORS: [i32; 3] = [23, 24, 10_024];
 /// How long clients have to be told that their answers were cut short.
 const TELLING: Duration = Duration::from_secs(2);
 
@@ -37,8 +44,7 @@ const TELLING: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 struct Connections {
     shared: Arc<Shared>,
-    /// One for each connection that there may be.
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     /// True once the server is to stop.
     stop: watch::Receiver<bool>,
 }
@@ -49,8 +55,7 @@ pub(crate) async fn serve(
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let n_places = shared.config.n_connections_max;
-    let places = Arc::new(Semaphore::new(n_places));
+    let places = Arc::clone(&shared.places);
     let connections = Connections {
         shared: Arc::clone(&shared),
         places: Arc::clone(&places),
@@ -58,13 +63,13 @@ pub(crate) async fn serve(
     };
     for (listener, address) in listeners.tcp {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let router = routes::router(&shared, Socket::Tcp(address));
+        let router = routes::router(&shared, Entrance::Tcp(address));
         tokio::spawn(accept_tcp(listener, router, connections.clone()));
     }
     #[cfg(unix)]
     if let Some(socket) = listeners.unix {
         let listener = tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?;
-        let router = routes::router(&shared, Socket::Unix);
+        let router = routes::router(&shared, Entrance::Unix);
         tokio::spawn(accept_unix((listener, socket), router, connections.clone()));
     }
     // Nobody can tell any more: then serving goes on for ever.
@@ -72,25 +77,24 @@ pub(crate) async fn serve(
         std::future::pending::<()>().await;
     }
     shared.served.service.close();
-    let all_places = || places.acquire_many(u32::try_from(n_places).unwrap_or(u32::MAX));
-    if timeout(shared.config.drain, all_places()).await.is_err() {
-        let n_left = n_places - places.available_permits();
+    if timeout(shared.config.drain, places.all_free()).await.is_err() {
+        let n_left = places.n_taken();
         tracing::warn!(target: "moeflux::server", "answers to {n_left} connections are cut short");
         shared.served.service.cancel_all();
-        timeout(TELLING, all_places()).await.ok();
+        timeout(TELLING, places.all_free()).await.ok();
     }
     Ok(())
 }
 
 async fn accept_tcp(listener: tokio::net::TcpListener, router: Router, connections: Connections) {
-    while let Some((accepted, place)) = connections.next(async || listener.accept().await).await {
+    while let Some(accepted) = connections.until_stop(listener.accept()).await {
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 // Tokens are sent as they come. Where that cannot be set, they are only later.
                 stream.set_nodelay(true).ok();
-                tokio::spawn(connections.clone().connection(stream, router.clone(), place));
+                connections.admit(stream, Peer::at(address.ip()), &router).await;
             }
-            Err(error) => refused(&error).await,
+            Err(error) => connections.not_accepted(&error).await,
         }
     }
 }
@@ -102,61 +106,95 @@ async fn accept_unix(
     router: Router,
     connections: Connections,
 ) {
-    while let Some((accepted, place)) = connections.next(async || listener.accept().await).await {
+    while let Some(accepted) = connections.until_stop(listener.accept()).await {
         match accepted {
-            Ok((stream, _)) => {
-                tokio::spawn(connections.clone().connection(stream, router.clone(), place));
-            }
-            Err(error) => refused(&error).await,
+            Ok((stream, _)) => connections.admit(stream, Peer::Local(None), &router).await,
+            Err(error) => connections.not_accepted(&error).await,
         }
     }
 }
 
-async fn refused(error: &std::io::Error) {
-    tracing::warn!(target: "moeflux::server", "a connection was not accepted: {error}");
-    sleep(REFUSED_PAUSE).await;
-}
-
 impl Connections {
-    /// What `accept` gives, once there is a place for it; nothing when the server is to stop.
-    async fn next<T>(&self, accept: impl AsyncFnOnce() -> T) -> Option<(T, OwnedSemaphorePermit)> {
+    /// What comes of this; nothing when the server is to stop.
+    async fn until_stop<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut stop = self.stop.clone();
-        let accept = async {
-            let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
-            Some((accept().await, place))
-        };
         tokio::select! {
             biased;
             _ = stop.wait_for(|is_stopping| *is_stopping) => None,
-            accepted = accept => accepted,
+            done = work => Some(done),
+        }
+    }
+
+    async fn not_accepted(&self, error: &std::io::Error) {
+        tracing::warn!(target: "moeflux::server", "a connection was not accepted: {error}");
+        if error.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code)) {
+            let n_places = self.places.lower();
+            let line = format!("from now on there are {n_places} connections at most");
+            tracing::warn!(target: "moeflux::server", "{line}");
+        }
+        sleep(REFUSED_PAUSE).await;
+    }
+
+    /// Serves a connection in a task of its own, once it has a place. Until then nothing else is
+    /// accepted here: it waits in the system's queue.
+    async fn admit<S: Socket>(&self, stream: S, peer: Peer, router: &Router) {
+        match self.until_stop(self.places.seat(peer)).await {
+            Some(Seated::At(seat)) => {
+                tokio::spawn(self.clone().connection(stream, router.clone(), seat));
+            }
+            Some(Seated::Refused) => {
+                tracing::debug!(target: "moeflux::server", "{peer:?} has its share of connections");
+            }
+            None => {}
         }
     }
 
     /// Serves one connection. Its place is free again at the end.
-    async fn connection<S>(mut self, stream: S, router: Router, _place: OwnedSemaphorePermit)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let _counted = Counted::new(Arc::clone(&self.shared));
+    async fn connection<S: Socket>(mut self, stream: S, router: Router, seat: Seat) {
         let has_asked = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&has_asked);
+        let (asking, exchange) = (seat.asking(), Arc::new(Exchange::default()));
+        let at_stream = Arc::clone(&exchange);
         let router = TowerToHyperService::new(router);
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             asked.store(true, Ordering::Relaxed);
-            router.call(request)
+            let (asking, exchange) = (asking.clone(), Arc::clone(&exchange));
+            exchange.asked(request.version());
+            request.extensions_mut().insert(asking.clone());
+            request.extensions_mut().insert(Arc::clone(&exchange));
+            let whole = Arc::clone(&exchange);
+            let response = router.call(request.map(|body| Asked { body, exchange: whole }));
+            async move {
+                let response = response.await?;
+                exchange.responding();
+                Ok::<_, Infallible>(response.map(|body| Answer { body, asking, exchange }))
+            }
         });
+        let timeouts = &self.shared.config.timeouts;
+        let head = match seat.is_short {
+            true => timeouts.head.min(timeouts.head_when_short),
+            false => timeouts.head,
+        };
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(self.shared.config.timeouts.head)
+            .header_read_timeout(head)
             .max_headers(N_HEADERS_MAX)
             .max_header_size(BUFFER_BYTES_MAX)
             .max_buf_size(BUFFER_BYTES_MAX);
-        let stream = StallLimit::new(stream, self.shared.config.timeouts.reader);
+        let stream = Closing::new(stream, at_stream, timeouts.sign);
+        let stream = StallLimit::new(stream, timeouts.reader);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             // Clients break off as they like: that is no news.
-            _ = connection.as_mut() => return,
+            ended = connection.as_mut() => {
+                if ended.is_err_and(|error| error.is_parse()) {
+                    self.shared.refusals.count_malformed();
+                    log_malformed();
+                }
+                return;
+            }
+            () = seat.must_leave() => return,
             _ = self.stop.wait_for(|is_stopping| *is_stopping) => {}
         }
         // One that has asked nothing yet would be waited for.
@@ -167,20 +205,41 @@ impl Connections {
     }
 }
 
-/// A connection that is counted while it is there.
-struct Counted {
-    shared: Arc<Shared>,
+fn log_malformed() {
+    let (ended, reason) = ("refused", "malformed");
+    tracing::info!(target: "moeflux::request", ended, reason, "request");
 }
 
-impl Counted {
-    fn new(shared: Arc<Shared>) -> Self {
-        shared.connections.opened();
-        Self { shared }
+/// The body of a response; its request has ended once it is dropped.
+struct Answer {
+    body: Body,
+    asking: Asking,
+    exchange: Arc<Exchange>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
-impl Drop for Counted {
+impl Drop for Answer {
     fn drop(&mut self) {
-        self.shared.connections.closed();
+        self.asking.ended();
+        self.exchange.ended();
     }
 }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -15,6 +16,7 @@ use hyper::body::Frame;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::http::closing::Exchange;
 use crate::http::config::Timeouts;
 use crate::http::reply::{self, Problem};
 use crate::http::run::Run;
@@ -31,6 +33,7 @@ pub(crate) struct Delivery {
     timeouts: Timeouts,
     has_begun: bool,
     out: Vec<u8>,
+    exchange: Option<Arc<Exchange>>,
 }
 
 impl Delivery {
@@ -41,7 +44,13 @@ impl Delivery {
         is_streamed: bool,
         timeouts: Timeouts,
     ) -> Self {
-        Self { run, writer, is_streamed, timeouts, has_begun: false, out: Vec::new() }
+        let (has_begun, out) = (false, Vec::new());
+        Self { run, writer, is_streamed, timeouts, has_begun, out, exchange: None }
+    }
+
+    /// The same in this exchange: the client may close its side of it.
+    pub(crate) fn on(self, exchange: Option<Arc<Exchange>>) -> Self {
+        Self { exchange, ..self }
     }
 
     /// Begins: an early problem is a response of its own. Of a client that does not wait for the
@@ -101,16 +110,18 @@ impl Delivery {
             let heard = tokio::select! {
                 biased;
                 () = pieces.closed() => return,
-                heard = timeout_at(sign_at, self.run.next(&mut events)) => heard,
+                // It may be gone: a sign of life tells.
+                () = closed(self.exchange.as_deref()) => None,
+                heard = timeout_at(sign_at, self.run.next(&mut events)) => heard.ok(),
             };
             self.write(&events);
             match heard {
-                Ok(Ok(())) => is_over = self.run.is_done(),
-                Ok(Err(problem)) => {
+                Some(Ok(())) => is_over = self.run.is_done(),
+                Some(Err(problem)) => {
                     self.write(&[Event::Failed(problem.failure)]);
                     is_over = true;
                 }
-                Err(_) => {
+                None => {
                     self.write_sign();
                     sign_at = Instant::now() + self.timeouts.sign;
                 }
@@ -132,6 +143,13 @@ impl Delivery {
             }
             self.has_begun |= is_begun;
         }
+    }
+}
+
+async fn closed(exchange: Option<&Exchange>) {
+    match exchange {
+        Some(exchange) => exchange.closed().await,
+        None => std::future::pending().await,
     }
 }
 

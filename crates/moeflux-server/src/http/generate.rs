@@ -11,6 +11,7 @@ use moeflux_schedule::Owner;
 use tokio::task::JoinHandle;
 
 use crate::http::body;
+use crate::http::closing::Exchange;
 use crate::http::deliver::Delivery;
 use crate::http::prompt::{self, Planned};
 use crate::http::record::Record;
@@ -78,6 +79,7 @@ pub(crate) async fn answer(
     id: &RequestId,
 ) -> Result<Response<Body>, Problem> {
     let mut record = Record::new(id, dialect.name());
+    let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     let prepared = match prepare(&shared, (dialect, owner), request, id).await {
         Ok(prepared) => prepared,
         Err(problem) => {
@@ -88,7 +90,8 @@ pub(crate) async fn answer(
     record.ignored(&prepared.ignored);
     let timeouts = shared.config.timeouts.clone();
     let run = Run::new(shared, prepared.planned, record);
-    Delivery::new(run, prepared.writer, prepared.is_streamed, timeouts).respond().await
+    let delivery = Delivery::new(run, prepared.writer, prepared.is_streamed, timeouts);
+    delivery.on(exchange).respond().await
 }
 
 async fn prepare(

@@ -18,7 +18,8 @@ use moeflux_schedule::Owner;
 use crate::http::body;
 use crate::http::config::CacheScope;
 use crate::http::listen::is_loopback;
-use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, RequestId};
+use crate::http::places::Asking;
+use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind};
 
@@ -27,12 +28,14 @@ pub(crate) const OPEN_PATH: &str = "/health";
 
 /// Longest name of a request that is taken from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
+/// What the log and messages show of a path that the client made up.
+const PATH_CHARACTERS_MAX: usize = 200;
 /// How long a browser may remember what it was told, in seconds.
 const REMEMBERED_S: &str = "600";
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Socket {
+pub(crate) enum Entrance {
     /// At this address of the server.
     Tcp(SocketAddr),
     /// At a socket in the file system, which no page can reach.
@@ -40,11 +43,15 @@ pub(crate) enum Socket {
     Unix,
 }
 
+/// Of a response: its request has a line in the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HasLine;
+
 /// What a guard knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) socket: Socket,
+    pub(crate) entrance: Entrance,
 }
 
 /// A layer around all routes.
@@ -58,6 +65,7 @@ pub(crate) async fn guard(
     let family = Family::of(request.uri().path(), headers);
     let origin = headers.get(header::ORIGIN).cloned();
     let origin = origin.filter(|origin| guard.is_listed(origin));
+    let (method, path) = (request.method().clone(), shown_path(&request));
     let mut response = if let Some(preflight) = guard.preflight(&request, origin.as_ref()) {
         preflight
     } else {
@@ -67,6 +75,12 @@ pub(crate) async fn guard(
                 reply::refusal(family, &id, &failure.into())
             }
             Ok(owner) => {
+                // A client that asks for a path without keys has not shown one.
+                if request.uri().path() != OPEN_PATH
+                    && let Some(asking) = request.extensions().get::<Asking>()
+                {
+                    asking.admitted();
+                }
                 request.extensions_mut().insert(family);
                 request.extensions_mut().insert(id.clone());
                 request.extensions_mut().insert(owner);
@@ -74,6 +88,12 @@ pub(crate) async fn guard(
             }
         }
     };
+    if let Some(refused) = response.extensions().get::<Refused>() {
+        guard.shared.refusals.count(refused.kind);
+        if response.extensions().get::<HasLine>().is_none() {
+            log_refused(&id, (&method, &path), refused);
+        }
+    }
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&id.0) {
         if family == Family::Anthropic {
@@ -96,8 +116,12 @@ impl Guard {
     /// Whose request it is, if it is allowed.
     fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<Owner, Failure> {
         let headers = request.headers();
+        if headers.get_all(header::HOST).iter().nth(1).is_some() {
+            // A proxy before this server may go by another one of them.
+            return Err(invalid_host("the request names several hosts: name one"));
+        }
         let host = host_of(request);
-        if let Socket::Tcp(address) = self.socket
+        if let Entrance::Tcp(address) = self.entrance
             && is_loopback(address)
         {
             self.check_host(host.as_deref(), address)?;
@@ -125,8 +149,7 @@ impl Guard {
 
     fn check_host(&self, host: Option<&str>, address: SocketAddr) -> Result<(), Failure> {
         let Some(host) = host else {
-            let problem = "the request names no host";
-            return Err(Failure::new(FailureKind::Invalid, problem));
+            return Err(invalid_host("the request names no host"));
         };
         let name = without_port(host);
         let is_own = name == "localhost" || name.ends_with(".localhost");
@@ -172,6 +195,31 @@ impl Guard {
         set(header::ACCESS_CONTROL_MAX_AGE, remembered);
         Some(response)
     }
+}
+
+fn invalid_host(problem: &str) -> Failure {
+    let field = Some("host".to_owned());
+    Failure { field, ..Failure::new(FailureKind::Invalid, problem) }
+}
+
+/// What a message shows of a path that the client made up.
+pub(crate) fn shown_path(request: &Request<Body>) -> String {
+    request.uri().path().chars().take(PATH_CHARACTERS_MAX).collect()
+}
+
+/// The line of a request that is none for an answer: those have a line however they end.
+fn log_refused(id: &RequestId, (method, path): (&Method, &str), refused: &Refused) {
+    tracing::info!(
+        target: "moeflux::request",
+        id = %id.0,
+        %method,
+        path,
+        status = refused.kind.status(),
+        ended = if refused.kind.is_ours() { "failed" } else { "refused" },
+        reason = refused.kind.name(),
+        problem = refused.field.as_deref(),
+        "request"
+    );
 }
 
 /// A page of another host may send some requests without asking, and only its browser keeps it

@@ -6,6 +6,8 @@
 
 mod config;
 mod listen;
+mod places;
+mod closing;
 mod reply;
 mod body;
 mod shared;
@@ -29,7 +31,7 @@ use std::sync::Arc;
 use moeflux::{Error, Result};
 use tokio::sync::watch;
 
-pub use crate::http::config::{ApiKeys, CacheScope, Config, ModelInfo, Served, Timeouts};
+pub use crate::http::config::{ApiKeys, CacheScope, Config, ModelInfo, Places, Served, Timeouts};
 use crate::http::listen::Listeners;
 use crate::http::shared::Shared;
 

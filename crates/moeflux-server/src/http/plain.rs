@@ -19,12 +19,13 @@ use crate::http::shared::Shared;
 use crate::metrics;
 use crate::openapi;
 use crate::wire::{Failure, FailureKind, Ignored, Prompt};
-use crate::wire::{chat, messages, models, tokens};
+use crate::wire::{chat, messages, models, responses, tokens};
 
 /// What is asked about a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     CountTokens,
+    CountInput,
     Tokenize,
     Detokenize,
     Template,
@@ -41,6 +42,7 @@ pub(crate) async fn ask(
     let work = move |shared: &Shared| {
         let (found, ignored) = match question {
             Question::CountTokens => count_tokens(shared, owner, &body)?,
+            Question::CountInput => count_input(shared, owner, &body)?,
             Question::Tokenize => {
                 let (prompt, ignored) = tokens::parse_tokenize(&body)?;
                 let found = prompt::tokens(shared, owner, &prompt)?;
@@ -72,6 +74,13 @@ fn count_tokens(shared: &Shared, owner: Owner, body: &[u8]) -> Result<(Json, Ign
     shared.check_name(request.model.as_deref())?;
     let n_tokens = prompt::tokens(shared, owner, &request.prompt)?.len();
     Ok((messages::token_count(n_tokens), request.ignored))
+}
+
+fn count_input(shared: &Shared, owner: Owner, body: &[u8]) -> Result<(Json, Ignored), Failure> {
+    let request = responses::parse_to_count(body)?;
+    shared.check_name(request.model.as_deref())?;
+    let n_tokens = prompt::tokens(shared, owner, &request.prompt)?.len();
+    Ok((responses::token_count(n_tokens), request.ignored))
 }
 
 /// Tells of fields without effect; requests for answers have these in their own line.
@@ -129,7 +138,7 @@ pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
     let text = metrics::text(
         shared.name(),
         &shared.served.service.stats(),
-        &shared.connections,
+        (&shared.places.counts(), &shared.refusals),
         shared.n_replayed.load(Ordering::Relaxed),
     );
     reply::text("text/plain; version=0.0.4; charset=utf-8", text)

@@ -9,7 +9,7 @@ use moeflux_schedule::Times;
 use tokio::time::Instant;
 
 use crate::http::reply::{Problem, RequestId};
-use crate::wire::{FailureKind, Reason, Usage};
+use crate::wire::{Reason, Usage};
 
 /// What is known of a request. Dropping it writes the line.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Record {
     times: Times,
     ended: &'static str,
     status: u16,
+    /// Why it was refused.
+    reason: Option<&'static str>,
     /// What was wrong, where it is not the client's.
     problem: String,
     ignored: String,
@@ -38,6 +40,7 @@ impl Record {
             times: Times::default(),
             ended: "cancelled",
             status: 200,
+            reason: None,
             problem: String::new(),
             ignored: String::new(),
         }
@@ -88,7 +91,8 @@ impl Record {
     pub(crate) fn failed(&mut self, problem: &Problem) {
         let kind = problem.failure.kind;
         self.status = kind.status();
-        let is_ours = matches!(kind, FailureKind::Internal | FailureKind::Unavailable);
+        self.reason = Some(kind.name());
+        let is_ours = kind.is_ours();
         self.ended = if is_ours { "failed" } else { "refused" };
         self.problem = if is_ours {
             problem.failure.message.clone()
@@ -117,6 +121,7 @@ impl Drop for Record {
             answer_ms = ms(self.times.answer),
             whole_ms = ms(self.began.elapsed()),
             drive_bytes = self.times.drive_bytes,
+            reason = self.reason,
             problem = shown(&self.problem),
             ignored = shown(&self.ignored),
             "request"

@@ -101,6 +101,14 @@ pub(crate) fn text(kind: &'static str, text: impl Into<Body>) -> Response<Body> 
     response
 }
 
+/// Why a response is a refusal, for the log and the counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) kind: FailureKind,
+    /// The field that is refused.
+    pub(crate) field: Option<String>,
+}
+
 /// A refusal.
 pub(crate) fn refusal(family: Family, id: &RequestId, problem: &Problem) -> Response<Body> {
     let failure = &problem.failure;
@@ -115,6 +123,8 @@ pub(crate) fn refusal(family: Family, id: &RequestId, problem: &Problem) -> Resp
     let mut response = json(&body);
     let status = StatusCode::from_u16(failure.kind.status());
     *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let refused = Refused { kind: failure.kind, field: failure.field.clone() };
+    response.extensions_mut().insert(refused);
     let headers = response.headers_mut();
     if let Some(retry_after) = problem.retry_after {
         // Whole seconds, and never 0: a client would ask again at once.

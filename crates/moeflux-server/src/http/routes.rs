@@ -13,7 +13,7 @@ use moeflux_schedule::Owner;
 
 use crate::http::body;
 use crate::http::generate::{self, Dialect};
-use crate::http::guard::{self, Guard, OPEN_PATH, Socket};
+use crate::http::guard::{self, Entrance, Guard, HasLine, OPEN_PATH};
 use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::shared::Shared;
@@ -39,14 +39,12 @@ impl Operation {
     }
 }
 
-/// What a message shows of a path that the client made up.
-const PATH_CHARACTERS_MAX: usize = 200;
-
 /// Paths as `OpenAPI` writes them. The name of a model may have slashes.
-const ROUTES: [(&str, Operation); 15] = [
+const ROUTES: [(&str, Operation); 16] = [
     ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
     ("/v1/completions", Operation::Answer(Dialect::Completions)),
     ("/v1/responses", Operation::Answer(Dialect::Responses)),
+    ("/v1/responses/input_tokens", Operation::Ask(Question::CountInput)),
     ("/v1/messages", Operation::Answer(Dialect::Messages)),
     ("/v1/messages/count_tokens", Operation::Ask(Question::CountTokens)),
     ("/v1/models", Operation::Models),
@@ -62,13 +60,13 @@ const ROUTES: [(&str, Operation); 15] = [
 ];
 
 /// All paths, behind the guard of a socket.
-pub(crate) fn router(shared: &Arc<Shared>, socket: Socket) -> Router {
+pub(crate) fn router(shared: &Arc<Shared>, entrance: Entrance) -> Router {
     let mut router = Router::new();
     for (path, operation) in ROUTES {
         let path = path.replace("{id}", "{*id}");
         router = router.route(&path, method_router(shared, operation));
     }
-    let state = Guard { shared: Arc::clone(shared), socket };
+    let state = Guard { shared: Arc::clone(shared), entrance };
     router
         .fallback(|request: Request<Body>| async move {
             let problem = "does not exist here: see /openapi.json";
@@ -105,12 +103,18 @@ async fn serve(
         Operation::Document => Ok(plain::document()),
         Operation::Index => Ok(plain::index(&shared)),
     };
-    served.unwrap_or_else(|problem| reply::refusal(family, &id, &problem))
+    served.unwrap_or_else(|problem| {
+        let mut response = reply::refusal(family, &id, &problem);
+        if matches!(operation, Operation::Answer(_)) {
+            response.extensions_mut().insert(HasLine);
+        }
+        response
+    })
 }
 
 async fn refuse(request: Request<Body>, kind: FailureKind, problem: &str) -> Response<Body> {
     let (family, id, _) = known(&request);
-    let path: String = request.uri().path().chars().take(PATH_CHARACTERS_MAX).collect();
+    let path = guard::shown_path(&request);
     let problem = format!("{} `{path}`: the path {problem}", request.method());
     body::discard(request).await;
     reply::refusal(family, &id, &Failure::new(kind, problem).into())

@@ -185,6 +185,9 @@ impl Run {
                 let more = part.answers[answer_idx].chosen(tokenizer, &token, &text);
                 part.give(answer_idx, more, events);
             }
+            JobEvent::EndToken { answer_idx, token } => {
+                part.answers[answer_idx].ended_by(self.shared.served.text.tokenizer(), &token);
+            }
             JobEvent::Finished { answer_idx, finish, stopped, rest, times } => {
                 let end = End { answer_idx, finish, stopped, rest, times };
                 return self.finish(part_idx, &end, events);

@@ -1,7 +1,7 @@
 //! What all requests to a server share.
 //!
-//! **Invariant:** nothing here depends on a request, but counts and the kinds of lines that were
-//! logged already.
+//! **Invariant:** nothing here depends on a request, but counts, places and the kinds of lines that
+//! were logged already.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -15,7 +15,8 @@ use moeflux_schedule::Owner;
 
 use crate::http::body::Room;
 use crate::http::config::{CacheScope, Config, Served};
-use crate::metrics::ConnectionCounts;
+use crate::http::places::Places;
+use crate::metrics::RefusalCounts;
 use crate::wire::{Failure, FailureKind, Head};
 
 /// What all requests share.
@@ -28,7 +29,8 @@ pub(crate) struct Shared {
     /// How the model writes calls, if in a known way.
     pub(crate) calls: Option<&'static CallFormat>,
     pub(crate) grammars: Grammars,
-    pub(crate) connections: ConnectionCounts,
+    pub(crate) places: Arc<Places>,
+    pub(crate) refusals: RefusalCounts,
     /// The sampled tokens of earlier answers, by their owners; empty if histories are read as they
     /// come.
     replays: Vec<Mutex<Replays>>,
@@ -62,9 +64,10 @@ impl Shared {
             calls,
             grammars,
             replays,
+            places: Places::new(config.places),
+            refusals: RefusalCounts::default(),
             config,
             served,
-            connections: ConnectionCounts::default(),
             n_replayed: AtomicU64::new(0),
             bodies: Room::default(),
             noted: Mutex::default(),

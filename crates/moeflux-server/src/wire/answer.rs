@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** every token but the one that ends the answer is counted once, as thought or not.
 //! The tokens that [`Event::Text`] lists are those of the text, in order, whether it comes with
-//! them or later; tokens of thoughts, of the blank space behind them, of headers of messages and of
-//! calls are not listed.
+//! them or later, and behind these the token that ended the answer. Tokens of thoughts, of the
+//! blank space behind them, of headers of messages and of calls are not listed.
 
 use moeflux::{TokenId, Tokenizer};
 use moeflux_chat::{AnswerReader, HiddenMarkers, Piece, Stage};
@@ -56,6 +56,18 @@ impl AnswerEvents {
     pub fn chosen(&mut self, tokenizer: &Tokenizer, token: &Scored, text: &str) -> Vec<Event> {
         let score = token.logprob.is_some().then(|| scored(tokenizer, token));
         self.token(token.token, text, score)
+    }
+
+    /// The token that ends the answer, with its log-probability.
+    pub fn ended_by(&mut self, tokenizer: &Tokenizer, token: &Scored) {
+        self.end_token(scored(tokenizer, token));
+    }
+
+    /// Behind calls it is no more of the text than their tokens.
+    fn end_token(&mut self, score: TokenLogprob) {
+        if self.n_calls == 0 {
+            self.waiting.push(score);
+        }
     }
 
     /// The end, with the text that the engine held back.
@@ -221,6 +233,25 @@ mod tests {
         check(Thought, &["a</think>b"], "", (&["(a)", "b 0"], 1, 1));
         check(Thought, &["a", "</think>", "\n"], "", (&["(a)"], 3, 2));
         check(Text, &[], "", (&[], 0, 0));
+    }
+
+    #[test]
+    fn the_token_at_the_end_is_listed_behind_a_text_alone() {
+        let token = TokenText { token: TokenId(9), text: String::new(), bytes: Vec::new() };
+        let score = TokenLogprob { token, logprob: Some(-1.0), top: Vec::new() };
+        let ended = |pieces: Vec<Piece>, rest: &str| {
+            let reader = AnswerReader::new(AnswerStart::Text, ThoughtFormat::usual());
+            let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call");
+            answer.events(pieces);
+            answer.end_token(score.clone());
+            let events = answer.end(rest, Reason::End);
+            events[..events.len() - 1].iter().map(shown).collect::<Vec<_>>()
+        };
+        assert_eq!(ended(Vec::new(), ""), [" 9"]);
+        assert_eq!(ended(vec![Piece::Text("a".into())], ""), [" 9"]);
+        assert_eq!(ended(vec![Piece::Text("a".into())], "b"), ["b 9"]);
+        let call = Piece::Call { name: "f".into(), id: None };
+        assert!(ended(vec![Piece::Text("a".into()), call, Piece::CallEnd], "").is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** an event is complete, and no text of a client or model can end it.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::wire::event::Progress;
 
@@ -33,6 +33,12 @@ pub(crate) fn comment(progress: Progress, out: &mut Vec<u8>) {
     out.extend_from_slice(format!(": {n_done} of {n_total} tokens read{left}\n\n").as_bytes());
 }
 
+/// The same in an event.
+pub(crate) fn progress(progress: Progress) -> Json {
+    let Progress { n_done, n_total, seconds_left } = progress;
+    json!({"tokens_read": n_done, "tokens": n_total, "seconds_left": seconds_left})
+}
+
 /// A blank line before the body: parsers of JSON skip it.
 pub(crate) fn blank(out: &mut Vec<u8>) {
     out.push(b'\n');
@@ -55,8 +61,6 @@ pub(crate) fn whole(json: &Json, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -35,7 +35,8 @@ pub enum Event {
         index: usize,
         /// More of it; perhaps nothing, beside tokens whose text is held back.
         text: String,
-        /// The tokens that it consists of, where log-probabilities were asked for.
+        /// The tokens that it consists of, where log-probabilities were asked for; at the end also
+        /// the token that ended the answer.
         tokens: Vec<TokenLogprob>,
     },
     /// An answer calls a tool.

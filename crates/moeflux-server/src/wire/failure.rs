@@ -52,6 +52,47 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Invalid,
+        Self::ContextLength,
+        Self::Threads,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::TooLarge,
+        Self::MediaType,
+        Self::TooMany,
+        Self::Internal,
+        Self::Unavailable,
+    ];
+
+    /// One word for machines.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::ContextLength => "context_length",
+            Self::Threads => "threads",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method",
+            Self::TooLarge => "too_large",
+            Self::MediaType => "media_type",
+            Self::TooMany => "too_many",
+            Self::Internal => "internal",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
+    /// Whether another request would have failed as well.
+    #[must_use]
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Internal | Self::Unavailable)
+    }
+
     /// The status of HTTP.
     #[must_use]
     pub fn status(self) -> u16 {

@@ -32,6 +32,23 @@ fn a_page_that_was_pointed_here_is_refused_by_its_host() {
     assert_eq!(server.ask(b"GET / HTTP/1.1\r\n\r\n").status, 400);
 }
 
+/// Proxies differ in which of two hosts they go by.
+#[test]
+fn a_request_names_one_host() {
+    let server = Running::new();
+    for path in ["/health", "/v1/models", "/nothing"] {
+        for headers in
+            ["host: localhost\r\nhost: localhost\r\n", "host: localhost\r\nHost: evil\r\n"]
+        {
+            let refused = server.ask(&request("GET", path, headers, ""));
+            assert_eq!(refused.status, 400, "{path}");
+            assert_eq!(refused.json()["error"]["param"], "host");
+        }
+    }
+    let absolute = b"GET http://localhost/ HTTP/1.1\r\nhost: localhost\r\nhost: a\r\n\r\n";
+    assert_eq!(server.ask(absolute).status, 400);
+}
+
 #[test]
 fn keys_are_wanted_everywhere_but_for_health() {
     let keys = ApiKeys::from_lines("sk-first\nsk-second").unwrap();

@@ -100,7 +100,57 @@ fn each_request_has_one_line() {
     }
     let found = line(&server, ("refused-1", ""), &json!({"messages": question(), "n": 0}));
     assert!(found.contains(" status=400 ended=\"refused\""), "{found}");
-    assert!(found.contains(" problem=\"n\""), "{found}");
+    assert!(found.contains(" reason=\"invalid\" problem=\"n\""), "{found}");
+}
+
+/// Also where no answer was asked for, or where the request came no further than its head.
+#[test]
+fn a_refused_request_is_logged_and_counted_with_its_reason() {
+    listen();
+    let keys = ApiKeys::from_lines("sk").unwrap();
+    let server = Running::with(|wanted| wanted.config.keys = keys);
+    let key = "authorization: Bearer sk\r\n";
+    let text = "authorization: Bearer sk\r\ncontent-type: text/plain\r\n";
+    let hosts = "authorization: Bearer sk\r\nhost: localhost\r\nhost: localhost\r\n";
+    let cases = [
+        ("POST", CHAT, "", "unauthorized"),
+        ("GET", "/metrics", "authorization: Bearer secret-key\r\n", "unauthorized"),
+        ("GET", "/v1/models", "host: evil.example\r\n", "forbidden"),
+        ("GET", "/v1/models", hosts, "invalid"),
+        ("GET", "/nothing?secret-key", key, "not_found"),
+        ("DELETE", CHAT, key, "method"),
+        ("POST", "/tokenize", text, "media_type"),
+        ("POST", CHAT, text, "media_type"),
+        ("POST", "/tokenize", key, "invalid"),
+    ];
+    for (case_idx, (method, path, headers, reason)) in cases.iter().enumerate() {
+        let id = format!("refusal-{case_idx}");
+        let headers = format!("x-request-id: {id}\r\n{headers}");
+        server.ask(&request(method, path, &headers, "{}"));
+        server.wait(|_| !lines(&id).is_empty());
+        let found = lines(&id);
+        assert_eq!(found.len(), 1, "{found:?}");
+        for field in ["ended=\"refused\"", &format!("reason=\"{reason}\"")] {
+            assert!(found[0].contains(&format!(" {field}")), "{field}: {found:?}");
+        }
+        assert!(!found[0].contains("secret-key"), "{found:?}");
+    }
+    server.ask(b"GET / HTTP/9.9\r\n\r\n");
+    let page = server.ask(&request("GET", "/metrics", key, ""));
+    for (reason, n_requests) in [
+        ("unauthorized", 2),
+        ("forbidden", 1),
+        ("invalid", 2),
+        ("not_found", 1),
+        ("method", 1),
+        ("media_type", 2),
+        ("malformed", 1),
+        ("too_many", 0),
+    ] {
+        let name = "moeflux:requests_refused_total";
+        let line = format!("{name}{{model_name=\"demo\",reason=\"{reason}\"}} {n_requests}\n");
+        assert!(page.text().contains(&line), "{line} {}", page.text());
+    }
 }
 
 #[test]
@@ -126,7 +176,8 @@ fn questions_tell_of_fields_without_effect() {
     let server = Running::new();
     server.post("/tokenize", &json!({"prompt": "zebu", "frobnicate": 1})).success();
     let lines = LINES.lock().unwrap();
-    let found: Vec<_> = lines.iter().filter(|line| line.contains("path=\"/tokenize\"")).collect();
+    let found: Vec<_> =
+        lines.iter().filter(|line| line.contains("message=question path=\"/tokenize\"")).collect();
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].ends_with(" ignored=\"frobnicate\""), "{found:?}");
 }

@@ -12,6 +12,8 @@ mod rules;
 mod replays;
 mod guards;
 mod sockets;
+mod places;
+mod closing;
 mod signs;
 mod disconnects;
 mod ends;

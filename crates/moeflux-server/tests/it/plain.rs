@@ -39,6 +39,36 @@ fn texts_become_tokens_and_come_back() {
     assert_eq!(of_chat, of_text);
 }
 
+/// The tokens of an input are those that an answer to it counts.
+#[test]
+fn tokens_of_an_input_are_counted() {
+    let server = Running::new();
+    let path = "/v1/responses";
+    for body in [
+        json!({"input": "What is a vector?"}),
+        json!({"input": "What is a vector?", "instructions": "Be short.", "model": "any"}),
+        json!({"input": question(), "tools": [{"type": "function", "name": "f",
+            "parameters": {"type": "object"}}]}),
+        json!({"input": [{"type": "message", "role": "user", "content": [
+            {"type": "input_text", "text": "A"}]}], "max_output_tokens": 20, "store": false}),
+    ] {
+        let counted = server.post("/v1/responses/input_tokens", &body).success();
+        assert_eq!(counted["object"], "response.input_tokens");
+        let mut body = body;
+        body["max_output_tokens"] = json!(1);
+        let answered = server.post(path, &body).success();
+        assert_eq!(counted["input_tokens"], answered["usage"]["input_tokens"], "{body}");
+    }
+    for (body, field) in [
+        (json!({}), "input"),
+        (json!({"input": "A", "previous_response_id": "resp_1"}), "previous_response_id"),
+    ] {
+        let refused = server.post("/v1/responses/input_tokens", &body);
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(field)));
+    }
+    assert_eq!(server.get("/v1/responses/input_tokens").status, 405);
+}
+
 #[test]
 fn what_changes_a_prompt_is_honoured_or_refused() {
     let server = Running::new();

@@ -70,6 +70,20 @@ fn streams_begin_at_once_and_show_life() {
     let expected = ["response.created", "response.in_progress", "response.in_progress"];
     assert_eq!(names(&events)[..3], expected);
     assert!(events[2].json()["moeflux_progress"]["tokens"].as_u64().unwrap() > 0);
+    let server = Running::with(held);
+    let completions = response(&server, ("/v1/completions", true), |_| server.open());
+    let events = completions.events();
+    let is_sign = |event: &&Event| event.data.contains("moeflux_progress");
+    let signs: Vec<Json> = events.iter().filter(is_sign).map(Event::json).collect();
+    assert!(signs.len() >= 2, "{}", completions.text());
+    for sign in &signs {
+        assert_eq!(
+            (&sign["choices"][0]["text"], &sign["moeflux_progress"]["tokens_read"]),
+            (&json!(""), &json!(0))
+        );
+        assert_eq!(sign["id"], signs[0]["id"]);
+    }
+    assert_eq!(events.last().unwrap().data, "[DONE]");
 }
 
 #[test]

@@ -37,6 +37,8 @@ struct Told<'a> {
     /// Of these, the tokens that the session does not hold yet.
     n_unfed: usize,
     n_tokens_max: usize,
+    /// Whether the model ended it; otherwise it may end inside a character.
+    has_ended: bool,
 }
 
 /// What the logits behind a token gave.
@@ -148,7 +150,8 @@ impl<'a> Generation<'a> {
     ) -> Self {
         let stream = TextStream::new(tokenizer, SpecialText::Hidden);
         let stops = StopStrings::default();
-        let told = Told { stream, stops, n_tokens: 0, n_unfed: 0, n_tokens_max };
+        let (n_tokens, n_unfed, has_ended) = (0, 0, false);
+        let told = Told { stream, stops, n_tokens, n_unfed, n_tokens_max, has_ended };
         Self { sampler, bound: None, told, end_tokens, cancel: None }
     }
 
@@ -207,6 +210,7 @@ impl<'a> Generation<'a> {
             },
         };
         if end_tokens.contains(choice.token) {
+            told.has_ended = true;
             return Ok(Chosen { choice, text: "", finish: Some(Finish::EndToken) });
         }
         let finish = told.take(choice.token, session);
@@ -228,6 +232,7 @@ impl<'a> Generation<'a> {
         let Some(token) = bound.take_forced()? else { return Ok(None) };
         let choice = Choice { token, logprob: None, top: &[] };
         if self.end_tokens.contains(token) {
+            self.told.has_ended = true;
             return Ok(Some(Chosen { choice, text: "", finish: Some(Finish::EndToken) }));
         }
         let finish = self.told.take(token, session);
@@ -240,10 +245,12 @@ impl<'a> Generation<'a> {
         self.told.stops.stopped()
     }
 
-    /// Text that was held back, once the answer has ended.
+    /// Text that was held back, once the answer has ended. One that was cut inside a character ends
+    /// before it.
     pub fn rest(&mut self) -> String {
-        let Told { stream, stops, .. } = &mut self.told;
-        stops.push(stream.finish()).to_owned() + stops.finish()
+        let Told { stream, stops, has_ended, .. } = &mut self.told;
+        let rest = if *has_ended { stream.finish() } else { stream.finish_cut() };
+        stops.push(rest).to_owned() + stops.finish()
     }
 
     /// Feeds the prompt and generates the answer: its text.

@@ -10,8 +10,10 @@
 use crate::ids::TokenId;
 use crate::text::tokenizer::Tokenizer;
 
-/// Most tokens that wait for a character to become whole. Four bytes are the longest character, so
-/// more means that the model writes no UTF-8 and that waiting would never end.
+/// Bytes of the longest character in UTF-8.
+const CHARACTER_BYTES_MAX: usize = 4;
+/// Most tokens that wait for a character to become whole: more means that the model writes no UTF-8
+/// and that waiting would never end.
 const WAITING_TOKENS_MAX: usize = 16;
 
 /// Whether special tokens become text.
@@ -84,6 +86,19 @@ impl<'t> TextStream<'t> {
         }
         self.window.clear();
         self.n_context = 0;
+        &self.text
+    }
+
+    /// What still waited, for tokens that would have gone on: without the start of a character at
+    /// its end. The stream is then empty.
+    pub fn finish_cut(&mut self) -> &str {
+        self.bytes.clear();
+        self.finish();
+        let is_unfinished = |it: &char| *it == char::REPLACEMENT_CHARACTER;
+        let of_end = self.text.chars().rev().take(CHARACTER_BYTES_MAX - 1);
+        let n_unfinished = of_end.take_while(is_unfinished).count();
+        let n_bytes = n_unfinished * char::REPLACEMENT_CHARACTER.len_utf8();
+        self.text.truncate(self.text.len() - n_bytes);
         &self.text
     }
 

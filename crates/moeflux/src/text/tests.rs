@@ -304,6 +304,14 @@ fn characters_wait_until_they_are_whole() {
     check(&[0xff, 0xf0, 0x9f, 0x98, 0x80], &["\u{fffd}", "", "", "", "😀", ""]);
     check(&[0xc3, 264, 0xa9, 265], &["", "", "é", "<think>", ""]);
     check(&[97, 280, u32::MAX, 98], &["a", "", "", "b", ""]);
+    let cut = |tokens: &[u32]| {
+        let mut stream = TextStream::new(&tokenizer, SpecialText::Hidden);
+        let text: String = tokens.iter().map(|it| stream.push(TokenId(*it)).to_owned()).collect();
+        text + stream.finish_cut()
+    };
+    assert_eq!(cut(&[97, 262]), "a", "cut inside a character");
+    assert_eq!(cut(&[97, 0xf0, 0x9f, 0x98]), "a");
+    assert_eq!(cut(&[0xff, 97]), "\u{fffd}a", "what is no character was told");
     let shown = streamed(&tokenizer, SpecialText::Shown, &[TokenId(97), TokenId(264)]);
     assert_eq!(shown, ["a", "<|im_end|>", ""]);
 }
@@ -323,6 +331,13 @@ fn spaces_of_sentencepiece_tokens_come_out_once() {
     assert_eq!(pieces, ["ab", "", "", "語", " a", ""]);
     let unfinished = streamed(&tokenizer, SpecialText::Hidden, &[260, 0xe8].map(TokenId));
     assert_eq!(unfinished, ["ab", "", "\u{fffd}"]);
+    for n_bytes in 1..=3 {
+        let mut stream = TextStream::new(&tokenizer, SpecialText::Hidden);
+        let tokens = [260, 0xf0, 0x9f, 0x98].map(TokenId);
+        let text: String =
+            tokens[..=n_bytes].iter().map(|it| stream.push(*it).to_owned()).collect();
+        assert_eq!(text + stream.finish_cut(), "ab", "{n_bytes} bytes");
+    }
 }
 
 #[test]

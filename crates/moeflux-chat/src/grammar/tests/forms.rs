@@ -155,3 +155,14 @@ fn without_demands_there_is_nothing_to_hold() {
     let rules = AnswerRules { n_thought_tokens_max: Some(3), ..AnswerRules::default() };
     assert!(grammars.constraint(&rules, &[], AnswerStart::Text).unwrap().is_none());
 }
+
+/// llguidance names this one after a place in its code.
+#[test]
+fn a_grammar_that_cannot_be_written_is_refused_in_a_sentence() {
+    let form = AnswerForm::Regex("a[^\\s\\S]".to_owned());
+    let rules = AnswerRules { form, ..AnswerRules::default() };
+    let grammars = Grammars::new(model_of(&[], &[]), None);
+    let refused = grammars.constraint(&rules, &[], AnswerStart::Text).unwrap_err().problem;
+    let told = "no token can come next: what the grammar demands here cannot be written";
+    assert!(refused.contains(told), "{refused}");
+}

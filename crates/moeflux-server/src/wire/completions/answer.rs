@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use crate::wire::bytes;
 use crate::wire::chat::Delivery;
 use crate::wire::completions::request::Shape;
-use crate::wire::event::{self, Event, Reason, TokenLogprob, Usage};
+use crate::wire::event::{self, Event, Progress, Reason, TokenLogprob, Usage};
 use crate::wire::logprobs::Columns;
 use crate::wire::request::Head;
 use crate::wire::usage::Totals;
@@ -74,6 +74,14 @@ impl Writer {
         object
     }
 
+    /// A chunk without text: clients that count chunks, or wait for the first, skip comments.
+    fn alive(&self, progress: Progress, out: &mut Vec<u8>) {
+        let choice = json!({"index": 0, "text": "", "logprobs": null, "finish_reason": null});
+        let mut object = self.object(vec![choice]);
+        object["moeflux_progress"] = bytes::progress(progress);
+        bytes::data(&object, out);
+    }
+
     fn finish(&mut self, index: usize, (reason, usage): (&Reason, Usage), out: &mut Vec<u8>) {
         let finish = if reason.is_cut() { "length" } else { "stop" };
         let is_last = self.totals.add(index, usage);
@@ -120,7 +128,7 @@ impl event::Writer for Writer {
             | Event::CallArguments { .. }
             | Event::CallEnded { .. } => {}
             Event::Alive(_) if self.shape.is_whole() => bytes::blank(out),
-            Event::Alive(progress) => bytes::comment(*progress, out),
+            Event::Alive(progress) => self.alive(*progress, out),
             Event::Thought { index, text } => self.text(*index, (text, &[]), out),
             Event::Text { index, text, tokens } => self.text(*index, (text, tokens), out),
             Event::Finished { index, reason, usage } => self.finish(*index, (reason, *usage), out),

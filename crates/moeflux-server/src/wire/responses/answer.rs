@@ -83,9 +83,7 @@ impl Writer {
 
     /// An event with data: comments do not count as a sign of life for clients of this dialect.
     fn alive(&mut self, progress: Progress, out: &mut Vec<u8>) {
-        let Progress { n_done, n_total, seconds_left } = progress;
-        let progress =
-            json!({"tokens_read": n_done, "tokens": n_total, "seconds_left": seconds_left});
+        let progress = bytes::progress(progress);
         let response = self.response("in_progress", Vec::new());
         let event = json!({"response": response, "moeflux_progress": progress});
         self.event("response.in_progress", event, out);

@@ -6,4 +6,4 @@ mod output;
 mod answer;
 
 pub use crate::wire::responses::answer::Writer;
-pub use crate::wire::responses::request::{Shape, parse};
+pub use crate::wire::responses::request::{Shape, parse, parse_to_count, token_count};

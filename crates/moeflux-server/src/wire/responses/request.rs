@@ -97,6 +97,21 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     Ok((request, Shape { is_streamed, has_logprobs, kinds, settings }))
 }
 
+/// A request for the number of a prompt's tokens: the same fields, of which those about the answer
+/// change nothing.
+///
+/// # Errors
+/// The first field that cannot be honoured.
+pub fn parse_to_count(body: &[u8]) -> Result<Request, Failure> {
+    Ok(parse(body)?.0)
+}
+
+/// The response with the number of a prompt's tokens.
+#[must_use]
+pub fn token_count(n_tokens: usize) -> Json {
+    json!({"object": "response.input_tokens", "input_tokens": n_tokens})
+}
+
 fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     fields.refuse("previous_response_id", NO_MEMORY)?;
     fields.refuse("conversation", NO_MEMORY)?;

@@ -1,0 +1,274 @@
+//! Clients that close their side behind a request, and wait for the answer.
+//!
+//! Until something is sent to it, such a client looks like one that is gone, and hyper gives up
+//! either. So while a request is answered, the end of the stream is kept from hyper, and something
+//! is sent: a client that is gone refuses it. Before the response begins, that is `100 Continue`,
+//! which every client passes over; in the response it is a sign of life.
+//! **Invariant:** nothing is written between the bytes of responses, and a client that refused
+//! what it was sent is gone within a second.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
+use axum::http::Version;
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// What is sent before the response.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// Until something is sent first: by then what came before has left.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// Longest pause before it is asked again whether the client refused.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A request and its response, as the two ends of a connection see them.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    state: Mutex<State>,
+    closed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stage: Stage,
+    /// Whether the client sends nothing more, of a request that goes on.
+    is_closed: bool,
+    /// Who waits for more of the request.
+    reader: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Idle,
+    /// A client of HTTP/1.0 knows no response before the response.
+    Asked {
+        knows_continue: bool,
+    },
+    Responding,
+}
+
+impl Exchange {
+    /// A request has come.
+    pub(crate) fn asked(&self, version: Version) {
+        let stage = Stage::Asked { knows_continue: version == Version::HTTP_11 };
+        *self.state() = State { stage, ..State::default() };
+    }
+
+    /// Its response begins.
+    pub(crate) fn responding(&self) {
+        self.state().stage = Stage::Responding;
+    }
+
+    /// Its response has ended.
+    pub(crate) fn ended(&self) {
+        self.state().stage = Stage::Idle;
+    }
+
+    /// Waits until the client sends nothing more, and needs to be sent something.
+    pub(crate) async fn closed(&self) {
+        self.closed.notified().await;
+    }
+
+    /// The stage, if a request is answered whose client sends nothing more; and whether that is
+    /// new.
+    fn close(&self) -> Option<(Stage, bool)> {
+        let mut state = self.state();
+        let stage = Some(state.stage).filter(|stage| *stage != Stage::Idle)?;
+        let is_new = !state.is_closed;
+        if is_new {
+            state.is_closed = true;
+            state.reader.take().iter().for_each(Waker::wake_by_ref);
+            self.closed.notify_one();
+        }
+        Some((stage, is_new))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The body of a request.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) body: Incoming,
+    pub(crate) exchange: Arc<Exchange>,
+}
+
+impl HttpBody for Asked {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
+        }
+        let mut state = self.exchange.state();
+        if state.is_closed {
+            return Poll::Ready(Some(Err("the client closed the connection within it".into())));
+        }
+        state.reader = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A socket that says whether its other end refused something.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// The failure that was not told yet.
+    fn failure(&self) -> io::Result<Option<io::Error>>;
+}
+
+impl Socket for tokio::net::TcpStream {
+    fn failure(&self) -> io::Result<Option<io::Error>> {
+        self.take_error()
+    }
+}
+
+#[cfg(unix)]
+impl Socket for tokio::net::UnixStream {
+    fn failure(&self) -> io::Result<Option<io::Error>> {
+        self.take_error()
+    }
+}
+
+/// A stream whose end is kept from its reader while a request is answered.
+#[derive(Debug)]
+pub(crate) struct Closing<S> {
+    inner: S,
+    exchange: Arc<Exchange>,
+    /// Between two signs of life.
+    sign: Duration,
+    /// Since the client sends nothing more.
+    watch: Option<Watch>,
+    /// What is left to be sent of [`CONTINUE`].
+    unsent: &'static [u8],
+    /// Whether bytes of a response wait to be written.
+    is_blocked: bool,
+}
+
+#[derive(Debug)]
+struct Watch {
+    timer: Pin<Box<Sleep>>,
+    pause: Duration,
+    sign_at: Instant,
+}
+
+impl<S: Socket> Closing<S> {
+    /// `inner`, on which `exchange` takes place.
+    pub(crate) fn new(inner: S, exchange: Arc<Exchange>, sign: Duration) -> Self {
+        Self { inner, exchange, sign, watch: None, unsent: &[], is_blocked: false }
+    }
+
+    /// At the end of what the client sends: ready once it is gone, or its answer has ended.
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some((stage, is_new)) = self.exchange.close() else { return Poll::Ready(Ok(())) };
+        if is_new {
+            self.watch = None;
+        }
+        loop {
+            let watch = self.watch.get_or_insert_with(|| Watch {
+                timer: Box::pin(sleep(PAUSE_MIN)),
+                pause: PAUSE_MIN,
+                sign_at: Instant::now(),
+            });
+            ready!(watch.timer.as_mut().poll(context));
+            if let Some(failure) = self.inner.failure()? {
+                return Poll::Ready(Err(failure));
+            }
+            let now = Instant::now();
+            let is_silent = stage == Stage::Asked { knows_continue: true };
+            let is_time = is_silent && !self.is_blocked && now >= watch.sign_at;
+            if is_time {
+                watch.sign_at = now + self.sign;
+                watch.pause = PAUSE_MIN;
+            }
+            watch.pause = (watch.pause * 2).min(PAUSE_MAX);
+            watch.timer.as_mut().reset(now + watch.pause);
+            if is_time && self.unsent.is_empty() {
+                self.unsent = CONTINUE;
+                if let Poll::Ready(sent) = self.poll_unsent(context) {
+                    sent?;
+                }
+            }
+        }
+    }
+
+    fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            let n_sent = ready!(Pin::new(&mut self.inner).poll_write(context, self.unsent))?;
+            self.unsent = &self.unsent[n_sent..];
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Socket> AsyncRead for Closing<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let n_before = buffer.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
+        if buffer.filled().len() > n_before || buffer.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_gone(context)
+    }
+}
+
+impl<S: Socket> AsyncWrite for Closing<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_unsent(context))?;
+        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.is_blocked = written.is_pending();
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_unsent(context))?;
+        let written = Pin::new(&mut self.inner).poll_write_vectored(context, pieces);
+        self.is_blocked = written.is_pending();
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_unsent(context))?;
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
