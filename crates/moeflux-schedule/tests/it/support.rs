@@ -1,6 +1,6 @@
 //! Models that can be asked, jobs that are heard of, and what each gives alone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -187,8 +187,6 @@ impl Sink for Nobody {
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<Scored>,
     pub(crate) text: String,
-    /// The token that ended it, where log-probabilities were asked for.
-    pub(crate) end_token: Option<Scored>,
     pub(crate) finish: Option<Finish>,
 }
 
@@ -198,6 +196,8 @@ pub(crate) struct Heard {
     pub(crate) n_cached: Option<usize>,
     pub(crate) scores: Vec<Scored>,
     pub(crate) answers: Vec<Answer>,
+    /// The tokens that ended answers, by their numbers, where log-probabilities were asked for.
+    pub(crate) end_tokens: BTreeMap<usize, Scored>,
     pub(crate) failure: Option<String>,
 }
 
@@ -215,13 +215,12 @@ impl Heard {
             }
             Event::EndToken { answer_idx, token } => {
                 assert!(token.logprob.is_some(), "else it is of no interest");
-                let answer = &mut self.answers[answer_idx];
-                assert_eq!(answer.finish, None, "nothing behind the end");
-                assert_eq!(answer.end_token.replace(token), None, "one end");
+                assert_eq!(self.answers[answer_idx].finish, None, "nothing behind the end");
+                assert_eq!(self.end_tokens.insert(answer_idx, token), None, "one end");
             }
             Event::Finished { answer_idx, finish, rest, .. } => {
-                let answer = &self.answers[answer_idx];
-                assert!(answer.end_token.is_none() || finish == Finish::EndToken);
+                let has_end_token = self.end_tokens.contains_key(&answer_idx);
+                assert!(!has_end_token || finish == Finish::EndToken);
                 self.answers[answer_idx].text.push_str(&rest);
                 assert_eq!(self.answers[answer_idx].finish.replace(finish), None, "one end");
             }

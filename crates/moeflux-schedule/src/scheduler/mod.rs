@@ -6,18 +6,21 @@
 //! **Invariant:** no more sessions run than are allowed, and what a job's tokens are depends on no
 //! other job.
 
+mod sought;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use moeflux::provider::spec::MixerSpec;
-use moeflux::{Error, Logits, LongerSteps, Result, Session, StepOutput, TokenId};
+use moeflux::{Error, Logits, LongerSteps, Session, StepOutput};
 
 use crate::answers::{Answers, Context, Resumed, copy_of};
 use crate::chunk::{Balance, Chunk, ChunkEnd};
-use crate::job::{Job, Owner};
-use crate::kept::{Found, Kept, KeptLimits, best, fork_at, n_shared};
+use crate::job::Job;
+use crate::kept::{Kept, KeptLimits, n_shared};
 use crate::parked::ToRead;
 use crate::reading::{Reading, Terms};
+use crate::scheduler::sought::Sought;
 use crate::tracked::Submitted;
 
 /// A job waits for a prompt that is being read if that saves it at least so many tokens.
@@ -42,24 +45,6 @@ pub(crate) struct Limits {
     pub(crate) n_sessions: usize,
     pub(crate) context: usize,
     pub(crate) kept: KeptLimits,
-}
-
-/// Tokens that a session is looked for.
-#[derive(Clone, Copy)]
-struct Sought<'t> {
-    owner: Owner,
-    tokens: &'t [TokenId],
-    /// Places to which later prompts may want to go back.
-    parts_at: &'t [usize],
-    /// Whether all of them have to be computed.
-    is_scored: bool,
-}
-
-impl<'t> Sought<'t> {
-    fn prompt_of(job: &'t Job) -> Self {
-        let Job { owner, prompt: tokens, parts_at, scores_prompt: is_scored, .. } = job;
-        Self { owner: *owner, tokens, parts_at, is_scored: *is_scored }
-    }
 }
 
 /// Jobs over one engine.
@@ -389,75 +374,6 @@ impl<'e> Scheduler<'e> {
         })
     }
 
-    /// Where most of some tokens can be had.
-    fn find(&self, sought: Sought<'_>) -> Option<(Place, Found)> {
-        let Sought { owner, tokens, is_scored, .. } = sought;
-        if is_scored {
-            return None;
-        }
-        let kept = self.answers.kept.best(owner, tokens).map(|found| (Place::Kept, found));
-        let answers = best(self.answers.sessions(), owner, tokens);
-        let answers = answers.map(|it| (Place::Answer, it));
-        let of = |reading: &Reading| self.answers.jobs.owner(reading.job);
-        let sessions = self.readings.iter().map(|reading| (of(reading), &reading.session));
-        let readings = best(sessions, owner, tokens).map(|it| (Place::Reading, it));
-        let found = [kept, answers, readings].into_iter().flatten();
-        found.reduce(|best, it| if it.1.n_tokens > best.1.n_tokens { it } else { best })
-    }
-
-    /// A session with room for some tokens, which may have some of them already. Where there is no
-    /// room, sessions that do not run give way if that can help.
-    fn session_for(&mut self, sought: Sought<'_>) -> Result<Session> {
-        loop {
-            let error = match self.session_now(sought) {
-                Err(error @ Error::NoRoom { .. }) => error,
-                done => return done,
-            };
-            if !self.can_giving_up_help(&error) || !self.answers.give_up_one() {
-                return Err(error);
-            }
-        }
-    }
-
-    /// The same with the memory that there is.
-    fn session_now(&mut self, sought: Sought<'_>) -> Result<Session> {
-        let found = self.find(sought);
-        let mut session = self.start_of(found)?;
-        let n_left = sought.tokens.len() - session.tokens().len();
-        if let Err(error) = session.reserve(n_left) {
-            // A fork of a session that runs can be had again.
-            if matches!(found, Some((Place::Kept, _))) {
-                self.answers.kept.put(sought.owner, session, sought.parts_at);
-            }
-            return Err(error);
-        }
-        Ok(session)
-    }
-
-    /// Whether there is enough room without sessions that do not run. If no job is at work, it is
-    /// tried.
-    fn can_giving_up_help(&self, error: &Error) -> bool {
-        let Error::NoRoom { needed_bytes, available_bytes, .. } = error else { return false };
-        let missing_bytes = needed_bytes.saturating_sub(available_bytes.unwrap_or(0));
-        !self.is_working() || self.answers.bytes_to_give_up() >= missing_bytes
-    }
-
-    fn start_of(&mut self, found: Option<(Place, Found)>) -> Result<Session> {
-        let session = match found {
-            Some((Place::Kept, found)) => self.answers.kept.take(found),
-            Some((Place::Answer, found)) => {
-                fork_at(self.answers.session_mut(found.idx), found.n_tokens)
-            }
-            Some((Place::Reading, found)) => {
-                fork_at(&mut self.readings[found.idx].session, found.n_tokens)
-            }
-            None => self.context.engine.session(self.limits.context),
-        };
-        let mut session = session?;
-        session.set_checkpoints_max(self.limits.kept.n_states + 2);
-        Ok(session)
-    }
-
     fn begin(&mut self, submitted: Submitted, session: Session) {
         let now = self.context.clock.now();
         let (n_prompt, n_cached) = (submitted.job.prompt.len(), session.tokens().len());
@@ -609,12 +525,4 @@ impl<'e> Scheduler<'e> {
         }
         self.output = output;
     }
-}
-
-/// Where a session is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Kept,
-    Answer,
-    Reading,
 }

@@ -1,0 +1,107 @@
+//! Sessions for tokens: where most of some tokens can be had, and memory for the rest.
+//!
+//! **Invariant:** a session holds tokens of its own owner only.
+
+use moeflux::{Error, Result, Session, TokenId};
+
+use super::Scheduler;
+use crate::job::{Job, Owner};
+use crate::kept::{Found, best, fork_at};
+use crate::reading::Reading;
+
+/// Tokens that a session is looked for.
+#[derive(Clone, Copy)]
+pub(super) struct Sought<'t> {
+    pub(super) owner: Owner,
+    pub(super) tokens: &'t [TokenId],
+    /// Places to which later prompts may want to go back.
+    pub(super) parts_at: &'t [usize],
+    /// Whether all of them have to be computed.
+    pub(super) is_scored: bool,
+}
+
+impl<'t> Sought<'t> {
+    pub(super) fn prompt_of(job: &'t Job) -> Self {
+        let Job { owner, prompt: tokens, parts_at, scores_prompt: is_scored, .. } = job;
+        Self { owner: *owner, tokens, parts_at, is_scored: *is_scored }
+    }
+}
+
+/// Where a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Kept,
+    Answer,
+    Reading,
+}
+
+impl Scheduler<'_> {
+    /// Where most of some tokens can be had.
+    pub(super) fn find(&self, sought: Sought<'_>) -> Option<(Place, Found)> {
+        let Sought { owner, tokens, is_scored, .. } = sought;
+        if is_scored {
+            return None;
+        }
+        let kept = self.answers.kept.best(owner, tokens).map(|found| (Place::Kept, found));
+        let answers = best(self.answers.sessions(), owner, tokens);
+        let answers = answers.map(|it| (Place::Answer, it));
+        let of = |reading: &Reading| self.answers.jobs.owner(reading.job);
+        let sessions = self.readings.iter().map(|reading| (of(reading), &reading.session));
+        let readings = best(sessions, owner, tokens).map(|it| (Place::Reading, it));
+        let found = [kept, answers, readings].into_iter().flatten();
+        found.reduce(|best, it| if it.1.n_tokens > best.1.n_tokens { it } else { best })
+    }
+
+    /// A session with room for some tokens, which may have some of them already. Where there is no
+    /// room, sessions that do not run give way if that can help.
+    pub(super) fn session_for(&mut self, sought: Sought<'_>) -> Result<Session> {
+        loop {
+            let error = match self.session_now(sought) {
+                Err(error @ Error::NoRoom { .. }) => error,
+                done => return done,
+            };
+            if !self.can_giving_up_help(&error) || !self.answers.give_up_one() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The same with the memory that there is.
+    fn session_now(&mut self, sought: Sought<'_>) -> Result<Session> {
+        let found = self.find(sought);
+        let mut session = self.start_of(found)?;
+        let n_left = sought.tokens.len() - session.tokens().len();
+        if let Err(error) = session.reserve(n_left) {
+            // A fork of a session that runs can be had again.
+            if matches!(found, Some((Place::Kept, _))) {
+                self.answers.kept.put(sought.owner, session, sought.parts_at);
+            }
+            return Err(error);
+        }
+        Ok(session)
+    }
+
+    /// Whether there is enough room without sessions that do not run. If no job is at work, it is
+    /// tried.
+    fn can_giving_up_help(&self, error: &Error) -> bool {
+        let Error::NoRoom { needed_bytes, available_bytes, .. } = error else { return false };
+        let missing_bytes = needed_bytes.saturating_sub(available_bytes.unwrap_or(0));
+        !self.is_working() || self.answers.bytes_to_give_up() >= missing_bytes
+    }
+
+    fn start_of(&mut self, found: Option<(Place, Found)>) -> Result<Session> {
+        let session = match found {
+            Some((Place::Kept, found)) => self.answers.kept.take(found),
+            Some((Place::Answer, found)) => {
+                fork_at(self.answers.session_mut(found.idx), found.n_tokens)
+            }
+            Some((Place::Reading, found)) => {
+                fork_at(&mut self.readings[found.idx].session, found.n_tokens)
+            }
+            None => self.context.engine.session(self.limits.context),
+        };
+        let mut session = session?;
+        session.set_checkpoints_max(self.limits.kept.n_states + 2);
+        Ok(session)
+    }
+}
