@@ -64,6 +64,12 @@ pub enum Error {
     /// The caller's tokens, text or parameters cannot be used.
     #[error("{0}")]
     Input(String),
+    /// A text has more tokens than its caller has a use for; the rest of it was not encoded.
+    #[error("the text has more than {n_tokens_max} tokens, which is the limit: shorten it")]
+    TooManyTokens {
+        /// The caller's limit.
+        n_tokens_max: usize,
+    },
     /// Weights that are damaged, or too large for the arithmetic, gave NaN or infinity.
     #[error("{place}: gives values that are NaN or infinite: {}", Remedy::SoundWeights)]
     NonFinite {
@@ -371,6 +377,7 @@ impl Error {
             Self::Device { .. } => Fault::Device,
             Self::Stopped(_) => Fault::Ourselves,
             Self::Input(_)
+            | Self::TooManyTokens { .. }
             | Self::CannotTruncateRecurrentState { .. }
             | Self::NoCheckpoint { .. }
             | Self::SavedState(_)

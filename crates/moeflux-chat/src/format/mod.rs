@@ -12,7 +12,7 @@ mod prepare;
 mod thoughts;
 
 use moeflux::provider::text::TemplateOptions;
-use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TokenId, Tokenizer};
+use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TextLimit, TokenId, Tokenizer};
 use serde_json::{Map, Value as Json};
 
 use crate::answer::AnswerStart;
@@ -47,6 +47,8 @@ pub struct ChatOptions {
     pub now_seconds: Option<i64>,
     /// More variables, by name.
     pub variables: Map<String, Json>,
+    /// What the prompt may take on its way to tokens.
+    pub limit: TextLimit,
 }
 
 /// A rendered conversation.
@@ -64,7 +66,15 @@ impl ChatPrompt {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<TokenId>> {
-        tokenizer.encode(&self.text)
+        self.tokens_within(tokenizer, &TextLimit::default())
+    }
+
+    /// The same as far as the limit allows.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_within`].
+    pub fn tokens_within(&self, tokenizer: &Tokenizer, limit: &TextLimit) -> Result<Vec<TokenId>> {
+        tokenizer.encode_within(&self.text, limit)
     }
 }
 
@@ -138,6 +148,7 @@ impl ChatFormat {
         for dress in messages::dresses(conversation) {
             match self.render(conversation, options, (dress, continued), marks) {
                 Ok(text) => return Ok(text),
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(problem) => first_problem.get_or_insert(problem),
             };
         }
@@ -212,6 +223,7 @@ fn template_options(
         tools: messages::tools(&conversation.tools, dress),
         now_seconds: options.now_seconds,
         extra,
+        limit: options.limit.clone(),
     }
 }
 

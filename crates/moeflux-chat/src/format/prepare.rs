@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use moeflux::{Result, TokenId, Tokenizer};
+use moeflux::{Result, TextLimit, TokenId, Tokenizer};
 
 use crate::answer::{AnswerReader, AnswerStart};
 use crate::conversation::{Assistant, Call, Conversation, Ending, Tool, Turn};
@@ -24,6 +24,7 @@ struct Candidate {
 /// A prompt while it is put together.
 struct Assembly<'a> {
     tokenizer: &'a Tokenizer,
+    limit: &'a TextLimit,
     text: &'a str,
     tokens: Vec<TokenId>,
     /// Bytes of the text that these stand for.
@@ -40,7 +41,7 @@ impl ChatFormat {
     /// answers, that stands in their places.
     ///
     /// # Errors
-    /// As [`ChatFormat::prompt`] and [`Tokenizer::encode`].
+    /// As [`ChatFormat::prompt`] and [`Tokenizer::encode_within`].
     pub fn prepare(
         &self,
         conversation: &Conversation,
@@ -55,7 +56,7 @@ impl ChatFormat {
             let restored = restored(conversation, &candidates);
             let text = self.marked(&restored, options, &[])?;
             let places = self.places(&restored, options, (&text, &candidates));
-            let mut assembly = Assembly::new(tokenizer, &text);
+            let mut assembly = Assembly::new((tokenizer, &options.limit), &text);
             let read_back = |said: &str| self.read_back(said, &conversation.tools);
             candidates = assembly.replay((candidates, places), replays, &read_back)?;
             if candidates.len() < n_before {
@@ -67,7 +68,7 @@ impl ChatFormat {
             return Ok(self.prepared(assembly, (&restored, options), Some(replays)));
         }
         let text = self.marked(conversation, options, &[])?;
-        let mut assembly = Assembly::new(tokenizer, &text);
+        let mut assembly = Assembly::new((tokenizer, &options.limit), &text);
         assembly.literal(text.len())?;
         Ok(self.prepared(assembly, (conversation, options), replays))
     }
@@ -193,9 +194,9 @@ fn said_in(pieces: Vec<Piece>) -> Assistant {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(tokenizer: &'a Tokenizer, text: &'a str) -> Self {
+    fn new((tokenizer, limit): (&'a Tokenizer, &'a TextLimit), text: &'a str) -> Self {
         let (tokens, literals, replayed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { tokenizer, text, tokens, n_bytes: 0, end: 0, literals, replayed }
+        Self { tokenizer, limit, text, tokens, n_bytes: 0, end: 0, literals, replayed }
     }
 
     /// Puts answers in their places; returns those that fit.
@@ -254,7 +255,7 @@ impl<'a> Assembly<'a> {
     fn literal(&mut self, end: usize) -> Result<bool> {
         let range = self.end..end;
         let text = &self.text[range.clone()];
-        let tokens = self.tokenizer.encode(text)?;
+        let tokens = self.tokenizer.encode_within(text, self.limit)?;
         let is_spelled = || {
             let bytes = tokens.iter().flat_map(|token| self.tokenizer.token_bytes(*token));
             bytes.eq(text.bytes())

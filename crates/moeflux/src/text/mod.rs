@@ -9,6 +9,7 @@
 
 mod byte_level;
 mod files;
+mod limit;
 mod pattern;
 mod pipeline;
 mod special;
@@ -24,6 +25,7 @@ mod folder;
 pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
 pub use crate::text::eos::EndTokens;
 pub(crate) use crate::text::gguf::{gguf_generation_config, gguf_templates};
+pub use crate::text::limit::{Cancel, TextLimit};
 pub use crate::text::special::SpecialTokens;
 pub use crate::text::stop::{STOP_STRING_BYTES_MAX, StopStrings};
 pub use crate::text::stream::{SpecialText, TextStream};
