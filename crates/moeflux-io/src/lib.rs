@@ -45,7 +45,7 @@ pub use loader::{
     Outcome, Part, Settings, Source, lay_out,
 };
 pub use measure::{Load, Measured, Offsets, measure};
-pub use memory::{available_memory_bytes, process_memory_bytes};
+pub use memory::{available_memory_bytes, give_back_freed_memory, process_memory_bytes};
 pub use mounts::{Mount, mount_of, mounts};
 pub use probe::{Probe, Probed};
 pub use simulated::{Contents, FaultSwitch, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
