@@ -11,6 +11,8 @@ mod parts;
 mod prepare;
 mod thoughts;
 
+use std::fmt;
+
 use moeflux::provider::text::TemplateOptions;
 use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TextLimit, TokenId, Tokenizer};
 use serde_json::{Map, Value as Json};
@@ -39,7 +41,7 @@ pub struct ChatFormat {
 }
 
 /// What a template is told beside the conversation.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct ChatOptions {
     /// Whether to think first; `None` leaves it to the template.
     pub thinking: Option<bool>,
@@ -49,6 +51,20 @@ pub struct ChatOptions {
     pub variables: Map<String, Json>,
     /// What the prompt may take on its way to tokens.
     pub limit: TextLimit,
+}
+
+impl fmt::Debug for ChatOptions {
+    /// The limit only where there is one: it is no wish of a client.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { thinking, variables, now_seconds, limit } = self;
+        let mut shown = f.debug_struct("ChatOptions");
+        shown.field("thinking", thinking).field("now_seconds", now_seconds);
+        shown.field("variables", variables);
+        if limit.n_tokens_max < usize::MAX {
+            shown.field("limit", limit);
+        }
+        shown.finish()
+    }
 }
 
 /// A rendered conversation.

@@ -11,11 +11,13 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Response;
 use axum::http::header::{self, HeaderName, HeaderValue};
-use hyper::body::Frame;
+use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::http::account::{Held, Part};
 use crate::http::config::Timeouts;
+use crate::http::keeping::added_bytes;
 use crate::http::reply::{self, Problem};
 use crate::http::run::Run;
 use crate::wire::{Event, Writer};
@@ -23,11 +25,41 @@ use crate::wire::{Event, Writer};
 /// Pieces of a response that wait for their reader. Behind them, the answer itself waits.
 const N_PIECES_MAX: usize = 4;
 
+/// Memory is taken for so many bytes at a time while an answer grows.
+const GROWTH_BYTES: usize = 16 << 10;
+
+/// What a response takes of the account while it grows.
+pub(crate) struct Collected {
+    part: Part,
+    held: Held,
+    score_bytes: usize,
+    /// Taken, and not used yet.
+    n_spare: usize,
+}
+
+impl Collected {
+    /// What was taken for a request; each log-probability that is collected adds `score_bytes`.
+    pub(crate) fn new(part: Part, held: Held, score_bytes: usize) -> Self {
+        Self { part, held, score_bytes, n_spare: 0 }
+    }
+
+    fn add(&mut self, n_bytes: usize) -> Result<(), Problem> {
+        if n_bytes > self.n_spare {
+            let n_more = (n_bytes - self.n_spare).next_multiple_of(GROWTH_BYTES);
+            self.part.add(&mut self.held, "more of this answer", n_more)?;
+            self.n_spare += n_more;
+        }
+        self.n_spare -= n_bytes;
+        Ok(())
+    }
+}
+
 /// A response while it is made.
 pub(crate) struct Delivery {
     run: Run,
     writer: Box<dyn Writer>,
     is_streamed: bool,
+    collected: Collected,
     timeouts: Timeouts,
     has_begun: bool,
     out: Vec<u8>,
@@ -37,11 +69,12 @@ impl Delivery {
     /// The response to a request.
     pub(crate) fn new(
         run: Run,
-        writer: Box<dyn Writer>,
-        is_streamed: bool,
+        (writer, is_streamed): (Box<dyn Writer>, bool),
         timeouts: Timeouts,
+        collected: Collected,
     ) -> Self {
-        Self { run, writer, is_streamed, timeouts, has_begun: false, out: Vec::new() }
+        let (has_begun, out) = (false, Vec::new());
+        Self { run, writer, is_streamed, collected, timeouts, has_begun, out }
     }
 
     /// Begins: an early problem is a response of its own. Of a client that does not wait for the
@@ -60,7 +93,7 @@ impl Delivery {
         }
         let is_streamed = self.is_streamed;
         let body = if self.run.is_done() {
-            Body::from(self.out)
+            Body::new(Whole { bytes: Some(Bytes::from(self.out)), _held: self.collected.held })
         } else {
             let (sender, receiver) = mpsc::channel(N_PIECES_MAX);
             tokio::spawn(self.fill(sender));
@@ -73,10 +106,22 @@ impl Delivery {
     async fn begin(&mut self) -> Result<(), Problem> {
         while !(self.run.is_done() || self.is_streamed && self.has_begun) {
             let mut events = Vec::new();
-            self.run.next(&mut events).await?;
+            self.next(&mut events).await?;
             self.write(&events);
         }
         Ok(())
+    }
+
+    /// What happens next, and memory for what comes of it. Events before a problem count.
+    async fn next(&mut self, events: &mut Vec<Event>) -> Result<(), Problem> {
+        self.run.next(events).await?;
+        let n_bytes = added_bytes(events, self.is_streamed, self.collected.score_bytes);
+        let added = self.collected.add(n_bytes);
+        if let Err(problem) = &added {
+            events.clear();
+            self.run.record.failed(problem);
+        }
+        added
     }
 
     /// Sends what has been written, and then the rest as it comes.
@@ -95,13 +140,17 @@ impl Delivery {
             if is_over {
                 // The client may be gone by now.
                 pieces.send(Piece::End).await.ok();
+                let held = self.collected.held;
+                drop((self.run, self.writer));
+                pieces.closed().await;
+                drop(held);
                 return;
             }
             let mut events = Vec::new();
             let heard = tokio::select! {
                 biased;
                 () = pieces.closed() => return,
-                heard = timeout_at(sign_at, self.run.next(&mut events)) => heard,
+                heard = timeout_at(sign_at, self.next(&mut events)) => heard,
             };
             self.write(&events);
             match heard {
@@ -146,6 +195,32 @@ fn response(is_streamed: bool, body: Body) -> Response<Body> {
     let no = HeaderValue::from_static("no");
     headers.insert(HeaderName::from_static("x-accel-buffering"), no);
     response
+}
+
+/// A body that is there, with the memory that it takes.
+struct Whole {
+    bytes: Option<Bytes>,
+    _held: Held,
+}
+
+impl HttpBody for Whole {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
 }
 
 /// A piece of a response.

@@ -7,8 +7,11 @@
 mod config;
 mod listen;
 mod reply;
+mod account;
+mod size;
 mod body;
 mod shared;
+mod keeping;
 mod rules;
 mod guard;
 mod inbox;

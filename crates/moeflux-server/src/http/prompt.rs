@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
+use moeflux::{Error, SamplerConfig, TextLimit, TokenId, Tokenizer};
 use moeflux_chat::{
     AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey, ThoughtFormat,
 };
@@ -35,19 +35,26 @@ pub(crate) struct Planned {
 }
 
 /// The jobs of a request, in the order of its prompts.
-pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned>, Failure> {
+pub(crate) fn plan(
+    shared: &Shared,
+    request: Request,
+    limit: &TextLimit,
+) -> Result<VecDeque<Planned>, Failure> {
     shared.check_name(request.model.as_deref())?;
     let seed = request.sampling.seed.unwrap_or_else(|| shared.draw());
     let sampling = request.sampling.over(shared.served.text.sampling(seed));
     check_biases(&sampling, shared.served.text.tokenizer())?;
     let prompts = match &request.prompt {
-        Prompt::Chat(conversation, options) => vec![read_chat(shared, conversation, options)?],
+        Prompt::Chat(conversation, options) => {
+            vec![read_chat(shared, conversation, options, limit)?]
+        }
         Prompt::Texts(texts) if let [only] = &texts[..] => {
-            vec![read(shared, ("prompt", only), request.is_echoed)?]
+            vec![read(shared, ("prompt", only), (request.is_echoed, limit))?]
         }
         Prompt::Texts(texts) => {
             let read = |(prompt_idx, prompt): (usize, &PromptText)| {
-                read(shared, (&format!("prompt[{prompt_idx}]"), prompt), request.is_echoed)
+                let path = format!("prompt[{prompt_idx}]");
+                read(shared, (&path, prompt), (request.is_echoed, limit))
             };
             texts.iter().enumerate().map(read).collect::<Result<_, _>>()?
         }
@@ -90,14 +97,18 @@ pub(crate) fn plan(shared: &Shared, request: Request) -> Result<VecDeque<Planned
 }
 
 /// The tokens of a prompt that are not to be answered.
-pub(crate) fn tokens(shared: &Shared, prompt: &Prompt) -> Result<Vec<TokenId>, Failure> {
+pub(crate) fn tokens(
+    shared: &Shared,
+    prompt: &Prompt,
+    limit: &TextLimit,
+) -> Result<Vec<TokenId>, Failure> {
     let prepared = match prompt {
-        Prompt::Chat(conversation, options) => read_chat(shared, conversation, options)?,
+        Prompt::Chat(conversation, options) => read_chat(shared, conversation, options, limit)?,
         Prompt::Texts(texts) => {
             let first = texts.first().expect("a request has a prompt");
             return match first {
-                PromptText::Text(text) => shared.served.text.prompt(text),
-                PromptText::Bare(text) => shared.served.text.tokenizer().encode(text),
+                PromptText::Text(text) => shared.served.text.prompt_within(text, limit),
+                PromptText::Bare(text) => shared.served.text.tokenizer().encode_within(text, limit),
                 PromptText::Tokens(tokens) => Ok(tokens.clone()),
             }
             .map_err(|error| failure_of(&error));
@@ -111,21 +122,23 @@ pub(crate) fn render(
     shared: &Shared,
     conversation: &Conversation,
     options: &ChatOptions,
+    limit: &TextLimit,
 ) -> Result<ChatPrompt, Failure> {
-    let (format, options) = format_of(shared, options)?;
+    let (format, options) = format_of(shared, options, limit)?;
     format.prompt(conversation, &options).map_err(refused_by_template)
 }
 
 fn format_of<'s>(
     shared: &'s Shared,
     options: &ChatOptions,
+    limit: &TextLimit,
 ) -> Result<(&'s ChatFormat, ChatOptions), Failure> {
     let Some(format) = &shared.format else {
         let problem = "this model has no chat template: use /v1/completions";
         return Err(Failure::invalid("messages", problem));
     };
     let now_seconds = Some((shared.served.seconds_since_1970)());
-    Ok((format, ChatOptions { now_seconds, ..options.clone() }))
+    Ok((format, ChatOptions { now_seconds, limit: limit.clone(), ..options.clone() }))
 }
 
 /// Whatever a template says, it says of this conversation.
@@ -134,6 +147,8 @@ fn refused_by_template(error: Error) -> Failure {
         Error::Input(_) | Error::Unsupported(_) => {
             Failure::new(FailureKind::Invalid, error.to_string())
         }
+        // Without the path of its file, which is no client's business.
+        Error::Malformed { problem, .. } => Failure::new(FailureKind::Invalid, problem),
         error => failure_of(&error),
     }
 }
@@ -152,12 +167,13 @@ fn read_chat(
     shared: &Shared,
     conversation: &Conversation,
     options: &ChatOptions,
+    limit: &TextLimit,
 ) -> Result<Prepared, Failure> {
     if !conversation.tools.is_empty() && shared.calls.is_none() {
         shared
             .note("calls of tools come back as text: the chat template writes none that is known");
     }
-    let (format, options) = format_of(shared, options)?;
+    let (format, options) = format_of(shared, options, limit)?;
     let tokenizer = shared.served.text.tokenizer();
     let replays = shared.replays().map(|it| it.clone());
     let prompt = format.prepare(conversation, &options, tokenizer, replays.as_ref());
@@ -177,12 +193,12 @@ fn read_chat(
 fn read(
     shared: &Shared,
     (path, prompt): (&str, &PromptText),
-    is_echoed: bool,
+    (is_echoed, limit): (bool, &TextLimit),
 ) -> Result<Prepared, Failure> {
     let tokenizer = shared.served.text.tokenizer();
     let tokens = match prompt {
-        PromptText::Text(text) => shared.served.text.prompt(text),
-        PromptText::Bare(text) => tokenizer.encode(text),
+        PromptText::Text(text) => shared.served.text.prompt_within(text, limit),
+        PromptText::Bare(text) => tokenizer.encode_within(text, limit),
         PromptText::Tokens(tokens) => {
             check_tokens(path, tokens, tokenizer)?;
             Ok(tokens.clone())

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use moeflux::Result;
 use moeflux_chat::{CallFormat, ChatFormat, Grammars, Replays};
 
-use crate::http::body::Room;
+use crate::http::account::Account;
 use crate::http::config::{Config, Served};
 use crate::metrics::ConnectionCounts;
 use crate::wire::{Failure, FailureKind, Head};
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     replays: Option<Mutex<Replays>>,
     /// Turns of histories that were replayed.
     pub(crate) n_replayed: AtomicU64,
-    pub(crate) bodies: Room,
+    pub(crate) account: Account,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
@@ -49,7 +49,11 @@ impl Shared {
             Some(format) => Grammars::of_format(text, format),
             None => Grammars::new(text, None),
         };
-        let replays = (config.replay_bytes > 0).then(|| Replays::new(config.replay_bytes));
+        let account = Account::new(config.account_bytes);
+        let n_answers = served.service.n_sessions();
+        let grammars = grammars.with_lexer_states(account.n_lexer_states(n_answers));
+        let replay_bytes = config.replay_bytes.min(account.replay_bytes);
+        let replays = (replay_bytes > 0).then(|| Replays::new(replay_bytes));
         Ok(Self {
             format,
             calls,
@@ -59,7 +63,7 @@ impl Shared {
             served,
             connections: ConnectionCounts::default(),
             n_replayed: AtomicU64::new(0),
-            bodies: Room::default(),
+            account,
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),

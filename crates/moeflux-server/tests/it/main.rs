@@ -13,5 +13,6 @@ mod guards;
 mod sockets;
 mod signs;
 mod disconnects;
+mod account;
 mod ends;
 mod log;
