@@ -254,7 +254,7 @@ pub(crate) fn check_odd(dir: &Path) -> usize {
             json["normalizer"] = normalizer.clone();
             json["pre_tokenizer"] = pre_tokenizer.clone();
             let is = |bit: u32| json!(settings >> bit & 1 == 1);
-            for (id, text) in (8192..).zip(["<x>", "zzword", " . ", "É"]) {
+            for (id, text) in (8192..).zip(["<x>", "zzword", " . ", "Éz9É"]) {
                 let mut token = added(id, text);
                 (token["lstrip"], token["rstrip"]) = (is(0), is(1));
                 (token["single_word"], token["normalized"]) = (is(2), is(3));
@@ -333,7 +333,7 @@ fn odd_texts() -> Vec<String> {
             "  <x><x>  <x> a",
             "word words sword word",
             " .  . ",
-            "É é E\u{301}",
+            "Éz9É éz9é E\u{301}z9É",
             "a-b--c-x--",
             "- -",
             "hello  .  . <x> zzworld ll",

@@ -83,7 +83,8 @@ fn check_all() {
     let (n_pres, n_gguf) = gguf::check(&dir.0);
     let n_lines = tiktoken::check(&dir.0);
     println!(
-        "{} cases, {} families, {n_odd} odd pipelines; GGUF: {n_gguf} cases, {n_pres} pipelines; tiktoken: {n_lines}",
+        "{} cases, {} families, {n_odd} odd pipelines; GGUF: {n_gguf} cases, {n_pres} pipelines; \
+         tiktoken: {n_lines}",
         cases.len(),
         families::NAMES.len()
     );

@@ -50,6 +50,24 @@ mod tests {
 
     use super::*;
 
+    fn split(text: &str, behavior: Behavior) -> Vec<&str> {
+        let mut groups = Groups::new(behavior);
+        let mut found = Vec::new();
+        let mut end = 0;
+        for (start, mark) in text.match_indices('-') {
+            if end < start {
+                found.extend(groups.add((end, start), false));
+            }
+            end = start + mark.len();
+            found.extend(groups.add((start, end), true));
+        }
+        if end < text.len() {
+            found.extend(groups.add((end, text.len()), false));
+        }
+        found.extend(groups.end());
+        found.into_iter().map(|(start, end)| &text[start..end]).collect()
+    }
+
     /// Every text of `a` and `-` against the library, which keeps all matches.
     #[test]
     fn pieces_are_those_of_the_library() {
@@ -72,22 +90,7 @@ mod tests {
                     .map(NormalizedString::get)
                     .filter(|it| !it.is_empty())
                     .collect();
-                let mut groups = Groups::new(behavior);
-                let mut found = Vec::new();
-                let mut end = 0;
-                for (start, mark) in text.match_indices('-') {
-                    if end < start {
-                        found.extend(groups.add((end, start), false));
-                    }
-                    end = start + mark.len();
-                    found.extend(groups.add((start, end), true));
-                }
-                if end < text.len() {
-                    found.extend(groups.add((end, text.len()), false));
-                }
-                found.extend(groups.end());
-                let found: Vec<&str> =
-                    found.into_iter().map(|(start, end)| &text[start..end]).collect();
+                let found = split(&text, behavior);
                 assert_eq!(found, expected, "{text} {behavior:?}");
             }
         }

@@ -61,7 +61,7 @@ pub(in crate::text) struct Pairs {
 
 impl Pairs {
     /// Whether nothing merges across the place between these characters: no token has them beside
-    /// each other, and each is a token, so that it is neither bytes nor a part of something unknown.
+    /// each other, and each is a token, so that it is neither bytes nor a part of what is unknown.
     fn part(&self, bpe: &BPE, (before, behind): (char, char)) -> bool {
         let pairs = self.pairs.get_or_init(|| gathered(bpe));
         let is_token = |it: char| bpe.token_to_id(it.encode_utf8(&mut [0; 4])).is_some();
